@@ -1,0 +1,154 @@
+//! Which engines there are, and picking one.
+
+use std::fmt;
+use std::io;
+use std::str::FromStr;
+
+use super::{Engine, ReadinessEngine};
+use crate::poller;
+use crate::{ENGINE_VARIABLE, Loopbreaker};
+
+/// The engines that can be asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum EngineKind {
+    /// `epoll`: Linux.
+    Epoll,
+    /// `kqueue`: macOS and the BSDs.
+    Kqueue,
+    /// `poll`: everywhere; each wait costs time in proportion to the number of descriptors.
+    Poll,
+    /// `select`: everywhere; likewise, and no descriptor may be numbered 1,024 or more.
+    Select,
+}
+
+impl EngineKind {
+    /// Every engine, best first: the order of preference when none is asked for.
+    pub const ALL: [EngineKind; 4] = [EngineKind::Epoll, EngineKind::Kqueue, EngineKind::Poll, EngineKind::Select];
+
+    /// The name that picks it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            EngineKind::Epoll => "epoll",
+            EngineKind::Kqueue => "kqueue",
+            EngineKind::Poll => "poll",
+            EngineKind::Select => "select",
+        }
+    }
+
+    /// The engine that the environment asks for, if it does.
+    pub fn from_environment() -> Result<Option<EngineKind>, UnknownEngine> {
+        match std::env::var_os(ENGINE_VARIABLE) {
+            None => Ok(None),
+            Some(name) if name.is_empty() => Ok(None),
+            Some(name) => name.to_string_lossy().parse().map(Some),
+        }
+    }
+
+    /// Opens this engine and no other.
+    pub fn open(self) -> io::Result<Box<dyn Engine>> {
+        let loopbreaker = Loopbreaker::new()?;
+        let name = self.name();
+        Ok(match self {
+            #[cfg(any(target_os = "linux", target_os = "android"))]
+            EngineKind::Epoll => Box::new(ReadinessEngine::new(name, poller::Epoll::new()?, loopbreaker)?),
+            #[cfg(not(any(target_os = "linux", target_os = "android")))]
+            EngineKind::Epoll => return Err(absent("epoll is Linux's; this system has none")),
+            #[cfg(kqueue)]
+            EngineKind::Kqueue => Box::new(ReadinessEngine::new(name, poller::Kqueue::new()?, loopbreaker)?),
+            #[cfg(not(kqueue))]
+            EngineKind::Kqueue => return Err(absent("kqueue is that of macOS and the BSDs; this system has none")),
+            EngineKind::Poll => Box::new(ReadinessEngine::new(name, poller::Poll::new(), loopbreaker)?),
+            EngineKind::Select => Box::new(ReadinessEngine::new(name, poller::Select::new(), loopbreaker)?),
+        })
+    }
+}
+
+/// An engine that this build does not have.
+#[cfg_attr(all(target_os = "linux", feature = "emulated-kqueue"), allow(dead_code))]
+fn absent(why: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, why)
+}
+
+impl fmt::Display for EngineKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for EngineKind {
+    type Err = UnknownEngine;
+
+    fn from_str(name: &str) -> Result<EngineKind, UnknownEngine> {
+        let known = EngineKind::ALL.into_iter().find(|kind| kind.name().eq_ignore_ascii_case(name));
+        known.ok_or_else(|| UnknownEngine(name.to_owned()))
+    }
+}
+
+/// A name that is no engine's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no engine called {0:?}; the engines are {names}", names = EngineKind::ALL.map(EngineKind::name).join(", "))]
+pub struct UnknownEngine(pub String);
+
+/// An open engine, and how it came to be this one.
+pub struct Opened {
+    /// The engine.
+    pub engine: Box<dyn Engine>,
+    /// Those that were to be had rather, and were not.
+    pub fallbacks: Vec<Fallback>,
+}
+
+/// An engine that was passed over.
+#[derive(Debug)]
+pub struct Fallback {
+    /// The engine that was wanted.
+    pub wanted: EngineKind,
+    /// Why it could not be had.
+    pub error: io::Error,
+}
+
+/// Opens the engine `wanted`, or else the best one that works on this system. What was asked for and could not be had is
+/// logged, with the reason.
+pub fn open(wanted: Option<EngineKind>) -> io::Result<Opened> {
+    let mut fallbacks = Vec::new();
+    for kind in wanted.into_iter().chain(EngineKind::ALL.into_iter().filter(|kind| Some(*kind) != wanted)) {
+        match kind.open() {
+            Ok(engine) => {
+                for Fallback { wanted: passed, error } in &fallbacks {
+                    if Some(*passed) == wanted {
+                        tracing::warn!(wanted = %passed, using = %kind, reason = %error, "engine not available");
+                    } else {
+                        tracing::debug!(wanted = %passed, using = %kind, reason = %error, "engine not available");
+                    }
+                }
+                return Ok(Opened { engine, fallbacks });
+            }
+            Err(error) => fallbacks.push(Fallback { wanted: kind, error }),
+        }
+    }
+    // Every poller refused; what the most portable one said is the most telling.
+    let last = fallbacks.pop().expect("there is at least one engine");
+    Err(io::Error::new(last.error.kind(), format!("open an engine: {}: {}", last.wanted, last.error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_name_is_an_error_that_lists_the_names() {
+        let error = "epol".parse::<EngineKind>().unwrap_err().to_string();
+        assert_eq!(error, r#"there is no engine called "epol"; the engines are epoll, kqueue, poll, select"#);
+        assert_eq!("EPOLL".parse(), Ok(EngineKind::Epoll));
+    }
+
+    #[cfg(all(target_os = "linux", not(feature = "emulated-kqueue")))]
+    #[test]
+    fn an_engine_of_another_system_falls_back_with_a_reason() {
+        let opened = open(Some(EngineKind::Kqueue)).unwrap();
+        assert_eq!(opened.engine.name(), "epoll");
+        assert_eq!(opened.fallbacks.len(), 1);
+        assert_eq!(opened.fallbacks[0].wanted, EngineKind::Kqueue);
+        assert!(opened.fallbacks[0].error.to_string().contains("macOS"));
+    }
+}

@@ -1,0 +1,89 @@
+//! Engines: how events come about and bytes move.
+//!
+//! The reactor speaks to an [`Engine`] and to nothing below it. It asks for operations, each named by the [`Token`] of the
+//! source it is for, then [parks](Engine::park), then takes out, one at a time, the [`Event`]s that came of them. Nothing
+//! above this line assumes readiness: an engine is free to complete operations late, in parts and in any order between
+//! sources.
+//!
+//! | engine | how |
+//! |---|---|
+//! | [`ReadinessEngine`] | a [`Poller`](crate::poller::Poller) says what is ready, non-blocking system calls do the rest |
+
+mod kind;
+mod readiness;
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::task::Waker;
+
+pub use kind::{EngineKind, Fallback, Opened, UnknownEngine, open};
+pub use readiness::ReadinessEngine;
+
+use crate::{Interest, Mode, Readiness, Time, Token};
+
+/// The name of the environment variable that picks the engine.
+pub const ENGINE_VARIABLE: &str = "PELTON_ENGINE";
+
+/// What the reactor asks of the world.
+pub trait Engine {
+    /// The name that picks this engine.
+    fn name(&self) -> &'static str;
+
+    /// What time it is now.
+    fn now(&self) -> Time;
+
+    /// What ends a [`Park::block`], from any thread: the one under way, or else the next.
+    fn waker(&self) -> Waker;
+
+    /// Reports the readiness of a descriptor that stays its owner's. With [`Interest::NONE`] it stays silent until
+    /// [`rewatch`](Engine::rewatch).
+    fn watch(&mut self, token: Token, fd: BorrowedFd<'_>, interest: Interest, mode: Mode) -> io::Result<()>;
+
+    /// Changes what is reported of a watched descriptor, and arms it again if it was one-shot and has fired.
+    fn rewatch(&mut self, token: Token, interest: Interest, mode: Mode) -> io::Result<()>;
+
+    /// Lets go of the source: nothing new is started for it. What is on its way may still come out of
+    /// [`next`](Engine::next), and `token` must not be given to another source before [`Event::Gone`] said so.
+    fn forget(&mut self, token: Token) -> Forgotten;
+
+    /// Prepares to sleep until `until` (`None`: however long it takes) and gives the part that sleeps.
+    ///
+    /// It is separate, and `Send`, for embedders that have something of their own to do around the blocking part, such
+    /// as letting go of an interpreter lock.
+    fn park(&mut self, until: Option<Time>) -> &mut (dyn Park + Send);
+
+    /// Takes out one event that parking has found.
+    fn next(&mut self) -> Option<Event>;
+
+    /// The descriptor that is readable while there are events, if the engine has one.
+    fn as_fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// In a forked child: cuts the ties with the parent's kernel objects and carries everything over to new ones.
+    fn after_fork(&mut self) -> io::Result<()>;
+}
+
+/// The part of a turn that may sleep. It runs no callbacks.
+pub trait Park {
+    /// Sleeps until there is an event, the agreed time has come, the waker is called or a signal arrives.
+    fn block(&mut self) -> io::Result<()>;
+}
+
+/// What an engine has to say.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// A watched descriptor is ready.
+    Ready(Token, Readiness),
+    /// A source that was still [held](Forgotten::Held) when it was forgotten has been let go.
+    Gone(Token),
+}
+
+/// Whether a forgotten source is done with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Forgotten {
+    /// Nothing of it is left; its token will not be heard of again, except as stale events already found.
+    Now,
+    /// Operations are still in flight; [`Event::Gone`] follows.
+    Held,
+}

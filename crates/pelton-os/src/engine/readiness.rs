@@ -1,0 +1,269 @@
+//! The readiness engine: a poller says what is ready.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::task::Waker;
+
+use super::{Engine, Event, Forgotten, Park};
+use crate::poller::{Poller, Trigger};
+use crate::{Interest, Loopbreaker, Mode, Readiness, Time, Token, clock, fork};
+
+/// An engine on any of the kernel's readiness pollers.
+pub struct ReadinessEngine<P> {
+    name: &'static str,
+    parking: Parking<P>,
+    loopbreaker: Arc<Loopbreaker>,
+    trigger: Trigger,
+    /// What is watched, at the token's index.
+    watches: Vec<Option<Watch>>,
+    /// Who watches which descriptor: to refuse a second one, and to notice that a number has changed hands.
+    watchers: HashMap<RawFd, Token>,
+    /// Forgotten sources that the last wait reported, and those that the wait before it did. See [`Strangers`].
+    strangers: Strangers,
+    /// The process whose kernel objects these are, as a number of forks.
+    forks: u64,
+}
+
+/// Tokens that the poller reports and nobody has.
+///
+/// One that shows up once was forgotten while its event was on its way. One that shows up in two waits running is a ghost:
+/// its descriptor was closed before it was unwatched while a duplicate of it lives on, so epoll goes on reporting it
+/// and has no number to delete it by. Only a new epoll set gets rid of it.
+#[derive(Default)]
+struct Strangers {
+    now: Vec<Token>,
+    before: Vec<Token>,
+}
+
+impl Strangers {
+    fn new_wait(&mut self) {
+        std::mem::swap(&mut self.now, &mut self.before);
+        self.now.clear();
+    }
+
+    /// Notes down `token` and says whether it is a ghost.
+    fn is_ghost(&mut self, token: Token) -> bool {
+        self.now.push(token);
+        self.before.contains(&token)
+    }
+}
+
+struct Watch {
+    token: Token,
+    fd: RawFd,
+    interest: Interest,
+    mode: Mode,
+    place: Place,
+}
+
+/// Where a watched descriptor is, as far as the poller is concerned.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Registered,
+    /// Still in the poller, but one-shot and silent: it has fired.
+    Spent,
+    /// Not in the poller, because nothing is of interest.
+    Aside,
+    /// It was closed behind our back; its number may mean another file by now.
+    Lost,
+}
+
+struct Parking<P> {
+    poller: P,
+    until: Option<Time>,
+}
+
+impl<P: Poller> Park for Parking<P> {
+    fn block(&mut self) -> io::Result<()> {
+        let timeout = match self.until {
+            None => None,
+            // A time that has come needs no clock to tell how far off it is.
+            Some(Time::ZERO) => Some(std::time::Duration::ZERO),
+            Some(until) => Some(until - clock::now()),
+        };
+        self.poller.wait(timeout)
+    }
+}
+
+impl<P: Poller> ReadinessEngine<P> {
+    /// An engine on `poller`, called `name`, woken by `loopbreaker`.
+    pub fn new(name: &'static str, mut poller: P, loopbreaker: Loopbreaker) -> io::Result<Self> {
+        let trigger = poller.add_loopbreaker(loopbreaker.as_fd().as_raw_fd(), loopbreaker.trigger())?;
+        Ok(ReadinessEngine {
+            name,
+            parking: Parking { poller, until: None },
+            loopbreaker: Arc::new(loopbreaker),
+            trigger,
+            watches: Vec::new(),
+            watchers: HashMap::new(),
+            strangers: Strangers::default(),
+            forks: fork::count(),
+        })
+    }
+
+    fn watch_mut(&mut self, token: Token) -> Option<&mut Watch> {
+        self.watches.get_mut(token.index() as usize)?.as_mut().filter(|watch| watch.token == token)
+    }
+
+    /// Starts over with a new kernel object that knows what is watched now, and nothing else.
+    fn renew(&mut self) -> io::Result<()> {
+        let poller = &mut self.parking.poller;
+        poller.renew()?;
+        self.trigger = poller.add_loopbreaker(self.loopbreaker.as_fd().as_raw_fd(), self.loopbreaker.trigger())?;
+        for watch in self.watches.iter_mut().flatten() {
+            watch.place = match watch.place {
+                Place::Registered => match poller.add(watch.fd, watch.token, watch.interest, watch.mode) {
+                    Ok(()) => Place::Registered,
+                    // A descriptor that cannot be added any more was closed by its owner.
+                    Err(_) => Place::Lost,
+                },
+                Place::Spent => Place::Aside,
+                place => place,
+            };
+        }
+        Ok(())
+    }
+}
+
+impl<P: Poller> Engine for ReadinessEngine<P> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn now(&self) -> Time {
+        clock::now()
+    }
+
+    fn waker(&self) -> Waker {
+        Waker::from(self.loopbreaker.clone())
+    }
+
+    fn watch(&mut self, token: Token, fd: BorrowedFd<'_>, interest: Interest, mode: Mode) -> io::Result<()> {
+        let fd = fd.as_raw_fd();
+        let previous = self.watchers.get(&fd).copied();
+        let previous_place = previous.and_then(|previous| self.watch_mut(previous)).map(|watch| watch.place);
+        let place = match (previous_place, interest.is_none()) {
+            // Not known to the poller, which therefore cannot tell whether this is the same file.
+            (Some(Place::Aside), _) | (Some(Place::Registered | Place::Spent), true) => {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            }
+            (None | Some(Place::Lost), true) => Place::Aside,
+            (_, false) => {
+                self.parking.poller.add(fd, token, interest, mode)?;
+                Place::Registered
+            }
+        };
+        // The poller took a descriptor that we thought it had: the kernel has seen the old one closed.
+        if let Some(watch) = previous.and_then(|previous| self.watch_mut(previous)) {
+            watch.place = Place::Lost;
+        }
+        let index = token.index() as usize;
+        if index >= self.watches.len() {
+            self.watches.resize_with(index + 1, || None);
+        }
+        debug_assert!(self.watches[index].is_none(), "{token:?} is in use");
+        self.watches[index] = Some(Watch { token, fd, interest, mode, place });
+        self.watchers.insert(fd, token);
+        Ok(())
+    }
+
+    fn rewatch(&mut self, token: Token, interest: Interest, mode: Mode) -> io::Result<()> {
+        let poller = &mut self.parking.poller;
+        let watch = self.watches.get_mut(token.index() as usize).and_then(Option::as_mut);
+        let Some(watch) = watch.filter(|watch| watch.token == token) else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        // A source that wants what it has already is the common case, and costs nothing.
+        if watch.interest == interest && watch.mode == mode && matches!(watch.place, Place::Registered | Place::Aside) {
+            return Ok(());
+        }
+        watch.place = match (watch.place, interest.is_none()) {
+            (Place::Lost, _) => return Err(rustix::io::Errno::BADF.into()),
+            (Place::Aside, true) => Place::Aside,
+            (Place::Aside, false) => {
+                poller.add(watch.fd, token, interest, mode)?;
+                Place::Registered
+            }
+            (Place::Registered | Place::Spent, true) => {
+                poller.remove(watch.fd)?;
+                Place::Aside
+            }
+            (Place::Registered | Place::Spent, false) => {
+                poller.modify(watch.fd, token, interest, mode)?;
+                Place::Registered
+            }
+        };
+        watch.interest = interest;
+        watch.mode = mode;
+        Ok(())
+    }
+
+    fn forget(&mut self, token: Token) -> Forgotten {
+        if self.watch_mut(token).is_none() {
+            return Forgotten::Now;
+        }
+        if let Some(watch) = self.watches[token.index() as usize].take() {
+            // What a forked child takes out of a shared epoll set is gone for its parent too.
+            let ours = self.forks == fork::count();
+            if ours
+                && matches!(watch.place, Place::Registered | Place::Spent)
+                && let Err(error) = self.parking.poller.remove(watch.fd)
+            {
+                tracing::warn!(fd = watch.fd, %error, engine = self.name, "the poller would not let go of a descriptor");
+            }
+            if self.watchers.get(&watch.fd) == Some(&token) {
+                self.watchers.remove(&watch.fd);
+            }
+        }
+        Forgotten::Now
+    }
+
+    fn park(&mut self, until: Option<Time>) -> &mut (dyn Park + Send) {
+        self.parking.until = until;
+        self.strangers.new_wait();
+        &mut self.parking
+    }
+
+    fn next(&mut self) -> Option<Event> {
+        loop {
+            let (token, readiness) = self.parking.poller.next()?;
+            if token == Token::LOOPBREAKER {
+                if self.trigger == Trigger::Level {
+                    self.loopbreaker.drain();
+                }
+                continue;
+            }
+            let Some(watch) = self.watch_mut(token) else {
+                if self.strangers.is_ghost(token) {
+                    tracing::warn!(
+                        ?token,
+                        "a descriptor was closed while watched, and a duplicate of it is still open"
+                    );
+                    if let Err(error) = self.renew() {
+                        tracing::error!(%error, engine = self.name, "could not start over with a new poller");
+                    }
+                }
+                continue;
+            };
+            if readiness.contains(Readiness::CLOSED) {
+                watch.place = Place::Lost;
+            } else if watch.mode == Mode::OneShot {
+                watch.place = Place::Spent;
+            }
+            return Some(Event::Ready(token, readiness.seen_with(watch.interest)));
+        }
+    }
+
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.parking.poller.as_fd()
+    }
+
+    fn after_fork(&mut self) -> io::Result<()> {
+        self.loopbreaker.renew()?;
+        self.renew()?;
+        self.forks = fork::count();
+        Ok(())
+    }
+}

@@ -1,0 +1,37 @@
+//! Pelton's side of the kernel.
+//!
+//! Everything that differs between systems, and everything unsafe about talking to them, is in this crate: the
+//! [engines](engine) that a reactor runs on, the [pollers](poller) below them, the [loopbreaker](Loopbreaker) that other
+//! threads wake it with, its clock, and noticing forks. What sits above it is safe code that knows none of that.
+
+#[cfg(windows)]
+compile_error!(
+    "Pelton runs on Linux, macOS and the BSDs. Windows has no readiness interface like theirs and is not supported."
+);
+
+#[cfg(unix)]
+mod descriptor;
+#[cfg(unix)]
+mod loopbreaker;
+mod readiness;
+mod time;
+mod token;
+
+#[cfg(unix)]
+pub mod clock;
+#[cfg(unix)]
+pub mod engine;
+#[cfg(unix)]
+pub mod fork;
+#[cfg(unix)]
+pub mod poller;
+#[cfg(unix)]
+pub mod signal;
+
+#[cfg(unix)]
+pub use engine::{ENGINE_VARIABLE, Engine, EngineKind, Event, Forgotten, Park};
+#[cfg(unix)]
+pub use loopbreaker::Loopbreaker;
+pub use readiness::{Interest, Mode, Readiness};
+pub use time::Time;
+pub use token::Token;

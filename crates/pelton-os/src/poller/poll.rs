@@ -1,0 +1,190 @@
+//! `poll`, which every Unix has: a list of descriptors, handed to the kernel anew with each wait.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::time::Duration;
+
+use super::{Poller, Trigger};
+use crate::{Interest, Mode, Readiness, Token};
+
+/// A poller on `poll`: no limits of its own, but each wait costs time in proportion to the number of descriptors.
+///
+/// Timeouts are in nanoseconds where the system has `ppoll`; Apple's have not, and theirs are rounded up to milliseconds.
+#[derive(Default)]
+pub struct Poll {
+    /// What the kernel is asked. A one-shot that has fired keeps its place but is [`SILENCED`], hang-ups included.
+    asked: Vec<libc::pollfd>,
+    /// Who asked: one for each of `asked`, at the same place.
+    watched: Vec<Watched>,
+    places: HashMap<RawFd, usize>,
+    /// What the last wait found. It is copied out of `asked` at once, since removing a descriptor moves another one.
+    ready: Vec<(Token, Readiness)>,
+    next: usize,
+}
+
+struct Watched {
+    fd: RawFd,
+    token: Token,
+    mode: Mode,
+}
+
+impl Poll {
+    /// An empty list.
+    pub fn new() -> Poll {
+        Poll::default()
+    }
+
+    /// Takes the descriptor at `place` off the list; the last one takes its place.
+    fn take_out(&mut self, place: usize) {
+        self.asked.swap_remove(place);
+        self.places.remove(&self.watched.swap_remove(place).fd);
+        if let Some(moved) = self.watched.get(place) {
+            self.places.insert(moved.fd, place);
+        }
+    }
+
+    /// Notes down the `found` descriptors that the kernel has marked.
+    fn collect(&mut self, mut found: usize) {
+        let mut place = 0;
+        while found > 0 && place < self.asked.len() {
+            let asked = &mut self.asked[place];
+            if asked.revents == 0 {
+                place += 1;
+                continue;
+            }
+            found -= 1;
+            let watched = &self.watched[place];
+            if asked.revents & libc::POLLNVAL != 0 {
+                // Closed while it was watched. Its number may come to mean another file, so it is not only silenced but
+                // forgotten, and may be added again. Another one is at this place now.
+                self.ready.push((watched.token, Readiness::CLOSED));
+                self.take_out(place);
+                continue;
+            }
+            self.ready.push((watched.token, readiness(asked.revents)));
+            if watched.mode == Mode::OneShot {
+                asked.fd = SILENCED;
+            }
+            place += 1;
+        }
+    }
+}
+
+/// In the place of a descriptor's number, makes the kernel pass it over.
+const SILENCED: RawFd = -1;
+
+fn question(fd: RawFd, interest: Interest) -> libc::pollfd {
+    let mut events = 0;
+    if interest.readable() {
+        events |= libc::POLLIN;
+    }
+    if interest.writable() {
+        events |= libc::POLLOUT;
+    }
+    libc::pollfd { fd, events, revents: 0 }
+}
+
+fn readiness(revents: libc::c_short) -> Readiness {
+    let mut readiness = Readiness::NONE;
+    for (bit, part) in [
+        (libc::POLLIN, Readiness::READABLE),
+        (libc::POLLOUT, Readiness::WRITABLE),
+        (libc::POLLHUP, Readiness::HANGUP),
+        (libc::POLLERR, Readiness::ERROR),
+    ] {
+        if revents & bit != 0 {
+            readiness |= part;
+        }
+    }
+    readiness
+}
+
+#[cfg(not(target_vendor = "apple"))]
+fn wait_for(asked: &mut [libc::pollfd], timeout: Option<Duration>) -> libc::c_int {
+    // NetBSD has had the same call under this name for longer.
+    #[cfg(target_os = "netbsd")]
+    use libc::pollts as ppoll;
+    #[cfg(not(target_os = "netbsd"))]
+    use libc::ppoll;
+
+    let timeout = timeout.map(crate::clock::timespec);
+    let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the kernel reads and writes the `len` elements of a slice that is ours alone during the call; `timeout` is
+    // null or points at a timespec that outlives it; a null signal mask leaves the mask alone.
+    unsafe { ppoll(asked.as_mut_ptr(), asked.len() as libc::nfds_t, timeout, std::ptr::null()) }
+}
+
+#[cfg(target_vendor = "apple")]
+fn wait_for(asked: &mut [libc::pollfd], timeout: Option<Duration>) -> libc::c_int {
+    let timeout = crate::clock::round_up_to_millis(timeout);
+    // SAFETY: the kernel reads and writes the `len` elements of a slice that is ours alone during the call.
+    unsafe { libc::poll(asked.as_mut_ptr(), asked.len() as libc::nfds_t, timeout) }
+}
+
+impl Poller for Poll {
+    fn add(&mut self, fd: RawFd, token: Token, interest: Interest, mode: Mode) -> io::Result<()> {
+        match self.places.entry(fd) {
+            Entry::Occupied(_) => {
+                let text = format!("poll watches descriptor {fd} already");
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+            }
+            Entry::Vacant(entry) => entry.insert(self.asked.len()),
+        };
+        self.asked.push(question(fd, interest));
+        self.watched.push(Watched { fd, token, mode });
+        Ok(())
+    }
+
+    fn modify(&mut self, fd: RawFd, token: Token, interest: Interest, mode: Mode) -> io::Result<()> {
+        let Some(&place) = self.places.get(&fd) else {
+            return Err(rustix::io::Errno::NOENT.into());
+        };
+        self.asked[place] = question(fd, interest);
+        self.watched[place] = Watched { fd, token, mode };
+        Ok(())
+    }
+
+    fn remove(&mut self, fd: RawFd) -> io::Result<()> {
+        // One that is not there was closed in the meantime, and reported.
+        if let Some(&place) = self.places.get(&fd) {
+            self.take_out(place);
+        }
+        Ok(())
+    }
+
+    fn add_loopbreaker(&mut self, fd: RawFd, _: Trigger) -> io::Result<Trigger> {
+        self.add(fd, Token::LOOPBREAKER, Interest::READABLE, Mode::Level)?;
+        Ok(Trigger::Level)
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.ready.clear();
+        self.next = 0;
+        match usize::try_from(wait_for(&mut self.asked, timeout)) {
+            Ok(found) => self.collect(found),
+            Err(_) => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => {}
+                error => return Err(error),
+            },
+        }
+        Ok(())
+    }
+
+    fn next(&mut self) -> Option<(Token, Readiness)> {
+        let found = *self.ready.get(self.next)?;
+        self.next += 1;
+        Some(found)
+    }
+
+    fn renew(&mut self) -> io::Result<()> {
+        *self = Poll::new();
+        Ok(())
+    }
+
+    /// None: the list is only in the kernel while a wait lasts.
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}

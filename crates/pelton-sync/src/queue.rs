@@ -1,0 +1,441 @@
+//! The queue into the loop: many senders, one receiver, no lock.
+//!
+//! Positions count up from 0 for ever. A sender claims the next one by adding to `tail`, writes its value into the slot
+//! that belongs to the position, and publishes it by swapping the slot's state. Slots come in blocks, linked in order:
+//!
+//! ```text
+//!            oldest            head                         hint            (tail: a position)
+//!              │                │                            │                     │
+//!              ▼                ▼                            ▼                     ▼
+//!         ┌─────────┐      ┌─────────┐      ┌─────────┐   ┌─────────┐      ┌─────────────┐
+//!         │ retired │─────▶│ 128…191 │─────▶│ 192…255 │──▶│ 256…319 │─────▶│  320…383    │────▶ null
+//!         └─────────┘      └─────────┘      └─────────┘   └─────────┘      └─────────────┘
+//!           read, not yet    being read                      senders start looking here
+//!           safe to reuse
+//! ```
+//!
+//! **No sender waits for another**: whoever needs the next block and finds none links one in. **The receiver waits for
+//! nobody**: a claimed slot that is not written yet reads as the end of the queue for now.
+//!
+//! **Sleeping.** Before it sleeps, the receiver marks the slot it will read next as `AWAITED`. Only the sender that fills
+//! this very slot finds the mark, and it is told to wake the receiver; all others know from their own swap that there is
+//! nothing to do. So a wake-up cannot be lost (mark and publication are two operations on one word, hence ordered), and
+//! there is at most one per sleep, with no flag that all senders would have to look at.
+//!
+//! **Reuse.** A sender first claims its position, *then* looks at `hint`, and walks from there to its block. So the
+//! receiver retires a block in three steps: it moves `hint` past it, *then* reads `tail`, and reuses the block once it has
+//! read everything before that position. The read is an atomic addition of 0, so it stands in one order with all claims:
+//! a claim after it sees the moved hint; a claim before it belongs to a sender that has finished walking when its value is
+//! read. `hint` may pass a block only when all its slots have been published, or a slow sender could no longer find its
+//! own slot.
+
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+use crate::memory::{Arc, AtomicPtr, AtomicU8, AtomicUsize, Padded, UnsafeCell, yield_now};
+
+/// Slots per block: enough to make linking rare, few enough that an idle queue is small.
+const BLOCK: usize = if cfg!(loom) { 2 } else { 64 };
+
+/// Emptied blocks kept for reuse: the queue allocates nothing while fewer than `BLOCK * SPARES` values wait in it.
+const SPARES: usize = if cfg!(loom) { 1 } else { 16 };
+
+/// Added to `tail` for each claim; the lowest bit says that the receiver is gone.
+const CLAIM: usize = 2;
+const CLOSED: usize = 1;
+
+/// The states of a slot.
+const EMPTY: u8 = 0;
+const FULL: u8 = 1;
+/// Empty, and the receiver sleeps until it is not.
+const AWAITED: u8 = 2;
+
+struct Slot<T> {
+    state: AtomicU8,
+    value: UnsafeCell<MaybeUninit<T>>,
+}
+
+struct Block<T> {
+    /// The position of the first slot. Fixed from when the block is linked until it is retired.
+    start: usize,
+    next: AtomicPtr<Block<T>>,
+    /// Once retired: reusable when everything before this position has been read. The receiver's own.
+    reusable_at: AtomicUsize,
+    slots: [Slot<T>; BLOCK],
+}
+
+impl<T> Block<T> {
+    fn new(start: usize) -> Box<Block<T>> {
+        Box::new(Block {
+            start,
+            next: AtomicPtr::new(ptr::null_mut()),
+            reusable_at: AtomicUsize::new(0),
+            slots: std::array::from_fn(|_| Slot {
+                state: AtomicU8::new(EMPTY),
+                value: UnsafeCell::new(MaybeUninit::uninit()),
+            }),
+        })
+    }
+
+    /// Whether every slot has been published, so that no sender has to find this block any more.
+    fn is_complete(&self) -> bool {
+        self.slots.iter().all(|slot| slot.state.load(Acquire) == FULL)
+    }
+}
+
+struct Shared<T> {
+    /// `CLAIM` times the next position to claim, plus `CLOSED`.
+    tail: Padded<AtomicUsize>,
+    /// A block at or before that of any position still to be found.
+    hint: Padded<AtomicPtr<Block<T>>>,
+    /// How many values the receiver has taken; for the bound of `try_push`.
+    taken: Padded<AtomicUsize>,
+    spares: [AtomicPtr<Block<T>>; SPARES],
+}
+
+// SAFETY: the queue hands each value from the one thread that pushed it to the one that receives it, and drops it there.
+unsafe impl<T: Send> Send for Shared<T> {}
+// SAFETY: as above; all that threads share of a slot is ordered by its state.
+unsafe impl<T: Send> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    /// Writes `value` into the slot of a claimed position.
+    fn publish(&self, position: usize, value: T) -> Pushed {
+        let block = self.find(position);
+        // SAFETY: `find` gives a linked block, which is not reused before `position` has been read, which is after the
+        // swap below, our last use of it.
+        let slot = unsafe { &(*block).slots[position % BLOCK] };
+        slot.value.with_mut(|place| {
+            // SAFETY: the position is ours alone, and the receiver keeps off the value until the state says FULL.
+            unsafe { (*place).write(value) };
+        });
+        match slot.state.swap(FULL, AcqRel) {
+            AWAITED => Pushed::ReceiverSleeps,
+            _ => Pushed::ReceiverAwake,
+        }
+    }
+
+    /// Finds the block of a claimed position.
+    fn find(&self, position: usize) -> *mut Block<T> {
+        let offset = position % BLOCK;
+        let start = position - offset;
+        let mut block = self.hint.load(Acquire);
+        // SAFETY: the hint is never null, and what it led to is not reused before `position` has been read (see "Reuse").
+        let lag = (start - unsafe { (*block).start }) / BLOCK;
+        // Moving the hint takes a look at all slots it passes. One sender per block does that; more if it lags behind.
+        let mut move_hint = lag > offset;
+        for _ in 0..lag {
+            // SAFETY: as above, for each block on the way.
+            let current = unsafe { &*block };
+            let next = self.next_or_link(current);
+            if move_hint {
+                move_hint = current.is_complete() && self.hint.compare_exchange(block, next, AcqRel, Relaxed).is_ok();
+            }
+            block = next;
+        }
+        block
+    }
+
+    /// The block after this one, linked in if there is none.
+    fn next_or_link(&self, block: &Block<T>) -> *mut Block<T> {
+        let next = block.next.load(Acquire);
+        if !next.is_null() {
+            return next;
+        }
+        let start = block.start + BLOCK;
+        let mut fresh = self.take_spare().unwrap_or_else(|| Block::new(start));
+        fresh.start = start;
+        let fresh = Box::into_raw(fresh);
+        match block.next.compare_exchange(ptr::null_mut(), fresh, AcqRel, Acquire) {
+            Ok(_) => fresh,
+            Err(linked) => {
+                // SAFETY: ours since `into_raw`, as the exchange failed.
+                self.keep_spare(unsafe { Box::from_raw(fresh) });
+                linked
+            }
+        }
+    }
+
+    fn take_spare(&self) -> Option<Box<Block<T>>> {
+        self.spares.iter().find_map(|place| {
+            if place.load(Relaxed).is_null() {
+                return None;
+            }
+            let spare = NonNull::new(place.swap(ptr::null_mut(), Acquire))?;
+            // SAFETY: `keep_spare` put it there from a box, and the swap made it ours.
+            Some(unsafe { Box::from_raw(spare.as_ptr()) })
+        })
+    }
+
+    /// Keeps a block whose slots hold no values, or frees it if there are enough.
+    fn keep_spare(&self, block: Box<Block<T>>) {
+        for slot in &block.slots {
+            slot.state.store(EMPTY, Relaxed);
+        }
+        block.next.store(ptr::null_mut(), Relaxed);
+        let block = Box::into_raw(block);
+        let kept =
+            self.spares.iter().any(|place| place.compare_exchange(ptr::null_mut(), block, Release, Relaxed).is_ok());
+        if !kept {
+            // SAFETY: ours since `into_raw`: nobody took it.
+            drop(unsafe { Box::from_raw(block) });
+        }
+    }
+}
+
+impl<T> Drop for Shared<T> {
+    fn drop(&mut self) {
+        // The chain is freed by the receiver.
+        while self.take_spare().is_some() {}
+    }
+}
+
+/// Makes a queue.
+///
+/// ```
+/// let (sender, mut receiver) = pelton_sync::queue();
+/// sender.push("water").unwrap();
+/// assert_eq!(receiver.pop(), Some("water"));
+/// assert_eq!(receiver.pop(), None);
+/// ```
+pub fn queue<T: Send>() -> (Sender<T>, Receiver<T>) {
+    let first = Box::into_raw(Block::new(0));
+    let shared = Arc::new(Shared {
+        tail: Padded(AtomicUsize::new(0)),
+        hint: Padded(AtomicPtr::new(first)),
+        taken: Padded(AtomicUsize::new(0)),
+        spares: std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
+    });
+    (Sender { shared: shared.clone() }, Receiver { shared, head: 0, block: first, oldest: first })
+}
+
+/// What a successful push leaves to be done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "a sleeping receiver has to be woken"]
+pub enum Pushed {
+    /// Nothing: the receiver is awake, or somebody else has to wake it.
+    ReceiverAwake,
+    /// The receiver sleeps: wake it.
+    ReceiverSleeps,
+}
+
+/// Why a push was refused. The value comes back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum PushError<T> {
+    /// As many values as allowed are waiting.
+    Full(T),
+    /// The receiver is gone.
+    Closed(T),
+}
+
+impl<T> fmt::Debug for PushError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PushError::Full(_) => "Full(..)",
+            PushError::Closed(_) => "Closed(..)",
+        })
+    }
+}
+
+/// The end that values go in. Clone it for more senders.
+pub struct Sender<T> {
+    shared: Arc<Shared<T>>,
+}
+
+impl<T> Clone for Sender<T> {
+    fn clone(&self) -> Self {
+        Sender { shared: self.shared.clone() }
+    }
+}
+
+impl<T: Send> Sender<T> {
+    /// Appends `value`, however many are waiting. Refused only if the receiver is gone.
+    pub fn push(&self, value: T) -> Result<Pushed, PushError<T>> {
+        self.push_as(value, |value| value)
+    }
+
+    /// Appends `value` if fewer than `bound` are waiting.
+    pub fn try_push(&self, value: T, bound: usize) -> Result<Pushed, PushError<T>> {
+        self.try_push_as(value, bound, |value| value)
+    }
+
+    /// [`push`](Sender::push) of what `make` makes of `value`, if it is not refused. If `make` panics, the process aborts.
+    pub fn push_as<V>(&self, value: V, make: impl FnOnce(V) -> T) -> Result<Pushed, PushError<V>> {
+        // Acquire: sees the hint as it was moved before the receiver's last look at `tail`.
+        let tail = self.shared.tail.fetch_add(CLAIM, Acquire);
+        if tail & CLOSED != 0 {
+            // The position claimed in vain is past the last one that the receiver looks at.
+            return Err(PushError::Closed(value));
+        }
+        Ok(self.publish(tail / CLAIM, value, make))
+    }
+
+    /// [`try_push`](Sender::try_push) of what `make` makes of `value`, if it is not refused. If `make` panics, the process
+    /// aborts.
+    pub fn try_push_as<V>(&self, value: V, bound: usize, make: impl FnOnce(V) -> T) -> Result<Pushed, PushError<V>> {
+        let mut tail = self.shared.tail.load(Relaxed);
+        loop {
+            if tail & CLOSED != 0 {
+                return Err(PushError::Closed(value));
+            }
+            // Whatever is missing in `taken` makes the queue look longer than it is, never shorter. It can be ahead of a
+            // `tail` read earlier; the exchange fails then.
+            let waiting = (tail / CLAIM).saturating_sub(self.shared.taken.load(Relaxed));
+            if waiting >= bound {
+                return Err(PushError::Full(value));
+            }
+            match self.shared.tail.compare_exchange_weak(tail, tail + CLAIM, Acquire, Relaxed) {
+                Ok(_) => return Ok(self.publish(tail / CLAIM, value, make)),
+                Err(changed) => tail = changed,
+            }
+        }
+    }
+
+    fn publish<V>(&self, position: usize, value: V, make: impl FnOnce(V) -> T) -> Pushed {
+        /// A claimed position that is never published would hold up everything behind it for ever.
+        struct AbortOnUnwind;
+        impl Drop for AbortOnUnwind {
+            fn drop(&mut self) {
+                std::process::abort();
+            }
+        }
+        let guard = AbortOnUnwind;
+        let value = make(value);
+        std::mem::forget(guard);
+        self.shared.publish(position, value)
+    }
+
+    /// About how many values are waiting.
+    pub fn len(&self) -> usize {
+        (self.shared.tail.load(Relaxed) / CLAIM).saturating_sub(self.shared.taken.load(Relaxed))
+    }
+
+    /// Whether about no values are waiting.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The end that values come out of. Dropping it drops what is waiting and refuses what comes after.
+pub struct Receiver<T> {
+    shared: Arc<Shared<T>>,
+    /// The position to read next; always in `block`.
+    head: usize,
+    block: *mut Block<T>,
+    /// The first of the retired blocks that lead up to `block`.
+    oldest: *mut Block<T>,
+}
+
+// SAFETY: the receiver may be used from any one thread at a time; its pointers are into the shared queue.
+unsafe impl<T: Send> Send for Receiver<T> {}
+
+impl<T> Receiver<T> {
+    fn slot(&self) -> &Slot<T> {
+        // SAFETY: blocks from `oldest` on are freed or reused by the receiver alone, which never does that to `block`.
+        unsafe { &(*self.block).slots[self.head % BLOCK] }
+    }
+
+    /// Takes the oldest value. `None` also if it is still being written: its sender will wake a receiver that
+    /// [sleeps](Receiver::sleep).
+    pub fn pop(&mut self) -> Option<T> {
+        let slot = self.slot();
+        if slot.state.load(Acquire) != FULL {
+            return None;
+        }
+        // SAFETY: FULL says that the value is written, and `head` moves on, so it is read once.
+        let value = slot.value.with_mut(|place| unsafe { (*place).assume_init_read() });
+        self.head += 1;
+        self.shared.taken.store(self.head, Relaxed);
+        if self.head.is_multiple_of(BLOCK) {
+            self.retire_block();
+        }
+        Some(value)
+    }
+
+    /// Moves on to the next block and reuses those behind that no sender can be looking at.
+    fn retire_block(&mut self) {
+        // SAFETY: see `slot`.
+        let read = unsafe { &*self.block };
+        let next = self.shared.next_or_link(read);
+        // A failure means that a sender has moved it past this block already.
+        let _ = self.shared.hint.compare_exchange(self.block, next, AcqRel, Relaxed);
+        // The addition of 0 puts this look at the tail in one order with the senders' claims; see "Reuse".
+        let claimed = self.shared.tail.fetch_add(0, AcqRel) / CLAIM;
+        read.reusable_at.store(claimed, Relaxed);
+        self.block = next;
+        while self.oldest != self.block {
+            // SAFETY: `oldest` is linked and only we reuse or free what is behind `block`.
+            let oldest = unsafe { &*self.oldest };
+            if oldest.reusable_at.load(Relaxed) > self.head {
+                break;
+            }
+            let following = oldest.next.load(Acquire);
+            // SAFETY: the block came from a box; the senders that claimed before it was retired have published, and those
+            // after start from a later hint. Its values have been read.
+            self.shared.keep_spare(unsafe { Box::from_raw(self.oldest) });
+            self.oldest = following;
+        }
+    }
+
+    /// Closes the queue without waiting for senders that have claimed a position and not published it: in a forked child,
+    /// where these threads do not exist, they never will. Gives the values that came before the first such gap. The
+    /// queue's memory is leaked.
+    pub fn abandon(mut self) -> Vec<T> {
+        self.shared.tail.fetch_or(CLOSED, AcqRel);
+        let values = std::iter::from_fn(|| self.pop()).collect();
+        std::mem::forget(self);
+        values
+    }
+
+    /// Whether [`pop`](Receiver::pop) would give nothing now.
+    pub fn is_empty(&self) -> bool {
+        self.slot().state.load(Acquire) != FULL
+    }
+
+    /// Announces that the receiver is about to sleep. `false`: there is a value, so it must not.
+    ///
+    /// From now on until [`awake`](Receiver::awake), the sender of the next value is told [`Pushed::ReceiverSleeps`].
+    pub fn sleep(&mut self) -> bool {
+        !matches!(self.slot().state.compare_exchange(EMPTY, AWAITED, AcqRel, Acquire), Err(FULL))
+    }
+
+    /// Takes the announcement back, so that senders need not wake a receiver that is up already.
+    pub fn awake(&mut self) {
+        // A failure means that the value has come.
+        let _ = self.slot().state.compare_exchange(AWAITED, EMPTY, AcqRel, Relaxed);
+    }
+}
+
+impl<T> Drop for Receiver<T> {
+    fn drop(&mut self) {
+        let end = self.shared.tail.fetch_or(CLOSED, AcqRel) / CLAIM;
+        while self.head < end {
+            match self.pop() {
+                Some(value) => drop(value),
+                // Claimed before the end and about to be written.
+                None => yield_now(),
+            }
+        }
+        // Every sender that will ever look at a block has published, which is the last it does with one.
+        let mut block = self.oldest;
+        while !block.is_null() {
+            // SAFETY: linked blocks came from boxes, and nobody else looks at them any more.
+            let boxed = unsafe { Box::from_raw(block) };
+            block = boxed.next.load(Acquire);
+        }
+    }
+}
+
+impl<T> fmt::Debug for Sender<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Sender")
+    }
+}
+
+impl<T> fmt::Debug for Receiver<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Receiver(at {})", self.head)
+    }
+}
