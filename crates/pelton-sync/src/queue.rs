@@ -4,30 +4,32 @@
 //! that belongs to the position, and publishes it by swapping the slot's state. Slots come in blocks, linked in order:
 //!
 //! ```text
-//!            oldest            head                         hint            (tail: a position)
-//!              │                │                            │                     │
-//!              ▼                ▼                            ▼                     ▼
-//!         ┌─────────┐      ┌─────────┐      ┌─────────┐   ┌─────────┐      ┌─────────────┐
-//!         │ retired │─────▶│ 128…191 │─────▶│ 192…255 │──▶│ 256…319 │─────▶│  320…383    │────▶ null
-//!         └─────────┘      └─────────┘      └─────────┘   └─────────┘      └─────────────┘
-//!           read, not yet    being read                      senders start looking here
-//!           safe to reuse
+//!            oldest             head                                front          (tail: a position)
+//!              │                 │                                   │                    │
+//!              ▼                 ▼                                   ▼                    ▼
+//!         ┌─────────┐       ┌─────────┐      ┌─────────┐        ┌─────────┐      ┌─────────────┐
+//!         │ retired │──────▶│ 128…191 │─────▶│ 192…255 │──▶ … ─▶│ 512…575 │─────▶│  576…639    │────▶ null
+//!         └─────────┘       └─────────┘      └─────────┘        └─────────┘      └─────────────┘
+//!           read, not yet     being read                          senders start looking here,
+//!           safe to reuse                                         or at head if that is too late
 //! ```
 //!
 //! **No sender waits for another**: whoever needs the next block and finds none links one in. **The receiver waits for
 //! nobody**: a claimed slot that is not written yet reads as the end of the queue for now.
+//!
+//! **Finding the slot.** `front` is moved on by senders that are well into a later block. A sender that was held up between
+//! claiming its position and looking at `front` may find that it has passed the block it needs; it then starts at
+//! `head`, the block that the receiver reads from, which cannot pass a slot that has not been written.
 //!
 //! **Sleeping.** Before it sleeps, the receiver marks the slot it will read next as `AWAITED`. Only the sender that fills
 //! this very slot finds the mark, and it is told to wake the receiver; all others know from their own swap that there is
 //! nothing to do. So a wake-up cannot be lost (mark and publication are two operations on one word, hence ordered), and
 //! there is at most one per sleep, with no flag that all senders would have to look at.
 //!
-//! **Reuse.** A sender first claims its position, *then* looks at `hint`, and walks from there to its block. So the
-//! receiver retires a block in three steps: it moves `hint` past it, *then* reads `tail`, and reuses the block once it has
-//! read everything before that position. The read is an atomic addition of 0, so it stands in one order with all claims:
-//! a claim after it sees the moved hint; a claim before it belongs to a sender that has finished walking when its value is
-//! read. `hint` may pass a block only when all its slots have been published, or a slow sender could no longer find its
-//! own slot.
+//! **Reuse.** A sender first claims its position, *then* looks at `front` and `head`. So the receiver retires a block in
+//! three steps: it moves both past it, *then* reads `tail`, and reuses the block once it has read everything before that
+//! position. The read is an atomic addition of 0, so it stands in one order with all claims: a claim after it sees the
+//! moved pointers; a claim before it belongs to a sender that has finished looking when its value is read.
 
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -78,18 +80,15 @@ impl<T> Block<T> {
             }),
         })
     }
-
-    /// Whether every slot has been published, so that no sender has to find this block any more.
-    fn is_complete(&self) -> bool {
-        self.slots.iter().all(|slot| slot.state.load(Acquire) == FULL)
-    }
 }
 
 struct Shared<T> {
     /// `CLAIM` times the next position to claim, plus `CLOSED`.
     tail: Padded<AtomicUsize>,
-    /// A block at or before that of any position still to be found.
-    hint: Padded<AtomicPtr<Block<T>>>,
+    /// Where senders start looking for their block.
+    front: Padded<AtomicPtr<Block<T>>>,
+    /// The block that the receiver reads from.
+    head: Padded<AtomicPtr<Block<T>>>,
     /// How many values the receiver has taken; for the bound of `try_push`.
     taken: Padded<AtomicUsize>,
     spares: [AtomicPtr<Block<T>>; SPARES],
@@ -121,19 +120,25 @@ impl<T> Shared<T> {
     fn find(&self, position: usize) -> *mut Block<T> {
         let offset = position % BLOCK;
         let start = position - offset;
-        let mut block = self.hint.load(Acquire);
-        // SAFETY: the hint is never null, and what it led to is not reused before `position` has been read (see "Reuse").
-        let lag = (start - unsafe { (*block).start }) / BLOCK;
-        // Moving the hint takes a look at all slots it passes. One sender per block does that; more if it lags behind.
-        let mut move_hint = lag > offset;
-        for _ in 0..lag {
-            // SAFETY: as above, for each block on the way.
+        let front = self.front.load(Acquire);
+        let mut block = front;
+        // SAFETY: never null, and not reused before `position` has been read (see "Reuse").
+        if unsafe { (*block).start } > start {
+            block = self.head.load(Acquire);
+        }
+        loop {
+            // SAFETY: as above; and so are all blocks from there to ours.
             let current = unsafe { &*block };
-            let next = self.next_or_link(current);
-            if move_hint {
-                move_hint = current.is_complete() && self.hint.compare_exchange(block, next, AcqRel, Relaxed).is_ok();
+            if current.start == start {
+                break;
             }
-            block = next;
+            block = self.next_or_link(current);
+        }
+        // Only well into a block, so that those who claimed the last slots before it still find theirs from `front`.
+        // SAFETY: as above.
+        if offset >= BLOCK / 2 && unsafe { (*front).start } < start {
+            // A failure means that another sender has done it.
+            let _ = self.front.compare_exchange(front, block, AcqRel, Relaxed);
         }
         block
     }
@@ -204,7 +209,8 @@ pub fn queue<T: Send>() -> (Sender<T>, Receiver<T>) {
     let first = Box::into_raw(Block::new(0));
     let shared = Arc::new(Shared {
         tail: Padded(AtomicUsize::new(0)),
-        hint: Padded(AtomicPtr::new(first)),
+        front: Padded(AtomicPtr::new(first)),
+        head: Padded(AtomicPtr::new(first)),
         taken: Padded(AtomicUsize::new(0)),
         spares: std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
     });
@@ -263,7 +269,7 @@ impl<T: Send> Sender<T> {
 
     /// [`push`](Sender::push) of what `make` makes of `value`, if it is not refused. If `make` panics, the process aborts.
     pub fn push_as<V>(&self, value: V, make: impl FnOnce(V) -> T) -> Result<Pushed, PushError<V>> {
-        // Acquire: sees the hint as it was moved before the receiver's last look at `tail`.
+        // Acquire: sees `front` and `head` as they were moved before the receiver's last look at `tail`.
         let tail = self.shared.tail.fetch_add(CLAIM, Acquire);
         if tail & CLOSED != 0 {
             // The position claimed in vain is past the last one that the receiver looks at.
@@ -307,9 +313,14 @@ impl<T: Send> Sender<T> {
         self.shared.publish(position, value)
     }
 
+    /// How many values have been pushed so far, those included that are just being written.
+    pub fn pushed(&self) -> usize {
+        self.shared.tail.load(Relaxed) / CLAIM
+    }
+
     /// About how many values are waiting.
     pub fn len(&self) -> usize {
-        (self.shared.tail.load(Relaxed) / CLAIM).saturating_sub(self.shared.taken.load(Relaxed))
+        self.pushed().saturating_sub(self.shared.taken.load(Relaxed))
     }
 
     /// Whether about no values are waiting.
@@ -359,8 +370,9 @@ impl<T> Receiver<T> {
         // SAFETY: see `slot`.
         let read = unsafe { &*self.block };
         let next = self.shared.next_or_link(read);
+        self.shared.head.store(next, Release);
         // A failure means that a sender has moved it past this block already.
-        let _ = self.shared.hint.compare_exchange(self.block, next, AcqRel, Relaxed);
+        let _ = self.shared.front.compare_exchange(self.block, next, AcqRel, Relaxed);
         // The addition of 0 puts this look at the tail in one order with the senders' claims; see "Reuse".
         let claimed = self.shared.tail.fetch_add(0, AcqRel) / CLAIM;
         read.reusable_at.store(claimed, Relaxed);
@@ -373,10 +385,15 @@ impl<T> Receiver<T> {
             }
             let following = oldest.next.load(Acquire);
             // SAFETY: the block came from a box; the senders that claimed before it was retired have published, and those
-            // after start from a later hint. Its values have been read.
+            // after it start from a later one. Its values have been read.
             self.shared.keep_spare(unsafe { Box::from_raw(self.oldest) });
             self.oldest = following;
         }
+    }
+
+    /// How many values have been taken so far.
+    pub fn taken(&self) -> usize {
+        self.head
     }
 
     /// Closes the queue without waiting for senders that have claimed a position and not published it: in a forked child,
@@ -437,5 +454,63 @@ impl<T> fmt::Debug for Sender<T> {
 impl<T> fmt::Debug for Receiver<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Receiver(at {})", self.head)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Claims a position and stops there, as a thread does that is preempted at the wrong moment.
+    fn claim_and_stop(sender: &Sender<usize>) -> usize {
+        sender.shared.tail.fetch_add(CLAIM, Acquire) / CLAIM
+    }
+
+    fn start_of_front(sender: &Sender<usize>) -> usize {
+        // SAFETY: the queue lives, and nobody else is at work.
+        unsafe { (*sender.shared.front.load(Acquire)).start }
+    }
+
+    #[test]
+    fn a_sender_that_is_overtaken_by_whole_blocks_finds_its_slot_all_the_same() {
+        let (sender, mut receiver) = queue();
+        for value in 0..BLOCK + 5 {
+            let _ = sender.push(value).unwrap();
+        }
+        let held_up = claim_and_stop(&sender);
+        for value in 0..3 * BLOCK {
+            let _ = sender.push(1_000 + value).unwrap();
+        }
+        assert!(start_of_front(&sender) > held_up, "the others went on without it, and did not walk from far behind");
+        for value in 0..BLOCK + 5 {
+            assert_eq!(receiver.pop(), Some(value));
+        }
+        assert_eq!(receiver.pop(), None, "the gap reads as the end");
+        assert!(receiver.sleep());
+        assert_eq!(
+            sender.shared.publish(held_up, 77),
+            Pushed::ReceiverSleeps,
+            "whoever fills the gap wakes the receiver"
+        );
+        assert_eq!(receiver.pop(), Some(77));
+        for value in 0..3 * BLOCK {
+            assert_eq!(receiver.pop(), Some(1_000 + value));
+        }
+        assert_eq!(receiver.pop(), None);
+    }
+
+    #[test]
+    fn blocks_are_reused_so_steady_use_stays_within_the_spares() {
+        let (sender, mut receiver) = queue();
+        for round in 0..10_000 {
+            let _ = sender.push(round).unwrap();
+            assert_eq!(receiver.pop(), Some(round));
+        }
+        let linked = std::iter::successors(Some(receiver.oldest), |block| {
+            // SAFETY: linked blocks live as long as the receiver, and nobody else is at work.
+            let next = unsafe { (**block).next.load(Acquire) };
+            (!next.is_null()).then_some(next)
+        });
+        assert!(linked.count() <= 3);
     }
 }

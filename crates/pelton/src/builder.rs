@@ -1,0 +1,80 @@
+//! Building a reactor.
+
+use pelton_os::engine::{self, EngineKind};
+
+use crate::callback::PanicPolicy;
+use crate::reactor::Settings;
+use crate::{Engine, Error, EventLoop};
+
+/// Builds a reactor other than the default one.
+///
+/// ```
+/// use pelton::{EngineKind, PanicPolicy, Reactor};
+///
+/// let reactor = Reactor::builder().engine(EngineKind::Poll).panic_policy(PanicPolicy::Abort).build()?;
+/// assert_eq!(reactor.engine_name(), "poll");
+/// # Ok::<(), pelton::Error>(())
+/// ```
+#[must_use = "a builder does nothing until `build`"]
+#[derive(Default)]
+pub struct Builder {
+    engine: Option<EngineKind>,
+    custom: Option<Box<dyn Engine>>,
+    settings: Settings,
+}
+
+impl Builder {
+    /// The engine to run on. If this system does not have it, the best it has is used instead, and the reason is logged.
+    /// Without a choice here, the environment variable `PELTON_ENGINE` decides; without that, the system.
+    pub fn engine(mut self, engine: EngineKind) -> Self {
+        self.engine = Some(engine);
+        self
+    }
+
+    /// An engine of your own.
+    pub fn custom_engine(mut self, engine: Box<dyn Engine>) -> Self {
+        self.custom = Some(engine);
+        self
+    }
+
+    /// Whether callbacks and turns are timed, for [`Reactor::stats`](crate::Reactor::stats). On by default; it costs about
+    /// as much as reading the clock once per callback.
+    pub fn stats(mut self, measure: bool) -> Self {
+        self.settings.measure = measure;
+        self
+    }
+
+    /// What happens when a callback panics; by default its source is closed and the loop goes on.
+    pub fn panic_policy(mut self, policy: PanicPolicy) -> Self {
+        self.settings.panic_policy = policy;
+        self
+    }
+
+    /// How many ticks run per turn at most, before events get their chance. At least 1; by default 1,024.
+    pub fn ticks_per_turn(mut self, ticks: usize) -> Self {
+        self.settings.ticks_per_turn = ticks.max(1);
+        self
+    }
+
+    /// How many posts may wait to be picked up before [`Handle::try_post`](crate::Handle::try_post) is refused; by
+    /// default 65,536.
+    pub fn post_bound(mut self, posts: usize) -> Self {
+        self.settings.post_bound = posts;
+        self
+    }
+
+    /// Builds it.
+    pub fn build(self) -> Result<EventLoop, Error> {
+        let engine = match (self.custom, self.engine) {
+            (Some(engine), _) => engine,
+            (None, wanted) => {
+                let wanted = match wanted {
+                    Some(wanted) => Some(wanted),
+                    None => EngineKind::from_environment()?,
+                };
+                engine::open(wanted).map_err(|error| Error::system("build a reactor", error))?.engine
+            }
+        };
+        Ok(EventLoop::on(engine, self.settings))
+    }
+}

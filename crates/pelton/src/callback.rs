@@ -1,0 +1,246 @@
+//! Calling user code: what is known about a callback, and what happens when it panics.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
+use std::sync::Arc;
+
+use crate::Reactor;
+use crate::idle::IdleId;
+use crate::signals::SignalId;
+use crate::timers::TimerId;
+use crate::watch::WatchId;
+
+/// The kinds of callbacks.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum CallbackKind {
+    /// A timer: [`Reactor::after`], [`Reactor::at`], [`Reactor::every`].
+    Timer,
+    /// A tick: [`Reactor::next_tick`], what other threads [post](crate::Handle::post), and [`Reactor::on_drain`].
+    Tick,
+    /// A descriptor that is ready: [`Reactor::watch`].
+    Watch,
+    /// A signal: [`Reactor::on_signal`].
+    Signal,
+    /// Idle work: [`Reactor::when_idle`], [`Reactor::whenever_idle`].
+    Idle,
+    /// A hook: [`Reactor::on_shutdown`].
+    Hook,
+}
+
+impl CallbackKind {
+    /// Every kind.
+    pub const ALL: [CallbackKind; 6] = [
+        CallbackKind::Timer,
+        CallbackKind::Tick,
+        CallbackKind::Watch,
+        CallbackKind::Signal,
+        CallbackKind::Idle,
+        CallbackKind::Hook,
+    ];
+
+    /// Its name, as it stands in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CallbackKind::Timer => "timer",
+            CallbackKind::Tick => "tick",
+            CallbackKind::Watch => "watch",
+            CallbackKind::Signal => "signal",
+            CallbackKind::Idle => "idle",
+            CallbackKind::Hook => "hook",
+        }
+    }
+}
+
+impl fmt::Display for CallbackKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Names anything that calls back again and again, whatever kind it is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum SourceId {
+    /// A timer.
+    Timer(TimerId),
+    /// A watched descriptor.
+    Watch(WatchId),
+    /// A signal's callback.
+    Signal(SignalId),
+    /// Idle work.
+    Idle(IdleId),
+}
+
+impl From<TimerId> for SourceId {
+    fn from(id: TimerId) -> Self {
+        SourceId::Timer(id)
+    }
+}
+
+impl From<WatchId> for SourceId {
+    fn from(id: WatchId) -> Self {
+        SourceId::Watch(id)
+    }
+}
+
+impl From<SignalId> for SourceId {
+    fn from(id: SignalId) -> Self {
+        SourceId::Signal(id)
+    }
+}
+
+impl From<IdleId> for SourceId {
+    fn from(id: IdleId) -> Self {
+        SourceId::Idle(id)
+    }
+}
+
+/// Which callback it is: enough to name it in a report.
+#[derive(Clone, Copy)]
+pub(crate) struct Site {
+    pub(crate) kind: CallbackKind,
+    /// Where it was registered.
+    pub(crate) place: &'static Location<'static>,
+    pub(crate) source: Option<SourceId>,
+}
+
+/// What to do when a callback panics.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum PanicPolicy {
+    /// End the source whose callback it was, report it to the [error hook](Reactor::on_fault), and turn on.
+    #[default]
+    Close,
+    /// Likewise, then let the panic go on out of [`run`](crate::EventLoop::run) or [`turn`](crate::EventLoop::turn). The
+    /// reactor can be run again.
+    Propagate,
+    /// Likewise, then abort the process.
+    Abort,
+}
+
+/// A callback that panicked.
+#[derive(Debug, Clone)]
+pub struct Fault {
+    /// Its kind.
+    pub kind: CallbackKind,
+    /// Its label, if it was given one with [`Reactor::label`].
+    pub label: Option<Arc<str>>,
+    /// Where it was registered.
+    pub place: &'static Location<'static>,
+    /// What it panicked with.
+    pub message: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} panicked: {}", Named { kind: self.kind, label: &self.label, place: self.place }, self.message)
+    }
+}
+
+/// Writes a callback's name: `timer "heartbeat" (src/main.rs:10:5)`.
+pub(crate) struct Named<'a> {
+    pub(crate) kind: CallbackKind,
+    pub(crate) label: &'a Option<Arc<str>>,
+    pub(crate) place: &'static Location<'static>,
+}
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.kind)?;
+        if let Some(label) = self.label {
+            write!(f, " {label:?}")?;
+        }
+        write!(f, " ({})", self.place)
+    }
+}
+
+/// What a panic carries.
+pub(crate) type Panic = Box<dyn Any + Send>;
+
+type FaultHook = Box<dyn FnMut(&mut Reactor, &Fault)>;
+
+/// What concerns all callbacks alike.
+pub(crate) struct Callbacks {
+    policy: PanicPolicy,
+    hook: Option<FaultHook>,
+    /// Few sources have one, so they do not each carry room for it.
+    labels: HashMap<SourceId, Arc<str>>,
+}
+
+impl Callbacks {
+    pub(crate) fn new(policy: PanicPolicy) -> Callbacks {
+        Callbacks { policy, hook: None, labels: HashMap::new() }
+    }
+
+    pub(crate) fn label(&self, source: Option<SourceId>) -> Option<Arc<str>> {
+        if self.labels.is_empty() {
+            return None;
+        }
+        self.labels.get(&source?).cloned()
+    }
+
+    /// To be called for every source that ends.
+    pub(crate) fn ended(&mut self, source: impl Into<SourceId>) {
+        if !self.labels.is_empty() {
+            self.labels.remove(&source.into());
+        }
+    }
+}
+
+fn message(panic: &Panic) -> String {
+    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("(not a text)").to_owned()
+}
+
+impl Reactor {
+    /// Gives a source a name of your own, to be read in reports of slow and panicking callbacks.
+    pub fn label(&mut self, source: impl Into<SourceId>, label: impl Into<Arc<str>>) {
+        self.callbacks.labels.insert(source.into(), label.into());
+    }
+
+    /// Calls `hook` for every callback that panics, after its source was ended. There is one such hook; by default a
+    /// panic is logged.
+    pub fn on_fault(&mut self, hook: impl FnMut(&mut Reactor, &Fault) + 'static) {
+        self.callbacks.hook = Some(Box::new(hook));
+    }
+
+    /// Calls user code: every callback goes through here.
+    pub(crate) fn call(&mut self, site: Site, callback: impl FnOnce(&mut Reactor)) -> Result<(), Panic> {
+        if let Some(watchdog) = &self.watchdog {
+            watchdog.begin(site, self.callbacks.label(site.source), self.meter.mark());
+        }
+        let outcome = catch_unwind(AssertUnwindSafe(|| callback(self)));
+        self.finished(site);
+        outcome
+    }
+
+    /// Reports a panic and does what the policy says. The caller has put everything in order: this may not return.
+    pub(crate) fn fault(&mut self, site: Site, label: Option<Arc<str>>, panic: Panic) {
+        self.meter.counters.panics += 1;
+        let fault = Fault { kind: site.kind, label, place: site.place, message: message(&panic) };
+        // Taken out while it runs, so that it may replace itself.
+        match self.callbacks.hook.take() {
+            None => tracing::error!("{fault}"),
+            Some(mut hook) => match catch_unwind(AssertUnwindSafe(|| hook(self, &fault))) {
+                Ok(()) => {
+                    self.callbacks.hook.get_or_insert(hook);
+                }
+                Err(second) => tracing::error!("{fault}; then the fault hook panicked: {}", message(&second)),
+            },
+        }
+        match self.callbacks.policy {
+            PanicPolicy::Close => {}
+            PanicPolicy::Propagate => resume_unwind(panic),
+            PanicPolicy::Abort => std::process::abort(),
+        }
+    }
+
+    /// Calls user code that ends with the call, whether it panics or not.
+    pub(crate) fn call_once(&mut self, site: Site, callback: impl FnOnce(&mut Reactor)) {
+        if let Err(panic) = self.call(site, callback) {
+            self.fault(site, None, panic);
+        }
+    }
+}

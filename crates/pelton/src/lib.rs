@@ -1,0 +1,64 @@
+//! Pelton: one native reactor, several front ends.
+//!
+//! A [`Reactor`] is one thread in a loop that is pushed around by events (a timer is due, a descriptor is ready, another
+//! thread calls) and hands each push to the code that asked for it:
+//!
+//! ```
+//! use pelton::Reactor;
+//! use std::time::Duration;
+//!
+//! let mut reactor = Reactor::new()?;
+//! reactor.after(Duration::from_millis(10), |reactor| {
+//!     println!("ten milliseconds later");
+//!     reactor.stop();
+//! });
+//! reactor.run()?;
+//! # Ok::<(), pelton::Error>(())
+//! ```
+//!
+//! - Timers: [`after`](Reactor::after), [`every`](Reactor::every), on a [`Wheel`] that can be used alone.
+//! - Ticks: [`next_tick`](Reactor::next_tick), and from other threads [`Handle::post`].
+//! - Idle work: [`when_idle`](Reactor::when_idle).
+//! - Descriptors that stay yours: [`watch`](Reactor::watch).
+//! - Signals: [`on_signal`](Reactor::on_signal).
+//! - Seeing inside: [`stats`](Reactor::stats), [`on_slow_callback`](Reactor::on_slow_callback).
+//!
+//! What happens in a turn of the loop, and in which order, is a contract; [`EventLoop::turn`] states it.
+
+#![forbid(unsafe_code)]
+
+mod builder;
+mod callback;
+mod current;
+mod error;
+mod handle;
+mod idle;
+mod lifecycle;
+mod reactor;
+mod reply;
+mod signals;
+mod slots;
+mod state;
+mod stats;
+mod ticks;
+mod timers;
+mod watch;
+mod watchdog;
+mod wheel;
+
+pub use builder::Builder;
+pub use callback::{CallbackKind, Fault, PanicPolicy, SourceId};
+pub use error::Error;
+pub use handle::{Handle, PostError};
+pub use idle::IdleId;
+pub use lifecycle::{Exit, Hold};
+pub use pelton_os::engine::{Engine, EngineKind, UnknownEngine};
+pub use pelton_os::{ENGINE_VARIABLE, Interest, Mode, Park, Time};
+pub use reactor::{EventLoop, Reactor};
+pub use reply::{Lost, Reply};
+pub use signals::SignalId;
+pub use stats::{Histogram, Stats};
+pub use timers::{Beat, TimerId};
+pub use watch::{Ready, WatchId};
+pub use watchdog::SlowCallback;
+pub use wheel::{Due, TimerKey, Wheel};

@@ -1,0 +1,177 @@
+//! Stopping: at once, or when what is in progress has finished.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::Location;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use pelton_sync::Closure;
+
+use crate::Reactor;
+use crate::callback::{CallbackKind, Site};
+use crate::handle::Handle;
+use crate::ticks::Tick;
+
+/// How far along its life a reactor is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Life {
+    /// Not told to stop.
+    Running,
+    /// Told to finish what is in progress.
+    Draining,
+    /// Told to stop; the turn under way is the last.
+    Stopping(Exit),
+    /// Shut down; it does not run again.
+    Stopped,
+}
+
+/// Why [`run`](crate::EventLoop::run) returned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Exit {
+    /// [`stop`](Reactor::stop) was called.
+    Stopped,
+    /// Everything in progress was finished after [`drain`](Reactor::drain) was called.
+    Drained,
+    /// So many things were still in progress at the end of the time that [`drain`](Reactor::drain) gave them.
+    DrainTimedOut {
+        /// How many [`Hold`]s were left.
+        holds: usize,
+    },
+}
+
+#[derive(Default)]
+pub(crate) struct Hooks {
+    /// They become ticks when the time comes.
+    drain: VecDeque<Tick>,
+    shutdown: Vec<Tick>,
+}
+
+/// Says that something is in progress, for as long as it lives: [draining](Reactor::drain) waits for it. It may be held and
+/// dropped on any thread.
+pub struct Hold {
+    handle: Handle,
+}
+
+impl Hold {
+    pub(crate) fn new(handle: Handle) -> Hold {
+        handle.shared.latest().holds.fetch_add(1, Ordering::Relaxed);
+        Hold { handle }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let shared = self.handle.shared.latest();
+        // Release: what was done under the hold is done when the loop sees it gone.
+        if shared.holds.fetch_sub(1, Ordering::Release) == 1 && shared.draining.load(Ordering::Acquire) {
+            // A turn is what notices; a loop that is gone needs none.
+            let _ = self.handle.post(|_| {});
+        }
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hold")
+    }
+}
+
+impl Reactor {
+    /// Stops the loop: the turn under way is finished without waiting, the [shutdown hooks](Reactor::on_shutdown) are run,
+    /// and [`run`](crate::EventLoop::run) returns.
+    pub fn stop(&mut self) {
+        self.stop_with(Exit::Stopped);
+    }
+
+    fn stop_with(&mut self, exit: Exit) {
+        if matches!(self.life, Life::Running | Life::Draining) {
+            self.life = Life::Stopping(exit);
+        }
+    }
+
+    /// Lets the loop finish what is in progress, then stops it, after `deadline` in any case.
+    ///
+    /// The [drain hooks](Reactor::on_drain) are told first, so that they take on nothing new. Everything goes on as usual
+    /// until nobody has a [`Hold`] any more and no tick is waiting. [`run`](crate::EventLoop::run) then returns
+    /// [`Exit::Drained`], or [`Exit::DrainTimedOut`] if it took too long.
+    ///
+    /// ```
+    /// # use pelton::{Exit, Reactor};
+    /// # use std::time::Duration;
+    /// let mut reactor = Reactor::new()?;
+    /// let hold = reactor.hold();
+    /// reactor.after(Duration::from_millis(5), move |_| drop(hold));
+    /// reactor.drain(Duration::from_secs(10));
+    /// assert_eq!(reactor.run()?, Exit::Drained);
+    /// # Ok::<(), pelton::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn drain(&mut self, deadline: Duration) {
+        if self.life != Life::Running {
+            return;
+        }
+        self.life = Life::Draining;
+        self.shared.draining.store(true, Ordering::Release);
+        self.after(deadline, |reactor| {
+            let holds = reactor.holds();
+            reactor.stop_with(Exit::DrainTimedOut { holds });
+        });
+        self.ticks.append(&mut self.hooks.drain);
+    }
+
+    /// Says that something is in progress that [draining](Reactor::drain) should wait for, until the hold is dropped.
+    pub fn hold(&self) -> Hold {
+        self.handle().hold()
+    }
+
+    /// How many [`Hold`]s there are.
+    pub fn holds(&self) -> usize {
+        self.shared.holds.load(Ordering::Acquire)
+    }
+
+    /// Whether the loop was told to stop or to [drain](Reactor::drain): time to take on nothing new.
+    pub fn stopping(&self) -> bool {
+        self.life != Life::Running
+    }
+
+    /// Runs `hook` when the loop begins to [drain](Reactor::drain); at the next tick if it is draining already.
+    #[track_caller]
+    pub fn on_drain(&mut self, hook: impl FnOnce(&mut Reactor) + 'static) {
+        match self.life {
+            Life::Running => {
+                self.hooks.drain.push_back(Tick {
+                    place: Location::caller(),
+                    closure: Closure::new(hook),
+                    after_posts: 0,
+                });
+            }
+            _ => self.next_tick(hook),
+        }
+    }
+
+    /// Runs `hook` when the loop has stopped, before [`run`](crate::EventLoop::run) returns: the last one added first.
+    ///
+    /// A hook has the whole reactor, but no turn will follow: what it queues is dropped.
+    #[track_caller]
+    pub fn on_shutdown(&mut self, hook: impl FnOnce(&mut Reactor) + 'static) {
+        self.hooks.shutdown.push(Tick { place: Location::caller(), closure: Closure::new(hook), after_posts: 0 });
+    }
+
+    /// Ends a drain that has nothing left to wait for.
+    pub(crate) fn finish_draining(&mut self) {
+        // Hooks and ticks may still take holds, so they go first.
+        if self.life == Life::Draining && self.holds() == 0 && self.ticks.is_empty() && self.posts.is_empty() {
+            self.stop_with(Exit::Drained);
+        }
+    }
+
+    pub(crate) fn run_shutdown_hooks(&mut self) {
+        // One at a time: a hook may add another, which then is the last one added.
+        while let Some(hook) = self.hooks.shutdown.pop() {
+            let site = Site { kind: CallbackKind::Hook, place: hook.place, source: None };
+            self.call_once(site, |reactor| hook.closure.call(reactor));
+        }
+    }
+}

@@ -1,0 +1,437 @@
+//! The reactor and its turn.
+//!
+//! This file is the loop: what a [`Reactor`] consists of, and what one turn of it does, phase by phase, in
+//! [`EventLoop::turn_with`]. How callbacks get in is in the files named after them: `timers.rs`, `ticks.rs`, `watch.rs`,
+//! `signals.rs`, `idle.rs`, and `handle.rs` for other threads.
+
+use std::collections::VecDeque;
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pelton_os::{Engine, Event, Park, Time, Token, fork};
+use pelton_sync::Receiver;
+
+use crate::callback::{Callbacks, PanicPolicy};
+use crate::handle::{Handle, Post, Shared};
+use crate::idle::Idles;
+use crate::lifecycle::{Exit, Hooks, Life};
+use crate::signals::Signals;
+use crate::slots::{Key, Slots};
+use crate::state::States;
+use crate::stats::Meter;
+use crate::ticks::Tick;
+use crate::timers::Timer;
+use crate::watch::Watch;
+use crate::watchdog::Watchdog;
+use crate::{Builder, Error, Wheel};
+
+/// What a builder settles.
+pub(crate) struct Settings {
+    pub(crate) measure: bool,
+    pub(crate) panic_policy: PanicPolicy,
+    pub(crate) ticks_per_turn: usize,
+    pub(crate) post_bound: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            measure: true,
+            panic_policy: PanicPolicy::Close,
+            // At a microsecond each, events wait a millisecond; and the poll between is a thousandth of the cost.
+            ticks_per_turn: 1024,
+            // 3 MiB of small closures: far more than a healthy loop is ever behind, far less than a machine has.
+            post_bound: 65_536,
+        }
+    }
+}
+
+/// What events come from: everything that has a [`Token`].
+pub(crate) enum Source {
+    Watch(Watch),
+    /// The socket that signals come in by.
+    Signals,
+    /// Ended, but the engine has not let go of it yet.
+    Leaving,
+}
+
+impl Key {
+    pub(crate) fn token(self) -> Token {
+        Token::new(self.index, self.generation)
+    }
+}
+
+impl From<Token> for Key {
+    fn from(token: Token) -> Key {
+        Key { index: token.index(), generation: token.generation() }
+    }
+}
+
+/// The reactor, as callbacks see it: every callback is handed a `&mut Reactor` to register more with.
+///
+/// It belongs to one thread; [`handle`](Reactor::handle) is the way in for others. Running it is the business of its owner,
+/// the [`EventLoop`] that [`Reactor::new`] gives, so that no callback can turn the loop inside itself.
+pub struct Reactor {
+    pub(crate) engine: Box<dyn Engine>,
+    /// The latest reading of the clock.
+    pub(crate) now: Time,
+    pub(crate) timers: Wheel<Timer>,
+    pub(crate) ticks: VecDeque<Tick>,
+    ticks_per_turn: usize,
+    pub(crate) posts: Receiver<Post>,
+    /// Whether other threads have been told to wake us when they post.
+    posts_awaited: bool,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) sources: Slots<Source>,
+    pub(crate) signals: Signals,
+    pub(crate) idles: Idles,
+    pub(crate) hooks: Hooks,
+    pub(crate) life: Life,
+    pub(crate) callbacks: Callbacks,
+    pub(crate) meter: Meter,
+    pub(crate) watchdog: Option<Watchdog>,
+    pub(crate) states: States,
+    /// The process it belongs to, as a number of forks.
+    forks: u64,
+}
+
+impl Reactor {
+    /// Builds a reactor on the best engine that this system has, or the one that the environment variable `PELTON_ENGINE`
+    /// names.
+    #[allow(clippy::new_ret_no_self, reason = "what one owns is the loop; what callbacks are handed is the reactor")]
+    pub fn new() -> Result<EventLoop, Error> {
+        Reactor::builder().build()
+    }
+
+    /// Builds a reactor to order.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// The way in from other threads.
+    pub fn handle(&self) -> Handle {
+        Handle { shared: self.shared.clone() }
+    }
+
+    /// The time as of the latest reading of the clock: at the start of the turn, or after its wait.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// The time now, from a fresh reading of the clock.
+    pub fn clock(&self) -> Time {
+        self.engine.now()
+    }
+
+    /// The name of the engine it runs on.
+    pub fn engine_name(&self) -> &'static str {
+        self.engine.name()
+    }
+
+    pub(crate) fn check_not_forked(&self) -> Result<(), Error> {
+        if self.forks == fork::count() { Ok(()) } else { Err(Error::Forked) }
+    }
+}
+
+/// Owns a [`Reactor`] and turns it. Derefs to it, so everything can be registered here too.
+pub struct EventLoop {
+    reactor: Reactor,
+}
+
+impl Deref for EventLoop {
+    type Target = Reactor;
+    fn deref(&self) -> &Reactor {
+        &self.reactor
+    }
+}
+
+impl DerefMut for EventLoop {
+    fn deref_mut(&mut self) -> &mut Reactor {
+        &mut self.reactor
+    }
+}
+
+impl EventLoop {
+    pub(crate) fn on(engine: Box<dyn Engine>, settings: Settings) -> EventLoop {
+        let now = engine.now();
+        let (shared, posts) = Shared::new(settings.post_bound, engine.waker());
+        let reactor = Reactor {
+            engine,
+            now,
+            timers: Wheel::new(now),
+            ticks: VecDeque::new(),
+            ticks_per_turn: settings.ticks_per_turn,
+            posts,
+            posts_awaited: false,
+            shared,
+            sources: Slots::default(),
+            signals: Signals::default(),
+            idles: Idles::default(),
+            hooks: Hooks::default(),
+            life: Life::Running,
+            callbacks: Callbacks::new(settings.panic_policy),
+            meter: Meter::new(settings.measure, now),
+            watchdog: None,
+            states: States::default(),
+            forks: fork::count(),
+        };
+        EventLoop { reactor }
+    }
+
+    /// Turns the loop until it is told to [stop](Reactor::stop), then [shuts down](EventLoop::shutdown). A loop with
+    /// nothing to do sleeps; it does not end.
+    pub fn run(&mut self) -> Result<Exit, Error> {
+        if self.life == Life::Stopped {
+            return Err(Error::Stopped);
+        }
+        while !self.stopped() {
+            self.turn(None)?;
+        }
+        self.shutdown()
+    }
+
+    /// Turns the loop until `condition` holds. It is asked before each turn and again before each wait, so that the loop
+    /// never sleeps on a condition that is met. [`Error::Stopped`] if the loop is told to stop first.
+    pub fn run_until(&mut self, mut condition: impl FnMut(&mut Reactor) -> bool) -> Result<(), Error> {
+        loop {
+            if condition(&mut self.reactor) {
+                return Ok(());
+            }
+            self.reactor.turn(None, &mut condition, |park| park.block())?;
+        }
+    }
+
+    /// One turn of the loop, waiting for at most `timeout` (`None`: until something happens).
+    ///
+    /// The order is a contract:
+    ///
+    /// 1. **timers** that are due, in the order of their deadlines, ties in the order they were set. One that is set
+    ///    now runs next turn at the earliest.
+    /// 2. **ticks** and posts, first in, first out, as they stood when the phase began; at most
+    ///    [so many](Builder::ticks_per_turn). What they queue waits for the next turn.
+    /// 3. **reap**: the places of what ended are made free.
+    /// 4. **wait**: not at all if ticks or idle work are pending or the loop was told to stop; else until the next
+    ///    deadline, the timeout, an event, a post or a signal.
+    /// 5. **clock**: read once. [`now`](Reactor::now) is this until the next turn.
+    /// 6. **dispatch**: watched descriptors that are ready, and signals.
+    /// 7. **idle** work, only if nothing else has run in this turn.
+    pub fn turn(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
+        self.turn_with(timeout, |park| park.block())
+    }
+
+    /// [`turn`](EventLoop::turn) for embedders that have something of their own to do around the wait: `block` is handed
+    /// the part that may sleep, which is `Send`, and has to call [`Park::block`] once.
+    pub fn turn_with(
+        &mut self,
+        timeout: Option<Duration>,
+        block: impl FnOnce(&mut (dyn Park + Send)) -> io::Result<()>,
+    ) -> Result<(), Error> {
+        self.reactor.turn(timeout, &mut |_| false, block)
+    }
+
+    /// Whether the loop was told to stop, or has finished draining: turning it is over, [`shutdown`](EventLoop::shutdown)
+    /// is next.
+    pub fn stopped(&self) -> bool {
+        matches!(self.life, Life::Stopping(_) | Life::Stopped)
+    }
+
+    /// Runs the [shutdown hooks](Reactor::on_shutdown), the last one added first, then drops everything registered.
+    /// [`run`](EventLoop::run) does this by itself; those who [turn](EventLoop::turn) the loop by hand call it at the end.
+    pub fn shutdown(&mut self) -> Result<Exit, Error> {
+        let exit = match self.life {
+            Life::Stopping(exit) => exit,
+            Life::Stopped => return Err(Error::Stopped),
+            Life::Running | Life::Draining => Exit::Stopped,
+        };
+        self.life = Life::Stopping(exit);
+        self.run_shutdown_hooks();
+        self.life = Life::Stopped;
+        let sources: Vec<Token> = self.sources.iter().map(|(key, _)| key.token()).collect();
+        for token in sources {
+            self.end_source(token);
+        }
+        self.drop_callbacks();
+        Ok(exit)
+    }
+
+    /// A descriptor that becomes readable when a [`turn`](EventLoop::turn) would find events, to wait for in another
+    /// loop. `None` if the engine has none: `poll` and `select` keep their books outside the kernel.
+    ///
+    /// Wait for it until [`next_deadline`](EventLoop::next_deadline), then turn with a zero timeout.
+    pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.reactor.engine.as_fd()
+    }
+
+    /// When the loop has to be turned next, even if its [descriptor](EventLoop::as_fd) says nothing: the past if there is
+    /// work to do now, `None` if only an event can bring some.
+    ///
+    /// Call it right before you wait: it also has other threads wake you when they post.
+    pub fn next_deadline(&mut self) -> Option<Time> {
+        let reactor = &mut self.reactor;
+        if reactor.has_work() || !reactor.await_posts() {
+            return Some(Time::ZERO);
+        }
+        reactor.timers.next_deadline()
+    }
+
+    /// Makes the reactor this process's own, in a forked child that wants to go on using it: until then, everything that
+    /// would touch what it shares with the parent is refused with [`Error::Forked`].
+    ///
+    /// Timers, ticks and watches are carried over; so both processes have them. [Handles](Handle) that were copied along
+    /// lead to this one. Holds of threads that stayed behind are not released by anybody.
+    pub fn after_fork(&mut self) -> Result<(), Error> {
+        let reactor = &mut self.reactor;
+        if reactor.check_not_forked().is_ok() {
+            return Ok(());
+        }
+        reactor.engine.after_fork().map_err(|error| Error::system("renew the engine after a fork", error))?;
+        // A thread that is not here any more may have left the queue with a gap that is never filled.
+        let (shared, posts) = reactor.shared.succeed();
+        let waiting = std::mem::replace(&mut reactor.posts, posts).abandon();
+        // The new queue counts from 0.
+        reactor.ticks.iter_mut().for_each(|tick| tick.after_posts = 0);
+        reactor.ticks.extend(waiting.into_iter().map(Tick::from));
+        reactor.shared = shared;
+        reactor.posts_awaited = false;
+        reactor.forks = fork::count();
+        reactor.renew_signals()?;
+        if let Some(watchdog) = &mut reactor.watchdog {
+            watchdog.after_fork()?;
+        }
+        Ok(())
+    }
+}
+
+/// The turn.
+impl Reactor {
+    fn turn(
+        &mut self,
+        timeout: Option<Duration>,
+        done: &mut dyn FnMut(&mut Reactor) -> bool,
+        block: impl FnOnce(&mut (dyn Park + Send)) -> io::Result<()>,
+    ) -> Result<(), Error> {
+        self.check_not_forked()?;
+        if matches!(self.life, Life::Stopping(_) | Life::Stopped) {
+            return Err(Error::Stopped);
+        }
+        self.shared.runs_here();
+        let calls_before = self.meter.counters.calls();
+
+        self.read_clock();
+        self.run_timers();
+        self.run_ticks();
+        self.reap();
+        self.wait(timeout, done, block)?;
+        self.dispatch();
+        if self.meter.counters.calls() == calls_before {
+            self.run_idle_work();
+        }
+        self.reap();
+        Ok(())
+    }
+
+    fn read_clock(&mut self) {
+        self.now = self.engine.now();
+        self.meter.set_mark(self.now);
+    }
+
+    fn run_timers(&mut self) {
+        self.timers.expire(self.now);
+        while self.fire_next_timer() {}
+    }
+
+    fn run_ticks(&mut self) {
+        // Ticks wait in `ticks` and posts in `posts`, but they are one queue: each tick knows how many posts it is behind.
+        let posted = self.shared.posted();
+        let mut left = self.ticks_per_turn;
+        for _ in 0..self.ticks.len() {
+            let after_posts = self.ticks.front().map_or(0, |tick| tick.after_posts);
+            left -= self.run_posts(after_posts.min(posted), left);
+            if left == 0 {
+                break;
+            }
+            self.run_tick();
+            left -= 1;
+        }
+        self.run_posts(posted, left);
+        self.ticks_finished();
+        self.shrink_ticks();
+    }
+
+    fn reap(&mut self) {
+        self.sources.recycle();
+    }
+
+    fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        done: &mut dyn FnMut(&mut Reactor) -> bool,
+        block: impl FnOnce(&mut (dyn Park + Send)) -> io::Result<()>,
+    ) -> Result<(), Error> {
+        self.finish_draining();
+        let poll_only = timeout == Some(Duration::ZERO) || self.has_work() || done(self) || !self.await_posts();
+        let until = if poll_only {
+            Some(Time::ZERO)
+        } else {
+            self.meter.counters.sleeps += 1;
+            let timeout = timeout.map(|timeout| self.now + timeout);
+            [timeout, self.timers.next_deadline()].into_iter().flatten().min()
+        };
+        self.meter.work_ends();
+        let outcome = block(self.engine.park(until));
+        if std::mem::take(&mut self.posts_awaited) {
+            self.posts.awake();
+        }
+        self.now = self.engine.now();
+        self.meter.wait_ends(self.now);
+        outcome.map_err(|error| Error::system(format!("wait for events with {}", self.engine.name()), error))
+    }
+
+    fn dispatch(&mut self) {
+        while let Some(event) = self.engine.next() {
+            match event {
+                Event::Ready(token, readiness) => match self.sources.get(token.into()) {
+                    Some(Source::Watch(_)) => self.watched_is_ready(token, readiness),
+                    Some(Source::Signals) => self.deliver_signals(),
+                    // Ended by a callback that was called before it.
+                    Some(Source::Leaving) | None => {}
+                },
+                Event::Gone(token) => {
+                    self.sources.retire(token.into());
+                }
+                other => tracing::error!(?other, "an event that this reactor does not know"),
+            }
+        }
+    }
+
+    /// Whether there is something to do without waiting for it.
+    fn has_work(&self) -> bool {
+        !self.ticks.is_empty() || !self.idles.is_empty() || matches!(self.life, Life::Stopping(_))
+    }
+
+    /// Has other threads wake us when they post. `false` if one has posted already.
+    fn await_posts(&mut self) -> bool {
+        self.posts_awaited = self.posts.sleep();
+        self.posts_awaited
+    }
+
+    /// Drops all callbacks while the rest of the reactor still stands: what they own may post from its `Drop`.
+    fn drop_callbacks(&mut self) {
+        drop(std::mem::take(&mut self.sources));
+        drop(std::mem::take(&mut self.signals));
+        drop(std::mem::replace(&mut self.timers, Wheel::new(self.now)));
+        drop(std::mem::take(&mut self.ticks));
+        drop(std::mem::take(&mut self.idles));
+        drop(std::mem::take(&mut self.hooks));
+        self.watchdog = None;
+    }
+}
+
+impl Drop for EventLoop {
+    fn drop(&mut self) {
+        self.reactor.drop_callbacks();
+    }
+}

@@ -1,0 +1,84 @@
+//! Ticks: what runs as soon as possible, but not now.
+
+use std::panic::Location;
+
+use pelton_sync::Closure;
+
+use crate::Reactor;
+use crate::callback::{CallbackKind, Site};
+use crate::handle::Post;
+
+/// After a burst, a queue with room for more than this many ticks gives its memory back. 160 KiB.
+const TICKS_KEPT: usize = 4096;
+
+pub(crate) struct Tick {
+    pub(crate) place: &'static Location<'static>,
+    pub(crate) closure: Closure<Reactor>,
+    /// How many posts there had been when it was queued: those come before it.
+    pub(crate) after_posts: usize,
+}
+
+impl From<Post> for Tick {
+    fn from(post: Post) -> Tick {
+        Tick { place: post.place, closure: post.closure.into(), after_posts: 0 }
+    }
+}
+
+impl Reactor {
+    /// Runs `f` in the next tick phase, after everything that was queued before it. Allocates nothing if `f` captures at
+    /// most 24 bytes.
+    ///
+    /// A tick that queues another does not starve the rest: what is queued during a tick phase waits for the next turn.
+    ///
+    /// ```
+    /// # use pelton::Reactor;
+    /// let mut reactor = Reactor::new()?;
+    /// reactor.next_tick(|reactor| {
+    ///     reactor.next_tick(|reactor| reactor.stop());
+    /// });
+    /// reactor.run()?;
+    /// # Ok::<(), pelton::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn next_tick(&mut self, f: impl FnOnce(&mut Reactor) + 'static) {
+        let tick = Tick { place: Location::caller(), closure: Closure::new(f), after_posts: self.shared.posted() };
+        self.ticks.push_back(tick);
+    }
+
+    /// Runs `f` at once. What [`Handle::schedule`](crate::Handle::schedule) does on the loop's thread, for code that does
+    /// not care which of the two it was given.
+    pub fn schedule<T>(&mut self, f: impl FnOnce(&mut Reactor) -> T) -> T {
+        f(self)
+    }
+
+    /// Runs the oldest tick.
+    pub(crate) fn run_tick(&mut self) {
+        if let Some(tick) = self.ticks.pop_front() {
+            let site = Site { kind: CallbackKind::Tick, place: tick.place, source: None };
+            self.call_once(site, |reactor| tick.closure.call(reactor));
+        }
+    }
+
+    /// Runs posts up to the one that is number `end`, but no more than `most`; says how many. One that its thread is still
+    /// writing comes later, and so do those behind it.
+    pub(crate) fn run_posts(&mut self, end: usize, most: usize) -> usize {
+        let mut ran = 0;
+        while ran < most
+            && self.posts.taken() < end
+            && let Some(post) = self.posts.pop()
+        {
+            ran += 1;
+            self.meter.counters.posts += 1;
+            let site = Site { kind: CallbackKind::Tick, place: post.place, source: None };
+            self.call_once(site, |reactor| post.closure.call(reactor));
+        }
+        ran
+    }
+
+    /// Gives back the memory of a burst that is over.
+    pub(crate) fn shrink_ticks(&mut self) {
+        if self.ticks.is_empty() && self.ticks.capacity() > TICKS_KEPT {
+            self.ticks.shrink_to(TICKS_KEPT / 4);
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Steady state allocates nothing.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use allocation_counter::measure;
+use pelton::{EventLoop, Interest, Reactor};
+
+/// Warms the reactor up, then counts the allocations of many more turns.
+fn allocations(reactor: &mut EventLoop, mut work: impl FnMut(&mut EventLoop)) -> u64 {
+    let mut turns = |count| {
+        for _ in 0..count {
+            work(reactor);
+            reactor.turn(Some(Duration::ZERO)).unwrap();
+        }
+    };
+    turns(100);
+    measure(|| turns(1_000)).count_total
+}
+
+#[test]
+fn idle_turns_allocate_nothing() {
+    let mut reactor = Reactor::new().unwrap();
+    reactor.after(Duration::from_secs(3600), |_| {});
+    assert_eq!(allocations(&mut reactor, |_| {}), 0);
+}
+
+#[test]
+fn timers_that_are_armed_again_and_again_allocate_nothing() {
+    let mut reactor = Reactor::new().unwrap();
+    reactor.every(Duration::from_micros(1), |reactor, _| *reactor.state::<u64>() += 1);
+    let far = reactor.after(Duration::from_secs(3600), |_| {});
+    let mut round = 0u64;
+    let allocated = allocations(&mut reactor, |reactor| {
+        // Lands in ever new slots, on all levels.
+        round += 1;
+        assert!(reactor.reset(far, Duration::from_micros(1_000 + round * round * 7)));
+        // A new timer, with what small closures usually capture.
+        let (a, b, c) = (round, round + 1, round + 2);
+        reactor.after(Duration::from_nanos(100), move |reactor| *reactor.state::<u64>() += a + b + c);
+        let cancelled = reactor.after(Duration::from_millis(5), move |_| unreachable!("{a}"));
+        assert!(reactor.cancel(cancelled));
+    });
+    assert!(*reactor.state::<u64>() > 1_000);
+    assert_eq!(allocated, 0);
+}
+
+#[test]
+fn ticks_and_posts_of_capturing_closures_allocate_nothing() {
+    let mut reactor = Reactor::new().unwrap();
+    let handle = reactor.handle();
+    let mut round = 0u64;
+    let allocated = allocations(&mut reactor, |reactor| {
+        round += 1;
+        for number in 0..100 {
+            let (a, b, c) = (round, number, 1);
+            handle.post(move |reactor| *reactor.state::<u64>() += a + b + c).unwrap();
+            reactor.next_tick(move |reactor| *reactor.state::<u64>() += a + b + c);
+            handle.try_post(|_| {}).unwrap();
+        }
+    });
+    assert!(*reactor.state::<u64>() > 1_000);
+    assert_eq!(allocated, 0);
+}
+
+#[test]
+fn watch_events_and_changes_of_interest_allocate_nothing() {
+    let mut reactor = Reactor::new().unwrap();
+    let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+    let readable = ours.try_clone().unwrap();
+    let watch = reactor
+        .watch(&readable, Interest::READABLE, move |reactor, _| {
+            ours.read_exact(&mut [0]).unwrap();
+            *reactor.state::<u64>() += 1;
+        })
+        .unwrap();
+    let allocated = allocations(&mut reactor, |reactor| {
+        reactor.set_interest(watch, Interest::NONE).unwrap();
+        reactor.set_interest(watch, Interest::READABLE).unwrap();
+        theirs.write_all(b"x").unwrap();
+    });
+    assert_eq!(*reactor.state::<u64>(), 1_100);
+    assert_eq!(allocated, 0);
+}

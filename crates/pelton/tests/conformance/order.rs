@@ -1,0 +1,73 @@
+//! The order of a turn.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use pelton::{EngineKind, Interest};
+
+use crate::common::{Log, On, on_every_engine, poll};
+
+on_every_engine![
+    timers_then_ticks_then_events_then_idle_work,
+    now_is_read_at_the_start_of_a_turn_and_after_the_wait,
+    several_events_of_one_wait_are_all_dispatched,
+];
+
+fn timers_then_ticks_then_events_then_idle_work(on: On) {
+    let mut reactor = on.reactor();
+    let log = Log::default();
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    theirs.write_all(b"x").unwrap();
+
+    let entry = log.clone();
+    reactor.when_idle(move |_| entry.add("idle"));
+    let entry = log.clone();
+    let watch = reactor.watch(&ours, Interest::READABLE, move |_, _| entry.add("event")).unwrap();
+    let entry = log.clone();
+    reactor.next_tick(move |_| entry.add("tick"));
+    let entry = log.clone();
+    reactor.after(Duration::ZERO, move |_| entry.add("timer"));
+
+    poll(&mut reactor);
+    assert_eq!(log.take(), ["timer", "tick", "event"], "idle work waits for a turn in which nothing ran");
+    reactor.unwatch(watch);
+    poll(&mut reactor);
+    assert_eq!(log.take(), ["idle"]);
+}
+
+fn now_is_read_at_the_start_of_a_turn_and_after_the_wait(on: On) {
+    let mut reactor = on.reactor();
+    let built = reactor.now();
+    std::thread::sleep(Duration::from_millis(3));
+    assert_eq!(reactor.now(), built, "between turns the reading stands");
+    reactor.next_tick(move |reactor| assert!(reactor.now() - built >= Duration::from_millis(3)));
+    let before = reactor.clock();
+    poll(&mut reactor);
+    reactor.turn(Some(Duration::from_millis(5))).unwrap();
+    assert!(reactor.now() - before >= Duration::from_millis(5));
+    assert_eq!(reactor.stats().panics, 0);
+}
+
+fn several_events_of_one_wait_are_all_dispatched(on: On) {
+    let mut reactor = on.reactor();
+    let log = Log::default();
+    let count = if on.0 == EngineKind::Select { 100 } else { 300 };
+    let pairs: Vec<_> = (0..count).map(|_| UnixStream::pair().unwrap()).collect();
+    for (number, (ours, theirs)) in pairs.iter().enumerate() {
+        let entry = log.clone();
+        reactor
+            .watch(ours, Interest::READABLE, move |reactor, ready| {
+                entry.add(number.to_string());
+                reactor.unwatch(ready.watch);
+            })
+            .unwrap();
+        let mut theirs = theirs;
+        theirs.write_all(b"x").unwrap();
+    }
+    poll(&mut reactor);
+    let mut seen: Vec<usize> = log.take().iter().map(|entry| entry.parse().unwrap()).collect();
+    seen.sort_unstable();
+    assert_eq!(seen, (0..count).collect::<Vec<_>>());
+    assert_eq!(reactor.watch_count(), 0);
+}

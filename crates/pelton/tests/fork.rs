@@ -1,0 +1,157 @@
+//! Reactors and forked children, on every engine.
+
+mod common;
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::TryRecvError;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fork::{Fork, fork, waitpid};
+use pelton::{Error, EventLoop, Interest};
+use signal_hook::consts::SIGUSR1;
+use signal_hook::low_level::{exit, raise};
+
+use common::{Log, On, activity, on_every_engine, poll, run_until, watch_and_log};
+
+on_every_engine![
+    a_child_that_drops_an_inherited_reactor_leaves_the_parents_intact,
+    an_inherited_reactor_refuses_to_work_until_it_is_told,
+    a_child_can_make_an_inherited_reactor_its_own,
+    a_fork_in_the_middle_of_the_parents_posts_leaves_the_child_a_working_queue,
+];
+
+/// A fork copies the whole process, so these tests take turns.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs `act` in a forked child and fails if it panics there.
+fn in_child<T>(act: impl FnOnce() -> T) {
+    match fork().unwrap() {
+        Fork::Child => {
+            // Nothing else of this process may run in the child: not the test harness, not its exit handlers.
+            let outcome = catch_unwind(AssertUnwindSafe(|| drop(act())));
+            exit(if outcome.is_ok() { 0 } else { 1 });
+        }
+        Fork::Parent(child) => {
+            let status = waitpid(child).unwrap();
+            assert_eq!(status, 0, "the child failed; its panic is printed above");
+        }
+    }
+}
+
+/// Something of everything, to be looked at after the fork.
+fn busy_reactor(on: On) -> (EventLoop, UnixStream, UnixStream, Log) {
+    let mut reactor = on.reactor();
+    let log = Log::default();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    watch_and_log(&mut reactor, &ours, Interest::READABLE, &log);
+    reactor.on_signal(SIGUSR1, |reactor, _| *reactor.state::<u32>() += 1).unwrap();
+    reactor.on_slow_callback(Duration::from_secs(30), |slow| panic!("{slow}")).unwrap();
+    (reactor, ours, theirs, log)
+}
+
+fn a_child_that_drops_an_inherited_reactor_leaves_the_parents_intact(on: On) {
+    let _alone = alone();
+    let (mut reactor, _ours, mut theirs, log) = busy_reactor(on);
+    let handle = reactor.handle();
+    poll(&mut reactor);
+    assert!(reactor.next_deadline().is_none(), "other threads are to wake the parent");
+    let mut moved = Some(reactor);
+    // Both processes own the reactor from here; only the child drops it.
+    in_child(|| {
+        handle.post(|_| {}).unwrap();
+        drop(moved.take());
+    });
+    let mut reactor = moved.unwrap();
+    let (turns, _) = activity(&mut reactor, &log);
+    assert!(turns <= 2, "the child's post did not wake the parent: {turns} turns");
+    theirs.write_all(b"x").unwrap();
+    run_until(&mut reactor, |_| log.len() > 0);
+    raise(SIGUSR1).unwrap();
+    run_until(&mut reactor, |reactor| *reactor.state::<u32>() == 1);
+    let other = std::thread::spawn(move || handle.post_with_reply(|_| 7).wait());
+    run_until(&mut reactor, |_| other.is_finished());
+    assert_eq!(other.join().unwrap(), Ok(7));
+}
+
+fn an_inherited_reactor_refuses_to_work_until_it_is_told(on: On) {
+    let _alone = alone();
+    let mut reactor = on.reactor();
+    let log = Log::default();
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let watch = watch_and_log(&mut reactor, &ours, Interest::READABLE, &log);
+    in_child(|| {
+        assert!(matches!(reactor.turn(Some(Duration::ZERO)), Err(Error::Forked)));
+        assert!(reactor.turn(None).unwrap_err().to_string().contains("after_fork()"));
+        assert!(matches!(reactor.run(), Err(Error::Forked)));
+        assert!(matches!(reactor.watch(&theirs, Interest::READABLE, |_, _| {}), Err(Error::Forked)));
+        assert!(matches!(reactor.set_interest(watch, Interest::NONE), Err(Error::Forked)));
+        // Ending a watch is allowed, and is the child's own affair.
+        assert!(reactor.unwatch(watch));
+    });
+    theirs.write_all(b"x").unwrap();
+    poll(&mut reactor);
+    assert_eq!(log.take(), ["r"]);
+}
+
+fn a_child_can_make_an_inherited_reactor_its_own(on: On) {
+    let _alone = alone();
+    let (mut reactor, _ours, mut theirs, log) = busy_reactor(on);
+    let handle = reactor.handle();
+    handle.post(|reactor| *reactor.state::<u64>() += 1).unwrap();
+    reactor.after(Duration::from_millis(1), |reactor| *reactor.state::<u64>() += 10);
+    in_child(|| {
+        reactor.after_fork().unwrap();
+        run_until(&mut reactor, |reactor| *reactor.state::<u64>() == 11);
+        theirs.write_all(b"x").unwrap();
+        run_until(&mut reactor, |_| log.len() > 0);
+        raise(SIGUSR1).unwrap();
+        run_until(&mut reactor, |reactor| *reactor.state::<u32>() == 1);
+        // An old handle leads to the child's own loop, and wakes it.
+        let handle = handle.clone();
+        assert!(handle.is_loop_thread());
+        let other = std::thread::spawn(move || handle.post_with_reply(|_| 7).wait());
+        run_until(&mut reactor, |_| other.is_finished());
+        assert_eq!(other.join().unwrap(), Ok(7));
+        reactor.stop();
+        reactor.shutdown().unwrap();
+    });
+    // The child wrote to a socket that both have; it did not touch the parent's watch of it.
+    run_until(&mut reactor, |reactor| *reactor.state::<u64>() == 11);
+    run_until(&mut reactor, |_| log.len() > 0);
+    assert_eq!(*reactor.state::<u32>(), 0, "the child's signal was the child's");
+    reactor.after_fork().unwrap();
+    poll(&mut reactor);
+}
+
+fn a_fork_in_the_middle_of_the_parents_posts_leaves_the_child_a_working_queue(on: On) {
+    let _alone = alone();
+    let mut reactor = on.build(on.builder().post_bound(1_000));
+    let handle = reactor.handle();
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let posting = {
+        let handle = handle.clone();
+        std::thread::spawn(move || {
+            while stopped.try_recv() == Err(TryRecvError::Empty) {
+                if handle.try_post(|_| {}).is_err() {
+                    std::thread::yield_now();
+                }
+            }
+        })
+    };
+    for _ in 0..5 {
+        in_child(|| {
+            reactor.after_fork().unwrap();
+            handle.post(|reactor| *reactor.state::<u32>() = 5).unwrap();
+            run_until(&mut reactor, |reactor| *reactor.state::<u32>() == 5);
+        });
+        poll(&mut reactor);
+    }
+    drop(stop);
+    posting.join().unwrap();
+}
