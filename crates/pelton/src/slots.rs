@@ -69,6 +69,11 @@ impl<T> Slots<T> {
         self.len
     }
 
+    /// How many places the table has: every index is below this.
+    pub(crate) fn places(&self) -> usize {
+        self.places.len()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }

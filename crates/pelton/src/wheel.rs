@@ -114,6 +114,9 @@ pub struct Due {
 /// ```
 pub struct Wheel<T> {
     timers: Slots<Timer<T>>,
+    /// For each timer, at its index, the order of the reference that stands for it; `DISARMED` if none does. Apart from the
+    /// timers, because sweeping asks for nothing else, and asks for each: so there is less memory to go through.
+    orders: Vec<u64>,
     /// The latest order given out.
     order: u64,
     /// The tick that everything is filed against: of the latest `now` at which something could be due.
@@ -133,8 +136,6 @@ pub struct Wheel<T> {
 }
 
 struct Timer<T> {
-    /// Of the reference that stands for this timer; `DISARMED` if none does.
-    order: u64,
     deadline: u64,
     value: T,
 }
@@ -144,6 +145,7 @@ impl<T> Wheel<T> {
     pub fn new(now: Time) -> Wheel<T> {
         Wheel {
             timers: Slots::new(),
+            orders: Vec::new(),
             order: DISARMED,
             tick: now.as_nanos() >> TICK_BITS,
             soonest: u64::MAX,
@@ -170,7 +172,14 @@ impl<T> Wheel<T> {
     pub fn insert(&mut self, deadline: Time, value: T) -> TimerKey {
         let deadline = deadline.as_nanos();
         self.order += 1;
-        let key = self.timers.insert(Timer { order: self.order, deadline, value });
+        let key = self.timers.insert(Timer { deadline, value });
+        match self.orders.get_mut(key.index as usize) {
+            Some(order) => *order = self.order,
+            None => {
+                debug_assert_eq!(self.orders.len(), key.index as usize, "the slab takes places in order");
+                self.orders.push(self.order);
+            }
+        }
         self.arm(Ref { deadline, order: self.order, key });
         TimerKey(key)
     }
@@ -178,7 +187,13 @@ impl<T> Wheel<T> {
     /// Removes a timer, armed or not, and gives its value back; `None` if it is gone.
     pub fn cancel(&mut self, key: TimerKey) -> Option<T> {
         let timer = self.timers.remove(key.0)?;
-        self.disown(timer.deadline, timer.order);
+        let order = mem::replace(&mut self.orders[key.0.index as usize], DISARMED);
+        self.disown(timer.deadline, order);
+        let places = self.timers.places();
+        if self.orders.len() > places * 2 + KEEP {
+            self.orders.truncate(places);
+            self.orders.shrink_to(places + KEEP);
+        }
         Some(timer.value)
     }
 
@@ -189,7 +204,7 @@ impl<T> Wheel<T> {
         let Some(timer) = self.timers.get_mut(key.0) else { return false };
         let deadline = deadline.as_nanos();
         self.order += 1;
-        let old_order = mem::replace(&mut timer.order, self.order);
+        let old_order = mem::replace(&mut self.orders[key.0.index as usize], self.order);
         let old_deadline = mem::replace(&mut timer.deadline, deadline);
         self.disown(old_deadline, old_order);
         self.arm(Ref { deadline, order: self.order, key: key.0 });
@@ -198,7 +213,8 @@ impl<T> Wheel<T> {
 
     /// When a timer is to fire; `None` if it is gone, or has fired and was not armed again.
     pub fn deadline(&self, key: TimerKey) -> Option<Time> {
-        self.timers.get(key.0).filter(|timer| timer.order != DISARMED).map(|timer| Time::from_nanos(timer.deadline))
+        let timer = self.timers.get(key.0)?;
+        (self.orders[key.0.index as usize] != DISARMED).then(|| Time::from_nanos(timer.deadline))
     }
 
     /// A timer's value, if it is not gone.
@@ -217,11 +233,11 @@ impl<T> Wheel<T> {
     /// that was to fire first was cancelled or re-armed and more than 256 others are set for about the same time:
     /// finding the earliest of them is put off until then. With up to 64 timers it is always exact.
     pub fn next_deadline(&mut self) -> Option<Time> {
-        while self.first_collected().is_some_and(|first| !is_live(first, &self.timers)) {
+        while self.first_collected().is_some_and(|first| !is_live(first, &self.orders)) {
             self.pop_collected();
             self.dead -= 1;
         }
-        while self.near.peek().is_some_and(|first| !is_live(first, &self.timers)) {
+        while self.near.peek().is_some_and(|first| !is_live(first, &self.orders)) {
             self.near.pop();
             self.dead -= 1;
         }
@@ -248,10 +264,10 @@ impl<T> Wheel<T> {
     /// Those cancelled or re-armed since they were collected are passed over.
     pub fn next_due(&mut self) -> Option<Due> {
         while let Some(Ref { deadline, order, key }) = self.pop_collected() {
-            if let Some(timer) = self.timers.get_mut(key)
-                && timer.order == order
+            if let Some(current) = self.orders.get_mut(key.index as usize)
+                && *current == order
             {
-                timer.order = DISARMED;
+                *current = DISARMED;
                 return Some(Due { key: TimerKey(key), deadline: Time::from_nanos(deadline) });
             }
             self.dead -= 1;
@@ -320,6 +336,7 @@ impl<T> Wheel<T> {
             None => self.first_slot().map_or(u64::MAX, |(level, index)| self.levels[level].earliest(index)),
         };
         debug_assert!(self.soonest > now || self.soonest == u64::MAX);
+        self.fetch();
     }
 
     /// Moves on to the tick of `now`, a later one, and what is due from `near` and the slots to the batch.
@@ -384,8 +401,8 @@ impl<T> Wheel<T> {
     #[inline]
     fn fetch(&self) {
         let next = &self.batch[self.batch.len().saturating_sub(FETCH)..];
-        let live = next.iter().filter(|each| is_live(each, &self.timers)).count();
-        std::hint::black_box(live);
+        let there = next.iter().filter(|each| is_live(each, &self.orders) && self.timers.get(each.key).is_some());
+        std::hint::black_box(there.count());
     }
 
     /// The occupied slot that comes first.
@@ -401,7 +418,7 @@ impl<T> Wheel<T> {
             if !level.is_doubtful(index) || level.len(index) > SEARCH_LIMIT {
                 return Some(level.earliest(index));
             }
-            self.dead -= level.retain(index, &mut self.pool, self.timers.len(), |each| is_live(each, &self.timers));
+            self.dead -= level.retain(index, &mut self.pool, self.timers.len(), |each| is_live(each, &self.orders));
         }
     }
 
@@ -410,12 +427,12 @@ impl<T> Wheel<T> {
     fn sweep(&mut self) {
         for level in self.levels.iter_mut() {
             for index in level.occupied() {
-                level.retain(index, &mut self.pool, self.timers.len(), |each| is_live(each, &self.timers));
+                level.retain(index, &mut self.pool, self.timers.len(), |each| is_live(each, &self.orders));
             }
         }
-        self.near.retain(|each| is_live(each, &self.timers));
-        self.late.retain(|each| is_live(each, &self.timers));
-        self.batch.retain(|each| is_live(each, &self.timers));
+        self.near.retain(|each| is_live(each, &self.orders));
+        self.late.retain(|each| is_live(each, &self.orders));
+        self.batch.retain(|each| is_live(each, &self.orders));
         self.dead = 0;
         self.give_back();
     }
@@ -442,8 +459,8 @@ impl<T> fmt::Debug for Wheel<T> {
 }
 
 #[inline]
-fn is_live<T>(each: &Ref, timers: &Slots<Timer<T>>) -> bool {
-    timers.get(each.key).is_some_and(|timer| timer.order == each.order)
+fn is_live(each: &Ref, orders: &[u64]) -> bool {
+    orders.get(each.key.index as usize).is_some_and(|order| *order == each.order)
 }
 
 #[cfg(test)]

@@ -13,24 +13,27 @@ use pelton::{EngineKind, EventLoop, Interest, Reactor};
 /// Set in the child: the engine to use.
 const CHILD: &str = "PELTON_TEST_CHILD";
 
-/// Engines that wait in the kernel, and the call that they wait with.
-const ENGINES: [(EngineKind, &str); 3] =
-    [(EngineKind::Epoll, "epoll_pwait2"), (EngineKind::Poll, "ppoll"), (EngineKind::Select, "pselect6")];
+/// Engines that wait in the kernel, and the calls that they wait with.
+const ENGINES: [(EngineKind, &[&str]); 3] = [
+    (EngineKind::Epoll, &["epoll_wait", "epoll_pwait2"]),
+    (EngineKind::Poll, &["ppoll"]),
+    (EngineKind::Select, &["pselect6"]),
+];
 
 fn mark() {
     let _ = rustix::process::getppid();
 }
 
 /// Has a child do `act`, for each engine, and checks the names of the system calls that it made between the marks, on the
-/// thread that acted.
-fn calls(test: &str, act: fn(&mut EventLoop), check: impl Fn(Vec<String>, &str)) {
+/// thread that acted. The engine's own are called "wait".
+fn calls(test: &str, act: fn(&mut EventLoop), check: impl Fn(Vec<String>)) {
     if let Ok(name) = std::env::var(CHILD) {
         let mut reactor = Reactor::builder().engine(name.parse().unwrap()).build().unwrap();
         reactor.turn(Some(Duration::ZERO)).unwrap();
         act(&mut reactor);
         std::process::exit(0);
     }
-    for (engine, wait) in ENGINES {
+    for (engine, waits) in ENGINES {
         let trace = tempfile(test, engine);
         let output = Command::new("strace")
             .args(["-f", "-o", trace.to_str().unwrap()])
@@ -42,7 +45,8 @@ fn calls(test: &str, act: fn(&mut EventLoop), check: impl Fn(Vec<String>, &str))
         assert!(output.status.success(), "{output:?}");
         let text = std::fs::read_to_string(&trace).unwrap();
         std::fs::remove_file(&trace).unwrap();
-        check(between_marks(&text), wait);
+        let named = |name: String| if waits.contains(&name.as_str()) { "wait".to_owned() } else { name };
+        check(between_marks(&text).into_iter().map(named).collect());
     }
 }
 
@@ -83,8 +87,8 @@ fn a_turn_with_nothing_to_do_makes_one_call() {
             }
             mark();
         },
-        |made, wait| {
-            assert_eq!(made, vec![wait; 10]);
+        |made| {
+            assert_eq!(made, vec!["wait"; 10]);
         },
     );
 }
@@ -103,9 +107,9 @@ fn a_sleeping_loop_makes_no_call_until_something_happens() {
             reactor.run_until(|reactor| *reactor.state::<bool>()).unwrap();
             mark();
         },
-        |made, wait| {
+        |made| {
             // The sleep, and the last turn's poll after the timer.
-            assert_eq!(made, vec![wait; 2]);
+            assert_eq!(made, vec!["wait"; 2]);
         },
     );
 }
@@ -123,7 +127,7 @@ fn many_posts_to_a_sleeping_loop_wake_it_once() {
             }
             mark();
         },
-        |made, _| {
+        |made| {
             assert_eq!(made.iter().filter(|name| *name == "write").count(), 1, "{made:?}");
         },
     );
@@ -149,8 +153,8 @@ fn posts_to_a_loop_that_is_awake_write_nothing() {
             reactor.turn(Some(Duration::ZERO)).unwrap();
             mark();
         },
-        |made, wait| {
-            assert_eq!(made, [wait]);
+        |made| {
+            assert_eq!(made, ["wait"]);
         },
     );
 }
@@ -171,8 +175,8 @@ fn a_watch_that_is_ready_costs_the_wait_alone() {
             mark();
             assert_eq!(*reactor.state::<u32>(), 6);
         },
-        |made, wait| {
-            assert_eq!(made, vec![wait; 5]);
+        |made| {
+            assert_eq!(made, vec!["wait"; 5]);
         },
     );
 }

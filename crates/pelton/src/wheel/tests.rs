@@ -34,7 +34,7 @@ impl<T> Wheel<T> {
                 let here = level.refs(index);
                 assert!(here.iter().all(|each| self.position(each.deadline) == Some((number, index))));
                 assert!(here.iter().all(|each| each.deadline >= level.earliest(index)));
-                let earliest = here.iter().filter(|each| is_live(each, &self.timers)).map(|each| each.deadline).min();
+                let earliest = here.iter().filter(|each| is_live(each, &self.orders)).map(|each| each.deadline).min();
                 assert!(level.is_doubtful(index) || earliest == Some(level.earliest(index)));
                 refs.extend(here);
             }
@@ -45,8 +45,8 @@ impl<T> Wheel<T> {
         assert!(self.batch.is_sorted());
         refs.extend(&self.batch);
         refs.extend(&self.late);
-        let live = refs.iter().filter(|each| is_live(each, &self.timers)).count();
-        let armed = self.timers.iter().filter(|(_, timer)| timer.order != DISARMED).count();
+        let live = refs.iter().filter(|each| is_live(each, &self.orders)).count();
+        let armed = self.timers.iter().filter(|(key, _)| self.orders[key.index as usize] != DISARMED).count();
         assert_eq!((live, refs.len() - live), (armed, self.dead));
         assert!(self.dead <= DEAD_PER_TIMER * self.len() + DEAD_SLACK);
     }

@@ -38,7 +38,7 @@ fn everything_that_runs_is_counted_and_timed(on: On) {
     assert_eq!(stats.engine, on.0.name());
     let ticks = stats.callback_time(CallbackKind::Tick).unwrap();
     assert_eq!(ticks.count(), 2);
-    assert!(ticks.max() >= Duration::from_millis(2) && ticks.quantile(0.5) < Duration::from_millis(1));
+    assert!(ticks.max() >= Duration::from_millis(2) && ticks.quantile(0.5) < ticks.max());
     assert!(stats.turn_time.as_ref().unwrap().max() >= Duration::from_millis(2));
     assert_eq!(stats.lag.as_ref().unwrap().count(), 1);
 }

