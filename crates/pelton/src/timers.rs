@@ -28,9 +28,11 @@ pub(crate) struct Timer {
     action: Action,
 }
 
+type Periodic = Box<dyn FnMut(&mut Reactor, Beat)>;
+
 enum Action {
     Once(Closure<Reactor>),
-    Every(Duration, Box<dyn FnMut(&mut Reactor, Beat)>),
+    Every(Duration, Periodic),
     /// A periodic timer, while it runs.
     Running,
 }

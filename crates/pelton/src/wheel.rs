@@ -84,7 +84,8 @@ pub struct Due {
 ///
 /// Deadlines are exact to the nanosecond; no timer is handed out early. Inserting, cancelling, re-arming and firing take
 /// constant time (amortised, and apart from sorting what comes due together), and allocate nothing once the wheel has
-/// grown to its load. A cancelled timer's value is given back at once, and the memory behind it soon after.
+/// grown to its load. A cancelled timer's value is given back at once; the memory that held it serves other timers, or goes
+/// back to the system when [`next_deadline`](Wheel::next_deadline) is asked for, which is when there is time for that.
 ///
 /// ```
 /// use pelton::{Time, Wheel};
@@ -186,14 +187,9 @@ impl<T> Wheel<T> {
 
     /// Removes a timer, armed or not, and gives its value back; `None` if it is gone.
     pub fn cancel(&mut self, key: TimerKey) -> Option<T> {
-        let timer = self.timers.remove(key.0)?;
+        let timer = self.timers.take(key.0)?;
         let order = mem::replace(&mut self.orders[key.0.index as usize], DISARMED);
         self.disown(timer.deadline, order);
-        let places = self.timers.places();
-        if self.orders.len() > places * 2 + KEEP {
-            self.orders.truncate(places);
-            self.orders.shrink_to(places + KEEP);
-        }
         Some(timer.value)
     }
 
@@ -241,6 +237,7 @@ impl<T> Wheel<T> {
             self.near.pop();
             self.dead -= 1;
         }
+        self.give_back();
         let collected = self.first_collected().map(|first| first.deadline);
         let armed = self.near.peek().map(|first| first.deadline).or_else(|| self.earliest_in_slots());
         self.soonest = armed.unwrap_or(u64::MAX);
@@ -305,7 +302,7 @@ impl<T> Wheel<T> {
             let level = &mut self.levels[level];
             level.doubt(index, deadline);
             // A timeout that is set and soon cancelled is still the last in its slot.
-            if self.order - order < RECENT && level.pop_if_last(index, order, &mut self.pool, self.timers.len()) {
+            if self.order - order < RECENT && level.pop_if_last(index, order, &mut self.pool) {
                 return;
             }
         }
@@ -360,7 +357,7 @@ impl<T> Wheel<T> {
                     self.file(*moved);
                 }
             }
-            self.pool.put(block, self.timers.len());
+            self.pool.put(block);
         }
         if self.dead > 0 {
             // Dead references have been filed again unseen, into slots that were all empty.
@@ -374,7 +371,7 @@ impl<T> Wheel<T> {
             let mut refs = self.levels[level].take(index);
             while let Some(block) = refs.pop_block() {
                 self.batch.extend_from_slice(block.refs());
-                self.pool.put(block, self.timers.len());
+                self.pool.put(block);
             }
         }
     }
@@ -389,11 +386,7 @@ impl<T> Wheel<T> {
         if self.batch.len().is_multiple_of(FETCH) {
             self.fetch();
         }
-        let next = if self.late.peek() > self.batch.last() { self.late.pop() } else { self.batch.pop() };
-        if next.is_some() && self.batch.is_empty() {
-            self.give_back();
-        }
-        next
+        if self.late.peek() > self.batch.last() { self.late.pop() } else { self.batch.pop() }
     }
 
     /// Looks at the timers that come next. They lie anywhere in memory, and it takes much less time to wait for all of
@@ -418,7 +411,7 @@ impl<T> Wheel<T> {
             if !level.is_doubtful(index) || level.len(index) > SEARCH_LIMIT {
                 return Some(level.earliest(index));
             }
-            self.dead -= level.retain(index, &mut self.pool, self.timers.len(), |each| is_live(each, &self.orders));
+            self.dead -= level.retain(index, &mut self.pool, |each| is_live(each, &self.orders));
         }
     }
 
@@ -427,19 +420,25 @@ impl<T> Wheel<T> {
     fn sweep(&mut self) {
         for level in self.levels.iter_mut() {
             for index in level.occupied() {
-                level.retain(index, &mut self.pool, self.timers.len(), |each| is_live(each, &self.orders));
+                level.retain(index, &mut self.pool, |each| is_live(each, &self.orders));
             }
         }
         self.near.retain(|each| is_live(each, &self.orders));
         self.late.retain(|each| is_live(each, &self.orders));
         self.batch.retain(|each| is_live(each, &self.orders));
         self.dead = 0;
-        self.give_back();
     }
 
-    /// Gives back what memory the batch and the heaps hold beyond what the timers there are could need.
+    /// Gives back memory that the timers there are will hardly need. Not while timers fire or are cancelled by the million:
+    /// then there are better things to do, and what is freed is soon wanted again.
     fn give_back(&mut self) {
+        self.timers.trim();
         let enough = self.timers.len() * 2 + KEEP;
+        let places = self.timers.places();
+        if self.orders.capacity() > places * 4 + KEEP {
+            self.orders.truncate(places);
+            self.orders.shrink_to(places * 2);
+        }
         if self.batch.capacity() > enough {
             self.batch.shrink_to(enough);
         }

@@ -53,6 +53,7 @@ fn timers_that_are_gone_hold_no_memory() {
             for key in keys {
                 wheel.cancel(key);
             }
+            wheel.next_deadline();
         });
         assert!(left < SMALL, "a million cancelled {order}: {left} bytes left");
     }
@@ -61,6 +62,7 @@ fn timers_that_are_gone_hold_no_memory() {
         fill(&mut wheel, now, 1_000_000);
         wheel.expire(now + SECOND * 60);
         fire_all(&mut wheel);
+        wheel.next_deadline();
     });
     assert!(left < SMALL, "a million fired: {left} bytes left");
 
@@ -74,9 +76,35 @@ fn timers_that_are_gone_hold_no_memory() {
         for key in keys {
             wheel.cancel(key);
         }
+        wheel.next_deadline();
     });
     assert!(left < SMALL, "a million set and soon cancelled: {left} bytes left");
     assert!(wheel.is_empty());
+}
+
+#[test]
+fn a_few_that_are_left_do_not_keep_the_memory_of_many() {
+    let now = Time::ZERO + SECOND * 12_345;
+    let left = measure(|| {
+        let mut wheel = Wheel::new(now);
+        let few = fill(&mut wheel, now, 10);
+        let mut many = fill(&mut wheel, now, 200_000);
+        shuffle(&mut many);
+        let held = measure(|| {
+            for key in &many {
+                wheel.cancel(*key);
+            }
+            // As a loop does before each wait.
+            for _ in 0..100 {
+                wheel.next_deadline();
+            }
+        });
+        assert!(-held.bytes_current > 8 * 1024 * 1024, "only {} bytes were given back", -held.bytes_current);
+        for key in few {
+            assert!(wheel.cancel(key).is_some());
+        }
+    });
+    assert_eq!(left.bytes_current, 0);
 }
 
 #[test]

@@ -76,11 +76,11 @@ impl Level {
 
     /// Removes the slot's last reference if it is the one of this order.
     #[inline]
-    pub(super) fn pop_if_last(&mut self, index: usize, order: u64, pool: &mut Pool, timers: usize) -> bool {
+    pub(super) fn pop_if_last(&mut self, index: usize, order: u64, pool: &mut Pool) -> bool {
         let refs = &mut self.slots[index].refs;
         let is_last = refs.last().is_some_and(|last| last.order == order);
         if is_last {
-            refs.pop(pool, timers);
+            refs.pop(pool);
             if refs.is_empty() {
                 self.take(index);
             }
@@ -97,20 +97,14 @@ impl Level {
     }
 
     /// Removes the references from a slot that are not `live`, and says how many there were.
-    pub(super) fn retain(
-        &mut self,
-        index: usize,
-        pool: &mut Pool,
-        timers: usize,
-        live: impl Fn(&Ref) -> bool,
-    ) -> usize {
+    pub(super) fn retain(&mut self, index: usize, pool: &mut Pool, live: impl Fn(&Ref) -> bool) -> usize {
         let mut refs = self.take(index);
         let before = refs.len();
         while let Some(block) = refs.pop_block() {
             for each in block.refs().iter().filter(|each| live(each)) {
                 self.push(index, *each, pool);
             }
-            pool.put(block, timers);
+            pool.put(block);
         }
         before - self.len(index)
     }

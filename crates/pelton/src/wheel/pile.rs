@@ -76,13 +76,13 @@ impl Pile {
     }
 
     #[inline]
-    pub(super) fn pop(&mut self, pool: &mut Pool, timers: usize) {
+    pub(super) fn pop(&mut self, pool: &mut Pool) {
         debug_assert!(!self.is_empty());
         self.len -= 1;
         if self.len.is_multiple_of(BLOCK)
             && let Some(top) = self.blocks.pop()
         {
-            pool.put(Filled { block: top, len: 0 }, timers);
+            pool.put(Filled { block: top, len: 0 });
         }
     }
 
@@ -130,10 +130,9 @@ impl Pool {
     }
 
     /// Takes a block back.
-    pub(super) fn put(&mut self, Filled { block, .. }: Filled, timers: usize) {
+    pub(super) fn put(&mut self, Filled { block, .. }: Filled) {
         self.spare.push(block);
         self.count += 1;
-        self.trim(timers);
     }
 
     /// Gives back the memory of blocks that so many timers will hardly need: not one by one, since an allocator like

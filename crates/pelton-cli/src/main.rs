@@ -1,0 +1,115 @@
+//! The `pelton` command.
+
+#![forbid(unsafe_code)]
+
+mod engines;
+
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use tracing_subscriber::filter::LevelFilter;
+
+/// Pelton, a reactor, from the command line.
+#[derive(Parser)]
+#[command(name = "pelton", version, arg_required_else_help = true)]
+#[command(after_help = "\
+Environment:
+  PELTON_ENGINE   The engine to run on, by its name; see `pelton engines`
+
+Exit codes: 0 all is well, 1 something failed, 2 the command line or the environment makes no sense")]
+struct Cli {
+    /// How much to log, on standard error
+    #[arg(long, global = true, value_name = "LEVEL", default_value = "warn")]
+    log_level: LogLevel,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Lists the engines: which of them this system has, and which one a reactor would run on.
+    ///
+    /// An engine is how a reactor waits for events. The best that the system has is picked, unless the environment
+    /// variable PELTON_ENGINE names another. If that one cannot be had, a reactor runs on the best there is instead, and a
+    /// warning is logged.
+    ///
+    /// Examples:
+    ///   pelton engines                        what is here, and what would be picked
+    ///   PELTON_ENGINE=poll pelton engines     whether poll could be had
+    ///   pelton engines --log-level debug      also what was passed over on the way
+    #[command(verbatim_doc_comment)]
+    Engines,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum LogLevel {
+    Off,
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+impl From<LogLevel> for LevelFilter {
+    fn from(level: LogLevel) -> LevelFilter {
+        match level {
+            LogLevel::Off => LevelFilter::OFF,
+            LogLevel::Error => LevelFilter::ERROR,
+            LogLevel::Warn => LevelFilter::WARN,
+            LogLevel::Info => LevelFilter::INFO,
+            LogLevel::Debug => LevelFilter::DEBUG,
+            LogLevel::Trace => LevelFilter::TRACE,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    tracing_subscriber::fmt()
+        .with_max_level(LevelFilter::from(cli.log_level))
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .init();
+    let outcome = match cli.command {
+        Command::Engines => engines::report(),
+    };
+    let printed = match outcome {
+        Ok(text) => print(&text),
+        Err(error @ pelton::Error::UnknownEngine(_)) => {
+            eprintln!("error: {}: {error}", pelton::ENGINE_VARIABLE);
+            return ExitCode::from(2);
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match printed {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: write to standard output: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints to standard output. A reader that has seen enough, such as `head`, is no failure.
+fn print(text: &str) -> io::Result<()> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        outcome => outcome,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn command_line_is_consistent() {
+        super::Cli::command().debug_assert();
+    }
+}
