@@ -80,11 +80,12 @@ impl Reactor {
     /// use std::io::{Read, Write};
     /// use std::os::unix::net::UnixStream;
     ///
-    /// let (mut ours, mut theirs) = UnixStream::pair()?;
+    /// let (ours, mut theirs) = UnixStream::pair()?;
+    /// let mut reader = ours.try_clone()?;
     /// let mut reactor = Reactor::new()?;
-    /// reactor.watch(&ours.try_clone()?, Interest::READABLE, move |reactor, ready| {
+    /// reactor.watch(&ours, Interest::READABLE, move |reactor, ready| {
     ///     let mut bytes = [0; 5];
-    ///     ours.read_exact(&mut bytes).unwrap();
+    ///     reader.read_exact(&mut bytes).unwrap();
     ///     assert_eq!(&bytes, b"hello");
     ///     reactor.unwatch(ready.watch);
     ///     reactor.stop();
