@@ -1,0 +1,195 @@
+//! Runs every example for real, and checks that it says what it should.
+
+#![forbid(unsafe_code)]
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// An example that takes longer than this hangs.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// The program that an example was built into.
+macro_rules! example {
+    ($name:literal) => {
+        Command::new(env!(concat!("CARGO_BIN_EXE_", $name)))
+    };
+}
+
+/// An example while it runs. Killed if a test gives up on it.
+struct Running {
+    child: Child,
+    /// What it prints, on standard output and error.
+    lines: Receiver<String>,
+    printed: Vec<String>,
+    deadline: Instant,
+}
+
+fn start(mut example: Command) -> Running {
+    example.env_remove("PELTON_ENGINE").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = example.spawn().unwrap();
+    let (sender, lines) = channel();
+    send_lines(child.stdout.take().unwrap(), sender.clone());
+    send_lines(child.stderr.take().unwrap(), sender);
+    Running { child, lines, printed: Vec::new(), deadline: Instant::now() + DEADLINE }
+}
+
+fn send_lines(from: impl Read + Send + 'static, to: Sender<String>) {
+    thread::spawn(move || BufReader::new(from).lines().map_while(Result::ok).try_for_each(|line| to.send(line)));
+}
+
+impl Running {
+    /// Waits for a line with this in it.
+    fn expect(&mut self, part: &str) {
+        while let Some(line) = self.next_line() {
+            if line.contains(part) {
+                return;
+            }
+        }
+        panic!("it did not say {part:?}, but {:#?}", self.printed);
+    }
+
+    fn next_line(&mut self) -> Option<String> {
+        match self.lines.recv_timeout(self.deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) => {
+                self.printed.push(line.clone());
+                Some(line)
+            }
+            Err(RecvTimeoutError::Disconnected) => None,
+            Err(RecvTimeoutError::Timeout) => panic!("still running after {DEADLINE:?}; it said {:#?}", self.printed),
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Waits for its end.
+    fn finish(mut self) -> (ExitStatus, Vec<String>) {
+        while self.next_line().is_some() {}
+        let status = self.child.wait().unwrap();
+        (status, std::mem::take(&mut self.printed))
+    }
+
+    /// Waits for its end, which has to be a success.
+    fn succeed(self) -> Vec<String> {
+        let (status, printed) = self.finish();
+        assert!(status.success(), "{status}, and it said {printed:#?}");
+        printed
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Fails if it has ended, as it should have.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn hello_timer_says_hello() {
+    let printed = start(example!("hello-timer")).succeed();
+    assert!(printed[0].starts_with("waiting, on "), "{printed:#?}");
+    assert!(printed[1].starts_with("hello, after "), "{printed:#?}");
+}
+
+#[test]
+fn ticker_misses_a_beat_and_stops_after_five() {
+    let mut ticker = start(example!("ticker"));
+    ticker.expect("beat 2 at");
+    ticker.expect("missed");
+    ticker.expect("beat 5 at");
+    ticker.succeed();
+}
+
+#[test]
+fn watch_stdin_counts_the_lines_of_a_pipe() {
+    let mut example = example!("watch-stdin");
+    example.stdin(Stdio::piped());
+    let mut watching = start(example);
+    let mut input = watching.child.stdin.take().unwrap();
+    input.write_all(b"one\n").unwrap();
+    watching.expect("1 line so far");
+    input.write_all(b"two\nthree\n").unwrap();
+    watching.expect("3 lines so far");
+    drop(input);
+    watching.expect("the end, after 3 lines");
+    watching.succeed();
+}
+
+#[test]
+fn watch_stdin_explains_why_it_does_not_watch_a_file() {
+    let mut example = example!("watch-stdin");
+    example.stdin(File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).unwrap());
+    let mut watching = start(example);
+    watching.expect("always ready");
+    assert!(!watching.finish().0.success());
+}
+
+#[test]
+fn cross_thread_post_loses_nothing() {
+    let mut posting = start(example!("cross-thread-post"));
+    posting.expect("the loop knows of 1229 primes");
+    posting.succeed();
+}
+
+#[test]
+fn signals_finishes_its_jobs_after_the_first_one() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let mut working = start(example!("signals"));
+        working.expect("job 1 begins");
+        working.signal(signal);
+        working.expect("finishing 1 job");
+        working.expect("job 1 is done");
+        working.expect("Drained");
+        working.succeed();
+    }
+}
+
+#[test]
+fn signals_stops_at_once_after_the_second_one() {
+    let mut working = start(example!("signals"));
+    working.expect("job 1 begins");
+    working.signal(Signal::TERM);
+    working.expect("finishing 1 job");
+    working.signal(Signal::INT);
+    working.expect("Stopped");
+    let printed = working.succeed();
+    assert!(!printed.iter().any(|line| line.contains("is done")), "{printed:#?}");
+}
+
+#[test]
+fn foreign_loop_serves_both() {
+    let mut embedding = start(example!("foreign-loop"));
+    embedding.expect("the program reads 'a'");
+    embedding.expect("the reactor's timer fires");
+    embedding.expect("the program reads 'c'");
+    embedding.expect("the reactor was stopped by another thread");
+    embedding.succeed();
+}
+
+#[test]
+fn stats_names_the_slow_callback_and_prints_its_numbers() {
+    let printed = start(example!("stats")).succeed();
+    let said = |part: &str| printed.iter().any(|line| line.contains(part));
+    assert!(said("timer \"refresh the cache\" (examples/stats.rs:26:27) took"), "{printed:#?}");
+    assert!(said("pelton_slow_callbacks_total 1"), "{printed:#?}");
+}
+
+#[test]
+fn no_example_is_left_out() {
+    let this = include_str!("run.rs");
+    let manifest = include_str!("../Cargo.toml");
+    let files = std::fs::read_dir(env!("CARGO_MANIFEST_DIR")).unwrap().map(|entry| entry.unwrap().path());
+    let names = files.filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    for name in names.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()) {
+        assert!(manifest.contains(&format!("name = \"{name}\"")), "{name} is not in Cargo.toml");
+        assert!(this.contains(&format!("example!(\"{name}\")")), "{name} is not run by any test");
+    }
+}
