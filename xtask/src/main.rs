@@ -1,0 +1,155 @@
+//! Pelton's chores: `cargo xtask --help`.
+
+#![forbid(unsafe_code)]
+
+mod shell;
+mod test;
+mod tools;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use shell::{Failure, Shell};
+use test::Choice;
+
+const HELP: &str = "\
+Pelton's chores.
+
+Usage: cargo xtask <CHORE>
+
+  test                Everything that has to pass before a change goes in: formatting, lints, documentation,
+                      tests on every engine, models, examples, benchmarks. Tools that are missing are
+                      installed first. Stops at the first failure.
+  test --list         Lists the steps of it.
+  test --only STEP    Runs one step; give it several times for several.
+  bench NAME [ARGS]   Runs a benchmark in release mode, with its own arguments.
+  deny                Checks licences, advisories and sources of all dependencies. Needs cargo-deny.
+  help                This.
+
+Examples:
+  cargo xtask test                          what continuous integration runs
+  cargo xtask test --only clippy            only the lints
+  cargo xtask bench wheel                   a few minutes; leaves its results in bench/results
+  cargo xtask bench wheel --only posts      one part of it
+  cargo xtask bench wheel --help            what else it takes
+
+Exit codes: 0 all is well, 1 something failed, 2 no such chore or option.
+";
+
+/// What was asked for on the command line.
+#[derive(Debug, PartialEq)]
+enum Chore {
+    Help,
+    List,
+    Test(Choice),
+    Bench(Vec<OsString>),
+    Deny,
+}
+
+fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Chore, String> {
+    let mut arguments = arguments.into_iter();
+    let Some(chore) = arguments.next() else { return Ok(Chore::Help) };
+    match chore.to_str() {
+        Some("help" | "-h" | "--help") => Ok(Chore::Help),
+        Some("test") => parse_test(arguments),
+        // What comes after the name is the benchmark's own, --help included.
+        Some("bench") => Ok(Chore::Bench(arguments.collect())),
+        Some("deny") => match arguments.next() {
+            None => Ok(Chore::Deny),
+            Some(other) => Err(format!("deny takes no argument, and got {other:?}")),
+        },
+        _ => Err(format!("there is no chore called {chore:?}; the chores are test, bench, deny and help")),
+    }
+}
+
+fn parse_test(mut arguments: impl Iterator<Item = OsString>) -> Result<Chore, String> {
+    let mut choice = Choice::default();
+    while let Some(argument) = arguments.next() {
+        match argument.to_str() {
+            Some("-h" | "--help") => return Ok(Chore::Help),
+            Some("--list") => return Ok(Chore::List),
+            Some("--only") => {
+                let step = arguments.next().ok_or("--only needs the name of a step; see cargo xtask test --list")?;
+                choice.only(&step.to_string_lossy())?;
+            }
+            _ => return Err(format!("test does not know {argument:?}; see cargo xtask --help")),
+        }
+    }
+    Ok(Chore::Test(choice))
+}
+
+fn bench(shell: &Shell, arguments: Vec<OsString>) -> Result<(), Failure> {
+    shell.cargo("run --release --manifest-path bench/Cargo.toml --").args(arguments).run()
+}
+
+/// Checks both workspaces by the same rules.
+fn deny(shell: &Shell) -> Result<(), Failure> {
+    if !shell.cargo("deny --version").succeeds() {
+        return Err(Failure::new("cargo-deny is needed; install it with: cargo install --locked cargo-deny"));
+    }
+    for manifest in ["./Cargo.toml", "bench/Cargo.toml"] {
+        shell.cargo(&format!("deny --manifest-path {manifest} check")).run()?;
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let chore = match parse(std::env::args_os().skip(1)) {
+        Ok(chore) => chore,
+        Err(error) => {
+            eprintln!("error: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    let shell = Shell::new();
+    let outcome = match chore {
+        Chore::Help => {
+            print!("{HELP}");
+            Ok(())
+        }
+        Chore::List => {
+            test::list();
+            Ok(())
+        }
+        Chore::Test(choice) => test::run(&shell, &choice),
+        Chore::Bench(arguments) => bench(&shell, arguments),
+        Chore::Deny => deny(&shell),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("error: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Chore, String> {
+        parse(line.split_whitespace().map(OsString::from))
+    }
+
+    #[test]
+    fn without_a_chore_it_explains_itself() {
+        assert_eq!(parsed(""), Ok(Chore::Help));
+        assert_eq!(parsed("test --help"), Ok(Chore::Help));
+    }
+
+    #[test]
+    fn what_follows_bench_is_the_benchmarks() {
+        assert_eq!(parsed("bench wheel --help"), Ok(Chore::Bench(vec!["wheel".into(), "--help".into()])));
+    }
+
+    #[test]
+    fn an_unknown_step_is_an_error_that_lists_the_steps() {
+        assert!(parsed("test --only clippy").is_ok());
+        let error = parsed("test --only clipy").unwrap_err();
+        assert!(error.contains("clipy") && error.contains("format, clippy"), "{error}");
+        assert!(parsed("test --only").is_err());
+        assert!(parsed("test clippy").is_err());
+        assert!(parsed("tset").is_err());
+    }
+}

@@ -1,0 +1,130 @@
+//! The one test command: its steps, in the order in which they run. What fails soonest comes first.
+
+use std::time::{Duration, Instant};
+
+use crate::shell::{Failure, Look, Shell};
+use crate::tools;
+
+struct Step {
+    name: &'static str,
+    what: &'static str,
+    run: fn(&Shell) -> Result<(), Failure>,
+}
+
+const STEPS: [Step; 8] = [
+    Step { name: "tools", what: "what the other steps need", run: tools::provide },
+    Step { name: "format", what: "rustfmt changes nothing", run: format },
+    Step { name: "clippy", what: "no lint, on any set of features", run: clippy },
+    Step { name: "docs", what: "rustdoc has nothing to complain about", run: docs },
+    Step { name: "test", what: "unit, behaviour and documentation tests, on every engine", run: test },
+    Step { name: "loom", what: "the lock-free queue under every interleaving", run: loom },
+    Step { name: "examples", what: "every example runs, and says what it should; the README compiles", run: examples },
+    Step { name: "bench", what: "the benchmarks build, pass their tests and run", run: bench },
+];
+
+/// Which steps to run; all if none is named.
+#[derive(Debug, Default, PartialEq)]
+pub struct Choice(Vec<&'static str>);
+
+impl Choice {
+    pub fn only(&mut self, name: &str) -> Result<(), String> {
+        let names = STEPS.map(|step| step.name);
+        let known = names.into_iter().find(|known| *known == name);
+        self.0.push(known.ok_or_else(|| format!("there is no step {name:?}; the steps are {}", names.join(", ")))?);
+        Ok(())
+    }
+
+    fn takes(&self, step: &Step) -> bool {
+        self.0.is_empty() || self.0.contains(&step.name)
+    }
+}
+
+pub fn list() {
+    for step in STEPS {
+        println!("{:<10}{}", step.name, step.what);
+    }
+}
+
+pub fn run(shell: &Shell, choice: &Choice) -> Result<(), Failure> {
+    let steps: Vec<&Step> = STEPS.iter().filter(|step| choice.takes(step)).collect();
+    let start = Instant::now();
+    let mut times = Vec::new();
+    for (index, step) in steps.iter().enumerate() {
+        let title = format!("[{}/{}] {}", index + 1, steps.len(), step.name);
+        println!("\n{}  {}", shell.paint(Look::Bold, title), step.what);
+        let begun = Instant::now();
+        let outcome = (step.run)(shell);
+        let time = begun.elapsed();
+        if let Err(failure) = outcome {
+            println!("\n{} in step {}, after {}", shell.paint(Look::Red, "FAILED"), step.name, seconds(time));
+            return Err(Failure::new(format!("{failure}\nAgain, alone: cargo xtask test --only {}", step.name)));
+        }
+        println!("{} {} in {}", shell.paint(Look::Green, "ok"), step.name, seconds(time));
+        times.push((step.name, time));
+    }
+    println!();
+    for (name, time) in times {
+        println!("{:<10}{:>9}", name, seconds(time));
+    }
+    println!("{}, in {}", shell.paint(Look::Green, "All is well"), seconds(start.elapsed()));
+    Ok(())
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}
+
+fn format(shell: &Shell) -> Result<(), Failure> {
+    shell.cargo("fmt --all --check").run()?;
+    shell.cargo("fmt --manifest-path bench/Cargo.toml --check").run()
+}
+
+fn clippy(shell: &Shell) -> Result<(), Failure> {
+    shell.cargo("clippy --workspace --all-targets -- -D warnings").run()?;
+    shell.cargo("clippy -p pelton-os --all-targets --features emulated-kqueue -- -D warnings").run()?;
+    if on_linux_for_benches() {
+        shell.cargo("clippy --manifest-path bench/Cargo.toml --all-targets -- -D warnings").run()?;
+    }
+    Ok(())
+}
+
+fn docs(shell: &Shell) -> Result<(), Failure> {
+    shell.cargo("doc --workspace --no-deps").env("RUSTDOCFLAGS", "-D warnings").run()
+}
+
+fn test(shell: &Shell) -> Result<(), Failure> {
+    shell.cargo("test -p pelton-os").run()?;
+    shell.cargo("test -p pelton-os --features emulated-kqueue").run()?;
+    // The examples are a step of their own: there they are built as users build them, without the features of tests.
+    shell.cargo("test --workspace --exclude pelton-examples").run()
+}
+
+fn loom(shell: &Shell) -> Result<(), Failure> {
+    let flags = std::env::var("RUSTFLAGS").unwrap_or_default() + " --cfg loom";
+    shell
+        .cargo("test --release -p pelton-sync --test loom")
+        .env("RUSTFLAGS", flags.trim())
+        // Elsewhere than the rest, which these flags would have built anew each time.
+        .env("CARGO_TARGET_DIR", shell.target().join("loom"))
+        .run()
+}
+
+fn examples(shell: &Shell) -> Result<(), Failure> {
+    shell.cargo("test -p pelton-examples").run()
+}
+
+fn bench(shell: &Shell) -> Result<(), Failure> {
+    if on_linux_for_benches() {
+        shell.cargo("test --manifest-path bench/Cargo.toml").run()?;
+        shell.cargo("run --manifest-path bench/Cargo.toml -- wheel --quick").run()?;
+    }
+    Ok(())
+}
+
+/// The benchmarks compare with loops that only Linux has.
+fn on_linux_for_benches() -> bool {
+    if !cfg!(target_os = "linux") {
+        println!("bench/ is left out: it builds on Linux only");
+    }
+    cfg!(target_os = "linux")
+}
