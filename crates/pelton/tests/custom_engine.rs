@@ -1,0 +1,178 @@
+//! A reactor on an engine of the test's own: with a clock that moves only when the loop sleeps, and sources that are let go
+//! late. It shows what the reactor takes for granted of an engine, and what not.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use pelton::{Engine, EventLoop, Interest, Mode, Park, Reactor, Time};
+use pelton_os::{Event, Forgotten, Readiness, Token};
+
+/// What the test and the engine share.
+#[derive(Default)]
+struct Script {
+    events: RefCell<VecDeque<Event>>,
+    watched: RefCell<Vec<Token>>,
+    forgotten: RefCell<Vec<Token>>,
+    hold_on: Cell<bool>,
+}
+
+struct Scripted {
+    script: Rc<Script>,
+    clock: Arc<Mutex<Time>>,
+    sleep: Sleep,
+}
+
+/// Sleeping makes the time come at once.
+struct Sleep {
+    clock: Arc<Mutex<Time>>,
+    until: Option<Time>,
+    fail: bool,
+}
+
+impl Park for Sleep {
+    fn block(&mut self) -> io::Result<()> {
+        if self.fail {
+            return Err(io::Error::other("the power is out"));
+        }
+        let mut now = self.clock.lock().unwrap();
+        match self.until {
+            Some(until) => *now = (*now).max(until),
+            None => panic!("nothing would ever end this sleep"),
+        }
+        Ok(())
+    }
+}
+
+impl Engine for Scripted {
+    fn name(&self) -> &'static str {
+        "scripted"
+    }
+
+    fn now(&self) -> Time {
+        *self.clock.lock().unwrap()
+    }
+
+    fn waker(&self) -> Waker {
+        Waker::noop().clone()
+    }
+
+    fn watch(&mut self, token: Token, _: BorrowedFd<'_>, _: Interest, _: Mode) -> io::Result<()> {
+        self.script.watched.borrow_mut().push(token);
+        Ok(())
+    }
+
+    fn rewatch(&mut self, _: Token, _: Interest, _: Mode) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn forget(&mut self, token: Token) -> Forgotten {
+        self.script.forgotten.borrow_mut().push(token);
+        if self.script.hold_on.get() { Forgotten::Held } else { Forgotten::Now }
+    }
+
+    fn park(&mut self, until: Option<Time>) -> &mut (dyn Park + Send) {
+        self.sleep.until = until;
+        &mut self.sleep
+    }
+
+    fn next(&mut self) -> Option<Event> {
+        self.script.events.borrow_mut().pop_front()
+    }
+
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn after_fork(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn scripted(fail: bool) -> (EventLoop, Rc<Script>) {
+    let script = Rc::new(Script::default());
+    let clock = Arc::new(Mutex::new(Time::from_nanos(1)));
+    let sleep = Sleep { clock: clock.clone(), until: None, fail };
+    let engine = Scripted { script: script.clone(), clock, sleep };
+    (Reactor::builder().custom_engine(Box::new(engine)).build().unwrap(), script)
+}
+
+fn poll(reactor: &mut EventLoop) {
+    reactor.turn(Some(Duration::ZERO)).unwrap();
+}
+
+#[test]
+fn time_is_what_the_engine_says() {
+    const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+    let (mut reactor, _) = scripted(false);
+    let beats = Rc::new(Cell::new(0));
+    let count = beats.clone();
+    reactor.every(Duration::from_secs(24 * 3600), move |_, beat| {
+        assert_eq!(beat.missed, 0);
+        count.set(count.get() + 1);
+    });
+    reactor.after(YEAR, |reactor| reactor.stop());
+    let start = Instant::now();
+    reactor.run().unwrap();
+    assert!(start.elapsed() < Duration::from_secs(20), "a year went by in no time");
+    assert_eq!(beats.get(), 365);
+    assert_eq!(reactor.now() - Time::from_nanos(1), YEAR);
+}
+
+#[test]
+fn the_place_of_a_source_is_not_reused_before_the_engine_has_let_go() {
+    let (mut reactor, script) = scripted(false);
+    let (a, b) = UnixStream::pair().unwrap();
+    script.hold_on.set(true);
+    let calls = Rc::new(Cell::new(0));
+    let count = calls.clone();
+    let watch = reactor.watch(&a, Interest::READABLE, move |_, _| count.set(count.get() + 1)).unwrap();
+    let old = script.watched.borrow()[0];
+    script.events.borrow_mut().push_back(Event::Ready(old, Readiness::READABLE));
+    poll(&mut reactor);
+    assert_eq!(calls.get(), 1);
+
+    assert!(reactor.unwatch(watch) && !reactor.unwatch(watch));
+    assert_eq!(*script.forgotten.borrow(), [old]);
+    assert_eq!(reactor.watch_count(), 0);
+    // Still on its way, and heard by nobody.
+    script.events.borrow_mut().push_back(Event::Ready(old, Readiness::READABLE));
+    poll(&mut reactor);
+    assert_eq!(calls.get(), 1);
+
+    for _ in 0..3 {
+        reactor.watch(&b, Interest::READABLE, |_, _| {}).unwrap();
+        poll(&mut reactor);
+        assert_ne!(script.watched.borrow().last().unwrap().index(), old.index(), "the engine still has it");
+    }
+    script.events.borrow_mut().push_back(Event::Gone(old));
+    poll(&mut reactor);
+    reactor.watch(&b, Interest::READABLE, |_, _| {}).unwrap();
+    let new = *script.watched.borrow().last().unwrap();
+    assert_eq!(new.index(), old.index(), "now it may be reused");
+    assert_ne!(new.generation(), old.generation());
+}
+
+#[test]
+fn events_for_sources_that_never_were_are_ignored() {
+    let (mut reactor, script) = scripted(false);
+    for token in [Token::new(0, 0), Token::new(7, 3), Token::new(u32::MAX, 1)] {
+        script.events.borrow_mut().push_back(Event::Ready(token, Readiness::READABLE));
+        script.events.borrow_mut().push_back(Event::Gone(token));
+    }
+    poll(&mut reactor);
+    assert!(script.events.borrow().is_empty());
+}
+
+#[test]
+fn a_wait_that_fails_ends_the_run_with_an_error_that_says_what_was_done() {
+    let (mut reactor, _) = scripted(true);
+    let error = reactor.run().unwrap_err();
+    assert_eq!(error.to_string(), "wait for events with scripted: the power is out");
+}
