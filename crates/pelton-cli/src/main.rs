@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod echo;
 mod engines;
 
 use std::io::{self, IsTerminal, Write};
@@ -41,6 +42,17 @@ enum Command {
     ///   pelton engines --log-level debug      also what was passed over on the way
     #[command(verbatim_doc_comment)]
     Engines,
+
+    /// Sends back whatever comes in: something to try a client on, or to telnet to.
+    ///
+    /// Prints the address that it listens on. Ends with ctrl-c or SIGTERM.
+    ///
+    /// Examples:
+    ///   pelton echo                              on 127.0.0.1:7007
+    ///   pelton echo --listen 127.0.0.1:0         on any free port
+    ///   pelton echo --listen unix:/tmp/e.sock    on a Unix socket
+    #[command(verbatim_doc_comment)]
+    Echo(echo::Options),
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -75,6 +87,7 @@ fn main() -> ExitCode {
         .init();
     let outcome = match cli.command {
         Command::Engines => engines::report(),
+        Command::Echo(options) => echo::run(&options, print).map(|()| String::new()),
     };
     let printed = match outcome {
         Ok(text) => print(&text),

@@ -78,3 +78,38 @@ fn help_and_version_are_there_and_nonsense_is_refused() {
     assert_eq!(text(&pelton(&["--version"], None).stdout), concat!("pelton ", env!("CARGO_PKG_VERSION"), "\n"));
     assert_eq!(pelton(&["engins"], None).status.code(), Some(2));
 }
+
+#[test]
+fn echo_sends_back_what_comes_in_and_ends_on_a_signal() {
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::net::{Shutdown, TcpStream};
+    use std::process::{Command, Stdio};
+
+    let mut child = Command::new(env!("CARGO_BIN_EXE_pelton"))
+        .args(["echo", "--listen", "127.0.0.1:0", "--engine", "poll"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let address = line.strip_prefix("echoing on ").unwrap().split(',').next().unwrap();
+    assert!(line.contains("with poll"), "{line}");
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(b"hello").unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut back = String::new();
+    stream.read_to_string(&mut back).unwrap();
+    assert_eq!(back, "hello");
+    let id = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn echo_says_what_is_wrong_with_an_address() {
+    let output =
+        std::process::Command::new(env!("CARGO_BIN_EXE_pelton")).args(["echo", "--listen", "nowhere"]).output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("write 127.0.0.1:80"), "{output:?}");
+}

@@ -10,10 +10,18 @@ compile_error!(
 );
 
 #[cfg(unix)]
+mod address;
+#[cfg(unix)]
+mod chunk;
+#[cfg(unix)]
 mod descriptor;
 #[cfg(unix)]
 mod loopbreaker;
+#[cfg(unix)]
+mod outbox;
 mod readiness;
+#[cfg(unix)]
+mod socket;
 mod time;
 mod token;
 
@@ -29,9 +37,17 @@ pub mod poller;
 pub mod signal;
 
 #[cfg(unix)]
-pub use engine::{ENGINE_VARIABLE, Engine, EngineKind, Event, Forgotten, Park};
+pub use address::{Address, BadAddress};
+#[cfg(unix)]
+pub use chunk::Chunk;
+#[cfg(unix)]
+pub use engine::{ENGINE_VARIABLE, Engine, EngineKind, Event, Forgotten, Park, Sending};
 #[cfg(unix)]
 pub use loopbreaker::Loopbreaker;
+#[cfg(unix)]
+pub use outbox::Outbox;
 pub use readiness::{Interest, Mode, Readiness};
+#[cfg(unix)]
+pub use socket::Socket;
 pub use time::Time;
 pub use token::Token;

@@ -37,6 +37,12 @@ impl Interest {
     pub const fn is_none(self) -> bool {
         self.0 == 0
     }
+
+    /// This, less `other`.
+    #[must_use]
+    pub const fn without(self, other: Interest) -> Interest {
+        Interest(self.0 & !other.0)
+    }
 }
 
 impl BitOr for Interest {

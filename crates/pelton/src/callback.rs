@@ -7,7 +7,9 @@ use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use crate::Reactor;
+use crate::connection::ConnectionId;
 use crate::idle::IdleId;
+use crate::listener::ListenerId;
 use crate::signals::SignalId;
 use crate::timers::TimerId;
 use crate::watch::WatchId;
@@ -24,6 +26,8 @@ pub enum CallbackKind {
     Watch,
     /// A signal: [`Reactor::on_signal`].
     Signal,
+    /// A connection: [`Connection`](crate::Connection), [`Reactor::listen`].
+    Connection,
     /// Idle work: [`Reactor::when_idle`], [`Reactor::whenever_idle`].
     Idle,
     /// A hook: [`Reactor::on_shutdown`].
@@ -32,11 +36,12 @@ pub enum CallbackKind {
 
 impl CallbackKind {
     /// Every kind.
-    pub const ALL: [CallbackKind; 6] = [
+    pub const ALL: [CallbackKind; 7] = [
         CallbackKind::Timer,
         CallbackKind::Tick,
         CallbackKind::Watch,
         CallbackKind::Signal,
+        CallbackKind::Connection,
         CallbackKind::Idle,
         CallbackKind::Hook,
     ];
@@ -48,6 +53,7 @@ impl CallbackKind {
             CallbackKind::Tick => "tick",
             CallbackKind::Watch => "watch",
             CallbackKind::Signal => "signal",
+            CallbackKind::Connection => "connection",
             CallbackKind::Idle => "idle",
             CallbackKind::Hook => "hook",
         }
@@ -72,6 +78,10 @@ pub enum SourceId {
     Signal(SignalId),
     /// Idle work.
     Idle(IdleId),
+    /// A connection.
+    Connection(ConnectionId),
+    /// A listener.
+    Listener(ListenerId),
 }
 
 impl From<TimerId> for SourceId {
@@ -95,6 +105,18 @@ impl From<SignalId> for SourceId {
 impl From<IdleId> for SourceId {
     fn from(id: IdleId) -> Self {
         SourceId::Idle(id)
+    }
+}
+
+impl From<ConnectionId> for SourceId {
+    fn from(id: ConnectionId) -> Self {
+        SourceId::Connection(id)
+    }
+}
+
+impl From<ListenerId> for SourceId {
+    fn from(id: ListenerId) -> Self {
+        SourceId::Listener(id)
     }
 }
 

@@ -21,6 +21,7 @@
 //! - Idle work: [`when_idle`](Reactor::when_idle).
 //! - Descriptors that stay yours: [`watch`](Reactor::watch).
 //! - Signals: [`on_signal`](Reactor::on_signal).
+//! - Connections: [`listen`](Reactor::listen), [`connect`](Reactor::connect), served by a [`Connection`].
 //! - Seeing inside: [`stats`](Reactor::stats), [`on_slow_callback`](Reactor::on_slow_callback).
 //!
 //! What happens in a turn of the loop, and in which order, is a contract; [`EventLoop::turn`] states it.
@@ -29,11 +30,13 @@
 
 mod builder;
 mod callback;
+mod connection;
 mod current;
 mod error;
 mod handle;
 mod idle;
 mod lifecycle;
+mod listener;
 mod reactor;
 mod reply;
 mod signals;
@@ -48,12 +51,14 @@ mod wheel;
 
 pub use builder::Builder;
 pub use callback::{CallbackKind, Fault, PanicPolicy, SourceId};
+pub use connection::{Connection, ConnectionId, Io, Reason, SendError};
 pub use error::Error;
 pub use handle::{Handle, PostError};
 pub use idle::IdleId;
 pub use lifecycle::{Exit, Hold};
+pub use listener::ListenerId;
 pub use pelton_os::engine::{Engine, EngineKind, UnknownEngine};
-pub use pelton_os::{ENGINE_VARIABLE, Interest, Mode, Park, Time};
+pub use pelton_os::{Address, BadAddress, Chunk, ENGINE_VARIABLE, Interest, Mode, Park, Time};
 pub use reactor::{EventLoop, Reactor};
 pub use reply::{Lost, Reply};
 pub use signals::SignalId;

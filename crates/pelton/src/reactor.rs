@@ -11,13 +11,15 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pelton_os::{Engine, Event, Park, Time, Token, fork};
+use pelton_os::{Engine, Event, Outbox, Park, Time, Token, fork};
 use pelton_sync::Receiver;
 
 use crate::callback::{Callbacks, PanicPolicy};
+use crate::connection::{Reason, Stream};
 use crate::handle::{Handle, Post, Shared};
 use crate::idle::Idles;
 use crate::lifecycle::{Exit, Hooks, Life};
+use crate::listener::Listener;
 use crate::signals::Signals;
 use crate::slots::{Key, Slots};
 use crate::state::States;
@@ -52,6 +54,8 @@ impl Default for Settings {
 /// What events come from: everything that has a [`Token`].
 pub(crate) enum Source {
     Watch(Watch),
+    Connection(Box<Stream>),
+    Listener(Box<Listener>),
     /// The socket that signals come in by.
     Signals,
     /// Ended, but the engine has not let go of it yet.
@@ -86,6 +90,12 @@ pub struct Reactor {
     posts_awaited: bool,
     pub(crate) shared: Arc<Shared>,
     pub(crate) sources: Slots<Source>,
+    /// An empty outbox, whose memory goes to the connection that sends next.
+    pub(crate) idle_outbox: Outbox,
+    /// Connections that have something to send which their own callback did not send.
+    pub(crate) dirty: Vec<Token>,
+    /// Connections that are over, and whose handlers have yet to be told.
+    pub(crate) over: Vec<Token>,
     pub(crate) signals: Signals,
     pub(crate) idles: Idles,
     pub(crate) hooks: Hooks,
@@ -168,6 +178,9 @@ impl EventLoop {
             posts_awaited: false,
             shared,
             sources: Slots::default(),
+            idle_outbox: Outbox::default(),
+            dirty: Vec::new(),
+            over: Vec::new(),
             signals: Signals::default(),
             idles: Idles::default(),
             hooks: Hooks::default(),
@@ -212,11 +225,12 @@ impl EventLoop {
     ///    now runs next turn at the earliest.
     /// 2. **ticks** and posts, first in, first out, as they stood when the phase began; at most
     ///    [so many](Builder::ticks_per_turn). What they queue waits for the next turn.
-    /// 3. **reap**: the places of what ended are made free.
+    /// 3. **flush and reap**: what callbacks left for other connections goes out; connections that are over are told so;
+    ///    the places of what ended are made free.
     /// 4. **wait**: not at all if ticks or idle work are pending or the loop was told to stop; else until the next
     ///    deadline, the timeout, an event, a post or a signal.
     /// 5. **clock**: read once. [`now`](Reactor::now) is this until the next turn.
-    /// 6. **dispatch**: watched descriptors that are ready, and signals.
+    /// 6. **dispatch**: what came in on connections, watched descriptors that are ready, signals.
     /// 7. **idle** work, only if nothing else has run in this turn.
     pub fn turn(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
         self.turn_with(timeout, |park| park.block())
@@ -238,7 +252,8 @@ impl EventLoop {
         matches!(self.life, Life::Stopping(_) | Life::Stopped)
     }
 
-    /// Runs the [shutdown hooks](Reactor::on_shutdown), the last one added first, then drops everything registered.
+    /// Runs the [shutdown hooks](Reactor::on_shutdown), the last one added first, closes all connections, then drops
+    /// everything registered.
     /// [`run`](EventLoop::run) does this by itself; those who [turn](EventLoop::turn) the loop by hand call it at the end.
     pub fn shutdown(&mut self) -> Result<Exit, Error> {
         let exit = match self.life {
@@ -248,6 +263,7 @@ impl EventLoop {
         };
         self.life = Life::Stopping(exit);
         self.run_shutdown_hooks();
+        self.close_connections();
         self.life = Life::Stopped;
         let sources: Vec<Token> = self.sources.iter().map(|(key, _)| key.token()).collect();
         for token in sources {
@@ -323,13 +339,13 @@ impl Reactor {
         self.read_clock();
         self.run_timers();
         self.run_ticks();
-        self.reap();
+        self.flush_and_reap();
         self.wait(timeout, done, block)?;
         self.dispatch();
         if self.meter.counters.calls() == calls_before {
             self.run_idle_work();
         }
-        self.reap();
+        self.flush_and_reap();
         Ok(())
     }
 
@@ -361,7 +377,12 @@ impl Reactor {
         self.shrink_ticks();
     }
 
-    fn reap(&mut self) {
+    fn flush_and_reap(&mut self) {
+        // What connections are told here may send and close again.
+        while !self.dirty.is_empty() || !self.over.is_empty() {
+            self.flush_dirty();
+            self.reap_connections();
+        }
         self.sources.recycle();
     }
 
@@ -397,8 +418,14 @@ impl Reactor {
                     Some(Source::Watch(_)) => self.watched_is_ready(token, readiness),
                     Some(Source::Signals) => self.deliver_signals(),
                     // Ended by a callback that was called before it.
-                    Some(Source::Leaving) | None => {}
+                    _ => {}
                 },
+                Event::Accepted(token, socket) => self.connection_came_in(token, socket),
+                Event::AcceptFailed(token, error) => self.accepting_failed(token, &error),
+                Event::Connected(token) => self.connection_is_open(token),
+                Event::Received(token, chunk) => self.connection_received(token, chunk),
+                Event::Ended(token, outcome) => self.connection_ended(token, outcome),
+                Event::Sendable(token) => self.connection_is_sendable(token),
                 Event::Gone(token) => {
                     self.sources.retire(token.into());
                 }
@@ -416,6 +443,16 @@ impl Reactor {
     fn await_posts(&mut self) -> bool {
         self.posts_awaited = self.posts.sleep();
         self.posts_awaited
+    }
+
+    /// Closes all connections, and tells their handlers.
+    fn close_connections(&mut self) {
+        let open = |(key, source): (Key, &Source)| matches!(source, Source::Connection(_)).then(|| key.token());
+        let tokens: Vec<Token> = self.sources.iter().filter_map(open).collect();
+        for token in tokens {
+            self.connection_is_over(token, Reason::Local);
+        }
+        self.reap_connections();
     }
 
     /// Drops all callbacks while the rest of the reactor still stands: what they own may post from its `Drop`.

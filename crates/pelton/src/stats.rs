@@ -223,6 +223,8 @@ pub struct Stats {
     pub timers: usize,
     /// Descriptors that are watched.
     pub watches: usize,
+    /// Connections, established or on their way.
+    pub connections: usize,
     /// Ticks that wait.
     pub pending_ticks: usize,
     /// Posts that wait to be picked up.
@@ -277,6 +279,7 @@ impl Stats {
         let gauges = [
             ("timers", "Timers that are set.", self.timers),
             ("watches", "Descriptors that are watched.", self.watches),
+            ("connections", "Connections, established or on their way.", self.connections),
             ("pending_ticks", "Ticks that wait.", self.pending_ticks),
             ("pending_posts", "Posts that wait to be picked up.", self.pending_posts),
             ("pending_idle", "Idle work that waits.", self.pending_idle),
@@ -341,6 +344,7 @@ impl Reactor {
             slow_callbacks: counters.slow,
             timers: self.timers.len(),
             watches: self.watch_count(),
+            connections: self.connection_count(),
             pending_ticks: self.ticks.len(),
             pending_posts: self.shared.waiting(),
             pending_idle: self.idles.len(),

@@ -1,9 +1,14 @@
 //! What takes a whole process to see: how it ends, and what its environment says.
 
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
-use pelton::{ENGINE_VARIABLE, PanicPolicy, Reactor};
+use pelton::{Chunk, Connection, ENGINE_VARIABLE, Io, PanicPolicy, Reactor};
+use rustix::process::{Resource, Rlimit, setrlimit};
 use signal_hook::consts::{SIGABRT, SIGTERM};
 use signal_hook::low_level::raise;
 
@@ -16,9 +21,82 @@ fn is_child() -> bool {
 
 /// Runs the test of this name again, in a process of its own.
 fn child(test: &str, variables: &[(&str, &str)]) -> Output {
+    command(test, variables).output().unwrap()
+}
+
+fn command(test: &str, variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture"]).env(CHILD, "1").env_remove(ENGINE_VARIABLE);
-    command.envs(variables.iter().copied()).output().unwrap()
+    command.envs(variables.iter().copied());
+    command
+}
+
+struct Echo;
+
+impl Connection for Echo {
+    fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
+        if &*chunk == b"quit" {
+            println!("turns: {}.", io.reactor().stats().turns);
+            return io.reactor().stop();
+        }
+        io.send_chunk(chunk).unwrap();
+    }
+}
+
+/// Sends one byte and says whether it came back.
+fn is_served(stream: &mut TcpStream) -> bool {
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut answer = [0];
+    // One that was turned away is closed or reset; it must not be left hanging.
+    match stream.write_all(b"x").and_then(|()| stream.read_exact(&mut answer)) {
+        Ok(()) => true,
+        Err(error) => {
+            assert_ne!(error.kind(), io::ErrorKind::WouldBlock, "neither served nor turned away");
+            false
+        }
+    }
+}
+
+#[test]
+fn a_server_without_descriptors_turns_connections_away_does_not_spin_and_recovers() {
+    const TEST: &str = "a_server_without_descriptors_turns_connections_away_does_not_spin_and_recovers";
+    if is_child() {
+        let mut reactor = Reactor::new().unwrap();
+        let listener = reactor.listen(&"127.0.0.1:0".parse().unwrap(), |_| Echo).unwrap();
+        // Room for a handful of connections, beside what is open already.
+        let next = rustix::io::dup(io::stdout()).unwrap().as_raw_fd() as u64;
+        let limit = Rlimit { current: Some(next + 5), maximum: Some(next + 5) };
+        setrlimit(Resource::Nofile, limit).unwrap();
+        println!("address: {}.", reactor.listening_on(listener).unwrap());
+        reactor.run().unwrap();
+        return;
+    }
+    let mut child = command(TEST, &[]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut said = |what: &str| {
+        let mut found = lines.by_ref().map(|line| line.unwrap()).find_map(|line| {
+            let (_, rest) = line.split_once(what)?;
+            Some(rest.trim_end_matches('.').to_owned())
+        });
+        found.take().unwrap_or_else(|| panic!("the child did not say {what:?}"))
+    };
+    let address = said("address: ");
+    let mut streams: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    let served = streams.iter_mut().filter_map(|stream| is_served(stream).then_some(())).count();
+    assert!((1..=5).contains(&served), "{served} of 20 were served");
+    drop(streams);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut again = loop {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        if is_served(&mut stream) {
+            break stream;
+        }
+        assert!(Instant::now() < deadline, "it did not recover");
+    };
+    again.write_all(b"quit").unwrap();
+    let turns: u64 = said("turns: ").parse().unwrap();
+    assert!(turns < 1_000, "{turns} turns");
+    assert!(child.wait().unwrap().success());
 }
 
 #[test]

@@ -3,12 +3,13 @@
 //! Each test runs itself again under `strace`, between two calls of `getppid` that serve as marks.
 #![cfg(target_os = "linux")]
 
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::Duration;
 
-use pelton::{EngineKind, EventLoop, Interest, Reactor};
+use pelton::{CallbackKind, Chunk, Connection, EngineKind, EventLoop, Interest, Io, Reactor};
 
 /// Set in the child: the engine to use.
 const CHILD: &str = "PELTON_TEST_CHILD";
@@ -19,6 +20,14 @@ const ENGINES: [(EngineKind, &[&str]); 3] = [
     (EngineKind::Poll, &["ppoll"]),
     (EngineKind::Select, &["pselect6"]),
 ];
+
+struct Echo;
+
+impl Connection for Echo {
+    fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
+        io.send_chunk(chunk).unwrap();
+    }
+}
 
 fn mark() {
     let _ = rustix::process::getppid();
@@ -178,5 +187,55 @@ fn a_watch_that_is_ready_costs_the_wait_alone() {
         |made| {
             assert_eq!(made, vec!["wait"; 5]);
         },
+    );
+}
+
+#[test]
+fn posts_to_a_loop_that_something_else_has_woken_write_nothing() {
+    calls(
+        "posts_to_a_loop_that_something_else_has_woken_write_nothing",
+        |reactor| {
+            let handle = reactor.handle();
+            handle.post(|_| {}).unwrap();
+            *reactor.state::<bool>() = false;
+            // The loop sleeps, ready to be woken by posts, and wakes for the timer.
+            reactor.after(Duration::from_millis(10), move |reactor| {
+                mark();
+                for _ in 0..10 {
+                    handle.post(|_| {}).unwrap();
+                }
+                mark();
+                *reactor.state::<bool>() = true;
+            });
+            reactor.run_until(|reactor| *reactor.state::<bool>()).unwrap();
+        },
+        |made| assert!(made.is_empty(), "{made:?}"),
+    );
+}
+
+#[test]
+fn an_echoed_message_costs_one_read_one_write_and_a_wait() {
+    calls(
+        "an_echoed_message_costs_one_read_one_write_and_a_wait",
+        |reactor| {
+            let listener = reactor.listen(&"127.0.0.1:0".parse().unwrap(), |_| Echo).unwrap();
+            let address = reactor.listening_on(listener).unwrap().to_string();
+            let mut client = TcpStream::connect(address).unwrap();
+            for round in 0..10 {
+                client.write_all(b"ping").unwrap();
+                if round == 9 {
+                    mark();
+                    reactor.turn(None).unwrap();
+                    mark();
+                } else {
+                    // The first one is accepted on the way.
+                    while reactor.stats().calls(CallbackKind::Connection) < 3 + round {
+                        reactor.turn(None).unwrap();
+                    }
+                }
+                client.read_exact(&mut [0; 4]).unwrap();
+            }
+        },
+        |made| assert_eq!(made, ["wait", "recvfrom", "sendmsg"]),
     );
 }

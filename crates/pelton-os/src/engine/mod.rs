@@ -11,6 +11,7 @@
 
 mod kind;
 mod readiness;
+mod streams;
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -19,7 +20,7 @@ use std::task::Waker;
 pub use kind::{EngineKind, Fallback, Opened, UnknownEngine, open};
 pub use readiness::ReadinessEngine;
 
-use crate::{Interest, Mode, Readiness, Time, Token};
+use crate::{Chunk, Interest, Mode, Outbox, Readiness, Socket, Time, Token};
 
 /// The name of the environment variable that picks the engine.
 pub const ENGINE_VARIABLE: &str = "PELTON_ENGINE";
@@ -41,6 +42,49 @@ pub trait Engine {
 
     /// Changes what is reported of a watched descriptor, and arms it again if it was one-shot and has fired.
     fn rewatch(&mut self, token: Token, interest: Interest, mode: Mode) -> io::Result<()>;
+
+    /// Accepts connections on a listening socket: [`Event::Accepted`] for each.
+    fn listen(&mut self, token: Token, socket: Socket) -> io::Result<()> {
+        no_streams(token, socket)
+    }
+
+    /// Stops accepting for a while, or goes on.
+    fn accept(&mut self, token: Token, on: bool) -> io::Result<()> {
+        no_streams(token, on)
+    }
+
+    /// Sees a connection that was begun through: [`Event::Connected`], or [`Event::Ended`] if it fails.
+    fn connect(&mut self, token: Token, socket: Socket) -> io::Result<()> {
+        no_streams(token, socket)
+    }
+
+    /// Takes over a connected stream. Nothing is received yet.
+    fn adopt(&mut self, token: Token, socket: Socket) -> io::Result<()> {
+        no_streams(token, socket)
+    }
+
+    /// Receives what comes in, or stops: [`Event::Received`] for each piece, [`Event::Ended`] after the last. What was on
+    /// its way may still come after a stop.
+    fn receive(&mut self, token: Token, on: bool) -> io::Result<()> {
+        no_streams(token, on)
+    }
+
+    /// Sends what it can of the outbox and takes it out of there. If it is [`Sending::Busy`], [`Event::Sendable`] follows.
+    fn send(&mut self, token: Token, outbox: &mut Outbox) -> io::Result<Sending> {
+        no_streams(token, outbox)?;
+        Ok(Sending::Idle)
+    }
+
+    /// Tells the other side that nothing more will be sent.
+    fn finish(&mut self, token: Token) -> io::Result<()> {
+        no_streams(token, ())
+    }
+
+    /// The socket of a stream or listener, to ask it things. `None` if there is none.
+    fn socket(&self, token: Token) -> Option<&Socket> {
+        let _ = token;
+        None
+    }
 
     /// Lets go of the source: nothing new is started for it. What is on its way may still come out of
     /// [`next`](Engine::next), and `token` must not be given to another source before [`Event::Gone`] said so.
@@ -74,6 +118,18 @@ pub trait Park {
 pub enum Event {
     /// A watched descriptor is ready.
     Ready(Token, Readiness),
+    /// A connection has come in.
+    Accepted(Token, Socket),
+    /// A connection that has come in could not be accepted. If that was for want of descriptors, it was turned away.
+    AcceptFailed(Token, io::Error),
+    /// The connection is established.
+    Connected(Token),
+    /// Bytes have come in.
+    Received(Token, Chunk),
+    /// Nothing more comes in: the other side has finished, or something went wrong.
+    Ended(Token, io::Result<()>),
+    /// There is room to send again.
+    Sendable(Token),
     /// A source that was still [held](Forgotten::Held) when it was forgotten has been let go.
     Gone(Token),
 }
@@ -86,4 +142,18 @@ pub enum Forgotten {
     Now,
     /// Operations are still in flight; [`Event::Gone`] follows.
     Held,
+}
+
+/// What became of [`Engine::send`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sending {
+    /// Everything was sent.
+    Idle,
+    /// Something is left, and waits for room.
+    Busy,
+}
+
+/// What engines without streams of their own answer.
+fn no_streams<T>(_: Token, _: T) -> io::Result<()> {
+    Err(io::Error::new(io::ErrorKind::Unsupported, "this engine has no streams"))
 }

@@ -1,4 +1,6 @@
-//! The readiness engine: a poller says what is ready.
+//! The readiness engine: a poller says what is ready, and non-blocking system calls do the rest.
+//!
+//! This file keeps the books and watches descriptors; `streams.rs` does what is special to sockets.
 
 use std::collections::HashMap;
 use std::io;
@@ -6,9 +8,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::{Engine, Event, Forgotten, Park};
+use super::streams::{Role, Streams};
+use super::{Engine, Event, Forgotten, Park, Sending};
 use crate::poller::{Poller, Trigger};
-use crate::{Interest, Loopbreaker, Mode, Readiness, Time, Token, clock, fork};
+use crate::{Interest, Loopbreaker, Mode, Outbox, Readiness, Socket, Time, Token, clock, fork};
 
 /// An engine on any of the kernel's readiness pollers.
 pub struct ReadinessEngine<P> {
@@ -18,6 +21,7 @@ pub struct ReadinessEngine<P> {
     trigger: Trigger,
     /// What is watched, at the token's index.
     watches: Vec<Option<Watch>>,
+    pub(super) streams: Streams,
     /// Who watches which descriptor: to refuse a second one, and to notice that a number has changed hands.
     watchers: HashMap<RawFd, Token>,
     /// Forgotten sources that the last wait reported, and those that the wait before it did. See [`Strangers`].
@@ -50,12 +54,13 @@ impl Strangers {
     }
 }
 
-struct Watch {
+pub(super) struct Watch {
     token: Token,
     fd: RawFd,
-    interest: Interest,
+    pub(super) interest: Interest,
     mode: Mode,
     place: Place,
+    pub(super) role: Role,
 }
 
 /// Where a watched descriptor is, as far as the poller is concerned.
@@ -97,14 +102,55 @@ impl<P: Poller> ReadinessEngine<P> {
             loopbreaker: Arc::new(loopbreaker),
             trigger,
             watches: Vec::new(),
+            streams: Streams::default(),
             watchers: HashMap::new(),
             strangers: Strangers::default(),
             forks: fork::count(),
         })
     }
 
-    fn watch_mut(&mut self, token: Token) -> Option<&mut Watch> {
+    pub(super) fn watch_mut(&mut self, token: Token) -> Option<&mut Watch> {
         self.watches.get_mut(token.index() as usize)?.as_mut().filter(|watch| watch.token == token)
+    }
+
+    pub(super) fn watch_ref(&self, token: Token) -> Option<&Watch> {
+        self.watches.get(token.index() as usize)?.as_ref().filter(|watch| watch.token == token)
+    }
+
+    /// Puts a source on the books, and into the poller unless it is interested in nothing.
+    pub(super) fn register(
+        &mut self,
+        token: Token,
+        fd: RawFd,
+        interest: Interest,
+        mode: Mode,
+        role: Role,
+    ) -> io::Result<()> {
+        let previous = self.watchers.get(&fd).copied();
+        let previous_place = previous.and_then(|previous| self.watch_mut(previous)).map(|watch| watch.place);
+        let place = match (previous_place, interest.is_none()) {
+            // Not known to the poller, which therefore cannot tell whether this is the same file.
+            (Some(Place::Aside), _) | (Some(Place::Registered | Place::Spent), true) => {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            }
+            (None | Some(Place::Lost), true) => Place::Aside,
+            (_, false) => {
+                self.parking.poller.add(fd, token, interest, mode)?;
+                Place::Registered
+            }
+        };
+        // The poller took a descriptor that we thought it had: the kernel has seen the old one closed.
+        if let Some(watch) = previous.and_then(|previous| self.watch_mut(previous)) {
+            watch.place = Place::Lost;
+        }
+        let index = token.index() as usize;
+        if index >= self.watches.len() {
+            self.watches.resize_with(index + 1, || None);
+        }
+        debug_assert!(self.watches[index].is_none(), "{token:?} is in use");
+        self.watches[index] = Some(Watch { token, fd, interest, mode, place, role });
+        self.watchers.insert(fd, token);
+        Ok(())
     }
 
     /// Starts over with a new kernel object that knows what is watched now, and nothing else.
@@ -141,32 +187,7 @@ impl<P: Poller> Engine for ReadinessEngine<P> {
     }
 
     fn watch(&mut self, token: Token, fd: BorrowedFd<'_>, interest: Interest, mode: Mode) -> io::Result<()> {
-        let fd = fd.as_raw_fd();
-        let previous = self.watchers.get(&fd).copied();
-        let previous_place = previous.and_then(|previous| self.watch_mut(previous)).map(|watch| watch.place);
-        let place = match (previous_place, interest.is_none()) {
-            // Not known to the poller, which therefore cannot tell whether this is the same file.
-            (Some(Place::Aside), _) | (Some(Place::Registered | Place::Spent), true) => {
-                return Err(io::ErrorKind::AlreadyExists.into());
-            }
-            (None | Some(Place::Lost), true) => Place::Aside,
-            (_, false) => {
-                self.parking.poller.add(fd, token, interest, mode)?;
-                Place::Registered
-            }
-        };
-        // The poller took a descriptor that we thought it had: the kernel has seen the old one closed.
-        if let Some(watch) = previous.and_then(|previous| self.watch_mut(previous)) {
-            watch.place = Place::Lost;
-        }
-        let index = token.index() as usize;
-        if index >= self.watches.len() {
-            self.watches.resize_with(index + 1, || None);
-        }
-        debug_assert!(self.watches[index].is_none(), "{token:?} is in use");
-        self.watches[index] = Some(Watch { token, fd, interest, mode, place });
-        self.watchers.insert(fd, token);
-        Ok(())
+        self.register(token, fd.as_raw_fd(), interest, mode, Role::Watched)
     }
 
     fn rewatch(&mut self, token: Token, interest: Interest, mode: Mode) -> io::Result<()> {
@@ -220,6 +241,38 @@ impl<P: Poller> Engine for ReadinessEngine<P> {
         Forgotten::Now
     }
 
+    fn listen(&mut self, token: Token, socket: Socket) -> io::Result<()> {
+        self.add_listener(token, socket)
+    }
+
+    fn accept(&mut self, token: Token, on: bool) -> io::Result<()> {
+        self.rewatch(token, if on { Interest::READABLE } else { Interest::NONE }, Mode::Level)
+    }
+
+    fn connect(&mut self, token: Token, socket: Socket) -> io::Result<()> {
+        self.add_connecting(token, socket)
+    }
+
+    fn adopt(&mut self, token: Token, socket: Socket) -> io::Result<()> {
+        self.add_stream(token, socket)
+    }
+
+    fn receive(&mut self, token: Token, on: bool) -> io::Result<()> {
+        self.receive_stream(token, on)
+    }
+
+    fn send(&mut self, token: Token, outbox: &mut Outbox) -> io::Result<Sending> {
+        self.send_stream(token, outbox)
+    }
+
+    fn finish(&mut self, token: Token) -> io::Result<()> {
+        self.socket(token).map_or(Err(io::ErrorKind::NotFound.into()), Socket::finish)
+    }
+
+    fn socket(&self, token: Token) -> Option<&Socket> {
+        self.watch_ref(token)?.role.socket()
+    }
+
     fn park(&mut self, until: Option<Time>) -> &mut (dyn Park + Send) {
         self.parking.until = until;
         self.strangers.new_wait();
@@ -228,6 +281,9 @@ impl<P: Poller> Engine for ReadinessEngine<P> {
 
     fn next(&mut self) -> Option<Event> {
         loop {
+            if let Some(event) = self.next_of_streams() {
+                return Some(event);
+            }
             let (token, readiness) = self.parking.poller.next()?;
             if token == Token::LOOPBREAKER {
                 if self.trigger == Trigger::Level {
@@ -252,7 +308,11 @@ impl<P: Poller> Engine for ReadinessEngine<P> {
             } else if watch.mode == Mode::OneShot {
                 watch.place = Place::Spent;
             }
-            return Some(Event::Ready(token, readiness.seen_with(watch.interest)));
+            let readiness = readiness.seen_with(watch.interest);
+            match watch.role {
+                Role::Watched => return Some(Event::Ready(token, readiness)),
+                _ => self.stream_is_ready(token, readiness),
+            }
         }
     }
 

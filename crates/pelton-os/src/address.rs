@@ -1,0 +1,114 @@
+//! Where stream sockets listen and connect to.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use socket2::{Domain, SockAddr};
+
+/// An address to listen on or to connect to: `127.0.0.1:80`, `[::1]:80`, `unix:/run/some.sock`, `unix:@abstract`.
+///
+/// ```
+/// use pelton_os::Address;
+///
+/// let address: Address = "unix:/run/some.sock".parse()?;
+/// assert_eq!(address.to_string(), "unix:/run/some.sock");
+/// assert!("localhost".parse::<Address>().is_err());
+/// # Ok::<(), pelton_os::BadAddress>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Address {
+    /// TCP, version 4 or 6.
+    Tcp(SocketAddr),
+    /// A Unix socket with a name in the file system.
+    Unix(PathBuf),
+    /// A Unix socket with a name of its own kind, which goes with its last user. Linux only.
+    Abstract(Vec<u8>),
+    /// A Unix socket without a name: the end that connects usually has none.
+    Unnamed,
+}
+
+/// What is wrong with a text that should be an [`Address`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no address; write 127.0.0.1:80, [::1]:80, unix:/path or unix:@name")]
+pub struct BadAddress(String);
+
+impl Address {
+    pub(crate) fn to_socket(&self) -> io::Result<(Domain, SockAddr)> {
+        match self {
+            Address::Tcp(address) => Ok((Domain::for_address(*address), SockAddr::from(*address))),
+            Address::Unix(path) => Ok((Domain::UNIX, SockAddr::unix(path)?)),
+            Address::Abstract(name) => {
+                use std::os::unix::ffi::OsStrExt;
+                let name = [b"\0", &name[..]].concat();
+                Ok((Domain::UNIX, SockAddr::unix(std::ffi::OsStr::from_bytes(&name))?))
+            }
+            Address::Unnamed => Err(io::Error::new(io::ErrorKind::InvalidInput, "a socket without a name")),
+        }
+    }
+
+    pub(crate) fn from_socket(address: &SockAddr) -> Address {
+        if let Some(address) = address.as_socket() {
+            return Address::Tcp(address);
+        }
+        if let Some(path) = address.as_pathname() {
+            return Address::Unix(path.to_owned());
+        }
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        if let Some(name) = address.as_abstract_namespace() {
+            return Address::Abstract(name.to_owned());
+        }
+        Address::Unnamed
+    }
+}
+
+impl From<SocketAddr> for Address {
+    fn from(address: SocketAddr) -> Address {
+        Address::Tcp(address)
+    }
+}
+
+impl FromStr for Address {
+    type Err = BadAddress;
+
+    fn from_str(text: &str) -> Result<Address, BadAddress> {
+        match text.strip_prefix("unix:") {
+            Some("" | "@") => Err(BadAddress(text.to_owned())),
+            Some(name) => Ok(match name.strip_prefix('@') {
+                Some(name) => Address::Abstract(name.as_bytes().to_owned()),
+                None => Address::Unix(name.into()),
+            }),
+            None => text.parse().map(Address::Tcp).map_err(|_| BadAddress(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(address) => write!(f, "{address}"),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+            Address::Abstract(name) => write!(f, "unix:@{}", String::from_utf8_lossy(name)),
+            Address::Unnamed => f.write_str("unix:"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_written_as_they_are_read() {
+        for text in ["127.0.0.1:80", "[::1]:443", "unix:/tmp/a.sock", "unix:@name"] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+        }
+        for text in ["", "80", "localhost:80", "unix:", "unix:@", "1.2.3.4"] {
+            let error = text.parse::<Address>().unwrap_err().to_string();
+            assert!(error.contains(&format!("{text:?}")), "{error}");
+        }
+    }
+}

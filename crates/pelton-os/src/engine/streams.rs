@@ -1,0 +1,216 @@
+//! Streams on the readiness engine: accepting, connecting, receiving, sending.
+//!
+//! One read per readiness, into a buffer that the engine lends on; no second one after it, since the poller will say if
+//! there is more. Writing is tried at once, and the poller is asked about room only when there was none.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::rc::Rc;
+
+use super::readiness::ReadinessEngine;
+use super::{Engine, Event, Sending};
+use crate::chunk::Buffers;
+use crate::poller::Poller;
+use crate::{Interest, Mode, Outbox, Readiness, Socket, Token};
+
+/// How many pieces one system call takes at most.
+const PIECES_PER_CALL: usize = 64;
+
+/// Connections that a listener accepts per turn at most, so that a flood of them does not keep the others waiting.
+const ACCEPTS_PER_TURN: usize = 64;
+
+/// What a source is.
+pub(super) enum Role {
+    /// A descriptor that is its owner's.
+    Watched,
+    Listener(Socket),
+    Connecting(Socket),
+    Stream {
+        socket: Socket,
+        /// Nothing more comes in.
+        ended: bool,
+    },
+}
+
+impl Role {
+    pub(super) fn socket(&self) -> Option<&Socket> {
+        match self {
+            Role::Watched => None,
+            Role::Listener(socket) | Role::Connecting(socket) | Role::Stream { socket, .. } => Some(socket),
+        }
+    }
+}
+
+/// What streams need besides the books.
+#[derive(Default)]
+pub(super) struct Streams {
+    buffers: Rc<Buffers>,
+    /// What a source's readiness came to beyond one event.
+    events: VecDeque<Event>,
+    /// The listener that is accepting, and how many more it may.
+    accepting: Option<(Token, usize)>,
+    /// A descriptor in reserve, to be able to turn connections away when there are no others left.
+    spare: Option<File>,
+}
+
+impl<P: Poller> ReadinessEngine<P> {
+    pub(super) fn add_listener(&mut self, token: Token, socket: Socket) -> io::Result<()> {
+        if self.streams.spare.is_none() {
+            self.streams.spare = Some(File::open("/dev/null")?);
+        }
+        let fd = socket.as_fd().as_raw_fd();
+        self.register(token, fd, Interest::READABLE, Mode::Level, Role::Listener(socket))
+    }
+
+    pub(super) fn add_connecting(&mut self, token: Token, socket: Socket) -> io::Result<()> {
+        let fd = socket.as_fd().as_raw_fd();
+        self.register(token, fd, Interest::WRITABLE, Mode::Level, Role::Connecting(socket))
+    }
+
+    pub(super) fn add_stream(&mut self, token: Token, socket: Socket) -> io::Result<()> {
+        let fd = socket.as_fd().as_raw_fd();
+        self.register(token, fd, Interest::NONE, Mode::Level, Role::Stream { socket, ended: false })
+    }
+
+    pub(super) fn receive_stream(&mut self, token: Token, on: bool) -> io::Result<()> {
+        let Some(watch) = self.watch_ref(token) else { return Err(io::ErrorKind::NotFound.into()) };
+        let Role::Stream { ended, .. } = watch.role else { return Err(io::ErrorKind::NotConnected.into()) };
+        let interest = with(watch.interest, Interest::READABLE, on && !ended);
+        self.rewatch(token, interest, Mode::Level)
+    }
+
+    pub(super) fn send_stream(&mut self, token: Token, outbox: &mut Outbox) -> io::Result<Sending> {
+        let Some(watch) = self.watch_ref(token) else { return Err(io::ErrorKind::NotFound.into()) };
+        let Role::Stream { socket, .. } = &watch.role else { return Err(io::ErrorKind::NotConnected.into()) };
+        let interest = watch.interest;
+        let sending = send_all(socket, outbox)?;
+        let wanted = with(interest, Interest::WRITABLE, sending == Sending::Busy);
+        self.rewatch(token, wanted, Mode::Level)?;
+        Ok(sending)
+    }
+
+    /// What is left of earlier readiness.
+    pub(super) fn next_of_streams(&mut self) -> Option<Event> {
+        if let Some(event) = self.streams.events.pop_front() {
+            return Some(event);
+        }
+        let (token, left) = self.streams.accepting?;
+        self.streams.accepting = (left > 1).then_some((token, left - 1));
+        let event = self.accept_one(token);
+        if event.is_none() {
+            self.streams.accepting = None;
+        }
+        event
+    }
+
+    /// Turns the readiness of a stream, or of what becomes one, into events.
+    pub(super) fn stream_is_ready(&mut self, token: Token, readiness: Readiness) {
+        let Some(watch) = self.watch_mut(token) else { return };
+        match &watch.role {
+            Role::Watched => {}
+            Role::Listener(_) => self.streams.accepting = Some((token, ACCEPTS_PER_TURN)),
+            Role::Connecting(_) => self.connect_is_over(token),
+            Role::Stream { .. } => {
+                if watch.interest.readable() && readiness.contains(Readiness::READABLE) {
+                    self.receive_once(token);
+                }
+                if readiness.contains(Readiness::WRITABLE) {
+                    self.streams.events.push_back(Event::Sendable(token));
+                }
+            }
+        }
+    }
+
+    fn connect_is_over(&mut self, token: Token) {
+        let Some(watch) = self.watch_mut(token) else { return };
+        let Role::Connecting(socket) = std::mem::replace(&mut watch.role, Role::Watched) else { return };
+        let outcome = match socket.take_error() {
+            Ok(None) => Ok(()),
+            Ok(Some(error)) | Err(error) => Err(error),
+        };
+        watch.role = Role::Stream { socket, ended: outcome.is_err() };
+        let outcome = outcome.and_then(|()| self.rewatch(token, Interest::NONE, Mode::Level));
+        self.streams.events.push_back(match outcome {
+            Ok(()) => Event::Connected(token),
+            Err(error) => Event::Ended(token, Err(error)),
+        });
+    }
+
+    fn receive_once(&mut self, token: Token) {
+        let buffers = self.streams.buffers.clone();
+        let Some(watch) = self.watch_mut(token) else { return };
+        let Role::Stream { socket, ended } = &mut watch.role else { return };
+        let outcome = match buffers.fill(|buffer| socket.receive(buffer)) {
+            Ok(chunk) if !chunk.is_empty() => return self.streams.events.push_back(Event::Received(token, chunk)),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => return,
+            Ok(_) => Ok(()),
+            Err(error) => Err(error),
+        };
+        *ended = true;
+        // A level-triggered poller would report the end again and again.
+        let interest = with(watch.interest, Interest::READABLE, false);
+        let outcome = outcome.and(self.rewatch(token, interest, Mode::Level));
+        self.streams.events.push_back(Event::Ended(token, outcome));
+    }
+
+    fn accept_one(&mut self, token: Token) -> Option<Event> {
+        loop {
+            let Role::Listener(listener) = &self.watch_ref(token)?.role else { return None };
+            match listener.accept() {
+                Ok(socket) => return Some(Event::Accepted(token, socket)),
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EAGAIN) => return None,
+                    // Gone before it was accepted, or a signal: on to the next.
+                    Some(libc::ECONNABORTED | libc::EINTR | libc::EPROTO) => {}
+                    Some(libc::EMFILE | libc::ENFILE) => {
+                        self.turn_away(token);
+                        return Some(Event::AcceptFailed(token, error));
+                    }
+                    _ => return Some(Event::AcceptFailed(token, error)),
+                },
+            }
+        }
+    }
+
+    /// When there is no descriptor left: the connection would stay in the queue, and the listener readable, until somebody
+    /// takes it. So it is taken with the spare one, and closed: its other side learns at once that it is not served.
+    fn turn_away(&mut self, token: Token) {
+        self.streams.spare = None;
+        if let Some(Role::Listener(listener)) = self.watch_ref(token).map(|watch| &watch.role) {
+            drop(listener.accept());
+        }
+        self.streams.spare = File::open("/dev/null").ok();
+    }
+}
+
+/// `interest` with `part` or without it.
+fn with(interest: Interest, part: Interest, on: bool) -> Interest {
+    if on { interest | part } else { interest.without(part) }
+}
+
+/// Sends until there is nothing left, or no room.
+fn send_all(socket: &Socket, outbox: &mut Outbox) -> io::Result<Sending> {
+    while !outbox.is_empty() {
+        let mut slices = [io::IoSlice::new(&[]); PIECES_PER_CALL];
+        let count = outbox.gather(&mut slices);
+        let wanted: usize = slices[..count].iter().map(|slice| slice.len()).sum();
+        match socket.send(&slices[..count]) {
+            Ok(sent) => {
+                outbox.advance(sent);
+                if sent < wanted {
+                    outbox.settle();
+                    return Ok(Sending::Busy);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                outbox.settle();
+                return Ok(Sending::Busy);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Sending::Idle)
+}
