@@ -17,7 +17,7 @@ pub struct Socket(socket2::Socket);
 impl Socket {
     /// Listens on `address`. A stale file of a Unix socket that nobody listens on any more is replaced.
     pub fn listen(address: &Address) -> io::Result<Socket> {
-        let (domain, name) = address.to_socket()?;
+        let (_, name) = address.to_socket()?;
         let socket = Socket::new(address)?;
         if let Address::Tcp(address) = address {
             socket.0.set_reuse_address(true)?;
@@ -25,7 +25,6 @@ impl Socket {
                 socket.0.set_only_v6(false)?;
             }
         }
-        debug_assert!(domain == socket2::Domain::UNIX || matches!(address, Address::Tcp(_)));
         match (socket.0.bind(&name), address) {
             (Err(error), Address::Unix(path)) if error.kind() == io::ErrorKind::AddrInUse => {
                 // Only if there is nobody: a socket that somebody listens on takes the connection.

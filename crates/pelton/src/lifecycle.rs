@@ -94,7 +94,8 @@ impl Reactor {
     /// Lets the loop finish what is in progress, then stops it, after `deadline` in any case.
     ///
     /// The [drain hooks](Reactor::on_drain) are told first, so that they take on nothing new. Everything goes on as usual
-    /// until nobody has a [`Hold`] any more and no tick is waiting. [`run`](crate::EventLoop::run) then returns
+    /// until nobody has a [`Hold`] any more and no tick is waiting. A connection does not hold the loop by itself: one that
+    /// is in the middle of something keeps a hold of its own. [`run`](crate::EventLoop::run) then returns
     /// [`Exit::Drained`], or [`Exit::DrainTimedOut`] if it took too long.
     ///
     /// ```
