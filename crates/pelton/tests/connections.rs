@@ -100,12 +100,10 @@ fn listen<C: Connection>(reactor: &mut EventLoop, serve: impl FnMut(&mut Reactor
 /// Turns the loop until the other thread is done.
 fn run_with<T: Send + 'static>(reactor: &mut EventLoop, act: impl FnOnce() -> T + Send + 'static) -> T {
     let other = thread::spawn(act);
-    let handle = reactor.handle();
     // A loop that sleeps has to notice that the thread is done.
     let waiting = reactor.every(Duration::from_millis(1), |_, _| {});
     run_until(reactor, |_| other.is_finished());
     reactor.cancel(waiting);
-    drop(handle);
     other.join().unwrap()
 }
 
