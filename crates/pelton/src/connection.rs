@@ -1,5 +1,6 @@
 //! Connections: the reactor does the reading and writing, handlers get the bytes.
 
+use std::any::Any;
 use std::fmt;
 use std::io;
 use std::panic::Location;
@@ -36,7 +37,7 @@ pub struct ConnectionId(pub(crate) Token);
 ///     }
 /// }
 /// ```
-pub trait Connection: 'static {
+pub trait Connection: Any {
     /// It is established.
     fn opened(&mut self, io: &mut Io<'_>) {
         let _ = io;
@@ -288,6 +289,42 @@ impl Reactor {
     pub fn connection(&mut self, id: ConnectionId) -> Option<Io<'_>> {
         self.stream_mut(id.0).filter(|stream| stream.over.is_none())?;
         Some(Io { reactor: self, id })
+    }
+
+    /// Calls `visit` with a connection's handler, if that is a `C`, as a callback of the connection's own: what it sends goes
+    /// out when it returns. `None` if the connection is over, its handler is another one, or it is the one that is
+    /// running just now.
+    ///
+    /// ```
+    /// # use pelton::{Chunk, Connection, ConnectionId, Io, Reactor};
+    /// struct Guest {
+    ///     name: String,
+    /// }
+    ///
+    /// impl Connection for Guest {
+    ///     fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {}
+    /// }
+    ///
+    /// fn greet(reactor: &mut Reactor, id: ConnectionId) {
+    ///     reactor.visit(id, |guest: &mut Guest, io| io.send(format!("welcome, {}\n", guest.name).as_bytes()));
+    /// }
+    /// ```
+    pub fn visit<C: Connection, R>(
+        &mut self,
+        id: ConnectionId,
+        visit: impl FnOnce(&mut C, &mut Io<'_>) -> R,
+    ) -> Option<R> {
+        let stream = self.stream_mut(id.0).filter(|stream| stream.over.is_none())?;
+        let handler: &dyn Any = &**stream.handler.as_ref()?;
+        if !handler.is::<C>() {
+            return None;
+        }
+        let mut result = None;
+        self.tell(id.0, |handler, io| {
+            let handler: &mut dyn Any = handler;
+            result = handler.downcast_mut().map(|handler| visit(handler, io));
+        });
+        result
     }
 
     /// How many connections there are.
