@@ -18,6 +18,8 @@ mod descriptor;
 #[cfg(unix)]
 mod loopbreaker;
 #[cfg(unix)]
+mod options;
+#[cfg(unix)]
 mod outbox;
 mod readiness;
 #[cfg(unix)]
@@ -25,6 +27,8 @@ mod socket;
 mod time;
 mod token;
 
+#[cfg(unix)]
+pub mod activation;
 #[cfg(unix)]
 pub mod clock;
 #[cfg(unix)]
@@ -45,7 +49,9 @@ pub use engine::{ENGINE_VARIABLE, Engine, EngineKind, Event, Forgotten, Park, Se
 #[cfg(unix)]
 pub use loopbreaker::Loopbreaker;
 #[cfg(unix)]
-pub use outbox::Outbox;
+pub use options::{ConnectOptions, ListenOptions, SocketOptions};
+#[cfg(unix)]
+pub use outbox::{FilePart, Outbox};
 pub use readiness::{Interest, Mode, Readiness};
 #[cfg(unix)]
 pub use socket::Socket;

@@ -1,8 +1,10 @@
-//! Bytes that are to go out.
+//! What is to go out: bytes, and parts of files.
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::fs::File;
 use std::io::IoSlice;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -15,21 +17,38 @@ const BLOCK: usize = 16 * 1024;
 #[derive(Default)]
 pub struct Outbox {
     pieces: VecDeque<Piece>,
-    len: usize,
+    /// In memory.
+    bytes: usize,
+    /// In files.
+    in_files: u64,
 }
 
 enum Piece {
     Chunk(Chunk),
     Bytes(Bytes),
     Copied { block: Vec<u8>, sent: usize },
+    File(FilePart),
+}
+
+/// A part of a file that is to go out.
+#[derive(Clone, Debug)]
+pub struct FilePart {
+    /// The file. Its own position is neither used nor moved.
+    pub file: Arc<File>,
+    /// Where the part begins.
+    pub offset: u64,
+    /// How long it is.
+    pub len: u64,
 }
 
 impl Piece {
+    /// What it has in memory.
     fn bytes(&self) -> &[u8] {
         match self {
             Piece::Chunk(chunk) => chunk,
             Piece::Bytes(bytes) => bytes,
             Piece::Copied { block, sent } => &block[*sent..],
+            Piece::File(_) => &[],
         }
     }
 
@@ -38,19 +57,25 @@ impl Piece {
             Piece::Chunk(chunk) => chunk.advance(count),
             Piece::Bytes(bytes) => bytes::Buf::advance(bytes, count),
             Piece::Copied { sent, .. } => *sent += count,
+            Piece::File(_) => debug_assert_eq!(count, 0, "a file is not in memory"),
         }
     }
 }
 
 impl Outbox {
-    /// How many bytes wait.
-    pub fn len(&self) -> usize {
-        self.len
+    /// How many bytes wait, in memory and in files.
+    pub fn len(&self) -> u64 {
+        self.bytes as u64 + self.in_files
+    }
+
+    /// How many bytes wait in memory.
+    pub fn in_memory(&self) -> usize {
+        self.bytes
     }
 
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.pieces.is_empty()
     }
 
     /// Appends a copy of `bytes`.
@@ -58,7 +83,7 @@ impl Outbox {
         if bytes.is_empty() {
             return;
         }
-        self.len += bytes.len();
+        self.bytes += bytes.len();
         match self.pieces.back_mut() {
             Some(Piece::Copied { block, .. }) if block.len() + bytes.len() <= BLOCK => block.extend_from_slice(bytes),
             _ => self.pieces.push_back(Piece::Copied { block: bytes.to_vec(), sent: 0 }),
@@ -68,7 +93,7 @@ impl Outbox {
     /// Appends `bytes` without copying them.
     pub fn push_bytes(&mut self, bytes: Bytes) {
         if !bytes.is_empty() {
-            self.len += bytes.len();
+            self.bytes += bytes.len();
             self.pieces.push_back(Piece::Bytes(bytes));
         }
     }
@@ -76,40 +101,65 @@ impl Outbox {
     /// Appends a chunk that came in, without copying it.
     pub fn push_chunk(&mut self, chunk: Chunk) {
         if !chunk.is_empty() {
-            self.len += chunk.len();
+            self.bytes += chunk.len();
             self.pieces.push_back(Piece::Chunk(chunk));
         }
     }
 
-    /// Lists the first pieces, for one system call, and says how many these are.
-    pub fn gather<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
-        for (slice, piece) in slices.iter_mut().zip(&self.pieces) {
-            *slice = IoSlice::new(piece.bytes());
+    /// Appends a part of a file.
+    pub fn push_file(&mut self, part: FilePart) {
+        if part.len > 0 {
+            self.in_files += part.len;
+            self.pieces.push_back(Piece::File(part));
         }
-        slices.len().min(self.pieces.len())
     }
 
-    /// Takes out the first `count` bytes, which have been sent.
+    /// Lists the first pieces, as far as they are in memory, for one system call. Says how many these are: none if a file is
+    /// next.
+    pub fn gather<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let in_memory = self.pieces.iter().take_while(|piece| !matches!(piece, Piece::File(_)));
+        let mut count = 0;
+        for (slice, piece) in slices.iter_mut().zip(in_memory) {
+            *slice = IoSlice::new(piece.bytes());
+            count += 1;
+        }
+        count
+    }
+
+    /// The part of a file that is next, if it is one.
+    pub fn next_file(&self) -> Option<&FilePart> {
+        match self.pieces.front() {
+            Some(Piece::File(part)) => Some(part),
+            _ => None,
+        }
+    }
+
+    /// Takes out the first `count` bytes, which are in memory and have been sent.
     pub fn advance(&mut self, mut count: usize) {
-        debug_assert!(count <= self.len);
-        self.len -= count;
-        while let Some(first) = self.pieces.front_mut() {
+        debug_assert!(count <= self.bytes);
+        self.bytes -= count;
+        while count > 0 {
+            let Some(first) = self.pieces.front_mut() else { return };
             let there = first.bytes().len();
             if count < there {
-                first.advance(count);
-                break;
+                return first.advance(count);
             }
             count -= there;
             self.pieces.pop_front();
         }
     }
 
-    /// Moves the memory of an empty outbox to one that has none: whoever has nothing to send needs none either.
-    pub fn lend_memory(&mut self, to: &mut Outbox) {
-        if self.pieces.is_empty() && to.pieces.capacity() == 0 {
-            std::mem::swap(&mut self.pieces, &mut to.pieces);
-        } else if self.pieces.is_empty() {
-            self.pieces = VecDeque::new();
+    /// Takes out the first `count` bytes of the file that is next, which have been sent.
+    pub fn advance_file(&mut self, count: u64) {
+        let Some(Piece::File(part)) = self.pieces.front_mut() else {
+            return debug_assert!(false, "a file is next");
+        };
+        debug_assert!(count <= part.len);
+        part.offset += count;
+        part.len -= count;
+        self.in_files -= count;
+        if part.len == 0 {
+            self.pieces.pop_front();
         }
     }
 
@@ -126,7 +176,7 @@ impl Outbox {
 
 impl fmt::Debug for Outbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Outbox({} bytes in {} pieces)", self.len, self.pieces.len())
+        write!(f, "Outbox({} bytes in {} pieces)", self.len(), self.pieces.len())
     }
 }
 
@@ -166,5 +216,25 @@ mod tests {
         }
         outbox.advance(995);
         assert_eq!(contents(&outbox), b"56789");
+    }
+
+    #[test]
+    fn a_file_waits_for_its_turn_and_holds_back_what_is_behind_it() {
+        let file = Arc::new(File::open("/dev/null").unwrap());
+        let mut outbox = Outbox::default();
+        outbox.push_copy(b"before");
+        outbox.push_file(FilePart { file: file.clone(), offset: 5, len: 10 });
+        outbox.push_file(FilePart { file, offset: 0, len: 0 });
+        outbox.push_copy(b"after");
+        assert_eq!((outbox.len(), outbox.in_memory()), (21, 11));
+        assert_eq!(contents(&outbox), b"before");
+        assert!(outbox.next_file().is_none());
+        outbox.advance(6);
+        assert_eq!(contents(&outbox), b"");
+        outbox.advance_file(4);
+        let part = outbox.next_file().unwrap();
+        assert_eq!((part.offset, part.len), (9, 6));
+        outbox.advance_file(6);
+        assert_eq!((contents(&outbox), outbox.len()), (b"after".to_vec(), 5));
     }
 }

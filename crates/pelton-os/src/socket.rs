@@ -1,34 +1,106 @@
-//! Stream sockets: made, accepted and asked about.
+//! Stream sockets: made, accepted, and moved between engines.
 
+use std::any::Any;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 
 use socket2::{Protocol, Type};
 
-use crate::Address;
+use crate::{Address, ConnectOptions, ListenOptions};
 
-/// Connections that the kernel holds for us before they are accepted. The kernel cuts this down to its own limit.
-const BACKLOG: i32 = 4096;
+/// Of a file that the kernel cannot send by itself, so much is copied at a time.
+const COPIED_AT_ONCE: usize = 16 * 1024;
 
-/// A stream socket that does not block and is closed on exec. TCP is sent without delay.
+/// A stream or a listener that no engine has at the moment: it was just accepted or detached, or comes from elsewhere and is
+/// about to be adopted. It may go to another thread.
 #[derive(Debug)]
-pub struct Socket(socket2::Socket);
+pub struct Socket(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    System(OwnedFd),
+    Custom(Box<dyn Any + Send>),
+}
 
 impl Socket {
+    /// One that is not the system's, of an engine with sockets of its own.
+    pub fn custom(socket: Box<dyn Any + Send>) -> Socket {
+        Socket(Kind::Custom(socket))
+    }
+
+    /// The engine's own kind of socket; the socket itself if it is another.
+    pub fn into_custom(self) -> Result<Box<dyn Any + Send>, Socket> {
+        match self.0 {
+            Kind::Custom(socket) => Ok(socket),
+            Kind::System(_) => Err(self),
+        }
+    }
+
+    /// The system's descriptor; the socket itself if it has none.
+    pub fn into_fd(self) -> Result<OwnedFd, Socket> {
+        match self.0 {
+            Kind::System(fd) => Ok(fd),
+            Kind::Custom(_) => Err(self),
+        }
+    }
+
+    pub(crate) fn into_system(self) -> io::Result<SystemSocket> {
+        let fd = self.into_fd().map_err(|_| {
+            io::Error::new(io::ErrorKind::Unsupported, "a socket of another engine, without a descriptor")
+        })?;
+        SystemSocket::from_fd(fd)
+    }
+}
+
+impl From<OwnedFd> for Socket {
+    fn from(fd: OwnedFd) -> Socket {
+        Socket(Kind::System(fd))
+    }
+}
+
+impl From<SystemSocket> for Socket {
+    fn from(socket: SystemSocket) -> Socket {
+        Socket(Kind::System(socket.0.into()))
+    }
+}
+
+/// What the standard library has of sockets.
+macro_rules! from_std {
+    ($($socket:ty),*) => {
+        $(impl From<$socket> for Socket {
+            fn from(socket: $socket) -> Socket {
+                Socket(Kind::System(socket.into()))
+            }
+        })*
+    };
+}
+
+from_std![std::net::TcpStream, std::net::TcpListener, std::os::unix::net::UnixStream, std::os::unix::net::UnixListener];
+
+/// A stream socket that does not block and is closed on exec.
+#[derive(Debug)]
+pub(crate) struct SystemSocket(socket2::Socket);
+
+impl SystemSocket {
     /// Listens on `address`. A stale file of a Unix socket that nobody listens on any more is replaced.
-    pub fn listen(address: &Address) -> io::Result<Socket> {
+    pub(crate) fn listen(address: &Address, options: &ListenOptions) -> io::Result<SystemSocket> {
         let (_, name) = address.to_socket()?;
-        let socket = Socket::new(address)?;
+        let socket = SystemSocket::new(address)?;
         if let Address::Tcp(address) = address {
             socket.0.set_reuse_address(true)?;
+            if options.reuse_port {
+                socket.0.set_reuse_port(true)?;
+            }
             if address.is_ipv6() {
-                socket.0.set_only_v6(false)?;
+                socket.0.set_only_v6(options.only_v6)?;
             }
         }
         match (socket.0.bind(&name), address) {
             (Err(error), Address::Unix(path)) if error.kind() == io::ErrorKind::AddrInUse => {
                 // Only if there is nobody: a socket that somebody listens on takes the connection.
-                match Socket::new(address)?.0.connect(&name) {
+                match SystemSocket::new(address)?.0.connect(&name) {
                     Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {
                         std::fs::remove_file(path)?;
                         socket.0.bind(&name)?;
@@ -38,35 +110,49 @@ impl Socket {
             }
             (outcome, _) => outcome?,
         }
-        socket.0.listen(BACKLOG)?;
+        if let (Address::Unix(path), Some(mode)) = (address, options.permissions) {
+            // Nobody can have connected meanwhile: it does not listen yet.
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+        }
+        socket.0.listen(options.backlog)?;
+        Ok(socket)
+    }
+
+    /// A socket that may be [connected](SystemSocket::connect) to `address`, bound if that is asked for.
+    pub(crate) fn unconnected(address: &Address, options: &ConnectOptions) -> io::Result<SystemSocket> {
+        let socket = SystemSocket::new(address)?;
+        if let Some(bind) = &options.bind {
+            if matches!(bind, Address::Tcp(_)) {
+                socket.0.set_reuse_address(true)?;
+            }
+            socket.0.bind(&bind.to_socket()?.1)?;
+        }
         Ok(socket)
     }
 
     /// Begins to connect to `address`. Whether it succeeds shows when the socket is writable.
-    pub fn connect(address: &Address) -> io::Result<Socket> {
-        let socket = Socket::new(address)?;
-        match socket.0.connect(&address.to_socket()?.1) {
-            Ok(()) => Ok(socket),
-            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(socket),
-            Err(error) => Err(error),
+    pub(crate) fn connect(&self, address: &Address) -> io::Result<()> {
+        match self.0.connect(&address.to_socket()?.1) {
+            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(()),
+            outcome => outcome,
         }
     }
 
-    fn new(address: &Address) -> io::Result<Socket> {
+    fn new(address: &Address) -> io::Result<SystemSocket> {
         let (domain, _) = address.to_socket()?;
         let protocol = matches!(address, Address::Tcp(_)).then_some(Protocol::TCP);
         let socket = socket2::Socket::new(domain, Type::STREAM, protocol)?;
         socket.set_nonblocking(true)?;
-        let socket = Socket(socket);
+        let socket = SystemSocket(socket);
         socket.send_without_delay();
         Ok(socket)
     }
 
-    /// Makes use of a connected stream socket of yours.
-    pub fn from_fd(fd: OwnedFd) -> io::Result<Socket> {
+    fn from_fd(fd: OwnedFd) -> io::Result<SystemSocket> {
         let socket = socket2::Socket::from(fd);
         socket.set_nonblocking(true)?;
-        Ok(Socket(socket))
+        socket.set_cloexec(true)?;
+        Ok(SystemSocket(socket))
     }
 
     fn send_without_delay(&self) {
@@ -75,14 +161,14 @@ impl Socket {
     }
 
     /// Takes a connection that has come in.
-    pub(crate) fn accept(&self) -> io::Result<Socket> {
+    pub(crate) fn accept(&self) -> io::Result<SystemSocket> {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         let accepted = {
             use rustix::net::{SocketFlags, accept_with};
-            Socket(accept_with(&self.0, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?.into())
+            SystemSocket(accept_with(&self.0, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?.into())
         };
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
-        let accepted = Socket::from_fd(self.0.accept()?.0.into())?;
+        let accepted = SystemSocket::from_fd(self.0.accept()?.0.into())?;
         accepted.send_without_delay();
         Ok(accepted)
     }
@@ -97,7 +183,31 @@ impl Socket {
         const FLAGS: i32 = libc::MSG_NOSIGNAL;
         #[cfg(target_vendor = "apple")]
         const FLAGS: i32 = 0;
-        self.0.send_vectored_with_flags(slices, FLAGS)
+        match slices {
+            [slice] => self.0.send_with_flags(slice, FLAGS),
+            slices => self.0.send_vectored_with_flags(slices, FLAGS),
+        }
+    }
+
+    /// Sends up to `count` bytes of `file`, without them passing through here where the system can do that. 0 at its end.
+    pub(crate) fn send_file(&self, file: &File, offset: u64, count: usize) -> io::Result<usize> {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        {
+            let mut offset = offset;
+            match rustix::fs::sendfile(&self.0, file, Some(&mut offset), count) {
+                // Not every file can: those of some special file systems cannot.
+                Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {}
+                outcome => return Ok(outcome?),
+            }
+        }
+        self.send_file_by_copying(file, offset, count)
+    }
+
+    fn send_file_by_copying(&self, file: &File, offset: u64, count: usize) -> io::Result<usize> {
+        let mut block = [0; COPIED_AT_ONCE];
+        let wanted = count.min(block.len());
+        let read = file.read_at(&mut block[..wanted], offset)?;
+        if read == 0 { Ok(0) } else { self.send(&[io::IoSlice::new(&block[..read])]) }
     }
 
     pub(crate) fn finish(&self) -> io::Result<()> {
@@ -109,25 +219,17 @@ impl Socket {
         self.0.take_error()
     }
 
-    /// Where it is bound.
-    pub fn local_address(&self) -> io::Result<Address> {
+    pub(crate) fn local_address(&self) -> io::Result<Address> {
         Ok(Address::from_socket(&self.0.local_addr()?))
     }
 
-    /// Where its other end is.
-    pub fn peer_address(&self) -> io::Result<Address> {
+    pub(crate) fn peer_address(&self) -> io::Result<Address> {
         Ok(Address::from_socket(&self.0.peer_addr()?))
     }
 }
 
-impl AsFd for Socket {
+impl AsFd for SystemSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
-    }
-}
-
-impl From<Socket> for OwnedFd {
-    fn from(socket: Socket) -> OwnedFd {
-        socket.0.into()
     }
 }

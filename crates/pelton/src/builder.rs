@@ -1,8 +1,11 @@
 //! Building a reactor.
 
+use std::time::Duration;
+
 use pelton_os::engine::{self, EngineKind};
 
 use crate::callback::PanicPolicy;
+use crate::connection::{Limit, WaterMarks};
 use crate::reactor::Settings;
 use crate::{Engine, Error, EventLoop};
 
@@ -60,6 +63,26 @@ impl Builder {
     /// default 65,536.
     pub fn post_bound(mut self, posts: usize) -> Self {
         self.settings.post_bound = posts;
+        self
+    }
+
+    /// How long something may take on a connection; `None` for as long as it likes. A connection can
+    /// [change it](crate::Io::set_limit) for itself.
+    pub fn limit(mut self, limit: Limit, after: Option<Duration>) -> Self {
+        self.settings.limits.set(limit, after);
+        self
+    }
+
+    /// How much may wait to be sent on a connection. A connection can [change it](crate::Io::set_water_marks) for itself.
+    pub fn water_marks(mut self, marks: WaterMarks) -> Self {
+        self.settings.flow.marks = WaterMarks { low: marks.low.min(marks.high), ..marks };
+        self
+    }
+
+    /// How many bytes of memory may wait to be sent on all connections together; by default 256 MiB. Over it, connections are
+    /// not read from any more once they have been, then no new ones are accepted, until a quarter of it is free.
+    pub fn byte_budget(mut self, bytes: usize) -> Self {
+        self.settings.flow.budget = bytes;
         self
     }
 

@@ -51,14 +51,18 @@ mod wheel;
 
 pub use builder::Builder;
 pub use callback::{CallbackKind, Fault, PanicPolicy, SourceId};
-pub use connection::{Connection, ConnectionId, Io, Reason, SendError};
+pub use connection::{Connection, ConnectionId, Detached, Io, Limit, Reason, SendError, WaterMarks};
 pub use error::Error;
 pub use handle::{Handle, PostError};
 pub use idle::IdleId;
 pub use lifecycle::{Exit, Hold};
 pub use listener::ListenerId;
+pub use pelton_os::activation::{Inherited, inherited_listeners};
 pub use pelton_os::engine::{Engine, EngineKind, UnknownEngine};
-pub use pelton_os::{Address, BadAddress, Chunk, ENGINE_VARIABLE, Interest, Mode, Park, Time};
+pub use pelton_os::{
+    Address, BadAddress, Chunk, ConnectOptions, ENGINE_VARIABLE, Interest, ListenOptions, Mode, Park, Socket,
+    SocketOptions, Time,
+};
 pub use reactor::{EventLoop, Reactor};
 pub use reply::{Lost, Reply};
 pub use signals::SignalId;

@@ -38,6 +38,8 @@ pub enum Exit {
     DrainTimedOut {
         /// How many [`Hold`]s were left.
         holds: usize,
+        /// How many connections were left.
+        connections: usize,
     },
 }
 
@@ -93,10 +95,11 @@ impl Reactor {
 
     /// Lets the loop finish what is in progress, then stops it, after `deadline` in any case.
     ///
-    /// The [drain hooks](Reactor::on_drain) are told first, so that they take on nothing new. Everything goes on as usual
-    /// until nobody has a [`Hold`] any more and no tick is waiting. A connection does not hold the loop by itself: one that
-    /// is in the middle of something keeps a hold of its own. [`run`](crate::EventLoop::run) then returns
-    /// [`Exit::Drained`], or [`Exit::DrainTimedOut`] if it took too long.
+    /// No connection is accepted any more. The [drain hooks](Reactor::on_drain) are told first, so that they take on nothing
+    /// new; then [the connections](crate::Connection::draining), which by default close when everything has been sent, and
+    /// at once if nothing was ever sent or received. Everything goes on as usual until there is no connection left, nobody
+    /// has a [`Hold`] any more and no tick is waiting. [`run`](crate::EventLoop::run) then returns [`Exit::Drained`], or
+    /// [`Exit::DrainTimedOut`] if it took too long.
     ///
     /// ```
     /// # use pelton::{Exit, Reactor};
@@ -116,10 +119,12 @@ impl Reactor {
         self.life = Life::Draining;
         self.shared.draining.store(true, Ordering::Release);
         self.after(deadline, |reactor| {
-            let holds = reactor.holds();
-            reactor.stop_with(Exit::DrainTimedOut { holds });
+            let (holds, connections) = (reactor.holds(), reactor.connection_count());
+            reactor.stop_with(Exit::DrainTimedOut { holds, connections });
         });
         self.ticks.append(&mut self.hooks.drain);
+        self.unlisten_all();
+        self.next_tick(|reactor| reactor.drain_connections());
     }
 
     /// Says that something is in progress that [draining](Reactor::drain) should wait for, until the hold is dropped.
@@ -163,7 +168,8 @@ impl Reactor {
     /// Ends a drain that has nothing left to wait for.
     pub(crate) fn finish_draining(&mut self) {
         // Hooks and ticks may still take holds, so they go first.
-        if self.life == Life::Draining && self.holds() == 0 && self.ticks.is_empty() && self.posts.is_empty() {
+        let idle = self.connections == 0 && self.ticks.is_empty() && self.posts.is_empty();
+        if self.life == Life::Draining && idle && self.holds() == 0 {
             self.stop_with(Exit::Drained);
         }
     }

@@ -4,10 +4,10 @@ use std::io;
 use std::panic::Location;
 use std::time::Duration;
 
-use pelton_os::{Address, Socket, Token};
+use pelton_os::{Address, ListenOptions, Socket, Token};
 
 use crate::callback::{CallbackKind, Site};
-use crate::connection::{Connection, Stream};
+use crate::connection::Connection;
 use crate::reactor::Source;
 use crate::{Error, Reactor};
 
@@ -18,16 +18,18 @@ const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ListenerId(pub(crate) Token);
 
-type Serve = Box<dyn FnMut(&mut Reactor) -> Box<dyn Connection>>;
+type Accept = Box<dyn FnMut(&mut Reactor, Socket)>;
 
 /// A listener, as the reactor keeps it.
 pub(crate) struct Listener {
     place: &'static Location<'static>,
     /// `None` while it runs.
-    serve: Option<Serve>,
+    accept: Option<Accept>,
     address: Address,
+    /// The file of a Unix socket is ours, and goes with the listener.
+    owns_file: bool,
     /// Accepting has failed, and is tried again later.
-    pausing: bool,
+    resting: bool,
 }
 
 impl Reactor {
@@ -56,21 +58,86 @@ impl Reactor {
     pub fn listen<C: Connection>(
         &mut self,
         address: &Address,
-        mut serve: impl FnMut(&mut Reactor) -> C + 'static,
+        serve: impl FnMut(&mut Reactor) -> C + 'static,
+    ) -> Result<ListenerId, Error> {
+        self.listen_with(address, &ListenOptions::default(), serve)
+    }
+
+    /// Listens as [`listen`](Reactor::listen) does, with [options](ListenOptions) such as the permissions of a Unix socket.
+    #[track_caller]
+    pub fn listen_with<C: Connection>(
+        &mut self,
+        address: &Address,
+        options: &ListenOptions,
+        serve: impl FnMut(&mut Reactor) -> C + 'static,
+    ) -> Result<ListenerId, Error> {
+        let place = Location::caller();
+        self.add_listener(place, serving(place, serve), Some(address), |reactor, token| {
+            reactor.engine.listen(token, address, options)
+        })
+    }
+
+    /// Listens on `address`, and hands each connection that comes in to `accept`, as a bare socket: to
+    /// [adopt](Reactor::adopt) it there, or to send it to another reactor.
+    #[track_caller]
+    pub fn listen_for_sockets(
+        &mut self,
+        address: &Address,
+        options: &ListenOptions,
+        accept: impl FnMut(&mut Reactor, Socket) + 'static,
+    ) -> Result<ListenerId, Error> {
+        self.add_listener(Location::caller(), Box::new(accept), Some(address), |reactor, token| {
+            reactor.engine.listen(token, address, options)
+        })
+    }
+
+    /// Takes over a listening socket from elsewhere, such as one that a service manager has
+    /// [passed on](crate::inherited_listeners). A Unix socket's file stays when it ends.
+    #[track_caller]
+    pub fn adopt_listener<C: Connection>(
+        &mut self,
+        socket: impl Into<Socket>,
+        serve: impl FnMut(&mut Reactor) -> C + 'static,
+    ) -> Result<ListenerId, Error> {
+        let place = Location::caller();
+        let socket = socket.into();
+        self.add_listener(place, serving(place, serve), None, |reactor, token| {
+            reactor.engine.adopt_listener(token, socket)
+        })
+    }
+
+    fn add_listener(
+        &mut self,
+        place: &'static Location<'static>,
+        accept: Accept,
+        address: Option<&Address>,
+        start: impl FnOnce(&mut Reactor, Token) -> io::Result<()>,
     ) -> Result<ListenerId, Error> {
         self.check_not_forked()?;
-        let place = Location::caller();
-        let failed = |error| Error::system(format!("listen on {address}"), error);
-        let socket = Socket::listen(address).map_err(failed)?;
-        let address = socket.local_address().map_err(failed)?;
-        let serve: Serve = Box::new(move |reactor| Box::new(serve(reactor)));
-        let listener = Listener { place, serve: Some(serve), address: address.clone(), pausing: false };
+        let listener = Listener {
+            place,
+            accept: Some(accept),
+            address: Address::Unnamed,
+            owns_file: address.is_some(),
+            resting: false,
+        };
         let token = self.sources.insert(Source::Listener(Box::new(listener))).token();
-        match self.engine.listen(token, socket) {
-            Ok(()) => Ok(ListenerId(token)),
+        let bound = start(self, token).and_then(|()| self.engine.local_address(token));
+        match bound {
+            Ok(bound) => {
+                if let Some(Source::Listener(listener)) = self.sources.get_mut(token.into()) {
+                    listener.address = bound;
+                }
+                self.listeners.push(token);
+                Ok(ListenerId(token))
+            }
             Err(error) => {
-                self.sources.remove(token.into());
-                Err(Error::system(format!("listen on {address}"), error))
+                self.end_source(token);
+                let doing = match address {
+                    Some(address) => format!("listen on {address}"),
+                    None => "listen on a socket that was passed on".to_owned(),
+                };
+                Err(Error::system(doing, error))
             }
         }
     }
@@ -86,45 +153,41 @@ impl Reactor {
     /// Stops listening. Connections that came in stay. `false` if it has ended already.
     pub fn unlisten(&mut self, listener: ListenerId) -> bool {
         let Some(Source::Listener(found)) = self.sources.get(listener.0.into()) else { return false };
-        if let Address::Unix(path) = &found.address
+        // The file is the parent's, if this is a forked child.
+        if let (Address::Unix(path), true) = (&found.address, found.owns_file && self.check_not_forked().is_ok())
             && let Err(error) = std::fs::remove_file(path)
         {
             tracing::warn!(%error, path = %path.display(), "could not remove the file of a Unix socket");
         }
         self.callbacks.ended(listener);
+        self.listeners.retain(|token| *token != listener.0);
         self.end_source(listener.0);
         true
     }
 
+    /// Stops listening, everywhere.
+    pub(crate) fn unlisten_all(&mut self) {
+        for token in self.listeners.clone() {
+            self.unlisten(ListenerId(token));
+        }
+    }
+
     pub(crate) fn connection_came_in(&mut self, token: Token, socket: Socket) {
         let Some(Source::Listener(listener)) = self.sources.get_mut(token.into()) else { return };
-        let Some(mut serve) = listener.serve.take() else { return };
-        let place = listener.place;
-        let id = ListenerId(token);
-        let site = Site { kind: CallbackKind::Connection, place, source: Some(id.into()) };
-        let mut handler = None;
-        let outcome = self.call(site, |reactor| handler = Some(serve(reactor)));
+        let Some(mut accept) = listener.accept.take() else { return };
+        let site =
+            Site { kind: CallbackKind::Connection, place: listener.place, source: Some(ListenerId(token).into()) };
+        let outcome = self.call(site, |reactor| accept(reactor, socket));
         if let Some(Source::Listener(listener)) = self.sources.get_mut(token.into()) {
-            listener.serve = Some(serve);
+            listener.accept = Some(accept);
         }
-        match (outcome, handler) {
-            (Ok(()), Some(handler)) => {
-                let stream = Stream::new(place, handler, false);
-                let connection = self.sources.insert(Source::Connection(Box::new(stream))).token();
-                match self.engine.adopt(connection, socket) {
-                    Ok(()) => self.connection_is_open(connection),
-                    Err(error) => {
-                        self.sources.remove(connection.into());
-                        tracing::warn!(%error, "could not take on a connection");
-                    }
-                }
-            }
-            // This connection is not served; the listener is not to blame for the next.
-            (Err(panic), _) => {
-                let label = self.callbacks.label(site.source);
-                self.fault(site, label, panic);
-            }
-            (Ok(()), None) => {}
+        while let Some(token) = self.newcomers.pop() {
+            self.connection_is_open(token);
+        }
+        // This connection is not served; the listener is not to blame for the next.
+        if let Err(panic) = outcome {
+            let label = self.callbacks.label(site.source);
+            self.fault(site, label, panic);
         }
     }
 
@@ -132,22 +195,46 @@ impl Reactor {
     pub(crate) fn accepting_failed(&mut self, token: Token, error: &io::Error) {
         let Some(Source::Listener(listener)) = self.sources.get_mut(token.into()) else { return };
         // Several may fail in one turn; they rest together.
-        if std::mem::replace(&mut listener.pausing, true) {
+        if std::mem::replace(&mut listener.resting, true) {
             return;
         }
         tracing::warn!(%error, address = %listener.address, "could not accept a connection");
-        self.set_accepting(token, false);
+        self.set_accepting(token);
         self.after(ACCEPT_AGAIN_AFTER, move |reactor| {
             if let Some(Source::Listener(listener)) = reactor.sources.get_mut(token.into()) {
-                listener.pausing = false;
-                reactor.set_accepting(token, true);
+                listener.resting = false;
+                reactor.set_accepting(token);
             }
         });
     }
 
-    fn set_accepting(&mut self, token: Token, on: bool) {
+    /// Has all listeners accept, or stop, according to what is wanted now.
+    pub(crate) fn let_listeners_accept(&mut self) {
+        for token in self.listeners.clone() {
+            self.set_accepting(token);
+        }
+    }
+
+    fn set_accepting(&mut self, token: Token) {
+        let Some(Source::Listener(listener)) = self.sources.get(token.into()) else { return };
+        let on = !listener.resting && !self.turns_away();
         if let Err(error) = self.engine.accept(token, on) {
             tracing::error!(%error, "could not pause or resume accepting");
         }
     }
+}
+
+/// Takes on each socket, to be served by what `serve` makes for it.
+fn serving<C: Connection>(
+    place: &'static Location<'static>,
+    mut serve: impl FnMut(&mut Reactor) -> C + 'static,
+) -> Accept {
+    Box::new(move |reactor, socket| {
+        let handler = Box::new(serve(reactor));
+        match reactor.take_on(place, socket, handler) {
+            // Its handler is told when this returns.
+            Ok(id) => reactor.newcomers.push(id.0),
+            Err(error) => tracing::warn!(%error, "a connection that came in is closed"),
+        }
+    })
 }

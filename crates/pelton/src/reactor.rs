@@ -15,7 +15,7 @@ use pelton_os::{Engine, Event, Outbox, Park, Time, Token, fork};
 use pelton_sync::Receiver;
 
 use crate::callback::{Callbacks, PanicPolicy};
-use crate::connection::{Reason, Stream};
+use crate::connection::{Flow, FlowSettings, Limits, Reason, Stream};
 use crate::handle::{Handle, Post, Shared};
 use crate::idle::Idles;
 use crate::lifecycle::{Exit, Hooks, Life};
@@ -36,6 +36,8 @@ pub(crate) struct Settings {
     pub(crate) panic_policy: PanicPolicy,
     pub(crate) ticks_per_turn: usize,
     pub(crate) post_bound: usize,
+    pub(crate) limits: Limits,
+    pub(crate) flow: FlowSettings,
 }
 
 impl Default for Settings {
@@ -47,6 +49,8 @@ impl Default for Settings {
             ticks_per_turn: 1024,
             // 3 MiB of small closures: far more than a healthy loop is ever behind, far less than a machine has.
             post_bound: 65_536,
+            limits: Limits::default(),
+            flow: FlowSettings::default(),
         }
     }
 }
@@ -54,7 +58,7 @@ impl Default for Settings {
 /// What events come from: everything that has a [`Token`].
 pub(crate) enum Source {
     Watch(Watch),
-    Connection(Box<Stream>),
+    Connection(Stream),
     Listener(Box<Listener>),
     /// The socket that signals come in by.
     Signals,
@@ -90,12 +94,19 @@ pub struct Reactor {
     posts_awaited: bool,
     pub(crate) shared: Arc<Shared>,
     pub(crate) sources: Slots<Source>,
-    /// An empty outbox, whose memory goes to the connection that sends next.
-    pub(crate) idle_outbox: Outbox,
-    /// Connections that have something to send which their own callback did not send.
+    pub(crate) connections: usize,
+    pub(crate) listeners: Vec<Token>,
+    /// Connections that were just accepted, and whose handlers have yet to be told.
+    pub(crate) newcomers: Vec<Token>,
+    /// Connections that something is to be done for, which a callback other than their own has left.
     pub(crate) dirty: Vec<Token>,
     /// Connections that are over, and whose handlers have yet to be told.
-    pub(crate) over: Vec<Token>,
+    pub(crate) over: Vec<(Token, Reason)>,
+    /// An empty outbox, for the connection that sends next.
+    pub(crate) spare_outbox: Option<Box<Outbox>>,
+    pub(crate) flow: Flow,
+    /// What connections begin with.
+    pub(crate) limits: Limits,
     pub(crate) signals: Signals,
     pub(crate) idles: Idles,
     pub(crate) hooks: Hooks,
@@ -178,9 +189,14 @@ impl EventLoop {
             posts_awaited: false,
             shared,
             sources: Slots::default(),
-            idle_outbox: Outbox::default(),
+            connections: 0,
+            listeners: Vec::new(),
+            newcomers: Vec::new(),
             dirty: Vec::new(),
             over: Vec::new(),
+            spare_outbox: None,
+            flow: Flow::new(settings.flow),
+            limits: settings.limits,
             signals: Signals::default(),
             idles: Idles::default(),
             hooks: Hooks::default(),
@@ -263,6 +279,7 @@ impl EventLoop {
         };
         self.life = Life::Stopping(exit);
         self.run_shutdown_hooks();
+        self.unlisten_all();
         self.close_connections();
         self.life = Life::Stopped;
         let sources: Vec<Token> = self.sources.iter().map(|(key, _)| key.token()).collect();
@@ -380,9 +397,10 @@ impl Reactor {
     fn flush_and_reap(&mut self) {
         // What connections are told here may send and close again.
         while !self.dirty.is_empty() || !self.over.is_empty() {
-            self.flush_dirty();
+            self.attend_connections();
             self.reap_connections();
         }
+        self.balance_flow();
         self.sources.recycle();
     }
 
@@ -426,6 +444,7 @@ impl Reactor {
                 Event::Received(token, chunk) => self.connection_received(token, chunk),
                 Event::Ended(token, outcome) => self.connection_ended(token, outcome),
                 Event::Sendable(token) => self.connection_is_sendable(token),
+                Event::Detached(token, socket) => self.connection_is_detached(token, socket),
                 Event::Gone(token) => {
                     self.sources.retire(token.into());
                 }
@@ -443,16 +462,6 @@ impl Reactor {
     fn await_posts(&mut self) -> bool {
         self.posts_awaited = self.posts.sleep();
         self.posts_awaited
-    }
-
-    /// Closes all connections, and tells their handlers.
-    fn close_connections(&mut self) {
-        let open = |(key, source): (Key, &Source)| matches!(source, Source::Connection(_)).then(|| key.token());
-        let tokens: Vec<Token> = self.sources.iter().filter_map(open).collect();
-        for token in tokens {
-            self.connection_is_over(token, Reason::Local);
-        }
-        self.reap_connections();
     }
 
     /// Drops all callbacks while the rest of the reactor still stands: what they own may post from its `Drop`.

@@ -3,6 +3,7 @@
 use std::panic::Location;
 use std::time::Duration;
 
+use pelton_os::Token;
 use pelton_sync::Closure;
 
 use crate::callback::{CallbackKind, Site};
@@ -33,6 +34,8 @@ type Periodic = Box<dyn FnMut(&mut Reactor, Beat)>;
 enum Action {
     Once(Closure<Reactor>),
     Every(Duration, Periodic),
+    /// A connection may have reached one of its time limits.
+    CheckLimits(Token),
     /// A periodic timer, while it runs.
     Running,
 }
@@ -101,9 +104,15 @@ impl Reactor {
         self.timers.deadline(timer.0)
     }
 
-    /// How many timers there are.
+    /// How many timers there are, those of connections with [time limits](crate::Io::set_limit) included.
     pub fn timer_count(&self) -> usize {
         self.timers.len()
+    }
+
+    /// Has the time limits of a connection checked at `deadline`.
+    pub(crate) fn check_limits_at(&mut self, deadline: Time, connection: Token) -> TimerKey {
+        let timer = Timer { place: Location::caller(), action: Action::CheckLimits(connection) };
+        self.timers.insert(deadline, timer)
     }
 
     /// Runs one timer that is due. `false` if there is none left of those that were due when the phase began.
@@ -113,9 +122,9 @@ impl Reactor {
         let Some(timer) = self.timers.get_mut(due.key) else { return true };
         let site = Site { kind: CallbackKind::Timer, place: timer.place, source: Some(id.into()) };
         let action = std::mem::replace(&mut timer.action, Action::Running);
-        self.meter.lag(self.now - due.deadline);
         match action {
             Action::Once(closure) => {
+                self.meter.lag(self.now - due.deadline);
                 // Its label outlives it, for the reports.
                 self.timers.cancel(due.key);
                 let outcome = self.call(site, |reactor| closure.call(reactor));
@@ -126,6 +135,7 @@ impl Reactor {
                 }
             }
             Action::Every(period, mut f) => {
+                self.meter.lag(self.now - due.deadline);
                 let missed = whole_periods(self.now - due.deadline, period);
                 let beat = Beat { timer: id, deadline: due.deadline, missed };
                 let outcome = self.call(site, |reactor| f(reactor, beat));
@@ -140,6 +150,10 @@ impl Reactor {
                         self.timers.reset(due.key, next);
                     }
                 }
+            }
+            Action::CheckLimits(connection) => {
+                self.timers.cancel(due.key);
+                self.check_limits(connection);
             }
             Action::Running => debug_assert!(false, "a running timer is not armed"),
         }

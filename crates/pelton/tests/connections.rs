@@ -135,7 +135,7 @@ fn a_large_transfer_to_a_slow_reader_keeps_little_in_memory(on: On) {
     // More than the kernel takes in on its way.
     const TOTAL: usize = 40_000_000;
     let mut reactor = on.reactor();
-    let most = Rc::new(Cell::new(0));
+    let most = Rc::new(Cell::new(0u64));
     let id = Rc::new(Cell::new(None));
     let (log, seen, known) = (Log::default(), most.clone(), id.clone());
     let entries = log.clone();
@@ -224,7 +224,7 @@ fn a_refused_connection_is_told_to_its_handler_after_connect_has_returned(on: On
     reactor.connect(&address.into(), Scripted { log: log.clone(), ..Scripted::default() }).unwrap();
     assert_eq!(log.len(), 0);
     run_until(&mut reactor, |_| log.len() > 0);
-    assert_eq!(log.take(), ["closed: refused"]);
+    assert_eq!(log.take(), [format!("closed: connect to {address}: refused")]);
     assert_eq!(reactor.connection_count(), 0);
 }
 
@@ -475,7 +475,13 @@ fn errors_name_the_address(on: On) {
     let error = reactor.listen(&address, |_| Echo).unwrap_err().to_string();
     assert!(error.starts_with(&format!("listen on {address}: ")), "{error}");
     let nowhere = Address::Unix("/nonexistent/some.sock".into());
-    let error = reactor.connect(&nowhere, Echo).unwrap_err().to_string();
-    assert!(error.starts_with("connect to unix:/nonexistent/some.sock: "), "{error}");
+    let log = Log::default();
+    reactor.connect(&nowhere, Scripted { log: log.clone(), ..Scripted::default() }).unwrap();
+    run_until(&mut reactor, |_| log.len() > 0);
+    let told = log.take();
+    assert!(told[0].starts_with("closed: connect to unix:/nonexistent/some.sock: "), "{told:?}");
+    let too_long = Address::Unix("x".repeat(200).into());
+    let error = reactor.connect(&too_long, Echo).unwrap_err().to_string();
+    assert!(error.starts_with("connect to unix:xxx"), "{error}");
     assert_eq!(reactor.connection_count(), 0);
 }

@@ -20,7 +20,7 @@ use std::task::Waker;
 pub use kind::{EngineKind, Fallback, Opened, UnknownEngine, open};
 pub use readiness::ReadinessEngine;
 
-use crate::{Chunk, Interest, Mode, Outbox, Readiness, Socket, Time, Token};
+use crate::{Address, Chunk, ConnectOptions, Interest, ListenOptions, Mode, Outbox, Readiness, Socket, Time, Token};
 
 /// The name of the environment variable that picks the engine.
 pub const ENGINE_VARIABLE: &str = "PELTON_ENGINE";
@@ -43,8 +43,13 @@ pub trait Engine {
     /// Changes what is reported of a watched descriptor, and arms it again if it was one-shot and has fired.
     fn rewatch(&mut self, token: Token, interest: Interest, mode: Mode) -> io::Result<()>;
 
-    /// Accepts connections on a listening socket: [`Event::Accepted`] for each.
-    fn listen(&mut self, token: Token, socket: Socket) -> io::Result<()> {
+    /// Accepts connections on `address`: [`Event::Accepted`] for each.
+    fn listen(&mut self, token: Token, address: &Address, options: &ListenOptions) -> io::Result<()> {
+        no_streams(token, (address, options))
+    }
+
+    /// Takes over a listening socket, and accepts connections on it.
+    fn adopt_listener(&mut self, token: Token, socket: Socket) -> io::Result<()> {
         no_streams(token, socket)
     }
 
@@ -53,9 +58,10 @@ pub trait Engine {
         no_streams(token, on)
     }
 
-    /// Sees a connection that was begun through: [`Event::Connected`], or [`Event::Ended`] if it fails.
-    fn connect(&mut self, token: Token, socket: Socket) -> io::Result<()> {
-        no_streams(token, socket)
+    /// Connects to `address`: [`Event::Connected`], or [`Event::Ended`] if that fails. An error that is returned at once is
+    /// not the other side's.
+    fn connect(&mut self, token: Token, address: &Address, options: &ConnectOptions) -> io::Result<()> {
+        no_streams(token, (address, options))
     }
 
     /// Takes over a connected stream. Nothing is received yet.
@@ -69,7 +75,8 @@ pub trait Engine {
         no_streams(token, on)
     }
 
-    /// Sends what it can of the outbox and takes it out of there. If it is [`Sending::Busy`], [`Event::Sendable`] follows.
+    /// Sends what it can of the outbox and takes it out of there. If it is [`Sending::Busy`], [`Event::Sendable`] follows, or
+    /// [`Event::Ended`] with an error; nothing more is handed to it before that.
     fn send(&mut self, token: Token, outbox: &mut Outbox) -> io::Result<Sending> {
         no_streams(token, outbox)?;
         Ok(Sending::Idle)
@@ -80,8 +87,24 @@ pub trait Engine {
         no_streams(token, ())
     }
 
-    /// The socket of a stream or listener, to ask it things. `None` if there is none.
-    fn socket(&self, token: Token) -> Option<&Socket> {
+    /// Gives up a stream that has nothing to send: [`Event::Detached`] brings its socket, after what was received before
+    /// that. The engine has then forgotten the source.
+    fn detach(&mut self, token: Token) -> io::Result<()> {
+        no_streams(token, ())
+    }
+
+    /// Where a stream, or a listener, is at this end.
+    fn local_address(&self, token: Token) -> io::Result<Address> {
+        Err(no_such_source(token))
+    }
+
+    /// Where a stream is at the other end.
+    fn peer_address(&self, token: Token) -> io::Result<Address> {
+        Err(no_such_source(token))
+    }
+
+    /// The descriptor of a stream or listener, to set options on. `None` if it has none.
+    fn descriptor(&self, token: Token) -> Option<BorrowedFd<'_>> {
         let _ = token;
         None
     }
@@ -130,6 +153,8 @@ pub enum Event {
     Ended(Token, io::Result<()>),
     /// There is room to send again.
     Sendable(Token),
+    /// A stream that was detached, and is nobody's now.
+    Detached(Token, Socket),
     /// A source that was still [held](Forgotten::Held) when it was forgotten has been let go.
     Gone(Token),
 }
@@ -156,4 +181,8 @@ pub enum Sending {
 /// What engines without streams of their own answer.
 fn no_streams<T>(_: Token, _: T) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::Unsupported, "this engine has no streams"))
+}
+
+fn no_such_source(token: Token) -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, format!("{token:?} is no stream"))
 }

@@ -2,16 +2,19 @@
 //!
 //! This file keeps the books and watches descriptors; `streams.rs` does what is special to sockets.
 
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::task::Waker;
 
 use super::streams::{Role, Streams};
-use super::{Engine, Event, Forgotten, Park, Sending};
+use super::{Engine, Event, Forgotten, Park, Sending, no_such_source};
 use crate::poller::{Poller, Trigger};
-use crate::{Interest, Loopbreaker, Mode, Outbox, Readiness, Socket, Time, Token, clock, fork};
+use crate::socket::SystemSocket;
+use crate::{
+    Address, ConnectOptions, Interest, ListenOptions, Loopbreaker, Mode, Outbox, Readiness, Socket, Time, Token, clock,
+    fork,
+};
 
 /// An engine on any of the kernel's readiness pollers.
 pub struct ReadinessEngine<P> {
@@ -23,7 +26,7 @@ pub struct ReadinessEngine<P> {
     watches: Vec<Option<Watch>>,
     pub(super) streams: Streams,
     /// Who watches which descriptor: to refuse a second one, and to notice that a number has changed hands.
-    watchers: HashMap<RawFd, Token>,
+    watchers: Watchers,
     /// Forgotten sources that the last wait reported, and those that the wait before it did. See [`Strangers`].
     strangers: Strangers,
     /// The process whose kernel objects these are, as a number of forks.
@@ -51,6 +54,34 @@ impl Strangers {
     fn is_ghost(&mut self, token: Token) -> bool {
         self.now.push(token);
         self.before.contains(&token)
+    }
+}
+
+/// Who watches which descriptor, by the index of its token. Descriptors are small numbers, so this is a table.
+#[derive(Default)]
+struct Watchers(Vec<u32>);
+
+impl Watchers {
+    const NOBODY: u32 = u32::MAX;
+
+    /// The index, if there is somebody.
+    fn of(&self, fd: RawFd) -> Option<u32> {
+        let index = *self.0.get(usize::try_from(fd).ok()?)?;
+        (index != Watchers::NOBODY).then_some(index)
+    }
+
+    fn insert(&mut self, fd: RawFd, token: Token) {
+        let Ok(place) = usize::try_from(fd) else { return };
+        if place >= self.0.len() {
+            self.0.resize(place + 1, Watchers::NOBODY);
+        }
+        self.0[place] = token.index();
+    }
+
+    fn remove(&mut self, fd: RawFd, token: Token) {
+        if self.of(fd) == Some(token.index()) {
+            self.0[fd as usize] = Watchers::NOBODY;
+        }
     }
 }
 
@@ -103,7 +134,7 @@ impl<P: Poller> ReadinessEngine<P> {
             trigger,
             watches: Vec::new(),
             streams: Streams::default(),
-            watchers: HashMap::new(),
+            watchers: Watchers::default(),
             strangers: Strangers::default(),
             forks: fork::count(),
         })
@@ -126,8 +157,8 @@ impl<P: Poller> ReadinessEngine<P> {
         mode: Mode,
         role: Role,
     ) -> io::Result<()> {
-        let previous = self.watchers.get(&fd).copied();
-        let previous_place = previous.and_then(|previous| self.watch_mut(previous)).map(|watch| watch.place);
+        let previous = self.watchers.of(fd).map(|index| index as usize);
+        let previous_place = previous.and_then(|previous| self.watches[previous].as_ref()).map(|watch| watch.place);
         let place = match (previous_place, interest.is_none()) {
             // Not known to the poller, which therefore cannot tell whether this is the same file.
             (Some(Place::Aside), _) | (Some(Place::Registered | Place::Spent), true) => {
@@ -140,7 +171,7 @@ impl<P: Poller> ReadinessEngine<P> {
             }
         };
         // The poller took a descriptor that we thought it had: the kernel has seen the old one closed.
-        if let Some(watch) = previous.and_then(|previous| self.watch_mut(previous)) {
+        if let Some(watch) = previous.and_then(|previous| self.watches[previous].as_mut()) {
             watch.place = Place::Lost;
         }
         let index = token.index() as usize;
@@ -151,6 +182,27 @@ impl<P: Poller> ReadinessEngine<P> {
         self.watches[index] = Some(Watch { token, fd, interest, mode, place, role });
         self.watchers.insert(fd, token);
         Ok(())
+    }
+
+    /// Takes a source off the books and out of the poller.
+    pub(super) fn remove(&mut self, token: Token) -> Option<Watch> {
+        let watch = self.watches.get_mut(token.index() as usize)?.take_if(|watch| watch.token == token)?;
+        // What a forked child takes out of a shared epoll set is gone for its parent too.
+        let ours = self.forks == fork::count();
+        if ours
+            && matches!(watch.place, Place::Registered | Place::Spent)
+            && let Err(error) = self.parking.poller.remove(watch.fd)
+        {
+            tracing::warn!(fd = watch.fd, %error, engine = self.name, "the poller would not let go of a descriptor");
+        }
+        self.watchers.remove(watch.fd, token);
+        Some(watch)
+    }
+
+    /// The socket of a source that has one.
+    fn socket(&self, token: Token) -> io::Result<&SystemSocket> {
+        let socket = self.watch_ref(token).and_then(|watch| watch.role.socket());
+        socket.ok_or_else(|| no_such_source(token))
     }
 
     /// Starts over with a new kernel object that knows what is watched now, and nothing else.
@@ -222,39 +274,28 @@ impl<P: Poller> Engine for ReadinessEngine<P> {
     }
 
     fn forget(&mut self, token: Token) -> Forgotten {
-        if self.watch_mut(token).is_none() {
-            return Forgotten::Now;
-        }
-        if let Some(watch) = self.watches[token.index() as usize].take() {
-            // What a forked child takes out of a shared epoll set is gone for its parent too.
-            let ours = self.forks == fork::count();
-            if ours
-                && matches!(watch.place, Place::Registered | Place::Spent)
-                && let Err(error) = self.parking.poller.remove(watch.fd)
-            {
-                tracing::warn!(fd = watch.fd, %error, engine = self.name, "the poller would not let go of a descriptor");
-            }
-            if self.watchers.get(&watch.fd) == Some(&token) {
-                self.watchers.remove(&watch.fd);
-            }
-        }
+        self.remove(token);
         Forgotten::Now
     }
 
-    fn listen(&mut self, token: Token, socket: Socket) -> io::Result<()> {
-        self.add_listener(token, socket)
+    fn listen(&mut self, token: Token, address: &Address, options: &ListenOptions) -> io::Result<()> {
+        self.add_listener(token, SystemSocket::listen(address, options)?)
+    }
+
+    fn adopt_listener(&mut self, token: Token, socket: Socket) -> io::Result<()> {
+        self.add_listener(token, socket.into_system()?)
     }
 
     fn accept(&mut self, token: Token, on: bool) -> io::Result<()> {
         self.rewatch(token, if on { Interest::READABLE } else { Interest::NONE }, Mode::Level)
     }
 
-    fn connect(&mut self, token: Token, socket: Socket) -> io::Result<()> {
-        self.add_connecting(token, socket)
+    fn connect(&mut self, token: Token, address: &Address, options: &ConnectOptions) -> io::Result<()> {
+        self.begin_to_connect(token, address, SystemSocket::unconnected(address, options)?)
     }
 
     fn adopt(&mut self, token: Token, socket: Socket) -> io::Result<()> {
-        self.add_stream(token, socket)
+        self.add_stream(token, socket.into_system()?)
     }
 
     fn receive(&mut self, token: Token, on: bool) -> io::Result<()> {
@@ -266,15 +307,28 @@ impl<P: Poller> Engine for ReadinessEngine<P> {
     }
 
     fn finish(&mut self, token: Token) -> io::Result<()> {
-        self.socket(token).map_or(Err(io::ErrorKind::NotFound.into()), Socket::finish)
+        self.socket(token)?.finish()
     }
 
-    fn socket(&self, token: Token) -> Option<&Socket> {
-        self.watch_ref(token)?.role.socket()
+    fn detach(&mut self, token: Token) -> io::Result<()> {
+        self.detach_stream(token)
+    }
+
+    fn local_address(&self, token: Token) -> io::Result<Address> {
+        self.socket(token)?.local_address()
+    }
+
+    fn peer_address(&self, token: Token) -> io::Result<Address> {
+        self.socket(token)?.peer_address()
+    }
+
+    fn descriptor(&self, token: Token) -> Option<BorrowedFd<'_>> {
+        Some(self.socket(token).ok()?.as_fd())
     }
 
     fn park(&mut self, until: Option<Time>) -> &mut (dyn Park + Send) {
-        self.parking.until = until;
+        // Some things are over as soon as they are begun.
+        self.parking.until = if self.streams.has_events() { Some(Time::ZERO) } else { until };
         self.strangers.new_wait();
         &mut self.parking
     }

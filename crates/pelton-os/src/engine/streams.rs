@@ -9,14 +9,19 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::rc::Rc;
 
-use super::readiness::ReadinessEngine;
-use super::{Engine, Event, Sending};
+use super::readiness::{ReadinessEngine, Watch};
+use super::{Engine, Event, Sending, no_such_source};
 use crate::chunk::Buffers;
+use crate::outbox::FilePart;
 use crate::poller::Poller;
-use crate::{Interest, Mode, Outbox, Readiness, Socket, Token};
+use crate::socket::SystemSocket;
+use crate::{Address, Interest, Mode, Outbox, Readiness, Token};
 
 /// How many pieces one system call takes at most.
 const PIECES_PER_CALL: usize = 64;
+
+/// What one source sends per turn at most, so that a fast reader of a large file does not keep the others waiting.
+const BYTES_PER_TURN: usize = 1024 * 1024;
 
 /// Connections that a listener accepts per turn at most, so that a flood of them does not keep the others waiting.
 const ACCEPTS_PER_TURN: usize = 64;
@@ -25,17 +30,17 @@ const ACCEPTS_PER_TURN: usize = 64;
 pub(super) enum Role {
     /// A descriptor that is its owner's.
     Watched,
-    Listener(Socket),
-    Connecting(Socket),
+    Listener(SystemSocket),
+    Connecting(SystemSocket),
     Stream {
-        socket: Socket,
+        socket: SystemSocket,
         /// Nothing more comes in.
         ended: bool,
     },
 }
 
 impl Role {
-    pub(super) fn socket(&self) -> Option<&Socket> {
+    pub(super) fn socket(&self) -> Option<&SystemSocket> {
         match self {
             Role::Watched => None,
             Role::Listener(socket) | Role::Connecting(socket) | Role::Stream { socket, .. } => Some(socket),
@@ -55,8 +60,15 @@ pub(super) struct Streams {
     spare: Option<File>,
 }
 
+impl Streams {
+    /// Whether there is an event without asking the poller.
+    pub(super) fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+}
+
 impl<P: Poller> ReadinessEngine<P> {
-    pub(super) fn add_listener(&mut self, token: Token, socket: Socket) -> io::Result<()> {
+    pub(super) fn add_listener(&mut self, token: Token, socket: SystemSocket) -> io::Result<()> {
         if self.streams.spare.is_none() {
             self.streams.spare = Some(File::open("/dev/null")?);
         }
@@ -64,12 +76,19 @@ impl<P: Poller> ReadinessEngine<P> {
         self.register(token, fd, Interest::READABLE, Mode::Level, Role::Listener(socket))
     }
 
-    pub(super) fn add_connecting(&mut self, token: Token, socket: Socket) -> io::Result<()> {
+    pub(super) fn begin_to_connect(&mut self, token: Token, address: &Address, socket: SystemSocket) -> io::Result<()> {
         let fd = socket.as_fd().as_raw_fd();
-        self.register(token, fd, Interest::WRITABLE, Mode::Level, Role::Connecting(socket))
+        let connecting = socket.connect(address);
+        let interest = if connecting.is_ok() { Interest::WRITABLE } else { Interest::NONE };
+        self.register(token, fd, interest, Mode::Level, Role::Connecting(socket))?;
+        // Some systems know some failures at once; they are told like those that come later.
+        if let Err(error) = connecting {
+            self.streams.events.push_back(Event::Ended(token, Err(error)));
+        }
+        Ok(())
     }
 
-    pub(super) fn add_stream(&mut self, token: Token, socket: Socket) -> io::Result<()> {
+    pub(super) fn add_stream(&mut self, token: Token, socket: SystemSocket) -> io::Result<()> {
         let fd = socket.as_fd().as_raw_fd();
         self.register(token, fd, Interest::NONE, Mode::Level, Role::Stream { socket, ended: false })
     }
@@ -89,6 +108,16 @@ impl<P: Poller> ReadinessEngine<P> {
         let wanted = with(interest, Interest::WRITABLE, sending == Sending::Busy);
         self.rewatch(token, wanted, Mode::Level)?;
         Ok(sending)
+    }
+
+    pub(super) fn detach_stream(&mut self, token: Token) -> io::Result<()> {
+        if !matches!(self.watch_ref(token), Some(Watch { role: Role::Stream { .. }, .. })) {
+            return Err(no_such_source(token));
+        }
+        if let Some(Watch { role: Role::Stream { socket, .. }, .. }) = self.remove(token) {
+            self.streams.events.push_back(Event::Detached(token, socket.into()));
+        }
+        Ok(())
     }
 
     /// What is left of earlier readiness.
@@ -159,7 +188,7 @@ impl<P: Poller> ReadinessEngine<P> {
         loop {
             let Role::Listener(listener) = &self.watch_ref(token)?.role else { return None };
             match listener.accept() {
-                Ok(socket) => return Some(Event::Accepted(token, socket)),
+                Ok(socket) => return Some(Event::Accepted(token, socket.into())),
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN) => return None,
                     // Gone before it was accepted, or a signal: on to the next.
@@ -190,16 +219,23 @@ fn with(interest: Interest, part: Interest, on: bool) -> Interest {
     if on { interest | part } else { interest.without(part) }
 }
 
-/// Sends until there is nothing left, or no room.
-fn send_all(socket: &Socket, outbox: &mut Outbox) -> io::Result<Sending> {
+/// Sends until there is nothing left, no room, or this source has had its share of the turn.
+fn send_all(socket: &SystemSocket, outbox: &mut Outbox) -> io::Result<Sending> {
+    let mut share = BYTES_PER_TURN;
     while !outbox.is_empty() {
-        let mut slices = [io::IoSlice::new(&[]); PIECES_PER_CALL];
-        let count = outbox.gather(&mut slices);
-        let wanted: usize = slices[..count].iter().map(|slice| slice.len()).sum();
-        match socket.send(&slices[..count]) {
-            Ok(sent) => {
-                outbox.advance(sent);
-                if sent < wanted {
+        let sent = match outbox.next_file() {
+            Some(part) => send_file(socket, part, share),
+            None => send_pieces(socket, outbox),
+        };
+        match sent {
+            Ok(Sent { bytes, wanted, from_file }) => {
+                if from_file {
+                    outbox.advance_file(bytes as u64);
+                } else {
+                    outbox.advance(bytes);
+                }
+                share = share.saturating_sub(bytes);
+                if bytes < wanted || (share == 0 && !outbox.is_empty()) {
                     outbox.settle();
                     return Ok(Sending::Busy);
                 }
@@ -213,4 +249,29 @@ fn send_all(socket: &Socket, outbox: &mut Outbox) -> io::Result<Sending> {
         }
     }
     Ok(Sending::Idle)
+}
+
+struct Sent {
+    bytes: usize,
+    /// If less than this was sent, there is no room for more.
+    wanted: usize,
+    from_file: bool,
+}
+
+fn send_pieces(socket: &SystemSocket, outbox: &Outbox) -> io::Result<Sent> {
+    let mut slices = [io::IoSlice::new(&[]); PIECES_PER_CALL];
+    let count = outbox.gather(&mut slices);
+    let wanted = slices[..count].iter().map(|slice| slice.len()).sum();
+    let bytes = socket.send(&slices[..count])?;
+    Ok(Sent { bytes, wanted, from_file: false })
+}
+
+fn send_file(socket: &SystemSocket, part: &FilePart, most: usize) -> io::Result<Sent> {
+    let wanted = usize::try_from(part.len).unwrap_or(usize::MAX).min(most);
+    let bytes = socket.send_file(&part.file, part.offset, wanted)?;
+    if bytes == 0 {
+        let text = format!("the file ends {} bytes before what was to be sent of it", part.len);
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
+    }
+    Ok(Sent { bytes, wanted, from_file: true })
 }

@@ -108,7 +108,7 @@ fn draining_ends_at_its_deadline(on: On) {
     let hold = reactor.hold();
     let start = Instant::now();
     reactor.next_tick(|reactor| reactor.drain(Duration::from_millis(10)));
-    assert_eq!(run(&mut reactor), Exit::DrainTimedOut { holds: 1 });
+    assert_eq!(run(&mut reactor), Exit::DrainTimedOut { holds: 1, connections: 0 });
     assert!(start.elapsed() >= Duration::from_millis(10));
     drop(hold);
 }

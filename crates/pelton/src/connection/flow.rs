@@ -1,0 +1,146 @@
+//! How much may wait: on one connection, and on all of them.
+
+use pelton_os::Token;
+
+use super::stream::Stage;
+use super::{Io, Stream};
+use crate::Reactor;
+use crate::reactor::Source;
+
+/// How much may wait to be sent on a connection.
+///
+/// A peer that does not read must not use up the memory, so above `high` bytes nothing more is read from it, until no more
+/// than `low` are left; and a single send that would make more than `most` bytes of memory wait is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WaterMarks {
+    /// Reading goes on when there are no more than these bytes, in memory and in files. By default 16 KiB.
+    pub low: usize,
+    /// Reading pauses above these. By default 64 KiB.
+    pub high: usize,
+    /// More than these in memory are refused. By default 16 MiB.
+    pub most: usize,
+}
+
+impl Default for WaterMarks {
+    fn default() -> WaterMarks {
+        WaterMarks { low: 16 * 1024, high: 64 * 1024, most: 16 * 1024 * 1024 }
+    }
+}
+
+/// What a builder settles.
+#[derive(Clone, Copy)]
+pub(crate) struct FlowSettings {
+    pub(crate) marks: WaterMarks,
+    /// Over this many bytes that wait on all connections, nothing more is taken in.
+    pub(crate) budget: usize,
+}
+
+impl Default for FlowSettings {
+    fn default() -> FlowSettings {
+        // Sixteen connections at their most: a server that is so far behind gains nothing from reading on.
+        FlowSettings { marks: WaterMarks::default(), budget: 256 * 1024 * 1024 }
+    }
+}
+
+/// The reactor's books on what waits.
+pub(crate) struct Flow {
+    settings: FlowSettings,
+    /// Bytes of memory that wait to be sent, on all connections.
+    pub(crate) queued: usize,
+    /// Connections that nothing is read from while the budget is exceeded.
+    choked: Vec<Token>,
+    /// Listeners accept nothing either.
+    turned_away: bool,
+}
+
+impl Flow {
+    pub(crate) fn new(settings: FlowSettings) -> Flow {
+        Flow { settings, queued: 0, choked: Vec::new(), turned_away: false }
+    }
+
+    fn is_over_budget(&self) -> bool {
+        self.queued > self.settings.budget
+    }
+
+    /// Whether enough has gone out to go on: not at the first byte below, or each would stop and start everything.
+    fn has_room(&self) -> bool {
+        self.queued <= self.settings.budget / 4 * 3
+    }
+}
+
+impl Stream {
+    pub(super) fn marks(&self, flow: &Flow) -> WaterMarks {
+        self.extra.as_ref().and_then(|extra| extra.marks).unwrap_or(flow.settings.marks)
+    }
+}
+
+impl Io<'_> {
+    /// How much may wait to be sent.
+    pub fn water_marks(&mut self) -> WaterMarks {
+        let Reactor { sources, flow, .. } = &mut *self.reactor;
+        match sources.get(self.id.0.into()) {
+            Some(Source::Connection(stream)) => stream.marks(flow),
+            _ => flow.settings.marks,
+        }
+    }
+
+    /// Sets how much may wait to be sent. What a reactor's connections begin with is set by
+    /// [`Builder::water_marks`](crate::Builder::water_marks).
+    pub fn set_water_marks(&mut self, marks: WaterMarks) {
+        if let Some(stream) = self.reactor.stream_mut(self.id.0) {
+            stream.extra().marks = Some(WaterMarks { low: marks.low.min(marks.high), ..marks });
+            self.reactor.needs_attention(self.id.0);
+        }
+    }
+}
+
+impl Reactor {
+    /// How many bytes of memory wait to be sent, on all connections together.
+    pub fn queued(&self) -> usize {
+        self.flow.queued
+    }
+
+    /// Stops reading from a connection that has just been read from, if more waits than the budget allows.
+    pub(super) fn choke_if_over_budget(&mut self, token: Token) {
+        if !self.flow.is_over_budget() {
+            return;
+        }
+        if let Some(stream) = self.stream_mut(token)
+            && stream.stage == Stage::Open
+            && !std::mem::replace(&mut stream.choked, true)
+        {
+            self.flow.choked.push(token);
+            self.set_receiving(token);
+        }
+    }
+
+    /// At the end of a flush: if more waits than the budget allows, though everything was sent that could be, no connection is
+    /// accepted either; and if there is room again, everything goes on.
+    pub(crate) fn balance_flow(&mut self) {
+        if self.flow.is_over_budget() && !self.flow.turned_away {
+            tracing::warn!(queued = self.flow.queued, "over the byte budget: no connection is accepted or read from");
+            self.flow.turned_away = true;
+            self.let_listeners_accept();
+        }
+        if (self.flow.turned_away || !self.flow.choked.is_empty()) && self.flow.has_room() {
+            let turned_away = std::mem::take(&mut self.flow.turned_away);
+            for token in std::mem::take(&mut self.flow.choked) {
+                let now = self.now;
+                if let Some(stream) = self.stream_mut(token) {
+                    stream.choked = false;
+                    stream.active_at = now;
+                    self.set_receiving(token);
+                    self.arm_limits(token);
+                }
+            }
+            if turned_away {
+                self.let_listeners_accept();
+            }
+        }
+    }
+
+    /// Whether listeners have to wait for what is queued to go out.
+    pub(crate) fn turns_away(&self) -> bool {
+        self.flow.turned_away
+    }
+}

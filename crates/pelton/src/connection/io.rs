@@ -1,0 +1,209 @@
+//! What a handler can do with its connection.
+
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pelton_os::{Address, Chunk, FilePart, Outbox};
+
+use super::stream::{Ending, Stage};
+use super::{ConnectionId, Reason, SendError};
+use crate::Reactor;
+use crate::reactor::Source;
+
+/// What has come in, and is held back until it is wanted.
+pub(super) enum Input {
+    Chunk(Chunk),
+    /// Nothing more comes.
+    End,
+}
+
+/// A connection and the reactor it is on: what callbacks of a [`Connection`](super::Connection) are handed.
+pub struct Io<'a> {
+    pub(super) reactor: &'a mut Reactor,
+    pub(super) id: ConnectionId,
+}
+
+/// Sending.
+impl Io<'_> {
+    /// Sends a copy of `bytes`. It goes out when the callback at hand returns, together with whatever else that sends.
+    pub fn send(&mut self, bytes: &[u8]) -> Result<(), SendError> {
+        self.queue(bytes.len(), |outbox| outbox.push_copy(bytes))
+    }
+
+    /// Sends a copy of several slices, one after the other: all of them or, if that is too much, none.
+    pub fn send_vectored(&mut self, slices: &[IoSlice<'_>]) -> Result<(), SendError> {
+        let bytes = slices.iter().map(|slice| slice.len()).sum();
+        self.queue(bytes, |outbox| slices.iter().for_each(|slice| outbox.push_copy(slice)))
+    }
+
+    /// Sends `bytes` without copying them.
+    pub fn send_bytes(&mut self, bytes: impl Into<Bytes>) -> Result<(), SendError> {
+        let bytes = bytes.into();
+        self.queue(bytes.len(), |outbox| outbox.push_bytes(bytes))
+    }
+
+    /// Sends on what came in, without copying it.
+    pub fn send_chunk(&mut self, chunk: Chunk) -> Result<(), SendError> {
+        self.queue(chunk.len(), |outbox| outbox.push_chunk(chunk))
+    }
+
+    /// Sends the bytes of `file` in `range`, in order with everything else that is sent. They go from the file to the socket
+    /// inside the kernel where it can do that, and take up no memory here, so the size does not matter.
+    ///
+    /// If the file turns out to be shorter by the time its turn comes, the connection is closed: what was promised cannot be
+    /// sent. Reading from a slow disk holds up the loop; to send from one, read ahead.
+    pub fn send_file(&mut self, file: impl Into<Arc<File>>, range: Range<u64>) -> Result<(), SendError> {
+        let part = FilePart { file: file.into(), offset: range.start, len: range.end.saturating_sub(range.start) };
+        self.queue(0, |outbox| outbox.push_file(part))
+    }
+
+    /// Sends a copy of `bytes`, at once: after this, as much of it has gone out as there was room for, instead of when the
+    /// callback at hand returns. For those who go on to do something slow.
+    pub fn send_now(&mut self, bytes: &[u8]) -> Result<(), SendError> {
+        self.send(bytes)?;
+        self.reactor.write(self.id.0);
+        Ok(())
+    }
+
+    fn queue(&mut self, bytes: usize, push: impl FnOnce(&mut Outbox)) -> Result<(), SendError> {
+        let Reactor { sources, spare_outbox, flow, .. } = &mut *self.reactor;
+        let Some(Source::Connection(stream)) = sources.get_mut(self.id.0.into()) else { return Err(SendError::Closed) };
+        if !stream.may_send() {
+            return Err(SendError::Closed);
+        }
+        let queued = stream.outbox.as_ref().map_or(0, |outbox| outbox.in_memory());
+        let most = stream.marks(flow).most;
+        if queued + bytes > most {
+            return Err(SendError::Full { bytes, queued, most });
+        }
+        push(stream.outbox.get_or_insert_with(|| spare_outbox.take().unwrap_or_default()));
+        stream.used = true;
+        flow.queued += bytes;
+        self.reactor.needs_attention(self.id.0);
+        Ok(())
+    }
+
+    /// How many bytes wait to be sent, in memory and in files.
+    pub fn queued(&mut self) -> u64 {
+        self.reactor.stream_mut(self.id.0).map_or(0, |stream| stream.waiting())
+    }
+}
+
+/// Ending.
+impl Io<'_> {
+    /// Closes the connection. What waits to be sent is dropped.
+    pub fn close(&mut self) {
+        self.close_with(Reason::Local);
+    }
+
+    /// Closes the connection, and has its handler told this reason.
+    pub fn close_with(&mut self, reason: Reason) {
+        self.reactor.connection_is_over(self.id.0, reason);
+    }
+
+    /// Closes the connection when everything that waits has been sent.
+    pub fn close_after_writing(&mut self) {
+        self.end(Ending::Close);
+    }
+
+    /// Tells the other side, when everything that waits has been sent, that nothing more will be. Reading goes on.
+    pub fn finish(&mut self) {
+        self.end(Ending::Finish);
+    }
+
+    fn end(&mut self, ending: Ending) {
+        if let Some(stream) = self.reactor.stream_mut(self.id.0)
+            && (stream.ending == Ending::None || (ending == Ending::Close && stream.ending != Ending::Detach))
+        {
+            stream.ending = ending;
+            self.reactor.needs_attention(self.id.0);
+        }
+    }
+}
+
+/// Reading.
+impl Io<'_> {
+    /// Stops reading, until [`resume`](Io::resume).
+    pub fn pause(&mut self) {
+        self.set_paused(true);
+    }
+
+    /// Goes on reading.
+    pub fn resume(&mut self) {
+        self.set_paused(false);
+    }
+
+    fn set_paused(&mut self, paused: bool) {
+        if let Some(stream) = self.reactor.stream_mut(self.id.0) {
+            stream.paused = paused;
+            self.reactor.set_receiving(self.id.0);
+        }
+    }
+
+    /// Whether reading was [stopped](Io::pause).
+    pub fn is_paused(&mut self) -> bool {
+        self.reactor.stream_mut(self.id.0).is_some_and(|stream| stream.paused)
+    }
+}
+
+/// Looking around.
+impl Io<'_> {
+    /// The connection's name.
+    pub fn id(&self) -> ConnectionId {
+        self.id
+    }
+
+    /// The reactor, to do anything else with.
+    pub fn reactor(&mut self) -> &mut Reactor {
+        self.reactor
+    }
+
+    /// Gives the connection a name of your own, to be read in reports.
+    pub fn set_label(&mut self, label: impl Into<Arc<str>>) {
+        self.reactor.label(self.id, label);
+    }
+
+    /// Whether it is established, and neither over nor being closed.
+    pub fn is_open(&mut self) -> bool {
+        let stream = self.reactor.stream_mut(self.id.0);
+        stream.is_some_and(|stream| stream.stage == Stage::Open && stream.ending != Ending::Close)
+    }
+
+    /// How long ago something was last sent or received.
+    pub fn idle_time(&mut self) -> Duration {
+        let now = self.reactor.now;
+        self.reactor.stream_mut(self.id.0).map_or(Duration::ZERO, |stream| now - stream.active_at)
+    }
+
+    /// Where the other end is.
+    pub fn peer_address(&self) -> io::Result<Address> {
+        self.reactor.engine.peer_address(self.id.0)
+    }
+
+    /// Where this end is.
+    pub fn local_address(&self) -> io::Result<Address> {
+        self.reactor.engine.local_address(self.id.0)
+    }
+
+    /// The socket's descriptor, to set options on with [`SocketOptions`](crate::SocketOptions) or otherwise. Reading, writing
+    /// and closing is the reactor's. `None` on an engine that has no descriptors, and while there is no socket.
+    ///
+    /// ```
+    /// # use pelton::{Io, SocketOptions};
+    /// # use std::time::Duration;
+    /// fn keep_alive(io: &Io<'_>) -> std::io::Result<()> {
+    ///     match io.descriptor() {
+    ///         Some(socket) => SocketOptions::of(&socket).set_keepalive(Some(Duration::from_secs(60))),
+    ///         None => Ok(()),
+    ///     }
+    /// }
+    /// ```
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.reactor.engine.descriptor(self.id.0)
+    }
+}

@@ -1,0 +1,155 @@
+//! Time limits of connections.
+//!
+//! They are not a scan, and I/O does no timer operation: a connection stores when something last happened, and has at most one
+//! timer, for the nearest of its limits. When that fires, it is set anew if something has happened meanwhile.
+
+use std::fmt;
+use std::time::Duration;
+
+use pelton_os::{Time, Token};
+
+use super::stream::Stage;
+use super::{Io, Stream};
+use crate::Reactor;
+
+/// What a connection can take too long for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Limit {
+    /// Being established. By default 20 seconds.
+    Connect,
+    /// Sending any of what waits to be sent: the other side does not read. By default 60 seconds.
+    WriteStall,
+    /// Sending or receiving anything. By default there is no such limit.
+    Inactivity,
+}
+
+impl Limit {
+    const ALL: [Limit; 3] = [Limit::Connect, Limit::WriteStall, Limit::Inactivity];
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Limit::Connect => "no connection was made",
+            Limit::WriteStall => "the other side has read nothing",
+            Limit::Inactivity => "nothing was sent or received",
+        })
+    }
+}
+
+/// How long each may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits([Option<Duration>; Limit::ALL.len()]);
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits(Limit::ALL.map(|limit| match limit {
+            Limit::Connect => Some(Duration::from_secs(20)),
+            Limit::WriteStall => Some(Duration::from_secs(60)),
+            Limit::Inactivity => None,
+        }))
+    }
+}
+
+impl Limits {
+    pub(crate) fn get(&self, limit: Limit) -> Option<Duration> {
+        self.0[limit as usize]
+    }
+
+    pub(crate) fn set(&mut self, limit: Limit, after: Option<Duration>) {
+        self.0[limit as usize] = after;
+    }
+}
+
+impl Stream {
+    fn limits<'a>(&'a self, defaults: &'a Limits) -> &'a Limits {
+        self.extra.as_ref().and_then(|extra| extra.limits.as_ref()).unwrap_or(defaults)
+    }
+
+    /// Since when `limit` is running, if it is.
+    fn running_since(&self, limit: Limit) -> Option<Time> {
+        let connecting = self.stage == Stage::Connecting;
+        match limit {
+            Limit::Connect => connecting.then_some(self.active_at),
+            Limit::WriteStall if self.busy => self.extra.as_ref().map(|extra| extra.wrote_at),
+            // What is held back on purpose is not the other side's silence.
+            Limit::Inactivity => (!connecting && !self.choked).then_some(self.active_at),
+            Limit::WriteStall => None,
+        }
+    }
+
+    fn deadline_of(&self, limit: Limit, defaults: &Limits) -> Option<Time> {
+        Some(self.running_since(limit)? + self.limits(defaults).get(limit)?)
+    }
+}
+
+impl Io<'_> {
+    /// How long something may take before the connection [has timed out](super::Connection::timed_out), if there is a limit.
+    pub fn limit(&mut self, limit: Limit) -> Option<Duration> {
+        let defaults = self.reactor.limits;
+        self.reactor.stream_mut(self.id.0)?.limits(&defaults).get(limit)
+    }
+
+    /// Limits how long something may take. `None` lifts the limit. What a reactor's connections begin with is set by
+    /// [`Builder::limit`](crate::Builder::limit).
+    pub fn set_limit(&mut self, limit: Limit, after: Option<Duration>) {
+        let defaults = self.reactor.limits;
+        let Some(stream) = self.reactor.stream_mut(self.id.0) else { return };
+        stream.extra().limits.get_or_insert(defaults).set(limit, after);
+        self.reactor.arm_limits(self.id.0);
+    }
+}
+
+impl Reactor {
+    /// Has the connection looked at when the nearest of its limits may be reached, or sooner.
+    pub(crate) fn arm_limits(&mut self, token: Token) {
+        let defaults = self.limits;
+        let Some(stream) = self.stream_mut(token) else { return };
+        let nearest = Limit::ALL.iter().filter_map(|limit| stream.deadline_of(*limit, &defaults)).min();
+        let timer = stream.extra.as_ref().and_then(|extra| extra.timer);
+        match (nearest, timer) {
+            (None, None) => {}
+            (None, Some(timer)) => {
+                self.timers.cancel(timer);
+                self.set_limit_timer(token, None);
+            }
+            // One that is early looks again: I/O only ever makes limits later.
+            (Some(nearest), Some(timer)) => {
+                if self.timers.deadline(timer).is_some_and(|set| set > nearest) {
+                    self.timers.reset(timer, nearest);
+                }
+            }
+            (Some(nearest), None) => {
+                let timer = self.check_limits_at(nearest, token);
+                self.set_limit_timer(token, Some(timer));
+            }
+        }
+    }
+
+    fn set_limit_timer(&mut self, token: Token, timer: Option<crate::TimerKey>) {
+        if let Some(stream) = self.stream_mut(token) {
+            stream.extra().timer = timer;
+        }
+    }
+
+    /// The connection's timer has fired.
+    pub(crate) fn check_limits(&mut self, token: Token) {
+        self.set_limit_timer(token, None);
+        let (now, defaults) = (self.now, self.limits);
+        for limit in Limit::ALL {
+            let Some(stream) = self.stream_mut(token).filter(|stream| stream.stage != Stage::Over) else { return };
+            if stream.deadline_of(limit, &defaults).is_some_and(|deadline| deadline <= now) {
+                // If it goes on, it has as long again.
+                match limit {
+                    Limit::WriteStall => stream.extra().wrote_at = now,
+                    Limit::Connect | Limit::Inactivity => stream.active_at = now,
+                }
+                self.tell(token, |handler, io| handler.timed_out(io, limit));
+            }
+        }
+        if self.stream_mut(token).is_some_and(|stream| stream.stage != Stage::Over) {
+            self.arm_limits(token);
+        }
+    }
+}
