@@ -4,9 +4,10 @@ use std::any::Any;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, PermissionsExt};
+use std::path::Path;
 
-use socket2::{Protocol, Type};
+use socket2::{Protocol, SockAddr, Type};
 
 use crate::{Address, ConnectOptions, ListenOptions};
 
@@ -99,14 +100,11 @@ impl SystemSocket {
         }
         match (socket.0.bind(&name), address) {
             (Err(error), Address::Unix(path)) if error.kind() == io::ErrorKind::AddrInUse => {
-                // Only if there is nobody: a socket that somebody listens on takes the connection.
-                match SystemSocket::new(address)?.0.connect(&name) {
-                    Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {
-                        std::fs::remove_file(path)?;
-                        socket.0.bind(&name)?;
-                    }
-                    _ => return Err(error),
+                if !SystemSocket::is_stale(address, path, &name)? {
+                    return Err(error);
                 }
+                std::fs::remove_file(path)?;
+                socket.0.bind(&name)?;
             }
             (outcome, _) => outcome?,
         }
@@ -116,6 +114,16 @@ impl SystemSocket {
         }
         socket.0.listen(options.backlog)?;
         Ok(socket)
+    }
+
+    /// Whether the file is a socket that nobody listens on any more.
+    fn is_stale(address: &Address, path: &Path, name: &SockAddr) -> io::Result<bool> {
+        // Connecting to a file of any other kind is refused just like this.
+        if !path.symlink_metadata()?.file_type().is_socket() {
+            return Ok(false);
+        }
+        let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+        Ok(SystemSocket::new(address)?.0.connect(name).is_err_and(refused))
     }
 
     /// A socket that may be [connected](SystemSocket::connect) to `address`, bound if that is asked for.

@@ -1,0 +1,339 @@
+//! Sockets as the system knows them: their options, their files, and taking them over from elsewhere.
+
+mod common;
+
+use std::cell::Cell;
+use std::io::{IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::Command;
+use std::rc::Rc;
+use std::time::Duration;
+
+use pelton::{Address, Chunk, ConnectOptions, Connection, EventLoop, Io, ListenOptions, SocketOptions};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+};
+
+use common::{On, on_every_engine, run_until};
+
+on_every_engine![
+    sockets_are_set_up_as_promised,
+    a_dual_stack_listener_takes_both_families_and_an_only_v6_one_does_not,
+    listeners_may_share_a_port_if_they_say_so,
+    a_connection_can_be_made_from_an_address_of_choice,
+    the_file_of_a_unix_socket_has_the_permissions_that_were_asked_for_and_goes_with_its_listener,
+    a_file_that_is_no_socket_or_is_listened_on_is_not_replaced,
+    a_listener_from_elsewhere_can_be_adopted,
+    a_stream_that_another_process_passes_can_be_adopted,
+    a_detached_socket_is_handed_back_in_working_order,
+];
+
+struct Echo;
+
+impl Connection for Echo {
+    fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
+        io.send_chunk(chunk).unwrap();
+    }
+}
+
+/// Does one thing when it is open, and echoes.
+struct Then<F>(Option<F>);
+
+impl<F: FnOnce(&mut Io<'_>) + 'static> Connection for Then<F> {
+    fn opened(&mut self, io: &mut Io<'_>) {
+        self.0.take().unwrap()(io);
+    }
+
+    fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
+        io.send_chunk(chunk).unwrap();
+    }
+}
+
+fn tcp(reactor: &EventLoop, listener: pelton::ListenerId) -> SocketAddr {
+    match reactor.listening_on(listener) {
+        Some(Address::Tcp(address)) => *address,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Sends something and turns the loop until it is back.
+fn is_echoed(reactor: &mut EventLoop, mut stream: impl Read + Write) {
+    stream.write_all(b"ping").unwrap();
+    let mut answer = Vec::new();
+    // A loop that sleeps has to look whether it is there.
+    let looking = reactor.every(Duration::from_millis(1), |_, _| {});
+    run_until(reactor, |_| {
+        let mut bytes = [0; 4];
+        let count = stream.read(&mut bytes).unwrap_or(0);
+        answer.extend_from_slice(&bytes[..count]);
+        answer.len() == 4
+    });
+    reactor.cancel(looking);
+    assert_eq!(answer, b"ping");
+}
+
+/// A directory of its own, which goes when the test ends.
+struct Directory(std::path::PathBuf);
+
+impl Directory {
+    fn new(on: On, test: &str) -> Directory {
+        let name = format!("pelton-{}-{test}-{}", std::process::id(), on.builder().build().unwrap().engine_name());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).unwrap();
+        Directory(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+fn nonblocking(stream: TcpStream) -> TcpStream {
+    stream.set_nonblocking(true).unwrap();
+    stream
+}
+
+fn sockets_are_set_up_as_promised(on: On) {
+    let mut reactor = on.reactor();
+    let told = Rc::new(Cell::new(0));
+    let check = |told: Rc<Cell<u32>>| {
+        move |io: &mut Io<'_>| {
+            let socket = io.descriptor().unwrap();
+            let flags = rustix::io::fcntl_getfd(socket).unwrap();
+            assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+            let options = SocketOptions::of(&socket);
+            assert!(options.nodelay().unwrap());
+            assert!(!options.keepalive().unwrap());
+            options.set_nodelay(false).unwrap();
+            options.set_keepalive(Some(Duration::from_secs(30))).unwrap();
+            options.set_send_buffer(20_000).unwrap();
+            options.set_receive_buffer(20_000).unwrap();
+            assert!(!options.nodelay().unwrap() && options.keepalive().unwrap());
+            assert!(options.send_buffer().unwrap() >= 20_000 && options.receive_buffer().unwrap() >= 20_000);
+            options.set_linger(Some(Duration::ZERO)).unwrap();
+            told.set(told.get() + 1);
+        }
+    };
+    let accepted = told.clone();
+    let listener =
+        reactor.listen(&"127.0.0.1:0".parse().unwrap(), move |_| Then(Some(check(accepted.clone())))).unwrap();
+    let address = tcp(&reactor, listener);
+    reactor.connect(&address.into(), Then(Some(check(told.clone())))).unwrap();
+    run_until(&mut reactor, |_| told.get() == 2);
+    // Closed a moment ago, by this side: without SO_REUSEADDR the port would be taken for a minute.
+    reactor.unlisten(listener);
+    drop(reactor);
+    on.reactor().listen(&address.into(), |_| Echo).unwrap();
+}
+
+fn a_dual_stack_listener_takes_both_families_and_an_only_v6_one_does_not(on: On) {
+    let mut reactor = on.reactor();
+    let listener = reactor.listen(&"[::]:0".parse().unwrap(), |_| Echo).unwrap();
+    let port = tcp(&reactor, listener).port();
+    for host in ["127.0.0.1", "::1"] {
+        is_echoed(&mut reactor, nonblocking(TcpStream::connect((host, port)).unwrap()));
+    }
+    let only = ListenOptions::default().only_v6(true);
+    let listener = reactor.listen_with(&"[::]:0".parse().unwrap(), &only, |_| Echo).unwrap();
+    let port = tcp(&reactor, listener).port();
+    is_echoed(&mut reactor, nonblocking(TcpStream::connect(("::1", port)).unwrap()));
+    assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
+}
+
+fn listeners_may_share_a_port_if_they_say_so(on: On) {
+    let mut reactor = on.reactor();
+    let shared = ListenOptions::default().reuse_port(true);
+    let first = reactor.listen_with(&"127.0.0.1:0".parse().unwrap(), &shared, |_| Echo).unwrap();
+    let address = Address::from(tcp(&reactor, first));
+    reactor.listen_with(&address, &shared, |_| Echo).unwrap();
+    reactor.listen(&address, |_| Echo).unwrap_err();
+}
+
+fn a_connection_can_be_made_from_an_address_of_choice(on: On) {
+    let mut reactor = on.reactor();
+    let peer = TcpListener::bind("127.0.0.1:0").unwrap();
+    let from = ConnectOptions::default().bind("127.0.0.2:0".parse().unwrap());
+    let local = Rc::new(Cell::new(None));
+    let known = local.clone();
+    let handler = Then(Some(move |io: &mut Io<'_>| known.set(Some(io.local_address().unwrap()))));
+    reactor.connect_with(&peer.local_addr().unwrap().into(), &from, handler).unwrap();
+    let (mut stream, address) = peer.accept().unwrap();
+    assert_eq!(address.ip().to_string(), "127.0.0.2");
+    run_until(&mut reactor, |_| local.take().is_some_and(|local| local == address.into()));
+    stream.write_all(b"hi").unwrap();
+    // An address of another machine, or another family, is nothing to connect from.
+    for from in ["192.0.2.1:0", "[::1]:0"] {
+        let from = ConnectOptions::default().bind(from.parse().unwrap());
+        let error = reactor.connect_with(&peer.local_addr().unwrap().into(), &from, Echo).unwrap_err().to_string();
+        assert!(error.starts_with("connect to 127.0.0.1:"), "{error}");
+    }
+}
+
+fn the_file_of_a_unix_socket_has_the_permissions_that_were_asked_for_and_goes_with_its_listener(on: On) {
+    let directory = Directory::new(on, "permissions");
+    let mut reactor = on.reactor();
+    for (name, mode) in [("private", 0o600), ("public", 0o666)] {
+        let path = directory.0.join(name);
+        let options = ListenOptions::default().permissions(mode);
+        let listener = reactor.listen_with(&Address::Unix(path.clone()), &options, |_| Echo).unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, mode);
+        let stream = UnixStream::connect(&path).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        is_echoed(&mut reactor, stream);
+        reactor.unlisten(listener);
+        assert!(!path.exists());
+    }
+    let path = directory.0.join("left");
+    reactor.listen(&Address::Unix(path.clone()), |_| Echo).unwrap();
+    reactor.shutdown().unwrap();
+    assert!(!path.exists(), "it goes with the reactor too");
+}
+
+fn a_file_that_is_no_socket_or_is_listened_on_is_not_replaced(on: On) {
+    let directory = Directory::new(on, "taken");
+    let mut reactor = on.reactor();
+    let plain = directory.0.join("plain");
+    std::fs::write(&plain, "precious").unwrap();
+    reactor.listen(&Address::Unix(plain.clone()), |_| Echo).unwrap_err();
+    assert_eq!(std::fs::read_to_string(&plain).unwrap(), "precious");
+
+    let taken = directory.0.join("taken");
+    let other = UnixListener::bind(&taken).unwrap();
+    let error = reactor.listen(&Address::Unix(taken.clone()), |_| Echo).unwrap_err().to_string();
+    assert!(error.starts_with(&format!("listen on unix:{}: ", taken.display())), "{error}");
+    assert!(taken.exists());
+    drop(other);
+    reactor.listen(&Address::Unix(taken), |_| Echo).unwrap();
+}
+
+fn a_listener_from_elsewhere_can_be_adopted(on: On) {
+    let directory = Directory::new(on, "adopted");
+    let mut reactor = on.reactor();
+    let theirs = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = theirs.local_addr().unwrap();
+    let listener = reactor.adopt_listener(theirs, |_| Echo).unwrap();
+    assert_eq!(reactor.listening_on(listener), Some(&address.into()));
+    is_echoed(&mut reactor, nonblocking(TcpStream::connect(address).unwrap()));
+
+    let path = directory.0.join("theirs");
+    let listener = reactor.adopt_listener(UnixListener::bind(&path).unwrap(), |_| Echo).unwrap();
+    let stream = UnixStream::connect(&path).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    is_echoed(&mut reactor, stream);
+    reactor.unlisten(listener);
+    assert!(path.exists(), "the file belongs to whoever made it");
+}
+
+/// Sends a descriptor through a Unix socket.
+fn pass(through: &UnixStream, fd: impl AsFd) {
+    let fds = [fd.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
+    rustix::net::sendmsg(through, &[IoSlice::new(b"x")], &mut ancillary, SendFlags::empty()).unwrap();
+}
+
+fn take(from: &UnixStream) -> OwnedFd {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    rustix::net::recvmsg(from, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::empty()).unwrap();
+    let mut fds = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds.collect::<Vec<_>>()),
+        _ => None,
+    });
+    fds.next().unwrap().pop().unwrap()
+}
+
+fn a_stream_that_another_process_passes_can_be_adopted(on: On) {
+    let mut reactor = on.reactor();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (accepted, _) = listener.accept().unwrap();
+    let (giver, taker) = UnixStream::pair().unwrap();
+    pass(&giver, accepted);
+    reactor.adopt(take(&taker), Echo).unwrap();
+    is_echoed(&mut reactor, nonblocking(client));
+}
+
+fn a_detached_socket_is_handed_back_in_working_order(on: On) {
+    struct Detach(Rc<Cell<Option<pelton::Detached>>>);
+    impl Connection for Detach {
+        fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
+            io.send(&chunk).unwrap();
+            let given = self.0.clone();
+            io.detach(move |_, detached| given.set(Some(detached))).unwrap();
+            io.send(b"too late").unwrap_err();
+        }
+    }
+    let mut reactor = on.reactor();
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let given = Rc::new(Cell::new(None));
+    reactor.adopt(ours, Detach(given.clone())).unwrap();
+    theirs.write_all(b"first").unwrap();
+    let mut detached = None;
+    run_until(&mut reactor, |_| {
+        detached = detached.take().or(given.take());
+        detached.is_some()
+    });
+    assert_eq!(reactor.connection_count(), 0);
+    let mut first = [0; 5];
+    theirs.read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"first", "what was queued has been sent");
+    let mut ours = UnixStream::from(detached.unwrap().socket.into_fd().unwrap());
+    ours.set_nonblocking(false).unwrap();
+    theirs.write_all(b"second").unwrap();
+    let mut second = [0; 6];
+    ours.read_exact(&mut second).unwrap();
+    assert_eq!(&second, b"second");
+}
+
+/// Set in the child.
+const CHILD: &str = "PELTON_TEST_CHILD";
+
+#[test]
+fn listeners_that_a_service_manager_has_opened_are_found_once() {
+    const TEST: &str = "listeners_that_a_service_manager_has_opened_are_found_once";
+    if std::env::var_os(CHILD).is_some() {
+        let inherited = pelton::inherited_listeners().unwrap();
+        assert_eq!(inherited.len(), 1);
+        assert!(pelton::inherited_listeners().unwrap().is_empty(), "they are given out once");
+        let mut reactor = pelton::Reactor::new().unwrap();
+        for listener in inherited {
+            assert_eq!(listener.name.as_deref(), Some("web"));
+            reactor.adopt_listener(listener.socket, |_| Echo).unwrap();
+        }
+        run_until(&mut reactor, |reactor| reactor.connection_count() == 1);
+        run_until(&mut reactor, |reactor| reactor.connection_count() == 0);
+        return;
+    }
+    assert!(pelton::inherited_listeners().unwrap().is_empty());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // A child inherits it under another number, and names itself: what a service manager does between fork and exec.
+    rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::empty()).unwrap();
+    let script = "import os, sys\n\
+        os.dup2(int(sys.argv[1]), 3)\n\
+        os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='1', LISTEN_FDNAMES='web')\n\
+        os.execv(sys.argv[2], sys.argv[2:])";
+    let mut child = Command::new("python3")
+        .args(["-c", script, &listener.as_raw_fd().to_string()])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", TEST, "--nocapture"])
+        .env(CHILD, "1")
+        .spawn()
+        .unwrap();
+    let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    client.write_all(b"ping").unwrap();
+    let mut answer = [0; 4];
+    client.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"ping");
+    drop(client);
+    assert!(child.wait().unwrap().success());
+}
