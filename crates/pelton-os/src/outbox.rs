@@ -126,6 +126,14 @@ impl Outbox {
         count
     }
 
+    /// Everything that waits, if that is one piece in memory.
+    pub fn only_piece(&self) -> Option<&[u8]> {
+        match self.pieces.front() {
+            Some(piece) if self.pieces.len() == 1 && !matches!(piece, Piece::File(_)) => Some(piece.bytes()),
+            _ => None,
+        }
+    }
+
     /// The part of a file that is next, if it is one.
     pub fn next_file(&self) -> Option<&FilePart> {
         match self.pieces.front() {

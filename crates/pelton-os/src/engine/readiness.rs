@@ -363,9 +363,8 @@ impl<P: Poller> Engine for ReadinessEngine<P> {
                 watch.place = Place::Spent;
             }
             let readiness = readiness.seen_with(watch.interest);
-            match watch.role {
-                Role::Watched => return Some(Event::Ready(token, readiness)),
-                _ => self.stream_is_ready(token, readiness),
+            if let Some(event) = self.source_is_ready(token, readiness) {
+                return Some(event);
             }
         }
     }

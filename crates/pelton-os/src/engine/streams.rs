@@ -134,46 +134,51 @@ impl<P: Poller> ReadinessEngine<P> {
         event
     }
 
-    /// Turns the readiness of a stream, or of what becomes one, into events.
-    pub(super) fn stream_is_ready(&mut self, token: Token, readiness: Readiness) {
-        let Some(watch) = self.watch_mut(token) else { return };
+    /// Turns the readiness of a source into events: the first of them, and others for later.
+    pub(super) fn source_is_ready(&mut self, token: Token, readiness: Readiness) -> Option<Event> {
+        let watch = self.watch_mut(token)?;
         match &watch.role {
-            Role::Watched => {}
-            Role::Listener(_) => self.streams.accepting = Some((token, ACCEPTS_PER_TURN)),
+            Role::Watched => Some(Event::Ready(token, readiness)),
+            Role::Listener(_) => {
+                self.streams.accepting = Some((token, ACCEPTS_PER_TURN));
+                self.next_of_streams()
+            }
             Role::Connecting(_) => self.connect_is_over(token),
             Role::Stream { .. } => {
-                if watch.interest.readable() && readiness.contains(Readiness::READABLE) {
-                    self.receive_once(token);
+                let sendable = readiness.contains(Readiness::WRITABLE).then_some(Event::Sendable(token));
+                if !(watch.interest.readable() && readiness.contains(Readiness::READABLE)) {
+                    return sendable;
                 }
-                if readiness.contains(Readiness::WRITABLE) {
-                    self.streams.events.push_back(Event::Sendable(token));
-                }
+                self.streams.events.extend(sendable);
+                self.receive_once(token)
             }
         }
     }
 
-    fn connect_is_over(&mut self, token: Token) {
-        let Some(watch) = self.watch_mut(token) else { return };
-        let Role::Connecting(socket) = std::mem::replace(&mut watch.role, Role::Watched) else { return };
+    fn connect_is_over(&mut self, token: Token) -> Option<Event> {
+        let watch = self.watch_mut(token)?;
+        let Role::Connecting(socket) = std::mem::replace(&mut watch.role, Role::Watched) else { return None };
         let outcome = match socket.take_error() {
             Ok(None) => Ok(()),
             Ok(Some(error)) | Err(error) => Err(error),
         };
         watch.role = Role::Stream { socket, ended: outcome.is_err() };
         let outcome = outcome.and_then(|()| self.rewatch(token, Interest::NONE, Mode::Level));
-        self.streams.events.push_back(match outcome {
+        Some(match outcome {
             Ok(()) => Event::Connected(token),
             Err(error) => Event::Ended(token, Err(error)),
-        });
+        })
     }
 
-    fn receive_once(&mut self, token: Token) {
+    fn receive_once(&mut self, token: Token) -> Option<Event> {
         let buffers = self.streams.buffers.clone();
-        let Some(watch) = self.watch_mut(token) else { return };
-        let Role::Stream { socket, ended } = &mut watch.role else { return };
+        let watch = self.watch_mut(token)?;
+        let Role::Stream { socket, ended } = &mut watch.role else { return None };
         let outcome = match buffers.fill(|buffer| socket.receive(buffer)) {
-            Ok(chunk) if !chunk.is_empty() => return self.streams.events.push_back(Event::Received(token, chunk)),
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => return,
+            Ok(chunk) if !chunk.is_empty() => return Some(Event::Received(token, chunk)),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                return None;
+            }
             Ok(_) => Ok(()),
             Err(error) => Err(error),
         };
@@ -181,7 +186,7 @@ impl<P: Poller> ReadinessEngine<P> {
         // A level-triggered poller would report the end again and again.
         let interest = with(watch.interest, Interest::READABLE, false);
         let outcome = outcome.and(self.rewatch(token, interest, Mode::Level));
-        self.streams.events.push_back(Event::Ended(token, outcome));
+        Some(Event::Ended(token, outcome))
     }
 
     fn accept_one(&mut self, token: Token) -> Option<Event> {
@@ -259,6 +264,11 @@ struct Sent {
 }
 
 fn send_pieces(socket: &SystemSocket, outbox: &Outbox) -> io::Result<Sent> {
+    // One piece is the common case, and not worth a list.
+    if let Some(piece) = outbox.only_piece() {
+        let bytes = socket.send(&[io::IoSlice::new(piece)])?;
+        return Ok(Sent { bytes, wanted: piece.len(), from_file: false });
+    }
     let mut slices = [io::IoSlice::new(&[]); PIECES_PER_CALL];
     let count = outbox.gather(&mut slices);
     let wanted = slices[..count].iter().map(|slice| slice.len()).sum();
