@@ -22,6 +22,7 @@
 //! - Descriptors that stay yours: [`watch`](Reactor::watch).
 //! - Signals: [`on_signal`](Reactor::on_signal).
 //! - Connections: [`listen`](Reactor::listen), [`connect`](Reactor::connect), served by a [`Connection`].
+//! - Messages instead of bytes: the codecs in [`codec`].
 //! - Seeing inside: [`stats`](Reactor::stats), [`on_slow_callback`](Reactor::on_slow_callback).
 //!
 //! What happens in a turn of the loop, and in which order, is a contract; [`EventLoop::turn`] states it.
@@ -30,6 +31,7 @@
 
 mod builder;
 mod callback;
+pub mod codec;
 mod connection;
 mod current;
 mod error;
@@ -50,7 +52,9 @@ mod watchdog;
 mod wheel;
 
 pub use builder::Builder;
+pub use bytes::Bytes;
 pub use callback::{CallbackKind, Fault, PanicPolicy, SourceId};
+pub use codec::{Codec, FrameError};
 pub use connection::{Connection, ConnectionId, Io, Reason, SendError};
 pub use error::Error;
 pub use handle::{Handle, PostError};
