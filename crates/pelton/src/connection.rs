@@ -10,7 +10,7 @@ use pelton_os::{Address, Chunk, Outbox, Sending, Token};
 
 use crate::callback::{CallbackKind, Site};
 use crate::reactor::Source;
-use crate::{Error, Reactor};
+use crate::{Error, FrameError, Reactor};
 
 /// Above this many bytes that wait to be sent, nothing more is read from the connection...
 const HIGH_WATER: usize = 64 * 1024;
@@ -77,6 +77,8 @@ pub enum Reason {
     Refused,
     /// A callback of it panicked.
     Panicked,
+    /// What came in is not what its codec decodes, or what was to be sent is not what that encodes.
+    Frame(FrameError),
     /// The system said so.
     Failed(io::Error),
 }
@@ -99,6 +101,7 @@ impl fmt::Display for Reason {
             Reason::Reset => f.write_str("reset by the other side"),
             Reason::Refused => f.write_str("refused"),
             Reason::Panicked => f.write_str("its handler panicked"),
+            Reason::Frame(error) => write!(f, "{error}"),
             Reason::Failed(error) => write!(f, "{error}"),
         }
     }
@@ -235,6 +238,13 @@ impl Io<'_> {
     /// Closes the connection. What waits to be sent is dropped.
     pub fn close(&mut self) {
         self.reactor.connection_is_over(self.id.0, Reason::Local);
+    }
+
+    /// Closes the connection for a reason that only the caller knows. What waits to be sent still goes as far as there is
+    /// room for it now.
+    pub(crate) fn close_with(&mut self, reason: Reason) {
+        self.reactor.flush(self.id.0);
+        self.reactor.connection_is_over(self.id.0, reason);
     }
 
     /// Closes the connection when everything that waits has been sent.

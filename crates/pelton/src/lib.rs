@@ -22,7 +22,7 @@
 //! - Descriptors that stay yours: [`watch`](Reactor::watch).
 //! - Signals: [`on_signal`](Reactor::on_signal).
 //! - Connections: [`listen`](Reactor::listen), [`connect`](Reactor::connect), served by a [`Connection`].
-//! - Messages instead of bytes: the codecs in [`codec`].
+//! - Messages instead of bytes: a [`Protocol`] and one of the [codecs](codec), put together by [`serve`] or [`Framed`].
 //! - Seeing inside: [`stats`](Reactor::stats), [`on_slow_callback`](Reactor::on_slow_callback).
 //!
 //! What happens in a turn of the loop, and in which order, is a contract; [`EventLoop::turn`] states it.
@@ -39,6 +39,7 @@ mod handle;
 mod idle;
 mod lifecycle;
 mod listener;
+mod protocol;
 mod reactor;
 mod reply;
 mod signals;
@@ -63,6 +64,7 @@ pub use lifecycle::{Exit, Hold};
 pub use listener::ListenerId;
 pub use pelton_os::engine::{Engine, EngineKind, UnknownEngine};
 pub use pelton_os::{Address, BadAddress, Chunk, ENGINE_VARIABLE, Interest, Mode, Park, Time};
+pub use protocol::{Framed, Peer, Protocol, PushError, Replies, serve};
 pub use reactor::{EventLoop, Reactor};
 pub use reply::{Lost, Reply};
 pub use signals::SignalId;
