@@ -24,6 +24,7 @@ on_every_engine![
     pipelined_requests_are_answered_together,
     requests_may_come_byte_by_byte,
     another_thread_pushes_in_order,
+    a_burst_of_pushes_takes_one_post_and_one_write,
     connections_of_one_loop_push_to_each_other,
     a_push_to_a_connection_that_is_over_comes_back,
     peers_name_connections_and_close_them,
@@ -218,6 +219,23 @@ fn another_thread_pushes_in_order(on: On) {
     assert_eq!(pushed, COUNT);
     assert_eq!(heard[0], "welcome");
     assert!(heard[1..].iter().map(|line| line.parse::<usize>().unwrap()).eq(0..COUNT));
+}
+
+fn a_burst_of_pushes_takes_one_post_and_one_write(on: On) {
+    const COUNT: usize = 1_000;
+    let mut reactor = on.reactor();
+    let (address, opened, _) = listen_greeter(&mut reactor);
+    let mut stream = TcpStream::connect(address).unwrap();
+    run_until(&mut reactor, |reactor| reactor.connection_count() == 1);
+    stream.read_exact(&mut [0; 8]).unwrap();
+    let peer = opened.recv().unwrap();
+    for _ in 0..COUNT {
+        peer.push("news".to_owned()).unwrap();
+    }
+    assert_eq!(reactor.handle().pending_posts(), 1);
+    run_until(&mut reactor, |reactor| reactor.handle().pending_posts() == 0);
+    let mut heard = vec![0; 5 * COUNT + 1];
+    assert_eq!(stream.read(&mut heard).unwrap(), 5 * COUNT);
 }
 
 fn connections_of_one_loop_push_to_each_other(on: On) {
