@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod fuzz;
 mod shell;
 mod test;
 mod tools;
@@ -18,11 +19,16 @@ Pelton's chores.
 Usage: cargo xtask <CHORE>
 
   test                Everything that has to pass before a change goes in: formatting, lints, documentation,
-                      tests on every engine, models, examples, benchmarks. Tools that are missing are
+                      tests on every engine, models, fuzzing, examples, benchmarks. Tools that are missing are
                       installed first. Stops at the first failure.
   test --list         Lists the steps of it.
   test --only STEP    Runs one step; give it several times for several.
   bench NAME [ARGS]   Runs a benchmark in release mode, with its own arguments.
+  fuzz [SECONDS] [TARGET]
+                      Fuzzes one codec, or each, for so long; 60 s if not said. What it finds out it keeps in
+                      fuzz/corpus; what breaks a codec, in fuzz/artifacts. Needs a C++ compiler.
+  fuzz TARGET --input FILE
+                      Tries one such input again.
   deny                Checks licences, advisories and sources of all dependencies. Needs cargo-deny.
   help                This.
 
@@ -32,6 +38,7 @@ Examples:
   cargo xtask bench wheel                   a few minutes; leaves its results in bench/results
   cargo xtask bench wheel --only posts      one part of it
   cargo xtask bench wheel --help            what else it takes
+  cargo xtask fuzz 3600 lines               an hour of lines
 
 Exit codes: 0 all is well, 1 something failed, 2 no such chore or option.
 ";
@@ -43,6 +50,7 @@ enum Chore {
     List,
     Test(Choice),
     Bench(Vec<OsString>),
+    Fuzz(fuzz::Choice),
     Deny,
 }
 
@@ -54,11 +62,12 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Chore, String>
         Some("test") => parse_test(arguments),
         // What comes after the name is the benchmark's own, --help included.
         Some("bench") => Ok(Chore::Bench(arguments.collect())),
+        Some("fuzz") => fuzz::Choice::parse(arguments).map(Chore::Fuzz),
         Some("deny") => match arguments.next() {
             None => Ok(Chore::Deny),
             Some(other) => Err(format!("deny takes no argument, and got {other:?}")),
         },
-        _ => Err(format!("there is no chore called {chore:?}; the chores are test, bench, deny and help")),
+        _ => Err(format!("there is no chore called {chore:?}; the chores are test, bench, fuzz, deny and help")),
     }
 }
 
@@ -82,12 +91,12 @@ fn bench(shell: &Shell, arguments: Vec<OsString>) -> Result<(), Failure> {
     shell.cargo("run --release --manifest-path bench/Cargo.toml --").args(arguments).run()
 }
 
-/// Checks both workspaces by the same rules.
+/// Checks all workspaces by the same rules.
 fn deny(shell: &Shell) -> Result<(), Failure> {
     if !shell.cargo("deny --version").succeeds() {
         return Err(Failure::new("cargo-deny is needed; install it with: cargo install --locked cargo-deny"));
     }
-    for manifest in ["./Cargo.toml", "bench/Cargo.toml"] {
+    for manifest in ["./Cargo.toml", "bench/Cargo.toml", "fuzz/Cargo.toml"] {
         shell.cargo(&format!("deny --manifest-path {manifest} check")).run()?;
     }
     Ok(())
@@ -113,6 +122,7 @@ fn main() -> ExitCode {
         }
         Chore::Test(choice) => test::run(&shell, &choice),
         Chore::Bench(arguments) => bench(&shell, arguments),
+        Chore::Fuzz(choice) => fuzz::run(&shell, &choice),
         Chore::Deny => deny(&shell),
     };
     match outcome {
@@ -141,6 +151,17 @@ mod tests {
     #[test]
     fn what_follows_bench_is_the_benchmarks() {
         assert_eq!(parsed("bench wheel --help"), Ok(Chore::Bench(vec!["wheel".into(), "--help".into()])));
+    }
+
+    #[test]
+    fn fuzzing_takes_a_time_a_target_and_an_input() {
+        for line in ["fuzz", "fuzz 5", "fuzz lines", "fuzz 5 lines", "fuzz lines 5", "fuzz lines --input some/file"] {
+            assert!(matches!(parsed(line), Ok(Chore::Fuzz(_))), "{line}");
+        }
+        let error = parsed("fuzz lnes").unwrap_err();
+        assert!(error.contains("lnes") && error.contains("length_prefixed, lines"), "{error}");
+        assert!(parsed("fuzz lines --input").is_err());
+        assert!(parsed("fuzz --input some/file").is_err());
     }
 
     #[test]

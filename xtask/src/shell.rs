@@ -57,6 +57,11 @@ impl Shell {
         }
     }
 
+    /// Something in the repository.
+    pub fn path(&self, relative: &str) -> PathBuf {
+        self.root.join(relative)
+    }
+
     pub fn paint(&self, look: Look, text: impl fmt::Display) -> String {
         let code = match look {
             Look::Bold => 1,
@@ -119,6 +124,14 @@ impl Task<'_> {
             Ok(status) => Err(Failure(format!("`{}` failed: {status}", self.shown))),
             Err(error) => Err(Failure(format!("run `{}`: {error}", self.shown))),
         }
+    }
+
+    /// Runs it silently, and gives what it said: whether it did well, and all that it wrote.
+    pub fn output(mut self) -> Result<(bool, String), Failure> {
+        let output = self.command.stdin(Stdio::null()).output();
+        let output = output.map_err(|error| Failure(format!("run `{}`: {error}", self.shown)))?;
+        let said = [output.stdout, output.stderr].concat();
+        Ok((output.status.success(), String::from_utf8_lossy(&said).into_owned()))
     }
 
     /// Runs it silently, and says whether it did well.

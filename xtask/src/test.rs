@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::shell::{Failure, Look, Shell};
-use crate::tools;
+use crate::{fuzz, tools};
 
 struct Step {
     name: &'static str,
@@ -11,13 +11,14 @@ struct Step {
     run: fn(&Shell) -> Result<(), Failure>,
 }
 
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 9] = [
     Step { name: "tools", what: "what the other steps need", run: tools::provide },
     Step { name: "format", what: "rustfmt changes nothing", run: format },
     Step { name: "clippy", what: "no lint, on any set of features", run: clippy },
     Step { name: "docs", what: "rustdoc has nothing to complain about", run: docs },
     Step { name: "test", what: "unit, behaviour and documentation tests, on every engine", run: test },
     Step { name: "loom", what: "the lock-free queue under every interleaving", run: loom },
+    Step { name: "fuzz", what: "the codecs under made-up input", run: fuzz::step },
     Step { name: "examples", what: "every example runs, and says what it should; the README compiles", run: examples },
     Step { name: "bench", what: "the benchmarks build, pass their tests and run", run: bench },
 ];
@@ -76,7 +77,8 @@ fn seconds(time: Duration) -> String {
 
 fn format(shell: &Shell) -> Result<(), Failure> {
     shell.cargo("fmt --all --check").run()?;
-    shell.cargo("fmt --manifest-path bench/Cargo.toml --check").run()
+    shell.cargo("fmt --manifest-path bench/Cargo.toml --check").run()?;
+    shell.cargo("fmt --manifest-path fuzz/Cargo.toml --check").run()
 }
 
 fn clippy(shell: &Shell) -> Result<(), Failure> {

@@ -25,7 +25,7 @@ pub use limits::Limit;
 pub(crate) use limits::Limits;
 pub(crate) use stream::Stream;
 
-use crate::Reactor;
+use crate::{FrameError, Reactor};
 
 /// Names a connection, to reach it from elsewhere with [`Reactor::connection`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -123,6 +123,9 @@ pub enum Reason {
     /// More was to be sent than may [wait](WaterMarks::most): the other side does not read.
     #[error("too much waits to be sent")]
     Overflow,
+    /// What came in is not what its codec decodes, or what was to be sent is not what that encodes.
+    #[error("{0}")]
+    Frame(#[source] FrameError),
     /// A callback of it panicked.
     #[error("its handler panicked")]
     Panicked,

@@ -22,6 +22,7 @@
 //! - Descriptors that stay yours: [`watch`](Reactor::watch).
 //! - Signals: [`on_signal`](Reactor::on_signal).
 //! - Connections: [`listen`](Reactor::listen), [`connect`](Reactor::connect), served by a [`Connection`].
+//! - Messages instead of bytes: a [`Protocol`] and one of the [codecs](codec), put together by [`serve`] or [`Framed`].
 //! - Seeing inside: [`stats`](Reactor::stats), [`on_slow_callback`](Reactor::on_slow_callback).
 //!
 //! What happens in a turn of the loop, and in which order, is a contract; [`EventLoop::turn`] states it.
@@ -30,6 +31,7 @@
 
 mod builder;
 mod callback;
+pub mod codec;
 mod connection;
 mod current;
 mod error;
@@ -37,6 +39,7 @@ mod handle;
 mod idle;
 mod lifecycle;
 mod listener;
+mod protocol;
 mod reactor;
 mod reply;
 mod signals;
@@ -50,7 +53,9 @@ mod watchdog;
 mod wheel;
 
 pub use builder::Builder;
+pub use bytes::Bytes;
 pub use callback::{CallbackKind, Fault, PanicPolicy, SourceId};
+pub use codec::{Codec, FrameError};
 pub use connection::{Connection, ConnectionId, Detached, Io, Limit, Reason, SendError, WaterMarks};
 pub use error::Error;
 pub use handle::{Handle, PostError};
@@ -63,6 +68,7 @@ pub use pelton_os::{
     Address, BadAddress, Chunk, ConnectOptions, ENGINE_VARIABLE, Interest, ListenOptions, Mode, Park, Socket,
     SocketOptions, Time,
 };
+pub use protocol::{Framed, Peer, Protocol, PushError, Replies, serve};
 pub use reactor::{EventLoop, Reactor};
 pub use reply::{Lost, Reply};
 pub use signals::SignalId;

@@ -66,8 +66,13 @@ impl Io<'_> {
     /// callback at hand returns. For those who go on to do something slow.
     pub fn send_now(&mut self, bytes: &[u8]) -> Result<(), SendError> {
         self.send(bytes)?;
-        self.reactor.write(self.id.0);
+        self.flush();
         Ok(())
+    }
+
+    /// Sends what waits at once, as far as there is room.
+    pub fn flush(&mut self) {
+        self.reactor.write(self.id.0);
     }
 
     fn queue(&mut self, bytes: usize, push: impl FnOnce(&mut Outbox)) -> Result<(), SendError> {

@@ -1,0 +1,184 @@
+//! Looking for a delimiter in what comes in.
+
+use std::fmt;
+use std::sync::Arc;
+
+use memchr::memchr;
+use memchr::memmem::Finder;
+
+use super::Buffer;
+
+/// Looks for a delimiter in a [`Buffer`], and remembers how far it has looked: each byte is looked at once, however many
+/// calls it takes until the delimiter comes.
+///
+/// ```
+/// use pelton::codec::{Buffer, Found, Search};
+///
+/// let mut end = Search::new(b"--");
+/// let mut buffer = Buffer::new();
+/// buffer.feed(b"some text -".to_vec().into());
+/// assert_eq!(end.find(&mut buffer, 1000), Found::NotYet);
+/// buffer.feed(b"- more".to_vec().into());
+/// assert_eq!(end.find(&mut buffer, 1000), Found::At(10));
+/// assert_eq!(end.find(&mut buffer, 9), Found::Nowhere);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Search {
+    needle: Needle,
+    /// Up to here it is not, counted from the first byte that the buffer was ever fed.
+    looked: u64,
+}
+
+/// Where a delimiter is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Found {
+    /// So many bytes come before it.
+    At(usize),
+    /// It has not come yet, and still can.
+    NotYet,
+    /// More bytes come before it than were allowed.
+    Nowhere,
+}
+
+impl Search {
+    /// Looks for `delimiter`.
+    ///
+    /// # Panics
+    ///
+    /// If that is empty.
+    pub fn new(delimiter: impl AsRef<[u8]>) -> Search {
+        let needle = match delimiter.as_ref() {
+            [] => panic!("a delimiter has at least one byte"),
+            [byte] => Needle::Byte(*byte),
+            bytes => Needle::Bytes(Arc::new(Finder::new(bytes).into_owned())),
+        };
+        Search { needle, looked: 0 }
+    }
+
+    /// Where the delimiter is, if at most `before` bytes come before it.
+    ///
+    /// Use each search with one buffer only.
+    pub fn find(&mut self, buffer: &mut Buffer, before: usize) -> Found {
+        let window = before.saturating_add(self.needle.len());
+        let end = window.min(buffer.len());
+        let looked = self.looked.saturating_sub(buffer.position());
+        // Its first bytes may have been looked at.
+        let from = usize::try_from(looked).unwrap_or(end).min(end).saturating_sub(self.needle.len() - 1);
+        buffer.expect(window);
+        match buffer.find(&self.needle, from, end) {
+            Some(at) => Found::At(at),
+            None => {
+                self.looked = buffer.position() + end as u64;
+                if end == window { Found::Nowhere } else { Found::NotYet }
+            }
+        }
+    }
+
+    /// Where the delimiter is in `bytes`, which are no part of a buffer.
+    pub(super) fn find_in(&self, bytes: &[u8]) -> Option<usize> {
+        self.needle.find(bytes)
+    }
+
+    /// What it looks for.
+    pub fn delimiter(&self) -> &[u8] {
+        self.needle.bytes()
+    }
+}
+
+/// What is looked for, prepared for looking.
+#[derive(Clone)]
+pub(super) enum Needle {
+    Byte(u8),
+    /// Shared by the codecs that were cloned from one: it holds tables of its own.
+    Bytes(Arc<Finder<'static>>),
+}
+
+impl Needle {
+    pub(super) fn bytes(&self) -> &[u8] {
+        match self {
+            Needle::Byte(byte) => std::slice::from_ref(byte),
+            Needle::Bytes(finder) => finder.needle(),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.bytes().len()
+    }
+
+    pub(super) fn find(&self, bytes: &[u8]) -> Option<usize> {
+        match self {
+            Needle::Byte(byte) => memchr(*byte, bytes),
+            Needle::Bytes(finder) => finder.find(bytes),
+        }
+    }
+}
+
+impl fmt::Debug for Needle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.bytes().escape_ascii())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Feeds `text` in pieces of `size` and says where `delimiter` was found, and after how many bytes that was known.
+    fn search(delimiter: &str, text: &str, size: usize, before: usize) -> (Found, usize) {
+        let mut search = Search::new(delimiter);
+        let mut buffer = Buffer::new();
+        let mut fed = 0;
+        for part in text.as_bytes().chunks(size) {
+            buffer.feed(part.to_vec().into());
+            fed += part.len();
+            let found = search.find(&mut buffer, before);
+            if found != Found::NotYet {
+                return (found, fed);
+            }
+            assert_eq!(search.looked, fed as u64, "nothing is looked at twice");
+        }
+        (Found::NotYet, fed)
+    }
+
+    #[test]
+    fn a_delimiter_is_found_wherever_it_is_cut() {
+        for size in 1..12 {
+            assert_eq!(search("\n", "hello\nyou\n", size, 100).0, Found::At(5));
+            assert_eq!(search("<end>", "<en<end><end>", size, 100).0, Found::At(3));
+            assert_eq!(search("aab", "aaaaab", size, 100).0, Found::At(3));
+            assert_eq!(search("aab", "aaaaaa", size, 100), (Found::NotYet, 6));
+        }
+    }
+
+    #[test]
+    fn it_may_come_after_as_many_bytes_as_allowed_but_no_more() {
+        for size in 1..9 {
+            assert_eq!(search("\r\n", "hello\r\n", size, 5).0, Found::At(5));
+            assert_eq!(search("\r\n", "hello\r\n", size, 4).0, Found::Nowhere);
+        }
+        assert_eq!(search("\r\n", "hello\r\n", 1, 4), (Found::Nowhere, 6), "as soon as that is known");
+        assert_eq!(search("\n", "\n", 1, 0).0, Found::At(0));
+        assert_eq!(search("\n", "x", 1, 0).0, Found::Nowhere);
+        assert_eq!(search("\n", "x", 1, usize::MAX).0, Found::NotYet);
+    }
+
+    #[test]
+    fn bytes_that_are_taken_out_meanwhile_do_not_confuse_it() {
+        let mut search = Search::new("ab");
+        let mut buffer = Buffer::new();
+        buffer.feed(b"xxxxa".to_vec().into());
+        assert_eq!(search.find(&mut buffer, 100), Found::NotYet);
+        buffer.skip(4);
+        buffer.feed(b"b..ab".to_vec().into());
+        assert_eq!(search.find(&mut buffer, 100), Found::At(0));
+        assert_eq!(search.find(&mut buffer, 100), Found::At(0), "it is still there");
+        buffer.skip(2);
+        assert_eq!(search.find(&mut buffer, 100), Found::At(2));
+    }
+
+    #[test]
+    #[should_panic = "at least one byte"]
+    fn an_empty_delimiter_is_a_mistake() {
+        Search::new("");
+    }
+}

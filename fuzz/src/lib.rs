@@ -1,0 +1,96 @@
+//! What every codec has to do, whatever comes in.
+
+#![forbid(unsafe_code)]
+
+use std::fmt::Debug;
+
+use pelton::codec::Buffer;
+use pelton::{Chunk, Codec, FrameError};
+
+/// The longest frame that targets allow: short, so that the limits are met often.
+pub const LIMIT: usize = 64;
+
+/// What the fuzzer has made up: a choice, seven lengths, and the input of a connection.
+pub struct Input<'a> {
+    /// Picks among variants of a codec.
+    pub choice: usize,
+    /// How long the pieces are that the input comes in, over and over.
+    cuts: [u8; 7],
+    /// The input.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Input<'a> {
+    /// `None` if the data is too short to be one.
+    pub fn new(data: &'a [u8]) -> Option<Input<'a>> {
+        let ([choice, cuts @ ..], bytes) = data.split_first_chunk::<8>()?;
+        Some(Input { choice: usize::from(*choice), cuts: *cuts, bytes })
+    }
+
+    /// The input in pieces, as the fuzzer has cut it.
+    pub fn pieces(&self) -> impl Iterator<Item = &'a [u8]> {
+        let mut rest = self.bytes;
+        let mut cuts = self.cuts.into_iter().cycle();
+        std::iter::from_fn(move || {
+            if rest.is_empty() {
+                return None;
+            }
+            // Nothing at all may come, too; but not for ever.
+            let cut = usize::from(cuts.next()?).min(rest.len()).max(usize::from(self.cuts == [0; 7]));
+            let (piece, left) = rest.split_at(cut);
+            rest = left;
+            Some(piece)
+        })
+    }
+}
+
+/// What came out, and how it ended.
+type Outcome<M> = (Vec<M>, Result<(), FrameError>);
+
+/// Decodes the pieces of a stream, and makes sure that no more than `memory` bytes are kept for a frame meanwhile.
+pub fn decode<'a, C: Codec + Clone>(
+    codec: &C,
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+    memory: usize,
+) -> Outcome<C::Message> {
+    let mut codec = codec.clone();
+    let mut messages = Vec::new();
+    let mut buffer = Buffer::new();
+    let run = || {
+        for piece in pieces {
+            buffer.feed(Chunk::from(piece.to_vec()));
+            while let Some(message) = codec.decode(&mut buffer)? {
+                messages.push(message);
+            }
+            buffer.keep_rest();
+            assert!(buffer.memory() <= memory, "{} bytes of memory, not {memory}", buffer.memory());
+            assert!(!buffer.is_empty() || buffer.memory() == 0, "memory for nothing");
+        }
+        messages.extend(codec.finished(&mut buffer)?);
+        Ok(())
+    };
+    let end = run();
+    (messages, end)
+}
+
+/// However the input is cut, the messages and the error are the same; and what `writer` makes of the messages are these
+/// messages again.
+///
+/// The writer is the codec itself, unless some of what that decodes it cannot encode.
+pub fn check<C>(codec: &C, writer: &C, input: &Input<'_>, memory: usize)
+where
+    C: Codec<Message: PartialEq + Debug> + Clone,
+{
+    let whole = decode(codec, [input.bytes], memory);
+    assert_eq!(decode(codec, input.pieces(), memory), whole, "in pieces, and whole");
+    assert_eq!(decode(codec, input.bytes.chunks(1), memory), whole, "byte by byte, and whole");
+    let (messages, _) = whole;
+    let mut encoder = writer.clone();
+    let mut out = Vec::new();
+    for message in &messages {
+        if let Err(error) = encoder.encode(message, &mut out) {
+            panic!("encode {message:?}: {error}");
+        }
+    }
+    assert_eq!(decode(writer, [&*out], usize::MAX), (messages, Ok(())), "decoded from what was encoded");
+}
