@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod shell;
+mod soak;
 mod test;
 mod tools;
 
@@ -10,6 +11,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use shell::{Failure, Shell};
+use soak::Minutes;
 use test::Choice;
 
 const HELP: &str = "\
@@ -22,6 +24,8 @@ Usage: cargo xtask <CHORE>
                       installed first. Stops at the first failure.
   test --list         Lists the steps of it.
   test --only STEP    Runs one step; give it several times for several.
+  soak [MINUTES]      Has connections come and go at random, in release mode and on every engine, and checks that
+                      nothing is left of them. 10 minutes if not told otherwise.
   bench NAME [ARGS]   Runs a benchmark in release mode, with its own arguments.
   deny                Checks licences, advisories and sources of all dependencies. Needs cargo-deny.
   help                This.
@@ -29,6 +33,7 @@ Usage: cargo xtask <CHORE>
 Examples:
   cargo xtask test                          what continuous integration runs
   cargo xtask test --only clippy            only the lints
+  cargo xtask soak 480                      overnight
   cargo xtask bench wheel                   a few minutes; leaves its results in bench/results
   cargo xtask bench wheel --only posts      one part of it
   cargo xtask bench wheel --help            what else it takes
@@ -42,6 +47,7 @@ enum Chore {
     Help,
     List,
     Test(Choice),
+    Soak(Minutes),
     Bench(Vec<OsString>),
     Deny,
 }
@@ -52,13 +58,21 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Chore, String>
     match chore.to_str() {
         Some("help" | "-h" | "--help") => Ok(Chore::Help),
         Some("test") => parse_test(arguments),
+        Some("soak") => {
+            let minutes = arguments.next();
+            match (minutes.as_deref().and_then(|word| word.to_str()), arguments.next()) {
+                (Some("-h" | "--help"), None) => Ok(Chore::Help),
+                (_, None) => Minutes::parse(minutes).map(Chore::Soak),
+                (_, Some(other)) => Err(format!("soak takes one argument, and got {other:?} too")),
+            }
+        }
         // What comes after the name is the benchmark's own, --help included.
         Some("bench") => Ok(Chore::Bench(arguments.collect())),
         Some("deny") => match arguments.next() {
             None => Ok(Chore::Deny),
             Some(other) => Err(format!("deny takes no argument, and got {other:?}")),
         },
-        _ => Err(format!("there is no chore called {chore:?}; the chores are test, bench, deny and help")),
+        _ => Err(format!("there is no chore called {chore:?}; the chores are test, soak, bench, deny and help")),
     }
 }
 
@@ -112,6 +126,7 @@ fn main() -> ExitCode {
             Ok(())
         }
         Chore::Test(choice) => test::run(&shell, &choice),
+        Chore::Soak(minutes) => soak::run(&shell, &minutes),
         Chore::Bench(arguments) => bench(&shell, arguments),
         Chore::Deny => deny(&shell),
     };
@@ -141,6 +156,14 @@ mod tests {
     #[test]
     fn what_follows_bench_is_the_benchmarks() {
         assert_eq!(parsed("bench wheel --help"), Ok(Chore::Bench(vec!["wheel".into(), "--help".into()])));
+    }
+
+    #[test]
+    fn soak_takes_minutes_and_nothing_else() {
+        assert_eq!(parsed("soak 3"), Minutes::parse(Some("3".into())).map(Chore::Soak));
+        assert_eq!(parsed("soak"), Minutes::parse(None).map(Chore::Soak));
+        assert_eq!(parsed("soak --help"), Ok(Chore::Help));
+        assert!(parsed("soak 3 4").is_err() && parsed("soak long").is_err());
     }
 
     #[test]

@@ -81,3 +81,23 @@ fn what_came_before_a_reset_is_delivered_also_when_it_came_while_paused_with_out
     assert_eq!(scene.cast.received(), 100_000);
     scene.finish();
 }
+
+/// The connection was reset, and is said to have failed with "not connected", which is what the system calls a half-close
+/// of a socket that was reset.
+#[test]
+#[ignore = "the error of a half-close is taken as it is"]
+fn a_half_close_that_meets_a_reset_is_told_as_a_reset() {
+    let mut scene = Scene::new(on(EngineKind::Epoll));
+    let address = scene.listen(|io, moment| match moment {
+        Moment::Opened => io.pause(),
+        other => plain(io, other),
+    });
+    let peer = dial(address);
+    scene.until(|cast| cast.len() == 1);
+    reset(peer);
+    let id = scene.cast.ids()[0];
+    scene.reactor.connection(id).unwrap().finish();
+    scene.until(|cast| cast.over() == 1);
+    assert_eq!(scene.told(0), ["opened", RESET]);
+    scene.finish();
+}
