@@ -4,6 +4,7 @@
 
 mod fuzz;
 mod shell;
+mod soak;
 mod test;
 mod tools;
 
@@ -11,6 +12,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use shell::{Failure, Shell};
+use soak::Minutes;
 use test::Choice;
 
 const HELP: &str = "\
@@ -23,6 +25,8 @@ Usage: cargo xtask <CHORE>
                       installed first. Stops at the first failure.
   test --list         Lists the steps of it.
   test --only STEP    Runs one step; give it several times for several.
+  soak [MINUTES]      Has connections come and go at random, in release mode and on every engine, and checks that
+                      nothing is left of them. 10 minutes if not told otherwise.
   bench NAME [ARGS]   Runs a benchmark in release mode, with its own arguments.
   fuzz [SECONDS] [TARGET]
                       Fuzzes one codec, or each, for so long; 60 s if not said. What it finds out it keeps in
@@ -35,6 +39,7 @@ Usage: cargo xtask <CHORE>
 Examples:
   cargo xtask test                          what continuous integration runs
   cargo xtask test --only clippy            only the lints
+  cargo xtask soak 480                      overnight
   cargo xtask bench wheel                   a few minutes; leaves its results in bench/results
   cargo xtask bench wheel --only posts      one part of it
   cargo xtask bench wheel --help            what else it takes
@@ -49,6 +54,7 @@ enum Chore {
     Help,
     List,
     Test(Choice),
+    Soak(Minutes),
     Bench(Vec<OsString>),
     Fuzz(fuzz::Choice),
     Deny,
@@ -60,6 +66,14 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Chore, String>
     match chore.to_str() {
         Some("help" | "-h" | "--help") => Ok(Chore::Help),
         Some("test") => parse_test(arguments),
+        Some("soak") => {
+            let minutes = arguments.next();
+            match (minutes.as_deref().and_then(|word| word.to_str()), arguments.next()) {
+                (Some("-h" | "--help"), None) => Ok(Chore::Help),
+                (_, None) => Minutes::parse(minutes).map(Chore::Soak),
+                (_, Some(other)) => Err(format!("soak takes one argument, and got {other:?} too")),
+            }
+        }
         // What comes after the name is the benchmark's own, --help included.
         Some("bench") => Ok(Chore::Bench(arguments.collect())),
         Some("fuzz") => fuzz::Choice::parse(arguments).map(Chore::Fuzz),
@@ -67,7 +81,7 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Chore, String>
             None => Ok(Chore::Deny),
             Some(other) => Err(format!("deny takes no argument, and got {other:?}")),
         },
-        _ => Err(format!("there is no chore called {chore:?}; the chores are test, bench, fuzz, deny and help")),
+        _ => Err(format!("there is no chore called {chore:?}; the chores are test, soak, bench, fuzz, deny and help")),
     }
 }
 
@@ -121,6 +135,7 @@ fn main() -> ExitCode {
             Ok(())
         }
         Chore::Test(choice) => test::run(&shell, &choice),
+        Chore::Soak(minutes) => soak::run(&shell, &minutes),
         Chore::Bench(arguments) => bench(&shell, arguments),
         Chore::Fuzz(choice) => fuzz::run(&shell, &choice),
         Chore::Deny => deny(&shell),
@@ -162,6 +177,14 @@ mod tests {
         assert!(error.contains("lnes") && error.contains("length_prefixed, lines"), "{error}");
         assert!(parsed("fuzz lines --input").is_err());
         assert!(parsed("fuzz --input some/file").is_err());
+    }
+
+    #[test]
+    fn soak_takes_minutes_and_nothing_else() {
+        assert_eq!(parsed("soak 3"), Minutes::parse(Some("3".into())).map(Chore::Soak));
+        assert_eq!(parsed("soak"), Minutes::parse(None).map(Chore::Soak));
+        assert_eq!(parsed("soak --help"), Ok(Chore::Help));
+        assert!(parsed("soak 3 4").is_err() && parsed("soak long").is_err());
     }
 
     #[test]

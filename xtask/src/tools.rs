@@ -3,52 +3,90 @@
 
 use crate::shell::{Failure, Shell};
 
+/// A program that tests run.
+struct Tool {
+    program: &'static str,
+    /// What contains it, by Debian's names.
+    package: &'static str,
+    /// Succeeds in a shell if the program is there, and is the right one.
+    check: &'static str,
+    what_for: &'static str,
+}
+
+const TOOLS: [Tool; 5] = [
+    Tool { program: "strace", package: "strace", check: "strace --version", what_for: "to count system calls" },
+    Tool { program: "socat", package: "socat", check: "socat -V", what_for: PEER },
+    // There are several programs of this name; with this one, input that ends can end the connection (-N).
+    Tool { program: "nc", package: "netcat-openbsd", check: "nc -h 2>&1 | grep -q OpenBSD", what_for: PEER },
+    Tool { program: "curl", package: "curl", check: "curl --version", what_for: PEER },
+    Tool { program: "python3", package: "python3", check: "python3 -c 'import asyncio'", what_for: PEER },
+];
+
+const PEER: &str = "as a peer to talk to";
+
+impl Tool {
+    fn is_there(&self, shell: &Shell) -> bool {
+        shell.program("sh", "-c").args([self.check.into()]).succeeds()
+    }
+
+    fn by_hand(&self) -> String {
+        let Tool { program, package, what_for, .. } = self;
+        format!("{program} is needed {what_for}; install the package `{package}` of your distribution")
+    }
+}
+
 pub fn provide(shell: &Shell) -> Result<(), Failure> {
     provide_component(shell, "rustfmt", "fmt")?;
     provide_component(shell, "clippy", "clippy")?;
     if cfg!(target_os = "linux") {
-        provide_strace(shell)?;
+        provide_tools(shell)?;
     }
     Ok(())
 }
 
 fn provide_component(shell: &Shell, component: &str, subcommand: &str) -> Result<(), Failure> {
     let present = || shell.cargo(&format!("{subcommand} --version")).succeeds();
-    let by_hand = format!("{component} is needed; install it with: rustup component add {component}");
-    provide_with(component, &by_hand, present, || shell.program("rustup", &format!("component add {component}")).run())
-}
-
-/// The tests in `crates/pelton/tests/syscalls.rs` count system calls with it.
-fn provide_strace(shell: &Shell) -> Result<(), Failure> {
-    let present = || shell.program("strace", "--version").succeeds();
-    let by_hand = "strace is needed to count system calls; install the package `strace` of your distribution";
-    provide_with("strace", by_hand, present, || {
-        let apt = AptGet::find(shell).ok_or_else(|| {
-            Failure::new("it cannot be installed from here: that takes apt-get, and root or sudo without a password")
-        })?;
-        apt.run(shell, "update")?;
-        apt.run(shell, "install -y strace")
-    })
-}
-
-/// Installs a tool that is not present, and makes sure that it is afterwards.
-fn provide_with(
-    name: &str,
-    by_hand: &str,
-    present: impl Fn() -> bool,
-    install: impl FnOnce() -> Result<(), Failure>,
-) -> Result<(), Failure> {
     if present() {
-        println!("{name}: found");
+        println!("{component}: found");
         return Ok(());
     }
-    println!("{name}: missing; installing it");
-    install().map_err(|failure| Failure::new(format!("{failure}\n{by_hand}")))?;
-    if present() {
-        Ok(())
-    } else {
-        Err(Failure::new(format!("{name} was installed and still cannot be run\n{by_hand}")))
+    println!("{component}: missing; installing it");
+    let by_hand = format!("{component} is needed; install it with: rustup component add {component}");
+    let install = shell.program("rustup", &format!("component add {component}")).run();
+    install.map_err(|failure| Failure::new(format!("{failure}\n{by_hand}")))?;
+    if present() { Ok(()) } else { Err(still_missing(&[by_hand])) }
+}
+
+fn provide_tools(shell: &Shell) -> Result<(), Failure> {
+    let missing = || TOOLS.iter().filter(|tool| !tool.is_there(shell));
+    let wanted: Vec<&Tool> = missing().collect();
+    for tool in &TOOLS {
+        let found = wanted.iter().all(|wanted| wanted.program != tool.program);
+        println!("{}: {}", tool.program, if found { "found" } else { "missing; installing it" });
     }
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    install(shell, &wanted).map_err(|failure| {
+        let by_hand: Vec<String> = wanted.iter().map(|tool| tool.by_hand()).collect();
+        Failure::new(format!("{failure}\n{}", by_hand.join("\n")))
+    })?;
+    let left: Vec<String> = missing().map(Tool::by_hand).collect();
+    if left.is_empty() { Ok(()) } else { Err(still_missing(&left)) }
+}
+
+/// All of them together, since fetching the lists of packages takes longer than most packages do.
+fn install(shell: &Shell, tools: &[&Tool]) -> Result<(), Failure> {
+    let apt = AptGet::find(shell).ok_or_else(|| {
+        Failure::new("nothing can be installed from here: that takes apt-get, and root or sudo without a password")
+    })?;
+    let packages: Vec<&str> = tools.iter().map(|tool| tool.package).collect();
+    apt.run(shell, "update")?;
+    apt.run(shell, &format!("install -y {}", packages.join(" ")))
+}
+
+fn still_missing(by_hand: &[String]) -> Failure {
+    Failure::new(format!("something was installed and still cannot be run\n{}", by_hand.join("\n")))
 }
 
 /// Debian's package manager, and how we may use it.

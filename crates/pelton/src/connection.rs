@@ -13,6 +13,7 @@ mod stream;
 
 use std::any::Any;
 use std::fmt;
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use pelton_os::{Address, Chunk, Token};
@@ -54,7 +55,7 @@ pub trait Connection: Any {
     /// Bytes have come in. The chunk is on loan from the reactor: keep what you need, or send it on, and let go of it.
     fn received(&mut self, io: &mut Io<'_>, chunk: Chunk);
 
-    /// So much had been waiting to be sent that reading was paused, and now most of it is gone.
+    /// More than the high [water mark](WaterMarks) had been waiting to be sent, and now most of it is gone: time to send more.
     fn drained(&mut self, io: &mut Io<'_>) {
         let _ = io;
     }
@@ -140,7 +141,8 @@ pub enum Reason {
 impl Reason {
     fn from_error(error: std::io::Error) -> Reason {
         match error.kind() {
-            std::io::ErrorKind::ConnectionReset | std::io::ErrorKind::BrokenPipe => Reason::Reset,
+            // "Not connected" is what a half-close finds where there was a reset.
+            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::NotConnected => Reason::Reset,
             _ => Reason::Failed(error),
         }
     }
@@ -148,7 +150,9 @@ impl Reason {
     /// Why it could not be connected.
     fn from_connecting(address: Address, error: std::io::Error) -> Reason {
         match error.kind() {
-            std::io::ErrorKind::ConnectionRefused => Reason::Refused { address },
+            ErrorKind::ConnectionRefused => Reason::Refused { address },
+            // It was established for a moment.
+            ErrorKind::ConnectionReset => Reason::Reset,
             _ => Reason::Unreachable { address, error },
         }
     }

@@ -135,7 +135,7 @@ fn a_large_transfer_to_a_slow_reader_keeps_little_in_memory(on: On) {
     // More than the kernel takes in on its way.
     const TOTAL: usize = 40_000_000;
     let mut reactor = on.reactor();
-    let most = Rc::new(Cell::new(0u64));
+    let most = Rc::new(Cell::new(0));
     let id = Rc::new(Cell::new(None));
     let (log, seen, known) = (Log::default(), most.clone(), id.clone());
     let entries = log.clone();

@@ -464,5 +464,5 @@ fn a_client_is_told_that_nobody_is_there(on: On) {
     let client = Framed::new(Lines::new(), Store { log: log.clone(), ..Store::default() });
     reactor.connect(&address.into(), client).unwrap();
     run_until(&mut reactor, |_| log.len() > 0);
-    assert_eq!(log.take(), ["closed: refused"]);
+    assert_eq!(log.take(), [format!("closed: connect to {address}: refused")]);
 }

@@ -30,7 +30,7 @@ impl Io<'_> {
     /// Nothing more is read from now on.
     pub fn detach(&mut self, then: impl FnOnce(&mut Reactor, Detached) + 'static) -> Result<(), SendError> {
         let Some(stream) = self.reactor.stream_mut(self.id.0) else { return Err(SendError::Closed) };
-        if !stream.may_send() {
+        if !stream.may_send() || stream.failed {
             return Err(SendError::Closed);
         }
         stream.ending = Ending::Detach;

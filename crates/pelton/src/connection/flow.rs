@@ -9,13 +9,17 @@ use crate::reactor::Source;
 
 /// How much may wait to be sent on a connection.
 ///
-/// A peer that does not read must not use up the memory, so above `high` bytes nothing more is read from it, until no more
-/// than `low` are left; and a single send that would make more than `most` bytes of memory wait is refused.
+/// A peer that does not read must not use up the memory. So above `high` bytes nothing more is read from a connection that
+/// came in, until no more than `low` are left and [`drained`](super::Connection::drained) is called; and on any connection
+/// a single send that would make more than `most` bytes of memory wait is refused.
+///
+/// Connections that this side has made are read from all the same, unless [told otherwise](Io::throttle_reading): one that
+/// sends a lot to a peer which answers as it reads would otherwise wait for that peer, and the peer for it, for good.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WaterMarks {
-    /// Reading goes on when there are no more than these bytes, in memory and in files. By default 16 KiB.
+    /// `drained` is called when there are no more than these bytes, in memory and in files. By default 16 KiB.
     pub low: usize,
-    /// Reading pauses above these. By default 64 KiB.
+    /// Reading pauses above these, in memory and in files. By default 64 KiB.
     pub high: usize,
     /// More than these in memory are refused. By default 16 MiB.
     pub most: usize,
@@ -90,6 +94,15 @@ impl Io<'_> {
         if let Some(stream) = self.reactor.stream_mut(self.id.0) {
             stream.extra().marks = Some(WaterMarks { low: marks.low.min(marks.high), ..marks });
             self.reactor.needs_attention(self.id.0);
+        }
+    }
+
+    /// Whether nothing is read while more than the high [water mark](WaterMarks) waits to be sent. It is so by default for
+    /// connections that came in: whoever asks gets no further answers before taking those there are.
+    pub fn throttle_reading(&mut self, throttle: bool) {
+        if let Some(stream) = self.reactor.stream_mut(self.id.0) {
+            stream.throttles = throttle;
+            self.reactor.set_receiving(self.id.0);
         }
     }
 }

@@ -81,6 +81,10 @@ impl Io<'_> {
         if !stream.may_send() {
             return Err(SendError::Closed);
         }
+        if stream.failed {
+            // The other side is gone, which `closed` will tell: to send now is no more of a mistake than a moment ago.
+            return Ok(());
+        }
         let queued = stream.outbox.as_ref().map_or(0, |outbox| outbox.in_memory());
         let most = stream.marks(flow).most;
         if queued + bytes > most {
@@ -93,9 +97,18 @@ impl Io<'_> {
         Ok(())
     }
 
-    /// How many bytes wait to be sent, in memory and in files.
-    pub fn queued(&mut self) -> u64 {
-        self.reactor.stream_mut(self.id.0).map_or(0, |stream| stream.waiting())
+    /// How many bytes of memory wait to be sent.
+    pub fn queued(&mut self) -> usize {
+        self.outbox().map_or(0, |outbox| outbox.in_memory())
+    }
+
+    /// How many bytes of files wait to be sent.
+    pub fn queued_in_files(&mut self) -> u64 {
+        self.outbox().map_or(0, |outbox| outbox.len() - outbox.in_memory() as u64)
+    }
+
+    fn outbox(&mut self) -> Option<&Outbox> {
+        self.reactor.stream_mut(self.id.0)?.outbox.as_deref()
     }
 }
 
@@ -126,6 +139,7 @@ impl Io<'_> {
             && (stream.ending == Ending::None || (ending == Ending::Close && stream.ending != Ending::Detach))
         {
             stream.ending = ending;
+            self.reactor.set_receiving(self.id.0);
             self.reactor.needs_attention(self.id.0);
         }
     }

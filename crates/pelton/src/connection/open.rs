@@ -89,7 +89,10 @@ impl Reactor {
         handler: Box<dyn Connection>,
     ) -> Result<ConnectionId, Error> {
         self.check_not_forked()?;
-        let id = self.add_stream(Stream::connecting(place, handler, self.now));
+        let mut stream = Stream::connecting(place, handler, self.now);
+        // What another side has begun.
+        stream.throttles = true;
+        let id = self.add_stream(stream);
         match self.engine.adopt(id.0, socket) {
             Ok(()) => Ok(id),
             Err(error) => {

@@ -29,8 +29,10 @@ pub(crate) struct Stream {
     pub(super) ending: Ending,
     /// The user does not want to read.
     pub(super) paused: bool,
-    /// Too much waits to be sent here to read any more.
-    throttled: bool,
+    /// So much waits to be sent that `drained` will be called.
+    full: bool,
+    /// Nothing is read while it is full.
+    pub(super) throttles: bool,
     /// Too much waits to be sent everywhere.
     pub(super) choked: bool,
     /// The engine will say when it has sent what it was given, or there is room for more.
@@ -41,7 +43,7 @@ pub(crate) struct Stream {
     pub(super) used: bool,
     peer_finished: bool,
     /// It broke, and is over as soon as what came in before that has been delivered.
-    failed: bool,
+    pub(super) failed: bool,
 }
 
 /// What only some connections need.
@@ -103,7 +105,8 @@ impl Stream {
             stage: Stage::Connecting,
             ending: Ending::None,
             paused: false,
-            throttled: false,
+            full: false,
+            throttles: false,
             choked: false,
             busy: false,
             listed: false,
@@ -118,7 +121,7 @@ impl Stream {
     }
 
     pub(super) fn may_send(&self) -> bool {
-        matches!(self.stage, Stage::Connecting | Stage::Open) && self.ending == Ending::None && !self.failed
+        matches!(self.stage, Stage::Connecting | Stage::Open) && self.ending == Ending::None
     }
 
     pub(super) fn waiting(&self) -> u64 {
@@ -127,8 +130,10 @@ impl Stream {
 
     /// Whether what comes in may be delivered.
     fn receives(&self) -> bool {
-        let held_up = self.paused || self.throttled || self.choked;
-        self.stage == Stage::Open && self.ending != Ending::Detach && (self.failed || !held_up)
+        // Whoever has said everything cannot be made to say more by what comes in.
+        let throttled = self.full && self.throttles && self.ending == Ending::None;
+        let held_up = self.paused || self.choked || throttled || self.ending == Ending::Detach;
+        self.stage == Stage::Open && (self.failed || !held_up)
     }
 
     fn holds_input(&self) -> bool {
@@ -381,15 +386,15 @@ impl Reactor {
             return self.sent_everything(token);
         }
         // The marks are far apart from nothing: most of the time there is nothing to compare.
-        if waiting == 0 && !stream.throttled {
+        if waiting == 0 && !stream.full {
             return;
         }
         let marks = stream.marks(flow);
-        if waiting > marks.high as u64 && !stream.throttled {
-            stream.throttled = true;
+        if waiting > marks.high as u64 && !stream.full {
+            stream.full = true;
             self.set_receiving(token);
-        } else if waiting <= marks.low as u64 && stream.throttled {
-            stream.throttled = false;
+        } else if waiting <= marks.low as u64 && stream.full {
+            stream.full = false;
             self.set_receiving(token);
             self.tell(token, |handler, io| handler.drained(io));
         }

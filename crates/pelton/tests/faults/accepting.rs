@@ -1,0 +1,144 @@
+//! Running out of descriptors.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use pelton::{Address, Chunk, Connection, Io};
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+use crate::common::{On, on_every_engine};
+use crate::scene::{alone, descriptors};
+
+on_every_engine![
+    without_descriptors_connections_are_turned_away_and_later_served_again,
+    without_descriptors_connecting_is_an_error_and_leaves_nothing,
+];
+
+/// Set in the child: the limit is that of a process, and must not be that of the other tests'.
+const CHILD: &str = "PELTON_TEST_CHILD";
+
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// The same test in a process of its own, which ends with this.
+struct Other {
+    child: Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Other {
+    fn start(on: On, test: &str) -> Other {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", &format!("accepting::{}::{test}", on.0), "--nocapture"]).env(CHILD, "1");
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Other { child, lines }
+    }
+
+    /// What it says after `what`. If it ends without saying so, or fails, that is the end of the test.
+    fn says(&mut self, what: &str) -> String {
+        let mut lines = self.lines.by_ref().map(|line| line.unwrap());
+        let found = lines.find_map(|line| Some(line.split_once(what)?.1.trim_end_matches('.').to_owned()));
+        found.unwrap_or_else(|| panic!("the child did not say {what:?}"))
+    }
+
+    fn ends_well(mut self) {
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Leaves room for so many descriptors, beside those that are open.
+fn leave_room_for(count: u64) {
+    let next = rustix::io::dup(io::stdout()).unwrap().as_raw_fd() as u64;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(next + count), maximum: Some(next + count) }).unwrap();
+}
+
+struct Echo;
+
+impl Connection for Echo {
+    fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
+        if &*chunk == b"quit" {
+            println!("turns: {}.", io.reactor().stats().turns);
+            return io.reactor().stop();
+        }
+        io.send_chunk(chunk).unwrap();
+    }
+}
+
+/// Sends one byte and says whether it came back.
+fn is_served(stream: &mut TcpStream) -> bool {
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    // One that was turned away is closed or reset; it must not be left hanging.
+    match stream.write_all(b"x").and_then(|()| stream.read_exact(&mut [0])) {
+        Ok(()) => true,
+        Err(error) => {
+            assert_ne!(error.kind(), io::ErrorKind::WouldBlock, "neither served nor turned away");
+            false
+        }
+    }
+}
+
+fn without_descriptors_connections_are_turned_away_and_later_served_again(on: On) {
+    if std::env::var_os(CHILD).is_some() {
+        let mut reactor = on.reactor();
+        let listener = reactor.listen(&"127.0.0.1:0".parse().unwrap(), |_| Echo).unwrap();
+        leave_room_for(3);
+        println!("address: {}.", reactor.listening_on(listener).unwrap());
+        reactor.run().unwrap();
+        return;
+    }
+    let _alone = alone();
+    let mut other = Other::start(on, "without_descriptors_connections_are_turned_away_and_later_served_again");
+    let address = other.says("address: ");
+    let mut streams: Vec<TcpStream> = (0..8).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    let served = streams.iter_mut().filter_map(|stream| is_served(stream).then_some(())).count();
+    assert!((1..=3).contains(&served), "{served} of 8 were served");
+    drop(streams);
+    let deadline = Instant::now() + DEADLINE;
+    let mut again = loop {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        if is_served(&mut stream) {
+            break stream;
+        }
+        assert!(Instant::now() < deadline, "it did not recover");
+    };
+    again.write_all(b"quit").unwrap();
+    let turns: u64 = other.says("turns: ").parse().unwrap();
+    assert!(turns < 500, "{turns} turns");
+    other.ends_well();
+}
+
+fn without_descriptors_connecting_is_an_error_and_leaves_nothing(on: On) {
+    if std::env::var_os(CHILD).is_some() {
+        let mut reactor = on.reactor();
+        let listener = reactor.listen(&"127.0.0.1:0".parse().unwrap(), |_| Echo).unwrap();
+        let address: Address = reactor.listening_on(listener).unwrap().clone();
+        let before = descriptors();
+        // One to count them with.
+        leave_room_for(1);
+        let kept = reactor.connect(&address, Echo).unwrap();
+        let error = reactor.connect(&address, Echo).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("connect to {address}: ")), "{error}");
+        assert_eq!(reactor.connection_count(), 1);
+        reactor.connection(kept).unwrap().close();
+        reactor.turn(Some(Duration::ZERO)).unwrap();
+        crate::common::run_until(&mut reactor, |reactor| reactor.connection_count() == 0);
+        assert_eq!(descriptors(), before);
+        reactor.connect(&address, Echo).unwrap();
+        println!("ended: well.");
+        return;
+    }
+    let _alone = alone();
+    let mut other = Other::start(on, "without_descriptors_connecting_is_an_error_and_leaves_nothing");
+    assert_eq!(other.says("ended: "), "well");
+    other.ends_well();
+}

@@ -1,0 +1,329 @@
+//! What every test of faults is played on.
+
+use std::cell::{Ref, RefCell};
+use std::net::{SocketAddr, TcpStream};
+use std::rc::Rc;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use pelton::{Address, Chunk, Connection, ConnectionId, EventLoop, Io, ListenerId, Reactor, Reason};
+
+use crate::common::{On, poll, run_until};
+
+/// A peer that waits longer than this for us has been forgotten.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+pub(crate) const RESET: &str = "closed: reset by the other side";
+pub(crate) const FINISHED: &str = "closed: finished by the other side";
+pub(crate) const LOCAL: &str = "closed: closed by this side";
+pub(crate) const PANICKED: &str = "closed: its handler panicked";
+
+/// What a panic that is part of a test says.
+pub(crate) const ON_PURPOSE: &str = "on purpose";
+
+/// What a handler was told.
+pub(crate) enum Moment<'a> {
+    Opened,
+    Received(&'a [u8]),
+    Drained,
+    PeerFinished,
+}
+
+/// What a handler was told in its life, and what came in.
+#[derive(Default)]
+pub(crate) struct Story {
+    /// In order; chunks that came in one after the other are one entry, however the network has cut them.
+    pub(crate) told: Vec<String>,
+    /// How many bytes came in, and the first of them.
+    pub(crate) bytes: usize,
+    pub(crate) received: Vec<u8>,
+    pub(crate) id: Option<ConnectionId>,
+}
+
+impl Story {
+    pub(crate) fn is_over(&self) -> bool {
+        self.told.last().is_some_and(|last| last.starts_with("closed"))
+    }
+
+    fn add(&mut self, what: &str) {
+        if what != "received" || self.told.last().is_none_or(|last| last != "received") {
+            self.told.push(what.to_owned());
+        }
+    }
+}
+
+/// How many bytes of each story are kept. More would hide what connections use.
+const KEPT: usize = 10_000;
+
+type AtTheEnd = Box<dyn FnMut(&mut Reactor, usize)>;
+
+/// Everybody's story, in the order of their making.
+#[derive(Default)]
+pub(crate) struct Cast {
+    stories: RefCell<Vec<Story>>,
+    /// Broken promises. A failed assertion in a callback would only close its connection.
+    wrong: RefCell<Vec<String>>,
+    at_the_end: RefCell<Option<AtTheEnd>>,
+}
+
+impl Cast {
+    pub(crate) fn story(&self, number: usize) -> Ref<'_, Story> {
+        Ref::map(self.stories.borrow(), |stories| &stories[number])
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.stories.borrow().len()
+    }
+
+    /// How many are over.
+    pub(crate) fn over(&self) -> usize {
+        self.stories.borrow().iter().filter(|story| story.is_over()).count()
+    }
+
+    /// How many bytes have come in, to all of them.
+    pub(crate) fn received(&self) -> usize {
+        self.stories.borrow().iter().map(|story| story.bytes).sum()
+    }
+
+    pub(crate) fn ids(&self) -> Vec<ConnectionId> {
+        self.stories.borrow().iter().filter_map(|story| story.id).collect()
+    }
+
+    /// What everybody does when they are told that it is over. They are known by their number.
+    pub(crate) fn at_the_end(&self, act: impl FnMut(&mut Reactor, usize) + 'static) {
+        *self.at_the_end.borrow_mut() = Some(Box::new(act));
+    }
+
+    fn tell(&self, number: usize, what: &str) {
+        let mut stories = self.stories.borrow_mut();
+        if stories[number].is_over() {
+            self.wrong.borrow_mut().push(format!("{number} was told {what:?} after {:?}", stories[number].told));
+        }
+        stories[number].add(what);
+    }
+}
+
+/// A handler that keeps a record and does what the test says.
+pub(crate) struct Actor<A> {
+    cast: Rc<Cast>,
+    number: usize,
+    act: A,
+}
+
+impl<A> Actor<A> {
+    pub(crate) fn new(cast: &Rc<Cast>, act: A) -> Actor<A> {
+        cast.stories.borrow_mut().push(Story::default());
+        Actor { cast: cast.clone(), number: cast.len() - 1, act }
+    }
+}
+
+impl<A: FnMut(&mut Io<'_>, Moment<'_>) + 'static> Connection for Actor<A> {
+    fn opened(&mut self, io: &mut Io<'_>) {
+        self.cast.tell(self.number, "opened");
+        self.cast.stories.borrow_mut()[self.number].id = Some(io.id());
+        (self.act)(io, Moment::Opened);
+    }
+
+    fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
+        self.cast.tell(self.number, "received");
+        if let Some(story) = self.cast.stories.borrow_mut().get_mut(self.number) {
+            story.bytes += chunk.len();
+            let room = KEPT - story.received.len();
+            story.received.extend(chunk.iter().take(room));
+        }
+        (self.act)(io, Moment::Received(&chunk));
+    }
+
+    fn drained(&mut self, io: &mut Io<'_>) {
+        self.cast.tell(self.number, "drained");
+        (self.act)(io, Moment::Drained);
+    }
+
+    fn peer_finished(&mut self, io: &mut Io<'_>) {
+        self.cast.tell(self.number, "peer finished");
+        (self.act)(io, Moment::PeerFinished);
+    }
+
+    fn closed(&mut self, reactor: &mut Reactor, reason: Reason) {
+        self.cast.tell(self.number, &format!("closed: {reason}"));
+        if let Some(act) = &mut *self.cast.at_the_end.borrow_mut() {
+            act(reactor, self.number);
+        }
+    }
+}
+
+impl<A> Drop for Actor<A> {
+    fn drop(&mut self) {
+        if !self.cast.story(self.number).is_over() {
+            let told = format!("{} was dropped without being told that it is over", self.number);
+            self.cast.wrong.borrow_mut().push(told);
+        }
+    }
+}
+
+/// Does nothing but close when the other side has finished, as connections do by default.
+pub(crate) fn plain(io: &mut Io<'_>, moment: Moment<'_>) {
+    if let Moment::PeerFinished = moment {
+        io.close_after_writing();
+    }
+}
+
+/// Sends back what comes.
+pub(crate) fn echo(io: &mut Io<'_>, moment: Moment<'_>) {
+    match moment {
+        Moment::Received(bytes) => io.send(bytes).unwrap(),
+        other => plain(io, other),
+    }
+}
+
+/// Descriptors are counted for the whole process, so only one test may run at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A reactor, and a record of all that its handlers are told.
+pub(crate) struct Scene {
+    pub(crate) reactor: EventLoop,
+    pub(crate) cast: Rc<Cast>,
+    begun: Instant,
+    /// How many were open before there was a reactor, and before there was a connection.
+    descriptors_before: usize,
+    descriptors_set_up: usize,
+    /// The last one to go.
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Scene {
+    pub(crate) fn new(on: On) -> Scene {
+        let alone = alone();
+        silence_panics_on_purpose();
+        let descriptors_before = descriptors();
+        let reactor = on.reactor();
+        let descriptors_set_up = descriptors();
+        Scene {
+            reactor,
+            cast: Rc::default(),
+            begun: Instant::now(),
+            descriptors_before,
+            descriptors_set_up,
+            _alone: alone,
+        }
+    }
+
+    /// Listens on a TCP port; each that comes in acts by a copy of `act`.
+    pub(crate) fn listen<A>(&mut self, act: A) -> SocketAddr
+    where
+        A: FnMut(&mut Io<'_>, Moment<'_>) + Clone + 'static,
+    {
+        let listener = self.listen_on(&"127.0.0.1:0".parse().unwrap(), act);
+        match self.reactor.listening_on(listener) {
+            Some(Address::Tcp(address)) => *address,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn listen_on<A>(&mut self, address: &Address, act: A) -> ListenerId
+    where
+        A: FnMut(&mut Io<'_>, Moment<'_>) + Clone + 'static,
+    {
+        let cast = self.cast.clone();
+        let listener = self.reactor.listen(address, move |_| Actor::new(&cast, act.clone())).unwrap();
+        self.is_set_up();
+        listener
+    }
+
+    /// To be called when something that stays has been opened.
+    pub(crate) fn is_set_up(&mut self) {
+        self.descriptors_set_up = descriptors();
+    }
+
+    pub(crate) fn connect<A>(&mut self, address: impl Into<Address>, act: A) -> ConnectionId
+    where
+        A: FnMut(&mut Io<'_>, Moment<'_>) + 'static,
+    {
+        let actor = Actor::new(&self.cast, act);
+        self.reactor.connect(&address.into(), actor).unwrap()
+    }
+
+    /// Turns the loop until the stories have come that far.
+    pub(crate) fn until(&mut self, condition: impl Fn(&Cast) -> bool) {
+        let cast = self.cast.clone();
+        run_until(&mut self.reactor, |_| condition(&cast));
+    }
+
+    /// Some turns that wait for nothing.
+    pub(crate) fn turn(&mut self) {
+        assert!(self.begun.elapsed() < 3 * DEADLINE, "this takes too long");
+        for _ in 0..3 {
+            poll(&mut self.reactor);
+        }
+    }
+
+    /// How many turns the loop makes within 30 milliseconds, for what should cause next to none.
+    pub(crate) fn turns_at_rest(&mut self) -> u64 {
+        self.turn();
+        let before = self.reactor.stats().turns;
+        let end = self.reactor.clock() + Duration::from_millis(30);
+        while self.reactor.clock() < end {
+            self.reactor.turn(Some(end - self.reactor.clock())).unwrap();
+        }
+        self.reactor.stats().turns - before
+    }
+
+    pub(crate) fn told(&self, number: usize) -> Vec<String> {
+        self.cast.story(number).told.clone()
+    }
+
+    /// Waits for all connections to end. Everybody must have been told so once, and nothing may be left of them.
+    pub(crate) fn finish(mut self) {
+        run_until(&mut self.reactor, |reactor| reactor.connection_count() == 0);
+        self.turn();
+        assert_eq!(descriptors(), self.descriptors_set_up, "descriptors are left of connections");
+        self.has_stopped();
+    }
+
+    /// The same, after the reactor has been stopped.
+    pub(crate) fn has_stopped(self) {
+        assert_eq!(self.reactor.connection_count(), 0);
+        assert_eq!(*self.cast.wrong.borrow(), [""; 0]);
+        for number in 0..self.cast.len() {
+            assert!(self.cast.story(number).is_over(), "{number} was only told {:?}", self.told(number));
+        }
+        let Scene { reactor, descriptors_before, _alone, .. } = self;
+        drop(reactor);
+        assert_eq!(descriptors(), descriptors_before, "descriptors are left of the reactor");
+    }
+}
+
+/// How many descriptors this process has open; always the same where that cannot be told.
+pub(crate) fn descriptors() -> usize {
+    if cfg!(target_os = "linux") { std::fs::read_dir("/proc/self/fd").unwrap().count() } else { 0 }
+}
+
+/// A blocking peer.
+pub(crate) fn dial(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    stream.set_write_timeout(Some(DEADLINE)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+}
+
+/// Closes a socket such that the other side sees a reset: with nothing to linger for, what is on its way is dropped.
+pub(crate) fn reset(stream: TcpStream) {
+    socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+}
+
+fn silence_panics_on_purpose() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if info.payload_as_str() != Some(ON_PURPOSE) {
+                usual(info);
+            }
+        }));
+    });
+}

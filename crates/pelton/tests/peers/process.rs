@@ -1,0 +1,144 @@
+//! Programs to talk to, run beside the loop.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pelton::{EventLoop, Handle};
+
+use crate::common::run_until;
+
+/// A program that takes longer than this to end after it has closed its output hangs.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A program that runs. It does not outlive this.
+pub(crate) struct Program {
+    child: Child,
+    name: String,
+}
+
+/// What a program said, and how it ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    pub(crate) output: Vec<u8>,
+    pub(crate) errors: Vec<u8>,
+}
+
+impl Ended {
+    /// Its output, if it ended well.
+    pub(crate) fn output(self) -> Vec<u8> {
+        let errors = String::from_utf8_lossy(&self.errors);
+        assert!(self.status.success(), "{}: {errors}", self.status);
+        self.output
+    }
+
+    pub(crate) fn text(self) -> String {
+        String::from_utf8(self.output()).unwrap()
+    }
+}
+
+/// What other threads have read, as far as the loop knows.
+#[derive(Default)]
+struct Heard {
+    output: Option<Vec<u8>>,
+    errors: Option<Vec<u8>>,
+}
+
+/// What the program is given to read.
+pub(crate) enum Input {
+    These(Vec<u8>),
+    /// Nothing, but no end either until the program has closed its output.
+    Open,
+}
+
+impl Program {
+    pub(crate) fn start(program: &str, arguments: &[&str]) -> Program {
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn().unwrap_or_else(|error| panic!("{program} is needed for this test: {error}"));
+        Program { child, name: program.to_owned() }
+    }
+
+    /// A program of Python.
+    pub(crate) fn python(script: &str, arguments: &[&str]) -> Program {
+        Program::start("python3", &[&["-c", script], arguments].concat())
+    }
+
+    /// Waits for a line with this in it on its standard error, and says what follows it.
+    pub(crate) fn says(&mut self, what: &str) -> String {
+        let errors = BufReader::new(self.child.stderr.take().unwrap());
+        let (send, receive) = mpsc::channel();
+        let wanted = what.to_owned();
+        thread::spawn(move || {
+            // To the end, so that the program can go on talking.
+            for line in errors.lines().map_while(Result::ok) {
+                if let Some((_, rest)) = line.split_once(&wanted) {
+                    let _ = send.send(rest.to_owned());
+                }
+            }
+        });
+        receive.recv_timeout(DEADLINE).unwrap_or_else(|_| panic!("{} did not say {what:?}", self.name))
+    }
+
+    /// Gives it `input` to read and turns the loop until it ends.
+    pub(crate) fn run(mut self, reactor: &mut EventLoop, input: Input) -> Ended {
+        let mut stdin = self.child.stdin.take().unwrap();
+        let held = match input {
+            Input::Open => Some(stdin),
+            Input::These(bytes) => {
+                thread::spawn(move || {
+                    // It may end before it has read everything; what it says tells whether it should have.
+                    let _ = stdin.write_all(&bytes);
+                });
+                None
+            }
+        };
+        let handle = reactor.handle();
+        *reactor.state::<Heard>() = Heard::default();
+        hear(&handle, self.child.stdout.take().unwrap(), |heard| &mut heard.output);
+        match self.child.stderr.take() {
+            Some(errors) => hear(&handle, errors, |heard| &mut heard.errors),
+            // It is being read already, for what the program says.
+            None => reactor.state::<Heard>().errors = Some(Vec::new()),
+        }
+        run_until(reactor, |reactor| reactor.state::<Heard>().output.is_some());
+        drop(held);
+        run_until(reactor, |reactor| reactor.state::<Heard>().errors.is_some());
+        let status = self.wait();
+        let heard = std::mem::take(reactor.state::<Heard>());
+        Ended { status, output: heard.output.unwrap_or_default(), errors: heard.errors.unwrap_or_default() }
+    }
+
+    /// Waits for it to end, without turning the loop.
+    fn wait(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            match self.child.try_wait().unwrap() {
+                Some(status) => return status,
+                None => assert!(Instant::now() < deadline, "{} closed its output and did not end", self.name),
+            }
+            // There is no event to wait for with a deadline; it has said its last.
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn hear(handle: &Handle, mut stream: impl Read + Send + 'static, place: fn(&mut Heard) -> &mut Option<Vec<u8>>) {
+    let handle = handle.clone();
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        // If nobody is there any more, the test has failed already.
+        let _ = handle.post(move |reactor| *place(reactor.state()) = Some(bytes));
+    });
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
