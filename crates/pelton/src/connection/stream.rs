@@ -346,6 +346,11 @@ impl Reactor {
             return;
         }
         let Some(outbox) = &mut stream.outbox else { return };
+        if outbox.is_empty() {
+            // Somebody has sent nothing, which is no operation for an engine.
+            self.spare_outbox = stream.outbox.take();
+            return;
+        }
         let before = outbox.in_memory();
         let outcome = self.engine.send(token, outbox);
         self.flow.queued -= before - outbox.in_memory();
