@@ -326,11 +326,16 @@ impl Reactor {
         }
     }
 
-    /// Has the connection looked at in the next flush: there is something to send, or to deliver. The one whose callback is
-    /// running is looked at when that returns.
+    /// Has the connection looked at in the next flush: there is something to send. The one whose callback is running is
+    /// looked at when that returns.
     pub(super) fn needs_attention(&mut self, token: Token) {
+        if self.stream_mut(token).is_some_and(|stream| stream.handler.is_some()) {
+            self.list(token);
+        }
+    }
+
+    fn list(&mut self, token: Token) {
         if let Some(stream) = self.stream_mut(token)
-            && stream.handler.is_some()
             && !std::mem::replace(&mut stream.listed, true)
         {
             self.dirty.push(token);
@@ -428,7 +433,7 @@ impl Reactor {
         let Some(stream) = self.stream_mut(token).filter(|stream| stream.stage == Stage::Open) else { return };
         let (on, held, more) = (stream.receives(), stream.holds_input(), !stream.peer_finished);
         if on && held {
-            self.needs_attention(token);
+            self.list(token);
         }
         if more && let Err(error) = self.engine.receive(token, on) {
             self.connection_is_over(token, Reason::from_error(error));
