@@ -276,6 +276,10 @@ impl Reactor {
     fn deliver_held(&mut self, token: Token) {
         loop {
             let Some(stream) = self.stream_mut(token).filter(|stream| stream.receives()) else { return };
+            if stream.handler.is_none() {
+                // It runs, and has just found out that the connection is broken. One thing after the other.
+                return self.list(token);
+            }
             let Some(extra) = &mut stream.extra else { return };
             match extra.held.pop_front() {
                 Some(Input::Chunk(chunk)) => self.tell(token, |handler, io| handler.received(io, chunk)),
