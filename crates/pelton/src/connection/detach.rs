@@ -56,7 +56,7 @@ impl Io<'_> {
         self.detach(move |_, detached| {
             let taken_on = handle.post(move |reactor| {
                 let handler = serve(reactor);
-                if let Err(error) = reactor.adopt_detached(place, detached, Box::new(handler)) {
+                if let Err(error) = reactor.take_on_detached(place, detached, Box::new(handler)) {
                     tracing::warn!(%error, "a connection was moved here and could not be taken on");
                 }
             });
