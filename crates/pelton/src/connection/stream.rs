@@ -263,6 +263,10 @@ impl Reactor {
     fn connection_failed(&mut self, token: Token, reason: Reason) {
         self.drop_outbox(token);
         let Some(stream) = self.stream_mut(token) else { return };
+        if stream.ending == Ending::Detach {
+            // Its handler is given nothing more, and there is nothing left to detach.
+            return self.connection_is_over(token, reason);
+        }
         stream.busy = false;
         stream.failed = true;
         stream.extra().failure.get_or_insert(reason);
