@@ -282,8 +282,9 @@ impl EventLoop {
         self.unlisten_all();
         self.close_connections();
         self.life = Life::Stopped;
-        let sources: Vec<Token> = self.sources.iter().map(|(key, _)| key.token()).collect();
-        for token in sources {
+        // Those that are leaving have been forgotten already.
+        let left = self.sources.iter().filter(|(_, source)| !matches!(source, Source::Leaving));
+        for token in left.map(|(key, _)| key.token()).collect::<Vec<Token>>() {
             self.end_source(token);
         }
         self.drop_callbacks();

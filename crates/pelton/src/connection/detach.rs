@@ -5,7 +5,7 @@ use std::panic::Location;
 use pelton_os::{Chunk, Socket, Token};
 
 use super::io::Input;
-use super::stream::Ending;
+use super::stream::{Ending, Stage};
 use super::{Connection, ConnectionId, Io, Reason};
 use crate::callback::{CallbackKind, Site};
 use crate::{Handle, Reactor, SendError};
@@ -56,7 +56,7 @@ impl Io<'_> {
         self.detach(move |_, detached| {
             let taken_on = handle.post(move |reactor| {
                 let handler = serve(reactor);
-                if let Err(error) = reactor.adopt_detached(place, detached, Box::new(handler)) {
+                if let Err(error) = reactor.take_on_detached(place, detached, Box::new(handler)) {
                     tracing::warn!(%error, "a connection was moved here and could not be taken on");
                 }
             });
@@ -78,7 +78,8 @@ impl Reactor {
     /// The engine has let go.
     pub(crate) fn connection_is_detached(&mut self, token: Token, socket: Socket) {
         let id = ConnectionId(token);
-        let Some(stream) = self.stream_mut(token).filter(|stream| stream.ending == Ending::Detach) else { return };
+        // It may have been closed meanwhile; the socket then goes with it.
+        let Some(stream) = self.stream_mut(token).filter(|stream| stream.stage == Stage::Detaching) else { return };
         let Some(then) = stream.extra().detach.take() else { return };
         let site = Site { kind: CallbackKind::Connection, place: stream.place, source: Some(id.into()) };
         let mut unread = Vec::new();

@@ -66,10 +66,17 @@ impl Reactor {
     #[track_caller]
     pub fn adopt(&mut self, socket: impl Into<Socket>, handler: impl Connection) -> Result<ConnectionId, Error> {
         let detached = Detached { socket: socket.into(), unread: Vec::new() };
-        self.adopt_detached(Location::caller(), detached, Box::new(handler))
+        self.take_on_detached(Location::caller(), detached, Box::new(handler))
     }
 
-    pub(super) fn adopt_detached(
+    /// Takes on a connection again that was [detached](crate::Io::detach) here or from another reactor. What had come in and was
+    /// not read comes first.
+    #[track_caller]
+    pub fn adopt_detached(&mut self, detached: Detached, handler: impl Connection) -> Result<ConnectionId, Error> {
+        self.take_on_detached(Location::caller(), detached, Box::new(handler))
+    }
+
+    pub(super) fn take_on_detached(
         &mut self,
         place: &'static Location<'static>,
         detached: Detached,

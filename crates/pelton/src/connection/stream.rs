@@ -258,16 +258,25 @@ impl Reactor {
     }
 
     pub(crate) fn connection_is_sendable(&mut self, token: Token) {
-        if let Some(stream) = self.stream_mut(token) {
-            stream.busy = false;
-            self.flush(token);
+        let Reactor { sources, flow, .. } = self;
+        let Some(Source::Connection(stream)) = sources.get_mut(token.into()) else { return };
+        stream.busy = false;
+        if let Some(outbox) = &mut stream.outbox {
+            let before = outbox.in_memory();
+            outbox.landed();
+            flow.queued -= before - outbox.in_memory();
         }
+        self.flush(token);
     }
 
     /// It broke: it is over when what had come in before that has been delivered, even if reading was paused.
     fn connection_failed(&mut self, token: Token, reason: Reason) {
         self.drop_outbox(token);
         let Some(stream) = self.stream_mut(token) else { return };
+        if stream.ending == Ending::Detach {
+            // Its handler is given nothing more, and there is nothing left to detach.
+            return self.connection_is_over(token, reason);
+        }
         stream.busy = false;
         stream.failed = true;
         stream.extra().failure.get_or_insert(reason);
@@ -281,6 +290,10 @@ impl Reactor {
     fn deliver_held(&mut self, token: Token) {
         loop {
             let Some(stream) = self.stream_mut(token).filter(|stream| stream.receives()) else { return };
+            if stream.handler.is_none() {
+                // It runs, and has just found out that the connection is broken. One thing after the other.
+                return self.list(token);
+            }
             let Some(extra) = &mut stream.extra else { return };
             match extra.held.pop_front() {
                 Some(Input::Chunk(chunk)) => self.tell(token, |handler, io| handler.received(io, chunk)),
@@ -331,11 +344,16 @@ impl Reactor {
         }
     }
 
-    /// Has the connection looked at in the next flush: there is something to send, or to deliver. The one whose callback is
-    /// running is looked at when that returns.
+    /// Has the connection looked at in the next flush: there is something to send. The one whose callback is running is
+    /// looked at when that returns.
     pub(super) fn needs_attention(&mut self, token: Token) {
+        if self.stream_mut(token).is_some_and(|stream| stream.handler.is_some()) {
+            self.list(token);
+        }
+    }
+
+    fn list(&mut self, token: Token) {
         if let Some(stream) = self.stream_mut(token)
-            && stream.handler.is_some()
             && !std::mem::replace(&mut stream.listed, true)
         {
             self.dirty.push(token);
@@ -351,10 +369,15 @@ impl Reactor {
             return;
         }
         let Some(outbox) = &mut stream.outbox else { return };
+        if outbox.is_empty() {
+            // Everything has landed, or somebody has sent nothing, which is no operation for an engine.
+            self.spare_outbox = stream.outbox.take();
+            return;
+        }
         let before = outbox.in_memory();
         let outcome = self.engine.send(token, outbox);
         self.flow.queued -= before - outbox.in_memory();
-        if outbox.is_empty() {
+        if outbox.len() == 0 {
             // An idle connection holds no memory for sending; the next one that sends has it.
             self.spare_outbox = stream.outbox.take();
         }
@@ -428,7 +451,7 @@ impl Reactor {
         let Some(stream) = self.stream_mut(token).filter(|stream| stream.stage == Stage::Open) else { return };
         let (on, held, more) = (stream.receives(), stream.holds_input(), !stream.peer_finished);
         if on && held {
-            self.needs_attention(token);
+            self.list(token);
         }
         if more && let Err(error) = self.engine.receive(token, on) {
             self.connection_is_over(token, Reason::from_error(error));

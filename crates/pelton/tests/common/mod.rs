@@ -2,6 +2,9 @@
 
 #![allow(dead_code, unused_imports, unused_macros, reason = "no test uses all of it")]
 
+pub(crate) mod memory;
+pub(crate) mod peer;
+
 use std::cell::RefCell;
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
@@ -20,6 +23,16 @@ macro_rules! on_every_engine {
     };
 }
 pub(crate) use on_every_engine;
+
+/// Makes a test per engine of each function, and one on the network in memory; but not of those that are about the kernel's.
+macro_rules! on_every_network {
+    ($($name:ident),* $(,)?) => { on_every_network![$($name),*; with_a_kernel:]; };
+    ($($name:ident),* $(,)?; with_a_kernel: $($kernel:ident),* $(,)?) => {
+        $crate::common::on_every_engine![$($name,)* $($kernel),*];
+        mod memory { $(#[test] fn $name() { $crate::common::memory::with_seeds(super::$name) })* }
+    };
+}
+pub(crate) use on_every_network;
 
 /// A test that takes longer than this hangs.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -81,6 +94,16 @@ pub(crate) struct Log(Rc<RefCell<Vec<String>>>);
 impl Log {
     pub(crate) fn add(&self, entry: impl Into<String>) {
         self.0.borrow_mut().push(entry.into());
+    }
+
+    /// What has come in. Where one piece ends and the next begins is nobody's business, so they are one entry.
+    pub(crate) fn received(&self, bytes: &[u8]) {
+        let text = String::from_utf8_lossy(bytes);
+        let mut entries = self.0.borrow_mut();
+        match entries.last_mut().filter(|entry| entry.starts_with("received ")) {
+            Some(entry) => entry.push_str(&text),
+            None => entries.push(format!("received {text}")),
+        }
     }
 
     pub(crate) fn len(&self) -> usize {

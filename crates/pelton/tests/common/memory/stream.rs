@@ -1,0 +1,167 @@
+//! Streams of the engine: what they have in flight, and how it gets on.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::os::unix::fs::FileExt;
+
+use pelton::Chunk;
+use pelton_os::{Event, Outbox, Sending, Token};
+
+use super::Random;
+use super::switchboard::End;
+use crate::common::peer::Duplex;
+
+/// What is to be told next, and in how many turns.
+pub(super) type Outcomes = VecDeque<(usize, Event)>;
+
+/// Pieces that a source has received and not told of yet, at most.
+const PIECES: usize = 4;
+
+/// A connection of the engine's.
+pub(super) struct Stream {
+    pub(super) end: End,
+    pub(super) receiving: bool,
+    /// What comes in has ended.
+    ended: bool,
+    pub(super) sending: Option<InFlight>,
+    /// The other side is to be told that nothing more will be sent, in so many turns.
+    pub(super) finishing: Option<usize>,
+}
+
+/// A send that has been taken on.
+pub(super) struct InFlight {
+    outbox: Outbox,
+    /// It goes on in so many turns.
+    turns: usize,
+    /// It is over when there is room for more, not when this is sent.
+    until_room: bool,
+}
+
+impl InFlight {
+    /// If it only waits for the other side to make room, it does not go on by itself; there will be news of that.
+    fn is_under_way(&self, end: &End) -> bool {
+        self.turns > 0 || end.has_room() || self.is_over(end)
+    }
+
+    pub(super) fn is_over(&self, end: &End) -> bool {
+        self.outbox.is_empty() && self.turns == 0 && (!self.until_room || end.has_room())
+    }
+}
+
+impl Stream {
+    pub(super) fn new(end: End) -> Stream {
+        Stream { end, receiving: false, ended: false, sending: None, finishing: None }
+    }
+
+    /// Whether something will happen by itself.
+    pub(super) fn is_under_way(&self) -> bool {
+        let sending = self.sending.as_ref();
+        self.finishing.is_some() || sending.is_some_and(|sending| sending.is_under_way(&self.end))
+    }
+
+    /// Sends a little of the outbox at once, or takes on some of it, or all.
+    pub(super) fn send(&mut self, outbox: &mut Outbox, random: &mut Random) -> io::Result<Sending> {
+        let mut in_flight = InFlight { outbox: Outbox::default(), turns: random.below(4), until_room: false };
+        match random.below(4) {
+            0 => {
+                for _ in 0..3 {
+                    trickle(&self.end, outbox, random.size())?;
+                }
+                if outbox.is_empty() {
+                    return Ok(Sending::Idle);
+                }
+                in_flight.until_room = true;
+            }
+            1 if outbox.next_file().is_none() => {
+                let mut slices = [IoSlice::new(&[])];
+                outbox.gather(&mut slices);
+                let count = random.size().min(slices[0].len());
+                in_flight.outbox.push_copy(&slices[0][..count]);
+                outbox.advance(count);
+            }
+            _ => in_flight.outbox = outbox.take(),
+        }
+        let before = self.sending.replace(in_flight);
+        assert!(before.is_none(), "nothing more is to be sent before the engine has said so");
+        Ok(Sending::Busy)
+    }
+
+    /// Goes on with everything that it has been told to do.
+    pub(super) fn operate(&mut self, token: Token, outcomes: &mut Outcomes, random: &mut Random) {
+        if let Some(sending) = &mut self.sending {
+            if sending.turns > 0 {
+                sending.turns -= 1;
+            } else if let Err(error) = trickle(&self.end, &mut sending.outbox, random.size()) {
+                self.fail(token, error, outcomes);
+            } else {
+                sending.turns = random.below(3);
+            }
+        }
+        self.finishing = match self.finishing {
+            Some(0) => {
+                self.end.finish();
+                None
+            }
+            turns => turns.map(|turns| turns - 1),
+        };
+        while self.receiving && !self.ended && outcomes.len() < PIECES {
+            let mut buffer = vec![0; random.size()];
+            let event = match self.end.receive(&mut buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Ok(count @ 1..) => {
+                    buffer.truncate(count);
+                    Event::Received(token, Chunk::from(buffer))
+                }
+                outcome => {
+                    self.ended = true;
+                    Event::Ended(token, outcome.map(drop))
+                }
+            };
+            outcomes.push_back((random.below(4), event));
+            if random.one_in(2) {
+                break;
+            }
+        }
+    }
+
+    /// A send has failed after it was taken on. That is the end of everything, but what had come in before that comes first.
+    fn fail(&mut self, token: Token, error: io::Error, outcomes: &mut Outcomes) {
+        self.sending = None;
+        if std::mem::replace(&mut self.ended, true) {
+            return outcomes.push_back((0, Event::Ended(token, Err(error))));
+        }
+        let mut rest = Vec::new();
+        let mut buffer = [0; 4096];
+        while let Ok(count @ 1..) = self.end.receive(&mut buffer) {
+            rest.extend_from_slice(&buffer[..count]);
+        }
+        if !rest.is_empty() {
+            outcomes.push_back((0, Event::Received(token, Chunk::from(rest))));
+        }
+        outcomes.push_back((0, Event::Ended(token, Err(error))));
+    }
+}
+
+/// Sends up to `most` bytes of the outbox. Says nothing of no room: there will be some.
+fn trickle(end: &End, outbox: &mut Outbox, most: usize) -> io::Result<()> {
+    let sent = if let Some(part) = outbox.next_file() {
+        let mut buffer = vec![0; most.min(usize::try_from(part.len).unwrap())];
+        match part.file.read_at(&mut buffer, part.offset)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            count => end.send(&buffer[..count]).map(|count| outbox.advance_file(count as u64)),
+        }
+    } else {
+        let mut slices = [IoSlice::new(&[])];
+        match outbox.gather(&mut slices) {
+            0 => return Ok(()),
+            _ => {
+                let count = slices[0].len().min(most);
+                end.send(&slices[0][..count]).map(|count| outbox.advance(count))
+            }
+        }
+    };
+    match sent {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+        outcome => outcome,
+    }
+}
