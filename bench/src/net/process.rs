@@ -1,0 +1,121 @@
+//! A server as a process, and what the kernel knows about it.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::machine::{Place, pin};
+
+/// How long a server may take from its last answer to its next sleep, when its processor time is up to date.
+const SETTLE: Duration = Duration::from_millis(1);
+
+/// How long a server may take to end. One that valgrind looks after has a profile to write.
+const ENDING: Duration = Duration::from_secs(30);
+
+/// A server that runs until this is dropped.
+pub struct Server {
+    child: Child,
+    pub address: SocketAddrV4,
+}
+
+impl Server {
+    /// Starts a server on the loop's core and waits until it listens.
+    pub fn start(mut command: Command) -> Result<Self> {
+        // It inherits the core from the thread that starts it, whatever it is written in.
+        pin(Place::Loop)?;
+        let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        pin(Place::Partner)?;
+        let child = started.with_context(|| format!("start {:?}", command.get_program()))?;
+        // Kills it if what follows fails.
+        let mut server = Self { child, address: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0) };
+        let mut line = String::new();
+        let stdout = server.child.stdout.take().context("a server without standard output")?;
+        BufReader::new(stdout).read_line(&mut line).context("read a server's port")?;
+        let port = line.trim().parse().with_context(|| format!("not a port that a server listens on: {line:?}"))?;
+        server.address.set_port(port);
+        Ok(server)
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Processor time of all its threads so far, in user space and in the kernel, to the nanosecond.
+    pub fn cpu_time(&self) -> Result<Duration> {
+        thread::sleep(SETTLE);
+        let tasks = format!("/proc/{}/task", self.id());
+        let mut sum = Duration::ZERO;
+        for task in fs::read_dir(&tasks).with_context(|| format!("list {tasks}"))? {
+            let path = task?.path().join("schedstat");
+            let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+            sum += run_time(&text).with_context(|| format!("understand {}: {text:?}", path.display()))?;
+        }
+        Ok(sum)
+    }
+
+    /// User-space memory that is its own and has been written to, in bytes.
+    pub fn memory(&self) -> Result<u64> {
+        let path = format!("/proc/{}/smaps_rollup", self.id());
+        let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+        anonymous(&text).with_context(|| format!("understand {path}"))
+    }
+
+    /// Waits for a server to end that has been asked to.
+    pub fn ended(mut self) -> Result<()> {
+        let deadline = Instant::now() + ENDING;
+        while self.child.try_wait().context("wait for a server to end")?.is_none() {
+            ensure!(Instant::now() < deadline, "a server has not ended within {ENDING:?}");
+            thread::sleep(SETTLE);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself, and then there is nothing left to do.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The first of the three figures of a `schedstat`: nanoseconds on a processor.
+fn run_time(schedstat: &str) -> Option<Duration> {
+    schedstat.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
+}
+
+/// The `Anonymous` line of a `smaps_rollup`.
+fn anonymous(smaps_rollup: &str) -> Option<u64> {
+    let line = smaps_rollup.lines().find_map(|line| line.strip_prefix("Anonymous:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processor_time_is_the_first_figure() {
+        assert_eq!(run_time("1234567 89 10\n"), Some(Duration::from_nanos(1_234_567)));
+        assert_eq!(run_time(""), None);
+    }
+
+    #[test]
+    fn memory_is_the_anonymous_line() {
+        let rollup = "00400000-7fff [rollup]\nRss:    4000 kB\nAnonymous:          12 kB\nLazyFree: 0 kB\n";
+        assert_eq!(anonymous(rollup), Some(12 << 10));
+        assert_eq!(anonymous("Rss: 4 kB\n"), None);
+    }
+
+    #[test]
+    fn a_server_that_announces_no_port_is_an_error_and_does_not_stay() {
+        let error = Server::start(Command::new("true")).err().unwrap();
+        assert!(format!("{error:#}").contains("not a port"), "{error:#}");
+    }
+}
