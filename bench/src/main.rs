@@ -72,7 +72,12 @@ enum Bench {
         load: net::Load,
     },
     /// Prints instructions per echoed message of the floor and of pelton, in user space. Needs valgrind.
+    ///
+    /// One line each: the name and the number. The same build always gives the same numbers.
     NetInstructions {
+        /// Connections that have a message for the server at once, in every turn
+        #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
+        connections: u16,
         /// Messages to count over
         #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..))]
         messages: u64,
@@ -109,7 +114,7 @@ fn main() -> Result<()> {
             let (out, standings) = (output.directory(load.quick), net::run(&load)?);
             publish("net", "Pelton's connections against a bare epoll loop and its peers", &out, machine, &standings)
         }
-        Bench::NetInstructions { messages } => net::print_instructions(messages),
+        Bench::NetInstructions { connections, messages } => net::print_instructions(connections.into(), messages),
         Bench::NetServer { server } => net::serve(server),
     }
 }

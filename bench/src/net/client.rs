@@ -107,6 +107,11 @@ impl Client {
 
     /// Keeps a message in flight on every connection, and ends when the last echo is in.
     pub fn run(&mut self, until: Until) -> Result<Burst> {
+        self.run_held(until, || Ok(()))
+    }
+
+    /// The same with a server that is held until `let_go`, which is called when the first message of each connection is there.
+    pub fn run_held(&mut self, until: Until, let_go: impl FnOnce() -> Result<()>) -> Result<Burst> {
         let mut latencies = Histogram::new_with_bounds(1, LONGEST, 2).context("make a histogram")?;
         let mut events = [EpollEvent::empty(); EVENTS_PER_WAIT];
         let start = Instant::now();
@@ -121,6 +126,7 @@ impl Client {
                 sent += 1;
             }
         }
+        let_go()?;
         let mut messages = 0;
         while messages < sent {
             for event in wait(&self.epoll, &mut events)? {

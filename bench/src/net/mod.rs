@@ -39,7 +39,7 @@ const SHAPES: [Shape; 7] = [
 /// Where system calls are counted.
 const COUNTED: Shape = Shape::new(64, 50);
 
-/// Where instructions are: one message per turn, and as many as there may be.
+/// Where instructions are: one message per turn, and many.
 const COUNTED_BY_CALLGRIND: [Shape; 2] = [Shape::new(64, 1), COUNTED];
 
 /// Clients that are there at once when they come and go.
@@ -199,10 +199,11 @@ fn counted_by(tool: &str, run: impl FnOnce() -> Result<Vec<Standing>>) -> Result
 }
 
 /// Prints how many instructions the floor and pelton execute per message, one line each: the name and the number.
-pub fn print_instructions(messages: u64) -> Result<()> {
+pub fn print_instructions(connections: usize, messages: u64) -> Result<()> {
     pin(Place::Partner)?;
+    let shape = Shape { connections, ..COUNTED };
     for (name, kind) in [(entrants::FLOOR, Kind::Floor), (entrants::OURS, Kind::Pelton)] {
-        println!("{name} {:.0}", instructions::per_message(kind, COUNTED_BY_CALLGRIND[0], messages)?);
+        println!("{name} {:.0}", instructions::per_message(kind, shape, messages)?);
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpid};
 
 use crate::machine::{Place, pin};
 
@@ -45,6 +46,10 @@ impl Server {
         self.child.id()
     }
 
+    fn pid(&self) -> Result<Pid> {
+        Pid::from_raw(i32::try_from(self.id())?).context("a process without a number")
+    }
+
     /// Processor time of all its threads so far, in user space and in the kernel, to the nanosecond.
     pub fn cpu_time(&self) -> Result<Duration> {
         thread::sleep(SETTLE);
@@ -65,8 +70,23 @@ impl Server {
         anonymous(&text).with_context(|| format!("understand {path}"))
     }
 
-    /// Waits for a server to end that has been asked to.
-    pub fn ended(mut self) -> Result<()> {
+    /// Stops the server where it is, and waits until it has.
+    pub fn hold(&self) -> Result<()> {
+        let id = self.pid()?;
+        kill_process(id, Signal::STOP).context("stop a server")?;
+        let (_, status) = waitpid(Some(id), WaitOptions::UNTRACED).context("wait for a server to stop")?.unzip();
+        ensure!(status.is_some_and(WaitStatus::stopped), "a server has ended instead of stopping");
+        Ok(())
+    }
+
+    /// Lets it go on.
+    pub fn let_go(&self) -> Result<()> {
+        kill_process(self.pid()?, Signal::CONT).context("let a server go on")
+    }
+
+    /// Asks it to end, by a signal that can be caught, and waits for that.
+    pub fn end(mut self) -> Result<()> {
+        kill_process(self.pid()?, Signal::TERM).context("end a server")?;
         let deadline = Instant::now() + ENDING;
         while self.child.try_wait().context("wait for a server to end")?.is_none() {
             ensure!(Instant::now() < deadline, "a server has not ended within {ENDING:?}");

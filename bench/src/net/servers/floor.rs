@@ -62,8 +62,10 @@ impl Floor {
                 if fd == listener {
                     self.accept()?;
                 } else if self.serve(fd, event.events()) == Stream::Over {
-                    self.waiting.remove(&fd);
                     self.streams[fd] = None;
+                    if !self.waiting.is_empty() {
+                        self.waiting.remove(&fd);
+                    }
                 }
             }
         }
