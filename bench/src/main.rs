@@ -51,19 +51,20 @@ enum Bench {
         #[command(flatten)]
         load: wheel::Load,
     },
-    /// Connections: echo servers under load, system calls, memory per connection, connections that come and go.
+    /// Connections: echo servers under load, system calls, memory, connections that come and go.
     ///
-    /// Each server is a process on one core; the load is on another. Next to pelton: a hand-written epoll loop (the floor,
-    /// twice: how far the second is from the first is the noise), tokio, mio, calloop, monoio, and Node and EventMachine
-    /// if they are installed. strace counts system calls, and valgrind instructions, if they are.
+    /// Each server is a process on one core; the load is on another. Next to pelton there are a
+    /// hand-written epoll loop (the floor; twice, since how far the second is from the first is how
+    /// little a difference means), tokio, mio, calloop and monoio, and Node and EventMachine if they
+    /// are installed. System calls are counted by strace, and instructions by valgrind, if they are.
     ///
     /// Examples:
-    ///   pelton-bench net                                          everything, some ten minutes
-    ///   pelton-bench net --quick                                  does everybody echo? a few seconds
-    ///   pelton-bench net --only churn --windows 40                one part, more carefully
+    ///   pelton-bench net                              everything, some ten minutes
+    ///   pelton-bench net --quick                      does everybody echo? a few seconds
+    ///   pelton-bench net --only churn --windows 40    one part, more carefully
+    ///   pelton-bench net --only instructions          what a change costs, without noise
     ///   pelton-bench net --only echo --loads 64x50 --contenders pelton
-    ///                                                             one load, pelton against the floor
-    ///   pelton-bench net --only instructions                      what a change costs, without noise
+    ///                                                 one load, pelton against the floor
     #[command(verbatim_doc_comment)]
     Net {
         #[command(flatten)]
@@ -89,15 +90,15 @@ enum Bench {
 
 #[derive(Args)]
 struct Output {
-    /// Where to write the JSON and the SVG [default: bench/results; with --quick, bench/target/quick]
+    /// Where to write the JSON and the SVG [default: bench/results; bench/target/quick if only a part is run, or quickly]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
 
 impl Output {
-    fn directory(self, quick: bool) -> PathBuf {
-        // A smoke run must never replace a measurement.
-        let default = if quick { "target/quick" } else { "results" };
+    fn directory(self, whole: bool) -> PathBuf {
+        // A smoke run, or a part, must never replace a measurement of everything.
+        let default = if whole { "results" } else { "target/quick" };
         self.out.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join(default))
     }
 }
@@ -107,11 +108,11 @@ fn main() -> Result<()> {
     let machine = machine::Machine::this();
     match Cli::parse().bench {
         Bench::Wheel { output, load } => {
-            let (out, standings) = (output.directory(load.quick), wheel::run(&load)?);
+            let (out, standings) = (output.directory(load.is_whole()), wheel::run(&load)?);
             publish("wheel", "Pelton's wheel against its peers", &out, machine, &standings)
         }
         Bench::Net { output, load } => {
-            let (out, standings) = (output.directory(load.quick), net::run(&load)?);
+            let (out, standings) = (output.directory(load.is_whole()), net::run(&load)?);
             publish("net", "Pelton's connections against a bare epoll loop and its peers", &out, machine, &standings)
         }
         Bench::NetInstructions { connections, messages } => net::print_instructions(connections.into(), messages),

@@ -82,7 +82,7 @@ pub struct Load {
 
     /// Two small windows of everything: shows that everybody echoes, and measures nothing
     #[arg(long)]
-    pub quick: bool,
+    quick: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -108,6 +108,13 @@ fn shape(text: &str) -> Result<Shape> {
 }
 
 impl Load {
+    /// Whether this measures everything there is to measure; what needs an extra tool and much time may be left out.
+    pub fn is_whole(&self) -> bool {
+        let mut parts = Part::value_variants().iter().filter(|part| **part != Part::Instructions);
+        let all = self.loads.is_empty() && self.contenders.is_empty() && parts.all(|part| self.only.contains(part));
+        all && !self.quick
+    }
+
     fn window(&self) -> Duration {
         Duration::from_millis(self.window)
     }
@@ -211,6 +218,25 @@ pub fn print_instructions(connections: usize, messages: u64) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_run_of_everything_is_whole() {
+        #[derive(clap::Parser)]
+        struct Command {
+            #[command(flatten)]
+            load: Load,
+        }
+        let load = |line: &str| {
+            <Command as clap::Parser>::try_parse_from(["net"].into_iter().chain(line.split_whitespace())).unwrap().load
+        };
+        for whole in ["", "--callgrind", "--windows 40"] {
+            assert!(load(whole).is_whole(), "{whole}");
+        }
+        for part in ["--quick", "--only echo", "--loads 64x50", "--contenders tokio"] {
+            assert!(!load(part).is_whole(), "{part}");
+        }
+        assert!(load("--callgrind").effective().only.contains(&Part::Instructions));
+    }
 
     #[test]
     fn a_load_is_bytes_by_connections() {
