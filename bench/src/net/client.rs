@@ -260,8 +260,14 @@ fn wait<'a>(epoll: &Epoll, events: &'a mut [EpollEvent]) -> Result<&'a [EpollEve
     }
 }
 
-/// Lets this process, and those it starts, have as many descriptors as the system allows.
-pub fn raise_descriptor_limit() -> Result<()> {
+/// Lets this process, and those it starts, have as many descriptors as the system allows, which must be these at least.
+pub fn raise_descriptor_limit(needed: usize) -> Result<()> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    if let Some(maximum) = maximum {
+        ensure!(needed as u64 <= maximum, "{needed} descriptors are needed, and {maximum} allowed (ulimit -Hn)");
+    }
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).context("raise the limit of descriptors")
 }
+
+#[cfg(test)]
+mod tests;

@@ -31,6 +31,16 @@ impl Shape {
         format!("{size} × {}", self.connections)
     }
 
+    /// Whether the connections of so many contenders are left open between windows.
+    fn is_kept(self, contenders: usize) -> bool {
+        self.connections * contenders <= MOST_KEPT
+    }
+
+    /// How many connections are open at once.
+    pub fn open_at_once(self, contenders: usize) -> usize {
+        if self.is_kept(contenders) { self.connections * contenders } else { self.connections }
+    }
+
     /// How many times the floor's processor time is the most that pelton may need.
     fn most_over_floor(self) -> f64 {
         // So many connections fall out of the caches, and what pelton knows of each is more than a descriptor.
@@ -58,7 +68,7 @@ impl Shape {
 /// A contest of `servers` under one load, in windows of this length.
 pub fn contest<'a>(servers: &'a [(Entrant, Server)], shape: Shape, window: Duration) -> Contest<'a> {
     let peers: Vec<_> = servers.iter().filter(|(entrant, _)| entrant.side == Side::Peer).map(|(e, _)| e.name).collect();
-    let kept = servers.len() * shape.connections <= MOST_KEPT;
+    let kept = shape.is_kept(servers.len());
     let contenders = servers.iter().map(|(entrant, server)| {
         let mut client = None;
         Contender::new(entrant.name, entrant.version.clone(), entrant.side, move || {
@@ -105,6 +115,12 @@ mod tests {
             readings(&burst, Duration::from_millis(6)).into_iter().map(|reading| reading.unwrap().value).collect();
         assert_eq!(values[..2], [6.0, 100.0]);
         assert!((values[2] / 20.0 - 1.0).abs() < 0.01 && (values[3] / 20.0 - 1.0).abs() < 0.01, "{values:?}");
+    }
+
+    #[test]
+    fn connections_are_kept_open_between_windows_as_long_as_they_fit() {
+        assert_eq!(Shape::new(64, 500).open_at_once(10), 5_000);
+        assert_eq!(Shape::new(64, 5_000).open_at_once(10), 5_000);
     }
 
     #[test]

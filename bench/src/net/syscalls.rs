@@ -13,6 +13,8 @@ use super::process::Server;
 use crate::harness::{Better, Case, Contender, Contest, Reading};
 use crate::mark::Mark;
 
+pub const TOOL: &str = "strace";
+
 /// A read, a write, and a share of the wait.
 const MOST: f64 = 2.1;
 
@@ -39,6 +41,11 @@ pub fn contest<'a>(servers: &'a [(Entrant, Server)], shape: Shape, messages: u64
     Contest { name: format!("system calls, {}", shape.name()), cases, contenders: contenders.collect() }
 }
 
+/// Fails if servers may not be traced.
+pub fn try_out(server: &Server) -> Result<()> {
+    Tracer::attach(server.id()).map(drop)
+}
+
 /// A strace that is attached to a process until this is dropped.
 struct Tracer {
     strace: Child,
@@ -48,7 +55,7 @@ struct Tracer {
 impl Tracer {
     /// Attaches to all threads of a process, and waits until that is done.
     fn attach(process: u32) -> Result<Self> {
-        let mut strace = Command::new("strace")
+        let mut strace = Command::new(TOOL)
             .args(["-c", "-f", "-p", &process.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -59,7 +66,7 @@ impl Tracer {
         let mut tracer = Self { strace, said: BufReader::new(stderr) };
         let mut line = String::new();
         tracer.said.read_line(&mut line).context("read what strace says")?;
-        ensure!(line.contains("attached"), "strace did not attach: {line}");
+        ensure!(line.contains("attached"), "it did not attach: {}", line.trim());
         Ok(tracer)
     }
 
