@@ -60,7 +60,7 @@ pub struct Load {
     window: u64,
 
     /// Messages over which system calls and instructions are counted
-    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..))]
     messages: u64,
 
     /// How many idle connections to hold, rising, separated by commas
