@@ -6,6 +6,7 @@
 
 use std::hint::black_box;
 use std::io::{IsTerminal, Write, stderr};
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -44,14 +45,21 @@ pub struct Case {
     pub name: String,
     pub unit: &'static str,
     pub better: Better,
-    /// What pelton has promised here. Without any, it is held against the best of the others.
+    /// What pelton has promised here. Without any, it is held against the reference.
     pub marks: Vec<Mark>,
+    /// The contender that all others are set against. Without one, it is the best that is not pelton.
+    pub relative_to: Option<&'static str>,
     pub plotted: Plotted,
 }
 
 impl Case {
     pub fn new(name: impl Into<String>, unit: &'static str, better: Better) -> Self {
-        Self { name: name.into(), unit, better, marks: Vec::new(), plotted: Plotted::Yes }
+        Self { name: name.into(), unit, better, marks: Vec::new(), relative_to: None, plotted: Plotted::Yes }
+    }
+
+    pub fn relative_to(mut self, contender: &'static str) -> Self {
+        self.relative_to = Some(contender);
+        self
     }
 
     pub fn mark(mut self, mark: Mark) -> Self {
@@ -127,9 +135,12 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// The best row that is not ours: what everything in this case is compared with.
+    /// What everything in this case is compared with: the row that the case names, or the best that is not ours.
     pub fn reference(&self) -> Option<&Row> {
-        self.best_of(|row| row.side != Side::Ours)
+        match self.case.relative_to {
+            Some(named) => self.rows.iter().find(|row| row.contender == named),
+            None => self.best_of(|row| row.side != Side::Ours),
+        }
     }
 
     /// The best row among those that `eligible` lets in.
@@ -151,11 +162,23 @@ impl Standing {
 
 impl Contest<'_> {
     /// Runs `windows` rounds after one that does not count, which faults pages in and warms caches.
-    pub fn run(mut self, windows: usize) -> Result<Vec<Standing>> {
+    pub fn run(self, windows: usize) -> Result<Vec<Standing>> {
         ensure!(windows > 0, "{}: at least one window is needed", self.name);
+        self.rounds(0..=windows)
+    }
+
+    /// Runs one round, for what is counted and not timed: nothing has to warm up, and more rounds say the same.
+    pub fn count(self) -> Result<Vec<Standing>> {
+        self.rounds(1..=1)
+    }
+
+    /// Runs these rounds, of which number 0 does not count.
+    fn rounds(mut self, rounds: RangeInclusive<usize>) -> Result<Vec<Standing>> {
+        let windows = *rounds.end();
         let entrants = self.contenders.len();
+        announce(format_args!("{} · {entrants} contenders, windows each: {windows}", self.name));
         let mut taken: Vec<Vec<Vec<Reading>>> = vec![vec![Vec::new(); self.cases.len()]; entrants];
-        for round in 0..=windows {
+        for round in rounds {
             // Each round starts one further on, so that nobody always runs in the wake of the same neighbour.
             for index in (0..entrants).map(|offset| (offset + round) % entrants) {
                 let contender = &mut self.contenders[index];
@@ -289,6 +312,13 @@ fn process_cpu_time() -> Duration {
 fn settle_heap() {
     // glibc merges its free lists when a block of more than 64 KiB is freed that was not mapped by itself (128 KiB).
     drop(black_box(Vec::<u8>::with_capacity(96 << 10)));
+}
+
+/// Says what comes next where progress is not shown: in a log, a line for each window would be too much.
+fn announce(what: std::fmt::Arguments) {
+    if !stderr().is_terminal() {
+        let _ = writeln!(stderr(), "{what}");
+    }
 }
 
 fn progress(what: std::fmt::Arguments) {

@@ -99,8 +99,10 @@ pub fn std_version() -> String {
 
 fn locked_version<'a>(lock: &'a str, package: &str) -> Option<&'a str> {
     let name = format!("name = \"{package}\"");
-    let mut lines = lock.lines().skip_while(|line| *line != name);
-    lines.nth(1)?.strip_prefix("version = \"")?.strip_suffix('"')
+    // Versions of one package stand in rising order; older ones are what others depend on.
+    let lines: Vec<&str> = lock.lines().collect();
+    let last = lines.windows(2).rfind(|pair| pair[0] == name)?[1];
+    last.strip_prefix("version = \"")?.strip_suffix('"')
 }
 
 #[cfg(test)]
@@ -109,8 +111,11 @@ mod tests {
 
     #[test]
     fn versions_come_from_the_lock_file() {
-        let lock = "[[package]]\nname = \"tokio-util\"\nversion = \"0.7.1\"\n\n[[package]]\nname = \"tokio\"\nversion = \"1.2.3\"\n";
+        let package = |name, version| format!("[[package]]\nname = \"{name}\"\nversion = \"{version}\"\n\n");
+        let lock = package("tokio-util", "0.7.1") + &package("tokio", "0.9.0") + &package("tokio", "1.2.3");
+        let lock = lock.as_str();
         assert_eq!(locked_version(lock, "tokio"), Some("1.2.3"));
+        assert_eq!(locked_version(lock, "tokio-util"), Some("0.7.1"));
         assert_eq!(locked_version(lock, "mio"), None);
         assert_ne!(version("tokio"), "unknown");
     }

@@ -9,6 +9,7 @@ compile_error!("the benchmarks compare with bare eventfd and epoll loops, which 
 mod harness;
 mod machine;
 mod mark;
+mod net;
 mod plot;
 mod report;
 mod results;
@@ -24,9 +25,10 @@ use harness::Standing;
 /// Pelton measured against its peers.
 ///
 /// Every benchmark runs its contenders in many short windows, interleaved (A, B, C, A, B, C, ...), after one round that
-/// does not count. The table gives the best and the median window, processor time per operation, and the ratio to the
-/// best contender that is not pelton in the same run. Pelton's rows are held to a stated mark: `win`, `tie` (within
-/// 15 % of the mark) or `lose`. A contender that did not do all of its work is an error.
+/// does not count. The table gives the best and the median window, processor time per operation, and the ratios of both
+/// to the best contender that is not pelton in the same run, or to the floor. Pelton's rows are held to a stated mark:
+/// `win`, `tie` (within 15 % of the mark) or `lose`; or to a bound: `pass`, `tie` (over it by no more than a program is
+/// from its copy, 5 %) or `miss`. A contender that did not do all of its work is an error.
 #[derive(Parser)]
 #[command(name = "pelton-bench", version)]
 struct Cli {
@@ -49,25 +51,72 @@ enum Bench {
         #[command(flatten)]
         load: wheel::Load,
     },
+    /// Connections: echo servers under load, system calls, memory, connections that come and go.
+    ///
+    /// Each server is a process on one core; the load is on another. Next to pelton there are a
+    /// hand-written epoll loop (the floor; twice, since how far the second is from the first is how
+    /// little a difference means), tokio, mio, calloop and monoio, and Node and EventMachine if they
+    /// are installed. System calls are counted by strace, and instructions by valgrind, if they are.
+    ///
+    /// Examples:
+    ///   pelton-bench net                              everything, some ten minutes
+    ///   pelton-bench net --quick                      does everybody echo? a few seconds
+    ///   pelton-bench net --only churn --windows 40    one part, more carefully
+    ///   pelton-bench net --only instructions          what a change costs, without noise
+    ///   pelton-bench net --only echo --loads 64x50 --contenders pelton
+    ///                                                 one load, pelton against the floor
+    #[command(verbatim_doc_comment)]
+    Net {
+        #[command(flatten)]
+        output: Output,
+        #[command(flatten)]
+        load: net::Load,
+    },
+    /// Prints instructions per echoed message of the floor and of pelton, in user space. Needs valgrind.
+    ///
+    /// One line each: the name and the number. The same build always gives the same numbers.
+    NetInstructions {
+        /// Connections that have a message for the server at once, in every turn
+        #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
+        connections: u16,
+        /// Messages to count over
+        #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..))]
+        messages: u64,
+    },
+    /// One of the servers of `net`. Prints its port, and echoes until its parent has gone.
+    #[command(hide = true)]
+    NetServer { server: net::Kind },
 }
 
 #[derive(Args)]
 struct Output {
-    /// Where to write the JSON and the SVG [default: bench/results; with --quick, bench/target/quick]
+    /// Where to write the JSON and the SVG [default: bench/results; bench/target/quick if only a part is run, or quickly]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
 
+impl Output {
+    fn directory(self, whole: bool) -> PathBuf {
+        // A smoke run, or a part, must never replace a measurement of everything.
+        let default = if whole { "results" } else { "target/quick" };
+        self.out.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join(default))
+    }
+}
+
 fn main() -> Result<()> {
+    // Before anything is pinned.
+    let machine = machine::Machine::this();
     match Cli::parse().bench {
         Bench::Wheel { output, load } => {
-            // A smoke run must never replace a measurement.
-            let default = if load.quick { "target/quick" } else { "results" };
-            let out = output.out.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join(default));
-            let machine = machine::Machine::this();
-            let standings = wheel::run(&load)?;
+            let (out, standings) = (output.directory(load.is_whole()), wheel::run(&load)?);
             publish("wheel", "Pelton's wheel against its peers", &out, machine, &standings)
         }
+        Bench::Net { output, load } => {
+            let (out, standings) = (output.directory(load.is_whole()), net::run(&load)?);
+            publish("net", "Pelton's connections against a bare epoll loop and its peers", &out, machine, &standings)
+        }
+        Bench::NetInstructions { connections, messages } => net::print_instructions(connections.into(), messages),
+        Bench::NetServer { server } => net::serve(server),
     }
 }
 

@@ -3,10 +3,14 @@
 use std::fmt;
 
 use crate::harness::{Better, Row, Side, Standing};
+use crate::report::figure;
 
 /// Differences under this factor mean nothing on a shared machine: a program measured against a copy of itself
 /// differs by a third of it.
 pub const TIE: f64 = 1.15;
+
+/// How far a program is from a copy of itself, at most: a bound that is missed by less may have been kept.
+const NOISE: f64 = 1.05;
 
 /// A promise about a case.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,15 +19,23 @@ pub enum Mark {
     Times { factor: f64, against: Vec<&'static str> },
     /// At most this much more than the named contender, in the unit of the case.
     Above { at_most: f64, contender: &'static str },
+    /// At most this many times the named contender. What may be lost to it is in the factor already: no more is a pass.
+    AtMost { factor: f64, against: &'static str },
+    /// At most this much, in the unit of the case, for what is counted and not timed.
+    Limit { at_most: f64 },
 }
 
 /// How a result stands to a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Win,
-    /// Within [`TIE`] of the mark, on either side.
+    /// Within [`TIE`] of the mark, on either side; of a bound, over it by no more than [`NOISE`].
     Tie,
     Lose,
+    /// A bound was kept.
+    Pass,
+    /// A bound was not kept.
+    Miss,
 }
 
 impl fmt::Display for Verdict {
@@ -32,6 +44,8 @@ impl fmt::Display for Verdict {
             Self::Win => "win",
             Self::Tie => "tie",
             Self::Lose => "lose",
+            Self::Pass => "pass",
+            Self::Miss => "miss",
         })
     }
 }
@@ -45,6 +59,17 @@ impl Verdict {
             Self::Tie
         } else {
             Self::Lose
+        }
+    }
+
+    /// `share` is what was used of the bound; up to `tolerated` it may still have been kept.
+    fn from_bound(share: f64, tolerated: f64) -> Self {
+        if share <= 1.0 {
+            Self::Pass
+        } else if share <= tolerated {
+            Self::Tie
+        } else {
+            Self::Miss
         }
     }
 }
@@ -86,45 +111,48 @@ pub fn judge(standing: &Standing, row: &Row) -> Vec<Judgement> {
 }
 
 fn hold(standing: &Standing, row: &Row, mark: &Mark) -> Option<Judgement> {
-    let better = standing.case.better;
-    let other = mark.opponent(standing)?;
-    Some(Judgement {
-        verdict: Verdict::from_margin(mark.margin(better, row.best, other.best)),
-        median_verdict: Verdict::from_margin(mark.margin(better, row.median, other.median)),
-        reason: mark.reason(standing, row, other),
-    })
-}
-
-impl Mark {
-    fn opponent<'a>(&self, standing: &'a Standing) -> Option<&'a Row> {
-        standing.best_of(|row| match self {
-            Self::Times { against, .. } => against.contains(&row.contender),
-            Self::Above { contender, .. } => row.contender == *contender,
-        })
-    }
-
-    /// How many times better than the mark `ours` is.
-    fn margin(&self, better: Better, ours: f64, theirs: f64) -> f64 {
-        match (self, better) {
-            (Self::Times { factor, .. }, Better::Lower) => factor * theirs / ours,
-            (Self::Times { factor, .. }, Better::Higher) => ours / (factor * theirs),
+    let (better, unit) = (standing.case.better, standing.case.unit);
+    let best_of = |names: &[&'static str]| standing.best_of(|row| names.contains(&row.contender));
+    // Best windows are held against best windows, and medians against medians.
+    let judged = |verdict: &dyn Fn(f64, f64) -> Verdict, other: Option<&Row>, reason: String| {
+        let (best, median) = other.map_or((f64::NAN, f64::NAN), |other| (other.best, other.median));
+        Judgement { verdict: verdict(row.best, best), median_verdict: verdict(row.median, median), reason }
+    };
+    let judgement = match mark {
+        Mark::Times { factor, against } => {
+            let other = best_of(against)?;
+            let verdict = |ours, theirs| {
+                Verdict::from_margin(match better {
+                    Better::Lower => factor * theirs / ours,
+                    Better::Higher => ours / (factor * theirs),
+                })
+            };
+            let sign = if better == Better::Lower { "<=" } else { ">=" };
+            let ratio = row.best / other.best;
+            judged(&verdict, Some(other), format!("{ratio:.2}x, mark {sign} {factor:.2}x {}", other.contender))
+        }
+        Mark::Above { at_most, contender } => {
+            let other = best_of(&[contender])?;
             // A difference below zero is noise around no difference at all: as good as it gets.
-            (Self::Above { at_most, .. }, _) => at_most / (ours - theirs).max(f64::MIN_POSITIVE),
+            let verdict =
+                |ours: f64, theirs: f64| Verdict::from_margin(at_most / (ours - theirs).max(f64::MIN_POSITIVE));
+            let difference = row.best - other.best;
+            let reason = format!("{difference:+.1} {unit}, mark <= +{at_most:.0} over {contender}");
+            judged(&verdict, Some(other), reason)
         }
-    }
-
-    fn reason(&self, standing: &Standing, row: &Row, other: &Row) -> String {
-        let (unit, opponent) = (standing.case.unit, other.contender);
-        match self {
-            Self::Times { factor, .. } => {
-                let sign = if standing.case.better == Better::Lower { "<=" } else { ">=" };
-                format!("{:.2}x, mark {sign} {factor:.2}x {opponent}", row.best / other.best)
-            }
-            Self::Above { at_most, .. } => {
-                format!("{:+.1} {unit}, mark <= +{at_most:.0} over {opponent}", row.best - other.best)
-            }
+        Mark::AtMost { factor, against } => {
+            let other = best_of(&[against])?;
+            let verdict = |ours, theirs| Verdict::from_bound(ours / (factor * theirs), NOISE);
+            let ratio = row.best / other.best;
+            judged(&verdict, Some(other), format!("{ratio:.2}x, mark <= {factor:.2}x {against}"))
         }
-    }
+        Mark::Limit { at_most } => {
+            // Not divided by it, which may be zero.
+            let verdict = |ours, _| if ours <= *at_most { Verdict::Pass } else { Verdict::Miss };
+            judged(&verdict, None, format!("{} {unit}, mark <= {}", figure(row.best), figure(*at_most)))
+        }
+    };
+    Some(judgement)
 }
 
 #[cfg(test)]
@@ -166,6 +194,21 @@ mod tests {
         let case = || Case::new("stats", "ns", Better::Lower).mark(mark());
         assert_eq!(verdicts(case(), (150.0, 230.0), 100.0), (Verdict::Win, Verdict::Tie));
         assert_eq!(verdicts(case(), (99.0, 300.0), 100.0), (Verdict::Win, Verdict::Lose));
+    }
+
+    #[test]
+    fn a_bound_is_kept_up_to_its_factor_and_missed_beyond_the_noise() {
+        let mark = || Mark::AtMost { factor: 1.05, against: "peer" };
+        let case = || Case::new("echo", "µs", Better::Lower).mark(mark());
+        assert_eq!(verdicts(case(), (105.0, 109.0), 100.0), (Verdict::Pass, Verdict::Tie));
+        assert_eq!(verdicts(case(), (90.0, 112.0), 100.0), (Verdict::Pass, Verdict::Miss));
+    }
+
+    #[test]
+    fn a_limit_needs_nobody_to_compare_with_and_may_be_zero() {
+        let case = |at_most| Case::new("epoll_ctl", "each", Better::Lower).mark(Mark::Limit { at_most });
+        assert_eq!(verdicts(case(0.0), (0.0, 0.1), 0.0), (Verdict::Pass, Verdict::Miss));
+        assert_eq!(verdicts(case(2.1), (2.05, 2.2), 2.0), (Verdict::Pass, Verdict::Miss));
     }
 
     #[test]

@@ -48,7 +48,7 @@ pub fn svg(title: &str, caption: &str, standings: &[Standing]) -> String {
     let mut drawing = Drawing::default();
     drawing.frame(title, bottom + FOOTER_HEIGHT);
     drawing.legend();
-    drawing.axis(bottom);
+    drawing.axis(bottom, &reference_of(&plotted));
     let mut top = HEADER_HEIGHT;
     for standing in plotted {
         top = drawing.case(standing, top);
@@ -56,6 +56,18 @@ pub fn svg(title: &str, caption: &str, standings: &[Standing]) -> String {
     drawing.text(MARGIN, bottom + FOOTER_HEIGHT - 14.0, "soft", caption);
     drawing.0.push_str("</svg>\n");
     drawing.0
+}
+
+/// What all bars are relative to, in words.
+fn reference_of(plotted: &[&Standing]) -> String {
+    let best = "the best contender that is not pelton";
+    let mut named: Vec<_> = plotted.iter().map(|standing| standing.case.relative_to).collect();
+    named.dedup();
+    match named[..] {
+        [Some(only)] => only.to_owned(),
+        [] | [None] => best.to_owned(),
+        _ => format!("{}, else {best}", named.iter().flatten().next().unwrap_or(&"")),
+    }
 }
 
 #[derive(Default)]
@@ -109,15 +121,15 @@ impl Drawing {
         }
     }
 
-    fn axis(&mut self, bottom: f64) {
+    fn axis(&mut self, bottom: f64, reference: &str) {
         for step in 0..=(MOST as u32) {
             let x = x_of(f64::from(step));
             let class = if step == 1 { "one" } else { "grid" };
             self.vertical(x, HEADER_HEIGHT + CASE_HEIGHT - 4.0, bottom, class);
             self.anchored(x, bottom + 17.0, "soft", "middle", &format!("{step}×"));
         }
-        let label = "cost relative to the best contender that is not pelton (1×, dashed); shorter is better";
-        self.anchored((BARS_LEFT + BARS_RIGHT) / 2.0, bottom + 36.0, "", "middle", label);
+        let label = format!("cost relative to {reference} (1×, dashed); shorter is better");
+        self.anchored((BARS_LEFT + BARS_RIGHT) / 2.0, bottom + 36.0, "", "middle", &label);
     }
 
     /// Draws one group of bars and returns where the next one begins.

@@ -3,13 +3,26 @@
 use crate::harness::{Row, Standing};
 use crate::mark::judge;
 
-const HEADER: [&str; 9] =
-    ["case", "contender", "version", "best", "median", "unit", "CPU ns/op", "ratio", "pelton against its mark"];
+const COLUMNS: usize = 10;
+
+const HEADER: [&str; COLUMNS] = [
+    "case",
+    "contender",
+    "version",
+    "best",
+    "median",
+    "unit",
+    "CPU ns/op",
+    "ratio",
+    "of medians",
+    "pelton against its mark",
+];
 
 /// Columns that hold numbers, and so line up on the right.
-const NUMERIC: [bool; 9] = [false, false, false, true, true, false, true, true, false];
+const NUMERIC: [bool; COLUMNS] = [false, false, false, true, true, false, true, true, true, false];
 
-/// All standings as one aligned table. `ratio` is best against best: this row to the best one that is not pelton's.
+/// All standings as one aligned table. `ratio` is best against best and median against median, of this row to the reference
+/// of its case: the contender that the case names, or the best one that is not pelton's.
 pub fn table(standings: &[Standing]) -> String {
     let mut lines = vec![HEADER.map(str::to_owned)];
     for standing in standings {
@@ -18,7 +31,7 @@ pub fn table(standings: &[Standing]) -> String {
             lines.push(cells(case, standing, row));
         }
     }
-    let widths: [usize; 9] =
+    let widths: [usize; COLUMNS] =
         std::array::from_fn(|column| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0));
     let mut text = String::new();
     for (index, line) in lines.iter().enumerate() {
@@ -34,8 +47,11 @@ pub fn table(standings: &[Standing]) -> String {
     text
 }
 
-fn cells(case: &str, standing: &Standing, row: &Row) -> [String; 9] {
-    let ratio = standing.reference().map(|other| format!("{:.2}", row.best / other.best));
+fn cells(case: &str, standing: &Standing, row: &Row) -> [String; COLUMNS] {
+    let ratio = |of: fn(&Row) -> f64| {
+        let ratio = standing.reference().map(|other| of(row) / of(other));
+        ratio.filter(|ratio| ratio.is_finite()).map_or("-".into(), |ratio| format!("{ratio:.2}"))
+    };
     let judgements: Vec<String> = judge(standing, row).iter().map(ToString::to_string).collect();
     [
         case.to_owned(),
@@ -45,7 +61,8 @@ fn cells(case: &str, standing: &Standing, row: &Row) -> [String; 9] {
         figure(row.median),
         standing.case.unit.to_owned(),
         row.cpu_us.map_or("-".into(), |us| figure(us * 1e3)),
-        ratio.unwrap_or("-".into()),
+        ratio(|row| row.best),
+        ratio(|row| row.median),
         judgements.join("; "),
     ]
 }
@@ -86,7 +103,7 @@ mod tests {
         let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
         assert_eq!(lines.len(), 3);
         assert_eq!(lines[0].find("unit"), lines[1].find("ns"));
-        assert!(lines[2].ends_with("0.40  win: 0.40x, mark <= 0.50x DelayQueue"), "{text}");
+        assert!(lines[2].ends_with("0.40        0.40  win: 0.40x, mark <= 0.50x DelayQueue"), "{text}");
     }
 
     #[test]

@@ -44,6 +44,7 @@ Examples:
   cargo xtask bench wheel --only posts      one part of it
   cargo xtask bench wheel --help            what else it takes
   cargo xtask fuzz 3600 lines               an hour of lines
+  cargo xtask bench net                     connections, some ten minutes; leaves its results there too
 
 Exit codes: 0 all is well, 1 something failed, 2 no such chore or option.
 ";

@@ -119,6 +119,7 @@ fn bench(shell: &Shell) -> Result<(), Failure> {
     if on_linux_for_benches() {
         shell.cargo("test --manifest-path bench/Cargo.toml").run()?;
         shell.cargo("run --manifest-path bench/Cargo.toml -- wheel --quick").run()?;
+        shell.cargo("run --manifest-path bench/Cargo.toml -- net --quick").run()?;
     }
     Ok(())
 }

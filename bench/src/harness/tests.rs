@@ -62,3 +62,19 @@ fn a_case_a_contender_cannot_do_has_no_row() {
     let standings = contest.run(1).unwrap();
     assert_eq!((standings[0].rows.len(), standings[1].rows.len()), (1, 0));
 }
+
+#[test]
+fn a_case_is_compared_with_the_contender_it_names() {
+    let entrant = |name, side, value| Contender::new(name, "1", side, move || Ok(vec![reading(value)]));
+    let standing_of = |case: Case| {
+        let contenders = vec![
+            entrant("floor", Side::Floor, 6.0),
+            entrant("lucky", Side::Peer, 5.9),
+            entrant("pelton", Side::Ours, 6.1),
+        ];
+        Contest { name: "echo".into(), cases: vec![case], contenders }.run(1).unwrap().remove(0)
+    };
+    let case = || Case::new("echo", "µs", Better::Lower);
+    assert_eq!(standing_of(case()).reference().unwrap().contender, "lucky");
+    assert_eq!(standing_of(case().relative_to("floor")).reference().unwrap().contender, "floor");
+}

@@ -46,7 +46,7 @@ pub struct Load {
 
     /// Two small windows of everything: shows that it builds and runs, and measures nothing
     #[arg(long)]
-    pub quick: bool,
+    quick: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -59,6 +59,11 @@ enum Part {
 }
 
 impl Load {
+    /// Whether this measures everything there is to measure.
+    pub fn is_whole(&self) -> bool {
+        !self.quick && Part::value_variants().iter().all(|part| self.only.contains(part))
+    }
+
     /// Under `--quick`, no more than is needed to run through every line once.
     fn effective(&self) -> Self {
         if !self.quick {

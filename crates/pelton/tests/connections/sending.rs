@@ -44,7 +44,7 @@ fn what_is_sent_comes_back_whole(on: impl Network) {
 fn a_large_transfer_to_a_slow_reader_keeps_little_in_memory(on: impl Network) {
     let total = on.more_than_fits() * 3;
     let mut reactor = on.reactor();
-    let most = Rc::new(Cell::new(0u64));
+    let most = Rc::new(Cell::new(0usize));
     let id = Rc::new(Cell::new(None));
     let (log, seen, known) = (Log::default(), most.clone(), id.clone());
     let entries = log.clone();

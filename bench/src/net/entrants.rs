@@ -1,0 +1,104 @@
+//! Who takes part: the servers of the benchmark itself, and those that need an interpreter, if that is installed.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+
+use super::servers::Kind;
+use crate::harness::Side;
+use crate::machine::version;
+
+pub const FLOOR: &str = "floor";
+/// The floor once more: how far it is from the first is how little a difference means.
+pub const FLOOR_AGAIN: &str = "floor again";
+pub const OURS: &str = "pelton";
+
+/// An echo server that can be started.
+#[derive(Clone, Debug)]
+pub struct Entrant {
+    pub name: &'static str,
+    pub version: String,
+    pub side: Side,
+    program: Program,
+}
+
+#[derive(Clone, Debug)]
+enum Program {
+    /// This binary, as another process.
+    Own(Kind),
+    /// An interpreter, and what it is to run.
+    Script { interpreter: &'static str, text: &'static str },
+}
+
+impl Entrant {
+    fn own(name: &'static str, package: &str, side: Side, kind: Kind) -> Self {
+        Self { name, version: version(package), side, program: Program::Own(kind) }
+    }
+
+    /// Which of the servers in this binary it is.
+    pub fn kind(&self) -> Option<Kind> {
+        match self.program {
+            Program::Own(kind) => Some(kind),
+            Program::Script { .. } => None,
+        }
+    }
+
+    /// The command that starts the server.
+    pub fn command(&self) -> Result<Command> {
+        match &self.program {
+            Program::Own(kind) => own_command(*kind),
+            Program::Script { interpreter, text } => {
+                let mut command = Command::new(interpreter);
+                command.arg("-e").arg(text);
+                Ok(command)
+            }
+        }
+    }
+}
+
+/// The command that starts a server of this binary.
+pub fn own_command(kind: Kind) -> Result<Command> {
+    use clap::ValueEnum;
+    let name = kind.to_possible_value().context("a server without a name")?;
+    let mut command = Command::new(std::env::current_exe().context("find this program")?);
+    command.arg("net-server").arg(name.get_name());
+    Ok(command)
+}
+
+/// Everybody who can take part on this machine, the floor first, and a line on each who cannot.
+pub fn all() -> (Vec<Entrant>, Vec<String>) {
+    let mut entrants = vec![
+        Entrant::own(FLOOR, "rustix", Side::Floor, Kind::Floor),
+        Entrant::own(FLOOR_AGAIN, "rustix", Side::Floor, Kind::Floor),
+        Entrant::own(OURS, "pelton", Side::Ours, Kind::Pelton),
+        Entrant::own("tokio", "tokio", Side::Peer, Kind::Tokio),
+        Entrant::own("mio", "mio", Side::Peer, Kind::Mio),
+        Entrant::own("calloop", "calloop", Side::Peer, Kind::Calloop),
+        Entrant::own("monoio epoll", "monoio", Side::Peer, Kind::MonoioEpoll),
+        Entrant::own("monoio io_uring", "monoio", Side::Peer, Kind::MonoioUring),
+    ];
+    let mut missing = Vec::new();
+    let mut script = |name, interpreter, text, question: &[&str]| match answer(interpreter, question) {
+        Some(version) => {
+            let program = Program::Script { interpreter, text };
+            entrants.push(Entrant { name, version, side: Side::Peer, program });
+        }
+        None => missing.push(format!("{name}: not installed")),
+    };
+    script("Node", "node", include_str!("peers/echo.js"), &["--version"]);
+    let version_of_eventmachine = ["-e", "require 'eventmachine'; print EventMachine::VERSION"];
+    script("EventMachine", "ruby", include_str!("peers/echo.rb"), &version_of_eventmachine);
+    (entrants, missing)
+}
+
+/// What a program prints, without a leading `v`; `None` if it is not there, or not happy.
+fn answer(program: &str, arguments: &[&str]) -> Option<String> {
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+    let printed = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| printed.trim().trim_start_matches('v').to_owned())
+}
+
+/// Whether a tool is installed.
+pub fn is_installed(tool: &str) -> bool {
+    answer(tool, &["--version"]).is_some()
+}

@@ -1,0 +1,47 @@
+//! Memory per idle connection, in user space: how much a server grows by when so many connections have had one message
+//! echoed each and say no more. What the kernel keeps for a connection is the same for everybody, and not counted.
+
+use super::client::Client;
+use super::entrants::{Entrant, FLOOR};
+use super::process::Server;
+use crate::harness::{Better, Case, Contender, Contest, Reading};
+use crate::mark::Mark;
+
+/// Bytes that a connection with an empty handler may cost.
+const MOST: f64 = 200.0;
+
+/// Bytes per message: small, since the buffers that servers have for one are what is measured.
+const SIZE: usize = 64;
+
+/// Connections that come and go before the first look, so that what is made once is there.
+const WARM_UP: usize = 50;
+
+/// The contest over these numbers of connections, in rising order.
+pub fn contest<'a>(entrants: &'a [Entrant], counts: &'a [usize]) -> Contest<'a> {
+    let contenders = entrants.iter().map(|entrant| {
+        Contender::new(entrant.name, entrant.version.clone(), entrant.side, move || {
+            let server = Server::start(entrant.command()?)?;
+            drop(Client::open(server.address, WARM_UP, SIZE)?);
+            let mut client = Client::open(server.address, 1, SIZE)?;
+            let before = server.memory()?;
+            let mut readings = Vec::new();
+            for &count in counts {
+                client.grow(server.address, count)?;
+                let grown = server.memory()?.saturating_sub(before);
+                let value = grown as f64 / (count - 1) as f64;
+                readings.push(Some(Reading { value, cpu_us: None, syscalls: None }));
+            }
+            Ok(readings)
+        })
+    });
+    let case = |count: &usize| {
+        let case = Case::new(format!("idle connections, {count}"), "B each", Better::Lower);
+        // Not drawn: next to a floor that keeps nothing but a descriptor, every bar would be cut.
+        case.relative_to(FLOOR).mark(Mark::Limit { at_most: MOST }).table_only()
+    };
+    Contest {
+        name: "idle connections".into(),
+        cases: counts.iter().map(case).collect(),
+        contenders: contenders.collect(),
+    }
+}

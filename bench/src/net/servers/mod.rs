@@ -1,0 +1,115 @@
+//! The echo servers that ship with the benchmark, each a process of its own: `pelton-bench net-server NAME`.
+//!
+//! A server listens on a free port of the loopback interface, says which on its standard output, and echoes until it is
+//! killed. It has one thread, and nothing but its sockets to wait for: a second thread that waited for its parent to go
+//! would make every system call of the first dearer (the kernel then counts references to descriptors).
+
+mod calloop;
+mod floor;
+mod mio;
+mod monoio;
+mod ours;
+mod tokio;
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpListener};
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+/// How much one read takes in, where a loop has one buffer for all connections.
+const SHARED_BUFFER: usize = 64 << 10;
+
+/// How much one read takes in, where every connection needs a buffer of its own.
+const OWN_BUFFER: usize = 16 << 10;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    Floor,
+    Pelton,
+    Tokio,
+    Mio,
+    Calloop,
+    MonoioEpoll,
+    MonoioUring,
+}
+
+/// Serves until the process is killed, which the kernel does when its parent has gone.
+pub fn serve(kind: Kind) -> Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL)).context("ask to be killed together with the parent")?;
+    match kind {
+        Kind::Floor => floor::serve(),
+        Kind::Pelton => ours::serve(),
+        Kind::Tokio => tokio::serve(),
+        Kind::Mio => mio::serve(),
+        Kind::Calloop => calloop::serve(),
+        Kind::MonoioEpoll => monoio::serve_on_epoll(),
+        Kind::MonoioUring => monoio::serve_on_uring(),
+    }
+}
+
+/// A socket that listens on a free port and does not block. Its port has been announced: connections wait for `accept`.
+fn listener() -> Result<TcpListener> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("listen on a free port")?;
+    listener.set_nonblocking(true).context("make a listener non-blocking")?;
+    announce(listener.local_addr().context("ask which port it is")?.port())?;
+    Ok(listener)
+}
+
+/// Tells the parent where to connect to. Fails if it has gone.
+fn announce(port: u16) -> Result<()> {
+    let mut stdout = io::stdout();
+    writeln!(stdout, "{port}").and_then(|()| stdout.flush()).context("announce the port")
+}
+
+/// What became of an attempt to echo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Echoed {
+    /// All of this many bytes, which may be zero if there was nothing to read.
+    All(usize),
+    /// There is no room to send the rest, which was left in `pending`.
+    Blocked,
+    /// The other side has finished or reset.
+    Ended,
+}
+
+/// Reads once and writes what there was, as the callbacks of mio and calloop do.
+fn echo_once<S: Read + Write>(stream: &mut S, buffer: &mut [u8], pending: &mut Vec<u8>) -> Echoed {
+    match stream.read(buffer) {
+        Ok(0) => Echoed::Ended,
+        Ok(count) => match write(stream, &buffer[..count]) {
+            Ok(sent) if sent == count => Echoed::All(count),
+            Ok(sent) => {
+                pending.extend_from_slice(&buffer[sent..count]);
+                Echoed::Blocked
+            }
+            Err(_) => Echoed::Ended,
+        },
+        Err(error) if is_temporary(&error) => Echoed::All(0),
+        Err(_) => Echoed::Ended,
+    }
+}
+
+/// Sends what had to wait.
+fn send_pending(stream: &mut impl Write, pending: &mut Vec<u8>) -> Echoed {
+    match write(stream, pending) {
+        Ok(sent) => {
+            pending.drain(..sent);
+            if pending.is_empty() { Echoed::All(sent) } else { Echoed::Blocked }
+        }
+        Err(_) => Echoed::Ended,
+    }
+}
+
+/// One attempt to write; no room is no error.
+fn write(stream: &mut impl Write, bytes: &[u8]) -> io::Result<usize> {
+    match stream.write(bytes) {
+        Err(error) if is_temporary(&error) => Ok(0),
+        written => written,
+    }
+}
+
+fn is_temporary(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
