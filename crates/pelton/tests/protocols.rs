@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use pelton::codec::{Lines, Netstring};
 use pelton::{
-    Address, Bytes, CallbackKind, Codec, EventLoop, FrameError, Framed, Peer, Protocol, PushError, Reason, Replies,
-    serve,
+    Address, Bytes, CallbackKind, Chunk, Codec, Connection, EventLoop, FrameError, Framed, Peer, Protocol, PushError,
+    Reactor, Reason, Replies, serve,
 };
 
 use common::{Log, On, on_every_engine, run_until};
@@ -29,10 +29,12 @@ on_every_engine![
     a_push_to_a_connection_that_is_over_comes_back,
     peers_name_connections_and_close_them,
     after_should_close_nothing_is_processed_and_everything_is_sent,
+    what_comes_while_the_last_replies_are_on_their_way_is_ignored,
     a_frame_error_closes_with_its_reason_after_the_replies_to_what_was_right,
     a_reply_that_the_codec_refuses_closes_the_connection,
     an_unfinished_frame_at_the_end_is_an_error,
     an_endless_line_takes_no_more_memory_than_allowed,
+    an_unfinished_line_takes_up_its_own_length_and_an_idle_connection_nothing,
     a_peer_that_reads_no_replies_is_closed_before_they_fill_the_memory,
     a_client_speaks_first_and_hears_the_answers,
     a_client_is_told_that_nobody_is_there,
@@ -329,6 +331,21 @@ fn after_should_close_nothing_is_processed_and_everything_is_sent(on: On) {
     assert_eq!(log.take(), ["set a 1", "get a", "quit", "closed: closed by this side"]);
 }
 
+fn what_comes_while_the_last_replies_are_on_their_way_is_ignored(on: On) {
+    let mut reactor = on.reactor();
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let log = Log::default();
+    let store = Framed::new(Lines::new(), Store { log: log.clone(), ..Store::default() });
+    // Not established yet, so that nothing can be sent.
+    let id = reactor.connect(&address.into(), store).unwrap();
+    for line in ["quit\n", "get a\n"] {
+        reactor.visit(id, |store: &mut Framed<Lines, Store>, io| {
+            store.received(io, Chunk::from(line.as_bytes().to_vec()))
+        });
+    }
+    assert_eq!(log.take(), ["quit"]);
+}
+
 fn a_frame_error_closes_with_its_reason_after_the_replies_to_what_was_right(on: On) {
     struct Watched(Rc<RefCell<Vec<Reason>>>, Log);
     impl Protocol for Watched {
@@ -401,6 +418,29 @@ fn an_endless_line_takes_no_more_memory_than_allowed(on: On) {
     assert!(memory < 2 * LIMIT as u64 + 200_000, "{memory} bytes");
     // Up to twice the limit is on its way in the kernel.
     assert!(peer.join().unwrap() < 100 * LIMIT);
+}
+
+fn an_unfinished_line_takes_up_its_own_length_and_an_idle_connection_nothing(on: On) {
+    const COUNT: usize = 20;
+    let mut reactor = on.reactor();
+    let (address, log) = listen_store(&mut reactor, Lines::new);
+    let mut streams = [(); COUNT].map(|()| TcpStream::connect(address).unwrap());
+    let mut say = |words: &str| streams.iter_mut().for_each(|stream| stream.write_all(words.as_bytes()).unwrap());
+    say("get a\n");
+    run_until(&mut reactor, |_| log.len() == COUNT);
+    log.take();
+    say("get");
+    let calls = |reactor: &Reactor| reactor.stats().calls(CallbackKind::Connection);
+    let until = calls(&reactor) + COUNT as u64;
+    // Only what this thread allocates counts.
+    let unfinished = allocation_counter::measure(|| run_until(&mut reactor, |reactor| calls(reactor) == until));
+    assert!((60..2_000).contains(&unfinished.bytes_current), "{unfinished:?}");
+    say(" a\n");
+    let finished = allocation_counter::measure(|| {
+        run_until(&mut reactor, |_| log.len() == COUNT);
+        log.take();
+    });
+    assert_eq!(unfinished.bytes_current, -finished.bytes_current, "{unfinished:?}, then {finished:?}");
 }
 
 fn a_peer_that_reads_no_replies_is_closed_before_they_fill_the_memory(on: On) {

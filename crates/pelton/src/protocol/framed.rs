@@ -193,17 +193,13 @@ impl<C: Codec, P: Protocol<Message = C::Message>> Connection for Framed<C, P> {
     }
 
     fn closed(&mut self, _: &mut Reactor, reason: Reason) {
-        // One that could not be established has none.
-        if let Some(peer) = &self.peer {
-            peer.is_over();
-        }
         self.protocol.closed(&reason);
     }
 }
 
 impl<C: Codec, P: Protocol<Message = C::Message>> Drop for Framed<C, P> {
     fn drop(&mut self) {
-        // A reactor that is dropped closes nothing.
+        // Here, not in `closed`: a reactor that is dropped closes nothing.
         if let Some(peer) = &self.peer {
             peer.is_over();
         }
