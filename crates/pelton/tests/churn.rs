@@ -75,13 +75,8 @@ impl World {
         next(&mut self.random, below)
     }
 
-    /// Mostly little, sometimes more than reading goes on with.
     fn size(&mut self) -> usize {
-        let most = match self.random(30) {
-            0 => 200_000,
-            1..10 => 5_000,
-            _ => 300,
-        };
+        let most = [300, 300, 5_000][self.random(3)];
         self.random(most) + 1
     }
 
@@ -133,6 +128,8 @@ impl Stretch {
 struct Restless {
     incoming: Stretch,
     outgoing: Stretch,
+    /// How many times as much it sends as others do. For some, that is more than the kernel's buffers hold.
+    factor: usize,
     opened: bool,
     over: bool,
     handlers: Rc<Cell<usize>>,
@@ -144,12 +141,13 @@ impl Restless {
         world.handlers.set(world.handlers.get() + 1);
         world.made += 1;
         let outgoing = Stretch::beginning_with(world.random(256));
+        let factor = if world.random(15) == 0 { 50 } else { 1 };
         let handlers = world.handlers.clone();
-        Restless { incoming: Stretch::default(), outgoing, opened: false, over: false, handlers }
+        Restless { incoming: Stretch::default(), outgoing, factor, opened: false, over: false, handlers }
     }
 
     fn send(&mut self, io: &mut Io<'_>) {
-        let size = world(io.reactor()).size();
+        let size = world(io.reactor()).size() * self.factor;
         let before = self.outgoing;
         let bytes = self.outgoing.next(size);
         let sent = if size.is_multiple_of(2) { io.send(&bytes) } else { io.send_bytes(bytes) };
@@ -162,7 +160,7 @@ impl Restless {
         assert!(self.opened && !self.over, "told something before it was opened or after it was closed");
         for _ in 0..world(io.reactor()).random(3) {
             match world(io.reactor()).random(60) {
-                0..30 => self.send(io),
+                0..30 => (0..self.factor.min(3)).for_each(|_| self.send(io)),
                 30..33 => io.pause(),
                 33..39 => io.resume(),
                 39..42 => io.finish(),
@@ -260,8 +258,13 @@ impl Connection for Restless {
             // What a half-close says that meets a reset.
             assert_eq!(error.kind(), ErrorKind::NotConnected, "{error}");
         }
-        if world.random(20) == 0 {
-            disturb(reactor);
+        match world.random(60) {
+            0..3 => disturb(reactor),
+            3 => {
+                world.panics += 1;
+                std::panic::panic_any(ON_PURPOSE);
+            }
+            _ => {}
         }
     }
 }
@@ -293,7 +296,13 @@ enum Fate {
 impl Plain {
     fn new(stream: Stream, first: usize) -> Plain {
         match &stream {
-            Stream::Tcp(stream) => stream.set_nonblocking(true).unwrap(),
+            Stream::Tcp(stream) => {
+                stream.set_nonblocking(true).unwrap();
+                // Some have little room, so that writes to them stop anywhere.
+                if first.is_multiple_of(4) {
+                    socket2::SockRef::from(stream).set_recv_buffer_size(4_096).unwrap();
+                }
+            }
             Stream::Unix(stream) => stream.set_nonblocking(true).unwrap(),
         }
         Plain { stream, incoming: Stretch::default(), outgoing: Stretch::beginning_with(first) }
@@ -343,7 +352,7 @@ impl Plain {
     fn act(&mut self, what: usize, size: usize, buffer: &mut [u8]) -> Fate {
         match what {
             0..8 => self.write(size),
-            8..17 => self.read(&mut buffer[..size]),
+            8..17 => self.read(&mut buffer[..size * 10]),
             17 => {
                 match &self.stream {
                     Stream::Tcp(stream) => drop(stream.shutdown(Shutdown::Write)),

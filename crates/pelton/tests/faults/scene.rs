@@ -1,6 +1,6 @@
 //! What every test of faults is played on.
 
-use std::cell::{Ref, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::net::{SocketAddr, TcpStream};
 use std::rc::Rc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -64,6 +64,8 @@ pub(crate) struct Cast {
     /// Broken promises. A failed assertion in a callback would only close its connection.
     wrong: RefCell<Vec<String>>,
     at_the_end: RefCell<Option<AtTheEnd>>,
+    /// Handlers that have not been dropped.
+    alive: Cell<usize>,
 }
 
 impl Cast {
@@ -113,6 +115,7 @@ pub(crate) struct Actor<A> {
 impl<A> Actor<A> {
     pub(crate) fn new(cast: &Rc<Cast>, act: A) -> Actor<A> {
         cast.stories.borrow_mut().push(Story::default());
+        cast.alive.set(cast.alive.get() + 1);
         Actor { cast: cast.clone(), number: cast.len() - 1, act }
     }
 }
@@ -154,6 +157,7 @@ impl<A: FnMut(&mut Io<'_>, Moment<'_>) + 'static> Connection for Actor<A> {
 
 impl<A> Drop for Actor<A> {
     fn drop(&mut self) {
+        self.cast.alive.set(self.cast.alive.get() - 1);
         if !self.cast.story(self.number).is_over() {
             let told = format!("{} was dropped without being told that it is over", self.number);
             self.cast.wrong.borrow_mut().push(told);
@@ -291,6 +295,7 @@ impl Scene {
         for number in 0..self.cast.len() {
             assert!(self.cast.story(number).is_over(), "{number} was only told {:?}", self.told(number));
         }
+        assert_eq!(self.cast.alive.get(), 0, "handlers are left of connections");
         let Scene { reactor, descriptors_before, _alone, .. } = self;
         drop(reactor);
         assert_eq!(descriptors(), descriptors_before, "descriptors are left of the reactor");

@@ -3,9 +3,10 @@
 use std::cell::Cell;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 
-use pelton::{Io, SendError};
+use pelton::{Address, Io, SendError};
 
 use crate::common::{On, on_every_engine};
 use crate::scene::{FINISHED, LOCAL, Moment, RESET, Scene, dial, echo, plain, reset};
@@ -14,6 +15,7 @@ on_every_engine![
     a_message_that_comes_byte_by_byte_is_whole,
     a_message_that_is_sent_byte_by_byte_is_whole,
     a_peer_that_reads_byte_by_byte_gets_everything,
+    pieces_of_all_sizes_come_whole_to_a_peer_that_reads_little_at_a_time,
     a_peer_that_reads_slowly_is_not_read_from_faster,
     a_peer_that_never_reads_is_refused_more_at_a_known_limit,
     a_peer_that_never_reads_does_not_keep_others_waiting,
@@ -96,6 +98,54 @@ fn a_peer_that_reads_byte_by_byte_gets_everything(on: On) {
     scene.until(|cast| cast.over() == 1);
     assert_eq!(scene.told(0), ["opened", "received", "peer finished", FINISHED]);
     drop(peer);
+    scene.finish();
+}
+
+/// Byte number `position` of what is sent in pieces.
+fn byte(position: usize) -> u8 {
+    (position * 7 + (position >> 8)) as u8
+}
+
+fn pieces_of_all_sizes_come_whole_to_a_peer_that_reads_little_at_a_time(on: On) {
+    const TOTAL: usize = 3_000_000;
+    let mut scene = Scene::new(on);
+    // A Unix socket, whose buffer is small: writes end in the middle of pieces again and again.
+    let path = std::env::temp_dir().join(format!("pelton-{}-pieces-{}.sock", std::process::id(), on.0));
+    let listener = scene.listen_on(&Address::Unix(path.clone()), |io, moment| {
+        if let Moment::Opened = moment {
+            let (mut position, mut size) = (0, 1);
+            while position < TOTAL {
+                let bytes: Vec<u8> = (position..TOTAL.min(position + size)).map(byte).collect();
+                position += bytes.len();
+                let sent = if size % 2 == 0 { io.send(&bytes) } else { io.send_bytes(bytes) };
+                sent.unwrap();
+                size = size * 5 % 7_919;
+            }
+            io.close_after_writing();
+        }
+    });
+    let mut peer = UnixStream::connect(&path).unwrap();
+    peer.set_nonblocking(true).unwrap();
+    let (mut read, mut buffer) = (0, [0; 10_007]);
+    while read < TOTAL {
+        scene.turn();
+        match peer.read(&mut buffer) {
+            Ok(count @ 1..) => {
+                assert!(
+                    buffer[..count].iter().enumerate().all(|(offset, got)| *got == byte(read + offset)),
+                    "at {read}"
+                );
+                read += count;
+            }
+            Ok(_) => panic!("only {read} bytes came"),
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+        }
+    }
+    scene.until(|cast| cast.over() == 1);
+    assert_eq!(scene.told(0).last().unwrap(), LOCAL);
+    drop(peer);
+    assert!(scene.reactor.unlisten(listener));
+    scene.is_set_up();
     scene.finish();
 }
 
