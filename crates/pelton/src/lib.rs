@@ -22,6 +22,8 @@
 //! - Descriptors that stay yours: [`watch`](Reactor::watch).
 //! - Signals: [`on_signal`](Reactor::on_signal).
 //! - Connections: [`listen`](Reactor::listen), [`connect`](Reactor::connect), served by a [`Connection`].
+//! - Datagrams: [`bind_datagrams`](Reactor::bind_datagrams), [`connect_datagrams`](Reactor::connect_datagrams), handled by
+//!   [`Datagrams`].
 //! - Seeing inside: [`stats`](Reactor::stats), [`on_slow_callback`](Reactor::on_slow_callback).
 //!
 //! What happens in a turn of the loop, and in which order, is a contract; [`EventLoop::turn`] states it.
@@ -32,6 +34,7 @@ mod builder;
 mod callback;
 mod connection;
 mod current;
+mod datagram;
 mod error;
 mod handle;
 mod idle;
@@ -52,6 +55,7 @@ mod wheel;
 pub use builder::Builder;
 pub use callback::{CallbackKind, Fault, PanicPolicy, SourceId};
 pub use connection::{Connection, ConnectionId, Detached, Io, Limit, Reason, SendError, WaterMarks};
+pub use datagram::{DatagramIo, Datagrams, DatagramsId};
 pub use error::Error;
 pub use handle::{Handle, PostError};
 pub use idle::IdleId;
@@ -60,8 +64,8 @@ pub use listener::ListenerId;
 pub use pelton_os::activation::{Inherited, inherited_listeners};
 pub use pelton_os::engine::{Engine, EngineKind, UnknownEngine};
 pub use pelton_os::{
-    Address, BadAddress, Chunk, ConnectOptions, ENGINE_VARIABLE, Interest, ListenOptions, Mode, Park, Socket,
-    SocketOptions, Time,
+    Address, BadAddress, Chunk, ConnectOptions, Datagram, DatagramOptions, ENGINE_VARIABLE, Interest, ListenOptions,
+    Mode, MulticastInterface, Park, Socket, SocketOptions, Time,
 };
 pub use reactor::{EventLoop, Reactor};
 pub use reply::{Lost, Reply};
