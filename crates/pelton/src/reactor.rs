@@ -99,6 +99,8 @@ pub struct Reactor {
     pub(crate) connections: usize,
     pub(crate) listeners: Vec<Token>,
     pub(crate) datagram_sockets: usize,
+    /// The datagram socket that was last received from: what it answers goes out together.
+    pub(crate) answering: Option<Token>,
     /// Connections that were just accepted, and whose handlers have yet to be told.
     pub(crate) newcomers: Vec<Token>,
     /// Connections that something is to be done for, which a callback other than their own has left; and datagram sockets.
@@ -195,6 +197,7 @@ impl EventLoop {
             connections: 0,
             listeners: Vec::new(),
             datagram_sockets: 0,
+            answering: None,
             newcomers: Vec::new(),
             dirty: Vec::new(),
             over: Vec::new(),

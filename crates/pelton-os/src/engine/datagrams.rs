@@ -46,7 +46,8 @@ struct Receiving {
 impl Receiving {
     fn new() -> Receiving {
         Receiving {
-            home: Rc::new(Buffers::keeping(BATCH)),
+            // One batch comes in while what was received before it is being sent on.
+            home: Rc::new(Buffers::keeping(2 * BATCH)),
             buffers: Vec::new(),
             arrived: Vec::new(),
             at_once: AT_FIRST,

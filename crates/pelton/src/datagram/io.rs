@@ -19,8 +19,9 @@ pub struct DatagramIo<'a> {
     pub(super) id: DatagramsId,
 }
 
-/// Sending. What is sent waits until the turn's next flush, so that what came of one batch goes out as one. That a datagram
-/// could not be sent is [told later](super::Datagrams::send_failed).
+/// Sending. What is sent in answer to several datagrams that have come in together goes out together, when the last of them
+/// has been handled; everything else, in the turn's next flush. That a datagram could not be sent is
+/// [told later](super::Datagrams::send_failed).
 impl DatagramIo<'_> {
     /// Sends a copy of `bytes` to whom the socket is connected to. On one that is not, this fails later.
     pub fn send(&mut self, bytes: &[u8]) -> Result<(), SendError> {

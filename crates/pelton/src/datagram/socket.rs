@@ -98,6 +98,12 @@ impl Reactor {
 /// What the engine says.
 impl Reactor {
     pub(crate) fn datagram_received(&mut self, token: Token, datagram: Datagram) {
+        // The one before has got all that there was for it: its answers need not wait for the end of the turn.
+        if let Some(before) = self.answering.replace(token)
+            && before != token
+        {
+            self.flush_datagrams(before);
+        }
         let Some(socket) = self.datagram_socket_mut(token) else { return };
         if socket.receives() && socket.held.is_empty() {
             self.tell_datagrams(token, |handler, io| handler.received(io, datagram));
