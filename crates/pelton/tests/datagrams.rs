@@ -922,6 +922,32 @@ fn a_reactor_that_has_no_datagram_socket_any_more_keeps_no_memory_for_them() {
     assert!(left.bytes_current < 16_384, "{left:?}");
 }
 
+#[test]
+fn a_forked_child_leaves_the_parents_socket_and_its_file_alone() {
+    use fork::{Fork, fork, waitpid};
+    let path = std::env::temp_dir().join(format!("pelton-{}-fork.sock", std::process::id()));
+    let mut reactor = Reactor::new().unwrap();
+    let id = reactor.bind_datagrams(&Address::Unix(path.clone()), logging(&Log::default())).unwrap();
+    match fork().unwrap() {
+        Fork::Child => {
+            let refused = reactor.bind_datagrams(&localhost(), Echo).is_err();
+            // Closes everything, and touches nothing that is the parent's.
+            let ended = reactor.shutdown().is_ok();
+            drop(reactor);
+            // Nothing else of this process may run in the child: not the test harness, not its exit handlers.
+            signal_hook::low_level::exit(if refused && ended { 0 } else { 1 });
+        }
+        Fork::Parent(child) => assert_eq!(waitpid(child).unwrap(), 0, "the child failed"),
+    }
+    let ours = UnixDatagram::unbound().unwrap();
+    ours.send_to(b"still there?", &path).unwrap();
+    poll(&mut reactor);
+    assert_eq!(reactor.stats().calls(pelton::CallbackKind::Datagrams), 1, "it is still received from");
+    reactor.datagrams(id).unwrap().close();
+    poll(&mut reactor);
+    assert!(!path.exists());
+}
+
 /// Set in the child of the test below: the engine to use.
 #[cfg(target_os = "linux")]
 const CHILD: &str = "PELTON_TEST_CHILD";
