@@ -186,7 +186,7 @@ impl Reactor {
             socket.high = true;
         } else if waiting == 0 && !socket.busy && socket.stage == Stage::Closing {
             self.datagrams_are_over(token, Reason::Local);
-        } else if waiting <= socket.marks.low && std::mem::take(&mut socket.high) {
+        } else if waiting <= socket.marks.low && std::mem::take(&mut socket.high) && socket.stage == Stage::Open {
             self.tell_datagrams(token, |handler, io| handler.drained(io));
         }
     }
