@@ -183,6 +183,16 @@ fn stats_names_the_slow_callback_and_prints_its_numbers() {
 }
 
 #[test]
+fn udp_time_is_answered_at_the_second_try() {
+    let mut asking = start(example!("udp-time"));
+    asking.expect("is not answered");
+    asking.expect("answer 1: 1");
+    asking.expect("answer 2: 1");
+    asking.expect("nobody serves the time on 127.0.0.1:");
+    asking.succeed();
+}
+
+#[test]
 fn no_example_is_left_out() {
     let this = include_str!("run.rs");
     let manifest = include_str!("../Cargo.toml");

@@ -21,7 +21,7 @@ use socket2::{Domain, SockAddr};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Address {
-    /// TCP, version 4 or 6.
+    /// An address and port of the internet, version 4 or 6: of TCP for connections, of UDP for datagrams.
     Tcp(SocketAddr),
     /// A Unix socket with a name in the file system.
     Unix(PathBuf),

@@ -12,15 +12,28 @@ const BUFFER: usize = 64 * 1024;
 const KEPT: usize = 4;
 
 /// Buffers to read into, shared by an engine and the chunks it has lent.
-#[derive(Default)]
-pub(crate) struct Buffers(RefCell<Vec<Box<[u8]>>>);
+pub(crate) struct Buffers {
+    free: RefCell<Vec<Box<[u8]>>>,
+    /// So many are kept at most.
+    kept: usize,
+}
+
+impl Default for Buffers {
+    fn default() -> Buffers {
+        Buffers::keeping(KEPT)
+    }
+}
 
 impl Buffers {
+    pub(crate) fn keeping(kept: usize) -> Buffers {
+        Buffers { free: RefCell::default(), kept }
+    }
+
     /// Reads into a buffer with `read`, which says how many bytes there are, and lends these.
     pub(crate) fn fill<E>(self: &Rc<Self>, read: impl FnOnce(&mut [u8]) -> Result<usize, E>) -> Result<Chunk, E> {
-        let mut buffer = self.0.borrow_mut().pop().unwrap_or_else(|| vec![0; BUFFER].into_boxed_slice());
+        let mut buffer = self.take();
         match read(&mut buffer) {
-            Ok(end) => Ok(Chunk { buffer, start: 0, end, home: Some(self.clone()) }),
+            Ok(end) => Ok(self.lend(buffer, end)),
             Err(error) => {
                 self.put(buffer);
                 Err(error)
@@ -28,10 +41,20 @@ impl Buffers {
         }
     }
 
+    /// A buffer to read into, to be [lent](Buffers::lend) afterwards.
+    pub(crate) fn take(&self) -> Box<[u8]> {
+        self.free.borrow_mut().pop().unwrap_or_else(|| vec![0; BUFFER].into_boxed_slice())
+    }
+
+    /// Lends the first `end` bytes of a buffer.
+    pub(crate) fn lend(self: &Rc<Self>, buffer: Box<[u8]>, end: usize) -> Chunk {
+        Chunk { buffer, start: 0, end, home: Some(self.clone()) }
+    }
+
     fn put(&self, buffer: Box<[u8]>) {
-        let mut kept = self.0.borrow_mut();
-        if kept.len() < KEPT {
-            kept.push(buffer);
+        let mut free = self.free.borrow_mut();
+        if free.len() < self.kept {
+            free.push(buffer);
         }
     }
 }

@@ -14,6 +14,8 @@ mod address;
 #[cfg(unix)]
 mod chunk;
 #[cfg(unix)]
+mod datagram;
+#[cfg(unix)]
 mod descriptor;
 #[cfg(unix)]
 mod loopbreaker;
@@ -44,6 +46,8 @@ pub mod signal;
 pub use address::{Address, BadAddress};
 #[cfg(unix)]
 pub use chunk::Chunk;
+#[cfg(unix)]
+pub use datagram::{Datagram, DatagramOptions, DatagramOutbox, DatagramSetting, MulticastInterface};
 #[cfg(unix)]
 pub use engine::{ENGINE_VARIABLE, Engine, EngineKind, Event, Forgotten, Park, Sending};
 #[cfg(unix)]

@@ -79,10 +79,11 @@ macro_rules! from_std {
 }
 
 from_std![std::net::TcpStream, std::net::TcpListener, std::os::unix::net::UnixStream, std::os::unix::net::UnixListener];
+from_std![std::net::UdpSocket, std::os::unix::net::UnixDatagram];
 
-/// A stream socket that does not block and is closed on exec.
+/// A socket that does not block and is closed on exec.
 #[derive(Debug)]
-pub(crate) struct SystemSocket(socket2::Socket);
+pub(crate) struct SystemSocket(pub(crate) socket2::Socket);
 
 impl SystemSocket {
     /// Listens on `address`. A stale file of a Unix socket that nobody listens on any more is replaced.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::Reactor;
 use crate::connection::ConnectionId;
+use crate::datagram::DatagramsId;
 use crate::idle::IdleId;
 use crate::listener::ListenerId;
 use crate::signals::SignalId;
@@ -28,6 +29,8 @@ pub enum CallbackKind {
     Signal,
     /// A connection: [`Connection`](crate::Connection), [`Reactor::listen`].
     Connection,
+    /// A datagram socket: [`Datagrams`](crate::Datagrams).
+    Datagrams,
     /// Idle work: [`Reactor::when_idle`], [`Reactor::whenever_idle`].
     Idle,
     /// A hook: [`Reactor::on_shutdown`].
@@ -36,12 +39,13 @@ pub enum CallbackKind {
 
 impl CallbackKind {
     /// Every kind.
-    pub const ALL: [CallbackKind; 7] = [
+    pub const ALL: [CallbackKind; 8] = [
         CallbackKind::Timer,
         CallbackKind::Tick,
         CallbackKind::Watch,
         CallbackKind::Signal,
         CallbackKind::Connection,
+        CallbackKind::Datagrams,
         CallbackKind::Idle,
         CallbackKind::Hook,
     ];
@@ -54,6 +58,7 @@ impl CallbackKind {
             CallbackKind::Watch => "watch",
             CallbackKind::Signal => "signal",
             CallbackKind::Connection => "connection",
+            CallbackKind::Datagrams => "datagrams",
             CallbackKind::Idle => "idle",
             CallbackKind::Hook => "hook",
         }
@@ -82,6 +87,8 @@ pub enum SourceId {
     Connection(ConnectionId),
     /// A listener.
     Listener(ListenerId),
+    /// A datagram socket.
+    Datagrams(DatagramsId),
 }
 
 impl From<TimerId> for SourceId {
@@ -117,6 +124,12 @@ impl From<ConnectionId> for SourceId {
 impl From<ListenerId> for SourceId {
     fn from(id: ListenerId) -> Self {
         SourceId::Listener(id)
+    }
+}
+
+impl From<DatagramsId> for SourceId {
+    fn from(id: DatagramsId) -> Self {
+        SourceId::Datagrams(id)
     }
 }
 

@@ -23,6 +23,8 @@
 //! - Signals: [`on_signal`](Reactor::on_signal).
 //! - Connections: [`listen`](Reactor::listen), [`connect`](Reactor::connect), served by a [`Connection`].
 //! - Messages instead of bytes: a [`Protocol`] and one of the [codecs](codec), put together by [`serve`] or [`Framed`].
+//! - Datagrams: [`bind_datagrams`](Reactor::bind_datagrams), [`connect_datagrams`](Reactor::connect_datagrams), handled by
+//!   [`Datagrams`].
 //! - Seeing inside: [`stats`](Reactor::stats), [`on_slow_callback`](Reactor::on_slow_callback).
 //!
 //! What happens in a turn of the loop, and in which order, is a contract; [`EventLoop::turn`] states it.
@@ -34,6 +36,7 @@ mod callback;
 pub mod codec;
 mod connection;
 mod current;
+mod datagram;
 mod error;
 mod handle;
 mod idle;
@@ -57,6 +60,7 @@ pub use bytes::Bytes;
 pub use callback::{CallbackKind, Fault, PanicPolicy, SourceId};
 pub use codec::{Codec, FrameError};
 pub use connection::{Connection, ConnectionId, Detached, Io, Limit, Reason, SendError, WaterMarks};
+pub use datagram::{DatagramIo, Datagrams, DatagramsId};
 pub use error::Error;
 pub use handle::{Handle, PostError};
 pub use idle::IdleId;
@@ -65,8 +69,8 @@ pub use listener::ListenerId;
 pub use pelton_os::activation::{Inherited, inherited_listeners};
 pub use pelton_os::engine::{Engine, EngineKind, UnknownEngine};
 pub use pelton_os::{
-    Address, BadAddress, Chunk, ConnectOptions, ENGINE_VARIABLE, Interest, ListenOptions, Mode, Park, Socket,
-    SocketOptions, Time,
+    Address, BadAddress, Chunk, ConnectOptions, Datagram, DatagramOptions, ENGINE_VARIABLE, Interest, ListenOptions,
+    Mode, MulticastInterface, Park, Socket, SocketOptions, Time,
 };
 pub use protocol::{Framed, Peer, Protocol, PushError, Replies, serve};
 pub use reactor::{EventLoop, Reactor};

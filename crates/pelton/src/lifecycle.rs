@@ -38,7 +38,7 @@ pub enum Exit {
     DrainTimedOut {
         /// How many [`Hold`]s were left.
         holds: usize,
-        /// How many connections were left.
+        /// How many connections and datagram sockets were left.
         connections: usize,
     },
 }
@@ -97,9 +97,9 @@ impl Reactor {
     ///
     /// No connection is accepted any more. The [drain hooks](Reactor::on_drain) are told first, so that they take on nothing
     /// new; then [the connections](crate::Connection::draining), which by default close when everything has been sent, and
-    /// at once if nothing was ever sent or received. Everything goes on as usual until there is no connection left, nobody
-    /// has a [`Hold`] any more and no tick is waiting. [`run`](crate::EventLoop::run) then returns [`Exit::Drained`], or
-    /// [`Exit::DrainTimedOut`] if it took too long.
+    /// at once if nothing was ever sent or received; and [datagram sockets](crate::Datagrams::draining), likewise. Everything
+    /// goes on as usual until there is no connection or datagram socket left, nobody has a [`Hold`] any more and no tick is
+    /// waiting. [`run`](crate::EventLoop::run) then returns [`Exit::Drained`], or [`Exit::DrainTimedOut`] if it took too long.
     ///
     /// ```
     /// # use pelton::{Exit, Reactor};
@@ -119,12 +119,15 @@ impl Reactor {
         self.life = Life::Draining;
         self.shared.draining.store(true, Ordering::Release);
         self.after(deadline, |reactor| {
-            let (holds, connections) = (reactor.holds(), reactor.connection_count());
+            let (holds, connections) = (reactor.holds(), reactor.connections + reactor.datagram_sockets);
             reactor.stop_with(Exit::DrainTimedOut { holds, connections });
         });
         self.ticks.append(&mut self.hooks.drain);
         self.unlisten_all();
-        self.next_tick(|reactor| reactor.drain_connections());
+        self.next_tick(|reactor| {
+            reactor.drain_connections();
+            reactor.drain_datagrams();
+        });
     }
 
     /// Says that something is in progress that [draining](Reactor::drain) should wait for, until the hold is dropped.
@@ -168,7 +171,7 @@ impl Reactor {
     /// Ends a drain that has nothing left to wait for.
     pub(crate) fn finish_draining(&mut self) {
         // Hooks and ticks may still take holds, so they go first.
-        let idle = self.connections == 0 && self.ticks.is_empty() && self.posts.is_empty();
+        let idle = self.connections + self.datagram_sockets == 0 && self.ticks.is_empty() && self.posts.is_empty();
         if self.life == Life::Draining && idle && self.holds() == 0 {
             self.stop_with(Exit::Drained);
         }

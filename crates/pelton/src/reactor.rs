@@ -16,6 +16,7 @@ use pelton_sync::Receiver;
 
 use crate::callback::{Callbacks, PanicPolicy};
 use crate::connection::{Flow, FlowSettings, Limits, Reason, Stream};
+use crate::datagram::DatagramSocket;
 use crate::handle::{Handle, Post, Shared};
 use crate::idle::Idles;
 use crate::lifecycle::{Exit, Hooks, Life};
@@ -60,6 +61,7 @@ pub(crate) enum Source {
     Watch(Watch),
     Connection(Stream),
     Listener(Box<Listener>),
+    Datagrams(Box<DatagramSocket>),
     /// The socket that signals come in by.
     Signals,
     /// Ended, but the engine has not let go of it yet.
@@ -96,11 +98,14 @@ pub struct Reactor {
     pub(crate) sources: Slots<Source>,
     pub(crate) connections: usize,
     pub(crate) listeners: Vec<Token>,
+    pub(crate) datagram_sockets: usize,
+    /// The datagram socket that was last received from: what it answers goes out together.
+    pub(crate) answering: Option<Token>,
     /// Connections that were just accepted, and whose handlers have yet to be told.
     pub(crate) newcomers: Vec<Token>,
-    /// Connections that something is to be done for, which a callback other than their own has left.
+    /// Connections that something is to be done for, which a callback other than their own has left; and datagram sockets.
     pub(crate) dirty: Vec<Token>,
-    /// Connections that are over, and whose handlers have yet to be told.
+    /// Connections and datagram sockets that are over, and whose handlers have yet to be told.
     pub(crate) over: Vec<(Token, Reason)>,
     /// An empty outbox, for the connection that sends next.
     pub(crate) spare_outbox: Option<Box<Outbox>>,
@@ -191,6 +196,8 @@ impl EventLoop {
             sources: Slots::default(),
             connections: 0,
             listeners: Vec::new(),
+            datagram_sockets: 0,
+            answering: None,
             newcomers: Vec::new(),
             dirty: Vec::new(),
             over: Vec::new(),
@@ -241,12 +248,12 @@ impl EventLoop {
     ///    now runs next turn at the earliest.
     /// 2. **ticks** and posts, first in, first out, as they stood when the phase began; at most
     ///    [so many](Builder::ticks_per_turn). What they queue waits for the next turn.
-    /// 3. **flush and reap**: what callbacks left for other connections goes out; connections that are over are told so;
-    ///    the places of what ended are made free.
+    /// 3. **flush and reap**: what callbacks left for other connections goes out, and datagrams do; connections that are over
+    ///    are told so; the places of what ended are made free.
     /// 4. **wait**: not at all if ticks or idle work are pending or the loop was told to stop; else until the next
     ///    deadline, the timeout, an event, a post or a signal.
     /// 5. **clock**: read once. [`now`](Reactor::now) is this until the next turn.
-    /// 6. **dispatch**: what came in on connections, watched descriptors that are ready, signals.
+    /// 6. **dispatch**: what came in on connections and datagram sockets, watched descriptors that are ready, signals.
     /// 7. **idle** work, only if nothing else has run in this turn.
     pub fn turn(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
         self.turn_with(timeout, |park| park.block())
@@ -268,8 +275,8 @@ impl EventLoop {
         matches!(self.life, Life::Stopping(_) | Life::Stopped)
     }
 
-    /// Runs the [shutdown hooks](Reactor::on_shutdown), the last one added first, closes all connections, then drops
-    /// everything registered.
+    /// Runs the [shutdown hooks](Reactor::on_shutdown), the last one added first, closes all connections and datagram
+    /// sockets, then drops everything registered.
     /// [`run`](EventLoop::run) does this by itself; those who [turn](EventLoop::turn) the loop by hand call it at the end.
     pub fn shutdown(&mut self) -> Result<Exit, Error> {
         let exit = match self.life {
@@ -280,6 +287,7 @@ impl EventLoop {
         self.life = Life::Stopping(exit);
         self.run_shutdown_hooks();
         self.unlisten_all();
+        self.close_all_datagrams();
         self.close_connections();
         self.life = Life::Stopped;
         // Those that are leaving have been forgotten already.
@@ -443,8 +451,16 @@ impl Reactor {
                 Event::AcceptFailed(token, error) => self.accepting_failed(token, &error),
                 Event::Connected(token) => self.connection_is_open(token),
                 Event::Received(token, chunk) => self.connection_received(token, chunk),
-                Event::Ended(token, outcome) => self.connection_ended(token, outcome),
-                Event::Sendable(token) => self.connection_is_sendable(token),
+                Event::Datagram(token, datagram) => self.datagram_received(token, datagram),
+                Event::SendFailed(token, to, error) => self.sending_failed(token, to, error),
+                Event::Ended(token, outcome) => match self.sources.get(token.into()) {
+                    Some(Source::Datagrams(_)) => self.datagrams_ended(token, outcome),
+                    _ => self.connection_ended(token, outcome),
+                },
+                Event::Sendable(token) => match self.sources.get(token.into()) {
+                    Some(Source::Datagrams(_)) => self.datagrams_are_sendable(token),
+                    _ => self.connection_is_sendable(token),
+                },
                 Event::Detached(token, socket) => self.connection_is_detached(token, socket),
                 Event::Gone(token) => {
                     self.sources.retire(token.into());

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`ReadinessEngine`] | a [`Poller`](crate::poller::Poller) says what is ready, non-blocking system calls do the rest |
 
+mod datagrams;
 mod kind;
 mod readiness;
 mod streams;
@@ -20,7 +21,10 @@ use std::task::Waker;
 pub use kind::{EngineKind, Fallback, Opened, UnknownEngine, open};
 pub use readiness::ReadinessEngine;
 
-use crate::{Address, Chunk, ConnectOptions, Interest, ListenOptions, Mode, Outbox, Readiness, Socket, Time, Token};
+use crate::{
+    Address, Chunk, ConnectOptions, Datagram, DatagramOptions, DatagramOutbox, DatagramSetting, Interest,
+    ListenOptions, Mode, Outbox, Readiness, Socket, Time, Token,
+};
 
 /// The name of the environment variable that picks the engine.
 pub const ENGINE_VARIABLE: &str = "PELTON_ENGINE";
@@ -69,8 +73,8 @@ pub trait Engine {
         no_streams(token, socket)
     }
 
-    /// Receives what comes in, or stops: [`Event::Received`] for each piece, [`Event::Ended`] after the last. What was on
-    /// its way may still come after a stop.
+    /// Receives what comes in, or stops: [`Event::Received`] for each piece, [`Event::Ended`] after the last;
+    /// [`Event::Datagram`] for each datagram. What was on its way may still come after a stop.
     fn receive(&mut self, token: Token, on: bool) -> io::Result<()> {
         no_streams(token, on)
     }
@@ -92,6 +96,34 @@ pub trait Engine {
     /// that. The engine has then forgotten the source.
     fn detach(&mut self, token: Token) -> io::Result<()> {
         no_streams(token, ())
+    }
+
+    /// Receives datagrams on `address`: [`Event::Datagram`] for each. [`receive`](Engine::receive) stops that for a while.
+    fn bind_datagrams(&mut self, token: Token, address: &Address, options: &DatagramOptions) -> io::Result<()> {
+        no_datagrams(token, (address, options))
+    }
+
+    /// Exchanges datagrams with `address` alone, from which they are received at once.
+    fn connect_datagrams(&mut self, token: Token, address: &Address, options: &DatagramOptions) -> io::Result<()> {
+        no_datagrams(token, (address, options))
+    }
+
+    /// Takes over a datagram socket, bound or connected, and receives from it at once.
+    fn adopt_datagrams(&mut self, token: Token, socket: Socket) -> io::Result<()> {
+        no_datagrams(token, socket)
+    }
+
+    /// Sends what it can of the outbox and takes it out of there. If it is [`Sending::Busy`], [`Event::Sendable`] follows;
+    /// nothing more is handed to it before that. A datagram that cannot be sent is taken out too, and is no error here:
+    /// [`Event::SendFailed`] tells, before that `Sendable`.
+    fn send_datagrams(&mut self, token: Token, outbox: &mut DatagramOutbox) -> io::Result<Sending> {
+        no_datagrams(token, outbox)?;
+        Ok(Sending::Idle)
+    }
+
+    /// Changes something about a datagram socket.
+    fn set_datagrams(&mut self, token: Token, setting: DatagramSetting) -> io::Result<()> {
+        no_datagrams(token, setting)
     }
 
     /// Where a stream, or a listener, is at this end.
@@ -154,6 +186,11 @@ pub enum Event {
     Ended(Token, io::Result<()>),
     /// There is room to send again.
     Sendable(Token),
+    /// A datagram has come in.
+    Datagram(Token, Datagram),
+    /// A datagram could not be sent, to this address if it had one of its own; or the system has learnt that an earlier one
+    /// did not arrive. The socket goes on.
+    SendFailed(Token, Option<Address>, io::Error),
     /// A stream that was detached, and is nobody's now.
     Detached(Token, Socket),
     /// A source that was still [held](Forgotten::Held) when it was forgotten has been let go.
@@ -182,6 +219,11 @@ pub enum Sending {
 /// What engines without streams of their own answer.
 fn no_streams<T>(_: Token, _: T) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::Unsupported, "this engine has no streams"))
+}
+
+/// What engines without datagrams answer.
+fn no_datagrams<T>(_: Token, _: T) -> io::Result<()> {
+    Err(io::Error::new(io::ErrorKind::Unsupported, "this engine has no datagrams"))
 }
 
 fn no_such_source(token: Token) -> io::Error {

@@ -1,19 +1,21 @@
 //! The readiness engine: a poller says what is ready, and non-blocking system calls do the rest.
 //!
-//! This file keeps the books and watches descriptors; `streams.rs` does what is special to sockets.
+//! This file keeps the books and watches descriptors; `streams.rs` does what is special to sockets, and `datagrams.rs` what is
+//! special to datagrams.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::task::Waker;
 
+use super::datagrams::Datagrams;
 use super::streams::{Role, Streams};
 use super::{Engine, Event, Forgotten, Park, Sending, no_such_source};
 use crate::poller::{Poller, Trigger};
 use crate::socket::SystemSocket;
 use crate::{
-    Address, ConnectOptions, Interest, ListenOptions, Loopbreaker, Mode, Outbox, Readiness, Socket, Time, Token, clock,
-    fork,
+    Address, ConnectOptions, DatagramOptions, DatagramOutbox, DatagramSetting, Interest, ListenOptions, Loopbreaker,
+    Mode, Outbox, Readiness, Socket, Time, Token, clock, fork,
 };
 
 /// An engine on any of the kernel's readiness pollers.
@@ -25,6 +27,7 @@ pub struct ReadinessEngine<P> {
     /// What is watched, at the token's index.
     watches: Vec<Option<Watch>>,
     pub(super) streams: Streams,
+    pub(super) datagrams: Datagrams,
     /// Who watches which descriptor: to refuse a second one, and to notice that a number has changed hands.
     watchers: Watchers,
     /// Forgotten sources that the last wait reported, and those that the wait before it did. See [`Strangers`].
@@ -134,6 +137,7 @@ impl<P: Poller> ReadinessEngine<P> {
             trigger,
             watches: Vec::new(),
             streams: Streams::default(),
+            datagrams: Datagrams::default(),
             watchers: Watchers::default(),
             strangers: Strangers::default(),
             forks: fork::count(),
@@ -274,7 +278,9 @@ impl<P: Poller> Engine for ReadinessEngine<P> {
     }
 
     fn forget(&mut self, token: Token) -> Forgotten {
-        self.remove(token);
+        if let Some(Watch { role: Role::Datagrams(_), .. }) = self.remove(token) {
+            self.datagrams.removed();
+        }
         Forgotten::Now
     }
 
@@ -299,7 +305,10 @@ impl<P: Poller> Engine for ReadinessEngine<P> {
     }
 
     fn receive(&mut self, token: Token, on: bool) -> io::Result<()> {
-        self.receive_stream(token, on)
+        match self.watch_ref(token) {
+            Some(Watch { role: Role::Datagrams(_), .. }) => self.receive_datagrams(token, on),
+            _ => self.receive_stream(token, on),
+        }
     }
 
     fn send(&mut self, token: Token, outbox: &mut Outbox) -> io::Result<Sending> {
@@ -312,6 +321,26 @@ impl<P: Poller> Engine for ReadinessEngine<P> {
 
     fn detach(&mut self, token: Token) -> io::Result<()> {
         self.detach_stream(token)
+    }
+
+    fn bind_datagrams(&mut self, token: Token, address: &Address, options: &DatagramOptions) -> io::Result<()> {
+        self.add_datagrams(token, SystemSocket::bound_datagrams(address, options)?)
+    }
+
+    fn connect_datagrams(&mut self, token: Token, address: &Address, options: &DatagramOptions) -> io::Result<()> {
+        self.add_datagrams(token, SystemSocket::connected_datagrams(address, options)?)
+    }
+
+    fn adopt_datagrams(&mut self, token: Token, socket: Socket) -> io::Result<()> {
+        self.add_datagrams(token, socket.into_system()?.check_datagrams()?)
+    }
+
+    fn send_datagrams(&mut self, token: Token, outbox: &mut DatagramOutbox) -> io::Result<Sending> {
+        self.send_waiting_datagrams(token, outbox)
+    }
+
+    fn set_datagrams(&mut self, token: Token, setting: DatagramSetting) -> io::Result<()> {
+        self.socket(token)?.set_datagrams(setting)
     }
 
     fn local_address(&self, token: Token) -> io::Result<Address> {
@@ -327,6 +356,7 @@ impl<P: Poller> Engine for ReadinessEngine<P> {
     }
 
     fn park(&mut self, until: Option<Time>) -> &mut (dyn Park + Send) {
+        self.tell_failures();
         // Some things are over as soon as they are begun.
         self.parking.until = if self.streams.has_events() { Some(Time::ZERO) } else { until };
         self.strangers.new_wait();

@@ -37,6 +37,7 @@ pub(super) enum Role {
         /// Nothing more comes in.
         ended: bool,
     },
+    Datagrams(SystemSocket),
 }
 
 impl Role {
@@ -44,6 +45,7 @@ impl Role {
         match self {
             Role::Watched => None,
             Role::Listener(socket) | Role::Connecting(socket) | Role::Stream { socket, .. } => Some(socket),
+            Role::Datagrams(socket) => Some(socket),
         }
     }
 }
@@ -53,7 +55,7 @@ impl Role {
 pub(super) struct Streams {
     buffers: Rc<Buffers>,
     /// What a source's readiness came to beyond one event.
-    events: VecDeque<Event>,
+    pub(super) events: VecDeque<Event>,
     /// The listener that is accepting, and how many more it may.
     accepting: Option<(Token, usize)>,
     /// A descriptor in reserve, to be able to turn connections away when there are no others left.
@@ -144,6 +146,7 @@ impl<P: Poller> ReadinessEngine<P> {
                 self.next_of_streams()
             }
             Role::Connecting(_) => self.connect_is_over(token),
+            Role::Datagrams(_) => self.datagrams_are_ready(token, readiness),
             Role::Stream { .. } => {
                 let sendable = readiness.contains(Readiness::WRITABLE).then_some(Event::Sendable(token));
                 if !(watch.interest.readable() && readiness.contains(Readiness::READABLE)) {
@@ -220,7 +223,7 @@ impl<P: Poller> ReadinessEngine<P> {
 }
 
 /// `interest` with `part` or without it.
-fn with(interest: Interest, part: Interest, on: bool) -> Interest {
+pub(super) fn with(interest: Interest, part: Interest, on: bool) -> Interest {
     if on { interest | part } else { interest.without(part) }
 }
 

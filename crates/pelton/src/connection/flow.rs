@@ -49,7 +49,7 @@ impl Default for FlowSettings {
 /// The reactor's books on what waits.
 pub(crate) struct Flow {
     settings: FlowSettings,
-    /// Bytes of memory that wait to be sent, on all connections.
+    /// Bytes of memory that wait to be sent, on all connections and datagram sockets.
     pub(crate) queued: usize,
     /// Connections that nothing is read from while the budget is exceeded.
     choked: Vec<Token>,
@@ -60,6 +60,11 @@ pub(crate) struct Flow {
 impl Flow {
     pub(crate) fn new(settings: FlowSettings) -> Flow {
         Flow { settings, queued: 0, choked: Vec::new(), turned_away: false }
+    }
+
+    /// What there is to begin with.
+    pub(crate) fn marks(&self) -> WaterMarks {
+        self.settings.marks
     }
 
     fn is_over_budget(&self) -> bool {
@@ -108,7 +113,7 @@ impl Io<'_> {
 }
 
 impl Reactor {
-    /// How many bytes of memory wait to be sent, on all connections together.
+    /// How many bytes of memory wait to be sent, on all connections and datagram sockets together.
     pub fn queued(&self) -> usize {
         self.flow.queued
     }

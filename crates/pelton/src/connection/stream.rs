@@ -478,6 +478,8 @@ impl Reactor {
                 stream.listed = false;
                 self.flush(token);
                 self.deliver_held(token);
+            } else {
+                self.attend_datagrams(token);
             }
         }
         self.dirty.clear();
@@ -500,7 +502,7 @@ impl Reactor {
 
     fn reap(&mut self, token: Token, reason: Reason) {
         self.drop_outbox(token);
-        let Some(stream) = self.stream_mut(token) else { return };
+        let Some(stream) = self.stream_mut(token) else { return self.reap_datagrams(token, reason) };
         let (place, handler) = (stream.place, stream.handler.take());
         let timer = stream.extra.as_ref().and_then(|extra| extra.timer);
         if let Some(timer) = timer {

@@ -1,0 +1,278 @@
+//! Receiving and sending several datagrams with one system call, on systems that have such a call.
+
+use std::io;
+
+use super::DatagramOutbox;
+use crate::Address;
+use crate::socket::SystemSocket;
+
+/// How many datagrams one system call takes at most. A call costs as much as a handful of small datagrams; beyond some dozens
+/// there is little left to be saved, and what waits its turn gets old.
+pub(crate) const BATCH: usize = 32;
+
+/// What is in a buffer that a datagram was received into.
+pub(crate) struct Arrived {
+    pub(crate) len: usize,
+    pub(crate) from: Address,
+    /// There was more, which the system has thrown away.
+    pub(crate) cut: bool,
+}
+
+impl SystemSocket {
+    /// Receives what there is, one datagram per buffer, and says in order what there is in each. An error, which may be there
+    /// besides datagrams, comes last; that there is nothing more is none.
+    pub(crate) fn receive_datagrams(&self, buffers: &mut [Box<[u8]>], arrived: &mut Vec<io::Result<Arrived>>) {
+        match system::receive(&self.0, buffers, arrived) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(error) => arrived.push(Err(error)),
+            Ok(()) => {}
+        }
+    }
+
+    /// Sends the first of what waits, and says how many these were; an error is about the very first one.
+    pub(crate) fn send_datagrams(&self, outbox: &DatagramOutbox) -> io::Result<usize> {
+        system::send(&self.0, outbox)
+    }
+
+    /// Whether the system would take in more, as far as it can tell without knowing for whom.
+    pub(crate) fn has_room(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut polled = [PollFd::new(&self.0, PollFlags::OUT)];
+        let found = poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        found.is_ok() && polled[0].revents().contains(PollFlags::OUT)
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+use one_by_one as system;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use together as system;
+
+/// Linux: `recvmmsg` and `sendmmsg`.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod together {
+    use std::io;
+    use std::os::fd::AsRawFd;
+
+    use socket2::{SockAddr, SockAddrStorage, Socket};
+
+    use super::{Arrived, BATCH};
+    use crate::{Address, DatagramOutbox};
+
+    pub(super) fn receive(
+        socket: &Socket,
+        buffers: &mut [Box<[u8]>],
+        arrived: &mut Vec<io::Result<Arrived>>,
+    ) -> io::Result<()> {
+        let mut names: [SockAddrStorage; BATCH] = std::array::from_fn(|_| SockAddrStorage::zeroed());
+        let mut pieces = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; BATCH];
+        // SAFETY: a header is numbers and pointers, all of which may be zero.
+        let mut headers: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
+        let parts = headers.iter_mut().zip(&mut pieces).zip(&mut names).zip(buffers);
+        let mut count = 0;
+        for (((header, piece), name), buffer) in parts {
+            *piece = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+            header.msg_hdr.msg_name = std::ptr::from_mut(name).cast();
+            header.msg_hdr.msg_namelen = size_of::<SockAddrStorage>() as libc::socklen_t;
+            header.msg_hdr.msg_iov = piece;
+            header.msg_hdr.msg_iovlen = 1;
+            count += 1;
+        }
+        // SAFETY: the first `count` headers are filled in. Each points to a name and to one piece of its own, which are in the
+        // arrays above, and that to a buffer that was lent to be written to; all have the lengths that are told, and none is
+        // touched otherwise before the call returns. There is no control buffer, and no timeout.
+        let received = unsafe {
+            libc::recvmmsg(
+                socket.as_raw_fd(),
+                headers.as_mut_ptr(),
+                count,
+                libc::MSG_DONTWAIT as _,
+                std::ptr::null_mut::<libc::timespec>(),
+            )
+        };
+        let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+        for (header, name) in headers.iter().zip(names).take(received) {
+            // SAFETY: the storage was zero and the kernel has written an address to it, of the length that it tells; of
+            // length 0, and so without a family, if the sender has none.
+            let from = unsafe { SockAddr::new(name, header.msg_hdr.msg_namelen) };
+            arrived.push(Ok(Arrived {
+                len: header.msg_len as usize,
+                from: Address::from_socket(&from),
+                cut: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+            }));
+        }
+        Ok(())
+    }
+
+    pub(super) fn send(socket: &Socket, outbox: &DatagramOutbox) -> io::Result<usize> {
+        let mut names: [Option<SockAddr>; BATCH] = [const { None }; BATCH];
+        let mut pieces = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; BATCH];
+        // SAFETY: a header is numbers and pointers, all of which may be zero.
+        let mut headers: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
+        let parts = headers.iter_mut().zip(&mut pieces).zip(&mut names).zip(outbox.iter());
+        let mut count = 0;
+        for (((header, piece), name), (to, bytes)) in parts {
+            match to.map(Address::to_socket).transpose() {
+                Ok(to) => *name = to.map(|(_, to)| to),
+                // An address that the system has no form for. Those before it go out first.
+                Err(error) if count == 0 => return Err(error),
+                Err(_) => break,
+            }
+            *piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+            if let Some(name) = name {
+                header.msg_hdr.msg_name = name.as_ptr().cast_mut().cast();
+                header.msg_hdr.msg_namelen = name.len();
+            }
+            header.msg_hdr.msg_iov = piece;
+            header.msg_hdr.msg_iovlen = 1;
+            count += 1;
+        }
+        // SAFETY: the first `count` headers are filled in. Each points to one piece of its own, that to bytes in the outbox,
+        // and to a name of its own or none; the kernel only reads these, and all live, unchanged, until the call returns. It
+        // writes to the headers, which are ours. There is no control buffer.
+        let sent = unsafe {
+            libc::sendmmsg(
+                socket.as_raw_fd(),
+                headers.as_mut_ptr(),
+                count,
+                (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as _,
+            )
+        };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+/// Everywhere: a call for each.
+#[cfg(any(test, not(any(target_os = "linux", target_os = "android"))))]
+mod one_by_one {
+    use std::io;
+    use std::mem::MaybeUninit;
+
+    use socket2::{MaybeUninitSlice, Socket};
+
+    use super::{Arrived, BATCH};
+    use crate::{Address, DatagramOutbox};
+
+    pub(super) fn receive(
+        socket: &Socket,
+        buffers: &mut [Box<[u8]>],
+        arrived: &mut Vec<io::Result<Arrived>>,
+    ) -> io::Result<()> {
+        for buffer in buffers.iter_mut().take(BATCH) {
+            // SAFETY: the same bytes, and `recv_from_vectored` promises to write nothing uninitialized to them.
+            let bytes = unsafe { &mut *(std::ptr::from_mut::<[u8]>(buffer) as *mut [MaybeUninit<u8>]) };
+            let (len, flags, from) = socket.recv_from_vectored(&mut [MaybeUninitSlice::new(bytes)])?;
+            arrived.push(Ok(Arrived { len, from: Address::from_socket(&from), cut: flags.is_truncated() }));
+        }
+        Ok(())
+    }
+
+    pub(super) fn send(socket: &Socket, outbox: &DatagramOutbox) -> io::Result<usize> {
+        // A receiver that is gone is an error to be handled, not a signal that ends the process.
+        #[cfg(not(target_vendor = "apple"))]
+        const FLAGS: i32 = libc::MSG_NOSIGNAL;
+        #[cfg(target_vendor = "apple")]
+        const FLAGS: i32 = 0;
+        let mut count = 0;
+        for (to, bytes) in outbox.iter().take(BATCH) {
+            let sent = match to.map(Address::to_socket).transpose() {
+                Ok(None) => socket.send_with_flags(bytes, FLAGS),
+                Ok(Some((_, to))) => socket.send_to_with_flags(bytes, &to, FLAGS),
+                Err(error) => Err(error),
+            };
+            match sent {
+                Ok(_) => count += 1,
+                Err(error) if count == 0 => return Err(error),
+                // It is met again, as the first.
+                Err(_) => break,
+            }
+        }
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DatagramOptions;
+
+    type Receive = fn(&socket2::Socket, &mut [Box<[u8]>], &mut Vec<io::Result<Arrived>>) -> io::Result<()>;
+    type Send = fn(&socket2::Socket, &DatagramOutbox) -> io::Result<usize>;
+
+    /// What this system uses, and what all can.
+    const WAYS: [(Receive, Send); 2] = [(system::receive, system::send), (one_by_one::receive, one_by_one::send)];
+
+    fn socket() -> (SystemSocket, Address) {
+        let localhost = "127.0.0.1:0".parse().unwrap();
+        let socket = SystemSocket::bound_datagrams(&localhost, &DatagramOptions::default()).unwrap();
+        let address = socket.local_address().unwrap();
+        (socket, address)
+    }
+
+    fn buffers(count: usize, size: usize) -> Vec<Box<[u8]>> {
+        (0..count).map(|_| vec![0; size].into_boxed_slice()).collect()
+    }
+
+    #[test]
+    fn what_is_sent_arrives_in_order_with_its_sender_and_more_is_left_for_the_next_call() {
+        for (receive, send) in WAYS {
+            let ((ours, our_address), (theirs, their_address)) = (socket(), socket());
+            let mut outbox = DatagramOutbox::default();
+            for number in 0..BATCH + 3 {
+                outbox.push_copy(Some(their_address.clone()), &vec![number as u8; number]);
+            }
+            assert_eq!(send(&ours.0, &outbox).unwrap(), BATCH);
+            outbox.advance(BATCH);
+            assert_eq!(send(&ours.0, &outbox).unwrap(), 3);
+            let mut buffers = buffers(20, 100);
+            let mut next = 0;
+            for expected in [20, 15] {
+                let mut arrived = Vec::new();
+                if let Err(error) = receive(&theirs.0, &mut buffers, &mut arrived) {
+                    assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+                }
+                assert_eq!(arrived.len(), expected);
+                for (arrived, buffer) in arrived.into_iter().zip(&buffers) {
+                    let Arrived { len, from, cut } = arrived.unwrap();
+                    assert_eq!((&buffer[..len], &from, cut), (&vec![next as u8; next][..], &our_address, false));
+                    next += 1;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn one_that_does_not_fit_is_known_to_be_cut() {
+        for (receive, send) in WAYS {
+            let ((ours, _), (theirs, their_address)) = (socket(), socket());
+            let mut outbox = DatagramOutbox::default();
+            outbox.push_copy(Some(their_address.clone()), &[7; 101]);
+            outbox.push_copy(Some(their_address), &[8; 100]);
+            assert_eq!(send(&ours.0, &outbox).unwrap(), 2);
+            let mut arrived = Vec::new();
+            receive(&theirs.0, &mut buffers(2, 100), &mut arrived).unwrap();
+            let cut: Vec<bool> = arrived.into_iter().map(|arrived| arrived.unwrap().cut).collect();
+            assert_eq!(cut, [true, false]);
+        }
+    }
+
+    #[test]
+    fn an_error_is_about_the_first_one() {
+        for (_, send) in WAYS {
+            let ((ours, _), (theirs, address)) = (socket(), socket());
+            let mut outbox = DatagramOutbox::default();
+            outbox.push_copy(Some(address.clone()), b"fine");
+            outbox.push_copy(Some(address.clone()), &[0; 70_000]);
+            outbox.push_copy(Some(Address::Unnamed), b"nobody");
+            outbox.push_copy(Some(address), b"fine again");
+            assert_eq!(send(&ours.0, &outbox).unwrap(), 1);
+            outbox.advance(1);
+            assert_eq!(send(&ours.0, &outbox).unwrap_err().raw_os_error(), Some(libc::EMSGSIZE));
+            outbox.advance(1);
+            assert_eq!(send(&ours.0, &outbox).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+            outbox.advance(1);
+            assert_eq!(send(&ours.0, &outbox).unwrap(), 1);
+            drop(theirs);
+        }
+    }
+}

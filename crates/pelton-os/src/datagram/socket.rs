@@ -1,0 +1,172 @@
+//! Datagram sockets: made, bound, connected, changed.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::PermissionsExt;
+
+use socket2::{Domain, Protocol, Type};
+
+use super::{DatagramOptions, DatagramSetting, MulticastInterface};
+use crate::Address;
+use crate::socket::SystemSocket;
+
+impl SystemSocket {
+    /// A socket that receives what is sent to `address`. A stale file of a Unix socket that nobody has any more is replaced.
+    /// [`Address::Unnamed`] is a Unix socket that only sends.
+    pub(crate) fn bound_datagrams(address: &Address, options: &DatagramOptions) -> io::Result<SystemSocket> {
+        let socket = SystemSocket::new_datagrams(address)?;
+        socket.prepare(address, options)?;
+        socket.bind_datagrams(address, options)?;
+        Ok(socket)
+    }
+
+    /// A socket that sends to `address` and receives from there alone.
+    pub(crate) fn connected_datagrams(address: &Address, options: &DatagramOptions) -> io::Result<SystemSocket> {
+        let socket = SystemSocket::new_datagrams(address)?;
+        socket.prepare(address, options)?;
+        if let Some(from) = &options.bind {
+            socket.bind_datagrams(from, options)?;
+        }
+        // Nothing is sent by this, so it is done at once.
+        let connected = socket.0.connect(&address.to_socket()?.1);
+        if let (Err(_), Some(Address::Unix(path))) = (&connected, &options.bind) {
+            // It was made just now, and nobody will want it.
+            let _ = std::fs::remove_file(path);
+        }
+        connected.map(|()| socket)
+    }
+
+    /// Refuses a socket from elsewhere that is of another kind: it would be received from without end.
+    pub(crate) fn check_datagrams(self) -> io::Result<SystemSocket> {
+        match self.0.r#type()? {
+            Type::DGRAM => Ok(self),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "this is no socket for datagrams")),
+        }
+    }
+
+    fn new_datagrams(address: &Address) -> io::Result<SystemSocket> {
+        let (domain, protocol) = match address {
+            Address::Unnamed => (Domain::UNIX, None),
+            Address::Tcp(address) => (Domain::for_address(*address), Some(Protocol::UDP)),
+            address => (address.to_socket()?.0, None),
+        };
+        let socket = socket2::Socket::new(domain, Type::DGRAM, protocol)?;
+        socket.set_nonblocking(true)?;
+        Ok(SystemSocket(socket))
+    }
+
+    fn prepare(&self, address: &Address, options: &DatagramOptions) -> io::Result<()> {
+        let Address::Tcp(address) = address else { return Ok(()) };
+        if options.reuse_address {
+            self.0.set_reuse_address(true)?;
+        }
+        if options.reuse_port {
+            self.0.set_reuse_port(true)?;
+        }
+        if address.is_ipv6() {
+            self.0.set_only_v6(options.only_v6)?;
+        }
+        if options.broadcast {
+            self.0.set_broadcast(true)?;
+        }
+        Ok(())
+    }
+
+    fn bind_datagrams(&self, address: &Address, options: &DatagramOptions) -> io::Result<()> {
+        if *address == Address::Unnamed {
+            return Ok(());
+        }
+        let (_, name) = address.to_socket()?;
+        match (self.0.bind(&name), address) {
+            (Err(error), Address::Unix(path)) if error.kind() == io::ErrorKind::AddrInUse => {
+                // Only if there is nobody: a socket that somebody has can be connected to.
+                match SystemSocket::new_datagrams(address)?.0.connect(&name) {
+                    Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {
+                        std::fs::remove_file(path)?;
+                        self.0.bind(&name)?;
+                    }
+                    _ => return Err(error),
+                }
+            }
+            (outcome, _) => outcome?,
+        }
+        if let (Address::Unix(path), Some(mode)) = (address, options.permissions) {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+        }
+        Ok(())
+    }
+
+    /// Changes something about a socket that is in use.
+    pub(crate) fn set_datagrams(&self, setting: DatagramSetting) -> io::Result<()> {
+        let v6 = self.0.local_addr()?.is_ipv6();
+        match setting {
+            DatagramSetting::Join(IpAddr::V6(group), interface) => {
+                self.0.join_multicast_v6(&group, interface.number()?)
+            }
+            DatagramSetting::Leave(IpAddr::V6(group), interface) => {
+                self.0.leave_multicast_v6(&group, interface.number()?)
+            }
+            DatagramSetting::Join(IpAddr::V4(group), MulticastInterface::Index(index)) => {
+                join_by_index(&self.0, &group, index)
+            }
+            DatagramSetting::Leave(IpAddr::V4(group), MulticastInterface::Index(index)) => {
+                leave_by_index(&self.0, &group, index)
+            }
+            DatagramSetting::Join(IpAddr::V4(group), interface) => {
+                self.0.join_multicast_v4(&group, &interface.address()?)
+            }
+            DatagramSetting::Leave(IpAddr::V4(group), interface) => {
+                self.0.leave_multicast_v4(&group, &interface.address()?)
+            }
+            DatagramSetting::MulticastInterface(interface) if v6 => self.0.set_multicast_if_v6(interface.number()?),
+            DatagramSetting::MulticastInterface(interface) => self.0.set_multicast_if_v4(&interface.address()?),
+            DatagramSetting::MulticastLoop(on) if v6 => self.0.set_multicast_loop_v6(on),
+            DatagramSetting::MulticastLoop(on) => self.0.set_multicast_loop_v4(on),
+            DatagramSetting::MulticastTtl(hops) if v6 => self.0.set_multicast_hops_v6(hops),
+            DatagramSetting::MulticastTtl(hops) => self.0.set_multicast_ttl_v4(hops),
+            DatagramSetting::Broadcast(on) => self.0.set_broadcast(on),
+        }
+    }
+}
+
+impl MulticastInterface {
+    /// As IPv6 names it: 0 for any.
+    fn number(self) -> io::Result<u32> {
+        match self {
+            MulticastInterface::Any => Ok(0),
+            MulticastInterface::Index(index) => Ok(index),
+            MulticastInterface::Address(_) => {
+                Err(io::Error::new(io::ErrorKind::InvalidInput, "IPv6 names an interface by its number"))
+            }
+        }
+    }
+
+    /// As IPv4 names it.
+    fn address(self) -> io::Result<Ipv4Addr> {
+        match self {
+            MulticastInterface::Any => Ok(Ipv4Addr::UNSPECIFIED),
+            MulticastInterface::Address(address) => Ok(address),
+            MulticastInterface::Index(_) => {
+                Err(io::Error::new(io::ErrorKind::InvalidInput, "IPv4 names an interface to send by by its address"))
+            }
+        }
+    }
+}
+
+#[cfg(not(any(target_os = "netbsd", target_os = "openbsd")))]
+fn join_by_index(socket: &socket2::Socket, group: &Ipv4Addr, index: u32) -> io::Result<()> {
+    socket.join_multicast_v4_n(group, &socket2::InterfaceIndexOrAddress::Index(index))
+}
+
+#[cfg(not(any(target_os = "netbsd", target_os = "openbsd")))]
+fn leave_by_index(socket: &socket2::Socket, group: &Ipv4Addr, index: u32) -> io::Result<()> {
+    socket.leave_multicast_v4_n(group, &socket2::InterfaceIndexOrAddress::Index(index))
+}
+
+#[cfg(any(target_os = "netbsd", target_os = "openbsd"))]
+fn join_by_index(_: &socket2::Socket, _: &Ipv4Addr, _: u32) -> io::Result<()> {
+    Err(io::Error::new(io::ErrorKind::Unsupported, "this system names an interface of IPv4 by its address"))
+}
+
+#[cfg(any(target_os = "netbsd", target_os = "openbsd"))]
+use join_by_index as leave_by_index;

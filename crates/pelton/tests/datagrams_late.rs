@@ -1,0 +1,215 @@
+//! Datagrams on an engine of the test's own, which has no sockets and no descriptors, takes the whole outbox at once, and says
+//! later what has become of it. It shows what the reactor takes for granted of an engine, and what not.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+use std::task::Waker;
+use std::time::Duration;
+
+use pelton::{
+    Address, Chunk, Datagram, DatagramIo, DatagramOptions, Datagrams, Engine, EventLoop, Interest, Mode,
+    MulticastInterface, Park, Reactor, Reason, Time,
+};
+use pelton_os::{DatagramOutbox, Event, Forgotten, Sending, Token};
+
+/// What the test and the engine share.
+#[derive(Default)]
+struct Script {
+    token: Cell<Option<Token>>,
+    events: RefCell<VecDeque<Event>>,
+    taken: RefCell<Vec<(Option<Address>, Vec<u8>)>>,
+    receiving: Cell<bool>,
+}
+
+impl Script {
+    fn happens(&self, event: impl FnOnce(Token) -> Event) {
+        self.events.borrow_mut().push_back(event(self.token.get().unwrap()));
+    }
+
+    fn arrives(&self, bytes: &[u8]) {
+        let datagram = Datagram { bytes: Chunk::from(bytes.to_vec()), from: somewhere() };
+        self.happens(|token| Event::Datagram(token, datagram));
+    }
+}
+
+struct Late(Rc<Script>, Sleep);
+
+struct Sleep;
+
+impl Park for Sleep {
+    fn block(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Engine for Late {
+    fn name(&self) -> &'static str {
+        "late"
+    }
+
+    fn now(&self) -> Time {
+        Time::from_nanos(1)
+    }
+
+    fn waker(&self) -> Waker {
+        Waker::noop().clone()
+    }
+
+    fn watch(&mut self, _: Token, _: BorrowedFd<'_>, _: Interest, _: Mode) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn rewatch(&mut self, _: Token, _: Interest, _: Mode) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn bind_datagrams(&mut self, token: Token, _: &Address, _: &DatagramOptions) -> io::Result<()> {
+        self.0.token.set(Some(token));
+        self.0.receiving.set(true);
+        Ok(())
+    }
+
+    fn receive(&mut self, _: Token, on: bool) -> io::Result<()> {
+        self.0.receiving.set(on);
+        Ok(())
+    }
+
+    fn send_datagrams(&mut self, _: Token, outbox: &mut DatagramOutbox) -> io::Result<Sending> {
+        let outbox = std::mem::take(outbox);
+        self.0.taken.borrow_mut().extend(outbox.iter().map(|(to, bytes)| (to.cloned(), bytes.to_vec())));
+        Ok(Sending::Busy)
+    }
+
+    fn forget(&mut self, _: Token) -> Forgotten {
+        Forgotten::Held
+    }
+
+    fn park(&mut self, _: Option<Time>) -> &mut (dyn Park + Send) {
+        &mut self.1
+    }
+
+    fn next(&mut self) -> Option<Event> {
+        self.0.events.borrow_mut().pop_front()
+    }
+
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn after_fork(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[derive(Clone, Default)]
+struct Log(Rc<RefCell<Vec<String>>>);
+
+impl Log {
+    fn add(&self, entry: impl Into<String>) {
+        self.0.borrow_mut().push(entry.into());
+    }
+
+    fn take(&self) -> Vec<String> {
+        self.0.take()
+    }
+}
+
+impl Datagrams for Log {
+    fn received(&mut self, io: &mut DatagramIo<'_>, datagram: Datagram) {
+        self.add(format!("received {}", String::from_utf8_lossy(&datagram.bytes)));
+        if &*datagram.bytes == b"stop" {
+            io.pause();
+        }
+    }
+
+    fn send_failed(&mut self, _: &mut DatagramIo<'_>, _: Option<&Address>, error: io::Error) {
+        self.add(format!("failed: {error}"));
+    }
+
+    fn closed(&mut self, _: &mut Reactor, reason: Reason) {
+        self.add(format!("closed: {reason}"));
+    }
+}
+
+fn somewhere() -> Address {
+    "10.0.0.1:1".parse().unwrap()
+}
+
+fn late() -> (EventLoop, Rc<Script>) {
+    let script = Rc::new(Script::default());
+    let engine = Box::new(Late(script.clone(), Sleep));
+    (Reactor::builder().custom_engine(engine).build().unwrap(), script)
+}
+
+fn poll(reactor: &mut EventLoop) {
+    reactor.turn(Some(Duration::ZERO)).unwrap();
+}
+
+#[test]
+fn a_socket_that_closes_after_sending_waits_for_what_the_engine_still_has() {
+    let (mut reactor, script) = late();
+    let log = Log::default();
+    let id = reactor.bind_datagrams(&somewhere(), log.clone()).unwrap();
+    reactor.datagrams(id).unwrap().send_to(&somewhere(), b"one").unwrap();
+    poll(&mut reactor);
+    let mut io = reactor.datagrams(id).unwrap();
+    io.send(b"two").unwrap();
+    io.close_after_sending();
+    poll(&mut reactor);
+    let taken = || script.taken.borrow().iter().map(|(_, bytes)| bytes.clone()).collect::<Vec<_>>();
+    assert_eq!(taken(), [b"one"], "it is busy, and is handed nothing more");
+    script.happens(|token| Event::SendFailed(token, None, io::Error::other("no luck")));
+    script.happens(Event::Sendable);
+    poll(&mut reactor);
+    assert_eq!(taken(), [b"one", b"two"]);
+    assert_eq!((log.take(), reactor.datagram_socket_count()), (vec!["failed: no luck".to_owned()], 1));
+    script.happens(Event::Sendable);
+    poll(&mut reactor);
+    assert_eq!((log.take(), reactor.datagram_socket_count()), (vec!["closed: closed by this side".to_owned()], 0));
+    // What the engine had in flight comes out all the same, and nobody hears it.
+    script.arrives(b"late");
+    script.happens(|token| Event::SendFailed(token, None, io::Error::other("later still")));
+    script.happens(Event::Sendable);
+    script.happens(Event::Gone);
+    poll(&mut reactor);
+    assert_eq!(log.take(), [""; 0]);
+}
+
+#[test]
+fn what_comes_in_after_a_pause_is_held_in_order() {
+    let (mut reactor, script) = late();
+    let log = Log::default();
+    let id = reactor.bind_datagrams(&somewhere(), log.clone()).unwrap();
+    for bytes in [&b"one"[..], b"stop", b"two", b"stop", b"three"] {
+        script.arrives(bytes);
+    }
+    poll(&mut reactor);
+    assert!(!script.receiving.get());
+    assert_eq!(log.take(), ["received one", "received stop"]);
+    reactor.datagrams(id).unwrap().resume();
+    assert!(script.receiving.get());
+    script.arrives(b"four");
+    poll(&mut reactor);
+    assert_eq!(log.take(), ["received two", "received stop"]);
+    reactor.datagrams(id).unwrap().resume();
+    poll(&mut reactor);
+    assert_eq!(log.take(), ["received three", "received four"]);
+}
+
+#[test]
+fn an_engine_without_sockets_of_the_system_says_so_and_one_that_fails_ends_the_socket() {
+    let (mut reactor, script) = late();
+    let log = Log::default();
+    let error = reactor.connect_datagrams(&somewhere(), log.clone()).unwrap_err().to_string();
+    assert_eq!(error, "connect datagrams to 10.0.0.1:1: this engine has no datagrams");
+    let id = reactor.bind_datagrams(&somewhere(), log.clone()).unwrap();
+    let mut io = reactor.datagrams(id).unwrap();
+    assert!(io.descriptor().is_none() && io.local_address().is_err());
+    assert!(io.join_multicast([239, 0, 0, 1].into(), MulticastInterface::Any).is_err());
+    script.happens(|token| Event::Ended(token, Err(io::Error::other("the cable is cut"))));
+    poll(&mut reactor);
+    assert_eq!(log.take(), ["closed: the cable is cut"]);
+}
