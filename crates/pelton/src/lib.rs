@@ -21,7 +21,8 @@
 //! - Idle work: [`when_idle`](Reactor::when_idle).
 //! - Descriptors that stay yours: [`watch`](Reactor::watch).
 //! - Signals: [`on_signal`](Reactor::on_signal).
-//! - Connections: [`listen`](Reactor::listen), [`connect`](Reactor::connect), served by a [`Connection`].
+//! - Connections: [`listen`](Reactor::listen), [`connect`](Reactor::connect), by name [`connect_to`](Reactor::connect_to),
+//!   served by a [`Connection`]; [`Reconnect`] keeps one up.
 //! - Seeing inside: [`stats`](Reactor::stats), [`on_slow_callback`](Reactor::on_slow_callback).
 //!
 //! What happens in a turn of the loop, and in which order, is a contract; [`EventLoop::turn`] states it.
@@ -32,13 +33,17 @@ mod builder;
 mod callback;
 mod connection;
 mod current;
+mod endpoint;
 mod error;
 mod handle;
 mod idle;
+mod lane;
 mod lifecycle;
 mod listener;
 mod reactor;
+mod reconnect;
 mod reply;
+mod resolver;
 mod signals;
 mod slots;
 mod state;
@@ -51,10 +56,12 @@ mod wheel;
 
 pub use builder::Builder;
 pub use callback::{CallbackKind, Fault, PanicPolicy, SourceId};
-pub use connection::{Connection, ConnectionId, Detached, Io, Limit, Reason, SendError, WaterMarks};
+pub use connection::{Connection, ConnectionId, Detached, FailedAttempt, Io, Limit, Reason, SendError, WaterMarks};
+pub use endpoint::{BadEndpoint, Endpoint};
 pub use error::Error;
 pub use handle::{Handle, PostError};
 pub use idle::IdleId;
+pub use lane::LaneSettings;
 pub use lifecycle::{Exit, Hold};
 pub use listener::ListenerId;
 pub use pelton_os::activation::{Inherited, inherited_listeners};
@@ -64,7 +71,9 @@ pub use pelton_os::{
     SocketOptions, Time,
 };
 pub use reactor::{EventLoop, Reactor};
+pub use reconnect::{Backoff, Outage, Reconnect, ReconnectId};
 pub use reply::{Lost, Reply};
+pub use resolver::{LookupError, LookupFailure, LookupId, Resolver, SystemResolver};
 pub use signals::SignalId;
 pub use stats::{Histogram, Stats};
 pub use timers::{Beat, TimerId};

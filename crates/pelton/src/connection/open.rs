@@ -5,6 +5,7 @@ use std::panic::Location;
 use pelton_os::{Address, ConnectOptions, Socket};
 
 use super::{Connection, ConnectionId, Detached, Stream};
+use crate::lifecycle::Life;
 use crate::reactor::Source;
 use crate::{Error, Reactor};
 
@@ -24,8 +25,18 @@ impl Reactor {
         options: &ConnectOptions,
         handler: impl Connection,
     ) -> Result<ConnectionId, Error> {
-        self.check_not_forked()?;
-        let mut stream = Stream::connecting(Location::caller(), Box::new(handler), self.clock());
+        self.connect_from(Location::caller(), address, options, Box::new(handler))
+    }
+
+    pub(super) fn connect_from(
+        &mut self,
+        place: &'static Location<'static>,
+        address: &Address,
+        options: &ConnectOptions,
+        handler: Box<dyn Connection>,
+    ) -> Result<ConnectionId, Error> {
+        self.check_may_connect()?;
+        let mut stream = Stream::connecting(place, handler, self.clock());
         stream.extra().address = Some(address.clone());
         let id = self.add_stream(stream);
         match self.engine.connect(id.0, address, options) {
@@ -99,13 +110,19 @@ impl Reactor {
         }
     }
 
-    fn add_stream(&mut self, stream: Stream) -> ConnectionId {
+    /// A loop that has stopped tells nobody any more what became of a connection.
+    pub(super) fn check_may_connect(&self) -> Result<(), Error> {
+        self.check_not_forked()?;
+        if matches!(self.life, Life::Stopping(_) | Life::Stopped) { Err(Error::Stopped) } else { Ok(()) }
+    }
+
+    pub(super) fn add_stream(&mut self, stream: Stream) -> ConnectionId {
         self.connections += 1;
         ConnectionId(self.sources.insert(Source::Connection(stream)).token())
     }
 
     /// Removes a stream that the engine has refused.
-    fn remove_stream(&mut self, id: ConnectionId) {
+    pub(super) fn remove_stream(&mut self, id: ConnectionId) {
         self.connections -= 1;
         self.sources.remove(id.0.into());
     }
