@@ -194,6 +194,7 @@ pub(crate) enum Failure {
 }
 
 type Outcome = Result<Box<dyn Any + Send>, Failure>;
+type Then = Box<dyn FnOnce(&mut Reactor, Outcome)>;
 
 /// Callbacks that wait for what a lane does.
 #[derive(Default)]
@@ -201,7 +202,7 @@ pub(crate) struct Deferred(Slots<Awaiting>);
 
 struct Awaiting {
     place: &'static Location<'static>,
-    then: Box<dyn FnOnce(&mut Reactor, Outcome)>,
+    then: Then,
     /// Where it can be taken back. `None` if it is done on the loop.
     job: Option<(LaneOf, JobId)>,
 }
@@ -289,9 +290,8 @@ impl Reactor {
     /// In a forked child: nothing comes back from the threads of the parent, so the callbacks are told that.
     pub(crate) fn renew_lane(&mut self, lane_of: LaneOf) {
         lane_of(self).after_fork();
-        let left: Vec<_> = self.deferred.0.iter().filter(|(_, awaiting)| awaiting.job.is_some()).collect();
-        let left: Vec<_> = left.into_iter().map(|(key, awaiting)| (key, awaiting.place)).collect();
-        for (key, place) in left {
+        let left = self.deferred.0.iter().filter(|(_, awaiting)| awaiting.job.is_some());
+        for (key, place) in left.map(|(key, awaiting)| (key, awaiting.place)).collect::<Vec<_>>() {
             let closure =
                 Closure::new(move |reactor: &mut Reactor| reactor.deferred_is_done(key, Err(Failure::LeftBehind)));
             self.ticks.push_back(Tick { place, closure, after_posts: 0 });

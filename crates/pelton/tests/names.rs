@@ -166,7 +166,7 @@ fn localhost_is_found_and_addresses_need_no_look_up(on: On) {
     let mut reactor = on.build(builder);
     reactor.connect_to(&address.to_string(), Logging(log.clone())).unwrap();
     reactor.connect_to(address, Logging(log.clone())).unwrap();
-    reactor.connect_to(&Address::from(address), Logging(log.clone())).unwrap();
+    reactor.connect_to(Address::from(address), Logging(log.clone())).unwrap();
     reactor.connect_to("unix:/nonexistent/some.sock", Logging(log.clone())).unwrap();
     run_until(&mut reactor, |_| log.len() == 4);
     assert_eq!(log.take().iter().filter(|entry| **entry == format!("opened: {address}")).count(), 3);
