@@ -12,6 +12,8 @@ use crate::{Error, Reactor};
 impl Reactor {
     /// Begins to connect to `address`. The handler is told when it is [opened](Connection::opened), or
     /// [closed](Connection::closed) if that fails; never before this returns. It may be sent to at once.
+    ///
+    /// A loop that was told to [stop](Reactor::stop) refuses with [`Error::Stopped`].
     #[track_caller]
     pub fn connect(&mut self, address: &Address, handler: impl Connection) -> Result<ConnectionId, Error> {
         self.connect_with(address, &ConnectOptions::default(), handler)
