@@ -193,6 +193,36 @@ fn udp_time_is_answered_at_the_second_try() {
 }
 
 #[test]
+fn port_scanner_finds_its_own_ports() {
+    let printed = start(example!("port-scanner")).succeed();
+    let said = |part: &str| printed.iter().any(|line| line.contains(part));
+    assert!(said("is open, and says \"220 one of ours\""), "{printed:#?}");
+    assert!(printed.iter().any(|line| line.ends_with(" is open")), "{printed:#?}");
+    assert!(said(" ports are open, "), "{printed:#?}");
+}
+
+#[test]
+fn port_scanner_looks_up_names() {
+    let mut example = example!("port-scanner");
+    example.args(["localhost", "1", "3"]);
+    let mut scanning = start(example);
+    scanning.expect("of 3 ports are open");
+    scanning.succeed();
+}
+
+#[test]
+fn reconnecting_client_survives_a_server_that_hangs_up_and_one_that_is_gone() {
+    let mut client = start(example!("reconnecting-client"));
+    client.expect("attempt 1 got \"the time is 2\"");
+    client.expect("finished by the other side; again in ");
+    client.expect("the server goes away");
+    client.expect("refused; again in ");
+    client.expect("the server is back");
+    client.expect("that was enough");
+    client.succeed();
+}
+
+#[test]
 fn no_example_is_left_out() {
     let this = include_str!("run.rs");
     let manifest = include_str!("../Cargo.toml");

@@ -74,6 +74,11 @@ impl ConnectOptions {
         self.bind = Some(address);
         self
     }
+
+    /// Where it is to be connected from, if that matters.
+    pub fn bind_address(&self) -> Option<&Address> {
+        self.bind.as_ref()
+    }
 }
 
 /// The system's options of a socket that is in use.

@@ -1,5 +1,6 @@
 //! Building a reactor.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use pelton_os::engine::{self, EngineKind};
@@ -7,7 +8,8 @@ use pelton_os::engine::{self, EngineKind};
 use crate::callback::PanicPolicy;
 use crate::connection::{Limit, WaterMarks};
 use crate::reactor::Settings;
-use crate::{Engine, Error, EventLoop};
+use crate::resolver::SHORTEST_ATTEMPT_DELAY;
+use crate::{Engine, Error, EventLoop, LaneSettings, Resolver};
 
 /// Builds a reactor other than the default one.
 ///
@@ -83,6 +85,26 @@ impl Builder {
     /// not read from any more once they have been, then no new ones are accepted, until a quarter of it is free.
     pub fn byte_budget(mut self, bytes: usize) -> Self {
         self.settings.flow.budget = bytes;
+        self
+    }
+
+    /// What looks up names, for [`connect_to`](crate::Reactor::connect_to) and [`resolve`](crate::Reactor::resolve); by
+    /// default the [system](crate::SystemResolver).
+    pub fn resolver(mut self, resolver: impl Resolver) -> Self {
+        self.settings.names.resolver = Arc::new(resolver);
+        self
+    }
+
+    /// How many names are looked up at a time, and how many may wait; by default [these](LaneSettings::LOOKUPS).
+    pub fn lookups(mut self, lane: LaneSettings) -> Self {
+        self.settings.names.lane = lane;
+        self
+    }
+
+    /// When a name has several addresses, how long an attempt to connect has for itself before the next one is begun beside
+    /// it. At least 10 milliseconds; by default 250.
+    pub fn attempt_delay(mut self, delay: Duration) -> Self {
+        self.settings.names.attempt_delay = delay.max(SHORTEST_ATTEMPT_DELAY);
         self
     }
 

@@ -21,13 +21,14 @@ use crate::watch::WatchId;
 pub enum CallbackKind {
     /// A timer: [`Reactor::after`], [`Reactor::at`], [`Reactor::every`].
     Timer,
-    /// A tick: [`Reactor::next_tick`], what other threads [post](crate::Handle::post), and [`Reactor::on_drain`].
+    /// A tick: [`Reactor::next_tick`], what other threads [post](crate::Handle::post), [`Reactor::resolve`] and
+    /// [`Reactor::on_drain`].
     Tick,
     /// A descriptor that is ready: [`Reactor::watch`].
     Watch,
     /// A signal: [`Reactor::on_signal`].
     Signal,
-    /// A connection: [`Connection`](crate::Connection), [`Reactor::listen`].
+    /// A connection: [`Connection`](crate::Connection), [`Reactor::listen`], [`Reconnect`](crate::Reconnect).
     Connection,
     /// A datagram socket: [`Datagrams`](crate::Datagrams).
     Datagrams,
@@ -224,7 +225,7 @@ impl Callbacks {
     }
 }
 
-fn message(panic: &Panic) -> String {
+pub(crate) fn message(panic: &Panic) -> String {
     let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("(not a text)").to_owned()
 }

@@ -2,9 +2,10 @@
 //!
 //! This file is what a handler sees: the [`Connection`] it implements, and why things end. Next to it, `connection/io.rs` is
 //! what a handler can do, `stream.rs` what happens to a connection, `limits.rs` its time limits, `flow.rs` how much may wait,
-//! `open.rs` where connections come from and `detach.rs` where they go.
+//! `open.rs` and `dial.rs` where connections come from and `detach.rs` where they go.
 
 mod detach;
+mod dial;
 mod flow;
 mod io;
 mod limits;
@@ -19,6 +20,7 @@ use std::time::Duration;
 use pelton_os::{Address, Chunk, Token};
 
 pub use detach::Detached;
+pub use dial::FailedAttempt;
 pub use flow::WaterMarks;
 pub(crate) use flow::{Flow, FlowSettings};
 pub use io::Io;
@@ -26,7 +28,7 @@ pub use limits::Limit;
 pub(crate) use limits::Limits;
 pub(crate) use stream::Stream;
 
-use crate::{FrameError, Reactor};
+use crate::{Endpoint, FrameError, LookupError, Reactor};
 
 /// Names a connection, to reach it from elsewhere with [`Reactor::connection`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -112,6 +114,17 @@ pub enum Reason {
         /// What the system said.
         #[source]
         error: std::io::Error,
+    },
+    /// The name that it was to be connected to could not be looked up.
+    #[error(transparent)]
+    Unresolved(LookupError),
+    /// It could not be connected to any address of the name that it was to be connected to.
+    #[error("connect to {target}: {}", dial::List(attempts))]
+    AllFailed {
+        /// The name.
+        target: Endpoint,
+        /// What was tried, in the order in which it failed.
+        attempts: Vec<FailedAttempt>,
     },
     /// A [time limit](Io::set_limit) was reached.
     #[error("{limit}, for {after:?}")]

@@ -1,10 +1,13 @@
 //! What can go wrong with a reactor.
 
+use std::convert::Infallible;
 use std::io;
 use std::os::fd::RawFd;
 use std::panic::Location;
 
 use pelton_os::engine::UnknownEngine;
+
+use crate::BadEndpoint;
 
 /// What can go wrong with a reactor.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +50,19 @@ pub enum Error {
         reason: String,
     },
 
+    /// A text that should say what to connect to does not.
+    #[error(transparent)]
+    BadEndpoint(#[from] BadEndpoint),
+
+    /// So much waits for threads already that no more is taken on. See [`LaneSettings`](crate::LaneSettings).
+    #[error("{doing}: {waiting} of its kind are waiting for a thread already, and no more may")]
+    LaneFull {
+        /// What was being done, and to what.
+        doing: String,
+        /// How many wait.
+        waiting: usize,
+    },
+
     /// A system call failed.
     #[error("{doing}: {error}")]
     System {
@@ -64,13 +80,20 @@ impl Error {
     }
 }
 
+impl From<Infallible> for Error {
+    fn from(never: Infallible) -> Error {
+        match never {}
+    }
+}
+
 impl From<Error> for io::Error {
     fn from(error: Error) -> io::Error {
         let kind = match &error {
             Error::System { error, .. } => error.kind(),
             Error::AlreadyWatched { .. } => io::ErrorKind::AlreadyExists,
             Error::NotWatched => io::ErrorKind::NotFound,
-            Error::UnknownEngine(_) | Error::Signal { .. } => io::ErrorKind::InvalidInput,
+            Error::LaneFull { .. } => io::ErrorKind::ResourceBusy,
+            Error::UnknownEngine(_) | Error::BadEndpoint(_) | Error::Signal { .. } => io::ErrorKind::InvalidInput,
             Error::Stopped | Error::Forked => io::ErrorKind::Other,
         };
         io::Error::new(kind, error)

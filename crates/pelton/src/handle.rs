@@ -154,7 +154,7 @@ impl Handle {
         self.post_from(Location::caller(), f, Some(self.shared.bound))
     }
 
-    fn post_from<F: FnOnce(&mut Reactor) + Send + 'static>(
+    pub(crate) fn post_from<F: FnOnce(&mut Reactor) + Send + 'static>(
         &self,
         place: &'static Location<'static>,
         f: F,

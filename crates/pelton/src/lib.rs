@@ -21,7 +21,8 @@
 //! - Idle work: [`when_idle`](Reactor::when_idle).
 //! - Descriptors that stay yours: [`watch`](Reactor::watch).
 //! - Signals: [`on_signal`](Reactor::on_signal).
-//! - Connections: [`listen`](Reactor::listen), [`connect`](Reactor::connect), served by a [`Connection`].
+//! - Connections: [`listen`](Reactor::listen), [`connect`](Reactor::connect), by name [`connect_to`](Reactor::connect_to),
+//!   served by a [`Connection`]; [`Reconnect`] keeps one up.
 //! - Messages instead of bytes: a [`Protocol`] and one of the [codecs](codec), put together by [`serve`] or [`Framed`].
 //! - Datagrams: [`bind_datagrams`](Reactor::bind_datagrams), [`connect_datagrams`](Reactor::connect_datagrams), handled by
 //!   [`Datagrams`].
@@ -37,14 +38,18 @@ pub mod codec;
 mod connection;
 mod current;
 mod datagram;
+mod endpoint;
 mod error;
 mod handle;
 mod idle;
+mod lane;
 mod lifecycle;
 mod listener;
 mod protocol;
 mod reactor;
+mod reconnect;
 mod reply;
+mod resolver;
 mod signals;
 mod slots;
 mod state;
@@ -59,11 +64,13 @@ pub use builder::Builder;
 pub use bytes::Bytes;
 pub use callback::{CallbackKind, Fault, PanicPolicy, SourceId};
 pub use codec::{Codec, FrameError};
-pub use connection::{Connection, ConnectionId, Detached, Io, Limit, Reason, SendError, WaterMarks};
+pub use connection::{Connection, ConnectionId, Detached, FailedAttempt, Io, Limit, Reason, SendError, WaterMarks};
 pub use datagram::{DatagramIo, Datagrams, DatagramsId};
+pub use endpoint::{BadEndpoint, Endpoint};
 pub use error::Error;
 pub use handle::{Handle, PostError};
 pub use idle::IdleId;
+pub use lane::LaneSettings;
 pub use lifecycle::{Exit, Hold};
 pub use listener::ListenerId;
 pub use pelton_os::activation::{Inherited, inherited_listeners};
@@ -74,7 +81,9 @@ pub use pelton_os::{
 };
 pub use protocol::{Framed, Peer, Protocol, PushError, Replies, serve};
 pub use reactor::{EventLoop, Reactor};
+pub use reconnect::{Backoff, Outage, Reconnect, ReconnectId};
 pub use reply::{Lost, Reply};
+pub use resolver::{LookupError, LookupFailure, LookupId, Resolver, SystemResolver};
 pub use signals::SignalId;
 pub use stats::{Histogram, Stats};
 pub use timers::{Beat, TimerId};

@@ -19,8 +19,11 @@ use crate::connection::{Flow, FlowSettings, Limits, Reason, Stream};
 use crate::datagram::DatagramSocket;
 use crate::handle::{Handle, Post, Shared};
 use crate::idle::Idles;
+use crate::lane::Deferred;
 use crate::lifecycle::{Exit, Hooks, Life};
 use crate::listener::Listener;
+use crate::reconnect::Keeping;
+use crate::resolver::{NameSettings, Names};
 use crate::signals::Signals;
 use crate::slots::{Key, Slots};
 use crate::state::States;
@@ -39,6 +42,7 @@ pub(crate) struct Settings {
     pub(crate) post_bound: usize,
     pub(crate) limits: Limits,
     pub(crate) flow: FlowSettings,
+    pub(crate) names: NameSettings,
 }
 
 impl Default for Settings {
@@ -52,6 +56,7 @@ impl Default for Settings {
             post_bound: 65_536,
             limits: Limits::default(),
             flow: FlowSettings::default(),
+            names: NameSettings::default(),
         }
     }
 }
@@ -60,6 +65,8 @@ impl Default for Settings {
 pub(crate) enum Source {
     Watch(Watch),
     Connection(Stream),
+    /// One of several ways to connect a connection, whose token this is.
+    Attempt(Token),
     Listener(Box<Listener>),
     Datagrams(Box<DatagramSocket>),
     /// The socket that signals come in by.
@@ -112,6 +119,10 @@ pub struct Reactor {
     pub(crate) flow: Flow,
     /// What connections begin with.
     pub(crate) limits: Limits,
+    pub(crate) names: Names,
+    /// Callbacks of work that is being done on other threads.
+    pub(crate) deferred: Deferred,
+    pub(crate) reconnects: Slots<Keeping>,
     pub(crate) signals: Signals,
     pub(crate) idles: Idles,
     pub(crate) hooks: Hooks,
@@ -204,6 +215,9 @@ impl EventLoop {
             spare_outbox: None,
             flow: Flow::new(settings.flow),
             limits: settings.limits,
+            names: Names::new(settings.names),
+            deferred: Deferred::default(),
+            reconnects: Slots::default(),
             signals: Signals::default(),
             idles: Idles::default(),
             hooks: Hooks::default(),
@@ -340,6 +354,7 @@ impl EventLoop {
         reactor.posts_awaited = false;
         reactor.forks = fork::count();
         reactor.renew_signals()?;
+        reactor.renew_lookups();
         if let Some(watchdog) = &mut reactor.watchdog {
             watchdog.after_fork()?;
         }
@@ -449,6 +464,9 @@ impl Reactor {
                 },
                 Event::Accepted(token, socket) => self.connection_came_in(token, socket),
                 Event::AcceptFailed(token, error) => self.accepting_failed(token, &error),
+                Event::Connected(token) if self.is_attempt(token) => self.attempt_succeeded(token),
+                Event::Ended(token, outcome) if self.is_attempt(token) => self.attempt_ended(token, outcome),
+                Event::Detached(token, socket) if self.is_attempt(token) => self.attempt_is_detached(token, socket),
                 Event::Connected(token) => self.connection_is_open(token),
                 Event::Received(token, chunk) => self.connection_received(token, chunk),
                 Event::Datagram(token, datagram) => self.datagram_received(token, datagram),
@@ -484,6 +502,8 @@ impl Reactor {
     /// Drops all callbacks while the rest of the reactor still stands: what they own may post from its `Drop`.
     fn drop_callbacks(&mut self) {
         drop(std::mem::take(&mut self.sources));
+        drop(std::mem::take(&mut self.deferred));
+        drop(std::mem::take(&mut self.reconnects));
         drop(std::mem::take(&mut self.signals));
         drop(std::mem::replace(&mut self.timers, Wheel::new(self.now)));
         drop(std::mem::take(&mut self.ticks));

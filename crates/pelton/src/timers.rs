@@ -60,6 +60,17 @@ impl Reactor {
         self.at(deadline, f)
     }
 
+    /// [`after`](Reactor::after), for a callback that was registered at `place`.
+    pub(crate) fn after_from(
+        &mut self,
+        place: &'static Location<'static>,
+        delay: Duration,
+        f: impl FnOnce(&mut Reactor) + 'static,
+    ) -> TimerId {
+        let deadline = self.engine.now() + delay;
+        TimerId(self.timers.insert(deadline, Timer { place, action: Action::Once(Closure::new(f)) }))
+    }
+
     /// Runs `f` once, at `deadline`; next turn if that has passed.
     #[track_caller]
     pub fn at(&mut self, deadline: Time, f: impl FnOnce(&mut Reactor) + 'static) -> TimerId {

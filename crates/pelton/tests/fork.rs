@@ -5,12 +5,12 @@ mod common;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::TryRecvError;
+use std::sync::mpsc::{self, TryRecvError};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fork::{Fork, fork, waitpid};
-use pelton::{Error, EventLoop, Interest};
+use pelton::{Error, EventLoop, Interest, LookupError};
 use signal_hook::consts::SIGUSR1;
 use signal_hook::low_level::{exit, raise};
 
@@ -21,6 +21,7 @@ on_every_engine![
     an_inherited_reactor_refuses_to_work_until_it_is_told,
     a_child_can_make_an_inherited_reactor_its_own,
     a_fork_in_the_middle_of_the_parents_posts_leaves_the_child_a_working_queue,
+    a_look_up_that_stays_in_the_parent_fails_in_the_child_which_can_look_up_others,
 ];
 
 /// A fork copies the whole process, so these tests take turns.
@@ -154,4 +155,39 @@ fn a_fork_in_the_middle_of_the_parents_posts_leaves_the_child_a_working_queue(on
     }
     drop(stop);
     posting.join().unwrap();
+}
+
+fn a_look_up_that_stays_in_the_parent_fails_in_the_child_which_can_look_up_others(on: On) {
+    let _alone = alone();
+    let (release, released) = mpsc::channel::<()>();
+    let released = Mutex::new(released);
+    let builder = on.builder().resolver(move |host: &str, port: u16| {
+        if host == "slow" {
+            let _ = released.lock().unwrap().recv();
+        }
+        Ok(vec![([127, 0, 0, 1], port).into()])
+    });
+    let mut reactor = on.build(builder);
+    let log = Log::default();
+    let look_up = |reactor: &mut EventLoop, host: &str| {
+        let log = log.clone();
+        let told = move |found: Result<Vec<_>, LookupError>| match found {
+            Ok(addresses) => log.add(format!("{addresses:?}")),
+            Err(error) => log.add(error.to_string()),
+        };
+        reactor.resolve(host, 1, move |_, found| told(found))
+    };
+    look_up(&mut reactor, "slow").unwrap();
+    in_child(|| {
+        assert!(matches!(look_up(&mut reactor, "fast"), Err(Error::Forked)));
+        reactor.after_fork().unwrap();
+        run_until(&mut reactor, |_| log.len() == 1);
+        assert_eq!(log.take(), ["look up slow: the process was forked meanwhile"]);
+        look_up(&mut reactor, "fast").unwrap();
+        run_until(&mut reactor, |_| log.len() == 1);
+        assert_eq!(log.take(), ["[127.0.0.1:1]"]);
+    });
+    release.send(()).unwrap();
+    run_until(&mut reactor, |_| log.len() == 1);
+    assert_eq!(log.take(), ["[127.0.0.1:1]"], "the parent's goes on");
 }

@@ -146,7 +146,10 @@ impl<P: Poller> ReadinessEngine<P> {
                 self.next_of_streams()
             }
             Role::Connecting(_) => self.connect_is_over(token),
-            Role::Datagrams(_) => self.datagrams_are_ready(token, readiness),
+            Role::Datagrams(_) => {
+                self.datagrams_are_ready(token, readiness);
+                self.streams.events.pop_front()
+            }
             Role::Stream { .. } => {
                 let sendable = readiness.contains(Readiness::WRITABLE).then_some(Event::Sendable(token));
                 if !(watch.interest.readable() && readiness.contains(Readiness::READABLE)) {

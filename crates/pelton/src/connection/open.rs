@@ -5,12 +5,15 @@ use std::panic::Location;
 use pelton_os::{Address, ConnectOptions, Socket};
 
 use super::{Connection, ConnectionId, Detached, Stream};
+use crate::lifecycle::Life;
 use crate::reactor::Source;
 use crate::{Error, Reactor};
 
 impl Reactor {
     /// Begins to connect to `address`. The handler is told when it is [opened](Connection::opened), or
     /// [closed](Connection::closed) if that fails; never before this returns. It may be sent to at once.
+    ///
+    /// A loop that was told to [stop](Reactor::stop) refuses with [`Error::Stopped`].
     #[track_caller]
     pub fn connect(&mut self, address: &Address, handler: impl Connection) -> Result<ConnectionId, Error> {
         self.connect_with(address, &ConnectOptions::default(), handler)
@@ -24,8 +27,18 @@ impl Reactor {
         options: &ConnectOptions,
         handler: impl Connection,
     ) -> Result<ConnectionId, Error> {
-        self.check_not_forked()?;
-        let mut stream = Stream::connecting(Location::caller(), Box::new(handler), self.clock());
+        self.connect_from(Location::caller(), address, options, Box::new(handler))
+    }
+
+    pub(super) fn connect_from(
+        &mut self,
+        place: &'static Location<'static>,
+        address: &Address,
+        options: &ConnectOptions,
+        handler: Box<dyn Connection>,
+    ) -> Result<ConnectionId, Error> {
+        self.check_may_connect()?;
+        let mut stream = Stream::connecting(place, handler, self.clock());
         stream.extra().address = Some(address.clone());
         let id = self.add_stream(stream);
         match self.engine.connect(id.0, address, options) {
@@ -109,13 +122,19 @@ impl Reactor {
         }
     }
 
-    fn add_stream(&mut self, stream: Stream) -> ConnectionId {
+    /// A loop that has stopped tells nobody any more what became of a connection.
+    pub(super) fn check_may_connect(&self) -> Result<(), Error> {
+        self.check_not_forked()?;
+        if matches!(self.life, Life::Stopping(_) | Life::Stopped) { Err(Error::Stopped) } else { Ok(()) }
+    }
+
+    pub(super) fn add_stream(&mut self, stream: Stream) -> ConnectionId {
         self.connections += 1;
         ConnectionId(self.sources.insert(Source::Connection(stream)).token())
     }
 
     /// Removes a stream that the engine has refused.
-    fn remove_stream(&mut self, id: ConnectionId) {
+    pub(super) fn remove_stream(&mut self, id: ConnectionId) {
         self.connections -= 1;
         self.sources.remove(id.0.into());
     }

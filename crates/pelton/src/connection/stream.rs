@@ -8,11 +8,12 @@ use std::panic::Location;
 use pelton_os::{Address, Chunk, Outbox, Sending, Time, Token};
 
 use super::detach::Then;
+use super::dial::Dial;
 use super::io::Input;
 use super::{Connection, ConnectionId, Io, Limits, Reason, WaterMarks};
 use crate::callback::{CallbackKind, Site};
 use crate::reactor::Source;
-use crate::{Reactor, TimerKey};
+use crate::{Reactor, ReconnectId, TimerKey};
 
 /// A connection, as the reactor keeps it. There may be very many of them with nothing to do, so what only some need is
 /// [elsewhere](Extra).
@@ -59,6 +60,10 @@ pub(super) struct Extra {
     pub(super) detach: Option<Then>,
     /// Where it is being connected to.
     pub(super) address: Option<Address>,
+    /// How far it has come, if it is being connected by name.
+    pub(super) dial: Option<Box<Dial>>,
+    /// What connects it again when it is over.
+    keeper: Option<ReconnectId>,
     /// Why it has failed.
     failure: Option<Reason>,
 }
@@ -66,7 +71,8 @@ pub(super) struct Extra {
 impl Extra {
     fn is_needed(&self) -> bool {
         let settings = self.limits.is_some() || self.marks.is_some() || self.timer.is_some();
-        settings || !self.held.is_empty() || self.detach.is_some() || self.failure.is_some()
+        let kept = self.keeper.is_some();
+        settings || kept || !self.held.is_empty() || self.detach.is_some() || self.failure.is_some()
     }
 }
 
@@ -118,6 +124,15 @@ impl Stream {
 
     pub(super) fn extra(&mut self) -> &mut Extra {
         self.extra.get_or_insert_default()
+    }
+
+    /// Has it connected again when it is over.
+    pub(crate) fn keep(&mut self, keeper: ReconnectId) {
+        self.extra().keeper = Some(keeper);
+    }
+
+    pub(crate) fn keeper(&self) -> Option<ReconnectId> {
+        self.extra.as_ref()?.keeper
     }
 
     pub(super) fn may_send(&self) -> bool {
@@ -189,7 +204,7 @@ impl Reactor {
         self.connections
     }
 
-    pub(super) fn stream_mut(&mut self, token: Token) -> Option<&mut Stream> {
+    pub(crate) fn stream_mut(&mut self, token: Token) -> Option<&mut Stream> {
         match self.sources.get_mut(token.into()) {
             Some(Source::Connection(stream)) => Some(stream),
             _ => None,
@@ -214,8 +229,12 @@ impl Reactor {
         self.arm_limits(token);
         if let Some(stream) = self.stream_mut(token) {
             stream.extra = stream.extra.take().filter(|extra| extra.is_needed());
+            if let Some(extra) = &mut stream.extra {
+                extra.dial = None;
+            }
         }
         self.set_receiving(token);
+        self.kept_connection_is_open(token);
         self.tell(token, |handler, io| handler.opened(io));
     }
 
@@ -240,9 +259,11 @@ impl Reactor {
         let Some(stream) = self.stream_mut(token) else { return };
         match (outcome, stream.stage) {
             (Err(error), Stage::Connecting) => {
-                let reason = match stream.extra().address.take() {
-                    Some(address) => Reason::from_connecting(address, error),
-                    None => Reason::from_error(error),
+                let extra = stream.extra();
+                let reason = match (extra.address.take(), extra.dial.take()) {
+                    (Some(address), _) => Reason::from_connecting(address, error),
+                    (None, Some(dial)) => dial.into_reason(error),
+                    (None, None) => Reason::from_error(error),
                 };
                 self.connection_is_over(token, reason);
             }
@@ -508,8 +529,13 @@ impl Reactor {
         if let Some(timer) = timer {
             self.timers.cancel(timer);
         }
+        let outage = self.kept_connection_is_over(token, &reason);
         self.connections -= 1;
-        self.end_source(token);
+        if self.hang_up(token) {
+            self.sources.retire(token.into());
+        } else {
+            self.end_source(token);
+        }
         let id = ConnectionId(token);
         let site = Site { kind: CallbackKind::Connection, place, source: Some(id.into()) };
         if let Some(mut handler) = handler {
@@ -519,6 +545,9 @@ impl Reactor {
             if let Err(panic) = outcome {
                 self.fault(site, label, panic);
             }
+        }
+        if let Some(outage) = outage {
+            self.tell_outage(&outage);
         }
     }
 

@@ -1,0 +1,407 @@
+//! Connecting by name: look it up, then race its addresses.
+//!
+//! The race is that of RFC 8305, "Happy Eyeballs": the addresses are tried one after the other, families taking turns, each
+//! with a short time for itself before the next is begun beside it. The first to be established wins, and the others are
+//! closed. So a host that cannot be reached by one of its addresses costs a quarter of a second, not a connect limit.
+//!
+//! Each attempt is a source of its own, under its own token. The engine detaches the one that wins, and adopts it under the
+//! connection's: so an engine needs to know nothing of races, and a handler has one connection from the start.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::panic::Location;
+
+use pelton_os::{Address, ConnectOptions, Socket, Token};
+
+use super::stream::{Stage, Stream};
+use super::{Connection, ConnectionId, Reason};
+use crate::reactor::Source;
+use crate::{Endpoint, Error, LookupError, LookupId, Reactor, TimerId};
+
+/// An address of a name that could not be connected to.
+#[derive(Debug)]
+pub struct FailedAttempt {
+    /// Where it was to be connected to.
+    pub address: Address,
+    /// What the system said.
+    pub error: io::Error,
+}
+
+/// Writes attempts one after the other: `127.0.0.1:80: refused; [::1]:80: refused`.
+pub(super) struct List<'a>(pub(super) &'a [FailedAttempt]);
+
+impl fmt::Display for List<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, FailedAttempt { address, error }) in self.0.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "; " };
+            match error.kind() {
+                io::ErrorKind::ConnectionRefused => write!(f, "{separator}{address}: refused")?,
+                _ => write!(f, "{separator}{address}: {error}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How far a connection by name has come, until it is established.
+pub(super) struct Dial {
+    target: Endpoint,
+    options: ConnectOptions,
+    lookup: Option<LookupId>,
+    /// Addresses that have not been tried yet.
+    left: VecDeque<SocketAddr>,
+    /// Attempts under way, in the order in which they were begun.
+    running: Vec<(Token, Address)>,
+    failed: Vec<FailedAttempt>,
+    /// When the next attempt is begun even though the last is still under way.
+    timer: Option<TimerId>,
+}
+
+impl Reactor {
+    /// Connects to a [name or address](Endpoint), given as such or as a text: `example.org:80`, `127.0.0.1:80`, `[::1]:80`,
+    /// `unix:/path`. The handler is told when it is [opened](Connection::opened), or [closed](Connection::closed) if that
+    /// fails; never before this returns. It may be sent to at once, and closed at any time.
+    ///
+    /// A name is looked up off the loop, by the [resolver](crate::Builder::resolver). If it has several addresses, they are
+    /// raced: address families take turns, beginning with that of the first address that the resolver gave, and another attempt
+    /// is begun when one fails, or [250 milliseconds](crate::Builder::attempt_delay) after the last. The first to be
+    /// established wins. [`Limit::Connect`](crate::Limit::Connect) is for all of this together.
+    ///
+    /// ```
+    /// # use pelton::{Chunk, Connection, Io, Reactor, Reason};
+    /// struct Client;
+    ///
+    /// impl Connection for Client {
+    ///     fn opened(&mut self, io: &mut Io<'_>) {
+    ///         println!("connected to {:?}", io.peer_address());
+    ///     }
+    ///
+    ///     fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {}
+    ///
+    ///     fn closed(&mut self, reactor: &mut Reactor, reason: Reason) {
+    ///         println!("{reason}");
+    ///         reactor.stop();
+    ///     }
+    /// }
+    ///
+    /// let mut reactor = Reactor::new()?;
+    /// reactor.connect_to("localhost:1", Client)?;
+    /// reactor.run()?;
+    /// # Ok::<(), pelton::Error>(())
+    /// ```
+    ///
+    /// [`closed`](Connection::closed) is also the place to connect again from, if that is all there is to it;
+    /// [`Reconnect`](crate::Reconnect) waits longer each time:
+    ///
+    /// ```
+    /// # use pelton::{Chunk, Connection, Io, Reactor, Reason};
+    /// # use std::time::Duration;
+    /// # struct Client;
+    /// impl Connection for Client {
+    /// #   fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {}
+    ///     fn closed(&mut self, reactor: &mut Reactor, reason: Reason) {
+    ///         if !reactor.stopping() {
+    ///             reactor.after(Duration::from_secs(1), |reactor| {
+    ///                 reactor.connect_to("localhost:80", Client).ok();
+    ///             });
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    #[track_caller]
+    pub fn connect_to(
+        &mut self,
+        target: impl TryInto<Endpoint, Error: Into<Error>>,
+        handler: impl Connection,
+    ) -> Result<ConnectionId, Error> {
+        self.connect_to_with(target, &ConnectOptions::default(), handler)
+    }
+
+    /// Connects as [`connect_to`](Reactor::connect_to) does, with [options](ConnectOptions) such as where to connect from.
+    /// Addresses of another family than that are not tried.
+    #[track_caller]
+    pub fn connect_to_with(
+        &mut self,
+        target: impl TryInto<Endpoint, Error: Into<Error>>,
+        options: &ConnectOptions,
+        handler: impl Connection,
+    ) -> Result<ConnectionId, Error> {
+        let target = target.try_into().map_err(Into::into)?;
+        self.dial(Location::caller(), target, options, Box::new(handler))
+    }
+
+    pub(crate) fn dial(
+        &mut self,
+        place: &'static Location<'static>,
+        target: Endpoint,
+        options: &ConnectOptions,
+        handler: Box<dyn Connection>,
+    ) -> Result<ConnectionId, Error> {
+        let (host, port) = match &target {
+            Endpoint::Address(address) => return self.connect_from(place, address, options, handler),
+            Endpoint::Name { host, port } => (host.clone(), *port),
+        };
+        self.check_may_connect()?;
+        let mut stream = Stream::connecting(place, handler, self.clock());
+        stream.extra().dial = Some(Box::new(Dial {
+            target,
+            options: options.clone(),
+            lookup: None,
+            left: VecDeque::new(),
+            running: Vec::new(),
+            failed: Vec::new(),
+            timer: None,
+        }));
+        let id = self.add_stream(stream);
+        let lookup = self.resolve(&host, port, move |reactor, found| reactor.looked_up(id.0, found));
+        match lookup {
+            Ok(lookup) => {
+                if let Some(dial) = self.dial_mut(id.0) {
+                    dial.lookup = Some(lookup);
+                }
+                self.arm_limits(id.0);
+                Ok(id)
+            }
+            Err(error) => {
+                self.remove_stream(id);
+                Err(error)
+            }
+        }
+    }
+
+    /// How far a connection has come that is still to be made.
+    fn dial_mut(&mut self, connection: Token) -> Option<&mut Dial> {
+        let stream = self.stream_mut(connection).filter(|stream| stream.stage == Stage::Connecting)?;
+        stream.extra.as_mut()?.dial.as_deref_mut()
+    }
+
+    fn looked_up(&mut self, connection: Token, found: Result<Vec<SocketAddr>, LookupError>) {
+        let Some(dial) = self.dial_mut(connection) else { return };
+        dial.lookup = None;
+        match found {
+            Err(error) => self.connection_is_over(connection, Reason::Unresolved(error)),
+            Ok(addresses) => {
+                dial.left = in_turns(addresses);
+                dial.leave_out_other_families();
+                match dial.left.len() {
+                    1 => self.connect_to_only_address(connection),
+                    _ => self.begin_attempt(connection),
+                }
+            }
+        }
+    }
+
+    /// There is nothing to race: the connection's own token will do.
+    fn connect_to_only_address(&mut self, connection: Token) {
+        let Some(Source::Connection(stream)) = self.sources.get_mut(connection.into()) else { return };
+        let Some(dial) = stream.extra.as_mut().and_then(|extra| extra.dial.as_deref_mut()) else { return };
+        let Some(address) = dial.left.pop_front().map(Address::Tcp) else { return };
+        match self.engine.connect(connection, &address, &dial.options) {
+            Ok(()) => dial.running.push((connection, address)),
+            Err(error) => {
+                dial.failed.push(FailedAttempt { address, error });
+                self.all_failed(connection);
+            }
+        }
+    }
+
+    /// Tries the next address. If none is left and none is being tried, that is it.
+    fn begin_attempt(&mut self, connection: Token) {
+        let delay = self.names.attempt_delay;
+        self.stop_attempt_timer(connection);
+        loop {
+            let Some(dial) = self.dial_mut(connection) else { return };
+            let Some(address) = dial.left.pop_front().map(Address::Tcp) else {
+                if dial.running.is_empty() {
+                    self.all_failed(connection);
+                }
+                return;
+            };
+            let options = dial.options.clone();
+            let token = self.sources.insert(Source::Attempt(connection)).token();
+            let outcome = self.engine.connect(token, &address, &options);
+            if outcome.is_err() {
+                self.sources.remove(token.into());
+            }
+            let Some(dial) = self.dial_mut(connection) else { return };
+            match outcome {
+                Err(error) => dial.failed.push(FailedAttempt { address, error }),
+                Ok(()) => {
+                    dial.running.push((token, address));
+                    if !dial.left.is_empty() {
+                        let timer = self.after(delay, move |reactor| {
+                            if let Some(dial) = reactor.dial_mut(connection) {
+                                dial.timer = None;
+                                reactor.begin_attempt(connection);
+                            }
+                        });
+                        if let Some(dial) = self.dial_mut(connection) {
+                            dial.timer = Some(timer);
+                        }
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn stop_attempt_timer(&mut self, connection: Token) {
+        if let Some(timer) = self.dial_mut(connection).and_then(|dial| dial.timer.take()) {
+            self.cancel(timer);
+        }
+    }
+
+    pub(crate) fn is_attempt(&self, token: Token) -> bool {
+        matches!(self.sources.get(token.into()), Some(Source::Attempt(_)))
+    }
+
+    fn connection_of_attempt(&self, attempt: Token) -> Option<Token> {
+        match self.sources.get(attempt.into()) {
+            Some(Source::Attempt(connection)) => Some(*connection),
+            _ => None,
+        }
+    }
+
+    /// One is established, and has won: the engine lets go of it, and the others are closed.
+    pub(crate) fn attempt_succeeded(&mut self, attempt: Token) {
+        let Some(connection) = self.connection_of_attempt(attempt) else { return };
+        if let Err(error) = self.engine.detach(attempt) {
+            return self.attempt_ended(attempt, Err(error));
+        }
+        self.stop_attempt_timer(connection);
+        let Some(dial) = self.dial_mut(connection) else { return };
+        let (winner, losers) = std::mem::take(&mut dial.running).into_iter().partition(|(token, _)| *token == attempt);
+        dial.running = winner;
+        for (loser, _) in losers {
+            self.end_source(loser);
+        }
+    }
+
+    /// One has failed: the next has its turn at once.
+    pub(crate) fn attempt_ended(&mut self, attempt: Token, outcome: io::Result<()>) {
+        let Some(connection) = self.connection_of_attempt(attempt) else { return };
+        self.end_source(attempt);
+        let Some(dial) = self.dial_mut(connection) else { return };
+        let Some(place) = dial.running.iter().position(|(token, _)| *token == attempt) else { return };
+        let (_, address) = dial.running.remove(place);
+        let error = outcome.err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into());
+        dial.failed.push(FailedAttempt { address, error });
+        self.begin_attempt(connection);
+    }
+
+    /// The engine has let go of the one that has won: it becomes the connection.
+    pub(crate) fn attempt_is_detached(&mut self, attempt: Token, socket: Socket) {
+        let Some(connection) = self.connection_of_attempt(attempt) else { return };
+        // The engine has forgotten it by itself.
+        self.sources.retire(attempt.into());
+        let Some(dial) = self.dial_mut(connection) else { return };
+        dial.running.clear();
+        match self.engine.adopt(connection, socket) {
+            Ok(()) => {
+                if let Some(stream) = self.stream_mut(connection) {
+                    stream.extra().dial = None;
+                }
+                self.connection_is_open(connection);
+            }
+            Err(error) => self.connection_is_over(connection, Reason::Failed(error)),
+        }
+    }
+
+    fn all_failed(&mut self, connection: Token) {
+        if let Some(dial) = self.dial_mut(connection) {
+            let (target, attempts) = (dial.target.clone(), std::mem::take(&mut dial.failed));
+            self.connection_is_over(connection, Reason::AllFailed { target, attempts });
+        }
+    }
+
+    /// Ends what is under way for a connection that is over. Says whether the engine has yet to hear of the connection itself.
+    pub(super) fn hang_up(&mut self, connection: Token) -> bool {
+        let Some(dial) = self.stream_mut(connection).and_then(|stream| stream.extra.as_mut()?.dial.take()) else {
+            return false;
+        };
+        if let Some(lookup) = dial.lookup {
+            self.cancel_lookup(lookup);
+        }
+        if let Some(timer) = dial.timer {
+            self.cancel(timer);
+        }
+        let mut unheard_of = true;
+        for (token, _) in dial.running {
+            if token == connection {
+                unheard_of = false;
+            } else {
+                self.end_source(token);
+            }
+        }
+        unheard_of
+    }
+}
+
+impl Dial {
+    /// Why the only address could not be connected to.
+    pub(super) fn into_reason(mut self, error: io::Error) -> Reason {
+        let address = self.running.pop().map_or(Address::Unnamed, |(_, address)| address);
+        self.failed.push(FailedAttempt { address, error });
+        Reason::AllFailed { target: self.target, attempts: self.failed }
+    }
+
+    /// What is to be connected from one address is not connected from another, so only its family will do.
+    fn leave_out_other_families(&mut self) {
+        let Some(Address::Tcp(from)) = self.options.bind_address().cloned() else { return };
+        for address in std::mem::take(&mut self.left) {
+            if address.is_ipv4() == from.is_ipv4() {
+                self.left.push_back(address);
+            } else {
+                let text = format!("it cannot be connected to from {from}");
+                let error = io::Error::new(io::ErrorKind::AddrNotAvailable, text);
+                self.failed.push(FailedAttempt { address: address.into(), error });
+            }
+        }
+    }
+}
+
+/// The addresses with their families taking turns, beginning with that of the first, each address once. Within a family the
+/// order is the resolver's, which knows better.
+fn in_turns(addresses: Vec<SocketAddr>) -> VecDeque<SocketAddr> {
+    let first_is_v6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
+    let mut known = Vec::new();
+    for address in addresses {
+        // There are a handful.
+        if !known.contains(&address) {
+            known.push(address);
+        }
+    }
+    let (first, second): (Vec<_>, Vec<_>) = known.into_iter().partition(|address| address.is_ipv6() == first_is_v6);
+    let (mut first, mut second) = (first.into_iter(), second.into_iter());
+    let mut turns = VecDeque::new();
+    loop {
+        let (one, other) = (first.next(), second.next());
+        if one.is_none() && other.is_none() {
+            return turns;
+        }
+        turns.extend(one);
+        turns.extend(other);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_take_turns_beginning_with_that_of_the_first_address() {
+        let turns = |addresses: &[&str]| -> Vec<String> {
+            let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
+            in_turns(addresses).iter().map(ToString::to_string).collect()
+        };
+        assert!(turns(&[]).is_empty());
+        assert_eq!(
+            turns(&["[::1]:1", "[::2]:1", "[::3]:1", "1.1.1.1:1", "2.2.2.2:1"]),
+            ["[::1]:1", "1.1.1.1:1", "[::2]:1", "2.2.2.2:1", "[::3]:1"]
+        );
+        assert_eq!(turns(&["1.1.1.1:1", "2.2.2.2:1", "[::1]:1"]), ["1.1.1.1:1", "[::1]:1", "2.2.2.2:1"]);
+        assert_eq!(turns(&["1.1.1.1:1", "[::1]:1", "1.1.1.1:1", "[::1]:1"]), ["1.1.1.1:1", "[::1]:1"]);
+    }
+}

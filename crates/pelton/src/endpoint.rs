@@ -1,0 +1,161 @@
+//! Where to connect to: an address, or a name that has some.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+use pelton_os::Address;
+
+/// What to [connect to](crate::Reactor::connect_to): an address, or a host by its name and a port.
+///
+/// ```
+/// use pelton::{Address, Endpoint};
+///
+/// assert!(matches!("127.0.0.1:80".parse()?, Endpoint::Address(Address::Tcp(_))));
+/// assert!(matches!("unix:/run/some.sock".parse()?, Endpoint::Address(Address::Unix(_))));
+/// assert_eq!("localhost:80".parse::<Endpoint>()?, Endpoint::name("localhost", 80));
+/// assert!("localhost".parse::<Endpoint>().is_err());
+/// # Ok::<(), pelton::BadEndpoint>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Endpoint {
+    /// An address, which needs no look-up.
+    Address(Address),
+    /// A name, which is looked up when it is to be connected to.
+    Name {
+        /// The host.
+        host: String,
+        /// The port.
+        port: u16,
+    },
+}
+
+/// What is wrong with a text that should be an [`Endpoint`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is nothing to connect to; write example.org:80, 127.0.0.1:80, [::1]:80, unix:/path or unix:@name")]
+pub struct BadEndpoint(String);
+
+impl Endpoint {
+    /// A host by its name, and a port.
+    pub fn name(host: impl Into<String>, port: u16) -> Endpoint {
+        Endpoint::Name { host: host.into(), port }
+    }
+}
+
+impl FromStr for Endpoint {
+    type Err = BadEndpoint;
+
+    fn from_str(text: &str) -> Result<Endpoint, BadEndpoint> {
+        if let Ok(address) = text.parse() {
+            return Ok(Endpoint::Address(address));
+        }
+        let name = text.rsplit_once(':').and_then(|(host, port)| Some((host_in(host)?, port.parse().ok()?)));
+        name.map(|(host, port)| Endpoint::name(host, port)).ok_or_else(|| BadEndpoint(text.to_owned()))
+    }
+}
+
+/// The host as it is looked up. What is in brackets is an IPv6 address with an interface, whose number only a look-up knows.
+fn host_in(text: &str) -> Option<&str> {
+    match text.strip_prefix('[') {
+        Some(rest) => rest.strip_suffix(']').filter(|inside| inside.contains("::") && inside.contains('%')),
+        None => {
+            let impossible = |letter: char| letter.is_whitespace() || letter.is_control() || "/:@[]".contains(letter);
+            (!text.is_empty() && !text.contains(impossible)).then_some(text)
+        }
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Endpoint::Address(address) => write!(f, "{address}"),
+            Endpoint::Name { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Endpoint::Name { host, port } => write!(f, "{host}:{port}"),
+        }
+    }
+}
+
+impl From<Address> for Endpoint {
+    fn from(address: Address) -> Endpoint {
+        Endpoint::Address(address)
+    }
+}
+
+impl From<&Address> for Endpoint {
+    fn from(address: &Address) -> Endpoint {
+        Endpoint::Address(address.clone())
+    }
+}
+
+impl From<SocketAddr> for Endpoint {
+    fn from(address: SocketAddr) -> Endpoint {
+        Endpoint::Address(address.into())
+    }
+}
+
+impl From<&Endpoint> for Endpoint {
+    fn from(endpoint: &Endpoint) -> Endpoint {
+        endpoint.clone()
+    }
+}
+
+impl TryFrom<&str> for Endpoint {
+    type Error = BadEndpoint;
+
+    fn try_from(text: &str) -> Result<Endpoint, BadEndpoint> {
+        text.parse()
+    }
+}
+
+impl TryFrom<&String> for Endpoint {
+    type Error = BadEndpoint;
+
+    fn try_from(text: &String) -> Result<Endpoint, BadEndpoint> {
+        text.parse()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_are_written_as_they_are_read() {
+        for text in ["example.org:80", "localhost:8080", "xn--bcher-kva.example:1", "[fe80::1%eth0]:80", "127.1:80"] {
+            let endpoint: Endpoint = text.parse().unwrap();
+            assert!(matches!(endpoint, Endpoint::Name { .. }), "{endpoint:?}");
+            assert_eq!(endpoint.to_string(), text);
+        }
+        for text in ["127.0.0.1:80", "[::1]:443", "[fe80::1%2]:80", "unix:/tmp/a.sock", "unix:@name"] {
+            let endpoint: Endpoint = text.parse().unwrap();
+            assert!(matches!(endpoint, Endpoint::Address(_)), "{endpoint:?}");
+            assert_eq!(endpoint.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_none_is_named_in_the_error() {
+        let texts = [
+            "",
+            "80",
+            ":80",
+            "localhost",
+            "localhost:",
+            "localhost:http",
+            "localhost:65536",
+            "::1:80",
+            "[::1]",
+            "[localhost]:80",
+            "[fe80::1%eth0:80",
+            "http://example.org:80",
+            "two words:80",
+            "unix:",
+            "unix:@",
+        ];
+        for text in texts {
+            let error = text.parse::<Endpoint>().unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{text:?} ")), "{error}");
+        }
+    }
+}
