@@ -41,6 +41,7 @@ mod reactor;
 mod reply;
 mod signals;
 mod slots;
+mod spin;
 mod state;
 mod stats;
 mod ticks;
