@@ -47,6 +47,15 @@ pub enum Error {
         reason: String,
     },
 
+    /// One of several [reactors](crate::Reactors) panicked, and was ended by it.
+    #[error("thread {thread} panicked: {message}")]
+    Panicked {
+        /// The name of its thread.
+        thread: String,
+        /// What it panicked with.
+        message: String,
+    },
+
     /// A system call failed.
     #[error("{doing}: {error}")]
     System {
@@ -71,7 +80,7 @@ impl From<Error> for io::Error {
             Error::AlreadyWatched { .. } => io::ErrorKind::AlreadyExists,
             Error::NotWatched => io::ErrorKind::NotFound,
             Error::UnknownEngine(_) | Error::Signal { .. } => io::ErrorKind::InvalidInput,
-            Error::Stopped | Error::Forked => io::ErrorKind::Other,
+            Error::Stopped | Error::Forked | Error::Panicked { .. } => io::ErrorKind::Other,
         };
         io::Error::new(kind, error)
     }

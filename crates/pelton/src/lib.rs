@@ -22,6 +22,7 @@
 //! - Descriptors that stay yours: [`watch`](Reactor::watch).
 //! - Signals: [`on_signal`](Reactor::on_signal).
 //! - Connections: [`listen`](Reactor::listen), [`connect`](Reactor::connect), served by a [`Connection`].
+//! - Many of them, one per thread: [`Reactors`].
 //! - Seeing inside: [`stats`](Reactor::stats), [`on_slow_callback`](Reactor::on_slow_callback).
 //!
 //! What happens in a turn of the loop, and in which order, is a contract; [`EventLoop::turn`] states it.
@@ -38,6 +39,7 @@ mod idle;
 mod lifecycle;
 mod listener;
 mod reactor;
+mod reactors;
 mod reply;
 mod signals;
 mod slots;
@@ -65,6 +67,7 @@ pub use pelton_os::{
     SocketOptions, Time,
 };
 pub use reactor::{EventLoop, Reactor};
+pub use reactors::{Reactors, Sharing};
 pub use reply::{Lost, Reply};
 pub use signals::SignalId;
 pub use stats::{Histogram, Stats};

@@ -69,7 +69,7 @@ impl Reactor {
         self.adopt_detached(Location::caller(), detached, Box::new(handler))
     }
 
-    pub(super) fn adopt_detached(
+    pub(crate) fn adopt_detached(
         &mut self,
         place: &'static Location<'static>,
         detached: Detached,
@@ -77,7 +77,12 @@ impl Reactor {
     ) -> Result<ConnectionId, Error> {
         let id = self.take_on(place, detached.socket, handler)?;
         self.hold_unread(id.0, detached.unread);
-        self.next_tick(move |reactor| reactor.connection_is_open(id.0));
+        self.next_tick(move |reactor| {
+            reactor.connection_is_open(id.0);
+            if reactor.hooks.connections_told {
+                reactor.tell(id.0, |handler, io| handler.draining(io));
+            }
+        });
         Ok(id)
     }
 
