@@ -477,6 +477,9 @@ fn signals_drain_all_then_stop_them(on: On) {
     let _hold = reactors.handles()[2].hold();
     raise(SIGTERM).unwrap();
     until("the one that nothing holds has ended", || is_gone(&reactors.handles()[1]));
+    for _ in 0..10 {
+        assert!(reactors.handles()[0].post_with_reply(|reactor| reactor.stopping()).wait().unwrap());
+    }
     raise(SIGINT).unwrap();
     let exits: Vec<Exit> = reactors.join().into_iter().map(|exit| exit.unwrap()).collect();
     assert_eq!(exits, [Exit::Stopped, Exit::Drained, Exit::Stopped]);
