@@ -66,7 +66,7 @@ impl Park for World {
     fn block(&mut self) -> io::Result<()> {
         let mut state = self.lock();
         if state.until == Some(Time::ZERO) {
-            state.now = state.now + Duration::from_micros(1);
+            state.now += Duration::from_micros(1);
             state.polls += 1;
             if let Some((poll, handle)) = &state.post_at_poll
                 && *poll == state.polls

@@ -59,6 +59,10 @@ impl Server {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
     /// Waits for a line with this in its log.
     pub fn log(&mut self, part: &str) {
         let deadline = Instant::now() + DEADLINE;
