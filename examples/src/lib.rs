@@ -1,9 +1,13 @@
 //! Small programs on Pelton, one per file, each about one thing. `tests/run.rs` runs them all.
 //!
-//! This library is empty, but for one thing: the code in the project's README is tested along with it.
+//! This library is empty, but for one thing: the code in the project's README and guides is tested along with it.
 
 #![forbid(unsafe_code)]
 
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/eventmachine.md")]
+struct ComingFromEventMachine;

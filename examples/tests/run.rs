@@ -223,6 +223,28 @@ fn reconnecting_client_survives_a_server_that_hangs_up_and_one_that_is_gone() {
 }
 
 #[test]
+fn echo_sends_everything_back() {
+    let mut echo = start(example!("echo"));
+    echo.expect("echoing on 127.0.0.1:");
+    echo.expect("gets back \"water\"");
+    echo.expect("gets back \"wheel\"");
+    echo.expect("server: finished by the other side");
+    echo.succeed();
+}
+
+#[test]
+fn chat_passes_on_what_is_said() {
+    let printed = start(example!("chat")).succeed();
+    let heard = |name: &str| -> Vec<&str> {
+        printed.iter().filter_map(|line| line.strip_prefix(name)?.strip_prefix(" hears: ")).collect()
+    };
+    let ann = ["welcome, ann; you are alone", "bob has joined", "bob: hello and goodbye", "bob has left"];
+    assert_eq!(heard("ann"), ann, "{printed:#?}");
+    assert_eq!(heard("bob"), ["welcome, bob; here are ann", "ann: hello, bob"], "{printed:#?}");
+    assert_eq!(printed.last().unwrap(), "the room is empty");
+}
+
+#[test]
 fn no_example_is_left_out() {
     let this = include_str!("run.rs");
     let manifest = include_str!("../Cargo.toml");

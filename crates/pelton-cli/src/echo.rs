@@ -3,18 +3,18 @@
 use std::io;
 
 use clap::Args;
-use pelton::{Address, Chunk, Connection, EngineKind, Error, Io, Reactor};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use pelton::{Address, Chunk, Connection, Error, Io, Sharing};
+
+use crate::serving::{self, ServerOptions};
 
 #[derive(Args)]
 pub struct Options {
-    /// Where to listen: 127.0.0.1:7007, [::1]:7007, unix:/path, unix:@name; port 0 picks a free one
+    /// Where to listen: 127.0.0.1:7007, [::1]:7007, unix:/path, unix:@name; port 0 picks a free one. May be repeated
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7007")]
-    listen: Address,
+    listen: Vec<Address>,
 
-    /// The engine to run on, by its name; see `pelton engines`
-    #[arg(long, value_name = "NAME")]
-    engine: Option<EngineKind>,
+    #[command(flatten)]
+    server: ServerOptions,
 }
 
 struct Echo;
@@ -29,23 +29,8 @@ impl Connection for Echo {
     }
 }
 
-/// Runs until it is told to stop by a signal. `say` is given the address as soon as connections are taken.
-pub fn run(options: &Options, say: impl FnOnce(&str) -> io::Result<()>) -> Result<(), Error> {
-    let builder = Reactor::builder();
-    let mut reactor = match options.engine {
-        Some(engine) => builder.engine(engine).build()?,
-        None => builder.build()?,
-    };
-    for signal in [SIGINT, SIGTERM] {
-        reactor.on_signal(signal, |reactor, _| reactor.stop())?;
-    }
-    let listener = reactor.listen(&options.listen, |_| Echo)?;
-    let address = reactor.listening_on(listener).unwrap_or(&options.listen).to_string();
-    // Nobody may be there to read it, which is no reason not to serve.
-    let _ = say(&format!("echoing on {address}, with {}; ctrl-c ends it\n", reactor.engine_name()));
-    reactor.on_shutdown(move |reactor| {
-        reactor.unlisten(listener);
-    });
-    reactor.run()?;
-    Ok(())
+/// Runs until it is told to stop by a signal. `say` is given each address as soon as connections are taken there.
+pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<(), Error> {
+    let reactors = options.server.start(|builder| builder)?;
+    serving::serve(reactors, "echoing", &options.listen, Sharing::default(), |_| Echo, say)
 }

@@ -2,8 +2,10 @@
 
 #![forbid(unsafe_code)]
 
+mod chat;
 mod echo;
 mod engines;
+mod serving;
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -45,14 +47,35 @@ enum Command {
 
     /// Sends back whatever comes in: something to try a client on, or to telnet to.
     ///
-    /// Prints the address that it listens on. Ends with ctrl-c or SIGTERM.
+    /// Prints the addresses that it listens on. With ctrl-c or SIGTERM it takes no more connections, sends what is queued
+    /// on those it has, and ends, after ten seconds in any case; the second time it ends at once.
     ///
     /// Examples:
-    ///   pelton echo                              on 127.0.0.1:7007
+    ///   pelton echo                              on 127.0.0.1:7007; try `telnet 127.0.0.1 7007`
     ///   pelton echo --listen 127.0.0.1:0         on any free port
     ///   pelton echo --listen unix:/tmp/e.sock    on a Unix socket
+    ///   pelton echo --listen '[::]:7007' --workers auto
+    ///                                            to the whole network, on all processors
+    ///   pelton echo --spin 50                    with answers that come sooner, for more processor time
     #[command(verbatim_doc_comment)]
     Echo(echo::Options),
+
+    /// A room to talk in: connect with telnet, say your name, and type.
+    ///
+    /// What one types, all others read. /who tells who is there, /me says what one does, /quit leaves, /help lists these.
+    /// A line has up to 1024 bytes. One who does not read is dropped, and a warning logged, when 128 KiB wait for it.
+    ///
+    /// Prints the addresses that it listens on. With ctrl-c or SIGTERM it says goodbye to all and ends, after ten
+    /// seconds in any case; the second time it ends at once.
+    ///
+    /// Examples:
+    ///   pelton chat                              on 127.0.0.1:7008; try `telnet 127.0.0.1 7008`, twice
+    ///   pelton chat --listen 0.0.0.0:7008        for the whole network
+    ///   pelton chat --listen 127.0.0.1:7008 --listen unix:/tmp/chat.sock
+    ///                                            one room, two ways in; try `nc -U /tmp/chat.sock`
+    ///   pelton chat --workers auto               on all processors, and still one room
+    #[command(verbatim_doc_comment)]
+    Chat(chat::Options),
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -88,6 +111,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Engines => engines::report(),
         Command::Echo(options) => echo::run(&options, print).map(|()| String::new()),
+        Command::Chat(options) => chat::run(&options, print).map(|()| String::new()),
     };
     let printed = match outcome {
         Ok(text) => print(&text),

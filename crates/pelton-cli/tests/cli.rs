@@ -2,9 +2,17 @@
 
 #![forbid(unsafe_code)]
 
+mod server;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use pelton::{ENGINE_VARIABLE, EngineKind};
+use rustix::process::Signal;
+
+use server::{Client, Server, socket_file};
 
 fn pelton(arguments: &[&str], engine: Option<&str>) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pelton"));
@@ -80,36 +88,229 @@ fn help_and_version_are_there_and_nonsense_is_refused() {
 }
 
 #[test]
-fn echo_sends_back_what_comes_in_and_ends_on_a_signal() {
-    use std::io::{BufRead, BufReader, Read, Write};
-    use std::net::{Shutdown, TcpStream};
-    use std::process::{Command, Stdio};
-
-    let mut child = Command::new(env!("CARGO_BIN_EXE_pelton"))
-        .args(["echo", "--listen", "127.0.0.1:0", "--engine", "poll"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    let address = line.strip_prefix("echoing on ").unwrap().split(',').next().unwrap();
-    assert!(line.contains("with poll"), "{line}");
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.write_all(b"hello").unwrap();
-    stream.shutdown(Shutdown::Write).unwrap();
-    let mut back = String::new();
-    stream.read_to_string(&mut back).unwrap();
-    assert_eq!(back, "hello");
-    let id = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
-    assert!(child.wait().unwrap().success());
+fn echo_sends_back_what_comes_in_and_ends_on_a_signal_with_every_engine() {
+    for engine in present() {
+        for (workers, signal) in [("1", Signal::TERM), ("2", Signal::INT), ("auto", Signal::TERM)] {
+            let arguments = ["--listen", "127.0.0.1:0", "--engine", engine.name(), "--workers", workers];
+            let server = Server::start("echo", &arguments);
+            assert!(server.said[0].contains(&format!("with {engine}")), "{:?}", server.said);
+            let mut stream = TcpStream::connect(server.address(0)).unwrap();
+            stream.write_all(b"hello").unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+            let mut back = String::new();
+            stream.read_to_string(&mut back).unwrap();
+            assert_eq!(back, "hello");
+            server.signal(signal);
+            server.succeed();
+        }
+    }
 }
 
 #[test]
-fn echo_says_what_is_wrong_with_an_address() {
-    let output =
-        std::process::Command::new(env!("CARGO_BIN_EXE_pelton")).args(["echo", "--listen", "nowhere"]).output();
-    let output = output.unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("write 127.0.0.1:80"), "{output:?}");
+fn echo_listens_on_several_addresses_and_spins_if_asked_to() {
+    let file = socket_file("echo");
+    let unix = format!("unix:{}", file.display());
+    let server =
+        Server::start_on(2, "echo", &["--listen", "127.0.0.1:0", "--listen", &unix, "--workers", "2", "--spin", "50"]);
+    assert!(server.said[0].contains("on 2 workers"), "{:?}", server.said);
+    for mut client in [Client::tcp(server.address(0)), Client::unix(&file)] {
+        for round in 0..20 {
+            client.say(&format!("round {round}"));
+            client.hear(&format!("round {round}"));
+        }
+    }
+    server.signal(Signal::TERM);
+    server.succeed();
+    assert!(!file.exists(), "its file goes with it");
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    for workers in ["1", "2"] {
+        let mut server = Server::start("echo", &["--listen", "127.0.0.1:0", "--workers", workers]);
+        let mut stream = TcpStream::connect(server.address(0)).unwrap();
+        // Nobody reads what comes back. When nothing more is taken, some of it is queued, and draining would take its time.
+        stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+        while stream.write_all(&[b'x'; 65536]).is_ok() {}
+        server.signal(Signal::TERM);
+        until_refused(server.address(0));
+        assert!(server.is_running(), "it drains");
+        server.signal(Signal::INT);
+        let time = server.succeed();
+        assert!(time.as_secs() < 8, "it took {time:?}");
+    }
+}
+
+/// Waits until nobody listens there any more.
+fn until_refused(address: &str) {
+    let deadline = Instant::now() + server::DEADLINE;
+    while TcpStream::connect(address).is_ok() {
+        assert!(Instant::now() < deadline, "it still takes connections");
+    }
+}
+
+#[test]
+fn nonsense_is_refused_with_an_explanation() {
+    let cases: [(&[&str], &str); 6] = [
+        (&["echo", "--listen", "nowhere"], "write 127.0.0.1:80"),
+        (&["chat", "--listen", "unix:"], "write 127.0.0.1:80"),
+        (&["echo", "--engine", "epol"], "the engines are epoll, kqueue, poll, select"),
+        (&["chat", "--workers", "0"], "write a number from 1 to 1024, or auto"),
+        (&["chat", "--workers", "many"], "write a number from 1 to 1024, or auto"),
+        (&["echo", "--spin", "a bit"], "invalid digit"),
+    ];
+    for (arguments, explanation) in cases {
+        let output = pelton(arguments, None);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+        let said = text(&output.stderr);
+        assert!(said.contains(explanation) && said.contains(arguments[1]), "{arguments:?}: {said}");
+    }
+    // What the system refuses is no nonsense, but it fails too.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    for command in ["echo", "chat"] {
+        for workers in ["1", "2"] {
+            let output = pelton(&[command, "--listen", &address, "--workers", workers], None);
+            assert_eq!(output.status.code(), Some(1), "{output:?}");
+            assert!(text(&output.stderr).contains(&format!("listen on {address}: ")), "{output:?}");
+        }
+    }
+    assert_eq!(pelton(&["chat"], Some("epol")).status.code(), Some(2));
+}
+
+#[test]
+fn help_teaches_with_examples() {
+    for command in ["echo", "chat", "engines"] {
+        let help = pelton(&[command, "--help"], None);
+        assert!(help.status.success());
+        assert!(text(&help.stdout).contains(&format!("  pelton {command}")), "{help:?}");
+    }
+}
+
+/// Connects and goes by `name`.
+fn chatter(address: &str, name: &str) -> Client {
+    let mut client = Client::tcp(address);
+    client.hear("Welcome.");
+    client.say(name);
+    client.hear("/help shows what you can do.");
+    client
+}
+
+#[test]
+fn chatters_hear_each_other_with_every_engine_on_one_worker_and_on_two() {
+    for engine in present() {
+        for workers in ["1", "2"] {
+            let arguments = ["--listen", "127.0.0.1:0", "--engine", engine.name(), "--workers", workers];
+            let server = Server::start("chat", &arguments);
+            let mut ann = chatter(server.address(0), "Ann");
+            let mut bob = chatter(server.address(0), "bob");
+            ann.hear("* bob has joined");
+            ann.say("hello, everybody");
+            bob.hear("Ann: hello, everybody");
+            bob.say("/me waves");
+            ann.hear("* bob waves");
+            bob.say("/who");
+            bob.hear("Here are: Ann, bob.");
+            bob.say("/dance");
+            bob.hear("There is no /dance");
+            bob.say("/help");
+            bob.hear("/quit");
+            bob.say("/quit");
+            bob.hear("Goodbye.");
+            bob.hear_end();
+            ann.hear("* bob has left");
+            // The name is free again.
+            let carl = chatter(server.address(0), "BOB");
+            ann.hear("* BOB has joined");
+            drop(carl);
+            ann.hear("* BOB has left");
+            server.signal(Signal::TERM);
+            ann.hear("* The room is closing.");
+            ann.hear_end();
+            server.succeed();
+        }
+    }
+}
+
+#[test]
+fn a_name_is_asked_for_until_it_is_a_free_one() {
+    for workers in ["1", "2"] {
+        let server = Server::start("chat", &["--listen", "127.0.0.1:0", "--workers", workers]);
+        let mut ann = chatter(server.address(0), "ann");
+        let mut other = Client::tcp(server.address(0));
+        // All at once: what comes after the name waits until the room has answered.
+        other.send(b"a name\r\nANN\r\n\r\nben\r\nhello\r\n");
+        other.hear("Welcome.");
+        other.hear("A name has up to 20 letters");
+        other.hear("There is a ANN already.");
+        other.hear("A name has up to 20 letters");
+        other.hear("Here already: ann.");
+        ann.hear("* ben has joined");
+        ann.hear("ben: hello");
+        // One that leaves unnamed was never there.
+        let mut nobody = Client::tcp(server.address(0));
+        nobody.hear("Welcome.");
+        nobody.say("/quit");
+        nobody.hear("Goodbye.");
+        nobody.hear_end();
+        ann.say("/who");
+        ann.hear("Here are: ann, ben.");
+    }
+}
+
+#[test]
+fn chat_takes_what_telnet_and_others_send() {
+    let server = Server::start("chat", &["--listen", "127.0.0.1:0"]);
+    let (mut ann, mut bob) = (chatter(server.address(0), "ann"), chatter(server.address(0), "bob"));
+    ann.hear("* bob has joined");
+    // In pieces, with either end of line, no text, codes that would clear a screen, far too long.
+    for piece in [&b"one\n"[..], b"tw", b"o\r", b"\nno \xff text\r\n", b"\x1b[2Jclear\n"] {
+        bob.send(piece);
+    }
+    for line in ["bob: one", "bob: two", "bob: no \u{fffd} text", "bob: [2Jclear"] {
+        assert_eq!(ann.next_line(), line);
+    }
+    bob.say(&"x".repeat(3000));
+    bob.hear("too long");
+    bob.say("short");
+    assert_eq!(ann.next_line(), "bob: short");
+}
+
+#[test]
+fn one_room_has_several_ways_in() {
+    let file = socket_file("chat");
+    let unix = format!("unix:{}", file.display());
+    let server = Server::start_on(2, "chat", &["--listen", "127.0.0.1:0", "--listen", &unix, "--workers", "2"]);
+    let mut ann = chatter(server.address(0), "ann");
+    let mut bob = Client::unix(&file);
+    bob.say("bob");
+    ann.hear("* bob has joined");
+    ann.say("which way did you come?");
+    bob.hear("ann: which way did you come?");
+    server.signal(Signal::INT);
+    bob.hear("* The room is closing.");
+    server.succeed();
+    assert!(!file.exists());
+}
+
+#[test]
+fn a_chatter_who_does_not_read_is_dropped() {
+    for workers in ["1", "2"] {
+        let mut server = Server::start("chat", &["--listen", "127.0.0.1:0", "--workers", workers]);
+        let mut deaf = chatter(server.address(0), "deaf");
+        let mut loud = chatter(server.address(0), "loud");
+        let mut ears = chatter(server.address(0), "ears");
+        deaf.hear("* loud has joined");
+        deaf.hear("* ears has joined");
+        let line = format!("{}\r\n", "x".repeat(1000));
+        // More than the kernel holds for the deaf one. What is said is heard by others all the while.
+        let heard = std::thread::spawn(move || ears.hear("* deaf has left"));
+        while !heard.is_finished() {
+            loud.send(line.repeat(50).as_bytes());
+        }
+        heard.join().unwrap();
+        server.log("dropping a guest who does not read name=\"deaf\"");
+        server.signal(Signal::TERM);
+        server.succeed();
+    }
 }

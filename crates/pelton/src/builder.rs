@@ -108,6 +108,18 @@ impl Builder {
         self
     }
 
+    /// Before the loop sleeps, it may poll again and again for so long; by default not at all. For loops whose events come in
+    /// quick succession, and to whom a processor of their own is worth the microseconds that falling asleep and waking up
+    /// take; 50 µs is a good start.
+    ///
+    /// It spins only if the last wait was shorter than this, so an idle loop sleeps as ever. What
+    /// [`turn_with`](EventLoop::turn_with) is given to block is not called in a turn whose wait is over before it would
+    /// block.
+    pub fn spin(mut self, most: Duration) -> Self {
+        self.settings.spin = most;
+        self
+    }
+
     /// Builds it.
     pub fn build(self) -> Result<EventLoop, Error> {
         let engine = match (self.custom, self.engine) {

@@ -225,6 +225,7 @@ impl Callbacks {
     }
 }
 
+/// What a panic says.
 pub(crate) fn message(panic: &Panic) -> String {
     let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("(not a text)").to_owned()

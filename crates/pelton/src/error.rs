@@ -63,6 +63,15 @@ pub enum Error {
         waiting: usize,
     },
 
+    /// One of several [reactors](crate::Reactors) panicked, and was ended by it.
+    #[error("thread {thread} panicked: {message}")]
+    Panicked {
+        /// The name of its thread.
+        thread: String,
+        /// What it panicked with.
+        message: String,
+    },
+
     /// A system call failed.
     #[error("{doing}: {error}")]
     System {
@@ -94,7 +103,7 @@ impl From<Error> for io::Error {
             Error::NotWatched => io::ErrorKind::NotFound,
             Error::LaneFull { .. } => io::ErrorKind::ResourceBusy,
             Error::UnknownEngine(_) | Error::BadEndpoint(_) | Error::Signal { .. } => io::ErrorKind::InvalidInput,
-            Error::Stopped | Error::Forked => io::ErrorKind::Other,
+            Error::Stopped | Error::Forked | Error::Panicked { .. } => io::ErrorKind::Other,
         };
         io::Error::new(kind, error)
     }

@@ -26,6 +26,7 @@
 //! - Messages instead of bytes: a [`Protocol`] and one of the [codecs](codec), put together by [`serve`] or [`Framed`].
 //! - Datagrams: [`bind_datagrams`](Reactor::bind_datagrams), [`connect_datagrams`](Reactor::connect_datagrams), handled by
 //!   [`Datagrams`].
+//! - Many of them, one per thread: [`Reactors`].
 //! - Seeing inside: [`stats`](Reactor::stats), [`on_slow_callback`](Reactor::on_slow_callback).
 //!
 //! What happens in a turn of the loop, and in which order, is a contract; [`EventLoop::turn`] states it.
@@ -47,11 +48,13 @@ mod lifecycle;
 mod listener;
 mod protocol;
 mod reactor;
+mod reactors;
 mod reconnect;
 mod reply;
 mod resolver;
 mod signals;
 mod slots;
+mod spin;
 mod state;
 mod stats;
 mod ticks;
@@ -81,6 +84,7 @@ pub use pelton_os::{
 };
 pub use protocol::{Framed, Peer, Protocol, PushError, Replies, serve};
 pub use reactor::{EventLoop, Reactor};
+pub use reactors::{Reactors, Sharing};
 pub use reconnect::{Backoff, Outage, Reconnect, ReconnectId};
 pub use reply::{Lost, Reply};
 pub use resolver::{LookupError, LookupFailure, LookupId, Resolver, SystemResolver};

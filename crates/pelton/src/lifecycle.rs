@@ -48,6 +48,8 @@ pub(crate) struct Hooks {
     /// They become ticks when the time comes.
     drain: VecDeque<Tick>,
     shutdown: Vec<Tick>,
+    /// The connections have been told that the loop drains; one that is taken over after that is told by itself.
+    pub(crate) connections_told: bool,
 }
 
 /// Says that something is in progress, for as long as it lives: [draining](Reactor::drain) waits for it. It may be held and
@@ -125,6 +127,7 @@ impl Reactor {
         self.ticks.append(&mut self.hooks.drain);
         self.unlisten_all();
         self.next_tick(|reactor| {
+            reactor.hooks.connections_told = true;
             reactor.drain_connections();
             reactor.drain_datagrams();
         });

@@ -18,7 +18,8 @@ const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ListenerId(pub(crate) Token);
 
-type Accept = Box<dyn FnMut(&mut Reactor, Socket)>;
+/// What is done with each connection that comes in.
+pub(crate) type Accept = Box<dyn FnMut(&mut Reactor, Socket)>;
 
 /// A listener, as the reactor keeps it.
 pub(crate) struct Listener {
@@ -72,9 +73,7 @@ impl Reactor {
         serve: impl FnMut(&mut Reactor) -> C + 'static,
     ) -> Result<ListenerId, Error> {
         let place = Location::caller();
-        self.add_listener(place, serving(place, serve), Some(address), |reactor, token| {
-            reactor.engine.listen(token, address, options)
-        })
+        self.listen_from(place, address, options, serving(place, serve))
     }
 
     /// Listens on `address`, and hands each connection that comes in to `accept`, as a bare socket: to
@@ -86,9 +85,17 @@ impl Reactor {
         options: &ListenOptions,
         accept: impl FnMut(&mut Reactor, Socket) + 'static,
     ) -> Result<ListenerId, Error> {
-        self.add_listener(Location::caller(), Box::new(accept), Some(address), |reactor, token| {
-            reactor.engine.listen(token, address, options)
-        })
+        self.listen_from(Location::caller(), address, options, Box::new(accept))
+    }
+
+    pub(crate) fn listen_from(
+        &mut self,
+        place: &'static Location<'static>,
+        address: &Address,
+        options: &ListenOptions,
+        accept: Accept,
+    ) -> Result<ListenerId, Error> {
+        self.add_listener(place, accept, Some(address), |reactor, token| reactor.engine.listen(token, address, options))
     }
 
     /// Takes over a listening socket from elsewhere, such as one that a service manager has
@@ -225,7 +232,7 @@ impl Reactor {
 }
 
 /// Takes on each socket, to be served by what `serve` makes for it.
-fn serving<C: Connection>(
+pub(crate) fn serving<C: Connection>(
     place: &'static Location<'static>,
     mut serve: impl FnMut(&mut Reactor) -> C + 'static,
 ) -> Accept {

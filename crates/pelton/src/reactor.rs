@@ -26,6 +26,7 @@ use crate::reconnect::Keeping;
 use crate::resolver::{NameSettings, Names};
 use crate::signals::Signals;
 use crate::slots::{Key, Slots};
+use crate::spin::Spin;
 use crate::state::States;
 use crate::stats::Meter;
 use crate::ticks::Tick;
@@ -43,6 +44,7 @@ pub(crate) struct Settings {
     pub(crate) limits: Limits,
     pub(crate) flow: FlowSettings,
     pub(crate) names: NameSettings,
+    pub(crate) spin: Duration,
 }
 
 impl Default for Settings {
@@ -57,6 +59,7 @@ impl Default for Settings {
             limits: Limits::default(),
             flow: FlowSettings::default(),
             names: NameSettings::default(),
+            spin: Duration::ZERO,
         }
     }
 }
@@ -101,6 +104,7 @@ pub struct Reactor {
     pub(crate) posts: Receiver<Post>,
     /// Whether other threads have been told to wake us when they post.
     posts_awaited: bool,
+    pub(crate) spin: Spin,
     pub(crate) shared: Arc<Shared>,
     pub(crate) sources: Slots<Source>,
     pub(crate) connections: usize,
@@ -203,6 +207,7 @@ impl EventLoop {
             ticks_per_turn: settings.ticks_per_turn,
             posts,
             posts_awaited: false,
+            spin: Spin::new(settings.spin),
             shared,
             sources: Slots::default(),
             connections: 0,
@@ -435,26 +440,39 @@ impl Reactor {
         block: impl FnOnce(&mut (dyn Park + Send)) -> io::Result<()>,
     ) -> Result<(), Error> {
         self.finish_draining();
-        let poll_only = timeout == Some(Duration::ZERO) || self.has_work() || done(self) || !self.await_posts();
-        let until = if poll_only {
+        let has_work = self.has_work() || !self.posts.is_empty();
+        let deadline = if timeout == Some(Duration::ZERO) || has_work || done(self) {
             Some(Time::ZERO)
         } else {
-            self.meter.counters.sleeps += 1;
             let timeout = timeout.map(|timeout| self.now + timeout);
             [timeout, self.timers.next_deadline()].into_iter().flatten().min()
         };
         self.meter.work_ends();
-        let outcome = block(self.engine.park(until));
+        let outcome = self.spin(deadline).and_then(|over| if over { Ok(()) } else { self.block(deadline, block) });
         if std::mem::take(&mut self.posts_awaited) {
             self.posts.awake();
         }
         self.now = self.engine.now();
+        self.spin.wait_ends(self.now);
         self.meter.wait_ends(self.now);
         outcome.map_err(|error| Error::system(format!("wait for events with {}", self.engine.name()), error))
     }
 
+    /// Sleeps until `deadline`, unless somebody has posted.
+    fn block(
+        &mut self,
+        deadline: Option<Time>,
+        block: impl FnOnce(&mut (dyn Park + Send)) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let poll_only = deadline == Some(Time::ZERO) || !self.await_posts();
+        if !poll_only {
+            self.meter.counters.sleeps += 1;
+        }
+        block(self.engine.park(if poll_only { Some(Time::ZERO) } else { deadline }))
+    }
+
     fn dispatch(&mut self) {
-        while let Some(event) = self.engine.next() {
+        while let Some(event) = self.spin.take_found().or_else(|| self.engine.next()) {
             match event {
                 Event::Ready(token, readiness) => match self.sources.get(token.into()) {
                     Some(Source::Watch(_)) => self.watched_is_ready(token, readiness),

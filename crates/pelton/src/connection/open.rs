@@ -89,7 +89,7 @@ impl Reactor {
         self.take_on_detached(Location::caller(), detached, Box::new(handler))
     }
 
-    pub(super) fn take_on_detached(
+    pub(crate) fn take_on_detached(
         &mut self,
         place: &'static Location<'static>,
         detached: Detached,
@@ -97,7 +97,12 @@ impl Reactor {
     ) -> Result<ConnectionId, Error> {
         let id = self.take_on(place, detached.socket, handler)?;
         self.hold_unread(id.0, detached.unread);
-        self.next_tick(move |reactor| reactor.connection_is_open(id.0));
+        self.next_tick(move |reactor| {
+            reactor.connection_is_open(id.0);
+            if reactor.hooks.connections_told {
+                reactor.tell(id.0, |handler, io| handler.draining(io));
+            }
+        });
         Ok(id)
     }
 

@@ -1,0 +1,100 @@
+//! Lines out of bytes, as telnet and others send them.
+
+/// Lines are up to this many bytes long, so that nobody fills the memory, or everybody's screen, with one.
+pub const LONGEST: usize = 1024;
+
+#[derive(PartialEq, Eq, Debug)]
+pub enum Line {
+    /// Without its end. What is no UTF-8 is replaced, and control characters, which could take over a terminal, are left out.
+    Text(String),
+    /// It was longer than [`LONGEST`], and is lost.
+    TooLong,
+}
+
+/// Cuts lines out of what comes in, however it is cut up.
+#[derive(Default)]
+pub struct Lines {
+    bytes: Vec<u8>,
+    /// How many of them have been handed out.
+    taken: usize,
+    /// The line at hand is too long, and what was there of it is gone.
+    skipping: bool,
+}
+
+impl Lines {
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next whole line.
+    pub fn next(&mut self) -> Option<Line> {
+        let rest = &self.bytes[self.taken..];
+        let Some(len) = rest.iter().position(|byte| *byte == b'\n') else {
+            self.skipping |= rest.len() > LONGEST;
+            let start = if self.skipping { self.bytes.len() } else { self.taken };
+            self.bytes.drain(..start);
+            self.taken = 0;
+            return None;
+        };
+        self.taken += len + 1;
+        let too_long = std::mem::take(&mut self.skipping) || len > LONGEST;
+        Some(if too_long { Line::TooLong } else { Line::Text(clean(&rest[..len])) })
+    }
+}
+
+fn clean(bytes: &[u8]) -> String {
+    // The carriage return of a line's end is a control character too.
+    String::from_utf8_lossy(bytes).replace('\t', " ").chars().filter(|letter| !letter.is_control()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(lines: &mut Lines) -> Vec<Line> {
+        std::iter::from_fn(|| lines.next()).collect()
+    }
+
+    fn text(text: &str) -> Line {
+        Line::Text(text.to_owned())
+    }
+
+    #[test]
+    fn lines_come_out_whole_however_they_come_in() {
+        let bytes = "one\r\ntwo\n\nüñí\r\nrest".as_bytes();
+        for size in 1..=bytes.len() {
+            let mut lines = Lines::default();
+            let mut got = Vec::new();
+            for part in bytes.chunks(size) {
+                lines.push(part);
+                got.extend(all(&mut lines));
+            }
+            assert_eq!(got, [text("one"), text("two"), text(""), text("üñí")]);
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_lost_and_the_next_is_not() {
+        for size in [1, 700, 5000] {
+            let mut lines = Lines::default();
+            let mut got = Vec::new();
+            let mut bytes = vec![b'x'; LONGEST];
+            bytes.push(b'\n');
+            bytes.extend(vec![b'y'; LONGEST + 1]);
+            bytes.extend(b"\nshort\n");
+            for part in bytes.chunks(size) {
+                lines.push(part);
+                got.extend(all(&mut lines));
+                assert!(lines.bytes.len() <= LONGEST, "{} bytes are kept", lines.bytes.len());
+            }
+            assert_eq!(got, [text(&"x".repeat(LONGEST)), Line::TooLong, text("short")]);
+        }
+    }
+
+    #[test]
+    fn what_is_no_text_does_no_harm() {
+        let mut lines = Lines::default();
+        lines.push(b"a\xffb\n\x1b[2Jclear\x07\n\ttab\n");
+        assert_eq!(all(&mut lines), [text("a\u{fffd}b"), text("[2Jclear"), text(" tab")]);
+    }
+}

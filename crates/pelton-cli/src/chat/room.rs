@@ -1,0 +1,154 @@
+//! The room: who is there, and who hears what.
+//!
+//! It lives on the first worker, and takes no lock: guests of any worker post what they do to it, and it posts what is to be
+//! heard to all workers, each of which passes it on to its own guests. So everybody hears everything in the same order, and
+//! a name is one guest's only.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use pelton::{ConnectionId, Handle, PostError, Reactor, Reason, SendError};
+
+use super::guest::Guest;
+
+/// Where a guest is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Place {
+    pub worker: usize,
+    pub id: ConnectionId,
+}
+
+/// The names of those who are in the room; in the first worker's state.
+#[derive(Default)]
+struct Room(HashMap<Place, String>);
+
+/// The guests of a worker who are in the room; in each worker's state.
+#[derive(Default)]
+struct Present(HashMap<ConnectionId, String>);
+
+/// What the room lets a guest know.
+pub enum Answer {
+    /// It is in, and so are these.
+    Welcome { others: Vec<String> },
+    /// Somebody else has the name.
+    Taken { name: String },
+    /// Who is there.
+    Who { names: Vec<String> },
+}
+
+/// The way into the room, from any worker.
+#[derive(Clone)]
+pub struct Door(Arc<[Handle]>);
+
+/// The room has more to do than it can; what was to be said is not.
+pub struct Busy;
+
+impl Door {
+    pub fn new(workers: &[Handle]) -> Door {
+        Door(workers.into())
+    }
+
+    /// Asks to be let in under this name.
+    pub fn enter(&self, place: Place, name: String) {
+        let door = self.clone();
+        self.post(0, move |reactor| {
+            let names = &mut reactor.state::<Room>().0;
+            if names.values().any(|other| other.to_lowercase() == name.to_lowercase()) {
+                return door.answer(place, Answer::Taken { name });
+            }
+            let others = sorted(names);
+            names.insert(place, name.clone());
+            door.let_in(place, name.clone(), others);
+            door.tell_all(&format!("* {name} has joined"), Some(place));
+        });
+    }
+
+    /// Leaves, or takes back having asked to be let in.
+    pub fn leave(&self, place: Place) {
+        let door = self.clone();
+        self.post(0, move |reactor| {
+            if let Some(name) = reactor.state::<Room>().0.remove(&place) {
+                door.tell_all(&format!("* {name} has left"), Some(place));
+            }
+        });
+    }
+
+    /// Says something: all others hear what `line` makes of the guest's name.
+    pub fn say(&self, place: Place, line: impl FnOnce(&str) -> String + Send + 'static) -> Result<(), Busy> {
+        let door = self.clone();
+        let posted = self.0[0].try_post(move |reactor| {
+            if let Some(name) = reactor.state::<Room>().0.get(&place) {
+                door.tell_all(&line(name), Some(place));
+            }
+        });
+        // If the room is gone, the guest is about to be told.
+        if let Err(PostError::Full(_)) = posted { Err(Busy) } else { Ok(()) }
+    }
+
+    /// Asks who is there.
+    pub fn who(&self, place: Place) {
+        let door = self.clone();
+        self.post(0, move |reactor| {
+            let names = sorted(&reactor.state::<Room>().0);
+            door.answer(place, Answer::Who { names });
+        });
+    }
+
+    fn let_in(&self, place: Place, name: String, others: Vec<String>) {
+        self.post(place.worker, move |reactor| {
+            let admitted = reactor.visit(place.id, |guest: &mut Guest, io| guest.told(io, Answer::Welcome { others }));
+            // One that is gone already has said so, and the room will hear of it next.
+            if admitted.is_some() {
+                reactor.state::<Present>().0.insert(place.id, name);
+            }
+        });
+    }
+
+    fn answer(&self, place: Place, answer: Answer) {
+        self.post(place.worker, move |reactor| {
+            reactor.visit(place.id, |guest: &mut Guest, io| guest.told(io, answer));
+        });
+    }
+
+    fn tell_all(&self, line: &str, except: Option<Place>) {
+        let line: Arc<str> = format!("{line}\r\n").into();
+        for (worker, handle) in self.0.iter().enumerate() {
+            let (line, except) = (line.clone(), except.filter(|place| place.worker == worker).map(|place| place.id));
+            if let Err(PostError::Full(_)) = handle.try_post(move |reactor| tell_guests(reactor, &line, except)) {
+                tracing::warn!(worker, "a worker is behind: its guests do not hear a line");
+            }
+        }
+    }
+
+    fn post(&self, worker: usize, act: impl FnOnce(&mut Reactor) + Send + 'static) {
+        // A worker that is gone has no guests, and a room that is gone is being left by all.
+        let _ = self.0[worker].post(act);
+    }
+}
+
+fn sorted(names: &HashMap<Place, String>) -> Vec<String> {
+    let mut names: Vec<String> = names.values().cloned().collect();
+    names.sort_by_key(|name| name.to_lowercase());
+    names
+}
+
+/// Tells the guests of this worker. One that does not read is dropped: what waits for it takes up memory, and it will never
+/// catch up.
+fn tell_guests(reactor: &mut Reactor, line: &str, except: Option<ConnectionId>) {
+    let Some(present) = reactor.take_state::<Present>() else { return };
+    for (id, name) in &present.0 {
+        if Some(*id) != except
+            && let Some(mut io) = reactor.connection(*id)
+            && let Err(SendError::Full { queued, .. }) = io.send(line.as_bytes())
+        {
+            tracing::warn!(name, queued, "dropping a guest who does not read");
+            io.close_with(Reason::Overflow);
+        }
+    }
+    reactor.put_state(present);
+}
+
+/// A guest of this worker is gone.
+pub fn forget(reactor: &mut Reactor, id: ConnectionId) {
+    reactor.state::<Present>().0.remove(&id);
+}

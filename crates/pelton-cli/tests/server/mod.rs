@@ -1,0 +1,160 @@
+//! A server of the `pelton` command, and clients of it.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pelton::ENGINE_VARIABLE;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// What takes longer than this hangs.
+pub const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A path for a Unix socket that no other test uses.
+pub fn socket_file(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("pelton-cli-{}-{name}.sock", std::process::id()))
+}
+
+/// A running server. Killed if a test gives up on it.
+pub struct Server {
+    child: Child,
+    /// What it has said about its addresses.
+    pub said: Vec<String>,
+    addresses: Vec<String>,
+    log: Receiver<String>,
+}
+
+impl Server {
+    pub fn start(command: &str, arguments: &[&str]) -> Server {
+        Server::start_on(1, command, arguments)
+    }
+
+    /// Starts it, and waits until it listens on so many addresses.
+    pub fn start_on(addresses: usize, command: &str, arguments: &[&str]) -> Server {
+        let mut pelton = Command::new(env!("CARGO_BIN_EXE_pelton"));
+        pelton.arg(command).args(arguments).env_remove(ENGINE_VARIABLE).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = pelton.spawn().unwrap();
+        let output = lines(child.stdout.take().unwrap());
+        let log = lines(child.stderr.take().unwrap());
+        let said: Vec<String> = (0..addresses)
+            .map(|_| output.recv_timeout(DEADLINE).unwrap_or_else(|error| panic!("{error}; {:?}", log.try_recv())))
+            .collect();
+        let address = |line: &String| {
+            let (_, rest) = line.split_once(" on ").unwrap();
+            rest.split(',').next().unwrap().to_owned()
+        };
+        Server { child, addresses: said.iter().map(address).collect(), said, log }
+    }
+
+    pub fn address(&self, index: usize) -> &str {
+        &self.addresses[index]
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Waits for a line with this in its log.
+    pub fn log(&mut self, part: &str) {
+        let deadline = Instant::now() + DEADLINE;
+        let mut logged = Vec::new();
+        while let Ok(line) = self.log.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            if line.contains(part) {
+                return;
+            }
+            logged.push(line);
+        }
+        panic!("it did not log {part:?}, but {logged:#?}");
+    }
+
+    /// Waits for its end, which has to be a success. Says how long it took.
+    pub fn succeed(mut self) -> Duration {
+        let begun = Instant::now();
+        // Its log ends with it.
+        let mut logged = Vec::new();
+        while let Ok(line) = self.log.recv_timeout((begun + DEADLINE).saturating_duration_since(Instant::now())) {
+            logged.push(line);
+        }
+        assert!(begun.elapsed() < DEADLINE, "it did not end");
+        let status = self.child.wait().unwrap();
+        assert_eq!(status.code(), Some(0), "{status}: {logged:#?}");
+        begun.elapsed()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Fails if it has ended, as it should have.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, lines) = channel();
+    thread::spawn(move || BufReader::new(from).lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    lines
+}
+
+/// A client that sends and reads lines.
+pub struct Client {
+    writer: Box<dyn Write + Send>,
+    reader: BufReader<Box<dyn Read + Send>>,
+}
+
+impl Client {
+    pub fn tcp(address: &str) -> Client {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        // The less the kernel holds for one that does not read, the sooner that shows.
+        let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&stream, 64 * 1024);
+        let reader = stream.try_clone().unwrap();
+        Client { writer: Box::new(stream), reader: BufReader::new(Box::new(reader)) }
+    }
+
+    pub fn unix(path: &Path) -> Client {
+        let stream = UnixStream::connect(path).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        let reader = stream.try_clone().unwrap();
+        Client { writer: Box::new(stream), reader: BufReader::new(Box::new(reader)) }
+    }
+
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.writer.write_all(bytes).unwrap();
+    }
+
+    pub fn say(&mut self, line: &str) {
+        self.send(format!("{line}\r\n").as_bytes());
+    }
+
+    pub fn next_line(&mut self) -> String {
+        let line = self.read_line().unwrap();
+        assert!(!line.is_empty(), "it ended");
+        line.trim_end_matches(['\r', '\n']).to_owned()
+    }
+
+    fn read_line(&mut self) -> io::Result<String> {
+        let mut line = String::new();
+        self.reader.read_line(&mut line)?;
+        Ok(line)
+    }
+
+    /// Waits for a line with this in it.
+    pub fn hear(&mut self, part: &str) {
+        while !self.next_line().contains(part) {}
+    }
+
+    /// Waits for the end.
+    pub fn hear_end(&mut self) {
+        while !self.read_line().unwrap().is_empty() {}
+    }
+}

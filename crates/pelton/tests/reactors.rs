@@ -1,0 +1,519 @@
+//! Many reactors on many threads, on every engine, with peers that are plain blocking sockets.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pelton::{
+    Address, Chunk, Connection, Error, Exit, Handle, Io, ListenOptions, PanicPolicy, Reactor, Reactors, Sharing,
+};
+
+use common::{On, on_every_engine};
+
+on_every_engine![
+    connections_are_spread_over_all,
+    many_echo_correctly_while_they_are_moved_about,
+    draining_loses_no_byte_that_was_queued,
+    the_deadline_of_a_drain_forces_the_end,
+    draining_and_stopping_again_is_harmless,
+    a_connection_that_was_never_used_does_not_hold_up_a_drain,
+    a_connection_handed_to_one_that_drains_or_is_gone_is_closed_or_served_by_another,
+    a_connection_moved_to_one_that_drains_is_told_so,
+    an_error_in_setup_comes_back_and_none_runs,
+    a_panic_in_setup_comes_back,
+    one_that_fails_stops_the_others_and_is_reported,
+    dropping_them_stops_and_joins_them,
+    unix_sockets_are_shared_too,
+    one_alone_has_its_port_to_itself,
+    if_one_cannot_listen_none_does,
+    listening_on_a_thread_of_theirs_is_refused,
+    signals_drain_all_then_stop_them,
+    nothing_is_left_open_afterwards,
+];
+
+/// What takes longer than this hangs.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// More than the kernel holds for a peer that does not read, and no more than a connection may have waiting.
+const LARGE: usize = 15_000_000;
+
+/// Says who serves, then sends back what comes in.
+struct Named;
+
+impl Connection for Named {
+    fn opened(&mut self, io: &mut Io<'_>) {
+        io.send(format!("{}\n", thread::current().name().unwrap()).as_bytes()).unwrap();
+    }
+
+    fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
+        io.send_chunk(chunk).unwrap();
+    }
+}
+
+struct Echo;
+
+impl Connection for Echo {
+    fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
+        io.send_chunk(chunk).unwrap();
+    }
+}
+
+/// Answers anything with a lot.
+struct Generous;
+
+impl Connection for Generous {
+    fn received(&mut self, io: &mut Io<'_>, _: Chunk) {
+        io.send_bytes(large_answer()).unwrap();
+    }
+}
+
+fn large_answer() -> Vec<u8> {
+    (0..LARGE).map(|number| (number * 7 % 251) as u8).collect()
+}
+
+fn start(on: On, count: usize) -> Reactors {
+    Reactors::start(count, move |_| on.builder(), |_, _| Ok(())).unwrap()
+}
+
+fn localhost() -> Address {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+fn listen<C: Connection>(reactors: &Reactors, sharing: Sharing, serve: fn() -> C) -> SocketAddr {
+    match reactors.listen(&localhost(), sharing, &ListenOptions::default(), move |_| serve()).unwrap() {
+        Address::Tcp(address) => address,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    stream
+}
+
+fn first_line(stream: impl Read) -> String {
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    line.trim_end().to_owned()
+}
+
+/// Waits for something that another thread brings about.
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "not within {DEADLINE:?}: {what}");
+        thread::yield_now();
+    }
+}
+
+fn is_gone(handle: &Handle) -> bool {
+    handle.post(|_| {}).is_err()
+}
+
+fn connections(reactors: &Reactors) -> usize {
+    let count = |handle: &Handle| handle.post_with_reply(|reactor| reactor.connection_count()).wait().unwrap();
+    reactors.handles().iter().map(count).sum()
+}
+
+fn all_are(exits: Vec<Result<Exit, Error>>, expected: Exit) {
+    for exit in exits {
+        assert_eq!(exit.unwrap(), expected);
+    }
+}
+
+/// How they can share a port here.
+fn sharings() -> Vec<Sharing> {
+    // Other kernels let them share, but do not spread connections.
+    if cfg!(target_os = "linux") { vec![Sharing::ReusePort, Sharing::HandOver] } else { vec![Sharing::HandOver] }
+}
+
+fn connections_are_spread_over_all(on: On) {
+    for sharing in sharings() {
+        let reactors = start(on, 3);
+        let address = listen(&reactors, sharing, || Named);
+        let mut served = BTreeMap::<String, usize>::new();
+        for _ in 0..200 {
+            *served.entry(first_line(connect(address))).or_default() += 1;
+        }
+        assert_eq!(served.keys().collect::<Vec<_>>(), ["pelton-0", "pelton-1", "pelton-2"], "{sharing:?}");
+        if sharing == Sharing::HandOver {
+            assert!(served.values().all(|count| (66..=67).contains(count)), "in turn: {served:?}");
+        }
+        reactors.stop();
+        all_are(reactors.join(), Exit::Stopped);
+    }
+}
+
+/// Sends back what comes in, and every now and then goes on elsewhere.
+struct Roaming {
+    others: Arc<[Handle]>,
+    moves: Arc<AtomicUsize>,
+    until_it_moves: usize,
+}
+
+impl Connection for Roaming {
+    fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
+        io.send_chunk(chunk).unwrap();
+        self.until_it_moves -= 1;
+        if self.until_it_moves == 0 {
+            let (others, moves) = (self.others.clone(), self.moves.clone());
+            let count = moves.fetch_add(1, Ordering::Relaxed);
+            let to = others[count % others.len()].clone();
+            io.move_to(&to, move |_| Roaming { others, moves, until_it_moves: 1 + count % 3 }).unwrap();
+        }
+    }
+}
+
+fn many_echo_correctly_while_they_are_moved_about(on: On) {
+    const CLIENTS: usize = 12;
+    const MESSAGES: usize = 150;
+    for sharing in sharings() {
+        let reactors = start(on, 3);
+        let (others, moves): (Arc<[Handle]>, _) = (reactors.handles().into(), Arc::new(AtomicUsize::new(0)));
+        let counted = moves.clone();
+        let serve = move |_: &mut Reactor| {
+            let (others, moves) = (others.clone(), moves.clone());
+            Roaming { others, moves, until_it_moves: 1 }
+        };
+        let bound = reactors.listen(&localhost(), sharing, &ListenOptions::default(), serve).unwrap();
+        let Address::Tcp(address) = bound else { panic!("{bound}") };
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|client| {
+                thread::spawn(move || {
+                    let data: Vec<u8> = (0..MESSAGES * 97).map(|place| (place * 31 + client) as u8).collect();
+                    let mut stream = connect(address);
+                    let (mut writer, sent) = (stream.try_clone().unwrap(), data.clone());
+                    // Not waiting for answers, so that some of it is on its way during each move.
+                    let writing = thread::spawn(move || {
+                        sent.chunks(97).for_each(|message| writer.write_all(message).unwrap());
+                        writer.shutdown(Shutdown::Write).unwrap();
+                    });
+                    let mut back = Vec::new();
+                    stream.read_to_end(&mut back).unwrap();
+                    writing.join().unwrap();
+                    assert!(back == data, "client {client} got {} of {} bytes right", back.len(), data.len());
+                })
+            })
+            .collect();
+        for client in clients {
+            client.join().unwrap();
+        }
+        assert!(counted.load(Ordering::Relaxed) >= CLIENTS, "they have moved");
+        reactors.drain(DEADLINE);
+        all_are(reactors.join(), Exit::Drained);
+    }
+}
+
+fn draining_loses_no_byte_that_was_queued(on: On) {
+    let reactors = start(on, 2);
+    let address = listen(&reactors, Sharing::HandOver, || Generous);
+    let mut slow: Vec<TcpStream> = (0..4).map(|_| connect(address)).collect();
+    let mut first = [0];
+    for stream in &mut slow {
+        stream.write_all(b"?").unwrap();
+        // All of the answer is queued by the time that some of it is here.
+        stream.read_exact(&mut first).unwrap();
+    }
+    reactors.drain(DEADLINE);
+    reactors.drain(Duration::ZERO);
+    until("new connections are refused", || TcpStream::connect(address).is_err());
+    let expected = large_answer();
+    for stream in &mut slow {
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).unwrap();
+        assert!(rest == expected[1..], "{} of {LARGE} bytes came", rest.len() + 1);
+    }
+    all_are(reactors.join(), Exit::Drained);
+}
+
+fn the_deadline_of_a_drain_forces_the_end(on: On) {
+    let reactors = start(on, 2);
+    let address = listen(&reactors, Sharing::HandOver, || Generous);
+    // The first connection goes to the first reactor.
+    let mut stream = connect(address);
+    stream.write_all(b"?").unwrap();
+    stream.read_exact(&mut [0]).unwrap();
+    reactors.drain(Duration::from_millis(20));
+    let exits: Vec<Exit> = reactors.join().into_iter().map(|exit| exit.unwrap()).collect();
+    assert_eq!(exits, [Exit::DrainTimedOut { holds: 0, connections: 1 }, Exit::Drained]);
+}
+
+fn draining_and_stopping_again_is_harmless(on: On) {
+    let reactors = start(on, 2);
+    let handles = reactors.handles().to_vec();
+    let hold = handles[0].hold();
+    for _ in 0..3 {
+        reactors.drain(DEADLINE);
+    }
+    until("the one that nothing holds has ended", || is_gone(&handles[1]));
+    assert!(!is_gone(&handles[0]));
+    for _ in 0..3 {
+        reactors.stop();
+        reactors.drain(DEADLINE);
+    }
+    let exits: Vec<Exit> = reactors.join().into_iter().map(|exit| exit.unwrap()).collect();
+    assert_eq!(exits, [Exit::Stopped, Exit::Drained]);
+    for handle in handles {
+        handle.stop();
+        handle.drain(DEADLINE);
+    }
+    drop(hold);
+}
+
+fn a_connection_that_was_never_used_does_not_hold_up_a_drain(on: On) {
+    for sharing in sharings() {
+        let reactors = start(on, 2);
+        let address = listen(&reactors, sharing, || Echo);
+        let mut streams: Vec<TcpStream> = (0..8).map(|_| connect(address)).collect();
+        until("all are being served", || connections(&reactors) == streams.len());
+        let begun = Instant::now();
+        reactors.drain(2 * DEADLINE);
+        all_are(reactors.join(), Exit::Drained);
+        assert!(begun.elapsed() < DEADLINE);
+        for stream in &mut streams {
+            assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+        }
+    }
+}
+
+fn a_connection_handed_to_one_that_drains_or_is_gone_is_closed_or_served_by_another(on: On) {
+    let reactors = start(on, 2);
+    let address = listen(&reactors, Sharing::HandOver, || Named);
+    let second = &reactors.handles()[1];
+    let hold = second.hold();
+    second.drain(DEADLINE);
+    assert!(second.post_with_reply(|reactor| reactor.stopping()).wait().unwrap());
+    assert_eq!(first_line(connect(address)), "pelton-0");
+    assert_eq!(first_line(connect(address)), "", "it takes on nothing new");
+    drop(hold);
+    until("the second has ended", || is_gone(second));
+    for _ in 0..4 {
+        assert_eq!(first_line(connect(address)), "pelton-0");
+    }
+}
+
+fn a_connection_moved_to_one_that_drains_is_told_so(on: On) {
+    struct Mover(Handle);
+    impl Connection for Mover {
+        fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
+            io.send_chunk(chunk).unwrap();
+            io.move_to(&self.0, |_| Echo).unwrap();
+        }
+    }
+    let reactors = start(on, 2);
+    let (first, second) = (&reactors.handles()[0], reactors.handles()[1].clone());
+    let hold = second.hold();
+    second.drain(DEADLINE);
+    // It tells its connections in a tick after that; posts and ticks take turns.
+    for _ in 0..2 {
+        assert!(second.post_with_reply(|reactor| reactor.stopping()).wait().unwrap());
+    }
+    let listening = first.post_with_reply(move |reactor| {
+        let listener = reactor.listen(&localhost(), move |_| Mover(second.clone())).unwrap();
+        reactor.listening_on(listener).cloned()
+    });
+    let Some(Address::Tcp(address)) = listening.wait().unwrap() else { panic!("no address") };
+    let mut stream = connect(address);
+    stream.write_all(b"move").unwrap();
+    let mut back = String::new();
+    stream.read_to_string(&mut back).unwrap();
+    assert_eq!(back, "move");
+    drop(hold);
+    until("the second has ended", || is_gone(&reactors.handles()[1]));
+    reactors.stop();
+    assert_eq!(reactors.join().pop().unwrap().unwrap(), Exit::Drained);
+}
+
+fn an_error_in_setup_comes_back_and_none_runs(on: On) {
+    let (ran, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (running, ending) = (ran.clone(), ended.clone());
+    let setup = move |index: usize, reactor: &mut Reactor| {
+        let (running, ending) = (running.clone(), ending.clone());
+        reactor.next_tick(move |_| {
+            running.fetch_add(1, Ordering::SeqCst);
+        });
+        reactor.on_shutdown(move |_| {
+            ending.fetch_add(1, Ordering::SeqCst);
+        });
+        match index {
+            1 => Err(Error::System { doing: "open the gates".to_owned(), error: io::Error::other("stuck") }),
+            _ => Ok(()),
+        }
+    };
+    let error = Reactors::start(3, move |_| on.builder(), setup).unwrap_err();
+    assert_eq!(error.to_string(), "open the gates: stuck");
+    assert_eq!(ran.load(Ordering::SeqCst), 0);
+    assert_eq!(ended.load(Ordering::SeqCst), 2, "those that were set up were shut down");
+}
+
+fn a_panic_in_setup_comes_back(on: On) {
+    let setup = |index, _: &mut Reactor| {
+        assert_ne!(index, 2, "on purpose");
+        Ok(())
+    };
+    let error = Reactors::start(3, move |_| on.builder(), setup).unwrap_err();
+    assert!(matches!(&error, Error::Panicked { thread, .. } if thread == "pelton-2"), "{error:?}");
+    assert!(error.to_string().contains("on purpose"), "{error}");
+}
+
+fn one_that_fails_stops_the_others_and_is_reported(on: On) {
+    let path = std::env::temp_dir().join(format!("pelton-{}-{}-failing.sock", std::process::id(), on.0));
+    let build = move |_| on.builder().panic_policy(PanicPolicy::Propagate);
+    let reactors = Reactors::start(3, build, |_, _| Ok(())).unwrap();
+    let address = Address::Unix(path.clone());
+    reactors.listen(&address, Sharing::HandOver, &ListenOptions::default(), |_| Echo).unwrap();
+    reactors.handles()[0].post(|_| panic!("on purpose")).unwrap();
+    let mut exits = reactors.join();
+    all_are(exits.split_off(1), Exit::Stopped);
+    let error = exits.remove(0).unwrap_err();
+    assert_eq!(error.to_string(), "thread pelton-0 panicked: on purpose");
+    assert!(!path.exists(), "it was shut down in order");
+}
+
+fn dropping_them_stops_and_joins_them(on: On) {
+    let ended = Arc::new(AtomicUsize::new(0));
+    let ending = ended.clone();
+    let setup = move |_, reactor: &mut Reactor| {
+        let ending = ending.clone();
+        reactor.on_shutdown(move |_| {
+            ending.fetch_add(1, Ordering::SeqCst);
+        });
+        Ok(())
+    };
+    let reactors = Reactors::start(3, move |_| on.builder(), setup).unwrap();
+    let handles = reactors.handles().to_vec();
+    drop(reactors);
+    assert_eq!(ended.load(Ordering::SeqCst), 3);
+    assert!(handles.iter().all(is_gone));
+}
+
+fn unix_sockets_are_shared_too(on: On) {
+    for sharing in [Sharing::ReusePort, Sharing::HandOver] {
+        let path = std::env::temp_dir().join(format!("pelton-{}-{}-many.sock", std::process::id(), on.0));
+        let reactors = start(on, 2);
+        let address = Address::Unix(path.clone());
+        let options = ListenOptions::default();
+        assert_eq!(reactors.listen(&address, sharing, &options, |_| Named).unwrap(), address);
+        for server in ["pelton-0", "pelton-1", "pelton-0"] {
+            assert_eq!(first_line(UnixStream::connect(&path).unwrap()), server);
+        }
+        drop(reactors);
+        assert!(!path.exists());
+    }
+}
+
+fn one_alone_has_its_port_to_itself(on: On) {
+    let (one, other) = (start(on, 1), start(on, 1));
+    let address = listen(&one, Sharing::ReusePort, || Named);
+    assert_eq!(first_line(connect(address)), "pelton-0");
+    let taken = other.listen(&address.into(), Sharing::ReusePort, &ListenOptions::default(), |_| Named);
+    let error = taken.unwrap_err().to_string();
+    assert!(error.starts_with(&format!("listen on {address}: ")), "{error}");
+    assert_eq!(start(on, 0).handles().len(), 1, "there is always one");
+}
+
+fn if_one_cannot_listen_none_does(on: On) {
+    let reactors = start(on, 2);
+    reactors.handles()[1].stop();
+    until("the second has ended", || is_gone(&reactors.handles()[1]));
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let refused = reactors.listen(&free.into(), Sharing::ReusePort, &ListenOptions::default(), |_| Echo);
+    assert!(matches!(refused, Err(Error::Stopped)), "{refused:?}");
+    until("the port is free again", || TcpListener::bind(free).is_ok());
+}
+
+fn listening_on_a_thread_of_theirs_is_refused(on: On) {
+    let reactors = start(on, 2);
+    let first = reactors.handles()[0].clone();
+    let outcome = first.post_with_reply(move |_| {
+        let outcome = reactors.listen(&localhost(), Sharing::HandOver, &ListenOptions::default(), |_| Echo);
+        // Nor does dropping them there wait for this thread.
+        drop(reactors);
+        outcome.unwrap_err().to_string()
+    });
+    assert_eq!(outcome.wait().unwrap(), "listen on 127.0.0.1:0: this thread would wait for itself");
+    until("it has ended by itself", || is_gone(&first));
+}
+
+/// Set in the child.
+const CHILD: &str = "PELTON_TEST_CHILD";
+
+/// Runs the test of this name and engine in a process of its own, if this is not it. For what a process has only one of.
+fn in_a_child(test: &str, on: On) -> bool {
+    if std::env::var_os(CHILD).is_some() {
+        return false;
+    }
+    let test = format!("{}::{test}", on.0);
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let output = command.args(["--exact", &test, "--nocapture"]).env(CHILD, "1").output().unwrap();
+    assert!(output.status.success(), "{output:#?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "{output:#?}");
+    true
+}
+
+fn signals_drain_all_then_stop_them(on: On) {
+    use signal_hook::consts::{SIGINT, SIGTERM};
+    use signal_hook::low_level::raise;
+    if in_a_child("signals_drain_all_then_stop_them", on) {
+        return;
+    }
+    let reactors = start(on, 3);
+    reactors.drain_on_signals(&[SIGINT, SIGTERM], DEADLINE).unwrap();
+    raise(SIGTERM).unwrap();
+    all_are(reactors.join(), Exit::Drained);
+
+    let reactors = start(on, 3);
+    reactors.drain_on_signals(&[SIGINT, SIGTERM], DEADLINE).unwrap();
+    // Something is in progress on the last one, so the first, which listens for signals, has to stay for the second.
+    let _hold = reactors.handles()[2].hold();
+    raise(SIGTERM).unwrap();
+    until("the one that nothing holds has ended", || is_gone(&reactors.handles()[1]));
+    for _ in 0..10 {
+        assert!(reactors.handles()[0].post_with_reply(|reactor| reactor.stopping()).wait().unwrap());
+    }
+    raise(SIGINT).unwrap();
+    let exits: Vec<Exit> = reactors.join().into_iter().map(|exit| exit.unwrap()).collect();
+    assert_eq!(exits, [Exit::Stopped, Exit::Drained, Exit::Stopped]);
+}
+
+/// How many threads and descriptors the process has, where that can be told.
+fn threads_and_descriptors() -> Option<(usize, usize)> {
+    let count = |path| Some(std::fs::read_dir(path).ok()?.count());
+    Some((count("/proc/self/task")?, count("/proc/self/fd")?))
+}
+
+fn nothing_is_left_open_afterwards(on: On) {
+    if in_a_child("nothing_is_left_open_afterwards", on) {
+        return;
+    }
+    let before = threads_and_descriptors();
+    for sharing in sharings() {
+        let reactors = start(on, 3);
+        let address = listen(&reactors, sharing, || Named);
+        let streams: Vec<TcpStream> = (0..20).map(|_| connect(address)).collect();
+        assert!(streams.iter().all(|stream| first_line(stream).starts_with("pelton-")));
+        assert!(before.is_none() || threads_and_descriptors() != before);
+        reactors.drain(DEADLINE);
+        all_are(reactors.join(), Exit::Drained);
+    }
+    let failing = Reactors::start(
+        3,
+        move |_| on.builder(),
+        |index, reactor| {
+            reactor.listen(&localhost(), |_| Echo)?;
+            if index == 2 { Err(Error::Stopped) } else { Ok(()) }
+        },
+    );
+    assert!(failing.is_err());
+    // A thread that has been joined may take a moment to be off the kernel's list.
+    until("threads and descriptors are as before", || threads_and_descriptors() == before);
+}

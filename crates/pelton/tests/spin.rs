@@ -1,0 +1,294 @@
+//! Spinning before blocking: when it happens, when not, and that nothing is missed meanwhile.
+
+mod common;
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Waker;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pelton::{Address, Chunk, Connection, Engine, EventLoop, Handle, Interest, Io, Mode, Park, Reactor, Time};
+use pelton_os::{Event, Forgotten, Readiness, Token};
+
+use common::{On, on_every_engine, run, run_until};
+
+on_every_engine![
+    an_idle_loop_does_not_spin,
+    everything_gets_through_while_spinning,
+    timers_are_neither_early_nor_kept_waiting_by_spinning,
+];
+
+const SPIN: Duration = Duration::from_micros(50);
+
+/// An engine with a clock that moves by a microsecond per poll, and as far as needed when it blocks.
+#[derive(Clone, Default)]
+struct World(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    now: Time,
+    until: Option<Time>,
+    /// When the watched descriptor becomes ready, in order.
+    ready_at: VecDeque<Time>,
+    token: Option<Token>,
+    polls: u32,
+    blocks: u32,
+    /// At this poll, somebody posts.
+    post_at_poll: Option<(u32, Handle)>,
+}
+
+impl World {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    /// How often it has polled and blocked since this was last asked.
+    fn take_counts(&self) -> (u32, u32) {
+        let mut state = self.lock();
+        (std::mem::take(&mut state.polls), std::mem::take(&mut state.blocks))
+    }
+
+    fn ready_after(&self, time: Duration) {
+        let mut state = self.lock();
+        let at = state.now + time;
+        state.ready_at.push_back(at);
+    }
+}
+
+impl Park for World {
+    fn block(&mut self) -> io::Result<()> {
+        let mut state = self.lock();
+        if state.until == Some(Time::ZERO) {
+            state.now += Duration::from_micros(1);
+            state.polls += 1;
+            if let Some((poll, handle)) = &state.post_at_poll
+                && *poll == state.polls
+            {
+                handle.post(|reactor| *reactor.state::<u32>() += 1).unwrap();
+            }
+        } else {
+            state.blocks += 1;
+            let ends = [state.until, state.ready_at.front().copied()].into_iter().flatten().min();
+            state.now = state.now.max(ends.expect("nothing would ever end this sleep"));
+        }
+        Ok(())
+    }
+}
+
+impl Engine for World {
+    fn name(&self) -> &'static str {
+        "world"
+    }
+
+    fn now(&self) -> Time {
+        self.lock().now
+    }
+
+    fn waker(&self) -> Waker {
+        Waker::noop().clone()
+    }
+
+    fn watch(&mut self, token: Token, _: BorrowedFd<'_>, _: Interest, _: Mode) -> io::Result<()> {
+        self.lock().token = Some(token);
+        Ok(())
+    }
+
+    fn rewatch(&mut self, _: Token, _: Interest, _: Mode) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn forget(&mut self, _: Token) -> Forgotten {
+        Forgotten::Now
+    }
+
+    fn park(&mut self, until: Option<Time>) -> &mut (dyn Park + Send) {
+        self.lock().until = until;
+        self
+    }
+
+    fn next(&mut self) -> Option<Event> {
+        let mut state = self.lock();
+        let now = state.now;
+        state.ready_at.pop_front_if(|at| *at <= now)?;
+        state.token.map(|token| Event::Ready(token, Readiness::READABLE))
+    }
+
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn after_fork(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A loop in such a world, and how often its descriptor was ready.
+fn world(spin: Duration) -> (EventLoop, World, Rc<Cell<u32>>) {
+    let world = World::default();
+    world.lock().now = Time::from_nanos(1);
+    let mut reactor = Reactor::builder().custom_engine(Box::new(world.clone())).spin(spin).build().unwrap();
+    let calls = Rc::new(Cell::new(0));
+    let count = calls.clone();
+    let (any, _) = UnixStream::pair().unwrap();
+    reactor.watch(&any, Interest::READABLE, move |_, _| count.set(count.get() + 1)).unwrap();
+    (reactor, world, calls)
+}
+
+/// Turns once, with an event that far off.
+fn turn(reactor: &mut EventLoop, world: &World, event_after: Duration) -> (u32, u32) {
+    world.ready_after(event_after);
+    reactor.turn(None).unwrap();
+    world.take_counts()
+}
+
+#[test]
+fn it_spins_when_the_last_wait_was_short_and_stops_after_one_in_vain() {
+    let (mut reactor, world, calls) = world(SPIN);
+    let (near, far) = (Duration::from_micros(10), Duration::from_micros(400));
+    assert_eq!(turn(&mut reactor, &world, far), (0, 1), "nothing is known yet");
+    assert_eq!(turn(&mut reactor, &world, near), (0, 1), "the last one was long");
+    assert_eq!(turn(&mut reactor, &world, near), (10, 0), "the last one was short");
+    assert_eq!(turn(&mut reactor, &world, near), (10, 0));
+    assert_eq!(turn(&mut reactor, &world, far), (50, 1), "in vain");
+    assert_eq!(turn(&mut reactor, &world, far), (0, 1));
+    assert_eq!(turn(&mut reactor, &world, near), (0, 1));
+    assert_eq!(turn(&mut reactor, &world, near), (10, 0), "again");
+    // What lies just behind the end of the spin would cost both the spin and the sleep, every time.
+    let behind = SPIN + Duration::from_micros(5);
+    assert_eq!(turn(&mut reactor, &world, behind), (50, 1));
+    assert_eq!(turn(&mut reactor, &world, behind), (0, 1));
+    assert_eq!(calls.get(), 10, "every event was told once");
+    assert_eq!(reactor.stats().sleeps, 7, "those that blocked");
+}
+
+#[test]
+fn it_never_spins_unless_asked_to() {
+    let (mut reactor, world, calls) = world(Duration::ZERO);
+    for _ in 0..10 {
+        assert_eq!(turn(&mut reactor, &world, Duration::from_nanos(1)), (0, 1));
+    }
+    assert_eq!(calls.get(), 10);
+}
+
+#[test]
+fn several_events_that_one_poll_finds_are_all_told() {
+    let (mut reactor, world, calls) = world(SPIN);
+    turn(&mut reactor, &world, Duration::ZERO);
+    for _ in 0..4 {
+        world.ready_after(Duration::from_micros(3));
+    }
+    assert_eq!(turn(&mut reactor, &world, Duration::from_micros(3)), (3, 0));
+    assert_eq!(calls.get(), 6);
+}
+
+#[test]
+fn a_timer_a_timeout_and_a_post_end_the_spin() {
+    let (mut reactor, world, calls) = world(SPIN);
+    turn(&mut reactor, &world, Duration::ZERO);
+
+    let fired = Rc::new(RefCell::new(None));
+    let seen = fired.clone();
+    let due = reactor.now() + Duration::from_micros(20);
+    reactor.at(due, move |reactor| *seen.borrow_mut() = Some(reactor.now()));
+    reactor.turn(None).unwrap();
+    assert_eq!(world.take_counts(), (20, 0));
+    // Timers are the first phase of the turn after the wait.
+    reactor.turn(Some(Duration::ZERO)).unwrap();
+    assert_eq!(*fired.borrow(), Some(due));
+    assert_eq!(world.take_counts(), (1, 0), "no spin where there is nothing to wait for");
+
+    reactor.turn(Some(Duration::from_micros(7))).unwrap();
+    assert_eq!(world.take_counts(), (7, 0));
+
+    world.lock().post_at_poll = Some((5, reactor.handle()));
+    reactor.turn(None).unwrap();
+    // One more to see what has come in meanwhile, as always when there is something to do.
+    assert_eq!(world.take_counts(), (6, 0));
+    reactor.turn(Some(Duration::ZERO)).unwrap();
+    assert_eq!(*reactor.state::<u32>(), 1);
+    assert_eq!(calls.get(), 1);
+}
+
+#[test]
+fn run_until_asks_its_condition_before_it_spins() {
+    let (mut reactor, world, _) = world(SPIN);
+    turn(&mut reactor, &world, Duration::ZERO);
+    let met = Rc::new(Cell::new(false));
+    let flag = met.clone();
+    reactor.next_tick(move |_| flag.set(true));
+    reactor.run_until(|_| met.get()).unwrap();
+    // The one poll of a turn that does not wait.
+    assert_eq!(world.take_counts(), (1, 0));
+}
+
+struct Echo;
+
+impl Connection for Echo {
+    fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
+        io.send_chunk(chunk).unwrap();
+    }
+}
+
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+fn an_idle_loop_does_not_spin(on: On) {
+    let mut reactor = on.build(on.builder().spin(Duration::from_millis(8)));
+    // A short wait, so that spinning seems to pay.
+    reactor.turn(Some(Duration::from_micros(1))).unwrap();
+    let (turns, used) = (reactor.stats().turns, processor_time());
+    // Something happens now and then, but each time after it would have spun in vain.
+    reactor.every(Duration::from_millis(10), |_, _| {});
+    reactor.after(Duration::from_millis(405), |reactor| reactor.stop());
+    run(&mut reactor);
+    let (turns, used) = (reactor.stats().turns - turns, processor_time() - used);
+    assert!(turns <= 100, "{turns} turns");
+    // One spin in vain, perhaps another after a late timer, and what turning costs on a busy machine.
+    assert!(used < Duration::from_millis(100), "{used:?} of processor time in 405 ms");
+}
+
+fn everything_gets_through_while_spinning(on: On) {
+    const ROUNDS: u32 = 2_000;
+    let mut reactor = on.build(on.builder().spin(Duration::from_millis(1)));
+    let listener = reactor.listen(&"127.0.0.1:0".parse().unwrap(), |_| Echo).unwrap();
+    let Some(Address::Tcp(address)) = reactor.listening_on(listener).cloned() else { panic!("no address") };
+    let handle = reactor.handle();
+    let peer = thread::spawn(move || {
+        let mut stream = TcpStream::connect(address).unwrap();
+        let mut answer = [0; 64];
+        for round in 0..ROUNDS {
+            stream.write_all(&[round as u8; 64]).unwrap();
+            stream.read_exact(&mut answer).unwrap();
+            assert_eq!(answer, [round as u8; 64]);
+            handle.post(|reactor| *reactor.state::<u32>() += 1).unwrap();
+        }
+    });
+    let beats = Rc::new(Cell::new(0));
+    let count = beats.clone();
+    reactor.every(Duration::from_millis(1), move |_, _| count.set(count.get() + 1));
+    run_until(&mut reactor, |reactor| *reactor.state::<u32>() == ROUNDS && beats.get() > 0);
+    peer.join().unwrap();
+}
+
+fn timers_are_neither_early_nor_kept_waiting_by_spinning(on: On) {
+    // Longer than the test may take: one that would spin past its timer is noticed.
+    let mut reactor = on.build(on.builder().spin(Duration::from_secs(60)));
+    reactor.turn(Some(Duration::from_micros(1))).unwrap();
+    for _ in 0..20 {
+        let begun = Instant::now();
+        let fired = Rc::new(Cell::new(false));
+        let flag = fired.clone();
+        reactor.after(Duration::from_millis(1), move |_| flag.set(true));
+        run_until(&mut reactor, |_| fired.get());
+        assert!(begun.elapsed() >= Duration::from_millis(1));
+    }
+}
