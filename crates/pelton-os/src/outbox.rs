@@ -23,6 +23,8 @@ pub struct Outbox {
     in_files: u64,
     /// What an engine has taken to send it later, in memory and in files.
     taken: (usize, u64),
+    /// The memory of a block that has been sent, for the next.
+    spare_block: Vec<u8>,
 }
 
 enum Piece {
@@ -103,7 +105,11 @@ impl Outbox {
         self.bytes += bytes.len();
         match self.pieces.back_mut() {
             Some(Piece::Copied { block, .. }) if block.len() + bytes.len() <= BLOCK => block.extend_from_slice(bytes),
-            _ => self.pieces.push_back(Piece::Copied { block: bytes.to_vec(), sent: 0 }),
+            _ => {
+                let mut block = std::mem::take(&mut self.spare_block);
+                block.extend_from_slice(bytes);
+                self.pieces.push_back(Piece::Copied { block, sent: 0 });
+            }
         }
     }
 
@@ -170,7 +176,12 @@ impl Outbox {
                 return first.advance(count);
             }
             count -= there;
-            self.pieces.pop_front();
+            if let Some(Piece::Copied { mut block, .. }) = self.pieces.pop_front()
+                && block.capacity() <= BLOCK
+            {
+                block.clear();
+                self.spare_block = block;
+            }
         }
     }
 

@@ -219,6 +219,11 @@ impl SystemSocket {
         if read == 0 { Ok(0) } else { self.send(&[io::IoSlice::new(&block[..read])]) }
     }
 
+    /// Whether there is something to be received.
+    pub(crate) fn has_unread(&self) -> bool {
+        rustix::io::ioctl_fionread(&self.0).is_ok_and(|bytes| bytes > 0)
+    }
+
     pub(crate) fn finish(&self) -> io::Result<()> {
         self.0.shutdown(std::net::Shutdown::Write)
     }

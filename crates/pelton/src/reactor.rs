@@ -440,8 +440,10 @@ impl Reactor {
         block: impl FnOnce(&mut (dyn Park + Send)) -> io::Result<()>,
     ) -> Result<(), Error> {
         self.finish_draining();
+        // Asked first: it may leave something to do.
+        let done = done(self);
         let has_work = self.has_work() || !self.posts.is_empty();
-        let deadline = if timeout == Some(Duration::ZERO) || has_work || done(self) {
+        let deadline = if done || has_work || timeout == Some(Duration::ZERO) {
             Some(Time::ZERO)
         } else {
             let timeout = timeout.map(|timeout| self.now + timeout);
@@ -508,7 +510,8 @@ impl Reactor {
 
     /// Whether there is something to do without waiting for it.
     fn has_work(&self) -> bool {
-        !self.ticks.is_empty() || !self.idles.is_empty() || matches!(self.life, Life::Stopping(_))
+        let flushing = !self.dirty.is_empty() || !self.over.is_empty();
+        flushing || !self.ticks.is_empty() || !self.idles.is_empty() || matches!(self.life, Life::Stopping(_))
     }
 
     /// Has other threads wake us when they post. `false` if one has posted already.

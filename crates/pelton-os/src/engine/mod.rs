@@ -92,6 +92,12 @@ pub trait Engine {
         no_streams(token, ())
     }
 
+    /// Whether something has come in on a stream that was not received yet, as far as can be told.
+    fn has_unread(&self, token: Token) -> bool {
+        let _ = token;
+        false
+    }
+
     /// Gives up a stream that has nothing to send: [`Event::Detached`] brings its socket, after what was received before
     /// that. The engine has then forgotten the source.
     fn detach(&mut self, token: Token) -> io::Result<()> {

@@ -319,6 +319,10 @@ impl<P: Poller> Engine for ReadinessEngine<P> {
         self.socket(token)?.finish()
     }
 
+    fn has_unread(&self, token: Token) -> bool {
+        self.socket(token).is_ok_and(SystemSocket::has_unread)
+    }
+
     fn detach(&mut self, token: Token) -> io::Result<()> {
         self.detach_stream(token)
     }

@@ -124,7 +124,10 @@ impl Io<'_> {
         self.reactor.connection_is_over(self.id.0, reason);
     }
 
-    /// Closes the connection when everything that waits has been sent.
+    /// Closes the connection when everything that waits has been sent. What comes in meanwhile is thrown away.
+    ///
+    /// If the other side goes on sending, it is told first that nothing more comes, and given a few seconds to end too: a
+    /// socket that is closed with something unread in it makes the other side lose what it has not read yet.
     pub fn close_after_writing(&mut self) {
         self.end(Ending::Close);
     }
@@ -135,9 +138,13 @@ impl Io<'_> {
     }
 
     fn end(&mut self, ending: Ending) {
-        if let Some(stream) = self.reactor.stream_mut(self.id.0)
-            && (stream.ending == Ending::None || (ending == Ending::Close && stream.ending != Ending::Detach))
-        {
+        let Some(stream) = self.reactor.stream_mut(self.id.0) else { return };
+        let replaces = match stream.ending {
+            Ending::None => true,
+            Ending::Finish | Ending::Finished => ending == Ending::Close,
+            Ending::Close | Ending::Linger | Ending::Detach => false,
+        };
+        if replaces {
             stream.ending = ending;
             self.reactor.set_receiving(self.id.0);
             self.reactor.needs_attention(self.id.0);

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::io;
 use std::panic::Location;
+use std::time::Duration;
 
 use pelton_os::{Address, Chunk, Outbox, Sending, Time, Token};
 
@@ -43,6 +44,8 @@ pub(crate) struct Stream {
     /// Something was sent or received.
     pub(super) used: bool,
     peer_finished: bool,
+    /// Something came in while it was being closed.
+    heard_closing: bool,
     /// It broke, and is over as soon as what came in before that has been delivered.
     pub(super) failed: bool,
 }
@@ -97,8 +100,14 @@ pub(super) enum Ending {
     /// It has been told.
     Finished,
     Close,
+    /// Everything has been sent, and the other side told so; but it sends itself, and must have read everything before it
+    /// is closed.
+    Linger,
     Detach,
 }
+
+/// How long a connection that is being closed waits for the other side to end.
+const LINGER: Duration = Duration::from_secs(5);
 
 impl Stream {
     pub(super) fn connecting(place: &'static Location<'static>, handler: Box<dyn Connection>, now: Time) -> Stream {
@@ -118,6 +127,7 @@ impl Stream {
             listed: false,
             used: false,
             peer_finished: false,
+            heard_closing: false,
             failed: false,
         }
     }
@@ -145,10 +155,21 @@ impl Stream {
 
     /// Whether what comes in may be delivered.
     fn receives(&self) -> bool {
+        if self.closes() {
+            return self.stage == Stage::Open;
+        }
         // Whoever has said everything cannot be made to say more by what comes in.
         let throttled = self.full && self.throttles && self.ending == Ending::None;
         let held_up = self.paused || self.choked || throttled || self.ending == Ending::Detach;
         self.stage == Stage::Open && (self.failed || !held_up)
+    }
+
+    /// Whether it is being closed, so that what comes in is of no interest.
+    ///
+    /// It is read all the same: a socket that is closed with something unread in it resets the connection, and the other
+    /// side may then miss the end of what was sent.
+    fn closes(&self) -> bool {
+        matches!(self.ending, Ending::Close | Ending::Linger)
     }
 
     fn holds_input(&self) -> bool {
@@ -243,9 +264,8 @@ impl Reactor {
         let Some(stream) = self.stream_mut(token) else { return };
         stream.active_at = now;
         stream.used = true;
-        if stream.ending == Ending::Close {
-            // Whoever closes does not want to know. It is read all the same: a socket that is closed with something unread
-            // in it resets the connection, and the other side may miss the end of what was sent.
+        if stream.closes() {
+            stream.heard_closing = true;
             return;
         }
         if !stream.receives() || stream.holds_input() {
@@ -317,7 +337,9 @@ impl Reactor {
                 return self.list(token);
             }
             let Some(extra) = &mut stream.extra else { return };
+            let closes = matches!(stream.ending, Ending::Close | Ending::Linger);
             match extra.held.pop_front() {
+                Some(Input::Chunk(_)) if closes => {}
                 Some(Input::Chunk(chunk)) => self.tell(token, |handler, io| handler.received(io, chunk)),
                 Some(Input::End) => self.peer_finished(token),
                 None => break,
@@ -335,10 +357,12 @@ impl Reactor {
     fn peer_finished(&mut self, token: Token) {
         let Some(stream) = self.stream_mut(token) else { return };
         stream.peer_finished = true;
-        if stream.ending == Ending::Finished {
-            self.connection_is_over(token, Reason::Finished);
-        } else if !stream.failed && stream.ending != Ending::Close {
-            self.tell(token, |handler, io| handler.peer_finished(io));
+        match stream.ending {
+            Ending::Finished => self.connection_is_over(token, Reason::Finished),
+            Ending::Linger => self.connection_is_over(token, Reason::Local),
+            Ending::Close => {}
+            _ if stream.failed => {}
+            _ => self.tell(token, |handler, io| handler.peer_finished(io)),
         }
     }
 }
@@ -448,11 +472,18 @@ impl Reactor {
     /// Does what was to be done when everything has been sent.
     fn sent_everything(&mut self, token: Token) {
         let Some(stream) = self.stream_mut(token) else { return };
-        let peer_finished = stream.peer_finished;
+        let (peer_finished, heard_closing) = (stream.peer_finished, stream.heard_closing);
         let ended = if peer_finished { Reason::Finished } else { Reason::Local };
         match stream.ending {
-            Ending::None | Ending::Finished => {}
-            Ending::Close => self.connection_is_over(token, ended),
+            Ending::None | Ending::Finished | Ending::Linger => {}
+            Ending::Close => {
+                let still_sends = !peer_finished && (heard_closing || self.engine.has_unread(token));
+                if still_sends {
+                    self.linger(token);
+                } else {
+                    self.connection_is_over(token, ended);
+                }
+            }
             Ending::Detach => {
                 stream.stage = Stage::Detaching;
                 self.begin_detaching(token);
@@ -466,6 +497,17 @@ impl Reactor {
                 }
             }
         }
+    }
+
+    /// The other side is still sending: it is told that nothing more comes, and closed when it has ended too.
+    fn linger(&mut self, token: Token) {
+        let Some(stream) = self.stream_mut(token) else { return };
+        stream.ending = Ending::Linger;
+        if let Err(error) = self.engine.finish(token) {
+            return self.connection_is_over(token, Reason::from_error(error));
+        }
+        self.set_receiving(token);
+        self.after(LINGER, move |reactor| reactor.connection_is_over(token, Reason::Local));
     }
 
     /// Has the engine receive, or stop, according to what is wanted now.

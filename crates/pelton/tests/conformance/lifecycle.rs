@@ -13,6 +13,7 @@ on_every_engine![
     a_stopped_reactor_does_not_run_again,
     run_until_does_not_sleep_once_its_condition_is_met,
     run_until_ends_when_the_loop_is_stopped,
+    run_until_does_not_sleep_on_what_its_condition_has_left_to_do,
     draining_waits_for_holds,
     draining_ends_at_its_deadline,
     draining_tells_its_hooks_first,
@@ -190,4 +191,19 @@ fn a_turn_with_a_timeout_waits_that_long(on: On) {
     reactor.next_tick(|reactor| reactor.next_tick(|_| {}));
     reactor.turn(Some(Duration::from_secs(20))).unwrap();
     assert!(start.elapsed() < Duration::from_secs(10), "there is a tick to run");
+}
+
+fn run_until_does_not_sleep_on_what_its_condition_has_left_to_do(on: On) {
+    let mut reactor = on.reactor();
+    let ran = Rc::new(Cell::new(0));
+    let mut asked = 0;
+    run_until(&mut reactor, |reactor| {
+        asked += 1;
+        // The second time is right before the loop would sleep.
+        if asked == 2 {
+            let ran = ran.clone();
+            reactor.next_tick(move |_| ran.set(1));
+        }
+        ran.get() == 1
+    });
 }

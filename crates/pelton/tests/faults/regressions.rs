@@ -6,9 +6,11 @@ use std::net::TcpListener;
 use pelton::Io;
 
 use crate::common::{On, on_every_engine};
-use crate::scene::{Moment, RESET, Scene, dial, echo, plain, reset};
+use crate::scene::{LOCAL, Moment, RESET, Scene, dial, echo, plain, reset};
 
 on_every_engine![
+    closing_after_writing_loses_nothing_to_a_peer_that_goes_on_sending,
+    closing_after_writing_loses_nothing_to_a_peer_whose_question_was_left_unread,
     a_client_that_sends_much_at_once_gets_it_back_from_a_peer_that_echoes,
     what_came_before_a_reset_is_delivered_also_when_it_is_being_answered,
     what_came_before_a_reset_is_delivered_also_when_it_came_while_paused_with_output_queued,
@@ -94,5 +96,59 @@ fn a_half_close_that_meets_a_reset_is_told_as_a_reset(on: On) {
     scene.reactor.connection(id).unwrap().finish();
     scene.until(|cast| cast.over() == 1);
     assert_eq!(scene.told(0), ["opened", RESET]);
+    scene.finish();
+}
+
+/// Closing a socket with something unread in it resets the connection, and takes what the peer has not read with it.
+fn closing_after_writing_loses_nothing_to_a_peer_that_goes_on_sending(on: On) {
+    const MUCH: usize = 10_000_000;
+    let mut scene = Scene::new(on);
+    let address = scene.listen(|io: &mut Io<'_>, moment: Moment<'_>| {
+        if let Moment::Opened = moment {
+            io.send_bytes(vec![b'x'; MUCH]).unwrap();
+            io.close_after_writing();
+        }
+    });
+    let peer = std::thread::spawn(move || {
+        let mut stream = dial(address);
+        let mut writer = stream.try_clone().unwrap();
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let sending = std::thread::spawn(move || {
+            while stopped.try_recv().is_err() && writer.write_all(&[b'y'; 1_000]).is_ok() {}
+            writer.shutdown(std::net::Shutdown::Write).unwrap();
+        });
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).unwrap();
+        stop.send(()).unwrap();
+        sending.join().unwrap();
+        all.len()
+    });
+    scene.until(|cast| cast.over() == 1);
+    assert_eq!(peer.join().unwrap(), MUCH);
+    assert_eq!(scene.told(0), ["opened", LOCAL]);
+    scene.finish();
+}
+
+/// More than one read takes in, of which only the first is looked at before the answer.
+fn closing_after_writing_loses_nothing_to_a_peer_whose_question_was_left_unread(on: On) {
+    let mut scene = Scene::new(on);
+    let address = scene.listen(|io: &mut Io<'_>, moment: Moment<'_>| {
+        if let Moment::Received(_) = moment {
+            io.send(b"too long").unwrap();
+            io.close_after_writing();
+        }
+    });
+    let mut peer = dial(address);
+    peer.write_all(&[b'?'; 200_000]).unwrap();
+    scene.until(|cast| cast.len() == 1 && !cast.story(0).told.is_empty());
+    for _ in 0..10 {
+        scene.turn();
+    }
+    let mut answer = String::new();
+    peer.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "too long");
+    drop(peer);
+    scene.until(|cast| cast.over() == 1);
+    assert_eq!(scene.told(0), ["opened", "received", LOCAL]);
     scene.finish();
 }

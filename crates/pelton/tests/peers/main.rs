@@ -63,11 +63,10 @@ fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().map(|byte| u64::from(*byte)).sum()
 }
 
-/// A client: sends all it has, a little ahead of what comes in, and collects that.
+/// A client: sends all it has at once, and collects what comes back.
 struct Client {
     log: Log,
     data: Vec<u8>,
-    sent: usize,
     back: Vec<u8>,
     finishes: Finishes,
 }
@@ -80,35 +79,21 @@ enum Finishes {
 }
 
 impl Client {
-    /// How far ahead. Reading pauses while more than 64 KiB wait to be sent, and if the other side is one that reads no
-    /// more until it has written, nobody would ever move again.
-    const AHEAD: usize = 60_000;
-
     fn new(log: Log, data: Vec<u8>, finishes: Finishes) -> Client {
-        Client { log, data, sent: 0, back: Vec::new(), finishes }
-    }
-
-    fn send_some(&mut self, io: &mut Io<'_>) {
-        if self.sent == self.data.len() && self.sent > 0 {
-            return;
-        }
-        let end = self.data.len().min(self.back.len() + Client::AHEAD);
-        io.send(&self.data[self.sent..end]).unwrap();
-        self.sent = end;
-        if self.sent == self.data.len() && self.finishes == Finishes::First {
-            io.finish();
-        }
+        Client { log, data, back: Vec::new(), finishes }
     }
 }
 
 impl Connection for Client {
     fn opened(&mut self, io: &mut Io<'_>) {
-        self.send_some(io);
+        io.send(&self.data).unwrap();
+        if self.finishes == Finishes::First {
+            io.finish();
+        }
     }
 
-    fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
+    fn received(&mut self, _: &mut Io<'_>, chunk: Chunk) {
         self.back.extend_from_slice(&chunk);
-        self.send_some(io);
     }
 
     fn closed(&mut self, _: &mut Reactor, reason: Reason) {
