@@ -164,7 +164,7 @@ impl SystemSocket {
         Ok(SystemSocket(socket))
     }
 
-    fn send_without_delay(&self) {
+    pub(crate) fn send_without_delay(&self) {
         // Meaningless for Unix sockets, which say so.
         let _ = self.0.set_tcp_nodelay(true);
     }
@@ -172,30 +172,38 @@ impl SystemSocket {
     /// Takes a connection that has come in.
     pub(crate) fn accept(&self) -> io::Result<SystemSocket> {
         #[cfg(any(target_os = "linux", target_os = "android"))]
-        let accepted = {
+        {
+            // That TCP is sent without delay, it has from the listener.
             use rustix::net::{SocketFlags, accept_with};
-            SystemSocket(accept_with(&self.0, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?.into())
-        };
+            Ok(SystemSocket(accept_with(&self.0, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?.into()))
+        }
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
-        let accepted = SystemSocket::from_fd(self.0.accept()?.0.into())?;
-        accepted.send_without_delay();
-        Ok(accepted)
+        {
+            let accepted = SystemSocket::from_fd(self.0.accept()?.0.into())?;
+            accepted.send_without_delay();
+            Ok(accepted)
+        }
     }
 
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        io::Read::read(&mut &self.0, buffer)
+        Ok(rustix::net::recv(&self.0, buffer, rustix::net::RecvFlags::empty())?.0)
+    }
+
+    pub(crate) fn send_one(&self, bytes: &[u8]) -> io::Result<usize> {
+        // A peer that is gone is an error to be handled, not a signal that ends the process.
+        #[cfg(not(target_vendor = "apple"))]
+        const FLAGS: rustix::net::SendFlags = rustix::net::SendFlags::NOSIGNAL;
+        #[cfg(target_vendor = "apple")]
+        const FLAGS: rustix::net::SendFlags = rustix::net::SendFlags::empty();
+        Ok(rustix::net::send(&self.0, bytes, FLAGS)?)
     }
 
     pub(crate) fn send(&self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
-        // A peer that is gone is an error to be handled, not a signal that ends the process.
         #[cfg(not(target_vendor = "apple"))]
         const FLAGS: i32 = libc::MSG_NOSIGNAL;
         #[cfg(target_vendor = "apple")]
         const FLAGS: i32 = 0;
-        match slices {
-            [slice] => self.0.send_with_flags(slice, FLAGS),
-            slices => self.0.send_vectored_with_flags(slices, FLAGS),
-        }
+        self.0.send_vectored_with_flags(slices, FLAGS)
     }
 
     /// Sends up to `count` bytes of `file`, without them passing through here where the system can do that. 0 at its end.
@@ -216,7 +224,7 @@ impl SystemSocket {
         let mut block = [0; COPIED_AT_ONCE];
         let wanted = count.min(block.len());
         let read = file.read_at(&mut block[..wanted], offset)?;
-        if read == 0 { Ok(0) } else { self.send(&[io::IoSlice::new(&block[..read])]) }
+        if read == 0 { Ok(0) } else { self.send_one(&block[..read]) }
     }
 
     /// Whether there is something to be received.

@@ -245,6 +245,9 @@ impl Reactor {
 
     /// Calls user code: every callback goes through here.
     pub(crate) fn call(&mut self, site: Site, callback: impl FnOnce(&mut Reactor)) -> Result<(), Panic> {
+        if self.meter.needs_mark(site.kind, self.watchdog.is_some()) {
+            self.meter.set_mark(self.engine.now());
+        }
         if let Some(watchdog) = &self.watchdog {
             watchdog.begin(site, self.callbacks.label(site.source), self.meter.mark());
         }

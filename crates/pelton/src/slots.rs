@@ -137,6 +137,9 @@ impl<T> Slots<T> {
 
     /// Makes the places of all retired values free.
     pub(crate) fn recycle(&mut self) {
+        if self.retired == NONE && self.free == NONE {
+            return;
+        }
         while self.retired != NONE {
             let index = self.retired;
             let place = &mut self.places[index as usize];

@@ -90,12 +90,13 @@ pub(crate) struct Counters {
     pub(crate) panics: u64,
     pub(crate) slow: u64,
     calls: [u64; CallbackKind::ALL.len()],
+    all_calls: u64,
 }
 
 impl Counters {
     /// How many callbacks of any kind have run.
     pub(crate) fn calls(&self) -> u64 {
-        self.calls.iter().sum()
+        self.all_calls
     }
 }
 
@@ -106,11 +107,15 @@ struct Histograms {
     callbacks: [Histogram; CallbackKind::ALL.len()],
 }
 
+/// Callbacks that have I/O between them: of so many in a row, one is timed, by a reading of the clock before and after it.
+const IO_CALLBACKS_PER_TIMED: u64 = 16;
+
 /// Measures the loop as it runs.
 ///
 /// A callback's time is that between two readings of the clock, one after the callback before it and one after itself: one
 /// reading per callback, at the price of counting the few nanoseconds between two callbacks with the second. Short ticks
-/// are timed several together, unless a watchdog wants to know about each.
+/// are timed several together. Connections are read and written between their callbacks, which would be counted with these;
+/// so only some are timed, each by itself. A watchdog wants to know about each callback.
 pub(crate) struct Meter {
     pub(crate) counters: Counters,
     histograms: Option<Box<Histograms>>,
@@ -120,6 +125,10 @@ pub(crate) struct Meter {
     untimed_ticks: u64,
     /// How many ticks are timed together.
     ticks_timed_together: u64,
+    /// Callbacks with I/O between them that have run since one was timed.
+    untimed_io: u64,
+    /// The clock has not been read since such a callback.
+    mark_is_old: bool,
     /// When the last wait was over.
     awake_since: Time,
 }
@@ -139,6 +148,8 @@ impl Meter {
             mark: now,
             untimed_ticks: 0,
             ticks_timed_together: 1,
+            untimed_io: 0,
+            mark_is_old: false,
             awake_since: now,
         }
     }
@@ -149,6 +160,20 @@ impl Meter {
 
     pub(crate) fn set_mark(&mut self, now: Time) {
         self.mark = now;
+        self.mark_is_old = false;
+    }
+
+    /// A callback is about to run. Says whether the clock has to be read for it.
+    pub(crate) fn needs_mark(&self, kind: CallbackKind, each: bool) -> bool {
+        if has_io_between(kind) { each || self.times_next_io() } else { self.mark_is_old && (each || self.measures()) }
+    }
+
+    fn times_next_io(&self) -> bool {
+        self.measures() && self.untimed_io.is_multiple_of(IO_CALLBACKS_PER_TIMED)
+    }
+
+    fn measures(&self) -> bool {
+        self.histograms.is_some()
     }
 
     /// The work of a turn is done; the loop is about to wait.
@@ -161,7 +186,7 @@ impl Meter {
     }
 
     pub(crate) fn wait_ends(&mut self, now: Time) {
-        self.mark = now;
+        self.set_mark(now);
         self.awake_since = now;
     }
 
@@ -175,11 +200,18 @@ impl Meter {
     /// A callback has run. Says whether it is to be timed now.
     fn count(&mut self, kind: CallbackKind, each: bool) -> bool {
         self.counters.calls[kind as usize] += 1;
+        self.counters.all_calls += 1;
         if kind == CallbackKind::Tick && !each {
             self.untimed_ticks += 1;
-            return self.untimed_ticks >= self.ticks_timed_together && self.histograms.is_some();
+            return self.untimed_ticks >= self.ticks_timed_together && self.measures();
         }
-        each || self.histograms.is_some()
+        if has_io_between(kind) {
+            let timed = each || self.times_next_io();
+            self.untimed_io += 1;
+            self.mark_is_old = !timed;
+            return timed;
+        }
+        each || self.measures()
     }
 
     /// Whether there are ticks that have run and have not been timed.
@@ -191,7 +223,7 @@ impl Meter {
     fn lap(&mut self, kind: CallbackKind, now: Time) -> Duration {
         let time = now - self.mark;
         self.mark = now;
-        let count = std::mem::take(&mut self.untimed_ticks).max(1);
+        let count = if kind == CallbackKind::Tick { std::mem::take(&mut self.untimed_ticks).max(1) } else { 1 };
         if let Some(histograms) = &mut self.histograms {
             histograms.callbacks[kind as usize].record(time, count);
         }
@@ -201,6 +233,11 @@ impl Meter {
         }
         time
     }
+}
+
+/// Whether the reactor reads or writes between callbacks of this kind.
+fn has_io_between(kind: CallbackKind) -> bool {
+    matches!(kind, CallbackKind::Connection | CallbackKind::Datagrams)
 }
 
 /// What the reactor knows about itself, as of when it was asked.
@@ -245,7 +282,8 @@ impl Stats {
         self.calls[kind as usize]
     }
 
-    /// How long callbacks of this kind took.
+    /// How long callbacks of this kind took. Of those of connections and datagrams, one in sixteen is timed, unless a
+    /// [watchdog](Reactor::on_slow_callback) wants to know about each.
     pub fn callback_time(&self, kind: CallbackKind) -> Option<&Histogram> {
         self.callbacks.as_ref().map(|callbacks| &callbacks[kind as usize])
     }

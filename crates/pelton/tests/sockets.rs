@@ -217,7 +217,8 @@ fn a_listener_from_elsewhere_can_be_adopted(on: On) {
     let mut reactor = on.reactor();
     let theirs = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = theirs.local_addr().unwrap();
-    let listener = reactor.adopt_listener(theirs, |_| Echo).unwrap();
+    let check = |io: &mut Io<'_>| assert!(SocketOptions::of(&io.descriptor().unwrap()).nodelay().unwrap());
+    let listener = reactor.adopt_listener(theirs, move |_| Then(Some(check))).unwrap();
     assert_eq!(reactor.listening_on(listener), Some(&address.into()));
     is_echoed(&mut reactor, nonblocking(TcpStream::connect(address).unwrap()));
 

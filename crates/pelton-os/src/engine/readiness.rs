@@ -289,7 +289,9 @@ impl<P: Poller> Engine for ReadinessEngine<P> {
     }
 
     fn adopt_listener(&mut self, token: Token, socket: Socket) -> io::Result<()> {
-        self.add_listener(token, socket.into_system()?)
+        let socket = socket.into_system()?;
+        socket.send_without_delay();
+        self.add_listener(token, socket)
     }
 
     fn accept(&mut self, token: Token, on: bool) -> io::Result<()> {

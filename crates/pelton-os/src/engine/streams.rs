@@ -106,9 +106,11 @@ impl<P: Poller> ReadinessEngine<P> {
         let Some(watch) = self.watch_ref(token) else { return Err(io::ErrorKind::NotFound.into()) };
         let Role::Stream { socket, .. } = &watch.role else { return Err(io::ErrorKind::NotConnected.into()) };
         let interest = watch.interest;
-        let sending = send_all(socket, outbox)?;
+        let sending = send_some(socket, outbox)?;
         let wanted = with(interest, Interest::WRITABLE, sending == Sending::Busy);
-        self.rewatch(token, wanted, Mode::Level)?;
+        if wanted != interest {
+            self.rewatch(token, wanted, Mode::Level)?;
+        }
         Ok(sending)
     }
 
@@ -124,8 +126,8 @@ impl<P: Poller> ReadinessEngine<P> {
 
     /// What is left of earlier readiness.
     pub(super) fn next_of_streams(&mut self) -> Option<Event> {
-        if let Some(event) = self.streams.events.pop_front() {
-            return Some(event);
+        if !self.streams.events.is_empty() {
+            return self.streams.events.pop_front();
         }
         let (token, left) = self.streams.accepting?;
         self.streams.accepting = (left > 1).then_some((token, left - 1));
@@ -151,11 +153,13 @@ impl<P: Poller> ReadinessEngine<P> {
                 self.streams.events.pop_front()
             }
             Role::Stream { .. } => {
-                let sendable = readiness.contains(Readiness::WRITABLE).then_some(Event::Sendable(token));
+                let sendable = readiness.contains(Readiness::WRITABLE);
                 if !(watch.interest.readable() && readiness.contains(Readiness::READABLE)) {
-                    return sendable;
+                    return sendable.then_some(Event::Sendable(token));
                 }
-                self.streams.events.extend(sendable);
+                if sendable {
+                    self.streams.events.push_back(Event::Sendable(token));
+                }
                 self.receive_once(token)
             }
         }
@@ -230,6 +234,26 @@ pub(super) fn with(interest: Interest, part: Interest, on: bool) -> Interest {
     if on { interest | part } else { interest.without(part) }
 }
 
+/// Sends what is in the outbox, as far as there is room.
+fn send_some(socket: &SystemSocket, outbox: &mut Outbox) -> io::Result<Sending> {
+    // One piece for which there is room is the common case, and not worth a list. Whatever else happens, happens again.
+    if let Some(piece) = outbox.only_piece() {
+        match socket.send_one(piece) {
+            Ok(sent) if sent == piece.len() => {
+                outbox.only_piece_is_sent();
+                return Ok(Sending::Idle);
+            }
+            Ok(sent) => {
+                outbox.advance(sent);
+                outbox.settle();
+                return Ok(Sending::Busy);
+            }
+            Err(_) => {}
+        }
+    }
+    send_all(socket, outbox)
+}
+
 /// Sends until there is nothing left, no room, or this source has had its share of the turn.
 fn send_all(socket: &SystemSocket, outbox: &mut Outbox) -> io::Result<Sending> {
     let mut share = BYTES_PER_TURN;
@@ -270,11 +294,6 @@ struct Sent {
 }
 
 fn send_pieces(socket: &SystemSocket, outbox: &Outbox) -> io::Result<Sent> {
-    // One piece is the common case, and not worth a list.
-    if let Some(piece) = outbox.only_piece() {
-        let bytes = socket.send(&[io::IoSlice::new(piece)])?;
-        return Ok(Sent { bytes, wanted: piece.len(), from_file: false });
-    }
     let mut slices = [io::IoSlice::new(&[]); PIECES_PER_CALL];
     let count = outbox.gather(&mut slices);
     let wanted = slices[..count].iter().map(|slice| slice.len()).sum();
