@@ -21,6 +21,8 @@ pub struct Outbox {
     bytes: usize,
     /// In files.
     in_files: u64,
+    /// What an engine has taken to send it later, in memory and in files.
+    taken: (usize, u64),
 }
 
 enum Piece {
@@ -63,19 +65,34 @@ impl Piece {
 }
 
 impl Outbox {
-    /// How many bytes wait, in memory and in files.
+    /// How many bytes wait, in memory and in files, here or [taken](Outbox::take).
     pub fn len(&self) -> u64 {
-        self.bytes as u64 + self.in_files
+        self.in_memory() as u64 + self.in_files + self.taken.1
     }
 
-    /// How many bytes wait in memory.
+    /// How many bytes wait in memory, here or [taken](Outbox::take).
     pub fn in_memory(&self) -> usize {
-        self.bytes
+        self.bytes + self.taken.0
     }
 
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
-        self.pieces.is_empty()
+        self.pieces.is_empty() && self.taken == (0, 0)
+    }
+
+    /// Takes everything out, for an engine to send it after it has returned. It still counts as waiting here, until it has
+    /// [landed](Outbox::landed).
+    #[must_use]
+    pub fn take(&mut self) -> Outbox {
+        let taken = std::mem::replace(self, Outbox { taken: self.taken, ..Outbox::default() });
+        self.taken.0 += taken.bytes;
+        self.taken.1 += taken.in_files;
+        Outbox { taken: (0, 0), ..taken }
+    }
+
+    /// What was taken has been sent.
+    pub fn landed(&mut self) {
+        self.taken = (0, 0);
     }
 
     /// Appends a copy of `bytes`.
@@ -188,6 +205,23 @@ mod tests {
         let mut slices = [IoSlice::new(&[]); 8];
         let count = outbox.gather(&mut slices);
         slices[..count].iter().flat_map(|slice| slice.to_vec()).collect()
+    }
+
+    #[test]
+    fn what_was_taken_counts_until_it_has_landed() {
+        let mut outbox = Outbox::default();
+        outbox.push_copy(b"taken");
+        let file = std::env::current_exe().and_then(File::open).unwrap();
+        outbox.push_file(FilePart { file: file.into(), offset: 0, len: 10 });
+        let taken = outbox.take();
+        assert_eq!((taken.len(), taken.in_memory(), contents(&taken)), (15, 5, b"taken".to_vec()));
+        assert!(!outbox.is_empty() && contents(&outbox).is_empty());
+        outbox.push_copy(b"kept");
+        assert_eq!((outbox.len(), outbox.in_memory(), contents(&outbox)), (19, 9, b"kept".to_vec()));
+        outbox.landed();
+        assert_eq!((outbox.len(), outbox.in_memory()), (4, 4));
+        outbox.advance(4);
+        assert!(outbox.is_empty());
     }
 
     #[test]

@@ -76,7 +76,8 @@ pub trait Engine {
     }
 
     /// Sends what it can of the outbox and takes it out of there. If it is [`Sending::Busy`], [`Event::Sendable`] follows, or
-    /// [`Event::Ended`] with an error; nothing more is handed to it before that.
+    /// [`Event::Ended`] with an error; nothing more is handed to it before that. What it will send after it has returned, it
+    /// takes with [`Outbox::take`], so that it counts as waiting until [`Event::Sendable`].
     fn send(&mut self, token: Token, outbox: &mut Outbox) -> io::Result<Sending> {
         no_streams(token, outbox)?;
         Ok(Sending::Idle)

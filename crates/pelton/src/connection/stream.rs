@@ -253,10 +253,15 @@ impl Reactor {
     }
 
     pub(crate) fn connection_is_sendable(&mut self, token: Token) {
-        if let Some(stream) = self.stream_mut(token) {
-            stream.busy = false;
-            self.flush(token);
+        let Reactor { sources, flow, .. } = self;
+        let Some(Source::Connection(stream)) = sources.get_mut(token.into()) else { return };
+        stream.busy = false;
+        if let Some(outbox) = &mut stream.outbox {
+            let before = outbox.in_memory();
+            outbox.landed();
+            flow.queued -= before - outbox.in_memory();
         }
+        self.flush(token);
     }
 
     /// It broke: it is over when what had come in before that has been delivered, even if reading was paused.
@@ -360,7 +365,7 @@ impl Reactor {
         }
         let Some(outbox) = &mut stream.outbox else { return };
         if outbox.is_empty() {
-            // Somebody has sent nothing, which is no operation for an engine.
+            // Everything has landed, or somebody has sent nothing, which is no operation for an engine.
             self.spare_outbox = stream.outbox.take();
             return;
         }

@@ -75,11 +75,11 @@ impl Stream {
             1 if outbox.next_file().is_none() => {
                 let mut slices = [IoSlice::new(&[])];
                 outbox.gather(&mut slices);
-                let count = 1 + random.below(slices[0].len());
+                let count = random.size().min(slices[0].len());
                 in_flight.outbox.push_copy(&slices[0][..count]);
                 outbox.advance(count);
             }
-            _ => in_flight.outbox = std::mem::take(outbox),
+            _ => in_flight.outbox = outbox.take(),
         }
         let before = self.sending.replace(in_flight);
         assert!(before.is_none(), "nothing more is to be sent before the engine has said so");
