@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod lifetime;
+mod moving;
 mod reading;
 mod sending;
 mod unix;
