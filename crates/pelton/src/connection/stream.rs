@@ -253,9 +253,10 @@ impl Reactor {
     }
 
     pub(crate) fn connection_is_sendable(&mut self, token: Token) {
-        let Reactor { sources, flow, .. } = self;
+        let Reactor { sources, flow, now, .. } = self;
         let Some(Source::Connection(stream)) = sources.get_mut(token.into()) else { return };
         stream.busy = false;
+        stream.active_at = *now;
         if let Some(outbox) = &mut stream.outbox {
             let before = outbox.in_memory();
             outbox.landed();
