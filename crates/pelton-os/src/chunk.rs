@@ -8,6 +8,10 @@ use std::rc::Rc;
 /// How much one read takes in at most.
 const BUFFER: usize = 64 * 1024;
 
+/// Reads go to a multiple of this: some processors copy many times slower to an address that is a few bytes past where the
+/// data lies in its own page.
+const ALIGNMENT: usize = 4096;
+
 /// Buffers kept for the next read. One is enough while handlers let go of their chunks before they return.
 const KEPT: usize = 4;
 
@@ -32,8 +36,9 @@ impl Buffers {
     /// Reads into a buffer with `read`, which says how many bytes there are, and lends these.
     pub(crate) fn fill<E>(self: &Rc<Self>, read: impl FnOnce(&mut [u8]) -> Result<usize, E>) -> Result<Chunk, E> {
         let mut buffer = self.take();
-        match read(&mut buffer) {
-            Ok(end) => Ok(self.lend(buffer, end)),
+        let start = aligned(&buffer);
+        match read(&mut buffer[start..start + BUFFER]) {
+            Ok(count) => Ok(Chunk { buffer, start, end: start + count, home: Some(self.clone()) }),
             Err(error) => {
                 self.put(buffer);
                 Err(error)
@@ -43,7 +48,7 @@ impl Buffers {
 
     /// A buffer to read into, to be [lent](Buffers::lend) afterwards.
     pub(crate) fn take(&self) -> Box<[u8]> {
-        self.free.borrow_mut().pop().unwrap_or_else(|| vec![0; BUFFER].into_boxed_slice())
+        self.free.borrow_mut().pop().unwrap_or_else(|| vec![0; BUFFER + ALIGNMENT].into_boxed_slice())
     }
 
     /// Lends the first `end` bytes of a buffer.
@@ -57,6 +62,11 @@ impl Buffers {
             free.push(buffer);
         }
     }
+}
+
+/// Where in a buffer to begin.
+fn aligned(buffer: &[u8]) -> usize {
+    buffer.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT)
 }
 
 /// Bytes that came in. They are on loan: the memory goes back to the engine when the chunk is dropped.

@@ -68,7 +68,7 @@ impl Piece {
 
 impl Outbox {
     /// How many bytes wait, in memory and in files, here or [taken](Outbox::take).
-    pub fn waiting(&self) -> u64 {
+    pub fn len(&self) -> u64 {
         self.in_memory() as u64 + self.in_files + self.taken.1
     }
 
@@ -77,9 +77,9 @@ impl Outbox {
         self.bytes + self.taken.0
     }
 
-    /// Whether nothing is in here; something may be [taken](Outbox::take).
+    /// Whether nothing waits, here or [taken](Outbox::take).
     pub fn is_empty(&self) -> bool {
-        self.pieces.is_empty()
+        self.pieces.is_empty() && self.taken == (0, 0)
     }
 
     /// Takes everything out, for an engine to send it after it has returned. It still counts as waiting here, until it has
@@ -228,7 +228,7 @@ impl Outbox {
 
 impl fmt::Debug for Outbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Outbox({} bytes in {} pieces)", self.waiting(), self.pieces.len())
+        write!(f, "Outbox({} bytes in {} pieces)", self.len(), self.pieces.len())
     }
 }
 
@@ -249,12 +249,14 @@ mod tests {
         let file = std::env::current_exe().and_then(File::open).unwrap();
         outbox.push_file(FilePart { file: file.into(), offset: 0, len: 10 });
         let taken = outbox.take();
-        assert_eq!((taken.waiting(), taken.in_memory(), contents(&taken)), (15, 5, b"taken".to_vec()));
-        assert!(outbox.is_empty());
+        assert_eq!((taken.len(), taken.in_memory(), contents(&taken)), (15, 5, b"taken".to_vec()));
+        assert!(!outbox.is_empty() && contents(&outbox).is_empty());
         outbox.push_copy(b"kept");
-        assert_eq!((outbox.waiting(), outbox.in_memory(), contents(&outbox)), (19, 9, b"kept".to_vec()));
+        assert_eq!((outbox.len(), outbox.in_memory(), contents(&outbox)), (19, 9, b"kept".to_vec()));
         outbox.landed();
-        assert_eq!((outbox.waiting(), outbox.in_memory()), (4, 4));
+        assert_eq!((outbox.len(), outbox.in_memory()), (4, 4));
+        outbox.advance(4);
+        assert!(outbox.is_empty());
     }
 
     #[test]
@@ -265,7 +267,7 @@ mod tests {
         outbox.push_bytes(Bytes::from_static(b"three "));
         outbox.push_chunk(Chunk::from(b"four".to_vec()));
         outbox.push_copy(b"");
-        assert_eq!((outbox.waiting(), outbox.pieces.len()), (18, 3), "small copies are put together");
+        assert_eq!((outbox.len(), outbox.pieces.len()), (18, 3), "small copies are put together");
         for sent in 0..=18 {
             assert_eq!(contents(&outbox), b"one two three four"[sent..]);
             if sent < 18 {
@@ -293,7 +295,7 @@ mod tests {
         outbox.push_file(FilePart { file: file.clone(), offset: 5, len: 10 });
         outbox.push_file(FilePart { file, offset: 0, len: 0 });
         outbox.push_copy(b"after");
-        assert_eq!((outbox.waiting(), outbox.in_memory()), (21, 11));
+        assert_eq!((outbox.len(), outbox.in_memory()), (21, 11));
         assert_eq!(contents(&outbox), b"before");
         assert!(outbox.next_file().is_none());
         outbox.advance(6);
@@ -302,6 +304,6 @@ mod tests {
         let part = outbox.next_file().unwrap();
         assert_eq!((part.offset, part.len), (9, 6));
         outbox.advance_file(6);
-        assert_eq!((contents(&outbox), outbox.waiting()), (b"after".to_vec(), 5));
+        assert_eq!((contents(&outbox), outbox.len()), (b"after".to_vec(), 5));
     }
 }

@@ -424,12 +424,18 @@ impl Reactor {
     }
 
     fn flush_and_reap(&mut self) {
-        // What connections are told here may send and close again.
-        while !self.dirty.is_empty() || !self.over.is_empty() {
-            self.attend_connections();
-            self.reap_connections();
+        loop {
+            // What connections are told here may send and close again.
+            while !self.dirty.is_empty() || !self.over.is_empty() {
+                self.attend_connections();
+                self.reap_connections();
+            }
+            self.balance_flow();
+            // With room again, what was held back is delivered now: the loop may be about to sleep.
+            if self.dirty.is_empty() && self.over.is_empty() {
+                break;
+            }
         }
-        self.balance_flow();
         self.sources.recycle();
     }
 

@@ -104,7 +104,7 @@ impl Io<'_> {
 
     /// How many bytes of files wait to be sent.
     pub fn queued_in_files(&mut self) -> u64 {
-        self.outbox().map_or(0, |outbox| outbox.waiting() - outbox.in_memory() as u64)
+        self.outbox().map_or(0, |outbox| outbox.len() - outbox.in_memory() as u64)
     }
 
     fn outbox(&mut self) -> Option<&Outbox> {

@@ -150,7 +150,7 @@ impl Stream {
     }
 
     pub(super) fn waiting(&self) -> u64 {
-        self.outbox.as_ref().map_or(0, |outbox| outbox.waiting())
+        self.outbox.as_ref().map_or(0, |outbox| outbox.len())
     }
 
     /// Whether what comes in may be delivered.
@@ -423,7 +423,7 @@ impl Reactor {
         let before = outbox.in_memory();
         let outcome = self.engine.send(token, outbox);
         self.flow.queued -= before - outbox.in_memory();
-        if outbox.waiting() == 0 {
+        if outbox.is_empty() {
             // An idle connection holds no memory for sending; the next one that sends has it.
             self.spare_outbox = stream.outbox.take();
         }

@@ -79,7 +79,7 @@ pub(crate) fn run(reactor: &mut EventLoop) -> Exit {
 pub(crate) fn run_until(reactor: &mut EventLoop, condition: impl FnMut(&mut Reactor) -> bool) {
     let late = reactor.after(DEADLINE, |reactor| reactor.stop());
     reactor.run_until(condition).unwrap_or_else(|error| panic!("not within {DEADLINE:?}: {error}"));
-    reactor.cancel(late);
+    assert!(reactor.cancel(late), "it took {DEADLINE:?} to notice it");
 }
 
 /// One turn that does not wait.
@@ -108,6 +108,10 @@ impl Log {
 
     pub(crate) fn len(&self) -> usize {
         self.0.borrow().len()
+    }
+
+    pub(crate) fn entries(&self) -> Vec<String> {
+        self.0.borrow().clone()
     }
 
     pub(crate) fn take(&self) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! Networks that tests run on, and the peers there: plain blocking streams, in the kernel or in memory.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +26,9 @@ pub(crate) trait Network: Copy + Send + 'static {
 
     /// Somebody for a reactor to connect to.
     fn listen_peer(self) -> PeerListener;
+
+    /// An address that neither takes a connection nor refuses it, while this lives.
+    fn silent_listener(self) -> PeerListener;
 
     /// Sending so many bytes to a peer that does not read leaves some of them waiting here.
     fn more_than_fits(self) -> usize;
@@ -52,6 +55,25 @@ impl Network for On {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().into();
         PeerListener::new(address, move || Peer::new(listener.accept().unwrap().0))
+    }
+
+    fn silent_listener(self) -> PeerListener {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
+        socket.listen(0).unwrap();
+        let listener = TcpListener::from(socket);
+        let address = listener.local_addr().unwrap();
+        // When as many wait as may, the kernel does not answer the next.
+        let waiting: Vec<_> = (0..8)
+            .map(|_| {
+                let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+                socket.set_nonblocking(true).unwrap();
+                // In progress, or connected already.
+                let _ = socket.connect(&address.into());
+                socket
+            })
+            .collect();
+        PeerListener::new(address.into(), move || panic!("{} wait on {listener:?}", waiting.len()))
     }
 
     fn more_than_fits(self) -> usize {

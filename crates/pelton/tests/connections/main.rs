@@ -3,7 +3,10 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod draining;
+mod flow;
 mod lifetime;
+mod limits;
 mod moving;
 mod reading;
 mod sending;

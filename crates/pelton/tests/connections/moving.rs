@@ -17,6 +17,7 @@ on_every_network![
     everything_is_sent_before_a_connection_is_detached,
     a_connection_that_breaks_before_it_is_detached_is_over,
     closing_a_connection_that_is_being_detached_drops_its_socket,
+    a_connection_is_either_detached_or_closed_however_close_the_race,
     a_connection_can_be_moved_between_reactors_under_load,
     moving_to_a_reactor_that_is_gone_closes_the_connection,
 ];
@@ -159,6 +160,45 @@ fn closing_a_connection_that_is_being_detached_drops_its_socket(on: impl Network
     assert!(with_peer(&mut reactor, on, &address, |mut peer| peer.read_all().unwrap()).is_empty());
     assert_eq!(log.take(), ["opened", "closed: closed by this side"]);
     assert_eq!(reactor.stats().panics, 0);
+}
+
+fn a_connection_is_either_detached_or_closed_however_close_the_race(on: impl Network) {
+    let mut reactor = on.reactor();
+    let log = Log::default();
+    let entries = log.clone();
+    let others = Rc::new(RefCell::new(Vec::new()));
+    let known = others.clone();
+    // Of two neighbours, one is detached when it hears something, and closed when the other does.
+    let address = listen(&mut reactor, move |_| {
+        let (told, known) = (entries.clone(), known.clone());
+        let number = known.borrow().len();
+        known.borrow_mut().push(None);
+        let seen = known.clone();
+        let opened = move |io: &mut Io<'_>| seen.borrow_mut()[number] = Some(io.id());
+        let received = move |io: &mut Io<'_>, _: Chunk| {
+            if number % 2 == 0 {
+                let told = told.clone();
+                return io.detach(move |_, _| told.add("handed on")).unwrap();
+            }
+            let neighbour = known.borrow()[number - 1].unwrap();
+            if let Some(mut neighbour) = io.reactor().connection(neighbour) {
+                neighbour.close();
+            }
+            io.close();
+        };
+        Scripted { opened: Some(Box::new(opened)), received: Some(Box::new(received)), ..Scripted::logging(&entries) }
+    });
+    let mut peers: Vec<_> = (0..100).map(|_| on.connect_peer(&address)).collect();
+    run_until(&mut reactor, |_| log.len() == 100);
+    peers.iter_mut().for_each(|peer| peer.write_all(b"!").unwrap());
+    run_until(&mut reactor, |reactor| reactor.connection_count() == 0);
+    for _ in 0..20 {
+        poll(&mut reactor);
+    }
+    let told = log.take();
+    let count = |wanted: &str| told.iter().filter(|entry| *entry == wanted).count();
+    assert_eq!(count("handed on"), count("closed: detached"), "{told:?}");
+    assert_eq!(count("closed: detached") + count("closed: closed by this side"), 100, "{told:?}");
 }
 
 /// Sends back what comes in, and moves on to the other reactor every now and then.

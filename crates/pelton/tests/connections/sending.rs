@@ -1,22 +1,30 @@
 //! What goes out.
 
 use std::cell::Cell;
+use std::fs::File;
 use std::io::{Read, Write};
 use std::rc::Rc;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use pelton::SendError;
+use pelton::{Io, SendError};
 
-use super::common::{Log, on_every_network, poll, run_until};
-use super::{Echo, Network, Scripted, listen, pattern, with_peer};
+use super::common::{Log, On, on_every_network, poll, run_until};
+use super::{Echo, Network, Scripted, listen, pattern, run_with, with_peer};
 
 on_every_network![
     what_is_sent_comes_back_whole,
     a_large_transfer_to_a_slow_reader_keeps_little_in_memory,
     one_send_past_the_limit_is_refused_and_loses_nothing,
     two_reactors_worth_of_connections_talk_to_each_other,
+    files_go_out_in_order_with_everything_else,
+    a_file_that_is_shorter_than_promised_closes_its_connection,
+    what_is_sent_now_keeps_its_place,
+    a_connection_can_be_sent_to_before_it_is_established;
+    // An engine that completes sends later needs a turn for that, which there is none of inside a callback.
+    with_a_kernel: what_is_sent_now_does_not_wait_for_the_callback_to_return,
 ];
 
 fn what_is_sent_comes_back_whole(on: impl Network) {
@@ -140,4 +148,117 @@ fn two_reactors_worth_of_connections_talk_to_each_other(on: impl Network) {
     run_until(&mut reactor, |reactor| reactor.connection_count() == 0);
     assert_eq!(log.take().iter().filter(|entry| *entry == "closed: closed by this side").count(), 20);
     assert_eq!(reactor.stats().panics, 0);
+}
+
+/// A file with these contents and no name.
+fn file_of(contents: &[u8]) -> Arc<File> {
+    static FILES: AtomicUsize = AtomicUsize::new(0);
+    let number = FILES.fetch_add(1, Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("pelton-{}-{number}.data", std::process::id()));
+    std::fs::write(&path, contents).unwrap();
+    let file = File::open(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    Arc::new(file)
+}
+
+fn files_go_out_in_order_with_everything_else(on: impl Network) {
+    let mut reactor = on.reactor();
+    let contents = pattern(3_000_000);
+    let file = file_of(&contents);
+    let address = listen(&mut reactor, move |_| {
+        let file = file.clone();
+        let opened = move |io: &mut Io<'_>| {
+            io.send(b"head").unwrap();
+            io.send_file(file.clone(), 0..1_000_000).unwrap();
+            io.send_bytes(vec![b'-'; 10_000]).unwrap();
+            io.send_file(file.clone(), 5..5).unwrap();
+            io.send_file(file.clone(), 2_999_999..3_000_000).unwrap();
+            io.send_file(file.clone(), 100..3_000_000).unwrap();
+            assert_eq!(io.queued() as u64 + io.queued_in_files(), 4 + 1_000_000 + 10_000 + 1 + 2_999_900);
+            assert_eq!(io.reactor().queued(), 4 + 10_000, "files take up no memory");
+            io.send(b"tail").unwrap();
+            io.close_after_writing();
+        };
+        Scripted { opened: Some(Box::new(opened)), ..Scripted::default() }
+    });
+    let all = with_peer(&mut reactor, on, &address, |mut peer| peer.read_all().unwrap());
+    let dashes = [b'-'; 10_000];
+    let parts = [b"head", &contents[..1_000_000], &dashes, &contents[2_999_999..], &contents[100..], b"tail"];
+    assert!(all == parts.concat());
+    assert_eq!((reactor.queued(), reactor.stats().panics), (0, 0));
+}
+
+fn a_file_that_is_shorter_than_promised_closes_its_connection(on: impl Network) {
+    let mut reactor = on.reactor();
+    let log = Log::default();
+    let (entries, file) = (log.clone(), file_of(b"short"));
+    let address = listen(&mut reactor, move |_| {
+        let file = file.clone();
+        let opened = move |io: &mut Io<'_>| {
+            io.send_file(file.clone(), 0..1_000).unwrap();
+            io.send(b"never reached").unwrap();
+        };
+        Scripted { opened: Some(Box::new(opened)), ..Scripted::logging(&entries) }
+    });
+    assert_eq!(with_peer(&mut reactor, on, &address, |mut peer| peer.read_all().unwrap()), b"short");
+    run_until(&mut reactor, |_| log.len() == 2);
+    assert!(log.take()[1].contains("file"));
+    assert_eq!(reactor.queued(), 0);
+}
+
+fn what_is_sent_now_keeps_its_place(on: impl Network) {
+    let mut reactor = on.reactor();
+    let address = listen(&mut reactor, |_| Scripted {
+        opened: Some(Box::new(|io| {
+            for number in 0..100 {
+                let text = format!("{number} ");
+                if number % 3 == 0 { io.send_now(text.as_bytes()) } else { io.send(text.as_bytes()) }.unwrap();
+            }
+            io.close_after_writing();
+        })),
+        ..Scripted::default()
+    });
+    let all = with_peer(&mut reactor, on, &address, |mut peer| peer.read_all().unwrap());
+    let wanted: String = (0..100).map(|number| format!("{number} ")).collect();
+    assert_eq!(String::from_utf8(all).unwrap(), wanted);
+}
+
+fn what_is_sent_now_does_not_wait_for_the_callback_to_return(on: On) {
+    let mut reactor = on.reactor();
+    let (tell, told) = mpsc::channel();
+    let told = Rc::new(told);
+    let address = listen(&mut reactor, move |_| {
+        let told = told.clone();
+        let opened = move |io: &mut Io<'_>| {
+            io.send_now(b"now").unwrap();
+            told.recv_timeout(Duration::from_secs(10)).unwrap();
+            io.close();
+        };
+        Scripted { opened: Some(Box::new(opened)), ..Scripted::default() }
+    });
+    with_peer(&mut reactor, on, &address, move |mut peer| {
+        assert_eq!(peer.read_some(3), b"now");
+        tell.send(()).unwrap();
+    });
+    assert_eq!(reactor.stats().panics, 0);
+}
+
+fn a_connection_can_be_sent_to_before_it_is_established(on: impl Network) {
+    let mut reactor = on.reactor();
+    let listener = on.listen_peer();
+    let log = Log::default();
+    let id = reactor.connect(&listener.address(), Scripted::logging(&log)).unwrap();
+    let mut io = reactor.connection(id).unwrap();
+    io.send(b"early ").unwrap();
+    io.send(b"bird").unwrap();
+    io.finish();
+    let heard = run_with(&mut reactor, move || {
+        let mut peer = listener.accept();
+        let heard = peer.read_all().unwrap();
+        peer.write_all(b"worm").unwrap();
+        heard
+    });
+    assert_eq!(heard, b"early bird");
+    run_until(&mut reactor, |_| log.len() == 3);
+    assert_eq!(log.take(), ["opened", "received worm", "closed: finished by the other side"]);
 }

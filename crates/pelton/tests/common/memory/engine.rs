@@ -138,6 +138,8 @@ impl MemoryEngine {
                         *role = Role::Stream(Stream::new(end));
                         Event::Connected(token)
                     }
+                    // Nobody answers, ever.
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return *role = Role::Spent,
                     Err(error) => {
                         *role = Role::Spent;
                         Event::Ended(token, Err(error))

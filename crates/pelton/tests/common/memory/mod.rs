@@ -77,6 +77,12 @@ impl Network for Memory {
         PeerListener::new(listener.address().clone(), move || Peer::new(listener.accept()))
     }
 
+    fn silent_listener(self) -> PeerListener {
+        let listener = self.board.listen(&"127.0.0.1:0".parse().unwrap()).unwrap();
+        listener.fall_silent();
+        PeerListener::new(listener.address().clone(), move || Peer::new(listener.accept()))
+    }
+
     fn more_than_fits(self) -> usize {
         20 * switchboard::ROOM
     }

@@ -147,7 +147,7 @@ fn trickle(end: &End, outbox: &mut Outbox, most: usize) -> io::Result<()> {
     let sent = if let Some(part) = outbox.next_file() {
         let mut buffer = vec![0; most.min(usize::try_from(part.len).unwrap())];
         match part.file.read_at(&mut buffer, part.offset)? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            0 => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file is too short")),
             count => end.send(&buffer[..count]).map(|count| outbox.advance_file(count as u64)),
         }
     } else {

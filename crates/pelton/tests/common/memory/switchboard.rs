@@ -95,10 +95,13 @@ impl Switchboard {
     pub(super) fn connect(&self, address: &Address) -> io::Result<End> {
         let listeners = self.listeners.lock().unwrap();
         let backlog = listeners.get(address).ok_or(io::ErrorKind::ConnectionRefused)?;
+        let mut waiting = backlog.waiting.lock().unwrap();
+        if waiting.silent {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         let link = Arc::new(Link::default());
         let addresses = [self.unused(), address.clone()];
         let [near, far] = [0, 1].map(|side| End { link: link.clone(), side, addresses: addresses.clone() });
-        let mut waiting = backlog.waiting.lock().unwrap();
         waiting.ends.push_back(far);
         waiting.alarm.iter().for_each(|alarm| alarm.tell_news());
         backlog.changed.notify_one();
@@ -117,6 +120,8 @@ struct Backlog {
 struct Waiting {
     ends: VecDeque<End>,
     alarm: Option<Arc<Alarm>>,
+    /// It takes no more, and does not say so.
+    silent: bool,
 }
 
 pub(super) struct Listener {
@@ -128,6 +133,10 @@ pub(super) struct Listener {
 impl Listener {
     pub(super) fn address(&self) -> &Address {
         &self.address
+    }
+
+    pub(super) fn fall_silent(&self) {
+        self.backlog.waiting.lock().unwrap().silent = true;
     }
 
     pub(super) fn set_alarm(&self, alarm: &Arc<Alarm>) {
