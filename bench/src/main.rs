@@ -82,6 +82,9 @@ enum Bench {
         /// Messages to count over
         #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..))]
         messages: u64,
+        /// Fails if pelton executes more than this per message
+        #[arg(long, value_name = "N")]
+        at_most: Option<u64>,
     },
     /// One of the servers of `net`. Prints its port, and echoes until its parent has gone.
     #[command(hide = true)]
@@ -115,7 +118,9 @@ fn main() -> Result<()> {
             let (out, standings) = (output.directory(load.is_whole()), net::run(&load)?);
             publish("net", "Pelton's connections against a bare epoll loop and its peers", &out, machine, &standings)
         }
-        Bench::NetInstructions { connections, messages } => net::print_instructions(connections.into(), messages),
+        Bench::NetInstructions { connections, messages, at_most } => {
+            net::print_instructions(connections.into(), messages, at_most)
+        }
         Bench::NetServer { server } => net::serve(server),
     }
 }

@@ -13,12 +13,14 @@ struct Tool {
     what_for: &'static str,
 }
 
-const TOOLS: [Tool; 5] = [
+const TOOLS: [Tool; 7] = [
     Tool { program: "strace", package: "strace", check: "strace --version", what_for: "to count system calls" },
     Tool { program: "socat", package: "socat", check: "socat -V", what_for: PEER },
     // There are several programs of this name; with this one, input that ends can end the connection (-N).
     Tool { program: "nc", package: "netcat-openbsd", check: "nc -h 2>&1 | grep -q OpenBSD", what_for: PEER },
     Tool { program: "curl", package: "curl", check: "curl --version", what_for: PEER },
+    Tool { program: "valgrind", package: "valgrind", check: "valgrind --version", what_for: "to count instructions" },
+    Tool { program: "c++", package: "g++", check: "c++ --version", what_for: "to build the fuzzer" },
     Tool { program: "python3", package: "python3", check: "python3 -c 'import asyncio'", what_for: PEER },
 ];
 
