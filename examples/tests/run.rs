@@ -233,6 +233,13 @@ fn echo_sends_everything_back() {
 }
 
 #[test]
+fn key_value_stores_and_answers() {
+    let printed = start(example!("key-value")).succeed();
+    let told: Vec<&str> = printed.iter().filter_map(|line| line.strip_prefix("< ")).collect();
+    assert_eq!(told, ["stored", "pelton", "nothing", "error: set KEY VALUE, get KEY, or quit", "bye"]);
+}
+
+#[test]
 fn chat_passes_on_what_is_said() {
     let printed = start(example!("chat")).succeed();
     let heard = |name: &str| -> Vec<&str> {

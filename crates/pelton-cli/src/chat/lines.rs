@@ -1,4 +1,4 @@
-//! Lines out of bytes, as telnet and others send them.
+//! Lines out of bytes, as people send them: what `pelton::codec::Lines` would hang up on, a guest is told about instead.
 
 /// Lines are up to this many bytes long, so that nobody fills the memory, or everybody's screen, with one.
 pub const LONGEST: usize = 1024;
