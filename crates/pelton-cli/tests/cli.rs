@@ -302,13 +302,22 @@ fn a_chatter_who_does_not_read_is_dropped() {
         let mut ears = chatter(server.address(0), "ears");
         deaf.hear("* loud has joined");
         deaf.hear("* ears has joined");
-        let line = format!("{}\r\n", "x".repeat(1000));
-        // More than the kernel holds for the deaf one. What is said is heard by others all the while.
-        let heard = std::thread::spawn(move || ears.hear("* deaf has left"));
-        while !heard.is_finished() {
-            loud.send(line.repeat(50).as_bytes());
+        // More and more, until it is more than the kernel holds for the deaf one. The others hear everything in time.
+        let lines = format!("{}\r\n", "x".repeat(1000)).repeat(50);
+        let mut dropped = false;
+        let mut round = 0;
+        while !dropped {
+            round += 1;
+            loud.send(lines.as_bytes());
+            loud.say(&format!("round {round}"));
+            loop {
+                let line = ears.next_line();
+                dropped |= line == "* deaf has left";
+                if line == format!("loud: round {round}") {
+                    break;
+                }
+            }
         }
-        heard.join().unwrap();
         server.log("dropping a guest who does not read name=\"deaf\"");
         server.signal(Signal::TERM);
         server.succeed();

@@ -195,6 +195,9 @@ impl fmt::Display for Named<'_> {
 /// What a panic carries.
 pub(crate) type Panic = Box<dyn Any + Send>;
 
+/// A panic that has been reported, on its way out through a callback that has called another.
+struct Reported(Panic);
+
 type FaultHook = Box<dyn FnMut(&mut Reactor, &Fault)>;
 
 /// What concerns all callbacks alike.
@@ -203,11 +206,13 @@ pub(crate) struct Callbacks {
     hook: Option<FaultHook>,
     /// Few sources have one, so they do not each carry room for it.
     labels: HashMap<SourceId, Arc<str>>,
+    /// How many callbacks are running, one inside the other.
+    depth: usize,
 }
 
 impl Callbacks {
     pub(crate) fn new(policy: PanicPolicy) -> Callbacks {
-        Callbacks { policy, hook: None, labels: HashMap::new() }
+        Callbacks { policy, hook: None, labels: HashMap::new(), depth: 0 }
     }
 
     pub(crate) fn label(&self, source: Option<SourceId>) -> Option<Arc<str>> {
@@ -251,13 +256,19 @@ impl Reactor {
         if let Some(watchdog) = &self.watchdog {
             watchdog.begin(site, self.callbacks.label(site.source), self.meter.mark());
         }
+        self.callbacks.depth += 1;
         let outcome = catch_unwind(AssertUnwindSafe(|| callback(self)));
+        self.callbacks.depth -= 1;
         self.finished(site);
         outcome
     }
 
     /// Reports a panic and does what the policy says. The caller has put everything in order: this may not return.
     pub(crate) fn fault(&mut self, site: Site, label: Option<Arc<str>>, panic: Panic) {
+        let panic = match panic.downcast::<Reported>() {
+            Ok(reported) => return self.propagate(reported.0),
+            Err(panic) => panic,
+        };
         self.meter.counters.panics += 1;
         let fault = Fault { kind: site.kind, label, place: site.place, message: message(&panic) };
         // Taken out while it runs, so that it may replace itself.
@@ -272,9 +283,14 @@ impl Reactor {
         }
         match self.callbacks.policy {
             PanicPolicy::Close => {}
-            PanicPolicy::Propagate => resume_unwind(panic),
+            PanicPolicy::Propagate => self.propagate(panic),
             PanicPolicy::Abort => std::process::abort(),
         }
+    }
+
+    /// Lets a panic go on that has been reported.
+    fn propagate(&self, panic: Panic) {
+        resume_unwind(if self.callbacks.depth > 0 { Box::new(Reported(panic)) } else { panic });
     }
 
     /// Calls user code that ends with the call, whether it panics or not.

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use pelton::{CallbackKind, EventLoop, Fault, Interest, PanicPolicy};
+use pelton::{CallbackKind, Chunk, Connection, EventLoop, Fault, Interest, Io, PanicPolicy};
 
 use crate::common::{Log, On, on_every_engine, poll, run};
 
@@ -19,6 +19,7 @@ on_every_engine![
     a_panicking_fault_hook_is_survived,
     a_fault_names_the_callback,
     propagated_panics_come_out_of_run_and_the_loop_can_go_on,
+    a_panic_in_a_callback_that_another_has_called_is_reported_once,
     a_callback_may_stop_the_loop_and_the_turn_is_finished,
 ];
 
@@ -171,4 +172,26 @@ fn a_callback_may_stop_the_loop_and_the_turn_is_finished(on: On) {
     reactor.watch(&ours, Interest::READABLE, move |_, _| entry.add("event")).unwrap();
     run(&mut reactor);
     assert_eq!(log.take(), ["tick", "event"]);
+}
+
+fn a_panic_in_a_callback_that_another_has_called_is_reported_once(on: On) {
+    struct Silent;
+    impl Connection for Silent {
+        fn received(&mut self, _: &mut Io<'_>, _: Chunk) {}
+    }
+    for policy in [PanicPolicy::Close, PanicPolicy::Propagate] {
+        let mut reactor = on.build(on.builder().panic_policy(policy));
+        let faults = log_faults(&mut reactor);
+        let id = reactor.adopt(UnixStream::pair().unwrap().0, Silent).unwrap();
+        poll(&mut reactor);
+        reactor.next_tick(move |reactor| {
+            reactor.visit(id, |_: &mut Silent, _| panic!("inside"));
+        });
+        let outcome = catch_unwind(AssertUnwindSafe(|| poll(&mut reactor)));
+        let told = outcome.err().map(|panic| *panic.downcast_ref::<&str>().expect("what it panicked with"));
+        assert_eq!(told, (policy == PanicPolicy::Propagate).then_some("inside"));
+        assert_eq!(faults.take(), ["connection inside"]);
+        poll(&mut reactor);
+        assert_eq!((reactor.stats().panics, reactor.connection_count()), (1, 0));
+    }
 }
