@@ -182,7 +182,8 @@ fn a_panic_in_a_callback_that_another_has_called_is_reported_once(on: On) {
     for policy in [PanicPolicy::Close, PanicPolicy::Propagate] {
         let mut reactor = on.build(on.builder().panic_policy(policy));
         let faults = log_faults(&mut reactor);
-        let id = reactor.adopt(UnixStream::pair().unwrap().0, Silent).unwrap();
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let id = reactor.adopt(ours, Silent).unwrap();
         poll(&mut reactor);
         reactor.next_tick(move |reactor| {
             reactor.visit(id, |_: &mut Silent, _| panic!("inside"));
