@@ -4,10 +4,10 @@
 //! [`EventLoop::turn_with`]. How callbacks get in is in the files named after them: `timers.rs`, `ticks.rs`, `watch.rs`,
 //! `signals.rs`, `idle.rs`, and `handle.rs` for other threads.
 
-use std::collections::VecDeque;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::BorrowedFd;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use crate::idle::Idles;
 use crate::lane::Deferred;
 use crate::lifecycle::{Exit, Hooks, Life};
 use crate::listener::Listener;
+use crate::promise::Promises;
 use crate::reconnect::Keeping;
 use crate::resolver::{NameSettings, Names};
 use crate::signals::Signals;
@@ -29,7 +30,7 @@ use crate::slots::{Key, Slots};
 use crate::spin::Spin;
 use crate::state::States;
 use crate::stats::Meter;
-use crate::ticks::Tick;
+use crate::ticks::{Tick, TickQueue};
 use crate::timers::Timer;
 use crate::watch::Watch;
 use crate::watchdog::Watchdog;
@@ -99,7 +100,7 @@ pub struct Reactor {
     /// The latest reading of the clock.
     pub(crate) now: Time,
     pub(crate) timers: Wheel<Timer>,
-    pub(crate) ticks: VecDeque<Tick>,
+    pub(crate) ticks: Rc<TickQueue>,
     ticks_per_turn: usize,
     pub(crate) posts: Receiver<Post>,
     /// Whether other threads have been told to wake us when they post.
@@ -126,6 +127,7 @@ pub struct Reactor {
     pub(crate) names: Names,
     /// Callbacks of work that is being done on other threads.
     pub(crate) deferred: Deferred,
+    pub(crate) promises: Promises,
     pub(crate) reconnects: Slots<Keeping>,
     pub(crate) signals: Signals,
     pub(crate) idles: Idles,
@@ -203,7 +205,7 @@ impl EventLoop {
             engine,
             now,
             timers: Wheel::new(now),
-            ticks: VecDeque::new(),
+            ticks: TickQueue::new(shared.clone()),
             ticks_per_turn: settings.ticks_per_turn,
             posts,
             posts_awaited: false,
@@ -222,6 +224,7 @@ impl EventLoop {
             limits: settings.limits,
             names: Names::new(settings.names),
             deferred: Deferred::default(),
+            promises: Promises::default(),
             reconnects: Slots::default(),
             signals: Signals::default(),
             idles: Idles::default(),
@@ -353,7 +356,7 @@ impl EventLoop {
         let (shared, posts) = reactor.shared.succeed();
         let waiting = std::mem::replace(&mut reactor.posts, posts).abandon();
         // The new queue counts from 0.
-        reactor.ticks.iter_mut().for_each(|tick| tick.after_posts = 0);
+        reactor.ticks.forget_posts();
         reactor.ticks.extend(waiting.into_iter().map(Tick::from));
         reactor.shared = shared;
         reactor.posts_awaited = false;
@@ -409,16 +412,20 @@ impl Reactor {
         // Ticks wait in `ticks` and posts in `posts`, but they are one queue: each tick knows how many posts it is behind.
         let posted = self.shared.posted();
         let mut left = self.ticks_per_turn;
-        for _ in 0..self.ticks.len() {
-            let after_posts = self.ticks.front().map_or(0, |tick| tick.after_posts);
-            left -= self.run_posts(after_posts.min(posted), left);
+        for _ in 0..self.ticks.begin_phase() {
+            left -= self.run_posts(self.ticks.after_posts().min(posted), left);
             if left == 0 {
                 break;
             }
             self.run_tick();
             left -= 1;
         }
-        self.run_posts(posted, left);
+        left -= self.run_posts(posted, left);
+        // A chain of promises goes on until something else is before it: a turn per link would be a system call per link.
+        while left > 0 && self.ticks.has_continuations_only() && self.ticks.after_posts() <= self.posts.taken() {
+            self.run_tick();
+            left -= 1;
+        }
         self.ticks_finished();
         self.shrink_ticks();
     }
@@ -521,10 +528,11 @@ impl Reactor {
     fn drop_callbacks(&mut self) {
         drop(std::mem::take(&mut self.sources));
         drop(std::mem::take(&mut self.deferred));
+        drop(std::mem::take(&mut self.promises));
         drop(std::mem::take(&mut self.reconnects));
         drop(std::mem::take(&mut self.signals));
         drop(std::mem::replace(&mut self.timers, Wheel::new(self.now)));
-        drop(std::mem::take(&mut self.ticks));
+        self.ticks.close();
         drop(std::mem::take(&mut self.idles));
         drop(std::mem::take(&mut self.hooks));
         self.watchdog = None;
