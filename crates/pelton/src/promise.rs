@@ -26,7 +26,7 @@ pub use self::next::{Next, Recovery};
 pub use self::shared::SharedPromise;
 pub use self::unhandled::Unhandled;
 
-use self::core::{Source, settle};
+use self::core::{Core, Source, settle};
 use self::deferred::pair;
 use self::link::{Link, Sink, Step};
 
@@ -115,7 +115,8 @@ impl<E> Rejected<E> {
 /// # Ok::<(), pelton::Error>(())
 /// ```
 pub struct Promise<T: 'static, E: 'static> {
-    source: Rc<dyn Source<T, E>>,
+    /// Nothing once it is consumed.
+    source: Option<Rc<dyn Source<T, E>>>,
 }
 
 impl Reactor {
@@ -123,6 +124,12 @@ impl Reactor {
     #[track_caller]
     pub fn promise<T: 'static, E: fmt::Debug + 'static>(&self) -> (Deferred<T, E>, Promise<T, E>) {
         pair(self.ticks.clone(), Location::caller())
+    }
+}
+
+impl<T: 'static, E: 'static> Promise<T, E> {
+    fn core(&self) -> &Core<T, E> {
+        self.source.as_ref().expect("only what consumes a promise takes this").core()
     }
 }
 
@@ -155,7 +162,7 @@ impl<T: 'static, E: fmt::Debug + 'static> Promise<T, E> {
     ) -> Promise<U, G> {
         let link = Link::new(self.core().ticks.clone(), place, Some(act));
         self.attach(link.clone());
-        Promise { source: link }
+        Promise { source: Some(link) }
     }
 
     fn sink(self, place: &'static Location<'static>, act: impl FnOnce(&mut Reactor, Settlement<T, E>) + 'static) {
@@ -249,7 +256,7 @@ impl<T: 'static, E: fmt::Debug + 'static> Promise<T, E> {
             Step::Settled(outcome)
         });
         self.attach(link.clone());
-        Promise { source: link }
+        Promise { source: Some(link) }
     }
 
     /// Makes it one that several can have the outcome of.

@@ -4,7 +4,7 @@
 //! until a tick takes it to the reader. Each step is one tick, so chains take no stack.
 
 use std::any::Any;
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
@@ -16,7 +16,6 @@ use pelton_sync::Closure;
 use super::remains::bury;
 use super::{Promise, Rejected, Settlement, unhandled};
 use crate::Reactor;
-use crate::callback::message;
 use crate::ticks::{End, TickQueue};
 
 /// Whatever a promise is the end of: a plain one, or the output of a link.
@@ -30,9 +29,6 @@ pub(crate) trait Read<T, E>: Any {
     fn place(&self) -> &'static Location<'static>;
 
     fn read(self: Rc<Self>, reactor: &mut Reactor, outcome: Settlement<T, E>);
-
-    /// `read` panicked.
-    fn panicked(self: Rc<Self>, message: &str);
 }
 
 /// Who takes the outcome of a promise.
@@ -56,158 +52,168 @@ struct Observer<T, E> {
 }
 
 pub(crate) struct Core<T: 'static, E: 'static> {
-    outcome: Cell<Option<Settlement<T, E>>>,
-    reader: Cell<Reader<T, E>>,
-    /// Few have any.
-    observers: Cell<Option<Box<VecDeque<Observer<T, E>>>>>,
-    settled: Cell<bool>,
-    /// In the tick queue, or being delivered from it.
-    queued: Cell<bool>,
-    /// A rejection has been passed on, though it is still here.
-    handled: Cell<bool>,
+    /// Never borrowed while anything of the user's is called or dropped.
+    state: RefCell<State<T, E>>,
     pub(crate) ticks: Rc<TickQueue>,
     /// Where the promise was made.
     pub(crate) place: &'static Location<'static>,
     describe: fn(&E) -> String,
 }
 
+struct State<T: 'static, E: 'static> {
+    outcome: Option<Settlement<T, E>>,
+    reader: Reader<T, E>,
+    /// Few have any; none is no box.
+    observers: Option<Box<VecDeque<Observer<T, E>>>>,
+    settled: bool,
+    /// In the tick queue, or being delivered from it.
+    queued: bool,
+    /// A rejection has been passed on, though it is still here.
+    handled: bool,
+}
+
+impl<T: 'static, E: 'static> State<T, E> {
+    /// Where the one that is to be called next was attached.
+    fn next_call(&self) -> Option<&'static Location<'static>> {
+        match (&self.observers, &self.reader) {
+            (Some(observers), _) => observers.front().map(|observer| observer.place),
+            (None, Reader::Link(link)) => Some(link.place()),
+            (None, _) => None,
+        }
+    }
+
+    fn take_observer(&mut self) -> Option<Observer<T, E>> {
+        let observers = self.observers.as_mut()?;
+        let observer = observers.pop_front();
+        if observers.is_empty() {
+            self.observers = None;
+        }
+        observer
+    }
+
+    fn take_reader(&mut self) -> Reader<T, E> {
+        std::mem::replace(&mut self.reader, Reader::Gone)
+    }
+
+    /// Nobody will be called any more. What would have been is to be dropped.
+    fn let_go(&mut self) -> [Option<Rc<dyn Any>>; 2] {
+        let reader: Option<Rc<dyn Any>> = match self.take_reader() {
+            Reader::Link(link) => Some(link),
+            Reader::Promise(promise) => Some(promise),
+            other => {
+                self.reader = other;
+                None
+            }
+        };
+        [reader, self.observers.take().map(|observers| Rc::new(observers) as Rc<dyn Any>)]
+    }
+}
+
 impl<T: 'static, E: fmt::Debug + 'static> Core<T, E> {
     pub(crate) fn new(ticks: Rc<TickQueue>, place: &'static Location<'static>) -> Core<T, E> {
-        Core {
-            outcome: Cell::new(None),
-            reader: Cell::new(Reader::Nobody),
-            observers: Cell::new(None),
-            settled: Cell::new(false),
-            queued: Cell::new(false),
-            handled: Cell::new(false),
-            ticks,
-            place,
-            describe: |error| format!("{error:?}"),
-        }
+        let state = State {
+            outcome: None,
+            reader: Reader::Nobody,
+            observers: None,
+            settled: false,
+            queued: false,
+            handled: false,
+        };
+        Core { state: RefCell::new(state), ticks, place, describe: |error| format!("{error:?}") }
     }
 }
 
 impl<T: 'static, E: 'static> Core<T, E> {
     pub(crate) fn is_settled(&self) -> bool {
-        self.settled.get()
+        self.state.borrow().settled
     }
 
     /// Whether anybody will look at the outcome.
     pub(crate) fn is_wanted(&self) -> bool {
-        let reader = self.reader.replace(Reader::Gone);
-        let gone = matches!(reader, Reader::Gone);
-        self.reader.set(reader);
-        !gone || self.next_observer().is_some()
+        let state = self.state.borrow();
+        !matches!(state.reader, Reader::Gone) || state.observers.is_some()
     }
 
     /// Somebody else answers for a rejection.
     pub(crate) fn set_handled(&self) {
-        self.handled.set(true);
-    }
-
-    /// Where the next observer was attached.
-    fn next_observer(&self) -> Option<&'static Location<'static>> {
-        let observers = self.observers.take()?;
-        let place = observers.front().map(|observer| observer.place);
-        self.observers.set(Some(observers));
-        place
-    }
-
-    fn take_observer(&self) -> Option<Observer<T, E>> {
-        let mut observers = self.observers.take()?;
-        let observer = observers.pop_front();
-        // Those who are not here any more would have been put back.
-        if !observers.is_empty() {
-            self.observers.set(Some(observers));
-        }
-        observer
+        self.state.borrow_mut().handled = true;
     }
 
     pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<Settlement<T, E>> {
+        let waker = context.waker().clone();
+        let mut state = self.state.borrow_mut();
         // Observers were there first.
-        if self.settled.get() && !self.queued.get() {
-            self.reader.set(Reader::Gone);
-            return Poll::Ready(self.outcome.take().unwrap_or(Err(Rejected::Abandoned)));
-        }
-        let waker = match self.reader.replace(Reader::Gone) {
-            Reader::Task(waker) if waker.will_wake(context.waker()) => waker,
-            _ => context.waker().clone(),
+        let ready = state.settled && !state.queued;
+        let reader = if ready { Reader::Gone } else { Reader::Task(waker) };
+        let before = std::mem::replace(&mut state.reader, reader);
+        let outcome = if ready { state.outcome.take() } else { None };
+        drop(state);
+        drop(before);
+        if ready { Poll::Ready(outcome.unwrap_or(Err(Rejected::Abandoned))) } else { Poll::Pending }
+    }
+
+    /// Nobody wants the outcome: reports it, if it is an error that nobody has heard of.
+    fn report(&self, rejected: &Rejected<E>) {
+        let message = match rejected {
+            Rejected::Failed(error) => (self.describe)(error),
+            Rejected::Abandoned => Rejected::<&str>::Abandoned.to_string(),
+            Rejected::TimedOut(limit) => Rejected::<&str>::TimedOut(*limit).to_string(),
+            // The fault hook has been told.
+            Rejected::Panicked(_) => return,
         };
-        self.reader.set(Reader::Task(waker));
-        Poll::Pending
-    }
-
-    /// Nobody wants the outcome: drops it, and reports it if it is an error.
-    fn discard(&self) {
-        if let Some(Err(rejected)) = self.outcome.take()
-            && !self.handled.get()
-        {
-            let message = match &rejected {
-                Rejected::Failed(error) => (self.describe)(error),
-                Rejected::Abandoned => Rejected::<&str>::Abandoned.to_string(),
-                Rejected::TimedOut(limit) => Rejected::<&str>::TimedOut(*limit).to_string(),
-                // The fault hook has been told.
-                Rejected::Panicked(_) => return,
-            };
-            unhandled::report(&self.ticks, self.place, message);
-        }
-    }
-
-    /// Nobody will be called any more.
-    fn let_go(&self) {
-        match self.reader.replace(Reader::Gone) {
-            Reader::Link(link) => bury(link),
-            Reader::Promise(promise) => bury(promise),
-            other => self.reader.set(other),
-        }
-        if let Some(observers) = self.observers.take() {
-            bury(Rc::new(observers));
-        }
+        unhandled::report(&self.ticks, self.place, message);
     }
 }
 
 impl<T: 'static, E: 'static> Drop for Core<T, E> {
     fn drop(&mut self) {
-        self.let_go();
+        let state = self.state.get_mut();
+        if matches!(state.reader, Reader::Link(_) | Reader::Promise(_)) || state.observers.is_some() {
+            state.let_go().into_iter().flatten().for_each(bury);
+        }
     }
 }
 
 impl<T: 'static, E: 'static> Promise<T, E> {
-    pub(crate) fn core(&self) -> &Core<T, E> {
-        self.source.core()
-    }
-
     pub(super) fn attach(self, link: Rc<dyn Read<T, E>>) {
         self.attach_reader(Reader::Link(link));
     }
 
-    fn attach_reader(self, reader: Reader<T, E>) {
-        let core = self.core();
-        core.reader.set(reader);
-        if core.settled.get() {
-            advance(self.source.clone(), End::Back);
+    fn attach_reader(mut self, reader: Reader<T, E>) {
+        let Some(source) = self.source.take() else { return };
+        let mut state = source.core().state.borrow_mut();
+        let settled = state.settled;
+        let before = std::mem::replace(&mut state.reader, reader);
+        drop(state);
+        drop(before);
+        if settled {
+            advance(source, End::Back);
         }
     }
 
     pub(super) fn attach_observer(&self, place: &'static Location<'static>, look: Look<T, E>) {
-        let core = self.core();
-        let mut observers = core.observers.take().unwrap_or_default();
-        observers.push_back(Observer { place, look });
-        core.observers.set(Some(observers));
-        if core.settled.get() {
-            advance(self.source.clone(), End::Back);
+        let Some(source) = &self.source else { return };
+        let mut state = source.core().state.borrow_mut();
+        state.observers.get_or_insert_default().push_back(Observer { place, look });
+        let settled = state.settled;
+        drop(state);
+        if settled {
+            advance(source.clone(), End::Back);
         }
     }
 }
 
 impl<T: 'static, E: 'static> Drop for Promise<T, E> {
     fn drop(&mut self) {
-        let core = self.core();
-        match core.reader.replace(Reader::Gone) {
-            Reader::Nobody | Reader::Task(_) if core.settled.get() => advance(self.source.clone(), End::Back),
-            Reader::Nobody | Reader::Task(_) => {}
-            // It was consumed.
-            reader => core.reader.set(reader),
+        // It is not there any more if it was consumed.
+        let Some(source) = self.source.take() else { return };
+        let mut state = source.core().state.borrow_mut();
+        let reader = state.take_reader();
+        let settled = state.settled;
+        drop(state);
+        drop(reader);
+        if settled {
+            advance(source, End::Back);
         }
     }
 }
@@ -217,27 +223,27 @@ pub(crate) fn settle<T: 'static, E: 'static>(
     source: Rc<dyn Source<T, E>>,
     outcome: Settlement<T, E>,
 ) -> Result<(), Settlement<T, E>> {
-    let core = source.core();
-    if core.settled.replace(true) {
+    let mut state = source.core().state.borrow_mut();
+    if state.settled {
         return Err(outcome);
     }
-    core.outcome.set(Some(outcome));
+    state.settled = true;
+    state.outcome = Some(outcome);
+    drop(state);
     advance(source, End::Back);
     Ok(())
 }
 
 /// Lets `target` have whatever becomes of `promise`.
 pub(crate) fn follow<T: 'static, E: 'static>(target: Rc<dyn Source<T, E>>, promise: Promise<T, E>) {
-    let core = target.core();
-    let reader = match core.reader.replace(Reader::Gone) {
+    let mut state = target.core().state.borrow_mut();
+    let reader = match &state.reader {
         // Its reader may as well read the other directly. So a chain that makes itself longer with every step, as a loop
         // written with promises does, stays as short as it is.
-        reader @ (Reader::Link(_) | Reader::Promise(_)) if core.next_observer().is_none() => reader,
-        reader => {
-            core.reader.set(reader);
-            Reader::Promise(target)
-        }
+        Reader::Link(_) | Reader::Promise(_) if state.observers.is_none() => state.take_reader(),
+        _ => Reader::Promise(target.clone()),
     };
+    drop(state);
     promise.attach_reader(reader);
 }
 
@@ -245,74 +251,86 @@ pub(crate) fn follow<T: 'static, E: 'static>(target: Rc<dyn Source<T, E>>, promi
 fn advance<T: 'static, E: 'static>(mut source: Rc<dyn Source<T, E>>, end: End) {
     loop {
         let core = source.core();
-        if core.queued.get() {
+        let mut state = core.state.borrow_mut();
+        if state.queued {
             return;
         }
-        if let Some(place) = core.next_observer() {
-            return queue(source, end, place);
+        if let Some(place) = state.next_call() {
+            if core.ticks.is_closed() {
+                let remains = state.let_go();
+                drop(state);
+                return remains.into_iter().flatten().for_each(bury);
+            }
+            state.queued = true;
+            drop(state);
+            let ticks = core.ticks.clone();
+            return ticks.push_continuation(end, place, Closure::new(move |reactor| deliver(source, reactor)));
         }
-        match core.reader.replace(Reader::Gone) {
-            Reader::Nobody => return core.reader.set(Reader::Nobody),
+        match state.take_reader() {
+            Reader::Nobody | Reader::Link(_) => {
+                state.reader = Reader::Nobody;
+                return;
+            }
             Reader::Task(waker) => {
-                core.reader.set(Reader::Nobody);
+                state.reader = Reader::Nobody;
+                drop(state);
                 return waker.wake();
             }
-            Reader::Link(link) => {
-                let place = link.place();
-                core.reader.set(Reader::Link(link));
-                return queue(source, end, place);
+            Reader::Gone => {
+                let (outcome, handled) = (state.outcome.take(), state.handled);
+                drop(state);
+                if let Some(Err(rejected)) = &outcome
+                    && !handled
+                {
+                    core.report(rejected);
+                }
+                return;
             }
-            Reader::Gone => return core.discard(),
             Reader::Promise(next) => {
-                let outcome = core.outcome.take();
-                if next.core().settled.replace(true) {
+                let outcome = state.outcome.take();
+                drop(state);
+                let mut following = next.core().state.borrow_mut();
+                if following.settled {
                     return;
                 }
-                next.core().outcome.set(outcome);
+                following.settled = true;
+                following.outcome = outcome;
+                drop(following);
                 source = next;
             }
         }
     }
 }
 
-fn queue<T: 'static, E: 'static>(source: Rc<dyn Source<T, E>>, end: End, place: &'static Location<'static>) {
-    let core = source.core();
-    if core.ticks.is_closed() {
-        return core.let_go();
-    }
-    core.queued.set(true);
-    let ticks = core.ticks.clone();
-    ticks.push_continuation(end, place, Closure::new(move |reactor| deliver(source, reactor)));
-}
-
 /// Calls the next observer, or else the reader, of a settled promise.
 fn deliver<T: 'static, E: 'static>(source: Rc<dyn Source<T, E>>, reactor: &mut Reactor) {
     let core = source.core();
-    if let Some(observer) = core.take_observer() {
-        let Some(outcome) = core.outcome.take() else { return };
+    let mut state = core.state.borrow_mut();
+    let Some(outcome) = state.outcome.take() else { return };
+    if let Some(observer) = state.take_observer() {
+        drop(state);
         let ended = catch_unwind(AssertUnwindSafe(|| (observer.look)(reactor, &outcome)));
-        core.outcome.set(Some(outcome));
-        core.queued.set(false);
+        let mut state = core.state.borrow_mut();
+        state.outcome = Some(outcome);
+        state.queued = false;
+        drop(state);
         advance(source, End::Front);
         if let Err(panic) = ended {
             resume_unwind(panic);
         }
         return;
     }
-    core.queued.set(false);
-    match core.reader.replace(Reader::Gone) {
+    state.queued = false;
+    match state.take_reader() {
         Reader::Link(link) => {
-            let Some(outcome) = core.outcome.take() else { return };
+            drop(state);
             drop(source);
-            let reader = link.clone();
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| reader.read(reactor, outcome))) {
-                link.panicked(&message(&panic));
-                // Goes on to where all callbacks' panics are caught and reported.
-                resume_unwind(panic);
-            }
+            link.read(reactor, outcome);
         }
         reader => {
-            core.reader.set(reader);
+            state.reader = reader;
+            state.outcome = Some(outcome);
+            drop(state);
             advance(source, End::Back);
         }
     }

@@ -35,7 +35,7 @@ pub(super) fn pair<T: 'static, E: fmt::Debug + 'static>(
     place: &'static Location<'static>,
 ) -> (Deferred<T, E>, Promise<T, E>) {
     let root = Rc::new(Root { core: Core::new(ticks, place), deferreds: Cell::new(1) });
-    (Deferred { root: root.clone() }, Promise { source: root })
+    (Deferred { root: root.clone() }, Promise { source: Some(root) })
 }
 
 /// The promise was settled already. What it was to be settled with comes back.

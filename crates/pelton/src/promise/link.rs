@@ -3,12 +3,13 @@
 use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
-use std::panic::Location;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
 use super::core::{Core, Read, Source, follow, settle};
 use super::{Promise, Rejected, Settlement};
 use crate::Reactor;
+use crate::callback::message;
 use crate::ticks::TickQueue;
 
 /// What a continuation gives.
@@ -61,15 +62,16 @@ where
 
     fn read(self: Rc<Self>, reactor: &mut Reactor, outcome: Settlement<T, E>) {
         let Some(act) = self.act.take() else { return };
-        match act(reactor, outcome) {
-            // One with a time limit may have been settled by that.
-            Step::Settled(outcome) => drop(settle(self, outcome)),
-            Step::Follow(promise) => follow(self, promise),
+        // Whether it was settled already does not matter: one with a time limit may have been, by that.
+        match catch_unwind(AssertUnwindSafe(|| act(reactor, outcome))) {
+            Ok(Step::Settled(outcome)) => drop(settle(self, outcome)),
+            Ok(Step::Follow(promise)) => follow(self, promise),
+            Err(panic) => {
+                let _ = settle(self, Err(Rejected::Panicked(message(&panic).into())));
+                // Goes on to where the panics of all callbacks are caught and reported.
+                resume_unwind(panic);
+            }
         }
-    }
-
-    fn panicked(self: Rc<Self>, message: &str) {
-        let _ = settle(self, Err(Rejected::Panicked(message.into())));
     }
 }
 
@@ -98,6 +100,4 @@ where
             act(reactor, outcome);
         }
     }
-
-    fn panicked(self: Rc<Self>, _: &str) {}
 }
