@@ -101,7 +101,9 @@ impl<T: 'static, E: 'static> Drop for Deferred<T, E> {
         let left = self.root.deferreds.get() - 1;
         self.root.deferreds.set(left);
         // What nobody waits for may be forgotten.
-        if left == 0 && self.is_wanted() {
+        if left == 0 && !self.is_settled() && self.is_wanted() {
+            // It is news to those who wait for it; but if there are none, there is nothing to report.
+            self.root.core.set_handled();
             let _ = self.settle_with(Err(Rejected::Abandoned));
         }
     }
