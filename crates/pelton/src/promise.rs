@@ -1,6 +1,7 @@
 //! Promises: values that will be there later, on the loop.
 
 mod combine;
+mod continuations;
 mod core;
 mod deferred;
 mod link;
@@ -21,6 +22,7 @@ use std::time::Duration;
 use crate::Reactor;
 use crate::slots::Slots;
 
+pub(crate) use self::continuations::Continuations;
 pub use self::deferred::{AlreadySettled, Deferred};
 pub use self::next::{Next, Recovery};
 pub use self::shared::SharedPromise;
@@ -123,7 +125,7 @@ impl Reactor {
     /// A promise, and what settles it.
     #[track_caller]
     pub fn promise<T: 'static, E: fmt::Debug + 'static>(&self) -> (Deferred<T, E>, Promise<T, E>) {
-        pair(self.ticks.clone(), Location::caller())
+        pair(self.continuations.clone(), Location::caller())
     }
 }
 
@@ -137,7 +139,7 @@ impl<T: 'static, E: fmt::Debug + 'static> Promise<T, E> {
     /// A promise that is kept already.
     #[track_caller]
     pub fn resolved(reactor: &Reactor, value: T) -> Promise<T, E> {
-        let (deferred, promise) = pair(reactor.ticks.clone(), Location::caller());
+        let (deferred, promise) = pair(reactor.continuations.clone(), Location::caller());
         let _ = deferred.resolve(value);
         promise
     }
@@ -145,7 +147,7 @@ impl<T: 'static, E: fmt::Debug + 'static> Promise<T, E> {
     /// A promise that is rejected already.
     #[track_caller]
     pub fn rejected(reactor: &Reactor, error: E) -> Promise<T, E> {
-        let (deferred, promise) = pair(reactor.ticks.clone(), Location::caller());
+        let (deferred, promise) = pair(reactor.continuations.clone(), Location::caller());
         let _ = deferred.reject(error);
         promise
     }
@@ -160,7 +162,7 @@ impl<T: 'static, E: fmt::Debug + 'static> Promise<T, E> {
         place: &'static Location<'static>,
         act: impl FnOnce(&mut Reactor, Settlement<T, E>) -> Step<U, G> + 'static,
     ) -> Promise<U, G> {
-        let link = Link::new(self.core().ticks.clone(), place, Some(act));
+        let link = Link::new(self.core().continuations.clone(), place, Some(act));
         self.attach(link.clone());
         Promise { source: Some(link) }
     }
@@ -248,7 +250,7 @@ impl<T: 'static, E: fmt::Debug + 'static> Promise<T, E> {
     #[track_caller]
     pub fn timeout(self, reactor: &mut Reactor, limit: Duration) -> Promise<T, E> {
         let place = Location::caller();
-        let link = Link::new(self.core().ticks.clone(), place, None);
+        let link = Link::new(self.core().continuations.clone(), place, None);
         let late: Rc<dyn Source<T, E>> = link.clone();
         let timer = reactor.after_from(place, limit, move |_| drop(settle(late, Err(Rejected::TimedOut(limit)))));
         link.set(move |reactor: &mut Reactor, outcome: Settlement<T, E>| {

@@ -4,6 +4,7 @@
 //! [`EventLoop::turn_with`]. How callbacks get in is in the files named after them: `timers.rs`, `ticks.rs`, `watch.rs`,
 //! `signals.rs`, `idle.rs`, and `handle.rs` for other threads.
 
+use std::collections::VecDeque;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::BorrowedFd;
@@ -22,7 +23,7 @@ use crate::idle::Idles;
 use crate::lane::Deferred;
 use crate::lifecycle::{Exit, Hooks, Life};
 use crate::listener::Listener;
-use crate::promise::Promises;
+use crate::promise::{Continuations, Promises};
 use crate::reconnect::Keeping;
 use crate::resolver::{NameSettings, Names};
 use crate::signals::Signals;
@@ -30,7 +31,7 @@ use crate::slots::{Key, Slots};
 use crate::spin::Spin;
 use crate::state::States;
 use crate::stats::Meter;
-use crate::ticks::{Tick, TickQueue};
+use crate::ticks::Tick;
 use crate::timers::Timer;
 use crate::watch::Watch;
 use crate::watchdog::Watchdog;
@@ -100,7 +101,9 @@ pub struct Reactor {
     /// The latest reading of the clock.
     pub(crate) now: Time,
     pub(crate) timers: Wheel<Timer>,
-    pub(crate) ticks: Rc<TickQueue>,
+    pub(crate) ticks: VecDeque<Tick>,
+    /// What promises have queued behind them.
+    pub(crate) continuations: Rc<Continuations>,
     ticks_per_turn: usize,
     pub(crate) posts: Receiver<Post>,
     /// Whether other threads have been told to wake us when they post.
@@ -205,7 +208,8 @@ impl EventLoop {
             engine,
             now,
             timers: Wheel::new(now),
-            ticks: TickQueue::new(shared.clone()),
+            ticks: VecDeque::new(),
+            continuations: Continuations::new(shared.clone()),
             ticks_per_turn: settings.ticks_per_turn,
             posts,
             posts_awaited: false,
@@ -336,6 +340,7 @@ impl EventLoop {
     /// Call it right before you wait: it also has other threads wake you when they post.
     pub fn next_deadline(&mut self) -> Option<Time> {
         let reactor = &mut self.reactor;
+        reactor.queue_continuations();
         if reactor.has_work() || !reactor.await_posts() {
             return Some(Time::ZERO);
         }
@@ -357,7 +362,8 @@ impl EventLoop {
         let (shared, posts) = reactor.shared.succeed();
         let waiting = std::mem::replace(&mut reactor.posts, posts).abandon();
         // The new queue counts from 0.
-        reactor.ticks.forget_posts();
+        reactor.queue_continuations();
+        reactor.ticks.iter_mut().for_each(|tick| tick.after_posts = 0);
         reactor.ticks.extend(waiting.into_iter().map(Tick::from));
         reactor.shared = shared;
         reactor.posts_awaited = false;
@@ -413,8 +419,10 @@ impl Reactor {
         // Ticks wait in `ticks` and posts in `posts`, but they are one queue: each tick knows how many posts it is behind.
         let posted = self.shared.posted();
         let mut left = self.ticks_per_turn;
-        for _ in 0..self.ticks.begin_phase() {
-            left -= self.run_posts(self.ticks.after_posts().min(posted), left);
+        self.queue_continuations();
+        for _ in 0..self.ticks.len() {
+            let after_posts = self.ticks.front().map_or(0, |tick| tick.after_posts);
+            left -= self.run_posts(after_posts.min(posted), left);
             if left == 0 {
                 break;
             }
@@ -423,8 +431,11 @@ impl Reactor {
         }
         left -= self.run_posts(posted, left);
         // A chain of promises goes on until something else is before it: a turn per link would be a system call per link.
-        while left > 0 && self.ticks.has_continuations_only() && self.ticks.after_posts() <= self.posts.taken() {
-            self.run_tick();
+        while left > 0
+            && self.ticks.is_empty()
+            && let Some(continuation) = self.continuations.pop(self.posts.taken())
+        {
+            self.call_tick(continuation);
             left -= 1;
         }
         self.ticks_finished();
@@ -447,6 +458,7 @@ impl Reactor {
         done: &mut dyn FnMut(&mut Reactor) -> bool,
         block: impl FnOnce(&mut (dyn Park + Send)) -> io::Result<()>,
     ) -> Result<(), Error> {
+        self.queue_continuations();
         self.finish_draining();
         let has_work = self.has_work() || !self.posts.is_empty();
         let deadline = if timeout == Some(Duration::ZERO) || has_work || done(self) {
@@ -533,7 +545,8 @@ impl Reactor {
         drop(std::mem::take(&mut self.reconnects));
         drop(std::mem::take(&mut self.signals));
         drop(std::mem::replace(&mut self.timers, Wheel::new(self.now)));
-        self.ticks.close();
+        drop(std::mem::take(&mut self.ticks));
+        self.continuations.close();
         drop(std::mem::take(&mut self.idles));
         drop(std::mem::take(&mut self.hooks));
         self.watchdog = None;

@@ -1,16 +1,12 @@
 //! Ticks: what runs as soon as possible, but not now.
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::panic::Location;
-use std::rc::Rc;
-use std::sync::Arc;
 
 use pelton_sync::Closure;
 
 use crate::Reactor;
 use crate::callback::{CallbackKind, Site};
-use crate::handle::{Post, Shared};
+use crate::handle::Post;
 
 /// After a burst, a queue with room for more than this many ticks gives its memory back. 160 KiB.
 const TICKS_KEPT: usize = 4096;
@@ -25,111 +21,6 @@ pub(crate) struct Tick {
 impl From<Post> for Tick {
     fn from(post: Post) -> Tick {
         Tick { place: post.place, closure: post.closure.into(), after_posts: 0 }
-    }
-}
-
-/// The ticks that wait. Shared with promises, which are settled by code that may not have the reactor at hand: a `Drop`, for
-/// one.
-pub(crate) struct TickQueue {
-    ticks: RefCell<VecDeque<Tick>>,
-    shared: Arc<Shared>,
-    /// A tick was queued since the phase began. If none was, what waits after it are continuations.
-    ticked: Cell<bool>,
-    /// The loop does not run again.
-    closed: Cell<bool>,
-}
-
-/// Which end of the queue.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum End {
-    Front,
-    Back,
-}
-
-impl TickQueue {
-    pub(crate) fn new(shared: Arc<Shared>) -> Rc<TickQueue> {
-        let (ticked, closed) = (Cell::new(false), Cell::new(false));
-        Rc::new(TickQueue { ticks: RefCell::default(), shared, ticked, closed })
-    }
-
-    pub(crate) fn push_back(&self, tick: Tick) {
-        self.ticked.set(true);
-        self.ticks.borrow_mut().push_back(tick);
-    }
-
-    /// Queues what a promise has to do. At the front goes the rest of what has begun.
-    pub(crate) fn push_continuation(&self, end: End, place: &'static Location<'static>, closure: Closure<Reactor>) {
-        match end {
-            End::Front => self.ticks.borrow_mut().push_front(Tick { place, closure, after_posts: 0 }),
-            End::Back => {
-                let after_posts = self.shared.latest().posted();
-                self.ticks.borrow_mut().push_back(Tick { place, closure, after_posts });
-            }
-        }
-    }
-
-    pub(crate) fn append(&self, ticks: &mut VecDeque<Tick>) {
-        self.ticked.set(true);
-        self.ticks.borrow_mut().append(ticks);
-    }
-
-    pub(crate) fn extend(&self, ticks: impl IntoIterator<Item = Tick>) {
-        self.ticked.set(true);
-        self.ticks.borrow_mut().extend(ticks);
-    }
-
-    fn pop_front(&self) -> Option<Tick> {
-        self.ticks.borrow_mut().pop_front()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.ticks.borrow().len()
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.ticks.borrow().is_empty()
-    }
-
-    /// How many posts come before the oldest.
-    pub(crate) fn after_posts(&self) -> usize {
-        self.ticks.borrow().front().map_or(0, |tick| tick.after_posts)
-    }
-
-    /// Begins a phase; says how many belong to it.
-    pub(crate) fn begin_phase(&self) -> usize {
-        self.ticked.set(false);
-        self.len()
-    }
-
-    /// Whether what waits, after everything that belongs to the phase has run, are continuations and nothing else.
-    pub(crate) fn has_continuations_only(&self) -> bool {
-        !self.ticked.get() && !self.is_empty()
-    }
-
-    /// After a fork, the posts count from 0.
-    pub(crate) fn forget_posts(&self) {
-        self.ticks.borrow_mut().iter_mut().for_each(|tick| tick.after_posts = 0);
-    }
-
-    /// The loop does not run again: drops what waits.
-    pub(crate) fn close(&self) {
-        self.closed.set(true);
-        // What is dropped may queue more, which nobody will run.
-        while !self.is_empty() {
-            drop(self.ticks.take());
-        }
-    }
-
-    pub(crate) fn is_closed(&self) -> bool {
-        self.closed.get()
-    }
-
-    /// Gives back the memory of a burst that is over.
-    fn shrink(&self) {
-        let mut ticks = self.ticks.borrow_mut();
-        if ticks.is_empty() && ticks.capacity() > TICKS_KEPT {
-            ticks.shrink_to(TICKS_KEPT / 4);
-        }
     }
 }
 
@@ -150,6 +41,7 @@ impl Reactor {
     /// ```
     #[track_caller]
     pub fn next_tick(&mut self, f: impl FnOnce(&mut Reactor) + 'static) {
+        self.queue_continuations();
         let tick = Tick { place: Location::caller(), closure: Closure::new(f), after_posts: self.shared.posted() };
         self.ticks.push_back(tick);
     }
@@ -163,9 +55,13 @@ impl Reactor {
     /// Runs the oldest tick.
     pub(crate) fn run_tick(&mut self) {
         if let Some(tick) = self.ticks.pop_front() {
-            let site = Site { kind: CallbackKind::Tick, place: tick.place, source: None };
-            self.call_once(site, |reactor| tick.closure.call(reactor));
+            self.call_tick(tick);
         }
+    }
+
+    pub(crate) fn call_tick(&mut self, tick: Tick) {
+        let site = Site { kind: CallbackKind::Tick, place: tick.place, source: None };
+        self.call_once(site, |reactor| tick.closure.call(reactor));
     }
 
     /// Runs posts up to the one that is number `end`, but no more than `most`; says how many. One that its thread is still
@@ -186,6 +82,9 @@ impl Reactor {
 
     /// Gives back the memory of a burst that is over.
     pub(crate) fn shrink_ticks(&mut self) {
-        self.ticks.shrink();
+        self.continuations.shrink(TICKS_KEPT);
+        if self.ticks.is_empty() && self.ticks.capacity() > TICKS_KEPT {
+            self.ticks.shrink_to(TICKS_KEPT / 4);
+        }
     }
 }

@@ -14,9 +14,8 @@ use std::task::{Context, Poll, Waker};
 use pelton_sync::Closure;
 
 use super::remains::bury;
-use super::{Promise, Rejected, Settlement, unhandled};
+use super::{Continuations, Promise, Rejected, Settlement, unhandled};
 use crate::Reactor;
-use crate::ticks::{End, TickQueue};
 
 /// Whatever a promise is the end of: a plain one, or the output of a link.
 pub(crate) trait Source<T: 'static, E: 'static>: Any {
@@ -51,10 +50,18 @@ struct Observer<T, E> {
     look: Look<T, E>,
 }
 
+struct Observers<T, E>(VecDeque<Observer<T, E>>);
+
+impl<T, E> Default for Observers<T, E> {
+    fn default() -> Self {
+        Observers(VecDeque::new())
+    }
+}
+
 pub(crate) struct Core<T: 'static, E: 'static> {
     /// Never borrowed while anything of the user's is called or dropped.
     state: RefCell<State<T, E>>,
-    pub(crate) ticks: Rc<TickQueue>,
+    pub(crate) continuations: Rc<Continuations>,
     /// Where the promise was made.
     pub(crate) place: &'static Location<'static>,
     describe: fn(&E) -> String,
@@ -64,7 +71,7 @@ struct State<T: 'static, E: 'static> {
     outcome: Option<Settlement<T, E>>,
     reader: Reader<T, E>,
     /// Few have any; none is no box.
-    observers: Option<Box<VecDeque<Observer<T, E>>>>,
+    observers: Option<Box<Observers<T, E>>>,
     settled: bool,
     /// In the tick queue, or being delivered from it.
     queued: bool,
@@ -76,7 +83,7 @@ impl<T: 'static, E: 'static> State<T, E> {
     /// Where the one that is to be called next was attached.
     fn next_call(&self) -> Option<&'static Location<'static>> {
         match (&self.observers, &self.reader) {
-            (Some(observers), _) => observers.front().map(|observer| observer.place),
+            (Some(observers), _) => observers.0.front().map(|observer| observer.place),
             (None, Reader::Link(link)) => Some(link.place()),
             (None, _) => None,
         }
@@ -84,8 +91,8 @@ impl<T: 'static, E: 'static> State<T, E> {
 
     fn take_observer(&mut self) -> Option<Observer<T, E>> {
         let observers = self.observers.as_mut()?;
-        let observer = observers.pop_front();
-        if observers.is_empty() {
+        let observer = observers.0.pop_front();
+        if observers.0.is_empty() {
             self.observers = None;
         }
         observer
@@ -110,7 +117,7 @@ impl<T: 'static, E: 'static> State<T, E> {
 }
 
 impl<T: 'static, E: fmt::Debug + 'static> Core<T, E> {
-    pub(crate) fn new(ticks: Rc<TickQueue>, place: &'static Location<'static>) -> Core<T, E> {
+    pub(crate) fn new(continuations: Rc<Continuations>, place: &'static Location<'static>) -> Core<T, E> {
         let state = State {
             outcome: None,
             reader: Reader::Nobody,
@@ -119,7 +126,7 @@ impl<T: 'static, E: fmt::Debug + 'static> Core<T, E> {
             queued: false,
             handled: false,
         };
-        Core { state: RefCell::new(state), ticks, place, describe: |error| format!("{error:?}") }
+        Core { state: RefCell::new(state), continuations, place, describe: |error| format!("{error:?}") }
     }
 }
 
@@ -161,7 +168,7 @@ impl<T: 'static, E: 'static> Core<T, E> {
             // The fault hook has been told.
             Rejected::Panicked(_) => return,
         };
-        unhandled::report(&self.ticks, self.place, message);
+        unhandled::report(&self.continuations, self.place, message);
     }
 }
 
@@ -187,18 +194,18 @@ impl<T: 'static, E: 'static> Promise<T, E> {
         drop(state);
         drop(before);
         if settled {
-            advance(source, End::Back);
+            advance(source, Queue::Behind);
         }
     }
 
     pub(super) fn attach_observer(&self, place: &'static Location<'static>, look: Look<T, E>) {
         let Some(source) = &self.source else { return };
         let mut state = source.core().state.borrow_mut();
-        state.observers.get_or_insert_default().push_back(Observer { place, look });
+        state.observers.get_or_insert_default().0.push_back(Observer { place, look });
         let settled = state.settled;
         drop(state);
         if settled {
-            advance(source.clone(), End::Back);
+            advance(source.clone(), Queue::Behind);
         }
     }
 }
@@ -213,7 +220,7 @@ impl<T: 'static, E: 'static> Drop for Promise<T, E> {
         drop(state);
         drop(reader);
         if settled {
-            advance(source, End::Back);
+            advance(source, Queue::Behind);
         }
     }
 }
@@ -230,7 +237,7 @@ pub(crate) fn settle<T: 'static, E: 'static>(
     state.settled = true;
     state.outcome = Some(outcome);
     drop(state);
-    advance(source, End::Back);
+    advance(source, Queue::Behind);
     Ok(())
 }
 
@@ -247,8 +254,15 @@ pub(crate) fn follow<T: 'static, E: 'static>(target: Rc<dyn Source<T, E>>, promi
     promise.attach_reader(reader);
 }
 
+/// Where the next tick of a promise goes.
+enum Queue<'a> {
+    Behind,
+    /// What is called next was attached before everything that waits.
+    First(&'a mut Reactor),
+}
+
 /// Takes a promise that is settled as far as it gets without calling anybody.
-fn advance<T: 'static, E: 'static>(mut source: Rc<dyn Source<T, E>>, end: End) {
+fn advance<T: 'static, E: 'static>(mut source: Rc<dyn Source<T, E>>, queue: Queue<'_>) {
     loop {
         let core = source.core();
         let mut state = core.state.borrow_mut();
@@ -256,15 +270,19 @@ fn advance<T: 'static, E: 'static>(mut source: Rc<dyn Source<T, E>>, end: End) {
             return;
         }
         if let Some(place) = state.next_call() {
-            if core.ticks.is_closed() {
+            if core.continuations.is_closed() {
                 let remains = state.let_go();
                 drop(state);
                 return remains.into_iter().flatten().for_each(bury);
             }
             state.queued = true;
             drop(state);
-            let ticks = core.ticks.clone();
-            return ticks.push_continuation(end, place, Closure::new(move |reactor| deliver(source, reactor)));
+            let continuations = core.continuations.clone();
+            let closure = Closure::new(move |reactor| deliver(source, reactor));
+            return match queue {
+                Queue::Behind => continuations.push(place, closure),
+                Queue::First(reactor) => reactor.continue_first(place, closure),
+            };
         }
         match state.take_reader() {
             Reader::Nobody | Reader::Link(_) => {
@@ -314,7 +332,7 @@ fn deliver<T: 'static, E: 'static>(source: Rc<dyn Source<T, E>>, reactor: &mut R
         state.outcome = Some(outcome);
         state.queued = false;
         drop(state);
-        advance(source, End::Front);
+        advance(source, Queue::First(reactor));
         if let Err(panic) = ended {
             resume_unwind(panic);
         }
@@ -331,7 +349,7 @@ fn deliver<T: 'static, E: 'static>(source: Rc<dyn Source<T, E>>, reactor: &mut R
             state.reader = reader;
             state.outcome = Some(outcome);
             drop(state);
-            advance(source, End::Back);
+            advance(source, Queue::Behind);
         }
     }
 }

@@ -6,8 +6,7 @@ use std::panic::Location;
 use std::rc::Rc;
 
 use super::core::{Core, Source, settle};
-use super::{Promise, Rejected, Settlement};
-use crate::ticks::TickQueue;
+use super::{Continuations, Promise, Rejected, Settlement};
 
 /// Settles a [`Promise`], once. Made by [`Reactor::promise`](crate::Reactor::promise).
 ///
@@ -31,10 +30,10 @@ impl<T: 'static, E: 'static> Source<T, E> for Root<T, E> {
 }
 
 pub(super) fn pair<T: 'static, E: fmt::Debug + 'static>(
-    ticks: Rc<TickQueue>,
+    continuations: Rc<Continuations>,
     place: &'static Location<'static>,
 ) -> (Deferred<T, E>, Promise<T, E>) {
-    let root = Rc::new(Root { core: Core::new(ticks, place), deferreds: Cell::new(1) });
+    let root = Rc::new(Root { core: Core::new(continuations, place), deferreds: Cell::new(1) });
     (Deferred { root: root.clone() }, Promise { source: Some(root) })
 }
 

@@ -7,10 +7,9 @@ use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
 use super::core::{Core, Read, Source, follow, settle};
-use super::{Promise, Rejected, Settlement};
+use super::{Continuations, Promise, Rejected, Settlement};
 use crate::Reactor;
 use crate::callback::message;
-use crate::ticks::TickQueue;
 
 /// What a continuation gives.
 pub enum Step<T: 'static, E: 'static> {
@@ -33,8 +32,8 @@ where
     G: fmt::Debug + 'static,
     F: FnOnce(&mut Reactor, Settlement<T, E>) -> Step<U, G> + 'static,
 {
-    pub(super) fn new(ticks: Rc<TickQueue>, place: &'static Location<'static>, act: Option<F>) -> Rc<Self> {
-        Rc::new(Link { act: Cell::new(act), core: Core::new(ticks, place), takes: PhantomData })
+    pub(super) fn new(continuations: Rc<Continuations>, place: &'static Location<'static>, act: Option<F>) -> Rc<Self> {
+        Rc::new(Link { act: Cell::new(act), core: Core::new(continuations, place), takes: PhantomData })
     }
 
     pub(super) fn set(&self, act: F) {

@@ -49,7 +49,7 @@ impl<T: 'static, E: fmt::Debug + 'static> SharedPromise<T, E> {
         E: Clone,
     {
         let place = Location::caller();
-        let (deferred, promise): (Deferred<T, E>, _) = pair(self.promise.core().ticks.clone(), place);
+        let (deferred, promise): (Deferred<T, E>, _) = pair(self.promise.core().continuations.clone(), place);
         // What becomes of a rejection is now up to that promise.
         self.promise.core().set_handled();
         let give = move |_: &mut Reactor, outcome: &Settlement<T, E>| drop(deferred.settle_with(outcome.clone()));

@@ -2,12 +2,11 @@
 
 use std::fmt;
 use std::panic::Location;
-use std::rc::Rc;
 
 use pelton_sync::Closure;
 
+use super::Continuations;
 use crate::Reactor;
-use crate::ticks::{End, TickQueue};
 
 /// A promise was rejected, and whoever had it dropped it.
 #[derive(Debug, Clone)]
@@ -39,9 +38,9 @@ impl Drop for Report {
 }
 
 /// Reports a rejection. This may be called from any `Drop`, so the hook is called by a tick.
-pub(super) fn report(ticks: &Rc<TickQueue>, place: &'static Location<'static>, message: String) {
+pub(super) fn report(continuations: &Continuations, place: &'static Location<'static>, message: String) {
     let mut report = Report(Some(Unhandled { place, message }));
-    if ticks.is_closed() {
+    if continuations.is_closed() {
         return;
     }
     let tell = move |reactor: &mut Reactor| {
@@ -53,7 +52,7 @@ pub(super) fn report(ticks: &Rc<TickQueue>, place: &'static Location<'static>, m
             reactor.promises.unhandled.get_or_insert(hook);
         }
     };
-    ticks.push_continuation(End::Back, place, Closure::new(tell));
+    continuations.push(place, Closure::new(tell));
 }
 
 impl Reactor {
