@@ -431,11 +431,7 @@ impl Reactor {
         }
         left -= self.run_posts(posted, left);
         // A chain of promises goes on until something else is before it: a turn per link would be a system call per link.
-        while left > 0
-            && self.ticks.is_empty()
-            && let Some(continuation) = self.continuations.pop(self.posts.taken())
-        {
-            self.call_tick(continuation);
+        while left > 0 && self.run_continuation() {
             left -= 1;
         }
         self.ticks_finished();

@@ -55,13 +55,20 @@ impl Reactor {
     /// Runs the oldest tick.
     pub(crate) fn run_tick(&mut self) {
         if let Some(tick) = self.ticks.pop_front() {
-            self.call_tick(tick);
+            let site = Site { kind: CallbackKind::Tick, place: tick.place, source: None };
+            self.call_once(site, |reactor| tick.closure.call(reactor));
         }
     }
 
-    pub(crate) fn call_tick(&mut self, tick: Tick) {
-        let site = Site { kind: CallbackKind::Tick, place: tick.place, source: None };
-        self.call_once(site, |reactor| tick.closure.call(reactor));
+    /// Runs the oldest continuation that nothing is queued before; `false` if there is none.
+    pub(crate) fn run_continuation(&mut self) -> bool {
+        if !self.ticks.is_empty() {
+            return false;
+        }
+        let Some(tick) = self.continuations.pop(self.posts.taken()) else { return false };
+        self.ticks.push_back(tick);
+        self.run_tick();
+        true
     }
 
     /// Runs posts up to the one that is number `end`, but no more than `most`; says how many. One that its thread is still

@@ -38,6 +38,7 @@ impl Continuations {
     }
 
     /// The oldest, unless there are posts before it that have not been taken.
+    #[inline]
     pub(crate) fn pop(&self, posts_taken: usize) -> Option<Tick> {
         let mut queue = self.queue.borrow_mut();
         let tick = queue.pop_front_if(|tick| tick.after_posts <= posts_taken);
@@ -73,9 +74,15 @@ impl Reactor {
     /// Puts the continuations that wait into the tick queue, before what is queued next.
     #[inline]
     pub(crate) fn queue_continuations(&mut self) {
-        if self.continuations.waiting.take() {
-            self.ticks.append(&mut self.continuations.queue.borrow_mut());
+        if self.continuations.waiting.get() {
+            self.move_continuations();
         }
+    }
+
+    #[cold]
+    fn move_continuations(&mut self) {
+        self.continuations.waiting.set(false);
+        self.ticks.append(&mut self.continuations.queue.borrow_mut());
     }
 
     /// Queues the rest of what has begun, before everything else.
