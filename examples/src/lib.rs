@@ -11,3 +11,7 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/eventmachine.md")]
 struct ComingFromEventMachine;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/promises.md")]
+struct Promises;

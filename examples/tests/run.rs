@@ -183,6 +183,18 @@ fn stats_names_the_slow_callback_and_prints_its_numbers() {
 }
 
 #[test]
+fn promises_come_to_the_same_as_callbacks() {
+    let printed = start(example!("promises")).succeed();
+    let lines = [
+        "callbacks: ann owes 42",
+        "a chain:   ann owes 42",
+        "a chain:   nobody is number 3",
+        "at once:   ann owes 42, bob owes 7, and number 3 is unknown",
+    ];
+    assert_eq!(printed, lines);
+}
+
+#[test]
 fn udp_time_is_answered_at_the_second_try() {
     let mut asking = start(example!("udp-time"));
     asking.expect("is not answered");

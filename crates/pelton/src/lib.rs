@@ -26,6 +26,7 @@
 //! - Messages instead of bytes: a [`Protocol`] and one of the [codecs](codec), put together by [`serve`] or [`Framed`].
 //! - Datagrams: [`bind_datagrams`](Reactor::bind_datagrams), [`connect_datagrams`](Reactor::connect_datagrams), handled by
 //!   [`Datagrams`].
+//! - Results that come later, in chains: [`promise`](Reactor::promise), settled by a [`Deferred`].
 //! - Many of them, one per thread: [`Reactors`].
 //! - Seeing inside: [`stats`](Reactor::stats), [`on_slow_callback`](Reactor::on_slow_callback).
 //!
@@ -46,6 +47,7 @@ mod idle;
 mod lane;
 mod lifecycle;
 mod listener;
+mod promise;
 mod protocol;
 mod reactor;
 mod reactors;
@@ -82,6 +84,7 @@ pub use pelton_os::{
     Address, BadAddress, Chunk, ConnectOptions, Datagram, DatagramOptions, ENGINE_VARIABLE, Interest, ListenOptions,
     Mode, MulticastInterface, Park, Socket, SocketOptions, Time,
 };
+pub use promise::{AlreadySettled, Deferred, Next, Promise, Recovery, Rejected, SharedPromise, Unhandled};
 pub use protocol::{Framed, Peer, Protocol, PushError, Replies, serve};
 pub use reactor::{EventLoop, Reactor};
 pub use reactors::{Reactors, Sharing};

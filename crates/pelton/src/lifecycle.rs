@@ -124,6 +124,7 @@ impl Reactor {
             let (holds, connections) = (reactor.holds(), reactor.connections + reactor.datagram_sockets);
             reactor.stop_with(Exit::DrainTimedOut { holds, connections });
         });
+        self.queue_continuations();
         self.ticks.append(&mut self.hooks.drain);
         self.unlisten_all();
         self.next_tick(|reactor| {

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::BorrowedFd;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use crate::idle::Idles;
 use crate::lane::Deferred;
 use crate::lifecycle::{Exit, Hooks, Life};
 use crate::listener::Listener;
+use crate::promise::{Continuations, Promises};
 use crate::reconnect::Keeping;
 use crate::resolver::{NameSettings, Names};
 use crate::signals::Signals;
@@ -100,6 +102,8 @@ pub struct Reactor {
     pub(crate) now: Time,
     pub(crate) timers: Wheel<Timer>,
     pub(crate) ticks: VecDeque<Tick>,
+    /// What promises have queued behind them.
+    pub(crate) continuations: Rc<Continuations>,
     ticks_per_turn: usize,
     pub(crate) posts: Receiver<Post>,
     /// Whether other threads have been told to wake us when they post.
@@ -126,6 +130,7 @@ pub struct Reactor {
     pub(crate) names: Names,
     /// Callbacks of work that is being done on other threads.
     pub(crate) deferred: Deferred,
+    pub(crate) promises: Promises,
     pub(crate) reconnects: Slots<Keeping>,
     pub(crate) signals: Signals,
     pub(crate) idles: Idles,
@@ -204,6 +209,7 @@ impl EventLoop {
             now,
             timers: Wheel::new(now),
             ticks: VecDeque::new(),
+            continuations: Continuations::new(shared.clone()),
             ticks_per_turn: settings.ticks_per_turn,
             posts,
             posts_awaited: false,
@@ -222,6 +228,7 @@ impl EventLoop {
             limits: settings.limits,
             names: Names::new(settings.names),
             deferred: Deferred::default(),
+            promises: Promises::default(),
             reconnects: Slots::default(),
             signals: Signals::default(),
             idles: Idles::default(),
@@ -266,7 +273,8 @@ impl EventLoop {
     /// 1. **timers** that are due, in the order of their deadlines, ties in the order they were set. One that is set
     ///    now runs next turn at the earliest.
     /// 2. **ticks** and posts, first in, first out, as they stood when the phase began; at most
-    ///    [so many](Builder::ticks_per_turn). What they queue waits for the next turn.
+    ///    [so many](Builder::ticks_per_turn). What they queue waits for the next turn, but for continuations of
+    ///    [promises](crate::Promise) that nothing else was queued before.
     /// 3. **flush and reap**: what callbacks left for other connections goes out, and datagrams do; connections that are over
     ///    are told so; the places of what ended are made free.
     /// 4. **wait**: not at all if ticks or idle work are pending or the loop was told to stop; else until the next
@@ -332,6 +340,7 @@ impl EventLoop {
     /// Call it right before you wait: it also has other threads wake you when they post.
     pub fn next_deadline(&mut self) -> Option<Time> {
         let reactor = &mut self.reactor;
+        reactor.queue_continuations();
         if reactor.has_work() || !reactor.await_posts() {
             return Some(Time::ZERO);
         }
@@ -353,6 +362,7 @@ impl EventLoop {
         let (shared, posts) = reactor.shared.succeed();
         let waiting = std::mem::replace(&mut reactor.posts, posts).abandon();
         // The new queue counts from 0.
+        reactor.queue_continuations();
         reactor.ticks.iter_mut().for_each(|tick| tick.after_posts = 0);
         reactor.ticks.extend(waiting.into_iter().map(Tick::from));
         reactor.shared = shared;
@@ -409,6 +419,7 @@ impl Reactor {
         // Ticks wait in `ticks` and posts in `posts`, but they are one queue: each tick knows how many posts it is behind.
         let posted = self.shared.posted();
         let mut left = self.ticks_per_turn;
+        self.queue_continuations();
         for _ in 0..self.ticks.len() {
             let after_posts = self.ticks.front().map_or(0, |tick| tick.after_posts);
             left -= self.run_posts(after_posts.min(posted), left);
@@ -418,7 +429,11 @@ impl Reactor {
             self.run_tick();
             left -= 1;
         }
-        self.run_posts(posted, left);
+        left -= self.run_posts(posted, left);
+        // A chain of promises goes on until something else is before it: a turn per link would be a system call per link.
+        while left > 0 && self.run_continuation() {
+            left -= 1;
+        }
         self.ticks_finished();
         self.shrink_ticks();
     }
@@ -445,6 +460,7 @@ impl Reactor {
         done: &mut dyn FnMut(&mut Reactor) -> bool,
         block: impl FnOnce(&mut (dyn Park + Send)) -> io::Result<()>,
     ) -> Result<(), Error> {
+        self.queue_continuations();
         self.finish_draining();
         // Asked first: it may leave something to do.
         let done = done(self);
@@ -530,10 +546,12 @@ impl Reactor {
     fn drop_callbacks(&mut self) {
         drop(std::mem::take(&mut self.sources));
         drop(std::mem::take(&mut self.deferred));
+        drop(std::mem::take(&mut self.promises));
         drop(std::mem::take(&mut self.reconnects));
         drop(std::mem::take(&mut self.signals));
         drop(std::mem::replace(&mut self.timers, Wheel::new(self.now)));
         drop(std::mem::take(&mut self.ticks));
+        self.continuations.close();
         drop(std::mem::take(&mut self.idles));
         drop(std::mem::take(&mut self.hooks));
         self.watchdog = None;

@@ -41,6 +41,7 @@ impl Reactor {
     /// ```
     #[track_caller]
     pub fn next_tick(&mut self, f: impl FnOnce(&mut Reactor) + 'static) {
+        self.queue_continuations();
         let tick = Tick { place: Location::caller(), closure: Closure::new(f), after_posts: self.shared.posted() };
         self.ticks.push_back(tick);
     }
@@ -57,6 +58,17 @@ impl Reactor {
             let site = Site { kind: CallbackKind::Tick, place: tick.place, source: None };
             self.call_once(site, |reactor| tick.closure.call(reactor));
         }
+    }
+
+    /// Runs the oldest continuation that nothing is queued before; `false` if there is none.
+    pub(crate) fn run_continuation(&mut self) -> bool {
+        if !self.ticks.is_empty() {
+            return false;
+        }
+        let Some(tick) = self.continuations.pop(self.posts.taken()) else { return false };
+        self.ticks.push_back(tick);
+        self.run_tick();
+        true
     }
 
     /// Runs posts up to the one that is number `end`, but no more than `most`; says how many. One that its thread is still
@@ -77,6 +89,7 @@ impl Reactor {
 
     /// Gives back the memory of a burst that is over.
     pub(crate) fn shrink_ticks(&mut self) {
+        self.continuations.shrink(TICKS_KEPT);
         if self.ticks.is_empty() && self.ticks.capacity() > TICKS_KEPT {
             self.ticks.shrink_to(TICKS_KEPT / 4);
         }
