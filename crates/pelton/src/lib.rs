@@ -26,6 +26,7 @@
 //! - Messages instead of bytes: a [`Protocol`] and one of the [codecs](codec), put together by [`serve`] or [`Framed`].
 //! - Datagrams: [`bind_datagrams`](Reactor::bind_datagrams), [`connect_datagrams`](Reactor::connect_datagrams), handled by
 //!   [`Datagrams`].
+//! - Work that blocks: [`defer`](Reactor::defer), on [lanes](Lane) of threads.
 //! - Many of them, one per thread: [`Reactors`].
 //! - Seeing inside: [`stats`](Reactor::stats), [`on_slow_callback`](Reactor::on_slow_callback).
 //!
@@ -39,6 +40,7 @@ pub mod codec;
 mod connection;
 mod current;
 mod datagram;
+mod defer;
 mod endpoint;
 mod error;
 mod handle;
@@ -69,11 +71,12 @@ pub use callback::{CallbackKind, Fault, PanicPolicy, SourceId};
 pub use codec::{Codec, FrameError};
 pub use connection::{Connection, ConnectionId, Detached, FailedAttempt, Io, Limit, Reason, SendError, WaterMarks};
 pub use datagram::{DatagramIo, Datagrams, DatagramsId};
+pub use defer::{DeferError, DeferFailure, DeferId};
 pub use endpoint::{BadEndpoint, Endpoint};
 pub use error::Error;
 pub use handle::{Handle, PostError};
 pub use idle::IdleId;
-pub use lane::LaneSettings;
+pub use lane::{Lane, LaneSettings, LaneStats, Refusal};
 pub use lifecycle::{Exit, Hold};
 pub use listener::ListenerId;
 pub use pelton_os::activation::{Inherited, inherited_listeners};
