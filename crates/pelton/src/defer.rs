@@ -12,7 +12,7 @@ use pelton_sync::{Closure, SendClosure};
 
 use crate::handle::Handle;
 use crate::lane::{JobId, Lane, Refusal, Worker, attempt};
-use crate::reply::{Reply, reply};
+use crate::reply::{Replier, Reply, reply};
 use crate::slots::{Key, Slots};
 use crate::ticks::Tick;
 use crate::{Error, Reactor};
@@ -265,17 +265,36 @@ impl Handle {
         Op: FnOnce() -> T + Send + 'static,
     {
         let (replier, answer) = reply();
+        match self.defer_answer(lane, op, replier, |outcome| outcome) {
+            Ok(()) => Ok(answer),
+            Err((op, _, refusal)) => Err(DeferError { op, lane, refusal }),
+        }
+    }
+
+    /// Does `op` on a thread of `lane`, where what `answer` makes of its outcome is given to whoever waits for it. Draining
+    /// waits for it.
+    #[track_caller]
+    pub(crate) fn defer_answer<T, A, Op>(
+        &self,
+        lane: Lane,
+        op: Op,
+        replier: Replier<A>,
+        answer: impl FnOnce(Result<T, DeferFailure>) -> A + Send + 'static,
+    ) -> Result<(), (Op, Replier<A>, Refusal)>
+    where
+        A: Send + 'static,
+        Op: FnOnce() -> T + Send + 'static,
+    {
         let hold = self.hold();
-        let job = move |op: Op| {
+        let job = move |(op, replier): (Op, Replier<A>)| {
             SendClosure::new(move |worker: &mut Worker<Handle>| {
-                replier.give(worker.attempt(op));
+                replier.give(answer(worker.attempt(op)));
                 drop(hold);
             })
         };
-        match self.shared.latest().lane(lane).run(|| self.clone(), Location::caller(), op, job) {
-            Ok(_) => Ok(answer),
-            Err((op, refusal)) => Err(DeferError { op, lane, refusal }),
-        }
+        let lane = self.shared.latest().lane(lane);
+        let taken = lane.run(|| self.clone(), Location::caller(), (op, replier), job);
+        taken.map(drop).map_err(|((op, replier), refusal)| (op, replier, refusal))
     }
 }
 

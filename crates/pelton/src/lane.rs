@@ -27,7 +27,7 @@ use crate::defer::DeferFailure;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Lane {
-    /// Files and directories: what is read and written there.
+    /// Files and directories: [`fs`](crate::fs).
     Files,
     /// Look-ups of names: [`resolve`](crate::Reactor::resolve).
     Names,

@@ -27,6 +27,7 @@
 //! - Datagrams: [`bind_datagrams`](Reactor::bind_datagrams), [`connect_datagrams`](Reactor::connect_datagrams), handled by
 //!   [`Datagrams`].
 //! - Work that blocks: [`defer`](Reactor::defer), on [lanes](Lane) of threads.
+//! - Files: [`fs`], which is [`std::fs`] without blocking the loop.
 //! - Many of them, one per thread: [`Reactors`].
 //! - Seeing inside: [`stats`](Reactor::stats), [`on_slow_callback`](Reactor::on_slow_callback).
 //!
@@ -43,6 +44,7 @@ mod datagram;
 mod defer;
 mod endpoint;
 mod error;
+pub mod fs;
 mod handle;
 mod idle;
 mod lane;
