@@ -345,7 +345,8 @@ impl EventLoop {
     /// would touch what it shares with the parent is refused with [`Error::Forked`].
     ///
     /// Timers, ticks and watches are carried over; so both processes have them. [Handles](Handle) that were copied along
-    /// lead to this one. Holds of threads that stayed behind are not released by anybody.
+    /// lead to this one. Holds of threads that stayed behind are not released by anybody; callbacks of what was
+    /// [deferred](Reactor::defer) are told that it stayed there too, and replies do not come.
     pub fn after_fork(&mut self) -> Result<(), Error> {
         let reactor = &mut self.reactor;
         if reactor.check_not_forked().is_ok() {
