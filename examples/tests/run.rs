@@ -264,6 +264,30 @@ fn chat_passes_on_what_is_said() {
 }
 
 #[test]
+fn defer_counts_primes_while_the_loop_ticks() {
+    let mut counting = start(example!("defer"));
+    counting.expect("one was cancelled in time");
+    let printed = counting.succeed();
+    let said = |part: &str| printed.iter().any(|line| line.contains(part));
+    assert!(said("another piece came to nothing: it panicked: there is no prime here"), "{printed:#?}");
+    assert!(said("17984 primes below 200000, and "), "{printed:#?}");
+    assert!(!said("never printed"), "{printed:#?}");
+}
+
+#[test]
+fn files_writes_lists_reads_and_copies() {
+    let mut files = start(example!("files"));
+    files.expect("20 files are written");
+    files.expect("20 files are found");
+    files.expect("14 of 14 bytes are copied");
+    files.expect("everything is removed again");
+    let printed = files.succeed();
+    let said = |part: &str| printed.iter().any(|line| line.contains(part));
+    assert!(said("20 files are read"), "{printed:#?}");
+    assert!(said("/missing: No such file or directory"), "{printed:#?}");
+}
+
+#[test]
 fn no_example_is_left_out() {
     let this = include_str!("run.rs");
     let manifest = include_str!("../Cargo.toml");

@@ -27,6 +27,8 @@
 //! - Datagrams: [`bind_datagrams`](Reactor::bind_datagrams), [`connect_datagrams`](Reactor::connect_datagrams), handled by
 //!   [`Datagrams`].
 //! - Results that come later, in chains: [`promise`](Reactor::promise), settled by a [`Deferred`].
+//! - Work that blocks: [`defer`](Reactor::defer), on [lanes](Lane) of threads.
+//! - Files: [`fs`], which is [`std::fs`] without blocking the loop.
 //! - Many of them, one per thread: [`Reactors`].
 //! - Seeing inside: [`stats`](Reactor::stats), [`on_slow_callback`](Reactor::on_slow_callback).
 //!
@@ -40,8 +42,10 @@ pub mod codec;
 mod connection;
 mod current;
 mod datagram;
+mod defer;
 mod endpoint;
 mod error;
+pub mod fs;
 mod handle;
 mod idle;
 mod lane;
@@ -71,11 +75,12 @@ pub use callback::{CallbackKind, Fault, PanicPolicy, SourceId};
 pub use codec::{Codec, FrameError};
 pub use connection::{Connection, ConnectionId, Detached, FailedAttempt, Io, Limit, Reason, SendError, WaterMarks};
 pub use datagram::{DatagramIo, Datagrams, DatagramsId};
+pub use defer::{DeferError, DeferFailure, DeferId};
 pub use endpoint::{BadEndpoint, Endpoint};
 pub use error::Error;
 pub use handle::{Handle, PostError};
 pub use idle::IdleId;
-pub use lane::LaneSettings;
+pub use lane::{Lane, LaneSettings, LaneStats, Refusal};
 pub use lifecycle::{Exit, Hold};
 pub use listener::ListenerId;
 pub use pelton_os::activation::{Inherited, inherited_listeners};

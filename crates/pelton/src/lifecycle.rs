@@ -36,7 +36,7 @@ pub enum Exit {
     Drained,
     /// So many things were still in progress at the end of the time that [`drain`](Reactor::drain) gave them.
     DrainTimedOut {
-        /// How many [`Hold`]s were left.
+        /// How many [`Hold`]s were left, and how much [deferred](Reactor::defer) work.
         holds: usize,
         /// How many connections and datagram sockets were left.
         connections: usize,
@@ -100,8 +100,8 @@ impl Reactor {
     /// No connection is accepted any more. The [drain hooks](Reactor::on_drain) are told first, so that they take on nothing
     /// new; then [the connections](crate::Connection::draining), which by default close when everything has been sent, and
     /// at once if nothing was ever sent or received; and [datagram sockets](crate::Datagrams::draining), likewise. Everything
-    /// goes on as usual until there is no connection or datagram socket left, nobody has a [`Hold`] any more and no tick is
-    /// waiting. [`run`](crate::EventLoop::run) then returns [`Exit::Drained`], or [`Exit::DrainTimedOut`] if it took too long.
+    /// goes on as usual until there is no connection or datagram socket left, nobody has a [`Hold`] any more, what was
+    /// [deferred](Reactor::defer) is done and no tick is waiting. [`run`](crate::EventLoop::run) then returns [`Exit::Drained`], or [`Exit::DrainTimedOut`] if it took too long.
     ///
     /// ```
     /// # use pelton::{Exit, Reactor};
@@ -121,7 +121,8 @@ impl Reactor {
         self.life = Life::Draining;
         self.shared.draining.store(true, Ordering::Release);
         self.after(deadline, |reactor| {
-            let (holds, connections) = (reactor.holds(), reactor.connections + reactor.datagram_sockets);
+            let holds = reactor.holds() + reactor.deferred.holding;
+            let (holds, connections) = (holds, reactor.connections + reactor.datagram_sockets);
             reactor.stop_with(Exit::DrainTimedOut { holds, connections });
         });
         self.queue_continuations();
@@ -176,7 +177,7 @@ impl Reactor {
     pub(crate) fn finish_draining(&mut self) {
         // Hooks and ticks may still take holds, so they go first.
         let idle = self.connections + self.datagram_sockets == 0 && self.ticks.is_empty() && self.posts.is_empty();
-        if self.life == Life::Draining && idle && self.holds() == 0 {
+        if self.life == Life::Draining && idle && self.deferred.holding == 0 && self.holds() == 0 {
             self.stop_with(Exit::Drained);
         }
     }

@@ -18,9 +18,10 @@ use pelton_sync::Receiver;
 use crate::callback::{Callbacks, PanicPolicy};
 use crate::connection::{Flow, FlowSettings, Limits, Reason, Stream};
 use crate::datagram::DatagramSocket;
+use crate::defer::Deferred;
 use crate::handle::{Handle, Post, Shared};
 use crate::idle::Idles;
-use crate::lane::Deferred;
+use crate::lane::{Lane, LaneSettings};
 use crate::lifecycle::{Exit, Hooks, Life};
 use crate::listener::Listener;
 use crate::promise::{Continuations, Promises};
@@ -46,6 +47,7 @@ pub(crate) struct Settings {
     pub(crate) limits: Limits,
     pub(crate) flow: FlowSettings,
     pub(crate) names: NameSettings,
+    pub(crate) lanes: [LaneSettings; Lane::ALL.len()],
     pub(crate) spin: Duration,
 }
 
@@ -61,6 +63,7 @@ impl Default for Settings {
             limits: Limits::default(),
             flow: FlowSettings::default(),
             names: NameSettings::default(),
+            lanes: Lane::ALL.map(LaneSettings::of),
             spin: Duration::ZERO,
         }
     }
@@ -203,7 +206,7 @@ impl DerefMut for EventLoop {
 impl EventLoop {
     pub(crate) fn on(engine: Box<dyn Engine>, settings: Settings) -> EventLoop {
         let now = engine.now();
-        let (shared, posts) = Shared::new(settings.post_bound, engine.waker());
+        let (shared, posts) = Shared::new(settings.post_bound, engine.waker(), settings.lanes);
         let reactor = Reactor {
             engine,
             now,
@@ -351,7 +354,8 @@ impl EventLoop {
     /// would touch what it shares with the parent is refused with [`Error::Forked`].
     ///
     /// Timers, ticks and watches are carried over; so both processes have them. [Handles](Handle) that were copied along
-    /// lead to this one. Holds of threads that stayed behind are not released by anybody.
+    /// lead to this one. Holds of threads that stayed behind are not released by anybody; callbacks of what was
+    /// [deferred](Reactor::defer) are told that it stayed there too, and replies do not come.
     pub fn after_fork(&mut self) -> Result<(), Error> {
         let reactor = &mut self.reactor;
         if reactor.check_not_forked().is_ok() {
@@ -369,7 +373,7 @@ impl EventLoop {
         reactor.posts_awaited = false;
         reactor.forks = fork::count();
         reactor.renew_signals()?;
-        reactor.renew_lookups();
+        reactor.renew_deferred();
         if let Some(watchdog) = &mut reactor.watchdog {
             watchdog.after_fork()?;
         }
@@ -544,6 +548,7 @@ impl Reactor {
 
     /// Drops all callbacks while the rest of the reactor still stands: what they own may post from its `Drop`.
     fn drop_callbacks(&mut self) {
+        Lane::ALL.iter().for_each(|lane| self.shared.lane(*lane).close());
         drop(std::mem::take(&mut self.sources));
         drop(std::mem::take(&mut self.deferred));
         drop(std::mem::take(&mut self.promises));
