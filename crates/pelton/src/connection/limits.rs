@@ -9,7 +9,7 @@ use std::time::Duration;
 use pelton_os::{Time, Token};
 
 use super::stream::Stage;
-use super::{Io, Stream};
+use super::{Io, Reason, Stream};
 use crate::Reactor;
 
 /// What a connection can take too long for.
@@ -79,6 +79,11 @@ impl Stream {
         }
     }
 
+    /// How long it waits for the other side to end, if it does.
+    fn lingers_until(&self) -> Option<Time> {
+        self.extra.as_ref()?.linger_until
+    }
+
     fn deadline_of(&self, limit: Limit, defaults: &Limits) -> Option<Time> {
         Some(self.running_since(limit)? + self.limits(defaults).get(limit)?)
     }
@@ -106,7 +111,8 @@ impl Reactor {
     pub(crate) fn arm_limits(&mut self, token: Token) {
         let defaults = self.limits;
         let Some(stream) = self.stream_mut(token) else { return };
-        let nearest = Limit::ALL.iter().filter_map(|limit| stream.deadline_of(*limit, &defaults)).min();
+        let limits = Limit::ALL.iter().filter_map(|limit| stream.deadline_of(*limit, &defaults));
+        let nearest = limits.chain(stream.lingers_until()).min();
         let timer = stream.extra.as_ref().and_then(|extra| extra.timer);
         match (nearest, timer) {
             (None, None) => {}
@@ -137,6 +143,9 @@ impl Reactor {
     pub(crate) fn check_limits(&mut self, token: Token) {
         self.set_limit_timer(token, None);
         let (now, defaults) = (self.now, self.limits);
+        if self.stream_mut(token).and_then(|stream| stream.lingers_until()).is_some_and(|until| until <= now) {
+            return self.connection_is_over(token, Reason::Local);
+        }
         for limit in Limit::ALL {
             let Some(stream) = self.stream_mut(token).filter(|stream| stream.stage != Stage::Over) else { return };
             if stream.deadline_of(limit, &defaults).is_some_and(|deadline| deadline <= now) {

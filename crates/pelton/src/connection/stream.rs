@@ -57,6 +57,8 @@ pub(super) struct Extra {
     pub(super) timer: Option<TimerKey>,
     /// When some of what waits was last sent.
     pub(super) wrote_at: Time,
+    /// While it [lingers](Ending::Linger): for how long.
+    pub(super) linger_until: Option<Time>,
     pub(super) marks: Option<WaterMarks>,
     /// What has come in and is not wanted yet.
     pub(super) held: VecDeque<Input>,
@@ -506,8 +508,12 @@ impl Reactor {
         if let Err(error) = self.engine.finish(token) {
             return self.connection_is_over(token, Reason::from_error(error));
         }
+        let until = self.now + LINGER;
+        if let Some(stream) = self.stream_mut(token) {
+            stream.extra().linger_until = Some(until);
+        }
+        self.arm_limits(token);
         self.set_receiving(token);
-        self.after(LINGER, move |reactor| reactor.connection_is_over(token, Reason::Local));
     }
 
     /// Has the engine receive, or stop, according to what is wanted now.
