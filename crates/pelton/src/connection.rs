@@ -1,16 +1,20 @@
 //! Connections: the reactor does the reading and writing, handlers get the bytes.
 //!
 //! This file is what a handler sees: the [`Connection`] it implements, and why things end. Next to it, `connection/io.rs` is
-//! what a handler can do, `stream.rs` what happens to a connection, `limits.rs` its time limits, `flow.rs` how much may wait,
-//! `open.rs` and `dial.rs` where connections come from and `detach.rs` where they go.
+//! what a handler can do; `stream.rs` is what the reactor keeps of a connection; `events.rs`, `writing.rs` and `ending.rs` are what
+//! happens to it, `limits.rs` its time limits, `flow.rs` how much may wait; `open.rs` and `dial.rs` are where connections come
+//! from, and `detach.rs` where they go.
 
 mod detach;
 mod dial;
+mod ending;
+mod events;
 mod flow;
 mod io;
 mod limits;
 mod open;
 mod stream;
+mod writing;
 
 use std::any::Any;
 use std::fmt;

@@ -1,18 +1,15 @@
-//! What happens to a connection, from being open to being over.
+//! A connection, as the reactor keeps it, and the ways to it.
 
 use std::any::Any;
 use std::collections::VecDeque;
-use std::io;
 use std::panic::Location;
-use std::time::Duration;
 
-use pelton_os::{Address, Chunk, Outbox, Sending, Time, Token};
+use pelton_os::{Address, Outbox, Time, Token};
 
 use super::detach::Then;
 use super::dial::Dial;
 use super::io::Input;
 use super::{Connection, ConnectionId, Io, Limits, Reason, WaterMarks};
-use crate::callback::{CallbackKind, Site};
 use crate::reactor::Source;
 use crate::{Reactor, ReconnectId, TimerKey};
 
@@ -21,7 +18,7 @@ use crate::{Reactor, ReconnectId, TimerKey};
 pub(crate) struct Stream {
     pub(super) place: &'static Location<'static>,
     /// `None` while it runs.
-    handler: Option<Box<dyn Connection>>,
+    pub(super) handler: Option<Box<dyn Connection>>,
     /// `None` while there is nothing to send.
     pub(super) outbox: Option<Box<Outbox>>,
     pub(super) extra: Option<Box<Extra>>,
@@ -32,7 +29,7 @@ pub(crate) struct Stream {
     /// The user does not want to read.
     pub(super) paused: bool,
     /// So much waits to be sent that `drained` will be called.
-    full: bool,
+    pub(super) full: bool,
     /// Nothing is read while it is full.
     pub(super) throttles: bool,
     /// Too much waits to be sent everywhere.
@@ -40,12 +37,12 @@ pub(crate) struct Stream {
     /// The engine will say when it has sent what it was given, or there is room for more.
     pub(super) busy: bool,
     /// In the list of those that need attention.
-    listed: bool,
+    pub(super) listed: bool,
     /// Something was sent or received.
     pub(super) used: bool,
-    peer_finished: bool,
+    pub(super) peer_finished: bool,
     /// Something came in while it was being closed.
-    heard_closing: bool,
+    pub(super) heard_closing: bool,
     /// It broke, and is over as soon as what came in before that has been delivered.
     pub(super) failed: bool,
 }
@@ -70,11 +67,11 @@ pub(super) struct Extra {
     /// What connects it again when it is over.
     keeper: Option<ReconnectId>,
     /// Why it has failed.
-    failure: Option<Reason>,
+    pub(super) failure: Option<Reason>,
 }
 
 impl Extra {
-    fn is_needed(&self) -> bool {
+    pub(super) fn is_needed(&self) -> bool {
         let settings = self.limits.is_some() || self.marks.is_some() || self.timer.is_some();
         let kept = self.keeper.is_some();
         settings || kept || !self.held.is_empty() || self.detach.is_some() || self.failure.is_some()
@@ -107,9 +104,6 @@ pub(super) enum Ending {
     Linger,
     Detach,
 }
-
-/// How long a connection that is being closed waits for the other side to end.
-const LINGER: Duration = Duration::from_secs(5);
 
 impl Stream {
     pub(super) fn connecting(place: &'static Location<'static>, handler: Box<dyn Connection>, now: Time) -> Stream {
@@ -156,7 +150,7 @@ impl Stream {
     }
 
     /// Whether what comes in may be delivered.
-    fn receives(&self) -> bool {
+    pub(super) fn receives(&self) -> bool {
         if self.closes() {
             return self.stage == Stage::Open;
         }
@@ -170,11 +164,11 @@ impl Stream {
     ///
     /// It is read all the same: a socket that is closed with something unread in it resets the connection, and the other
     /// side may then miss the end of what was sent.
-    fn closes(&self) -> bool {
+    pub(super) fn closes(&self) -> bool {
         matches!(self.ending, Ending::Close | Ending::Linger)
     }
 
-    fn holds_input(&self) -> bool {
+    pub(super) fn holds_input(&self) -> bool {
         self.extra.as_ref().is_some_and(|extra| !extra.held.is_empty())
     }
 }
@@ -238,383 +232,5 @@ impl Reactor {
     pub(crate) fn connection_tokens(&self) -> Vec<Token> {
         let open = |source: &Source| matches!(source, Source::Connection(_));
         self.sources.iter().filter(|(_, source)| open(source)).map(|(key, _)| key.token()).collect()
-    }
-}
-
-/// What the engine says.
-impl Reactor {
-    /// It is established.
-    pub(crate) fn connection_is_open(&mut self, token: Token) {
-        let now = self.now;
-        let Some(stream) = self.stream_mut(token).filter(|stream| stream.stage == Stage::Connecting) else { return };
-        stream.stage = Stage::Open;
-        stream.active_at = now;
-        self.arm_limits(token);
-        if let Some(stream) = self.stream_mut(token) {
-            stream.extra = stream.extra.take().filter(|extra| extra.is_needed());
-            if let Some(extra) = &mut stream.extra {
-                extra.dial = None;
-            }
-        }
-        self.set_receiving(token);
-        self.kept_connection_is_open(token);
-        self.tell(token, |handler, io| handler.opened(io));
-    }
-
-    pub(crate) fn connection_received(&mut self, token: Token, chunk: Chunk) {
-        let now = self.now;
-        let Some(stream) = self.stream_mut(token) else { return };
-        stream.active_at = now;
-        stream.used = true;
-        if stream.closes() {
-            stream.heard_closing = true;
-            return;
-        }
-        if !stream.receives() || stream.holds_input() {
-            return stream.extra().held.push_back(Input::Chunk(chunk.compacted()));
-        }
-        self.tell(token, |handler, io| handler.received(io, chunk));
-        self.choke_if_over_budget(token);
-    }
-
-    pub(crate) fn connection_ended(&mut self, token: Token, outcome: io::Result<()>) {
-        let Some(stream) = self.stream_mut(token) else { return };
-        match (outcome, stream.stage) {
-            (Err(error), Stage::Connecting) => {
-                let extra = stream.extra();
-                let reason = match (extra.address.take(), extra.dial.take()) {
-                    (Some(address), _) => Reason::from_connecting(address, error),
-                    (None, Some(dial)) => dial.into_reason(error),
-                    (None, None) => Reason::from_error(error),
-                };
-                self.connection_is_over(token, reason);
-            }
-            (Err(error), _) => {
-                stream.peer_finished = true;
-                self.connection_failed(token, Reason::from_error(error));
-            }
-            (Ok(()), _) => {
-                stream.extra().held.push_back(Input::End);
-                self.deliver_held(token);
-            }
-        }
-    }
-
-    pub(crate) fn connection_is_sendable(&mut self, token: Token) {
-        let Reactor { sources, flow, now, .. } = self;
-        let Some(Source::Connection(stream)) = sources.get_mut(token.into()) else { return };
-        stream.busy = false;
-        stream.active_at = *now;
-        if let Some(outbox) = &mut stream.outbox {
-            let before = outbox.in_memory();
-            outbox.landed();
-            flow.queued -= before - outbox.in_memory();
-        }
-        self.flush(token);
-    }
-
-    /// It broke: it is over when what had come in before that has been delivered, even if reading was paused.
-    fn connection_failed(&mut self, token: Token, reason: Reason) {
-        self.drop_outbox(token);
-        let Some(stream) = self.stream_mut(token) else { return };
-        if stream.ending == Ending::Detach {
-            // Its handler is given nothing more, and there is nothing left to detach.
-            return self.connection_is_over(token, reason);
-        }
-        stream.busy = false;
-        stream.failed = true;
-        stream.extra().failure.get_or_insert(reason);
-        if !stream.peer_finished {
-            self.set_receiving(token);
-        }
-        self.deliver_held(token);
-    }
-
-    /// Delivers what was held back, as far as it is wanted now.
-    fn deliver_held(&mut self, token: Token) {
-        loop {
-            let Some(stream) = self.stream_mut(token).filter(|stream| stream.receives()) else { return };
-            if stream.handler.is_none() {
-                // It runs, and has just found out that the connection is broken. One thing after the other.
-                return self.list(token);
-            }
-            let Some(extra) = &mut stream.extra else { return };
-            let closes = matches!(stream.ending, Ending::Close | Ending::Linger);
-            match extra.held.pop_front() {
-                Some(Input::Chunk(_)) if closes => {}
-                Some(Input::Chunk(chunk)) => self.tell(token, |handler, io| handler.received(io, chunk)),
-                Some(Input::End) => self.peer_finished(token),
-                None => break,
-            }
-        }
-        if let Some(stream) = self.stream_mut(token)
-            && stream.failed
-            && stream.peer_finished
-        {
-            let reason = stream.extra().failure.take().unwrap_or(Reason::Reset);
-            self.connection_is_over(token, reason);
-        }
-    }
-
-    fn peer_finished(&mut self, token: Token) {
-        let Some(stream) = self.stream_mut(token) else { return };
-        stream.peer_finished = true;
-        match stream.ending {
-            Ending::Finished => self.connection_is_over(token, Reason::Finished),
-            Ending::Linger => self.connection_is_over(token, Reason::Local),
-            Ending::Close => {}
-            _ if stream.failed => {}
-            _ => self.tell(token, |handler, io| handler.peer_finished(io)),
-        }
-    }
-}
-
-/// Calling, writing, ending.
-impl Reactor {
-    /// Calls the handler, then does what it has left to be done.
-    pub(super) fn tell(&mut self, token: Token, call: impl FnOnce(&mut dyn Connection, &mut Io<'_>)) {
-        let Some(stream) = self.stream_mut(token).filter(|stream| stream.stage != Stage::Over) else { return };
-        let Some(mut handler) = stream.handler.take() else { return };
-        let id = ConnectionId(token);
-        let site = Site { kind: CallbackKind::Connection, place: stream.place, source: Some(id.into()) };
-        let outcome = self.call(site, |reactor| call(&mut *handler, &mut Io { reactor, id }));
-        // It is put back even if the connection is over: it has yet to be told.
-        if let Some(stream) = self.stream_mut(token) {
-            stream.handler = Some(handler);
-        }
-        match outcome {
-            Ok(()) => self.flush(token),
-            Err(panic) => {
-                let label = self.callbacks.label(site.source);
-                self.connection_is_over(token, Reason::Panicked);
-                self.fault(site, label, panic);
-            }
-        }
-    }
-
-    /// Has the connection looked at in the next flush: there is something to send. The one whose callback is running is
-    /// looked at when that returns.
-    pub(super) fn needs_attention(&mut self, token: Token) {
-        if self.stream_mut(token).is_some_and(|stream| stream.handler.is_some()) {
-            self.list(token);
-        }
-    }
-
-    fn list(&mut self, token: Token) {
-        if let Some(stream) = self.stream_mut(token)
-            && !std::mem::replace(&mut stream.listed, true)
-        {
-            self.dirty.push(token);
-        }
-    }
-
-    /// Sends what waits, as far as there is room.
-    pub(super) fn write(&mut self, token: Token) {
-        let now = self.now;
-        let Some(Source::Connection(stream)) = self.sources.get_mut(token.into()) else { return };
-        // While the engine is busy, trying again is of no use.
-        if stream.stage != Stage::Open || stream.busy || stream.failed {
-            return;
-        }
-        let Some(outbox) = &mut stream.outbox else { return };
-        if outbox.is_empty() {
-            // Everything has landed, or somebody has sent nothing, which is no operation for an engine.
-            self.spare_outbox = stream.outbox.take();
-            return;
-        }
-        let before = outbox.in_memory();
-        let outcome = self.engine.send(token, outbox);
-        self.flow.queued -= before - outbox.in_memory();
-        if outbox.is_empty() {
-            // An idle connection holds no memory for sending; the next one that sends has it.
-            self.spare_outbox = stream.outbox.take();
-        }
-        stream.active_at = now;
-        match outcome {
-            Ok(Sending::Idle) => {}
-            Ok(Sending::Busy) => {
-                stream.busy = true;
-                stream.extra().wrote_at = now;
-                self.arm_limits(token);
-            }
-            Err(error) => match Reason::from_error(error) {
-                reason @ Reason::Reset => self.connection_failed(token, reason),
-                reason => self.connection_is_over(token, reason),
-            },
-        }
-    }
-
-    /// Sends what waits, and does what was to be done after that.
-    fn flush(&mut self, token: Token) {
-        self.write(token);
-        let Reactor { sources, flow, .. } = self;
-        let Some(Source::Connection(stream)) = sources.get_mut(token.into()) else { return };
-        if stream.stage != Stage::Open || stream.failed {
-            return;
-        }
-        let waiting = stream.waiting();
-        if waiting == 0 && !stream.busy && stream.ending != Ending::None {
-            return self.sent_everything(token);
-        }
-        // The marks are far apart from nothing: most of the time there is nothing to compare.
-        if waiting == 0 && !stream.full {
-            return;
-        }
-        let marks = stream.marks(flow);
-        if waiting > marks.high as u64 && !stream.full {
-            stream.full = true;
-            self.set_receiving(token);
-        } else if waiting <= marks.low as u64 && stream.full {
-            stream.full = false;
-            self.set_receiving(token);
-            self.tell(token, |handler, io| handler.drained(io));
-        }
-    }
-
-    /// Does what was to be done when everything has been sent.
-    fn sent_everything(&mut self, token: Token) {
-        let Some(stream) = self.stream_mut(token) else { return };
-        let (peer_finished, heard_closing) = (stream.peer_finished, stream.heard_closing);
-        let ended = if peer_finished { Reason::Finished } else { Reason::Local };
-        match stream.ending {
-            Ending::None | Ending::Finished | Ending::Linger => {}
-            Ending::Close => {
-                let still_sends = !peer_finished && (heard_closing || self.engine.has_unread(token));
-                if still_sends {
-                    self.linger(token);
-                } else {
-                    self.connection_is_over(token, ended);
-                }
-            }
-            Ending::Detach => {
-                stream.stage = Stage::Detaching;
-                self.begin_detaching(token);
-            }
-            Ending::Finish => {
-                stream.ending = Ending::Finished;
-                match self.engine.finish(token) {
-                    Ok(()) if peer_finished => self.connection_is_over(token, ended),
-                    Ok(()) => {}
-                    Err(error) => self.connection_failed(token, Reason::from_error(error)),
-                }
-            }
-        }
-    }
-
-    /// The other side is still sending: it is told that nothing more comes, and closed when it has ended too.
-    fn linger(&mut self, token: Token) {
-        let Some(stream) = self.stream_mut(token) else { return };
-        stream.ending = Ending::Linger;
-        if let Err(error) = self.engine.finish(token) {
-            return self.connection_is_over(token, Reason::from_error(error));
-        }
-        let until = self.now + LINGER;
-        if let Some(stream) = self.stream_mut(token) {
-            stream.extra().linger_until = Some(until);
-        }
-        self.arm_limits(token);
-        self.set_receiving(token);
-    }
-
-    /// Has the engine receive, or stop, according to what is wanted now.
-    pub(super) fn set_receiving(&mut self, token: Token) {
-        let Some(stream) = self.stream_mut(token).filter(|stream| stream.stage == Stage::Open) else { return };
-        let (on, held, more) = (stream.receives(), stream.holds_input(), !stream.peer_finished);
-        if on && held {
-            self.list(token);
-        }
-        if more && let Err(error) = self.engine.receive(token, on) {
-            self.connection_is_over(token, Reason::from_error(error));
-        }
-    }
-
-    /// Marks a connection as over, unless it is already. Its handler is told when the loop reaps.
-    pub(crate) fn connection_is_over(&mut self, token: Token, reason: Reason) {
-        if let Some(stream) = self.stream_mut(token)
-            && stream.stage != Stage::Over
-        {
-            stream.stage = Stage::Over;
-            self.over.push((token, reason));
-        }
-    }
-
-    /// Looks at connections that callbacks other than their own have left something to do for.
-    pub(crate) fn attend_connections(&mut self) {
-        // By number: this calls back, which may add more.
-        let mut next = 0;
-        while let Some(&token) = self.dirty.get(next) {
-            next += 1;
-            if let Some(stream) = self.stream_mut(token) {
-                stream.listed = false;
-                self.flush(token);
-                self.deliver_held(token);
-            } else {
-                self.attend_datagrams(token);
-            }
-        }
-        self.dirty.clear();
-    }
-
-    fn drop_outbox(&mut self, token: Token) {
-        if let Some(outbox) = self.stream_mut(token).and_then(|stream| stream.outbox.take()) {
-            self.flow.queued -= outbox.in_memory();
-        }
-    }
-
-    /// Lets go of connections that are over, and tells their handlers. What closes meanwhile goes too.
-    pub(crate) fn reap_connections(&mut self) {
-        while !self.over.is_empty() {
-            for (token, reason) in std::mem::take(&mut self.over) {
-                self.reap(token, reason);
-            }
-        }
-    }
-
-    fn reap(&mut self, token: Token, reason: Reason) {
-        self.drop_outbox(token);
-        let Some(stream) = self.stream_mut(token) else { return self.reap_datagrams(token, reason) };
-        let (place, handler) = (stream.place, stream.handler.take());
-        let timer = stream.extra.as_ref().and_then(|extra| extra.timer);
-        if let Some(timer) = timer {
-            self.timers.cancel(timer);
-        }
-        let outage = self.kept_connection_is_over(token, &reason);
-        self.connections -= 1;
-        if self.hang_up(token) {
-            self.sources.retire(token.into());
-        } else {
-            self.end_source(token);
-        }
-        let id = ConnectionId(token);
-        let site = Site { kind: CallbackKind::Connection, place, source: Some(id.into()) };
-        if let Some(mut handler) = handler {
-            let outcome = self.call(site, |reactor| handler.closed(reactor, reason));
-            let label = self.callbacks.label(site.source);
-            self.callbacks.ended(id);
-            if let Err(panic) = outcome {
-                self.fault(site, label, panic);
-            }
-        }
-        if let Some(outage) = outage {
-            self.tell_outage(&outage);
-        }
-    }
-
-    /// Closes all connections, and tells their handlers.
-    pub(crate) fn close_connections(&mut self) {
-        for token in self.connection_tokens() {
-            self.connection_is_over(token, Reason::Local);
-        }
-        self.reap_connections();
-    }
-
-    /// Has connections close, so that the loop can end: those that are in use in their own way.
-    pub(crate) fn drain_connections(&mut self) {
-        for token in self.connection_tokens() {
-            match self.stream_mut(token) {
-                Some(stream) if stream.used => self.tell(token, |handler, io| handler.draining(io)),
-                _ => self.connection_is_over(token, Reason::Local),
-            }
-        }
     }
 }

@@ -1,0 +1,138 @@
+//! What the engine says of a connection, and what its handler is told of that.
+
+use std::io;
+
+use pelton_os::{Chunk, Token};
+
+use super::Reason;
+use super::io::Input;
+use super::stream::{Ending, Stage};
+use crate::Reactor;
+use crate::reactor::Source;
+
+impl Reactor {
+    /// It is established.
+    pub(crate) fn connection_is_open(&mut self, token: Token) {
+        let now = self.now;
+        let Some(stream) = self.stream_mut(token).filter(|stream| stream.stage == Stage::Connecting) else { return };
+        stream.stage = Stage::Open;
+        stream.active_at = now;
+        self.arm_limits(token);
+        if let Some(stream) = self.stream_mut(token) {
+            stream.extra = stream.extra.take().filter(|extra| extra.is_needed());
+            if let Some(extra) = &mut stream.extra {
+                extra.dial = None;
+            }
+        }
+        self.set_receiving(token);
+        self.kept_connection_is_open(token);
+        self.tell(token, |handler, io| handler.opened(io));
+    }
+
+    pub(crate) fn connection_received(&mut self, token: Token, chunk: Chunk) {
+        let now = self.now;
+        let Some(stream) = self.stream_mut(token) else { return };
+        stream.active_at = now;
+        stream.used = true;
+        if stream.closes() {
+            stream.heard_closing = true;
+            return;
+        }
+        if !stream.receives() || stream.holds_input() {
+            return stream.extra().held.push_back(Input::Chunk(chunk.compacted()));
+        }
+        self.tell(token, |handler, io| handler.received(io, chunk));
+        self.choke_if_over_budget(token);
+    }
+
+    pub(crate) fn connection_ended(&mut self, token: Token, outcome: io::Result<()>) {
+        let Some(stream) = self.stream_mut(token) else { return };
+        match (outcome, stream.stage) {
+            (Err(error), Stage::Connecting) => {
+                let extra = stream.extra();
+                let reason = match (extra.address.take(), extra.dial.take()) {
+                    (Some(address), _) => Reason::from_connecting(address, error),
+                    (None, Some(dial)) => dial.into_reason(error),
+                    (None, None) => Reason::from_error(error),
+                };
+                self.connection_is_over(token, reason);
+            }
+            (Err(error), _) => {
+                stream.peer_finished = true;
+                self.connection_failed(token, Reason::from_error(error));
+            }
+            (Ok(()), _) => {
+                stream.extra().held.push_back(Input::End);
+                self.deliver_held(token);
+            }
+        }
+    }
+
+    pub(crate) fn connection_is_sendable(&mut self, token: Token) {
+        let Reactor { sources, flow, now, .. } = self;
+        let Some(Source::Connection(stream)) = sources.get_mut(token.into()) else { return };
+        stream.busy = false;
+        stream.active_at = *now;
+        if let Some(outbox) = &mut stream.outbox {
+            let before = outbox.in_memory();
+            outbox.landed();
+            flow.queued -= before - outbox.in_memory();
+        }
+        self.flush(token);
+    }
+
+    /// It broke: it is over when what had come in before that has been delivered, even if reading was paused.
+    pub(super) fn connection_failed(&mut self, token: Token, reason: Reason) {
+        self.drop_outbox(token);
+        let Some(stream) = self.stream_mut(token) else { return };
+        if stream.ending == Ending::Detach {
+            // Its handler is given nothing more, and there is nothing left to detach.
+            return self.connection_is_over(token, reason);
+        }
+        stream.busy = false;
+        stream.failed = true;
+        stream.extra().failure.get_or_insert(reason);
+        if !stream.peer_finished {
+            self.set_receiving(token);
+        }
+        self.deliver_held(token);
+    }
+
+    /// Delivers what was held back, as far as it is wanted now.
+    pub(super) fn deliver_held(&mut self, token: Token) {
+        loop {
+            let Some(stream) = self.stream_mut(token).filter(|stream| stream.receives()) else { return };
+            if stream.handler.is_none() {
+                // It runs, and has just found out that the connection is broken. One thing after the other.
+                return self.list(token);
+            }
+            let Some(extra) = &mut stream.extra else { return };
+            let closes = matches!(stream.ending, Ending::Close | Ending::Linger);
+            match extra.held.pop_front() {
+                Some(Input::Chunk(_)) if closes => {}
+                Some(Input::Chunk(chunk)) => self.tell(token, |handler, io| handler.received(io, chunk)),
+                Some(Input::End) => self.peer_finished(token),
+                None => break,
+            }
+        }
+        if let Some(stream) = self.stream_mut(token)
+            && stream.failed
+            && stream.peer_finished
+        {
+            let reason = stream.extra().failure.take().unwrap_or(Reason::Reset);
+            self.connection_is_over(token, reason);
+        }
+    }
+
+    fn peer_finished(&mut self, token: Token) {
+        let Some(stream) = self.stream_mut(token) else { return };
+        stream.peer_finished = true;
+        match stream.ending {
+            Ending::Finished => self.connection_is_over(token, Reason::Finished),
+            Ending::Linger => self.connection_is_over(token, Reason::Local),
+            Ending::Close => {}
+            _ if stream.failed => {}
+            _ => self.tell(token, |handler, io| handler.peer_finished(io)),
+        }
+    }
+}
