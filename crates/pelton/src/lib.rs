@@ -57,6 +57,7 @@ mod slots;
 mod spin;
 mod state;
 mod stats;
+pub mod task;
 mod ticks;
 mod timers;
 mod watch;

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::BorrowedFd;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +30,7 @@ use crate::slots::{Key, Slots};
 use crate::spin::Spin;
 use crate::state::States;
 use crate::stats::Meter;
+use crate::task::Local;
 use crate::ticks::Tick;
 use crate::timers::Timer;
 use crate::watch::Watch;
@@ -124,6 +126,8 @@ pub struct Reactor {
     /// What connections begin with.
     pub(crate) limits: Limits,
     pub(crate) names: Names,
+    /// What it shares with its tasks.
+    pub(crate) local: Rc<Local>,
     /// Callbacks of work that is being done on other threads.
     pub(crate) deferred: Deferred,
     pub(crate) reconnects: Slots<Keeping>,
@@ -221,6 +225,7 @@ impl EventLoop {
             flow: Flow::new(settings.flow),
             limits: settings.limits,
             names: Names::new(settings.names),
+            local: Rc::default(),
             deferred: Deferred::default(),
             reconnects: Slots::default(),
             signals: Signals::default(),
@@ -255,8 +260,13 @@ impl EventLoop {
             if condition(&mut self.reactor) {
                 return Ok(());
             }
-            self.reactor.turn(None, &mut condition, |park| park.block())?;
+            self.turn_until(&mut condition)?;
         }
+    }
+
+    /// One turn of the loop, which does not wait if `condition` holds by then.
+    pub(crate) fn turn_until(&mut self, mut condition: impl FnMut(&mut Reactor) -> bool) -> Result<(), Error> {
+        self.reactor.turn(None, &mut condition, |park| park.block())
     }
 
     /// One turn of the loop, waiting for at most `timeout` (`None`: until something happens).
@@ -423,9 +433,10 @@ impl Reactor {
         self.shrink_ticks();
     }
 
-    fn flush_and_reap(&mut self) {
+    pub(crate) fn flush_and_reap(&mut self) {
         // What connections are told here may send and close again.
-        while !self.dirty.is_empty() || !self.over.is_empty() {
+        while self.has_chores() || !self.dirty.is_empty() || !self.over.is_empty() {
+            self.do_chores();
             self.attend_connections();
             self.reap_connections();
         }
@@ -519,6 +530,7 @@ impl Reactor {
 
     /// Drops all callbacks while the rest of the reactor still stands: what they own may post from its `Drop`.
     fn drop_callbacks(&mut self) {
+        self.drop_tasks();
         drop(std::mem::take(&mut self.sources));
         drop(std::mem::take(&mut self.deferred));
         drop(std::mem::take(&mut self.reconnects));
