@@ -38,6 +38,8 @@ pub(crate) struct Stream {
     pub(super) choked: bool,
     /// The engine will say when it has sent what it was given, or there is room for more.
     pub(super) busy: bool,
+    /// `sent` is to be called.
+    pub(super) tells_when_sent: bool,
     /// In the list of those that need attention.
     listed: bool,
     /// Something was sent or received.
@@ -115,6 +117,7 @@ impl Stream {
             throttles: false,
             choked: false,
             busy: false,
+            tells_when_sent: false,
             listed: false,
             used: false,
             peer_finished: false,
@@ -428,10 +431,18 @@ impl Reactor {
         }
         let waiting = stream.waiting();
         if waiting == 0 && !stream.busy && stream.ending != Ending::None {
-            return self.sent_everything(token);
+            let tells = std::mem::take(&mut stream.tells_when_sent);
+            self.sent_everything(token);
+            if tells {
+                self.tell(token, |handler, io| handler.sent(io));
+            }
+            return;
         }
         // The marks are far apart from nothing: most of the time there is nothing to compare.
         if waiting == 0 && !stream.full {
+            if !stream.busy && std::mem::take(&mut stream.tells_when_sent) {
+                self.tell(token, |handler, io| handler.sent(io));
+            }
             return;
         }
         let marks = stream.marks(flow);
