@@ -21,8 +21,8 @@ use crate::watch::WatchId;
 pub enum CallbackKind {
     /// A timer: [`Reactor::after`], [`Reactor::at`], [`Reactor::every`].
     Timer,
-    /// A tick: [`Reactor::next_tick`], what other threads [post](crate::Handle::post), [`Reactor::resolve`] and
-    /// [`Reactor::on_drain`].
+    /// A tick: [`Reactor::next_tick`], what other threads [post](crate::Handle::post), [`Reactor::resolve`],
+    /// [`Reactor::on_drain`], and tasks: [`Reactor::spawn`].
     Tick,
     /// A descriptor that is ready: [`Reactor::watch`].
     Watch,

@@ -275,7 +275,7 @@ impl EventLoop {
     ///
     /// 1. **timers** that are due, in the order of their deadlines, ties in the order they were set. One that is set
     ///    now runs next turn at the earliest.
-    /// 2. **ticks** and posts, first in, first out, as they stood when the phase began; at most
+    /// 2. **ticks**, posts and tasks that were woken, first in, first out, as they stood when the phase began; at most
     ///    [so many](Builder::ticks_per_turn). What they queue waits for the next turn.
     /// 3. **flush and reap**: what callbacks left for other connections goes out, and datagrams do; connections that are over
     ///    are told so; the places of what ended are made free.

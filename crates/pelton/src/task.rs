@@ -23,8 +23,8 @@
 //! **In a turn**, a task that was woken is a tick: it stands in one queue with [`next_tick`](Reactor::next_tick)s and posts, and
 //! one that wakes itself waits for the next turn, so it cannot keep events from being looked at.
 //!
-//! **While it is polled**, a task reaches its reactor by [`Reactor::with_current`]; so does [`sleep`], whose drop needs no
-//! reactor and may be done anywhere on the thread.
+//! **While it is polled**, a task reaches its reactor by [`Reactor::with_current`]; so do [`sleep`] and the streams of
+//! [`net`](crate::net). Dropping any of these needs no reactor, and may be done anywhere on the thread.
 //!
 //! **When the loop ends**, its tasks are dropped first, on its own thread, whoever still has a [`Waker`](std::task::Waker) of
 //! theirs.

@@ -6,12 +6,18 @@ use std::task::Waker;
 
 use crate::callback::Panic;
 use crate::slots::{Key, Slots};
-use crate::{Reactor, TimerId};
+use crate::{ConnectionId, DatagramsId, ListenerId, Reactor, TimerId};
 
 /// Something for the reactor to do in its next flush, left by somebody who may not have the reactor at hand: most of it by
 /// what was dropped.
 pub(crate) enum Chore {
     CancelTimer(TimerId),
+    Read(ConnectionId),
+    Close(ConnectionId),
+    Accept(ListenerId),
+    Unlisten(ListenerId),
+    Receive(DatagramsId),
+    CloseDatagrams(DatagramsId),
 }
 
 /// Shared by a reactor, its tasks, and what they own.
@@ -87,6 +93,37 @@ impl Reactor {
         match chore {
             Chore::CancelTimer(timer) => {
                 self.cancel(timer);
+            }
+            Chore::Read(id) => {
+                if let Some(mut io) = self.connection(id) {
+                    io.resume();
+                }
+            }
+            Chore::Close(id) => {
+                if let Some(mut io) = self.connection(id) {
+                    // Nobody waits for one that is not established yet.
+                    if io.is_open() {
+                        io.close_after_writing();
+                        // Or the other side, if it waits for us to read, would never read what is left to be sent.
+                        io.resume();
+                    } else {
+                        io.close();
+                    }
+                }
+            }
+            Chore::Accept(id) => self.pause_accepting(id, false),
+            Chore::Unlisten(id) => {
+                self.unlisten(id);
+            }
+            Chore::Receive(id) => {
+                if let Some(mut io) = self.datagrams(id) {
+                    io.resume();
+                }
+            }
+            Chore::CloseDatagrams(id) => {
+                if let Some(mut io) = self.datagrams(id) {
+                    io.close_after_sending();
+                }
             }
         }
     }
