@@ -9,5 +9,9 @@
 struct Readme;
 
 #[cfg(doctest)]
+#[doc = include_str!("../../docs/async.md")]
+struct FromCallbacksToAsync;
+
+#[cfg(doctest)]
 #[doc = include_str!("../../docs/eventmachine.md")]
 struct ComingFromEventMachine;
