@@ -23,7 +23,7 @@
 //!     assert_eq!(greeting, "hello");
 //!     Ok::<(), std::io::Error>(())
 //! })??;
-//! # Ok::<(), pelton::Error>(())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! All of them belong to the thread and the reactor they were made on. They are made, written to and asked for addresses inside

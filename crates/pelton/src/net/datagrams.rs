@@ -55,7 +55,7 @@ struct Mailbox {
 ///     assert_eq!(&*asks.receive().await?.bytes, b"high time");
 ///     Ok::<(), std::io::Error>(())
 /// })??;
-/// # Ok::<(), pelton::Error>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Datagrams {
     id: DatagramsId,
