@@ -23,7 +23,7 @@ use hyper::Request;
 use hyper::body::Bytes;
 use hyper::rt::ReadBufCursor;
 use pelton::net::{Datagrams, Listener, Stream};
-use pelton::task::{self, TaskError};
+use pelton::task;
 use pelton::{Address, EventLoop, Exit, Limit, Reactor, Reason, WaterMarks};
 
 use common::peer::Network;
@@ -53,7 +53,6 @@ on_every_network![
     a_listener_is_a_stream_of_streams,
     a_draining_loop_waits_for_its_streams;
     with_a_kernel:
-    a_thousand_connections_are_echoed,
     connections_that_are_not_accepted_wait_in_the_kernel,
     a_refused_connection_is_an_error_of_its_kind,
     names_and_unix_sockets_can_be_connected_to,
@@ -543,51 +542,6 @@ fn a_draining_loop_waits_for_its_streams(network: impl Network) {
     });
     assert_eq!(common::run(&mut reactor), Exit::Drained);
     assert_eq!(log.take(), ["ended", "answered"]);
-}
-
-fn a_thousand_connections_are_echoed(on: On) {
-    let mut reactor = on.reactor();
-    // Both ends are here, and select can see 1,024 descriptors.
-    let count = if reactor.engine_name() == "select" { 400 } else { 1_000 };
-    block_on(&mut reactor, async move {
-        let listener = Listener::bind(&anywhere()).unwrap();
-        let address = listener.local_address().unwrap();
-        let serving = task::spawn(async move {
-            loop {
-                let mut stream = listener.accept().await.unwrap();
-                task::spawn(async move {
-                    let mut buffer = [0; 512];
-                    while let Ok(count @ 1..) = stream.read(&mut buffer).await {
-                        stream.write_all(&buffer[..count]).await.unwrap();
-                    }
-                });
-            }
-        });
-        let all_connected = Rc::new(RefCell::new(0));
-        let clients: Vec<_> = (0..count)
-            .map(|number: usize| {
-                let (address, connected) = (address.clone(), all_connected.clone());
-                task::spawn(async move {
-                    let mut stream = Stream::connect(&address).await.unwrap();
-                    *connected.borrow_mut() += 1;
-                    while *connected.borrow() < count {
-                        task::sleep(Duration::from_millis(1)).await;
-                    }
-                    for round in 0..5 {
-                        let message = format!("{number} says {round}");
-                        stream.write_all(message.as_bytes()).await.unwrap();
-                        let mut back = vec![0; message.len()];
-                        stream.read_exact(&mut back).await.unwrap();
-                        assert_eq!(back, message.as_bytes());
-                    }
-                })
-            })
-            .collect();
-        for client in clients {
-            client.await.unwrap();
-        }
-        assert_eq!(serving.cancel_and_wait().await, Err(TaskError::Cancelled));
-    });
 }
 
 fn connections_that_are_not_accepted_wait_in_the_kernel(on: On) {
