@@ -9,6 +9,10 @@
 struct Readme;
 
 #[cfg(doctest)]
+#[doc = include_str!("../../docs/async.md")]
+struct FromCallbacksToAsync;
+
+#[cfg(doctest)]
 #[doc = include_str!("../../docs/eventmachine.md")]
 struct ComingFromEventMachine;
 

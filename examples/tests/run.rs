@@ -252,6 +252,16 @@ fn key_value_stores_and_answers() {
 }
 
 #[test]
+fn async_echo_sends_everything_back() {
+    let mut echo = start(example!("async-echo"));
+    echo.expect("gets back \"water\"");
+    echo.expect("gets back \"wheel\"");
+    echo.expect("waits in vain");
+    echo.expect("server: the other side has finished");
+    echo.succeed();
+}
+
+#[test]
 fn chat_passes_on_what_is_said() {
     let printed = start(example!("chat")).succeed();
     let heard = |name: &str| -> Vec<&str> {

@@ -22,7 +22,8 @@ pub enum CallbackKind {
     /// A timer: [`Reactor::after`], [`Reactor::at`], [`Reactor::every`].
     Timer,
     /// A tick: [`Reactor::next_tick`], what other threads [post](crate::Handle::post), [`Reactor::defer`],
-    /// [`Reactor::resolve`], [`Reactor::on_drain`], and the continuations of [promises](crate::Promise).
+    /// [`Reactor::resolve`], [`Reactor::on_drain`], the continuations of [promises](crate::Promise), and tasks:
+    /// [`Reactor::spawn`].
     Tick,
     /// A descriptor that is ready: [`Reactor::watch`].
     Watch,

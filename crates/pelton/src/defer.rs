@@ -14,7 +14,6 @@ use crate::handle::Handle;
 use crate::lane::{JobId, Lane, Refusal, Worker, attempt};
 use crate::reply::{Replier, Reply, reply};
 use crate::slots::{Key, Slots};
-use crate::ticks::Tick;
 use crate::{Error, Reactor};
 
 /// Names something that was [deferred](Reactor::defer), to [cancel](Reactor::cancel_deferred) it.
@@ -214,7 +213,7 @@ impl Reactor {
                         reactor.is_done::<T, Then>(key, attempt(op));
                     }
                 });
-                self.ticks.push_back(Tick { place, closure, after_posts: self.shared.posted() });
+                self.tick_from(place, closure);
             }
         }
         if drain == Drain::Waits {
@@ -242,7 +241,7 @@ impl Reactor {
                     (awaiting.fail)(reactor, awaiting.then, DeferFailure::Forked);
                 }
             });
-            self.ticks.push_back(Tick { place, closure, after_posts: 0 });
+            self.tick_from(place, closure);
         }
     }
 }

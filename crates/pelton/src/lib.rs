@@ -29,6 +29,7 @@
 //! - Results that come later, in chains: [`promise`](Reactor::promise), settled by a [`Deferred`].
 //! - Work that blocks: [`defer`](Reactor::defer), on [lanes](Lane) of threads.
 //! - Files: [`fs`], which is [`std::fs`] without blocking the loop.
+//! - Futures: [`spawn`](Reactor::spawn), [`block_on`](EventLoop::block_on), the module [`task`]; streams for them in [`net`].
 //! - Many of them, one per thread: [`Reactors`].
 //! - Seeing inside: [`stats`](Reactor::stats), [`on_slow_callback`](Reactor::on_slow_callback).
 //!
@@ -51,6 +52,7 @@ mod idle;
 mod lane;
 mod lifecycle;
 mod listener;
+pub mod net;
 mod promise;
 mod protocol;
 mod reactor;
@@ -63,6 +65,7 @@ mod slots;
 mod spin;
 mod state;
 mod stats;
+pub mod task;
 mod ticks;
 mod timers;
 mod watch;

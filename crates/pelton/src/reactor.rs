@@ -32,6 +32,7 @@ use crate::slots::{Key, Slots};
 use crate::spin::Spin;
 use crate::state::States;
 use crate::stats::Meter;
+use crate::task::Local;
 use crate::ticks::Tick;
 use crate::timers::Timer;
 use crate::watch::Watch;
@@ -131,6 +132,8 @@ pub struct Reactor {
     /// What connections begin with.
     pub(crate) limits: Limits,
     pub(crate) names: Names,
+    /// What it shares with its tasks.
+    pub(crate) local: Rc<Local>,
     /// Callbacks of work that is being done on other threads.
     pub(crate) deferred: Deferred,
     pub(crate) promises: Promises,
@@ -230,6 +233,7 @@ impl EventLoop {
             flow: Flow::new(settings.flow),
             limits: settings.limits,
             names: Names::new(settings.names),
+            local: Rc::default(),
             deferred: Deferred::default(),
             promises: Promises::default(),
             reconnects: Slots::default(),
@@ -265,8 +269,13 @@ impl EventLoop {
             if condition(&mut self.reactor) {
                 return Ok(());
             }
-            self.reactor.turn(None, &mut condition, |park| park.block())?;
+            self.turn_until(&mut condition)?;
         }
+    }
+
+    /// One turn of the loop, which does not wait if `condition` holds by then.
+    pub(crate) fn turn_until(&mut self, mut condition: impl FnMut(&mut Reactor) -> bool) -> Result<(), Error> {
+        self.reactor.turn(None, &mut condition, |park| park.block())
     }
 
     /// One turn of the loop, waiting for at most `timeout` (`None`: until something happens).
@@ -275,7 +284,7 @@ impl EventLoop {
     ///
     /// 1. **timers** that are due, in the order of their deadlines, ties in the order they were set. One that is set
     ///    now runs next turn at the earliest.
-    /// 2. **ticks** and posts, first in, first out, as they stood when the phase began; at most
+    /// 2. **ticks**, posts and tasks that were woken, first in, first out, as they stood when the phase began; at most
     ///    [so many](Builder::ticks_per_turn). What they queue waits for the next turn, but for continuations of
     ///    [promises](crate::Promise) that nothing else was queued before.
     /// 3. **flush and reap**: what callbacks left for other connections goes out, and datagrams do; connections that are over
@@ -442,10 +451,11 @@ impl Reactor {
         self.shrink_ticks();
     }
 
-    fn flush_and_reap(&mut self) {
+    pub(crate) fn flush_and_reap(&mut self) {
         loop {
             // What connections are told here may send and close again.
-            while !self.dirty.is_empty() || !self.over.is_empty() {
+            while self.has_chores() || !self.dirty.is_empty() || !self.over.is_empty() {
+                self.do_chores();
                 self.attend_connections();
                 self.reap_connections();
             }
@@ -549,6 +559,7 @@ impl Reactor {
     /// Drops all callbacks while the rest of the reactor still stands: what they own may post from its `Drop`.
     fn drop_callbacks(&mut self) {
         Lane::ALL.iter().for_each(|lane| self.shared.lane(*lane).close());
+        self.drop_tasks();
         drop(std::mem::take(&mut self.sources));
         drop(std::mem::take(&mut self.deferred));
         drop(std::mem::take(&mut self.promises));

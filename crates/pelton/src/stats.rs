@@ -250,7 +250,7 @@ pub struct Stats {
     pub turns: u64,
     /// Waits in which the loop was ready to sleep, because there was nothing to do.
     pub sleeps: u64,
-    /// Ticks that came from other threads.
+    /// Ticks that came from other threads, and tasks that were woken.
     pub posts: u64,
     /// Callbacks that panicked.
     pub panics: u64,
@@ -312,7 +312,7 @@ impl Stats {
         let counters = [
             ("turns", "Turns of the loop.", self.turns),
             ("sleeps", "Waits with nothing to do.", self.sleeps),
-            ("posts", "Ticks from other threads.", self.posts),
+            ("posts", "Ticks from other threads, and woken tasks.", self.posts),
             ("panics", "Callbacks that panicked.", self.panics),
             ("slow_callbacks", "Callbacks that took too long.", self.slow_callbacks),
         ];

@@ -41,9 +41,13 @@ impl Reactor {
     /// ```
     #[track_caller]
     pub fn next_tick(&mut self, f: impl FnOnce(&mut Reactor) + 'static) {
+        self.tick_from(Location::caller(), Closure::new(f));
+    }
+
+    /// [`next_tick`](Reactor::next_tick), for a callback that was registered at `place`.
+    pub(crate) fn tick_from(&mut self, place: &'static Location<'static>, closure: Closure<Reactor>) {
         self.queue_continuations();
-        let tick = Tick { place: Location::caller(), closure: Closure::new(f), after_posts: self.shared.posted() };
-        self.ticks.push_back(tick);
+        self.ticks.push_back(Tick { place, closure, after_posts: self.shared.posted() });
     }
 
     /// Runs `f` at once. What [`Handle::schedule`](crate::Handle::schedule) does on the loop's thread, for code that does

@@ -75,6 +75,15 @@ impl Io<'_> {
         self.reactor.write(self.id.0);
     }
 
+    /// Has the handler told, once, when [everything has been sent](super::Connection::sent): after the callback at hand at the
+    /// earliest, and if [`finish`](Io::finish) was called, after the other side has been told.
+    pub fn tell_when_sent(&mut self) {
+        if let Some(stream) = self.reactor.stream_mut(self.id.0) {
+            stream.tells_when_sent = true;
+            self.reactor.needs_attention(self.id.0);
+        }
+    }
+
     fn queue(&mut self, bytes: usize, push: impl FnOnce(&mut Outbox)) -> Result<(), SendError> {
         let Reactor { sources, spare_outbox, flow, .. } = &mut *self.reactor;
         let Some(Source::Connection(stream)) = sources.get_mut(self.id.0.into()) else { return Err(SendError::Closed) };

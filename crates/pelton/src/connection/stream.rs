@@ -36,6 +36,8 @@ pub(crate) struct Stream {
     pub(super) choked: bool,
     /// The engine will say when it has sent what it was given, or there is room for more.
     pub(super) busy: bool,
+    /// `sent` is to be called.
+    pub(super) tells_when_sent: bool,
     /// In the list of those that need attention.
     pub(super) listed: bool,
     /// Something was sent or received.
@@ -120,6 +122,7 @@ impl Stream {
             throttles: false,
             choked: false,
             busy: false,
+            tells_when_sent: false,
             listed: false,
             used: false,
             peer_finished: false,

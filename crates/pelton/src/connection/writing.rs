@@ -97,10 +97,18 @@ impl Reactor {
         }
         let waiting = stream.waiting();
         if waiting == 0 && !stream.busy && stream.ending != Ending::None {
-            return self.sent_everything(token);
+            let tells = std::mem::take(&mut stream.tells_when_sent);
+            self.sent_everything(token);
+            if tells {
+                self.tell(token, |handler, io| handler.sent(io));
+            }
+            return;
         }
         // The marks are far apart from nothing: most of the time there is nothing to compare.
         if waiting == 0 && !stream.full {
+            if !stream.busy && std::mem::take(&mut stream.tells_when_sent) {
+                self.tell(token, |handler, io| handler.sent(io));
+            }
             return;
         }
         let marks = stream.marks(flow);
