@@ -27,6 +27,7 @@
 //! - Datagrams: [`bind_datagrams`](Reactor::bind_datagrams), [`connect_datagrams`](Reactor::connect_datagrams), handled by
 //!   [`Datagrams`].
 //! - Many of them, one per thread: [`Reactors`].
+//! - Work on other threads, in order: [`Pool`], with its [actors](Actor).
 //! - Seeing inside: [`stats`](Reactor::stats), [`on_slow_callback`](Reactor::on_slow_callback).
 //!
 //! What happens in a turn of the loop, and in which order, is a contract; [`EventLoop::turn`] states it.
@@ -46,6 +47,7 @@ mod idle;
 mod lane;
 mod lifecycle;
 mod listener;
+mod pool;
 mod protocol;
 mod reactor;
 mod reactors;
@@ -81,6 +83,10 @@ pub use pelton_os::engine::{Engine, EngineKind, UnknownEngine};
 pub use pelton_os::{
     Address, BadAddress, Chunk, ConnectOptions, Datagram, DatagramOptions, ENGINE_VARIABLE, Interest, ListenOptions,
     Mode, MulticastInterface, Park, Socket, SocketOptions, Time,
+};
+pub use pool::{
+    Actor, ActorFault, ActorRef, Context, MAILBOX_BOUND, MESSAGES_PER_TURN, MailError, Pool, PoolBuilder, PoolStats,
+    ShutdownError, Spawn,
 };
 pub use protocol::{Framed, Peer, Protocol, PushError, Replies, serve};
 pub use reactor::{EventLoop, Reactor};
