@@ -23,7 +23,8 @@
 //! - Signals: [`on_signal`](Reactor::on_signal).
 //! - Connections: [`listen`](Reactor::listen), [`connect`](Reactor::connect), by name [`connect_to`](Reactor::connect_to),
 //!   served by a [`Connection`]; [`Reconnect`] keeps one up.
-//! - Messages instead of bytes: a [`Protocol`] and one of the [codecs](codec), put together by [`serve`] or [`Framed`].
+//! - Messages instead of bytes: a [`Protocol`] and one of the [codecs](codec), put together by [`serve`] or [`Framed`], on
+//!   the loop or, by [`Service::on`], on a pool.
 //! - Datagrams: [`bind_datagrams`](Reactor::bind_datagrams), [`connect_datagrams`](Reactor::connect_datagrams), handled by
 //!   [`Datagrams`].
 //! - Many of them, one per thread: [`Reactors`].
@@ -88,7 +89,7 @@ pub use pool::{
     Actor, ActorFault, ActorRef, Context, MAILBOX_BOUND, MESSAGES_PER_TURN, MailError, Pool, PoolBuilder, PoolStats,
     ShutdownError, Spawn,
 };
-pub use protocol::{Framed, Peer, Protocol, PushError, Replies, serve};
+pub use protocol::{Framed, Peer, Pooled, Protocol, PushError, Replies, Service, serve};
 pub use reactor::{EventLoop, Reactor};
 pub use reactors::{Reactors, Sharing};
 pub use reconnect::{Backoff, Outage, Reconnect, ReconnectId};

@@ -276,7 +276,7 @@ fn drop_turn(turn: Turn) {
 pub(super) fn work(shared: Arc<Shared>, index: usize, queue: Worker<Turn>) {
     HERE.with(|here| {
         let here = here.get_or_init(|| Here { shared, queue, leaving: Cell::new(false) });
-        let mut seat = Seat { here, index, turns: 0 };
+        let mut seat = Seat { here, index, turns: 0, look_outside: false };
         while let Some(turn) = seat.next() {
             seat.run(turn);
         }
@@ -293,6 +293,8 @@ struct Seat<'a> {
     here: &'a Here,
     index: usize,
     turns: u32,
+    /// What comes from outside has the next turn.
+    look_outside: bool,
 }
 
 impl Seat<'_> {
@@ -308,6 +310,8 @@ impl Seat<'_> {
             Ok(ran) => {
                 count(&self.counters().messages, ran.messages as u64);
                 if let Some(turn) = ran.again {
+                    // Nobody has to wait for one that never rests.
+                    self.look_outside = true;
                     let alone = queue.is_empty();
                     queue.push(turn);
                     // The next one may take long: somebody else should look after this one.
@@ -328,7 +332,7 @@ impl Seat<'_> {
             return None;
         }
         self.turns = self.turns.wrapping_add(1);
-        if self.turns.is_multiple_of(LOOK_OUTSIDE_EVERY)
+        if (std::mem::take(&mut self.look_outside) || self.turns.is_multiple_of(LOOK_OUTSIDE_EVERY))
             && let Steal::Success(turn) = shared.injector.steal()
         {
             return Some(turn);
