@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use pelton_os::fork;
 use pelton_sync::Parking;
 
 pub use actor::{Actor, ActorFault, ActorRef, Context, MailError, Spawn};
@@ -77,6 +78,8 @@ pub struct Pool {
 struct Owner {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// The process that the threads are in, as a number of forks.
+    forks: u64,
 }
 
 /// Settings of a [`Pool`].
@@ -132,7 +135,7 @@ impl PoolBuilder {
             }
         }
         shared.started(threads.iter().map(|thread| thread.thread().clone()).collect());
-        Ok(Pool { owner: Arc::new(Owner { shared, threads: Mutex::new(threads) }) })
+        Ok(Pool { owner: Arc::new(Owner { shared, threads: Mutex::new(threads), forks: fork::count() }) })
     }
 }
 
@@ -236,8 +239,9 @@ impl Pool {
     /// Has what waits received, then ends the threads; after `deadline` in any case.
     ///
     /// From now on nothing is accepted from outside, while actors may go on sending to each other. At the deadline, what is
-    /// left is dropped; a worker that is in the middle of a message finishes that, and nobody waits for it. What an
-    /// actor itself calls this for is not waited for at all, since it would wait for itself.
+    /// left is dropped; a worker that is in the middle of a message finishes that, and nobody waits for it. An actor
+    /// that calls this has the rest dropped at once, since it would wait for itself. A message that another thread
+    /// sends at the very moment may be accepted, and dropped.
     pub fn shutdown(&self, deadline: Duration) -> Result<(), ShutdownError> {
         let shared = &self.owner.shared;
         let deadline = Instant::now().checked_add(deadline);
@@ -277,6 +281,10 @@ impl Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
+        if self.forks != fork::count() {
+            // The threads have stayed in the parent, perhaps in the middle of something.
+            return;
+        }
         let threads = self.stop();
         // An actor may have the last clone of its pool.
         if !self.shared.is_here() {
