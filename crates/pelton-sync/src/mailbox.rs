@@ -32,6 +32,7 @@
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
@@ -133,7 +134,17 @@ impl<M> Letter<M> {
     }
 }
 
+/// How a turn refers to its mailbox, whatever the type of that, and stands in a row with others.
+pub(crate) struct Link {
+    kind: &'static Kind,
+    /// The next in the row. Belongs to whoever has the turn.
+    pub(crate) next: AtomicPtr<Link>,
+}
+
+/// In this order, so that the link is where the mailbox is.
+#[repr(C)]
 struct Mailbox<M: Send + 'static, S: Schedule> {
+    link: Link,
     /// See above.
     head: AtomicPtr<Letter<M>>,
     /// `ONE` times how many letters wait, plus `WANTED`. The receiver settles it from time to time, so it may be too high.
@@ -325,6 +336,7 @@ where
     S: Schedule,
 {
     let mailbox = Box::new(Mailbox {
+        link: Link { kind: &Of::<M, S>::KIND, next: AtomicPtr::new(ptr::null_mut()) },
         head: AtomicPtr::new(idle()),
         waiting: AtomicUsize::new(0),
         addresses: AtomicUsize::new(1),
@@ -489,14 +501,20 @@ impl<M: Send + 'static, S: Schedule> Inbox<'_, M, S> {
 /// The right to run a receiver. There is at most one for a mailbox; to drop it closes the mailbox.
 #[must_use = "a mailbox whose turn is dropped is closed"]
 pub struct Turn {
-    mailbox: NonNull<()>,
-    kind: &'static Kind,
+    link: NonNull<Link>,
 }
 
 /// What a mailbox does, whatever its type.
 struct Kind {
-    run: unsafe fn(NonNull<()>, usize) -> (usize, bool),
-    close: unsafe fn(NonNull<()>),
+    run: unsafe fn(NonNull<Link>, usize) -> (usize, bool),
+    close: unsafe fn(NonNull<Link>),
+}
+
+/// What mailboxes of these types do.
+struct Of<M, S>(PhantomData<(M, S)>);
+
+impl<M: Send + 'static, S: Schedule> Of<M, S> {
+    const KIND: Kind = Kind { run: run::<M, S>, close: close::<M, S> };
 }
 
 // SAFETY: it is made for mailboxes of `Send` messages and receivers only.
@@ -512,22 +530,36 @@ pub struct Ran {
 }
 
 impl Turn {
+    /// For a mailbox that has just got one.
     fn new<M: Send + 'static, S: Schedule>(mailbox: NonNull<Mailbox<M, S>>) -> Turn {
-        struct Of<M, S>(PhantomData<(M, S)>);
-        impl<M: Send + 'static, S: Schedule> Of<M, S> {
-            const KIND: Kind = Kind { run: run::<M, S>, close: close::<M, S> };
-        }
-        Turn { mailbox: mailbox.cast(), kind: &Of::<M, S>::KIND }
+        Turn { link: mailbox.cast() }
+    }
+
+    pub(crate) fn into_link(self) -> NonNull<Link> {
+        ManuallyDrop::new(self).link
+    }
+
+    /// # Safety
+    ///
+    /// The link came from a turn, and nobody else makes one of it.
+    pub(crate) unsafe fn from_link(link: NonNull<Link>) -> Turn {
+        Turn { link }
+    }
+
+    fn kind(&self) -> &'static Kind {
+        // SAFETY: the mailbox is there while there is a turn.
+        unsafe { self.link.as_ref() }.kind
     }
 
     /// Has up to `budget` messages received. If the receiver panics, the mailbox is closed, and the panic goes on.
     pub fn run(self, budget: usize) -> Ran {
         // If this unwinds, the turn is dropped.
-        // SAFETY: a turn is made for a mailbox of this kind, which is there while there is a turn; and this is it.
-        let (messages, more) = unsafe { (self.kind.run)(self.mailbox, budget) };
+        // SAFETY: the kind is that of the mailbox, and this is its turn.
+        let (messages, more) = unsafe { (self.kind().run)(self.link, budget) };
         if more {
             return Ran { messages, again: Some(self) };
         }
+        // The mailbox may be gone.
         std::mem::forget(self);
         Ran { messages, again: None }
     }
@@ -536,7 +568,7 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         // SAFETY: as in `run`; and the turn ends here.
-        unsafe { (self.kind.close)(self.mailbox) };
+        unsafe { (self.kind().close)(self.link) };
     }
 }
 
@@ -545,8 +577,8 @@ impl Drop for Turn {
 /// # Safety
 ///
 /// The caller has the turn of a mailbox of these types.
-unsafe fn run<M: Send + 'static, S: Schedule>(mailbox: NonNull<()>, budget: usize) -> (usize, bool) {
-    let mailbox: NonNull<Mailbox<M, S>> = mailbox.cast();
+unsafe fn run<M: Send + 'static, S: Schedule>(link: NonNull<Link>, budget: usize) -> (usize, bool) {
+    let mailbox: NonNull<Mailbox<M, S>> = link.cast();
     let mut received = 0;
     loop {
         // SAFETY: the caller has the turn.
@@ -567,7 +599,7 @@ unsafe fn run<M: Send + 'static, S: Schedule>(mailbox: NonNull<()>, budget: usiz
             }
             Work::Close => {
                 // SAFETY: we have the turn, and give it up.
-                unsafe { close::<M, S>(mailbox.cast()) };
+                unsafe { close::<M, S>(link) };
                 return (received, false);
             }
         }
@@ -579,8 +611,8 @@ unsafe fn run<M: Send + 'static, S: Schedule>(mailbox: NonNull<()>, budget: usiz
 /// # Safety
 ///
 /// The caller has the turn of a mailbox of these types, and gives it up.
-unsafe fn close<M: Send + 'static, S: Schedule>(mailbox: NonNull<()>) {
-    let mailbox: NonNull<Mailbox<M, S>> = mailbox.cast();
+unsafe fn close<M: Send + 'static, S: Schedule>(link: NonNull<Link>) {
+    let mailbox: NonNull<Mailbox<M, S>> = link.cast();
     // What is the turn's is taken out before the exchange: after it, the last address may free the mailbox.
     // SAFETY: the turn keeps it, and lets nobody else in.
     let inside = unsafe { &(*mailbox.as_ptr()).inside };

@@ -458,6 +458,49 @@ fn an_address_made_by_the_receiver_keeps_it_or_comes_too_late() {
     });
 }
 
+/// Turns that wait where a pool has them.
+#[derive(Clone)]
+struct Injected(Arc<pelton_sync::Turns>);
+
+impl Schedule for Injected {
+    fn schedule(&self, turn: Turn) {
+        self.0.push(turn);
+    }
+}
+
+#[test]
+fn turns_are_taken_once_in_the_order_in_which_they_were_added() {
+    struct Logger(Arc<loom::sync::Mutex<Vec<u8>>>);
+    impl Receive<u8, Injected> for Logger {
+        fn receive(&mut self, message: u8, _: &Inbox<'_, u8, Injected>) -> Next {
+            self.0.lock().unwrap().push(message);
+            Next::GoOn
+        }
+    }
+    model(|| {
+        let injected = Injected(Arc::new(pelton_sync::Turns::new()));
+        let log = Arc::new(loom::sync::Mutex::new(Vec::new()));
+        let address = |_| mailbox(injected.clone(), 1, Box::new(Logger(log.clone())));
+        let [one, two, three] = [0, 1, 2].map(address);
+        let other = thread::spawn(move || {
+            one.push(1).unwrap();
+            two.push(2).unwrap();
+            (one, two)
+        });
+        three.push(3).unwrap();
+        let run = || injected.0.take().for_each(|turn| assert!(turn.run(10).again.is_none()));
+        run();
+        let addresses = other.join().unwrap();
+        run();
+        let log = log.lock().unwrap().clone();
+        assert_eq!(log.len(), 3);
+        assert_eq!(log.iter().filter(|message| **message < 3).collect::<Vec<_>>(), [&1, &2]);
+        drop((addresses, three));
+        run();
+        assert!(injected.0.is_empty() && injected.0.len() == 0);
+    });
+}
+
 /// Takes one piece of work, sleeping while there is none.
 fn work(number: usize, parking: &Parking, work: &AtomicUsize, threads: &[thread::Thread]) {
     let take = || work.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok();

@@ -177,7 +177,7 @@ pub struct PoolStats {
     pub panics: u64,
     /// Workers that sleep.
     pub asleep: usize,
-    /// Actors that wait for a turn in the queue of all workers.
+    /// Actors that wait for a turn, and were sent to from outside: no worker has taken them on yet.
     pub injected: usize,
     /// Actors that wait for a turn, by the worker in whose queue they are.
     pub queued: Vec<usize>,

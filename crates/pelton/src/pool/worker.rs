@@ -8,8 +8,8 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Instant;
 
-use crossbeam_deque::{Injector, Steal, Stealer, Worker};
-use pelton_sync::{Parking, Schedule, Turn};
+use crossbeam_deque::{Stealer, Worker};
+use pelton_sync::{Parking, Schedule, Turn, Turns};
 
 use super::{ActorFault, PoolStats};
 use crate::callback::message;
@@ -72,7 +72,7 @@ fn count(counter: &AtomicU64, more: u64) {
 pub(super) struct Shared {
     setup: Setup,
     /// What is scheduled from outside.
-    injector: Injector<Turn>,
+    injected: Turns,
     /// The other ends of the workers' own queues.
     stealers: Box<[Stealer<Turn>]>,
     parking: Parking,
@@ -123,7 +123,7 @@ impl Schedule for Scheduler {
         match turn {
             None => shared.wake(),
             Some(turn) => {
-                shared.injector.push(turn);
+                shared.injected.push(turn);
                 shared.wake();
                 // The fence in `wake` stands between the push and this look, as one does between `stop` and its discarding.
                 if shared.stage() == Stage::Stopped {
@@ -139,7 +139,7 @@ impl Shared {
         let queues: Vec<_> = repeat_with(Worker::new_fifo).take(workers).collect();
         let shared = Shared {
             setup,
-            injector: Injector::new(),
+            injected: Turns::new(),
             stealers: queues.iter().map(Worker::stealer).collect(),
             parking: Parking::new(workers),
             threads: OnceLock::new(),
@@ -181,7 +181,7 @@ impl Shared {
     }
 
     fn has_work(&self) -> bool {
-        !self.injector.is_empty() || self.stealers.iter().any(|queue| !queue.is_empty())
+        !self.injected.is_empty() || self.stealers.iter().any(|queue| !queue.is_empty())
     }
 
     /// Waits until there is nothing left to do. `false`: not before the deadline.
@@ -223,12 +223,8 @@ impl Shared {
         if DISCARDING.try_with(|discarding| discarding.replace(true)).unwrap_or(true) {
             return;
         }
-        loop {
-            match self.injector.steal() {
-                Steal::Success(turn) => drop_turn(turn),
-                Steal::Retry => {}
-                Steal::Empty => break,
-            }
+        while !self.injected.is_empty() {
+            self.injected.take().for_each(drop_turn);
         }
         let _ = DISCARDING.try_with(|discarding| discarding.set(false));
     }
@@ -259,7 +255,7 @@ impl Shared {
             parks: sum(|counters| &counters.parks),
             panics: self.panics.load(Ordering::Relaxed),
             asleep: self.parking.asleep(),
-            injected: self.injector.len(),
+            injected: self.injected.len(),
             queued: self.stealers.iter().map(Stealer::len).collect(),
         }
     }
@@ -276,7 +272,7 @@ fn drop_turn(turn: Turn) {
 pub(super) fn work(shared: Arc<Shared>, index: usize, queue: Worker<Turn>) {
     HERE.with(|here| {
         let here = here.get_or_init(|| Here { shared, queue, leaving: Cell::new(false) });
-        let mut seat = Seat { here, index, turns: 0, look_outside: false };
+        let mut seat = Seat { here, index, turns: 0 };
         while let Some(turn) = seat.next() {
             seat.run(turn);
         }
@@ -293,8 +289,6 @@ struct Seat<'a> {
     here: &'a Here,
     index: usize,
     turns: u32,
-    /// What comes from outside has the next turn.
-    look_outside: bool,
 }
 
 impl Seat<'_> {
@@ -311,7 +305,7 @@ impl Seat<'_> {
                 count(&self.counters().messages, ran.messages as u64);
                 if let Some(turn) = ran.again {
                     // Nobody has to wait for one that never rests.
-                    self.look_outside = true;
+                    self.queue_injected();
                     let alone = queue.is_empty();
                     queue.push(turn);
                     // The next one may take long: somebody else should look after this one.
@@ -332,20 +326,22 @@ impl Seat<'_> {
             return None;
         }
         self.turns = self.turns.wrapping_add(1);
-        if (std::mem::take(&mut self.look_outside) || self.turns.is_multiple_of(LOOK_OUTSIDE_EVERY))
-            && let Steal::Success(turn) = shared.injector.steal()
-        {
-            return Some(turn);
+        if self.turns.is_multiple_of(LOOK_OUTSIDE_EVERY) {
+            self.queue_injected();
         }
         queue.pop().or_else(|| self.take_injected()).or_else(|| self.search())
     }
 
-    /// Takes some of what came from outside.
-    fn take_injected(&self) -> Option<Turn> {
+    /// Queues what came from outside, where others can steal it.
+    fn queue_injected(&self) {
         let Here { shared, queue, .. } = self.here;
-        let turn =
-            repeat_with(|| shared.injector.steal_batch_and_pop(queue)).find(|steal| !steal.is_retry())?.success();
-        self.share(turn)
+        shared.injected.take().for_each(|turn| queue.push(turn));
+    }
+
+    /// Takes what came from outside.
+    fn take_injected(&self) -> Option<Turn> {
+        self.queue_injected();
+        self.share(self.here.queue.pop())
     }
 
     /// Takes some of what another worker has.

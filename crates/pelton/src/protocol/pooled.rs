@@ -487,15 +487,15 @@ where
         // It has panicked, or the pool has shut down: the loop does not know yet.
         let panicked = self.busy;
         let reason = move || if panicked { Reason::Panicked } else { Reason::Local };
+        if catch_unwind(AssertUnwindSafe(|| self.tell(&reason()))).is_err() {
+            tracing::error!("a protocol panicked when it was told that its connection is over");
+        }
         if let Some((handle, id)) = self.home.take() {
             let _ = handle.post(move |reactor| {
                 if let Some(mut io) = reactor.connection(id) {
                     io.close_with(reason());
                 }
             });
-        }
-        if catch_unwind(AssertUnwindSafe(|| self.tell(&reason()))).is_err() {
-            tracing::error!("a protocol panicked when it was told that its connection is over");
         }
     }
 }
