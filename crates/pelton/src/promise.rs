@@ -103,7 +103,10 @@ impl<E> Rejected<E> {
 ///     let _ = deferred.resolve("20 + 1");
 /// });
 /// text.map(|text| text.split(" + ").collect::<Vec<_>>())
-///     .then(|_, terms| terms.into_iter().map(|term| term.parse::<u32>().map_err(|error| error.to_string())).sum())
+///     .then(|_, terms| {
+///         let numbers = terms.into_iter().map(|term| term.parse::<u32>().map_err(|error| error.to_string()));
+///         numbers.sum::<Result<u32, String>>()
+///     })
 ///     .then(|reactor, sum: u32| {
 ///         let (later, doubled) = reactor.promise();
 ///         reactor.after(Duration::from_millis(1), move |_| drop(later.resolve(sum * 2)));

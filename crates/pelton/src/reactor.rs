@@ -108,7 +108,7 @@ pub struct Reactor {
     pub(crate) ticks: VecDeque<Tick>,
     /// What promises have queued behind them.
     pub(crate) continuations: Rc<Continuations>,
-    ticks_per_turn: usize,
+    pub(crate) ticks_per_turn: usize,
     pub(crate) posts: Receiver<Post>,
     /// Whether other threads have been told to wake us when they post.
     posts_awaited: bool,
@@ -286,7 +286,7 @@ impl EventLoop {
     ///    now runs next turn at the earliest.
     /// 2. **ticks**, posts and tasks that were woken, first in, first out, as they stood when the phase began; at most
     ///    [so many](Builder::ticks_per_turn). What they queue waits for the next turn, but for continuations of
-    ///    [promises](crate::Promise) that nothing else was queued before.
+    ///    [promises](crate::Promise) and tasks that others woke, if nothing else was queued before.
     /// 3. **flush and reap**: what callbacks left for other connections goes out, and datagrams do; connections that are over
     ///    are told so; the places of what ended are made free.
     /// 4. **wait**: not at all if ticks or idle work are pending or the loop was told to stop; else until the next

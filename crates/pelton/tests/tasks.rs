@@ -57,6 +57,8 @@ on_every_engine![
     a_timeout_ends_what_takes_too_long,
     an_interval_neither_drifts_nor_catches_up,
     yielding_lets_everybody_else_go_first,
+    tasks_that_wait_for_each_other_need_no_turn_per_step,
+    block_on_waits_for_tasks_without_a_turn_per_step,
     callbacks_wake_tasks,
     combinators_of_futures_work,
     channels_between_threads_work,
@@ -381,7 +383,7 @@ fn spawning_on_a_reactor_that_is_gone_gives_a_cancelled_task(on: On) {
     drop(reactor);
     let late = handle.spawn(|| async { 3 });
     futures::executor::block_on(async {
-        assert_eq!(early.await, Err(TaskError::Cancelled), "its result had a turn more to go");
+        assert_eq!(early.await, Ok(1));
         assert_eq!(waits.await, Err(TaskError::Cancelled));
         assert_eq!(unpolled.await, Err(TaskError::Cancelled));
         assert_eq!(late.await, Err(TaskError::Cancelled));
@@ -746,6 +748,51 @@ fn yielding_lets_everybody_else_go_first(on: On) {
     assert_eq!(log.take(), ["a1", "b1"]);
     poll(&mut reactor);
     assert_eq!(log.take(), ["a2", "b2"]);
+}
+
+fn tasks_that_wait_for_each_other_need_no_turn_per_step(on: On) {
+    let mut reactor = on.reactor();
+    let log = Log::default();
+    let entry = log.clone();
+    reactor.spawn(async move {
+        for number in 0..100 {
+            assert_eq!(task::spawn(async move { number }).await, Ok(number));
+        }
+        entry.add("joined a hundred");
+    });
+    poll(&mut reactor);
+    assert_eq!(log.take(), ["joined a hundred"]);
+    // What somebody else has queued comes first, in its order.
+    let (entry, queued) = (log.clone(), log.clone());
+    reactor.spawn(async move {
+        Reactor::with_current(|reactor| reactor.next_tick(move |_| queued.add("tick")));
+        task::spawn(async {}).await.unwrap();
+        entry.add("joined");
+    });
+    poll(&mut reactor);
+    assert!(log.take().is_empty());
+    poll(&mut reactor);
+    assert_eq!(log.take(), ["tick", "joined"]);
+}
+
+fn block_on_waits_for_tasks_without_a_turn_per_step(on: On) {
+    let mut reactor = on.reactor();
+    let turns = reactor.stats().turns;
+    block_on(&mut reactor, async {
+        for number in 0..100 {
+            assert_eq!(task::spawn(async move { number }).await, Ok(number));
+        }
+    });
+    assert_eq!(reactor.stats().turns, turns);
+    // One that keeps going all the same does not keep events from being looked at.
+    let due = Rc::new(Cell::new(false));
+    let is_due = Rc::clone(&due);
+    reactor.after(Duration::from_millis(1), move |_| is_due.set(true));
+    block_on(&mut reactor, async {
+        while !due.get() {
+            task::spawn(async {}).await.unwrap();
+        }
+    });
 }
 
 fn callbacks_wake_tasks(on: On) {

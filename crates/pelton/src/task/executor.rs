@@ -5,6 +5,10 @@
 //! order of ticks and posts, wakes a loop that sleeps, and is coalesced with others both ways (a task that waits to be run is
 //! not queued again; a loop that is awake is not woken).
 //!
+//! A task that another one wakes or spawns is a continuation instead, as what follows on a promise is: it runs in the same turn
+//! if nothing was queued before it. Otherwise two tasks that wait for each other would cost a look at the kernel per step. One
+//! that wakes itself waits for the next turn.
+//!
 //! Futures that are not `Send` must be dropped on their own thread, and before the reactor is. So there is a table of all tasks:
 //! at the end, each is woken once more, which brings its `Runnable` into the queue, and the queue is emptied.
 
@@ -19,7 +23,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use async_task::Runnable;
+use async_task::{Runnable, ScheduleInfo, WithInfo};
 use pelton_sync::Closure;
 use pin_project_lite::pin_project;
 
@@ -119,20 +123,23 @@ impl Reactor {
         let key = self.local.add_task();
         let work = Work { future: Some(future), local: Rc::clone(&self.local), key };
         let handle = self.handle();
-        let schedule = move |runnable: Runnable| {
+        let schedule = move |runnable: Runnable, info: ScheduleInfo| {
+            // One that wakes itself lets everybody else go first.
+            let posted = if info.woken_while_running { Some(runnable) } else { continue_with(&handle, place, runnable) };
+            let Some(runnable) = posted else { return };
             // The queue is there as long as there are tasks; but for what a fork has left behind, whose future is not ours
             // to drop on a thread other than its own.
             if let Err(PostError::Gone(refused)) = post(&handle, place, runnable) {
                 mem::forget(refused);
             }
         };
-        let (runnable, task) = async_task::spawn_local(work, schedule);
+        let (runnable, task) = async_task::spawn_local(work, WithInfo(schedule));
         self.local.set_waker(key, runnable.waker());
         if self.life == Life::Stopped {
             // No turn will follow.
             drop(runnable);
         } else {
-            self.tick_from(place, Closure::new(move |reactor: &mut Reactor| reactor.run_task(runnable)));
+            self.continuations.push(place, Closure::new(move |reactor: &mut Reactor| reactor.run_task(runnable)));
         }
         JoinHandle::new(task.fallible())
     }
@@ -157,6 +164,7 @@ impl Reactor {
         while self.task_count() > 0 {
             // Those that are not queued yet are now.
             self.local.wakers().into_iter().for_each(Waker::wake);
+            self.queue_continuations();
             let mut found = !self.ticks.is_empty();
             drop(mem::take(&mut self.ticks));
             while let Some(post) = self.posts.pop() {
@@ -176,6 +184,20 @@ impl Reactor {
             tracing::error!("a task panicked when it was dropped: {}", message(&panic));
         }
     }
+}
+
+/// Has the loop poll a task that was woken by another one of the same loop. Gives it back if it was not.
+fn continue_with(handle: &Handle, place: &'static Location<'static>, runnable: Runnable) -> Option<Runnable> {
+    let mut waiting = Some(runnable);
+    Reactor::with_current(|reactor| {
+        if Arc::ptr_eq(&reactor.shared, &handle.shared)
+            && let Some(runnable) = waiting.take()
+        {
+            let closure = Closure::new(move |reactor: &mut Reactor| reactor.run_task(runnable));
+            reactor.continuations.push(place, closure);
+        }
+    });
+    waiting
 }
 
 /// Has the loop poll a task.
@@ -284,6 +306,7 @@ impl EventLoop {
         let waker = Waker::from(Arc::clone(&woken));
         let mut context = Context::from_waker(&waker);
         let mut future = pin!(future);
+        let mut left = self.ticks_per_turn;
         loop {
             if woken.flag.swap(false, Ordering::AcqRel) {
                 let mut outcome = Poll::Pending;
@@ -298,7 +321,16 @@ impl EventLoop {
                     return Ok(value);
                 }
             }
-            self.turn_until(|_| woken.flag.load(Ordering::Acquire))?;
+            // It goes on in the same turn with what it has led to, as a task would. One that wakes itself does not.
+            let mut has_led_on = false;
+            while left > 0 && !woken.flag.load(Ordering::Acquire) && self.run_continuation() {
+                left -= 1;
+                has_led_on = true;
+            }
+            if !(has_led_on && woken.flag.load(Ordering::Acquire)) {
+                self.turn_until(|_| woken.flag.load(Ordering::Acquire))?;
+                left = self.ticks_per_turn;
+            }
         }
     }
 }
