@@ -10,7 +10,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::thread;
@@ -27,7 +27,7 @@ use pelton::task;
 use pelton::{Address, EventLoop, Exit, Limit, Reactor, Reason, WaterMarks};
 
 use common::peer::Network;
-use common::{On, on_every_network, poll};
+use common::{On, on_every_network, poll, run_until};
 
 on_every_network![
     what_is_written_is_read_by_the_other_side,
@@ -338,16 +338,22 @@ fn a_stream_that_is_dropped_unread_is_closed(network: impl Network) {
     let mut reactor = network.reactor();
     block_on(&mut reactor, async {
         let (stream, mut peer) = accepted(network).await;
+        let sent = pattern(network.more_than_fits());
+        let (begin, begun) = mpsc::channel();
         let writing = thread::spawn(move || {
-            // Far more than anybody keeps; it fails when the other side is gone.
-            while peer.write_all(&[0; 10_000]).is_ok() {}
+            let (first, rest) = sent.split_at(sent.len() / 16);
+            peer.write_all(first).unwrap();
+            begin.send(()).unwrap();
+            // This ends only if somebody takes it; the other side does, though nobody wants it, to be able to say that it has
+            // ended without a reset.
+            peer.write_all(rest).unwrap();
+            assert_eq!(peer.read_all().unwrap(), b"");
         });
-        task::sleep(Duration::from_millis(20)).await;
+        off_the_loop(move || begun.recv().unwrap()).await;
         drop(stream);
         off_the_loop(move || writing.join().unwrap()).await;
     });
-    poll(&mut reactor);
-    assert_eq!(reactor.connection_count(), 0);
+    run_until(&mut reactor, |reactor| reactor.connection_count() == 0);
 }
 
 fn a_reset_is_an_error_of_its_kind(network: impl Network) {

@@ -141,6 +141,13 @@ impl Io<'_> {
         self.end(Ending::Close);
     }
 
+    /// Something has come in that its handler kept and nobody will read: closing takes care not to lose what was sent for it.
+    pub(crate) fn has_heard(&mut self) {
+        if let Some(stream) = self.reactor.stream_mut(self.id.0) {
+            stream.heard_closing = true;
+        }
+    }
+
     /// Tells the other side, when everything that waits has been sent, that nothing more will be. Reading goes on.
     pub fn finish(&mut self) {
         self.end(Ending::Finish);

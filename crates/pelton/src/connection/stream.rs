@@ -43,7 +43,7 @@ pub(crate) struct Stream {
     /// Something was sent or received.
     pub(super) used: bool,
     pub(super) peer_finished: bool,
-    /// Something came in while it was being closed.
+    /// Something came in while it was being closed, or was never read: more may come.
     pub(super) heard_closing: bool,
     /// It broke, and is over as soon as what came in before that has been delivered.
     pub(super) failed: bool,

@@ -125,7 +125,8 @@ impl Reactor {
     /// Does what was to be done when everything has been sent.
     fn sent_everything(&mut self, token: Token) {
         let Some(stream) = self.stream_mut(token) else { return };
-        let (peer_finished, heard_closing) = (stream.peer_finished, stream.heard_closing);
+        let peer_finished = stream.peer_finished;
+        let heard_closing = stream.heard_closing || stream.holds_input();
         let ended = if peer_finished { Reason::Finished } else { Reason::Local };
         match stream.ending {
             Ending::None | Ending::Finished | Ending::Linger => {}

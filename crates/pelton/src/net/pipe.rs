@@ -96,6 +96,11 @@ impl Pipe {
         Some(chunk)
     }
 
+    /// Whether something has come in that was not read.
+    pub(super) fn holds_input(&self) -> bool {
+        !self.inbox.is_empty()
+    }
+
     /// Nobody will read what has come in, or what does later.
     pub(super) fn abandon(&mut self) {
         self.abandoned = true;

@@ -326,9 +326,10 @@ pub(super) fn set(place: &mut Option<Waker>, context: &Context<'_>) {
 impl Drop for Stream {
     fn drop(&mut self) {
         let mut pipe = self.pipe.borrow_mut();
+        let unread = pipe.holds_input();
         pipe.abandon();
         if !matches!(pipe.stage, Stage::Over(_)) {
-            self.local.leave(Chore::Close(self.id));
+            self.local.leave(Chore::Close { id: self.id, unread });
         }
     }
 }

@@ -13,7 +13,8 @@ use crate::{ConnectionId, DatagramsId, ListenerId, Reactor, TimerId};
 pub(crate) enum Chore {
     CancelTimer(TimerId),
     Read(ConnectionId),
-    Close(ConnectionId),
+    /// `unread`: something has come in that nobody read, so that more may come.
+    Close { id: ConnectionId, unread: bool },
     Accept(ListenerId),
     Unlisten(ListenerId),
     Receive(DatagramsId),
@@ -99,10 +100,13 @@ impl Reactor {
                     io.resume();
                 }
             }
-            Chore::Close(id) => {
+            Chore::Close { id, unread } => {
                 if let Some(mut io) = self.connection(id) {
                     // Nobody waits for one that is not established yet.
                     if io.is_open() {
+                        if unread {
+                            io.has_heard();
+                        }
                         io.close_after_writing();
                         // Or the other side, if it waits for us to read, would never read what is left to be sent.
                         io.resume();
