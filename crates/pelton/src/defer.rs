@@ -14,7 +14,7 @@ use crate::handle::Handle;
 use crate::lane::{JobId, Lane, Refusal, Worker, attempt};
 use crate::reply::{Replier, Reply, reply};
 use crate::slots::{Key, Slots};
-use crate::{Error, Reactor};
+use crate::{Error, Promise, Reactor};
 
 /// Names something that was [deferred](Reactor::defer), to [cancel](Reactor::cancel_deferred) it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -147,6 +147,33 @@ impl Reactor {
         Op: FnOnce() -> T + Send + 'static,
     {
         self.handle().defer_reply(lane, op)
+    }
+
+    /// [`defer`](Reactor::defer) with a promise in place of the callback. Dropping that does not cancel it.
+    ///
+    /// ```
+    /// # use pelton::{Lane, Reactor};
+    /// let mut reactor = Reactor::new()?;
+    /// reactor
+    ///     .defer_promise(Lane::Cpu, || (1..=20_u64).product::<u64>())?
+    ///     .map(|product| product.trailing_zeros())
+    ///     .done(|reactor, zeros| {
+    ///         assert_eq!(zeros, Ok(18));
+    ///         reactor.stop();
+    ///     });
+    /// reactor.run()?;
+    /// # Ok::<(), pelton::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn defer_promise<T, Op>(&mut self, lane: Lane, op: Op) -> Result<Promise<T, DeferFailure>, DeferError<Op>>
+    where
+        T: Send + 'static,
+        Op: FnOnce() -> T + Send + 'static,
+    {
+        let (deferred, promise) = self.promise();
+        // Nobody else can have settled it.
+        self.defer(lane, op, move |_, outcome| drop(deferred.settle(outcome)))?;
+        Ok(promise)
     }
 
     /// Forgets about something that was deferred: its callback is dropped. `true` if it had not begun, and now never will;

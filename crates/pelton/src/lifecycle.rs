@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use pelton_sync::Closure;
 
-use crate::Reactor;
 use crate::callback::{CallbackKind, Site};
 use crate::handle::Handle;
 use crate::ticks::Tick;
+use crate::{Pool, Reactor};
 
 /// How far along its life a reactor is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,6 +48,8 @@ pub(crate) struct Hooks {
     /// They become ticks when the time comes.
     drain: VecDeque<Tick>,
     shutdown: Vec<Tick>,
+    /// Pools that end with the loop, and how long each may take.
+    pools: Vec<(Pool, Duration)>,
     /// The connections have been told that the loop drains; one that is taken over after that is told by itself.
     pub(crate) connections_told: bool,
 }
@@ -171,6 +173,21 @@ impl Reactor {
     #[track_caller]
     pub fn on_shutdown(&mut self, hook: impl FnOnce(&mut Reactor) + 'static) {
         self.hooks.shutdown.push(Tick { place: Location::caller(), closure: Closure::new(hook), after_posts: 0 });
+    }
+
+    /// Has `pool` end with the loop: when the hooks have run and the connections are closed, it is
+    /// [shut down](Pool::shutdown), within `deadline`; what it did not get done is logged. The first one given is the first to
+    /// end. Once is enough for a pool that several services run [on](crate::Service::on).
+    pub fn shut_down_at_end(&mut self, pool: &Pool, deadline: Duration) {
+        self.hooks.pools.push((pool.clone(), deadline));
+    }
+
+    pub(crate) fn shut_down_pools(&mut self) {
+        for (pool, deadline) in std::mem::take(&mut self.hooks.pools) {
+            if let Err(error) = pool.shutdown(deadline) {
+                tracing::warn!("{error}");
+            }
+        }
     }
 
     /// Ends a drain that has nothing left to wait for.

@@ -183,6 +183,43 @@ pub struct PoolStats {
     pub queued: Vec<usize>,
 }
 
+impl PoolStats {
+    /// Everything in the Prometheus text format, for the pool by this name.
+    ///
+    /// ```
+    /// # use pelton::Pool;
+    /// let pool = Pool::builder().workers(1).build()?;
+    /// assert!(pool.stats().to_prometheus("sums").contains("pelton_pool_workers{pool=\"sums\"} 1\n"));
+    /// # Ok::<(), pelton::Error>(())
+    /// ```
+    pub fn to_prometheus(&self, pool: &str) -> String {
+        let pool = pool.escape_default();
+        let values = [
+            ("workers", "gauge", "Threads of the pool.", self.workers as u64),
+            ("actors", "gauge", "Actors that have not ended.", self.actors as u64),
+            ("asleep", "gauge", "Workers that sleep.", self.asleep as u64),
+            (
+                "waiting",
+                "gauge",
+                "Actors that wait for a turn.",
+                (self.injected + self.queued.iter().sum::<usize>()) as u64,
+            ),
+            ("messages_total", "counter", "Messages received.", self.messages),
+            ("turns_total", "counter", "Turns of actors.", self.turns),
+            ("steals_total", "counter", "Times that a worker took turns from another.", self.steals),
+            ("parks_total", "counter", "Times that a worker went to sleep.", self.parks),
+            ("panics_total", "counter", "Actors that panicked.", self.panics),
+        ];
+        let line = |(name, kind, help, value)| {
+            format!(
+                "# HELP pelton_pool_{name} {help}\n# TYPE pelton_pool_{name} {kind}\n\
+                 pelton_pool_{name}{{pool=\"{pool}\"}} {value}\n"
+            )
+        };
+        values.into_iter().map(line).collect()
+    }
+}
+
 impl Pool {
     /// So many workers a pool has at most. Where there are more processors, several pools serve them better.
     pub const MOST_WORKERS: usize = Parking::MOST_WORKERS;
@@ -242,8 +279,14 @@ impl Pool {
     /// left is dropped; a worker that is in the middle of a message finishes that, and nobody waits for it. An actor
     /// that calls this has the rest dropped at once, since it would wait for itself. A message that another thread
     /// sends at the very moment may be accepted, and dropped.
+    ///
+    /// In a forked child there is nothing to wait for: the threads have stayed in the parent, and what is sent there is never
+    /// received. Make another pool.
     pub fn shutdown(&self, deadline: Duration) -> Result<(), ShutdownError> {
         let shared = &self.owner.shared;
+        if self.owner.forks != fork::count() {
+            return Err(shared.unfinished());
+        }
         let deadline = Instant::now().checked_add(deadline);
         let quiet = !shared.is_here() && shared.drain(deadline);
         let unfinished = shared.unfinished();

@@ -315,7 +315,7 @@ impl EventLoop {
     }
 
     /// Runs the [shutdown hooks](Reactor::on_shutdown), the last one added first, closes all connections and datagram
-    /// sockets, then drops everything registered.
+    /// sockets, ends [pools](Reactor::shut_down_at_end), then drops everything registered.
     /// [`run`](EventLoop::run) does this by itself; those who [turn](EventLoop::turn) the loop by hand call it at the end.
     pub fn shutdown(&mut self) -> Result<Exit, Error> {
         let exit = match self.life {
@@ -328,6 +328,7 @@ impl EventLoop {
         self.unlisten_all();
         self.close_all_datagrams();
         self.close_connections();
+        self.shut_down_pools();
         self.life = Life::Stopped;
         // Those that are leaving have been forgotten already.
         let left = self.sources.iter().filter(|(_, source)| !matches!(source, Source::Leaving));

@@ -424,6 +424,7 @@ on_every_engine![
     the_same_protocol_runs_on_the_loop,
     draining_answers_what_has_come_in,
     a_pool_that_has_shut_down_closes_its_connections,
+    a_pool_ends_with_its_loop_after_the_connections,
 ];
 
 /// Answers each line with itself and its number; does what some lines say.
@@ -763,4 +764,29 @@ fn a_pool_that_has_shut_down_closes_its_connections(on: On) {
     server.pool.shutdown(DEADLINE).unwrap();
     (&stream).write_all(b"too late\n").unwrap();
     assert_eq!(server.closed(1), ["closed by this side"]);
+}
+
+fn a_pool_ends_with_its_loop_after_the_connections(on: On) {
+    let mut server = Server::new(on);
+    let stream = TcpStream::connect(server.address).unwrap();
+    (&stream).write_all(b"hello\n").unwrap();
+    server.run_until(|lobby| lobby.processed.load(Ordering::Relaxed) == 1);
+    // What is in the middle of something is waited for, and what waits is received.
+    let (slow, begun, release) = blocker(&server.pool);
+    slow.send(()).unwrap();
+    begun.recv_timeout(DEADLINE).unwrap();
+    let (sender, received) = channel();
+    let last = server.pool.spawn_fn(move |word: &str, _| sender.send(word).unwrap());
+    last.send("received at the end").unwrap();
+    server.reactor.shut_down_at_end(&server.pool, DEADLINE);
+    let lobby = server.lobby.clone();
+    let freeing = std::thread::spawn(move || {
+        wait_for(|| lobby.closed.lock().unwrap().len() == 1);
+        drop(release);
+    });
+    server.reactor.stop();
+    server.reactor.run().unwrap();
+    freeing.join().unwrap();
+    assert_eq!(received.recv_timeout(DEADLINE).unwrap(), "received at the end");
+    assert!(slow.send(()).is_err(), "the pool takes nothing more");
 }

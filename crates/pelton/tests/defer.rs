@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-use pelton::{CallbackKind, DeferFailure, Error, EventLoop, Exit, Lane, LaneSettings, Reactor, Refusal};
+use pelton::{CallbackKind, DeferFailure, Error, EventLoop, Exit, Lane, LaneSettings, Reactor, Refusal, Rejected};
 
 use common::{Log, On, on_every_engine, poll, run, run_until};
 
@@ -20,6 +20,7 @@ on_every_engine![
     the_loop_turns_on_while_work_blocks,
     a_panic_comes_back_with_its_message,
     a_panic_in_the_callback_is_the_loops,
+    a_promise_is_settled_with_what_came_of_it,
     a_full_lane_gives_the_work_back,
     what_has_not_begun_can_be_cancelled,
     no_lane_keeps_another_waiting,
@@ -159,6 +160,18 @@ fn a_panic_in_the_callback_is_the_loops(on: On) {
     run_until(&mut reactor, |_| faults.len() == 1);
     let fault = faults.take().remove(0);
     assert!(fault.contains(&format!("tests/defer.rs:{line}:")) && fault.ends_with("panicked: on purpose"), "{fault}");
+}
+
+fn a_promise_is_settled_with_what_came_of_it(on: On) {
+    let mut reactor = narrow(on, Lane::Cpu, 8);
+    let kept = reactor.defer_promise(Lane::Cpu, || 7).unwrap().map(|seven| seven * 6);
+    assert_eq!(reactor.block_on(kept).unwrap(), Ok(42));
+    let broken = reactor.defer_promise(Lane::Cpu, || panic!("on purpose")).unwrap().map(|()| "kept");
+    let outcome = reactor.block_on(broken).unwrap();
+    assert_eq!(outcome, Err(Rejected::Failed(DeferFailure::Panicked("on purpose".into()))));
+    reactor.stop();
+    run(&mut reactor);
+    assert_eq!((reactor.defer_promise(Lane::Cpu, || 7).unwrap_err().op)(), 7);
 }
 
 fn a_full_lane_gives_the_work_back(on: On) {

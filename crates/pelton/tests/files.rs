@@ -12,14 +12,13 @@ use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
 use pelton::fs::{self, File, Operation, Progress, Steps};
-use pelton::{Error, EventLoop, Exit, Handle, Lane, LaneSettings, Reactor};
+use pelton::{Error, EventLoop, Exit, Lane, LaneSettings, Reactor, Rejected};
 
 use common::{On, on_every_engine, run, run_until};
 
@@ -325,43 +324,29 @@ fn an_operation_has_the_same_outcome_in_every_form(on: On) {
     let other = std::thread::spawn(move || fs::read(other).reply_by(&elsewhere).wait());
     assert_eq!(other.join().unwrap().unwrap().unwrap(), b"water");
 
-    let woken = Arc::new(Woken(handle.clone(), AtomicUsize::new(0)));
-    let waker = Waker::from(woken.clone());
-    let mut context = Context::from_waker(&waker);
-    let mut text = pin!(async {
+    let reading = async {
         let file = File::open(&path).await?;
         let text = file.read_to_string().await?;
         let error = fs::read("/nonexistent/file").await.unwrap_err();
         Ok::<_, io::Error>((text, error.to_string()))
-    });
-    let (text, error) = loop {
-        match reactor.enter(|| text.as_mut().poll(&mut context)) {
-            Poll::Ready(outcome) => break outcome.unwrap(),
-            Poll::Pending => {
-                run_until(&mut reactor, |_| woken.1.load(Ordering::SeqCst) > 0);
-                woken.1.store(0, Ordering::SeqCst);
-            }
-        }
     };
+    let (text, error) = reactor.block_on(reading).unwrap().unwrap();
     assert_eq!(text, "water");
     assert!(error.starts_with("read /nonexistent/file: No such file"), "{error}");
 
+    let promised = fs::read_to_string(&path).promise(&mut reactor).map(|text| text.len());
+    assert_eq!(reactor.block_on(promised).unwrap().unwrap(), 5);
+    let promised = fs::read("/nonexistent/file").promise(&mut reactor);
+    let Err(Rejected::Failed(error)) = reactor.block_on(promised).unwrap() else { panic!("there is no such file") };
+    assert_eq!(error.kind(), io::ErrorKind::NotFound);
+
+    let mut context = Context::from_waker(Waker::noop());
     let mut nowhere = pin!(fs::read(&path).into_future());
     let Poll::Ready(Err(error)) = nowhere.as_mut().poll(&mut context) else { panic!("no reactor was lent") };
     assert_eq!(error.to_string(), format!("read {}: there is no reactor here to do it", path.display()));
     drop(reactor);
     let error = fs::read(&path).reply_by(&handle).wait().unwrap().unwrap_err();
     assert_eq!(error.to_string(), format!("read {}: the reactor has stopped", path.display()));
-}
-
-/// Wakes the loop, and counts how often.
-struct Woken(Handle, AtomicUsize);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.1.fetch_add(1, Ordering::SeqCst);
-        let _ = self.0.post(|_| {});
-    }
 }
 
 fn many_files_are_read_together(on: On) {

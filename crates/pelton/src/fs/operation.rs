@@ -6,13 +6,14 @@ use std::io;
 use std::panic::Location;
 use std::path::Path;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use crate::defer::{DeferFailure, Drain, Where};
 use crate::lane::{Lane, Refusal};
 use crate::reply::{Reply, reply};
-use crate::{DeferId, Error, Handle, Reactor};
+use crate::{DeferId, Error, Handle, Promise, Reactor};
 
 /// What is being done, and to what: "read /etc/hosts".
 #[derive(Clone)]
@@ -63,6 +64,7 @@ impl Doing {
 /// One thing to be done to a file. It does nothing until it is started, in one of these ways:
 ///
 /// - [`then`](Operation::then) has the outcome told to a callback, on the loop.
+/// - [`promise`](Operation::promise) gives a [`Promise`], for what follows on the loop.
 /// - [`reply`](Operation::reply) gives a [`Reply`], which can be waited for on other threads.
 /// - `.await` does it in code that the reactor was [lent](Reactor::enter) to.
 ///
@@ -127,6 +129,32 @@ impl<T: Send + 'static> Operation<T> {
         let then = move |reactor: &mut Reactor, outcome| then(reactor, doing.outcome(outcome));
         let deferred = reactor.defer_to(Where::Lane(self.lane), Drain::Waits, Location::caller(), self.op, then);
         deferred.map(DeferId).map_err(|(_, refusal)| refusal.while_doing(self.doing.to_string()))
+    }
+
+    /// Starts it; its outcome settles the promise, and so does a refusal.
+    ///
+    /// ```
+    /// # use pelton::{Reactor, fs};
+    /// let mut reactor = Reactor::new()?;
+    /// fs::exists("/").promise(&mut reactor).done(|reactor, exists| {
+    ///     assert!(exists.unwrap());
+    ///     reactor.stop();
+    /// });
+    /// reactor.run()?;
+    /// # Ok::<(), pelton::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn promise(self, reactor: &mut Reactor) -> Promise<T, io::Error> {
+        let (deferred, promise) = reactor.promise();
+        let deferred = Rc::new(deferred);
+        let (tell, doing) = (Rc::clone(&deferred), self.doing.clone());
+        // Nobody else can have settled it.
+        let then = move |_: &mut Reactor, outcome| drop(tell.settle(doing.outcome(outcome)));
+        let started = reactor.defer_to(Where::Lane(self.lane), Drain::Waits, Location::caller(), self.op, then);
+        if let Err((_, refusal)) = started {
+            let _ = deferred.reject(self.doing.refused(refusal));
+        }
+        promise
     }
 
     /// Starts it; its outcome is the answer, and so is a refusal.

@@ -14,7 +14,10 @@ pub(crate) enum Chore {
     CancelTimer(TimerId),
     Read(ConnectionId),
     /// `unread`: something has come in that nobody read, so that more may come.
-    Close { id: ConnectionId, unread: bool },
+    Close {
+        id: ConnectionId,
+        unread: bool,
+    },
     Accept(ListenerId),
     Unlisten(ListenerId),
     Receive(DatagramsId),
