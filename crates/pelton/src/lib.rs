@@ -38,6 +38,7 @@
 
 mod builder;
 mod callback;
+mod channel;
 pub mod codec;
 mod connection;
 mod current;
@@ -74,6 +75,9 @@ mod wheel;
 pub use builder::Builder;
 pub use bytes::Bytes;
 pub use callback::{CallbackKind, Fault, PanicPolicy, SourceId};
+pub use channel::{
+    Channel, ChannelStats, Delivery, Overflow, PublishError, SubscribeOptions, Subscription, SubscriptionEnd,
+};
 pub use codec::{Codec, FrameError};
 pub use connection::{Connection, ConnectionId, Detached, FailedAttempt, Io, Limit, Reason, SendError, WaterMarks};
 pub use datagram::{DatagramIo, Datagrams, DatagramsId};

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod channel;
 mod queue;
 
 use std::cell::{Cell, RefCell};
