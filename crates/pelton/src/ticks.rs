@@ -41,8 +41,12 @@ impl Reactor {
     /// ```
     #[track_caller]
     pub fn next_tick(&mut self, f: impl FnOnce(&mut Reactor) + 'static) {
+        self.next_tick_from(Location::caller(), f);
+    }
+
+    pub(crate) fn next_tick_from(&mut self, place: &'static Location<'static>, f: impl FnOnce(&mut Reactor) + 'static) {
         self.queue_continuations();
-        let tick = Tick { place: Location::caller(), closure: Closure::new(f), after_posts: self.shared.posted() };
+        let tick = Tick { place, closure: Closure::new(f), after_posts: self.shared.posted() };
         self.ticks.push_back(tick);
     }
 

@@ -5,6 +5,7 @@ mod common;
 
 mod channel;
 mod queue;
+mod tick_loop;
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
