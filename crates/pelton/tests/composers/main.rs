@@ -4,6 +4,7 @@
 mod common;
 
 mod channel;
+mod each;
 mod queue;
 mod tick_loop;
 
