@@ -6,6 +6,7 @@ mod common;
 mod channel;
 mod each;
 mod queue;
+mod resource_pool;
 mod tick_loop;
 
 use std::cell::{Cell, RefCell};
