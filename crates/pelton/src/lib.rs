@@ -27,6 +27,8 @@
 //! - Datagrams: [`bind_datagrams`](Reactor::bind_datagrams), [`connect_datagrams`](Reactor::connect_datagrams), handled by
 //!   [`Datagrams`].
 //! - Results that come later, in chains: [`promise`](Reactor::promise), settled by a [`Deferred`].
+//! - Several loops and threads talking: [`Channel`], [`Queue`]; taking turns: [`Each`], [`ResourcePool`],
+//!   [`tick_loop`](Reactor::tick_loop).
 //! - Work that blocks: [`defer`](Reactor::defer), on [lanes](Lane) of threads.
 //! - Files: [`fs`], which is [`std::fs`] without blocking the loop.
 //! - Many of them, one per thread: [`Reactors`].
