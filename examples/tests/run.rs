@@ -195,6 +195,21 @@ fn promises_come_to_the_same_as_callbacks() {
 }
 
 #[test]
+fn channel_chat_is_heard_and_answered_on_every_loop() {
+    let printed = start(example!("channel-chat")).succeed();
+    let mut heard: Vec<&str> = printed.iter().filter_map(|line| line.strip_prefix("ann hears ")).collect();
+    let place = |part: &str| heard.iter().position(|line| *line == part);
+    assert!(place("bob: ?wheel") < place("bob: ?reactor"), "{printed:#?}");
+    assert!(place("bob: ?reactor") < place("bot: reactor has 7 letters"), "{printed:#?}");
+    heard.sort_unstable();
+    let bot = ["bot: jet has 3 letters", "bot: reactor has 7 letters", "bot: wheel has 5 letters"];
+    let people = ["bob: ?reactor", "bob: ?wheel", "cid: ?jet", "cid: hello"];
+    assert_eq!(heard, [&people[..2], &bot[..], &people[2..]].concat(), "{printed:#?}");
+    // One library is enough if the questions come slowly.
+    assert!(printed.last().unwrap().starts_with("the room is closed: ann has heard 7 lines, and the bot used "));
+}
+
+#[test]
 fn udp_time_is_answered_at_the_second_try() {
     let mut asking = start(example!("udp-time"));
     asking.expect("is not answered");

@@ -28,6 +28,8 @@
 //! - Datagrams: [`bind_datagrams`](Reactor::bind_datagrams), [`connect_datagrams`](Reactor::connect_datagrams), handled by
 //!   [`Datagrams`].
 //! - Results that come later, in chains: [`promise`](Reactor::promise), settled by a [`Deferred`].
+//! - Several loops and threads talking: [`Channel`], [`Queue`]; taking turns: [`Each`], [`ResourcePool`],
+//!   [`tick_loop`](Reactor::tick_loop).
 //! - Work that blocks: [`defer`](Reactor::defer), on [lanes](Lane) of threads.
 //! - Files: [`fs`], which is [`std::fs`] without blocking the loop.
 //! - Futures: [`spawn`](Reactor::spawn), [`block_on`](EventLoop::block_on), the module [`task`]; streams for them in [`net`].
@@ -41,11 +43,13 @@
 
 mod builder;
 mod callback;
+mod channel;
 pub mod codec;
 mod connection;
 mod current;
 mod datagram;
 mod defer;
+mod each;
 mod endpoint;
 mod error;
 pub mod fs;
@@ -53,22 +57,26 @@ mod handle;
 mod idle;
 mod lane;
 mod lifecycle;
+mod line;
 mod listener;
 pub mod net;
 mod pool;
 mod promise;
 mod protocol;
+mod queue;
 mod reactor;
 mod reactors;
 mod reconnect;
 mod reply;
 mod resolver;
+mod resource_pool;
 mod signals;
 mod slots;
 mod spin;
 mod state;
 mod stats;
 pub mod task;
+mod tick_loop;
 mod ticks;
 mod timers;
 mod watch;
@@ -78,10 +86,14 @@ mod wheel;
 pub use builder::Builder;
 pub use bytes::Bytes;
 pub use callback::{CallbackKind, Fault, PanicPolicy, SourceId};
+pub use channel::{
+    Channel, ChannelStats, Delivery, Overflow, PublishError, SubscribeOptions, Subscription, SubscriptionEnd,
+};
 pub use codec::{Codec, FrameError};
 pub use connection::{Connection, ConnectionId, Detached, FailedAttempt, Io, Limit, Reason, SendError, WaterMarks};
 pub use datagram::{DatagramIo, Datagrams, DatagramsId};
 pub use defer::{DeferError, DeferFailure, DeferId};
+pub use each::Each;
 pub use endpoint::{BadEndpoint, Endpoint};
 pub use error::Error;
 pub use handle::{Handle, PostError};
@@ -101,13 +113,16 @@ pub use pool::{
 };
 pub use promise::{AlreadySettled, Deferred, Next, Promise, Recovery, Rejected, SharedPromise, Unhandled};
 pub use protocol::{Framed, Peer, Pooled, Protocol, PushError, Replies, Service, serve};
+pub use queue::{PopId, Queue, QueueClosed, QueueRefusal, QueueStats};
 pub use reactor::{EventLoop, Reactor};
 pub use reactors::{Reactors, Sharing};
 pub use reconnect::{Backoff, Outage, Reconnect, ReconnectId};
 pub use reply::{Lost, Reply};
 pub use resolver::{LookupError, LookupFailure, LookupId, Resolver, SystemResolver};
+pub use resource_pool::{AcquireError, Lent, ResourcePool, ResourcePoolStats};
 pub use signals::SignalId;
 pub use stats::{Histogram, Stats};
+pub use tick_loop::TickLoop;
 pub use timers::{Beat, TimerId};
 pub use watch::{Ready, WatchId};
 pub use watchdog::SlowCallback;

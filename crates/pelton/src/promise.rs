@@ -23,24 +23,28 @@ use crate::Reactor;
 use crate::slots::Slots;
 
 pub(crate) use self::continuations::Continuations;
+pub(crate) use self::core::{Core, Source, settle};
 pub use self::deferred::{AlreadySettled, Deferred};
+pub(crate) use self::link::Step;
 pub use self::next::{Next, Recovery};
 pub use self::shared::SharedPromise;
 pub use self::unhandled::Unhandled;
 
-use self::core::{Core, Source, settle};
-use self::deferred::pair;
-use self::link::{Link, Sink, Step};
+pub(crate) use self::deferred::pair;
+use self::link::{Link, Sink};
 
 /// What a promise comes to.
 type Settlement<T, E> = Result<T, Rejected<E>>;
+
+/// Takes what another thread has left for a promise.
+type Arrived = Box<dyn FnOnce(&mut Reactor)>;
 
 /// What a reactor keeps for its promises.
 #[derive(Default)]
 pub(crate) struct Promises {
     unhandled: Option<unhandled::Hook>,
     /// Answers that other threads have yet to give.
-    pub(crate) replies: Slots<Box<dyn FnOnce()>>,
+    pub(crate) replies: Slots<Arrived>,
 }
 
 /// Why there is no value.
@@ -133,6 +137,11 @@ impl Reactor {
 }
 
 impl<T: 'static, E: 'static> Promise<T, E> {
+    /// The promise of whatever settles `source`.
+    pub(crate) fn of(source: Rc<dyn Source<T, E>>) -> Promise<T, E> {
+        Promise { source: Some(source) }
+    }
+
     fn core(&self) -> &Core<T, E> {
         self.source.as_ref().expect("only what consumes a promise takes this").core()
     }
@@ -170,7 +179,11 @@ impl<T: 'static, E: fmt::Debug + 'static> Promise<T, E> {
         Promise { source: Some(link) }
     }
 
-    fn sink(self, place: &'static Location<'static>, act: impl FnOnce(&mut Reactor, Settlement<T, E>) + 'static) {
+    pub(crate) fn sink(
+        self,
+        place: &'static Location<'static>,
+        act: impl FnOnce(&mut Reactor, Settlement<T, E>) + 'static,
+    ) {
         self.attach(Sink::new(place, act));
     }
 

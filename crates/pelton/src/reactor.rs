@@ -16,6 +16,7 @@ use pelton_os::{Engine, Event, Outbox, Park, Time, Token, fork};
 use pelton_sync::Receiver;
 
 use crate::callback::{Callbacks, PanicPolicy};
+use crate::channel::Subscribers;
 use crate::connection::{Flow, FlowSettings, Limits, Reason, Stream};
 use crate::datagram::DatagramSocket;
 use crate::defer::Deferred;
@@ -137,6 +138,7 @@ pub struct Reactor {
     /// Callbacks of work that is being done on other threads.
     pub(crate) deferred: Deferred,
     pub(crate) promises: Promises,
+    pub(crate) subscribers: Subscribers,
     pub(crate) reconnects: Slots<Keeping>,
     pub(crate) signals: Signals,
     pub(crate) idles: Idles,
@@ -236,6 +238,7 @@ impl EventLoop {
             local: Rc::default(),
             deferred: Deferred::default(),
             promises: Promises::default(),
+            subscribers: Subscribers::default(),
             reconnects: Slots::default(),
             signals: Signals::default(),
             idles: Idles::default(),
@@ -564,6 +567,7 @@ impl Reactor {
         drop(std::mem::take(&mut self.sources));
         drop(std::mem::take(&mut self.deferred));
         drop(std::mem::take(&mut self.promises));
+        drop(std::mem::take(&mut self.subscribers));
         drop(std::mem::take(&mut self.reconnects));
         drop(std::mem::take(&mut self.signals));
         drop(std::mem::replace(&mut self.timers, Wheel::new(self.now)));

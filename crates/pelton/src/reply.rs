@@ -168,7 +168,7 @@ impl<T: 'static> Reply<T> {
     pub fn into_promise(mut self, reactor: &mut Reactor) -> Promise<T, Lost> {
         let (deferred, promise) = reactor.promise();
         let replies = &mut reactor.promises.replies;
-        let key = replies.insert(Box::new(|| {}));
+        let key = replies.insert(Box::new(|_| {}));
         let arrival = Arrival { handle: Handle { shared: reactor.shared.clone() }, key, place: Location::caller() };
         let waker = Waker::from(Arc::new(arrival));
         // Neither can fail: nobody else settles it.
@@ -176,7 +176,7 @@ impl<T: 'static> Reply<T> {
             replies.remove(key);
             let _ = deferred.settle(answer);
         } else if let Some(take) = replies.get_mut(key) {
-            *take = Box::new(move || {
+            *take = Box::new(move |_| {
                 if let Ok(answer) = self.try_take() {
                     let _ = deferred.settle(answer);
                 }
@@ -187,18 +187,24 @@ impl<T: 'static> Reply<T> {
 }
 
 /// Tells a loop that an answer has come for one of its promises.
-struct Arrival {
-    handle: Handle,
-    key: Key,
-    place: &'static Location<'static>,
+pub(crate) struct Arrival {
+    pub(crate) handle: Handle,
+    pub(crate) key: Key,
+    pub(crate) place: &'static Location<'static>,
 }
 
 impl Wake for Arrival {
     fn wake(self: Arc<Self>) {
+        self.tell();
+    }
+}
+
+impl Arrival {
+    pub(crate) fn tell(&self) {
         let key = self.key;
         let take = move |reactor: &mut Reactor| {
             if let Some(take) = reactor.promises.replies.remove(key) {
-                take();
+                take(reactor);
             }
         };
         // A loop that is gone wants no answer.

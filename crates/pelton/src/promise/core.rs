@@ -20,6 +20,14 @@ use crate::Reactor;
 /// Whatever a promise is the end of: a plain one, or the output of a link.
 pub(crate) trait Source<T: 'static, E: 'static>: Any {
     fn core(&self) -> &Core<T, E>;
+
+    /// The promise was dropped before it was settled, and nobody will look at the outcome.
+    fn unwanted(&self) {}
+
+    /// The promise was kept, and dropped before anybody took the value.
+    fn untaken(&self, value: T) {
+        drop(value);
+    }
 }
 
 /// What takes an outcome.
@@ -217,10 +225,13 @@ impl<T: 'static, E: 'static> Drop for Promise<T, E> {
         let mut state = source.core().state.borrow_mut();
         let reader = state.take_reader();
         let settled = state.settled;
+        let wanted = state.observers.is_some();
         drop(state);
         drop(reader);
         if settled {
             advance(source, Queue::Behind);
+        } else if !wanted {
+            source.unwanted();
         }
     }
 }
@@ -297,10 +308,10 @@ fn advance<T: 'static, E: 'static>(mut source: Rc<dyn Source<T, E>>, queue: Queu
             Reader::Gone => {
                 let (outcome, handled) = (state.outcome.take(), state.handled);
                 drop(state);
-                if let Some(Err(rejected)) = &outcome
-                    && !handled
-                {
-                    core.report(rejected);
+                match outcome {
+                    Some(Ok(value)) => source.untaken(value),
+                    Some(Err(rejected)) if !handled => core.report(&rejected),
+                    _ => {}
                 }
                 return;
             }

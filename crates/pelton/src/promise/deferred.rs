@@ -29,7 +29,7 @@ impl<T: 'static, E: 'static> Source<T, E> for Root<T, E> {
     }
 }
 
-pub(super) fn pair<T: 'static, E: fmt::Debug + 'static>(
+pub(crate) fn pair<T: 'static, E: fmt::Debug + 'static>(
     continuations: Rc<Continuations>,
     place: &'static Location<'static>,
 ) -> (Deferred<T, E>, Promise<T, E>) {
@@ -73,7 +73,7 @@ impl<T: 'static, E: 'static> Deferred<T, E> {
         }
     }
 
-    pub(super) fn settle_with(&self, outcome: Settlement<T, E>) -> Result<(), Settlement<T, E>> {
+    pub(crate) fn settle_with(&self, outcome: Settlement<T, E>) -> Result<(), Settlement<T, E>> {
         settle(self.root.clone(), outcome)
     }
 

@@ -1,0 +1,101 @@
+//! A place among the subscribers of a channel.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use super::inbox::Inbox;
+use super::{Hub, lock};
+
+pub(super) struct Membership<T> {
+    pub(super) hub: Weak<Hub<T>>,
+    pub(super) id: u64,
+    pub(super) inbox: Arc<Inbox<T>>,
+}
+
+impl<T> Membership<T> {
+    fn leave(&self) {
+        if let Some(hub) = self.hub.upgrade() {
+            let inbox = lock(&hub.state).inboxes.remove(&self.id);
+            drop(inbox);
+        }
+        self.inbox.leave();
+    }
+}
+
+impl<T> Clone for Membership<T> {
+    fn clone(&self) -> Self {
+        Membership { hub: self.hub.clone(), id: self.id, inbox: self.inbox.clone() }
+    }
+}
+
+/// Leaves the channel when it is dropped.
+pub(super) struct Leaving<T>(pub(super) Membership<T>);
+
+impl<T> Drop for Leaving<T> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+/// A place among the subscribers of a [`Channel`](crate::Channel). Dropping it unsubscribes, on whatever thread: what waits is dropped, and the
+/// subscriber is not called again.
+///
+/// ```
+/// # use pelton::{Channel, Reactor};
+/// let mut reactor = Reactor::new()?;
+/// let channel = Channel::new();
+/// let subscription = channel.subscribe(&mut reactor, |_, _: u32| unreachable!("nobody listens any more"));
+/// assert_eq!(channel.publish(1), Ok(1));
+/// assert_eq!(subscription.waiting(), 1);
+/// subscription.unsubscribe();
+/// assert_eq!(channel.publish(2), Ok(0));
+/// # reactor.turn(Some(std::time::Duration::ZERO))?;
+/// # Ok::<(), pelton::Error>(())
+/// ```
+#[must_use = "dropping a subscription unsubscribes"]
+pub struct Subscription<T> {
+    pub(super) membership: Membership<T>,
+    pub(super) kept: bool,
+}
+
+impl<T> Subscription<T> {
+    /// Unsubscribes. Dropping it does the same, less visibly.
+    pub fn unsubscribe(self) {
+        drop(self);
+    }
+
+    /// Stays subscribed for as long as the channel and the loop are there.
+    pub fn keep(mut self) {
+        self.kept = true;
+    }
+
+    /// How many values it has missed, because its inbox was full.
+    pub fn dropped(&self) -> u64 {
+        self.membership.inbox.counts().1
+    }
+
+    /// How many values wait to be delivered.
+    pub fn waiting(&self) -> usize {
+        self.membership.inbox.counts().0
+    }
+
+    /// Whether it still gets what is published.
+    pub fn is_active(&self) -> bool {
+        self.membership.hub.upgrade().is_some_and(|hub| lock(&hub.state).inboxes.contains_key(&self.membership.id))
+    }
+}
+
+impl<T> Drop for Subscription<T> {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.membership.leave();
+        }
+    }
+}
+
+impl<T> fmt::Debug for Subscription<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut fields = f.debug_struct("Subscription");
+        fields.field("waiting", &self.waiting()).field("dropped", &self.dropped()).finish_non_exhaustive()
+    }
+}

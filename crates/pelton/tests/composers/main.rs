@@ -1,0 +1,93 @@
+//! Composers: channels, queues, work in turns, pools of resources, tick loops.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod channel;
+mod each;
+mod queue;
+mod resource_pool;
+mod tick_loop;
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use pelton::{EventLoop, Promise, Reactor, Rejected};
+
+type Outcome<T, E> = Result<T, Rejected<E>>;
+
+fn reactor() -> EventLoop {
+    Reactor::new().unwrap()
+}
+
+/// Turns until neither a tick nor a post waits.
+fn settle(reactor: &mut EventLoop) {
+    while reactor.stats().pending_ticks > 0 || reactor.handle().pending_posts() > 0 {
+        reactor.turn(Some(Duration::ZERO)).unwrap();
+    }
+}
+
+/// Where the outcome of a promise turns up.
+fn outcome<T: 'static, E: fmt::Debug + 'static>(promise: Promise<T, E>) -> Rc<RefCell<Option<Outcome<T, E>>>> {
+    let place = Rc::new(RefCell::new(None));
+    let to = place.clone();
+    promise.done(move |_, outcome| *to.borrow_mut() = Some(outcome));
+    place
+}
+
+/// What becomes of a promise that nothing but ticks keeps from being settled.
+fn outcome_now<T: 'static, E: fmt::Debug + 'static>(promise: Promise<T, E>, reactor: &mut EventLoop) -> Outcome<T, E> {
+    let place = outcome(promise);
+    settle(reactor);
+    place.take().expect("it is settled")
+}
+
+/// What came in, in order.
+type List<T> = Rc<RefCell<Vec<T>>>;
+
+/// Counts how many of its kind there are.
+#[derive(Debug)]
+struct Counted {
+    number: u32,
+    alive: Arc<AtomicUsize>,
+}
+
+impl Counted {
+    fn new(number: u32, alive: &Arc<AtomicUsize>) -> Counted {
+        alive.fetch_add(1, Ordering::SeqCst);
+        Counted { number, alive: alive.clone() }
+    }
+}
+
+impl Clone for Counted {
+    fn clone(&self) -> Self {
+        Counted::new(self.number, &self.alive)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.alive.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Says that it was dropped.
+struct DropFlag(Rc<Cell<bool>>);
+
+impl Drop for DropFlag {
+    fn drop(&mut self) {
+        self.0.set(true);
+    }
+}
+
+/// How many panics were reported, from now on.
+fn count_faults(reactor: &mut Reactor) -> Rc<Cell<usize>> {
+    let faults = Rc::new(Cell::new(0));
+    let count = faults.clone();
+    reactor.on_fault(move |_, _| count.set(count.get() + 1));
+    faults
+}
