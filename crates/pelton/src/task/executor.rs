@@ -125,7 +125,8 @@ impl Reactor {
         let handle = self.handle();
         let schedule = move |runnable: Runnable, info: ScheduleInfo| {
             // One that wakes itself lets everybody else go first.
-            let posted = if info.woken_while_running { Some(runnable) } else { continue_with(&handle, place, runnable) };
+            let posted =
+                if info.woken_while_running { Some(runnable) } else { continue_with(&handle, place, runnable) };
             let Some(runnable) = posted else { return };
             // The queue is there as long as there are tasks; but for what a fork has left behind, whose future is not ours
             // to drop on a thread other than its own.
