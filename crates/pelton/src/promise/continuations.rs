@@ -31,6 +31,7 @@ impl Continuations {
         Rc::new(Continuations { queue: RefCell::default(), waiting, closed, shared })
     }
 
+    #[inline]
     pub(crate) fn push(&self, place: &'static Location<'static>, closure: Closure<Reactor>) {
         let after_posts = self.shared.latest().posted();
         self.queue.borrow_mut().push_back(Tick { place, closure, after_posts });
