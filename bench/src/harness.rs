@@ -287,6 +287,17 @@ impl Elapsed {
         Reading { value: cpu_us * 1e3, cpu_us: Some(cpu_us), syscalls: None }
     }
 
+    /// Milliseconds of wall time, of something that was done once.
+    pub fn milliseconds(self) -> Reading {
+        Reading { value: self.wall.as_secs_f64() * 1e3, cpu_us: Some(self.cpu_us(1)), syscalls: None }
+    }
+
+    /// Thousand operations per second of wall time.
+    pub fn thousands_per_second(self, operations: u64) -> Reading {
+        let millions = self.millions_per_second(operations);
+        Reading { value: millions.value * 1e3, ..millions }
+    }
+
     /// Million operations per second of wall time.
     pub fn millions_per_second(self, operations: u64) -> Reading {
         let value = operations as f64 / 1e6 / self.wall.as_secs_f64();

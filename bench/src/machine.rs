@@ -17,6 +17,8 @@ pub enum Place {
     Partner,
     /// Every core but the loop's: threads that talk to it all at once.
     Others,
+    /// Every core: where it is up to the system who runs where.
+    Anywhere,
 }
 
 /// Pins the calling thread.
@@ -29,6 +31,7 @@ pub fn pin(place: Place) -> Result<()> {
         Place::Loop => &cores[..1],
         Place::Partner => &cores[1..2],
         Place::Others => &cores[1..],
+        Place::Anywhere => cores,
     };
     let mut set = CpuSet::new();
     chosen.iter().for_each(|&core| set.set(core));

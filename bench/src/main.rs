@@ -14,6 +14,7 @@ mod plot;
 mod report;
 mod results;
 mod wheel;
+mod work;
 
 use std::path::{Path, PathBuf};
 
@@ -72,6 +73,23 @@ enum Bench {
         #[command(flatten)]
         load: net::Load,
     },
+    /// Work beside the loop: deferring, actors, tasks, promises, files.
+    ///
+    /// Next to pelton there are tokio, channels and rayon, a pool of actors that is made of locks, actix,
+    /// kameo and ractor (if built with the feature actor-peers, as `cargo xtask bench work` does), an actor
+    /// thread pool in Java (if javac is installed), and the standard library.
+    ///
+    /// Examples:
+    ///   pelton-bench work                             everything, some five minutes
+    ///   pelton-bench work --quick                     does it all build and run? a few seconds
+    ///   pelton-bench work --only actors --windows 30  one part, more carefully
+    #[command(verbatim_doc_comment)]
+    Work {
+        #[command(flatten)]
+        output: Output,
+        #[command(flatten)]
+        load: work::Load,
+    },
     /// Prints instructions per echoed message of the floor and of pelton, in user space. Needs valgrind.
     ///
     /// One line each: the name and the number. The same build always gives the same numbers.
@@ -117,6 +135,10 @@ fn main() -> Result<()> {
         Bench::Net { output, load } => {
             let (out, standings) = (output.directory(load.is_whole()), net::run(&load)?);
             publish("net", "Pelton's connections against a bare epoll loop and its peers", &out, machine, &standings)
+        }
+        Bench::Work { output, load } => {
+            let (out, standings) = (output.directory(load.is_whole()), work::run(&load)?);
+            publish("work", "Pelton's work beside the loop against its peers", &out, machine, &standings)
         }
         Bench::NetInstructions { connections, messages, at_most } => {
             net::print_instructions(connections.into(), messages, at_most)

@@ -45,6 +45,7 @@ Examples:
   cargo xtask bench wheel --help            what else it takes
   cargo xtask fuzz 3600 lines               an hour of lines
   cargo xtask bench net                     connections, some ten minutes; leaves its results there too
+  cargo xtask bench work                    deferring, actors, tasks, promises, files, some five minutes; likewise
 
 Exit codes: 0 all is well, 1 something failed, 2 no such chore or option.
 ";
@@ -103,7 +104,14 @@ fn parse_test(mut arguments: impl Iterator<Item = OsString>) -> Result<Chore, St
 }
 
 fn bench(shell: &Shell, arguments: Vec<OsString>) -> Result<(), Failure> {
-    shell.cargo("run --release --manifest-path bench/Cargo.toml --").args(arguments).run()
+    let features = features_for(&arguments);
+    let run = format!("run --release --manifest-path bench/Cargo.toml {features} --");
+    shell.cargo(&run).args(arguments).run()
+}
+
+/// What a benchmark has to be built with, to be compared with everybody: only one needs crates that are costly to build.
+fn features_for(arguments: &[OsString]) -> &'static str {
+    if arguments.first().is_some_and(|name| name == "work") { "--features actor-peers" } else { "" }
 }
 
 /// Checks all workspaces by the same rules.
@@ -167,6 +175,12 @@ mod tests {
     #[test]
     fn what_follows_bench_is_the_benchmarks() {
         assert_eq!(parsed("bench wheel --help"), Ok(Chore::Bench(vec!["wheel".into(), "--help".into()])));
+    }
+
+    #[test]
+    fn only_work_is_compared_with_crates_that_run_actors() {
+        assert_eq!(features_for(&["work".into(), "--quick".into()]), "--features actor-peers");
+        assert_eq!(features_for(&["net".into()]), "");
     }
 
     #[test]

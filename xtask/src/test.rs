@@ -129,6 +129,8 @@ fn bench(shell: &Shell) -> Result<(), Failure> {
             |words: &str| shell.cargo(&format!("run --release --manifest-path bench/Cargo.toml -- {words}")).run();
         run("wheel --quick")?;
         run("net --quick")?;
+        // Without the crates that run actors, which take longer to build than the rest.
+        run("work --quick")?;
         for (connections, at_most) in INSTRUCTIONS {
             run(&format!("net-instructions --connections {connections} --at-most {at_most}"))?;
         }

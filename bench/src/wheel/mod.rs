@@ -7,6 +7,8 @@ mod stats;
 mod timers;
 mod wakeup;
 
+pub use posts::tokio_loop;
+
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 

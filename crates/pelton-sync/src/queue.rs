@@ -314,6 +314,7 @@ impl<T: Send> Sender<T> {
     }
 
     /// How many values have been pushed so far, those included that are just being written.
+    #[inline]
     pub fn pushed(&self) -> usize {
         self.shared.tail.load(Relaxed) / CLAIM
     }

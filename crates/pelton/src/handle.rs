@@ -79,6 +79,7 @@ impl Shared {
     }
 
     /// The one to use: this, but for a forked child.
+    #[inline]
     pub(crate) fn latest(&self) -> &Shared {
         let mut latest = self;
         while let Some(successor) = latest.successor.get() {
@@ -96,6 +97,7 @@ impl Shared {
     }
 
     /// How many posts there have been.
+    #[inline]
     pub(crate) fn posted(&self) -> usize {
         self.posts.pushed()
     }

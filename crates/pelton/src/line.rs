@@ -262,7 +262,7 @@ struct Waiter<T, E: 'static, U: 'static, W> {
 impl<T, E, U, W> Waiter<T, E, U, W>
 where
     T: 'static,
-    E: 'static,
+    E: fmt::Debug + 'static,
     U: 'static,
     W: FnOnce(T) -> U + 'static,
 {
@@ -276,9 +276,13 @@ where
     }
 }
 
-impl<T: 'static, E: 'static, U: 'static, W: 'static> Source<U, E> for Waiter<T, E, U, W> {
+impl<T: 'static, E: fmt::Debug + 'static, U: 'static, W: 'static> Source<U, E> for Waiter<T, E, U, W> {
     fn core(&self) -> &Core<U, E> {
         &self.core
+    }
+
+    fn describe(&self, error: &E) -> String {
+        format!("{error:?}")
     }
 
     fn unwanted(&self) {
@@ -298,6 +302,7 @@ struct Claim<T: 'static, E: 'static, U: 'static, W: 'static>(Rc<Waiter<T, E, U, 
 
 impl<T, E, U, W> Claim<T, E, U, W>
 where
+    E: fmt::Debug,
     W: FnOnce(T) -> U + 'static,
 {
     fn pick_up(self, reactor: &mut Reactor) {

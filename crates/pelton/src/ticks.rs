@@ -69,9 +69,9 @@ impl Reactor {
         if !self.ticks.is_empty() {
             return false;
         }
-        let Some(tick) = self.continuations.pop(self.posts.taken()) else { return false };
-        self.ticks.push_back(tick);
-        self.run_tick();
+        let Some(Tick { place, closure, .. }) = self.continuations.pop(self.posts.taken()) else { return false };
+        let site = Site { kind: CallbackKind::Tick, place, source: None };
+        self.call_once(site, |reactor| closure.call(reactor));
         true
     }
 

@@ -31,6 +31,8 @@ impl Continuations {
         Rc::new(Continuations { queue: RefCell::default(), waiting, closed, shared })
     }
 
+    /// Inlined, as what it calls is: a closure that is written word by word and moved at once has the processor wait.
+    #[inline]
     pub(crate) fn push(&self, place: &'static Location<'static>, closure: Closure<Reactor>) {
         let after_posts = self.shared.latest().posted();
         self.queue.borrow_mut().push_back(Tick { place, closure, after_posts });

@@ -6,7 +6,6 @@
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::fmt;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -20,6 +19,9 @@ use crate::Reactor;
 /// Whatever a promise is the end of: a plain one, or the output of a link.
 pub(crate) trait Source<T: 'static, E: 'static>: Any {
     fn core(&self) -> &Core<T, E>;
+
+    /// What an error says of itself.
+    fn describe(&self, error: &E) -> String;
 
     /// The promise was dropped before it was settled, and nobody will look at the outcome.
     fn unwanted(&self) {}
@@ -66,13 +68,14 @@ impl<T, E> Default for Observers<T, E> {
     }
 }
 
+/// Every word counts: the link of a short closure and a number is 120 bytes, the most that glibc keeps for the next one as it is.
+/// What is larger it joins with its neighbours, and takes apart again.
 pub(crate) struct Core<T: 'static, E: 'static> {
     /// Never borrowed while anything of the user's is called or dropped.
     state: RefCell<State<T, E>>,
     pub(crate) continuations: Rc<Continuations>,
     /// Where the promise was made.
     pub(crate) place: &'static Location<'static>,
-    describe: fn(&E) -> String,
 }
 
 struct State<T: 'static, E: 'static> {
@@ -124,7 +127,7 @@ impl<T: 'static, E: 'static> State<T, E> {
     }
 }
 
-impl<T: 'static, E: fmt::Debug + 'static> Core<T, E> {
+impl<T: 'static, E: 'static> Core<T, E> {
     pub(crate) fn new(continuations: Rc<Continuations>, place: &'static Location<'static>) -> Core<T, E> {
         let state = State {
             outcome: None,
@@ -134,11 +137,9 @@ impl<T: 'static, E: fmt::Debug + 'static> Core<T, E> {
             queued: false,
             handled: false,
         };
-        Core { state: RefCell::new(state), continuations, place, describe: |error| format!("{error:?}") }
+        Core { state: RefCell::new(state), continuations, place }
     }
-}
 
-impl<T: 'static, E: 'static> Core<T, E> {
     pub(crate) fn is_settled(&self) -> bool {
         self.state.borrow().settled
     }
@@ -165,18 +166,6 @@ impl<T: 'static, E: 'static> Core<T, E> {
         drop(state);
         drop(before);
         if ready { Poll::Ready(outcome.unwrap_or(Err(Rejected::Abandoned))) } else { Poll::Pending }
-    }
-
-    /// Nobody wants the outcome: reports it, if it is an error that nobody has heard of.
-    fn report(&self, rejected: &Rejected<E>) {
-        let message = match rejected {
-            Rejected::Failed(error) => (self.describe)(error),
-            Rejected::Abandoned => Rejected::<&str>::Abandoned.to_string(),
-            Rejected::TimedOut(limit) => Rejected::<&str>::TimedOut(*limit).to_string(),
-            // The fault hook has been told.
-            Rejected::Panicked(_) => return,
-        };
-        unhandled::report(&self.continuations, self.place, message);
     }
 }
 
@@ -310,7 +299,7 @@ fn advance<T: 'static, E: 'static>(mut source: Rc<dyn Source<T, E>>, queue: Queu
                 drop(state);
                 match outcome {
                     Some(Ok(value)) => source.untaken(value),
-                    Some(Err(rejected)) if !handled => core.report(&rejected),
+                    Some(Err(rejected)) if !handled => report(&*source, &rejected),
                     _ => {}
                 }
                 return;
@@ -329,6 +318,20 @@ fn advance<T: 'static, E: 'static>(mut source: Rc<dyn Source<T, E>>, queue: Queu
             }
         }
     }
+}
+
+/// Nobody wants the outcome: reports it, if it is an error that nobody has heard of.
+#[cold]
+fn report<T: 'static, E: 'static>(source: &dyn Source<T, E>, rejected: &Rejected<E>) {
+    let message = match rejected {
+        Rejected::Failed(error) => source.describe(error),
+        Rejected::Abandoned => Rejected::<&str>::Abandoned.to_string(),
+        Rejected::TimedOut(limit) => Rejected::<&str>::TimedOut(*limit).to_string(),
+        // The fault hook has been told.
+        Rejected::Panicked(_) => return,
+    };
+    let core = source.core();
+    unhandled::report(&core.continuations, core.place, message);
 }
 
 /// Calls the next observer, or else the reader, of a settled promise.

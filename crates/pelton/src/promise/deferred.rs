@@ -21,11 +21,16 @@ pub struct Deferred<T: 'static, E: 'static> {
 struct Root<T: 'static, E: 'static> {
     core: Core<T, E>,
     deferreds: Cell<usize>,
+    describe: fn(&E) -> String,
 }
 
 impl<T: 'static, E: 'static> Source<T, E> for Root<T, E> {
     fn core(&self) -> &Core<T, E> {
         &self.core
+    }
+
+    fn describe(&self, error: &E) -> String {
+        (self.describe)(error)
     }
 }
 
@@ -33,7 +38,8 @@ pub(crate) fn pair<T: 'static, E: fmt::Debug + 'static>(
     continuations: Rc<Continuations>,
     place: &'static Location<'static>,
 ) -> (Deferred<T, E>, Promise<T, E>) {
-    let root = Rc::new(Root { core: Core::new(continuations, place), deferreds: Cell::new(1) });
+    let describe = |error: &E| format!("{error:?}");
+    let root = Rc::new(Root { core: Core::new(continuations, place), deferreds: Cell::new(1), describe });
     (Deferred { root: root.clone() }, Promise { source: Some(root) })
 }
 

@@ -41,9 +41,20 @@ where
     }
 }
 
-impl<T: 'static, E: 'static, U: 'static, G: 'static, F: 'static> Source<U, G> for Link<T, E, U, G, F> {
+impl<T, E, U, G, F> Source<U, G> for Link<T, E, U, G, F>
+where
+    T: 'static,
+    E: 'static,
+    U: 'static,
+    G: fmt::Debug + 'static,
+    F: 'static,
+{
     fn core(&self) -> &Core<U, G> {
         &self.core
+    }
+
+    fn describe(&self, error: &G) -> String {
+        format!("{error:?}")
     }
 }
 
@@ -52,7 +63,7 @@ where
     T: 'static,
     E: 'static,
     U: 'static,
-    G: 'static,
+    G: fmt::Debug + 'static,
     F: FnOnce(&mut Reactor, Settlement<T, E>) -> Step<U, G> + 'static,
 {
     fn place(&self) -> &'static Location<'static> {
