@@ -260,6 +260,21 @@ fn echo_sends_everything_back() {
 }
 
 #[test]
+fn actors_keep_nobody_waiting_for_somebody_elses_work() {
+    let printed = start(example!("actors")).succeed();
+    let told: Vec<&str> = printed.iter().filter(|line| line.contains(" < ")).map(String::as_str).collect();
+    assert_eq!(
+        told,
+        [
+            "hasty    < 12 = 2 * 2 * 3",
+            "hasty    < 97 = 97",
+            "hasty    < error: water is no number: invalid digit found in string",
+            "patient  < 10000004400000259 = 100000007 * 100000037",
+        ]
+    );
+}
+
+#[test]
 fn key_value_stores_and_answers() {
     let printed = start(example!("key-value")).succeed();
     let told: Vec<&str> = printed.iter().filter_map(|line| line.strip_prefix("< ")).collect();
