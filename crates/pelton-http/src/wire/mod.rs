@@ -24,6 +24,7 @@ pub use chunked::{ChunkLimits, Chunked, Decoded};
 pub use date::Date;
 pub use fields::{Field, Fields, Iter};
 pub use framing::Framing;
+pub(crate) use framing::decimal;
 pub use head::{Head, Version};
 pub use scan::{HeadLimits, Scan};
 pub use status::reason_phrase;
