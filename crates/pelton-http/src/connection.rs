@@ -44,6 +44,10 @@ pub struct HttpConnection {
     wait: Wait,
     /// No request is taken after the one at hand.
     last: bool,
+    /// The reactor drains: the last answer says that the connection is closed.
+    drains: bool,
+    /// The client may still be sending when the connection is closed.
+    lingers: bool,
     /// Reading is paused.
     paused: bool,
     /// It counts among the server's connections.
@@ -77,6 +81,8 @@ impl HttpConnection {
             phase: Phase::Head,
             wait: Wait::Nothing,
             last: false,
+            drains: false,
+            lingers: false,
             paused: false,
             counted: false,
         }
@@ -110,6 +116,7 @@ impl HttpConnection {
                 break;
             }
         }
+        self.ask_for_body(&mut out);
         out.send(io);
         self.shared.put_out(out.into_buffer());
         if self.phase == Phase::Upgraded {
@@ -124,9 +131,19 @@ impl HttpConnection {
             }
         }
         if self.phase == Phase::Done && self.waiting() == 0 {
-            io.close_after_writing();
+            self.close(io);
         }
         self.set_deadline(io);
+    }
+
+    /// Closes the connection when everything has been sent.
+    fn close(&mut self, io: &mut Io<'_>) {
+        if self.lingers {
+            // If it were closed now, what the client sends would reset it, and might take back what it has not read yet.
+            io.finish();
+        } else {
+            io.close_after_writing();
+        }
     }
 
     /// Reads on, or not, according to whether what is there already can be dealt with.
@@ -225,8 +242,8 @@ impl Connection for HttpConnection {
         if self.phase == Phase::Upgraded {
             return self.upgraded(io, |handler, io| handler.draining(io));
         }
-        // What has begun is finished; what is answered from here on says that the connection is closed.
-        self.last = true;
+        // What has begun is finished.
+        (self.last, self.drains) = (true, true);
         if self.phase == Phase::Head && !self.busy.as_ref().is_some_and(|busy| busy.has_input()) {
             self.phase = Phase::Done;
         }

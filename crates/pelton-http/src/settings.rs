@@ -35,6 +35,9 @@ pub struct Settings {
     pub body_rate: u32,
     /// Over what time the rate of a body is measured. By default 10 seconds: a phone that changes cells is not cut off.
     pub body_window: Duration,
+    /// How long a client that was refused is given to stop sending and to read why, before the connection is closed. By default
+    /// 5 seconds.
+    pub linger: Duration,
     /// After so many requests a connection is closed. By default there is no such limit: an old connection costs no more than
     /// a new one.
     pub requests: Option<u32>,
@@ -60,6 +63,7 @@ impl Default for Settings {
             idle: Duration::from_secs(60),
             body_rate: 240,
             body_window: Duration::from_secs(10),
+            linger: Duration::from_secs(5),
             requests: None,
             pipelined: 16,
             connections: 16_384,

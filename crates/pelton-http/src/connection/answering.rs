@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use pelton::Io;
 
-use super::busy::{Answer, Facts, Framing, Streaming};
+use super::busy::{Answer, Busy, Exchange, Facts, Framing, Streaming};
 use super::head::{self, Body, Written};
 use super::out::Out;
 use super::{HttpConnection, Phase};
@@ -107,7 +107,7 @@ impl HttpConnection {
             let Some(front) = self.busy.as_mut().and_then(|busy| busy.exchanges.front_mut()) else { return };
             let (sequence, facts) = (front.sequence, front.facts);
             match std::mem::replace(&mut front.answer, Answer::Waiting) {
-                Answer::Waiting => return self.ask_for_body(out, sequence),
+                Answer::Waiting => return,
                 Answer::Ready(response) => match self.begin_whole(io, out, sequence, facts, *response) {
                     None => self.answered(io),
                     Some(streaming) => self.put_back(Answer::Streaming(streaming)),
@@ -169,13 +169,15 @@ impl HttpConnection {
         }
     }
 
-    /// Tells a client that waits for it that its body is wanted, when everything before it has been answered.
-    fn ask_for_body(&mut self, out: &mut Out, sequence: u32) {
-        if let Some(body) = self.busy.as_mut().and_then(|busy| busy.body_of(sequence))
-            && std::mem::take(&mut body.wanted)
-            && body.received == 0
+    /// Tells a client that waits for it that its body is wanted, when everything before it has been answered
+    /// and none of it has come by itself.
+    pub(super) fn ask_for_body(&mut self, out: &mut Out) {
+        if let Some(Busy { body: Some(body), exchanges, .. }) = self.busy.as_deref_mut()
+            && body.wanted
+            && let Some(Exchange { sequence, answer: Answer::Waiting, .. }) = exchanges.front()
+            && *sequence == body.sequence
         {
-            body.expects_continue = false;
+            (body.wanted, body.expects_continue) = (false, false);
             out.buffer().extend_from_slice(encode::CONTINUE);
         }
     }
@@ -196,7 +198,7 @@ impl HttpConnection {
         if let Some(streaming) = rest.0 {
             let facts = Facts { keep_alive: rest.1, ..facts };
             let answer = Answer::Streaming(streaming);
-            self.busy().exchanges.push_back(super::busy::Exchange { sequence, facts, answer, on_gone: None });
+            self.busy().exchanges.push_back(Exchange { sequence, facts, answer, on_gone: None });
             self.answer(io, out);
         }
     }
@@ -243,7 +245,7 @@ impl HttpConnection {
         mut facts: Facts,
         response: Response,
     ) -> (Option<Box<Streaming>>, bool) {
-        facts.keep_alive &= self.body_lets_go_on(sequence);
+        facts.keep_alive &= self.goes_on_after(sequence);
         let body = Body::Whole(response.content().len());
         let mut response = head::sound(response, facts, body).unwrap_or_else(|instead| instead);
         let content = response.take_content();
@@ -278,7 +280,10 @@ impl HttpConnection {
 
     /// Decides what becomes of the body of a request that is being answered, if nobody reads it. Says whether there can be another
     /// request after it.
-    fn body_lets_go_on(&mut self, sequence: u32) -> bool {
+    fn goes_on_after(&mut self, sequence: u32) -> bool {
+        if self.drains && self.waiting() <= 1 {
+            return false;
+        }
         let discard = self.shared.settings.discard;
         let Some(body) = self.busy.as_mut().and_then(|busy| busy.body_of(sequence)) else { return true };
         if body.reader.is_some() {
@@ -299,7 +304,7 @@ impl HttpConnection {
         streaming: &mut Streaming,
     ) -> Option<Progress> {
         if let Some(response) = streaming.head.take() {
-            facts.keep_alive &= self.body_lets_go_on(sequence);
+            facts.keep_alive &= self.goes_on_after(sequence);
             let response = match head::sound(response, facts, Body::Streamed) {
                 Ok(response) => response,
                 Err(instead) => {

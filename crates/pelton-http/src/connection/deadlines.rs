@@ -20,6 +20,8 @@ pub(super) enum Wait {
     Head,
     /// More of a body.
     Body,
+    /// The end: everything has been said.
+    End,
 }
 
 impl HttpConnection {
@@ -30,6 +32,7 @@ impl HttpConnection {
             Phase::Head if self.waiting() == 0 && self.sequence == 0 => Wait::Head,
             Phase::Head if self.waiting() == 0 => Wait::Idle,
             Phase::Body if !self.is_held_up() => Wait::Body,
+            Phase::Done if self.lingers && self.waiting() == 0 => Wait::End,
             _ => Wait::Nothing,
         }
     }
@@ -44,9 +47,10 @@ impl HttpConnection {
             Wait::Nothing => Time::MAX,
             Wait::Idle => now + settings.idle,
             // However many pieces it comes in, a head has so long from its first byte; a body for each window.
-            Wait::Head | Wait::Body if goes_on => return,
+            Wait::Head | Wait::Body | Wait::End if goes_on => return,
             Wait::Head => now + settings.header_time,
             Wait::Body => now + settings.body_window,
+            Wait::End => now + settings.linger,
         };
         if wait == Wait::Body
             && let Some(body) = self.busy.as_mut().and_then(|busy| busy.body.as_mut())
@@ -94,6 +98,7 @@ impl HttpConnection {
             Wait::Head if self.sequence == 0 && self.busy.is_none() => self.phase = Phase::Done,
             Wait::Head => self.refuse(io, &mut out, Refusal::new(408, "the head of a request took too long")),
             Wait::Body => self.look_at_rate(io, &mut out),
+            Wait::End => io.close(),
         }
         self.go_on(io, out);
     }

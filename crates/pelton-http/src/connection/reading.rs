@@ -206,7 +206,7 @@ impl HttpConnection {
     /// Says this when everything has been answered, and closes.
     fn end_with(&mut self, io: &mut Io<'_>, out: &mut Out, response: Response) {
         let facts = Facts { head_only: false, is_connect: false, is_http_1_0: false, keep_alive: false };
-        (self.phase, self.last) = (Phase::Done, true);
+        (self.phase, self.last, self.lingers) = (Phase::Done, true, true);
         if self.waiting() == 0 {
             return self.write_small(io, out, facts, response);
         }

@@ -55,6 +55,7 @@ impl HttpConnection {
         let discard = self.shared.settings.discard;
         let Some(body) = self.busy.as_mut().and_then(|busy| busy.body.as_mut()) else { return };
         body.received += data.len() as u64;
+        body.wanted = false;
         body.window += data.len() as u64;
         if body.discarded {
             if body.received > discard {
@@ -99,7 +100,7 @@ impl HttpConnection {
 
     /// Nothing more of the body is read, and no other request.
     pub(super) fn drop_body(&mut self) {
-        (self.phase, self.last) = (Phase::Done, true);
+        (self.phase, self.last, self.lingers) = (Phase::Done, true, true);
         if let Some(busy) = &mut self.busy {
             busy.body = None;
             busy.drop_input();
