@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -249,6 +250,19 @@ fn chat_passes_on_what_is_said() {
     assert_eq!(heard("ann"), ann, "{printed:#?}");
     assert_eq!(heard("bob"), ["welcome, bob; here are ann", "ann: hello, bob"], "{printed:#?}");
     assert_eq!(printed.last().unwrap(), "the room is empty");
+}
+
+#[test]
+fn hello_http_greets() {
+    let mut server = start(example!("hello-http"));
+    server.expect("http://127.0.0.1:");
+    let address = server.printed[0].trim_start_matches("http://").trim_end_matches('/');
+    let mut client = TcpStream::connect(address).unwrap();
+    client.set_read_timeout(Some(DEADLINE)).unwrap();
+    client.write_all(b"GET /ann HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nhello, ann\n"), "{answer}");
 }
 
 #[test]

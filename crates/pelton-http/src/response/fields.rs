@@ -128,7 +128,7 @@ impl ResponseFields {
         self.has_date
     }
 
-    fn set_fault(&mut self, what: String) {
+    pub(crate) fn set_fault(&mut self, what: String) {
         self.fault.get_or_insert(what.into());
     }
 }
