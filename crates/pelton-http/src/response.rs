@@ -92,12 +92,16 @@ impl Response {
 
     /// A 200 with plain text.
     pub fn text(text: impl Into<Content>) -> Response {
-        Response::ok().header("Content-Type", "text/plain; charset=utf-8").body(text)
+        let mut response = Response::ok().body(text);
+        response.fields.append_line("Content-Type: text/plain; charset=utf-8\r\n");
+        response
     }
 
     /// A 200 with HTML.
     pub fn html(html: impl Into<Content>) -> Response {
-        Response::ok().header("Content-Type", "text/html; charset=utf-8").body(html)
+        let mut response = Response::ok().body(html);
+        response.fields.append_line("Content-Type: text/html; charset=utf-8\r\n");
+        response
     }
 
     /// A response of this status that says in plain text what that means.

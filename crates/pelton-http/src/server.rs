@@ -77,6 +77,8 @@ pub(crate) struct Shared {
     pub(crate) table: Cell<Vec<Field>>,
     #[allow(clippy::vec_box, reason = "they go in and out as boxes")]
     books: RefCell<Vec<Box<Busy>>>,
+    /// The connection whose handler is running. It would be found out anyway that it cannot be visited; so it takes less time.
+    pub(crate) running: Cell<Option<ConnectionId>>,
     /// What connections were told while they ran.
     left: RefCell<Vec<(ConnectionId, u32, Command)>>,
     left_bytes: Cell<usize>,
@@ -101,6 +103,7 @@ impl Shared {
             out: Cell::default(),
             table: Cell::default(),
             books: RefCell::default(),
+            running: Cell::default(),
             left: RefCell::default(),
             left_bytes: Cell::default(),
             connections: Cell::default(),

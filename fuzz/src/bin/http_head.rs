@@ -28,10 +28,13 @@ fuzz_target!(|data: &[u8]| {
     let whole = scan(input.bytes, [input.bytes].into_iter());
     assert_eq!(scan(input.bytes, input.pieces()), whole, "in pieces, and whole");
     assert_eq!(scan(input.bytes, input.bytes.chunks(1)), whole, "byte by byte, and whole");
-    let Ok(Some(range)) = whole else { return };
+    let short = Head::parse_whole(input.bytes, &mut Vec::new(), &LIMITS).map(|(_, length)| length);
+    let Ok(Some(range)) = whole else { return assert_eq!(short, None, "without a scan, and with one") };
+    let start = range.start;
     let bytes = &input.bytes[range];
     let mut table = Vec::new();
-    let Ok(head) = Head::parse(bytes, &mut table, &LIMITS) else { return };
+    let Ok(head) = Head::parse(bytes, &mut table, &LIMITS) else { return assert_eq!(short, None) };
+    assert_eq!(short, (start == 0).then_some(bytes.len()), "without a scan, and with one");
     // What was taken can be read in one way only.
     assert!(!bytes.contains(&0));
     for (at, byte) in bytes.iter().enumerate() {

@@ -63,18 +63,9 @@ impl HttpConnection {
                     if at == input.len() || self.has_no_room(io, out) {
                         break;
                     }
-                    let mut scan = self.busy.as_mut().map(|busy| std::mem::take(&mut busy.scan)).unwrap_or_default();
-                    match scan.advance(&input[at..], &self.shared.settings.head) {
-                        Ok(Some(head)) => {
-                            let bytes = &input[at + head.start..at + head.end];
-                            at += head.end;
-                            self.request(io, out, bytes);
-                        }
-                        Ok(None) => {
-                            self.busy().scan = scan;
-                            break;
-                        }
-                        Err(refusal) => self.refuse(io, out, refusal),
+                    match self.next_request(io, out, &input[at..]) {
+                        0 if self.phase == Phase::Head => break,
+                        used => at += used,
                     }
                 }
                 Phase::Body => match self.receive_body(io, out, &input[at..]) {
@@ -118,14 +109,46 @@ impl HttpConnection {
         used > 0
     }
 
-    fn request(&mut self, io: &mut Io<'_>, out: &mut Out, bytes: &[u8]) {
+    /// Takes a request from the beginning of `input`, if its head is there, and has it handled. Says how long the head is.
+    fn next_request(&mut self, io: &mut Io<'_>, out: &mut Out, input: &[u8]) -> usize {
         let shared = self.shared.clone();
         let mut table = shared.table.take();
-        match Head::parse(bytes, &mut table, &shared.settings.head) {
-            Ok(head) => self.dispatch(io, out, &shared, bytes, &head, &table),
-            Err(refusal) => self.refuse(io, out, refusal),
-        }
+        let limits = &shared.settings.head;
+        // Nearly all heads come in one piece.
+        let begun = self.busy.as_ref().is_some_and(|busy| busy.scan.has_begun());
+        let used = match if begun { None } else { Head::parse_whole(input, &mut table, limits) } {
+            Some((head, length)) => {
+                self.dispatch(io, out, &shared, &input[..length], &head, &table);
+                length
+            }
+            None => match self.scan(input) {
+                Ok(None) => 0,
+                Ok(Some(range)) => {
+                    let bytes = &input[range.clone()];
+                    match Head::parse(bytes, &mut table, limits) {
+                        Ok(head) => self.dispatch(io, out, &shared, bytes, &head, &table),
+                        Err(refusal) => self.refuse(io, out, refusal),
+                    }
+                    range.end
+                }
+                Err(refusal) => {
+                    self.refuse(io, out, refusal);
+                    0
+                }
+            },
+        };
         shared.table.set(table);
+        used
+    }
+
+    /// Looks for the end of a head.
+    fn scan(&mut self, input: &[u8]) -> Result<Option<std::ops::Range<usize>>, Refusal> {
+        let mut scan = self.busy.as_mut().map(|busy| std::mem::take(&mut busy.scan)).unwrap_or_default();
+        let found = scan.advance(input, &self.shared.settings.head);
+        if found == Ok(None) {
+            self.busy().scan = scan;
+        }
+        found
     }
 
     fn dispatch(
@@ -159,7 +182,9 @@ impl HttpConnection {
         let token = ExchangeToken { shared: shared.clone(), connection: io.id(), sequence };
         let responder = Responder::new(token.clone());
         let request = Request::new(bytes, head, table, &token);
+        shared.running.set(Some(io.id()));
         let handled = catch_unwind(AssertUnwindSafe(|| shared.handler.handle(io.reactor(), request, responder)));
+        shared.running.set(None);
         if let Err(panic) = handled {
             self.handler_panicked(io, out, facts);
             resume_unwind(panic);

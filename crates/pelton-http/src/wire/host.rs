@@ -23,10 +23,9 @@ fn split(text: &[u8]) -> Option<HostAndPort<'_>> {
             (&text[..end + 2], rest)
         }
         _ => {
-            let end = text.iter().position(|byte| *byte == b':').unwrap_or(text.len());
-            if !is_name(&text[..end]) {
-                return None;
-            }
+            // Names and IPv4 addresses, up to the port. Commas are left out, though RFC 3986 has them: two fields that somebody has
+            // joined look so.
+            let end = text.iter().position(|byte| !NAME[usize::from(*byte)]).unwrap_or(text.len());
             text.split_at(end)
         }
     };
@@ -35,11 +34,6 @@ fn split(text: &[u8]) -> Option<HostAndPort<'_>> {
         [b':', port @ ..] if is_port(port) => Some((host, Some(port))),
         _ => None,
     }
-}
-
-/// Names and IPv4 addresses. Commas are left out, though RFC 3986 has them: two fields that somebody has joined look so.
-fn is_name(text: &[u8]) -> bool {
-    text.iter().all(|byte| NAME[usize::from(*byte)])
 }
 
 static NAME: [bool; 256] = {
