@@ -152,6 +152,7 @@ impl HttpConnection {
     fn answered(&mut self, io: &mut Io<'_>) {
         let Some(exchange) = self.busy.as_mut().and_then(|busy| busy.exchanges.pop_front()) else { return };
         if !exchange.facts.keep_alive {
+            self.last = true;
             self.drop_unwanted_body(exchange.sequence);
             if self.phase != Phase::Body {
                 self.end(io);

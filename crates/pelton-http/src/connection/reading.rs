@@ -18,9 +18,13 @@ impl HttpConnection {
     /// Whether what has come in has to wait, for one reason or another.
     pub(super) fn is_held_up(&self) -> bool {
         let Some(busy) = &self.busy else { return self.phase == Phase::Hold };
-        let at_most = self.shared.settings.pipelined.max(1);
-        let body_waits = self.phase == Phase::Body && !busy.body.as_ref().is_none_or(|body| body.flows());
-        self.phase == Phase::Hold || busy.choked || busy.yielded || body_waits || busy.exchanges.len() >= at_most
+        let waits = match self.phase {
+            Phase::Head => busy.exchanges.len() >= self.shared.settings.pipelined.max(1),
+            Phase::Body => !busy.body.as_ref().is_none_or(|body| body.flows()),
+            Phase::Hold => true,
+            Phase::Done | Phase::Upgraded => false,
+        };
+        waits || busy.choked || busy.yielded
     }
 
     /// Whether there is no room for another answer. If so, it is seen to that it goes on when there is.
