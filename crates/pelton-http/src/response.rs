@@ -81,6 +81,7 @@ content_from! {
 impl Response {
     /// A response of this status, with nothing in it. A status that is not from 200 to 599 is a fault, which the client sees as
     /// a 500.
+    #[inline]
     pub fn new(status: u16) -> Response {
         Response { status, fields: ResponseFields::default(), content: Content::Empty }
     }
@@ -91,6 +92,7 @@ impl Response {
     }
 
     /// A 200 with plain text.
+    #[inline]
     pub fn text(text: impl Into<Content>) -> Response {
         let mut response = Response::ok().body(text);
         response.fields.append_line("Content-Type: text/plain; charset=utf-8\r\n");
@@ -171,6 +173,12 @@ impl Response {
     /// Takes out what it carries.
     pub fn take_content(&mut self) -> Content {
         std::mem::take(&mut self.content)
+    }
+
+    /// Whether its status and its fields are what they may be.
+    #[inline]
+    pub(crate) fn is_valid(&self) -> bool {
+        (200..=599).contains(&self.status) && self.fields.fault().is_none()
     }
 
     /// What of it cannot be sent, if anything cannot.

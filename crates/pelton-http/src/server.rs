@@ -112,6 +112,7 @@ impl Shared {
     }
 
     /// Leaves a command for a connection that is running.
+    #[inline]
     pub(crate) fn leave(&self, connection: ConnectionId, sequence: u32, command: Command) -> Flow {
         if let Command::Data(data) = &command {
             self.left_bytes.set(self.left_bytes.get() + data.len());
@@ -135,16 +136,16 @@ impl Shared {
     }
 
     /// The answer to a request, if that is the only thing that was left: so it is with handlers that answer at once.
+    #[inline]
     pub(crate) fn take_answer(&self, connection: ConnectionId, sequence: u32) -> Option<Response> {
         let mut left = self.left.borrow_mut();
+        match &**left {
+            [(to, of, Command::Respond(_))] if *to == connection && *of == sequence => {}
+            _ => return None,
+        }
         match left.pop() {
-            Some((to, of, Command::Respond(response))) if left.is_empty() && to == connection && of == sequence => {
-                Some(response)
-            }
-            other => {
-                left.extend(other);
-                None
-            }
+            Some((_, _, Command::Respond(response))) => Some(response),
+            _ => None,
         }
     }
 

@@ -16,6 +16,7 @@ use crate::{Method, Request, Responder, Response};
 
 impl HttpConnection {
     /// Whether what has come in has to wait, for one reason or another.
+    #[inline]
     pub(super) fn is_held_up(&self) -> bool {
         let Some(busy) = &self.busy else { return self.phase == Phase::Hold };
         let waits = match self.phase {
@@ -28,6 +29,7 @@ impl HttpConnection {
     }
 
     /// Whether there is no room for another answer. If so, it is seen to that it goes on when there is.
+    #[inline]
     pub(super) fn has_no_room(&mut self, io: &mut Io<'_>, out: &mut Out) -> bool {
         match out.room(io) {
             Room::Yes => false,
@@ -114,6 +116,7 @@ impl HttpConnection {
     }
 
     /// Takes a request from the beginning of `input`, if its head is there, and has it handled. Says how long the head is.
+    #[inline]
     fn next_request(&mut self, io: &mut Io<'_>, out: &mut Out, input: &[u8]) -> usize {
         let shared = self.shared.clone();
         let mut table = shared.table.take();
@@ -155,6 +158,7 @@ impl HttpConnection {
         found
     }
 
+    #[inline]
     fn dispatch(
         &mut self,
         io: &mut Io<'_>,
@@ -206,6 +210,7 @@ impl HttpConnection {
     }
 
     /// What comes after a request whose body is complete.
+    #[inline]
     pub(super) fn after_request(&self) -> Phase {
         if self.last { Phase::Done } else { Phase::Head }
     }

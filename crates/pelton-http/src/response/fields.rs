@@ -51,10 +51,12 @@ impl ResponseFields {
     }
 
     /// Adds a field that is known to be valid, as the line that it is sent as.
+    #[inline]
     pub(crate) fn append_line(&mut self, line: &'static str) {
         self.lines_mut().extend_from_slice(line.as_bytes());
     }
 
+    #[inline]
     fn lines_mut(&mut self) -> &mut Vec<u8> {
         if self.lines.capacity() == 0 {
             self.lines = SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten().unwrap_or_default();
@@ -156,6 +158,7 @@ fn value_of<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
 }
 
 impl Drop for ResponseFields {
+    #[inline]
     fn drop(&mut self) {
         if (1..=LARGEST_KEPT).contains(&self.lines.capacity()) {
             let mut lines = std::mem::take(&mut self.lines);

@@ -89,6 +89,7 @@ impl<'a> Iterator for Iter<'a> {
 }
 
 /// Where the fields are that httparse has found in `bytes`, which has taken off the blanks around their values.
+#[inline]
 pub(super) fn place(bytes: &[u8], header: &httparse::Header<'_>) -> Field {
     let base = bytes.as_ptr() as usize;
     // Heads are far below 4 GiB: their limits see to it.

@@ -56,14 +56,21 @@ impl Head {
     /// with it: then there is no need to look for its end first. What is wrong, if something is, a scan has to find out.
     pub fn parse_whole(input: &[u8], table: &mut Vec<Field>, limits: &HeadLimits) -> Option<(Head, usize)> {
         let (head, length) = Head::parse_start(input, table, limits).ok()??;
-        // A line ends where the next one begins, so there is no need to look at what is in between.
-        let lines = table.iter().map(|field| field.name.0 as usize).chain([length - 2, length]);
         let fields = head.target.end as usize + " HTTP/1.1\r\n".len();
-        let fits = fields - 2 <= limits.request_line && length - fields <= limits.header_bytes;
-        let mut ends = lines.map(|next| input.get(next - 2..next));
-        (fits && ends.all(|end| end == Some(b"\r\n"))).then_some((head, length))
+        if fields - 2 > limits.request_line || length - fields > limits.header_bytes {
+            return None;
+        }
+        // A line ends where the next one begins, so there is no need to look at what is in between.
+        let ends_before = |next: usize| input.get(next - 2..next) == Some(b"\r\n");
+        for field in &*table {
+            if !ends_before(field.name.0 as usize) {
+                return None;
+            }
+        }
+        (ends_before(length - 2) && ends_before(length)).then_some((head, length))
     }
 
+    #[inline]
     fn parse_start(
         bytes: &[u8],
         table: &mut Vec<Field>,
@@ -125,6 +132,7 @@ struct Said {
 
 impl Said {
     /// Goes through the fields, and notes where they are.
+    #[inline]
     fn by(
         headers: &[httparse::Header<'_>],
         version: Version,
@@ -133,25 +141,26 @@ impl Said {
     ) -> Result<Said, Refusal> {
         let mut said = Said::default();
         table.clear();
-        table.reserve(headers.len());
+        table.extend(headers.iter().map(|header| fields::place(bytes, header)));
         for header in headers {
-            table.push(fields::place(bytes, header));
-            let value = header.value;
-            // Few names have the length of one of these, so most fields cost one comparison.
-            let name = header.name.as_bytes();
-            match name.len() {
-                4 if name.eq_ignore_ascii_case(b"host") => said.host(value, bytes)?,
-                6 if name.eq_ignore_ascii_case(b"expect") => said.options.expect(value, version)?,
-                7 if name.eq_ignore_ascii_case(b"upgrade") => said.options.upgrade_to(),
-                10 if name.eq_ignore_ascii_case(b"connection") => said.options.connection(value),
-                14 if name.eq_ignore_ascii_case(b"content-length") => said.framed.content_length(value)?,
-                17 if name.eq_ignore_ascii_case(b"transfer-encoding") => said.framed.transfer_encoding(value)?,
+            let (name, value) = (header.name.as_bytes(), header.value);
+            // Few names have the length and the first letter of one of these, so most fields cost one comparison.
+            match (name.len(), name.first().map_or(0, u8::to_ascii_lowercase)) {
+                (4, b'h') if name.eq_ignore_ascii_case(b"host") => said.host(value, bytes)?,
+                (6, b'e') if name.eq_ignore_ascii_case(b"expect") => said.options.expect(value, version)?,
+                (7, b'u') if name.eq_ignore_ascii_case(b"upgrade") => said.options.upgrade_to(),
+                (10, b'c') if name.eq_ignore_ascii_case(b"connection") => said.options.connection(value),
+                (14, b'c') if name.eq_ignore_ascii_case(b"content-length") => said.framed.content_length(value)?,
+                (17, b't') if name.eq_ignore_ascii_case(b"transfer-encoding") => {
+                    said.framed.transfer_encoding(value)?
+                }
                 _ => {}
             }
         }
         Ok(said)
     }
 
+    #[inline]
     fn host(&mut self, value: &[u8], bytes: &[u8]) -> Result<(), Refusal> {
         if self.host.is_some() {
             return Err(Refusal::bad("there are two Hosts"));
