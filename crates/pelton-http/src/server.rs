@@ -1,7 +1,7 @@
 //! Servers: a handler, its settings, and what its connections share.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::rc::Rc;
 
@@ -80,7 +80,7 @@ pub(crate) struct Shared {
     /// The connection whose handler is running. It would be found out anyway that it cannot be visited; so it takes less time.
     pub(crate) running: Cell<Option<ConnectionId>>,
     /// What connections were told while they ran.
-    left: RefCell<Vec<(ConnectionId, u32, Command)>>,
+    left: RefCell<VecDeque<(ConnectionId, u32, Command)>>,
     left_bytes: Cell<usize>,
     connections: Cell<usize>,
     /// Only if there is a limit per address.
@@ -117,7 +117,7 @@ impl Shared {
         if let Command::Data(data) = &command {
             self.left_bytes.set(self.left_bytes.get() + data.len());
         }
-        self.left.borrow_mut().push((connection, sequence, command));
+        self.left.borrow_mut().push_back((connection, sequence, command));
         if self.left_bytes.get() > LEFT_BEFORE_FULL { Flow::Full } else { Flow::Ready }
     }
 
@@ -128,7 +128,7 @@ impl Shared {
             return None;
         }
         let first = left.iter().position(|(to, ..)| *to == connection)?;
-        let (_, sequence, command) = left.remove(first);
+        let (_, sequence, command) = left.remove(first)?;
         if left.is_empty() {
             self.left_bytes.set(0);
         }
@@ -139,11 +139,11 @@ impl Shared {
     #[inline]
     pub(crate) fn take_answer(&self, connection: ConnectionId, sequence: u32) -> Option<Response> {
         let mut left = self.left.borrow_mut();
-        match &**left {
-            [(to, of, Command::Respond(_))] if *to == connection && *of == sequence => {}
+        match left.front() {
+            Some((to, of, Command::Respond(_))) if left.len() == 1 && *to == connection && *of == sequence => {}
             _ => return None,
         }
-        match left.pop() {
+        match left.pop_front() {
             Some((_, _, Command::Respond(response))) => Some(response),
             _ => None,
         }
