@@ -1,0 +1,222 @@
+//! Sending answers, in the order of the requests.
+
+use pelton::Io;
+
+use super::busy::{Answer, Busy, Exchange, Facts, Framing, Streaming};
+use super::head::{self, Body, Written};
+use super::out::Out;
+use super::streaming::Progress;
+use super::{HttpConnection, Phase};
+use crate::wire::encode;
+use crate::{Content, Response};
+
+/// Bodies are handed to the reactor in pieces of at most this, as they are taken: those that are larger than what may wait
+/// are no exception then.
+pub(super) const PIECE: usize = 256 * 1024;
+
+impl HttpConnection {
+    /// Sends of the answers what can be sent.
+    pub(super) fn answer(&mut self, io: &mut Io<'_>, out: &mut Out) {
+        loop {
+            let Some(front) = self.busy.as_mut().and_then(|busy| busy.exchanges.front_mut()) else { return };
+            let (sequence, facts) = (front.sequence, front.facts);
+            match std::mem::replace(&mut front.answer, Answer::Waiting) {
+                Answer::Waiting => return,
+                Answer::Ready(response) => match self.begin_whole(io, out, sequence, facts, *response) {
+                    None => self.answered(io),
+                    Some(streaming) => self.put_back(Answer::Streaming(streaming)),
+                },
+                Answer::Streaming(mut streaming) => match self.stream(io, out, sequence, facts, &mut streaming) {
+                    Some(Progress::Done) => self.answered(io),
+                    Some(Progress::More) => {
+                        let ready = streaming.when_ready.take_if(|_| !self.is_stuck());
+                        self.put_back(Answer::Streaming(streaming));
+                        let Some(ready) = ready else { return };
+                        self.call(io, ready);
+                        self.apply_left(io, out);
+                    }
+                    // The connection is being closed.
+                    None => return,
+                },
+                Answer::Upgrade(upgrade) => {
+                    let (response, handler) = *upgrade;
+                    let now = io.reactor().now();
+                    head::write_upgrade(out.buffer(), self.shared.date.borrow_mut().line(now), &response);
+                    out.send(io);
+                    if let Some(busy) = &mut self.busy {
+                        busy.exchanges.clear();
+                    }
+                    return self.hand_over(io, handler);
+                }
+            }
+        }
+    }
+
+    fn put_back(&mut self, answer: Answer) {
+        if let Some(front) = self.busy.as_mut().and_then(|busy| busy.exchanges.front_mut()) {
+            front.answer = answer;
+        }
+    }
+
+    pub(super) fn is_stuck(&self) -> bool {
+        self.busy.as_ref().is_some_and(|busy| busy.choked || busy.yielded)
+    }
+
+    /// The first of the requests is answered in full.
+    fn answered(&mut self, io: &mut Io<'_>) {
+        let Some(exchange) = self.busy.as_mut().and_then(|busy| busy.exchanges.pop_front()) else { return };
+        if !exchange.facts.keep_alive {
+            self.last = true;
+            self.drop_unwanted_body(exchange.sequence);
+            if self.phase != Phase::Body {
+                self.end(io);
+            }
+        } else if self.phase == Phase::Hold && self.waiting() == 0 {
+            self.phase = self.after_request();
+        }
+    }
+
+    /// A body that nobody reads does not keep a connection open that is to be closed.
+    fn drop_unwanted_body(&mut self, sequence: u32) {
+        let body = self.busy.as_mut().and_then(|busy| busy.body_of(sequence));
+        if body.is_some_and(|body| body.reader.is_none()) {
+            self.drop_body();
+        }
+    }
+
+    /// Tells a client that waits for it that its body is wanted, when everything before it has been answered
+    /// and none of it has come by itself.
+    pub(super) fn ask_for_body(&mut self, out: &mut Out) {
+        if let Some(Busy { body: Some(body), exchanges, .. }) = self.busy.as_deref_mut()
+            && body.wanted
+            && let Some(Exchange { sequence, answer: Answer::Waiting, .. }) = exchanges.front()
+            && *sequence == body.sequence
+        {
+            (body.wanted, body.expects_continue) = (false, false);
+            out.buffer().extend_from_slice(encode::CONTINUE);
+        }
+    }
+
+    /// Answers a request that has no body and is the only one.
+    #[inline]
+    pub(super) fn answer_at_once(
+        &mut self,
+        io: &mut Io<'_>,
+        out: &mut Out,
+        sequence: u32,
+        facts: Facts,
+        response: Response,
+    ) {
+        let rest = self.begin_whole_of(io, out, sequence, facts, response);
+        if !rest.1 {
+            (self.phase, self.last) = (Phase::Done, true);
+        }
+        if let Some(streaming) = rest.0 {
+            let facts = Facts { keep_alive: rest.1, ..facts };
+            let answer = Answer::Streaming(streaming);
+            self.busy().exchanges.push_back(Exchange { sequence, facts, answer, on_gone: None });
+            self.answer(io, out);
+        }
+    }
+
+    /// Writes an answer that is small, and about which there is no doubt.
+    pub(super) fn write_small(&mut self, io: &mut Io<'_>, out: &mut Out, facts: Facts, mut response: Response) {
+        let content = response.take_content();
+        self.write_head(io, out, &response, facts, Body::Whole(content.len()));
+        if let (Content::Bytes(bytes), false) = (content, facts.head_only) {
+            out.write(io, bytes);
+        }
+    }
+
+    #[inline]
+    pub(super) fn write_head(
+        &mut self,
+        io: &mut Io<'_>,
+        out: &mut Out,
+        response: &Response,
+        facts: Facts,
+        body: Body,
+    ) -> Written {
+        let now = io.reactor().now();
+        head::write(out.buffer(), self.shared.date.borrow_mut().line(now), response, facts, body)
+    }
+
+    fn begin_whole(
+        &mut self,
+        io: &mut Io<'_>,
+        out: &mut Out,
+        sequence: u32,
+        facts: Facts,
+        response: Response,
+    ) -> Option<Box<Streaming>> {
+        let (rest, keep_alive) = self.begin_whole_of(io, out, sequence, facts, response);
+        self.set_keep_alive(sequence, keep_alive);
+        rest
+    }
+
+    pub(super) fn set_keep_alive(&mut self, sequence: u32, keep_alive: bool) {
+        if let Some(exchange) = self.busy.as_mut().and_then(|busy| busy.exchange(sequence)) {
+            exchange.facts.keep_alive = keep_alive;
+        }
+    }
+
+    /// Writes a response that is all there. Gives what is too much for now, and says whether the connection stays open.
+    #[inline]
+    fn begin_whole_of(
+        &mut self,
+        io: &mut Io<'_>,
+        out: &mut Out,
+        sequence: u32,
+        mut facts: Facts,
+        response: Response,
+    ) -> (Option<Box<Streaming>>, bool) {
+        facts.keep_alive &= self.goes_on_after(sequence);
+        let body = Body::Whole(response.content().len());
+        let mut response = head::sound(response, facts, body).unwrap_or_else(|instead| instead);
+        let content = response.take_content();
+        let written = self.write_head(io, out, &response, facts, Body::Whole(content.len()));
+        if written.framing == Framing::Nothing {
+            return (None, written.keep_alive);
+        }
+        let rest = match content {
+            Content::Empty => None,
+            Content::Bytes(bytes) if bytes.len() <= PIECE => {
+                out.write(io, bytes);
+                None
+            }
+            Content::Bytes(bytes) => Some(Box::new(Streaming {
+                framing: written.framing,
+                held: [bytes].into(),
+                finished: Some(Vec::new()),
+                ..Streaming::default()
+            })),
+            Content::File { file, offset, length } => {
+                out.send(io);
+                out.count(length);
+                if let Err(error) = io.send_file(file, offset..offset.saturating_add(length)) {
+                    tracing::debug!(%error, "a file is not sent");
+                    io.close();
+                }
+                None
+            }
+        };
+        (rest, written.keep_alive)
+    }
+
+    /// Decides what becomes of the body of a request that is being answered, if nobody reads it. Says whether there can be another
+    /// request after it.
+    #[inline]
+    pub(super) fn goes_on_after(&mut self, sequence: u32) -> bool {
+        if self.drains && self.waiting() <= 1 {
+            return false;
+        }
+        let discard = self.shared.settings.discard;
+        let Some(body) = self.busy.as_mut().and_then(|busy| busy.body_of(sequence)) else { return true };
+        if body.reader.is_some() {
+            return true;
+        }
+        body.discarded = true;
+        // A client that waits to be asked may send it all the same, or not; nobody knows what would come next.
+        !body.expects_continue && body.missing().is_none_or(|missing| missing <= discard)
+    }
+}

@@ -1,0 +1,117 @@
+//! What may take how long.
+//!
+//! A connection has one timer. Requests do no timer operation: they store when something has to have happened, and the timer looks
+//! at that when it fires, and sets itself anew.
+
+use pelton::{Io, Reactor, Time};
+
+use super::out::Out;
+use super::{HttpConnection, Phase};
+use crate::wire::Refusal;
+
+/// What is waited for from the client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Wait {
+    /// Nothing: it is our turn.
+    Nothing,
+    /// The next request.
+    Idle,
+    /// The rest of a head.
+    Head,
+    /// More of a body.
+    Body,
+    /// The end: everything has been said.
+    End,
+}
+
+impl HttpConnection {
+    fn waits_for(&self) -> Wait {
+        let busy = self.busy.as_ref();
+        match self.phase {
+            Phase::Head if busy.is_some_and(|busy| busy.has_input()) && !self.is_held_up() => Wait::Head,
+            Phase::Head if self.waiting() == 0 && self.sequence == 0 => Wait::Head,
+            Phase::Head if self.waiting() == 0 => Wait::Idle,
+            Phase::Body if !self.is_held_up() => Wait::Body,
+            Phase::Done if self.lingers && self.waiting() == 0 => Wait::End,
+            _ => Wait::Nothing,
+        }
+    }
+
+    /// Decides by when something has to have happened.
+    pub(super) fn set_deadline(&mut self, io: &mut Io<'_>) {
+        let wait = self.waits_for();
+        let goes_on = std::mem::replace(&mut self.wait, wait) == wait;
+        let settings = &self.shared.settings;
+        let now = io.reactor().now();
+        self.deadline = match wait {
+            Wait::Nothing => Time::MAX,
+            Wait::Idle => now + settings.idle,
+            // However many pieces it comes in, a head has so long from its first byte; a body for each window.
+            Wait::Head | Wait::Body | Wait::End if goes_on => return,
+            Wait::Head => now + settings.header_time,
+            Wait::Body => now + settings.body_window,
+            Wait::End => now + settings.linger,
+        };
+        if wait == Wait::Body
+            && let Some(body) = self.busy.as_mut().and_then(|busy| busy.body.as_mut())
+        {
+            body.window = 0;
+        }
+        self.arm(io);
+    }
+
+    /// Sees to it that the timer fires by the deadline.
+    fn arm(&mut self, io: &mut Io<'_>) {
+        if self.deadline == Time::MAX {
+            return;
+        }
+        match &mut self.timer {
+            Some((timer, at)) => {
+                if self.deadline < *at {
+                    *at = self.deadline;
+                    io.reactor().reset_at(*timer, self.deadline);
+                }
+            }
+            None => {
+                let id = io.id();
+                let fire = move |reactor: &mut Reactor| {
+                    reactor.visit(id, |http: &mut HttpConnection, io| http.timer_fired(io));
+                };
+                self.timer = Some((io.reactor().at(self.deadline, fire), self.deadline));
+            }
+        }
+    }
+
+    fn timer_fired(&mut self, io: &mut Io<'_>) {
+        self.timer = None;
+        if self.phase == Phase::Upgraded {
+            return;
+        }
+        if io.reactor().now() < self.deadline {
+            return self.arm(io);
+        }
+        let mut out = Out::new(&self.shared);
+        match self.wait {
+            Wait::Nothing => {}
+            Wait::Idle => self.phase = Phase::Done,
+            // Nothing was asked, so there is nothing to answer.
+            Wait::Head if self.sequence == 0 && self.busy.is_none() => self.phase = Phase::Done,
+            Wait::Head => self.refuse(io, &mut out, Refusal::new(408, "the head of a request took too long")),
+            Wait::Body => self.look_at_rate(io, &mut out),
+            Wait::End => io.close(),
+        }
+        self.go_on(io, out);
+    }
+
+    fn look_at_rate(&mut self, io: &mut Io<'_>, out: &mut Out) {
+        let settings = &self.shared.settings;
+        let least = u64::from(settings.body_rate) * settings.body_window.as_millis() as u64 / 1000;
+        let came = self.busy.as_ref().and_then(|busy| busy.body.as_ref()).map_or(0, |body| body.window);
+        if came < least.max(1) {
+            self.body_fails(io, out, Refusal::new(408, "the body of a request came too slowly").into());
+        } else {
+            // Another window begins.
+            self.wait = Wait::Nothing;
+        }
+    }
+}

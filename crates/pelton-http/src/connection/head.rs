@@ -1,0 +1,103 @@
+//! What the head of a response says.
+
+use super::busy::{Facts, Framing};
+use crate::Response;
+use crate::wire::DATE_LENGTH;
+use crate::wire::encode::{self, Length, Persistence};
+
+/// What a response has for a body.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Body {
+    /// So many bytes, all of which are there.
+    Whole(u64),
+    /// It comes bit by bit.
+    Streamed,
+}
+
+/// What was decided.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Written {
+    pub(super) framing: Framing,
+    pub(super) keep_alive: bool,
+}
+
+/// The response if it can be sent; otherwise a 500 to be sent in its place, and a line in the log.
+#[inline]
+pub(super) fn sound(response: Response, facts: Facts, body: Body) -> Result<Response, Response> {
+    match fault(&response, facts, body) {
+        None => Ok(response),
+        Some(fault) => {
+            tracing::error!(fault, "a response cannot be sent; the client gets a 500");
+            Err(Response::plain_status(500).close())
+        }
+    }
+}
+
+#[inline]
+fn fault(response: &Response, facts: Facts, body: Body) -> Option<String> {
+    if !response.is_valid() {
+        return response.fault();
+    }
+    if facts.is_connect && (200..300).contains(&response.status()) {
+        return Some(format!("{} to CONNECT would begin a tunnel, which only an upgrade can", response.status()));
+    }
+    match (response.fields().content_length(), body) {
+        // What a GET would have had is told, but not sent.
+        (Some(_), Body::Whole(0)) if facts.head_only || has_no_body(response.status()) => None,
+        (Some(said), Body::Whole(length)) if said != length => {
+            Some(format!("the Content-Length is {said}, but the body has {length} bytes"))
+        }
+        _ => None,
+    }
+}
+
+/// Whether a response of this status ends with its head, whatever that says.
+fn has_no_body(status: u16) -> bool {
+    matches!(status, 204 | 304)
+}
+
+/// Appends the head of a response that is [sound], and says how its body is to be sent.
+#[inline]
+pub(super) fn write(
+    out: &mut Vec<u8>,
+    date: &[u8; DATE_LENGTH],
+    response: &Response,
+    facts: Facts,
+    body: Body,
+) -> Written {
+    let fields = response.fields();
+    let said = fields.content_length();
+    let bodiless = has_no_body(response.status());
+    let (length, framing) = match body {
+        _ if bodiless => (Length::Unsaid, Framing::Nothing),
+        Body::Whole(0) if facts.head_only => (Length::Known(said.unwrap_or(0)), Framing::Nothing),
+        Body::Whole(length) => (Length::Known(length), Framing::Counted(length)),
+        Body::Streamed => match said {
+            Some(said) => (Length::Known(said), Framing::Counted(said)),
+            None if facts.is_http_1_0 => (Length::Unsaid, Framing::UntilClose),
+            None => (Length::Chunked, Framing::Chunked),
+        },
+    };
+    let keep_alive = facts.keep_alive && !fields.closes() && framing != Framing::UntilClose;
+    let persistence = match keep_alive {
+        false => Persistence::Close,
+        true if facts.is_http_1_0 => Persistence::KeepAlive,
+        true => Persistence::Unsaid,
+    };
+    let date = (!fields.has_date()).then_some(date);
+    encode::head(out, response.status(), date, length, persistence, fields.lines());
+    Written { framing: if facts.head_only { Framing::Nothing } else { framing }, keep_alive }
+}
+
+/// Appends the head of a response after which another protocol is spoken.
+pub(super) fn write_upgrade(out: &mut Vec<u8>, date: &[u8; DATE_LENGTH], response: &Response) {
+    let persistence = if response.status() == 101 { Persistence::Upgrade } else { Persistence::Unsaid };
+    let date = (!response.fields().has_date()).then_some(date);
+    encode::head(out, response.status(), date, Length::Unsaid, persistence, response.fields().lines());
+}
+
+/// Whether this is an answer to begin another protocol with.
+pub(super) fn is_upgrade(response: &Response, facts: Facts) -> bool {
+    let begins = if facts.is_connect { (200..300).contains(&response.status()) } else { response.status() == 101 };
+    begins && response.fields().fault().is_none()
+}

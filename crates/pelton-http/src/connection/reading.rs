@@ -1,0 +1,257 @@
+//! Taking requests out of what comes in, and having them handled.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
+
+use pelton::{Io, Reactor};
+
+use super::busy::{Answer, Exchange, Facts, Receiving};
+use super::deadlines::Wait;
+use super::out::{Out, Room};
+use super::{HttpConnection, Phase};
+use crate::exchange::ExchangeToken;
+use crate::server::Shared;
+use crate::wire::{Field, Head, Refusal, Version};
+use crate::{Method, Request, Responder, Response};
+
+impl HttpConnection {
+    /// Whether what has come in has to wait, for one reason or another.
+    #[inline]
+    pub(super) fn is_held_up(&self) -> bool {
+        let Some(busy) = &self.busy else { return self.phase == Phase::Hold };
+        let waits = match self.phase {
+            Phase::Head => busy.exchanges.len() >= self.shared.settings.pipelined.max(1),
+            Phase::Body => !busy.body.as_ref().is_none_or(|body| body.flows()),
+            Phase::Hold => true,
+            Phase::Done | Phase::Upgraded => false,
+        };
+        waits || busy.choked || busy.yielded
+    }
+
+    /// Whether there is no room for another answer. If so, it is seen to that it goes on when there is.
+    #[inline]
+    pub(super) fn has_no_room(&mut self, io: &mut Io<'_>, out: &mut Out) -> bool {
+        match out.room(io) {
+            Room::Yes => false,
+            Room::Full => {
+                self.busy().choked = true;
+                true
+            }
+            Room::NextTurn => {
+                if !std::mem::replace(&mut self.busy().yielded, true) {
+                    let id = io.id();
+                    io.reactor().next_tick(move |reactor| {
+                        reactor.visit(id, |http: &mut HttpConnection, io| http.next_turn(io));
+                    });
+                }
+                true
+            }
+        }
+    }
+
+    fn next_turn(&mut self, io: &mut Io<'_>) {
+        if self.phase == Phase::Upgraded {
+            return;
+        }
+        if let Some(busy) = &mut self.busy {
+            busy.yielded = false;
+        }
+        let out = Out::new(&self.shared);
+        self.go_on(io, out);
+    }
+
+    /// Deals with as much of `input` as can be dealt with now. Says how much that is.
+    pub(super) fn process(&mut self, io: &mut Io<'_>, out: &mut Out, input: &[u8]) -> usize {
+        let mut at = 0;
+        while !self.is_held_up() {
+            match self.phase {
+                Phase::Head => {
+                    if at == input.len() || self.has_no_room(io, out) {
+                        break;
+                    }
+                    match self.next_request(io, out, &input[at..]) {
+                        0 if self.phase == Phase::Head => break,
+                        used => at += used,
+                    }
+                }
+                Phase::Body => match self.receive_body(io, out, &input[at..]) {
+                    0 if self.phase == Phase::Body => break,
+                    used => at += used,
+                },
+                Phase::Done => return input.len(),
+                Phase::Hold | Phase::Upgraded => break,
+            }
+        }
+        at
+    }
+
+    /// Deals with what was held back. Says whether that has led to anything.
+    pub(super) fn process_kept(&mut self, io: &mut Io<'_>, out: &mut Out) -> bool {
+        let Some(busy) = &mut self.busy else { return false };
+        let finished = busy.finished;
+        let used = if busy.has_input() {
+            let (input, at) = busy.take_input();
+            let used = self.process(io, out, &input[at..]);
+            self.busy().put_input(input, at + used);
+            used
+        } else if self.phase == Phase::Body {
+            // It may be complete.
+            self.process(io, out, &[]);
+            0
+        } else {
+            0
+        };
+        if finished && !self.is_held_up() && !matches!(self.phase, Phase::Done | Phase::Upgraded) {
+            // What has come of the next request is not going to be one.
+            let busy = self.busy();
+            busy.finished = false;
+            busy.drop_input();
+            if self.phase == Phase::Body {
+                self.body_is_cut_off(io, out);
+            }
+            self.phase = Phase::Done;
+            return true;
+        }
+        used > 0
+    }
+
+    /// Takes a request from the beginning of `input`, if its head is there, and has it handled. Says how long the head is.
+    #[inline]
+    fn next_request(&mut self, io: &mut Io<'_>, out: &mut Out, input: &[u8]) -> usize {
+        let shared = self.shared.clone();
+        let mut table = shared.table.take();
+        let limits = &shared.settings.head;
+        // Nearly all heads come in one piece.
+        let begun = self.busy.as_ref().is_some_and(|busy| busy.scan.has_begun());
+        let used = match if begun { None } else { Head::parse_whole(input, &mut table, limits) } {
+            Some((head, length)) => {
+                self.dispatch(io, out, &shared, &input[..length], &head, &table);
+                length
+            }
+            None => match self.scan(input) {
+                Ok(None) => 0,
+                Ok(Some(range)) => {
+                    let bytes = &input[range.clone()];
+                    match Head::parse(bytes, &mut table, limits) {
+                        Ok(head) => self.dispatch(io, out, &shared, bytes, &head, &table),
+                        Err(refusal) => self.refuse(io, out, refusal),
+                    }
+                    range.end
+                }
+                Err(refusal) => {
+                    self.refuse(io, out, refusal);
+                    0
+                }
+            },
+        };
+        shared.table.set(table);
+        used
+    }
+
+    /// Looks for the end of a head.
+    fn scan(&mut self, input: &[u8]) -> Result<Option<std::ops::Range<usize>>, Refusal> {
+        let mut scan = self.busy.as_mut().map(|busy| std::mem::take(&mut busy.scan)).unwrap_or_default();
+        let found = scan.advance(input, &self.shared.settings.head);
+        if found == Ok(None) {
+            self.busy().scan = scan;
+        }
+        found
+    }
+
+    #[inline]
+    fn dispatch(
+        &mut self,
+        io: &mut Io<'_>,
+        out: &mut Out,
+        shared: &Rc<Shared>,
+        bytes: &[u8],
+        head: &Head,
+        table: &[Field],
+    ) {
+        let sequence = self.sequence;
+        self.sequence = sequence.wrapping_add(1);
+        self.wait = Wait::Nothing;
+        let enough = shared.settings.requests.is_some_and(|most| self.sequence >= most);
+        self.last |= !head.keep_alive || enough;
+        let facts = Facts {
+            head_only: head.method == Method::Head,
+            is_connect: head.method == Method::Connect,
+            is_http_1_0: head.version == Version::Http10,
+            keep_alive: !self.last,
+        };
+        self.phase = match Receiving::announced_by(head, sequence) {
+            Some(body) => {
+                self.busy().body = Some(body);
+                Phase::Body
+            }
+            None if head.wants_upgrade || facts.is_connect => Phase::Hold,
+            None => self.after_request(),
+        };
+        let token = ExchangeToken { shared: shared.clone(), connection: io.id(), sequence };
+        let responder = Responder::new(token.clone());
+        let request = Request::new(bytes, head, table, &token);
+        shared.running.set(Some(io.id()));
+        let handled = catch_unwind(AssertUnwindSafe(|| shared.handler.handle(io.reactor(), request, responder)));
+        shared.running.set(None);
+        if let Err(panic) = handled {
+            self.handler_panicked(io, out, facts);
+            resume_unwind(panic);
+        }
+        if matches!(self.phase, Phase::Head | Phase::Done)
+            && self.waiting() == 0
+            && let Some(response) = shared.take_answer(io.id(), sequence)
+        {
+            // The way that most requests go: nothing is allocated, and nothing kept.
+            return self.answer_at_once(io, out, sequence, facts, response);
+        }
+        self.busy().exchanges.push_back(Exchange { sequence, facts, answer: Answer::Waiting, on_gone: None });
+        self.apply_left(io, out);
+        self.answer(io, out);
+    }
+
+    /// What comes after a request whose body is complete.
+    #[inline]
+    pub(super) fn after_request(&self) -> Phase {
+        if self.last { Phase::Done } else { Phase::Head }
+    }
+
+    /// The reactor closes the connection of a handler that panics; but the client may be told something before.
+    fn handler_panicked(&mut self, io: &mut Io<'_>, out: &mut Out, facts: Facts) {
+        self.phase = Phase::Done;
+        if self.waiting() == 0 {
+            self.write_small(io, out, facts, Response::plain_status(500).close());
+        }
+        out.send(io);
+        io.flush();
+    }
+
+    /// Answers a request that is not one, and takes no other.
+    pub(super) fn refuse(&mut self, io: &mut Io<'_>, out: &mut Out, refusal: Refusal) {
+        tracing::debug!(status = refusal.status, why = refusal.why, "a request is refused");
+        self.end_with(io, out, Response::plain_status(refusal.status));
+    }
+
+    /// There are too many connections already.
+    pub(super) fn turn_away(&mut self, io: &mut Io<'_>, out: &mut Out) {
+        tracing::debug!("a connection is turned away");
+        self.end_with(io, out, Response::plain_status(503));
+    }
+
+    /// Says this when everything has been answered, and closes.
+    fn end_with(&mut self, io: &mut Io<'_>, out: &mut Out, response: Response) {
+        let facts = Facts { head_only: false, is_connect: false, is_http_1_0: false, keep_alive: false };
+        (self.phase, self.last, self.lingers) = (Phase::Done, true, true);
+        if self.waiting() == 0 {
+            return self.write_small(io, out, facts, response);
+        }
+        let sequence = self.sequence;
+        self.sequence = sequence.wrapping_add(1);
+        let answer = Answer::Ready(Box::new(response));
+        self.busy().exchanges.push_back(Exchange { sequence, facts, answer, on_gone: None });
+    }
+
+    /// Calls something of the user's that is not the handler.
+    pub(super) fn call<R>(&mut self, io: &mut Io<'_>, call: impl FnOnce(&mut Reactor) -> R) -> R {
+        call(io.reactor())
+    }
+}

@@ -1,0 +1,100 @@
+//! The owned name of an exchange, a request and its answer, by which answers find their connection.
+
+use std::fmt;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use pelton::{Connection, ConnectionId, Reactor};
+
+use crate::body::Reader;
+use crate::connection::HttpConnection;
+use crate::server::Shared;
+use crate::{BodyError, BodyEvent, Response};
+
+/// The exchange is over: the client has gone, or has been answered otherwise.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the exchange is over")]
+pub struct Gone;
+
+/// Whether more may be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Flow {
+    /// Yes.
+    Ready,
+    /// Better not: much waits to be sent already.
+    Full,
+}
+
+pub(crate) type Callback = Box<dyn FnOnce(&mut Reactor)>;
+
+/// What an exchange's connection can be told.
+pub(crate) enum Command {
+    Respond(Response),
+    /// A response whose body comes bit by bit.
+    Stream(Response),
+    Data(Bytes),
+    /// The body is complete; these are its trailers.
+    Finish(Vec<u8>),
+    /// The body will not be completed.
+    Abort,
+    WhenReady(Callback),
+    OnGone(Callback),
+    Read(Reader, Option<u64>),
+    Pause,
+    Resume,
+    Upgrade(Response, Box<dyn Connection>),
+    /// Nobody will answer.
+    Dropped,
+}
+
+/// Names an exchange. Holding one keeps nothing open.
+#[derive(Clone)]
+pub(crate) struct ExchangeToken {
+    pub(crate) shared: Rc<Shared>,
+    pub(crate) connection: ConnectionId,
+    pub(crate) sequence: u32,
+}
+
+impl ExchangeToken {
+    /// Tells the connection. If it is just running, it will find out before its callback is over.
+    #[inline]
+    pub(crate) fn tell(&self, reactor: &mut Reactor, command: Command) -> Result<Flow, Gone> {
+        if self.shared.running.get() == Some(self.connection) {
+            return Ok(self.shared.leave(self.connection, self.sequence, command));
+        }
+        let mut command = Some(command);
+        let told = reactor.visit(self.connection, |http: &mut HttpConnection, io| {
+            command.take().map(|command| http.told(io, self.sequence, command))
+        });
+        match (told.flatten(), command) {
+            (Some(outcome), _) => outcome,
+            (None, Some(command)) if reactor.connection(self.connection).is_some() => {
+                Ok(self.shared.leave(self.connection, self.sequence, command))
+            }
+            (None, command) => {
+                match command {
+                    Some(Command::Read(mut reader, _)) => reader(reactor, BodyEvent::Failed(BodyError::Gone)),
+                    Some(Command::OnGone(callback)) => callback(reactor),
+                    _ => {}
+                }
+                Err(Gone)
+            }
+        }
+    }
+
+    /// Tells the connection soon, from where there is no reactor at hand.
+    pub(crate) fn post(&self, command: fn() -> Command) {
+        let (connection, sequence) = (self.connection, self.sequence);
+        let Some(handle) = self.shared.handle.get() else { return };
+        // A loop that is gone has no connections.
+        let _ = handle.post(move |reactor| {
+            reactor.visit(connection, |http: &mut HttpConnection, io| http.told(io, sequence, command()));
+        });
+    }
+}
+
+impl fmt::Debug for ExchangeToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "request {} of {}", self.sequence, self.connection)
+    }
+}

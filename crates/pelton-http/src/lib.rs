@@ -1,0 +1,65 @@
+//! HTTP/1.1 on Pelton's reactor.
+//!
+//! ```
+//! use pelton::Reactor;
+//! use pelton_http::{Server, plain};
+//!
+//! let mut reactor = Reactor::new()?;
+//! let server = Server::new(plain(|request| format!("hello, {}\n", request.path())));
+//! server.listen(&mut reactor, &"127.0.0.1:0".parse()?)?;
+//! # reactor.next_tick(|reactor| reactor.stop());
+//! reactor.run()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! - A [`Handler`] is given a [`Request`] and an owned [`Responder`], and answers now or later, on the loop; [`plain`] makes one of a
+//!   function.
+//! - A [`Router`] hands requests to handlers by method and path.
+//! - [`Server`] puts it on connections, within what [`Settings`] allow.
+//! - A [`Body`] is read when it is asked for, bit by bit or at once; a response may be a [`ResponseStream`], or a stream of
+//!   [events](EventStream).
+//! - [`wire`] is the protocol as bytes, usable alone.
+//!
+//! Features: `json` for [answers](Response) and bodies as JSON, `forms` for queries and bodies of forms.
+//!
+//! What is refused, and why, is told in `docs/http.md`.
+
+#![forbid(unsafe_code)]
+
+mod body;
+mod connection;
+#[cfg(any(feature = "json", feature = "forms"))]
+mod decode;
+mod events;
+mod exchange;
+#[cfg(feature = "forms")]
+mod forms;
+mod handler;
+#[cfg(feature = "json")]
+mod json;
+mod method;
+mod request;
+mod responder;
+mod response;
+mod router;
+mod server;
+mod settings;
+mod stream;
+pub mod wire;
+
+pub use body::{Body, BodyError, BodyEvent};
+pub use connection::{HttpConnection, visit_upgraded};
+#[cfg(any(feature = "json", feature = "forms"))]
+pub use decode::DecodeError;
+pub use events::{Event, EventStream};
+pub(crate) use exchange::ExchangeToken;
+pub use exchange::{Flow, Gone};
+pub use handler::{Handler, plain};
+pub use method::Method;
+pub use request::{KeptRequest, Request};
+pub use responder::Responder;
+pub use response::{Content, Response, ResponseFields};
+pub use router::{BadRoute, Router};
+pub use server::Server;
+pub use settings::Settings;
+pub use stream::ResponseStream;

@@ -1,0 +1,134 @@
+//! The right and the duty to answer a request.
+
+use std::io;
+
+use pelton::{Address, Connection, ConnectionId, Reactor};
+
+use crate::exchange::{Command, ExchangeToken};
+use crate::{Response, ResponseStream};
+
+/// Answers one request, now or later, on the reactor's thread. If it is dropped without an answer, the client gets a 500.
+///
+/// What works elsewhere, on another thread or in a task, brings its result back to the loop and answers there:
+///
+/// ```
+/// use pelton::Reactor;
+/// use pelton_http::{Request, Responder, Response};
+/// use std::time::Duration;
+///
+/// fn late(reactor: &mut Reactor, _: Request<'_>, responder: Responder) {
+///     reactor.after(Duration::from_millis(100), |reactor| responder.respond(reactor, "here it is\n"));
+/// }
+/// ```
+#[must_use = "a request that is not answered gets a 500"]
+#[derive(Debug)]
+pub struct Responder {
+    /// `None` once it has been used.
+    token: Option<ExchangeToken>,
+    before_sending: Option<BeforeSending>,
+}
+
+struct BeforeSending(Box<dyn FnOnce(&mut Response)>);
+
+impl std::fmt::Debug for BeforeSending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("BeforeSending")
+    }
+}
+
+impl Responder {
+    #[inline]
+    pub(crate) fn new(token: ExchangeToken) -> Responder {
+        Responder { token: Some(token), before_sending: None }
+    }
+
+    /// Answers. If the client has gone, that is nobody's loss; [`is_gone`](Responder::is_gone) tells.
+    #[inline]
+    pub fn respond(mut self, reactor: &mut Reactor, response: impl Into<Response>) {
+        let mut response = response.into();
+        self.prepare(&mut response);
+        if let Some(token) = self.token.take() {
+            let _ = token.tell(reactor, Command::Respond(response));
+        }
+    }
+
+    /// Answers with a body that comes bit by bit. It is sent in chunks, unless the response has a `Content-Length`; what it
+    /// [carries](Response::body) already is the first bit.
+    pub fn stream(mut self, reactor: &mut Reactor, response: impl Into<Response>) -> ResponseStream {
+        let mut response = response.into();
+        self.prepare(&mut response);
+        match self.token.take() {
+            Some(token) => {
+                let _ = token.tell(reactor, Command::Stream(response));
+                ResponseStream::new(Some(token))
+            }
+            None => ResponseStream::new(None),
+        }
+    }
+
+    /// Goes on in another protocol: the response's head is sent, with `Connection: upgrade` if its status is 101, and from there
+    /// on the connection is `handler`'s. It is told that it is opened, then of all that comes in, beginning with what the client has
+    /// sent after its request. [`visit_upgraded`](crate::visit_upgraded) reaches it from elsewhere.
+    ///
+    /// To `CONNECT`, a status from 200 to 299 is the answer that does this, elsewhere 101.
+    pub fn upgrade(mut self, reactor: &mut Reactor, response: impl Into<Response>, handler: impl Connection) {
+        let mut response = response.into();
+        self.prepare(&mut response);
+        if let Some(token) = self.token.take() {
+            let _ = token.tell(reactor, Command::Upgrade(response, Box::new(handler)));
+        }
+    }
+
+    /// Has the response changed, or looked at, before it is sent: for handlers that wrap others. The first to be added is the last
+    /// to be called.
+    pub fn before_sending(mut self, change: impl FnOnce(&mut Response) + 'static) -> Responder {
+        let inner = self.before_sending.take();
+        self.before_sending = Some(BeforeSending(match inner {
+            None => Box::new(change),
+            Some(outer) => Box::new(move |response| {
+                change(response);
+                (outer.0)(response);
+            }),
+        }));
+        self
+    }
+
+    #[inline]
+    fn prepare(&mut self, response: &mut Response) {
+        if let Some(change) = self.before_sending.take() {
+            (change.0)(response);
+        }
+    }
+
+    /// Calls `then` if the client goes before it has been answered in full: to give up what is being done for it. At most one such callback
+    /// is kept.
+    pub fn on_gone(&self, reactor: &mut Reactor, then: impl FnOnce(&mut Reactor) + 'static) {
+        if let Some(token) = &self.token {
+            let _ = token.tell(reactor, Command::OnGone(Box::new(then)));
+        }
+    }
+
+    /// Whether the client has gone.
+    pub fn is_gone(&self, reactor: &mut Reactor) -> bool {
+        self.token.as_ref().is_none_or(|token| reactor.connection(token.connection).is_none())
+    }
+
+    /// The connection that the request came in by.
+    pub fn connection(&self) -> Option<ConnectionId> {
+        self.token.as_ref().map(|token| token.connection)
+    }
+
+    /// Where the client is.
+    pub fn peer_address(&self, reactor: &mut Reactor) -> io::Result<Address> {
+        let connection = self.connection().and_then(|id| reactor.connection(id));
+        connection.ok_or(io::ErrorKind::NotConnected)?.peer_address()
+    }
+}
+
+impl Drop for Responder {
+    fn drop(&mut self) {
+        if let Some(token) = self.token.take() {
+            token.post(|| Command::Dropped);
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Responses.
+
+mod fields;
+
+use std::fs::File;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+pub use fields::ResponseFields;
+
+/// What is answered to a request: a status, header fields and a body.
+///
+/// ```
+/// use pelton_http::Response;
+///
+/// let response = Response::new(201).header("Location", "/users/7").body("made\n");
+/// assert_eq!(response.status(), 201);
+/// ```
+#[derive(Debug)]
+pub struct Response {
+    status: u16,
+    fields: ResponseFields,
+    content: Content,
+}
+
+/// What a response carries.
+#[derive(Clone, Debug, Default)]
+pub enum Content {
+    /// Nothing.
+    #[default]
+    Empty,
+    /// Bytes, which are sent without being copied if they are many, and in one write with the head in any case.
+    Bytes(Bytes),
+    /// A part of a file, which goes to the socket inside the kernel where it can. The descriptor is shared, so that a file
+    /// can be kept open and sent to many.
+    File {
+        /// The file. Its own position is neither used nor moved.
+        file: Arc<File>,
+        /// Where the part begins.
+        offset: u64,
+        /// How long it is. If the file turns out to be shorter, the connection is closed.
+        length: u64,
+    },
+}
+
+impl Content {
+    /// How many bytes there are.
+    pub fn len(&self) -> u64 {
+        match self {
+            Content::Empty => 0,
+            Content::Bytes(bytes) => bytes.len() as u64,
+            Content::File { length, .. } => *length,
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+macro_rules! content_from {
+    ($($type:ty => $convert:expr),* $(,)?) => {
+        $(impl From<$type> for Content {
+            fn from(content: $type) -> Content {
+                Content::Bytes($convert(content))
+            }
+        })*
+    };
+}
+
+content_from! {
+    Bytes => |bytes| bytes,
+    &'static [u8] => Bytes::from_static,
+    &'static str => |text: &'static str| Bytes::from_static(text.as_bytes()),
+    Vec<u8> => Bytes::from,
+    String => Bytes::from,
+}
+
+impl Response {
+    /// A response of this status, with nothing in it. A status that is not from 200 to 599 is a fault, which the client sees as
+    /// a 500.
+    #[inline]
+    pub fn new(status: u16) -> Response {
+        Response { status, fields: ResponseFields::default(), content: Content::Empty }
+    }
+
+    /// A 200.
+    pub fn ok() -> Response {
+        Response::new(200)
+    }
+
+    /// A 200 with plain text.
+    #[inline]
+    pub fn text(text: impl Into<Content>) -> Response {
+        let mut response = Response::ok().body(text);
+        response.fields.append_line("Content-Type: text/plain; charset=utf-8\r\n");
+        response
+    }
+
+    /// A 200 with HTML.
+    pub fn html(html: impl Into<Content>) -> Response {
+        let mut response = Response::ok().body(html);
+        response.fields.append_line("Content-Type: text/html; charset=utf-8\r\n");
+        response
+    }
+
+    /// A response of this status that says in plain text what that means.
+    pub fn plain_status(status: u16) -> Response {
+        let phrase = crate::wire::reason_phrase(status);
+        Response::new(status).header("Content-Type", "text/plain; charset=utf-8").body(format!("{status} {phrase}\n"))
+    }
+
+    /// Sends the client elsewhere, with one of the statuses from 300 to 308.
+    pub fn redirect(status: u16, location: &str) -> Response {
+        Response::new(status).header("Location", location)
+    }
+
+    /// Adds a header field; see [`ResponseFields`] for what becomes of those that are not valid, or are the server's own.
+    #[must_use]
+    pub fn header(mut self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Response {
+        self.fields.append(name, value);
+        self
+    }
+
+    /// Sets what it carries.
+    #[must_use]
+    pub fn body(mut self, content: impl Into<Content>) -> Response {
+        self.content = content.into();
+        self
+    }
+
+    /// Sets what it carries to a part of a file, of which only the descriptor is held.
+    #[must_use]
+    pub fn file(mut self, file: impl Into<Arc<File>>, offset: u64, length: u64) -> Response {
+        self.content = Content::File { file: file.into(), offset, length };
+        self
+    }
+
+    /// Has the connection closed after it.
+    #[must_use]
+    pub fn close(mut self) -> Response {
+        self.fields.close();
+        self
+    }
+
+    /// Its status.
+    pub fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// Changes its status.
+    pub fn set_status(&mut self, status: u16) {
+        self.status = status;
+    }
+
+    /// Its header fields.
+    pub fn fields(&self) -> &ResponseFields {
+        &self.fields
+    }
+
+    /// Its header fields, to change them.
+    pub fn fields_mut(&mut self) -> &mut ResponseFields {
+        &mut self.fields
+    }
+
+    /// What it carries.
+    pub fn content(&self) -> &Content {
+        &self.content
+    }
+
+    /// Takes out what it carries.
+    pub fn take_content(&mut self) -> Content {
+        std::mem::take(&mut self.content)
+    }
+
+    /// Whether its status and its fields are what they may be.
+    #[inline]
+    pub(crate) fn is_valid(&self) -> bool {
+        (200..=599).contains(&self.status) && self.fields.fault().is_none()
+    }
+
+    /// What of it cannot be sent, if anything cannot.
+    pub(crate) fn fault(&self) -> Option<String> {
+        if !(200..=599).contains(&self.status) {
+            return Some(format!("{} is not the status of a response", self.status));
+        }
+        self.fields.fault().map(str::to_owned)
+    }
+}
+
+impl From<&'static str> for Response {
+    fn from(text: &'static str) -> Response {
+        Response::text(text)
+    }
+}
+
+impl From<String> for Response {
+    fn from(text: String) -> Response {
+        Response::text(text)
+    }
+}
+
+/// A status with nothing in it.
+impl From<u16> for Response {
+    fn from(status: u16) -> Response {
+        Response::new(status)
+    }
+}

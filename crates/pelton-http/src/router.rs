@@ -1,0 +1,211 @@
+//! Which handler answers what, by method and path.
+
+use std::collections::HashMap;
+
+use pelton::Reactor;
+
+use crate::wire::Form;
+use crate::{Handler, Method, Request, Responder, Response};
+
+/// Hands requests to handlers by method and path.
+///
+/// A path may have parameters: `/users/{id}` matches any one segment there, `/files/{*rest}` everything that follows; what they matched is
+/// [`Request::parameter`]. Exact segments go before parameters, whatever the order in which they were added. Paths are compared as
+/// they are sent, with their escapes: `/a%2Fb` is one segment.
+///
+/// `HEAD` is answered by the handler for `GET` unless it has its own, and `OPTIONS` by saying what there is. A path that is not there is
+/// a 404, a method that is not there a 405.
+///
+/// ```
+/// use pelton_http::{Response, Router, plain};
+///
+/// let router = Router::new()
+///     .get("/", plain(|_| "home\n"))
+///     .get("/users/{id}", plain(|request| format!("user {}\n", request.parameter("id").unwrap_or_default())))
+///     .delete("/users/{id}", plain(|_| Response::new(204)));
+/// ```
+#[derive(Default)]
+pub struct Router {
+    paths: matchit::Router<usize>,
+    /// Where in `routes` a path is.
+    numbers: HashMap<String, usize>,
+    routes: Vec<Route>,
+    /// What all paths together can do.
+    allow: Allow,
+    fallback: Option<Box<dyn Handler>>,
+}
+
+/// What can be done with one path.
+#[derive(Default)]
+struct Route {
+    known: [Option<Box<dyn Handler>>; Method::Other as usize],
+    others: Vec<(Box<str>, Box<dyn Handler>)>,
+    allow: Allow,
+}
+
+/// The value of an `Allow` field.
+#[derive(Default)]
+struct Allow(String);
+
+impl Allow {
+    fn add(&mut self, method: &str) {
+        let known = self.0.split(", ").any(|known| known == method);
+        if !known {
+            if !self.0.is_empty() {
+                self.0.push_str(", ");
+            }
+            self.0.push_str(method);
+        }
+    }
+}
+
+/// A route that cannot be added: its path is malformed, or is in conflict with another.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("route {path:?}: {why}")]
+pub struct BadRoute {
+    path: String,
+    why: String,
+}
+
+macro_rules! by_method {
+    ($($name:ident $method:literal),* $(,)?) => {
+        $(
+            #[doc = concat!("Has `", $method, "` of this path answered by `handler`.")]
+            ///
+            /// # Panics
+            ///
+            /// As [`route`](Router::route) does.
+            #[must_use]
+            pub fn $name(self, path: &str, handler: impl Handler) -> Router {
+                self.route($method, path, handler)
+            }
+        )*
+    };
+}
+
+impl Router {
+    /// A router that knows no path.
+    pub fn new() -> Router {
+        Router::default()
+    }
+
+    by_method![get "GET", head "HEAD", post "POST", put "PUT", delete "DELETE", patch "PATCH", options "OPTIONS"];
+
+    /// Has a method of a path answered by `handler`. The last to be added for both counts.
+    ///
+    /// # Panics
+    ///
+    /// If the path is malformed, or in conflict with another, as `/{a}` is with `/{b}`: a program with such a mistake should
+    /// not get far. [`try_route`](Router::try_route) is for paths that come from elsewhere.
+    #[must_use]
+    pub fn route(mut self, method: &str, path: &str, handler: impl Handler) -> Router {
+        match self.try_route(method, path, handler) {
+            Ok(()) => self,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Has a method of a path answered by `handler`, unless the path is malformed or in conflict with another.
+    pub fn try_route(&mut self, method: &str, path: &str, handler: impl Handler) -> Result<(), BadRoute> {
+        let bad = |why: String| BadRoute { path: path.to_owned(), why };
+        if !path.starts_with('/') {
+            return Err(bad("a path begins with a slash".to_owned()));
+        }
+        let number = match self.numbers.get(path) {
+            Some(number) => *number,
+            None => {
+                let number = self.routes.len();
+                self.paths.insert(path, number).map_err(|error| bad(error.to_string()))?;
+                self.numbers.insert(path.to_owned(), number);
+                self.routes.push(Route::default());
+                number
+            }
+        };
+        let route = &mut self.routes[number];
+        for allow in [&mut route.allow, &mut self.allow] {
+            allow.add(method);
+            if method == "GET" {
+                allow.add("HEAD");
+            }
+            allow.add("OPTIONS");
+        }
+        let handler: Box<dyn Handler> = Box::new(handler);
+        match route.known.get_mut(Method::of(method.as_bytes()) as usize) {
+            Some(known) => *known = Some(handler),
+            None => {
+                route.others.retain(|(name, _)| **name != *method);
+                route.others.push((method.into(), handler));
+            }
+        }
+        Ok(())
+    }
+
+    /// Has requests for paths that are not there answered by `handler`, instead of with 404.
+    #[must_use]
+    pub fn fallback(mut self, handler: impl Handler) -> Router {
+        self.fallback = Some(Box::new(handler));
+        self
+    }
+}
+
+impl Route {
+    fn handler(&self, request: &Request<'_>) -> Option<&dyn Handler> {
+        let known = |method: Method| self.known.get(method as usize)?.as_deref();
+        match request.method() {
+            Method::Other => {
+                let mut others = self.others.iter();
+                others.find(|(name, _)| **name == *request.method_name()).map(|(_, handler)| &**handler)
+            }
+            Method::Head => known(Method::Head).or_else(|| known(Method::Get)),
+            method => known(method),
+        }
+    }
+}
+
+impl Handler for Router {
+    fn handle(&self, reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
+        let allowing = |status, allow: &Allow| Response::new(status).header("Allow", &allow.0);
+        match request.form() {
+            Form::Asterisk => return responder.respond(reactor, allowing(204, &self.allow)),
+            Form::Authority => return responder.respond(reactor, Response::plain_status(501)),
+            Form::Origin | Form::Absolute => {}
+        }
+        let Ok(found) = self.paths.at(request.path()) else {
+            return match &self.fallback {
+                Some(fallback) => fallback.handle(reactor, request, responder),
+                None => responder.respond(reactor, Response::plain_status(404)),
+            };
+        };
+        let route = &self.routes[*found.value];
+        match route.handler(&request) {
+            Some(handler) => handler.handle(reactor, request.with_parameters(&found.params), responder),
+            None if request.method() == Method::Options => responder.respond(reactor, allowing(204, &route.allow)),
+            None => {
+                let refusal = Response::plain_status(405).header("Allow", &route.allow.0);
+                responder.respond(reactor, refusal);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plain;
+
+    #[test]
+    fn bad_routes_are_named() {
+        let mut router = Router::new().get("/{a}", plain(|_| ""));
+        let mut error = |path: &str| router.try_route("GET", path, plain(|_| "")).unwrap_err().to_string();
+        assert!(error("/{b}").contains("\"/{b}\""));
+        assert!(error("a").contains("begins with a slash"));
+        assert!(error("/{").contains("\"/{\""));
+    }
+
+    #[test]
+    fn what_is_allowed_is_listed_once() {
+        let router = Router::new().get("/", plain(|_| "")).post("/", plain(|_| "")).get("/a", plain(|_| ""));
+        assert_eq!(router.routes[0].allow.0, "GET, HEAD, OPTIONS, POST");
+        assert_eq!(router.allow.0, "GET, HEAD, OPTIONS, POST");
+    }
+}

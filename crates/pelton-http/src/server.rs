@@ -1,0 +1,206 @@
+//! Servers: a handler, its settings, and what its connections share.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use pelton::{Address, ConnectionId, Error, Handle, ListenerId, Reactor};
+
+use crate::connection::{Busy, HttpConnection};
+use crate::exchange::{Command, Flow};
+use crate::wire::{Date, Field};
+use crate::{Handler, Response, Settings};
+
+/// While a callback of a connection runs, so much may be left for it before its stream counts as full.
+const LEFT_BEFORE_FULL: usize = 64 * 1024;
+
+/// How many connections' books are kept for those that need some next.
+const SPARE_BOOKS: usize = 64;
+
+/// Serves HTTP on connections of one reactor. Clones are the same server.
+///
+/// ```
+/// use pelton::Reactor;
+/// use pelton_http::{Server, plain};
+///
+/// let mut reactor = Reactor::new()?;
+/// let server = Server::new(plain(|_| "hello\n"));
+/// let listener = server.listen(&mut reactor, &"127.0.0.1:0".parse()?)?;
+/// println!("http://{}/", reactor.listening_on(listener).unwrap());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Server {
+    shared: Rc<Shared>,
+}
+
+impl Server {
+    /// Has requests answered by `handler`, with the default [settings](Settings).
+    pub fn new(handler: impl Handler) -> Server {
+        Server::with_settings(handler, Settings::default())
+    }
+
+    /// Has requests answered by `handler`.
+    pub fn with_settings(handler: impl Handler, settings: Settings) -> Server {
+        Server { shared: Rc::new(Shared::new(Box::new(handler), settings)) }
+    }
+
+    /// Listens on `address`.
+    #[track_caller]
+    pub fn listen(&self, reactor: &mut Reactor, address: &Address) -> Result<ListenerId, Error> {
+        let server = self.clone();
+        reactor.listen(address, move |_| server.connection())
+    }
+
+    /// What serves one connection, for those who listen, or come by connections, in another way. All have to be on the same
+    /// reactor.
+    pub fn connection(&self) -> HttpConnection {
+        HttpConnection::new(self.shared.clone())
+    }
+
+    /// How many connections there are.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.get()
+    }
+}
+
+/// What the connections of a server share. What each needs only while it runs is here, so that idle ones are small.
+pub(crate) struct Shared {
+    pub(crate) handler: Box<dyn Handler>,
+    pub(crate) settings: Settings,
+    pub(crate) handle: OnceCell<Handle>,
+    pub(crate) date: RefCell<Date>,
+    /// What is written is put together here.
+    out: Cell<Vec<u8>>,
+    /// Where the fields of the head at hand are.
+    pub(crate) table: Cell<Vec<Field>>,
+    #[allow(clippy::vec_box, reason = "they go in and out as boxes")]
+    books: RefCell<Vec<Box<Busy>>>,
+    /// The connection whose handler is running. It would be found out anyway that it cannot be visited; so it takes less time.
+    pub(crate) running: Cell<Option<ConnectionId>>,
+    /// What connections were told while they ran.
+    left: RefCell<VecDeque<(ConnectionId, u32, Command)>>,
+    left_bytes: Cell<usize>,
+    connections: Cell<usize>,
+    /// Only if there is a limit per address.
+    addresses: RefCell<Addresses>,
+}
+
+#[derive(Default)]
+struct Addresses {
+    counts: HashMap<IpAddr, usize>,
+    of: HashMap<ConnectionId, IpAddr>,
+}
+
+impl Shared {
+    fn new(handler: Box<dyn Handler>, settings: Settings) -> Shared {
+        Shared {
+            handler,
+            settings,
+            handle: OnceCell::new(),
+            date: RefCell::default(),
+            out: Cell::default(),
+            table: Cell::default(),
+            books: RefCell::default(),
+            running: Cell::default(),
+            left: RefCell::default(),
+            left_bytes: Cell::default(),
+            connections: Cell::default(),
+            addresses: RefCell::default(),
+        }
+    }
+
+    /// Leaves a command for a connection that is running.
+    #[inline]
+    pub(crate) fn leave(&self, connection: ConnectionId, sequence: u32, command: Command) -> Flow {
+        if let Command::Data(data) = &command {
+            self.left_bytes.set(self.left_bytes.get() + data.len());
+        }
+        self.left.borrow_mut().push_back((connection, sequence, command));
+        if self.left_bytes.get() > LEFT_BEFORE_FULL { Flow::Full } else { Flow::Ready }
+    }
+
+    /// The first command that was left for a connection.
+    pub(crate) fn take_left(&self, connection: ConnectionId) -> Option<(u32, Command)> {
+        let mut left = self.left.borrow_mut();
+        if left.is_empty() {
+            return None;
+        }
+        let first = left.iter().position(|(to, ..)| *to == connection)?;
+        let (_, sequence, command) = left.remove(first)?;
+        if left.is_empty() {
+            self.left_bytes.set(0);
+        }
+        Some((sequence, command))
+    }
+
+    /// The answer to a request, if that is the only thing that was left: so it is with handlers that answer at once.
+    #[inline]
+    pub(crate) fn take_answer(&self, connection: ConnectionId, sequence: u32) -> Option<Response> {
+        let mut left = self.left.borrow_mut();
+        match left.front() {
+            Some((to, of, Command::Respond(_))) if left.len() == 1 && *to == connection && *of == sequence => {}
+            _ => return None,
+        }
+        match left.pop_front() {
+            Some((_, _, Command::Respond(response))) => Some(response),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn take_out(&self) -> Vec<u8> {
+        self.out.take()
+    }
+
+    pub(crate) fn put_out(&self, mut out: Vec<u8>) {
+        out.clear();
+        self.out.set(out);
+    }
+
+    pub(crate) fn take_books(&self) -> Box<Busy> {
+        self.books.borrow_mut().pop().unwrap_or_default()
+    }
+
+    pub(crate) fn put_books(&self, mut books: Box<Busy>) {
+        books.clear();
+        let mut spare = self.books.borrow_mut();
+        if spare.len() < SPARE_BOOKS {
+            spare.push(books);
+        }
+    }
+
+    /// Counts a connection that has come in. Says whether there is room for it.
+    pub(crate) fn admit(&self, id: ConnectionId, address: impl FnOnce() -> Option<IpAddr>) -> bool {
+        if self.connections.get() >= self.settings.connections {
+            return false;
+        }
+        if let Some(most) = self.settings.connections_per_address
+            && let Some(address) = address()
+        {
+            let Addresses { counts, of } = &mut *self.addresses.borrow_mut();
+            let count = counts.entry(address).or_default();
+            if *count >= most {
+                return false;
+            }
+            *count += 1;
+            of.insert(id, address);
+        }
+        self.connections.set(self.connections.get() + 1);
+        true
+    }
+
+    /// A connection that was admitted is over.
+    pub(crate) fn dismiss(&self, id: ConnectionId) {
+        self.connections.set(self.connections.get() - 1);
+        let Addresses { counts, of } = &mut *self.addresses.borrow_mut();
+        if let Some(address) = of.remove(&id)
+            && let Some(count) = counts.get_mut(&address)
+        {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&address);
+            }
+        }
+    }
+}

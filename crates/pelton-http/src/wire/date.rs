@@ -1,0 +1,57 @@
+//! The date of responses, made once a second.
+
+use std::io::Write;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use pelton::Time;
+
+/// The length of a whole `Date` line: `Date: Sun, 06 Nov 1994 08:49:37 GMT` and the end of the line.
+pub const DATE_LENGTH: usize = 37;
+
+/// A `Date` field that is written anew when a second has passed, and only if it is asked for then.
+#[derive(Clone, Debug)]
+pub struct Date {
+    line: [u8; DATE_LENGTH],
+    /// On the reactor's clock, which costs nothing to read.
+    until: Time,
+}
+
+impl Default for Date {
+    fn default() -> Date {
+        Date { line: [b' '; DATE_LENGTH], until: Time::ZERO }
+    }
+}
+
+impl Date {
+    /// The line, with its end, as of `now`.
+    #[inline]
+    pub fn line(&mut self, now: Time) -> &[u8; DATE_LENGTH] {
+        if now >= self.until {
+            self.write(SystemTime::now(), now);
+        }
+        &self.line
+    }
+
+    fn write(&mut self, date: SystemTime, now: Time) {
+        let mut line = &mut self.line[..];
+        // It has just this length, before the year 10000.
+        let _ = write!(line, "Date: {}\r\n", httpdate::HttpDate::from(date));
+        let into_second = date.duration_since(UNIX_EPOCH).unwrap_or_default().subsec_nanos();
+        self.until = now + (Duration::from_secs(1) - Duration::from_nanos(into_second.into()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_written_when_a_second_has_passed() {
+        let mut date = Date::default();
+        let noon = UNIX_EPOCH + Duration::from_millis(784_111_777_400);
+        date.write(noon, Time::from_nanos(5_000_000_000));
+        let line = b"Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n";
+        assert_eq!(date.line(Time::from_nanos(5_599_999_999)), line);
+        assert_ne!(date.line(Time::from_nanos(5_600_000_000)), line);
+    }
+}

@@ -1,0 +1,101 @@
+//! The fields of a head, as places in its bytes.
+
+/// Where a field's name and value are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Field {
+    pub(super) name: (u32, u32),
+    pub(super) value: (u32, u32),
+}
+
+fn part(bytes: &[u8], (start, end): (u32, u32)) -> &[u8] {
+    bytes.get(start as usize..end as usize).unwrap_or_default()
+}
+
+/// The fields of a head: names and values in the order in which they came. Names are found whatever their case.
+#[derive(Clone, Copy)]
+pub struct Fields<'a> {
+    bytes: &'a [u8],
+    fields: &'a [Field],
+}
+
+impl<'a> Fields<'a> {
+    pub(crate) fn new(bytes: &'a [u8], fields: &'a [Field]) -> Fields<'a> {
+        Fields { bytes, fields }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.fields.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.fields.is_empty()
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> Iter<'a> {
+        Iter { bytes: self.bytes, fields: self.fields.iter() }
+    }
+
+    /// The value of the first field of this name.
+    pub fn get(&self, name: &str) -> Option<&'a [u8]> {
+        self.all(name).next()
+    }
+
+    /// The value of the first field of this name, if that is text.
+    pub fn text(&self, name: &str) -> Option<&'a str> {
+        str::from_utf8(self.get(name)?).ok()
+    }
+
+    /// The values of all fields of this name.
+    pub fn all(&self, name: &str) -> impl Iterator<Item = &'a [u8]> {
+        let bytes = self.bytes;
+        self.fields
+            .iter()
+            .filter(move |field| part(bytes, field.name).eq_ignore_ascii_case(name.as_bytes()))
+            .map(move |field| part(bytes, field.value))
+    }
+}
+
+impl<'a> IntoIterator for Fields<'a> {
+    type Item = (&'a str, &'a [u8]);
+    type IntoIter = Iter<'a>;
+    fn into_iter(self) -> Iter<'a> {
+        self.iter()
+    }
+}
+
+impl std::fmt::Debug for Fields<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_map().entries(self.iter().map(|(name, value)| (name, String::from_utf8_lossy(value)))).finish()
+    }
+}
+
+/// Goes through [`Fields`].
+#[derive(Clone)]
+pub struct Iter<'a> {
+    bytes: &'a [u8],
+    fields: std::slice::Iter<'a, Field>,
+}
+
+impl<'a> Iterator for Iter<'a> {
+    type Item = (&'a str, &'a [u8]);
+    fn next(&mut self) -> Option<(&'a str, &'a [u8])> {
+        let field = self.fields.next()?;
+        // A name is a token, which is ASCII.
+        Some((str::from_utf8(part(self.bytes, field.name)).unwrap_or_default(), part(self.bytes, field.value)))
+    }
+}
+
+/// Where the fields are that httparse has found in `bytes`, which has taken off the blanks around their values.
+#[inline]
+pub(super) fn place(bytes: &[u8], header: &httparse::Header<'_>) -> Field {
+    let base = bytes.as_ptr() as usize;
+    // Heads are far below 4 GiB: their limits see to it.
+    let place = |part: &[u8]| {
+        let start = (part.as_ptr() as usize - base) as u32;
+        (start, start + part.len() as u32)
+    };
+    Field { name: place(header.name.as_bytes()), value: place(header.value) }
+}

@@ -1,0 +1,81 @@
+//! How long a request's body is (RFC 9112, section 6.3). Anything ambiguous is refused: that is how requests are smuggled.
+
+use super::Refusal;
+use super::head::Version;
+
+/// How a body is delimited.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Framing {
+    /// There is none.
+    None,
+    /// It has so many bytes.
+    Length(u64),
+    /// It comes in chunks.
+    Chunked,
+}
+
+/// What the fields seen so far say.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Framed {
+    length: Option<u64>,
+    chunked: bool,
+}
+
+impl Framed {
+    /// A `Content-Length`. A second one is refused even if it says the same: no client sends it, and who reads the first and
+    /// who reads the last need not agree on what "the same" is.
+    pub(super) fn content_length(&mut self, value: &[u8]) -> Result<(), Refusal> {
+        if self.length.is_some() {
+            return Err(Refusal::bad("there are two Content-Lengths"));
+        }
+        let length = decimal(value).ok_or(Refusal::bad("the Content-Length is not a number"))?;
+        self.length = Some(length);
+        Ok(())
+    }
+
+    /// A `Transfer-Encoding`, of which only a single `chunked` is understood.
+    pub(super) fn transfer_encoding(&mut self, value: &[u8]) -> Result<(), Refusal> {
+        if self.chunked || !value.eq_ignore_ascii_case(b"chunked") {
+            return Err(Refusal::bad("the Transfer-Encoding is not just chunked"));
+        }
+        self.chunked = true;
+        Ok(())
+    }
+
+    /// What all fields together say.
+    #[inline]
+    pub(super) fn framing(self, version: Version) -> Result<Framing, Refusal> {
+        match (self.length, self.chunked) {
+            (Some(_), true) => Err(Refusal::bad("there are both Content-Length and Transfer-Encoding")),
+            (None, true) if version == Version::Http10 => Err(Refusal::bad("HTTP/1.0 has no Transfer-Encoding")),
+            (None, true) => Ok(Framing::Chunked),
+            (Some(0) | None, false) => Ok(Framing::None),
+            (Some(length), false) => Ok(Framing::Length(length)),
+        }
+    }
+}
+
+/// A number in digits, and nothing but digits.
+pub(crate) fn decimal(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return None;
+    }
+    text.iter().try_fold(0u64, |number, byte| match byte {
+        b'0'..=b'9' => number.checked_mul(10)?.checked_add(u64::from(byte - b'0')),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_length_is_digits_and_fits() {
+        assert_eq!(decimal(b"18446744073709551615"), Some(u64::MAX));
+        assert_eq!(decimal(b"007"), Some(7));
+        for bad in [&b""[..], b"18446744073709551616", b"+1", b"-1", b"1 ", b"1,1", b"0x1", b"1_0", b"\xc2\xb2"] {
+            assert_eq!(decimal(bad), None, "{bad:?}");
+        }
+    }
+}

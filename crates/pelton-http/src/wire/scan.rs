@@ -1,0 +1,176 @@
+//! Finding the end of a request's head.
+//!
+//! The bytes may come in any number of pieces, and each is looked at once, whoever sends them one by one. Only when the whole head
+//! is there is it parsed. What is refused here depends on the bytes alone, not on how they were cut.
+
+use memchr::{memchr, memchr_iter};
+
+use super::Refusal;
+use super::token::is_token;
+
+/// How long a head may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HeadLimits {
+    /// Bytes of the request line, without its end. More are refused with 414.
+    pub request_line: usize,
+    /// Bytes of all fields together, with the ends of their lines. More are refused with 431.
+    pub header_bytes: usize,
+    /// Fields, at most [`HeadLimits::MOST_HEADERS`]. More are refused with 431.
+    pub headers: usize,
+}
+
+impl HeadLimits {
+    /// More fields than this cannot be allowed: where they are is noted on the stack.
+    pub const MOST_HEADERS: usize = 256;
+}
+
+impl Default for HeadLimits {
+    fn default() -> HeadLimits {
+        HeadLimits { request_line: 8 * 1024, header_bytes: 16 * 1024, headers: 100 }
+    }
+}
+
+/// How far a head has been looked at.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Scan {
+    /// Where the request line begins: one empty line may come before it.
+    start: usize,
+    /// Everything before this has been looked at.
+    at: usize,
+    /// Where the line at hand begins.
+    line: usize,
+    /// Where the request line ends, once that is known.
+    fields: Option<usize>,
+    /// How many fields there have been.
+    count: usize,
+}
+
+impl Scan {
+    /// Whether anything has been looked at.
+    pub fn has_begun(&self) -> bool {
+        self.at > 0
+    }
+
+    /// Looks at what has come in since the last time: `input` is everything from the beginning of the head. Says where the
+    /// head is, if all of it is there.
+    pub fn advance(&mut self, input: &[u8], limits: &HeadLimits) -> Result<Option<std::ops::Range<usize>>, Refusal> {
+        if self.at == 0 && !self.begin(input)? {
+            return Ok(None);
+        }
+        let fields = match self.fields {
+            Some(fields) => fields,
+            None => match self.request_line(input, limits)? {
+                Some(fields) => fields,
+                None => return Ok(None),
+            },
+        };
+        let most = fields + limits.header_bytes;
+        let end = input.len().min(most);
+        for found in memchr_iter(b'\n', &input[self.at..end]) {
+            let lf = self.at + found;
+            if input[lf - 1] != b'\r' {
+                return Err(Refusal::bad("a line ends in LF without CR"));
+            }
+            if lf == self.line + 1 {
+                return Ok(Some(self.start..lf + 1));
+            }
+            self.count += 1;
+            if self.count > limits.headers.min(HeadLimits::MOST_HEADERS) {
+                return Err(Refusal::new(431, "too many header fields"));
+            }
+            self.line = lf + 1;
+        }
+        self.at = end;
+        if input.len() >= most { Err(Refusal::new(431, "the header fields are too long")) } else { Ok(None) }
+    }
+
+    /// Whether the first byte of the request line is there. One empty line before it is skipped, as RFC 9112 asks for.
+    fn begin(&mut self, input: &[u8]) -> Result<bool, Refusal> {
+        let start = match input {
+            [] | [b'\r'] => return Ok(false),
+            [b'\r', b'\n', ..] => 2,
+            _ => 0,
+        };
+        match input.get(start) {
+            None => Ok(false),
+            Some(first) if is_token(*first) => {
+                (self.start, self.at, self.line) = (start, start, start);
+                // So that this is not done again: the first byte is no end of a line.
+                self.at += 1;
+                Ok(true)
+            }
+            // Not HTTP at all, such as TLS: better said now than when the time is up.
+            Some(_) => Err(Refusal::bad("a request does not begin with a method")),
+        }
+    }
+
+    fn request_line(&mut self, input: &[u8], limits: &HeadLimits) -> Result<Option<usize>, Refusal> {
+        let most = self.start + limits.request_line + 2;
+        let end = input.len().min(most);
+        match memchr(b'\n', &input[self.at..end]) {
+            Some(found) => {
+                let lf = self.at + found;
+                if input[lf - 1] != b'\r' {
+                    return Err(Refusal::bad("the request line ends in LF without CR"));
+                }
+                (self.at, self.line, self.fields) = (lf + 1, lf + 1, Some(lf + 1));
+                Ok(self.fields)
+            }
+            None if input.len() >= most => Err(Refusal::new(414, "the request line is too long")),
+            None => {
+                self.at = end;
+                Ok(None)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: HeadLimits = HeadLimits { request_line: 14, header_bytes: 12, headers: 2 };
+
+    /// What comes of it, whole and byte by byte, which has to be the same.
+    fn scan(input: &[u8]) -> Result<Option<std::ops::Range<usize>>, u16> {
+        let whole = Scan::default().advance(input, &LIMITS).map_err(|refusal| refusal.status);
+        let mut scan = Scan::default();
+        let bytewise = (0..=input.len()).map(|end| scan.advance(&input[..end], &LIMITS));
+        let first = bytewise.map(|found| found.map_err(|refusal| refusal.status)).find(|found| *found != Ok(None));
+        assert_eq!(first.unwrap_or(Ok(None)), whole, "{:?}", String::from_utf8_lossy(input));
+        whole
+    }
+
+    #[test]
+    fn a_head_ends_at_the_first_empty_line() {
+        assert_eq!(scan(b"GET / HTTP/1.1\r\nA: 1\r\n\r\nmore\r\n\r\n"), Ok(Some(0..24)));
+        assert_eq!(scan(b"GET / HTTP/1.1\r\n\r\n"), Ok(Some(0..18)));
+        assert_eq!(scan(b"GET / HTTP/1.1\r\nA: 1\r\n\r"), Ok(None));
+        assert_eq!(scan(b""), Ok(None));
+    }
+
+    #[test]
+    fn one_empty_line_may_come_first() {
+        assert_eq!(scan(b"\r\nGET / HTTP/1.1\r\n\r\n"), Ok(Some(2..20)));
+        assert_eq!(scan(b"\r\n"), Ok(None));
+        for input in [&b"\r\n\r\nGET"[..], b"\nGET", b"\rGET", b" GET", b"\x16\x03\x01"] {
+            assert_eq!(scan(input), Err(400));
+        }
+    }
+
+    #[test]
+    fn lines_end_in_both_cr_and_lf() {
+        for input in [&b"GET / HTTP/1.1\n"[..], b"GET / HTTP/1.1\r\nA\n", b"GET / HTTP/1.1\r\n\n", b"G\n"] {
+            assert_eq!(scan(input), Err(400));
+        }
+    }
+
+    #[test]
+    fn limits_hold_exactly() {
+        assert_eq!(scan(b"GET /1 HTTP/1.1\r\n"), Err(414), "one byte too long");
+        assert_eq!(scan(b"GET /123456789012"), Err(414), "before the end is there");
+        assert_eq!(scan(b"GET / HTTP/1.1\r\nA: 12345\r\n\r\n"), Ok(Some(0..28)), "exactly as long as may be");
+        assert_eq!(scan(b"GET / HTTP/1.1\r\nA: 123456\r\n\r\n"), Err(431), "one byte too long");
+        assert_eq!(scan(b"GET / HTTP/1.1\r\nA:\r\nB:\r\nC:\r\n\r\n"), Err(431), "one field too many");
+    }
+}

@@ -1,0 +1,132 @@
+//! What a request is for (RFC 9112, section 3.2).
+
+use std::ops::Range;
+
+use super::Refusal;
+use super::host::{is_authority, is_host_and_port};
+use crate::Method;
+
+/// The form of a request target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// A path and perhaps a query: what nearly all requests have.
+    Origin,
+    /// A whole URI, as to a proxy. Its host counts, and the `Host` field does not.
+    Absolute,
+    /// A host and a port, of `CONNECT` only.
+    Authority,
+    /// `*`, of `OPTIONS` only: the server itself.
+    Asterisk,
+}
+
+/// Where in a target its parts are.
+#[derive(Clone, Debug)]
+pub(super) struct Parts {
+    pub(super) form: Form,
+    /// The host, if the target names it.
+    pub(super) authority: Option<Range<usize>>,
+    /// Empty stands for `/`.
+    pub(super) path: Range<usize>,
+    pub(super) query: Option<Range<usize>>,
+}
+
+/// Takes a target apart.
+#[inline]
+pub(super) fn split(target: &[u8], method: Method) -> Result<Parts, Refusal> {
+    // More than RFC 3986 has in paths and queries is let through, since browsers send it: it has no bearing on where a message
+    // ends. A fragment and what is not ASCII are not sent by anybody who means well.
+    if !target.iter().fold(true, |fine, byte| fine & (*byte > b' ') & (*byte < 0x7f) & (*byte != b'#')) {
+        return Err(Refusal::bad("there is a byte in the target that may not be there"));
+    }
+    let all = 0..target.len();
+    match (method, target) {
+        (Method::Connect, _) if is_host_and_port(target) => {
+            Ok(Parts { form: Form::Authority, authority: Some(all), path: 0..0, query: None })
+        }
+        (Method::Connect, _) => Err(Refusal::bad("the target of CONNECT is not a host and a port")),
+        (_, [b'/', ..]) => Ok(path_and_query(target, 0, Form::Origin, None)),
+        (Method::Options, b"*") => Ok(Parts { form: Form::Asterisk, authority: None, path: all, query: None }),
+        _ => absolute(target),
+    }
+}
+
+#[inline]
+fn path_and_query(target: &[u8], start: usize, form: Form, authority: Option<Range<usize>>) -> Parts {
+    match target[start..].iter().position(|byte| *byte == b'?') {
+        Some(length) => {
+            let mark = start + length;
+            Parts { form, authority, path: start..mark, query: Some(mark + 1..target.len()) }
+        }
+        None => Parts { form, authority, path: start..target.len(), query: None },
+    }
+}
+
+fn absolute(target: &[u8]) -> Result<Parts, Refusal> {
+    let bad = Refusal::bad("the target is neither a path nor a URI");
+    let scheme = |scheme: &[u8]| target.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));
+    let start = if scheme(b"http://") {
+        7
+    } else if scheme(b"https://") {
+        8
+    } else {
+        return Err(bad);
+    };
+    let length = target[start..].iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(target.len() - start);
+    let authority = start..start + length;
+    if authority.is_empty() || !is_authority(&target[authority.clone()]) {
+        return Err(Refusal::bad("the host in the target is not valid"));
+    }
+    Ok(path_and_query(target, authority.end, Form::Absolute, Some(authority)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(method: Method, target: &str) -> Option<(Form, Option<&str>, &str, Option<&str>)> {
+        let parts = split(target.as_bytes(), method).ok()?;
+        Some((
+            parts.form,
+            parts.authority.map(|range| &target[range]),
+            &target[parts.path],
+            parts.query.map(|range| &target[range]),
+        ))
+    }
+
+    #[test]
+    fn targets_come_in_four_forms() {
+        let get = |target| parts(Method::Get, target);
+        assert_eq!(get("/"), Some((Form::Origin, None, "/", None)));
+        assert_eq!(get("/a/b?c=d?e"), Some((Form::Origin, None, "/a/b", Some("c=d?e"))));
+        assert_eq!(get("/?"), Some((Form::Origin, None, "/", Some(""))));
+        assert_eq!(get("//a"), Some((Form::Origin, None, "//a", None)));
+        assert_eq!(get("http://a:80/b?c"), Some((Form::Absolute, Some("a:80"), "/b", Some("c"))));
+        assert_eq!(get("HTTPS://a"), Some((Form::Absolute, Some("a"), "", None)));
+        assert_eq!(get("http://a?b"), Some((Form::Absolute, Some("a"), "", Some("b"))));
+        assert_eq!(parts(Method::Options, "*"), Some((Form::Asterisk, None, "*", None)));
+        assert_eq!(parts(Method::Connect, "a:1"), Some((Form::Authority, Some("a:1"), "", None)));
+    }
+
+    #[test]
+    fn other_targets_are_refused() {
+        for target in [
+            "*",
+            "a",
+            "a:1",
+            "/#",
+            "/ä",
+            "ftp://a/",
+            "http://",
+            "http:///a",
+            "http://u@h/",
+            "http://a b/",
+            "http:/a",
+            "?",
+        ] {
+            assert_eq!(parts(Method::Get, target), None, "{target}");
+        }
+        for target in ["/", "a", "*", "http://a/"] {
+            assert_eq!(parts(Method::Connect, target), None, "{target}");
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! What the tests of HTTP servers share: engines to run on, clients that block in other threads, and servers to talk to.
+
+#![allow(dead_code, unused_imports, unused_macros, reason = "no test uses all of it")]
+
+pub(crate) mod program;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use pelton::{EngineKind, EventLoop, Reactor};
+use pelton_http::{Handler, Server, Settings};
+
+/// Makes a test per engine of each function.
+macro_rules! on_every_engine {
+    ($($name:ident),* $(,)?) => {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        mod epoll { $(#[test] fn $name() { super::$name($crate::common::On(pelton::EngineKind::Epoll)) })* }
+        mod kqueue { $(#[test] fn $name() { super::$name($crate::common::On(pelton::EngineKind::Kqueue)) })* }
+        mod poll { $(#[test] fn $name() { super::$name($crate::common::On(pelton::EngineKind::Poll)) })* }
+        mod select { $(#[test] fn $name() { super::$name($crate::common::On(pelton::EngineKind::Select)) })* }
+    };
+}
+pub(crate) use on_every_engine;
+
+/// A test that takes longer than this hangs.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+
+/// An engine to build reactors on.
+#[derive(Clone, Copy)]
+pub(crate) struct On(pub(crate) EngineKind);
+
+impl On {
+    /// Serves HTTP with the default settings.
+    pub(crate) fn serve(self, handler: impl Handler) -> Site {
+        self.serve_with(handler, Settings::default())
+    }
+
+    pub(crate) fn serve_with(self, handler: impl Handler, settings: Settings) -> Site {
+        let mut reactor = Reactor::builder().engine(self.0).build().unwrap();
+        assert_eq!(reactor.engine_name(), self.0.name());
+        let server = Server::with_settings(handler, settings);
+        let listener = server.listen(&mut reactor, &"127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = reactor.listening_on(listener).unwrap().to_string();
+        Site { reactor, server, address }
+    }
+}
+
+/// A server, and the loop that it is on.
+pub(crate) struct Site {
+    pub(crate) reactor: EventLoop,
+    pub(crate) server: Server,
+    pub(crate) address: String,
+}
+
+impl Site {
+    /// Turns the loop until another thread is done.
+    pub(crate) fn run<T: Send + 'static>(&mut self, act: impl FnOnce(String) -> T + Send + 'static) -> T {
+        let address = self.address.clone();
+        let handle = self.reactor.handle();
+        let other = thread::spawn(move || {
+            // Wakes the loop also if it panics.
+            struct Wake(pelton::Handle);
+            impl Drop for Wake {
+                fn drop(&mut self) {
+                    let _ = self.0.post(|_| {});
+                }
+            }
+            let _wake = Wake(handle);
+            act(address)
+        });
+        let waiting = self.reactor.every(Duration::from_millis(5), |_, _| {});
+        self.run_until(|_| other.is_finished());
+        self.reactor.cancel(waiting);
+        other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    pub(crate) fn run_until(&mut self, condition: impl FnMut(&mut Reactor) -> bool) {
+        let late = self.reactor.after(DEADLINE, |reactor| reactor.stop());
+        self.reactor.run_until(condition).unwrap_or_else(|error| panic!("not within {DEADLINE:?}: {error}"));
+        assert!(self.reactor.cancel(late), "it took {DEADLINE:?} to notice it");
+    }
+
+    /// Turns the loop while `act` talks to the server over a connection.
+    pub(crate) fn with_client<T: Send + 'static>(&mut self, act: impl FnOnce(Client) -> T + Send + 'static) -> T {
+        self.run(move |address| act(Client::connect(&address)))
+    }
+
+    /// Everything that is answered to `request`, up to the end of the connection; this side ends when it has sent everything.
+    pub(crate) fn ask(&mut self, request: impl Into<Vec<u8>>) -> String {
+        let request = request.into();
+        self.with_client(move |mut client| {
+            client.send(request);
+            client.finish();
+            client.read_to_end()
+        })
+    }
+}
+
+/// A connection to a server, from a thread that blocks.
+pub(crate) struct Client(pub(crate) TcpStream);
+
+impl Client {
+    pub(crate) fn connect(address: &str) -> Client {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        stream.set_write_timeout(Some(DEADLINE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Client(stream)
+    }
+
+    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.0.write_all(bytes.as_ref()).unwrap();
+    }
+
+    pub(crate) fn finish(&self) {
+        // It may have been closed by the other side already.
+        let _ = self.0.shutdown(Shutdown::Write);
+    }
+
+    /// Everything up to the end. A reset is an end, too, and shows in what is missing.
+    pub(crate) fn read_to_end(&mut self) -> String {
+        let mut all = Vec::new();
+        let mut buffer = [0; 65536];
+        loop {
+            match self.0.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(count) => all.extend_from_slice(&buffer[..count]),
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => break,
+                Err(error) => panic!("{error}, after {:?}", String::from_utf8_lossy(&all)),
+            }
+        }
+        String::from_utf8_lossy(&all).into_owned()
+    }
+
+    /// Everything up to and with `end`.
+    pub(crate) fn read_until(&mut self, end: &str) -> String {
+        let mut all = Vec::new();
+        let mut byte = [0];
+        while !all.ends_with(end.as_bytes()) {
+            match self.0.read(&mut byte) {
+                Ok(1) => all.push(byte[0]),
+                outcome => panic!("{outcome:?}, after {:?}", String::from_utf8_lossy(&all)),
+            }
+        }
+        String::from_utf8(all).unwrap()
+    }
+
+    pub(crate) fn read_exactly(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        self.0.read_exact(&mut bytes).unwrap();
+        bytes
+    }
+
+    /// The head and the body of the next response, whose length is known.
+    pub(crate) fn response(&mut self) -> (String, String) {
+        let head = self.read_until("\r\n\r\n");
+        let length = head
+            .lines()
+            .find_map(|line| line.strip_prefix("Content-Length: "))
+            .map_or(0, |length| length.parse().unwrap());
+        (head, String::from_utf8(self.read_exactly(length)).unwrap())
+    }
+}
+
+/// What was answered, without what differs from time to time.
+pub(crate) fn undated(answer: &str) -> String {
+    let mut kept: String = String::new();
+    for line in answer.split_inclusive("\r\n") {
+        if !line.starts_with("Date: ") {
+            kept.push_str(line);
+        }
+    }
+    kept
+}
+
+/// The statuses of the responses in what was answered.
+pub(crate) fn statuses(answer: &str) -> Vec<u16> {
+    answer.split("HTTP/1.1 ").skip(1).map(|rest| rest[..3].parse().unwrap()).collect()
+}

@@ -1,0 +1,44 @@
+//! Programs that talk to a server, run beside its loop.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use super::Site;
+
+impl Site {
+    /// Runs a program with these arguments, in which `URL` is the server's, and gives it `input` to read. It has to succeed; this is
+    /// what it says.
+    pub(crate) fn run_program(&mut self, program: &'static str, arguments: &[&str], input: Vec<u8>) -> String {
+        let arguments: Vec<String> = arguments.iter().map(|word| (*word).to_owned()).collect();
+        self.run(move |address| {
+            let url = format!("http://{address}");
+            let words = arguments.iter().map(|word| word.replace("URL", &url));
+            let mut command = Command::new(program);
+            command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let mut child =
+                command.spawn().unwrap_or_else(|error| panic!("{program} is needed for this test: {error}"));
+            let mut stdin = child.stdin.take().unwrap();
+            let writing = std::thread::spawn(move || {
+                // It may end before it has read everything; what it says tells whether it should have.
+                let _ = stdin.write_all(&input);
+            });
+            let output = child.wait_with_output().unwrap();
+            writing.join().unwrap();
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{program}: {}: {errors}", output.status);
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        })
+    }
+
+    pub(crate) fn curl(&mut self, arguments: &str, input: Vec<u8>) -> String {
+        let mut words = vec!["--silent", "--show-error", "--http1.1", "--noproxy", "*", "--max-time", "20"];
+        words.extend(arguments.split(' '));
+        self.run_program("curl", &words, input)
+    }
+
+    /// A program of Python, which is given the port.
+    pub(crate) fn python(&mut self, script: &str) -> String {
+        let port = self.address.rsplit(':').next().unwrap_or_default().to_owned();
+        self.run_program("python3", &["-c", script, &port], Vec::new())
+    }
+}

@@ -1,0 +1,265 @@
+//! What clients may not do, and for how long, over real connections, on every engine.
+
+mod common;
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use common::{Client, On, on_every_engine, statuses};
+use pelton::Reactor;
+use pelton_http::wire::HeadLimits;
+use pelton_http::{Request, Responder, Settings, plain};
+
+on_every_engine![
+    a_head_that_takes_too_long_gets_408,
+    a_silent_connection_is_closed,
+    an_idle_connection_is_closed,
+    a_slow_handler_is_nobodys_fault,
+    a_body_that_comes_too_slowly_gets_408,
+    a_body_that_comes_steadily_is_read,
+    requests_per_connection_are_counted,
+    connections_are_counted,
+    connections_per_address_are_counted,
+    pipelined_requests_wait_for_each_other,
+    heads_that_are_too_long_are_refused,
+    what_was_answered_arrives_also_after_an_error,
+    a_client_that_was_refused_may_go_on_sending,
+    a_client_that_was_refused_may_not_go_on_for_ever,
+    draining_finishes_what_has_begun,
+];
+
+const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+const SHORT: Duration = Duration::from_millis(60);
+
+fn hello(_: &Request<'_>) -> &'static str {
+    "hello\n"
+}
+
+/// Sends a head byte by byte: that it goes on is not enough.
+fn a_head_that_takes_too_long_gets_408(on: On) {
+    let mut site = on.serve_with(plain(hello), Settings { header_time: SHORT, ..Settings::default() });
+    site.with_client(|mut client| {
+        client.send(GET);
+        client.response();
+        client.0.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
+        let begun = Instant::now();
+        let mut answer = Vec::new();
+        for byte in GET.bytes().cycle().take(GET.len() - 1).chain(std::iter::repeat(b'x')) {
+            if std::io::Write::write_all(&mut client.0, &[byte]).is_err() {
+                break;
+            }
+            let mut buffer = [0; 1000];
+            match std::io::Read::read(&mut client.0, &mut buffer) {
+                Ok(0) => break,
+                Ok(count) => answer.extend_from_slice(&buffer[..count]),
+                Err(_) => {}
+            }
+            assert!(begun.elapsed() < common::DEADLINE);
+        }
+        assert_eq!(statuses(&String::from_utf8(answer).unwrap()), [408]);
+        assert!(begun.elapsed() >= SHORT);
+    });
+}
+
+fn a_silent_connection_is_closed(on: On) {
+    let mut site = on.serve_with(plain(hello), Settings { header_time: SHORT, ..Settings::default() });
+    assert_eq!(site.with_client(|mut client| client.read_to_end()), "", "without a word");
+}
+
+fn an_idle_connection_is_closed(on: On) {
+    let mut site = on.serve_with(plain(hello), Settings { idle: SHORT, ..Settings::default() });
+    site.with_client(|mut client| {
+        let begun = Instant::now();
+        client.send(GET);
+        client.response();
+        // Half-way through, it has as long again.
+        std::thread::sleep(SHORT / 2);
+        client.send(GET);
+        client.response();
+        assert_eq!(client.read_to_end(), "", "without a word");
+        assert!(begun.elapsed() >= SHORT * 3 / 2, "{:?}", begun.elapsed());
+    });
+}
+
+fn a_slow_handler_is_nobodys_fault(on: On) {
+    let handler = |reactor: &mut Reactor, _: Request<'_>, responder: Responder| {
+        reactor.after(SHORT * 2, |reactor| responder.respond(reactor, "late\n"));
+    };
+    let settings = Settings { idle: SHORT, header_time: SHORT, body_window: SHORT, ..Settings::default() };
+    let mut site = on.serve_with(handler, settings);
+    site.with_client(|mut client| {
+        client.send(GET);
+        assert_eq!(client.response().1, "late\n");
+        client.send(GET);
+        assert_eq!(client.response().1, "late\n");
+    });
+}
+
+fn collect(reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
+    request.body().collect(reactor, |reactor, body| match body {
+        Ok(body) => responder.respond(reactor, format!("{}\n", body.len())),
+        Err(error) => responder.respond(reactor, error.response()),
+    });
+}
+
+fn a_body_that_comes_too_slowly_gets_408(on: On) {
+    let mut site = on.serve_with(collect, Settings { body_window: SHORT, body_rate: 1000, ..Settings::default() });
+    site.with_client(|mut client| {
+        client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nfew");
+        assert_eq!(statuses(&client.read_to_end()), [408]);
+    });
+}
+
+fn a_body_that_comes_steadily_is_read(on: On) {
+    let mut site = on.serve_with(collect, Settings { body_window: SHORT, body_rate: 100, ..Settings::default() });
+    site.with_client(|mut client| {
+        client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 200\r\n\r\n");
+        // For several windows; what is slept here is the client's own pace, nothing is waited for.
+        for _ in 0..20 {
+            std::thread::sleep(SHORT / 6);
+            client.send([b'x'; 10]);
+        }
+        assert_eq!(client.response().1, "200\n");
+    });
+}
+
+fn requests_per_connection_are_counted(on: On) {
+    let mut site = on.serve_with(plain(hello), Settings { requests: Some(3), ..Settings::default() });
+    let answer = site.ask(GET.repeat(5));
+    assert_eq!(statuses(&answer), [200; 3]);
+    assert_eq!(answer.matches("Connection: close").count(), 1, "{answer}");
+}
+
+fn connections_are_counted(on: On) {
+    let mut site = on.serve_with(plain(hello), Settings { connections: 2, ..Settings::default() });
+    site.run(|address| {
+        let ask = |client: &mut Client| {
+            client.send(GET);
+            client.response().0
+        };
+        let (mut one, mut two) = (Client::connect(&address), Client::connect(&address));
+        assert!(ask(&mut one).starts_with("HTTP/1.1 200"));
+        assert!(ask(&mut two).starts_with("HTTP/1.1 200"));
+        let answer = Client::connect(&address).read_to_end();
+        assert_eq!(statuses(&answer), [503], "without being asked");
+        drop(one);
+        let deadline = Instant::now() + common::DEADLINE;
+        loop {
+            let mut another = Client::connect(&address);
+            another.send(GET);
+            another.finish();
+            if statuses(&another.read_to_end()) == [200] {
+                break;
+            }
+            assert!(Instant::now() < deadline, "there is room again");
+        }
+    });
+}
+
+fn connections_per_address_are_counted(on: On) {
+    let settings = Settings { connections_per_address: Some(1), ..Settings::default() };
+    let mut site = on.serve_with(plain(hello), settings);
+    site.run(|address| {
+        let mut one = Client::connect(&address);
+        one.send(GET);
+        assert!(one.response().0.starts_with("HTTP/1.1 200"));
+        assert_eq!(statuses(&Client::connect(&address).read_to_end()), [503]);
+    });
+    site.run_until(|reactor| reactor.connection_count() == 0);
+    assert_eq!(statuses(&site.ask(GET)), [200], "the first is over");
+}
+
+fn pipelined_requests_wait_for_each_other(on: On) {
+    let (now, most) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+    let shown = most.clone();
+    let handler = move |reactor: &mut Reactor, _: Request<'_>, responder: Responder| {
+        now.set(now.get() + 1);
+        most.set(most.get().max(now.get()));
+        let now = now.clone();
+        reactor.after(Duration::from_millis(1), move |reactor| {
+            now.set(now.get() - 1);
+            responder.respond(reactor, "x");
+        });
+    };
+    let mut site = on.serve_with(handler, Settings { pipelined: 4, ..Settings::default() });
+    assert_eq!(statuses(&site.ask(GET.repeat(50))), [200; 50]);
+    assert_eq!(shown.get(), 4);
+}
+
+fn heads_that_are_too_long_are_refused(on: On) {
+    let head = HeadLimits { request_line: 20, header_bytes: 40, headers: 2 };
+    let mut site = on.serve_with(plain(hello), Settings { head, ..Settings::default() });
+    assert_eq!(statuses(&site.ask(GET)), [200]);
+    assert_eq!(statuses(&site.ask("GET /0123456789 HTTP/1.1\r\nHost: a\r\n\r\n")), [414]);
+    assert_eq!(statuses(&site.ask(format!("GET / HTTP/1.1\r\nHost: a\r\nA: {}\r\n\r\n", "x".repeat(40)))), [431]);
+    assert_eq!(statuses(&site.ask("GET / HTTP/1.1\r\nHost: a\r\nA: b\r\nC: d\r\n\r\n")), [431]);
+    // Without an end, in 1 MB.
+    assert_eq!(statuses(&site.ask("GET /".to_owned() + &"x".repeat(1_000_000))), [414]);
+}
+
+/// A socket that is closed with something unread in it takes back what the other side has not read yet.
+fn what_was_answered_arrives_also_after_an_error(on: On) {
+    let mut site = on.serve(plain(hello));
+    for _ in 0..20 {
+        let answer = site.ask(GET.to_owned() + "nonsense\r\n\r\n" + &"x".repeat(300_000));
+        assert_eq!(statuses(&answer), [200, 400]);
+    }
+}
+
+fn a_client_that_was_refused_may_go_on_sending(on: On) {
+    let mut site = on.serve(plain(hello));
+    site.with_client(|mut client| {
+        client.send("nonsense\r\n\r\n");
+        // It has been answered, and does not look at that yet.
+        client.0.peek(&mut [0]).unwrap();
+        for _ in 0..20 {
+            std::thread::sleep(Duration::from_millis(1));
+            client.send("more");
+        }
+        client.finish();
+        assert_eq!(statuses(&client.read_to_end()), [400]);
+    });
+}
+
+fn a_client_that_was_refused_may_not_go_on_for_ever(on: On) {
+    let mut site = on.serve_with(plain(hello), Settings { linger: SHORT, ..Settings::default() });
+    site.with_client(|mut client| {
+        client.send("nonsense\r\n\r\n");
+        let begun = Instant::now();
+        while std::io::Write::write_all(&mut client.0, b"more").is_ok() {
+            std::thread::sleep(Duration::from_millis(1));
+            assert!(begun.elapsed() < common::DEADLINE, "it is still not closed");
+        }
+    });
+    assert_eq!(site.reactor.connection_count(), 0);
+}
+
+fn draining_finishes_what_has_begun(on: On) {
+    let begun = Rc::new(Cell::new(false));
+    let flag = begun.clone();
+    let handler = move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
+        if request.path() == "/late" {
+            flag.set(true);
+            reactor.after(Duration::from_millis(30), |reactor| responder.respond(reactor, "late\n"));
+        } else {
+            responder.respond(reactor, "hello\n");
+        }
+    };
+    let mut site = on.serve(handler);
+    let mut idle = Client::connect(&site.address);
+    idle.send(GET);
+    let mut busy = Client::connect(&site.address);
+    busy.send("GET /late HTTP/1.1\r\nHost: a\r\n\r\n");
+    let (mut idle, _) = site.run(move |_| {
+        let answer = idle.response();
+        (idle, answer)
+    });
+    site.run_until(move |_| begun.get());
+    site.reactor.drain(common::DEADLINE);
+    let exit = site.reactor.run().unwrap();
+    assert_eq!(exit, pelton::Exit::Drained);
+    assert_eq!(idle.read_to_end(), "");
+    let answer = busy.read_to_end();
+    assert!(answer.contains("Connection: close\r\n") && answer.ends_with("late\n"), "{answer}");
+}

@@ -1,0 +1,111 @@
+//! What requests and connections cost in memory.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use allocation_counter::measure;
+use pelton::{EventLoop, Reactor};
+use pelton_http::{Handler, Request, Responder, Response, Router, Server, plain};
+
+const GET: &[u8] = b"GET /users/7?x=y HTTP/1.1\r\nHost: example.org\r\nUser-Agent: test\r\nAccept: */*\r\n\r\n";
+
+fn serve(handler: impl Handler) -> (EventLoop, String) {
+    let mut reactor = Reactor::new().unwrap();
+    let listener = Server::new(handler).listen(&mut reactor, &"127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = reactor.listening_on(listener).unwrap().to_string();
+    (reactor, address)
+}
+
+/// Sends `request` and turns the loop until as much has come back as the first time.
+fn exchange(reactor: &mut EventLoop, client: &mut TcpStream, request: &[u8], expected: usize) {
+    client.write_all(request).unwrap();
+    let mut buffer = [0; 16 * 1024];
+    let mut received = 0;
+    while received < expected {
+        match client.read(&mut buffer) {
+            Ok(0) => panic!("closed after {received} bytes"),
+            Ok(count) => received += count,
+            Err(_) => reactor.turn(Some(Duration::from_millis(1))).unwrap(),
+        }
+    }
+    assert_eq!(received, expected);
+}
+
+/// How many bytes are answered to `request`, which ends with `end`.
+fn length_of_answer(reactor: &mut EventLoop, client: &mut TcpStream, request: &[u8], count: usize) -> usize {
+    client.write_all(request).unwrap();
+    let (mut buffer, mut answer) = ([0; 16 * 1024], Vec::new());
+    while answer.windows(12).filter(|window| window.starts_with(b"HTTP/1.1 200")).count() < count
+        || !answer.ends_with(b"hello\n")
+    {
+        match client.read(&mut buffer) {
+            Ok(count) => answer.extend_from_slice(&buffer[..count]),
+            Err(_) => reactor.turn(Some(Duration::from_millis(1))).unwrap(),
+        }
+    }
+    answer.len()
+}
+
+fn allocations(handler: impl Handler, depth: usize) -> u64 {
+    let (mut reactor, address) = serve(handler);
+    let mut client = TcpStream::connect(address).unwrap();
+    client.set_nonblocking(true).unwrap();
+    let requests = GET.repeat(depth);
+    let expected = length_of_answer(&mut reactor, &mut client, &requests, depth);
+    let mut run = |times: usize| (0..times).for_each(|_| exchange(&mut reactor, &mut client, &requests, expected));
+    run(50);
+    measure(|| run(500)).count_total
+}
+
+fn router() -> Router {
+    Router::new().get("/users/{id}", plain(|_| Response::text("hello\n")))
+}
+
+#[test]
+fn requests_that_are_answered_at_once_allocate_nothing() {
+    assert_eq!(allocations(router(), 1), 0);
+}
+
+#[test]
+fn pipelined_requests_allocate_nothing() {
+    assert_eq!(allocations(router(), 32), 0);
+}
+
+/// What waits for its answer is one box of a closure; the rest of the books is used again.
+#[test]
+fn requests_that_are_answered_later_allocate_only_what_their_handler_does() {
+    let later = |reactor: &mut Reactor, _: Request<'_>, responder: Responder| {
+        let waiting = Box::new(responder);
+        reactor.next_tick(move |reactor| waiting.respond(reactor, Response::text("hello\n")));
+    };
+    let per_request = allocations(later, 1) as f64 / 500.0;
+    // The closure's box, and the response's.
+    assert!(per_request <= 2.0, "{per_request} per request");
+}
+
+#[test]
+fn an_idle_connection_takes_less_than_600_bytes() {
+    const COUNT: usize = 400;
+    let (mut reactor, address) = serve(router());
+    let mut clients = Vec::new();
+    let mut connect = |reactor: &mut EventLoop, count: usize| {
+        for _ in 0..count {
+            let mut client = TcpStream::connect(&address).unwrap();
+            client.set_nonblocking(true).unwrap();
+            // Also those that have been busy, and sent their head in parts.
+            let (one, two) = GET.split_at(30);
+            client.write_all(one).unwrap();
+            while reactor.turn(Some(Duration::ZERO)).is_ok() && reactor.connection_count() <= clients.len() {}
+            reactor.turn(Some(Duration::ZERO)).unwrap();
+            length_of_answer(reactor, &mut client, two, 1);
+            clients.push(client);
+        }
+    };
+    connect(&mut reactor, COUNT);
+    let bytes = measure(|| connect(&mut reactor, COUNT)).bytes_current;
+    // The vector of clients is measured too.
+    let per_connection = bytes / COUNT as i64;
+    println!("{per_connection} bytes per idle connection");
+    assert!(per_connection < 600, "{per_connection} bytes");
+}
