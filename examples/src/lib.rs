@@ -9,5 +9,13 @@
 struct Readme;
 
 #[cfg(doctest)]
+#[doc = include_str!("../../docs/async.md")]
+struct FromCallbacksToAsync;
+
+#[cfg(doctest)]
 #[doc = include_str!("../../docs/eventmachine.md")]
 struct ComingFromEventMachine;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/promises.md")]
+struct Promises;

@@ -183,6 +183,18 @@ fn stats_names_the_slow_callback_and_prints_its_numbers() {
 }
 
 #[test]
+fn promises_come_to_the_same_as_callbacks() {
+    let printed = start(example!("promises")).succeed();
+    let lines = [
+        "callbacks: ann owes 42",
+        "a chain:   ann owes 42",
+        "a chain:   nobody is number 3",
+        "at once:   ann owes 42, bob owes 7, and number 3 is unknown",
+    ];
+    assert_eq!(printed, lines);
+}
+
+#[test]
 fn udp_time_is_answered_at_the_second_try() {
     let mut asking = start(example!("udp-time"));
     asking.expect("is not answered");
@@ -240,6 +252,16 @@ fn key_value_stores_and_answers() {
 }
 
 #[test]
+fn async_echo_sends_everything_back() {
+    let mut echo = start(example!("async-echo"));
+    echo.expect("gets back \"water\"");
+    echo.expect("gets back \"wheel\"");
+    echo.expect("waits in vain");
+    echo.expect("server: the other side has finished");
+    echo.succeed();
+}
+
+#[test]
 fn chat_passes_on_what_is_said() {
     let printed = start(example!("chat")).succeed();
     let heard = |name: &str| -> Vec<&str> {
@@ -249,6 +271,30 @@ fn chat_passes_on_what_is_said() {
     assert_eq!(heard("ann"), ann, "{printed:#?}");
     assert_eq!(heard("bob"), ["welcome, bob; here are ann", "ann: hello, bob"], "{printed:#?}");
     assert_eq!(printed.last().unwrap(), "the room is empty");
+}
+
+#[test]
+fn defer_counts_primes_while_the_loop_ticks() {
+    let mut counting = start(example!("defer"));
+    counting.expect("one was cancelled in time");
+    let printed = counting.succeed();
+    let said = |part: &str| printed.iter().any(|line| line.contains(part));
+    assert!(said("another piece came to nothing: it panicked: there is no prime here"), "{printed:#?}");
+    assert!(said("17984 primes below 200000, and "), "{printed:#?}");
+    assert!(!said("never printed"), "{printed:#?}");
+}
+
+#[test]
+fn files_writes_lists_reads_and_copies() {
+    let mut files = start(example!("files"));
+    files.expect("20 files are written");
+    files.expect("20 files are found");
+    files.expect("14 of 14 bytes are copied");
+    files.expect("everything is removed again");
+    let printed = files.succeed();
+    let said = |part: &str| printed.iter().any(|line| line.contains(part));
+    assert!(said("20 files are read"), "{printed:#?}");
+    assert!(said("/missing: No such file or directory"), "{printed:#?}");
 }
 
 #[test]

@@ -84,6 +84,7 @@ fn format(shell: &Shell) -> Result<(), Failure> {
 fn clippy(shell: &Shell) -> Result<(), Failure> {
     shell.cargo("clippy --workspace --all-targets -- -D warnings").run()?;
     shell.cargo("clippy -p pelton-os --all-targets --features emulated-kqueue -- -D warnings").run()?;
+    shell.cargo("clippy -p pelton --all-targets --features tokio -- -D warnings").run()?;
     if on_linux_for_benches() {
         shell.cargo("clippy --manifest-path bench/Cargo.toml --all-targets -- -D warnings").run()?;
     }
@@ -98,7 +99,8 @@ fn test(shell: &Shell) -> Result<(), Failure> {
     shell.cargo("test -p pelton-os").run()?;
     shell.cargo("test -p pelton-os --features emulated-kqueue").run()?;
     // The examples are a step of their own: there they are built as users build them, without the features of tests.
-    shell.cargo("test --workspace --exclude pelton-examples").run()
+    shell.cargo("test --workspace --exclude pelton-examples").run()?;
+    shell.cargo("test -p pelton --features tokio --test async_tokio").run()
 }
 
 fn loom(shell: &Shell) -> Result<(), Failure> {

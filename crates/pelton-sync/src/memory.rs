@@ -1,9 +1,9 @@
-//! The memory the queue is built on: the real one, or loom's, which tries every order that the memory model allows.
+//! The memory that queue, mailbox and parking are built on: the real one, or loom's, which tries every order that the memory model allows.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
     Arc,
-    atomic::{AtomicPtr, AtomicU8, AtomicUsize},
+    atomic::{AtomicPtr, AtomicU8, AtomicUsize, fence},
 };
 
 #[cfg(loom)]
@@ -11,7 +11,7 @@ pub(crate) use loom::{
     cell::UnsafeCell,
     sync::{
         Arc,
-        atomic::{AtomicPtr, AtomicU8, AtomicUsize},
+        atomic::{AtomicPtr, AtomicU8, AtomicUsize, fence},
     },
     thread::yield_now,
 };

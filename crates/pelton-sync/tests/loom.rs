@@ -1,4 +1,4 @@
-//! Models of the queue, run under every interleaving (and every reordering the memory model allows) of a few threads.
+//! Models of the queue, the mailbox and the parking of workers, run under every interleaving (and every reordering the memory model allows) of a few threads.
 //!
 //! `cargo xtask test` runs them; by hand: `RUSTFLAGS="--cfg loom" cargo test --release -p pelton-sync --test loom`.
 //! In these builds a block has two slots, so that a handful of values links, retires and reuses blocks.
@@ -7,7 +7,9 @@
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
-use pelton_sync::{PushError, Pushed, Receiver, Sender, queue};
+use pelton_sync::{
+    Address, Inbox, Next, Parking, PushError, Pushed, Receive, Receiver, Schedule, Sender, Turn, mailbox, queue,
+};
 
 /// Explores with at most three preemptions per run: enough for every bug of this kind on record, and minutes less.
 fn model(f: impl Fn() + Sync + Send + 'static) {
@@ -208,5 +210,368 @@ fn a_value_pushed_while_the_receiver_goes_is_dropped_once_or_given_back() {
         drop(receiver);
         pushing.join().unwrap();
         assert_eq!(drops.load(Ordering::Relaxed), 2);
+    });
+}
+
+/// Turns wait here. The lock is the model's, not the mailbox's.
+#[derive(Clone, Default)]
+struct Turns(Arc<loom::sync::Mutex<Vec<Turn>>>);
+
+impl Schedule for Turns {
+    fn schedule(&self, turn: Turn) {
+        self.0.lock().unwrap().push(turn);
+    }
+}
+
+impl Turns {
+    fn take(&self) -> Option<Turn> {
+        self.0.lock().unwrap().pop()
+    }
+
+    /// Runs what is scheduled until there is nothing, one message at a time. Says how many messages there were.
+    fn run(&self) -> usize {
+        let mut received = 0;
+        while let Some(turn) = self.take() {
+            let ran = turn.run(1);
+            received += ran.messages;
+            if let Some(turn) = ran.again {
+                self.schedule(turn);
+            }
+        }
+        received
+    }
+}
+
+/// Sees that it is alone, and keeps what it received.
+struct Collector {
+    /// Loom notices if two threads have it at a time, or one does not see what another did.
+    log: loom::cell::UnsafeCell<Vec<(usize, usize)>>,
+    out: Arc<loom::sync::Mutex<Vec<(usize, usize)>>>,
+    rooms: Arc<AtomicUsize>,
+    _drops: Counted,
+}
+
+impl Receive<(usize, usize), Turns> for Collector {
+    fn receive(&mut self, message: (usize, usize), _: &Inbox<'_, (usize, usize), Turns>) -> Next {
+        // SAFETY: the mailbox lets one thread in at a time, which is what this is here to find out.
+        self.log.with_mut(|log| unsafe { (*log).push(message) });
+        self.out.lock().unwrap().push(message);
+        if message.1 == CLOSE { Next::Close } else { Next::GoOn }
+    }
+
+    fn has_room(&mut self) {
+        self.rooms.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Has the receiver close the mailbox.
+const CLOSE: usize = 99;
+
+struct Scene {
+    turns: Turns,
+    out: Arc<loom::sync::Mutex<Vec<(usize, usize)>>>,
+    rooms: Arc<AtomicUsize>,
+    drops: Arc<AtomicUsize>,
+}
+
+fn scene(bound: usize) -> (Scene, Address<(usize, usize), Turns>) {
+    let scene = Scene {
+        turns: Turns::default(),
+        out: Arc::new(loom::sync::Mutex::new(Vec::new())),
+        rooms: Arc::new(AtomicUsize::new(0)),
+        drops: Arc::new(AtomicUsize::new(0)),
+    };
+    let collector = Collector {
+        log: loom::cell::UnsafeCell::new(Vec::new()),
+        out: scene.out.clone(),
+        rooms: scene.rooms.clone(),
+        _drops: Counted(scene.drops.clone()),
+    };
+    let address = mailbox(scene.turns.clone(), bound, Box::new(collector));
+    (scene, address)
+}
+
+impl Scene {
+    fn received_from(&self, sender: usize) -> Vec<usize> {
+        self.out.lock().unwrap().iter().filter(|(from, _)| *from == sender).map(|(_, value)| *value).collect()
+    }
+
+    fn drops(&self) -> usize {
+        self.drops.load(Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn every_message_is_received_once_in_its_senders_order_by_one_worker_at_a_time() {
+    model(|| {
+        let (scene, address) = scene(100);
+        let sender = {
+            let address = address.clone();
+            let turns = scene.turns.clone();
+            thread::spawn(move || {
+                address.push((1, 0)).unwrap();
+                address.push((1, 1)).unwrap();
+                // A worker too: turns move between threads.
+                turns.run();
+            })
+        };
+        address.push((0, 0)).unwrap();
+        scene.turns.run();
+        sender.join().unwrap();
+        scene.turns.run();
+        assert_eq!(scene.received_from(0), [0]);
+        assert_eq!(scene.received_from(1), [0, 1]);
+        assert_eq!(scene.drops(), 0);
+        drop(address);
+        scene.turns.run();
+        assert_eq!(scene.drops(), 1);
+    });
+}
+
+#[test]
+fn a_mailbox_that_goes_to_rest_misses_no_message_and_has_one_turn() {
+    model(|| {
+        let (scene, address) = scene(100);
+        address.push((0, 0)).unwrap();
+        let turn = scene.turns.take().unwrap();
+        let senders: Vec<_> = (1..3)
+            .map(|number| {
+                let address = address.clone();
+                thread::spawn(move || address.push((number, 0)).unwrap())
+            })
+            .collect();
+        let ran = turn.run(100);
+        assert!(ran.again.is_none());
+        for sender in senders {
+            sender.join().unwrap();
+        }
+        let turns: Vec<_> = scene.turns.0.lock().unwrap().drain(..).collect();
+        assert!(turns.len() <= 1);
+        assert_eq!(turns.is_empty(), ran.messages == 3);
+        let later: usize = turns.into_iter().map(|turn| turn.run(100).messages).sum();
+        assert_eq!(ran.messages + later, 3);
+        drop(address);
+        scene.turns.run();
+    });
+}
+
+#[test]
+fn the_last_address_and_the_last_message_end_the_receiver_once() {
+    model(|| {
+        let (scene, address) = scene(100);
+        let other = {
+            let address = address.clone();
+            thread::spawn(move || address.push((1, 0)).unwrap())
+        };
+        let worker = {
+            let turns = scene.turns.clone();
+            thread::spawn(move || turns.run())
+        };
+        drop(address);
+        other.join().unwrap();
+        let received = worker.join().unwrap() + scene.turns.run();
+        assert_eq!((received, scene.drops()), (1, 1));
+    });
+}
+
+#[test]
+fn a_message_sent_while_the_mailbox_closes_is_dropped_or_given_back_and_all_is_freed() {
+    model(|| {
+        let (scene, address) = scene(100);
+        address.push((0, CLOSE)).unwrap();
+        let sender = thread::spawn(move || match address.push((1, 0)) {
+            Ok(()) => {}
+            Err(PushError::Closed(message)) => assert_eq!(message, (1, 0)),
+            Err(PushError::Full(_)) => unreachable!(),
+        });
+        scene.turns.run();
+        sender.join().unwrap();
+        scene.turns.run();
+        assert_eq!((scene.received_from(1).len(), scene.drops()), (0, 1));
+    });
+}
+
+#[test]
+fn a_turn_that_is_dropped_closes_the_mailbox_while_the_last_address_goes() {
+    model(|| {
+        let (scene, address) = scene(100);
+        address.push((0, 0)).unwrap();
+        let turn = scene.turns.take().unwrap();
+        let other = thread::spawn(move || drop(address));
+        drop(turn);
+        other.join().unwrap();
+        assert_eq!((scene.drops(), scene.turns.0.lock().unwrap().len()), (1, 0));
+    });
+}
+
+#[test]
+fn who_was_refused_is_told_of_room_exactly_once() {
+    model(|| {
+        let (scene, address) = scene(1);
+        let rooms = scene.rooms.clone();
+        let sender = {
+            let address = address.clone();
+            thread::spawn(move || {
+                address.try_push((1, 0)).unwrap();
+                match address.try_push((1, 1)) {
+                    Ok(()) => 0,
+                    Err(PushError::Full(message)) => {
+                        assert_eq!(message, (1, 1));
+                        1
+                    }
+                    Err(PushError::Closed(_)) => unreachable!(),
+                }
+            })
+        };
+        scene.turns.run();
+        let refused = sender.join().unwrap();
+        scene.turns.run();
+        assert_eq!(rooms.load(Ordering::Relaxed), refused);
+        assert!(address.try_push((0, 0)).is_ok());
+        drop(address);
+        scene.turns.run();
+    });
+}
+
+#[test]
+fn an_address_made_by_the_receiver_keeps_it_or_comes_too_late() {
+    struct Finder(Arc<loom::sync::Mutex<Vec<Address<u8, Turns>>>>);
+    impl Receive<u8, Turns> for Finder {
+        fn receive(&mut self, _: u8, inbox: &Inbox<'_, u8, Turns>) -> Next {
+            self.0.lock().unwrap().extend(inbox.address());
+            Next::GoOn
+        }
+    }
+    model(|| {
+        let (turns, found) = (Turns::default(), Arc::new(loom::sync::Mutex::new(Vec::new())));
+        let address = mailbox(turns.clone(), 1, Box::new(Finder(found.clone())));
+        address.push(1).unwrap();
+        let other = thread::spawn(move || drop(address));
+        turns.run();
+        other.join().unwrap();
+        turns.run();
+        let found: Vec<_> = found.lock().unwrap().drain(..).collect();
+        for address in found {
+            address.push(2).unwrap();
+        }
+        turns.run();
+    });
+}
+
+/// Turns that wait where a pool has them.
+#[derive(Clone)]
+struct Injected(Arc<pelton_sync::Turns>);
+
+impl Schedule for Injected {
+    fn schedule(&self, turn: Turn) {
+        self.0.push(turn);
+    }
+}
+
+#[test]
+fn turns_are_taken_once_in_the_order_in_which_they_were_added() {
+    struct Logger(Arc<loom::sync::Mutex<Vec<u8>>>);
+    impl Receive<u8, Injected> for Logger {
+        fn receive(&mut self, message: u8, _: &Inbox<'_, u8, Injected>) -> Next {
+            self.0.lock().unwrap().push(message);
+            Next::GoOn
+        }
+    }
+    model(|| {
+        let injected = Injected(Arc::new(pelton_sync::Turns::new()));
+        let log = Arc::new(loom::sync::Mutex::new(Vec::new()));
+        let address = |_| mailbox(injected.clone(), 1, Box::new(Logger(log.clone())));
+        let [one, two, three] = [0, 1, 2].map(address);
+        let other = thread::spawn(move || {
+            one.push(1).unwrap();
+            two.push(2).unwrap();
+            (one, two)
+        });
+        three.push(3).unwrap();
+        let run = || injected.0.take().for_each(|turn| assert!(turn.run(10).again.is_none()));
+        run();
+        let addresses = other.join().unwrap();
+        run();
+        let log = log.lock().unwrap().clone();
+        assert_eq!(log.len(), 3);
+        assert_eq!(log.iter().filter(|message| **message < 3).collect::<Vec<_>>(), [&1, &2]);
+        drop((addresses, three));
+        run();
+        assert!(injected.0.is_empty() && injected.0.len() == 0);
+    });
+}
+
+/// Takes one piece of work, sleeping while there is none.
+fn work(number: usize, parking: &Parking, work: &AtomicUsize, threads: &[thread::Thread]) {
+    let take = || work.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok();
+    let mut searching = parking.search();
+    loop {
+        if take() {
+            if searching
+                && parking.found()
+                && let Some(other) = parking.wake()
+            {
+                threads[other].unpark();
+            }
+            return;
+        }
+        parking.sleep(number, searching);
+        if work.load(Ordering::Relaxed) > 0 {
+            parking.get_up(number);
+        }
+        while parking.is_asleep(number) {
+            thread::park();
+        }
+        searching = true;
+    }
+}
+
+#[test]
+fn a_worker_that_goes_to_sleep_is_woken_by_what_is_added_meanwhile() {
+    model(|| {
+        let (parking, pieces) = (Arc::new(Parking::new(1)), Arc::new(AtomicUsize::new(0)));
+        let worker = thread::current();
+        let adding = {
+            let (parking, pieces) = (parking.clone(), pieces.clone());
+            thread::spawn(move || {
+                pieces.fetch_add(1, Ordering::Relaxed);
+                if parking.wake().is_some() {
+                    worker.unpark();
+                }
+            })
+        };
+        // If the wake-up is lost, the model deadlocks, and says so.
+        work(0, &parking, &pieces, &[thread::current()]);
+        adding.join().unwrap();
+    });
+}
+
+#[test]
+fn two_pieces_of_work_get_two_workers_though_searchers_keep_others_asleep() {
+    model(|| {
+        let (parking, pieces) = (Arc::new(Parking::new(2)), Arc::new(AtomicUsize::new(0)));
+        let main = thread::current();
+        let other = {
+            let (parking, pieces, main) = (parking.clone(), pieces.clone(), main.clone());
+            thread::spawn(move || {
+                let threads = [main, thread::current()];
+                work(1, &parking, &pieces, &threads);
+            })
+        };
+        let adding = {
+            let (parking, pieces, threads) = (parking.clone(), pieces.clone(), [main.clone(), other.thread().clone()]);
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    pieces.fetch_add(1, Ordering::Relaxed);
+                    if let Some(worker) = parking.wake() {
+                        threads[worker].unpark();
+                    }
+                }
+            })
+        };
+        work(0, &parking, &pieces, &[main, other.thread().clone()]);
+        other.join().unwrap();
+        adding.join().unwrap();
+        assert_eq!(pieces.load(Ordering::Relaxed), 0);
     });
 }

@@ -1,9 +1,11 @@
-//! The queue with real threads, in numbers that a model cannot have.
+//! The queue and the mailbox with real threads, in numbers that a model cannot have.
 #![cfg(not(loom))]
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
-use pelton_sync::{PushError, Pushed, queue};
+use pelton_sync::{Inbox, Next, PushError, Pushed, Receive, Schedule, Turn, mailbox, queue};
 
 #[test]
 fn four_senders_and_a_sleeping_receiver_lose_nothing_and_keep_their_order() {
@@ -98,4 +100,102 @@ fn values_are_dropped_with_the_receiver() {
     }
     drop(receiver);
     assert_eq!(std::sync::Arc::strong_count(&value), 1);
+}
+
+/// Turns that wait for a worker, and how many mailboxes have not ended.
+#[derive(Clone, Default)]
+struct Turns(Arc<(Mutex<Vec<Turn>>, Condvar, AtomicUsize)>);
+
+impl Schedule for Turns {
+    fn schedule(&self, turn: Turn) {
+        self.0.0.lock().unwrap().push(turn);
+        self.0.1.notify_one();
+    }
+}
+
+impl Turns {
+    /// Runs turns until all mailboxes have ended.
+    fn work(&self) {
+        let (turns, changed, mailboxes) = &*self.0;
+        let mut waiting = turns.lock().unwrap();
+        while mailboxes.load(Ordering::Relaxed) > 0 {
+            match waiting.pop() {
+                None => waiting = changed.wait(waiting).unwrap(),
+                Some(turn) => {
+                    drop(waiting);
+                    if let Some(turn) = turn.run(7).again {
+                        self.schedule(turn);
+                    }
+                    waiting = turns.lock().unwrap();
+                }
+            }
+        }
+        changed.notify_all();
+    }
+}
+
+#[test]
+fn mailboxes_keep_the_order_of_each_sender_and_end_when_their_addresses_have_gone() {
+    const SENDERS: usize = 4;
+    const MAILBOXES: usize = 10;
+    const MESSAGES: usize = 50_000;
+    struct Checker {
+        next: [usize; SENDERS],
+        received: Arc<AtomicUsize>,
+        turns: Turns,
+    }
+    impl Receive<(usize, Box<usize>), Turns> for Checker {
+        fn receive(
+            &mut self,
+            (sender, number): (usize, Box<usize>),
+            _: &Inbox<'_, (usize, Box<usize>), Turns>,
+        ) -> Next {
+            assert!(*number >= self.next[sender]);
+            self.next[sender] = *number + 1;
+            self.received.fetch_add(1, Ordering::Relaxed);
+            Next::GoOn
+        }
+    }
+    impl Drop for Checker {
+        fn drop(&mut self) {
+            self.turns.0.2.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+    let (turns, received) = (Turns::default(), Arc::new(AtomicUsize::new(0)));
+    turns.0.2.store(MAILBOXES, Ordering::Relaxed);
+    let addresses: Vec<_> = (0..MAILBOXES)
+        .map(|_| {
+            let checker = Checker { next: [0; SENDERS], received: received.clone(), turns: turns.clone() };
+            mailbox(turns.clone(), 64, Box::new(checker))
+        })
+        .collect();
+    let workers: Vec<_> = (0..3)
+        .map(|_| {
+            let turns = turns.clone();
+            thread::spawn(move || turns.work())
+        })
+        .collect();
+    let senders: Vec<_> = (0..SENDERS)
+        .map(|sender| {
+            let addresses = addresses.clone();
+            thread::spawn(move || {
+                for number in 0..MESSAGES {
+                    // Some by one way, some by the other.
+                    let address = &addresses[number % MAILBOXES];
+                    let mut message = (sender, Box::new(number));
+                    while let Err(PushError::Full(back)) =
+                        if number % 3 == 0 { address.push(message) } else { address.try_push(message) }
+                    {
+                        message = back;
+                        thread::yield_now();
+                    }
+                }
+            })
+        })
+        .collect();
+    drop(addresses);
+    for thread in senders.into_iter().chain(workers) {
+        thread.join().unwrap();
+    }
+    assert_eq!(received.load(Ordering::Relaxed), SENDERS * MESSAGES);
 }

@@ -9,7 +9,7 @@ use crate::callback::PanicPolicy;
 use crate::connection::{Limit, WaterMarks};
 use crate::reactor::Settings;
 use crate::resolver::SHORTEST_ATTEMPT_DELAY;
-use crate::{Engine, Error, EventLoop, LaneSettings, Resolver};
+use crate::{Engine, Error, EventLoop, Lane, LaneSettings, Resolver};
 
 /// Builds a reactor other than the default one.
 ///
@@ -96,8 +96,14 @@ impl Builder {
     }
 
     /// How many names are looked up at a time, and how many may wait; by default [these](LaneSettings::LOOKUPS).
-    pub fn lookups(mut self, lane: LaneSettings) -> Self {
-        self.settings.names.lane = lane;
+    pub fn lookups(self, settings: LaneSettings) -> Self {
+        self.lane(Lane::Names, settings)
+    }
+
+    /// How much of a kind of work that blocks is [done](crate::Reactor::defer) at a time, and how much may wait; by default
+    /// [this](LaneSettings::of).
+    pub fn lane(mut self, lane: Lane, settings: LaneSettings) -> Self {
+        self.settings.lanes[lane as usize] = settings;
         self
     }
 

@@ -21,8 +21,9 @@ use crate::watch::WatchId;
 pub enum CallbackKind {
     /// A timer: [`Reactor::after`], [`Reactor::at`], [`Reactor::every`].
     Timer,
-    /// A tick: [`Reactor::next_tick`], what other threads [post](crate::Handle::post), [`Reactor::resolve`] and
-    /// [`Reactor::on_drain`].
+    /// A tick: [`Reactor::next_tick`], what other threads [post](crate::Handle::post), [`Reactor::defer`],
+    /// [`Reactor::resolve`], [`Reactor::on_drain`], the continuations of [promises](crate::Promise), and tasks:
+    /// [`Reactor::spawn`].
     Tick,
     /// A descriptor that is ready: [`Reactor::watch`].
     Watch,

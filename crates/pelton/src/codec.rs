@@ -30,6 +30,7 @@ mod raw;
 mod search;
 
 pub use buffer::Buffer;
+pub(crate) use buffer::Rest;
 pub use delimiter::Delimiter;
 pub use fixed::Fixed;
 pub use header_and_content::{Headed, HeaderAndContent, Headers};

@@ -66,6 +66,11 @@ pub trait Connection: Any {
         let _ = io;
     }
 
+    /// Everything has been sent, which it [asked](Io::tell_when_sent) to be told.
+    fn sent(&mut self, io: &mut Io<'_>) {
+        let _ = io;
+    }
+
     /// The other side will send nothing more; it may still read. By default the connection is closed when everything
     /// has been sent.
     fn peer_finished(&mut self, io: &mut Io<'_>) {

@@ -28,6 +28,13 @@ pub enum Error {
     )]
     Forked,
 
+    /// A loop was to [block](crate::EventLoop::block_on) on a future inside a task of another loop, which would stand still
+    /// meanwhile.
+    #[error(
+        "block on a future: this is inside a task of another loop, which would stand still; spawn it there, or await it"
+    )]
+    Nested,
+
     /// The descriptor is being watched already.
     #[error("watch descriptor {fd}: it is being watched already, since {place}")]
     AlreadyWatched {
@@ -103,7 +110,7 @@ impl From<Error> for io::Error {
             Error::NotWatched => io::ErrorKind::NotFound,
             Error::LaneFull { .. } => io::ErrorKind::ResourceBusy,
             Error::UnknownEngine(_) | Error::BadEndpoint(_) | Error::Signal { .. } => io::ErrorKind::InvalidInput,
-            Error::Stopped | Error::Forked | Error::Panicked { .. } => io::ErrorKind::Other,
+            Error::Stopped | Error::Forked | Error::Nested | Error::Panicked { .. } => io::ErrorKind::Other,
         };
         io::Error::new(kind, error)
     }

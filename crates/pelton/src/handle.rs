@@ -10,6 +10,7 @@ use std::time::Duration;
 use pelton_sync::{PushError, Pushed, Receiver, SendClosure, Sender, queue};
 
 use crate::Reactor;
+use crate::lane::{Lane, LaneSettings, Threads};
 use crate::lifecycle::Hold;
 use crate::reply::{Reply, reply};
 
@@ -31,6 +32,8 @@ pub(crate) struct Shared {
     pub(crate) holds: AtomicUsize,
     /// Whether the reactor waits for the holds to go.
     pub(crate) draining: AtomicBool,
+    /// One per lane: [`Shared::lane`].
+    lanes: [Threads<Handle>; Lane::ALL.len()],
     /// In a forked child, what has taken the place of this: see `Reactor::after_fork`.
     successor: OnceLock<Arc<Shared>>,
 }
@@ -42,7 +45,15 @@ fn this_thread() -> usize {
 }
 
 impl Shared {
-    pub(crate) fn new(bound: usize, waker: Waker) -> (Arc<Shared>, Receiver<Post>) {
+    pub(crate) fn new(
+        bound: usize,
+        waker: Waker,
+        lanes: [LaneSettings; Lane::ALL.len()],
+    ) -> (Arc<Shared>, Receiver<Post>) {
+        Shared::with(bound, waker, Lane::ALL.map(|lane| Threads::of(lane, lanes[lane as usize])))
+    }
+
+    fn with(bound: usize, waker: Waker, lanes: [Threads<Handle>; Lane::ALL.len()]) -> (Arc<Shared>, Receiver<Post>) {
         let (posts, receiver) = queue();
         let shared = Shared {
             posts,
@@ -51,6 +62,7 @@ impl Shared {
             thread: AtomicUsize::new(this_thread()),
             holds: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
+            lanes,
             successor: OnceLock::new(),
         };
         (Arc::new(shared), receiver)
@@ -58,7 +70,8 @@ impl Shared {
 
     /// In a forked child: a new queue for everybody who has a handle.
     pub(crate) fn succeed(&self) -> (Arc<Shared>, Receiver<Post>) {
-        let (successor, receiver) = Shared::new(self.bound, self.waker.clone());
+        let lanes = Lane::ALL.map(|lane| self.lane(lane).succeed());
+        let (successor, receiver) = Shared::with(self.bound, self.waker.clone(), lanes);
         successor.holds.store(self.holds.load(Ordering::Relaxed), Ordering::Relaxed);
         successor.draining.store(self.draining.load(Ordering::Relaxed), Ordering::Relaxed);
         let successor = self.successor.get_or_init(|| successor).clone();
@@ -89,6 +102,10 @@ impl Shared {
 
     pub(crate) fn waiting(&self) -> usize {
         self.posts.len()
+    }
+
+    pub(crate) fn lane(&self, lane: Lane) -> &Threads<Handle> {
+        &self.lanes[lane as usize]
     }
 }
 

@@ -1,302 +1,416 @@
 //! Lanes: threads for work that blocks, so that the loop does not.
 //!
 //! A lane is for one kind of work, so that no kind keeps another waiting. Its threads are started when there is something to
-//! do and end when there has been nothing for a while. What is handed to a lane comes back to the loop as a post, and finds
-//! its callback there by a key: a callback that has gone meanwhile, or a loop, is simply not found.
+//! do and end when there has been nothing for a while.
+//!
+//! **Waking.** Jobs are often shorter than it takes to wake a thread, and a wake-up per job would be most of the work. So at
+//! most one thread is on its way up at a time: whoever hands in a job meanwhile wakes nobody, and a thread that takes a job
+//! and leaves others behind wakes the next. A burst of short jobs costs one wake-up, and a burst of long ones has all threads
+//! at work after as many wake-ups as there are threads.
 
-use std::any::Any;
 use std::collections::VecDeque;
+use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use pelton_os::fork;
-use pelton_sync::Closure;
+use pelton_sync::SendClosure;
 
+use crate::Error;
 use crate::callback::message;
-use crate::slots::{Key, Slots};
-use crate::ticks::Tick;
-use crate::{Error, Reactor};
+use crate::defer::DeferFailure;
+
+/// What kind of work it is that blocks: each kind has threads of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Lane {
+    /// Files and directories: [`fs`](crate::fs).
+    Files,
+    /// Look-ups of names: [`resolve`](crate::Reactor::resolve).
+    Names,
+    /// Work for a processor.
+    Cpu,
+    /// What waits for somebody else, for as long as that takes: locks of files, other programs. In another lane, a handful of
+    /// these would keep everything from running, perhaps even what they wait for.
+    Waits,
+}
+
+impl Lane {
+    /// Every lane.
+    pub const ALL: [Lane; 4] = [Lane::Files, Lane::Names, Lane::Cpu, Lane::Waits];
+
+    /// Its name, as it stands in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Lane::Files => "files",
+            Lane::Names => "names",
+            Lane::Cpu => "cpu",
+            Lane::Waits => "waits",
+        }
+    }
+
+    const fn thread_name(self) -> &'static str {
+        match self {
+            Lane::Files => "pelton-files",
+            Lane::Names => "pelton-names",
+            Lane::Cpu => "pelton-cpu",
+            Lane::Waits => "pelton-waits",
+        }
+    }
+}
+
+impl fmt::Display for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
 
 /// How wide and how long a lane is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LaneSettings {
-    /// How many threads it has at most. At least 1.
+    /// How many threads it has at most; 0 for as many as there are processors.
     pub threads: usize,
-    /// How much may wait for a thread; more is refused with [`Error::LaneFull`].
+    /// How much may wait for a thread; more is refused.
     pub waiting: usize,
     /// How long a thread without work stays.
     pub linger: Duration,
 }
 
 impl LaneSettings {
-    /// What [look-ups of names](crate::Builder::lookups) begin with: 4 threads, since a look-up that hangs in an unreachable
-    /// name server should hold up few others, and threads that wait cost little; 256 that wait, which at a few milliseconds
-    /// each is a second's worth; and 10 seconds.
+    /// What the [files](Lane::Files) lane begins with: 4 threads, since most of what is read is in memory already, where more
+    /// would only get in each other's way, and a disk is kept busy by a few; 16,384 that wait, so that a large directory can be
+    /// asked for in one go, in less than 2 MiB; and 10 seconds.
+    pub const FILES: LaneSettings = LaneSettings { threads: 4, waiting: 16_384, linger: Duration::from_secs(10) };
+
+    /// What [look-ups of names](Lane::Names) begin with: 4 threads, since a look-up that hangs in an unreachable name server
+    /// should hold up few others, and threads that wait cost little; 256 that wait, which at a few milliseconds each is a
+    /// second's worth; and 10 seconds.
     pub const LOOKUPS: LaneSettings = LaneSettings { threads: 4, waiting: 256, linger: Duration::from_secs(10) };
+
+    /// What the [processor](Lane::Cpu) lane begins with: as many threads as there are processors; 1,024 that wait, which at a
+    /// millisecond each is a second's worth; and 10 seconds.
+    pub const CPU: LaneSettings = LaneSettings { threads: 0, waiting: 1_024, linger: Duration::from_secs(10) };
+
+    /// What the lane of [what waits](Lane::Waits) begins with: 256 threads, since each waits for something else, and one that
+    /// sleeps costs a few pages; 256 that wait for them; and 1 second, since there is little to gain from keeping many.
+    pub const WAITS: LaneSettings = LaneSettings { threads: 256, waiting: 256, linger: Duration::from_secs(1) };
+
+    /// What a lane begins with.
+    pub const fn of(lane: Lane) -> LaneSettings {
+        match lane {
+            Lane::Files => LaneSettings::FILES,
+            Lane::Names => LaneSettings::LOOKUPS,
+            Lane::Cpu => LaneSettings::CPU,
+            Lane::Waits => LaneSettings::WAITS,
+        }
+    }
+
+    fn most_threads(&self) -> usize {
+        // Asking the system takes longer than many a job.
+        static PROCESSORS: OnceLock<usize> = OnceLock::new();
+        match self.threads {
+            0 => *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from)),
+            threads => threads,
+        }
+    }
 }
 
-type Job = Box<dyn FnOnce() + Send>;
+/// What a lane has done, and has to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct LaneStats {
+    /// Its threads, idle ones included.
+    pub threads: usize,
+    /// How much waits for a thread.
+    pub waiting: usize,
+    /// How much is being done.
+    pub running: usize,
+    /// How much has been done, panics included.
+    pub done: u64,
+    /// How much was refused.
+    pub refused: u64,
+    /// How much has panicked.
+    pub panicked: u64,
+}
 
-/// Names a job, to take it back while it waits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Why a lane did not take something on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// So much waits for a thread already. See [`LaneSettings`].
+    #[error("{0} of its kind are waiting for a thread already, and no more may")]
+    Full(usize),
+    /// There is no thread, and the system would not start one.
+    #[error("no thread could be started: {0}")]
+    NoThread(#[source] io::Error),
+    /// The reactor has stopped, or is gone.
+    #[error("the reactor has stopped")]
+    Stopped,
+    /// The process was forked since the reactor was built, and this is the child. See
+    /// [`after_fork`](crate::EventLoop::after_fork).
+    #[error("the reactor belongs to the process that forked this one")]
+    Forked,
+}
+
+impl Refusal {
+    pub(crate) fn while_doing(self, doing: String) -> Error {
+        match self {
+            Refusal::Full(waiting) => Error::LaneFull { doing, waiting },
+            Refusal::NoThread(error) => Error::system(doing, error),
+            Refusal::Stopped => Error::Stopped,
+            Refusal::Forked => Error::Forked,
+        }
+    }
+}
+
+/// Names a job, to take it back while it waits. Later ones are larger.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct JobId(u64);
 
-pub(crate) struct Lane {
+struct Job<C: 'static> {
+    id: JobId,
+    place: &'static Location<'static>,
+    closure: SendClosure<Worker<C>>,
+}
+
+/// A thread of a lane, as its jobs see it.
+pub(crate) struct Worker<C: 'static> {
+    /// What the lane was given for its jobs to use.
+    pub(crate) context: C,
+    /// Where the job at hand was asked for.
+    pub(crate) place: &'static Location<'static>,
+    shared: Arc<Shared<C>>,
+}
+
+impl<C> Worker<C> {
+    /// Does the job at hand. It is counted as done before anybody can know of it.
+    pub(crate) fn attempt<T>(&self, op: impl FnOnce() -> T) -> Result<T, DeferFailure> {
+        let outcome = attempt(op);
+        if outcome.is_err() {
+            self.shared.panicked.fetch_add(1, Ordering::Relaxed);
+        }
+        self.shared.done.fetch_add(1, Ordering::Relaxed);
+        outcome
+    }
+}
+
+/// Calls `op`, whose panic becomes an error.
+pub(crate) fn attempt<T>(op: impl FnOnce() -> T) -> Result<T, DeferFailure> {
+    catch_unwind(AssertUnwindSafe(op)).map_err(|panic| DeferFailure::Panicked(message(&panic)))
+}
+
+/// The threads of a lane. Each has a `C` for its jobs to use.
+pub(crate) struct Threads<C: 'static> {
     name: &'static str,
     settings: LaneSettings,
-    shared: Arc<Shared>,
-    last: u64,
-    /// The process that its threads are in, as a number of forks.
+    shared: Arc<Shared<C>>,
+    /// The process that they are in, as a number of forks.
     forks: u64,
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct Shared<C: 'static> {
+    state: Mutex<State<C>>,
     work: Condvar,
+    done: AtomicU64,
+    panicked: AtomicU64,
 }
 
-#[derive(Default)]
-struct State {
-    jobs: VecDeque<(JobId, Job)>,
+struct State<C: 'static> {
+    jobs: VecDeque<Job<C>>,
+    last: JobId,
     threads: usize,
     /// Threads that have no work, or have just been started: each will look for a job before it ends.
     free: usize,
+    /// Those of them that have to be woken.
+    sleeping: usize,
+    /// One has been woken, and has not looked yet.
+    waking: bool,
     quit: bool,
+    begun: u64,
+    refused: u64,
 }
 
-/// Why a lane did not take a job.
-#[derive(Debug)]
-pub(crate) enum Refused {
-    /// So many wait already.
-    Full(usize),
-    /// There is no thread, and the system would not start one.
-    NoThread(io::Error),
+impl<C> State<C> {
+    /// Whether a thread has to be woken, now that there are jobs.
+    fn wake_one(&mut self) -> bool {
+        let wake = self.sleeping > 0 && !self.waking && !self.jobs.is_empty();
+        self.waking |= wake;
+        wake
+    }
 }
 
-impl Refused {
-    pub(crate) fn while_doing(self, doing: String) -> Error {
-        match self {
-            Refused::Full(waiting) => Error::LaneFull { doing, waiting },
-            Refused::NoThread(error) => Error::system(doing, error),
+impl<C: Send + 'static> Threads<C> {
+    pub(crate) fn of(lane: Lane, settings: LaneSettings) -> Threads<C> {
+        Threads::new(lane.thread_name(), settings)
+    }
+
+    fn new(name: &'static str, settings: LaneSettings) -> Threads<C> {
+        let state = Mutex::new(State {
+            jobs: VecDeque::new(),
+            last: JobId(0),
+            threads: 0,
+            free: 0,
+            sleeping: 0,
+            waking: false,
+            quit: false,
+            begun: 0,
+            refused: 0,
+        });
+        let (done, panicked) = (AtomicU64::new(0), AtomicU64::new(0));
+        let shared = Arc::new(Shared { state, work: Condvar::new(), done, panicked });
+        Threads { name, settings, shared, forks: fork::count() }
+    }
+
+    /// Has a thread do what `job` makes of `op`. If it is refused, `op` comes back.
+    pub(crate) fn run<Op>(
+        &self,
+        context: impl FnOnce() -> C,
+        place: &'static Location<'static>,
+        op: Op,
+        job: impl FnOnce(Op) -> SendClosure<Worker<C>>,
+    ) -> Result<JobId, (Op, Refusal)> {
+        if self.is_inherited() {
+            return Err((op, Refusal::Forked));
         }
-    }
-}
-
-impl Lane {
-    pub(crate) fn new(name: &'static str, settings: LaneSettings) -> Lane {
-        let shared = Arc::new(Shared { state: Mutex::default(), work: Condvar::new() });
-        Lane { name, settings, shared, last: 0, forks: fork::count() }
-    }
-
-    pub(crate) fn run(&mut self, job: impl FnOnce() + Send + 'static) -> Result<JobId, Refused> {
         let mut state = self.shared.lock();
+        if state.quit {
+            return Err((op, Refusal::Stopped));
+        }
         if state.jobs.len() >= state.free
-            && state.threads < self.settings.threads.max(1)
-            && let Err(error) = self.start(&mut state)
+            && state.threads < self.settings.most_threads()
+            && let Err(error) = self.start(&mut state, context())
         {
             if state.threads == 0 {
-                return Err(Refused::NoThread(error));
+                state.refused += 1;
+                return Err((op, Refusal::NoThread(error)));
             }
-            tracing::warn!(%error, lane = self.name, "could not start another thread");
+            tracing::warn!(%error, thread = self.name, "could not start another thread");
         }
         // Those that a free thread is about to take do not wait.
         if state.jobs.len() >= state.free + self.settings.waiting {
-            return Err(Refused::Full(self.settings.waiting));
+            state.refused += 1;
+            return Err((op, Refusal::Full(self.settings.waiting)));
         }
-        self.last += 1;
-        let id = JobId(self.last);
-        state.jobs.push_back((id, Box::new(job)));
+        state.last.0 += 1;
+        let id = state.last;
+        state.jobs.push_back(Job { id, place, closure: job(op) });
+        let wake = state.wake_one();
         drop(state);
-        self.shared.work.notify_one();
+        if wake {
+            self.shared.work.notify_one();
+        }
         Ok(id)
     }
 
-    fn start(&self, state: &mut State) -> io::Result<()> {
+    fn start(&self, state: &mut State<C>, context: C) -> io::Result<()> {
         let (shared, linger) = (self.shared.clone(), self.settings.linger);
+        let worker = Worker { context, place: Location::caller(), shared };
         // Not joined: nobody waits for a look-up that hangs.
-        std::thread::Builder::new().name(self.name.into()).spawn(move || shared.work(linger))?;
+        std::thread::Builder::new().name(self.name.into()).spawn(move || work(worker, linger))?;
         state.threads += 1;
         state.free += 1;
         Ok(())
     }
 
     /// Takes a job back, unless it has begun.
-    pub(crate) fn take_back(&self, id: JobId) {
+    pub(crate) fn take_back(&self, id: JobId) -> bool {
+        if self.is_inherited() {
+            return false;
+        }
         let mut state = self.shared.lock();
-        if let Some(place) = state.jobs.iter().position(|(job, _)| *job == id) {
-            let job = state.jobs.remove(place);
-            // What it owns is the user's, and is not dropped under the lock.
-            drop(state);
-            drop(job);
-        }
-    }
-
-    /// In a forked child: the threads have stayed in the parent, perhaps with the lock held.
-    fn after_fork(&mut self) {
-        *self = Lane::new(self.name, self.settings);
-    }
-}
-
-impl Drop for Lane {
-    fn drop(&mut self) {
-        if self.forks == fork::count() {
-            let mut state = self.shared.lock();
-            state.quit = true;
-            let jobs = std::mem::take(&mut state.jobs);
-            drop(state);
-            self.shared.work.notify_all();
-            drop(jobs);
-        }
-    }
-}
-
-impl Shared {
-    /// No job runs under the lock, so what a panic left behind is whole.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What a thread does, all its life.
-    fn work(&self, linger: Duration) {
-        let mut state = self.lock();
-        loop {
-            if let Some((_, job)) = state.jobs.pop_front() {
-                state.free -= 1;
-                drop(state);
-                // What it comes to is told inside; only dropping what it owned can still panic.
-                let _ = catch_unwind(AssertUnwindSafe(job));
-                state = self.lock();
-                state.free += 1;
-                continue;
-            }
-            if state.quit {
-                break;
-            }
-            let waited = self.work.wait_timeout(state, linger).unwrap_or_else(PoisonError::into_inner);
-            state = waited.0;
-            if waited.1.timed_out() && state.jobs.is_empty() {
-                break;
-            }
-        }
-        state.free -= 1;
-        state.threads -= 1;
-    }
-}
-
-/// Why a job came to nothing.
-#[derive(Clone, Debug)]
-pub(crate) enum Failure {
-    Panicked(String),
-    /// It has stayed in the process that was forked.
-    LeftBehind,
-}
-
-type Outcome = Result<Box<dyn Any + Send>, Failure>;
-type Then = Box<dyn FnOnce(&mut Reactor, Outcome)>;
-
-/// Callbacks that wait for what a lane does.
-#[derive(Default)]
-pub(crate) struct Deferred(Slots<Awaiting>);
-
-struct Awaiting {
-    place: &'static Location<'static>,
-    then: Then,
-    /// Where it can be taken back. `None` if it is done on the loop.
-    job: Option<(LaneOf, JobId)>,
-}
-
-/// Which of a reactor's lanes.
-pub(crate) type LaneOf = fn(&mut Reactor) -> &mut Lane;
-
-/// Where to do something.
-pub(crate) enum Where {
-    /// On a thread: it may block.
-    Lane(LaneOf),
-    /// On the loop, at the next tick.
-    Loop,
-}
-
-impl Reactor {
-    /// Does `op` elsewhere, then calls `then` with what came of it, on the loop and not before this has returned.
-    pub(crate) fn defer_to<T: Send + 'static>(
-        &mut self,
-        to: Where,
-        place: &'static Location<'static>,
-        op: impl FnOnce() -> T + Send + 'static,
-        then: impl FnOnce(&mut Reactor, Result<T, Failure>) + 'static,
-    ) -> Result<Key, Refused> {
-        let then = move |reactor: &mut Reactor, outcome: Outcome| {
-            let outcome = outcome.map(|value| *value.downcast::<T>().expect("what `op` gives is a `T`"));
-            then(reactor, outcome);
-        };
-        let key = self.deferred.0.insert(Awaiting { place, then: Box::new(then), job: None });
-        let attempt = move || -> Outcome {
-            let outcome = catch_unwind(AssertUnwindSafe(op));
-            outcome.map(|value| Box::new(value) as _).map_err(|panic| Failure::Panicked(message(&panic)))
-        };
-        match to {
-            Where::Lane(lane_of) => {
-                let handle = self.handle();
-                let job = move || {
-                    let outcome = attempt();
-                    // A loop that is gone wants no answer.
-                    let _ = handle.post_from(place, move |reactor| reactor.deferred_is_done(key, outcome), None);
-                };
-                match lane_of(self).run(job) {
-                    Ok(job) => {
-                        if let Some(awaiting) = self.deferred.0.get_mut(key) {
-                            awaiting.job = Some((lane_of, job));
-                        }
-                    }
-                    Err(refused) => {
-                        self.deferred.0.remove(key);
-                        return Err(refused);
-                    }
-                }
-            }
-            Where::Loop => {
-                let closure = Closure::new(move |reactor: &mut Reactor| {
-                    // It may have been cancelled since.
-                    if reactor.deferred.0.get(key).is_some() {
-                        reactor.deferred_is_done(key, attempt());
-                    }
-                });
-                self.ticks.push_back(Tick { place, closure, after_posts: self.shared.posted() });
-            }
-        }
-        Ok(key)
-    }
-
-    fn deferred_is_done(&mut self, key: Key, outcome: Outcome) {
-        if let Some(awaiting) = self.deferred.0.remove(key) {
-            (awaiting.then)(self, outcome);
-        }
-    }
-
-    /// Drops a callback that waits, and takes its job back if that has not begun. `false` if it has been called.
-    pub(crate) fn cancel_deferred(&mut self, key: Key) -> bool {
-        let Some(awaiting) = self.deferred.0.remove(key) else { return false };
-        // A child does not touch locks that its parent's threads may have held.
-        if let Some((lane_of, job)) = awaiting.job
-            && self.check_not_forked().is_ok()
-        {
-            lane_of(self).take_back(job);
-        }
+        let Ok(index) = state.jobs.binary_search_by_key(&id, |job| job.id) else { return false };
+        let job = state.jobs.remove(index);
+        // What it owns is the user's, and is not dropped under the lock.
+        drop(state);
+        drop(job);
         true
     }
 
-    /// In a forked child: nothing comes back from the threads of the parent, so the callbacks are told that.
-    pub(crate) fn renew_lane(&mut self, lane_of: LaneOf) {
-        lane_of(self).after_fork();
-        let left = self.deferred.0.iter().filter(|(_, awaiting)| awaiting.job.is_some());
-        for (key, place) in left.map(|(key, awaiting)| (key, awaiting.place)).collect::<Vec<_>>() {
-            let closure =
-                Closure::new(move |reactor: &mut Reactor| reactor.deferred_is_done(key, Err(Failure::LeftBehind)));
-            self.ticks.push_back(Tick { place, closure, after_posts: 0 });
+    /// Begins nothing any more, and waits for nothing.
+    pub(crate) fn close(&self) {
+        if self.is_inherited() {
+            return;
+        }
+        let mut state = self.shared.lock();
+        state.quit = true;
+        let jobs = std::mem::take(&mut state.jobs);
+        drop(state);
+        self.shared.work.notify_all();
+        drop(jobs);
+    }
+
+    pub(crate) fn stats(&self) -> LaneStats {
+        if self.is_inherited() {
+            return LaneStats::default();
+        }
+        let state = self.shared.lock();
+        let done = self.shared.done.load(Ordering::Relaxed);
+        LaneStats {
+            threads: state.threads,
+            waiting: state.jobs.len(),
+            running: state.begun.saturating_sub(done) as usize,
+            done,
+            refused: state.refused,
+            panicked: self.shared.panicked.load(Ordering::Relaxed),
         }
     }
+
+    /// Whether this is a forked child: the threads have stayed in the parent, perhaps with the lock held.
+    fn is_inherited(&self) -> bool {
+        self.forks != fork::count()
+    }
+
+    /// In a forked child: new ones, of the same kind.
+    pub(crate) fn succeed(&self) -> Threads<C> {
+        Threads::new(self.name, self.settings)
+    }
+}
+
+impl<C> Shared<C> {
+    /// No job runs under the lock, so what a panic left behind is whole.
+    fn lock(&self) -> MutexGuard<'_, State<C>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a thread does, all its life.
+fn work<C>(mut worker: Worker<C>, linger: Duration) {
+    let shared = worker.shared.clone();
+    let mut state = shared.lock();
+    loop {
+        if let Some(job) = state.jobs.pop_front() {
+            state.free -= 1;
+            state.begun += 1;
+            let wake = state.wake_one();
+            drop(state);
+            if wake {
+                shared.work.notify_one();
+            }
+            worker.place = job.place;
+            // What it comes to is told inside; only dropping what it owned can still panic.
+            let _ = catch_unwind(AssertUnwindSafe(|| job.closure.call(&mut worker)));
+            state = shared.lock();
+            state.free += 1;
+            continue;
+        }
+        if state.quit {
+            break;
+        }
+        state.sleeping += 1;
+        let waited = shared.work.wait_timeout(state, linger).unwrap_or_else(PoisonError::into_inner);
+        state = waited.0;
+        state.sleeping -= 1;
+        // It may have been woken just when it had waited long enough, so it looks in any case.
+        state.waking = false;
+        if waited.1.timed_out() && state.jobs.is_empty() {
+            break;
+        }
+    }
+    state.free -= 1;
+    state.threads -= 1;
 }
 
 #[cfg(test)]
@@ -307,8 +421,15 @@ mod tests {
     /// Long enough for whatever is waited for.
     const DEADLINE: Duration = Duration::from_secs(20);
 
-    fn lane(threads: usize, waiting: usize, linger: Duration) -> Lane {
-        Lane::new("pelton-test", LaneSettings { threads, waiting, linger })
+    fn lane(threads: usize, waiting: usize, linger: Duration) -> Threads<()> {
+        Threads::new("pelton-test", LaneSettings { threads, waiting, linger })
+    }
+
+    impl Threads<()> {
+        fn run_job(&self, job: impl FnOnce() + Send + 'static) -> Result<JobId, Refusal> {
+            let closure = |job| SendClosure::new(move |worker: &mut Worker<()>| worker.attempt(job).unwrap());
+            self.run(|| (), Location::caller(), job, closure).map_err(|(_, refusal)| refusal)
+        }
     }
 
     /// A job that says that it has begun, and ends when the sender it comes with is dropped.
@@ -325,37 +446,37 @@ mod tests {
     #[test]
     fn threads_are_started_as_needed_and_what_is_beyond_them_waits_until_that_is_too_much() {
         let (begun, beginning) = channel();
-        let mut lane = lane(2, 1, DEADLINE);
+        let lane = lane(2, 1, DEADLINE);
         let mut releases = Vec::new();
         for number in 0..3 {
             let (release, job) = stuck(&begun, number);
-            lane.run(job).unwrap();
+            lane.run_job(job).unwrap();
             releases.push(release);
             assert_eq!(lane.shared.lock().threads, (number as usize + 1).min(2));
         }
         let mut first = [beginning.recv_timeout(DEADLINE).unwrap(), beginning.recv_timeout(DEADLINE).unwrap()];
         first.sort_unstable();
         assert_eq!(first, [0, 1]);
-        assert!(matches!(lane.run(|| {}), Err(Refused::Full(1))));
+        assert!(matches!(lane.run_job(|| {}), Err(Refusal::Full(1))));
         releases.remove(0);
         assert_eq!(beginning.recv_timeout(DEADLINE).unwrap(), 2, "the one that waited");
-        lane.run(|| {}).unwrap();
+        lane.run_job(|| {}).unwrap();
     }
 
     #[test]
     fn a_job_that_waits_can_be_taken_back_and_makes_room() {
         let (begun, beginning) = channel();
-        let mut lane = lane(1, 1, DEADLINE);
+        let lane = lane(1, 1, DEADLINE);
         let (release, job) = stuck(&begun, 0);
-        let running = lane.run(job).unwrap();
+        let running = lane.run_job(job).unwrap();
         beginning.recv_timeout(DEADLINE).unwrap();
         let (_, job) = stuck(&begun, 1);
-        let waiting = lane.run(job).unwrap();
-        assert!(lane.run(|| {}).is_err());
-        lane.take_back(waiting);
-        lane.take_back(running);
+        let waiting = lane.run_job(job).unwrap();
+        assert!(lane.run_job(|| {}).is_err());
+        assert!(lane.take_back(waiting) && !lane.take_back(waiting));
+        assert!(!lane.take_back(running), "it has begun");
         let (_, job) = stuck(&begun, 2);
-        lane.run(job).unwrap();
+        lane.run_job(job).unwrap();
         drop(release);
         assert_eq!(beginning.recv_timeout(DEADLINE).unwrap(), 2);
     }
@@ -363,10 +484,10 @@ mod tests {
     #[test]
     fn threads_without_work_end_and_others_are_started_when_there_is_some_again() {
         let (done, doing) = channel();
-        let mut lane = lane(3, 8, Duration::from_millis(1));
+        let lane = lane(3, 8, Duration::from_millis(1));
         for _ in 0..3 {
             let done = done.clone();
-            lane.run(move || done.send(()).unwrap()).unwrap();
+            lane.run_job(move || done.send(()).unwrap()).unwrap();
             doing.recv_timeout(DEADLINE).unwrap();
             // They hold the shared state for as long as they are there.
             let start = std::time::Instant::now();
@@ -380,15 +501,17 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_that_is_dropped_waits_for_nothing_and_begins_nothing() {
+    fn a_lane_that_is_closed_waits_for_nothing_and_begins_nothing() {
         let (begun, beginning) = channel();
-        let mut lane = lane(1, 8, DEADLINE);
+        let lane = lane(1, 8, DEADLINE);
         let (release, job) = stuck(&begun, 0);
-        lane.run(job).unwrap();
+        lane.run_job(job).unwrap();
         beginning.recv_timeout(DEADLINE).unwrap();
         let (_, job) = stuck(&begun, 1);
-        lane.run(job).unwrap();
+        lane.run_job(job).unwrap();
         let shared = lane.shared.clone();
+        lane.close();
+        assert!(matches!(lane.run_job(|| {}), Err(Refusal::Stopped)));
         drop(lane);
         drop(release);
         let start = std::time::Instant::now();
@@ -397,5 +520,31 @@ mod tests {
             std::thread::yield_now();
         }
         assert!(beginning.try_recv().is_err());
+    }
+
+    #[test]
+    fn a_burst_has_all_threads_at_work_though_each_wakes_only_the_next() {
+        let (begun, beginning) = channel();
+        let lane = lane(4, 8, DEADLINE);
+        for _ in 0..50 {
+            let releases: Vec<_> = (0..4)
+                .map(|number| {
+                    let (release, job) = stuck(&begun, number);
+                    lane.run_job(job).unwrap();
+                    release
+                })
+                .collect();
+            let mut numbers: Vec<u32> = (0..4).map(|_| beginning.recv_timeout(DEADLINE).unwrap()).collect();
+            numbers.sort_unstable();
+            assert_eq!(numbers, [0, 1, 2, 3], "all at once, since none has ended");
+            drop(releases);
+            let start = std::time::Instant::now();
+            while lane.shared.lock().sleeping < 4 {
+                assert!(start.elapsed() < DEADLINE, "a thread does not sleep");
+                std::thread::yield_now();
+            }
+        }
+        let expected = LaneStats { threads: 4, done: 200, ..LaneStats::default() };
+        assert_eq!(lane.stats(), expected);
     }
 }

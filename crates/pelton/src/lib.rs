@@ -23,10 +23,16 @@
 //! - Signals: [`on_signal`](Reactor::on_signal).
 //! - Connections: [`listen`](Reactor::listen), [`connect`](Reactor::connect), by name [`connect_to`](Reactor::connect_to),
 //!   served by a [`Connection`]; [`Reconnect`] keeps one up.
-//! - Messages instead of bytes: a [`Protocol`] and one of the [codecs](codec), put together by [`serve`] or [`Framed`].
+//! - Messages instead of bytes: a [`Protocol`] and one of the [codecs](codec), put together by [`serve`] or [`Framed`], on
+//!   the loop or, by [`Service::on`], on a pool.
 //! - Datagrams: [`bind_datagrams`](Reactor::bind_datagrams), [`connect_datagrams`](Reactor::connect_datagrams), handled by
 //!   [`Datagrams`].
+//! - Results that come later, in chains: [`promise`](Reactor::promise), settled by a [`Deferred`].
+//! - Work that blocks: [`defer`](Reactor::defer), on [lanes](Lane) of threads.
+//! - Files: [`fs`], which is [`std::fs`] without blocking the loop.
+//! - Futures: [`spawn`](Reactor::spawn), [`block_on`](EventLoop::block_on), the module [`task`]; streams for them in [`net`].
 //! - Many of them, one per thread: [`Reactors`].
+//! - Work on other threads, in order: [`Pool`], with its [actors](Actor).
 //! - Seeing inside: [`stats`](Reactor::stats), [`on_slow_callback`](Reactor::on_slow_callback).
 //!
 //! What happens in a turn of the loop, and in which order, is a contract; [`EventLoop::turn`] states it.
@@ -39,13 +45,18 @@ pub mod codec;
 mod connection;
 mod current;
 mod datagram;
+mod defer;
 mod endpoint;
 mod error;
+pub mod fs;
 mod handle;
 mod idle;
 mod lane;
 mod lifecycle;
 mod listener;
+pub mod net;
+mod pool;
+mod promise;
 mod protocol;
 mod reactor;
 mod reactors;
@@ -57,6 +68,7 @@ mod slots;
 mod spin;
 mod state;
 mod stats;
+pub mod task;
 mod ticks;
 mod timers;
 mod watch;
@@ -69,11 +81,12 @@ pub use callback::{CallbackKind, Fault, PanicPolicy, SourceId};
 pub use codec::{Codec, FrameError};
 pub use connection::{Connection, ConnectionId, Detached, FailedAttempt, Io, Limit, Reason, SendError, WaterMarks};
 pub use datagram::{DatagramIo, Datagrams, DatagramsId};
+pub use defer::{DeferError, DeferFailure, DeferId};
 pub use endpoint::{BadEndpoint, Endpoint};
 pub use error::Error;
 pub use handle::{Handle, PostError};
 pub use idle::IdleId;
-pub use lane::LaneSettings;
+pub use lane::{Lane, LaneSettings, LaneStats, Refusal};
 pub use lifecycle::{Exit, Hold};
 pub use listener::ListenerId;
 pub use pelton_os::activation::{Inherited, inherited_listeners};
@@ -82,7 +95,12 @@ pub use pelton_os::{
     Address, BadAddress, Chunk, ConnectOptions, Datagram, DatagramOptions, ENGINE_VARIABLE, Interest, ListenOptions,
     Mode, MulticastInterface, Park, Socket, SocketOptions, Time,
 };
-pub use protocol::{Framed, Peer, Protocol, PushError, Replies, serve};
+pub use pool::{
+    Actor, ActorFault, ActorRef, Context, MAILBOX_BOUND, MESSAGES_PER_TURN, MailError, Pool, PoolBuilder, PoolStats,
+    ShutdownError, Spawn,
+};
+pub use promise::{AlreadySettled, Deferred, Next, Promise, Recovery, Rejected, SharedPromise, Unhandled};
+pub use protocol::{Framed, Peer, Pooled, Protocol, PushError, Replies, Service, serve};
 pub use reactor::{EventLoop, Reactor};
 pub use reactors::{Reactors, Sharing};
 pub use reconnect::{Backoff, Outage, Reconnect, ReconnectId};

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use pelton_sync::Closure;
 
-use crate::Reactor;
 use crate::callback::{CallbackKind, Site};
 use crate::handle::Handle;
 use crate::ticks::Tick;
+use crate::{Pool, Reactor};
 
 /// How far along its life a reactor is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,7 +36,7 @@ pub enum Exit {
     Drained,
     /// So many things were still in progress at the end of the time that [`drain`](Reactor::drain) gave them.
     DrainTimedOut {
-        /// How many [`Hold`]s were left.
+        /// How many [`Hold`]s were left, and how much [deferred](Reactor::defer) work.
         holds: usize,
         /// How many connections and datagram sockets were left.
         connections: usize,
@@ -48,6 +48,8 @@ pub(crate) struct Hooks {
     /// They become ticks when the time comes.
     drain: VecDeque<Tick>,
     shutdown: Vec<Tick>,
+    /// Pools that end with the loop, and how long each may take.
+    pools: Vec<(Pool, Duration)>,
     /// The connections have been told that the loop drains; one that is taken over after that is told by itself.
     pub(crate) connections_told: bool,
 }
@@ -100,8 +102,8 @@ impl Reactor {
     /// No connection is accepted any more. The [drain hooks](Reactor::on_drain) are told first, so that they take on nothing
     /// new; then [the connections](crate::Connection::draining), which by default close when everything has been sent, and
     /// at once if nothing was ever sent or received; and [datagram sockets](crate::Datagrams::draining), likewise. Everything
-    /// goes on as usual until there is no connection or datagram socket left, nobody has a [`Hold`] any more and no tick is
-    /// waiting. [`run`](crate::EventLoop::run) then returns [`Exit::Drained`], or [`Exit::DrainTimedOut`] if it took too long.
+    /// goes on as usual until there is no connection or datagram socket left, nobody has a [`Hold`] any more, what was
+    /// [deferred](Reactor::defer) is done and no tick is waiting. [`run`](crate::EventLoop::run) then returns [`Exit::Drained`], or [`Exit::DrainTimedOut`] if it took too long.
     ///
     /// ```
     /// # use pelton::{Exit, Reactor};
@@ -121,9 +123,11 @@ impl Reactor {
         self.life = Life::Draining;
         self.shared.draining.store(true, Ordering::Release);
         self.after(deadline, |reactor| {
-            let (holds, connections) = (reactor.holds(), reactor.connections + reactor.datagram_sockets);
+            let holds = reactor.holds() + reactor.deferred.holding;
+            let (holds, connections) = (holds, reactor.connections + reactor.datagram_sockets);
             reactor.stop_with(Exit::DrainTimedOut { holds, connections });
         });
+        self.queue_continuations();
         self.ticks.append(&mut self.hooks.drain);
         self.unlisten_all();
         self.next_tick(|reactor| {
@@ -171,11 +175,26 @@ impl Reactor {
         self.hooks.shutdown.push(Tick { place: Location::caller(), closure: Closure::new(hook), after_posts: 0 });
     }
 
+    /// Has `pool` end with the loop: when the hooks have run and the connections are closed, it is
+    /// [shut down](Pool::shutdown), within `deadline`; what it did not get done is logged. The first one given is the first to
+    /// end. Once is enough for a pool that several services run [on](crate::Service::on).
+    pub fn shut_down_at_end(&mut self, pool: &Pool, deadline: Duration) {
+        self.hooks.pools.push((pool.clone(), deadline));
+    }
+
+    pub(crate) fn shut_down_pools(&mut self) {
+        for (pool, deadline) in std::mem::take(&mut self.hooks.pools) {
+            if let Err(error) = pool.shutdown(deadline) {
+                tracing::warn!("{error}");
+            }
+        }
+    }
+
     /// Ends a drain that has nothing left to wait for.
     pub(crate) fn finish_draining(&mut self) {
         // Hooks and ticks may still take holds, so they go first.
         let idle = self.connections + self.datagram_sockets == 0 && self.ticks.is_empty() && self.posts.is_empty();
-        if self.life == Life::Draining && idle && self.holds() == 0 {
+        if self.life == Life::Draining && idle && self.deferred.holding == 0 && self.holds() == 0 {
             self.stop_with(Exit::Drained);
         }
     }

@@ -31,6 +31,8 @@ pub(crate) struct Listener {
     owns_file: bool,
     /// Accepting has failed, and is tried again later.
     resting: bool,
+    /// Those that came in have yet to be taken.
+    paused: bool,
 }
 
 impl Reactor {
@@ -127,6 +129,7 @@ impl Reactor {
             address: Address::Unnamed,
             owns_file: address.is_some(),
             resting: false,
+            paused: false,
         };
         let token = self.sources.insert(Source::Listener(Box::new(listener))).token();
         let bound = start(self, token).and_then(|()| self.engine.local_address(token));
@@ -222,9 +225,17 @@ impl Reactor {
         }
     }
 
+    /// Has connections wait to be accepted, or no longer.
+    pub(crate) fn pause_accepting(&mut self, listener: ListenerId, paused: bool) {
+        if let Some(Source::Listener(found)) = self.sources.get_mut(listener.0.into()) {
+            found.paused = paused;
+            self.set_accepting(listener.0);
+        }
+    }
+
     fn set_accepting(&mut self, token: Token) {
         let Some(Source::Listener(listener)) = self.sources.get(token.into()) else { return };
-        let on = !listener.resting && !self.turns_away();
+        let on = !listener.resting && !listener.paused && !self.turns_away();
         if let Err(error) = self.engine.accept(token, on) {
             tracing::error!(%error, "could not pause or resume accepting");
         }

@@ -2,9 +2,11 @@
 
 mod framed;
 mod peer;
+mod pooled;
 
 pub use framed::Framed;
 pub use peer::{Peer, PushError};
+pub use pooled::{Pooled, Service};
 
 use crate::{Codec, Reactor, Reason};
 
@@ -105,7 +107,8 @@ impl<M> Extend<M> for Replies<M> {
     }
 }
 
-/// Has each connection that comes in served by a codec and a protocol of its own: for [`Reactor::listen`].
+/// Has each connection that comes in served by a codec and a protocol of its own: for [`Reactor::listen`]. They run on the
+/// loop, or, with [`Service::on`], on a pool of workers.
 ///
 /// ```
 /// use pelton::codec::Lines;

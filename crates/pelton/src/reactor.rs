@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::BorrowedFd;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,11 +18,13 @@ use pelton_sync::Receiver;
 use crate::callback::{Callbacks, PanicPolicy};
 use crate::connection::{Flow, FlowSettings, Limits, Reason, Stream};
 use crate::datagram::DatagramSocket;
+use crate::defer::Deferred;
 use crate::handle::{Handle, Post, Shared};
 use crate::idle::Idles;
-use crate::lane::Deferred;
+use crate::lane::{Lane, LaneSettings};
 use crate::lifecycle::{Exit, Hooks, Life};
 use crate::listener::Listener;
+use crate::promise::{Continuations, Promises};
 use crate::reconnect::Keeping;
 use crate::resolver::{NameSettings, Names};
 use crate::signals::Signals;
@@ -29,6 +32,7 @@ use crate::slots::{Key, Slots};
 use crate::spin::Spin;
 use crate::state::States;
 use crate::stats::Meter;
+use crate::task::Local;
 use crate::ticks::Tick;
 use crate::timers::Timer;
 use crate::watch::Watch;
@@ -44,6 +48,7 @@ pub(crate) struct Settings {
     pub(crate) limits: Limits,
     pub(crate) flow: FlowSettings,
     pub(crate) names: NameSettings,
+    pub(crate) lanes: [LaneSettings; Lane::ALL.len()],
     pub(crate) spin: Duration,
 }
 
@@ -59,6 +64,7 @@ impl Default for Settings {
             limits: Limits::default(),
             flow: FlowSettings::default(),
             names: NameSettings::default(),
+            lanes: Lane::ALL.map(LaneSettings::of),
             spin: Duration::ZERO,
         }
     }
@@ -100,7 +106,9 @@ pub struct Reactor {
     pub(crate) now: Time,
     pub(crate) timers: Wheel<Timer>,
     pub(crate) ticks: VecDeque<Tick>,
-    ticks_per_turn: usize,
+    /// What promises have queued behind them.
+    pub(crate) continuations: Rc<Continuations>,
+    pub(crate) ticks_per_turn: usize,
     pub(crate) posts: Receiver<Post>,
     /// Whether other threads have been told to wake us when they post.
     posts_awaited: bool,
@@ -124,8 +132,11 @@ pub struct Reactor {
     /// What connections begin with.
     pub(crate) limits: Limits,
     pub(crate) names: Names,
+    /// What it shares with its tasks.
+    pub(crate) local: Rc<Local>,
     /// Callbacks of work that is being done on other threads.
     pub(crate) deferred: Deferred,
+    pub(crate) promises: Promises,
     pub(crate) reconnects: Slots<Keeping>,
     pub(crate) signals: Signals,
     pub(crate) idles: Idles,
@@ -198,12 +209,13 @@ impl DerefMut for EventLoop {
 impl EventLoop {
     pub(crate) fn on(engine: Box<dyn Engine>, settings: Settings) -> EventLoop {
         let now = engine.now();
-        let (shared, posts) = Shared::new(settings.post_bound, engine.waker());
+        let (shared, posts) = Shared::new(settings.post_bound, engine.waker(), settings.lanes);
         let reactor = Reactor {
             engine,
             now,
             timers: Wheel::new(now),
             ticks: VecDeque::new(),
+            continuations: Continuations::new(shared.clone()),
             ticks_per_turn: settings.ticks_per_turn,
             posts,
             posts_awaited: false,
@@ -221,7 +233,9 @@ impl EventLoop {
             flow: Flow::new(settings.flow),
             limits: settings.limits,
             names: Names::new(settings.names),
+            local: Rc::default(),
             deferred: Deferred::default(),
+            promises: Promises::default(),
             reconnects: Slots::default(),
             signals: Signals::default(),
             idles: Idles::default(),
@@ -255,8 +269,13 @@ impl EventLoop {
             if condition(&mut self.reactor) {
                 return Ok(());
             }
-            self.reactor.turn(None, &mut condition, |park| park.block())?;
+            self.turn_until(&mut condition)?;
         }
+    }
+
+    /// One turn of the loop, which does not wait if `condition` holds by then.
+    pub(crate) fn turn_until(&mut self, mut condition: impl FnMut(&mut Reactor) -> bool) -> Result<(), Error> {
+        self.reactor.turn(None, &mut condition, |park| park.block())
     }
 
     /// One turn of the loop, waiting for at most `timeout` (`None`: until something happens).
@@ -265,8 +284,9 @@ impl EventLoop {
     ///
     /// 1. **timers** that are due, in the order of their deadlines, ties in the order they were set. One that is set
     ///    now runs next turn at the earliest.
-    /// 2. **ticks** and posts, first in, first out, as they stood when the phase began; at most
-    ///    [so many](Builder::ticks_per_turn). What they queue waits for the next turn.
+    /// 2. **ticks**, posts and tasks that were woken, first in, first out, as they stood when the phase began; at most
+    ///    [so many](Builder::ticks_per_turn). What they queue waits for the next turn, but for continuations of
+    ///    [promises](crate::Promise) and tasks that others woke, if nothing else was queued before.
     /// 3. **flush and reap**: what callbacks left for other connections goes out, and datagrams do; connections that are over
     ///    are told so; the places of what ended are made free.
     /// 4. **wait**: not at all if ticks or idle work are pending or the loop was told to stop; else until the next
@@ -295,7 +315,7 @@ impl EventLoop {
     }
 
     /// Runs the [shutdown hooks](Reactor::on_shutdown), the last one added first, closes all connections and datagram
-    /// sockets, then drops everything registered.
+    /// sockets, ends [pools](Reactor::shut_down_at_end), then drops everything registered.
     /// [`run`](EventLoop::run) does this by itself; those who [turn](EventLoop::turn) the loop by hand call it at the end.
     pub fn shutdown(&mut self) -> Result<Exit, Error> {
         let exit = match self.life {
@@ -308,6 +328,7 @@ impl EventLoop {
         self.unlisten_all();
         self.close_all_datagrams();
         self.close_connections();
+        self.shut_down_pools();
         self.life = Life::Stopped;
         // Those that are leaving have been forgotten already.
         let left = self.sources.iter().filter(|(_, source)| !matches!(source, Source::Leaving));
@@ -332,6 +353,7 @@ impl EventLoop {
     /// Call it right before you wait: it also has other threads wake you when they post.
     pub fn next_deadline(&mut self) -> Option<Time> {
         let reactor = &mut self.reactor;
+        reactor.queue_continuations();
         if reactor.has_work() || !reactor.await_posts() {
             return Some(Time::ZERO);
         }
@@ -342,7 +364,8 @@ impl EventLoop {
     /// would touch what it shares with the parent is refused with [`Error::Forked`].
     ///
     /// Timers, ticks and watches are carried over; so both processes have them. [Handles](Handle) that were copied along
-    /// lead to this one. Holds of threads that stayed behind are not released by anybody.
+    /// lead to this one. Holds of threads that stayed behind are not released by anybody; callbacks of what was
+    /// [deferred](Reactor::defer) are told that it stayed there too, and replies do not come.
     pub fn after_fork(&mut self) -> Result<(), Error> {
         let reactor = &mut self.reactor;
         if reactor.check_not_forked().is_ok() {
@@ -353,13 +376,14 @@ impl EventLoop {
         let (shared, posts) = reactor.shared.succeed();
         let waiting = std::mem::replace(&mut reactor.posts, posts).abandon();
         // The new queue counts from 0.
+        reactor.queue_continuations();
         reactor.ticks.iter_mut().for_each(|tick| tick.after_posts = 0);
         reactor.ticks.extend(waiting.into_iter().map(Tick::from));
         reactor.shared = shared;
         reactor.posts_awaited = false;
         reactor.forks = fork::count();
         reactor.renew_signals()?;
-        reactor.renew_lookups();
+        reactor.renew_deferred();
         if let Some(watchdog) = &mut reactor.watchdog {
             watchdog.after_fork()?;
         }
@@ -409,6 +433,7 @@ impl Reactor {
         // Ticks wait in `ticks` and posts in `posts`, but they are one queue: each tick knows how many posts it is behind.
         let posted = self.shared.posted();
         let mut left = self.ticks_per_turn;
+        self.queue_continuations();
         for _ in 0..self.ticks.len() {
             let after_posts = self.ticks.front().map_or(0, |tick| tick.after_posts);
             left -= self.run_posts(after_posts.min(posted), left);
@@ -418,15 +443,20 @@ impl Reactor {
             self.run_tick();
             left -= 1;
         }
-        self.run_posts(posted, left);
+        left -= self.run_posts(posted, left);
+        // A chain of promises goes on until something else is before it: a turn per link would be a system call per link.
+        while left > 0 && self.run_continuation() {
+            left -= 1;
+        }
         self.ticks_finished();
         self.shrink_ticks();
     }
 
-    fn flush_and_reap(&mut self) {
+    pub(crate) fn flush_and_reap(&mut self) {
         loop {
             // What connections are told here may send and close again.
-            while !self.dirty.is_empty() || !self.over.is_empty() {
+            while self.has_chores() || !self.dirty.is_empty() || !self.over.is_empty() {
+                self.do_chores();
                 self.attend_connections();
                 self.reap_connections();
             }
@@ -445,6 +475,7 @@ impl Reactor {
         done: &mut dyn FnMut(&mut Reactor) -> bool,
         block: impl FnOnce(&mut (dyn Park + Send)) -> io::Result<()>,
     ) -> Result<(), Error> {
+        self.queue_continuations();
         self.finish_draining();
         // Asked first: it may leave something to do.
         let done = done(self);
@@ -528,12 +559,16 @@ impl Reactor {
 
     /// Drops all callbacks while the rest of the reactor still stands: what they own may post from its `Drop`.
     fn drop_callbacks(&mut self) {
+        Lane::ALL.iter().for_each(|lane| self.shared.lane(*lane).close());
+        self.drop_tasks();
         drop(std::mem::take(&mut self.sources));
         drop(std::mem::take(&mut self.deferred));
+        drop(std::mem::take(&mut self.promises));
         drop(std::mem::take(&mut self.reconnects));
         drop(std::mem::take(&mut self.signals));
         drop(std::mem::replace(&mut self.timers, Wheel::new(self.now)));
         drop(std::mem::take(&mut self.ticks));
+        self.continuations.close();
         drop(std::mem::take(&mut self.idles));
         drop(std::mem::take(&mut self.hooks));
         self.watchdog = None;

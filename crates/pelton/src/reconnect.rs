@@ -10,7 +10,6 @@ use pelton_sync::Closure;
 use crate::callback::{CallbackKind, Site};
 use crate::connection::{Connection, ConnectionId, Reason};
 use crate::slots::Key;
-use crate::ticks::Tick;
 use crate::{Endpoint, Reactor, TimerId};
 
 /// How long to wait before trying again: a little at first, twice as long each time, up to a most; and each time a bit less
@@ -223,7 +222,7 @@ impl Reconnect {
         };
         let id = ReconnectId(reactor.reconnects.insert(keeping));
         let closure = Closure::new(move |reactor: &mut Reactor| reactor.connect_again(id));
-        reactor.ticks.push_back(Tick { place, closure, after_posts: reactor.shared.posted() });
+        reactor.tick_from(place, closure);
         id
     }
 }

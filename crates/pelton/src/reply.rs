@@ -1,10 +1,14 @@
 //! An answer from another thread.
 
 use std::future::Future;
+use std::panic::Location;
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
+
+use crate::slots::Key;
+use crate::{Handle, Promise, Reactor};
 
 /// The answer will never come: whoever was to give it is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -145,6 +149,63 @@ impl<T> Reply<T> {
     }
 }
 
+impl<T: 'static> Reply<T> {
+    /// A promise of the answer, to go on with on this loop. The thread that answers posts a wake-up, so the promise is settled
+    /// in the loop's next tick phase.
+    ///
+    /// ```
+    /// # use pelton::Reactor;
+    /// let mut reactor = Reactor::new()?;
+    /// let handle = reactor.handle();
+    /// handle.post_with_reply(|reactor| reactor.engine_name()).into_promise(&mut reactor).done(|reactor, name| {
+    ///     assert_eq!(name, Ok(reactor.engine_name()));
+    ///     reactor.stop();
+    /// });
+    /// reactor.run()?;
+    /// # Ok::<(), pelton::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn into_promise(mut self, reactor: &mut Reactor) -> Promise<T, Lost> {
+        let (deferred, promise) = reactor.promise();
+        let replies = &mut reactor.promises.replies;
+        let key = replies.insert(Box::new(|| {}));
+        let arrival = Arrival { handle: Handle { shared: reactor.shared.clone() }, key, place: Location::caller() };
+        let waker = Waker::from(Arc::new(arrival));
+        // Neither can fail: nobody else settles it.
+        if let Poll::Ready(answer) = Pin::new(&mut self).poll(&mut Context::from_waker(&waker)) {
+            replies.remove(key);
+            let _ = deferred.settle(answer);
+        } else if let Some(take) = replies.get_mut(key) {
+            *take = Box::new(move || {
+                if let Ok(answer) = self.try_take() {
+                    let _ = deferred.settle(answer);
+                }
+            });
+        }
+        promise
+    }
+}
+
+/// Tells a loop that an answer has come for one of its promises.
+struct Arrival {
+    handle: Handle,
+    key: Key,
+    place: &'static Location<'static>,
+}
+
+impl Wake for Arrival {
+    fn wake(self: Arc<Self>) {
+        let key = self.key;
+        let take = move |reactor: &mut Reactor| {
+            if let Some(take) = reactor.promises.replies.remove(key) {
+                take();
+            }
+        };
+        // A loop that is gone wants no answer.
+        let _ = self.handle.post_from(self.place, take, None);
+    }
+}
+
 impl<T> Future for Reply<T> {
     type Output = Result<T, Lost>;
 
@@ -167,7 +228,6 @@ impl<T> Future for Reply<T> {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::Wake;
 
     #[test]
     fn an_answer_is_given_once_and_wakes_who_waits() {

@@ -6,7 +6,8 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::lane::{Failure, Lane, LaneSettings, Where};
+use crate::defer::{DeferFailure, DeferId, Drain, Where};
+use crate::lane::Lane;
 use crate::slots::Key;
 use crate::{Error, Reactor};
 
@@ -95,28 +96,25 @@ pub struct LookupId(pub(crate) Key);
 /// What a builder settles.
 pub(crate) struct NameSettings {
     pub(crate) resolver: Arc<dyn Resolver>,
-    pub(crate) lane: LaneSettings,
     pub(crate) attempt_delay: Duration,
 }
 
 impl Default for NameSettings {
     fn default() -> NameSettings {
-        let resolver = Arc::new(SystemResolver);
-        NameSettings { resolver, lane: LaneSettings::LOOKUPS, attempt_delay: ATTEMPT_DELAY }
+        NameSettings { resolver: Arc::new(SystemResolver), attempt_delay: ATTEMPT_DELAY }
     }
 }
 
 /// What a reactor has for connecting by name.
 pub(crate) struct Names {
     resolver: Arc<dyn Resolver>,
-    lane: Lane,
     pub(crate) attempt_delay: Duration,
 }
 
 impl Names {
     pub(crate) fn new(settings: NameSettings) -> Names {
-        let NameSettings { resolver, lane, attempt_delay } = settings;
-        Names { resolver, lane: Lane::new("pelton-lookup", lane), attempt_delay }
+        let NameSettings { resolver, attempt_delay } = settings;
+        Names { resolver, attempt_delay }
     }
 }
 
@@ -149,30 +147,27 @@ impl Reactor {
     ) -> Result<LookupId, Error> {
         self.check_not_forked()?;
         let resolver = self.names.resolver.clone();
-        let to = if resolver.blocks() { Where::Lane(|reactor| &mut reactor.names.lane) } else { Where::Loop };
+        let to = if resolver.blocks() { Where::Lane(Lane::Names) } else { Where::Loop };
         let (wanted, name) = (host.to_owned(), host.to_owned());
         let look_up = move || resolver.resolve(&wanted, port);
-        let deferred = self.defer_to(to, Location::caller(), look_up, move |reactor, outcome| {
+        let deferred = self.defer_to(to, Drain::DoesNotWait, Location::caller(), look_up, move |reactor, outcome| {
             let failure = match outcome {
                 Ok(Ok(addresses)) if !addresses.is_empty() => return then(reactor, Ok(addresses)),
                 Ok(Ok(_)) => LookupFailure::NoAddress,
                 Ok(Err(error)) => LookupFailure::Failed(error),
-                Err(Failure::Panicked(message)) => LookupFailure::Panicked(message),
-                Err(Failure::LeftBehind) => LookupFailure::Forked,
+                Err(DeferFailure::Panicked(message)) => LookupFailure::Panicked(message),
+                Err(DeferFailure::Forked) => LookupFailure::Forked,
             };
             then(reactor, Err(LookupError { host: name, failure }));
         });
-        deferred.map(LookupId).map_err(|refused| refused.while_doing(format!("look up {host}")))
+        deferred.map(LookupId).map_err(|(_, refusal)| refusal.while_doing(format!("look up {host}")))
     }
 
     /// Forgets about a look-up: its callback is dropped, and it is not begun if it still waits for a thread. `false` if its
     /// callback has been called already.
     pub fn cancel_lookup(&mut self, lookup: LookupId) -> bool {
-        self.cancel_deferred(lookup.0)
-    }
-
-    /// In a forked child: starts over with look-ups.
-    pub(crate) fn renew_lookups(&mut self) {
-        self.renew_lane(|reactor| &mut reactor.names.lane);
+        let waits = self.deferred.waits(lookup.0);
+        self.cancel_deferred(DeferId(lookup.0));
+        waits
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 use std::time::Duration;
 
 use crate::callback::CallbackKind;
-use crate::{Reactor, Time};
+use crate::{Lane, LaneStats, Reactor, Time};
 
 /// Times longer than this are counted as this long.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -250,7 +250,7 @@ pub struct Stats {
     pub turns: u64,
     /// Waits in which the loop was ready to sleep, because there was nothing to do.
     pub sleeps: u64,
-    /// Ticks that came from other threads.
+    /// Ticks that came from other threads, and tasks that were woken.
     pub posts: u64,
     /// Callbacks that panicked.
     pub panics: u64,
@@ -274,9 +274,15 @@ pub struct Stats {
     pub lag: Option<Histogram>,
     calls: [u64; CallbackKind::ALL.len()],
     callbacks: Option<[Histogram; CallbackKind::ALL.len()]>,
+    lanes: [LaneStats; Lane::ALL.len()],
 }
 
 impl Stats {
+    /// What is and was [deferred](Reactor::defer) to this lane.
+    pub fn lane(&self, lane: Lane) -> LaneStats {
+        self.lanes[lane as usize]
+    }
+
     /// How many callbacks of this kind have run.
     pub fn calls(&self, kind: CallbackKind) -> u64 {
         self.calls[kind as usize]
@@ -306,7 +312,7 @@ impl Stats {
         let counters = [
             ("turns", "Turns of the loop.", self.turns),
             ("sleeps", "Waits with nothing to do.", self.sleeps),
-            ("posts", "Ticks from other threads.", self.posts),
+            ("posts", "Ticks from other threads, and woken tasks.", self.posts),
             ("panics", "Callbacks that panicked.", self.panics),
             ("slow_callbacks", "Callbacks that took too long.", self.slow_callbacks),
         ];
@@ -329,6 +335,7 @@ impl Stats {
         for kind in CallbackKind::ALL {
             writeln!(text, "pelton_callbacks_total{{kind=\"{kind}\"}} {}", self.calls(kind))?;
         }
+        self.write_lanes(text)?;
         if let Some(callbacks) = &self.callbacks {
             summary_head(text, "callback_seconds", "Time per callback.")?;
             for (kind, histogram) in CallbackKind::ALL.into_iter().zip(callbacks) {
@@ -343,6 +350,27 @@ impl Stats {
             if let Some(histogram) = histogram {
                 summary_head(text, name, help)?;
                 summary(text, name, "", histogram)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Stats {
+    fn write_lanes(&self, text: &mut String) -> fmt::Result {
+        type Value = fn(&LaneStats) -> u64;
+        let values: [(&str, &str, &str, Value); 6] = [
+            ("threads", "gauge", "Threads of the lane.", |lane| lane.threads as u64),
+            ("waiting", "gauge", "What waits for a thread.", |lane| lane.waiting as u64),
+            ("running", "gauge", "What is being done.", |lane| lane.running as u64),
+            ("done_total", "counter", "What has been done.", |lane| lane.done),
+            ("refused_total", "counter", "What was refused.", |lane| lane.refused),
+            ("panicked_total", "counter", "What has panicked.", |lane| lane.panicked),
+        ];
+        for (name, kind, help, value) in values {
+            writeln!(text, "# HELP pelton_lane_{name} {help}\n# TYPE pelton_lane_{name} {kind}")?;
+            for lane in Lane::ALL {
+                writeln!(text, "pelton_lane_{name}{{lane=\"{lane}\"}} {}", value(&self.lane(lane)))?;
             }
         }
         Ok(())
@@ -383,13 +411,14 @@ impl Reactor {
             timers: self.timers.len(),
             watches: self.watch_count(),
             connections: self.connection_count(),
-            pending_ticks: self.ticks.len(),
+            pending_ticks: self.ticks.len() + self.continuations.len(),
             pending_posts: self.shared.waiting(),
             pending_idle: self.idles.len(),
             turn_time,
             lag,
             calls: counters.calls,
             callbacks,
+            lanes: Lane::ALL.map(|lane| self.shared.lane(lane).stats()),
         }
     }
 

@@ -41,8 +41,13 @@ impl Reactor {
     /// ```
     #[track_caller]
     pub fn next_tick(&mut self, f: impl FnOnce(&mut Reactor) + 'static) {
-        let tick = Tick { place: Location::caller(), closure: Closure::new(f), after_posts: self.shared.posted() };
-        self.ticks.push_back(tick);
+        self.tick_from(Location::caller(), Closure::new(f));
+    }
+
+    /// [`next_tick`](Reactor::next_tick), for a callback that was registered at `place`.
+    pub(crate) fn tick_from(&mut self, place: &'static Location<'static>, closure: Closure<Reactor>) {
+        self.queue_continuations();
+        self.ticks.push_back(Tick { place, closure, after_posts: self.shared.posted() });
     }
 
     /// Runs `f` at once. What [`Handle::schedule`](crate::Handle::schedule) does on the loop's thread, for code that does
@@ -57,6 +62,17 @@ impl Reactor {
             let site = Site { kind: CallbackKind::Tick, place: tick.place, source: None };
             self.call_once(site, |reactor| tick.closure.call(reactor));
         }
+    }
+
+    /// Runs the oldest continuation that nothing is queued before; `false` if there is none.
+    pub(crate) fn run_continuation(&mut self) -> bool {
+        if !self.ticks.is_empty() {
+            return false;
+        }
+        let Some(tick) = self.continuations.pop(self.posts.taken()) else { return false };
+        self.ticks.push_back(tick);
+        self.run_tick();
+        true
     }
 
     /// Runs posts up to the one that is number `end`, but no more than `most`; says how many. One that its thread is still
@@ -77,6 +93,7 @@ impl Reactor {
 
     /// Gives back the memory of a burst that is over.
     pub(crate) fn shrink_ticks(&mut self) {
+        self.continuations.shrink(TICKS_KEPT);
         if self.ticks.is_empty() && self.ticks.capacity() > TICKS_KEPT {
             self.ticks.shrink_to(TICKS_KEPT / 4);
         }

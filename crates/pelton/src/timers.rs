@@ -173,11 +173,11 @@ impl Reactor {
 }
 
 /// How many whole periods there are in `time`.
-fn whole_periods(time: Duration, period: Duration) -> u64 {
+pub(crate) fn whole_periods(time: Duration, period: Duration) -> u64 {
     u64::try_from(time.as_nanos() / period.as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn times(period: Duration, count: u64) -> Duration {
+pub(crate) fn times(period: Duration, count: u64) -> Duration {
     let nanos = period.as_nanos().saturating_mul(count.into());
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fork::{Fork, fork, waitpid};
-use pelton::{Error, EventLoop, Interest, LookupError};
+use pelton::{DeferFailure, Error, EventLoop, Interest, Lane, LookupError, Pool, task};
 use signal_hook::consts::SIGUSR1;
 use signal_hook::low_level::{exit, raise};
 
@@ -22,6 +22,9 @@ on_every_engine![
     a_child_can_make_an_inherited_reactor_its_own,
     a_fork_in_the_middle_of_the_parents_posts_leaves_the_child_a_working_queue,
     a_look_up_that_stays_in_the_parent_fails_in_the_child_which_can_look_up_others,
+    tasks_and_promises_go_on_in_a_child_that_makes_the_reactor_its_own,
+    what_was_deferred_fails_in_the_child_which_can_defer_more,
+    a_child_is_not_held_up_by_a_pool_that_stayed_in_the_parent,
 ];
 
 /// A fork copies the whole process, so these tests take turns.
@@ -190,4 +193,72 @@ fn a_look_up_that_stays_in_the_parent_fails_in_the_child_which_can_look_up_other
     release.send(()).unwrap();
     run_until(&mut reactor, |_| log.len() == 1);
     assert_eq!(log.take(), ["[127.0.0.1:1]"], "the parent's goes on");
+}
+
+fn tasks_and_promises_go_on_in_a_child_that_makes_the_reactor_its_own(on: On) {
+    let _alone = alone();
+    let mut reactor = on.reactor();
+    let (deferred, promise) = reactor.promise::<u32, String>();
+    let task = reactor.spawn(async move {
+        task::sleep(Duration::from_millis(1)).await;
+        promise.await
+    });
+    poll(&mut reactor);
+    let finish = |reactor: &mut EventLoop| {
+        reactor.next_tick(move |_| deferred.resolve(7).unwrap());
+        assert_eq!(reactor.block_on(task).unwrap(), Ok(Ok(7)));
+        assert_eq!(reactor.task_count(), 0);
+    };
+    match fork().unwrap() {
+        Fork::Child => {
+            let outcome = catch_unwind(AssertUnwindSafe(|| {
+                reactor.after_fork().unwrap();
+                finish(&mut reactor);
+            }));
+            exit(if outcome.is_ok() { 0 } else { 1 });
+        }
+        Fork::Parent(child) => {
+            finish(&mut reactor);
+            assert_eq!(waitpid(child).unwrap(), 0, "the child failed; its panic is printed above");
+        }
+    }
+}
+
+fn what_was_deferred_fails_in_the_child_which_can_defer_more(on: On) {
+    let _alone = alone();
+    let mut reactor = on.reactor();
+    let (release, released) = mpsc::channel::<()>();
+    let log = Log::default();
+    let entry = log.clone();
+    let tell = move |_: &mut pelton::Reactor, outcome: Result<_, DeferFailure>| entry.add(format!("{outcome:?}"));
+    reactor.defer(Lane::Cpu, move || released.recv().is_err(), tell).unwrap();
+    in_child(|| {
+        reactor.after_fork().unwrap();
+        run_until(&mut reactor, |_| log.len() == 1);
+        assert_eq!(log.take(), ["Err(Forked)"]);
+        let again = reactor.defer_promise(Lane::Cpu, || 7).unwrap();
+        assert_eq!(reactor.block_on(again).unwrap(), Ok(7));
+    });
+    drop(release);
+    run_until(&mut reactor, |_| log.len() == 1);
+    assert_eq!(log.take(), ["Ok(true)"]);
+}
+
+fn a_child_is_not_held_up_by_a_pool_that_stayed_in_the_parent(on: On) {
+    let _alone = alone();
+    let mut reactor = on.reactor();
+    let pool = Pool::builder().workers(1).build().unwrap();
+    let (sender, received) = mpsc::channel();
+    let actor = pool.spawn_fn(move |number: u32, _| sender.send(number).unwrap());
+    reactor.shut_down_at_end(&pool, Duration::from_secs(3600));
+    in_child(|| {
+        reactor.after_fork().unwrap();
+        reactor.stop();
+        reactor.run().unwrap();
+        let another = Pool::builder().workers(1).build().unwrap();
+        another.spawn_fn(|(), _| {}).send(()).unwrap();
+        another.shutdown(Duration::from_secs(20)).unwrap();
+    });
+    actor.send(7).unwrap();
+    assert_eq!(received.recv_timeout(Duration::from_secs(20)).unwrap(), 7);
 }

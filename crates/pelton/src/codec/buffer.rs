@@ -34,7 +34,33 @@ pub struct Buffer {
     expected: usize,
 }
 
+/// A buffer without a chunk: what is left between two turns of somebody who may be on another thread by then.
+pub(crate) struct Rest {
+    kept: Vec<u8>,
+    start: usize,
+    position: u64,
+    expected: usize,
+}
+
+impl Default for Rest {
+    fn default() -> Rest {
+        Buffer::new().into_rest()
+    }
+}
+
+impl From<Rest> for Buffer {
+    fn from(Rest { kept, start, position, expected }: Rest) -> Buffer {
+        Buffer { kept, start, chunk: None, position, expected }
+    }
+}
+
 impl Buffer {
+    /// Gives the chunk back, and keeps all else.
+    pub(crate) fn into_rest(mut self) -> Rest {
+        self.keep_rest();
+        Rest { kept: self.kept, start: self.start, position: self.position, expected: self.expected }
+    }
+
     /// An empty one.
     pub const fn new() -> Buffer {
         Buffer { kept: Vec::new(), start: 0, chunk: None, position: 0, expected: usize::MAX }

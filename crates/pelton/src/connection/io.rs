@@ -75,6 +75,15 @@ impl Io<'_> {
         self.reactor.write(self.id.0);
     }
 
+    /// Has the handler told, once, when [everything has been sent](super::Connection::sent): after the callback at hand at the
+    /// earliest, and if [`finish`](Io::finish) was called, after the other side has been told.
+    pub fn tell_when_sent(&mut self) {
+        if let Some(stream) = self.reactor.stream_mut(self.id.0) {
+            stream.tells_when_sent = true;
+            self.reactor.needs_attention(self.id.0);
+        }
+    }
+
     fn queue(&mut self, bytes: usize, push: impl FnOnce(&mut Outbox)) -> Result<(), SendError> {
         let Reactor { sources, spare_outbox, flow, .. } = &mut *self.reactor;
         let Some(Source::Connection(stream)) = sources.get_mut(self.id.0.into()) else { return Err(SendError::Closed) };
@@ -130,6 +139,13 @@ impl Io<'_> {
     /// socket that is closed with something unread in it makes the other side lose what it has not read yet.
     pub fn close_after_writing(&mut self) {
         self.end(Ending::Close);
+    }
+
+    /// Something has come in that its handler kept and nobody will read: closing takes care not to lose what was sent for it.
+    pub(crate) fn has_heard(&mut self) {
+        if let Some(stream) = self.reactor.stream_mut(self.id.0) {
+            stream.heard_closing = true;
+        }
     }
 
     /// Tells the other side, when everything that waits has been sent, that nothing more will be. Reading goes on.

@@ -36,12 +36,14 @@ pub(crate) struct Stream {
     pub(super) choked: bool,
     /// The engine will say when it has sent what it was given, or there is room for more.
     pub(super) busy: bool,
+    /// `sent` is to be called.
+    pub(super) tells_when_sent: bool,
     /// In the list of those that need attention.
     pub(super) listed: bool,
     /// Something was sent or received.
     pub(super) used: bool,
     pub(super) peer_finished: bool,
-    /// Something came in while it was being closed.
+    /// Something came in while it was being closed, or was never read: more may come.
     pub(super) heard_closing: bool,
     /// It broke, and is over as soon as what came in before that has been delivered.
     pub(super) failed: bool,
@@ -120,6 +122,7 @@ impl Stream {
             throttles: false,
             choked: false,
             busy: false,
+            tells_when_sent: false,
             listed: false,
             used: false,
             peer_finished: false,

@@ -97,10 +97,18 @@ impl Reactor {
         }
         let waiting = stream.waiting();
         if waiting == 0 && !stream.busy && stream.ending != Ending::None {
-            return self.sent_everything(token);
+            let tells = std::mem::take(&mut stream.tells_when_sent);
+            self.sent_everything(token);
+            if tells {
+                self.tell(token, |handler, io| handler.sent(io));
+            }
+            return;
         }
         // The marks are far apart from nothing: most of the time there is nothing to compare.
         if waiting == 0 && !stream.full {
+            if !stream.busy && std::mem::take(&mut stream.tells_when_sent) {
+                self.tell(token, |handler, io| handler.sent(io));
+            }
             return;
         }
         let marks = stream.marks(flow);
@@ -117,7 +125,8 @@ impl Reactor {
     /// Does what was to be done when everything has been sent.
     fn sent_everything(&mut self, token: Token) {
         let Some(stream) = self.stream_mut(token) else { return };
-        let (peer_finished, heard_closing) = (stream.peer_finished, stream.heard_closing);
+        let peer_finished = stream.peer_finished;
+        let heard_closing = stream.heard_closing || stream.holds_input();
         let ended = if peer_finished { Reason::Finished } else { Reason::Local };
         match stream.ending {
             Ending::None | Ending::Finished | Ending::Linger => {}

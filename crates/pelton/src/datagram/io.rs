@@ -76,6 +76,11 @@ impl DatagramIo<'_> {
         self.reactor.datagram_socket_mut(self.id.0).map_or(0, |socket| socket.outbox.bytes())
     }
 
+    /// Whether [`drained`](super::Datagrams::drained) will be called.
+    pub(crate) fn drains(&mut self) -> bool {
+        self.reactor.datagram_socket_mut(self.id.0).is_some_and(|socket| socket.high)
+    }
+
     /// How much may wait to be sent.
     pub fn water_marks(&mut self) -> WaterMarks {
         self.reactor.datagram_socket_mut(self.id.0).map_or_else(WaterMarks::default, |socket| socket.marks)

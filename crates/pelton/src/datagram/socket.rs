@@ -26,7 +26,7 @@ pub(crate) struct DatagramSocket {
     /// The engine will say when it has sent what it was given, or there is room for more.
     busy: bool,
     /// More waits than the high-water mark, or did so a while ago.
-    high: bool,
+    pub(super) high: bool,
     /// In the list of those that need attention.
     listed: bool,
     /// The file of a Unix socket, which is ours and goes with it.

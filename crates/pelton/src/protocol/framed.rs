@@ -1,5 +1,6 @@
 //! A connection that speaks in messages.
 
+use super::peer::{OwnPeer, Ways};
 use super::{Peer, Protocol, Replies};
 use crate::codec::Buffer;
 use crate::{Chunk, Codec, Connection, ConnectionId, FrameError, Io, Reactor, Reason, SendError};
@@ -42,7 +43,7 @@ pub struct Framed<C: Codec, P: Protocol<Message = C::Message>> {
     protocol: P,
     buffer: Buffer,
     /// `None` until it is opened.
-    peer: Option<Peer<C::Message>>,
+    peer: Option<OwnPeer<C::Message>>,
     /// All has been said, or something went wrong: what comes in now is of no interest.
     done: bool,
 }
@@ -83,6 +84,11 @@ impl<C: Codec, P: Protocol<Message = C::Message>> Framed<C, P> {
     /// A connection that `protocol` speaks on, in messages that are bytes by `codec`.
     pub fn new(codec: C, protocol: P) -> Framed<C, P> {
         Framed { codec, protocol, buffer: Buffer::new(), peer: None, done: false }
+    }
+
+    /// The codec and the protocol, of one that is not connected yet.
+    pub(super) fn into_parts(self) -> (C, P) {
+        (self.codec, self.protocol)
     }
 
     /// The protocol: for those who [visit](Reactor::visit) the connection.
@@ -159,15 +165,23 @@ impl<C: Codec, P: Protocol<Message = C::Message>> Framed<C, P> {
 /// Says what has been pushed.
 fn deliver<C: Codec, P: Protocol<Message = C::Message>>(reactor: &mut Reactor, id: ConnectionId) {
     reactor.visit(id, |framed: &mut Framed<C, P>, io| {
-        let pushed = framed.peer.as_ref().map(Peer::take_pushed).unwrap_or_default();
+        let pushed = framed.peer.as_ref().map(|own| own.0.take_pushed()).unwrap_or_default();
         framed.work(io, |framed, out| framed.say(pushed, out));
     });
 }
 
+fn close_after_writing(reactor: &mut Reactor, id: ConnectionId) {
+    if let Some(mut io) = reactor.connection(id) {
+        io.close_after_writing();
+    }
+}
+
 impl<C: Codec, P: Protocol<Message = C::Message>> Connection for Framed<C, P> {
     fn opened(&mut self, io: &mut Io<'_>) {
-        let peer = Peer::new(io.reactor().handle(), io.id(), deliver::<C, P>);
-        self.peer = Some(peer.clone());
+        let ways = Ways { deliver: deliver::<C, P>, close_after_writing };
+        let peer = Peer::new(io.reactor().handle(), io.id(), ways);
+        // It ends with this, not in `closed`: a reactor that is dropped closes nothing.
+        self.peer = Some(OwnPeer(peer.clone()));
         self.work(io, |framed, out| {
             let mut replies = Replies::new();
             framed.protocol.opened(&peer, &mut replies);
@@ -194,14 +208,5 @@ impl<C: Codec, P: Protocol<Message = C::Message>> Connection for Framed<C, P> {
 
     fn closed(&mut self, _: &mut Reactor, reason: Reason) {
         self.protocol.closed(&reason);
-    }
-}
-
-impl<C: Codec, P: Protocol<Message = C::Message>> Drop for Framed<C, P> {
-    fn drop(&mut self) {
-        // Here, not in `closed`: a reactor that is dropped closes nothing.
-        if let Some(peer) = &self.peer {
-            peer.is_over();
-        }
     }
 }

@@ -37,9 +37,17 @@ use crate::{ConnectionId, Handle, Reactor};
 pub struct Peer<M> {
     handle: Handle,
     id: ConnectionId,
-    /// Has the connection say what waits in the mailbox. It knows the connection's type, so that nobody else has to.
-    deliver: fn(&mut Reactor, ConnectionId),
+    ways: Ways,
     mailbox: Arc<Mutex<Mailbox<M>>>,
+}
+
+/// What the loop does for a peer. These know the connection's type, so that nobody else has to.
+#[derive(Clone, Copy)]
+pub(super) struct Ways {
+    /// Has the connection say what waits in the mailbox.
+    pub(super) deliver: fn(&mut Reactor, ConnectionId),
+    /// Closes the connection when all that was delivered has been sent.
+    pub(super) close_after_writing: fn(&mut Reactor, ConnectionId),
 }
 
 /// What was pushed, until the loop comes to it. The loop is told once, however much is pushed meanwhile.
@@ -60,9 +68,9 @@ impl<M> fmt::Debug for PushError<M> {
 }
 
 impl<M: 'static> Peer<M> {
-    pub(super) fn new(handle: Handle, id: ConnectionId, deliver: fn(&mut Reactor, ConnectionId)) -> Peer<M> {
+    pub(super) fn new(handle: Handle, id: ConnectionId, ways: Ways) -> Peer<M> {
         let mailbox = Arc::new(Mutex::new(Mailbox { messages: Vec::new(), over: false }));
-        Peer { handle, id, deliver, mailbox }
+        Peer { handle, id, ways, mailbox }
     }
 
     /// Says `message` to the other side: soon, and in the order in which it was pushed, by whatever thread. It goes past
@@ -76,7 +84,7 @@ impl<M: 'static> Peer<M> {
             return Err(PushError(message));
         }
         if mailbox.messages.is_empty() {
-            let (deliver, id) = (self.deliver, self.id);
+            let (deliver, id) = (self.ways.deliver, self.id);
             // The mailbox stays locked: whoever finds it in use may rely on this post being ahead of theirs.
             if self.handle.post(move |reactor| deliver(reactor, id)).is_err() {
                 mailbox.over = true;
@@ -89,13 +97,9 @@ impl<M: 'static> Peer<M> {
 
     /// Closes the connection when what was pushed, and anything else that waits, has been sent.
     pub fn close_after_writing(&self) {
-        let id = self.id;
+        let (close, id) = (self.ways.close_after_writing, self.id);
         // A loop that is gone has no connections.
-        let _ = self.handle.post(move |reactor| {
-            if let Some(mut io) = reactor.connection(id) {
-                io.close_after_writing();
-            }
-        });
+        let _ = self.handle.post(move |reactor| close(reactor, id));
     }
 
     /// Closes the connection. What waits to be sent is dropped.
@@ -119,7 +123,7 @@ impl<M: 'static> Peer<M> {
     }
 
     /// Refuses what is pushed from now on, and drops what was.
-    pub(super) fn is_over(&self) {
+    fn is_over(&self) {
         self.mailbox().over = true;
         // Not under the lock: dropping a message may run code that pushes.
         drop(self.take_pushed());
@@ -131,9 +135,18 @@ impl<M: 'static> Peer<M> {
     }
 }
 
+/// The one that a connection keeps for itself: with it goes what was pushed.
+pub(super) struct OwnPeer<M: 'static>(pub(super) Peer<M>);
+
+impl<M: 'static> Drop for OwnPeer<M> {
+    fn drop(&mut self) {
+        self.0.is_over();
+    }
+}
+
 impl<M> Clone for Peer<M> {
     fn clone(&self) -> Peer<M> {
-        Peer { handle: self.handle.clone(), id: self.id, deliver: self.deliver, mailbox: self.mailbox.clone() }
+        Peer { handle: self.handle.clone(), id: self.id, ways: self.ways, mailbox: self.mailbox.clone() }
     }
 }
 

@@ -1,0 +1,114 @@
+//! Where workers without work sleep.
+//!
+//! A worker that has run out of work *searches* for a while before it sleeps, and one that is woken searches too. While
+//! somebody searches, those who add work wake nobody: it will be found. So a burst of work wakes one worker, not all; and
+//! the last searcher that finds something has another one woken, in case there was more.
+//!
+//! One word holds how many search and which workers sleep:
+//!
+//! ```text
+//!    ┌────────────────────────────────────────────┬───────────┐
+//!    │ asleep, one bit for each worker            │ searching │
+//!    └────────────────────────────────────────────┴───────────┘
+//!      56 bits (24 where words have 32)             8 bits
+//! ```
+//!
+//! **No wake-up is lost**: whoever adds work first adds it, then looks at the word; a worker that goes to sleep first changes
+//! the word, then looks for work once more. Between the two steps both have a fence in the one order of all such fences, so
+//! at least one of them sees what the other did.
+
+use std::fmt;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+
+use crate::memory::{AtomicUsize, Padded, fence};
+
+/// Bits for the number of searchers.
+const COUNT: u32 = 8;
+const SEARCHERS: usize = (1 << COUNT) - 1;
+
+/// Who sleeps, who searches.
+pub struct Parking {
+    word: Padded<AtomicUsize>,
+    workers: usize,
+}
+
+impl Parking {
+    /// So many workers fit into one word. Where there are more processors than that, several pools serve them better.
+    pub const MOST_WORKERS: usize = (usize::BITS - COUNT) as usize;
+
+    /// For so many workers, numbered from 0, all awake.
+    ///
+    /// # Panics
+    ///
+    /// If there are more than [`MOST_WORKERS`](Parking::MOST_WORKERS).
+    pub fn new(workers: usize) -> Parking {
+        assert!(workers <= Parking::MOST_WORKERS, "{workers} workers do not fit into one word");
+        Parking { word: Padded(AtomicUsize::new(0)), workers }
+    }
+
+    fn bit(worker: usize) -> usize {
+        1 << (worker as u32 + COUNT)
+    }
+
+    /// Begins to search. `false`: enough do already, since searchers get in each other's way.
+    pub fn search(&self) -> bool {
+        let one_more = |word| ((word & SEARCHERS) * 2 < self.workers).then_some(word + 1);
+        self.word.fetch_update(AcqRel, Relaxed, one_more).is_ok()
+    }
+
+    /// A searcher has found something. `true`: it was the last, so another one [is to be woken](Parking::wake).
+    #[must_use = "what else was added meanwhile may have woken nobody"]
+    pub fn found(&self) -> bool {
+        self.word.fetch_sub(1, AcqRel) & SEARCHERS == 1
+    }
+
+    /// Announces that a worker is about to sleep. It has to look for work once more after this, and sleeps for as long as it
+    /// [is asleep](Parking::is_asleep), or [gets up](Parking::get_up) again.
+    pub fn sleep(&self, worker: usize, searching: bool) {
+        // The bit was not set, so this adds it.
+        self.word.fetch_add(Parking::bit(worker) - usize::from(searching), AcqRel);
+        fence(SeqCst);
+    }
+
+    /// Whether a worker that announced it would sleep may still do so. Once it may not, it counts as searching.
+    pub fn is_asleep(&self, worker: usize) -> bool {
+        self.word.load(Acquire) & Parking::bit(worker) != 0
+    }
+
+    /// A worker that announced it would sleep does not, and searches.
+    pub fn get_up(&self, worker: usize) {
+        let bit = Parking::bit(worker);
+        // A failure means that somebody has woken it.
+        let _ = self.word.fetch_update(AcqRel, Acquire, |word| (word & bit != 0).then_some((word & !bit) + 1));
+    }
+
+    /// To be called after work was added: names a worker that has to be woken, if one does.
+    #[must_use = "the worker sleeps until it is woken"]
+    pub fn wake(&self) -> Option<usize> {
+        fence(SeqCst);
+        let mut word = self.word.load(Relaxed);
+        loop {
+            let asleep = word >> COUNT;
+            if asleep == 0 || word & SEARCHERS != 0 {
+                return None;
+            }
+            let worker = asleep.trailing_zeros() as usize;
+            let woken = (word & !Parking::bit(worker)) + 1;
+            match self.word.compare_exchange_weak(word, woken, AcqRel, Relaxed) {
+                Ok(_) => return Some(worker),
+                Err(changed) => word = changed,
+            }
+        }
+    }
+
+    /// How many workers sleep.
+    pub fn asleep(&self) -> usize {
+        (self.word.load(Acquire) >> COUNT).count_ones() as usize
+    }
+}
+
+impl fmt::Debug for Parking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Parking({} of {} asleep)", self.asleep(), self.workers)
+    }
+}

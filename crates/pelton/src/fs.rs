@@ -1,0 +1,139 @@
+//! Files and directories, without blocking the loop.
+//!
+//! The functions and methods of [`std::fs`], each of which gives an [`Operation`]: a description of what is to be done, which
+//! says how its outcome is to be heard of when it is started. It is done on a thread of the [files](Lane::Files) lane.
+//!
+//! ```
+//! use pelton::{Reactor, fs};
+//!
+//! let mut reactor = Reactor::new()?;
+//! fs::read_to_string("/nonexistent/file").then(&mut reactor, |reactor, outcome| {
+//!     assert!(outcome.unwrap_err().to_string().starts_with("read /nonexistent/file: "));
+//!     reactor.stop();
+//! })?;
+//! reactor.run()?;
+//! # Ok::<(), pelton::Error>(())
+//! ```
+//!
+//! Beyond what `std::fs` has: [`write_atomic`], which leaves either the old contents or the new; [`walk`], which lists
+//! everything below a directory; [`copy_in_steps`], which says how far it is; and files that are read and written
+//! [at a position](File::read_at).
+//!
+//! Errors are [`std::io::Error`]s of the kind that the system gave, whose texts say what was being done and to what.
+
+mod atomic;
+mod copying;
+mod entry;
+mod file;
+mod operation;
+mod steps;
+mod walk;
+
+use std::fs::{self, Metadata, Permissions};
+use std::path::{Path, PathBuf};
+
+pub use atomic::write_atomic;
+pub use copying::{Copying, Progress, copy_in_steps};
+pub use entry::Entry;
+pub use file::File;
+pub use operation::{Operation, OperationFuture};
+pub use steps::Steps;
+pub use walk::{Walk, walk};
+
+#[cfg(doc)]
+use crate::Lane;
+
+/// Reads a whole file. See [`std::fs::read`].
+pub fn read(path: impl AsRef<Path>) -> Operation<Vec<u8>> {
+    Operation::on("read", path, |path| fs::read(path))
+}
+
+/// Reads a whole file that is text. See [`std::fs::read_to_string`].
+pub fn read_to_string(path: impl AsRef<Path>) -> Operation<String> {
+    Operation::on("read", path, |path| fs::read_to_string(path))
+}
+
+/// Writes a whole file, and makes it if there is none. See [`std::fs::write`]; [`write_atomic`] leaves no half-written file.
+pub fn write(path: impl AsRef<Path>, contents: impl AsRef<[u8]> + Send + 'static) -> Operation<()> {
+    Operation::on("write", path, move |path| fs::write(path, contents))
+}
+
+/// Copies a file, and its permissions; says how many bytes it has. See [`std::fs::copy`]; [`copy_in_steps`] says how far it is.
+pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<u64> {
+    Operation::between("copy", from, to, |from, to| fs::copy(from, to))
+}
+
+/// Gives a file or directory another name. See [`std::fs::rename`].
+pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<()> {
+    Operation::between("rename", from, to, |from, to| fs::rename(from, to))
+}
+
+/// Removes a file. See [`std::fs::remove_file`].
+pub fn remove_file(path: impl AsRef<Path>) -> Operation<()> {
+    Operation::on("remove", path, |path| fs::remove_file(path))
+}
+
+/// Removes an empty directory. See [`std::fs::remove_dir`].
+pub fn remove_dir(path: impl AsRef<Path>) -> Operation<()> {
+    Operation::on("remove directory", path, |path| fs::remove_dir(path))
+}
+
+/// Removes a directory with everything in it. See [`std::fs::remove_dir_all`].
+pub fn remove_dir_all(path: impl AsRef<Path>) -> Operation<()> {
+    Operation::on("remove all of", path, |path| fs::remove_dir_all(path))
+}
+
+/// Makes a directory. See [`std::fs::create_dir`].
+pub fn create_dir(path: impl AsRef<Path>) -> Operation<()> {
+    Operation::on("create directory", path, |path| fs::create_dir(path))
+}
+
+/// Makes a directory, and those that it is in. See [`std::fs::create_dir_all`].
+pub fn create_dir_all(path: impl AsRef<Path>) -> Operation<()> {
+    Operation::on("create directory", path, |path| fs::create_dir_all(path))
+}
+
+/// Lists a directory, in no particular order. See [`std::fs::read_dir`]; [`walk`] lists large ones piece by piece.
+pub fn read_dir(path: impl AsRef<Path>) -> Operation<Vec<Entry>> {
+    Operation::on("list", path, |path| fs::read_dir(path)?.map(|entry| Entry::of(&entry?, 1)).collect())
+}
+
+/// What there is to know of a file, or of what a link leads to. See [`std::fs::metadata`].
+pub fn metadata(path: impl AsRef<Path>) -> Operation<Metadata> {
+    Operation::on("look at", path, |path| fs::metadata(path))
+}
+
+/// What there is to know of a file, or of a link itself. See [`std::fs::symlink_metadata`].
+pub fn symlink_metadata(path: impl AsRef<Path>) -> Operation<Metadata> {
+    Operation::on("look at", path, |path| fs::symlink_metadata(path))
+}
+
+/// Whether there is such a file. See [`std::fs::exists`].
+pub fn exists(path: impl AsRef<Path>) -> Operation<bool> {
+    Operation::on("look for", path, |path| fs::exists(path))
+}
+
+/// Changes who may do what with a file. See [`std::fs::set_permissions`].
+pub fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -> Operation<()> {
+    Operation::on("set permissions of", path, move |path| fs::set_permissions(path, permissions))
+}
+
+/// The absolute path without links. See [`std::fs::canonicalize`].
+pub fn canonicalize(path: impl AsRef<Path>) -> Operation<PathBuf> {
+    Operation::on("find", path, |path| fs::canonicalize(path))
+}
+
+/// Gives a file a second name. See [`std::fs::hard_link`].
+pub fn hard_link(original: impl AsRef<Path>, link: impl AsRef<Path>) -> Operation<()> {
+    Operation::between("link", original, link, |original, link| fs::hard_link(original, link))
+}
+
+/// Makes a link that leads to `original`, whether there is such a file or not. See [`std::os::unix::fs::symlink`].
+pub fn symlink(original: impl AsRef<Path>, link: impl AsRef<Path>) -> Operation<()> {
+    Operation::between("link", original, link, |original, link| std::os::unix::fs::symlink(original, link))
+}
+
+/// What a link leads to. See [`std::fs::read_link`].
+pub fn read_link(path: impl AsRef<Path>) -> Operation<PathBuf> {
+    Operation::on("read link", path, |path| fs::read_link(path))
+}

@@ -1,0 +1,74 @@
+//! Files that are never half written.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use super::Operation;
+
+/// Names that are tried before giving up: two writers pick the same one in 2^64.
+const ATTEMPTS: usize = 8;
+
+/// Writes a whole file so that it has either its old contents or the new ones, whatever happens: not half of them, and also not
+/// after the power fails.
+///
+/// The new contents are written beside the file, put on the disk, and take its name; then the directory is put on the disk. A
+/// file that was there passes on its permissions, but not its owner, nor its other names. What a link leads to is replaced, and
+/// the link stays.
+pub fn write_atomic(path: impl AsRef<Path>, contents: impl AsRef<[u8]> + Send + 'static) -> Operation<()> {
+    Operation::on("write", path, move |path| {
+        let target = match fs::canonicalize(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_path_buf(),
+            target => target?,
+        };
+        let directory = match target.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        let old = match fs::metadata(&target) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            old => Some(old?.permissions()),
+        };
+        let (file, beside) = create_beside(&target, directory, old.as_ref())?;
+        let written = replace(file, &beside, &target, old, contents.as_ref());
+        if written.is_err() {
+            // What went wrong first is what counts.
+            let _ = fs::remove_file(&beside);
+        }
+        written?;
+        File::open(directory)?.sync_all()
+    })
+}
+
+fn create_beside(target: &Path, directory: &Path, old: Option<&Permissions>) -> io::Result<(File, PathBuf)> {
+    let name = target.file_name().ok_or(io::Error::new(io::ErrorKind::InvalidInput, "it is no name of a file"))?;
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    if let Some(old) = old {
+        // From the start, so that nobody reads it who could not read the old one.
+        options.mode(old.mode());
+    }
+    let mut attempts = 0;
+    loop {
+        let mut beside = OsString::from(".");
+        beside.push(name);
+        beside.push(format!(".{:016x}", fastrand::u64(..)));
+        let beside = directory.join(beside);
+        match options.open(&beside) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempts < ATTEMPTS => attempts += 1,
+            file => return Ok((file?, beside)),
+        }
+    }
+}
+
+fn replace(mut file: File, beside: &Path, target: &Path, old: Option<Permissions>, contents: &[u8]) -> io::Result<()> {
+    if let Some(old) = old {
+        // The process's mask has been taken off them.
+        file.set_permissions(old)?;
+    }
+    file.write_all(contents)?;
+    file.sync_all()?;
+    fs::rename(beside, target)
+}

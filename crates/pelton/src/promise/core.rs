@@ -1,0 +1,355 @@
+//! What a promise and those who settle it share, and how an outcome gets from one promise to the next.
+//!
+//! A chain points one way: a promise knows who reads it, and that is all. An outcome is kept by the promise that it is of,
+//! until a tick takes it to the reader. Each step is one tick, so chains take no stack.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use pelton_sync::Closure;
+
+use super::remains::bury;
+use super::{Continuations, Promise, Rejected, Settlement, unhandled};
+use crate::Reactor;
+
+/// Whatever a promise is the end of: a plain one, or the output of a link.
+pub(crate) trait Source<T: 'static, E: 'static>: Any {
+    fn core(&self) -> &Core<T, E>;
+}
+
+/// What takes an outcome.
+pub(crate) trait Read<T, E>: Any {
+    /// Where it was attached.
+    fn place(&self) -> &'static Location<'static>;
+
+    fn read(self: Rc<Self>, reactor: &mut Reactor, outcome: Settlement<T, E>);
+}
+
+/// Who takes the outcome of a promise.
+enum Reader<T: 'static, E: 'static> {
+    /// Nobody yet.
+    Nobody,
+    /// The task that has polled it last, and will again.
+    Task(Waker),
+    Link(Rc<dyn Read<T, E>>),
+    /// Another promise, which takes it as its own.
+    Promise(Rc<dyn Source<T, E>>),
+    /// Nobody any more.
+    Gone,
+}
+
+type Look<T, E> = Box<dyn FnOnce(&mut Reactor, &Settlement<T, E>)>;
+
+struct Observer<T, E> {
+    place: &'static Location<'static>,
+    look: Look<T, E>,
+}
+
+struct Observers<T, E>(VecDeque<Observer<T, E>>);
+
+impl<T, E> Default for Observers<T, E> {
+    fn default() -> Self {
+        Observers(VecDeque::new())
+    }
+}
+
+pub(crate) struct Core<T: 'static, E: 'static> {
+    /// Never borrowed while anything of the user's is called or dropped.
+    state: RefCell<State<T, E>>,
+    pub(crate) continuations: Rc<Continuations>,
+    /// Where the promise was made.
+    pub(crate) place: &'static Location<'static>,
+    describe: fn(&E) -> String,
+}
+
+struct State<T: 'static, E: 'static> {
+    outcome: Option<Settlement<T, E>>,
+    reader: Reader<T, E>,
+    /// Few have any; none is no box.
+    observers: Option<Box<Observers<T, E>>>,
+    settled: bool,
+    /// In the tick queue, or being delivered from it.
+    queued: bool,
+    /// A rejection has been passed on, though it is still here.
+    handled: bool,
+}
+
+impl<T: 'static, E: 'static> State<T, E> {
+    /// Where the one that is to be called next was attached.
+    fn next_call(&self) -> Option<&'static Location<'static>> {
+        match (&self.observers, &self.reader) {
+            (Some(observers), _) => observers.0.front().map(|observer| observer.place),
+            (None, Reader::Link(link)) => Some(link.place()),
+            (None, _) => None,
+        }
+    }
+
+    fn take_observer(&mut self) -> Option<Observer<T, E>> {
+        let observers = self.observers.as_mut()?;
+        let observer = observers.0.pop_front();
+        if observers.0.is_empty() {
+            self.observers = None;
+        }
+        observer
+    }
+
+    fn take_reader(&mut self) -> Reader<T, E> {
+        std::mem::replace(&mut self.reader, Reader::Gone)
+    }
+
+    /// Nobody will be called any more. What would have been is to be dropped.
+    fn let_go(&mut self) -> [Option<Rc<dyn Any>>; 2] {
+        let reader: Option<Rc<dyn Any>> = match self.take_reader() {
+            Reader::Link(link) => Some(link),
+            Reader::Promise(promise) => Some(promise),
+            other => {
+                self.reader = other;
+                None
+            }
+        };
+        [reader, self.observers.take().map(|observers| Rc::new(observers) as Rc<dyn Any>)]
+    }
+}
+
+impl<T: 'static, E: fmt::Debug + 'static> Core<T, E> {
+    pub(crate) fn new(continuations: Rc<Continuations>, place: &'static Location<'static>) -> Core<T, E> {
+        let state = State {
+            outcome: None,
+            reader: Reader::Nobody,
+            observers: None,
+            settled: false,
+            queued: false,
+            handled: false,
+        };
+        Core { state: RefCell::new(state), continuations, place, describe: |error| format!("{error:?}") }
+    }
+}
+
+impl<T: 'static, E: 'static> Core<T, E> {
+    pub(crate) fn is_settled(&self) -> bool {
+        self.state.borrow().settled
+    }
+
+    /// Whether anybody will look at the outcome.
+    pub(crate) fn is_wanted(&self) -> bool {
+        let state = self.state.borrow();
+        !matches!(state.reader, Reader::Gone) || state.observers.is_some()
+    }
+
+    /// Somebody else answers for a rejection.
+    pub(crate) fn set_handled(&self) {
+        self.state.borrow_mut().handled = true;
+    }
+
+    pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<Settlement<T, E>> {
+        let waker = context.waker().clone();
+        let mut state = self.state.borrow_mut();
+        // Observers were there first.
+        let ready = state.settled && !state.queued;
+        let reader = if ready { Reader::Gone } else { Reader::Task(waker) };
+        let before = std::mem::replace(&mut state.reader, reader);
+        let outcome = if ready { state.outcome.take() } else { None };
+        drop(state);
+        drop(before);
+        if ready { Poll::Ready(outcome.unwrap_or(Err(Rejected::Abandoned))) } else { Poll::Pending }
+    }
+
+    /// Nobody wants the outcome: reports it, if it is an error that nobody has heard of.
+    fn report(&self, rejected: &Rejected<E>) {
+        let message = match rejected {
+            Rejected::Failed(error) => (self.describe)(error),
+            Rejected::Abandoned => Rejected::<&str>::Abandoned.to_string(),
+            Rejected::TimedOut(limit) => Rejected::<&str>::TimedOut(*limit).to_string(),
+            // The fault hook has been told.
+            Rejected::Panicked(_) => return,
+        };
+        unhandled::report(&self.continuations, self.place, message);
+    }
+}
+
+impl<T: 'static, E: 'static> Drop for Core<T, E> {
+    fn drop(&mut self) {
+        let state = self.state.get_mut();
+        if matches!(state.reader, Reader::Link(_) | Reader::Promise(_)) || state.observers.is_some() {
+            state.let_go().into_iter().flatten().for_each(bury);
+        }
+    }
+}
+
+impl<T: 'static, E: 'static> Promise<T, E> {
+    pub(super) fn attach(self, link: Rc<dyn Read<T, E>>) {
+        self.attach_reader(Reader::Link(link));
+    }
+
+    fn attach_reader(mut self, reader: Reader<T, E>) {
+        let Some(source) = self.source.take() else { return };
+        let mut state = source.core().state.borrow_mut();
+        let settled = state.settled;
+        let before = std::mem::replace(&mut state.reader, reader);
+        drop(state);
+        drop(before);
+        if settled {
+            advance(source, Queue::Behind);
+        }
+    }
+
+    pub(super) fn attach_observer(&self, place: &'static Location<'static>, look: Look<T, E>) {
+        let Some(source) = &self.source else { return };
+        let mut state = source.core().state.borrow_mut();
+        state.observers.get_or_insert_default().0.push_back(Observer { place, look });
+        let settled = state.settled;
+        drop(state);
+        if settled {
+            advance(source.clone(), Queue::Behind);
+        }
+    }
+}
+
+impl<T: 'static, E: 'static> Drop for Promise<T, E> {
+    fn drop(&mut self) {
+        // It is not there any more if it was consumed.
+        let Some(source) = self.source.take() else { return };
+        let mut state = source.core().state.borrow_mut();
+        let reader = state.take_reader();
+        let settled = state.settled;
+        drop(state);
+        drop(reader);
+        if settled {
+            advance(source, Queue::Behind);
+        }
+    }
+}
+
+/// Settles a promise. If it was settled already, the outcome comes back.
+pub(crate) fn settle<T: 'static, E: 'static>(
+    source: Rc<dyn Source<T, E>>,
+    outcome: Settlement<T, E>,
+) -> Result<(), Settlement<T, E>> {
+    let mut state = source.core().state.borrow_mut();
+    if state.settled {
+        return Err(outcome);
+    }
+    state.settled = true;
+    state.outcome = Some(outcome);
+    drop(state);
+    advance(source, Queue::Behind);
+    Ok(())
+}
+
+/// Lets `target` have whatever becomes of `promise`.
+pub(crate) fn follow<T: 'static, E: 'static>(target: Rc<dyn Source<T, E>>, promise: Promise<T, E>) {
+    let mut state = target.core().state.borrow_mut();
+    let reader = match &state.reader {
+        // Its reader may as well read the other directly. So a chain that makes itself longer with every step, as a loop
+        // written with promises does, stays as short as it is.
+        Reader::Link(_) | Reader::Promise(_) if state.observers.is_none() => state.take_reader(),
+        _ => Reader::Promise(target.clone()),
+    };
+    drop(state);
+    promise.attach_reader(reader);
+}
+
+/// Where the next tick of a promise goes.
+enum Queue<'a> {
+    Behind,
+    /// What is called next was attached before everything that waits.
+    First(&'a mut Reactor),
+}
+
+/// Takes a promise that is settled as far as it gets without calling anybody.
+fn advance<T: 'static, E: 'static>(mut source: Rc<dyn Source<T, E>>, queue: Queue<'_>) {
+    loop {
+        let core = source.core();
+        let mut state = core.state.borrow_mut();
+        if state.queued {
+            return;
+        }
+        if let Some(place) = state.next_call() {
+            if core.continuations.is_closed() {
+                let remains = state.let_go();
+                drop(state);
+                return remains.into_iter().flatten().for_each(bury);
+            }
+            state.queued = true;
+            drop(state);
+            let continuations = core.continuations.clone();
+            let closure = Closure::new(move |reactor| deliver(source, reactor));
+            return match queue {
+                Queue::Behind => continuations.push(place, closure),
+                Queue::First(reactor) => reactor.continue_first(place, closure),
+            };
+        }
+        match state.take_reader() {
+            Reader::Nobody | Reader::Link(_) => {
+                state.reader = Reader::Nobody;
+                return;
+            }
+            Reader::Task(waker) => {
+                state.reader = Reader::Nobody;
+                drop(state);
+                return waker.wake();
+            }
+            Reader::Gone => {
+                let (outcome, handled) = (state.outcome.take(), state.handled);
+                drop(state);
+                if let Some(Err(rejected)) = &outcome
+                    && !handled
+                {
+                    core.report(rejected);
+                }
+                return;
+            }
+            Reader::Promise(next) => {
+                let outcome = state.outcome.take();
+                drop(state);
+                let mut following = next.core().state.borrow_mut();
+                if following.settled {
+                    return;
+                }
+                following.settled = true;
+                following.outcome = outcome;
+                drop(following);
+                source = next;
+            }
+        }
+    }
+}
+
+/// Calls the next observer, or else the reader, of a settled promise.
+fn deliver<T: 'static, E: 'static>(source: Rc<dyn Source<T, E>>, reactor: &mut Reactor) {
+    let core = source.core();
+    let mut state = core.state.borrow_mut();
+    let Some(outcome) = state.outcome.take() else { return };
+    if let Some(observer) = state.take_observer() {
+        drop(state);
+        let ended = catch_unwind(AssertUnwindSafe(|| (observer.look)(reactor, &outcome)));
+        let mut state = core.state.borrow_mut();
+        state.outcome = Some(outcome);
+        state.queued = false;
+        drop(state);
+        advance(source, Queue::First(reactor));
+        if let Err(panic) = ended {
+            resume_unwind(panic);
+        }
+        return;
+    }
+    state.queued = false;
+    match state.take_reader() {
+        Reader::Link(link) => {
+            drop(state);
+            drop(source);
+            link.read(reactor, outcome);
+        }
+        reader => {
+            state.reader = reader;
+            state.outcome = Some(outcome);
+            drop(state);
+            advance(source, Queue::Behind);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! What settles a promise.
+
+use std::cell::Cell;
+use std::fmt;
+use std::panic::Location;
+use std::rc::Rc;
+
+use super::core::{Core, Source, settle};
+use super::{Continuations, Promise, Rejected, Settlement};
+
+/// Settles a [`Promise`], once. Made by [`Reactor::promise`](crate::Reactor::promise).
+///
+/// It needs no reactor, only the loop's thread, so it can be settled from wherever it has got to, a `Drop` included. It can
+/// be cloned, for outcomes that come from more than one callback: the first to settle wins. If all clones are dropped
+/// unsettled, the promise is rejected as [abandoned](Rejected::Abandoned), so a forgotten one is noticed.
+pub struct Deferred<T: 'static, E: 'static> {
+    root: Rc<Root<T, E>>,
+}
+
+/// A promise that is the beginning of its chain.
+struct Root<T: 'static, E: 'static> {
+    core: Core<T, E>,
+    deferreds: Cell<usize>,
+}
+
+impl<T: 'static, E: 'static> Source<T, E> for Root<T, E> {
+    fn core(&self) -> &Core<T, E> {
+        &self.core
+    }
+}
+
+pub(super) fn pair<T: 'static, E: fmt::Debug + 'static>(
+    continuations: Rc<Continuations>,
+    place: &'static Location<'static>,
+) -> (Deferred<T, E>, Promise<T, E>) {
+    let root = Rc::new(Root { core: Core::new(continuations, place), deferreds: Cell::new(1) });
+    (Deferred { root: root.clone() }, Promise { source: Some(root) })
+}
+
+/// The promise was settled already. What it was to be settled with comes back.
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("settle a promise: it was settled already")]
+pub struct AlreadySettled<V>(pub V);
+
+impl<V> fmt::Debug for AlreadySettled<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AlreadySettled(..)")
+    }
+}
+
+impl<T: 'static, E: 'static> Deferred<T, E> {
+    /// Keeps the promise.
+    pub fn resolve(&self, value: T) -> Result<(), AlreadySettled<T>> {
+        self.settle_with(Ok(value)).map_err(|outcome| match outcome {
+            Ok(value) => AlreadySettled(value),
+            Err(_) => unreachable!("what comes back is what was given"),
+        })
+    }
+
+    /// Breaks the promise.
+    pub fn reject(&self, error: E) -> Result<(), AlreadySettled<E>> {
+        self.settle_with(Err(Rejected::Failed(error))).map_err(|outcome| match outcome {
+            Err(Rejected::Failed(error)) => AlreadySettled(error),
+            _ => unreachable!("what comes back is what was given"),
+        })
+    }
+
+    /// Keeps or breaks it.
+    pub fn settle(&self, result: Result<T, E>) -> Result<(), AlreadySettled<Result<T, E>>> {
+        match result {
+            Ok(value) => self.resolve(value).map_err(|back| AlreadySettled(Ok(back.0))),
+            Err(error) => self.reject(error).map_err(|back| AlreadySettled(Err(back.0))),
+        }
+    }
+
+    pub(super) fn settle_with(&self, outcome: Settlement<T, E>) -> Result<(), Settlement<T, E>> {
+        settle(self.root.clone(), outcome)
+    }
+
+    /// Whether it is settled.
+    pub fn is_settled(&self) -> bool {
+        self.root.core.is_settled()
+    }
+
+    /// Whether anybody will look at the outcome. If not, there may be no need to work it out.
+    pub fn is_wanted(&self) -> bool {
+        self.root.core.is_wanted()
+    }
+}
+
+impl<T: 'static, E: 'static> Clone for Deferred<T, E> {
+    fn clone(&self) -> Self {
+        self.root.deferreds.set(self.root.deferreds.get() + 1);
+        Deferred { root: self.root.clone() }
+    }
+}
+
+impl<T: 'static, E: 'static> Drop for Deferred<T, E> {
+    fn drop(&mut self) {
+        let left = self.root.deferreds.get() - 1;
+        self.root.deferreds.set(left);
+        // What nobody waits for may be forgotten.
+        if left == 0 && !self.is_settled() && self.is_wanted() {
+            // It is news to those who wait for it; but if there are none, there is nothing to report.
+            self.root.core.set_handled();
+            let _ = self.settle_with(Err(Rejected::Abandoned));
+        }
+    }
+}
+
+impl<T: 'static, E: 'static> fmt::Debug for Deferred<T, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Deferred").field("settled", &self.is_settled()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,262 @@
+//! Nothing leaks, and everything is dropped once, whatever goes first.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use pelton::{Deferred, EventLoop, Promise, Rejected};
+use proptest::prelude::*;
+
+use crate::common::{Log, poll};
+use crate::{Number, reactor, settle};
+
+/// Counts how many of it there are.
+#[derive(Debug)]
+struct Counted(Rc<Cell<i64>>);
+
+impl Counted {
+    fn new(live: &Rc<Cell<i64>>) -> Counted {
+        live.set(live.get() + 1);
+        Counted(live.clone())
+    }
+}
+
+impl Clone for Counted {
+    fn clone(&self) -> Counted {
+        Counted::new(&self.0)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+#[test]
+fn a_value_that_nobody_wants_is_dropped_at_once() {
+    let reactor = reactor();
+    let live = Rc::new(Cell::new(0));
+    let (deferred, promise) = reactor.promise::<Counted, &str>();
+    deferred.resolve(Counted::new(&live)).unwrap();
+    assert_eq!(live.get(), 1);
+    drop(promise);
+    assert_eq!(live.get(), 0);
+    let (deferred, promise) = reactor.promise::<Counted, &str>();
+    drop(promise);
+    deferred.resolve(Counted::new(&live)).unwrap();
+    assert_eq!(live.get(), 0);
+}
+
+#[test]
+fn a_continuation_that_is_not_needed_is_dropped() {
+    let mut reactor = reactor();
+    let live = Rc::new(Cell::new(0));
+    let kept = Counted::new(&live);
+    let (deferred, promise) = reactor.promise::<u32, &str>();
+    let chain = promise.map(move |_| drop(kept));
+    deferred.reject("no").unwrap();
+    settle(&mut reactor);
+    assert_eq!(live.get(), 0);
+    chain.done(|_, _| {});
+}
+
+#[test]
+fn a_loop_that_is_dropped_drops_what_waits_in_it() {
+    let log = Log::default();
+    let live = Rc::new(Cell::new(0));
+    let mut reactor = reactor();
+    // Settled, but no turn follows; pending, with the deferred in a timer; pending, with the deferred kept here.
+    let entry = log.clone();
+    let chain = Promise::<_, &str>::resolved(&reactor, Counted::new(&live)).map(move |_| entry.add("called"));
+    let (in_timer, promise) = reactor.promise::<u32, &str>();
+    let (entry, kept) = (log.clone(), Counted::new(&live));
+    promise.done(move |_, _| entry.add(format!("called {kept:?}")));
+    reactor.after(Duration::from_secs(3600), move |_| drop(in_timer));
+    let (deferred, promise) = reactor.promise::<Counted, &str>();
+    let (entry, kept) = (log.clone(), Counted::new(&live));
+    promise.observe(move |_, _| entry.add("observed"));
+    let end = promise.map(move |_| drop(kept)).timeout(&mut reactor, Duration::from_secs(3600)).shared();
+    drop(reactor);
+    assert_eq!(live.get(), 1, "what hangs on the deferred");
+    deferred.resolve(Counted::new(&live)).unwrap();
+    drop((deferred, chain, end));
+    assert_eq!(live.get(), 0);
+    assert_eq!(log.take(), [""; 0]);
+}
+
+#[test]
+fn a_loop_that_was_shut_down_calls_nobody() {
+    let mut reactor = reactor();
+    let log = Log::default();
+    let (deferred, promise) = reactor.promise::<u32, &str>();
+    let entry = log.clone();
+    promise.done(move |_, _| entry.add("called"));
+    reactor.next_tick(|reactor| reactor.stop());
+    reactor.run().unwrap();
+    deferred.resolve(1).unwrap();
+    let entry = log.clone();
+    Number::resolved(&reactor, 1).done(move |_, _| entry.add("called"));
+    assert_eq!(reactor.stats().pending_ticks, 0);
+    assert_eq!(log.take(), [""; 0]);
+}
+
+#[test]
+fn a_destructor_that_panics_is_a_fault_and_no_more() {
+    struct Bad;
+    impl Drop for Bad {
+        fn drop(&mut self) {
+            panic!("in a destructor");
+        }
+    }
+    let mut reactor = reactor();
+    reactor.on_fault(|_, _| {});
+    let bad = Bad;
+    let (deferred, promise) = reactor.promise::<(), &str>();
+    let chain = crate::outcome(promise.map(move |()| drop(bad)));
+    deferred.resolve(()).unwrap();
+    settle(&mut reactor);
+    assert_eq!(chain.take(), Some(Err(Rejected::Panicked("in a destructor".into()))));
+    assert_eq!(reactor.stats().panics, 1);
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Then,
+    Fail,
+    Follow,
+    FollowPending,
+    Panic,
+    Map,
+    OrElse,
+    Finally,
+    Observe,
+    Share,
+    Timeout,
+    All,
+    Any,
+    Race,
+    Turn,
+    Settle,
+    Reject,
+    DropDeferred,
+    DropPromise,
+    Done,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    use Step::*;
+    let step = prop::sample::select(vec![
+        Then,
+        Fail,
+        Follow,
+        FollowPending,
+        Panic,
+        Map,
+        OrElse,
+        Finally,
+        Observe,
+        Share,
+        Timeout,
+        All,
+        Any,
+        Race,
+        Turn,
+        Settle,
+        Reject,
+        DropDeferred,
+        DropPromise,
+        Done,
+    ]);
+    prop::collection::vec(step, 0..25)
+}
+
+type Kept = Promise<Counted, Counted>;
+
+/// Carries out a step on a chain; `None` if that ends it.
+fn take(
+    step: &Step,
+    reactor: &mut EventLoop,
+    live: &Rc<Cell<i64>>,
+    deferreds: &mut Vec<Deferred<Counted, Counted>>,
+    chain: Kept,
+) -> Option<Kept> {
+    let captured = Counted::new(live);
+    let value = live.clone();
+    let mut pending = || {
+        let (deferred, promise) = reactor.promise();
+        deferreds.push(deferred);
+        promise
+    };
+    Some(match step {
+        Step::Then => chain.then(move |_, _| Ok(captured)),
+        Step::Fail => chain.then(move |_, _| Err(captured)),
+        Step::Follow => chain.then(move |reactor, kept| Kept::resolved(reactor, kept).map(move |_| captured)),
+        Step::FollowPending => {
+            let inner = pending();
+            chain.then(move |_, _| inner)
+        }
+        Step::Panic => chain.map(move |_| panic!("{captured:?}")),
+        Step::Map => chain.map(move |_| captured),
+        Step::OrElse => chain.or_else(move |_, _| Ok(captured)),
+        Step::Finally => chain.finally(move |_| drop(captured)),
+        Step::Observe => {
+            chain.observe(move |_, outcome| drop((captured, outcome.clone())));
+            chain
+        }
+        Step::Share => {
+            let shared = chain.shared();
+            drop(shared.promise().map(move |_| captured));
+            shared.promise()
+        }
+        Step::Timeout => chain.timeout(reactor, Duration::from_micros(50)),
+        Step::All => {
+            let other = pending();
+            Kept::all(reactor, [other, chain, Kept::resolved(reactor, captured)]).map(move |_| Counted::new(&value))
+        }
+        Step::Any => {
+            let other = pending();
+            Kept::any(reactor, [chain, other]).map_err(move |_| captured)
+        }
+        Step::Race => {
+            let other = pending();
+            Kept::race(reactor, [other, chain])
+        }
+        Step::DropPromise => return None,
+        Step::Done => {
+            chain.done(move |_, outcome| drop((captured, outcome)));
+            return None;
+        }
+        Step::Turn | Step::Settle | Step::Reject | Step::DropDeferred => chain,
+    })
+}
+
+proptest! {
+    /// Whatever is chained, settled, dropped and turned in whatever order, and whichever of loop, promise and deferred
+    /// goes first: in the end nothing is left.
+    #[test]
+    fn nothing_leaks(steps in steps(), goes_first in 0..3) {
+        let live = Rc::new(Cell::new(0));
+        let mut reactor = reactor();
+        reactor.on_fault(|_, _| {});
+        let (deferred, promise) = reactor.promise();
+        let mut deferreds: Vec<Deferred<Counted, Counted>> = vec![deferred];
+        let mut chain: Option<Kept> = Some(promise);
+        for step in &steps {
+            match step {
+                Step::Turn => poll(&mut reactor),
+                Step::Settle => drop(deferreds.last().map(|deferred| deferred.resolve(Counted::new(&live)))),
+                Step::Reject => drop(deferreds.last().map(|deferred| deferred.reject(Counted::new(&live)))),
+                Step::DropDeferred => drop(deferreds.pop()),
+                _ => {}
+            }
+            chain = chain.and_then(|chain| take(step, &mut reactor, &live, &mut deferreds, chain));
+        }
+        match goes_first {
+            0 => drop((reactor, chain, deferreds)),
+            1 => drop((chain, deferreds, reactor)),
+            _ => drop((deferreds, chain, reactor)),
+        }
+        prop_assert_eq!(live.get(), 0);
+    }
+}
