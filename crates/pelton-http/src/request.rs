@@ -27,12 +27,13 @@ pub struct Request<'a> {
     head: &'a Head,
     table: &'a [Field],
     parameters: Option<&'a matchit::Params<'a, 'a>>,
-    exchange: &'a ExchangeToken,
+    /// `None` if it was kept: its body is not part of it any more.
+    exchange: Option<&'a ExchangeToken>,
 }
 
 impl<'a> Request<'a> {
     pub(crate) fn new(bytes: &'a [u8], head: &'a Head, table: &'a [Field], exchange: &'a ExchangeToken) -> Request<'a> {
-        Request { bytes, head, table, parameters: None, exchange }
+        Request { bytes, head, table, parameters: None, exchange: Some(exchange) }
     }
 
     /// The same, with what a router has found in its path.
@@ -116,9 +117,10 @@ impl<'a> Request<'a> {
         self.head.wants_upgrade
     }
 
-    /// The body, to be read now or later. One that is not asked for is not read, if that can be helped.
+    /// The body, to be read now or later. One that is not asked for is not read, if that can be helped. A request that was
+    /// [kept](Request::keep) has none: ask for it before.
     pub fn body(&self) -> Body {
-        Body::new(self.exchange.clone())
+        Body::new(self.exchange.cloned())
     }
 
     /// A copy that outlives the call of the handler.
@@ -132,7 +134,6 @@ impl<'a> Request<'a> {
             head: self.head.clone(),
             table: self.table.into(),
             parameters: parameters.unwrap_or_default(),
-            exchange: self.exchange.clone(),
         }
     }
 
@@ -154,19 +155,18 @@ impl fmt::Debug for Request<'_> {
     }
 }
 
-/// A request that outlives the call of its handler.
+/// A request that outlives the call of its handler, and can be sent to other threads.
 pub struct KeptRequest {
     bytes: Box<[u8]>,
     head: Head,
     table: Box<[Field]>,
     parameters: Vec<(Box<str>, Box<str>)>,
-    exchange: ExchangeToken,
 }
 
 impl KeptRequest {
     /// The request itself.
     pub fn get(&self) -> Request<'_> {
-        Request::new(&self.bytes, &self.head, &self.table, &self.exchange)
+        Request { bytes: &self.bytes, head: &self.head, table: &self.table, parameters: None, exchange: None }
     }
 
     /// What [`Request::parameter`] gave.
