@@ -1,6 +1,6 @@
 //! Bodies of requests, as handlers read them.
 
-use pelton::Reactor;
+use pelton::{Promise, Reactor, Rejected};
 
 use crate::Response;
 use crate::exchange::{Command, ExchangeToken};
@@ -70,13 +70,18 @@ impl BodyError {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Body {
-    token: ExchangeToken,
+    /// `None` if the request it belongs to was kept without it.
+    token: Option<ExchangeToken>,
     limit: Option<u64>,
 }
 
 impl Body {
-    pub(crate) fn new(token: ExchangeToken) -> Body {
+    pub(crate) fn new(token: Option<ExchangeToken>) -> Body {
         Body { token, limit: None }
+    }
+
+    pub(crate) fn token(&self) -> Option<&ExchangeToken> {
+        self.token.as_ref()
     }
 
     /// How many bytes it may have, instead of what the [settings](crate::Settings::body) say.
@@ -86,8 +91,11 @@ impl Body {
     }
 
     /// Reads it bit by bit, as it comes in. While it is [paused](Body::pause), nothing is read from the client.
-    pub fn read(&self, reactor: &mut Reactor, reader: impl FnMut(&mut Reactor, BodyEvent<'_>) + 'static) {
-        let _ = self.token.tell(reactor, Command::Read(Box::new(reader), self.limit));
+    pub fn read(&self, reactor: &mut Reactor, mut reader: impl FnMut(&mut Reactor, BodyEvent<'_>) + 'static) {
+        match &self.token {
+            Some(token) => drop(token.tell(reactor, Command::Read(Box::new(reader), self.limit))),
+            None => reader(reactor, BodyEvent::Failed(BodyError::Taken)),
+        }
     }
 
     /// Reads all of it, and then calls `then`.
@@ -116,13 +124,44 @@ impl Body {
         });
     }
 
+    /// [`collect`](Body::collect) with a promise in place of the callback.
+    pub fn collected(&self, reactor: &mut Reactor) -> Promise<Vec<u8>, BodyError> {
+        let (deferred, promise) = reactor.promise();
+        // Nobody else can have settled it.
+        self.collect(reactor, move |_, body| drop(deferred.settle(body)));
+        promise
+    }
+
+    /// [`collect`](Body::collect) for tasks.
+    ///
+    /// # Panics
+    ///
+    /// If no reactor is [current](Reactor::with_current): outside of tasks.
+    pub async fn bytes(&self) -> Result<Vec<u8>, BodyError> {
+        match Reactor::with_current(|reactor| self.collected(reactor)) {
+            Some(promise) => promise.await.map_err(|rejected| match rejected {
+                Rejected::Failed(error) => error,
+                // Nobody was left to say why.
+                _ => BodyError::Gone,
+            }),
+            None => panic!("there is no current reactor: this has to be done inside a task of one"),
+        }
+    }
+
     /// Holds up what is yet to come, for a reader that cannot keep up.
     pub fn pause(&self, reactor: &mut Reactor) {
-        let _ = self.token.tell(reactor, Command::Pause);
+        self.tell(reactor, Command::Pause);
     }
 
     /// Goes on.
     pub fn resume(&self, reactor: &mut Reactor) {
-        let _ = self.token.tell(reactor, Command::Resume);
+        self.tell(reactor, Command::Resume);
+    }
+
+    fn tell(&self, reactor: &mut Reactor, command: Command) {
+        if let Some(token) = &self.token {
+            // If the client has gone, the reader is told.
+            let _ = token.tell(reactor, command);
+        }
     }
 }

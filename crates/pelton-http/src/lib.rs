@@ -14,6 +14,8 @@
 //!
 //! - A [`Handler`] is given a [`Request`] and an owned [`Responder`], and answers now or later, on the loop; [`plain`] makes one of a
 //!   function.
+//! - Handlers may be tasks ([`spawned`]), [`promised`], or work on other threads ([`deferred`], [`pooled`]); a [`RemoteResponder`]
+//!   answers from anywhere.
 //! - A [`Router`] hands requests to handlers by method and path.
 //! - [`Server`] puts it on connections, within what [`Settings`] allow.
 //! - A [`Body`] is read when it is asked for, bit by bit or at once; a response may be a [`ResponseStream`], or a stream of
@@ -37,7 +39,9 @@ mod forms;
 mod handler;
 #[cfg(feature = "json")]
 mod json;
+mod later;
 mod method;
+mod remote;
 mod request;
 mod responder;
 mod response;
@@ -55,7 +59,9 @@ pub use events::{Event, EventStream};
 pub(crate) use exchange::ExchangeToken;
 pub use exchange::{Flow, Gone};
 pub use handler::{Handler, plain};
+pub use later::{deferred, pooled, promised, spawned};
 pub use method::Method;
+pub use remote::RemoteResponder;
 pub use request::{KeptRequest, Request};
 pub use responder::Responder;
 pub use response::{Content, Response, ResponseFields};

@@ -27,7 +27,8 @@ pub struct Request<'a> {
     head: &'a Head,
     table: &'a [Field],
     parameters: Parameters<'a>,
-    exchange: &'a ExchangeToken,
+    /// `None` if it was kept: its body is not part of it any more.
+    exchange: Option<&'a ExchangeToken>,
 }
 
 /// What a route has found in the path.
@@ -58,7 +59,7 @@ impl<'a> Parameters<'a> {
 
 impl<'a> Request<'a> {
     pub(crate) fn new(bytes: &'a [u8], head: &'a Head, table: &'a [Field], exchange: &'a ExchangeToken) -> Request<'a> {
-        Request { bytes, head, table, parameters: Parameters::None, exchange }
+        Request { bytes, head, table, parameters: Parameters::None, exchange: Some(exchange) }
     }
 
     /// The same, with what a router has found in its path.
@@ -142,9 +143,10 @@ impl<'a> Request<'a> {
         self.head.wants_upgrade
     }
 
-    /// The body, to be read now or later. One that is not asked for is not read, if that can be helped.
+    /// The body, to be read now or later. One that is not asked for is not read, if that can be helped. A request that was
+    /// [kept](Request::keep) has none: ask for it before.
     pub fn body(&self) -> Body {
-        Body::new(self.exchange.clone())
+        Body::new(self.exchange.cloned())
     }
 
     /// A copy that outlives the call of the handler.
@@ -154,7 +156,6 @@ impl<'a> Request<'a> {
             head: self.head.clone(),
             table: self.table.into(),
             parameters: self.parameters.keep(),
-            exchange: self.exchange.clone(),
         }
     }
 
@@ -176,20 +177,24 @@ impl fmt::Debug for Request<'_> {
     }
 }
 
-/// A request that outlives the call of its handler.
+/// A request that outlives the call of its handler, and can be sent to other threads. Its [body](Request::body) is apart from it.
 pub struct KeptRequest {
     bytes: Box<[u8]>,
     head: Head,
     table: Box<[Field]>,
     parameters: Box<[(Box<str>, Box<str>)]>,
-    exchange: ExchangeToken,
 }
 
 impl KeptRequest {
     /// The request itself.
     pub fn get(&self) -> Request<'_> {
-        let request = Request::new(&self.bytes, &self.head, &self.table, &self.exchange);
-        Request { parameters: Parameters::Kept(&self.parameters), ..request }
+        let parameters = Parameters::Kept(&self.parameters);
+        Request { bytes: &self.bytes, head: &self.head, table: &self.table, parameters, exchange: None }
+    }
+
+    /// The request with its body, which was asked for before it was kept: to be handed to another handler, on the loop.
+    pub fn with_body<'a>(&'a self, body: &'a Body) -> Request<'a> {
+        Request { exchange: body.token(), ..self.get() }
     }
 }
 

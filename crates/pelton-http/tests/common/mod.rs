@@ -114,6 +114,11 @@ impl Client {
         self.0.write_all(bytes.as_ref()).unwrap();
     }
 
+    /// Goes without a word: with something unread, and at once.
+    pub(crate) fn reset(self) {
+        socket2::SockRef::from(&self.0).set_linger(Some(Duration::ZERO)).unwrap();
+    }
+
     pub(crate) fn finish(&self) {
         // It may have been closed by the other side already.
         let _ = self.0.shutdown(Shutdown::Write);
