@@ -121,6 +121,26 @@ fn making_that_panics_is_reported_and_told_and_tried_again() {
 }
 
 #[test]
+fn making_that_panics_for_one_goes_on_for_the_next_in_line() {
+    let mut reactor = reactor();
+    let faults = count_faults(&mut reactor);
+    let mut tries = 0;
+    let pool: Pens = ResourcePool::new(&reactor, 1, move |_| {
+        tries += 1;
+        assert_ne!(tries, 2, "broken");
+        Ok(tries)
+    });
+    let broken = taken(&acquire(&mut reactor, &pool));
+    let waiting = [outcome(pool.acquire(&mut reactor)), outcome(pool.acquire(&mut reactor))];
+    settle(&mut reactor);
+    // What is made for the first panics, and nothing else but that says that the second waits, too.
+    broken.discard();
+    settle(&mut reactor);
+    assert!(waiting[0].take().unwrap().is_err());
+    assert_eq!((*taken(&waiting[1]), faults.get()), (3, 1));
+}
+
+#[test]
 fn a_discarded_resource_is_replaced_for_who_waits() {
     let mut reactor = reactor();
     let pool = numbered(&reactor, 1);
