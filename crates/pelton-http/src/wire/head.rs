@@ -67,7 +67,7 @@ impl Head {
                 return None;
             }
         }
-        (ends_before(length - 2) && ends_before(length)).then_some((head, length))
+        if ends_before(length - 2) && ends_before(length) { Some((head, length)) } else { None }
     }
 
     #[inline(always)]

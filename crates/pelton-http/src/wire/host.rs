@@ -27,13 +27,8 @@ pub(super) fn is_host_and_port(text: &[u8]) -> bool {
 /// joined look so.
 #[inline]
 fn after_name(text: &[u8]) -> &[u8] {
-    let mut rest = text;
-    while let [byte, after @ ..] = rest
-        && NAME[usize::from(*byte)]
-    {
-        rest = after;
-    }
-    rest
+    let end = text.iter().position(|byte| !NAME[usize::from(*byte)]).unwrap_or(text.len());
+    &text[end..]
 }
 
 static NAME: [bool; 256] = {
