@@ -28,6 +28,7 @@ on_every_engine![
     a_reset_cancels_what_is_pending,
     reading_twice_is_an_error,
     bodies_are_read_one_request_at_a_time_too,
+    a_body_ends_also_if_it_was_paused_at_its_end,
     an_answer_that_closes_may_come_before_the_body_is_read,
 ];
 
@@ -331,4 +332,27 @@ fn an_answer_that_closes_may_come_before_the_body_is_read(on: On) {
     });
     assert_eq!(answer, "", "no other request is answered");
     assert_eq!(read.take(), [b"hello"]);
+}
+
+fn a_body_ends_also_if_it_was_paused_at_its_end(on: On) {
+    let handler = |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
+        let body = request.body();
+        let mut responder = Some(responder);
+        let pausing = body.clone();
+        body.read(reactor, move |reactor, event| match event {
+            BodyEvent::Data(_) => {
+                pausing.pause(reactor);
+                let resuming = pausing.clone();
+                reactor.after(Duration::from_millis(1), move |reactor| resuming.resume(reactor));
+            }
+            BodyEvent::End(_) => responder.take().unwrap().respond(reactor, "all\n"),
+            BodyEvent::Failed(error) => panic!("{error}"),
+        });
+    };
+    on.serve(handler).with_client(|mut client| {
+        for _ in 0..3 {
+            client.send(post(5, "") + "hello");
+            assert_eq!(client.response().1, "all\n");
+        }
+    });
 }

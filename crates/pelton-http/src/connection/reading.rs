@@ -88,7 +88,7 @@ impl HttpConnection {
     /// Deals with what was held back. Says whether that has led to anything.
     pub(super) fn process_kept(&mut self, io: &mut Io<'_>, out: &mut Out) -> bool {
         let Some(busy) = &mut self.busy else { return false };
-        let finished = busy.finished;
+        let (finished, before) = (busy.finished, self.phase);
         let used = if busy.has_input() {
             let (input, at) = busy.take_input();
             let used = self.process(io, out, &input[at..]);
@@ -112,7 +112,7 @@ impl HttpConnection {
             self.phase = Phase::Done;
             return true;
         }
-        used > 0
+        used > 0 || self.phase != before
     }
 
     /// Takes a request from the beginning of `input`, if its head is there, and has it handled. Says how long the head is.
