@@ -67,20 +67,16 @@ impl HttpConnection {
         let Some(exchange) = self.busy.as_mut().and_then(|busy| busy.exchanges.pop_front()) else { return };
         if !exchange.facts.keep_alive {
             self.last = true;
-            self.drop_unwanted_body(exchange.sequence);
-            if self.phase != Phase::Body {
+            // Somebody may still be reading what came with it; but nothing that came after it is answered.
+            let busy = self.busy.as_mut();
+            let reads_on =
+                busy.and_then(|busy| busy.body_of(exchange.sequence)).is_some_and(|body| body.reader.is_some());
+            if !reads_on {
+                self.lingers |= self.phase == Phase::Body;
                 self.end(io);
             }
         } else if self.phase == Phase::Hold && self.waiting() == 0 {
             self.phase = self.after_request();
-        }
-    }
-
-    /// A body that nobody reads does not keep a connection open that is to be closed.
-    fn drop_unwanted_body(&mut self, sequence: u32) {
-        let body = self.busy.as_mut().and_then(|busy| busy.body_of(sequence));
-        if body.is_some_and(|body| body.reader.is_none()) {
-            self.drop_body();
         }
     }
 
