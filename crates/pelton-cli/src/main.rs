@@ -5,7 +5,9 @@
 mod chat;
 mod echo;
 mod engines;
+mod serve;
 mod serving;
+mod units;
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -44,6 +46,34 @@ enum Command {
     ///   pelton engines --log-level debug      also what was passed over on the way
     #[command(verbatim_doc_comment)]
     Engines,
+
+    /// Serves a directory over HTTP/1.1, or a page that says welcome.
+    ///
+    /// Prints a line with the URL for each address, when it serves. There is no TLS yet: for the open Internet, put a server in
+    /// front that has it, and let that one talk to a Unix socket here.
+    ///
+    /// Signals:
+    ///   SIGTERM, SIGINT   take no more connections, answer what was asked, end; the second time, end at once
+    ///   SIGHUP            open the access log anew, after it was moved away
+    ///   SIGUSR2           start a new process from the same path with the same arguments, hand it the sockets, and end
+    ///                     when it serves: no connection is refused, no request lost
+    ///
+    /// Exit codes: 0 everything was answered, or handed over; 1 something failed; 2 the command line or the environment makes
+    /// no sense; 3 it could not listen; 4 something was cut off, after the time for it or by a second signal.
+    ///
+    /// Examples:
+    ///   pelton serve                             the welcome page, on 127.0.0.1:8080
+    ///   pelton serve public                      the files in public/
+    ///   pelton serve public --listen '[::]:8080' --workers auto
+    ///                                            to the whole network, on all processors
+    ///   pelton serve public --listen unix:/run/pelton.sock --socket-mode 660
+    ///                                            behind a server that does TLS
+    ///   pelton serve --access-log - --log-format json
+    ///                                            with a line per request, to be piped on
+    ///   pelton serve --admin 127.0.0.1:9090      with /metrics and /health
+    ///   kill -USR2 $(cat pelton.pid)             replace one that runs with --pid-file pelton.pid
+    #[command(verbatim_doc_comment)]
+    Serve(serve::Options),
 
     /// Sends back whatever comes in: something to try a client on, or to telnet to.
     ///
@@ -109,6 +139,7 @@ fn main() -> ExitCode {
         .with_ansi(io::stderr().is_terminal())
         .init();
     let outcome = match cli.command {
+        Command::Serve(options) => return serve(&options),
         Command::Engines => engines::report(),
         Command::Echo(options) => echo::run(&options, print).map(|()| String::new()),
         Command::Chat(options) => chat::run(&options, print).map(|()| String::new()),
@@ -131,6 +162,24 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn serve(options: &serve::Options) -> ExitCode {
+    // What is printed would be in between the lines of the log.
+    let logs_to_stdout = options.access_log.as_deref() == Some(std::path::Path::new("-"));
+    let say = |line: &str| if logs_to_stdout { io::stderr().write_all(line.as_bytes()) } else { print(line) };
+    let (text, code) = match serve::run(options, say) {
+        Ok(serve::Ended::Drained) => return ExitCode::SUCCESS,
+        Ok(serve::Ended::CutShort) => return ExitCode::from(4),
+        Err(serve::Failure::Usage(text)) => (text, 2),
+        Err(serve::Failure::Listen(text)) => (text, 3),
+        Err(serve::Failure::Other(error @ pelton::Error::UnknownEngine(_))) => {
+            (format!("{}: {error}", pelton::ENGINE_VARIABLE), 2)
+        }
+        Err(serve::Failure::Other(error)) => (error.to_string(), 1),
+    };
+    eprintln!("error: {text}");
+    ExitCode::from(code)
 }
 
 /// Prints to standard output. A reader that has seen enough, such as `head`, is no failure.

@@ -36,6 +36,7 @@ mod response;
 mod router;
 mod server;
 mod settings;
+mod stats;
 mod stream;
 pub mod wire;
 
@@ -52,4 +53,5 @@ pub use response::{Content, Response, ResponseFields};
 pub use router::{BadRoute, Router};
 pub use server::Server;
 pub use settings::Settings;
+pub use stats::ServerStats;
 pub use stream::ResponseStream;

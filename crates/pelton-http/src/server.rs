@@ -9,6 +9,7 @@ use pelton::{Address, ConnectionId, Error, Handle, ListenerId, Reactor};
 
 use crate::connection::{Busy, HttpConnection};
 use crate::exchange::{Command, Flow};
+use crate::stats::Counts;
 use crate::wire::{Date, Field};
 use crate::{Handler, Response, Settings};
 
@@ -32,7 +33,7 @@ const SPARE_BOOKS: usize = 64;
 /// ```
 #[derive(Clone)]
 pub struct Server {
-    shared: Rc<Shared>,
+    pub(crate) shared: Rc<Shared>,
 }
 
 impl Server {
@@ -81,6 +82,7 @@ pub(crate) struct Shared {
     left: RefCell<Vec<(ConnectionId, u32, Command)>>,
     left_bytes: Cell<usize>,
     connections: Cell<usize>,
+    pub(crate) counts: Counts,
     /// Only if there is a limit per address.
     addresses: RefCell<Addresses>,
 }
@@ -104,6 +106,7 @@ impl Shared {
             left: RefCell::default(),
             left_bytes: Cell::default(),
             connections: Cell::default(),
+            counts: Counts::default(),
             addresses: RefCell::default(),
         }
     }
@@ -183,6 +186,7 @@ impl Shared {
             of.insert(id, address);
         }
         self.connections.set(self.connections.get() + 1);
+        self.counts.count(|stats| stats.accepted += 1);
         true
     }
 
