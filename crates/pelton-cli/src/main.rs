@@ -2,9 +2,11 @@
 
 #![forbid(unsafe_code)]
 
+mod bench;
 mod chat;
 mod echo;
 mod engines;
+mod pages;
 mod serve;
 mod serving;
 mod units;
@@ -12,7 +14,7 @@ mod units;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::filter::LevelFilter;
 
 /// Pelton, a reactor, from the command line.
@@ -74,6 +76,43 @@ enum Command {
     ///   kill -USR2 $(cat pelton.pid)             replace one that runs with --pid-file pelton.pid
     #[command(verbatim_doc_comment)]
     Serve(serve::Options),
+
+    /// Sends requests to an HTTP server, and tells how they were answered.
+    ///
+    /// Without --rate, each connection sends its next request when it has its answer: that finds out how much a server can do. With
+    /// --rate, requests are due at fixed times, and latency counts from then, also if all connections were busy: that finds out
+    /// how long clients wait. Responses are read strictly, and one that is malformed is an error. Ctrl-c ends it early.
+    ///
+    /// Exit codes: 0 something was answered; 1 nothing was, or something failed; 2 the command line makes no sense.
+    ///
+    /// Examples:
+    ///   pelton bench http://127.0.0.1:8080/                 for ten seconds, on 50 connections
+    ///   pelton bench http://127.0.0.1:8080/ -c 500 -t 2 -d 30s
+    ///                                                       on 500, from two threads
+    ///   pelton bench http://127.0.0.1:8080/ --rate 1000     how long they take at 1,000 a second
+    ///   pelton bench http://127.0.0.1:8080/ --pipeline 16   sixteen at a time on each connection
+    ///   pelton bench http://localhost/ --unix /run/pelton.sock --json
+    ///                                                       over a Unix socket, for a program to read
+    #[command(verbatim_doc_comment)]
+    Bench(bench::Options),
+
+    /// Prints a script that has a shell complete this command.
+    ///
+    /// Examples:
+    ///   pelton completions bash > ~/.local/share/bash-completion/completions/pelton
+    ///   pelton completions fish > ~/.config/fish/completions/pelton.fish
+    ///   pelton completions zsh > ~/.zfunc/_pelton    with ~/.zfunc in $fpath
+    #[command(verbatim_doc_comment)]
+    Completions(pages::CompletionOptions),
+
+    /// Prints the manual page, of this command or of one of its own.
+    ///
+    /// Examples:
+    ///   pelton man serve | man -l -                  reads it
+    ///   pelton man --directory /usr/local/share/man/man1
+    ///                                                installs all of them
+    #[command(verbatim_doc_comment)]
+    Man(pages::ManOptions),
 
     /// Sends back whatever comes in: something to try a client on, or to telnet to.
     ///
@@ -140,6 +179,9 @@ fn main() -> ExitCode {
         .init();
     let outcome = match cli.command {
         Command::Serve(options) => return serve(&options),
+        Command::Bench(options) => return bench(&options),
+        Command::Completions(options) => return printed(Ok(pages::completions(Cli::command(), &options))),
+        Command::Man(options) => return printed(pages::man(Cli::command(), &options)),
         Command::Engines => engines::report(),
         Command::Echo(options) => echo::run(&options, print).map(|()| String::new()),
         Command::Chat(options) => chat::run(&options, print).map(|()| String::new()),
@@ -182,9 +224,39 @@ fn serve(options: &serve::Options) -> ExitCode {
     ExitCode::from(code)
 }
 
+fn bench(options: &bench::Options) -> ExitCode {
+    match bench::run(options) {
+        Ok((text, true)) => printed(Ok(text.into_bytes())),
+        Ok((text, false)) => {
+            printed(Ok(text.into_bytes()));
+            ExitCode::FAILURE
+        }
+        Err(bench::Failure::Usage(why)) => {
+            eprintln!("error: {why}");
+            ExitCode::from(2)
+        }
+        Err(bench::Failure::Other(why)) => printed(Err(why)),
+    }
+}
+
+/// Prints what came of something, to standard output or error.
+fn printed(outcome: Result<Vec<u8>, String>) -> ExitCode {
+    let why = match outcome.map(|text| print_bytes(&text)) {
+        Ok(Ok(())) => return ExitCode::SUCCESS,
+        Ok(Err(error)) => format!("write to standard output: {error}"),
+        Err(why) => why,
+    };
+    eprintln!("error: {why}");
+    ExitCode::FAILURE
+}
+
 /// Prints to standard output. A reader that has seen enough, such as `head`, is no failure.
 fn print(text: &str) -> io::Result<()> {
-    match io::stdout().write_all(text.as_bytes()) {
+    print_bytes(text.as_bytes())
+}
+
+fn print_bytes(text: &[u8]) -> io::Result<()> {
+    match io::stdout().write_all(text).and_then(|()| io::stdout().flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         outcome => outcome,
     }
@@ -192,10 +264,10 @@ fn print(text: &str) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use super::*;
 
     #[test]
     fn command_line_is_consistent() {
-        super::Cli::command().debug_assert();
+        Cli::command().debug_assert();
     }
 }
