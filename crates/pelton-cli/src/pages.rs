@@ -49,7 +49,8 @@ pub fn man(command: Command, options: &ManOptions) -> Result<Vec<u8>, String> {
     };
     let pages = pages(command);
     let names: Vec<&str> = pages.iter().filter_map(|(page, _)| page.strip_prefix("pelton-")).collect();
-    let unknown = format!("there is no page for {:?}; there are {}", options.command, names.join(", "));
+    let asked = options.command.as_deref().unwrap_or_default();
+    let unknown = format!("there is no page for {asked:?}; there are {}", names.join(", "));
     pages.into_iter().find(|(page, _)| *page == wanted).map(|(_, text)| text).ok_or(unknown)
 }
 

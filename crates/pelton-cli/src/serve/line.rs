@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_line_of_text_is_one_line_whatever_the_client_says() {
-        let expected = "192.0.2.1 - - [16/Nov/2026:02:11:02 +0000] \"GET /a?b=\\x22c\\x22 HTTP/1.1\" 200 12 \"-\" \
+        let expected = "192.0.2.1 - - [16/Nov/2026:02:51:02 +0000] \"GET /a?b=\\x22c\\x22 HTTP/1.1\" 200 12 \"-\" \
                         \"x\\x1b[2J\\x22\\x0a\\xff\" 0.001500\n";
         assert_eq!(written(LogFormat::Text), expected);
     }
@@ -223,7 +223,7 @@ mod tests {
         let line = written(LogFormat::Json);
         assert_eq!(line.matches('\n').count(), 1);
         let value: serde_json::Value = serde_json::from_str(&line).unwrap();
-        assert_eq!(value["time"], "2026-11-16T02:11:02.123Z");
+        assert_eq!(value["time"], "2026-11-16T02:51:02.123Z");
         assert_eq!(value["peer"], "192.0.2.1:4711");
         assert_eq!(value["target"], "/a?b=\"c\"");
         assert_eq!(value["status"], 200);
