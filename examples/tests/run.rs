@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -295,6 +296,19 @@ fn files_writes_lists_reads_and_copies() {
     let said = |part: &str| printed.iter().any(|line| line.contains(part));
     assert!(said("20 files are read"), "{printed:#?}");
     assert!(said("/missing: No such file or directory"), "{printed:#?}");
+}
+
+#[test]
+fn hello_http_greets() {
+    let mut server = start(example!("hello-http"));
+    server.expect("http://127.0.0.1:");
+    let address = server.printed[0].trim_start_matches("http://").trim_end_matches('/');
+    let mut client = TcpStream::connect(address).unwrap();
+    client.set_read_timeout(Some(DEADLINE)).unwrap();
+    client.write_all(b"GET /ann HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nhello, ann\n"), "{answer}");
 }
 
 #[test]

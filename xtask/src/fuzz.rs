@@ -1,4 +1,4 @@
-//! Fuzzing: a program makes up input for the codecs, and keeps to what takes it to code where it has not been.
+//! Fuzzing: a program makes up input for codecs and protocols, and keeps to what takes it to code where it has not been.
 //!
 //! Every file in `fuzz/src/bin` is a target, and has seeds in the folder of its name in `fuzz/seeds`.
 

@@ -18,7 +18,7 @@ const STEPS: [Step; 9] = [
     Step { name: "docs", what: "rustdoc has nothing to complain about", run: docs },
     Step { name: "test", what: "unit, behaviour and documentation tests, on every engine", run: test },
     Step { name: "loom", what: "the lock-free queue under every interleaving", run: loom },
-    Step { name: "fuzz", what: "the codecs under made-up input", run: fuzz::step },
+    Step { name: "fuzz", what: "codecs and protocols under made-up input", run: fuzz::step },
     Step { name: "examples", what: "every example runs, and says what it should; the README compiles", run: examples },
     Step { name: "bench", what: "the benchmarks build, pass their tests and run", run: bench },
 ];
@@ -85,6 +85,7 @@ fn clippy(shell: &Shell) -> Result<(), Failure> {
     shell.cargo("clippy --workspace --all-targets -- -D warnings").run()?;
     shell.cargo("clippy -p pelton-os --all-targets --features emulated-kqueue -- -D warnings").run()?;
     shell.cargo("clippy -p pelton --all-targets --features tokio -- -D warnings").run()?;
+    shell.cargo("clippy -p pelton-http --all-targets --all-features -- -D warnings").run()?;
     if on_linux_for_benches() {
         shell.cargo("clippy --manifest-path bench/Cargo.toml --all-targets -- -D warnings").run()?;
     }
@@ -100,7 +101,8 @@ fn test(shell: &Shell) -> Result<(), Failure> {
     shell.cargo("test -p pelton-os --features emulated-kqueue").run()?;
     // The examples are a step of their own: there they are built as users build them, without the features of tests.
     shell.cargo("test --workspace --exclude pelton-examples").run()?;
-    shell.cargo("test -p pelton --features tokio --test async_tokio").run()
+    shell.cargo("test -p pelton --features tokio --test async_tokio").run()?;
+    shell.cargo("test -p pelton-http --all-features --lib --test values").run()
 }
 
 fn loom(shell: &Shell) -> Result<(), Failure> {

@@ -1,17 +1,20 @@
 //! A connection that speaks HTTP.
 //!
 //! This file is what the reactor tells a connection, and what the connection does after each of these: [`go_on`](HttpConnection::go_on).
-//! Next to it, `reading.rs` takes requests out of what comes in and has them handled, `receiving.rs` reads their bodies, `answering.rs`
-//! sends the answers in order, `head.rs` decides what their heads say; `busy.rs` is what only connections with something to do
+//! Next to it, `reading.rs` takes requests out of what comes in and has them handled, `receiving.rs` reads their bodies; `commands.rs`
+//! is what it is told by those who answer, `answering.rs` sends the answers in order, `streaming.rs` those that come bit by bit, `head.rs`
+//! decides what their heads say; `busy.rs` is what only connections with something to do
 //! have, `out.rs` gathers what is written, `deadlines.rs` is what may take how long, `upgrade.rs` is what comes after HTTP.
 
 mod answering;
 mod busy;
+mod commands;
 mod deadlines;
 mod head;
 mod out;
 mod reading;
 mod receiving;
+mod streaming;
 mod upgrade;
 
 use std::rc::Rc;

@@ -57,7 +57,11 @@ pub(crate) struct ExchangeToken {
 
 impl ExchangeToken {
     /// Tells the connection. If it is just running, it will find out before its callback is over.
+    #[inline]
     pub(crate) fn tell(&self, reactor: &mut Reactor, command: Command) -> Result<Flow, Gone> {
+        if self.shared.running.get() == Some(self.connection) {
+            return Ok(self.shared.leave(self.connection, self.sequence, command));
+        }
         let mut command = Some(command);
         let told = reactor.visit(self.connection, |http: &mut HttpConnection, io| {
             command.take().map(|command| http.told(io, self.sequence, command))

@@ -20,15 +20,23 @@
 //!   [events](EventStream).
 //! - [`wire`] is the protocol as bytes, usable alone.
 //!
+//! Features: `json` for [answers](Response) and bodies as JSON, `forms` for queries and bodies of forms.
+//!
 //! What is refused, and why, is told in `docs/http.md`.
 
 #![forbid(unsafe_code)]
 
 mod body;
 mod connection;
+#[cfg(any(feature = "json", feature = "forms"))]
+mod decode;
 mod events;
 mod exchange;
+#[cfg(feature = "forms")]
+mod forms;
 mod handler;
+#[cfg(feature = "json")]
+mod json;
 mod method;
 mod request;
 mod responder;
@@ -42,6 +50,8 @@ pub mod wire;
 
 pub use body::{Body, BodyError, BodyEvent};
 pub use connection::{HttpConnection, visit_upgraded};
+#[cfg(any(feature = "json", feature = "forms"))]
+pub use decode::DecodeError;
 pub use events::{Event, EventStream};
 pub(crate) use exchange::ExchangeToken;
 pub use exchange::{Flow, Gone};

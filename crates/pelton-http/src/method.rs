@@ -29,6 +29,7 @@ pub enum Method {
 
 impl Method {
     /// The method of this name.
+    #[inline]
     pub fn of(name: &[u8]) -> Method {
         match name {
             b"GET" => Method::Get,

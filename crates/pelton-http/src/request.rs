@@ -26,13 +26,39 @@ pub struct Request<'a> {
     bytes: &'a [u8],
     head: &'a Head,
     table: &'a [Field],
-    parameters: Option<&'a matchit::Params<'a, 'a>>,
+    parameters: Parameters<'a>,
     exchange: &'a ExchangeToken,
+}
+
+/// What a route has found in the path.
+#[derive(Clone, Copy)]
+enum Parameters<'a> {
+    None,
+    Found(&'a matchit::Params<'a, 'a>),
+    Kept(&'a [(Box<str>, Box<str>)]),
+}
+
+impl<'a> Parameters<'a> {
+    fn get(self, name: &str) -> Option<&'a str> {
+        match self {
+            Parameters::None => None,
+            Parameters::Found(found) => found.get(name),
+            Parameters::Kept(kept) => kept.iter().find(|(known, _)| **known == *name).map(|(_, value)| &**value),
+        }
+    }
+
+    fn keep(self) -> Box<[(Box<str>, Box<str>)]> {
+        match self {
+            Parameters::None => Box::default(),
+            Parameters::Found(found) => found.iter().map(|(name, value)| (name.into(), value.into())).collect(),
+            Parameters::Kept(kept) => kept.into(),
+        }
+    }
 }
 
 impl<'a> Request<'a> {
     pub(crate) fn new(bytes: &'a [u8], head: &'a Head, table: &'a [Field], exchange: &'a ExchangeToken) -> Request<'a> {
-        Request { bytes, head, table, parameters: None, exchange }
+        Request { bytes, head, table, parameters: Parameters::None, exchange }
     }
 
     /// The same, with what a router has found in its path.
@@ -40,7 +66,7 @@ impl<'a> Request<'a> {
     where
         'a: 'b,
     {
-        Request { parameters: Some(parameters), ..self }
+        Request { parameters: Parameters::Found(parameters), ..self }
     }
 
     /// The method, if it is a known one.
@@ -99,7 +125,7 @@ impl<'a> Request<'a> {
 
     /// A part of the path that the route has a name for, without escapes. `None` if there is none of this name, or it is no text.
     pub fn parameter(&self, name: &str) -> Option<Cow<'a, str>> {
-        percent_encoding::percent_decode_str(self.parameters?.get(name)?).decode_utf8().ok()
+        percent_encoding::percent_decode_str(self.parameters.get(name)?).decode_utf8().ok()
     }
 
     /// How many bytes its body has: `None` if that is not known before it has come.
@@ -123,15 +149,11 @@ impl<'a> Request<'a> {
 
     /// A copy that outlives the call of the handler.
     pub fn keep(&self) -> KeptRequest {
-        let parameters = self.parameters.map(|found| {
-            let own = found.iter().map(|(name, value)| (name.into(), value.into()));
-            own.collect()
-        });
         KeptRequest {
             bytes: self.bytes.into(),
             head: self.head.clone(),
             table: self.table.into(),
-            parameters: parameters.unwrap_or_default(),
+            parameters: self.parameters.keep(),
             exchange: self.exchange.clone(),
         }
     }
@@ -159,20 +181,15 @@ pub struct KeptRequest {
     bytes: Box<[u8]>,
     head: Head,
     table: Box<[Field]>,
-    parameters: Vec<(Box<str>, Box<str>)>,
+    parameters: Box<[(Box<str>, Box<str>)]>,
     exchange: ExchangeToken,
 }
 
 impl KeptRequest {
     /// The request itself.
     pub fn get(&self) -> Request<'_> {
-        Request::new(&self.bytes, &self.head, &self.table, &self.exchange)
-    }
-
-    /// What [`Request::parameter`] gave.
-    pub fn parameter(&self, name: &str) -> Option<Cow<'_, str>> {
-        let (_, value) = self.parameters.iter().find(|(known, _)| **known == *name)?;
-        percent_encoding::percent_decode_str(value).decode_utf8().ok()
+        let request = Request::new(&self.bytes, &self.head, &self.table, &self.exchange);
+        Request { parameters: Parameters::Kept(&self.parameters), ..request }
     }
 }
 

@@ -37,13 +37,16 @@ impl std::fmt::Debug for BeforeSending {
 }
 
 impl Responder {
+    #[inline]
     pub(crate) fn new(token: ExchangeToken) -> Responder {
         Responder { token: Some(token), before_sending: None }
     }
 
     /// Answers. If the client has gone, that is nobody's loss; [`is_gone`](Responder::is_gone) tells.
+    #[inline]
     pub fn respond(mut self, reactor: &mut Reactor, response: impl Into<Response>) {
-        let response = self.prepared(response.into());
+        let mut response = response.into();
+        self.prepare(&mut response);
         if let Some(token) = self.token.take() {
             let _ = token.tell(reactor, Command::Respond(response));
         }
@@ -52,7 +55,8 @@ impl Responder {
     /// Answers with a body that comes bit by bit. It is sent in chunks, unless the response has a `Content-Length`; what it
     /// [carries](Response::body) already is the first bit.
     pub fn stream(mut self, reactor: &mut Reactor, response: impl Into<Response>) -> ResponseStream {
-        let response = self.prepared(response.into());
+        let mut response = response.into();
+        self.prepare(&mut response);
         match self.token.take() {
             Some(token) => {
                 let _ = token.tell(reactor, Command::Stream(response));
@@ -68,7 +72,8 @@ impl Responder {
     ///
     /// To `CONNECT`, a status from 200 to 299 is the answer that does this, elsewhere 101.
     pub fn upgrade(mut self, reactor: &mut Reactor, response: impl Into<Response>, handler: impl Connection) {
-        let response = self.prepared(response.into());
+        let mut response = response.into();
+        self.prepare(&mut response);
         if let Some(token) = self.token.take() {
             let _ = token.tell(reactor, Command::Upgrade(response, Box::new(handler)));
         }
@@ -88,11 +93,11 @@ impl Responder {
         self
     }
 
-    fn prepared(&mut self, mut response: Response) -> Response {
+    #[inline]
+    fn prepare(&mut self, response: &mut Response) {
         if let Some(change) = self.before_sending.take() {
-            (change.0)(&mut response);
+            (change.0)(response);
         }
-        response
     }
 
     /// Calls `then` if the client goes before it has been answered in full: to give up what is being done for it. At most one such callback

@@ -81,6 +81,7 @@ content_from! {
 impl Response {
     /// A response of this status, with nothing in it. A status that is not from 200 to 599 is a fault, which the client sees as
     /// a 500.
+    #[inline]
     pub fn new(status: u16) -> Response {
         Response { status, fields: ResponseFields::default(), content: Content::Empty }
     }
@@ -91,13 +92,18 @@ impl Response {
     }
 
     /// A 200 with plain text.
+    #[inline]
     pub fn text(text: impl Into<Content>) -> Response {
-        Response::ok().header("Content-Type", "text/plain; charset=utf-8").body(text)
+        let mut response = Response::ok().body(text);
+        response.fields.append_line("Content-Type: text/plain; charset=utf-8\r\n");
+        response
     }
 
     /// A 200 with HTML.
     pub fn html(html: impl Into<Content>) -> Response {
-        Response::ok().header("Content-Type", "text/html; charset=utf-8").body(html)
+        let mut response = Response::ok().body(html);
+        response.fields.append_line("Content-Type: text/html; charset=utf-8\r\n");
+        response
     }
 
     /// A response of this status that says in plain text what that means.
@@ -167,6 +173,12 @@ impl Response {
     /// Takes out what it carries.
     pub fn take_content(&mut self) -> Content {
         std::mem::take(&mut self.content)
+    }
+
+    /// Whether its status and its fields are what they may be.
+    #[inline]
+    pub(crate) fn is_valid(&self) -> bool {
+        (200..=599).contains(&self.status) && self.fields.fault().is_none()
     }
 
     /// What of it cannot be sent, if anything cannot.

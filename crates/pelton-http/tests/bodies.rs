@@ -27,6 +27,8 @@ on_every_engine![
     a_body_that_is_malformed_is_refused,
     a_reset_cancels_what_is_pending,
     reading_twice_is_an_error,
+    bodies_are_read_one_request_at_a_time_too,
+    an_answer_that_closes_may_come_before_the_body_is_read,
 ];
 
 /// Answers with the body, or with why there is none.
@@ -130,8 +132,12 @@ fn a_client_that_waits_is_asked_when_the_body_is_read(on: On) {
         client.send("hello");
         assert_eq!(client.response().1, "hello");
         // One that does not wait need not be asked.
-        client.send(post(5, "Expect: 100-continue\r\n") + "hello");
-        assert!(client.response().0.starts_with("HTTP/1.1 200"));
+        for sent in ["hello", "he"] {
+            client.send(post(5, "Expect: 100-continue\r\n") + sent);
+            // Were it asked, that would come before the answer.
+            client.send(&"hello"[sent.len()..]);
+            assert!(client.response().0.starts_with("HTTP/1.1 200"));
+        }
     });
 }
 
@@ -299,4 +305,30 @@ fn reading_twice_is_an_error(on: On) {
     };
     let answer = on.serve(handler).ask(post(5, "") + "hello" + &post(5, "") + "hello");
     assert_eq!(statuses(&answer), [200, 200]);
+}
+
+fn bodies_are_read_one_request_at_a_time_too(on: On) {
+    let mut site = on.serve_with(echo(), Settings { pipelined: 1, ..Settings::default() });
+    let answer = site.ask((post(5, "") + "hello").repeat(3));
+    assert_eq!(statuses(&answer), [200; 3]);
+}
+
+fn an_answer_that_closes_may_come_before_the_body_is_read(on: On) {
+    let read = Rc::new(RefCell::new(Vec::new()));
+    let log = read.clone();
+    let handler = move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
+        let log = log.clone();
+        request.body().collect(reactor, move |_, body| log.borrow_mut().push(body.unwrap()));
+        responder.respond(reactor, Response::ok().close());
+    };
+    let mut site = on.serve(handler);
+    let answer = site.with_client(|mut client| {
+        client.send(post(5, "") + "he");
+        assert!(client.response().0.contains("Connection: close\r\n"));
+        client.send("llo".to_owned() + GET);
+        client.finish();
+        client.read_to_end()
+    });
+    assert_eq!(answer, "", "no other request is answered");
+    assert_eq!(read.take(), [b"hello"]);
 }

@@ -23,6 +23,8 @@ on_every_engine![
     responses_that_cannot_be_sent_become_500,
     a_handler_that_panics_gives_500_and_is_closed,
     what_is_asked_before_a_half_close_is_answered,
+    handlers_wrap_each_other,
+    a_request_can_be_kept,
 ];
 
 fn hello() -> impl Handler {
@@ -199,4 +201,49 @@ fn what_is_asked_before_a_half_close_is_answered(on: On) {
     };
     let answer = on.serve(handler).ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert!(answer.ends_with("\r\n\r\nlate\n"), "{answer}");
+}
+
+/// Has a line added to what is answered, by whom it went through.
+fn marked(mark: &'static str, inner: impl Handler) -> impl Handler {
+    move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
+        let responder = responder.before_sending(move |response| response.fields_mut().append("Mark", mark));
+        inner.handle(reactor, request, responder);
+    }
+}
+
+fn handlers_wrap_each_other(on: On) {
+    let streams = |reactor: &mut Reactor, _: Request<'_>, responder: Responder| {
+        responder.stream(reactor, Response::ok()).finish(reactor);
+    };
+    let router = Router::new().get("/", plain(|_| Response::ok())).get("/stream", streams);
+    let mut site = on.serve(marked("outer", marked("inner", router)));
+    for path in ["/", "/stream"] {
+        let answer = site.ask(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        let marks: Vec<&str> = answer.lines().filter_map(|line| line.strip_prefix("Mark: ")).collect();
+        assert_eq!(marks, ["inner", "outer"], "{answer}");
+    }
+}
+
+fn a_request_can_be_kept(on: On) {
+    let handler = |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
+        let address = responder.peer_address(reactor).unwrap();
+        assert!(address.to_string().starts_with("127.0.0.1:"));
+        let kept = request.keep();
+        reactor.after(Duration::from_millis(5), move |reactor| {
+            let request = kept.get().keep();
+            let request = request.get();
+            let text = format!(
+                "{} {} {:?} {} {}\n",
+                request.method_name(),
+                request.path(),
+                request.query(),
+                request.parameter("id").unwrap(),
+                request.fields().text("x").unwrap()
+            );
+            responder.respond(reactor, text);
+        });
+    };
+    let mut site = on.serve(Router::new().route("LOOK", "/a/{id}", handler));
+    let answer = site.ask("LOOK /a/7%21?q HTTP/1.1\r\nHost: a\r\nX: y\r\n\r\n".repeat(2));
+    assert_eq!(answer.matches("\r\n\r\nLOOK /a/7%21 Some(\"q\") 7! y\n").count(), 2, "{answer}");
 }

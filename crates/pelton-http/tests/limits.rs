@@ -24,6 +24,8 @@ on_every_engine![
     pipelined_requests_wait_for_each_other,
     heads_that_are_too_long_are_refused,
     what_was_answered_arrives_also_after_an_error,
+    a_client_that_was_refused_may_go_on_sending,
+    a_client_that_was_refused_may_not_go_on_for_ever,
     draining_finishes_what_has_begun,
 ];
 
@@ -203,6 +205,34 @@ fn what_was_answered_arrives_also_after_an_error(on: On) {
         let answer = site.ask(GET.to_owned() + "nonsense\r\n\r\n" + &"x".repeat(300_000));
         assert_eq!(statuses(&answer), [200, 400]);
     }
+}
+
+fn a_client_that_was_refused_may_go_on_sending(on: On) {
+    let mut site = on.serve(plain(hello));
+    site.with_client(|mut client| {
+        client.send("nonsense\r\n\r\n");
+        // It has been answered, and does not look at that yet.
+        client.0.peek(&mut [0]).unwrap();
+        for _ in 0..20 {
+            std::thread::sleep(Duration::from_millis(1));
+            client.send("more");
+        }
+        client.finish();
+        assert_eq!(statuses(&client.read_to_end()), [400]);
+    });
+}
+
+fn a_client_that_was_refused_may_not_go_on_for_ever(on: On) {
+    let mut site = on.serve_with(plain(hello), Settings { linger: SHORT, ..Settings::default() });
+    site.with_client(|mut client| {
+        client.send("nonsense\r\n\r\n");
+        let begun = Instant::now();
+        while std::io::Write::write_all(&mut client.0, b"more").is_ok() {
+            std::thread::sleep(Duration::from_millis(1));
+            assert!(begun.elapsed() < common::DEADLINE, "it is still not closed");
+        }
+    });
+    assert_eq!(site.reactor.connection_count(), 0);
 }
 
 fn draining_finishes_what_has_begun(on: On) {

@@ -1,106 +1,20 @@
 //! Sending answers, in the order of the requests.
 
-use bytes::Bytes;
 use pelton::Io;
 
 use super::busy::{Answer, Busy, Exchange, Facts, Framing, Streaming};
 use super::head::{self, Body, Written};
 use super::out::Out;
+use super::streaming::Progress;
 use super::{HttpConnection, Phase};
-use crate::exchange::{Command, Gone};
 use crate::wire::encode;
 use crate::{Content, Response};
 
 /// Bodies are handed to the reactor in pieces of at most this, as they are taken: those that are larger than what may wait
 /// are no exception then.
-const PIECE: usize = 256 * 1024;
-
-/// What came of writing an answer.
-enum Progress {
-    /// It is complete.
-    Done,
-    /// There is more to come.
-    More,
-}
+pub(super) const PIECE: usize = 256 * 1024;
 
 impl HttpConnection {
-    /// Does what was told to this connection while it ran.
-    pub(super) fn apply_left(&mut self, io: &mut Io<'_>, out: &mut Out) {
-        while let Some((sequence, command)) = self.shared.take_left(io.id()) {
-            // Who is told too late finds out by asking.
-            let _ = self.apply(io, out, sequence, command);
-        }
-    }
-
-    pub(super) fn apply(
-        &mut self,
-        io: &mut Io<'_>,
-        out: &mut Out,
-        sequence: u32,
-        command: Command,
-    ) -> Result<(), Gone> {
-        if let Command::Read(reader, limit) = command {
-            self.read_body(io, out, sequence, reader, limit);
-            return Ok(());
-        }
-        let busy = self.busy.as_mut().ok_or(Gone)?;
-        if let Command::Pause | Command::Resume = command {
-            busy.body_of(sequence).ok_or(Gone)?.paused = matches!(command, Command::Pause);
-            return Ok(());
-        }
-        let exchange = busy.exchange(sequence).ok_or(Gone)?;
-        match (command, &mut exchange.answer) {
-            (Command::Respond(response), answer @ Answer::Waiting) => *answer = Answer::Ready(Box::new(response)),
-            (Command::Stream(mut response), answer @ Answer::Waiting) => {
-                let mut streaming = Streaming::default();
-                if let Content::Bytes(bytes) = response.take_content() {
-                    streaming.held.push_back(bytes);
-                }
-                streaming.head = Some(response);
-                *answer = Answer::Streaming(Box::new(streaming));
-            }
-            (Command::Upgrade(response, handler), answer @ Answer::Waiting) => {
-                if head::is_upgrade(&response, exchange.facts) {
-                    *answer = Answer::Upgrade(Box::new((response, handler)));
-                } else {
-                    tracing::error!(status = response.status(), "this status does not begin another protocol");
-                    *answer = Answer::Ready(Box::new(Response::plain_status(500)));
-                }
-            }
-            (Command::Dropped, answer @ Answer::Waiting) => {
-                tracing::error!("a request was not answered; the client gets a 500");
-                *answer = Answer::Ready(Box::new(Response::plain_status(500)));
-            }
-            (Command::Data(data), Answer::Streaming(streaming)) if streaming.finished.is_none() => {
-                if !data.is_empty() {
-                    streaming.held.push_back(data);
-                }
-            }
-            (Command::Finish(trailers), Answer::Streaming(streaming)) => streaming.finished = Some(trailers),
-            (Command::WhenReady(callback), Answer::Streaming(streaming)) => streaming.when_ready = Some(callback),
-            (Command::Abort, Answer::Streaming(streaming)) if streaming.finished.is_none() => {
-                tracing::debug!("the body of a response is not completed");
-                self.break_off(io, out);
-            }
-            (Command::OnGone(callback), _) => exchange.on_gone = Some(callback),
-            _ => return Err(Gone),
-        }
-        Ok(())
-    }
-
-    /// What has been promised cannot be sent: closing tells the client so.
-    fn break_off(&mut self, io: &mut Io<'_>, out: &mut Out) {
-        out.send(io);
-        self.end(io);
-        io.close_after_writing();
-    }
-
-    /// Nothing more is answered.
-    fn end(&mut self, io: &mut Io<'_>) {
-        (self.phase, self.last) = (Phase::Done, true);
-        self.give_up(io.reactor());
-    }
-
     /// Sends of the answers what can be sent.
     pub(super) fn answer(&mut self, io: &mut Io<'_>, out: &mut Out) {
         loop {
@@ -144,7 +58,7 @@ impl HttpConnection {
         }
     }
 
-    fn is_stuck(&self) -> bool {
+    pub(super) fn is_stuck(&self) -> bool {
         self.busy.as_ref().is_some_and(|busy| busy.choked || busy.yielded)
     }
 
@@ -152,6 +66,7 @@ impl HttpConnection {
     fn answered(&mut self, io: &mut Io<'_>) {
         let Some(exchange) = self.busy.as_mut().and_then(|busy| busy.exchanges.pop_front()) else { return };
         if !exchange.facts.keep_alive {
+            self.last = true;
             self.drop_unwanted_body(exchange.sequence);
             if self.phase != Phase::Body {
                 self.end(io);
@@ -183,6 +98,7 @@ impl HttpConnection {
     }
 
     /// Answers a request that has no body and is the only one.
+    #[inline]
     pub(super) fn answer_at_once(
         &mut self,
         io: &mut Io<'_>,
@@ -212,7 +128,15 @@ impl HttpConnection {
         }
     }
 
-    fn write_head(&mut self, io: &mut Io<'_>, out: &mut Out, response: &Response, facts: Facts, body: Body) -> Written {
+    #[inline]
+    pub(super) fn write_head(
+        &mut self,
+        io: &mut Io<'_>,
+        out: &mut Out,
+        response: &Response,
+        facts: Facts,
+        body: Body,
+    ) -> Written {
         let now = io.reactor().now();
         head::write(out.buffer(), self.shared.date.borrow_mut().line(now), response, facts, body)
     }
@@ -230,13 +154,14 @@ impl HttpConnection {
         rest
     }
 
-    fn set_keep_alive(&mut self, sequence: u32, keep_alive: bool) {
+    pub(super) fn set_keep_alive(&mut self, sequence: u32, keep_alive: bool) {
         if let Some(exchange) = self.busy.as_mut().and_then(|busy| busy.exchange(sequence)) {
             exchange.facts.keep_alive = keep_alive;
         }
     }
 
     /// Writes a response that is all there. Gives what is too much for now, and says whether the connection stays open.
+    #[inline]
     fn begin_whole_of(
         &mut self,
         io: &mut Io<'_>,
@@ -280,7 +205,8 @@ impl HttpConnection {
 
     /// Decides what becomes of the body of a request that is being answered, if nobody reads it. Says whether there can be another
     /// request after it.
-    fn goes_on_after(&mut self, sequence: u32) -> bool {
+    #[inline]
+    pub(super) fn goes_on_after(&mut self, sequence: u32) -> bool {
         if self.drains && self.waiting() <= 1 {
             return false;
         }
@@ -293,76 +219,4 @@ impl HttpConnection {
         // A client that waits to be asked may send it all the same, or not; nobody knows what would come next.
         !body.expects_continue && body.missing().is_none_or(|missing| missing <= discard)
     }
-
-    /// Sends of a body that comes bit by bit what is there and finds room. `None` if the connection is being closed.
-    fn stream(
-        &mut self,
-        io: &mut Io<'_>,
-        out: &mut Out,
-        sequence: u32,
-        mut facts: Facts,
-        streaming: &mut Streaming,
-    ) -> Option<Progress> {
-        if let Some(response) = streaming.head.take() {
-            facts.keep_alive &= self.goes_on_after(sequence);
-            let response = match head::sound(response, facts, Body::Streamed) {
-                Ok(response) => response,
-                Err(instead) => {
-                    self.set_keep_alive(sequence, false);
-                    self.write_small(io, out, facts, instead);
-                    return Some(Progress::Done);
-                }
-            };
-            let written = self.write_head(io, out, &response, facts, Body::Streamed);
-            streaming.framing = written.framing;
-            self.set_keep_alive(sequence, written.keep_alive);
-        }
-        while let Some(bytes) = streaming.held.front_mut() {
-            if self.is_stuck() || self.has_no_room(io, out) {
-                return Some(Progress::More);
-            }
-            let piece = bytes.split_to(bytes.len().min(PIECE));
-            if bytes.is_empty() {
-                streaming.held.pop_front();
-            }
-            if !write_piece(io, out, &mut streaming.framing, piece) {
-                tracing::error!("the body of a response is longer than its Content-Length");
-                self.break_off(io, out);
-                return None;
-            }
-        }
-        let Some(trailers) = &streaming.finished else { return Some(Progress::More) };
-        match streaming.framing {
-            Framing::Chunked => encode::last_chunk(out.buffer(), trailers),
-            Framing::Counted(0) | Framing::Nothing | Framing::UntilClose => {}
-            Framing::Counted(missing) => {
-                tracing::error!(missing, "the body of a response is shorter than its Content-Length");
-                self.break_off(io, out);
-                return None;
-            }
-        }
-        Some(Progress::Done)
-    }
-}
-
-/// Writes a piece of a body. `false` if it is more than there may be.
-fn write_piece(io: &mut Io<'_>, out: &mut Out, framing: &mut Framing, piece: Bytes) -> bool {
-    match framing {
-        Framing::Nothing => {}
-        Framing::UntilClose => out.write(io, piece),
-        Framing::Counted(missing) => match missing.checked_sub(piece.len() as u64) {
-            Some(left) => {
-                *missing = left;
-                out.write(io, piece);
-            }
-            None => return false,
-        },
-        Framing::Chunked if piece.is_empty() => {}
-        Framing::Chunked => {
-            encode::chunk_start(out.buffer(), piece.len());
-            out.write(io, piece);
-            out.buffer().extend_from_slice(encode::CHUNK_END);
-        }
-    }
-    true
 }

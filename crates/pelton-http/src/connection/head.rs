@@ -2,6 +2,7 @@
 
 use super::busy::{Facts, Framing};
 use crate::Response;
+use crate::wire::DATE_LENGTH;
 use crate::wire::encode::{self, Length, Persistence};
 
 /// What a response has for a body.
@@ -21,6 +22,7 @@ pub(super) struct Written {
 }
 
 /// The response if it can be sent; otherwise a 500 to be sent in its place, and a line in the log.
+#[inline]
 pub(super) fn sound(response: Response, facts: Facts, body: Body) -> Result<Response, Response> {
     match fault(&response, facts, body) {
         None => Ok(response),
@@ -31,9 +33,10 @@ pub(super) fn sound(response: Response, facts: Facts, body: Body) -> Result<Resp
     }
 }
 
+#[inline]
 fn fault(response: &Response, facts: Facts, body: Body) -> Option<String> {
-    if let Some(fault) = response.fault() {
-        return Some(fault);
+    if !response.is_valid() {
+        return response.fault();
     }
     if facts.is_connect && (200..300).contains(&response.status()) {
         return Some(format!("{} to CONNECT would begin a tunnel, which only an upgrade can", response.status()));
@@ -54,7 +57,14 @@ fn has_no_body(status: u16) -> bool {
 }
 
 /// Appends the head of a response that is [sound], and says how its body is to be sent.
-pub(super) fn write(out: &mut Vec<u8>, date: &[u8], response: &Response, facts: Facts, body: Body) -> Written {
+#[inline]
+pub(super) fn write(
+    out: &mut Vec<u8>,
+    date: &[u8; DATE_LENGTH],
+    response: &Response,
+    facts: Facts,
+    body: Body,
+) -> Written {
     let fields = response.fields();
     let said = fields.content_length();
     let bodiless = has_no_body(response.status());
@@ -74,15 +84,15 @@ pub(super) fn write(out: &mut Vec<u8>, date: &[u8], response: &Response, facts: 
         true if facts.is_http_1_0 => Persistence::KeepAlive,
         true => Persistence::Unsaid,
     };
-    let date = if fields.has_date() { &[] } else { date };
+    let date = (!fields.has_date()).then_some(date);
     encode::head(out, response.status(), date, length, persistence, fields.lines());
     Written { framing: if facts.head_only { Framing::Nothing } else { framing }, keep_alive }
 }
 
 /// Appends the head of a response after which another protocol is spoken.
-pub(super) fn write_upgrade(out: &mut Vec<u8>, date: &[u8], response: &Response) {
+pub(super) fn write_upgrade(out: &mut Vec<u8>, date: &[u8; DATE_LENGTH], response: &Response) {
     let persistence = if response.status() == 101 { Persistence::Upgrade } else { Persistence::Unsaid };
-    let date = if response.fields().has_date() { &[] } else { date };
+    let date = (!response.fields().has_date()).then_some(date);
     encode::head(out, response.status(), date, Length::Unsaid, persistence, response.fields().lines());
 }
 

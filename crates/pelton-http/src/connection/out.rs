@@ -68,6 +68,7 @@ impl Out {
     }
 
     /// Writes bytes of a body, which are far fewer than what may wait.
+    #[inline]
     pub(super) fn write(&mut self, io: &mut Io<'_>, bytes: Bytes) {
         if bytes.len() <= COPIED {
             self.buffer.extend_from_slice(&bytes);
@@ -87,6 +88,7 @@ impl Out {
     }
 
     /// Whether more may be written. Most of the time this is two additions.
+    #[inline]
     pub(super) fn room(&mut self, io: &mut Io<'_>) -> Room {
         if self.sent.saturating_add(self.buffer.len()) < self.look_at {
             return Room::Yes;

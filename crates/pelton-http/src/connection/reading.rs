@@ -16,14 +16,20 @@ use crate::{Method, Request, Responder, Response};
 
 impl HttpConnection {
     /// Whether what has come in has to wait, for one reason or another.
+    #[inline]
     pub(super) fn is_held_up(&self) -> bool {
         let Some(busy) = &self.busy else { return self.phase == Phase::Hold };
-        let at_most = self.shared.settings.pipelined.max(1);
-        let body_waits = self.phase == Phase::Body && !busy.body.as_ref().is_none_or(|body| body.flows());
-        self.phase == Phase::Hold || busy.choked || busy.yielded || body_waits || busy.exchanges.len() >= at_most
+        let waits = match self.phase {
+            Phase::Head => busy.exchanges.len() >= self.shared.settings.pipelined.max(1),
+            Phase::Body => !busy.body.as_ref().is_none_or(|body| body.flows()),
+            Phase::Hold => true,
+            Phase::Done | Phase::Upgraded => false,
+        };
+        waits || busy.choked || busy.yielded
     }
 
     /// Whether there is no room for another answer. If so, it is seen to that it goes on when there is.
+    #[inline]
     pub(super) fn has_no_room(&mut self, io: &mut Io<'_>, out: &mut Out) -> bool {
         match out.room(io) {
             Room::Yes => false,
@@ -63,18 +69,9 @@ impl HttpConnection {
                     if at == input.len() || self.has_no_room(io, out) {
                         break;
                     }
-                    let mut scan = self.busy.as_mut().map(|busy| std::mem::take(&mut busy.scan)).unwrap_or_default();
-                    match scan.advance(&input[at..], &self.shared.settings.head) {
-                        Ok(Some(head)) => {
-                            let bytes = &input[at + head.start..at + head.end];
-                            at += head.end;
-                            self.request(io, out, bytes);
-                        }
-                        Ok(None) => {
-                            self.busy().scan = scan;
-                            break;
-                        }
-                        Err(refusal) => self.refuse(io, out, refusal),
+                    match self.next_request(io, out, &input[at..]) {
+                        0 if self.phase == Phase::Head => break,
+                        used => at += used,
                     }
                 }
                 Phase::Body => match self.receive_body(io, out, &input[at..]) {
@@ -118,16 +115,50 @@ impl HttpConnection {
         used > 0
     }
 
-    fn request(&mut self, io: &mut Io<'_>, out: &mut Out, bytes: &[u8]) {
+    /// Takes a request from the beginning of `input`, if its head is there, and has it handled. Says how long the head is.
+    #[inline]
+    fn next_request(&mut self, io: &mut Io<'_>, out: &mut Out, input: &[u8]) -> usize {
         let shared = self.shared.clone();
         let mut table = shared.table.take();
-        match Head::parse(bytes, &mut table, &shared.settings.head) {
-            Ok(head) => self.dispatch(io, out, &shared, bytes, &head, &table),
-            Err(refusal) => self.refuse(io, out, refusal),
-        }
+        let limits = &shared.settings.head;
+        // Nearly all heads come in one piece.
+        let begun = self.busy.as_ref().is_some_and(|busy| busy.scan.has_begun());
+        let used = match if begun { None } else { Head::parse_whole(input, &mut table, limits) } {
+            Some((head, length)) => {
+                self.dispatch(io, out, &shared, &input[..length], &head, &table);
+                length
+            }
+            None => match self.scan(input) {
+                Ok(None) => 0,
+                Ok(Some(range)) => {
+                    let bytes = &input[range.clone()];
+                    match Head::parse(bytes, &mut table, limits) {
+                        Ok(head) => self.dispatch(io, out, &shared, bytes, &head, &table),
+                        Err(refusal) => self.refuse(io, out, refusal),
+                    }
+                    range.end
+                }
+                Err(refusal) => {
+                    self.refuse(io, out, refusal);
+                    0
+                }
+            },
+        };
         shared.table.set(table);
+        used
     }
 
+    /// Looks for the end of a head.
+    fn scan(&mut self, input: &[u8]) -> Result<Option<std::ops::Range<usize>>, Refusal> {
+        let mut scan = self.busy.as_mut().map(|busy| std::mem::take(&mut busy.scan)).unwrap_or_default();
+        let found = scan.advance(input, &self.shared.settings.head);
+        if found == Ok(None) {
+            self.busy().scan = scan;
+        }
+        found
+    }
+
+    #[inline]
     fn dispatch(
         &mut self,
         io: &mut Io<'_>,
@@ -160,7 +191,9 @@ impl HttpConnection {
         let token = ExchangeToken { shared: shared.clone(), connection: io.id(), sequence };
         let responder = Responder::new(token.clone());
         let request = Request::new(bytes, head, table, &token);
+        shared.running.set(Some(io.id()));
         let handled = catch_unwind(AssertUnwindSafe(|| shared.handler.handle(io.reactor(), request, responder)));
+        shared.running.set(None);
         if let Err(panic) = handled {
             self.handler_panicked(io, out, facts);
             resume_unwind(panic);
@@ -178,6 +211,7 @@ impl HttpConnection {
     }
 
     /// What comes after a request whose body is complete.
+    #[inline]
     pub(super) fn after_request(&self) -> Phase {
         if self.last { Phase::Done } else { Phase::Head }
     }

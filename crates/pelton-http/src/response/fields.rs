@@ -36,19 +36,32 @@ impl ResponseFields {
         if !is_token_text(name) {
             return self.set_fault(format!("the header name {:?} is not valid", String::from_utf8_lossy(name)));
         }
-        if !value.iter().all(|byte| is_field_value(*byte)) {
+        if !is_value(value) {
             return self.set_fault(format!("the value of the header {:?} is not valid", String::from_utf8_lossy(name)));
         }
         if self.is_servers(name, value) {
             return;
         }
+        let lines = self.lines_mut();
+        lines.reserve(name.len() + value.len() + 4);
+        lines.extend_from_slice(name);
+        lines.extend_from_slice(b": ");
+        lines.extend_from_slice(value);
+        lines.extend_from_slice(b"\r\n");
+    }
+
+    /// Adds a field that is known to be valid, as the line that it is sent as.
+    #[inline]
+    pub(crate) fn append_line(&mut self, line: &'static str) {
+        self.lines_mut().extend_from_slice(line.as_bytes());
+    }
+
+    #[inline]
+    fn lines_mut(&mut self) -> &mut Vec<u8> {
         if self.lines.capacity() == 0 {
             self.lines = SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten().unwrap_or_default();
         }
-        self.lines.extend_from_slice(name);
-        self.lines.extend_from_slice(b": ");
-        self.lines.extend_from_slice(value);
-        self.lines.extend_from_slice(b"\r\n");
+        &mut self.lines
     }
 
     /// Whether a field is about the message itself, which the server writes.
@@ -128,9 +141,14 @@ impl ResponseFields {
         self.has_date
     }
 
-    fn set_fault(&mut self, what: String) {
+    pub(crate) fn set_fault(&mut self, what: String) {
         self.fault.get_or_insert(what.into());
     }
+}
+
+/// Whether this may be the value of a field. Without an early end, so that many bytes are looked at at once.
+fn is_value(value: &[u8]) -> bool {
+    value.iter().fold(true, |fine, byte| fine & is_field_value(*byte))
 }
 
 fn value_of<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
@@ -140,6 +158,7 @@ fn value_of<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
 }
 
 impl Drop for ResponseFields {
+    #[inline]
     fn drop(&mut self) {
         if (1..=LARGEST_KEPT).contains(&self.lines.capacity()) {
             let mut lines = std::mem::take(&mut self.lines);

@@ -189,7 +189,7 @@ impl Chunked {
         let mut headers = [httparse::EMPTY_HEADER; HeadLimits::MOST_HEADERS];
         match httparse::parse_headers(&self.trailers, &mut headers) {
             Ok(httparse::Status::Complete((length, found))) if length == self.trailers.len() => {
-                fields::note(&self.trailers, found, &mut self.fields);
+                self.fields.extend(found.iter().map(|header| fields::place(&self.trailers, header)));
                 Ok(())
             }
             Err(httparse::Error::TooManyHeaders) => Err(Refusal::new(431, "too many trailer fields")),

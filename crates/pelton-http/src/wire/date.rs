@@ -5,26 +5,27 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pelton::Time;
 
-/// `Date: Sun, 06 Nov 1994 08:49:37 GMT` and the end of the line.
-const LENGTH: usize = 37;
+/// The length of a whole `Date` line: `Date: Sun, 06 Nov 1994 08:49:37 GMT` and the end of the line.
+pub const DATE_LENGTH: usize = 37;
 
 /// A `Date` field that is written anew when a second has passed, and only if it is asked for then.
 #[derive(Clone, Debug)]
 pub struct Date {
-    line: [u8; LENGTH],
+    line: [u8; DATE_LENGTH],
     /// On the reactor's clock, which costs nothing to read.
     until: Time,
 }
 
 impl Default for Date {
     fn default() -> Date {
-        Date { line: [b' '; LENGTH], until: Time::ZERO }
+        Date { line: [b' '; DATE_LENGTH], until: Time::ZERO }
     }
 }
 
 impl Date {
     /// The line, with its end, as of `now`.
-    pub fn line(&mut self, now: Time) -> &[u8] {
+    #[inline]
+    pub fn line(&mut self, now: Time) -> &[u8; DATE_LENGTH] {
         if now >= self.until {
             self.write(SystemTime::now(), now);
         }

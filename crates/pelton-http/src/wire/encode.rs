@@ -1,7 +1,7 @@
 //! Writing responses. What is written here has been checked before: names, values and lengths are those of the server, or went
 //! through [`ResponseFields`](crate::ResponseFields).
 
-use super::reason_phrase;
+use super::{DATE_LENGTH, reason_phrase};
 
 /// How the end of a response's body is told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,10 +27,22 @@ pub enum Persistence {
     Upgrade,
 }
 
-/// Appends a response's head. `date` is a whole line or nothing; `fields` are whole lines.
-pub fn head(out: &mut Vec<u8>, status: u16, date: &[u8], length: Length, persistence: Persistence, fields: &[u8]) {
+/// Appends a response's head. `date` is a whole line, and so are `fields`.
+#[inline]
+pub fn head(
+    out: &mut Vec<u8>,
+    status: u16,
+    date: Option<&[u8; DATE_LENGTH]>,
+    length: Length,
+    persistence: Persistence,
+    fields: &[u8],
+) {
+    // Once, for all of it: a status line, a date, a length and what is said about the connection.
+    out.reserve(192 + fields.len());
     status_line(out, status);
-    out.extend_from_slice(date);
+    if let Some(date) = date {
+        out.extend_from_slice(date);
+    }
     match length {
         Length::Known(length) => {
             out.extend_from_slice(b"Content-Length: ");
@@ -40,16 +52,17 @@ pub fn head(out: &mut Vec<u8>, status: u16, date: &[u8], length: Length, persist
         Length::Chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
         Length::Unsaid => {}
     }
-    out.extend_from_slice(match persistence {
-        Persistence::Unsaid => b"",
-        Persistence::KeepAlive => b"Connection: keep-alive\r\n",
-        Persistence::Close => b"Connection: close\r\n",
-        Persistence::Upgrade => b"Connection: upgrade\r\n",
-    });
+    match persistence {
+        Persistence::Unsaid => {}
+        Persistence::KeepAlive => out.extend_from_slice(b"Connection: keep-alive\r\n"),
+        Persistence::Close => out.extend_from_slice(b"Connection: close\r\n"),
+        Persistence::Upgrade => out.extend_from_slice(b"Connection: upgrade\r\n"),
+    }
     out.extend_from_slice(fields);
     out.extend_from_slice(b"\r\n");
 }
 
+#[inline]
 fn status_line(out: &mut Vec<u8>, status: u16) {
     if status == 200 {
         return out.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
@@ -90,10 +103,17 @@ mod tests {
     #[test]
     fn heads_say_what_they_are_told() {
         let mut out = Vec::new();
-        head(&mut out, 200, b"Date: today\r\n", Length::Known(5), Persistence::Unsaid, b"A: b\r\n");
-        head(&mut out, 404, b"", Length::Chunked, Persistence::Close, b"");
-        head(&mut out, 299, b"", Length::Unsaid, Persistence::KeepAlive, b"");
-        let expected = "HTTP/1.1 200 OK\r\nDate: today\r\nContent-Length: 5\r\nA: b\r\n\r\n\
+        head(
+            &mut out,
+            200,
+            Some(b"Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n"),
+            Length::Known(5),
+            Persistence::Unsaid,
+            b"A: b\r\n",
+        );
+        head(&mut out, 404, None, Length::Chunked, Persistence::Close, b"");
+        head(&mut out, 299, None, Length::Unsaid, Persistence::KeepAlive, b"");
+        let expected = "HTTP/1.1 200 OK\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nContent-Length: 5\r\nA: b\r\n\r\n\
             HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n\
             HTTP/1.1 299 \r\nConnection: keep-alive\r\n\r\n";
         assert_eq!(String::from_utf8(out).unwrap(), expected);

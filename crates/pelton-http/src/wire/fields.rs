@@ -1,7 +1,5 @@
 //! The fields of a head, as places in its bytes.
 
-use super::token::trim;
-
 /// Where a field's name and value are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Field {
@@ -90,16 +88,14 @@ impl<'a> Iterator for Iter<'a> {
     }
 }
 
-/// Notes where the fields are that httparse has found in `bytes`.
-pub(super) fn note(bytes: &[u8], found: &[httparse::Header<'_>], fields: &mut Vec<Field>) {
+/// Where the fields are that httparse has found in `bytes`, which has taken off the blanks around their values.
+#[inline]
+pub(super) fn place(bytes: &[u8], header: &httparse::Header<'_>) -> Field {
     let base = bytes.as_ptr() as usize;
     // Heads are far below 4 GiB: their limits see to it.
     let place = |part: &[u8]| {
         let start = (part.as_ptr() as usize - base) as u32;
         (start, start + part.len() as u32)
     };
-    fields.clear();
-    fields.extend(
-        found.iter().map(|header| Field { name: place(header.name.as_bytes()), value: place(trim(header.value)) }),
-    );
+    Field { name: place(header.name.as_bytes()), value: place(header.value) }
 }

@@ -43,6 +43,7 @@ impl Framed {
     }
 
     /// What all fields together say.
+    #[inline]
     pub(super) fn framing(self, version: Version) -> Result<Framing, Refusal> {
         match (self.length, self.chunked) {
             (Some(_), true) => Err(Refusal::bad("there are both Content-Length and Transfer-Encoding")),

@@ -42,32 +42,64 @@ pub struct Head {
 }
 
 impl Head {
-    /// Parses a head that a [`Scan`](super::Scan) has found, all of it and nothing else. Where the fields are goes to `fields`,
+    /// Parses a head that a [`Scan`](super::Scan) has found, all of it and nothing else. Where the fields are goes to `table`,
     /// whose memory is used again and again.
     pub fn parse(bytes: &[u8], table: &mut Vec<Field>, limits: &HeadLimits) -> Result<Head, Refusal> {
+        match Head::parse_start(bytes, table, limits)? {
+            Some((head, length)) if length == bytes.len() => Ok(head),
+            // It ends where an empty line is, and nowhere else: httparse and the scan agree on that, or it is refused.
+            _ => Err(Refusal::bad("the head does not end at its empty line")),
+        }
+    }
+
+    /// Parses a head at the beginning of `input`, and says how long it is, if all of it is there and nothing is wrong or even unusual
+    /// with it: then there is no need to look for its end first. What is wrong, if something is, a scan has to find out.
+    pub fn parse_whole(input: &[u8], table: &mut Vec<Field>, limits: &HeadLimits) -> Option<(Head, usize)> {
+        let (head, length) = Head::parse_start(input, table, limits).ok()??;
+        let fields = head.target.end as usize + " HTTP/1.1\r\n".len();
+        if fields - 2 > limits.request_line || length - fields > limits.header_bytes {
+            return None;
+        }
+        // A line ends where the next one begins, so there is no need to look at what is in between.
+        let ends_before = |next: usize| input.get(next - 2..next) == Some(b"\r\n");
+        for field in &*table {
+            if !ends_before(field.name.0 as usize) {
+                return None;
+            }
+        }
+        (ends_before(length - 2) && ends_before(length)).then_some((head, length))
+    }
+
+    #[inline]
+    fn parse_start(
+        bytes: &[u8],
+        table: &mut Vec<Field>,
+        limits: &HeadLimits,
+    ) -> Result<Option<(Head, usize)>, Refusal> {
         let mut headers = [const { MaybeUninit::uninit() }; HeadLimits::MOST_HEADERS];
         let mut request = httparse::Request::new(&mut []);
         let most = limits.headers.min(HeadLimits::MOST_HEADERS);
-        match request.parse_with_uninit_headers(bytes, &mut headers[..most]) {
-            Ok(httparse::Status::Complete(length)) if length == bytes.len() => {}
-            // It ends where an empty line is, and nowhere else: httparse and the scan agree on that, or it is refused.
-            Ok(_) => return Err(Refusal::bad("the head does not end at its empty line")),
+        let length = match request.parse_with_uninit_headers(bytes, &mut headers[..most]) {
+            Ok(httparse::Status::Complete(length)) => length,
+            Ok(httparse::Status::Partial) => return Ok(None),
             Err(error) => return Err(refusal(error, bytes)),
-        }
+        };
         let (Some(method_name), Some(target), Some(version)) = (request.method, request.path, request.version) else {
             return Err(Refusal::bad("the request line is not complete"));
         };
+        if method_name.as_ptr() != bytes.as_ptr() {
+            return Err(Refusal::bad("there is something before the request line"));
+        }
         let version = if version == 0 { Version::Http10 } else { Version::Http11 };
         let method = Method::of(method_name.as_bytes());
-        fields::note(bytes, request.headers, table);
-        let said = Said::by(request.headers, version, bytes)?;
+        let said = Said::by(request.headers, version, bytes, table)?;
         let parts = target::split(target.as_bytes(), method)?;
         if version == Version::Http11 && said.host.is_none() {
             return Err(Refusal::bad("there is no Host"));
         }
         let start = target.as_ptr() as usize - bytes.as_ptr() as usize;
         let place = |range: Range<usize>| (start + range.start) as u32..(start + range.end) as u32;
-        Ok(Head {
+        let head = Head {
             method,
             version,
             form: parts.form,
@@ -80,7 +112,8 @@ impl Head {
             path: place(parts.path),
             query: parts.query.map(place),
             host: parts.authority.map(place).or(said.host),
-        })
+        };
+        Ok(Some((head, length)))
     }
 
     /// The fields, from the bytes and the table that this was parsed with.
@@ -98,25 +131,36 @@ struct Said {
 }
 
 impl Said {
-    fn by(headers: &[httparse::Header<'_>], version: Version, bytes: &[u8]) -> Result<Said, Refusal> {
+    /// Goes through the fields, and notes where they are.
+    #[inline]
+    fn by(
+        headers: &[httparse::Header<'_>],
+        version: Version,
+        bytes: &[u8],
+        table: &mut Vec<Field>,
+    ) -> Result<Said, Refusal> {
         let mut said = Said::default();
+        table.clear();
+        table.extend(headers.iter().map(|header| fields::place(bytes, header)));
         for header in headers {
-            let value = super::token::trim(header.value);
-            // Few names have the length of one of these, so most fields cost one comparison.
-            let name = header.name.as_bytes();
-            match name.len() {
-                4 if name.eq_ignore_ascii_case(b"host") => said.host(value, bytes)?,
-                6 if name.eq_ignore_ascii_case(b"expect") => said.options.expect(value, version)?,
-                7 if name.eq_ignore_ascii_case(b"upgrade") => said.options.upgrade_to(),
-                10 if name.eq_ignore_ascii_case(b"connection") => said.options.connection(value),
-                14 if name.eq_ignore_ascii_case(b"content-length") => said.framed.content_length(value)?,
-                17 if name.eq_ignore_ascii_case(b"transfer-encoding") => said.framed.transfer_encoding(value)?,
+            let (name, value) = (header.name.as_bytes(), header.value);
+            // Few names have the length and the first letter of one of these, so most fields cost one comparison.
+            match (name.len(), name.first().map_or(0, u8::to_ascii_lowercase)) {
+                (4, b'h') if name.eq_ignore_ascii_case(b"host") => said.host(value, bytes)?,
+                (6, b'e') if name.eq_ignore_ascii_case(b"expect") => said.options.expect(value, version)?,
+                (7, b'u') if name.eq_ignore_ascii_case(b"upgrade") => said.options.upgrade_to(),
+                (10, b'c') if name.eq_ignore_ascii_case(b"connection") => said.options.connection(value),
+                (14, b'c') if name.eq_ignore_ascii_case(b"content-length") => said.framed.content_length(value)?,
+                (17, b't') if name.eq_ignore_ascii_case(b"transfer-encoding") => {
+                    said.framed.transfer_encoding(value)?
+                }
                 _ => {}
             }
         }
         Ok(said)
     }
 
+    #[inline]
     fn host(&mut self, value: &[u8], bytes: &[u8]) -> Result<(), Refusal> {
         if self.host.is_some() {
             return Err(Refusal::bad("there are two Hosts"));
@@ -173,6 +217,29 @@ mod tests {
         assert_eq!(fields.len(), 4);
         assert_eq!(fields.all("X-ONE").collect::<Vec<_>>(), [b"1", b"2"]);
         assert_eq!((fields.text("empty"), fields.text("absent")), (Some(""), None));
+    }
+
+    #[test]
+    fn a_head_that_is_there_as_usual_needs_no_scan() {
+        let limits = HeadLimits { request_line: 16, header_bytes: 12, headers: 1 };
+        let whole = |head: &str| Head::parse_whole(head.as_bytes(), &mut Vec::new(), &limits).map(|(_, length)| length);
+        assert_eq!(whole("GET /12 HTTP/1.1\r\nHost: ab\r\n\r\nGET"), Some(30));
+        assert_eq!(whole("GET / HTTP/1.0\r\n\r\n"), Some(18));
+        for other in [
+            "GET /12 HTTP/1.1\r\nHost: ab\r\n\r",
+            "GET /123 HTTP/1.1\r\nHost: ab\r\n\r\n",
+            "GET /12 HTTP/1.1\r\nHost: abc\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nB:\r\n\r\n",
+            "\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET / HTTP/1.1\nHost: a\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\n\n",
+            "GET / HTTP/1.0\r\n\n",
+            "GET / HTTP/1.0\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\n\n",
+        ] {
+            assert_eq!(whole(other), None, "{other:?}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Hosts, as the `Host` field and request targets name them (RFC 3986, section 3.2).
 
 /// Whether `text` is `host` or `host:port`. It may be empty, as a `Host` field may.
+#[inline]
 pub(super) fn is_authority(text: &[u8]) -> bool {
     split(text).is_some()
 }
@@ -12,6 +13,7 @@ pub(super) fn is_host_and_port(text: &[u8]) -> bool {
 
 type HostAndPort<'a> = (&'a [u8], Option<&'a [u8]>);
 
+#[inline]
 fn split(text: &[u8]) -> Option<HostAndPort<'_>> {
     let (host, rest) = match text {
         [b'[', literal @ ..] => {
@@ -23,10 +25,9 @@ fn split(text: &[u8]) -> Option<HostAndPort<'_>> {
             (&text[..end + 2], rest)
         }
         _ => {
-            let end = text.iter().position(|byte| *byte == b':').unwrap_or(text.len());
-            if !is_name(&text[..end]) {
-                return None;
-            }
+            // Names and IPv4 addresses, up to the port. Commas are left out, though RFC 3986 has them: two fields that somebody has
+            // joined look so.
+            let end = text.iter().position(|byte| !NAME[usize::from(*byte)]).unwrap_or(text.len());
             text.split_at(end)
         }
     };
@@ -35,11 +36,6 @@ fn split(text: &[u8]) -> Option<HostAndPort<'_>> {
         [b':', port @ ..] if is_port(port) => Some((host, Some(port))),
         _ => None,
     }
-}
-
-/// Names and IPv4 addresses. Commas are left out, though RFC 3986 has them: two fields that somebody has joined look so.
-fn is_name(text: &[u8]) -> bool {
-    text.iter().all(|byte| NAME[usize::from(*byte)])
 }
 
 static NAME: [bool; 256] = {
@@ -57,9 +53,11 @@ fn is_ip_literal(text: &[u8]) -> bool {
     str::from_utf8(text).is_ok_and(|text| text.parse::<std::net::Ipv6Addr>().is_ok())
 }
 
+#[inline]
 fn is_port(text: &[u8]) -> bool {
-    text.is_empty()
-        || (text.iter().all(u8::is_ascii_digit) && matches!(super::framing::decimal(text), Some(0..=65_535)))
+    // Five digits do not overflow.
+    let digits = text.len() <= 5 && text.iter().all(u8::is_ascii_digit);
+    digits && text.iter().fold(0, |number, byte| number * 10 + u32::from(byte - b'0')) <= 65_535
 }
 
 #[cfg(test)]

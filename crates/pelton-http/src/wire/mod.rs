@@ -21,7 +21,7 @@ mod target;
 pub(crate) mod token;
 
 pub use chunked::{ChunkLimits, Chunked, Decoded};
-pub use date::Date;
+pub use date::{DATE_LENGTH, Date};
 pub use fields::{Field, Fields, Iter};
 pub use framing::Framing;
 pub(crate) use framing::decimal;

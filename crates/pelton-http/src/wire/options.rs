@@ -40,6 +40,7 @@ impl Options {
     }
 
     /// Whether the connection stays open after the response.
+    #[inline]
     pub(super) fn stays_open(self, version: Version) -> bool {
         match version {
             Version::Http11 => !self.close,
@@ -47,10 +48,12 @@ impl Options {
         }
     }
 
+    #[inline]
     pub(super) fn wants_upgrade(self, version: Version) -> bool {
         self.upgrade && self.upgrade_to && version == Version::Http11
     }
 
+    #[inline]
     pub(super) fn expects_continue(self) -> bool {
         self.expects_continue
     }

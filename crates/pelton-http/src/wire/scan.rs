@@ -46,6 +46,11 @@ pub struct Scan {
 }
 
 impl Scan {
+    /// Whether anything has been looked at.
+    pub fn has_begun(&self) -> bool {
+        self.at > 0
+    }
+
     /// Looks at what has come in since the last time: `input` is everything from the beginning of the head. Says where the
     /// head is, if all of it is there.
     pub fn advance(&mut self, input: &[u8], limits: &HeadLimits) -> Result<Option<std::ops::Range<usize>>, Refusal> {

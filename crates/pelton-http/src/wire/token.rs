@@ -9,7 +9,7 @@ pub(crate) const fn is_token(byte: u8) -> bool {
 
 /// Whether `byte` may stand in the value of a field: anything visible, blanks, and what is not ASCII.
 pub(crate) const fn is_field_value(byte: u8) -> bool {
-    matches!(byte, b'\t' | b' '..=b'~' | 0x80..)
+    (byte >= b' ') & (byte != 0x7f) | (byte == b'\t')
 }
 
 /// A table of [`is_token`], for names that are looked at often.

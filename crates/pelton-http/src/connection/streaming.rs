@@ -1,0 +1,93 @@
+//! Bodies that are sent bit by bit.
+
+use bytes::Bytes;
+use pelton::Io;
+
+use super::HttpConnection;
+use super::answering::PIECE;
+use super::busy::{Facts, Framing, Streaming};
+use super::head::{self, Body};
+use super::out::Out;
+use crate::wire::encode;
+
+/// What came of writing an answer.
+pub(super) enum Progress {
+    /// It is complete.
+    Done,
+    /// There is more to come.
+    More,
+}
+
+impl HttpConnection {
+    /// Sends of a body that comes bit by bit what is there and finds room. `None` if the connection is being closed.
+    pub(super) fn stream(
+        &mut self,
+        io: &mut Io<'_>,
+        out: &mut Out,
+        sequence: u32,
+        mut facts: Facts,
+        streaming: &mut Streaming,
+    ) -> Option<Progress> {
+        if let Some(response) = streaming.head.take() {
+            facts.keep_alive &= self.goes_on_after(sequence);
+            let response = match head::sound(response, facts, Body::Streamed) {
+                Ok(response) => response,
+                Err(instead) => {
+                    self.set_keep_alive(sequence, false);
+                    self.write_small(io, out, facts, instead);
+                    return Some(Progress::Done);
+                }
+            };
+            let written = self.write_head(io, out, &response, facts, Body::Streamed);
+            streaming.framing = written.framing;
+            self.set_keep_alive(sequence, written.keep_alive);
+        }
+        while let Some(bytes) = streaming.held.front_mut() {
+            if self.is_stuck() || self.has_no_room(io, out) {
+                return Some(Progress::More);
+            }
+            let piece = bytes.split_to(bytes.len().min(PIECE));
+            if bytes.is_empty() {
+                streaming.held.pop_front();
+            }
+            if !write_piece(io, out, &mut streaming.framing, piece) {
+                tracing::error!("the body of a response is longer than its Content-Length");
+                self.break_off(io, out);
+                return None;
+            }
+        }
+        let Some(trailers) = &streaming.finished else { return Some(Progress::More) };
+        match streaming.framing {
+            Framing::Chunked => encode::last_chunk(out.buffer(), trailers),
+            Framing::Counted(0) | Framing::Nothing | Framing::UntilClose => {}
+            Framing::Counted(missing) => {
+                tracing::error!(missing, "the body of a response is shorter than its Content-Length");
+                self.break_off(io, out);
+                return None;
+            }
+        }
+        Some(Progress::Done)
+    }
+}
+
+/// Writes a piece of a body. `false` if it is more than there may be.
+fn write_piece(io: &mut Io<'_>, out: &mut Out, framing: &mut Framing, piece: Bytes) -> bool {
+    match framing {
+        Framing::Nothing => {}
+        Framing::UntilClose => out.write(io, piece),
+        Framing::Counted(missing) => match missing.checked_sub(piece.len() as u64) {
+            Some(left) => {
+                *missing = left;
+                out.write(io, piece);
+            }
+            None => return false,
+        },
+        Framing::Chunked if piece.is_empty() => {}
+        Framing::Chunked => {
+            encode::chunk_start(out.buffer(), piece.len());
+            out.write(io, piece);
+            out.buffer().extend_from_slice(encode::CHUNK_END);
+        }
+    }
+    true
+}

@@ -1,0 +1,29 @@
+//! Bodies and queries as values.
+
+use crate::{BodyError, Response};
+
+/// Why there is no value.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// The body could not be read.
+    #[error(transparent)]
+    Body(#[from] BodyError),
+    /// It was read, but is not what was expected.
+    #[error("{0}")]
+    Malformed(String),
+}
+
+impl DecodeError {
+    /// What to answer: a 400 that says what was not as expected, or what the [body's](BodyError::response) error is answered
+    /// with.
+    pub fn response(&self) -> Response {
+        match self {
+            DecodeError::Body(error) => error.response(),
+            DecodeError::Malformed(what) => {
+                let text = Response::new(400).header("Content-Type", "text/plain; charset=utf-8");
+                text.body(format!("{what}\n"))
+            }
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Forms, and queries that look like them.
+
+use pelton::Reactor;
+use serde::de::DeserializeOwned;
+
+use crate::{Body, DecodeError, Request};
+
+fn decode<T: DeserializeOwned>(what: &str, form: &[u8]) -> Result<T, DecodeError> {
+    serde_urlencoded::from_bytes(form)
+        .map_err(|error| DecodeError::Malformed(format!("not the {what} expected: {error}")))
+}
+
+impl Request<'_> {
+    /// The query as a value. None at all is like an empty one.
+    pub fn query_as<T: DeserializeOwned>(&self) -> Result<T, DecodeError> {
+        decode("query", self.query().unwrap_or_default().as_bytes())
+    }
+}
+
+impl Body {
+    /// Reads all of it as a form, such as browsers send, and then calls `then`.
+    pub fn form<T: DeserializeOwned>(
+        &self,
+        reactor: &mut Reactor,
+        then: impl FnOnce(&mut Reactor, Result<T, DecodeError>) + 'static,
+    ) {
+        self.collect(reactor, |reactor, body| {
+            then(reactor, body.map_err(DecodeError::from).and_then(|body| decode("form", &body)));
+        });
+    }
+}

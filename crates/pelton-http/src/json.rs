@@ -1,0 +1,38 @@
+//! JSON.
+
+use pelton::Reactor;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::{Body, DecodeError, Response};
+
+impl Response {
+    /// A 200 with a value as JSON. A value that cannot be written so is a fault, which the client sees as a 500.
+    pub fn json<T: Serialize + ?Sized>(value: &T) -> Response {
+        let mut response = Response::ok().header("Content-Type", "application/json");
+        match serde_json::to_vec(value) {
+            Ok(json) => response.body(json),
+            Err(error) => {
+                response.fields_mut().set_fault(format!("write a value as JSON: {error}"));
+                response
+            }
+        }
+    }
+}
+
+impl Body {
+    /// Reads all of it as a value in JSON, and then calls `then`.
+    pub fn json<T: DeserializeOwned>(
+        &self,
+        reactor: &mut Reactor,
+        then: impl FnOnce(&mut Reactor, Result<T, DecodeError>) + 'static,
+    ) {
+        self.collect(reactor, |reactor, body| {
+            let value = body.map_err(DecodeError::from).and_then(|body| {
+                serde_json::from_slice(&body)
+                    .map_err(|error| DecodeError::Malformed(format!("not the JSON expected: {error}")))
+            });
+            then(reactor, value);
+        });
+    }
+}

@@ -1,0 +1,175 @@
+//! HTTP on a network in memory, whose engine completes everything late, in parts and in odd orders: nothing in a connection may
+//! assume that what is sent is gone, or that what comes is whole.
+//!
+//! `PELTON_TEST_SEEDS=0..200` tries more orders.
+
+#[path = "../../pelton/tests/common/mod.rs"]
+mod common;
+
+use std::io::Write;
+use std::thread;
+use std::time::Duration;
+
+use common::memory::{Memory, with_seeds};
+use common::peer::{Network, Peer};
+use common::run_until;
+use pelton::{Bytes, EventLoop, Reactor};
+use pelton_http::{Flow, Request, Responder, Response, ResponseStream, Router, Server, Settings};
+
+const LARGE: usize = 700_000;
+const LINES: usize = 20_000;
+
+fn echo(reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
+    request.body().collect(reactor, |reactor, body| match body {
+        Ok(body) => responder.respond(reactor, Response::ok().body(body)),
+        Err(error) => responder.respond(reactor, error.response()),
+    });
+}
+
+fn large(reactor: &mut Reactor, _: Request<'_>, responder: Responder) {
+    responder.respond(reactor, Response::ok().body(Bytes::from(vec![b'L'; LARGE])));
+}
+
+fn late(reactor: &mut Reactor, _: Request<'_>, responder: Responder) {
+    reactor.after(Duration::from_millis(1), |reactor| responder.respond(reactor, Response::ok().body("late")));
+}
+
+fn stream(reactor: &mut Reactor, _: Request<'_>, responder: Responder) {
+    let head = Response::ok().header("Content-Length", (LINES * 10).to_string());
+    let stream = responder.stream(reactor, head);
+    send_lines(reactor, stream, 0);
+}
+
+fn send_lines(reactor: &mut Reactor, stream: ResponseStream, from: usize) {
+    for number in from..LINES {
+        match stream.send(reactor, format!("{number:09}\n")) {
+            Ok(Flow::Ready) => {}
+            Ok(Flow::Full) => {
+                return stream.when_ready(reactor, move |reactor, stream| send_lines(reactor, stream, number + 1));
+            }
+            // The client has gone.
+            Err(_) => return,
+        }
+    }
+    stream.finish(reactor);
+}
+
+fn serve(on: Memory, settings: Settings) -> (EventLoop, pelton::Address) {
+    let router = Router::new().post("/echo", echo).get("/large", large).get("/late", late).get("/stream", stream);
+    let mut reactor = on.reactor();
+    let server = Server::with_settings(router, settings);
+    let listener = server.listen(&mut reactor, &"127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = reactor.listening_on(listener).unwrap().clone();
+    (reactor, address)
+}
+
+/// Turns the loop until the client is done.
+fn with_client<T: Send + 'static>(on: Memory, settings: Settings, act: impl FnOnce(Peer) -> T + Send + 'static) -> T {
+    let (mut reactor, address) = serve(on, settings);
+    let client = thread::spawn(move || act(on.connect_peer(&address)));
+    let waiting = reactor.every(Duration::from_millis(1), |_, _| {});
+    run_until(&mut reactor, |_| client.is_finished());
+    reactor.cancel(waiting);
+    client.join().unwrap()
+}
+
+fn get(path: &str) -> Vec<u8> {
+    format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").into_bytes()
+}
+
+fn post(body: &[u8]) -> Vec<u8> {
+    let mut request = format!("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", body.len()).into_bytes();
+    request.extend_from_slice(body);
+    request
+}
+
+/// The bodies of responses whose lengths are known.
+fn bodies(mut answer: &[u8]) -> Vec<Vec<u8>> {
+    let mut bodies = Vec::new();
+    while !answer.is_empty() {
+        let end = answer.windows(4).position(|window| window == b"\r\n\r\n").unwrap() + 4;
+        let head = str::from_utf8(&answer[..end]).unwrap();
+        let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: ")).unwrap().parse().unwrap();
+        bodies.push(answer[end..].get(..length).unwrap_or_else(|| panic!("{} of {head}", answer.len() - end)).to_vec());
+        answer = &answer[end + length..];
+    }
+    bodies
+}
+
+fn everything_at_once(on: Memory) {
+    let lines: Vec<u8> = (0..LINES).flat_map(|number| format!("{number:09}\n").into_bytes()).collect();
+    let body: Vec<u8> = (0..100_000u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let mut requests = Vec::new();
+    let mut expected: Vec<Vec<u8>> = Vec::new();
+    for _ in 0..3 {
+        requests.extend(get("/late"));
+        expected.push(b"late".to_vec());
+        requests.extend(post(&body));
+        expected.push(body.clone());
+        requests.extend(get("/stream"));
+        expected.push(lines.clone());
+        requests.extend(get("/large"));
+        expected.push(vec![b'L'; LARGE]);
+        requests.extend(post(b"x"));
+        expected.push(b"x".to_vec());
+    }
+    let answer = with_client(on, Settings { pipelined: 3, ..Settings::default() }, |mut client| {
+        let mut writing = client.clone();
+        let writer = thread::spawn(move || {
+            writing.write_all(&requests).unwrap();
+            writing.finish();
+        });
+        let answer = client.read_all().unwrap();
+        writer.join().unwrap();
+        answer
+    });
+    let bodies = bodies(&answer);
+    let lengths = |bodies: &[Vec<u8>]| bodies.iter().map(Vec::len).collect::<Vec<_>>();
+    assert_eq!(lengths(&bodies), lengths(&expected));
+    assert!(bodies == expected);
+}
+
+fn a_refusal_arrives_though_the_client_goes_on_sending(on: Memory) {
+    let answer = with_client(on, Settings::default(), |mut client| {
+        let mut writing = client.clone();
+        let writer = thread::spawn(move || {
+            writing.write_all(&get("/late")).unwrap();
+            writing.write_all(b"nonsense\r\n\r\n").unwrap();
+            // It may be closed any time.
+            let _ = writing.write_all(&vec![b'x'; 300_000]);
+            writing.finish();
+        });
+        let answer = client.read_all().unwrap();
+        writer.join().unwrap();
+        String::from_utf8(answer).unwrap()
+    });
+    let statuses: Vec<&str> = answer.split("HTTP/1.1 ").skip(1).map(|rest| &rest[..3]).collect();
+    assert_eq!(statuses, ["200", "400"], "{answer}");
+}
+
+fn a_client_that_goes_in_the_middle_leaves_nothing_behind(on: Memory) {
+    let (mut reactor, address) = serve(on, Settings::default());
+    let client = thread::spawn(move || {
+        let mut client = on.connect_peer(&address);
+        client.write_all(&[get("/late"), get("/stream"), get("/large"), post(b"never")].concat()).unwrap();
+        client.read_some(1000);
+        client.reset();
+    });
+    let waiting = reactor.every(Duration::from_millis(1), |_, _| {});
+    run_until(&mut reactor, |reactor| client.is_finished() && reactor.connection_count() == 0);
+    reactor.cancel(waiting);
+    client.join().unwrap();
+    assert_eq!(reactor.queued(), 0);
+    // What others hold of the exchange is dropped in the ticks that follow; the connection's timer is gone.
+    run_until(&mut reactor, |reactor| reactor.timer_count() <= 1);
+}
+
+macro_rules! with_every_seed {
+    ($($name:ident),* $(,)?) => { mod memory { $(#[test] fn $name() { super::with_seeds(super::$name) })* } };
+}
+
+with_every_seed![
+    everything_at_once,
+    a_refusal_arrives_though_the_client_goes_on_sending,
+    a_client_that_goes_in_the_middle_leaves_nothing_behind,
+];

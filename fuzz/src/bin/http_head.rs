@@ -1,0 +1,61 @@
+//! The heads of requests.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use pelton_fuzz::{Input, LIMIT};
+use pelton_http::wire::{Framing, Head, HeadLimits, Refusal, Scan, Version};
+
+const LIMITS: HeadLimits = HeadLimits { request_line: LIMIT, header_bytes: 3 * LIMIT, headers: 6 };
+
+type Found = Result<Option<std::ops::Range<usize>>, Refusal>;
+
+/// What is found in a stream that comes in these pieces.
+fn scan<'a>(bytes: &[u8], pieces: impl Iterator<Item = &'a [u8]>) -> Found {
+    let (mut scan, mut end) = (Scan::default(), 0);
+    for piece in pieces {
+        end += piece.len();
+        match scan.advance(&bytes[..end], &LIMITS) {
+            Ok(None) => {}
+            found => return found,
+        }
+    }
+    Ok(None)
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some(input) = Input::new(data) else { return };
+    let whole = scan(input.bytes, [input.bytes].into_iter());
+    assert_eq!(scan(input.bytes, input.pieces()), whole, "in pieces, and whole");
+    assert_eq!(scan(input.bytes, input.bytes.chunks(1)), whole, "byte by byte, and whole");
+    let short = Head::parse_whole(input.bytes, &mut Vec::new(), &LIMITS).map(|(_, length)| length);
+    let Ok(Some(range)) = whole else { return assert_eq!(short, None, "without a scan, and with one") };
+    let start = range.start;
+    let bytes = &input.bytes[range];
+    let mut table = Vec::new();
+    let Ok(head) = Head::parse(bytes, &mut table, &LIMITS) else { return assert_eq!(short, None) };
+    assert_eq!(short, (start == 0).then_some(bytes.len()), "without a scan, and with one");
+    // What was taken can be read in one way only.
+    assert!(!bytes.contains(&0));
+    for (at, byte) in bytes.iter().enumerate() {
+        let follows_cr = at > 0 && bytes[at - 1] == b'\r';
+        assert_eq!(*byte == b'\n', follows_cr, "CR and LF come together only");
+    }
+    let fields = head.fields(bytes, &table);
+    assert!(fields.len() <= LIMITS.headers);
+    let lines = bytes.split(|byte| *byte == b'\n').count() - 3;
+    assert_eq!(fields.len(), lines, "a field per line");
+    let (lengths, codings) = (fields.all("content-length").count(), fields.all("transfer-encoding").count());
+    assert!(lengths + codings <= 1, "there is one way to tell how long the body is");
+    match head.framing {
+        Framing::Chunked => assert!(codings == 1 && head.version == Version::Http11),
+        Framing::Length(length) => {
+            let text = fields.text("content-length").expect("it is text");
+            assert_eq!(text.parse(), Ok(length));
+            assert!(text.bytes().all(|byte| byte.is_ascii_digit()));
+        }
+        Framing::None => assert!(codings == 0),
+    }
+    let hosts = fields.all("host").count();
+    assert!(hosts == 1 || (hosts == 0 && head.version == Version::Http10));
+});
