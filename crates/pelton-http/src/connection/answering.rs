@@ -1,6 +1,5 @@
 //! Sending answers, in the order of the requests.
 
-use bytes::Bytes;
 use pelton::Io;
 
 use super::busy::{Answer, Busy, Exchange, Facts, Framing, Streaming};
@@ -53,8 +52,9 @@ impl HttpConnection {
             (Command::Respond(response), answer @ Answer::Waiting) => *answer = Answer::Ready(Box::new(response)),
             (Command::Stream(mut response), answer @ Answer::Waiting) => {
                 let mut streaming = Streaming::default();
-                if let Content::Bytes(bytes) = response.take_content() {
-                    streaming.held.push_back(bytes);
+                let first = response.take_content();
+                if !first.is_empty() {
+                    streaming.held.push_back(first);
                 }
                 streaming.head = Some(response);
                 *answer = Answer::Streaming(Box::new(streaming));
@@ -261,17 +261,12 @@ impl HttpConnection {
             }
             Content::Bytes(bytes) => Some(Box::new(Streaming {
                 framing: written.framing,
-                held: [bytes].into(),
+                held: [Content::Bytes(bytes)].into(),
                 finished: Some(Vec::new()),
                 ..Streaming::default()
             })),
-            Content::File { file, offset, length } => {
-                out.send(io);
-                out.count(length);
-                if let Err(error) = io.send_file(file, offset..offset.saturating_add(length)) {
-                    tracing::debug!(%error, "a file is not sent");
-                    io.close();
-                }
+            file @ Content::File { .. } => {
+                write_content(io, out, file);
                 None
             }
         };
@@ -317,12 +312,12 @@ impl HttpConnection {
             streaming.framing = written.framing;
             self.set_keep_alive(sequence, written.keep_alive);
         }
-        while let Some(bytes) = streaming.held.front_mut() {
+        while let Some(content) = streaming.held.front_mut() {
             if self.is_stuck() || self.has_no_room(io, out) {
                 return Some(Progress::More);
             }
-            let piece = bytes.split_to(bytes.len().min(PIECE));
-            if bytes.is_empty() {
+            let piece = content.split_to(PIECE);
+            if content.is_empty() {
                 streaming.held.pop_front();
             }
             if !write_piece(io, out, &mut streaming.framing, piece) {
@@ -345,22 +340,38 @@ impl HttpConnection {
     }
 }
 
+fn write_content(io: &mut Io<'_>, out: &mut Out, content: Content) {
+    match content {
+        Content::Empty => {}
+        Content::Bytes(bytes) => out.write(io, bytes),
+        Content::File { file, offset, length } => {
+            out.send(io);
+            out.count(length);
+            if let Err(error) = io.send_file(file, offset..offset.saturating_add(length)) {
+                tracing::debug!(%error, "a file is not sent");
+                io.close();
+            }
+        }
+    }
+}
+
 /// Writes a piece of a body. `false` if it is more than there may be.
-fn write_piece(io: &mut Io<'_>, out: &mut Out, framing: &mut Framing, piece: Bytes) -> bool {
+fn write_piece(io: &mut Io<'_>, out: &mut Out, framing: &mut Framing, piece: Content) -> bool {
     match framing {
         Framing::Nothing => {}
-        Framing::UntilClose => out.write(io, piece),
-        Framing::Counted(missing) => match missing.checked_sub(piece.len() as u64) {
+        Framing::UntilClose => write_content(io, out, piece),
+        Framing::Counted(missing) => match missing.checked_sub(piece.len()) {
             Some(left) => {
                 *missing = left;
-                out.write(io, piece);
+                write_content(io, out, piece);
             }
             None => return false,
         },
         Framing::Chunked if piece.is_empty() => {}
         Framing::Chunked => {
-            encode::chunk_start(out.buffer(), piece.len());
-            out.write(io, piece);
+            // A piece is never longer than memory could hold.
+            encode::chunk_start(out.buffer(), piece.len() as usize);
+            write_content(io, out, piece);
             out.buffer().extend_from_slice(encode::CHUNK_END);
         }
     }

@@ -42,13 +42,23 @@ impl ResponseFields {
         if self.is_servers(name, value) {
             return;
         }
-        if self.lines.capacity() == 0 {
-            self.lines = SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten().unwrap_or_default();
-        }
+        self.take_memory();
         self.lines.extend_from_slice(name);
         self.lines.extend_from_slice(b": ");
         self.lines.extend_from_slice(value);
         self.lines.extend_from_slice(b"\r\n");
+    }
+
+    /// Adds whole lines, which are known to be valid and not the server's.
+    pub(crate) fn append_lines(&mut self, lines: &[u8]) {
+        self.take_memory();
+        self.lines.extend_from_slice(lines);
+    }
+
+    fn take_memory(&mut self) {
+        if self.lines.capacity() == 0 {
+            self.lines = SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten().unwrap_or_default();
+        }
     }
 
     /// Whether a field is about the message itself, which the server writes.
