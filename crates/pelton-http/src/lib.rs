@@ -18,6 +18,7 @@
 //! - [`Server`] puts it on connections, within what [`Settings`] allow.
 //! - A [`Body`] is read when it is asked for, bit by bit or at once; a response may be a [`ResponseStream`], or a stream of
 //!   [events](EventStream).
+//! - [`Files`] are the files below a directory.
 //! - [`wire`] is the protocol as bytes, usable alone.
 //!
 //! What is refused, and why, is told in `docs/http.md`.
@@ -28,6 +29,7 @@ mod body;
 mod connection;
 mod events;
 mod exchange;
+mod files;
 mod handler;
 mod method;
 mod request;
@@ -44,6 +46,7 @@ pub use connection::{HttpConnection, visit_upgraded};
 pub use events::{Event, EventStream};
 pub(crate) use exchange::ExchangeToken;
 pub use exchange::{Flow, Gone};
+pub use files::{FileSettings, Files};
 pub use handler::{Handler, plain};
 pub use method::Method;
 pub use request::{KeptRequest, Request};
