@@ -18,6 +18,7 @@
 //! - [`Server`] puts it on connections, within what [`Settings`] allow.
 //! - A [`Body`] is read when it is asked for, bit by bit or at once; a response may be a [`ResponseStream`], or a stream of
 //!   [events](EventStream).
+//! - [`Files`] are the files below a directory.
 //! - [`wire`] is the protocol as bytes, usable alone.
 //!
 //! Features: `json` for [answers](Response) and bodies as JSON, `forms` for queries and bodies of forms.
@@ -32,6 +33,7 @@ mod connection;
 mod decode;
 mod events;
 mod exchange;
+mod files;
 #[cfg(feature = "forms")]
 mod forms;
 mod handler;
@@ -55,6 +57,7 @@ pub use decode::DecodeError;
 pub use events::{Event, EventStream};
 pub(crate) use exchange::ExchangeToken;
 pub use exchange::{Flow, Gone};
+pub use files::{FileSettings, Files};
 pub use handler::{Handler, plain};
 pub use method::Method;
 pub use request::{KeptRequest, Request};

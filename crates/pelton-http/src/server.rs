@@ -118,7 +118,8 @@ impl Shared {
     #[inline]
     pub(crate) fn leave(&self, connection: ConnectionId, sequence: u32, command: Command) -> Flow {
         if let Command::Data(data) = &command {
-            self.left_bytes.set(self.left_bytes.get() + data.len());
+            let length = usize::try_from(data.len()).unwrap_or(usize::MAX);
+            self.left_bytes.set(self.left_bytes.get().saturating_add(length));
         }
         self.left.borrow_mut().push_back((connection, sequence, command));
         if self.left_bytes.get() > LEFT_BEFORE_FULL { Flow::Full } else { Flow::Ready }
