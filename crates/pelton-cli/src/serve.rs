@@ -19,13 +19,13 @@ mod worker;
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pelton::{Error, EventLoop, Exit, Handle, ListenerId, Reactor, Reactors, Socket};
-use pelton_http::{Handler, Server};
+use pelton_http::{FileSettings, Files, Handler, Server};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 
 use access_log::{Sink, Target};
@@ -164,21 +164,33 @@ fn start_workers(options: &Options, places: &[Place], log: Option<Sink>) -> Resu
 /// What is served.
 enum Content {
     Welcome,
+    Files(PathBuf, FileSettings),
 }
 
 impl Content {
     fn of(options: &Options) -> Result<Content, Failure> {
         match &options.dir {
             None => Ok(Content::Welcome),
-            Some(dir) => Err(Failure::Usage(format!("serve {}: files cannot be served yet", dir.display()))),
+            Some(dir) => {
+                let settings = options.files.settings();
+                // Each worker opens it for itself; whether it can is better known before there are any.
+                open_files(dir, &settings)?;
+                Ok(Content::Files(dir.clone(), settings))
+            }
         }
     }
 
     fn handler(&self, reactor: &mut Reactor, workers: usize) -> Result<Box<dyn Handler>, Error> {
         match self {
             Content::Welcome => Ok(Box::new(welcome::handler(reactor.engine_name(), workers))),
+            Content::Files(dir, settings) => Ok(Box::new(open_files(dir, settings)?)),
         }
     }
+}
+
+fn open_files(dir: &Path, settings: &FileSettings) -> Result<Files, Error> {
+    let doing = || format!("serve {}", dir.display());
+    Files::with_settings(dir, settings.clone()).map_err(|error| Error::System { doing: doing(), error })
 }
 
 /// What the main thread controls.

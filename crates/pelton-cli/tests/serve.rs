@@ -64,6 +64,64 @@ fn the_welcome_page_is_served_with_every_engine_on_tcp_and_unix_sockets() {
 }
 
 #[test]
+fn the_files_of_a_directory_are_served() {
+    let directory = Directory::new("files");
+    fs::create_dir(directory.file("site")).unwrap();
+    fs::create_dir(directory.file("site/list")).unwrap();
+    let large: String = (0..200_000).map(|number| format!("{number}\n")).collect();
+    for (name, content) in
+        [("index.html", "<p>home</p>\n"), ("a b.txt", "text\n"), ("large", &large), (".secret", "no\n")]
+    {
+        fs::write(directory.file("site").join(name), content).unwrap();
+    }
+    fs::write(directory.file("outside"), "outside\n").unwrap();
+    fs::write(directory.file("site/list/one"), "1\n").unwrap();
+    let site = directory.file("site");
+    for workers in ["1", "2"] {
+        let options = [site.to_str().unwrap(), "--listen", "127.0.0.1:0", "--workers", workers, "--listing"];
+        let server = Server::start("serve", &[&options[..], &["--cache-seconds", "60"]].concat());
+        assert!(server.said[0].starts_with(&format!("serving {} on http://", site.display())), "{:?}", server.said);
+        let url = |path: &str| format!("{}{path}", server.address(0));
+        assert_eq!(curl(&[&url("")]), "<p>home</p>\n");
+        assert_eq!(curl(&[&url("a%20b.txt")]), "text\n");
+        assert_eq!(curl(&[&url("large")]), large);
+        assert_eq!(curl(&["--range", "0-3", &url("large")]), "0\n1\n");
+        assert!(curl(&["--head", &url("a%20b.txt")]).contains("Cache-Control: public, max-age=60\r\n"));
+        assert!(curl(&[&url("list/")]).contains("one"));
+        for path in [".secret", "../outside", "%2e%2e/outside", "nothing"] {
+            let said = curl(&["--path-as-is", "--output", "/dev/null", "--write-out", "%{http_code}", &url(path)]);
+            assert!(["400", "403", "404"].contains(&said.as_str()), "{path}: {said}");
+        }
+        server.signal(Signal::TERM);
+        server.succeed();
+    }
+    fails(&["serve", "/no/such/directory", "--listen", "127.0.0.1:0"], 1, "serve /no/such/directory: ");
+    fails(&["serve", "--listing"], 2, "<DIR>");
+    fails(&["serve", "x", "--index", "a/b"], 2, "without a directory");
+}
+
+#[test]
+fn a_download_under_way_is_completed_when_it_is_told_to_end() {
+    let directory = Directory::new("download");
+    let length = 64 << 20;
+    fs::File::create(directory.file("large")).unwrap().set_len(length).unwrap();
+    let path = directory.file("");
+    let mut server =
+        Server::start("serve", &[path.to_str().unwrap(), "--listen", "127.0.0.1:0", "--drain-idle", "50ms"]);
+    let mut stream = connect(server.address(0));
+    write!(stream, "GET /large HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut start = [0; 1000];
+    std::io::Read::read_exact(&mut stream, &mut start).unwrap();
+    server.signal(Signal::TERM);
+    refuses(server.address(0));
+    let mut rest = Vec::new();
+    std::io::Read::read_to_end(&mut stream, &mut rest).unwrap();
+    let head = String::from_utf8_lossy(&start).find("\r\n\r\n").unwrap() + 4;
+    assert_eq!((start.len() - head + rest.len()) as u64, length);
+    assert_eq!(server.code(), 0);
+}
+
+#[test]
 fn what_was_asked_before_it_is_told_to_end_is_answered() {
     for workers in ["1", "2"] {
         let arguments =

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use pelton::Address;
-use pelton_http::Settings;
+use pelton_http::{FileSettings, Settings};
 
 use crate::serving::ServerOptions;
 use crate::units;
@@ -31,6 +31,9 @@ pub struct Options {
 
     #[command(flatten)]
     pub server: ServerOptions,
+
+    #[command(flatten)]
+    pub files: FileOptions,
 
     #[command(flatten)]
     pub limits: Limits,
@@ -62,6 +65,56 @@ pub struct Options {
     /// How long idle connections then have to send one more request, which is answered with `Connection: close`
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration, help_heading = "Ending")]
     pub drain_idle: Duration,
+}
+
+#[derive(Args)]
+#[command(next_help_heading = "Files")]
+pub struct FileOptions {
+    /// Lists directories that have no index
+    #[arg(long, requires = "dir")]
+    listing: bool,
+
+    /// Serves files and directories whose names begin with a dot, too
+    #[arg(long, requires = "dir")]
+    hidden: bool,
+
+    /// The file that stands for its directory
+    #[arg(long, value_name = "NAME", default_value = "index.html", value_parser = file_name)]
+    index: String,
+
+    /// For how many seconds browsers may keep files without asking again; by default they ask, and are told if nothing has
+    /// changed
+    #[arg(long, value_name = "SECONDS", requires = "dir")]
+    cache_seconds: Option<u32>,
+
+    /// How much memory each worker may fill with small files
+    #[arg(long, value_name = "SIZE", default_value = "16m", value_parser = units::size)]
+    file_memory: u64,
+}
+
+fn file_name(text: &str) -> Result<String, String> {
+    match text {
+        "" | "." | ".." => Err("write the name of a file".to_owned()),
+        _ if text.contains('/') => Err("write the name of a file, without a directory".to_owned()),
+        _ => Ok(text.to_owned()),
+    }
+}
+
+impl FileOptions {
+    pub fn settings(&self) -> FileSettings {
+        let cache_control = match self.cache_seconds {
+            Some(seconds) => format!("public, max-age={seconds}"),
+            None => "no-cache".to_owned(),
+        };
+        FileSettings {
+            listing: self.listing,
+            hidden: self.hidden,
+            index: Some(self.index.clone()),
+            cache_control: Some(cache_control),
+            memory: self.file_memory,
+            ..FileSettings::default()
+        }
+    }
 }
 
 #[derive(Args)]
