@@ -10,6 +10,7 @@ mod admin;
 mod handover;
 mod line;
 mod metrics;
+mod notify;
 mod observe;
 mod options;
 mod pid_file;
@@ -117,6 +118,7 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<En
         // Nobody may be there to read it, which is no reason not to serve.
         let _ = say(&line);
     }
+    notify::serving();
     handover::report(inheritance.take(handover::READY));
 
     let exits = run_to_end(&mut control, reactors)?;
@@ -243,6 +245,7 @@ impl Control {
             self.workers.iter().for_each(Handle::stop);
         } else {
             tracing::info!("told to end: what is in progress is finished");
+            notify::ending();
             self.drain(false);
         }
     }

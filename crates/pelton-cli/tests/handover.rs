@@ -6,8 +6,9 @@ mod server;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
+use std::process::Command;
 
 use rustix::process::Signal;
 
@@ -79,10 +80,36 @@ fn a_request_in_flight_is_answered_by_the_process_that_has_it() {
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.contains("Connection: close\r\n"), "{head}");
     ends(&mut stream);
     assert_eq!(server.code(), 0);
+    assert_eq!(fs::read_to_string(&pid_file).unwrap(), format!("{}\n", successor.id()));
     assert!(server.prints().contains(&unix), "the new one says so too");
     let mut stream = UnixStream::connect(&socket).unwrap();
     assert!(ask(&mut stream, "/").0.starts_with("HTTP/1.1 200 OK\r\n"));
     drop(successor);
+}
+
+#[test]
+fn a_service_manager_learns_which_process_to_look_after() {
+    let directory = Directory::new("notify");
+    let (pid_file, socket) = (directory.file("pelton.pid"), directory.file("notify"));
+    let manager = UnixDatagram::bind(&socket).unwrap();
+    manager.set_read_timeout(Some(DEADLINE)).unwrap();
+    let told = || {
+        let mut text = [0; 200];
+        let length = manager.recv(&mut text).unwrap();
+        String::from_utf8(text[..length].to_vec()).unwrap()
+    };
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pelton"));
+    command.env("NOTIFY_SOCKET", &socket);
+    let arguments = ["--listen", "127.0.0.1:0", "--pid-file", pid_file.to_str().unwrap()];
+    let mut server = Server::start_command(command, 1, "serve", &arguments);
+    assert_eq!(told(), format!("READY=1\nMAINPID={}\nSTATUS=serving\n", server.id()));
+    server.signal(Signal::USR2);
+    let successor = Successor::of(&pid_file, server.id());
+    assert_eq!(told(), format!("READY=1\nMAINPID={}\nSTATUS=serving\n", successor.id()));
+    assert_eq!(server.code(), 0);
+    successor.signal(Signal::TERM);
+    assert!(told().starts_with("STOPPING=1\n"));
+    eventually("it ends", || (!pid_file.exists()).then_some(()));
 }
 
 #[test]
