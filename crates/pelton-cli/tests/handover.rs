@@ -66,14 +66,20 @@ fn a_request_in_flight_is_answered_by_the_process_that_has_it() {
     let directory = Directory::new("in-flight");
     let (pid_file, socket) = (directory.file("pelton.pid"), directory.file("pelton.sock"));
     let unix = format!("unix:{}", socket.display());
-    let arguments = ["--listen", &unix, "--pid-file", pid_file.to_str().unwrap()];
+    let arguments = ["--listen", &unix, "--pid-file", pid_file.to_str().unwrap(), "--drain-idle", "100ms"];
     let mut server = Server::start("serve", &arguments);
-    let mut stream = UnixStream::connect(&socket).unwrap();
-    stream.set_read_timeout(Some(DEADLINE)).unwrap();
-    ask(&mut stream, "/");
+    let client = || {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        ask(&mut stream, "/");
+        stream
+    };
+    let (mut stream, mut idle) = (client(), client());
     std::io::Write::write_all(&mut stream, b"GET / HTTP/1.1\r\n").unwrap();
     server.signal(Signal::USR2);
     let successor = Successor::of(&pid_file, server.id());
+    // The old one drains when one that is idle is closed.
+    ends(&mut idle);
     assert!(server.is_running());
     std::io::Write::write_all(&mut stream, b"Host: x\r\n\r\n").unwrap();
     let (head, _) = server::http::response(&mut stream);
