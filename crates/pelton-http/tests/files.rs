@@ -111,7 +111,7 @@ fn what_is_not_there_or_not_to_be_seen_is_not_found(on: On) {
     tree.write(".git/config", "secret");
     tree.write("sub/.hidden", "secret");
     tree.write("unreadable", "secret");
-    fs::set_permissions(tree.path().join("unreadable"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(tree.path().join("unreadable"), fs::Permissions::from_mode(0o000)).unwrap();
     let mut site = serve(on, &tree);
     for path in ["/.env", "/.git/config", "/sub/.hidden", "/%2eenv", "/missing", "/missing/", "/missing/x"] {
         for _ in 0..2 {
@@ -344,7 +344,7 @@ fn several_ranges_come_in_parts(on: On) {
         assert_eq!((field(&head, "Content-Range"), &body[..]), (Some(&*format!("bytes 0-1/{size}")), &all[..2]));
         let (head, body) = get(&mut site, path, &["Range: bytes=0-,5-"]);
         assert_eq!((statuses(&head)[0], body == all), (200, true), "more than everything");
-        for abuse in [vec!["0-"; 5].join(","), vec!["0-0"; 1000].join(","), vec!["1-2,2-3"; 3].join(",")] {
+        for abuse in [["0-"; 5].join(","), ["0-0"; 1000].join(","), ["1-2,2-3"; 3].join(",")] {
             assert_eq!(status(&mut site, path, &[&format!("Range: bytes={abuse}")]), 416, "{abuse}");
         }
     }
