@@ -4,11 +4,13 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use common::tree::{Tree, noise};
 use common::{On, Site, on_every_engine, statuses, undated};
-use pelton_http::{FileSettings, Files};
+use pelton::Reactor;
+use pelton_http::{FileSettings, Files, Request, Responder, Response};
 
 on_every_engine![
     files_are_served_with_what_clients_need_to_keep_them,
@@ -24,6 +26,7 @@ on_every_engine![
     directories_are_listed_if_that_is_wanted,
     files_below_a_prefix,
     large_files_come_in_full,
+    streams_send_parts_of_files_between_bytes,
 ];
 
 fn serve(on: On, tree: &Tree) -> Site {
@@ -452,6 +455,31 @@ fn large_files_come_in_full(on: On) {
         client.read_all().len()
     });
     assert!((2 * size..2 * size + 2000).contains(&answers), "{answers}");
+}
+
+fn streams_send_parts_of_files_between_bytes(on: On) {
+    let tree = Tree::new();
+    tree.write("a", noise(2_000_000));
+    let file = Arc::new(fs::File::open(tree.path().join("a")).unwrap());
+    let handler = move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
+        let mut response = Response::ok();
+        if request.path() == "/counted" {
+            response = response.header("Content-Length", "1000010");
+        }
+        let stream = responder.stream(reactor, response);
+        stream.send(reactor, "before").unwrap();
+        stream.send_file(reactor, file.clone(), 500_000..1_500_000).unwrap();
+        stream.send_file(reactor, file.clone(), 7..7).unwrap();
+        stream.send(reactor, "end\n").unwrap();
+        stream.finish(reactor);
+    };
+    let mut site = on.serve(handler);
+    let expected = [b"before", &noise(2_000_000)[500_000..1_500_000], b"end\n"].concat();
+    let (head, body) = get(&mut site, "/counted", &[]);
+    assert!(field(&head, "Content-Length") == Some("1000010") && body == expected, "{head}");
+    let out = tree.path().join("out").display().to_string();
+    site.curl(&format!("-o {out} URL/chunked"), Vec::new());
+    assert!(fs::read(out).unwrap() == expected);
 }
 
 #[test]

@@ -187,6 +187,29 @@ fn what_is_kept_is_served_until_it_is_time_to_look_again() {
 }
 
 #[test]
+fn a_file_that_has_been_cut_off_since_it_was_looked_at_closes_the_connection() {
+    let tree = Tree::new();
+    tree.write("one-piece", noise(100_000));
+    tree.write("pieces", noise(1_000_000));
+    let mut site = serve(best(), &tree, lasting(FOR_GOOD));
+    for (name, size) in [("one-piece", 100_000), ("pieces", 1_000_000)] {
+        let get = move |mut client: Client| {
+            client.send(format!("GET /{name} {REQUEST}"));
+            let head = client.read_until("\r\n\r\n");
+            assert!(head.contains(&format!("Content-Length: {size}\r\n")), "{head}");
+            client
+        };
+        assert!(site.with_client(move |client| get(client).read_exactly(size)) == noise(size));
+        for length in [5000, 0] {
+            let path = tree.path().join(name);
+            OpenOptions::new().write(true).open(path).unwrap().set_len(length).unwrap();
+            let sent = site.with_client(move |client| get(client).read_all());
+            assert!(sent == noise(size)[..sent.len()] && sent.len() as u64 <= length, "{} bytes of {name}", sent.len());
+        }
+    }
+}
+
+#[test]
 fn a_link_to_the_latest_release_can_be_turned() {
     let tree = Tree::new();
     tree.write("one/a", "one");
