@@ -492,3 +492,56 @@ fn what_is_not_a_directory_is_an_error_that_names_it() {
     let error = Files::with_settings(".", settings).err().unwrap().to_string();
     assert!(error.contains(r#"the Cache-Control "a\r\nb: c" is not valid"#), "{error}");
 }
+
+/// What a range has in it by the letter of RFC 9110, position by position; `None` if it is none.
+fn range_model(first: Option<usize>, last: Option<usize>, size: usize) -> Option<Vec<usize>> {
+    let has = |at: &usize| match (first, last) {
+        (Some(first), Some(last)) => (first..=last).contains(at),
+        (Some(first), None) => *at >= first,
+        (None, Some(count)) => *at + count >= size,
+        (None, None) => false,
+    };
+    let valid = match (first, last) {
+        (Some(first), Some(last)) => first <= last,
+        (None, None) => false,
+        _ => true,
+    };
+    valid.then(|| (0..size).filter(has).collect())
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::test_runner::Config { cases: 24, ..Default::default() })]
+    /// In memory and from a descriptor.
+    #[test]
+    fn any_range_gets_the_bytes_that_it_names(
+        ranges in proptest::collection::vec(
+            (proptest::option::of(0..1200_usize), proptest::option::of(0..1200_usize)), 1..40),
+        small in proptest::sample::select(vec![0, 64 << 10]),
+    ) {
+        const SIZE: usize = 1000;
+        let tree = Tree::new();
+        tree.write("a", noise(SIZE));
+        let settings = FileSettings { small, ..FileSettings::default() };
+        let mut site = On(pelton::EngineKind::Poll).serve(Files::with_settings(tree.path(), settings).unwrap());
+        let all = noise(SIZE);
+        site.with_client(move |mut client| {
+            for (first, last) in ranges {
+                let text = |number: Option<usize>| number.map_or(String::new(), |number| number.to_string());
+                let range = format!("{}-{}", text(first), text(last));
+                client.send(format!("GET /a HTTP/1.1\r\nHost: a\r\nRange: bytes={range}\r\n\r\n"));
+                let head = client.read_until("\r\n\r\n");
+                let body = client.read_exactly(field(&head, "Content-Length").unwrap().parse().unwrap());
+                let said = field(&head, "Content-Range");
+                match range_model(first, last, SIZE).as_deref() {
+                    None => assert_eq!((statuses(&head)[0], said, body == all), (200, None, true), "{range}"),
+                    Some([]) => assert_eq!((statuses(&head)[0], said), (416, Some("bytes */1000")), "{range}"),
+                    Some(places) => {
+                        let (first, last) = (places[0], places[places.len() - 1]);
+                        assert_eq!((statuses(&head)[0], said), (206, Some(&*format!("bytes {first}-{last}/1000"))), "{range}");
+                        assert!(body.iter().eq(places.iter().map(|at| &all[*at])), "{range}");
+                    }
+                }
+            }
+        });
+    }
+}

@@ -373,3 +373,61 @@ fn the_loop_goes_on_while_a_file_is_read() {
     });
     assert!(sent == noise(LARGE));
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_body_that_has_begun_waits_for_a_lane_that_is_full() {
+    use std::os::unix::fs::FileExt;
+    let tree = large_and_small();
+    let mut site = serve_on_lane(Files::with_settings(tree.path(), lasting(FOR_GOOD)).unwrap(), 1);
+    assert_eq!(statuses(&site.ask(format!("HEAD /large {REQUEST}"))), [200]);
+    if !chill(&tree, "large") {
+        return;
+    }
+    // The first piece is in memory, the others are not, or not all.
+    File::open(tree.path().join("large")).unwrap().read_exact_at(&mut vec![0; 256 << 10], 0).unwrap();
+    let release = block_lane(&mut site);
+    site.reactor.defer(Lane::Files, || {}, |_, _| {}).unwrap();
+    let refused = |reactor: &mut Reactor| reactor.stats().lane(Lane::Files).refused;
+    let before = refused(&mut site.reactor);
+    // It goes on when it has been tried in vain.
+    let mut release = Some(release);
+    site.reactor.every(Duration::from_millis(1), move |reactor, _| {
+        release.take_if(|_| refused(reactor) > before);
+    });
+    let sent = site.with_client(|mut client| {
+        client.send(format!("GET /large {REQUEST}"));
+        client.read_until("\r\n\r\n");
+        client.read_exactly(LARGE)
+    });
+    assert!(sent == noise(LARGE));
+    if refused(&mut site.reactor) == before {
+        println!("the disk was so fast that nothing had to be waited for");
+    }
+}
+
+/// How many of the tree's files this process has open.
+#[cfg(target_os = "linux")]
+fn open_files(tree: &Tree) -> usize {
+    let links = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    links.filter(|link| link.starts_with(tree.path()) && !link.ends_with(tree.path())).count()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn few_files_are_held_open_and_those_that_nobody_asks_for_are_closed() {
+    let tree = Tree::new();
+    for number in 0..10 {
+        tree.write(&number.to_string(), noise(70_000));
+    }
+    let idle = Duration::from_millis(300);
+    let settings = FileSettings { open: 4, idle, ..lasting(FOR_GOOD) };
+    let mut site = serve(best(), &tree, settings);
+    for number in 0..10 {
+        let head = site.ask(format!("HEAD /{number} {REQUEST}"));
+        assert_eq!(statuses(&head), [200]);
+        assert!(open_files(&tree) <= 4, "{} are open", open_files(&tree));
+    }
+    assert!(open_files(&tree) > 0);
+    site.run_until(|_| open_files(&tree) == 0);
+}

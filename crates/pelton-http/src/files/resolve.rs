@@ -170,6 +170,20 @@ mod tests {
     }
 
     #[test]
+    fn clients_are_told_what_they_may_know() {
+        for (error, expected) in [
+            (Errno::NOENT, 404),
+            (Errno::XDEV, 404),
+            (Errno::LOOP, 404),
+            (Errno::ACCESS, 403),
+            (Errno::MFILE, 503),
+            (Errno::IO, 500),
+        ] {
+            assert_eq!(status_of(error), expected, "{error}");
+        }
+    }
+
+    #[test]
     fn a_root_that_is_not_a_directory_is_an_error() {
         let tree = tree("root");
         assert!(Root::open(&tree.join("out")).is_err());
