@@ -19,3 +19,7 @@ struct ComingFromEventMachine;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/promises.md")]
 struct Promises;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/static-files.md")]
+struct StaticFiles;

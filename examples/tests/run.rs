@@ -422,3 +422,22 @@ fn no_example_is_left_out() {
         assert!(this.contains(&format!("example!(\"step-{step}\")")), "step {step} is not run by any test");
     }
 }
+
+#[test]
+fn static_site_serves_the_files_of_a_directory() {
+    let mut example = example!("static-site");
+    example.current_dir(env!("CARGO_MANIFEST_DIR"));
+    let mut serving = start(example);
+    let line = serving.next_line().unwrap();
+    let address = line.strip_prefix("serving . on http://").unwrap().strip_suffix('/').unwrap();
+    let get = |path: &str| {
+        let mut client = std::net::TcpStream::connect(address).unwrap();
+        client.set_read_timeout(Some(DEADLINE)).unwrap();
+        write!(client, "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+        std::io::read_to_string(client).unwrap()
+    };
+    let listing = get("/");
+    assert!(listing.starts_with("HTTP/1.1 200 OK\r\n") && listing.contains("static-site.rs"), "{listing}");
+    assert!(get("/static-site.rs").ends_with(include_str!("../static-site.rs")));
+    assert!(get("/../Cargo.toml").starts_with("HTTP/1.1 404 "), "it leads out");
+}

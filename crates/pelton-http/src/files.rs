@@ -86,8 +86,7 @@ impl Files {
         Files::with_settings(directory, FileSettings::default())
     }
 
-    /// Serves what is below `directory`. The directory that is there now stays the one that is served, also if it is renamed or
-    /// another takes its place.
+    /// Serves what is below `directory`.
     pub fn with_settings(directory: impl AsRef<Path>, settings: FileSettings) -> io::Result<Files> {
         let directory = directory.as_ref();
         let named = |error: io::Error| {
@@ -175,7 +174,7 @@ impl Site {
         let Some(pending) = self.pending.borrow_mut().remove(&name) else { return };
         let (now, settings) = (reactor.now(), &self.settings);
         let found = match (outcome, pending.known) {
-            (Ok(Found::File(resource)), _) => Ok(Rc::new(resource)),
+            (Ok(Found::File(resource)), _) => Ok(Rc::from(resource)),
             (Ok(Found::Same), Some(known)) => Ok(known),
             (Ok(Found::Directory), _) => Err(Absence::Directory),
             (Ok(Found::Nothing(status)), _) => Err(Absence::Status(status)),

@@ -4,11 +4,13 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use common::tree::{Tree, noise};
 use common::{On, Site, on_every_engine, statuses, undated};
-use pelton_http::{FileSettings, Files};
+use pelton::Reactor;
+use pelton_http::{FileSettings, Files, Request, Responder, Response};
 
 on_every_engine![
     files_are_served_with_what_clients_need_to_keep_them,
@@ -24,6 +26,7 @@ on_every_engine![
     directories_are_listed_if_that_is_wanted,
     files_below_a_prefix,
     large_files_come_in_full,
+    streams_send_parts_of_files_between_bytes,
 ];
 
 fn serve(on: On, tree: &Tree) -> Site {
@@ -111,7 +114,7 @@ fn what_is_not_there_or_not_to_be_seen_is_not_found(on: On) {
     tree.write(".git/config", "secret");
     tree.write("sub/.hidden", "secret");
     tree.write("unreadable", "secret");
-    fs::set_permissions(tree.path().join("unreadable"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(tree.path().join("unreadable"), fs::Permissions::from_mode(0o000)).unwrap();
     let mut site = serve(on, &tree);
     for path in ["/.env", "/.git/config", "/sub/.hidden", "/%2eenv", "/missing", "/missing/", "/missing/x"] {
         for _ in 0..2 {
@@ -344,7 +347,7 @@ fn several_ranges_come_in_parts(on: On) {
         assert_eq!((field(&head, "Content-Range"), &body[..]), (Some(&*format!("bytes 0-1/{size}")), &all[..2]));
         let (head, body) = get(&mut site, path, &["Range: bytes=0-,5-"]);
         assert_eq!((statuses(&head)[0], body == all), (200, true), "more than everything");
-        for abuse in [vec!["0-"; 5].join(","), vec!["0-0"; 1000].join(","), vec!["1-2,2-3"; 3].join(",")] {
+        for abuse in [["0-"; 5].join(","), ["0-0"; 1000].join(","), ["1-2,2-3"; 3].join(",")] {
             assert_eq!(status(&mut site, path, &[&format!("Range: bytes={abuse}")]), 416, "{abuse}");
         }
     }
@@ -454,6 +457,31 @@ fn large_files_come_in_full(on: On) {
     assert!((2 * size..2 * size + 2000).contains(&answers), "{answers}");
 }
 
+fn streams_send_parts_of_files_between_bytes(on: On) {
+    let tree = Tree::new();
+    tree.write("a", noise(2_000_000));
+    let file = Arc::new(fs::File::open(tree.path().join("a")).unwrap());
+    let handler = move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
+        let mut response = Response::ok();
+        if request.path() == "/counted" {
+            response = response.header("Content-Length", "1000010");
+        }
+        let stream = responder.stream(reactor, response);
+        stream.send(reactor, "before").unwrap();
+        stream.send_file(reactor, file.clone(), 500_000..1_500_000).unwrap();
+        stream.send_file(reactor, file.clone(), 7..7).unwrap();
+        stream.send(reactor, "end\n").unwrap();
+        stream.finish(reactor);
+    };
+    let mut site = on.serve(handler);
+    let expected = [b"before", &noise(2_000_000)[500_000..1_500_000], b"end\n"].concat();
+    let (head, body) = get(&mut site, "/counted", &[]);
+    assert!(field(&head, "Content-Length") == Some("1000010") && body == expected, "{head}");
+    let out = tree.path().join("out").display().to_string();
+    site.curl(&format!("-o {out} URL/chunked"), Vec::new());
+    assert!(fs::read(out).unwrap() == expected);
+}
+
 #[test]
 fn what_is_not_a_directory_is_an_error_that_names_it() {
     for path in ["/nonexistent-directory", "/dev/null"] {
@@ -463,4 +491,57 @@ fn what_is_not_a_directory_is_an_error_that_names_it() {
     let settings = FileSettings { cache_control: Some("a\r\nb: c".to_owned()), ..FileSettings::default() };
     let error = Files::with_settings(".", settings).err().unwrap().to_string();
     assert!(error.contains(r#"the Cache-Control "a\r\nb: c" is not valid"#), "{error}");
+}
+
+/// What a range has in it by the letter of RFC 9110, position by position; `None` if it is none.
+fn range_model(first: Option<usize>, last: Option<usize>, size: usize) -> Option<Vec<usize>> {
+    let has = |at: &usize| match (first, last) {
+        (Some(first), Some(last)) => (first..=last).contains(at),
+        (Some(first), None) => *at >= first,
+        (None, Some(count)) => *at + count >= size,
+        (None, None) => false,
+    };
+    let valid = match (first, last) {
+        (Some(first), Some(last)) => first <= last,
+        (None, None) => false,
+        _ => true,
+    };
+    valid.then(|| (0..size).filter(has).collect())
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::test_runner::Config { cases: 24, ..Default::default() })]
+    /// In memory and from a descriptor.
+    #[test]
+    fn any_range_gets_the_bytes_that_it_names(
+        ranges in proptest::collection::vec(
+            (proptest::option::of(0..1200_usize), proptest::option::of(0..1200_usize)), 1..40),
+        small in proptest::sample::select(vec![0, 64 << 10]),
+    ) {
+        const SIZE: usize = 1000;
+        let tree = Tree::new();
+        tree.write("a", noise(SIZE));
+        let settings = FileSettings { small, ..FileSettings::default() };
+        let mut site = On(pelton::EngineKind::Poll).serve(Files::with_settings(tree.path(), settings).unwrap());
+        let all = noise(SIZE);
+        site.with_client(move |mut client| {
+            for (first, last) in ranges {
+                let text = |number: Option<usize>| number.map_or(String::new(), |number| number.to_string());
+                let range = format!("{}-{}", text(first), text(last));
+                client.send(format!("GET /a HTTP/1.1\r\nHost: a\r\nRange: bytes={range}\r\n\r\n"));
+                let head = client.read_until("\r\n\r\n");
+                let body = client.read_exactly(field(&head, "Content-Length").unwrap().parse().unwrap());
+                let said = field(&head, "Content-Range");
+                match range_model(first, last, SIZE).as_deref() {
+                    None => assert_eq!((statuses(&head)[0], said, body == all), (200, None, true), "{range}"),
+                    Some([]) => assert_eq!((statuses(&head)[0], said), (416, Some("bytes */1000")), "{range}"),
+                    Some(places) => {
+                        let (first, last) = (places[0], places[places.len() - 1]);
+                        assert_eq!((statuses(&head)[0], said), (206, Some(&*format!("bytes {first}-{last}/1000"))), "{range}");
+                        assert!(body.iter().eq(places.iter().map(|at| &all[*at])), "{range}");
+                    }
+                }
+            }
+        });
+    }
 }

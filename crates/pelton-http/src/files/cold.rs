@@ -26,9 +26,11 @@ use crate::{Flow, Responder, Response, ResponseStream};
 pub(super) const PIECE: u64 = 256 << 10;
 
 /// A byte is looked at every so often. The kernel reads files in stretches of 128 KiB, and forgets them in stretches as well.
+#[cfg(target_os = "linux")]
 const STRIDE: u64 = 64 << 10;
 
 /// How much the kernel is asked to read on its own, past the piece that is waited for.
+#[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
 const AHEAD: u64 = 4 * PIECE;
 
 /// If the file lane is full while a body is being sent, it is tried again after this.
@@ -75,7 +77,7 @@ pub(super) fn warmth(_: &File, _: &Range<u64>) -> Warmth {
 
 /// Reads a piece, so that it is in memory. `false` if there is less than that.
 fn read(file: &File, piece: &Range<u64>) -> bool {
-    #[cfg(not(any(target_vendor = "apple", target_os = "openbsd")))]
+    #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
     {
         use rustix::fs::{Advice, fadvise};
         // It is only advice.

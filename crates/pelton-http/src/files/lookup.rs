@@ -22,7 +22,7 @@ pub(super) type Stamps = [Option<Stamp>; 1 + SIBLINGS.len()];
 pub(super) enum Found {
     /// What is known already, unchanged.
     Same,
-    File(Resource),
+    File(Box<Resource>),
     /// A directory, whose name ends with a slash in paths.
     Directory,
     /// Nothing that is served; this is the status that says why.
@@ -40,7 +40,9 @@ pub(super) struct Resource {
 
 /// Looks up a name, and reads what is small, unless that is `known`.
 pub(super) fn look_up(root: &Root, name: &[u8], known: Option<Stamps>, settings: &FileSettings) -> Found {
-    match find(root, name, known.as_ref(), settings) {
+    let now = if settings.pinned { Ok(None) } else { root.opened_again().map(Some) };
+    let found = now.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
+    match found.and_then(|now| find(now.as_ref().unwrap_or(root), name, known.as_ref(), settings)) {
         Ok(found) => found,
         Err(error) => {
             let status = status_of(error);
@@ -78,7 +80,7 @@ fn find(root: &Root, name: &[u8], known: Option<&Stamps>, settings: &FileSetting
     if !settings.listing {
         return Err(Errno::NOENT);
     }
-    Ok(Found::File(Resource { forms: vec![listing::list(root, name, file, settings)?], stamps: None }))
+    Ok(Found::File(Box::new(Resource { forms: vec![listing::list(root, name, file, settings)?], stamps: None })))
 }
 
 fn is_regular(file: &File) -> bool {
@@ -120,5 +122,45 @@ fn forms(
         let description = Description { coding, content_type: &content_type, varies, settings };
         Representation::of_file(file, &stamp, &description, now)
     };
-    Ok(Found::File(Resource { forms: opened.into_iter().map(form).collect(), stamps: Some(stamps) }))
+    Ok(Found::File(Box::new(Resource { forms: opened.into_iter().map(form).collect(), stamps: Some(stamps) })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::representation::Held;
+    use std::fs;
+    use std::time::Duration;
+
+    #[test]
+    fn what_has_not_changed_is_not_read_again() {
+        let tree = std::env::temp_dir().join(format!("pelton-lookup-{}", std::process::id()));
+        fs::create_dir_all(&tree).unwrap();
+        let then = SystemTime::now() - Duration::from_secs(3600);
+        let write = |name: &str, text: &str| {
+            fs::write(tree.join(name), text).unwrap();
+            File::options().write(true).open(tree.join(name)).unwrap().set_modified(then).unwrap();
+        };
+        let (root, settings) = (Root::open(&tree).unwrap(), FileSettings::default());
+        let look = |known: Option<Stamps>| match look_up(&root, b"a", known, &settings) {
+            Found::Same => None,
+            Found::File(resource) => Some(resource),
+            other => panic!("{other:?}"),
+        };
+        write("a", "one");
+        let first = look(None).unwrap();
+        assert!(look(first.stamps).is_none());
+        // The same length and date: the time of the change of the inode tells.
+        write("a", "two");
+        let second = look(first.stamps).unwrap();
+        assert!(matches!(&second.forms[0].held, Held::Memory(bytes) if bytes == "two"));
+        assert!(look(second.stamps).is_none());
+        write("a.gz", "compressed");
+        let third = look(second.stamps).unwrap();
+        assert_eq!(third.forms.iter().map(|form| form.coding).collect::<Vec<_>>(), [Coding::Gzip, Coding::Identity]);
+        let large = FileSettings { small: 2, ..settings };
+        let Found::File(held_open) = look_up(&root, b"a", None, &large) else { panic!("it is there") };
+        assert!(held_open.forms.iter().all(|form| matches!(form.held, Held::Open { .. })));
+        fs::remove_dir_all(tree).unwrap();
+    }
 }

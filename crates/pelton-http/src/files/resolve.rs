@@ -8,7 +8,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -25,12 +25,20 @@ const ATTEMPTS: usize = 8;
 #[derive(Debug)]
 pub(super) struct Root {
     directory: OwnedFd,
+    path: PathBuf,
 }
 
 impl Root {
     pub(super) fn open(path: &Path) -> io::Result<Root> {
-        let directory = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Root { directory })
+        // What is relative stays relative to where it was begun.
+        let path = std::path::absolute(path)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Root { directory: rustix::fs::open(&path, flags, Mode::empty())?, path })
+    }
+
+    /// What is under its path now.
+    pub(super) fn opened_again(&self) -> io::Result<Root> {
+        Root::open(&self.path)
     }
 
     /// Opens what has this name, whatever it is. The root itself has none.
@@ -159,6 +167,20 @@ mod tests {
             assert_eq!(name(link), Err(404), "{link}");
         }
         fs::remove_dir_all(tree).unwrap();
+    }
+
+    #[test]
+    fn clients_are_told_what_they_may_know() {
+        for (error, expected) in [
+            (Errno::NOENT, 404),
+            (Errno::XDEV, 404),
+            (Errno::LOOP, 404),
+            (Errno::ACCESS, 403),
+            (Errno::MFILE, 503),
+            (Errno::IO, 500),
+        ] {
+            assert_eq!(status_of(error), expected, "{error}");
+        }
     }
 
     #[test]

@@ -17,6 +17,10 @@ use std::time::Duration;
 pub struct FileSettings {
     /// What comes before the names of files in paths, such as `/assets`. By default nothing. As in paths of requests, with escapes.
     pub prefix: String,
+    /// Whether the directory that is there at first stays the one that is served, also if it is renamed or another takes its place. By
+    /// default it does not: its path may be a link that is turned to a new release. A process that will not see the path any more,
+    /// because it changes its root or gives up rights, needs this.
+    pub pinned: bool,
     /// The file that stands for its directory. By default `index.html`.
     pub index: Option<String>,
     /// Whether directories without such a file are listed. By default they are not, which is a 404.
@@ -53,6 +57,7 @@ impl Default for FileSettings {
     fn default() -> FileSettings {
         FileSettings {
             prefix: String::new(),
+            pinned: false,
             index: Some("index.html".to_owned()),
             listing: false,
             hidden: false,
