@@ -88,7 +88,7 @@ impl HttpConnection {
     /// Deals with what was held back. Says whether that has led to anything.
     pub(super) fn process_kept(&mut self, io: &mut Io<'_>, out: &mut Out) -> bool {
         let Some(busy) = &mut self.busy else { return false };
-        let finished = busy.finished;
+        let (finished, before) = (busy.finished, self.phase);
         let used = if busy.has_input() {
             let (input, at) = busy.take_input();
             let used = self.process(io, out, &input[at..]);
@@ -112,7 +112,7 @@ impl HttpConnection {
             self.phase = Phase::Done;
             return true;
         }
-        used > 0
+        used > 0 || self.phase != before
     }
 
     /// Takes a request from the beginning of `input`, if its head is there, and has it handled. Says how long the head is.
@@ -200,10 +200,10 @@ impl HttpConnection {
         }
         if matches!(self.phase, Phase::Head | Phase::Done)
             && self.waiting() == 0
-            && let Some(response) = shared.take_answer(io.id(), sequence)
+            && let Some(mut response) = shared.take_answer(io.id(), sequence)
         {
             // The way that most requests go: nothing is allocated, and nothing kept.
-            return self.answer_at_once(io, out, sequence, facts, response);
+            return self.answer_at_once(io, out, sequence, facts, &mut response);
         }
         self.busy().exchanges.push_back(Exchange { sequence, facts, answer: Answer::Waiting, on_gone: None });
         self.apply_left(io, out);
@@ -217,6 +217,7 @@ impl HttpConnection {
     }
 
     /// The reactor closes the connection of a handler that panics; but the client may be told something before.
+    #[cold]
     fn handler_panicked(&mut self, io: &mut Io<'_>, out: &mut Out, facts: Facts) {
         self.phase = Phase::Done;
         if self.waiting() == 0 {
@@ -227,6 +228,7 @@ impl HttpConnection {
     }
 
     /// Answers a request that is not one, and takes no other.
+    #[cold]
     pub(super) fn refuse(&mut self, io: &mut Io<'_>, out: &mut Out, refusal: Refusal) {
         tracing::debug!(status = refusal.status, why = refusal.why, "a request is refused");
         self.shared.counts.count(|stats| stats.refused += 1);

@@ -30,14 +30,12 @@ impl HttpConnection {
     ) -> Option<Progress> {
         if let Some(response) = streaming.head.take() {
             facts.keep_alive &= self.goes_on_after(sequence);
-            let response = match head::sound(response, facts, Body::Streamed) {
-                Ok(response) => response,
-                Err(instead) => {
-                    self.set_keep_alive(sequence, false);
-                    self.write_small(io, out, facts, instead);
-                    return Some(Progress::Done);
-                }
-            };
+            if !head::is_sound(&response, facts, Body::Streamed) {
+                let instead = head::instead_of(&response, facts, Body::Streamed);
+                self.set_keep_alive(sequence, false);
+                self.write_small(io, out, facts, instead);
+                return Some(Progress::Done);
+            }
             let written = self.write_head(io, out, &response, facts, Body::Streamed);
             streaming.framing = written.framing;
             self.set_keep_alive(sequence, written.keep_alive);
