@@ -130,7 +130,10 @@ pub enum Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
-        Failure::Other(error.to_string())
+        match error {
+            Error::UnknownEngine(_) => Failure::Usage(format!("{}: {error}", pelton::ENGINE_VARIABLE)),
+            _ => Failure::Other(error.to_string()),
+        }
     }
 }
 

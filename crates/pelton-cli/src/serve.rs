@@ -118,6 +118,7 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<En
         // Nobody may be there to read it, which is no reason not to serve.
         let _ = say(&line);
     }
+    controls.borrow_mut().take_over();
     notify::serving();
     handover::report(inheritance.take(handover::READY));
 
@@ -236,6 +237,12 @@ impl Control {
             .map(move |place| format!("serving {what} on {}, with {engine}{workers}; ctrl-c ends it\n", place.url()));
         let admin = self.admin.iter().map(|(place, _)| format!("metrics and health on {}\n", place.url()));
         served.chain(admin)
+    }
+
+    /// It serves: what was another process's is this one's.
+    fn take_over(&mut self) {
+        let of_admin = self.admin.iter_mut().map(|(place, _)| place);
+        self.places.iter_mut().chain(of_admin).for_each(Place::take_over);
     }
 
     /// The first time everything is finished, the second time it ends at once.

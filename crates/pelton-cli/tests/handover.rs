@@ -145,3 +145,22 @@ fn a_new_process_that_fails_changes_nothing() {
     server.signal(Signal::TERM);
     assert_eq!(server.code(), 0);
 }
+
+#[test]
+fn a_new_process_that_cannot_serve_leaves_the_socket_of_the_old_one_alone() {
+    let directory = Directory::new("leaves");
+    let (site, socket) = (directory.file("site"), directory.file("pelton.sock"));
+    fs::create_dir(&site).unwrap();
+    let unix = format!("unix:{}", socket.display());
+    let mut server = Server::start("serve", &[site.to_str().unwrap(), "--listen", &unix]);
+    fs::remove_dir(&site).unwrap();
+    server.signal(Signal::USR2);
+    server.log(&format!("error: serve {}: ", site.display()));
+    server.log("the new process did not take over; this one goes on");
+    let mut stream = UnixStream::connect(&socket).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    assert!(ask(&mut stream, "/").0.starts_with("HTTP/1.1 404"));
+    server.signal(Signal::TERM);
+    assert_eq!(server.code(), 0);
+    assert!(!socket.exists());
+}

@@ -20,6 +20,8 @@ pub struct Place {
     sockets: Vec<Socket>,
     /// The file of a Unix socket that is this process's to remove.
     file: Option<PathBuf>,
+    /// One that will be when this process serves; until then it is that of the process which hands over, and may go on.
+    file_to_come: Option<PathBuf>,
 }
 
 /// A place that cannot be listened on.
@@ -88,11 +90,11 @@ impl Place {
         let address = sockets.first().map_or(Ok(Address::Unnamed), Socket::local_address);
         let address = address.map_err(|error| CannotListen { address: Address::Unnamed, error })?;
         // The file of one that a service manager has opened stays; that of one that was handed over is ours now.
-        let file = match &address {
+        let file_to_come = match &address {
             Address::Unix(path) if !name.starts_with(ACTIVATED) => Some(path.clone()),
             _ => None,
         };
-        Ok(Place { name, address, sockets, file })
+        Ok(Place { name, address, sockets, file: None, file_to_come })
     }
 
     fn listen(name: String, address: &Address, workers: usize, mode: Option<u32>) -> io::Result<Place> {
@@ -105,7 +107,7 @@ impl Place {
             let socket = Socket::listen(address, &options)?;
             let address = socket.local_address()?;
             let file = if let Address::Unix(path) = &address { Some(path.clone()) } else { None };
-            return Ok(Place { name, address, sockets: vec![socket], file });
+            return Ok(Place { name, address, sockets: vec![socket], file, file_to_come: None });
         }
         // Another program of the same user that shares its port too would otherwise get some of the connections, unnoticed.
         if matches!(address, Address::Tcp(address) if address.port() != 0) {
@@ -118,7 +120,7 @@ impl Place {
         for _ in 1..workers {
             sockets.push(Socket::listen(&address, &options)?);
         }
-        Ok(Place { name, address, sockets, file: None })
+        Ok(Place { name, address, sockets, file: None, file_to_come: None })
     }
 
     /// What the worker of this number listens on: each socket is somebody's, and everybody has one.
@@ -126,6 +128,13 @@ impl Place {
         let count = self.sockets.len();
         let mine = (worker..count.max(workers)).step_by(workers).map(|number| self.sockets[number % count].try_clone());
         mine.collect()
+    }
+
+    /// It is served, so what comes with it is this process's from here on.
+    pub fn take_over(&mut self) {
+        if let Some(path) = self.file_to_come.take() {
+            self.file = Some(path);
+        }
     }
 
     /// Its sockets, to be passed on.
