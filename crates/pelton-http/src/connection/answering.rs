@@ -5,7 +5,7 @@ use pelton::Io;
 use super::busy::{Answer, Busy, Exchange, Facts, Framing, Streaming};
 use super::head::{self, Body, Written};
 use super::out::Out;
-use super::streaming::Progress;
+use super::streaming::{Progress, write_content};
 use super::{HttpConnection, Phase};
 use crate::wire::encode;
 use crate::{Content, Response};
@@ -185,17 +185,12 @@ impl HttpConnection {
             }
             Content::Bytes(bytes) => Some(Box::new(Streaming {
                 framing: written.framing,
-                held: [bytes].into(),
+                held: [Content::Bytes(bytes)].into(),
                 finished: Some(Vec::new()),
                 ..Streaming::default()
             })),
-            Content::File { file, offset, length } => {
-                out.send(io);
-                out.count(length);
-                if let Err(error) = io.send_file(file, offset..offset.saturating_add(length)) {
-                    tracing::debug!(%error, "a file is not sent");
-                    io.close();
-                }
+            file @ Content::File { .. } => {
+                write_content(io, out, file);
                 None
             }
         };

@@ -171,6 +171,7 @@ impl HttpConnection {
         let sequence = self.sequence;
         self.sequence = sequence.wrapping_add(1);
         self.wait = Wait::Nothing;
+        shared.counts.count(|stats| stats.requests += 1);
         let enough = shared.settings.requests.is_some_and(|most| self.sequence >= most);
         self.last |= !head.keep_alive || enough;
         let facts = Facts {
@@ -230,12 +231,16 @@ impl HttpConnection {
     #[cold]
     pub(super) fn refuse(&mut self, io: &mut Io<'_>, out: &mut Out, refusal: Refusal) {
         tracing::debug!(status = refusal.status, why = refusal.why, "a request is refused");
+        self.shared.counts.count(|stats| stats.refused += 1);
+        self.shared.counts.tell(io, refusal);
         self.end_with(io, out, Response::plain_status(refusal.status));
     }
 
     /// There are too many connections already.
     pub(super) fn turn_away(&mut self, io: &mut Io<'_>, out: &mut Out) {
         tracing::debug!("a connection is turned away");
+        self.shared.counts.count(|stats| stats.turned_away += 1);
+        self.shared.counts.tell(io, Refusal::new(503, "there are too many connections"));
         self.end_with(io, out, Response::plain_status(503));
     }
 
