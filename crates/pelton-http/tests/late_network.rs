@@ -48,8 +48,8 @@ fn restless(reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
 
 /// Echoes, but does not look at the body for a while.
 fn lazy(reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
-    let request = request.keep();
-    reactor.after(Duration::from_millis(1), move |reactor| echo(reactor, request.get(), responder));
+    let (body, request) = (request.body(), request.keep());
+    reactor.after(Duration::from_millis(1), move |reactor| echo(reactor, request.with_body(&body), responder));
 }
 
 /// Answers before the body has come, which it reads all the same.
