@@ -10,7 +10,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use pelton::EngineKind;
@@ -229,7 +229,7 @@ fn the_log_is_opened_anew_when_it_was_moved_away() {
 fn the_log_can_be_json_on_standard_output() {
     let arguments = ["serve", "--listen", "127.0.0.1:0", "--access-log", "-", "--log-format", "json"];
     let mut pelton = Command::new(env!("CARGO_BIN_EXE_pelton"));
-    pelton.args(arguments).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    pelton.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = pelton.spawn().unwrap();
     // The line about the address goes where it is in nobody's way.
     let mut said = std::io::BufReader::new(child.stderr.take().unwrap());
@@ -354,7 +354,17 @@ fn the_file_with_its_number_comes_and_goes() {
 }
 
 fn fails(arguments: &[&str], code: i32, explanation: &str) {
-    let output = Command::new(env!("CARGO_BIN_EXE_pelton")).args(arguments).output().unwrap();
+    let mut pelton = Command::new(env!("CARGO_BIN_EXE_pelton"));
+    let mut child = pelton.args(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let begun = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begun.elapsed() > DEADLINE {
+            child.kill().unwrap();
+            panic!("{arguments:?}: it does not fail");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let output = child.wait_with_output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
     assert!(said.contains(explanation), "{arguments:?}: {said}");

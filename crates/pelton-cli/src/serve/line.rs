@@ -1,5 +1,6 @@
 //! What a line of the access log says.
 
+use std::cell::RefCell;
 use std::io::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -172,10 +173,22 @@ fn escape(text: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
+thread_local! {
+    /// The last date that was written, and the second that it is of: most lines have the date of the line before.
+    static LAST_DATE: RefCell<(Option<u64>, String)> = const { RefCell::new((None, String::new())) };
+}
+
 /// `16/Nov/2026:02:51:02 +0000`, from `Mon, 16 Nov 2026 02:51:02 GMT`.
 fn write_common_date(text: &mut Vec<u8>, now: SystemTime) {
-    let date = httpdate::fmt_http_date(now);
-    let _ = write!(text, "{}/{}/{}:{} +0000", &date[5..7], &date[8..11], &date[12..16], &date[17..25]);
+    let second = now.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs());
+    LAST_DATE.with_borrow_mut(|(of, last)| {
+        if second.is_none() || *of != second {
+            let date = httpdate::fmt_http_date(now);
+            *last = format!("{}/{}/{}:{} +0000", &date[5..7], &date[8..11], &date[12..16], &date[17..25]);
+            *of = second;
+        }
+        text.extend_from_slice(last.as_bytes());
+    });
 }
 
 /// `2026-11-16T02:51:02.123Z`, from the same.

@@ -95,6 +95,8 @@ impl Load {
     }
 
     pub fn finish(mut self) -> serde_json::Value {
+        // What it prints fits into a pipe.
+        eventually("the load ends", || self.0.as_mut().unwrap().try_wait().unwrap());
         let output = self.0.take().unwrap().wait_with_output().unwrap();
         result(&output)
     }
