@@ -21,13 +21,17 @@ impl Minutes {
     }
 }
 
-/// Has connections come and go in release mode. Every ten seconds it says how far it is.
+/// Has connections come and go, then clients of an HTTP server, in release mode. It says how far it is now and then.
 pub fn run(shell: &Shell, minutes: &Minutes) -> Result<(), Failure> {
     let seconds = minutes.0.get().saturating_mul(60);
-    println!("This takes {} min, an equal part of it for each engine.", minutes.0);
+    println!("This takes {} min, an equal part of it for each engine, and as long again for HTTP.", minutes.0);
     shell
         .cargo("test --release -p pelton --test churn -- --nocapture --test-threads 1")
         .env("PELTON_CHURN_SECONDS", seconds.to_string())
+        .run()?;
+    shell
+        .cargo("test --release -p pelton-http --test soak -- --nocapture")
+        .env("PELTON_SOAK_SECONDS", seconds.to_string())
         .run()
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::{DEADLINE, On, on_every_engine, statuses};
 use pelton::{Lane, LaneSettings, Pool, Reactor, task};
 use pelton_http::{
-    Handler, KeptRequest, RemoteResponder, Request, Responder, Response, Server, deferred, pooled, promised, spawned,
+    Handler, KeptRequest, RemoteResponder, Request, Responder, Response, Settings, deferred, pooled, promised, spawned,
 };
 
 on_every_engine![
@@ -131,13 +131,11 @@ fn a_client_that_goes_has_deferred_work_taken_back(on: On) {
     reactor.defer(Lane::Cpu, move || released.recv().is_err(), |_, _| {}).unwrap();
     let ran = Arc::new(AtomicBool::new(false));
     let runs = ran.clone();
-    let server = Server::new(deferred(Lane::Cpu, move |_, _| {
+    let handler = deferred(Lane::Cpu, move |_, _| {
         runs.store(true, Ordering::Relaxed);
         Response::ok()
-    }));
-    let listener = server.listen(&mut reactor, &"127.0.0.1:0".parse().unwrap()).unwrap();
-    let address = reactor.listening_on(listener).unwrap().to_string();
-    let mut site = common::Site { reactor, server, address };
+    });
+    let mut site = common::Site::new(reactor, handler, Settings::default());
     let client = site.run(|address| {
         let mut client = common::Client::connect(&address);
         client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -205,10 +203,8 @@ fn full_lanes_and_pools_that_have_ended_give_503(on: On) {
         reactor.turn(Some(Duration::from_millis(1))).unwrap();
     }
     reactor.defer(Lane::Cpu, || {}, |_, _| {}).unwrap();
-    let server = Server::new(deferred(Lane::Cpu, |_, _| "never\n"));
-    let listener = server.listen(&mut reactor, &"127.0.0.1:0".parse().unwrap()).unwrap();
-    let address = reactor.listening_on(listener).unwrap().to_string();
-    let answer = common::Site { reactor, server, address }.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    let mut site = common::Site::new(reactor, deferred(Lane::Cpu, |_, _| "never\n"), Settings::default());
+    let answer = site.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert!(statuses(&answer) == [503] && answer.contains("Retry-After: 1\r\n"), "{answer}");
 }
 

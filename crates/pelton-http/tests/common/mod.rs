@@ -39,12 +39,9 @@ impl On {
     }
 
     pub(crate) fn serve_with(self, handler: impl Handler, settings: Settings) -> Site {
-        let mut reactor = Reactor::builder().engine(self.0).build().unwrap();
+        let reactor = Reactor::builder().engine(self.0).build().unwrap();
         assert_eq!(reactor.engine_name(), self.0.name());
-        let server = Server::with_settings(handler, settings);
-        let listener = server.listen(&mut reactor, &"127.0.0.1:0".parse().unwrap()).unwrap();
-        let address = reactor.listening_on(listener).unwrap().to_string();
-        Site { reactor, server, address }
+        Site::new(reactor, handler, settings)
     }
 }
 
@@ -56,6 +53,13 @@ pub(crate) struct Site {
 }
 
 impl Site {
+    pub(crate) fn new(mut reactor: EventLoop, handler: impl Handler, settings: Settings) -> Site {
+        let server = Server::with_settings(handler, settings);
+        let listener = server.listen(&mut reactor, &"127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = reactor.listening_on(listener).unwrap().to_string();
+        Site { reactor, server, address }
+    }
+
     /// Turns the loop until another thread is done.
     pub(crate) fn run<T: Send + 'static>(&mut self, act: impl FnOnce(String) -> T + Send + 'static) -> T {
         let address = self.address.clone();

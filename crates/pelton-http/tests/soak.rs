@@ -1,0 +1,209 @@
+//! Clients that ask, wait, break off, reset and trickle, at random and for as long as one likes: what is left of them is nothing.
+//!
+//! `PELTON_SOAK_SECONDS` says how long, and `PELTON_SOAK_SEED` repeats the numbers of an earlier run. What the kernel does
+//! meanwhile is not repeated.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use common::DEADLINE;
+use pelton::{Lane, Reactor, Stats, task};
+use pelton_http::{
+    Files, Flow, Request, Responder, Response, ResponseStream, Router, Settings, deferred, plain, spawned,
+};
+
+/// Unless the environment says otherwise.
+const DEFAULT_SECONDS: u64 = 6;
+const CLIENTS: usize = 8;
+/// How often everybody stops, and what is left is counted.
+const PERIODS: u32 = 4;
+/// By how much the process may grow after the first period. Much of what an allocator does is not ours to judge.
+const MOST_GROWN: usize = 20_000_000;
+
+/// A sequence of numbers that follows from its first.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, most: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % most
+    }
+}
+
+fn echo(reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
+    request.body().collect(reactor, |reactor, body| match body {
+        Ok(body) => responder.respond(reactor, Response::ok().body(body)),
+        Err(error) => responder.respond(reactor, error.response()),
+    });
+}
+
+/// A body that is longer than what a client which breaks off has room for.
+fn stream(reactor: &mut Reactor, _: Request<'_>, responder: Responder) {
+    fn go_on(reactor: &mut Reactor, stream: ResponseStream, from: usize) {
+        for number in from..200 {
+            match stream.send(reactor, vec![b's'; 5_000]) {
+                Ok(Flow::Ready) => {}
+                Ok(Flow::Full) => {
+                    return stream.when_ready(reactor, move |reactor, stream| go_on(reactor, stream, number + 1));
+                }
+                Err(_) => return,
+            }
+        }
+        stream.finish(reactor);
+    }
+    let stream = responder.stream(reactor, Response::ok());
+    go_on(reactor, stream, 0);
+}
+
+fn router(files: Files) -> Router {
+    let late = spawned(|_, _| async {
+        task::sleep(Duration::from_millis(3)).await;
+        "late\n"
+    });
+    Router::new()
+        .get("/", plain(|_| "hello\n"))
+        .post("/echo", echo)
+        .get("/stream", stream)
+        .get("/late", late)
+        .post("/deferred", deferred(Lane::Cpu, |_, body| format!("{}\n", body.len())))
+        .get("/files/{*rest}", files)
+}
+
+/// A request, whole and right.
+fn request(random: &mut Random) -> Vec<u8> {
+    let body = vec![b'b'; [0, 10, 3_000, 200_000][random.below(4)]];
+    match random.below(7) {
+        0 => b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
+        1 => b"GET /stream HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
+        2 => b"GET /late HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
+        3 => b"GET /files/large HTTP/1.1\r\nHost: a\r\nRange: bytes=10-\r\n\r\n".to_vec(),
+        4 => b"GET /files/small HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
+        5 => {
+            let mut chunked = b"POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
+            for chunk in body.chunks(7_000) {
+                chunked.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
+                chunked.extend_from_slice(chunk);
+                chunked.extend_from_slice(b"\r\n");
+            }
+            chunked.extend_from_slice(b"0\r\n\r\n");
+            chunked
+        }
+        _ => {
+            let path = ["/echo", "/deferred"][random.below(2)];
+            let head = format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", body.len());
+            [head.into_bytes(), body].concat()
+        }
+    }
+}
+
+/// One connection, from beginning to end. What the server does to it is no failure: it may close whenever it likes what it does not.
+fn visit(address: &str, random: &mut Random) -> std::io::Result<()> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_millis(200)))?;
+    stream.set_write_timeout(Some(Duration::from_millis(200)))?;
+    let requests: Vec<u8> = (0..random.below(4) + 1).flat_map(|_| request(random)).collect();
+    // Nearly half of them break off somewhere; some make no sense.
+    let cut = if random.below(5) < 2 { random.below(requests.len()) } else { requests.len() };
+    let mut sent = requests[..cut].to_vec();
+    if random.below(10) == 0 && !sent.is_empty() {
+        let place = random.below(sent.len());
+        sent[place] = random.below(256) as u8;
+    }
+    for piece in sent.chunks([sent.len().max(1), 100_000, 1_000][random.below(3)]) {
+        stream.write_all(piece)?;
+    }
+    match random.below(4) {
+        0 => return socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)),
+        1 => return Ok(()),
+        2 => stream.shutdown(Shutdown::Write)?,
+        _ => {}
+    }
+    let mut room = vec![0; 20_000];
+    for _ in 0..random.below(60) {
+        if stream.read(&mut room)? == 0 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn open_descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count())
+}
+
+fn resident_bytes() -> usize {
+    let pages = std::fs::read_to_string("/proc/self/statm").ok().and_then(|text| text.split(' ').nth(1)?.parse().ok());
+    pages.unwrap_or(0) * 4096
+}
+
+#[test]
+fn nothing_is_left_of_clients_that_come_and_go() {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
+    let seconds = number("PELTON_SOAK_SECONDS").unwrap_or(DEFAULT_SECONDS);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seed = number("PELTON_SOAK_SEED").unwrap_or(now.as_nanos() as u64);
+    println!("for {seconds} s, PELTON_SOAK_SEED={seed}");
+
+    let folder = std::env::temp_dir().join(format!("pelton-soak-{}", std::process::id()));
+    std::fs::create_dir_all(folder.join("files")).unwrap();
+    std::fs::write(folder.join("files/small"), "small\n").unwrap();
+    std::fs::write(folder.join("files/large"), vec![b'f'; 600_000]).unwrap();
+    let reactor = Reactor::new().unwrap();
+    let mut site = common::Site::new(reactor, router(Files::open(&folder).unwrap()), Settings::default());
+    site.reactor.on_fault(|_, fault| panic!("{fault}"));
+
+    let visits = Arc::new(AtomicU64::new(0));
+    let (mut descriptors, mut resident) = (0, 0);
+    for period in 0..PERIODS {
+        let stop = Arc::new(AtomicBool::new(false));
+        let clients: Vec<_> = (0..CLIENTS as u64)
+            .map(|client| {
+                let (address, stop, visits) = (site.address.clone(), stop.clone(), visits.clone());
+                let mut random = Random(seed ^ (client + 1) << 40 ^ u64::from(period));
+                thread::spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        // Whatever went wrong, it went wrong for a client that may have asked for it.
+                        let _ = visit(&address, &mut random);
+                        visits.fetch_add(1, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        let until = Instant::now() + Duration::from_secs(seconds) / PERIODS;
+        while Instant::now() < until {
+            site.reactor.turn(Some(Duration::from_millis(10))).unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+        let ticking = site.reactor.every(Duration::from_millis(5), |_, _| {});
+        site.run_until(|_| clients.iter().all(|client| client.is_finished()));
+        clients.into_iter().for_each(|client| client.join().unwrap());
+        site.run_until(|reactor| reactor.connection_count() == 0 && reactor.task_count() == 0);
+        let lane_is_idle = |stats: &Stats| stats.lane(Lane::Files).running + stats.lane(Lane::Cpu).running == 0;
+        site.run_until(|reactor| lane_is_idle(&reactor.stats()));
+        site.reactor.cancel(ticking);
+        println!(
+            "{} visits, {} descriptors, {} kB",
+            visits.load(Ordering::Relaxed),
+            open_descriptors(),
+            resident_bytes() / 1000
+        );
+        if period == 0 {
+            (descriptors, resident) = (open_descriptors(), resident_bytes());
+        }
+        assert_eq!(open_descriptors(), descriptors, "descriptors are left");
+        let grown = resident_bytes().saturating_sub(resident);
+        assert!(grown < MOST_GROWN, "it has grown by {grown} bytes");
+    }
+    assert!(visits.load(Ordering::Relaxed) > 100, "they did hardly anything");
+    // It still serves.
+    let begun = Instant::now();
+    assert!(site.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n").ends_with("hello\n"));
+    assert!(begun.elapsed() < DEADLINE);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
