@@ -1,0 +1,38 @@
+//! The module `pelton._pelton`.
+
+use pyo3::ffi::{PyObject, PyTypeObject};
+use pyo3::prelude::*;
+
+use crate::known::Known;
+use crate::object::Raised;
+use crate::{core, handle, loop_type, timer_handle};
+
+/// The part of the package `pelton` that is compiled.
+#[pymodule(gil_used = true)]
+pub fn _pelton(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    let raised = |Raised| PyErr::fetch(py);
+    let base = py.import("pelton._loop")?;
+    let asyncio = py.import("asyncio")?;
+    let handle_base = asyncio.getattr("Handle")?;
+    let timer_base = asyncio.getattr("TimerHandle")?;
+    let loop_base = base.getattr("BaseLoop")?;
+    let as_type = |class: &Bound<'_, PyAny>| class.as_ptr().cast::<PyTypeObject>();
+
+    // SAFETY: the bases are what the functions ask for, and all are classes. Types are made in the order in which they need
+    // each other; nobody can reach any of their methods before `look_up` is done.
+    let types = unsafe {
+        let handle_type = handle::make_type(as_type(&handle_base), as_type(&timer_base)).map_err(raised)?;
+        let timer_type = timer_handle::make_type(as_type(&timer_base)).map_err(raised)?;
+        [handle_type, timer_type, core::make_type().map_err(raised)?]
+    };
+    Known::look_up(py, &base, types)?;
+    // SAFETY: as above.
+    let loop_type = unsafe { loop_type::make_type(as_type(&loop_base)).map_err(raised)? };
+
+    for (name, class) in [("Handle", types[0]), ("TimerHandle", types[1]), ("Loop", loop_type)] {
+        // SAFETY: types are objects, and these live for ever.
+        module.add(name, unsafe { Bound::<PyAny>::from_borrowed_ptr(py, class.cast::<PyObject>()) })?;
+    }
+    module.add("__version__", env!("CARGO_PKG_VERSION"))
+}

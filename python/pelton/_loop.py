@@ -1,0 +1,142 @@
+"""What of the loop is not hot, in Python.
+
+``BaseLoop`` derives from asyncio's own loop for Unix, which has everything that is built on watching descriptors: TLS, pipes,
+subprocesses, signals, servers. ``pelton.Loop`` derives from ``BaseLoop``, in Rust, and replaces what everything is built
+on: queue, timers, watching descriptors, and the turn.
+"""
+
+import asyncio
+import selectors
+import signal
+import sys
+import threading
+from asyncio import base_events, events, format_helpers
+from asyncio.log import logger
+
+_NAMES_DEBUG = sys.version_info >= (3, 13)
+
+
+class Selector(selectors.BaseSelector):
+    """What ``loop._selector`` is.
+
+    asyncio's transports ask it, for their repr, whether a descriptor is being watched. Waiting is the loop's own business.
+    """
+
+    def __init__(self, loop):
+        self._loop = loop
+
+    def _not_here(self, *_args):
+        raise NotImplementedError(
+            "a pelton.Loop waits for descriptors itself; use its add_reader() and add_writer()"
+        )
+
+    register = unregister = modify = select = _not_here
+
+    def get_key(self, fileobj):
+        loop = self._loop
+        if loop is None:
+            raise RuntimeError("Selector is closed")
+        fd = fileobj if isinstance(fileobj, int) else fileobj.fileno()
+        reader, writer = loop._watched(fd)
+        mask = (selectors.EVENT_READ if reader else 0) | (selectors.EVENT_WRITE if writer else 0)
+        if not mask:
+            raise KeyError(f"{fileobj!r} is not registered")
+        return selectors.SelectorKey(fileobj, fd, mask, (reader, writer))
+
+    def get_map(self):
+        loop = self._loop
+        return None if loop is None else {fd: self.get_key(fd) for fd in loop._watched_descriptors()}
+
+    def close(self):
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop._close_core()
+
+
+class BaseLoop(asyncio.SelectorEventLoop):
+    """The base class of ``pelton.Loop``, of no use by itself."""
+
+    def __init__(self):
+        # The first thing that asyncio's constructor asks for is debug mode; all of its state is there already, in Rust.
+        super().__init__(Selector(self))
+
+    def run_forever(self):
+        """Run until stop() is called."""
+        self._check_closed()
+        self._check_running()
+        self._set_coroutine_origin_tracking(self._debug)
+
+        old_hooks = sys.get_asyncgen_hooks()
+        woken_by_signals = False
+        try:
+            self._thread_id = threading.get_ident()
+            sys.set_asyncgen_hooks(
+                firstiter=self._asyncgen_firstiter_hook, finalizer=self._asyncgen_finalizer_hook
+            )
+            events._set_running_loop(self)
+            woken_by_signals = self._wake_on_signals()
+            self._run_until_stopped()
+        finally:
+            if woken_by_signals and not self._signal_handlers:
+                self._set_wakeup_fd(-1)
+            self._stopping = False
+            self._thread_id = None
+            events._set_running_loop(None)
+            self._set_coroutine_origin_tracking(False)
+            sys.set_asyncgen_hooks(*old_hooks)
+
+    def _wake_on_signals(self):
+        """Have signals wake the loop, so that none that arrives just before it sleeps has to wait for something else."""
+        if threading.current_thread() is not threading.main_thread():
+            return False
+        previous = self._set_wakeup_fd(self._csock.fileno())
+        if previous is None:
+            return False
+        if previous not in (-1, self._csock.fileno()):
+            # Somebody else wants to be woken by signals, and was first.
+            self._set_wakeup_fd(previous)
+            return False
+        return True
+
+    @staticmethod
+    def _set_wakeup_fd(fd):
+        try:
+            return signal.set_wakeup_fd(fd, warn_on_full_buffer=False)
+        except (ValueError, OSError):
+            # Not in the main interpreter, or not a descriptor that signals could be written to.
+            return None
+
+    def on_slow_callback(self, seconds, callback):
+        """Have ``callback(handle, seconds)`` called after each callback that has taken at least so long.
+
+        None for the callback ends it. It costs two readings of the clock per callback.
+        """
+        if callback is not None and not callable(callback):
+            raise TypeError(f"a callback or None was expected, got {callback!r}")
+        if not seconds >= 0:
+            raise ValueError(f"seconds must not be negative, got {seconds!r}")
+        self._set_slow_hook(int(seconds * 1e9), callback)
+
+
+def callback_failed(handle, exception):
+    """Report what a callback has raised, as ``asyncio.Handle._run`` does."""
+    loop = handle._loop
+    if _NAMES_DEBUG:
+        source = format_helpers._format_callback_source(
+            handle._callback, handle._args, debug=loop.get_debug()
+        )
+    else:
+        source = format_helpers._format_callback_source(handle._callback, handle._args)
+    context = {
+        "message": f"Exception in callback {source}",
+        "exception": exception,
+        "handle": handle,
+    }
+    if handle._source_traceback:
+        context["source_traceback"] = handle._source_traceback
+    loop.call_exception_handler(context)
+
+
+def callback_was_slow(handle, seconds):
+    """Log a callback that has taken long, as asyncio's loop does in debug mode."""
+    logger.warning("Executing %s took %.3f seconds", base_events._format_handle(handle), seconds)
