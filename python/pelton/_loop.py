@@ -11,7 +11,6 @@ import signal
 import sys
 import threading
 from asyncio import base_events, events, format_helpers
-from asyncio.log import logger
 
 _NAMES_DEBUG = sys.version_info >= (3, 13)
 
@@ -139,4 +138,4 @@ def callback_failed(handle, exception):
 
 def callback_was_slow(handle, seconds):
     """Log a callback that has taken long, as asyncio's loop does in debug mode."""
-    logger.warning("Executing %s took %.3f seconds", base_events._format_handle(handle), seconds)
+    base_events.logger.warning("Executing %s took %.3f seconds", base_events._format_handle(handle), seconds)
