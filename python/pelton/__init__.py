@@ -10,13 +10,14 @@ these.
 import asyncio
 
 from . import _loop as _loop
-from ._pelton import Handle, Loop, TimerHandle, __version__
+from ._pelton import Handle, Loop, StreamTransport, TimerHandle, __version__
 from ._policy import EventLoopPolicy
 
 __all__ = (
     "EventLoopPolicy",
     "Handle",
     "Loop",
+    "StreamTransport",
     "TimerHandle",
     "install",
     "new_event_loop",

@@ -10,7 +10,9 @@ import selectors
 import signal
 import sys
 import threading
-from asyncio import base_events, events, format_helpers
+from asyncio import base_events, constants, events, format_helpers, sslproto
+
+from . import _transports as _transports
 
 _NAMES_DEBUG = sys.version_info >= (3, 13)
 
@@ -105,6 +107,38 @@ class BaseLoop(asyncio.SelectorEventLoop):
             # Not in the main interpreter, or not a descriptor that signals could be written to.
             return None
 
+    def _make_socket_transport(self, sock, protocol, waiter=None, *, extra=None, server=None):
+        self._ensure_fd_no_transport(sock)
+        return _pelton.StreamTransport(self, sock, protocol, waiter, extra, server)
+
+    def _make_ssl_transport(
+        self,
+        rawsock,
+        protocol,
+        sslcontext,
+        waiter=None,
+        *,
+        server_side=False,
+        server_hostname=None,
+        extra=None,
+        server=None,
+        ssl_handshake_timeout=constants.SSL_HANDSHAKE_TIMEOUT,
+        ssl_shutdown_timeout=constants.SSL_SHUTDOWN_TIMEOUT,
+    ):
+        self._ensure_fd_no_transport(rawsock)
+        ssl_protocol = sslproto.SSLProtocol(
+            self,
+            protocol,
+            sslcontext,
+            waiter,
+            server_side,
+            server_hostname,
+            ssl_handshake_timeout=ssl_handshake_timeout,
+            ssl_shutdown_timeout=ssl_shutdown_timeout,
+        )
+        _pelton.StreamTransport(self, rawsock, ssl_protocol, extra=extra, server=server)
+        return ssl_protocol._app_transport
+
     def on_slow_callback(self, seconds, callback):
         """Have ``callback(handle, seconds)`` called after each callback that has taken at least so long.
 
@@ -139,3 +173,7 @@ def callback_failed(handle, exception):
 def callback_was_slow(handle, seconds):
     """Log a callback that has taken long, as asyncio's loop does in debug mode."""
     base_events.logger.warning("Executing %s took %.3f seconds", base_events._format_handle(handle), seconds)
+
+
+# It needs what is above.
+from . import _pelton  # noqa: E402

@@ -153,6 +153,9 @@ def child(kind, name, skip, output):
 
         def stopTest(self, test):
             super().stopTest(test)
+            if self.before is None:
+                # Skipped without ever having been started.
+                return
             report(
                 finished=test.id(),
                 status=self.status,

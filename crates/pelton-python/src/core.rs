@@ -19,6 +19,7 @@ use crate::object::{Owned, Raised, Result, raise, raise_io, raise_text};
 use crate::panic::guard;
 use crate::readers::Readers;
 use crate::stats::Counters;
+use crate::types;
 
 /// A handle in the wheel; the wheel owns a reference to it.
 pub(crate) type Timers = Wheel<*mut PyObject>;
@@ -295,22 +296,13 @@ unsafe extern "C" fn dealloc(object: *mut PyObject) {
 
 /// Makes the type.
 pub(crate) fn make_type() -> Result<*mut PyTypeObject> {
-    let mut slots = [
-        ffi::PyType_Slot { slot: ffi::Py_tp_dealloc, pfunc: dealloc as *mut c_void },
-        ffi::PyType_Slot { slot: ffi::Py_tp_traverse, pfunc: traverse as *mut c_void },
-        ffi::PyType_Slot { slot: ffi::Py_tp_clear, pfunc: clear as *mut c_void },
-        ffi::PyType_Slot { slot: 0, pfunc: null_mut() },
+    let slots = [
+        (ffi::Py_tp_dealloc, dealloc as *mut c_void),
+        (ffi::Py_tp_traverse, traverse as *mut c_void),
+        (ffi::Py_tp_clear, clear as *mut c_void),
     ];
-    let flags = ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_GC | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION;
-    let mut spec = ffi::PyType_Spec {
-        name: c"pelton._pelton.Core".as_ptr(),
-        basicsize: size_of::<CoreObject>() as c_int,
-        itemsize: 0,
-        flags: flags as _,
-        slots: slots.as_mut_ptr(),
-    };
-    // SAFETY: the spec is copied, and its functions are right for a type like that.
-    unsafe { Ok(Owned::returned(ffi::PyType_FromSpec(&mut spec))?.into_ptr().cast()) }
+    // SAFETY: the functions are for objects of this size.
+    unsafe { types::make(c"pelton._pelton.Core", null_mut(), size_of::<CoreObject>(), &slots) }
 }
 
 /// Gives a new loop its core.

@@ -20,6 +20,7 @@ use crate::core;
 use crate::known::known;
 use crate::object::{Owned, Raised, Result, check, nothing, or_none};
 use crate::panic::guard;
+use crate::types::{self, attribute, without_arguments};
 
 /// Arguments that a handle has room for; more are in a tuple.
 const INLINE: usize = 2;
@@ -521,8 +522,8 @@ pub(crate) unsafe fn make_type(base: *mut PyTypeObject, timer_base: *mut PyTypeO
             (ffi::Py_tp_dealloc, dealloc as *mut c_void),
             (ffi::Py_tp_traverse, traverse as *mut c_void),
             (ffi::Py_tp_clear, clear as *mut c_void),
-            (ffi::Py_tp_methods, methods(cancel_method, None).cast()),
-            (ffi::Py_tp_getset, attributes(&[]).cast()),
+            (ffi::Py_tp_methods, types::methods(methods(cancel_method))),
+            (ffi::Py_tp_getset, types::attributes(attributes())),
             (ffi::Py_tp_doc, c"A callback that waits to be called.".as_ptr() as *mut c_void),
         ];
         derive(c"pelton.Handle", base, size_of::<Fields>(), &slots)
@@ -537,69 +538,30 @@ pub(crate) unsafe fn derive(
     name: &'static CStr,
     base: *mut PyTypeObject,
     size: usize,
-    slots: &[(c_int, *mut c_void)],
+    slots: &[types::Slot],
 ) -> Result<*mut PyTypeObject> {
-    let mut slots: Vec<ffi::PyType_Slot> =
-        slots.iter().map(|&(slot, pfunc)| ffi::PyType_Slot { slot, pfunc }).collect();
-    slots.push(ffi::PyType_Slot { slot: 0, pfunc: null_mut() });
-    let flags = ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_GC | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION;
-    let mut spec = ffi::PyType_Spec {
-        name: name.as_ptr(),
-        basicsize: (OFFSET.load(Ordering::Relaxed) + size) as c_int,
-        itemsize: 0,
-        flags: flags as _,
-        slots: slots.as_mut_ptr(),
-    };
-    // SAFETY: the spec is copied; what it points at that is not copied, is static or leaked.
-    unsafe { Ok(Owned::returned(ffi::PyType_FromSpecWithBases(&mut spec, base.cast()))?.into_ptr().cast()) }
+    // SAFETY: as the caller says.
+    unsafe { types::make(name, base, OFFSET.load(Ordering::Relaxed) + size, slots) }
 }
 
-/// The methods of both types, which differ in `cancel`, with more to follow.
-pub(crate) fn methods(cancel: ffi::PyCFunction, more: Option<ffi::PyMethodDef>) -> *mut ffi::PyMethodDef {
-    let mut methods = vec![
-        method(c"cancel", cancel, c"Cancel the callback."),
-        method(c"cancelled", cancelled_method, c"Return True if the callback was cancelled."),
-        method(c"_run", run_method, c"Call the callback, in its context."),
-    ];
-    methods.extend(more);
-    methods.push(ffi::PyMethodDef::zeroed());
-    methods.leak().as_mut_ptr()
+/// The methods of both types, which differ in `cancel`.
+pub(crate) fn methods(cancel: ffi::PyCFunction) -> Vec<ffi::PyMethodDef> {
+    vec![
+        without_arguments(c"cancel", cancel, c"Cancel the callback."),
+        without_arguments(c"cancelled", cancelled_method, c"Return True if the callback was cancelled."),
+        without_arguments(c"_run", run_method, c"Call the callback, in its context."),
+    ]
 }
 
-/// A method without arguments.
-pub(crate) const fn method(name: &'static CStr, function: ffi::PyCFunction, doc: &'static CStr) -> ffi::PyMethodDef {
-    ffi::PyMethodDef {
-        ml_name: name.as_ptr(),
-        ml_meth: ffi::PyMethodDefPointer { PyCFunction: function },
-        ml_flags: ffi::METH_NOARGS,
-        ml_doc: doc.as_ptr(),
-    }
-}
-
-/// An attribute that can be read.
-pub(crate) const fn attribute(name: &'static CStr, get: ffi::getter) -> ffi::PyGetSetDef {
-    ffi::PyGetSetDef { name: name.as_ptr(), get: Some(get), set: None, doc: ptr::null(), closure: null_mut() }
-}
-
-/// The attributes of both types, with more to follow: what is private in asyncio, and read all the same by its own tests and
-/// by debuggers. Python keeps pointers to the tables that a type is made from for as long as it lives: for ever.
-pub(crate) fn attributes(more: &[ffi::PyGetSetDef]) -> *mut ffi::PyGetSetDef {
-    let mut attributes = vec![
-        attribute(c"_callback", get_callback),
-        attribute(c"_args", get_arguments),
-        attribute(c"_context", get_context),
-        attribute(c"_loop", get_loop),
-        attribute(c"_cancelled", get_cancelled),
-        attribute(c"_source_traceback", get_source_traceback),
-        attribute(c"_repr", get_repr),
-    ];
-    attributes.extend(more);
-    attributes.push(ffi::PyGetSetDef {
-        name: ptr::null(),
-        get: None,
-        set: None,
-        doc: ptr::null(),
-        closure: null_mut(),
-    });
-    attributes.leak().as_mut_ptr()
+/// The attributes of both types: what is private in asyncio, and read all the same by its own tests and by debuggers.
+pub(crate) fn attributes() -> Vec<ffi::PyGetSetDef> {
+    vec![
+        attribute(c"_callback", get_callback, None),
+        attribute(c"_args", get_arguments, None),
+        attribute(c"_context", get_context, None),
+        attribute(c"_loop", get_loop, None),
+        attribute(c"_cancelled", get_cancelled, None),
+        attribute(c"_source_traceback", get_source_traceback, None),
+        attribute(c"_repr", get_repr, None),
+    ]
 }

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use pyo3::ffi::{self, PyObject, PyTypeObject};
+use pyo3::ffi::{PyObject, PyTypeObject};
 use pyo3::prelude::*;
 
 /// References that are never given back.
@@ -21,7 +21,10 @@ pub(crate) struct Known {
     pub(crate) callback_was_slow: *mut PyObject,
     /// `pelton._loop.BaseLoop.create_task`, for everything but the common case.
     pub(crate) create_task: *mut PyObject,
+    /// `pelton._transports.writes_after_loss()`
+    pub(crate) writes_after_loss: *mut PyObject,
     pub(crate) empty: *mut PyObject,
+    pub(crate) minus_one: *mut PyObject,
     pub(crate) names: Names,
     /// The keywords of calls with `loop`, with `context` too, and with `name` too.
     pub(crate) task_keywords: [*mut PyObject; 3],
@@ -33,6 +36,7 @@ pub(crate) struct Known {
 macro_rules! names {
     ($($name:ident),* $(,)?) => {
         /// Interned strings, which are compared by address first.
+        #[allow(non_snake_case, reason = "they are what Python calls them")]
         pub(crate) struct Names {
             /// `loop`, which in Rust is a keyword.
             pub(crate) loop_: *mut PyObject,
@@ -52,6 +56,8 @@ names! {
     callback, context, delay, when, coro, name,
     _run, _run_once, _cancelled, _check_thread, _check_callback, slow_callback_duration, fileno,
     call_soon, call_at, call_soon_threadsafe,
+    data_received, get_buffer, buffer_updated,
+    _read_ready__on_eof, _wait_for_room, _maybe_pause_protocol, _sent_some,
 }
 
 static KNOWN: AtomicPtr<Known> = AtomicPtr::new(std::ptr::null_mut());
@@ -86,8 +92,9 @@ impl Known {
             callback_failed: base.getattr("callback_failed")?.into_ptr(),
             callback_was_slow: base.getattr("callback_was_slow")?.into_ptr(),
             create_task: base.getattr("BaseLoop")?.getattr("create_task")?.into_ptr(),
-            // SAFETY: the lock is held, as `py` shows.
-            empty: unsafe { ffi::PyTuple_New(0) },
+            writes_after_loss: py.import("pelton._transports")?.getattr("writes_after_loss")?.into_ptr(),
+            empty: pyo3::types::PyTuple::empty(py).into_ptr(),
+            minus_one: (-1i32).into_pyobject(py)?.into_ptr(),
             names: Names::intern(py),
             handle_type,
             timer_type,

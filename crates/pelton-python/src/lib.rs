@@ -6,7 +6,8 @@
 //! - [`loop_type`]: `pelton.Loop`, whose state is a [`core`] object that it owns;
 //! - [`handle`] and [`timer_handle`]: what `call_soon`, `call_later` and the like return;
 //! - [`run`]: the turn, and the interpreter lock around it;
-//! - [`readers`]: descriptors and who waits for them.
+//! - [`readers`]: descriptors and who waits for them;
+//! - [`transports`]: sockets, as protocols see them.
 //!
 //! Everything in here runs with the interpreter lock held, except the one system call that sleeps. The lock is what keeps
 //! other threads out; what it does not keep out is the same thread, because every call into Python (and every reference
@@ -17,6 +18,7 @@
 
 mod arguments;
 mod core;
+mod fields;
 mod handle;
 mod known;
 mod loop_fields;
@@ -29,5 +31,7 @@ mod run;
 mod scheduling;
 mod stats;
 mod timer_handle;
+mod transports;
+mod types;
 
 pub use module::_pelton;

@@ -1,20 +1,19 @@
 //! `pelton.Loop`: the final type, derived from `pelton._loop.BaseLoop`.
 //!
-//! It has one field of its own, a reference to its core. To CPython that is a slot like those of a class with `__slots__`, so
-//! that traversing, clearing and deallocating a loop is CPython's business; the descriptor that would let Python code get at
-//! the slot is taken off the type.
+//! It has one field of its own, a reference to its core, which Python code cannot get at.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::c_void;
 use std::ptr::{self, null_mut};
 
-use pyo3::ffi::{self, Py_ssize_t, PyMethodDef, PyObject, PyTypeObject};
+use pyo3::ffi::{self, Py_ssize_t, PyObject, PyTypeObject};
 use pyo3::prelude::*;
 
 use crate::core;
 use crate::known::known;
-use crate::object::{Owned, Raised, Result, check, none, nothing, or_none, pointer, raise, replace};
+use crate::object::{Owned, Raised, Result, none, nothing, or_none, pointer, raise, replace};
 use crate::panic::guard;
 use crate::readers::{self, Side};
+use crate::types::{self, fast, fast_with_keywords, with_one, without_arguments};
 use crate::{handle, loop_fields, run, scheduling, stats};
 
 /// Makes a loop object, with its core; `__init__` does the rest, in Python.
@@ -239,38 +238,8 @@ unsafe extern "C" fn set_slow_hook(
     })
 }
 
-fn without_arguments(name: &'static CStr, function: ffi::PyCFunction, doc: &'static CStr) -> PyMethodDef {
-    handle::method(name, function, doc)
-}
-
-fn with_one(name: &'static CStr, function: ffi::PyCFunction, doc: &'static CStr) -> PyMethodDef {
-    PyMethodDef { ml_flags: ffi::METH_O, ..handle::method(name, function, doc) }
-}
-
-fn fast(name: &'static CStr, function: ffi::PyCFunctionFast, doc: &'static CStr) -> PyMethodDef {
-    PyMethodDef {
-        ml_name: name.as_ptr(),
-        ml_meth: ffi::PyMethodDefPointer { PyCFunctionFast: function },
-        ml_flags: ffi::METH_FASTCALL,
-        ml_doc: doc.as_ptr(),
-    }
-}
-
-fn fast_with_keywords(
-    name: &'static CStr,
-    function: ffi::PyCFunctionFastWithKeywords,
-    doc: &'static CStr,
-) -> PyMethodDef {
-    PyMethodDef {
-        ml_name: name.as_ptr(),
-        ml_meth: ffi::PyMethodDefPointer { PyCFunctionFastWithKeywords: function },
-        ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,
-        ml_doc: doc.as_ptr(),
-    }
-}
-
-fn methods() -> *mut PyMethodDef {
-    let methods = vec![
+fn methods() -> *mut c_void {
+    types::methods(vec![
         fast_with_keywords(
             c"call_soon",
             scheduling::call_soon,
@@ -310,9 +279,7 @@ fn methods() -> *mut PyMethodDef {
         fast(c"_add_reader", add_reader, c"Have a callback called when a descriptor is readable."),
         fast(c"_add_writer", add_writer, c"Have a callback called when a descriptor is writable."),
         fast(c"_set_slow_hook", set_slow_hook, c"Have a callback told of slow callbacks."),
-        PyMethodDef::zeroed(),
-    ];
-    methods.leak().as_mut_ptr()
+    ])
 }
 
 /// Makes the type.
@@ -320,41 +287,14 @@ fn methods() -> *mut PyMethodDef {
 /// # Safety
 /// `base` is `pelton._loop.BaseLoop`.
 pub(crate) unsafe fn make_type(base: *mut PyTypeObject) -> Result<*mut PyTypeObject> {
-    // SAFETY: it is a type, whose size is set.
-    let offset = unsafe { (*base).tp_basicsize };
-    core::set_offset(offset as usize);
-    let mut members = [
-        ffi::PyMemberDef {
-            name: c"_core".as_ptr(),
-            type_code: ffi::Py_T_OBJECT_EX,
-            offset,
-            flags: 0,
-            doc: ptr::null(),
-        },
-        ffi::PyMemberDef { name: ptr::null(), type_code: 0, offset: 0, flags: 0, doc: ptr::null() },
+    let slots = [
+        (ffi::Py_tp_new, new as *mut c_void),
+        (ffi::Py_tp_methods, methods()),
+        (ffi::Py_tp_getset, loop_fields::attributes()),
+        (ffi::Py_tp_doc, c"An asyncio event loop on the Pelton reactor.".as_ptr() as *mut c_void),
     ];
-    let mut slots = [
-        ffi::PyType_Slot { slot: ffi::Py_tp_new, pfunc: new as *mut c_void },
-        ffi::PyType_Slot { slot: ffi::Py_tp_methods, pfunc: methods().cast() },
-        ffi::PyType_Slot { slot: ffi::Py_tp_getset, pfunc: loop_fields::attributes().cast() },
-        ffi::PyType_Slot { slot: ffi::Py_tp_members, pfunc: members.as_mut_ptr().cast() },
-        ffi::PyType_Slot {
-            slot: ffi::Py_tp_doc,
-            pfunc: c"An asyncio event loop on the Pelton reactor.".as_ptr() as *mut c_void,
-        },
-        ffi::PyType_Slot { slot: 0, pfunc: null_mut() },
-    ];
-    let mut spec = ffi::PyType_Spec {
-        name: c"pelton.Loop".as_ptr(),
-        basicsize: (offset as usize + size_of::<*mut PyObject>()) as c_int,
-        itemsize: 0,
-        flags: (ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_BASETYPE) as _,
-        slots: slots.as_mut_ptr(),
-    };
-    // SAFETY: the spec and the members are copied; methods and attributes are leaked.
-    unsafe {
-        let its_type = Owned::returned(ffi::PyType_FromSpecWithBases(&mut spec, base.cast()))?;
-        check(ffi::PyObject_SetAttrString(its_type.as_ptr(), c"_core".as_ptr(), null_mut()))?;
-        Ok(its_type.into_ptr().cast())
-    }
+    // SAFETY: as the caller says.
+    let (its_type, offset) = unsafe { types::make_with_hidden_field(c"pelton.Loop", base, &slots)? };
+    core::set_offset(offset);
+    Ok(its_type)
 }

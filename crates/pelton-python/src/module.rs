@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 
 use crate::known::Known;
 use crate::object::Raised;
+use crate::transports::stream;
 use crate::{core, handle, loop_type, timer_handle};
 
 /// The part of the package `pelton` that is compiled.
@@ -17,6 +18,7 @@ pub fn _pelton(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let handle_base = asyncio.getattr("Handle")?;
     let timer_base = asyncio.getattr("TimerHandle")?;
     let loop_base = base.getattr("BaseLoop")?;
+    let stream_base = py.import("pelton._transports")?.getattr("BaseStreamTransport")?;
     let as_type = |class: &Bound<'_, PyAny>| class.as_ptr().cast::<PyTypeObject>();
 
     // SAFETY: the bases are what the functions ask for, and all are classes. Types are made in the order in which they need
@@ -28,9 +30,14 @@ pub fn _pelton(module: &Bound<'_, PyModule>) -> PyResult<()> {
     };
     Known::look_up(py, &base, types)?;
     // SAFETY: as above.
-    let loop_type = unsafe { loop_type::make_type(as_type(&loop_base)).map_err(raised)? };
+    let (loop_type, stream_type) = unsafe {
+        let stream_type = stream::make_type(as_type(&stream_base)).map_err(raised)?;
+        (loop_type::make_type(as_type(&loop_base)).map_err(raised)?, stream_type)
+    };
 
-    for (name, class) in [("Handle", types[0]), ("TimerHandle", types[1]), ("Loop", loop_type)] {
+    let classes =
+        [("Handle", types[0]), ("TimerHandle", types[1]), ("StreamTransport", stream_type), ("Loop", loop_type)];
+    for (name, class) in classes {
         // SAFETY: types are objects, and these live for ever.
         module.add(name, unsafe { Bound::<PyAny>::from_borrowed_ptr(py, class.cast::<PyObject>()) })?;
     }

@@ -13,6 +13,7 @@ use crate::handle::{self, Fields, Kept};
 use crate::known::known;
 use crate::object::{Owned, Result, nothing};
 use crate::panic::guard;
+use crate::types;
 
 #[repr(C)]
 pub(crate) struct TimerFields {
@@ -134,16 +135,18 @@ unsafe extern "C" fn dealloc(timer: *mut PyObject) {
 /// # Safety
 /// `base` is `asyncio.TimerHandle`, and [`handle::make_type`] has been called.
 pub(crate) unsafe fn make_type(base: *mut PyTypeObject) -> Result<*mut PyTypeObject> {
-    let attributes =
-        handle::attributes(&[handle::attribute(c"_when", get_when), handle::attribute(c"_scheduled", get_scheduled)]);
-    let when = handle::method(c"when", when_method, c"Return the time at which it is called, on the loop's clock.");
-    let methods = handle::methods(cancel_method, Some(when));
+    let mut attributes = handle::attributes();
+    attributes.push(types::attribute(c"_when", get_when, None));
+    attributes.push(types::attribute(c"_scheduled", get_scheduled, None));
+    let mut methods = handle::methods(cancel_method);
+    let doc = c"Return the time at which it is called, on the loop's clock.";
+    methods.push(types::without_arguments(c"when", when_method, doc));
     let slots = [
         (ffi::Py_tp_dealloc, dealloc as *mut c_void),
         (ffi::Py_tp_traverse, handle::traverse as *mut c_void),
         (ffi::Py_tp_clear, handle::clear as *mut c_void),
-        (ffi::Py_tp_methods, methods.cast()),
-        (ffi::Py_tp_getset, attributes.cast()),
+        (ffi::Py_tp_methods, types::methods(methods)),
+        (ffi::Py_tp_getset, types::attributes(attributes)),
         (ffi::Py_tp_doc, c"A callback that waits for its time.".as_ptr() as *mut c_void),
     ];
     // SAFETY: as the caller says.
