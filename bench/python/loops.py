@@ -6,7 +6,8 @@
 
 Each loop is measured in a process of its own, in many short windows that take turns with those of the others, so that what
 else the machine does hits all alike. What is printed is the best window of each, as multiples of asyncio's: differences
-under 15 % are noise.
+under 15 % are noise. Where a server is measured, what it costs is printed too: microseconds of CPU time per message, which
+depend less on what else the machine does.
 """
 
 import argparse
@@ -202,11 +203,11 @@ def echo(loop, count, serve, size=1024, clients=8):
         end = await serve(loop, listener)
         command = [sys.executable, "-c", CLIENT, host, str(port), str(clients), str(size), str(count)]
         process = await loop.run_in_executor(None, subprocess.Popen, command)
-        start = time.perf_counter()
+        start, used = time.perf_counter(), time.process_time()
         await loop.run_in_executor(None, process.wait)
-        took = time.perf_counter() - start
+        took, used = time.perf_counter() - start, time.process_time() - used
         await end()
-        return took
+        return took, used
 
     try:
         return loop.run_until_complete(main())
@@ -339,16 +340,22 @@ def child(name):
         loop = make()
         asyncio.set_event_loop(loop)
         try:
+
+            def measure(count):
+                took = ROWS[row](loop, count)
+                return took if isinstance(took, tuple) else (took, None)
+
             count = counts.get(row, 1000)
-            took = ROWS[row](loop, count)
+            took, used = measure(count)
             while row not in counts:
                 if took > window / 2:
                     counts[row] = count
                 else:
                     count = max(count * 2, int(count * window * 0.8 / max(took, 1e-4)) // 1000 * 1000)
-                    took = ROWS[row](loop, count)
+                    took, used = measure(count)
             loop.run_until_complete(loop.shutdown_default_executor())
-            print(json.dumps({"rate": count / took}), flush=True)
+            cpu = None if used is None else used / count * 1e6
+            print(json.dumps({"rate": count / took, "cpu_us": cpu}), flush=True)
         except Exception as error:
             print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
         finally:
@@ -400,6 +407,7 @@ def main():
     print(f"{'row':<20}{'asyncio op/s':>14}" + "".join(f"{name:>10}" for name in installed[1:]))
     for row in rows:
         rates = {name: [] for name in installed}
+        costs = {name: [] for name in installed}
         errors = {}
         for _ in range(options.windows):
             for name, process in children.items():
@@ -412,10 +420,14 @@ def main():
                     errors[name] = answer["error"]
                 else:
                     rates[name].append(answer["rate"])
+                    if answer["cpu_us"] is not None:
+                        costs[name].append(answer["cpu_us"])
         base = max(rates["asyncio"], default=0)
         line = f"{row:<20}{base:>14,.0f}"
         for name in installed[1:]:
             line += f"{max(rates[name]) / base:>10.2f}" if rates[name] and base else f"{'fails':>10}"
+        if all(costs.values()):
+            line += "   CPU µs " + " / ".join(f"{min(costs[name]):.1f}" for name in installed)
         print(line, flush=True)
         for name in installed:
             if rates[name]:
@@ -429,6 +441,7 @@ def main():
                         "best": windows[-1],
                         "median": windows[len(windows) // 2],
                         "windows": rates[name],
+                        "cpu_us": min(costs[name], default=None),
                     }
                 )
         for name, error in errors.items():

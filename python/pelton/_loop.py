@@ -139,6 +139,28 @@ class BaseLoop(asyncio.SelectorEventLoop):
         _pelton.StreamTransport(self, rawsock, ssl_protocol, extra=extra, server=server)
         return ssl_protocol._app_transport
 
+    async def sock_recv(self, sock, n):
+        """Receive data from a socket, at most n bytes of it."""
+        received = self._recv(sock, n)
+        if type(received) is bytes:
+            return received
+        if received is NotImplemented:
+            return await super().sock_recv(sock, n)
+        fd = sock.fileno()
+        try:
+            return await received
+        except asyncio.CancelledError:
+            self._stop_waiting(fd, received)
+            raise
+
+    async def sock_sendall(self, sock, data):
+        """Send data to a socket, all of it."""
+        sent = self._send(sock, data)
+        if sent is not None:
+            if sent is NotImplemented:
+                return await super().sock_sendall(sock, data)
+            await super().sock_sendall(sock, memoryview(data).cast("B")[sent:])
+
     def on_slow_callback(self, seconds, callback):
         """Have ``callback(handle, seconds)`` called after each callback that has taken at least so long.
 

@@ -50,6 +50,9 @@ pub(crate) struct Core {
     pub(crate) current_handle: *mut PyObject,
     /// `{"loop": loop}`, to make futures with.
     pub(crate) future_keywords: *mut PyObject,
+    /// `loop._recv_ready`, and the context that it runs in: neither depends on who waits.
+    pub(crate) socket_ready: *mut PyObject,
+    pub(crate) socket_context: *mut PyObject,
     /// Whom to tell of callbacks that take at least so many nanoseconds.
     pub(crate) on_slow: *mut PyObject,
     pub(crate) slow: u64,
@@ -202,6 +205,8 @@ pub(crate) fn new() -> Result<Owned> {
         task_factory: null_mut(),
         current_handle: null_mut(),
         future_keywords: null_mut(),
+        socket_ready: null_mut(),
+        socket_context: null_mut(),
         on_slow: null_mut(),
         slow: u64::MAX,
         counters: Counters::default(),
@@ -234,6 +239,8 @@ pub(crate) unsafe fn close(core: *mut Core) {
             &raw mut (*core).task_factory,
             &raw mut (*core).current_handle,
             &raw mut (*core).future_keywords,
+            &raw mut (*core).socket_ready,
+            &raw mut (*core).socket_context,
             &raw mut (*core).on_slow,
         ]
         .map(|field| ptr::replace(field, null_mut()));
@@ -243,7 +250,7 @@ pub(crate) unsafe fn close(core: *mut Core) {
         for handle in ready.into_iter().chain(timers.iter().map(|(_, timer)| *timer)).chain(readers.handles()) {
             handle::release(handle);
         }
-        for field in fields {
+        for field in fields.into_iter().chain(readers.owners()) {
             ffi::Py_XDECREF(field);
         }
     }
@@ -261,7 +268,8 @@ unsafe extern "C" fn traverse(object: *mut PyObject, visit: visitproc, argument:
                 return status;
             }
         }
-        for field in [core.task_factory, core.current_handle, core.future_keywords, core.on_slow] {
+        let fields = [core.task_factory, core.current_handle, core.future_keywords, core.on_slow];
+        for field in fields.into_iter().chain([core.socket_ready, core.socket_context]) {
             let status = if field.is_null() { 0 } else { visit(field, argument) };
             if status != 0 {
                 return status;

@@ -23,7 +23,7 @@ use crate::panic::guard;
 use crate::types::{self, attribute, without_arguments};
 
 /// Arguments that a handle has room for; more are in a tuple.
-const INLINE: usize = 2;
+const INLINE: usize = 3;
 
 /// Dead handles that are kept of each type: 100 KiB.
 const KEPT: usize = 512;
@@ -232,9 +232,9 @@ unsafe fn visit_fields(handle: *mut PyObject, visit: visitproc, argument: *mut c
     // SAFETY: every field is null or an owned reference.
     unsafe {
         let fields = fields(handle);
-        let [_, first, second] = (*fields).arguments;
+        let [_, first, second, third] = (*fields).arguments;
         let Fields { loop_, callback, context, tuple, source_traceback, .. } = *fields;
-        for reference in [loop_, callback, context, first, second, tuple, source_traceback] {
+        for reference in [loop_, callback, context, first, second, third, tuple, source_traceback] {
             if !reference.is_null() {
                 let status = visit(reference, argument);
                 if status != 0 {
@@ -293,6 +293,15 @@ pub(crate) unsafe fn call(handle: *mut PyObject) -> Result<()> {
     }
 }
 
+/// The first argument that a handle will call with: a borrowed reference, or null.
+///
+/// # Safety
+/// `handle` is a live handle of ours.
+pub(crate) unsafe fn first_argument(handle: *mut PyObject) -> *mut PyObject {
+    // SAFETY: as the caller says.
+    unsafe { (*fields(handle)).arguments[1] }
+}
+
 /// Reports what a callback has raised to the loop's exception handler; `SystemExit` and `KeyboardInterrupt` go on.
 ///
 /// # Safety
@@ -322,10 +331,10 @@ unsafe fn forget_call(handle: *mut PyObject) {
     unsafe {
         let fields = fields(handle);
         let callback = ptr::replace(&raw mut (*fields).callback, null_mut());
-        let [_, first, second] = ptr::replace(&raw mut (*fields).arguments, [null_mut(); 1 + INLINE]);
+        let [_, first, second, third] = ptr::replace(&raw mut (*fields).arguments, [null_mut(); 1 + INLINE]);
         let tuple = ptr::replace(&raw mut (*fields).tuple, null_mut());
         (*fields).count = 0;
-        for reference in [callback, first, second, tuple] {
+        for reference in [callback, first, second, third, tuple] {
             ffi::Py_XDECREF(reference);
         }
     }
@@ -478,9 +487,9 @@ pub(crate) unsafe fn bury(handle: *mut PyObject, kept: &Kept) {
             ffi::PyObject_ClearWeakRefs(handle);
         }
         let Fields { loop_, callback, context, tuple, source_traceback, repr, .. } = *fields;
-        let [_, first, second] = (*fields).arguments;
+        let [_, first, second, third] = (*fields).arguments;
         ptr::write_bytes(fields, 0, 1);
-        for reference in [callback, first, second, context, loop_, tuple, source_traceback, repr] {
+        for reference in [callback, first, second, third, context, loop_, tuple, source_traceback, repr] {
             ffi::Py_XDECREF(reference);
         }
         empty_inherited_slots(handle, weak_references);

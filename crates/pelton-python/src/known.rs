@@ -13,6 +13,8 @@ pub(crate) struct Known {
     /// `asyncio.Future` and `asyncio.Task`.
     pub(crate) future: *mut PyObject,
     pub(crate) task: *mut PyObject,
+    /// `socket.socket`
+    pub(crate) socket: *mut PyObject,
     /// `asyncio.format_helpers.extract_stack`
     pub(crate) extract_stack: *mut PyObject,
     /// `pelton._loop.callback_failed(handle, exception)`
@@ -56,6 +58,7 @@ names! {
     callback, context, delay, when, coro, name,
     _run, _run_once, _cancelled, _check_thread, _check_callback, slow_callback_duration, fileno,
     call_soon, call_at, call_soon_threadsafe,
+    done, set_result, set_exception, _recv_ready, _ensure_fd_no_transport,
     data_received, get_buffer, buffer_updated,
     _read_ready__on_eof, _wait_for_room, _maybe_pause_protocol, _sent_some,
 }
@@ -88,6 +91,7 @@ impl Known {
             ],
             future: asyncio.getattr("Future")?.into_ptr(),
             task: asyncio.getattr("Task")?.into_ptr(),
+            socket: py.import("socket")?.getattr("socket")?.into_ptr(),
             extract_stack: py.import("asyncio.format_helpers")?.getattr("extract_stack")?.into_ptr(),
             callback_failed: base.getattr("callback_failed")?.into_ptr(),
             callback_was_slow: base.getattr("callback_was_slow")?.into_ptr(),

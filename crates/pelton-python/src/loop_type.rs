@@ -14,7 +14,7 @@ use crate::object::{Owned, Raised, Result, none, nothing, or_none, pointer, rais
 use crate::panic::guard;
 use crate::readers::{self, Side};
 use crate::types::{self, fast, fast_with_keywords, with_one, without_arguments};
-use crate::{handle, loop_fields, run, scheduling, stats};
+use crate::{handle, loop_fields, run, scheduling, sockets, stats};
 
 /// Makes a loop object, with its core; `__init__` does the rest, in Python.
 unsafe extern "C" fn new(its_type: *mut PyTypeObject, _: *mut PyObject, _: *mut PyObject) -> *mut PyObject {
@@ -278,6 +278,10 @@ fn methods() -> *mut c_void {
         with_one(c"_remove_writer", remove_writer, c"Stop watching a descriptor for writing."),
         fast(c"_add_reader", add_reader, c"Have a callback called when a descriptor is readable."),
         fast(c"_add_writer", add_writer, c"Have a callback called when a descriptor is writable."),
+        fast(c"_recv", sockets::recv, c"Receive, or return a future for what will be received."),
+        fast(c"_recv_ready", sockets::recv_ready, c"Receive what somebody waits for."),
+        fast(c"_stop_waiting", sockets::stop_waiting, c"Give up waiting to receive."),
+        fast(c"_send", sockets::send, c"Send what there is room for."),
         fast(c"_set_slow_hook", set_slow_hook, c"Have a callback told of slow callbacks."),
     ])
 }

@@ -40,10 +40,24 @@ struct Entry {
     writer: *mut PyObject,
     /// What the engine knows it as, while it does.
     token: Option<Token>,
+    /// Nobody waits to read, but the engine goes on watching for whoever will.
+    kept: Kept,
+    /// The socket object whose descriptor that is: an owned weak reference, or null.
+    owner: *mut PyObject,
+}
+
+/// Whether a socket is still being watched after a `sock_recv`, for the next one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kept {
+    Not,
+    Watched,
+    /// Watched, and the last one has left nothing to be received.
+    Emptied,
 }
 
 impl Entry {
-    const EMPTY: Entry = Entry { reader: null_mut(), writer: null_mut(), token: None };
+    const EMPTY: Entry =
+        Entry { reader: null_mut(), writer: null_mut(), token: None, kept: Kept::Not, owner: null_mut() };
 
     fn side(&mut self, side: Side) -> &mut *mut PyObject {
         match side {
@@ -53,7 +67,7 @@ impl Entry {
     }
 
     fn interest(&self) -> Interest {
-        let reading = if self.reader.is_null() { Interest::NONE } else { Interest::READABLE };
+        let reading = if self.reader.is_null() && self.kept == Kept::Not { Interest::NONE } else { Interest::READABLE };
         let writing = if self.writer.is_null() { Interest::NONE } else { Interest::WRITABLE };
         reading | writing
     }
@@ -65,14 +79,20 @@ impl Readers {
         self.entries.iter().flat_map(|entry| [entry.reader, entry.writer]).filter(|handle| !handle.is_null())
     }
 
-    /// How many descriptors are watched.
-    pub(crate) fn len(&self) -> usize {
-        self.entries.iter().filter(|entry| !entry.interest().is_none()).count()
+    /// References to socket objects, which are weak, and not for the garbage collector to see.
+    pub(crate) fn owners(&self) -> impl Iterator<Item = *mut PyObject> {
+        self.entries.iter().map(|entry| entry.owner).filter(|owner| !owner.is_null())
     }
 
-    /// Those that are watched.
+    /// How many descriptors somebody waits for.
+    pub(crate) fn len(&self) -> usize {
+        self.descriptors().len()
+    }
+
+    /// Those that somebody waits for.
     pub(crate) fn descriptors(&self) -> Vec<RawFd> {
-        (0..).zip(&self.entries).filter(|(_, entry)| !entry.interest().is_none()).map(|(fd, _)| fd).collect()
+        let awaited = |entry: &Entry| !entry.reader.is_null() || !entry.writer.is_null();
+        (0..).zip(&self.entries).filter(|(_, entry)| awaited(entry)).map(|(fd, _)| fd).collect()
     }
 
     /// Reader and writer of a descriptor: borrowed references, or null.
@@ -102,7 +122,16 @@ impl Readers {
 pub(crate) unsafe fn set(core: *mut Core, fd: RawFd, side: Side, new: *mut PyObject) -> Result<*mut PyObject> {
     // SAFETY: as the caller says; nothing here calls into Python before it is over.
     unsafe {
-        let old = ptr::replace((*core).readers.entry(fd).side(side), new);
+        let entry = (*core).readers.entry(fd);
+        let old = ptr::replace(entry.side(side), new);
+        if side == Side::Reader && entry.kept != Kept::Not {
+            // Whether it still is the file that is being watched, only the kernel can tell.
+            entry.kept = Kept::Not;
+            if let (Some(token), false, Some(engine)) = (entry.token, (*core).parked, (*core).engine.as_mut()) {
+                let _ = engine.forget(token);
+                entry.token = None;
+            }
+        }
         if (*core).parked {
             (*core).readers.postponed.push(fd);
             core::wake(core);
@@ -179,6 +208,7 @@ pub(crate) unsafe fn apply_postponed(core: *mut Core) {
 /// `core` is that of a live loop that is open and not parked; no Rust reference into it is held.
 pub(crate) unsafe fn collect(core: *mut Core) {
     let mut cancelled: Vec<(RawFd, Side)> = Vec::new();
+    let mut unwanted: Vec<RawFd> = Vec::new();
     // SAFETY: as the caller says. Nothing in the loop calls Python: handles of readers and writers are all ours, so asking
     // whether they are cancelled is reading a field.
     unsafe {
@@ -194,7 +224,13 @@ pub(crate) unsafe fn collect(core: *mut Core) {
             let sides =
                 [(entry.reader, Side::Reader, Readiness::READABLE), (entry.writer, Side::Writer, Readiness::WRITABLE)];
             for (handle, side, needed) in sides {
-                if handle.is_null() || !readiness.contains(needed) {
+                if !readiness.contains(needed) {
+                    continue;
+                }
+                if handle.is_null() {
+                    if side == Side::Reader && entry.kept != Kept::Not {
+                        unwanted.push(fd);
+                    }
                     continue;
                 }
                 if matches!(handle::is_cancelled(handle), Ok(true)) {
@@ -205,11 +241,70 @@ pub(crate) unsafe fn collect(core: *mut Core) {
                 }
             }
         }
+        for fd in unwanted {
+            (*core).readers.entry(fd).kept = Kept::Not;
+            // It only gets less, which an engine does not refuse.
+            let _ = apply(core, fd);
+        }
         for (fd, side) in cancelled {
             if let Ok(handle) = set(core, fd, side, null_mut()) {
                 ffi::Py_XDECREF(handle);
             }
         }
+    }
+}
+
+/// Whether the descriptor of a socket object is still being watched for it.
+///
+/// # Safety
+/// `core` is that of a live loop, `sock` alive; `fd` is not negative.
+pub(crate) unsafe fn keeps(core: *mut Core, fd: RawFd, sock: *mut PyObject) -> Result<Kept> {
+    // SAFETY: as the caller says. An object has only one weak reference without a callback at a time, and ours is kept, so that
+    // being the same reference is being to the same object.
+    unsafe {
+        if (*core).readers.entry(fd).kept == Kept::Not || (*core).parked {
+            return Ok(Kept::Not);
+        }
+        let owner = Owned::returned(ffi::PyWeakref_NewRef(sock, null_mut()))?;
+        let entry = (*core).readers.entry(fd);
+        Ok(if entry.owner == owner.as_ptr() { entry.kept } else { Kept::Not })
+    }
+}
+
+/// Makes a handle the reader of a socket's descriptor, which may be watched for it already, and gives back the previous one.
+///
+/// # Safety
+/// As for [`set`]; `sock` is alive.
+pub(crate) unsafe fn wait(core: *mut Core, fd: RawFd, sock: *mut PyObject, handle: Owned) -> Result<*mut PyObject> {
+    // SAFETY: as the caller says.
+    unsafe {
+        if keeps(core, fd, sock)? == Kept::Not {
+            return set(core, fd, Side::Reader, handle.into_ptr());
+        }
+        let entry = (*core).readers.entry(fd);
+        entry.kept = Kept::Not;
+        Ok(ptr::replace(&raw mut entry.reader, handle.into_ptr()))
+    }
+}
+
+/// Takes away the reader of a socket's descriptor, which goes on being watched, and gives it back.
+///
+/// # Safety
+/// As for [`set`]; `sock` is alive.
+pub(crate) unsafe fn keep(core: *mut Core, fd: RawFd, sock: *mut PyObject, emptied: bool) -> Result<*mut PyObject> {
+    // SAFETY: as the caller says. A weak reference is let go of last.
+    unsafe {
+        let owner = Owned::returned(ffi::PyWeakref_NewRef(sock, null_mut()))?;
+        if (*core).closed {
+            return Ok(null_mut());
+        }
+        let entry = (*core).readers.entry(fd);
+        let reader = ptr::replace(&raw mut entry.reader, null_mut());
+        if entry.token.is_some() {
+            entry.kept = if emptied { Kept::Emptied } else { Kept::Watched };
+        }
+        ffi::Py_XDECREF(ptr::replace(&raw mut entry.owner, owner.into_ptr()));
+        Ok(reader)
     }
 }
 

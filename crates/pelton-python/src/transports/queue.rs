@@ -6,6 +6,8 @@ use std::os::fd::RawFd;
 
 use pyo3::ffi::{self, PyObject};
 
+use crate::syscalls::send_vectors;
+
 /// Pieces that one system call takes: as many as every system does.
 const PIECES_AT_ONCE: usize = 64;
 
@@ -86,41 +88,4 @@ impl WriteQueue {
         self.sent = 0;
         self.pieces.drain(..).map(|piece| piece.bytes).collect()
     }
-}
-
-/// Sends several pieces with one system call, without raising a signal if nobody is there to receive them.
-pub(crate) fn send_vectors(fd: RawFd, vectors: &mut [libc::iovec]) -> io::Result<usize> {
-    // SAFETY: all zeroes are a message header without anything in it.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = vectors.as_mut_ptr();
-    message.msg_iovlen = vectors.len() as _;
-    // SAFETY: the vectors describe memory that lives, and that nobody changes, while the lock is held.
-    returned(unsafe { libc::sendmsg(fd, &message, SILENTLY) })
-}
-
-/// Sends one piece, likewise.
-pub(crate) fn send(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
-    // SAFETY: the slice is what its pointer and length say.
-    returned(unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), SILENTLY) })
-}
-
-/// Receives what fits.
-pub(crate) fn receive(fd: RawFd, into: *mut u8, len: usize) -> io::Result<usize> {
-    // SAFETY: the callers have a buffer of that length, which nobody else uses while the lock is held.
-    returned(unsafe { libc::recv(fd, into.cast(), len, 0) })
-}
-
-#[cfg(not(target_vendor = "apple"))]
-const SILENTLY: libc::c_int = libc::MSG_NOSIGNAL;
-/// Python ignores the signal anyway; only a program that hosts it may not.
-#[cfg(target_vendor = "apple")]
-const SILENTLY: libc::c_int = 0;
-
-fn returned(count: libc::ssize_t) -> io::Result<usize> {
-    usize::try_from(count).map_err(|_| io::Error::last_os_error())
-}
-
-/// Whether an operation is just to be tried again when the descriptor is ready.
-pub(crate) fn is_not_now(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

@@ -1,6 +1,5 @@
 //! What a stream transport does itself: receiving, sending, and what waits to be sent.
 
-use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::io;
 use std::ptr::null_mut;
@@ -9,26 +8,12 @@ use std::slice;
 use pyo3::ffi::{self, PyObject};
 use pyo3::prelude::*;
 
-use super::queue::{self, is_not_now};
 use super::stream::{Stream, stream};
 use crate::known::known;
 use crate::object::{Owned, Raised, Result, none, nothing, raise, raise_io, raise_text};
 use crate::panic::guard;
+use crate::syscalls::{self, RECEIVE, is_not_now};
 use crate::types::{self, with_one, without_arguments};
-
-/// What is received at once at most: as much as asyncio asks for.
-const RECEIVE: usize = 256 * 1024;
-
-/// What is received, for as long as it takes to copy it into an object of the right size.
-///
-/// An object of [`RECEIVE`] bytes for each message, most of which is given back, would be mapped and unmapped by the C library
-/// each time.
-struct Shared(UnsafeCell<[u8; RECEIVE]>);
-
-// SAFETY: it is only used with the interpreter lock held, which is not let go of between receiving and copying.
-unsafe impl Sync for Shared {}
-
-static SHARED: Shared = Shared(UnsafeCell::new([0; RECEIVE]));
 
 /// The methods, for a type to keep.
 pub(crate) fn methods() -> *mut c_void {
@@ -70,17 +55,15 @@ unsafe extern "C" fn read_ready(transport: *mut PyObject, _: *mut PyObject) -> *
 
 /// Receives, and hands it to the protocol's `data_received`.
 unsafe fn receive(transport: *mut PyObject, stream: *mut Stream, protocol: &Owned) -> Result<()> {
-    // SAFETY: the transport is alive, and so its state. The shared buffer is not used beyond the copy.
+    // SAFETY: the transport is alive, and so its state.
     unsafe {
-        let buffer = SHARED.0.get().cast::<u8>();
-        let count = match queue::receive((*stream).fd, buffer, RECEIVE) {
-            Ok(count) => count,
+        let data = match syscalls::receive_bytes((*stream).fd, RECEIVE) {
+            Ok(data) => data?,
             Err(error) => return reading_failed(transport, &error),
         };
-        if count == 0 {
+        if ffi::PyBytes_Size(data.as_ptr()) == 0 {
             return call(transport, known().names._read_ready__on_eof);
         }
-        let data = Owned::returned(ffi::PyBytes_FromStringAndSize(buffer.cast(), count as _))?;
         let arguments = [protocol.as_ptr(), data.as_ptr()];
         let name = known().names.data_received;
         let called = ffi::PyObject_VectorcallMethod(name, arguments.as_ptr(), 2, null_mut());
@@ -97,7 +80,7 @@ unsafe fn receive_into(transport: *mut PyObject, stream: *mut Stream, protocol: 
         if let Err(Raised) = offered_buffer(protocol, &mut view) {
             return fatal(transport, "Fatal error: protocol.get_buffer() call failed.");
         }
-        let received = queue::receive((*stream).fd, view.buf.cast(), view.len as usize);
+        let received = syscalls::receive((*stream).fd, view.buf.cast(), view.len as usize);
         ffi::PyBuffer_Release(&mut view);
         let count = match received {
             Ok(0) => return call(transport, known().names._read_ready__on_eof),
@@ -257,7 +240,7 @@ unsafe fn write_data(transport: *mut PyObject, data: *mut PyObject) -> Result<()
         }
         let mut sent = 0;
         if (*stream).queue.is_empty() {
-            sent = match queue::send((*stream).fd, data.bytes()) {
+            sent = match syscalls::send((*stream).fd, data.bytes()) {
                 Ok(sent) if sent == data.bytes().len() => return Ok(()),
                 Ok(sent) => sent,
                 Err(error) if is_not_now(&error) => 0,
