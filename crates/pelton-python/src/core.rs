@@ -183,9 +183,9 @@ pub(crate) unsafe fn engine<'a>(core: *mut Core) -> Result<&'a mut dyn Engine> {
 /// A new core, with the engine that `PELTON_ENGINE` names or else the best there is.
 pub(crate) fn new() -> Result<Owned> {
     // SAFETY: the exception classes are there as long as the interpreter is.
-    let wanted = EngineKind::from_environment().map_err(|error| {
-        raise_text(unsafe { ffi::PyExc_ValueError }, &format!("{}: {error}", pelton::ENGINE_VARIABLE))
-    })?;
+    let value_error = unsafe { ffi::PyExc_ValueError };
+    let wanted = EngineKind::from_environment()
+        .map_err(|error| raise_text(value_error, &format!("{}: {error}", pelton::ENGINE_VARIABLE)))?;
     let engine = engine::open(wanted).map_err(|error| raise_io(&error))?.engine;
     let now = engine.now();
     let core = Core {

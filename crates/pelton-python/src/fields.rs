@@ -47,9 +47,10 @@ macro_rules! reference {
         unsafe extern "C" fn set(object: *mut PyObject, value: *mut PyObject, _: *mut c_void) -> c_int {
             $crate::panic::guard(-1, || {
                 // SAFETY: likewise, and with a value unless the attribute is to be deleted, which is as good as `None`.
-                let outcome =
-                    unsafe { $state(object).map(|state| $crate::object::replace(&raw mut (*state).$field, value)) };
-                $crate::object::status(outcome)
+                unsafe {
+                    let outcome = $state(object).map(|state| $crate::object::replace(&raw mut (*state).$field, value));
+                    $crate::object::status(outcome)
+                }
             })
         }
         $crate::types::attribute($name, get, Some(set))

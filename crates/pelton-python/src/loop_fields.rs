@@ -50,7 +50,7 @@ unsafe extern "C" fn get_ready(loop_: *mut PyObject, _: *mut c_void) -> *mut PyO
         // SAFETY: Python calls it with a live loop.
         pointer(unsafe {
             core(loop_).and_then(|core| {
-                let handles: Vec<*mut PyObject> = (&(*core).ready).iter().copied().collect();
+                let handles: Vec<*mut PyObject> = (*core).ready.iter().copied().collect();
                 list(&handles)
             })
         })
@@ -62,7 +62,7 @@ unsafe extern "C" fn get_scheduled(loop_: *mut PyObject, _: *mut c_void) -> *mut
         // SAFETY: Python calls it with a live loop, whose wheel has timer handles only.
         pointer(unsafe {
             core(loop_).and_then(|core| {
-                let mut timers: Vec<*mut PyObject> = (&(*core).timers).iter().map(|(_, timer)| *timer).collect();
+                let mut timers: Vec<*mut PyObject> = (*core).timers.iter().map(|(_, timer)| *timer).collect();
                 timers.sort_by(|one, other| timer_handle::when(*one).total_cmp(&timer_handle::when(*other)));
                 list(&timers)
             })

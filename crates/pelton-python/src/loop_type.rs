@@ -24,7 +24,7 @@ unsafe extern "C" fn new(its_type: *mut PyTypeObject, _: *mut PyObject, _: *mut 
         pointer(unsafe {
             (|| {
                 let core = core::new()?;
-                let make = (*(&raw mut ffi::PyBaseObject_Type)).tp_new.ok_or(Raised)?;
+                let make = ffi::PyBaseObject_Type.tp_new.ok_or(Raised)?;
                 let loop_ = Owned::returned(make(its_type, known().empty, null_mut()))?;
                 core::put(loop_.as_ptr(), core);
                 Ok(loop_)
@@ -168,7 +168,7 @@ unsafe extern "C" fn watched_descriptors(loop_: *mut PyObject, _: *mut PyObject)
         // SAFETY: Python calls it with a live loop.
         unsafe {
             let Ok(core) = core::core(loop_) else { return null_mut() };
-            let descriptors = (&(*core).readers).descriptors();
+            let descriptors = (*core).readers.descriptors();
             Python::attach(|py| match descriptors.into_pyobject(py) {
                 Ok(list) => list.into_ptr(),
                 Err(error) => {

@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 
 use crate::known::Known;
 use crate::object::Raised;
+use crate::panic::guard;
 use crate::transports::stream;
 use crate::{core, handle, loop_type, timer_handle};
 
@@ -41,5 +42,12 @@ pub fn _pelton(module: &Bound<'_, PyModule>) -> PyResult<()> {
         // SAFETY: types are objects, and these live for ever.
         module.add(name, unsafe { Bound::<PyAny>::from_borrowed_ptr(py, class.cast::<PyObject>()) })?;
     }
+    module.add_function(pyo3::wrap_pyfunction!(_panic, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
+}
+
+/// Panics, for the test that what Python sees of it is an exception.
+#[pyfunction]
+fn _panic() -> PyResult<()> {
+    guard(Err(Raised), || panic!("on purpose")).map_err(|Raised| Python::attach(PyErr::fetch))
 }

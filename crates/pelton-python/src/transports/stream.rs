@@ -98,7 +98,7 @@ unsafe extern "C" fn new(its_type: *mut PyTypeObject, _: *mut PyObject, _: *mut 
                     buffered: false,
                 };
                 ptr::write(state(object.as_ptr()), stream);
-                let make = (*(&raw mut ffi::PyBaseObject_Type)).tp_new.ok_or(Raised)?;
+                let make = ffi::PyBaseObject_Type.tp_new.ok_or(Raised)?;
                 let transport = Owned::returned(make(its_type, known().empty, null_mut()))?;
                 *transport.as_ptr().byte_add(OFFSET.load(Ordering::Relaxed)).cast() = object.into_ptr();
                 Ok(transport)
@@ -129,7 +129,7 @@ unsafe extern "C" fn clear(object: *mut PyObject) -> c_int {
             (*stream).conn_lost += 1;
             let fields = [&raw mut (*stream).loop_, &raw mut (*stream).protocol, &raw mut (*stream).empty_waiter]
                 .map(|field| ptr::replace(field, null_mut()));
-            let queued = (&mut (*stream).queue).take();
+            let queued = (*stream).queue.take();
             for reference in fields.into_iter().chain(queued) {
                 ffi::Py_XDECREF(reference);
             }
@@ -155,7 +155,7 @@ unsafe extern "C" fn dealloc(object: *mut PyObject) {
 /// `len(transport._buffer)`: how many bytes wait.
 unsafe extern "C" fn queue_len(object: *mut PyObject) -> Py_ssize_t {
     // SAFETY: Python calls it with a live state.
-    unsafe { (&(*state(object)).queue).len() as Py_ssize_t }
+    unsafe { (*state(object)).queue.len() as Py_ssize_t }
 }
 
 /// `transport._buffer.clear()`
@@ -163,7 +163,7 @@ unsafe extern "C" fn clear_queue(object: *mut PyObject, _: *mut PyObject) -> *mu
     guard(null_mut(), || {
         // SAFETY: Python calls it with a live state; all is taken out before it is let go of.
         unsafe {
-            for bytes in (&mut (*state(object)).queue).take() {
+            for bytes in (*state(object)).queue.take() {
                 ffi::Py_DECREF(bytes);
             }
         }

@@ -252,7 +252,7 @@ unsafe fn write_data(transport: *mut PyObject, data: *mut PyObject) -> Result<()
             call(transport, known().names._wait_for_room)?;
         }
         let (rest, sent) = data.keep(sent)?;
-        (&mut (*stream).queue).push(rest.into_ptr(), sent);
+        (*stream).queue.push(rest.into_ptr(), sent);
         call(transport, known().names._maybe_pause_protocol)
     }
 }
@@ -312,7 +312,7 @@ unsafe fn write_pieces(transport: *mut PyObject, lines: *mut PyObject) -> Result
         }
         let was_empty = (*stream).queue.is_empty();
         for piece in pieces {
-            (&mut (*stream).queue).push(piece.into_ptr(), 0);
+            (*stream).queue.push(piece.into_ptr(), 0);
         }
         if was_empty {
             if let Err(error) = send_queued(stream)
@@ -334,7 +334,7 @@ unsafe fn send_queued(stream: *mut Stream) -> io::Result<()> {
     let mut done = Vec::new();
     // SAFETY: the state is that of a live transport. Letting go of `bytes` calls nothing, and comes last all the same.
     unsafe {
-        let outcome = (&mut (*stream).queue).send((*stream).fd, &mut done);
+        let outcome = (*stream).queue.send((*stream).fd, &mut done);
         for bytes in done {
             ffi::Py_DECREF(bytes);
         }
