@@ -1,0 +1,447 @@
+"""Descriptors, sockets and stream transports."""
+
+import asyncio
+import gc
+import os
+import socket
+import time
+import unittest
+import weakref
+
+import pelton
+from test_loop import DEADLINE, LoopTestCase
+
+
+class SocketTestCase(LoopTestCase):
+    def pair(self):
+        one, other = socket.socketpair()
+        for sock in (one, other):
+            sock.setblocking(False)
+            self.addCleanup(sock.close)
+        return one, other
+
+    async def soon(self, condition):
+        """Waits for a condition that something is about to bring about."""
+        end = time.monotonic() + DEADLINE
+        while not condition():
+            self.assertLess(time.monotonic(), end, "nothing happened")
+            await asyncio.sleep(0)
+
+
+class Descriptors(SocketTestCase):
+    def test_readers_and_writers_by_number_or_object(self):
+        one, other = self.pair()
+        called = []
+        self.loop.add_reader(one, called.append, "reader")
+        self.loop.add_writer(one.fileno(), called.append, "writer")
+        self.turn()
+        self.assertEqual(called, ["writer"])
+        other.send(b"x")
+        self.turn()
+        self.assertEqual(sorted(called), ["reader", "writer", "writer"])
+        self.assertTrue(self.loop.remove_writer(one))
+        self.assertFalse(self.loop.remove_writer(one))
+        self.assertTrue(self.loop.remove_reader(one.fileno()))
+        self.turn()
+        self.assertEqual(len(called), 3)
+
+    def test_a_second_reader_takes_the_place_of_the_first(self):
+        one, other = self.pair()
+        called = []
+        self.loop.add_reader(one, called.append, "first")
+        self.loop.add_reader(one, called.append, "second")
+        other.send(b"x")
+        self.turn()
+        self.assertEqual(called, ["second"])
+        self.loop.remove_reader(one)
+
+    def test_what_cannot_be_watched_is_refused_with_the_systems_error(self):
+        with open(__file__) as file:
+            self.assertRaises(PermissionError, self.loop.add_reader, file, print)
+        one, _ = self.pair()
+        number = os.dup(one.fileno())
+        os.close(number)
+        with self.assertRaises(OSError) as caught:
+            self.loop.add_reader(number, print)
+        self.assertEqual(caught.exception.errno, 9)
+        self.assertRaises(ValueError, self.loop.add_reader, -1, print)
+        self.assertRaises(ValueError, self.loop.add_reader, "no file", print)
+        self.assertFalse(self.loop.remove_reader(number))
+
+    def test_a_number_that_was_closed_and_is_another_file_now_can_be_watched(self):
+        one, other = self.pair()
+        number = one.fileno()
+        self.loop.add_reader(number, print)
+        one.close()
+        third, fourth = self.pair()
+        if third.fileno() != number:
+            self.assertEqual(fourth.fileno(), number)
+            third, fourth = fourth, third
+        called = []
+        self.loop.add_writer(number, called.append, 1)
+        self.turn()
+        self.assertEqual(called, [1])
+        self.loop.remove_writer(number)
+        self.loop.remove_reader(number)
+
+    def test_the_selector_tells_what_is_watched(self):
+        one, _ = self.pair()
+        selector = self.loop._selector
+        self.assertRaises(KeyError, selector.get_key, one)
+        self.loop.add_reader(one, print)
+        self.assertEqual(selector.get_key(one).events, 1)
+        self.assertIn(one.fileno(), selector.get_map())
+        self.assertRaises(NotImplementedError, selector.select, 0)
+        self.loop.remove_reader(one)
+
+
+class RawSockets(SocketTestCase):
+    def test_receiving_waits_and_goes_on_being_watched(self):
+        one, other = self.pair()
+
+        async def main():
+            before = self.loop.stats()["events"]
+            for number in range(50):
+                receiving = asyncio.ensure_future(self.loop.sock_recv(one, 100))
+                await asyncio.sleep(0)
+                await self.loop.sock_sendall(other, b"%d" % number)
+                self.assertEqual(await receiving, b"%d" % number)
+            return self.loop.stats()["events"] - before
+
+        self.assertGreaterEqual(self.run_main(main()), 50)
+        self.assertEqual(self.loop._watched(one.fileno()), (None, None))
+
+    def test_nothing_is_lost_when_receiving_is_cancelled(self):
+        one, other = self.pair()
+
+        async def main():
+            for _ in range(3):
+                receiving = asyncio.ensure_future(self.loop.sock_recv(one, 100))
+                await asyncio.sleep(0)
+                receiving.cancel()
+                other.send(b"kept")
+                with self.assertRaises(asyncio.CancelledError):
+                    await receiving
+                self.assertEqual(self.loop._watched(one.fileno()), (None, None))
+                self.assertEqual(await self.loop.sock_recv(one, 100), b"kept")
+                # And once more while it is watched for the next one.
+                receiving = asyncio.ensure_future(self.loop.sock_recv(one, 100))
+                await asyncio.sleep(0)
+                other.send(b"next")
+                self.assertEqual(await receiving, b"next")
+
+        self.run_main(main())
+
+    def test_a_socket_that_took_the_number_of_a_closed_one_is_received_from(self):
+        async def main():
+            numbers = set()
+            for _ in range(5):
+                one, other = socket.socketpair()
+                one.setblocking(False)
+                numbers.add(one.fileno())
+                for data in (b"first", b"second"):
+                    receiving = asyncio.ensure_future(self.loop.sock_recv(one, 100))
+                    await asyncio.sleep(0)
+                    other.send(data)
+                    self.assertEqual(await receiving, data)
+                one.close()
+                other.close()
+            self.assertEqual(len(numbers), 1, "the numbers were not reused")
+
+        self.run_main(main())
+
+    def test_a_watched_socket_can_be_given_to_a_reader_or_a_transport(self):
+        one, other = self.pair()
+
+        async def main():
+            receiving = asyncio.ensure_future(self.loop.sock_recv(one, 100))
+            await asyncio.sleep(0)
+            other.send(b"raw")
+            self.assertEqual(await receiving, b"raw")
+            called = asyncio.Event()
+            self.loop.add_reader(one, called.set)
+            other.send(b"reader")
+            await called.wait()
+            self.loop.remove_reader(one)
+            self.assertEqual(one.recv(100), b"reader")
+            reader, writer = await asyncio.open_connection(sock=one)
+            other.send(b"stream")
+            self.assertEqual(await reader.read(100), b"stream")
+            with self.assertRaisesRegex(RuntimeError, "is used by transport"):
+                await self.loop.sock_recv(one, 1)
+            writer.close()
+
+        self.run_main(main())
+
+    def test_what_comes_in_while_nobody_receives_does_not_keep_the_loop_busy(self):
+        one, other = self.pair()
+
+        async def main():
+            receiving = asyncio.ensure_future(self.loop.sock_recv(one, 100))
+            await asyncio.sleep(0)
+            other.send(b"x")
+            await receiving
+            other.send(b"y")
+            before = self.loop.stats()["polls"]
+            await asyncio.sleep(0.1)
+            self.assertLess(self.loop.stats()["polls"] - before, 20)
+            self.assertEqual(await self.loop.sock_recv(one, 100), b"y")
+
+        self.run_main(main())
+
+    def test_the_end_and_errors(self):
+        one, other = self.pair()
+
+        async def main():
+            receiving = asyncio.ensure_future(self.loop.sock_recv(one, 100))
+            await asyncio.sleep(0)
+            other.close()
+            self.assertEqual(await receiving, b"")
+            self.assertEqual(await self.loop.sock_recv(one, 100), b"")
+            with self.assertRaises(BrokenPipeError):
+                await self.loop.sock_sendall(one, b"x")
+            one.close()
+            with self.assertRaises(OSError):
+                await self.loop.sock_recv(one, 100)
+
+        self.run_main(main())
+
+    def test_sending_more_than_there_is_room_for(self):
+        one, other = self.pair()
+        data = os.urandom(3_000_000)
+
+        async def main():
+            for kind in (bytes, bytearray, memoryview):
+                sending = asyncio.ensure_future(self.loop.sock_sendall(one, kind(data)))
+                received = bytearray()
+                while len(received) < len(data):
+                    received += await self.loop.sock_recv(other, 1 << 20)
+                await sending
+                self.assertEqual(received, data)
+
+        self.run_main(main())
+
+    def test_a_blocking_socket_does_not_block_the_loop(self):
+        one, other = self.pair()
+        one.setblocking(True)
+
+        async def main():
+            receiving = asyncio.ensure_future(self.loop.sock_recv(one, 100))
+            await asyncio.sleep(0.01)
+            other.send(b"x")
+            self.assertEqual(await receiving, b"x")
+
+        self.run_main(main())
+
+
+class Recorder(asyncio.Protocol):
+    def __init__(self):
+        self.events = []
+        self.received = bytearray()
+        self.lost = None
+
+    def connection_made(self, transport):
+        self.transport = transport
+        self.events.append("made")
+
+    def data_received(self, data):
+        self.received += data
+
+    def eof_received(self):
+        self.events.append("eof")
+
+    def pause_writing(self):
+        self.events.append("pause")
+
+    def resume_writing(self):
+        self.events.append("resume")
+
+    def connection_lost(self, error):
+        self.events.append("lost")
+        self.lost = error
+
+
+class Buffered(asyncio.BufferedProtocol):
+    def __init__(self):
+        self.buffer = bytearray(1000)
+        self.received = bytearray()
+        self.over = False
+
+    def get_buffer(self, _hint):
+        return self.buffer
+
+    def buffer_updated(self, count):
+        self.received += self.buffer[:count]
+
+    def connection_lost(self, _error):
+        self.over = True
+
+
+class Streams(SocketTestCase):
+    async def connect(self, protocol=Recorder):
+        one, other = self.pair()
+        transport, protocol = await self.loop.create_connection(protocol, sock=one)
+        return transport, protocol, other
+
+    def test_a_transport_is_asyncios(self):
+        async def main():
+            transport, protocol, other = await self.connect()
+            self.assertIsInstance(transport, asyncio.Transport)
+            self.assertIsInstance(transport, pelton.StreamTransport)
+            self.assertIs(transport.get_protocol(), protocol)
+            self.assertEqual(transport.get_extra_info("socket").fileno(), transport._sock_fd)
+            self.assertRegex(repr(transport), r"<StreamTransport fd=\d+ read=polling write=<idle, bufsize=0>>")
+            transport.close()
+            await asyncio.sleep(0)
+            self.assertRegex(repr(transport), "closed")
+
+        self.run_main(main())
+
+    def test_the_first_write_goes_out_at_once(self):
+        async def main():
+            transport, _, other = await self.connect()
+            transport.write(b"at ")
+            transport.writelines([b"o", bytearray(b"nc"), memoryview(b"e")])
+            self.assertEqual(other.recv(100), b"at once")
+            transport.close()
+
+        self.run_main(main())
+
+    def test_writing_more_than_there_is_room_for_pauses_the_protocol(self):
+        data = os.urandom(5_000_000)
+
+        async def main():
+            for kind in (bytes, bytearray, memoryview):
+                transport, protocol, other = await self.connect()
+                mutable = bytearray(data)
+                transport.write(kind(data) if kind is not bytearray else mutable)
+                # It is the transport's by now.
+                mutable[:] = bytes(len(mutable))
+                transport.write(b"more")
+                transport.writelines([b"and ", b"more"])
+                self.assertEqual(protocol.events, ["made", "pause"])
+                self.assertGreater(transport.get_write_buffer_size(), 64 * 1024)
+                transport.close()
+                self.assertTrue(transport.is_closing())
+                received = bytearray()
+                while chunk := await self.loop.sock_recv(other, 1 << 20):
+                    received += chunk
+                self.assertEqual(received, data + b"moreand more")
+                self.assertEqual(protocol.events, ["made", "pause", "resume", "lost"])
+                self.assertIsNone(protocol.lost)
+                self.assertEqual(transport.get_write_buffer_size(), 0)
+
+        self.run_main(main())
+
+    def test_writing_the_end(self):
+        async def main():
+            transport, protocol, other = await self.connect()
+            transport.write(b"x" * 1_000_000)
+            transport.write_eof()
+            with self.assertRaisesRegex(RuntimeError, "after write_eof"):
+                transport.write(b"x")
+            received = 0
+            while chunk := await self.loop.sock_recv(other, 1 << 20):
+                received += len(chunk)
+            self.assertEqual(received, 1_000_000)
+            other.send(b"still heard")
+            await self.soon(lambda: protocol.received == b"still heard")
+            transport.abort()
+
+        self.run_main(main())
+
+    def test_writing_after_the_end_of_the_connection_is_let_pass(self):
+        async def main():
+            transport, protocol, other = await self.connect()
+            transport.abort()
+            for _ in range(4):
+                transport.write(b"x")
+            with self.assertLogs("asyncio", "WARNING"):
+                transport.write(b"x")
+            await self.soon(lambda: "lost" in protocol.events)
+            transport.write(b"x")
+            transport.close()
+
+        with self.assertLogs("asyncio", "WARNING"):
+            self.run_main(main())
+
+    def test_a_peer_that_goes_away_is_the_reason(self):
+        async def main():
+            server = await self.loop.create_server(Recorder, "127.0.0.1", 0)
+            address = server.sockets[0].getsockname()
+            transport, protocol = await self.loop.create_connection(Recorder, *address)
+            await asyncio.sleep(0)
+            peer = transport.get_extra_info("socket")
+            self.assertEqual(peer.getpeername(), address)
+            server.close()
+            transport.pause_reading()
+            self.assertFalse(transport.is_reading())
+            transport.resume_reading()
+            transport.write(b"x" * 100)
+            transport.close()
+            await self.soon(lambda: "lost" in protocol.events)
+
+        self.run_main(main())
+        gc.collect()
+
+    def test_what_is_no_bytes_is_refused(self):
+        async def main():
+            transport, _, _ = await self.connect()
+            with self.assertRaisesRegex(TypeError, "bytes-like object, not 'str'"):
+                transport.write("text")
+            with self.assertRaisesRegex(TypeError, "bytes-like object, not 'int'"):
+                transport.writelines([b"x", 1])
+            transport.close()
+
+        self.run_main(main())
+
+    def test_a_protocol_that_raises_loses_its_connection(self):
+        class Raises(Recorder):
+            def data_received(self, data):
+                raise ValueError("on purpose")
+
+        async def main():
+            transport, protocol, other = await self.connect(Raises)
+            other.send(b"x")
+            await self.soon(lambda: "lost" in protocol.events)
+            self.assertIsInstance(protocol.lost, ValueError)
+            [context] = self.errors
+            self.assertEqual(context["message"], "Fatal error: protocol.data_received() call failed.")
+
+        self.run_main(main())
+
+    def test_protocols_with_a_buffer_of_their_own(self):
+        async def main():
+            transport, protocol, other = await self.connect(Buffered)
+            data = os.urandom(100_000)
+            sending = asyncio.ensure_future(self.loop.sock_sendall(other, data))
+            await self.soon(lambda: len(protocol.received) == len(data))
+            await sending
+            self.assertEqual(protocol.received, data)
+            transport.set_protocol(recorder := Recorder())
+            other.send(b"other protocol")
+            await self.soon(lambda: recorder.received == b"other protocol")
+            transport.set_protocol(protocol)
+            protocol.buffer = bytearray()
+            other.send(b"x")
+            await self.soon(lambda: protocol.over)
+            self.assertIn("get_buffer", self.errors[0]["message"])
+
+        self.run_main(main())
+
+    def test_a_transport_that_nobody_has_is_collected(self):
+        async def main():
+            transport, protocol, other = await self.connect()
+            reference = weakref.ref(protocol)
+            transport.close()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            del transport, protocol
+            gc.collect()
+            self.assertIsNone(reference())
+
+        self.run_main(main())
+
+
+if __name__ == "__main__":
+    unittest.main()
