@@ -297,6 +297,14 @@ class Handles(LoopTestCase):
             gc.collect()
         self.assertEqual([reference() for reference in references], [None] * 3)
 
+    def test_a_long_chain_of_handles_ends_without_exhausting_the_stack(self):
+        for schedule in (self.loop.call_soon, functools.partial(self.loop.call_later, 60)):
+            handle = None
+            for _ in range(200_000):
+                handle = schedule(print, handle)
+        self.loop.close()
+        del handle
+
     def test_nothing_is_left_of_a_hundred_thousand_callbacks(self):
         def callback(*_args):
             pass

@@ -469,34 +469,75 @@ unsafe extern "C" fn dealloc(handle: *mut PyObject) {
     guard((), || unsafe { bury(handle, &KEPT_HANDLES) });
 }
 
+/// Handles that refer to handles that refer to handles: deeper than this, the next one waits for its turn.
+const DEEPEST: usize = 50;
+
+/// Dead handles whose turn has not come, and how many are being buried inside each other.
+struct Graveyard {
+    waiting: UnsafeCell<Vec<(*mut PyObject, &'static Kept)>>,
+    depth: UnsafeCell<usize>,
+}
+
+// SAFETY: only touched with the interpreter lock held.
+unsafe impl Sync for Graveyard {}
+
+static GRAVEYARD: Graveyard = Graveyard { waiting: UnsafeCell::new(Vec::new()), depth: UnsafeCell::new(0) };
+
 /// Ends a handle: lets go of all that it refers to, then keeps its memory or frees it.
 ///
 /// # Safety
 /// Called from `tp_dealloc` of the type that `kept` is for.
-pub(crate) unsafe fn bury(handle: *mut PyObject, kept: &Kept) {
-    // SAFETY: nobody has the handle, so its fields are ours to empty. What they referred to may run anything when it goes,
-    // but nothing finds the handle: it is out of the collector's sight and goes to the list last.
+pub(crate) unsafe fn bury(handle: *mut PyObject, kept: &'static Kept) {
+    // SAFETY: nobody has the handle. Nothing is called while either cell is borrowed. From here on neither the collector nor a
+    // weak reference leads to it, so it can wait.
     unsafe {
-        let fields = fields(handle);
-        if (*fields).flags & TRACKED != 0 {
+        if (*fields(handle)).flags & TRACKED != 0 {
             ffi::PyObject_GC_UnTrack(handle.cast());
         }
-        let its_type = ffi::Py_TYPE(handle);
-        let weak_references = handle.byte_offset((*its_type).tp_weaklistoffset).cast::<*mut PyObject>();
-        if !(*weak_references).is_null() {
+        if !(*weak_references(handle)).is_null() {
             ffi::PyObject_ClearWeakRefs(handle);
         }
+        let depth = GRAVEYARD.depth.get();
+        if *depth >= DEEPEST {
+            (*GRAVEYARD.waiting.get()).push((handle, kept));
+            return;
+        }
+        *depth += 1;
+        bury_one(handle, kept);
+        *depth -= 1;
+        while *depth == 0
+            && let Some((handle, kept)) = (*GRAVEYARD.waiting.get()).pop()
+        {
+            *depth += 1;
+            bury_one(handle, kept);
+            *depth -= 1;
+        }
+    }
+}
+
+/// Where an object has its list of weak references.
+unsafe fn weak_references(handle: *mut PyObject) -> *mut *mut PyObject {
+    // SAFETY: the type says where; in some versions, before the object's head.
+    unsafe { handle.byte_offset((*ffi::Py_TYPE(handle)).tp_weaklistoffset).cast() }
+}
+
+unsafe fn bury_one(handle: *mut PyObject, kept: &Kept) {
+    // SAFETY: nobody has the handle, so its fields are ours to empty. What they referred to may run anything when it goes,
+    // but nothing finds the handle, which goes to the list last.
+    unsafe {
+        let fields = fields(handle);
         let Fields { loop_, callback, context, tuple, source_traceback, repr, .. } = *fields;
         let [_, first, second, third] = (*fields).arguments;
         ptr::write_bytes(fields, 0, 1);
         for reference in [callback, first, second, third, context, loop_, tuple, source_traceback, repr] {
             ffi::Py_XDECREF(reference);
         }
-        empty_inherited_slots(handle, weak_references);
+        empty_inherited_slots(handle);
         let kept = &mut *kept.0.get();
         if kept.len() < KEPT {
             kept.push(handle);
         } else {
+            let its_type = ffi::Py_TYPE(handle);
             ffi::PyObject_GC_Del(handle.cast());
             ffi::Py_DECREF(its_type.cast());
         }
@@ -504,12 +545,13 @@ pub(crate) unsafe fn bury(handle: *mut PyObject, kept: &Kept) {
 }
 
 /// Empties the slots of `asyncio.Handle`. They are always empty, except by somebody who went past our attributes to write there.
-unsafe fn empty_inherited_slots(handle: *mut PyObject, weak_references: *mut *mut PyObject) {
+unsafe fn empty_inherited_slots(handle: *mut PyObject) {
     // SAFETY: between an object's head and our fields there are the base classes' slots, references or null, and in some
     // versions the list of weak references, which is not ours to touch.
     unsafe {
         let mut slot = handle.add(1).cast::<*mut PyObject>();
         let end = fields(handle).cast::<*mut PyObject>();
+        let weak_references = weak_references(handle);
         while slot < end {
             if slot != weak_references && !(*slot).is_null() {
                 ffi::Py_DECREF(ptr::replace(slot, null_mut()));
