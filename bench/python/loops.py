@@ -191,7 +191,18 @@ while left > 0:
 """
 
 
-def echo(loop, count, serve, size=1024, clients=8):
+COMING_AND_GOING = """
+import socket, sys
+host, port, _, _, count = sys.argv[1], *map(int, sys.argv[2:])
+for _ in range(count):
+    sock = socket.create_connection((host, port))
+    sock.sendall(b'x')
+    sock.recv(1)
+    sock.close()
+"""
+
+
+def echo(loop, count, serve, size=1024, clients=8, client=CLIENT):
     """A server under the load of a few clients, in a process of their own that does not change with the loop."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
@@ -201,7 +212,7 @@ def echo(loop, count, serve, size=1024, clients=8):
 
     async def main():
         end = await serve(loop, listener)
-        command = [sys.executable, "-c", CLIENT, host, str(port), str(clients), str(size), str(count)]
+        command = [sys.executable, "-c", client, host, str(port), str(clients), str(size), str(count)]
         process = await loop.run_in_executor(None, subprocess.Popen, command)
         start, used = time.perf_counter(), time.process_time()
         await loop.run_in_executor(None, process.wait)
@@ -306,6 +317,10 @@ def streams(loop, count):
     return echo(loop, count, serve_streams)
 
 
+def connections(loop, count):
+    return echo(loop, count, serve_protocol, client=COMING_AND_GOING)
+
+
 ROWS = {
     function.__name__: function
     for function in (
@@ -324,10 +339,11 @@ ROWS = {
         protocol_100k,
         buffered,
         streams,
+        connections,
     )
 }
 # Those that start a process: a window has to be long enough for that not to matter.
-WITH_CLIENTS = {"raw_sockets", "protocol", "protocol_100k", "buffered", "streams"}
+WITH_CLIENTS = {"raw_sockets", "protocol", "protocol_100k", "buffered", "streams", "connections"}
 
 
 def child(name):

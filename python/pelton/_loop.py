@@ -6,13 +6,18 @@ on: queue, timers, watching descriptors, and the turn.
 """
 
 import asyncio
+import errno
 import selectors
 import signal
+import socket
 import sys
 import threading
-from asyncio import base_events, constants, events, format_helpers, sslproto
+from asyncio import base_events, constants, events, format_helpers, sslproto, trsock
 
 from . import _transports as _transports
+
+# What may be over in a while.
+_OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 _NAMES_DEBUG = sys.version_info >= (3, 13)
 
@@ -60,6 +65,8 @@ class BaseLoop(asyncio.SelectorEventLoop):
     def __init__(self):
         # The first thing that asyncio's constructor asks for is debug mode; all of its state is there already, in Rust.
         super().__init__(Selector(self))
+        # For add_reader() and the like, which refuse what a transport uses.
+        self._transports_by_descriptor = self._transports.data
 
     def run_forever(self):
         """Run until stop() is called."""
@@ -138,6 +145,61 @@ class BaseLoop(asyncio.SelectorEventLoop):
         )
         _pelton.StreamTransport(self, rawsock, ssl_protocol, extra=extra, server=server)
         return ssl_protocol._app_transport
+
+    def _accept_connection(
+        self,
+        protocol_factory,
+        sock,
+        sslcontext=None,
+        server=None,
+        backlog=100,
+        *timeouts,
+    ):
+        if sslcontext is not None or self._debug or type(sock) is not socket.socket:
+            return super()._accept_connection(protocol_factory, sock, sslcontext, server, backlog, *timeouts)
+        fd = sock.fileno()
+        family = _transports.family_of(sock)
+        kind = _transports.type_of(sock) | socket.SOCK_NONBLOCK
+        number = _transports.protocol_of(sock)
+        for _ in range(backlog):
+            try:
+                accepted = self._accept(fd)
+            except OSError as error:
+                if error.errno not in _OUT_OF_RESOURCES:
+                    raise
+                # It will be readable for as long as there is no descriptor for the connection.
+                self.call_exception_handler(
+                    {
+                        "message": "socket.accept() out of system resource",
+                        "exception": error,
+                        "socket": trsock.TransportSocket(sock),
+                    }
+                )
+                self._remove_reader(fd)
+                self.call_later(
+                    constants.ACCEPT_RETRY_DELAY,
+                    self._start_serving,
+                    protocol_factory,
+                    sock,
+                    sslcontext,
+                    server,
+                    backlog,
+                    *timeouts,
+                )
+                return
+            if accepted is None:
+                return
+            conn = socket.socket(family, kind, number, accepted[0])
+            extra = None if accepted[1] is None else {"peername": accepted[1]}
+            try:
+                # Without TLS there is nothing to wait for, and so no need for a task as in asyncio.
+                _pelton.StreamTransport(self, conn, protocol_factory(), None, extra, server)
+            except (SystemExit, KeyboardInterrupt):
+                conn.close()
+                raise
+            except BaseException:
+                # Which asyncio reports in debug mode only; in which we are not.
+                conn.close()
 
     async def sock_recv(self, sock, n):
         """Receive data from a socket, at most n bytes of it."""

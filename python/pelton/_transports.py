@@ -4,15 +4,77 @@
 what receives and sends, together with the fields that this needs.
 """
 
+import _socket
 import logging
 import socket
-from asyncio import protocols, selector_events
+import sys
+from asyncio import futures, protocols, selector_events, trsock
 
 logger = logging.getLogger("asyncio")
+
+# Since then, a server keeps its transports apart.
+_SERVERS_KNOW_TRANSPORTS = sys.version_info >= (3, 13)
+
+# The attributes of socket.socket make enums of them, each time.
+family_of = _socket.socket.family.__get__
+type_of = _socket.socket.type.__get__
+protocol_of = _socket.socket.proto.__get__
 
 
 class BaseStreamTransport(selector_events._SelectorSocketTransport):
     """The base class of ``pelton.StreamTransport``, of no use by itself."""
+
+    def __init__(self, loop, sock, protocol, waiter=None, extra=None, server=None):
+        # What asyncio's constructors do, of which there are four, one calling the other.
+        self._extra = extra = {} if extra is None else extra
+        extra["socket"] = trsock.TransportSocket(sock)
+        try:
+            extra["sockname"] = sock.getsockname()
+        except OSError:
+            extra["sockname"] = None
+        if "peername" not in extra:
+            try:
+                extra["peername"] = sock.getpeername()
+            except OSError:
+                extra["peername"] = None
+        self._loop = loop
+        self._sock = sock
+        self._sock_fd = fd = sock.fileno()
+        self._protocol_paused = False
+        self._high_water = 64 * 1024
+        self._low_water = 16 * 1024
+        self._protocol_connected = False
+        self.set_protocol(protocol)
+        self._server = server
+        if server is not None:
+            if _SERVERS_KNOW_TRANSPORTS:
+                server._attach(self)
+            else:
+                server._attach()
+        loop._transports[fd] = self
+        # Small writes are sent at once, and not when the last one has been acknowledged.
+        if (
+            protocol_of(sock) == socket.IPPROTO_TCP
+            and type_of(sock) == socket.SOCK_STREAM
+            and family_of(sock) in (socket.AF_INET, socket.AF_INET6)
+        ):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        loop.call_soon(protocol.connection_made, self)
+        # Not before the protocol knows of the connection.
+        loop.call_soon(self._add_reader, fd, self._read_ready)
+        if waiter is not None:
+            loop.call_soon(futures._set_result_unless_cancelled, waiter, None)
+
+    def close(self):
+        if self._closing:
+            return
+        self._closing = True
+        loop, fd = self._loop, self._sock_fd
+        loop._remove_reader(fd)
+        if not self._buffer:
+            self._conn_lost += 1
+            loop._remove_writer(fd)
+            loop.call_soon(self._call_connection_lost, None)
 
     def set_protocol(self, protocol):
         self._buffered = isinstance(protocol, protocols.BufferedProtocol)

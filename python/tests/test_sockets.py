@@ -3,7 +3,9 @@
 import asyncio
 import gc
 import os
+import resource
 import socket
+import tempfile
 import time
 import unittest
 import weakref
@@ -383,6 +385,87 @@ class Streams(SocketTestCase):
 
         self.run_main(main())
         gc.collect()
+
+    def test_where_connections_come_from(self):
+        async def main(serve, connect):
+            accepted = []
+
+            class Accepted(asyncio.Protocol):
+                def connection_made(self, transport):
+                    accepted.append(transport)
+
+            server = await serve(Accepted)
+            transport, _ = await connect(server)
+            await self.soon(lambda: accepted)
+            for end in (accepted[0], transport):
+                sock = end.get_extra_info("socket")
+                self.assertEqual(end.get_extra_info("peername"), sock.getpeername())
+                self.assertEqual(end.get_extra_info("sockname"), sock.getsockname())
+                self.assertEqual(sock.gettimeout(), 0)
+                self.assertFalse(os.get_inheritable(sock.fileno()))
+                if sock.family != socket.AF_UNIX:
+                    self.assertTrue(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+                end.close()
+            self.assertIs(accepted[0].get_protocol().__class__, Accepted)
+            server.close()
+            await asyncio.sleep(0)
+
+        for host in ("127.0.0.1", "::1"):
+            self.run_main(
+                main(
+                    lambda factory: self.loop.create_server(factory, host, 0),
+                    lambda server: self.loop.create_connection(
+                        asyncio.Protocol, *server.sockets[0].getsockname()[:2]
+                    ),
+                )
+            )
+        path = self.enterContext(tempfile.TemporaryDirectory()) + "/socket"
+        self.run_main(
+            main(
+                lambda factory: self.loop.create_unix_server(factory, path),
+                lambda _server: self.loop.create_unix_connection(asyncio.Protocol, path),
+            )
+        )
+
+    def test_a_protocol_that_cannot_be_made_closes_its_connection(self):
+        def refuse():
+            raise ValueError("on purpose")
+
+        async def main():
+            server = await self.loop.create_server(refuse, "127.0.0.1", 0)
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            self.assertEqual(await reader.read(), b"")
+            writer.close()
+            server.close()
+
+        self.run_main(main())
+
+    def test_running_out_of_descriptors_is_reported_and_survived(self):
+        async def main():
+            server = await self.loop.create_server(Recorder, "127.0.0.1", 0)
+            client = socket.socket()
+            self.addCleanup(client.close)
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            # As many as there are, so that the next one is one too many.
+            spare = os.dup(0)
+            os.close(spare)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (spare, hard))
+            try:
+                client.connect(server.sockets[0].getsockname())
+                await self.soon(lambda: self.errors)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            self.assertEqual(self.errors[0]["message"], "socket.accept() out of system resource")
+            self.assertEqual(len(self.errors), 1)
+            # asyncio tries again after a second.
+            await asyncio.sleep(1.1)
+            client.send(b"x")
+            self.assertEqual(self.loop.stats()["descriptors"], 3)
+            server.close()
+            client.close()
+            await asyncio.sleep(0.05)
+
+        self.run_main(main())
 
     def test_what_is_no_bytes_is_refused(self):
         async def main():

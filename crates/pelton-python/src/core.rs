@@ -50,6 +50,8 @@ pub(crate) struct Core {
     pub(crate) current_handle: *mut PyObject,
     /// `{"loop": loop}`, to make futures with.
     pub(crate) future_keywords: *mut PyObject,
+    /// The dictionary in `loop._transports`.
+    pub(crate) transports: *mut PyObject,
     /// `loop._recv_ready`, and the context that it runs in: neither depends on who waits.
     pub(crate) socket_ready: *mut PyObject,
     pub(crate) socket_context: *mut PyObject,
@@ -205,6 +207,7 @@ pub(crate) fn new() -> Result<Owned> {
         task_factory: null_mut(),
         current_handle: null_mut(),
         future_keywords: null_mut(),
+        transports: null_mut(),
         socket_ready: null_mut(),
         socket_context: null_mut(),
         on_slow: null_mut(),
@@ -239,6 +242,7 @@ pub(crate) unsafe fn close(core: *mut Core) {
             &raw mut (*core).task_factory,
             &raw mut (*core).current_handle,
             &raw mut (*core).future_keywords,
+            &raw mut (*core).transports,
             &raw mut (*core).socket_ready,
             &raw mut (*core).socket_context,
             &raw mut (*core).on_slow,
@@ -269,7 +273,7 @@ unsafe extern "C" fn traverse(object: *mut PyObject, visit: visitproc, argument:
             }
         }
         let fields = [core.task_factory, core.current_handle, core.future_keywords, core.on_slow];
-        for field in fields.into_iter().chain([core.socket_ready, core.socket_context]) {
+        for field in fields.into_iter().chain([core.transports, core.socket_ready, core.socket_context]) {
             let status = if field.is_null() { 0 } else { visit(field, argument) };
             if status != 0 {
                 return status;

@@ -21,6 +21,7 @@ pub(crate) fn attributes() -> *mut c_void {
         reference!(c"_thread_id", core, thread),
         reference!(c"_task_factory", core, task_factory),
         reference!(c"_current_handle", core, current_handle),
+        reference!(c"_transports_by_descriptor", core, transports),
         attribute(c"_ready", get_ready, Some(set_queue)),
         attribute(c"_scheduled", get_scheduled, Some(set_queue)),
     ])

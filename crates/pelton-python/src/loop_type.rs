@@ -100,52 +100,78 @@ unsafe extern "C" fn timer_handle_cancelled(_: *mut PyObject, _: *mut PyObject) 
     none()
 }
 
-unsafe fn add(loop_: *mut PyObject, arguments: *const *mut PyObject, count: Py_ssize_t, side: Side) -> *mut PyObject {
+/// Whose descriptors a method may touch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// Those that no transport uses: what programs call.
+    Free,
+    /// All: what transports call.
+    All,
+}
+
+unsafe fn add(
+    loop_: *mut PyObject,
+    arguments: *mut *mut PyObject,
+    count: Py_ssize_t,
+    side: Side,
+    reach: Reach,
+) -> Result<Owned> {
     // SAFETY: Python has called with a live loop and this many arguments.
-    guard(null_mut(), || unsafe {
+    unsafe {
         if count < 2 {
-            raise(ffi::PyExc_TypeError, c"a file descriptor and a callback are needed");
-            return null_mut();
+            return Err(raise(ffi::PyExc_TypeError, c"a file descriptor and a callback are needed"));
         }
         let arguments = std::slice::from_raw_parts(arguments, count as usize);
-        pointer(readers::add(loop_, arguments[0], side, arguments[1], &arguments[2..]))
-    })
+        if reach == Reach::Free {
+            readers::refuse_transports(loop_, arguments[0])?;
+        }
+        readers::add(loop_, arguments[0], side, arguments[1], &arguments[2..])
+    }
 }
 
-unsafe extern "C" fn add_reader(
-    loop_: *mut PyObject,
-    arguments: *mut *mut PyObject,
-    count: Py_ssize_t,
-) -> *mut PyObject {
-    // SAFETY: what Python has called with.
-    unsafe { add(loop_, arguments, count, Side::Reader) }
-}
-
-unsafe extern "C" fn add_writer(
-    loop_: *mut PyObject,
-    arguments: *mut *mut PyObject,
-    count: Py_ssize_t,
-) -> *mut PyObject {
-    // SAFETY: what Python has called with.
-    unsafe { add(loop_, arguments, count, Side::Writer) }
-}
-
-unsafe fn remove(loop_: *mut PyObject, fd: *mut PyObject, side: Side) -> *mut PyObject {
+unsafe fn remove(loop_: *mut PyObject, fd: *mut PyObject, side: Side, reach: Reach) -> *mut PyObject {
     // SAFETY: Python has called with a live loop and a live argument.
     guard(null_mut(), || unsafe {
-        readers::remove(loop_, fd, side).map_or(null_mut(), |removed| ffi::PyBool_FromLong(removed.into()))
+        let allowed = if reach == Reach::Free { readers::refuse_transports(loop_, fd) } else { Ok(()) };
+        let removed = allowed.and_then(|()| readers::remove(loop_, fd, side));
+        removed.map_or(null_mut(), |removed| ffi::PyBool_FromLong(removed.into()))
     })
 }
 
-unsafe extern "C" fn remove_reader(loop_: *mut PyObject, fd: *mut PyObject) -> *mut PyObject {
-    // SAFETY: what Python has called with.
-    unsafe { remove(loop_, fd, Side::Reader) }
+/// Methods that differ in whom they are for: `_add_reader` returns its handle, `add_reader` returns nothing.
+macro_rules! adding {
+    ($name:ident, $side:expr, $reach:expr) => {
+        unsafe extern "C" fn $name(
+            loop_: *mut PyObject,
+            arguments: *mut *mut PyObject,
+            count: Py_ssize_t,
+        ) -> *mut PyObject {
+            guard(null_mut(), || {
+                // SAFETY: what Python has called with.
+                let added = unsafe { add(loop_, arguments, count, $side, $reach) };
+                if $reach == Reach::Free { nothing(added.map(drop)) } else { pointer(added) }
+            })
+        }
+    };
 }
 
-unsafe extern "C" fn remove_writer(loop_: *mut PyObject, fd: *mut PyObject) -> *mut PyObject {
-    // SAFETY: what Python has called with.
-    unsafe { remove(loop_, fd, Side::Writer) }
+macro_rules! removing {
+    ($name:ident, $side:expr, $reach:expr) => {
+        unsafe extern "C" fn $name(loop_: *mut PyObject, fd: *mut PyObject) -> *mut PyObject {
+            // SAFETY: what Python has called with.
+            unsafe { remove(loop_, fd, $side, $reach) }
+        }
+    };
 }
+
+adding!(add_reader, Side::Reader, Reach::Free);
+adding!(add_writer, Side::Writer, Reach::Free);
+adding!(add_any_reader, Side::Reader, Reach::All);
+adding!(add_any_writer, Side::Writer, Reach::All);
+removing!(remove_reader, Side::Reader, Reach::Free);
+removing!(remove_writer, Side::Writer, Reach::Free);
+removing!(remove_any_reader, Side::Reader, Reach::All);
+removing!(remove_any_writer, Side::Writer, Reach::All);
 
 /// `_watched(fd)`: reader and writer of a descriptor, each a handle or `None`.
 unsafe extern "C" fn watched(loop_: *mut PyObject, fd: *mut PyObject) -> *mut PyObject {
@@ -274,10 +300,15 @@ fn methods() -> *mut c_void {
         with_one(c"_add_callback", add_callback, c"Queue a handle."),
         with_one(c"_timer_handle_cancelled", timer_handle_cancelled, c"Nothing that the loop needs to be told."),
         with_one(c"_watched", watched, c"Return the handles of the reader and the writer of a descriptor."),
-        with_one(c"_remove_reader", remove_reader, c"Stop watching a descriptor for reading."),
-        with_one(c"_remove_writer", remove_writer, c"Stop watching a descriptor for writing."),
-        fast(c"_add_reader", add_reader, c"Have a callback called when a descriptor is readable."),
-        fast(c"_add_writer", add_writer, c"Have a callback called when a descriptor is writable."),
+        with_one(c"remove_reader", remove_reader, c"Stop watching a descriptor for reading."),
+        with_one(c"remove_writer", remove_writer, c"Stop watching a descriptor for writing."),
+        with_one(c"_remove_reader", remove_any_reader, c"Stop watching any descriptor for reading."),
+        with_one(c"_remove_writer", remove_any_writer, c"Stop watching any descriptor for writing."),
+        fast(c"add_reader", add_reader, c"Have a callback called when a descriptor is readable."),
+        fast(c"add_writer", add_writer, c"Have a callback called when a descriptor is writable."),
+        fast(c"_add_reader", add_any_reader, c"Have a callback called when any descriptor is readable."),
+        fast(c"_add_writer", add_any_writer, c"Have a callback called when any descriptor is writable."),
+        with_one(c"_accept", sockets::accept, c"Accept a connection, and return its descriptor."),
         fast(c"_recv", sockets::recv, c"Receive, or return a future for what will be received."),
         fast(c"_recv_ready", sockets::recv_ready, c"Receive what somebody waits for."),
         fast(c"_stop_waiting", sockets::stop_waiting, c"Give up waiting to receive."),

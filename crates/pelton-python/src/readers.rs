@@ -358,6 +358,25 @@ pub(crate) unsafe fn remove(loop_: *mut PyObject, fd: *mut PyObject, side: Side)
     }
 }
 
+/// Refuses a descriptor that a transport uses, as asyncio does.
+///
+/// # Safety
+/// Both are live objects, `loop_` a `pelton.Loop`.
+pub(crate) unsafe fn refuse_transports(loop_: *mut PyObject, fd: *mut PyObject) -> Result<()> {
+    // SAFETY: as the caller says. The dictionary is that of `loop._transports`, with weak references by descriptor; if it has
+    // one for this descriptor, or if what was given is no number, asyncio's own method says what of it.
+    unsafe {
+        let core = core::core(loop_)?;
+        let transports = (*core).transports;
+        if !transports.is_null() && ffi::PyLong_CheckExact(fd) != 0 && ffi::PyDict_Contains(transports, fd) == 0 {
+            return Ok(());
+        }
+        let arguments = [loop_, fd];
+        let name = known().names._ensure_fd_no_transport;
+        Owned::returned(ffi::PyObject_VectorcallMethod(name, arguments.as_ptr(), 2, null_mut())).map(drop)
+    }
+}
+
 /// The number of a descriptor, given as such or as something with a `fileno`.
 ///
 /// # Safety

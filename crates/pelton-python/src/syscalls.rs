@@ -2,7 +2,12 @@
 
 use std::cell::UnsafeCell;
 use std::io;
-use std::os::fd::RawFd;
+use std::mem;
+use std::net::{Ipv4Addr, Ipv6Addr};
+#[cfg(target_vendor = "apple")]
+use std::os::fd::AsRawFd;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::ptr;
 
 use pyo3::ffi;
 
@@ -35,6 +40,87 @@ pub(crate) unsafe fn receive_bytes(fd: RawFd, wanted: usize) -> io::Result<Resul
     }
 }
 
+/// Accepts a connection: its descriptor, not blocking and closed on exec, and where it comes from. `None` if there is none to be
+/// had.
+pub(crate) fn accept(listener: RawFd) -> io::Result<Option<(OwnedFd, Peer)>> {
+    // SAFETY: all zeroes are an address of no family.
+    let mut storage: libc::sockaddr_storage = unsafe { mem::zeroed() };
+    let mut len = size_of_val(&storage) as libc::socklen_t;
+    match accept_into(listener, (&raw mut storage).cast(), &mut len) {
+        Ok(accepted) => Ok(Some((accepted, Peer::new(&storage, len)))),
+        Err(error) if is_not_now(&error) || error.kind() == io::ErrorKind::ConnectionAborted => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(not(target_vendor = "apple"))]
+fn accept_into(listener: RawFd, address: *mut libc::sockaddr, len: &mut libc::socklen_t) -> io::Result<OwnedFd> {
+    // SAFETY: the caller's address has room for that length; what the system has just given to us is ours.
+    unsafe {
+        let accepted = libc::accept4(listener, address, len, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
+        if accepted < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(accepted)) }
+    }
+}
+
+/// Apple's systems have no `accept4`.
+#[cfg(target_vendor = "apple")]
+fn accept_into(listener: RawFd, address: *mut libc::sockaddr, len: &mut libc::socklen_t) -> io::Result<OwnedFd> {
+    // SAFETY: the caller's address has room for that length; what the system has just given to us is ours.
+    unsafe {
+        let accepted = libc::accept(listener, address, len);
+        if accepted < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let accepted = OwnedFd::from_raw_fd(accepted);
+        let on: libc::c_int = 1;
+        for request in [libc::FIOCLEX, libc::FIONBIO] {
+            if libc::ioctl(accepted.as_raw_fd(), request, &on) < 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(accepted)
+    }
+}
+
+/// Where a connection comes from, as far as that is common.
+pub(crate) enum Peer {
+    V4(Ipv4Addr, u16),
+    V6 {
+        host: Ipv6Addr,
+        port: u16,
+        flow: u32,
+        scope: u32,
+    },
+    /// A Unix socket that is not bound to anything.
+    Unnamed,
+    Other,
+}
+
+impl Peer {
+    fn new(storage: &libc::sockaddr_storage, len: libc::socklen_t) -> Peer {
+        // SAFETY: the storage is large enough, and aligned, for an address of any family.
+        unsafe {
+            match libc::c_int::from(storage.ss_family) {
+                libc::AF_INET => {
+                    let address = &*ptr::from_ref(storage).cast::<libc::sockaddr_in>();
+                    Peer::V4(u32::from_be(address.sin_addr.s_addr).into(), u16::from_be(address.sin_port))
+                }
+                libc::AF_INET6 => {
+                    let address = &*ptr::from_ref(storage).cast::<libc::sockaddr_in6>();
+                    Peer::V6 {
+                        host: address.sin6_addr.s6_addr.into(),
+                        port: u16::from_be(address.sin6_port),
+                        flow: u32::from_be(address.sin6_flowinfo),
+                        scope: address.sin6_scope_id,
+                    }
+                }
+                libc::AF_UNIX if len as usize <= mem::offset_of!(libc::sockaddr_un, sun_path) => Peer::Unnamed,
+                _ => Peer::Other,
+            }
+        }
+    }
+}
+
 /// Receives what fits.
 pub(crate) fn receive(fd: RawFd, into: *mut u8, len: usize) -> io::Result<usize> {
     // SAFETY: the callers have a buffer of that length, which nobody else uses while the lock is held.
@@ -50,7 +136,7 @@ pub(crate) fn send(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
 /// Sends several pieces with one system call, likewise.
 pub(crate) fn send_vectors(fd: RawFd, vectors: &mut [libc::iovec]) -> io::Result<usize> {
     // SAFETY: all zeroes are a message header without anything in it.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    let mut message: libc::msghdr = unsafe { mem::zeroed() };
     message.msg_iov = vectors.as_mut_ptr();
     message.msg_iovlen = vectors.len() as _;
     // SAFETY: the vectors describe memory that lives, and that nobody changes, while the lock is held.
