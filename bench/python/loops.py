@@ -191,6 +191,27 @@ while left > 0:
 """
 
 
+DATAGRAMS = """
+import selectors, socket, sys
+host, port, clients, size, count = sys.argv[1], *map(int, sys.argv[2:])
+message = b'x' * size
+selector = selectors.DefaultSelector()
+for _ in range(clients):
+    sock = socket.socket(type=socket.SOCK_DGRAM)
+    sock.connect((host, port))
+    selector.register(sock, selectors.EVENT_READ)
+    sock.send(message)
+left = count
+while left > 0:
+    ready = selector.select(0.2)
+    for key in [key for key, _ in ready] or selector.get_map().values():
+        if ready:
+            key.fileobj.recv(size)
+            left -= 1
+        # If nothing came back, all that was sent was lost.
+        key.fileobj.send(message)
+"""
+
 COMING_AND_GOING = """
 import socket, sys
 host, port, _, _, count = sys.argv[1], *map(int, sys.argv[2:])
@@ -280,6 +301,22 @@ async def serve_protocol(loop, listener, kind=None):
     return end
 
 
+async def serve_datagrams(loop, listener):
+    class Echo(asyncio.DatagramProtocol):
+        def connection_made(self, transport):
+            self.transport = transport
+
+        def datagram_received(self, data, address):
+            self.transport.sendto(data, address)
+
+    transport, _ = await loop.create_datagram_endpoint(Echo, local_addr=listener.getsockname())
+
+    async def end():
+        transport.close()
+
+    return end
+
+
 async def serve_streams(loop, listener):
     async def handle(reader, writer):
         try:
@@ -317,6 +354,10 @@ def streams(loop, count):
     return echo(loop, count, serve_streams)
 
 
+def datagrams(loop, count):
+    return echo(loop, count, serve_datagrams, client=DATAGRAMS)
+
+
 def connections(loop, count):
     return echo(loop, count, serve_protocol, client=COMING_AND_GOING)
 
@@ -340,10 +381,11 @@ ROWS = {
         buffered,
         streams,
         connections,
+        datagrams,
     )
 }
 # Those that start a process: a window has to be long enough for that not to matter.
-WITH_CLIENTS = {"raw_sockets", "protocol", "protocol_100k", "buffered", "streams", "connections"}
+WITH_CLIENTS = {"raw_sockets", "protocol", "protocol_100k", "buffered", "streams", "connections", "datagrams"}
 
 
 def child(name):

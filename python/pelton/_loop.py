@@ -146,6 +146,10 @@ class BaseLoop(asyncio.SelectorEventLoop):
         _pelton.StreamTransport(self, rawsock, ssl_protocol, extra=extra, server=server)
         return ssl_protocol._app_transport
 
+    def _make_datagram_transport(self, sock, protocol, address=None, waiter=None, extra=None):
+        self._ensure_fd_no_transport(sock)
+        return _transports.DatagramTransport(self, sock, protocol, address, waiter, extra)
+
     def _accept_connection(
         self,
         protocol_factory,

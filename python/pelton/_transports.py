@@ -8,7 +8,7 @@ import _socket
 import logging
 import socket
 import sys
-from asyncio import futures, protocols, selector_events, trsock
+from asyncio import base_events, futures, protocols, selector_events, transports, trsock
 
 logger = logging.getLogger("asyncio")
 
@@ -52,13 +52,7 @@ class BaseStreamTransport(selector_events._SelectorSocketTransport):
             else:
                 server._attach()
         loop._transports[fd] = self
-        # Small writes are sent at once, and not when the last one has been acknowledged.
-        if (
-            protocol_of(sock) == socket.IPPROTO_TCP
-            and type_of(sock) == socket.SOCK_STREAM
-            and family_of(sock) in (socket.AF_INET, socket.AF_INET6)
-        ):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        set_nodelay(sock)
         loop.call_soon(protocol.connection_made, self)
         # Not before the protocol knows of the connection.
         loop.call_soon(self._add_reader, fd, self._read_ready)
@@ -112,6 +106,57 @@ class BaseStreamTransport(selector_events._SelectorSocketTransport):
             self._force_close(exc)
         else:
             super()._fatal_error(exc, message)
+
+
+# Datagrams that are received before others get their turn.
+_DATAGRAMS_AT_ONCE = 32
+
+
+class DatagramTransport(selector_events._SelectorDatagramTransport, transports.DatagramTransport):
+    """asyncio's transport, but for the common case, which is done in Rust: datagrams over IP, to literal addresses."""
+
+    _over_ip = False
+
+    def __init__(self, loop, sock, protocol, address=None, waiter=None, extra=None):
+        super().__init__(loop, sock, protocol, address, waiter, extra)
+        self._over_ip = issubclass(type(sock), _socket.socket) and family_of(sock) in (socket.AF_INET, socket.AF_INET6)
+
+    def _read_ready(self):
+        if not self._over_ip:
+            return super()._read_ready()
+        loop, fd = self._loop, self._sock_fd
+        for _ in range(_DATAGRAMS_AT_ONCE):
+            if self._conn_lost or self._paused:
+                return
+            try:
+                received = loop._recv_datagram(fd)
+            except OSError as error:
+                self._protocol.error_received(error)
+                return
+            if received is None:
+                return
+            self._protocol.datagram_received(*received)
+
+    def sendto(self, data, addr=None):
+        if self._over_ip and data and not self._buffer and not self._conn_lost:
+            # A connected socket sends to nobody else.
+            to = addr if self._address is None else None
+            if (addr is None) == (to is None) and (to is not None or self._extra["peername"]):
+                if self._loop._send_datagram(self._sock_fd, data, to):
+                    return
+        super().sendto(data, addr)
+
+
+def set_nodelay(sock):
+    """Have small writes sent at once, and not when the last one has been acknowledged."""
+    if not issubclass(type(sock), _socket.socket):
+        base_events._set_nodelay(sock)
+    elif (
+        protocol_of(sock) == socket.IPPROTO_TCP
+        and type_of(sock) == socket.SOCK_STREAM
+        and family_of(sock) in (socket.AF_INET, socket.AF_INET6)
+    ):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def writes_after_loss():

@@ -382,9 +382,9 @@ class Streams(SocketTestCase):
             transport.write(b"x" * 100)
             transport.close()
             await self.soon(lambda: "lost" in protocol.events)
+            await self.soon(lambda: self.loop.stats()["descriptors"] == 1)
 
         self.run_main(main())
-        gc.collect()
 
     def test_where_connections_come_from(self):
         async def main(serve, connect):
@@ -522,6 +522,125 @@ class Streams(SocketTestCase):
             del transport, protocol
             gc.collect()
             self.assertIsNone(reference())
+
+        self.run_main(main())
+
+
+class DatagramRecorder(asyncio.DatagramProtocol):
+    def __init__(self):
+        self.received = []
+        self.errors = []
+        self.closing = False
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def datagram_received(self, data, address):
+        self.received.append((data, address))
+        if self.closing:
+            self.transport.close()
+
+    def error_received(self, error):
+        self.errors.append(error)
+
+
+class Datagrams(SocketTestCase):
+    async def bind(self, host="127.0.0.1", **options):
+        transport, protocol = await self.loop.create_datagram_endpoint(
+            DatagramRecorder, local_addr=(host, 0), **options
+        )
+        self.assertIsInstance(transport, asyncio.DatagramTransport)
+        return transport, protocol
+
+    def test_datagrams_go_to_and_fro(self):
+        async def main():
+            for host in ("127.0.0.1", "::1"):
+                one, first = await self.bind(host)
+                other, second = await self.bind(host)
+                address = other.get_extra_info("sockname")
+                for data in (b"bytes", bytearray(b"bytearray"), memoryview(b"memoryview")):
+                    one.sendto(data, address)
+                one.sendto(b"by two parts", address[:2])
+                one.sendto(b"by name", ("localhost", address[1]) if host == "127.0.0.1" else address)
+                await self.soon(lambda: len(second.received) == 5)
+                self.assertEqual(
+                    [data for data, _ in second.received],
+                    [b"bytes", b"bytearray", b"memoryview", b"by two parts", b"by name"],
+                )
+                self.assertEqual({address for _, address in second.received}, {one.get_extra_info("sockname")})
+                other.sendto(b"back", second.received[0][1])
+                await self.soon(lambda: first.received == [(b"back", address)])
+                one.close()
+                other.close()
+
+        self.run_main(main())
+
+    def test_a_connected_socket_sends_to_nobody_else(self):
+        async def main():
+            other, second = await self.bind()
+            address = other.get_extra_info("sockname")
+            one, _ = await self.loop.create_datagram_endpoint(DatagramRecorder, remote_addr=address)
+            one.sendto(b"without")
+            one.sendto(b"with", address)
+            with self.assertRaises(ValueError):
+                one.sendto(b"x", ("127.0.0.1", 9))
+            await self.soon(lambda: [data for data, _ in second.received] == [b"without", b"with"])
+            one.close()
+            other.close()
+
+        self.run_main(main())
+
+    def test_errors_are_told_and_the_socket_goes_on(self):
+        async def main():
+            gone, _ = await self.bind()
+            address = gone.get_extra_info("sockname")
+            gone.abort()
+            await asyncio.sleep(0)
+            one, first = await self.loop.create_datagram_endpoint(DatagramRecorder, remote_addr=address)
+            await asyncio.sleep(0)
+            one.sendto(b"nobody there")
+            await self.soon(lambda: first.errors)
+            self.assertIsInstance(first.errors[0], ConnectionRefusedError)
+            one.sendto(b"x" * 100_000)
+            self.assertEqual(first.errors[1].errno, 90)
+            self.assertFalse(one.is_closing())
+            one.close()
+            await asyncio.sleep(0)
+            one.sendto(b"tolerated")
+
+        self.run_main(main())
+
+    def test_closing_while_more_is_waiting(self):
+        async def main():
+            one, _ = await self.bind()
+            other, second = await self.bind()
+            await asyncio.sleep(0)
+            second.closing = True
+            for _ in range(5):
+                one.sendto(b"x", other.get_extra_info("sockname"))
+            await self.soon(lambda: second.received)
+            await asyncio.sleep(0.01)
+            self.assertEqual(len(second.received), 1)
+            one.close()
+
+        self.run_main(main())
+
+    def test_unix_datagrams(self):
+        path = self.enterContext(tempfile.TemporaryDirectory()) + "/"
+
+        async def main():
+            other = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self.addCleanup(other.close)
+            other.bind(path + "other")
+            other.settimeout(DEADLINE)
+            transport, protocol = await self.loop.create_datagram_endpoint(
+                DatagramRecorder, local_addr=path + "one", family=socket.AF_UNIX
+            )
+            other.sendto(b"hello", path + "one")
+            await self.soon(lambda: protocol.received == [(b"hello", path + "other")])
+            transport.sendto(b"back", path + "other")
+            self.assertEqual(other.recv(100), b"back")
+            transport.close()
 
         self.run_main(main())
 

@@ -16,8 +16,10 @@
 
 #![cfg(any(feature = "extension", feature = "embed"))]
 
+mod addresses;
 mod arguments;
 mod core;
+mod datagrams;
 mod fields;
 mod handle;
 mod known;

@@ -14,7 +14,7 @@ use crate::object::{Owned, Raised, Result, none, nothing, or_none, pointer, rais
 use crate::panic::guard;
 use crate::readers::{self, Side};
 use crate::types::{self, fast, fast_with_keywords, with_one, without_arguments};
-use crate::{handle, loop_fields, run, scheduling, sockets, stats};
+use crate::{datagrams, handle, loop_fields, run, scheduling, sockets, stats};
 
 /// Makes a loop object, with its core; `__init__` does the rest, in Python.
 unsafe extern "C" fn new(its_type: *mut PyTypeObject, _: *mut PyObject, _: *mut PyObject) -> *mut PyObject {
@@ -309,6 +309,8 @@ fn methods() -> *mut c_void {
         fast(c"_add_reader", add_any_reader, c"Have a callback called when any descriptor is readable."),
         fast(c"_add_writer", add_any_writer, c"Have a callback called when any descriptor is writable."),
         with_one(c"_accept", sockets::accept, c"Accept a connection, and return its descriptor."),
+        with_one(c"_recv_datagram", datagrams::receive, c"Receive a datagram."),
+        fast(c"_send_datagram", datagrams::send, c"Send a datagram, if that takes no waiting and no looking up."),
         fast(c"_recv", sockets::recv, c"Receive, or return a future for what will be received."),
         fast(c"_recv_ready", sockets::recv_ready, c"Receive what somebody waits for."),
         fast(c"_stop_waiting", sockets::stop_waiting, c"Give up waiting to receive."),

@@ -4,7 +4,7 @@
 //! watching the socket for the next; and since the last one has most often emptied it, the next does not try to receive before
 //! it waits. If something does come in while nobody waits, watching ends.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::ptr::null_mut;
 
@@ -12,11 +12,11 @@ use pyo3::ffi::{self, Py_ssize_t, PyObject};
 
 use crate::core;
 use crate::known::known;
-use crate::object::{Owned, Raised, Result, check, none, nothing, pointer, raise_io};
+use crate::object::{Owned, Raised, Result, check, nothing, pointer, raise_io};
 use crate::panic::guard;
 use crate::readers::{self, Side};
-use crate::syscalls::{self, Peer, is_not_now};
-use crate::{fields, handle};
+use crate::syscalls::{self, is_not_now};
+use crate::{addresses, fields, handle};
 
 /// What tells the Python side that asyncio's own way has to be gone.
 unsafe fn not_here() -> Result<Owned> {
@@ -222,7 +222,7 @@ pub(crate) unsafe extern "C" fn accept(_: *mut PyObject, fd: *mut PyObject) -> *
         pointer(unsafe {
             (|| match syscalls::accept(fields::whole(fd)? as i32) {
                 Ok(Some((accepted, peer))) => {
-                    let address = address(&peer)?;
+                    let address = addresses::to_python(&peer)?;
                     let pair = ffi::Py_BuildValue(c"(iO)".as_ptr(), accepted.as_raw_fd(), address.as_ptr());
                     let pair = Owned::returned(pair)?;
                     // It is Python's from here on.
@@ -234,23 +234,4 @@ pub(crate) unsafe extern "C" fn accept(_: *mut PyObject, fd: *mut PyObject) -> *
             })()
         })
     })
-}
-
-/// An address as Python's sockets have it.
-unsafe fn address(peer: &Peer) -> Result<Owned> {
-    // SAFETY: the formats are right for what follows, and the strings are terminated.
-    unsafe {
-        Owned::returned(match peer {
-            Peer::V4(host, port) => {
-                let host = format!("{host}\0");
-                ffi::Py_BuildValue(c"(si)".as_ptr(), host.as_ptr(), c_int::from(*port))
-            }
-            Peer::V6 { host, port, flow, scope } => {
-                let host = format!("{host}\0");
-                ffi::Py_BuildValue(c"(siII)".as_ptr(), host.as_ptr(), c_int::from(*port), *flow, *scope)
-            }
-            Peer::Unnamed => ffi::PyUnicode_FromStringAndSize(c"".as_ptr(), 0),
-            Peer::Other => none(),
-        })
-    }
 }

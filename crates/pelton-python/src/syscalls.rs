@@ -11,6 +11,7 @@ use std::ptr;
 
 use pyo3::ffi;
 
+use crate::addresses::Peer;
 use crate::object::{Owned, Result};
 
 /// What is received at once at most: as much as asyncio asks for.
@@ -82,43 +83,50 @@ fn accept_into(listener: RawFd, address: *mut libc::sockaddr, len: &mut libc::so
     }
 }
 
-/// Where a connection comes from, as far as that is common.
-pub(crate) enum Peer {
-    V4(Ipv4Addr, u16),
-    V6 {
-        host: Ipv6Addr,
-        port: u16,
-        flow: u32,
-        scope: u32,
-    },
-    /// A Unix socket that is not bound to anything.
-    Unnamed,
-    Other,
+/// Receives a datagram, and where it comes from. One that is larger than [`RECEIVE`] would be cut off; none over IP is.
+///
+/// # Safety
+/// The interpreter lock is held.
+pub(crate) unsafe fn receive_datagram(fd: RawFd) -> io::Result<(Result<Owned>, Peer)> {
+    // SAFETY: all zeroes are an address of no family, with room for one of any. The shared buffer is not used beyond the copy,
+    // and nobody else gets at it before: the lock is held.
+    unsafe {
+        let mut storage: libc::sockaddr_storage = mem::zeroed();
+        let mut len = size_of_val(&storage) as libc::socklen_t;
+        let buffer = SHARED.0.get().cast::<u8>();
+        let address = (&raw mut storage).cast();
+        let count = libc::recvfrom(fd, buffer.cast(), RECEIVE, libc::MSG_DONTWAIT, address, &mut len);
+        let count = returned(count)?;
+        let data = Owned::returned(ffi::PyBytes_FromStringAndSize(buffer.cast(), count as _));
+        Ok((data, Peer::new(&storage, len)))
+    }
 }
 
-impl Peer {
-    fn new(storage: &libc::sockaddr_storage, len: libc::socklen_t) -> Peer {
-        // SAFETY: the storage is large enough, and aligned, for an address of any family.
-        unsafe {
-            match libc::c_int::from(storage.ss_family) {
-                libc::AF_INET => {
-                    let address = &*ptr::from_ref(storage).cast::<libc::sockaddr_in>();
-                    Peer::V4(u32::from_be(address.sin_addr.s_addr).into(), u16::from_be(address.sin_port))
-                }
-                libc::AF_INET6 => {
-                    let address = &*ptr::from_ref(storage).cast::<libc::sockaddr_in6>();
-                    Peer::V6 {
-                        host: address.sin6_addr.s6_addr.into(),
-                        port: u16::from_be(address.sin6_port),
-                        flow: u32::from_be(address.sin6_flowinfo),
-                        scope: address.sin6_scope_id,
-                    }
-                }
-                libc::AF_UNIX if len as usize <= mem::offset_of!(libc::sockaddr_un, sun_path) => Peer::Unnamed,
-                _ => Peer::Other,
-            }
-        }
-    }
+/// Sends a datagram to an IPv4 address.
+pub(crate) fn send_to_v4(fd: RawFd, bytes: &[u8], host: Ipv4Addr, port: u16) -> io::Result<usize> {
+    // SAFETY: all zeroes are an address to fill in.
+    let mut address: libc::sockaddr_in = unsafe { mem::zeroed() };
+    address.sin_family = libc::AF_INET as _;
+    address.sin_port = port.to_be();
+    address.sin_addr.s_addr = u32::from(host).to_be();
+    send_to(fd, bytes, &address)
+}
+
+/// Sends a datagram to an IPv6 address.
+pub(crate) fn send_to_v6(fd: RawFd, bytes: &[u8], host: Ipv6Addr, port: u16) -> io::Result<usize> {
+    // SAFETY: all zeroes are an address to fill in.
+    let mut address: libc::sockaddr_in6 = unsafe { mem::zeroed() };
+    address.sin6_family = libc::AF_INET6 as _;
+    address.sin6_port = port.to_be();
+    address.sin6_addr.s6_addr = host.octets();
+    send_to(fd, bytes, &address)
+}
+
+fn send_to<A>(fd: RawFd, bytes: &[u8], address: &A) -> io::Result<usize> {
+    let (start, len) = (ptr::from_ref(address).cast(), size_of::<A>() as libc::socklen_t);
+    let flags = SILENTLY | libc::MSG_DONTWAIT;
+    // SAFETY: the slice is what its pointer and length say; the address is one of that length, since both callers pass one.
+    returned(unsafe { libc::sendto(fd, bytes.as_ptr().cast(), bytes.len(), flags, start, len) })
 }
 
 /// Receives what fits.
