@@ -391,6 +391,26 @@ class Threads(LoopTestCase):
         thread.join(DEADLINE)
         self.assertEqual(results, ["there"])
 
+    def test_a_loop_that_sleeps_in_one_thread_cannot_be_turned_or_closed_by_another(self):
+        caught = []
+
+        def disturb():
+            end = time.monotonic() + DEADLINE
+            while not self.loop.stats()["sleeps"] and time.monotonic() < end:
+                time.sleep(0.001)
+            for call in (self.loop._run_once, self.loop._close_core, self.loop.run_forever, self.loop.close):
+                try:
+                    call()
+                except RuntimeError as error:
+                    caught.append(str(error))
+            self.loop.call_soon_threadsafe(self.loop.stop)
+
+        thread = threading.Thread(target=disturb)
+        thread.start()
+        self.loop.run_forever()
+        thread.join()
+        self.assertEqual(len(caught), 4)
+
     def test_debug_mode_refuses_other_threads(self):
         self.loop.set_debug(True)
         caught = []

@@ -47,6 +47,16 @@ class Descriptors(SocketTestCase):
         self.turn()
         self.assertEqual(len(called), 3)
 
+    def test_arguments_by_name(self):
+        one, _ = self.pair()
+        called = []
+        self.loop.add_writer(fd=one, callback=lambda: called.append(1))
+        self.turn()
+        self.assertEqual(called, [1])
+        self.loop.remove_writer(one)
+        self.assertRaisesRegex(TypeError, "add_reader.*'callback'", self.loop.add_reader, one)
+        self.assertRaisesRegex(TypeError, "add_reader.*'context'", self.loop.add_reader, one, print, context=one)
+
     def test_a_second_reader_takes_the_place_of_the_first(self):
         one, other = self.pair()
         called = []

@@ -55,7 +55,7 @@ macro_rules! names {
 }
 
 names! {
-    callback, context, delay, when, coro, name,
+    callback, fd, context, delay, when, coro, name,
     _run, _run_once, _cancelled, _check_thread, _check_callback, slow_callback_duration, fileno,
     call_soon, call_at, call_soon_threadsafe,
     done, set_result, set_exception, _recv_ready, _ensure_fd_no_transport,

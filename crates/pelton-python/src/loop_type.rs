@@ -2,12 +2,13 @@
 //!
 //! It has one field of its own, a reference to its core, which Python code cannot get at.
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::ptr::{self, null_mut};
 
 use pyo3::ffi::{self, Py_ssize_t, PyObject, PyTypeObject};
 use pyo3::prelude::*;
 
+use crate::arguments::{self, Scheduled, complain};
 use crate::core;
 use crate::known::known;
 use crate::object::{Owned, Raised, Result, none, nothing, or_none, pointer, raise, replace};
@@ -111,21 +112,23 @@ enum Reach {
 
 unsafe fn add(
     loop_: *mut PyObject,
-    arguments: *mut *mut PyObject,
+    arguments: *const *mut PyObject,
     count: Py_ssize_t,
-    side: Side,
-    reach: Reach,
+    keywords: *mut PyObject,
+    (function, side, reach): (&CStr, Side, Reach),
 ) -> Result<Owned> {
-    // SAFETY: Python has called with a live loop and this many arguments.
+    // SAFETY: Python has called with a live loop and arguments of a call like this.
     unsafe {
-        if count < 2 {
-            return Err(raise(ffi::PyExc_TypeError, c"a file descriptor and a callback are needed"));
+        let names = [known().names.fd, known().names.callback];
+        let Scheduled { named: [fd, callback], rest, context } =
+            arguments::scheduled(function, names, arguments, count, keywords)?;
+        if !context.is_null() {
+            return Err(complain(function, "got an unexpected keyword argument", known().names.context));
         }
-        let arguments = std::slice::from_raw_parts(arguments, count as usize);
         if reach == Reach::Free {
-            readers::refuse_transports(loop_, arguments[0])?;
+            readers::refuse_transports(loop_, fd)?;
         }
-        readers::add(loop_, arguments[0], side, arguments[1], &arguments[2..])
+        readers::add(loop_, fd, side, callback, rest)
     }
 }
 
@@ -140,15 +143,16 @@ unsafe fn remove(loop_: *mut PyObject, fd: *mut PyObject, side: Side, reach: Rea
 
 /// Methods that differ in whom they are for: `_add_reader` returns its handle, `add_reader` returns nothing.
 macro_rules! adding {
-    ($name:ident, $side:expr, $reach:expr) => {
+    ($name:ident, $function:expr, $side:expr, $reach:expr) => {
         unsafe extern "C" fn $name(
             loop_: *mut PyObject,
-            arguments: *mut *mut PyObject,
+            arguments: *const *mut PyObject,
             count: Py_ssize_t,
+            keywords: *mut PyObject,
         ) -> *mut PyObject {
             guard(null_mut(), || {
                 // SAFETY: what Python has called with.
-                let added = unsafe { add(loop_, arguments, count, $side, $reach) };
+                let added = unsafe { add(loop_, arguments, count, keywords, ($function, $side, $reach)) };
                 if $reach == Reach::Free { nothing(added.map(drop)) } else { pointer(added) }
             })
         }
@@ -164,10 +168,10 @@ macro_rules! removing {
     };
 }
 
-adding!(add_reader, Side::Reader, Reach::Free);
-adding!(add_writer, Side::Writer, Reach::Free);
-adding!(add_any_reader, Side::Reader, Reach::All);
-adding!(add_any_writer, Side::Writer, Reach::All);
+adding!(add_reader, c"add_reader", Side::Reader, Reach::Free);
+adding!(add_writer, c"add_writer", Side::Writer, Reach::Free);
+adding!(add_any_reader, c"_add_reader", Side::Reader, Reach::All);
+adding!(add_any_writer, c"_add_writer", Side::Writer, Reach::All);
 removing!(remove_reader, Side::Reader, Reach::Free);
 removing!(remove_writer, Side::Writer, Reach::Free);
 removing!(remove_any_reader, Side::Reader, Reach::All);
@@ -304,10 +308,10 @@ fn methods() -> *mut c_void {
         with_one(c"remove_writer", remove_writer, c"Stop watching a descriptor for writing."),
         with_one(c"_remove_reader", remove_any_reader, c"Stop watching any descriptor for reading."),
         with_one(c"_remove_writer", remove_any_writer, c"Stop watching any descriptor for writing."),
-        fast(c"add_reader", add_reader, c"Have a callback called when a descriptor is readable."),
-        fast(c"add_writer", add_writer, c"Have a callback called when a descriptor is writable."),
-        fast(c"_add_reader", add_any_reader, c"Have a callback called when any descriptor is readable."),
-        fast(c"_add_writer", add_any_writer, c"Have a callback called when any descriptor is writable."),
+        fast_with_keywords(c"add_reader", add_reader, c"Have a callback called when a descriptor is readable."),
+        fast_with_keywords(c"add_writer", add_writer, c"Have a callback called when a descriptor is writable."),
+        fast_with_keywords(c"_add_reader", add_any_reader, c"Have a callback called when any descriptor is readable."),
+        fast_with_keywords(c"_add_writer", add_any_writer, c"Have a callback called when any descriptor is writable."),
         with_one(c"_accept", sockets::accept, c"Accept a connection, and return its descriptor."),
         with_one(c"_recv_datagram", datagrams::receive, c"Receive a datagram."),
         fast(c"_send_datagram", datagrams::send, c"Send a datagram, if that takes no waiting and no looking up."),

@@ -15,7 +15,7 @@ use pyo3::ffi::{self, PyObject};
 use crate::core::{self, Core};
 use crate::handle;
 use crate::known::known;
-use crate::object::{Owned, Raised, Result, check, raise_io, replace};
+use crate::object::{Owned, Raised, Result, check, raise, raise_io, replace};
 use crate::{loop_type, readers, timer_handle};
 
 /// While there is work, descriptors are looked at no more often than this: a system call costs as much as several callbacks.
@@ -56,6 +56,10 @@ pub(crate) unsafe fn until_stopped(loop_: *mut PyObject) -> Result<()> {
 pub(crate) unsafe fn turn(loop_: *mut PyObject, core: *mut Core) -> Result<()> {
     // SAFETY: as the caller says; what is called here holds no Rust reference into the core while Python runs.
     unsafe {
+        if (*core).parked {
+            // Another thread sleeps in the engine, which has nobody else in mind.
+            return Err(raise(ffi::PyExc_RuntimeError, c"This event loop is already running"));
+        }
         (*core).counters.turns += 1;
         let mut now = clock::now();
         if (*core).stopping || !(*core).ready.is_empty() {
