@@ -13,7 +13,7 @@ use pelton::{Engine, EngineKind, Time, TimerKey, Wheel};
 use pelton_os::{engine, fork};
 use pyo3::ffi::{self, PyObject, PyTypeObject, visitproc};
 
-use crate::handle;
+use crate::handle_memory;
 use crate::known::known;
 use crate::object::{Owned, Raised, Result, raise, raise_io, raise_text};
 use crate::panic::guard;
@@ -252,7 +252,7 @@ pub(crate) unsafe fn close(core: *mut Core) {
             crate::timer_handle::set_key(timer, None);
         }
         for handle in ready.into_iter().chain(timers.iter().map(|(_, timer)| *timer)).chain(readers.handles()) {
-            handle::release(handle);
+            handle_memory::release(handle);
         }
         for field in fields.into_iter().chain(readers.owners()) {
             ffi::Py_XDECREF(field);
@@ -267,7 +267,7 @@ unsafe extern "C" fn traverse(object: *mut PyObject, visit: visitproc, argument:
         let core = &*core;
         let queued = core.ready.iter().copied().chain(core.timers.iter().map(|(_, timer)| *timer));
         for handle in queued.chain(core.readers.handles()) {
-            let status = handle::visit_queued(handle, visit, argument);
+            let status = handle_memory::visit_queued(handle, visit, argument);
             if status != 0 {
                 return status;
             }

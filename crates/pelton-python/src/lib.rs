@@ -22,6 +22,8 @@ mod core;
 mod datagrams;
 mod fields;
 mod handle;
+mod handle_memory;
+mod handle_type;
 mod known;
 mod loop_fields;
 mod loop_type;

@@ -7,7 +7,7 @@ use crate::known::Known;
 use crate::object::Raised;
 use crate::panic::guard;
 use crate::transports::stream;
-use crate::{core, handle, loop_type, timer_handle};
+use crate::{core, handle_type, loop_type, timer_handle};
 
 /// The part of the package `pelton` that is compiled.
 #[pymodule(gil_used = true)]
@@ -25,7 +25,7 @@ pub fn _pelton(module: &Bound<'_, PyModule>) -> PyResult<()> {
     // SAFETY: the bases are what the functions ask for, and all are classes. Types are made in the order in which they need
     // each other; nobody can reach any of their methods before `look_up` is done.
     let types = unsafe {
-        let handle_type = handle::make_type(as_type(&handle_base), as_type(&timer_base)).map_err(raised)?;
+        let handle_type = handle_type::make_type(as_type(&handle_base), as_type(&timer_base)).map_err(raised)?;
         let timer_type = timer_handle::make_type(as_type(&timer_base)).map_err(raised)?;
         [handle_type, timer_type, core::make_type().map_err(raised)?]
     };

@@ -13,9 +13,9 @@ use pelton_os::{Event, Readiness, Token};
 use pyo3::ffi::{self, PyObject};
 
 use crate::core::{self, Core};
-use crate::handle;
 use crate::known::known;
 use crate::object::{Owned, Raised, Result, raise_io, raise_text};
+use crate::{handle, handle_memory};
 
 /// Which of the two.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -326,7 +326,7 @@ pub(crate) unsafe fn add(
         let fd = descriptor(fd)?;
         let handle = handle::new(loop_, callback, arguments, null_mut())?;
         // It may stay for as long as the loop does.
-        handle::track(handle.as_ptr());
+        handle_memory::track(handle.as_ptr());
         ffi::Py_INCREF(handle.as_ptr());
         let previous = Owned::taken(set(core, fd, side, handle.as_ptr())?);
         if let Some(previous) = previous {

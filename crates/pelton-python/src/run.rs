@@ -13,9 +13,9 @@ use pelton_os::clock;
 use pyo3::ffi::{self, PyObject};
 
 use crate::core::{self, Core};
-use crate::handle;
 use crate::known::known;
 use crate::object::{Owned, Raised, Result, check, raise, raise_io, replace};
+use crate::{handle, handle_memory};
 use crate::{loop_type, readers, timer_handle};
 
 /// While there is work, descriptors are looked at no more often than this: a system call costs as much as several callbacks.
@@ -150,7 +150,7 @@ unsafe fn call_queued(loop_: *mut PyObject, core: *mut Core) -> Result<()> {
         for _ in 0..count {
             let Some(handle) = (*core).ready.pop_front() else { break };
             let outcome = call_one(loop_, core, handle, &mut contexts);
-            handle::release(handle);
+            handle_memory::release(handle);
             if outcome.is_err() {
                 // What is left stays queued, for whoever runs the loop again.
                 contexts.leave();

@@ -16,7 +16,7 @@ use crate::object::{Owned, Raised, Result, check, nothing, pointer, raise_io};
 use crate::panic::guard;
 use crate::readers::{self, Side};
 use crate::syscalls::{self, is_not_now};
-use crate::{addresses, fields, handle};
+use crate::{addresses, fields, handle, handle_memory};
 
 /// What tells the Python side that asyncio's own way has to be gone.
 unsafe fn not_here() -> Result<Owned> {
@@ -80,7 +80,7 @@ pub(crate) unsafe extern "C" fn recv(
                 let context = Owned::new_reference((*core).socket_context);
                 let waiting = [future.as_ptr(), sock, size];
                 let handle = handle::new(loop_, method.as_ptr(), &waiting, context.as_ptr())?;
-                handle::track(handle.as_ptr());
+                handle_memory::track(handle.as_ptr());
                 let previous = Owned::taken(readers::wait(core, fd, sock, handle)?);
                 if let Some(previous) = previous {
                     handle::cancel(previous.as_ptr())?;

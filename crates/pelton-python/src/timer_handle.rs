@@ -9,7 +9,9 @@ use pelton::TimerKey;
 use pyo3::ffi::{self, PyObject, PyTypeObject};
 
 use crate::core;
-use crate::handle::{self, Fields, Kept};
+use crate::handle::{self, Fields};
+use crate::handle_memory::{self, Kept, bury};
+use crate::handle_type;
 use crate::known::known;
 use crate::object::{Owned, Result, nothing};
 use crate::panic::guard;
@@ -53,7 +55,7 @@ pub(crate) unsafe fn new(
 ) -> Result<Owned> {
     // SAFETY: as the caller says, and `KEPT_TIMERS` keeps handles of this type only.
     unsafe {
-        let timer = handle::allocate(known().timer_type, &KEPT_TIMERS)?;
+        let timer = handle_memory::allocate(known().timer_type, &KEPT_TIMERS)?;
         let own = fields(timer.as_ptr());
         (*own).when = when;
         ffi::Py_XINCREF(when_object);
@@ -92,7 +94,7 @@ unsafe extern "C" fn cancel_method(timer: *mut PyObject, _: *mut PyObject) -> *m
             let waiting = (*own).key.take().and_then(|key| core::take_timer((*own).handle.loop_, key));
             let outcome = handle::cancel(timer);
             if let Some(timer) = waiting {
-                handle::release(timer);
+                handle_memory::release(timer);
             }
             nothing(outcome)
         }
@@ -126,29 +128,29 @@ unsafe extern "C" fn dealloc(timer: *mut PyObject) {
     guard((), || unsafe {
         let when_object = ptr::replace(&raw mut (*fields(timer)).when_object, null_mut());
         ffi::Py_XDECREF(when_object);
-        handle::bury(timer, &KEPT_TIMERS);
+        bury(timer, &KEPT_TIMERS);
     });
 }
 
 /// Makes the type.
 ///
 /// # Safety
-/// `base` is `asyncio.TimerHandle`, and [`handle::make_type`] has been called.
+/// `base` is `asyncio.TimerHandle`, and [`handle_type::make_type`] has been called.
 pub(crate) unsafe fn make_type(base: *mut PyTypeObject) -> Result<*mut PyTypeObject> {
-    let mut attributes = handle::attributes();
+    let mut attributes = handle_type::attributes();
     attributes.push(types::attribute(c"_when", get_when, None));
     attributes.push(types::attribute(c"_scheduled", get_scheduled, None));
-    let mut methods = handle::methods(cancel_method);
+    let mut methods = handle_type::methods(cancel_method);
     let doc = c"Return the time at which it is called, on the loop's clock.";
     methods.push(types::without_arguments(c"when", when_method, doc));
     let slots = [
         (ffi::Py_tp_dealloc, dealloc as *mut c_void),
-        (ffi::Py_tp_traverse, handle::traverse as *mut c_void),
-        (ffi::Py_tp_clear, handle::clear as *mut c_void),
+        (ffi::Py_tp_traverse, handle_memory::traverse as *mut c_void),
+        (ffi::Py_tp_clear, handle_memory::clear as *mut c_void),
         (ffi::Py_tp_methods, types::methods(methods)),
         (ffi::Py_tp_getset, types::attributes(attributes)),
         (ffi::Py_tp_doc, c"A callback that waits for its time.".as_ptr() as *mut c_void),
     ];
     // SAFETY: as the caller says.
-    unsafe { handle::derive(c"pelton.TimerHandle", base, size_of::<TimerFields>(), &slots) }
+    unsafe { handle_type::derive(c"pelton.TimerHandle", base, size_of::<TimerFields>(), &slots) }
 }
