@@ -253,8 +253,8 @@ class Handles(LoopTestCase):
         self.assertIsNotNone(reference())
         self.turn()
         self.assertIsNone(reference())
-        # Its memory may be that of the next one, which the reference must not lead to.
-        self.loop.call_soon(int)
+        # Its memory may be that of one of the next, which the reference must not lead to.
+        _others = [self.loop.call_soon(int) for _ in range(10)]
         self.assertIsNone(reference())
 
     def test_a_handle_in_a_cycle_is_collected_after_it_ran_was_cancelled_or_the_loop_closed(self):
@@ -334,11 +334,13 @@ class Threads(LoopTestCase):
             self.loop.call_soon_threadsafe(self.loop.stop)
 
         thread = threading.Thread(target=post)
-        guard = self.loop.call_later(DEADLINE, self.fail)
+        guard = self.loop.call_later(DEADLINE, self.loop.stop)
+        start = time.monotonic()
         thread.start()
         self.loop.run_forever()
         thread.join()
         guard.cancel()
+        self.assertLess(time.monotonic() - start, DEADLINE / 2)
         self.assertEqual(self.loop.stats()["posts"], 1)
 
     def test_many_threads_post_at_once(self):
@@ -436,7 +438,9 @@ class Threads(LoopTestCase):
         self.loop.call_soon(forever)
 
         def stop():
-            sum(range(100_000))
+            # Each time it wakes up, it needs the lock.
+            for _ in range(3):
+                time.sleep(0.01)
             self.loop.call_soon_threadsafe(self.loop.stop)
 
         thread = threading.Thread(target=stop)
@@ -508,7 +512,10 @@ class Forks(LoopTestCase):
             status = 1
             try:
                 self.loop.remove_reader(one)
+                signal.alarm(DEADLINE)
                 self.loop.run_until_complete(asyncio.sleep(0.01))
+                # Another thread has to wake this process's loop, and not its parent's.
+                self.loop.run_until_complete(self.loop.run_in_executor(None, time.sleep, 0.01))
                 self.loop.close()
                 status = 0
             finally:
