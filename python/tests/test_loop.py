@@ -234,7 +234,7 @@ class Handles(LoopTestCase):
         handle = self.loop.call_soon(print, 1, 2, context=context)
         self.assertEqual((handle._callback, handle._args, handle._loop), (print, (1, 2), self.loop))
         self.assertIs(handle._context, context)
-        self.assertEqual(repr(handle), "<Handle print(1, 2)>")
+        self.assertEqual(repr(handle), repr(asyncio.Handle(print, (1, 2), self.loop)))
         handle.cancel()
         self.assertEqual((handle._callback, handle._args, handle._cancelled), (None, None, True))
 

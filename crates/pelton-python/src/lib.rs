@@ -3,11 +3,11 @@
 //! Python imports this crate as `pelton._pelton`, built with the feature `extension`. What is not hot is Python, in the
 //! package `pelton` around it; what is here derives the final types from that:
 //!
-//! - [`loop_type`]: `pelton.Loop`, whose state is a [`core`] object that it owns;
-//! - [`handle`] and [`timer_handle`]: what `call_soon`, `call_later` and the like return;
-//! - [`run`]: the turn, and the interpreter lock around it;
-//! - [`readers`]: descriptors and who waits for them;
-//! - [`transports`]: sockets, as protocols see them.
+//! - `loop_type`: `pelton.Loop`, whose state is a `core` object that it owns;
+//! - `handle` and `timer_handle`: what `call_soon`, `call_later` and the like return;
+//! - `run`: the turn, and the interpreter lock around it;
+//! - `readers`: descriptors and who waits for them;
+//! - `transports`: sockets, as protocols see them.
 //!
 //! Everything in here runs with the interpreter lock held, except the one system call that sleeps. The lock is what keeps
 //! other threads out; what it does not keep out is the same thread, because every call into Python (and every reference
