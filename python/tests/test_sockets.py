@@ -76,6 +76,9 @@ class Descriptors(SocketTestCase):
         with self.assertRaises(OSError) as caught:
             self.loop.add_reader(number, print)
         self.assertEqual(caught.exception.errno, 9)
+        self.assertRaises(OSError, self.loop.add_reader, 2**31 - 1, print)
+        self.assertRaises(ValueError, self.loop.add_reader, 2**31, print)
+        self.assertFalse(self.loop.remove_reader(2**31 - 1))
         self.assertRaises(ValueError, self.loop.add_reader, -1, print)
         self.assertRaises(ValueError, self.loop.add_reader, "no file", print)
         self.assertFalse(self.loop.remove_reader(number))

@@ -120,8 +120,12 @@ impl Readers {
 /// # Safety
 /// `core` is that of a live loop; no Rust reference into it is held. `fd` is not negative.
 pub(crate) unsafe fn set(core: *mut Core, fd: RawFd, side: Side, new: *mut PyObject) -> Result<*mut PyObject> {
-    // SAFETY: as the caller says; nothing here calls into Python before it is over.
+    // SAFETY: as the caller says; nothing here calls into Python before it is over. Until the table has it, `new` is ours.
     unsafe {
+        if let Err(raised) = check_number(core, fd).and_then(|()| check_engine(core)) {
+            ffi::Py_XDECREF(new);
+            return Err(raised);
+        }
         let entry = (*core).readers.entry(fd);
         let old = ptr::replace(entry.side(side), new);
         if side == Side::Reader && entry.kept != Kept::Not {
@@ -137,7 +141,6 @@ pub(crate) unsafe fn set(core: *mut Core, fd: RawFd, side: Side, new: *mut PyObj
             core::wake(core);
             return Ok(old);
         }
-        let _ = core::engine(core)?;
         if let Err(error) = apply(core, fd) {
             *(*core).readers.entry(fd).side(side) = old;
             ffi::Py_XDECREF(new);
@@ -145,6 +148,23 @@ pub(crate) unsafe fn set(core: *mut Core, fd: RawFd, side: Side, new: *mut PyObj
         }
         Ok(old)
     }
+}
+
+/// Refuses a number that is no descriptor before the table grows for it: it may be any number.
+unsafe fn check_number(core: *mut Core, fd: RawFd) -> Result<()> {
+    // SAFETY: as the caller says; asking for a descriptor's flags does nothing to it.
+    unsafe {
+        if (fd as usize) < (*core).readers.entries.len() || libc::fcntl(fd, libc::F_GETFD) >= 0 {
+            return Ok(());
+        }
+        Err(raise_io(&io::Error::last_os_error()))
+    }
+}
+
+/// Sees to it that the engine can be used, unless it is lent.
+unsafe fn check_engine(core: *mut Core) -> Result<()> {
+    // SAFETY: as the caller says.
+    unsafe { if (*core).parked { Ok(()) } else { core::engine(core).map(drop) } }
 }
 
 /// Has the engine watch `fd` for what its entry says.
