@@ -75,6 +75,11 @@ class BaseStreamTransport(selector_events._SelectorSocketTransport):
         self._protocol = protocol
         self._protocol_connected = True
 
+    def _call_connection_lost(self, exc):
+        # From here on, writes are let pass; also if what was waiting at close() has been sent only now.
+        self._conn_lost += 1
+        super()._call_connection_lost(exc)
+
     def _wait_for_room(self):
         """Not everything could be sent."""
         self._loop._add_writer(self._sock_fd, self._write_ready)
@@ -124,12 +129,12 @@ class DatagramTransport(selector_events._SelectorDatagramTransport, transports.D
     def _read_ready(self):
         if not self._over_ip:
             return super()._read_ready()
-        loop, fd = self._loop, self._sock_fd
+        loop = self._loop
         for _ in range(_DATAGRAMS_AT_ONCE):
             if self._conn_lost or self._paused:
                 return
             try:
-                received = loop._recv_datagram(fd)
+                received = loop._recv_datagram(self._sock.fileno())
             except OSError as error:
                 self._protocol.error_received(error)
                 return
@@ -138,11 +143,11 @@ class DatagramTransport(selector_events._SelectorDatagramTransport, transports.D
             self._protocol.datagram_received(*received)
 
     def sendto(self, data, addr=None):
-        if self._over_ip and data and not self._buffer and not self._conn_lost:
+        if self._over_ip and data and not self._buffer and not self._conn_lost and self._sock is not None:
             # A connected socket sends to nobody else.
             to = addr if self._address is None else None
             if (addr is None) == (to is None) and (to is not None or self._extra["peername"]):
-                if self._loop._send_datagram(self._sock_fd, data, to):
+                if self._loop._send_datagram(self._sock.fileno(), data, to):
                     return
         super().sendto(data, addr)
 

@@ -380,6 +380,35 @@ class Streams(SocketTestCase):
         with self.assertLogs("asyncio", "WARNING"):
             self.run_main(main())
 
+    def test_a_descriptor_that_is_another_file_by_now_is_left_alone(self):
+        async def main():
+            # Closed with something left to send, which has gone out; and closed behind the transport's back.
+            for close in (lambda transport: transport.close(), lambda transport: transport._sock.close()):
+                transport, protocol, other = await self.connect()
+                number = transport._sock_fd
+                transport.write(b"x" * 1_000_000)
+                received = 0
+                close(transport)
+                if transport._sock.fileno() != -1:
+                    while chunk := await self.loop.sock_recv(other, 1 << 20):
+                        received += len(chunk)
+                    self.assertEqual(received, 1_000_000)
+                one, another = socket.socketpair()
+                self.assertIn(number, (one.fileno(), another.fileno()))
+                one.setblocking(False)
+                another.setblocking(False)
+                transport.write(b"not for you")
+                transport.writelines([b"not for you"])
+                transport._read_ready()
+                transport._write_ready()
+                self.assertRaises(BlockingIOError, one.recv, 100)
+                self.assertRaises(BlockingIOError, another.recv, 100)
+                one.close()
+                another.close()
+                await self.soon(lambda: "lost" in protocol.events)
+
+        self.run_main(main())
+
     def test_a_peer_that_goes_away_is_the_reason(self):
         async def main():
             server = await self.loop.create_server(Recorder, "127.0.0.1", 0)

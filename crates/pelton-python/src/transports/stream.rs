@@ -24,8 +24,11 @@ use crate::types;
 pub(crate) struct Stream {
     pub(crate) loop_: *mut PyObject,
     pub(crate) protocol: *mut PyObject,
+    /// The socket object, which owns the descriptor: it is asked each time, since somebody may have closed it.
+    pub(crate) sock: *mut PyObject,
     pub(crate) empty_waiter: *mut PyObject,
     pub(crate) queue: WriteQueue,
+    /// The descriptor, as Python code is told; that of the socket object is what is used.
     pub(crate) fd: RawFd,
     /// Not 0 from when `connection_lost` is on its way; counts writes after that.
     pub(crate) conn_lost: i64,
@@ -88,6 +91,7 @@ unsafe extern "C" fn new(its_type: *mut PyTypeObject, _: *mut PyObject, _: *mut 
                 let stream = Stream {
                     loop_: null_mut(),
                     protocol: null_mut(),
+                    sock: null_mut(),
                     empty_waiter: null_mut(),
                     queue: WriteQueue::default(),
                     fd: -1,
@@ -110,8 +114,8 @@ unsafe extern "C" fn new(its_type: *mut PyTypeObject, _: *mut PyObject, _: *mut 
 unsafe extern "C" fn traverse(object: *mut PyObject, visit: visitproc, argument: *mut c_void) -> c_int {
     // SAFETY: the collector calls it with a live state. What waits to be sent is `bytes`, which refer to nothing.
     unsafe {
-        let Stream { loop_, protocol, empty_waiter, .. } = &*state(object);
-        for field in [*loop_, *protocol, *empty_waiter] {
+        let Stream { loop_, protocol, sock, empty_waiter, .. } = &*state(object);
+        for field in [*loop_, *protocol, *sock, *empty_waiter] {
             let status = if field.is_null() { 0 } else { visit(field, argument) };
             if status != 0 {
                 return status;
@@ -127,8 +131,13 @@ unsafe extern "C" fn clear(object: *mut PyObject) -> c_int {
         unsafe {
             let stream = state(object);
             (*stream).conn_lost += 1;
-            let fields = [&raw mut (*stream).loop_, &raw mut (*stream).protocol, &raw mut (*stream).empty_waiter]
-                .map(|field| ptr::replace(field, null_mut()));
+            let fields = [
+                &raw mut (*stream).loop_,
+                &raw mut (*stream).protocol,
+                &raw mut (*stream).sock,
+                &raw mut (*stream).empty_waiter,
+            ]
+            .map(|field| ptr::replace(field, null_mut()));
             let queued = (*stream).queue.take();
             for reference in fields.into_iter().chain(queued) {
                 ffi::Py_XDECREF(reference);

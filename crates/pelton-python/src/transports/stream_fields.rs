@@ -14,6 +14,7 @@ pub(crate) fn attributes() -> *mut c_void {
     table(vec![
         reference!(c"_loop", stream, loop_),
         reference!(c"_protocol", stream, protocol),
+        reference!(c"_sock", stream, sock),
         reference!(c"_empty_waiter", stream, empty_waiter),
         number!(c"_sock_fd", stream, fd),
         number!(c"_conn_lost", stream, conn_lost),

@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 use std::io;
+use std::os::fd::RawFd;
 use std::ptr::null_mut;
 use std::slice;
 
@@ -9,6 +10,7 @@ use pyo3::ffi::{self, PyObject};
 use pyo3::prelude::*;
 
 use super::stream::{Stream, stream};
+use crate::fields;
 use crate::known::known;
 use crate::object::{Owned, Raised, Result, none, nothing, raise, raise_io, raise_text};
 use crate::panic::guard;
@@ -53,11 +55,25 @@ unsafe extern "C" fn read_ready(transport: *mut PyObject, _: *mut PyObject) -> *
     })
 }
 
+/// The descriptor of the socket object. If that is closed, the system's error for it: the number may be another file's by now.
+unsafe fn descriptor(stream: *mut Stream) -> Result<io::Result<RawFd>> {
+    // SAFETY: the state is that of a live transport, and keeps its socket.
+    unsafe {
+        let fd = if (*stream).sock.is_null() {
+            -1
+        } else {
+            let fd = Owned::returned(ffi::PyObject_CallMethodNoArgs((*stream).sock, known().names.fileno))?;
+            fields::whole(fd.as_ptr())?
+        };
+        Ok(if fd < 0 { Err(io::Error::from_raw_os_error(libc::EBADF)) } else { Ok(fd as RawFd) })
+    }
+}
+
 /// Receives, and hands it to the protocol's `data_received`.
 unsafe fn receive(transport: *mut PyObject, stream: *mut Stream, protocol: &Owned) -> Result<()> {
     // SAFETY: the transport is alive, and so its state.
     unsafe {
-        let data = match syscalls::receive_bytes((*stream).fd, RECEIVE) {
+        let data = match descriptor(stream)?.and_then(|fd| syscalls::receive_bytes(fd, RECEIVE)) {
             Ok(data) => data?,
             Err(error) => return reading_failed(transport, &error),
         };
@@ -80,9 +96,10 @@ unsafe fn receive_into(transport: *mut PyObject, stream: *mut Stream, protocol: 
         if let Err(Raised) = offered_buffer(protocol, &mut view) {
             return fatal(transport, "Fatal error: protocol.get_buffer() call failed.");
         }
-        let received = syscalls::receive((*stream).fd, view.buf.cast(), view.len as usize);
+        let received = descriptor(stream);
+        let received = received.map(|fd| fd.and_then(|fd| syscalls::receive(fd, view.buf.cast(), view.len as usize)));
         ffi::PyBuffer_Release(&mut view);
-        let count = match received {
+        let count = match received? {
             Ok(0) => return call(transport, known().names._read_ready__on_eof),
             Ok(count) => count,
             Err(error) => return reading_failed(transport, &error),
@@ -240,7 +257,7 @@ unsafe fn write_data(transport: *mut PyObject, data: *mut PyObject) -> Result<()
         }
         let mut sent = 0;
         if (*stream).queue.is_empty() {
-            sent = match syscalls::send((*stream).fd, data.bytes()) {
+            sent = match descriptor(stream)?.and_then(|fd| syscalls::send(fd, data.bytes())) {
                 Ok(sent) if sent == data.bytes().len() => return Ok(()),
                 Ok(sent) => sent,
                 Err(error) if is_not_now(&error) => 0,
@@ -315,7 +332,7 @@ unsafe fn write_pieces(transport: *mut PyObject, lines: *mut PyObject) -> Result
             (*stream).queue.push(piece.into_ptr(), 0);
         }
         if was_empty {
-            if let Err(error) = send_queued(stream)
+            if let Err(error) = send_queued(stream)?
                 && !is_not_now(&error)
             {
                 return writing_failed(transport, &error);
@@ -330,15 +347,15 @@ unsafe fn write_pieces(transport: *mut PyObject, lines: *mut PyObject) -> Result
 }
 
 /// Sends what there is room for, and lets go of it.
-unsafe fn send_queued(stream: *mut Stream) -> io::Result<()> {
+unsafe fn send_queued(stream: *mut Stream) -> Result<io::Result<()>> {
     let mut done = Vec::new();
     // SAFETY: the state is that of a live transport. Letting go of `bytes` calls nothing, and comes last all the same.
     unsafe {
-        let outcome = (*stream).queue.send((*stream).fd, &mut done);
+        let outcome = descriptor(stream)?.and_then(|fd| (*stream).queue.send(fd, &mut done));
         for bytes in done {
             ffi::Py_DECREF(bytes);
         }
-        outcome.map(drop)
+        Ok(outcome.map(drop))
     }
 }
 
@@ -351,7 +368,7 @@ unsafe extern "C" fn write_ready(transport: *mut PyObject, _: *mut PyObject) -> 
                 if (*stream).conn_lost != 0 || (*stream).queue.is_empty() {
                     return Ok(());
                 }
-                match send_queued(stream) {
+                match send_queued(stream)? {
                     Ok(()) => call(transport, known().names._sent_some),
                     Err(error) if is_not_now(&error) => Ok(()),
                     Err(error) => writing_failed(transport, &error),
