@@ -613,6 +613,21 @@ class Programs(unittest.TestCase):
             self.assertEqual((done.stdout, done.stderr), ("<class 'pelton.Loop'> ['-x']\n", ""))
         self.assertEqual(self.run_python("-m", "pelton").returncode, 2)
 
+    def test_the_module_can_be_imported_again(self):
+        program = (
+            "import sys, asyncio, pelton\n"
+            "first = pelton.Loop()\n"
+            "for name in [name for name in sys.modules if name.startswith('pelton')]:\n"
+            "    del sys.modules[name]\n"
+            "import pelton\n"
+            "second = pelton.Loop()\n"
+            "for loop in first, second:\n"
+            "    print(loop.run_until_complete(asyncio.sleep(0.001, 5)))\n"
+            "    loop.close()\n"
+        )
+        done = self.run_python("-c", program)
+        self.assertEqual((done.stdout, done.stderr), ("5\n5\n", ""))
+
     def test_a_second_interpreter_is_refused(self):
         program = (
             "try:\n"
@@ -621,7 +636,7 @@ class Programs(unittest.TestCase):
             "    import _xxsubinterpreters as interpreters\n"
             "import pelton\n"
             "other = interpreters.create()\n"
-            "code = 'try:\\n    import pelton\\nexcept ImportError as error:\\n    print(\"refused:\", error)'\n"
+            "code = 'try:\\n    import pelton\\nexcept ImportError as error:\\n    print(\"refused:\", error, flush=True)'\n"
             "interpreters.run_string(other, code)\n"
         )
         done = self.run_python("-c", program)

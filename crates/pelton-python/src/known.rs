@@ -1,7 +1,7 @@
 //! What is looked up in Python once, when the module is imported.
 //!
-//! Statics, and not the module's state: PyO3 refuses to import the module in a second interpreter, with an `ImportError`
-//! that says so. What is looked up lives as long as the process.
+//! Statics, and not the module's state: the module refuses to be imported in a second interpreter, with an `ImportError` that
+//! says so. What is looked up lives as long as the process.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
