@@ -68,8 +68,9 @@ class Descriptors(SocketTestCase):
         self.loop.remove_reader(one)
 
     def test_what_cannot_be_watched_is_refused_with_the_systems_error(self):
-        with open(__file__) as file:
-            self.assertRaises(PermissionError, self.loop.add_reader, file, print)
+        if self.loop.stats()["engine"] == "epoll":
+            with open(__file__) as file:
+                self.assertRaises(PermissionError, self.loop.add_reader, file, print)
         one, _ = self.pair()
         number = os.dup(one.fileno())
         os.close(number)
