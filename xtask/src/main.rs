@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod fuzz;
+mod python;
 mod shell;
 mod soak;
 mod test;
@@ -39,6 +40,8 @@ Usage: cargo xtask <CHORE>
 Examples:
   cargo xtask test                          what continuous integration runs
   cargo xtask test --only clippy            only the lints
+  PELTON_PYTHONS='python3.12 python3.13' cargo xtask test --only python
+                                            the Python front end, on these
   cargo xtask soak 480                      overnight
   cargo xtask bench wheel                   a few minutes; leaves its results in bench/results
   cargo xtask bench wheel --only posts      one part of it

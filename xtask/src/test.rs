@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::shell::{Failure, Look, Shell};
-use crate::{fuzz, tools};
+use crate::{fuzz, python, tools};
 
 struct Step {
     name: &'static str,
@@ -11,12 +11,13 @@ struct Step {
     run: fn(&Shell) -> Result<(), Failure>,
 }
 
-const STEPS: [Step; 9] = [
+const STEPS: [Step; 10] = [
     Step { name: "tools", what: "what the other steps need", run: tools::provide },
     Step { name: "format", what: "rustfmt changes nothing", run: format },
     Step { name: "clippy", what: "no lint, on any set of features", run: clippy },
     Step { name: "docs", what: "rustdoc has nothing to complain about", run: docs },
     Step { name: "test", what: "unit, behaviour and documentation tests, on every engine", run: test },
+    Step { name: "python", what: "the Python front end passes its tests, and CPython's", run: python::step },
     Step { name: "loom", what: "the lock-free queue under every interleaving", run: loom },
     Step { name: "fuzz", what: "codecs and protocols under made-up input", run: fuzz::step },
     Step { name: "examples", what: "every example runs, and says what it should; the README compiles", run: examples },

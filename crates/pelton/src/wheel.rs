@@ -223,6 +223,11 @@ impl<T> Wheel<T> {
         self.timers.get_mut(key.0).map(|timer| &mut timer.value)
     }
 
+    /// All timers, armed or not, in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = (TimerKey, &T)> {
+        self.timers.iter().map(|(key, timer)| (TimerKey(key), &timer.value))
+    }
+
     /// The earliest deadline of all armed timers, which is when to call [`expire`](Wheel::expire) next.
     ///
     /// What was collected and not yet handed out counts too. The answer may be too early, never too late, if the timer

@@ -270,3 +270,17 @@ fn the_wheel_holds_its_invariants_through_a_long_life() {
         }
     }
 }
+
+#[test]
+fn iterating_finds_timers_armed_or_not_and_none_that_were_cancelled() {
+    let mut wheel = Wheel::new(START);
+    let fired = wheel.insert(START, "fired");
+    let cancelled = wheel.insert(START + SECOND, "cancelled");
+    let armed = wheel.insert(START + SECOND, "armed");
+    wheel.expire(START);
+    assert_eq!(wheel.next_due().map(|due| due.key), Some(fired));
+    wheel.cancel(cancelled);
+    let mut found: Vec<(TimerKey, &str)> = wheel.iter().map(|(key, value)| (key, *value)).collect();
+    found.sort_by_key(|(_, value)| *value);
+    assert_eq!(found, [(armed, "armed"), (fired, "fired")]);
+}

@@ -1,0 +1,110 @@
+//! What is looked up in Python once, when the module is imported.
+//!
+//! Statics, and not the module's state: the module refuses to be imported in a second interpreter, with an `ImportError` that
+//! says so. What is looked up lives as long as the process.
+
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use pyo3::ffi::{PyObject, PyTypeObject};
+use pyo3::prelude::*;
+
+/// References that are never given back.
+pub(crate) struct Known {
+    /// `asyncio.Future` and `asyncio.Task`.
+    pub(crate) future: *mut PyObject,
+    pub(crate) task: *mut PyObject,
+    /// `socket.socket`
+    pub(crate) socket: *mut PyObject,
+    /// `asyncio.format_helpers.extract_stack`
+    pub(crate) extract_stack: *mut PyObject,
+    /// `pelton._loop.callback_failed(handle, exception)`
+    pub(crate) callback_failed: *mut PyObject,
+    /// `pelton._loop.callback_was_slow(handle, seconds)`
+    pub(crate) callback_was_slow: *mut PyObject,
+    /// `pelton._loop.BaseLoop.create_task`, for everything but the common case.
+    pub(crate) create_task: *mut PyObject,
+    /// `pelton._transports.writes_after_loss()`
+    pub(crate) writes_after_loss: *mut PyObject,
+    pub(crate) empty: *mut PyObject,
+    pub(crate) minus_one: *mut PyObject,
+    pub(crate) names: Names,
+    /// The keywords of calls with `loop`, with `context` too, and with `name` too.
+    pub(crate) task_keywords: [*mut PyObject; 3],
+    pub(crate) handle_type: *mut PyTypeObject,
+    pub(crate) timer_type: *mut PyTypeObject,
+    pub(crate) core_type: *mut PyTypeObject,
+}
+
+macro_rules! names {
+    ($($name:ident),* $(,)?) => {
+        /// Interned strings, which are compared by address first.
+        #[allow(non_snake_case, reason = "they are what Python calls them")]
+        pub(crate) struct Names {
+            /// `loop`, which in Rust is a keyword.
+            pub(crate) loop_: *mut PyObject,
+            $(pub(crate) $name: *mut PyObject),*
+        }
+
+        impl Names {
+            fn intern(py: Python<'_>) -> Names {
+                let loop_ = pyo3::types::PyString::intern(py, "loop").into_ptr();
+                Names { loop_, $($name: pyo3::types::PyString::intern(py, stringify!($name)).into_ptr()),* }
+            }
+        }
+    };
+}
+
+names! {
+    callback, fd, context, delay, when, coro, name,
+    _run, _run_once, _cancelled, _check_thread, _check_callback, slow_callback_duration, fileno,
+    call_soon, call_at, call_soon_threadsafe,
+    done, set_result, set_exception, _recv_ready, _ensure_fd_no_transport,
+    data_received, get_buffer, buffer_updated,
+    _read_ready__on_eof, _wait_for_room, _maybe_pause_protocol, _sent_some,
+}
+
+static KNOWN: AtomicPtr<Known> = AtomicPtr::new(std::ptr::null_mut());
+
+/// What was looked up. Nothing in this crate can be reached before it was.
+#[inline]
+pub(crate) fn known() -> &'static Known {
+    let known = KNOWN.load(Ordering::Relaxed);
+    debug_assert!(!known.is_null());
+    // SAFETY: it was set before the types existed whose methods ask for it, and is never freed. The lock, which whoever
+    // got hold of such a type has taken since, orders the two.
+    unsafe { &*known }
+}
+
+impl Known {
+    pub(crate) fn look_up(py: Python<'_>, base: &Bound<'_, PyModule>, types: [*mut PyTypeObject; 3]) -> PyResult<()> {
+        let asyncio = py.import("asyncio")?;
+        let [handle_type, timer_type, core_type] = types;
+        let keywords = |names: &[&str]| {
+            let names = names.iter().map(|name| pyo3::types::PyString::intern(py, name));
+            pyo3::types::PyTuple::new(py, names.collect::<Vec<_>>()).map(|names| names.into_ptr())
+        };
+        let known = Known {
+            task_keywords: [
+                keywords(&["loop"])?,
+                keywords(&["loop", "context"])?,
+                keywords(&["loop", "context", "name"])?,
+            ],
+            future: asyncio.getattr("Future")?.into_ptr(),
+            task: asyncio.getattr("Task")?.into_ptr(),
+            socket: py.import("socket")?.getattr("socket")?.into_ptr(),
+            extract_stack: py.import("asyncio.format_helpers")?.getattr("extract_stack")?.into_ptr(),
+            callback_failed: base.getattr("callback_failed")?.into_ptr(),
+            callback_was_slow: base.getattr("callback_was_slow")?.into_ptr(),
+            create_task: base.getattr("BaseLoop")?.getattr("create_task")?.into_ptr(),
+            writes_after_loss: py.import("pelton._transports")?.getattr("writes_after_loss")?.into_ptr(),
+            empty: pyo3::types::PyTuple::empty(py).into_ptr(),
+            minus_one: (-1i32).into_pyobject(py)?.into_ptr(),
+            names: Names::intern(py),
+            handle_type,
+            timer_type,
+            core_type,
+        };
+        KNOWN.store(Box::into_raw(Box::new(known)), Ordering::Relaxed);
+        Ok(())
+    }
+}

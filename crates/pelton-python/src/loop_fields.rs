@@ -1,0 +1,85 @@
+//! Attributes of a loop that asyncio's methods use, too. Also what would be surprising if it were missing: `_ready` and `_scheduled`, which tools look into. They are copies.
+
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+
+use pyo3::ffi::{self, PyObject};
+
+use crate::core::core;
+use crate::fields::{flag, reference};
+use crate::object::{Owned, Result, pointer, raise};
+use crate::panic::guard;
+use crate::timer_handle;
+use crate::types::{attribute, attributes as table};
+
+/// All of them, for a type to keep.
+pub(crate) fn attributes() -> *mut c_void {
+    table(vec![
+        flag!(c"_debug", core, debug),
+        flag!(c"_closed", core, closed),
+        flag!(c"_stopping", core, stopping),
+        reference!(c"_thread_id", core, thread),
+        reference!(c"_task_factory", core, task_factory),
+        reference!(c"_current_handle", core, current_handle),
+        reference!(c"_transports_by_descriptor", core, transports),
+        attribute(c"_ready", get_ready, Some(set_queue)),
+        attribute(c"_scheduled", get_scheduled, Some(set_queue)),
+    ])
+}
+
+/// A list of new references to these.
+unsafe fn list(handles: &[*mut PyObject]) -> Result<Owned> {
+    // SAFETY: the handles are alive: they are in a queue, and nothing is called before each has got its reference.
+    unsafe {
+        for handle in handles {
+            ffi::Py_INCREF(*handle);
+        }
+        let list = ffi::PyList_New(handles.len() as ffi::Py_ssize_t);
+        for (index, handle) in handles.iter().enumerate() {
+            if list.is_null() {
+                ffi::Py_DECREF(*handle);
+            } else {
+                ffi::PyList_SET_ITEM(list, index as ffi::Py_ssize_t, *handle);
+            }
+        }
+        Owned::returned(list)
+    }
+}
+
+unsafe extern "C" fn get_ready(loop_: *mut PyObject, _: *mut c_void) -> *mut PyObject {
+    guard(null_mut(), || {
+        // SAFETY: Python calls it with a live loop.
+        pointer(unsafe {
+            core(loop_).and_then(|core| {
+                let handles: Vec<*mut PyObject> = (*core).ready.iter().copied().collect();
+                list(&handles)
+            })
+        })
+    })
+}
+
+unsafe extern "C" fn get_scheduled(loop_: *mut PyObject, _: *mut c_void) -> *mut PyObject {
+    guard(null_mut(), || {
+        // SAFETY: Python calls it with a live loop, whose wheel has timer handles only.
+        pointer(unsafe {
+            core(loop_).and_then(|core| {
+                let mut timers: Vec<*mut PyObject> = (*core).timers.iter().map(|(_, timer)| *timer).collect();
+                timers.sort_by(|one, other| timer_handle::when(*one).total_cmp(&timer_handle::when(*other)));
+                list(&timers)
+            })
+        })
+    })
+}
+
+/// asyncio's constructor sets both to something empty. Whoever else sets them would be mistaken to think that it matters.
+unsafe extern "C" fn set_queue(_: *mut PyObject, value: *mut PyObject, _: *mut c_void) -> c_int {
+    // SAFETY: Python calls it with a live value, or null to delete it.
+    unsafe {
+        if !value.is_null() && ffi::PyObject_Size(value) == 0 {
+            return 0;
+        }
+        ffi::PyErr_Clear();
+        raise(ffi::PyExc_AttributeError, c"the queues of a pelton.Loop are not in Python and cannot be replaced");
+        -1
+    }
+}

@@ -1,0 +1,85 @@
+//! The module `pelton._pelton`.
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use pyo3::exceptions::PyImportError;
+use pyo3::ffi::{self, PyObject, PyTypeObject};
+use pyo3::prelude::*;
+
+use crate::known::Known;
+use crate::object::Raised;
+use crate::panic::guard;
+use crate::transports::stream;
+use crate::{core, handle_type, loop_type, timer_handle};
+
+/// The classes, by name. They are made once per process.
+type Classes = [(&'static str, *mut PyTypeObject); 4];
+
+/// The interpreter that has imported the module, and what it has made then.
+struct Imported {
+    interpreter: AtomicI64,
+    classes: UnsafeCell<Option<Classes>>,
+}
+
+// SAFETY: the classes are only touched with the lock of the one interpreter held whose number is set.
+unsafe impl Sync for Imported {}
+
+static IMPORTED: Imported = Imported { interpreter: AtomicI64::new(-1), classes: UnsafeCell::new(None) };
+
+/// The part of the package `pelton` that is compiled.
+#[pymodule(gil_used = true)]
+pub fn _pelton(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    // SAFETY: the lock is held, as `py` shows, so there is a current interpreter.
+    let interpreter = unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) };
+    let first = IMPORTED.interpreter.compare_exchange(-1, interpreter, Ordering::Relaxed, Ordering::Relaxed);
+    if first.is_err_and(|first| first != interpreter) {
+        return Err(PyImportError::new_err("pelton can be imported in one interpreter of a process only"));
+    }
+    // SAFETY: nobody else gets here, and what makes the classes does not import this module.
+    let classes = match unsafe { *IMPORTED.classes.get() } {
+        // Somebody has taken it out of `sys.modules`.
+        Some(classes) => classes,
+        None => {
+            let classes = make_classes(py)?;
+            // SAFETY: as above.
+            unsafe { *IMPORTED.classes.get() = Some(classes) };
+            classes
+        }
+    };
+    for (name, class) in classes {
+        // SAFETY: types are objects, and these live for ever.
+        module.add(name, unsafe { Bound::<PyAny>::from_borrowed_ptr(py, class.cast::<PyObject>()) })?;
+    }
+    module.add_function(pyo3::wrap_pyfunction!(_panic, module)?)?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))
+}
+
+fn make_classes(py: Python<'_>) -> PyResult<Classes> {
+    let raised = |Raised| PyErr::fetch(py);
+    let base = py.import("pelton._loop")?;
+    let asyncio = py.import("asyncio")?;
+    let handle_base = asyncio.getattr("Handle")?;
+    let timer_base = asyncio.getattr("TimerHandle")?;
+    let loop_base = base.getattr("BaseLoop")?;
+    let stream_base = py.import("pelton._transports")?.getattr("BaseStreamTransport")?;
+    let as_type = |class: &Bound<'_, PyAny>| class.as_ptr().cast::<PyTypeObject>();
+
+    // SAFETY: the bases are what the functions ask for, and all are classes. Types are made in the order in which they need
+    // each other; nobody can reach any of their methods before `look_up` is done.
+    unsafe {
+        let handle = handle_type::make_type(as_type(&handle_base), as_type(&timer_base)).map_err(raised)?;
+        let timer = timer_handle::make_type(as_type(&timer_base)).map_err(raised)?;
+        Known::look_up(py, &base, [handle, timer, core::make_type().map_err(raised)?])?;
+        let stream = stream::make_type(as_type(&stream_base)).map_err(raised)?;
+        let event_loop = loop_type::make_type(as_type(&loop_base)).map_err(raised)?;
+        Ok([("Handle", handle), ("TimerHandle", timer), ("StreamTransport", stream), ("Loop", event_loop)])
+    }
+}
+
+/// Panics, for the test that what Python sees of it is an exception.
+#[pyfunction]
+fn _panic() -> PyResult<()> {
+    guard(Err(Raised), || panic!("on purpose")).map_err(|Raised| Python::attach(PyErr::fetch))
+}

@@ -1,0 +1,437 @@
+//! Descriptors, and the handles that wait for them to be ready.
+//!
+//! As in asyncio, a descriptor has at most one reader and one writer, and is watched for as long as it has either. When it is
+//! ready, their handles are queued.
+
+use std::ffi::c_int;
+use std::io;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::ptr::{self, null_mut};
+
+use pelton::{Interest, Mode};
+use pelton_os::{Event, Readiness, Token};
+use pyo3::ffi::{self, PyObject};
+
+use crate::core::{self, Core};
+use crate::known::known;
+use crate::object::{Owned, Raised, Result, raise_io, raise_text};
+use crate::{handle, handle_memory};
+
+/// Which of the two.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    Reader,
+    Writer,
+}
+
+/// All descriptors, at their numbers, which are small.
+#[derive(Default)]
+pub(crate) struct Readers {
+    entries: Vec<Entry>,
+    /// Goes into tokens, so that an event for an earlier file of the same number is recognised.
+    generation: u32,
+    /// Descriptors that another thread has changed while the engine was lent to the one that sleeps in it.
+    postponed: Vec<RawFd>,
+}
+
+struct Entry {
+    /// Owned references, or null.
+    reader: *mut PyObject,
+    writer: *mut PyObject,
+    /// What the engine knows it as, while it does.
+    token: Option<Token>,
+    /// Nobody waits to read, but the engine goes on watching for whoever will.
+    kept: Kept,
+    /// The socket object whose descriptor that is: an owned weak reference, or null.
+    owner: *mut PyObject,
+}
+
+/// Whether a socket is still being watched after a `sock_recv`, for the next one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kept {
+    Not,
+    Watched,
+    /// Watched, and the last one has left nothing to be received.
+    Emptied,
+}
+
+impl Entry {
+    const EMPTY: Entry =
+        Entry { reader: null_mut(), writer: null_mut(), token: None, kept: Kept::Not, owner: null_mut() };
+
+    fn side(&mut self, side: Side) -> &mut *mut PyObject {
+        match side {
+            Side::Reader => &mut self.reader,
+            Side::Writer => &mut self.writer,
+        }
+    }
+
+    fn interest(&self) -> Interest {
+        let reading = if self.reader.is_null() && self.kept == Kept::Not { Interest::NONE } else { Interest::READABLE };
+        let writing = if self.writer.is_null() { Interest::NONE } else { Interest::WRITABLE };
+        reading | writing
+    }
+}
+
+impl Readers {
+    /// All handles.
+    pub(crate) fn handles(&self) -> impl Iterator<Item = *mut PyObject> {
+        self.entries.iter().flat_map(|entry| [entry.reader, entry.writer]).filter(|handle| !handle.is_null())
+    }
+
+    /// References to socket objects, which are weak, and not for the garbage collector to see.
+    pub(crate) fn owners(&self) -> impl Iterator<Item = *mut PyObject> {
+        self.entries.iter().map(|entry| entry.owner).filter(|owner| !owner.is_null())
+    }
+
+    /// How many descriptors somebody waits for.
+    pub(crate) fn len(&self) -> usize {
+        self.descriptors().len()
+    }
+
+    /// Those that somebody waits for.
+    pub(crate) fn descriptors(&self) -> Vec<RawFd> {
+        let awaited = |entry: &Entry| !entry.reader.is_null() || !entry.writer.is_null();
+        (0..).zip(&self.entries).filter(|(_, entry)| awaited(entry)).map(|(fd, _)| fd).collect()
+    }
+
+    /// Reader and writer of a descriptor: borrowed references, or null.
+    pub(crate) fn of(&self, fd: RawFd) -> (*mut PyObject, *mut PyObject) {
+        let entry = usize::try_from(fd).ok().and_then(|place| self.entries.get(place));
+        entry.map_or((null_mut(), null_mut()), |entry| (entry.reader, entry.writer))
+    }
+
+    fn entry(&mut self, fd: RawFd) -> &mut Entry {
+        let place = fd as usize;
+        if place >= self.entries.len() {
+            self.entries.resize_with(place + 1, || Entry::EMPTY);
+        }
+        &mut self.entries[place]
+    }
+
+    fn next_token(&mut self, fd: RawFd) -> Token {
+        self.generation = if self.generation == Token::MAX_GENERATION { 0 } else { self.generation + 1 };
+        Token::new(fd as u32, self.generation)
+    }
+}
+
+/// Makes `new` (an owned reference, or null for none) the reader or writer of `fd`, and gives back what it was.
+///
+/// # Safety
+/// `core` is that of a live loop; no Rust reference into it is held. `fd` is not negative.
+pub(crate) unsafe fn set(core: *mut Core, fd: RawFd, side: Side, new: *mut PyObject) -> Result<*mut PyObject> {
+    // SAFETY: as the caller says; nothing here calls into Python before it is over. Until the table has it, `new` is ours.
+    unsafe {
+        if let Err(raised) = check_number(core, fd).and_then(|()| check_engine(core)) {
+            ffi::Py_XDECREF(new);
+            return Err(raised);
+        }
+        let entry = (*core).readers.entry(fd);
+        let old = ptr::replace(entry.side(side), new);
+        if side == Side::Reader && entry.kept != Kept::Not {
+            // Whether it still is the file that is being watched, only the kernel can tell.
+            entry.kept = Kept::Not;
+            if let (Some(token), false, Some(engine)) = (entry.token, (*core).parked, (*core).engine.as_mut()) {
+                let _ = engine.forget(token);
+                entry.token = None;
+            }
+        }
+        if (*core).parked {
+            (*core).readers.postponed.push(fd);
+            core::wake(core);
+            return Ok(old);
+        }
+        if let Err(error) = apply(core, fd) {
+            *(*core).readers.entry(fd).side(side) = old;
+            ffi::Py_XDECREF(new);
+            return Err(raise_io(&error));
+        }
+        Ok(old)
+    }
+}
+
+/// Refuses a number that is no descriptor before the table grows for it: it may be any number.
+unsafe fn check_number(core: *mut Core, fd: RawFd) -> Result<()> {
+    // SAFETY: as the caller says; asking for a descriptor's flags does nothing to it.
+    unsafe {
+        if (fd as usize) < (*core).readers.entries.len() || libc::fcntl(fd, libc::F_GETFD) >= 0 {
+            return Ok(());
+        }
+        Err(raise_io(&io::Error::last_os_error()))
+    }
+}
+
+/// Sees to it that the engine can be used, unless it is lent.
+unsafe fn check_engine(core: *mut Core) -> Result<()> {
+    // SAFETY: as the caller says.
+    unsafe { if (*core).parked { Ok(()) } else { core::engine(core).map(drop) } }
+}
+
+/// Has the engine watch `fd` for what its entry says.
+unsafe fn apply(core: *mut Core, fd: RawFd) -> io::Result<()> {
+    // SAFETY: nothing in here calls Python, and engine and table are different fields. A descriptor whose owner has closed it is
+    // an error that the kernel reports, or a file that the owner will have to answer for.
+    unsafe {
+        let Some(engine) = (*core).engine.as_mut() else { return Ok(()) };
+        let readers = &mut (*core).readers;
+        let borrowed = BorrowedFd::borrow_raw(fd);
+        let (interest, token) = (readers.entry(fd).interest(), readers.entry(fd).token);
+        match token {
+            None if interest.is_none() => {}
+            Some(token) if interest.is_none() => {
+                let _ = engine.forget(token);
+                readers.entry(fd).token = None;
+            }
+            Some(token) if engine.rewatch(token, interest, Mode::Level).is_ok() => {}
+            known => {
+                // Its number may have changed hands without our being told; then it is to be watched anew.
+                if let Some(token) = known {
+                    let _ = engine.forget(token);
+                    readers.entry(fd).token = None;
+                }
+                let token = readers.next_token(fd);
+                engine.watch(token, borrowed, interest, Mode::Level)?;
+                readers.entry(fd).token = Some(token);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Does what other threads have asked for while the engine was lent.
+///
+/// # Safety
+/// `core` is that of a live loop that is not parked; no Rust reference into it is held.
+pub(crate) unsafe fn apply_postponed(core: *mut Core) {
+    // SAFETY: as the caller says.
+    unsafe {
+        while let Some(fd) = (*core).readers.postponed.pop() {
+            if let Err(error) = apply(core, fd) {
+                // Whoever asked has gone on long ago.
+                let mut dropped = [null_mut(); 2];
+                let entry = (*core).readers.entry(fd);
+                std::mem::swap(&mut dropped[0], &mut entry.reader);
+                std::mem::swap(&mut dropped[1], &mut entry.writer);
+                raise_io(&error);
+                ffi::PyErr_WriteUnraisable(null_mut());
+                for handle in dropped {
+                    ffi::Py_XDECREF(handle);
+                }
+            }
+        }
+    }
+}
+
+/// Queues the handles of all descriptors that the engine has found ready.
+///
+/// # Safety
+/// `core` is that of a live loop that is open and not parked; no Rust reference into it is held.
+pub(crate) unsafe fn collect(core: *mut Core) {
+    let mut cancelled: Vec<(RawFd, Side)> = Vec::new();
+    let mut unwanted: Vec<RawFd> = Vec::new();
+    // SAFETY: as the caller says. Nothing in the loop calls Python: handles of readers and writers are all ours, so asking
+    // whether they are cancelled is reading a field.
+    unsafe {
+        let Some(engine) = (*core).engine.as_mut() else { return };
+        while let Some(event) = engine.next() {
+            let Event::Ready(token, readiness) = event else { continue };
+            let fd = token.index() as RawFd;
+            let entry = (*core).readers.entry(fd);
+            if entry.token != Some(token) {
+                continue;
+            }
+            (*core).counters.events += 1;
+            let sides =
+                [(entry.reader, Side::Reader, Readiness::READABLE), (entry.writer, Side::Writer, Readiness::WRITABLE)];
+            for (handle, side, needed) in sides {
+                if !readiness.contains(needed) {
+                    continue;
+                }
+                if handle.is_null() {
+                    if side == Side::Reader && entry.kept != Kept::Not {
+                        unwanted.push(fd);
+                    }
+                    continue;
+                }
+                if matches!(handle::is_cancelled(handle), Ok(true)) {
+                    cancelled.push((fd, side));
+                } else {
+                    ffi::Py_INCREF(handle);
+                    (*core).ready.push_back(handle);
+                }
+            }
+        }
+        for fd in unwanted {
+            (*core).readers.entry(fd).kept = Kept::Not;
+            // It only gets less, which an engine does not refuse.
+            let _ = apply(core, fd);
+        }
+        for (fd, side) in cancelled {
+            if let Ok(handle) = set(core, fd, side, null_mut()) {
+                ffi::Py_XDECREF(handle);
+            }
+        }
+    }
+}
+
+/// Whether the descriptor of a socket object is still being watched for it.
+///
+/// # Safety
+/// `core` is that of a live loop, `sock` alive; `fd` is not negative.
+pub(crate) unsafe fn keeps(core: *mut Core, fd: RawFd, sock: *mut PyObject) -> Result<Kept> {
+    // SAFETY: as the caller says. An object has only one weak reference without a callback at a time, and ours is kept, so that
+    // being the same reference is being to the same object.
+    unsafe {
+        if (*core).readers.entry(fd).kept == Kept::Not || (*core).parked {
+            return Ok(Kept::Not);
+        }
+        let owner = Owned::returned(ffi::PyWeakref_NewRef(sock, null_mut()))?;
+        let entry = (*core).readers.entry(fd);
+        Ok(if entry.owner == owner.as_ptr() { entry.kept } else { Kept::Not })
+    }
+}
+
+/// Makes a handle the reader of a socket's descriptor, which may be watched for it already, and gives back the previous one.
+///
+/// # Safety
+/// As for [`set`]; `sock` is alive.
+pub(crate) unsafe fn wait(core: *mut Core, fd: RawFd, sock: *mut PyObject, handle: Owned) -> Result<*mut PyObject> {
+    // SAFETY: as the caller says.
+    unsafe {
+        if keeps(core, fd, sock)? == Kept::Not {
+            return set(core, fd, Side::Reader, handle.into_ptr());
+        }
+        let entry = (*core).readers.entry(fd);
+        entry.kept = Kept::Not;
+        Ok(ptr::replace(&raw mut entry.reader, handle.into_ptr()))
+    }
+}
+
+/// Takes away the reader of a socket's descriptor, which goes on being watched, and gives it back.
+///
+/// # Safety
+/// As for [`set`]; `sock` is alive.
+pub(crate) unsafe fn keep(core: *mut Core, fd: RawFd, sock: *mut PyObject, emptied: bool) -> Result<*mut PyObject> {
+    // SAFETY: as the caller says. A weak reference is let go of last.
+    unsafe {
+        let owner = Owned::returned(ffi::PyWeakref_NewRef(sock, null_mut()))?;
+        if (*core).closed {
+            return Ok(null_mut());
+        }
+        let entry = (*core).readers.entry(fd);
+        let reader = ptr::replace(&raw mut entry.reader, null_mut());
+        if entry.token.is_some() {
+            entry.kept = if emptied { Kept::Emptied } else { Kept::Watched };
+        }
+        ffi::Py_XDECREF(ptr::replace(&raw mut entry.owner, owner.into_ptr()));
+        Ok(reader)
+    }
+}
+
+/// Makes `callback(*arguments)` the reader or writer of `fd`, in place of the one there was.
+///
+/// # Safety
+/// All pointers are live objects, `loop_` a `pelton.Loop`.
+pub(crate) unsafe fn add(
+    loop_: *mut PyObject,
+    fd: *mut PyObject,
+    side: Side,
+    callback: *mut PyObject,
+    arguments: &[*mut PyObject],
+) -> Result<Owned> {
+    // SAFETY: as the caller says. `set` takes over one reference to the handle, and gives back one to the previous.
+    unsafe {
+        let core = core::core(loop_)?;
+        core::check_open(core)?;
+        let fd = descriptor(fd)?;
+        let handle = handle::new(loop_, callback, arguments, null_mut())?;
+        // It may stay for as long as the loop does.
+        handle_memory::track(handle.as_ptr());
+        ffi::Py_INCREF(handle.as_ptr());
+        let previous = Owned::taken(set(core, fd, side, handle.as_ptr())?);
+        if let Some(previous) = previous {
+            handle::cancel(previous.as_ptr())?;
+        }
+        Ok(handle)
+    }
+}
+
+/// Takes away the reader or writer of `fd`, and says whether there was one.
+///
+/// # Safety
+/// Both are live objects, `loop_` a `pelton.Loop`.
+pub(crate) unsafe fn remove(loop_: *mut PyObject, fd: *mut PyObject, side: Side) -> Result<bool> {
+    // SAFETY: as the caller says. `set` gives back a reference to the previous handle.
+    unsafe {
+        let core = core::core(loop_)?;
+        if (*core).closed {
+            return Ok(false);
+        }
+        let fd = descriptor(fd)?;
+        let (reader, writer) = (*core).readers.of(fd);
+        if if side == Side::Reader { reader } else { writer }.is_null() {
+            return Ok(false);
+        }
+        let Some(previous) = Owned::taken(set(core, fd, side, null_mut())?) else { return Ok(false) };
+        handle::cancel(previous.as_ptr())?;
+        Ok(true)
+    }
+}
+
+/// Refuses a descriptor that a transport uses, as asyncio does.
+///
+/// # Safety
+/// Both are live objects, `loop_` a `pelton.Loop`.
+pub(crate) unsafe fn refuse_transports(loop_: *mut PyObject, fd: *mut PyObject) -> Result<()> {
+    // SAFETY: as the caller says. The dictionary is that of `loop._transports`, with weak references by descriptor; if it has
+    // one for this descriptor, or if what was given is no number, asyncio's own method says what of it.
+    unsafe {
+        let core = core::core(loop_)?;
+        let transports = (*core).transports;
+        if !transports.is_null() && ffi::PyLong_CheckExact(fd) != 0 && ffi::PyDict_Contains(transports, fd) == 0 {
+            return Ok(());
+        }
+        let arguments = [loop_, fd];
+        let name = known().names._ensure_fd_no_transport;
+        Owned::returned(ffi::PyObject_VectorcallMethod(name, arguments.as_ptr(), 2, null_mut())).map(drop)
+    }
+}
+
+/// The number of a descriptor, given as such or as something with a `fileno`.
+///
+/// # Safety
+/// `object` is alive.
+pub(crate) unsafe fn descriptor(object: *mut PyObject) -> Result<RawFd> {
+    // SAFETY: as the caller says.
+    unsafe {
+        let number = if ffi::PyLong_Check(object) != 0 {
+            ffi::PyLong_AsLong(object)
+        } else {
+            let number = Owned::returned(ffi::PyObject_CallMethodNoArgs(object, known().names.fileno));
+            let number = number.map(|number| ffi::PyLong_AsLong(number.as_ptr()));
+            if !ffi::PyErr_Occurred().is_null() {
+                ffi::PyErr_Clear();
+                return Err(invalid("file object", object));
+            }
+            number?
+        };
+        if number == -1 && !ffi::PyErr_Occurred().is_null() {
+            return Err(Raised);
+        }
+        if number < 0 || number > c_int::MAX.into() {
+            return Err(raise_text(ffi::PyExc_ValueError, &format!("Invalid file descriptor: {number}")));
+        }
+        Ok(number as RawFd)
+    }
+}
+
+#[cold]
+unsafe fn invalid(what: &str, object: *mut PyObject) -> Raised {
+    pyo3::Python::attach(|py| {
+        // SAFETY: the caller's object is alive.
+        let repr = unsafe { pyo3::Bound::from_borrowed_ptr(py, object) };
+        let text = pyo3::types::PyAnyMethods::repr(&repr).map(|repr| repr.to_string()).unwrap_or_default();
+        // SAFETY: the exception classes are there as long as the interpreter is.
+        raise_text(unsafe { ffi::PyExc_ValueError }, &format!("Invalid {what}: {text}"))
+    })
+}

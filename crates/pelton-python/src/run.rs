@@ -1,0 +1,289 @@
+//! The turn, and the interpreter lock.
+//!
+//! A turn is asyncio's: ask what is ready and queue it, queue the timers that are due, then call what is in the queue, as it
+//! stood. The lock is held all the way, and let go of around the one system call that sleeps, when there is nothing to do;
+//! and now and then under load, because callbacks written in C never let go of it themselves.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::ptr::null_mut;
+use std::time::Duration;
+
+use pelton::{Park, Time};
+use pelton_os::clock;
+use pyo3::ffi::{self, PyObject};
+
+use crate::core::{self, Core};
+use crate::known::known;
+use crate::object::{Owned, Raised, Result, check, raise, raise_io, replace};
+use crate::{handle, handle_memory};
+use crate::{loop_type, readers, timer_handle};
+
+/// While there is work, descriptors are looked at no more often than this: a system call costs as much as several callbacks.
+const POLL_EVERY: Duration = Duration::from_micros(100);
+
+/// While there is work, other threads get a chance at the lock at least this often: the interpreter's own interval.
+const UNLOCK_EVERY: Duration = Duration::from_millis(5);
+
+/// Turns the loop until it is told to stop.
+///
+/// # Safety
+/// `loop_` is a live `pelton.Loop` that runs on this thread.
+pub(crate) unsafe fn until_stopped(loop_: *mut PyObject) -> Result<()> {
+    // SAFETY: as the caller says, and it keeps the loop alive, which keeps its core.
+    unsafe {
+        let core = core::core(loop_)?;
+        // Who runs a loop for a single turn relies on descriptors being looked at in it.
+        (*core).polled = Time::ZERO;
+        // Somebody may have put another turn in the place of ours, as asyncio's own tests do.
+        let own_turn = loop_type::has_own_turn(loop_)?;
+        loop {
+            if own_turn {
+                turn(loop_, core)?;
+            } else {
+                drop(Owned::returned(ffi::PyObject_CallMethodNoArgs(loop_, known().names._run_once))?);
+            }
+            if (*core).stopping {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// One turn.
+///
+/// # Safety
+/// `core` is that of `loop_`, which is alive, open, and not running on another thread.
+pub(crate) unsafe fn turn(loop_: *mut PyObject, core: *mut Core) -> Result<()> {
+    // SAFETY: as the caller says; what is called here holds no Rust reference into the core while Python runs.
+    unsafe {
+        if (*core).parked {
+            // Another thread sleeps in the engine, which has nobody else in mind.
+            return Err(raise(ffi::PyExc_RuntimeError, c"This event loop is already running"));
+        }
+        (*core).counters.turns += 1;
+        let mut now = clock::now();
+        if (*core).stopping || !(*core).ready.is_empty() {
+            if (*core).stopping || now - (*core).polled >= POLL_EVERY {
+                (*core).polled = now;
+                let lock = if now - (*core).unlocked >= UNLOCK_EVERY { Lock::LetGo } else { Lock::Hold };
+                poll(core, Some(Time::ZERO), lock)?;
+            }
+        } else {
+            // Often something is ready already, and the lock need not change hands.
+            poll(core, Some(Time::ZERO), Lock::Hold)?;
+            now = clock::now();
+            if (*core).ready.is_empty() {
+                let deadline = (*core).timers.next_deadline();
+                if deadline.is_none_or(|deadline| deadline > now) {
+                    poll(core, deadline, Lock::LetGo)?;
+                    now = clock::now();
+                }
+            }
+            (*core).polled = now;
+        }
+        queue_timers(core, now);
+        call_queued(loop_, core)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lock {
+    Hold,
+    LetGo,
+}
+
+/// Asks the engine what is ready, waiting until `deadline`, and queues it.
+unsafe fn poll(core: *mut Core, deadline: Option<Time>, lock: Lock) -> Result<()> {
+    // SAFETY: the engine is used by this thread alone: while the lock is let go of, `parked` keeps others from it.
+    unsafe {
+        let park: *mut (dyn Park + Send) = core::engine(core)?.park(deadline);
+        (*core).counters.polls += 1;
+        let outcome = if lock == Lock::Hold {
+            (*park).block()
+        } else {
+            (*core).counters.sleeps += u64::from(deadline != Some(Time::ZERO));
+            (*core).parked = true;
+            let thread_state = ffi::PyEval_SaveThread();
+            let outcome = catch_unwind(AssertUnwindSafe(|| (*park).block()));
+            ffi::PyEval_RestoreThread(thread_state);
+            (*core).parked = false;
+            (*core).unlocked = clock::now();
+            outcome.unwrap_or_else(|panic| resume_unwind(panic))
+        };
+        outcome.map_err(|error| raise_io(&error))?;
+        readers::collect(core);
+        if lock == Lock::LetGo {
+            readers::apply_postponed(core);
+            // Whatever has woken us may have been a signal, whose handler in Python runs now.
+            check(ffi::PyErr_CheckSignals())?;
+        }
+        Ok(())
+    }
+}
+
+/// Queues the timers that are due.
+#[inline]
+unsafe fn queue_timers(core: *mut Core, now: Time) {
+    // SAFETY: nothing in here calls Python. The wheel's references become the queue's.
+    unsafe {
+        let timers = &mut (*core).timers;
+        if timers.is_empty() {
+            return;
+        }
+        timers.expire(now);
+        while let Some(due) = timers.next_due() {
+            let Some(timer) = timers.cancel(due.key) else { continue };
+            timer_handle::set_key(timer, None);
+            (*core).ready.push_back(timer);
+            (*core).counters.timers += 1;
+        }
+    }
+}
+
+/// Calls what is in the queue, as it stands.
+unsafe fn call_queued(loop_: *mut PyObject, core: *mut Core) -> Result<()> {
+    // SAFETY: each handle is taken out of the queue, with the queue's reference to it, before it is called.
+    unsafe {
+        let count = (*core).ready.len();
+        (*core).counters.most_ready = (*core).counters.most_ready.max(count as u64);
+        let mut contexts = Contexts { entered: None };
+        for _ in 0..count {
+            let Some(handle) = (*core).ready.pop_front() else { break };
+            let outcome = call_one(loop_, core, handle, &mut contexts);
+            handle_memory::release(handle);
+            if outcome.is_err() {
+                // What is left stays queued, for whoever runs the loop again.
+                contexts.leave();
+                return outcome;
+            }
+        }
+        contexts.leave();
+        Ok(())
+    }
+}
+
+/// Calls one handle. Only what is to end the run is an error.
+#[inline]
+unsafe fn call_one(
+    loop_: *mut PyObject,
+    core: *mut Core,
+    handle: *mut PyObject,
+    contexts: &mut Contexts,
+) -> Result<()> {
+    // SAFETY: the caller has a reference to the handle.
+    unsafe {
+        if (*core).debug || !(*core).on_slow.is_null() || !handle::is_ours(handle) {
+            contexts.leave();
+            return call_with_care(loop_, core, handle);
+        }
+        if handle::is_cancelled(handle)? {
+            return Ok(());
+        }
+        (*core).counters.callbacks += 1;
+        let called = contexts.enter((*handle::fields(handle)).context).and_then(|()| handle::call(handle));
+        called.or_else(|Raised| {
+            // Not while the callback's context is entered: the exception handler is run in it.
+            contexts.leave_keeping_exception();
+            handle::report(handle)
+        })
+    }
+}
+
+/// Calls a handle that may be anybody's, or whose time is to be taken.
+#[cold]
+unsafe fn call_with_care(loop_: *mut PyObject, core: *mut Core, handle: *mut PyObject) -> Result<()> {
+    // SAFETY: the caller has a reference to the handle.
+    unsafe {
+        if handle::is_cancelled(handle)? {
+            return Ok(());
+        }
+        (*core).counters.callbacks += 1;
+        let debug = (*core).debug;
+        if debug {
+            replace(&raw mut (*core).current_handle, handle);
+        }
+        let start = clock::now();
+        let outcome = if handle::is_ours(handle) {
+            handle::run_alone(handle)
+        } else {
+            Owned::returned(ffi::PyObject_CallMethodNoArgs(handle, known().names._run)).map(drop)
+        };
+        let took = clock::now() - start;
+        let outcome = outcome.and_then(|()| if debug { tell_if_slow(loop_, handle, took) } else { Ok(()) });
+        if debug {
+            replace(&raw mut (*core).current_handle, null_mut());
+        }
+        outcome?;
+        if took.as_nanos() as u64 >= (*core).slow && !(*core).on_slow.is_null() {
+            let hook = Owned::new_reference((*core).on_slow);
+            let seconds = Owned::returned(ffi::PyFloat_FromDouble(took.as_secs_f64()))?;
+            let arguments = [handle, seconds.as_ptr()];
+            let told = ffi::PyObject_Vectorcall(hook.as_ptr(), arguments.as_ptr(), 2, null_mut());
+            return Owned::returned(told).map(drop).or_else(|Raised| handle::report(handle));
+        }
+        Ok(())
+    }
+}
+
+/// In debug mode: logs a callback that took longer than `loop.slow_callback_duration`.
+unsafe fn tell_if_slow(loop_: *mut PyObject, handle: *mut PyObject, took: Duration) -> Result<()> {
+    // SAFETY: all are alive.
+    unsafe {
+        let limit = Owned::returned(ffi::PyObject_GetAttr(loop_, known().names.slow_callback_duration))?;
+        let limit = ffi::PyFloat_AsDouble(limit.as_ptr());
+        if limit == -1.0 && !ffi::PyErr_Occurred().is_null() {
+            return Err(Raised);
+        }
+        if took.as_secs_f64() < limit {
+            return Ok(());
+        }
+        let seconds = Owned::returned(ffi::PyFloat_FromDouble(took.as_secs_f64()))?;
+        let arguments = [handle, seconds.as_ptr()];
+        let told = ffi::PyObject_Vectorcall(known().callback_was_slow, arguments.as_ptr(), 2, null_mut());
+        Owned::returned(told).map(drop)
+    }
+}
+
+/// The context that callbacks run in. It is left only when the next one needs another.
+struct Contexts {
+    entered: Option<Owned>,
+}
+
+impl Contexts {
+    #[inline]
+    unsafe fn enter(&mut self, context: *mut PyObject) -> Result<()> {
+        if self.entered.as_ref().is_some_and(|entered| entered.as_ptr() == context) {
+            return Ok(());
+        }
+        self.leave();
+        // SAFETY: the handle at hand has a reference to it.
+        unsafe {
+            check(ffi::PyContext_Enter(context))?;
+            self.entered = Some(Owned::new_reference(context));
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn leave(&mut self) {
+        if let Some(context) = self.entered.take() {
+            // SAFETY: it is alive. Leaving fails only if a callback has left it, which nobody here can mend.
+            unsafe {
+                if ffi::PyContext_Exit(context.as_ptr()) < 0 {
+                    ffi::PyErr_WriteUnraisable(null_mut());
+                }
+            }
+        }
+    }
+
+    #[cold]
+    fn leave_keeping_exception(&mut self) {
+        pyo3::Python::attach(|py| {
+            let raised = pyo3::PyErr::take(py);
+            self.leave();
+            if let Some(raised) = raised {
+                raised.restore(py);
+            }
+        });
+    }
+}

@@ -1,0 +1,294 @@
+//! The hot methods of a loop: having something called, and making futures and tasks.
+
+use std::ptr::null_mut;
+
+use pelton::Time;
+use pelton_os::clock;
+use pyo3::ffi::{self, Py_ssize_t, PyObject};
+
+use crate::arguments::{self, Scheduled, complain, is_called};
+use crate::core::{self, Core};
+use crate::known::known;
+use crate::object::{Owned, Raised, Result, check, pointer, raise};
+use crate::panic::guard;
+use crate::{handle, timer_handle};
+
+/// The loop's clock, in seconds.
+#[inline]
+pub(crate) fn seconds() -> f64 {
+    clock::now().as_nanos() as f64 / 1e9
+}
+
+/// A time on the loop's clock, given in seconds. Never early: rounded up. What is no number is now, as in asyncio, where a
+/// comparison with it is false.
+#[inline]
+fn time(when: f64) -> Time {
+    // A float that is out of range becomes the nearest that is in range.
+    Time::from_nanos((when * 1e9).ceil() as u64)
+}
+
+/// Checks that a loop in debug mode makes of every call: that it comes from the right thread, and is of something callable.
+#[cold]
+unsafe fn check_call(loop_: *mut PyObject, callback: *mut PyObject, method: *mut PyObject, thread: bool) -> Result<()> {
+    // SAFETY: all are alive.
+    unsafe {
+        if thread {
+            drop(Owned::returned(ffi::PyObject_CallMethodNoArgs(loop_, known().names._check_thread))?);
+        }
+        let arguments = [loop_, callback, method];
+        let name = known().names._check_callback;
+        let checked = ffi::PyObject_VectorcallMethod(name, arguments.as_ptr(), 3, null_mut());
+        Owned::returned(checked).map(drop)
+    }
+}
+
+/// Queues a handle.
+#[inline]
+unsafe fn queue(core: *mut Core, handle: &Owned) {
+    // SAFETY: the queue takes over a reference of its own.
+    unsafe {
+        ffi::Py_INCREF(handle.as_ptr());
+        (*core).ready.push_back(handle.as_ptr());
+    }
+}
+
+/// `call_soon(callback, *args, context=None)`
+pub(crate) unsafe extern "C" fn call_soon(
+    loop_: *mut PyObject,
+    arguments: *const *mut PyObject,
+    count: Py_ssize_t,
+    keywords: *mut PyObject,
+) -> *mut PyObject {
+    guard(null_mut(), || {
+        // SAFETY: Python calls it with a live loop and arguments of a call like this.
+        pointer(unsafe {
+            (|| {
+                let names = [known().names.callback];
+                let Scheduled { named: [callback], rest, context } =
+                    arguments::scheduled(c"call_soon", names, arguments, count, keywords)?;
+                let core = core::core(loop_)?;
+                core::check_open(core)?;
+                if (*core).debug {
+                    check_call(loop_, callback, known().names.call_soon, true)?;
+                }
+                let handle = handle::new(loop_, callback, rest, context)?;
+                queue(core, &handle);
+                Ok(handle)
+            })()
+        })
+    })
+}
+
+/// `call_soon_threadsafe(callback, *args, context=None)`
+pub(crate) unsafe extern "C" fn call_soon_threadsafe(
+    loop_: *mut PyObject,
+    arguments: *const *mut PyObject,
+    count: Py_ssize_t,
+    keywords: *mut PyObject,
+) -> *mut PyObject {
+    guard(null_mut(), || {
+        // SAFETY: as for `call_soon`. The lock, which is held, is what makes it safe for other threads; a loop that sleeps
+        // without it is woken.
+        pointer(unsafe {
+            (|| {
+                let names = [known().names.callback];
+                let Scheduled { named: [callback], rest, context } =
+                    arguments::scheduled(c"call_soon_threadsafe", names, arguments, count, keywords)?;
+                let core = core::core(loop_)?;
+                core::check_open(core)?;
+                if (*core).debug {
+                    check_call(loop_, callback, known().names.call_soon_threadsafe, false)?;
+                }
+                let handle = handle::new(loop_, callback, rest, context)?;
+                queue(core, &handle);
+                (*core).counters.posts += 1;
+                core::wake(core);
+                Ok(handle)
+            })()
+        })
+    })
+}
+
+/// `call_later(delay, callback, *args, context=None)`
+pub(crate) unsafe extern "C" fn call_later(
+    loop_: *mut PyObject,
+    arguments: *const *mut PyObject,
+    count: Py_ssize_t,
+    keywords: *mut PyObject,
+) -> *mut PyObject {
+    guard(null_mut(), || {
+        // SAFETY: as for `call_soon`.
+        pointer(unsafe {
+            (|| {
+                let names = [known().names.delay, known().names.callback];
+                let Scheduled { named: [delay, callback], rest, context } =
+                    arguments::scheduled(c"call_later", names, arguments, count, keywords)?;
+                if delay == ffi::Py_None() {
+                    return Err(raise(ffi::PyExc_TypeError, c"delay must not be None"));
+                }
+                if ffi::PyFloat_CheckExact(delay) != 0 {
+                    let when = seconds() + ffi::PyFloat_AS_DOUBLE(delay);
+                    return schedule(loop_, when, null_mut(), callback, rest, context);
+                }
+                // Whatever can be added to a float, as in asyncio.
+                let now = Owned::returned(ffi::PyFloat_FromDouble(seconds()))?;
+                let when = Owned::returned(ffi::PyNumber_Add(now.as_ptr(), delay))?;
+                schedule(loop_, as_double(when.as_ptr())?, when.as_ptr(), callback, rest, context)
+            })()
+        })
+    })
+}
+
+/// `call_at(when, callback, *args, context=None)`
+pub(crate) unsafe extern "C" fn call_at(
+    loop_: *mut PyObject,
+    arguments: *const *mut PyObject,
+    count: Py_ssize_t,
+    keywords: *mut PyObject,
+) -> *mut PyObject {
+    guard(null_mut(), || {
+        // SAFETY: as for `call_soon`.
+        pointer(unsafe {
+            (|| {
+                let names = [known().names.when, known().names.callback];
+                let Scheduled { named: [when, callback], rest, context } =
+                    arguments::scheduled(c"call_at", names, arguments, count, keywords)?;
+                if when == ffi::Py_None() {
+                    return Err(raise(ffi::PyExc_TypeError, c"when cannot be None"));
+                }
+                schedule(loop_, as_double(when)?, when, callback, rest, context)
+            })()
+        })
+    })
+}
+
+unsafe fn as_double(number: *mut PyObject) -> Result<f64> {
+    // SAFETY: it is alive.
+    unsafe {
+        let value = ffi::PyFloat_AsDouble(number);
+        if value == -1.0 && !ffi::PyErr_Occurred().is_null() { Err(Raised) } else { Ok(value) }
+    }
+}
+
+/// Sets a timer.
+#[inline]
+unsafe fn schedule(
+    loop_: *mut PyObject,
+    when: f64,
+    when_object: *mut PyObject,
+    callback: *mut PyObject,
+    rest: &[*mut PyObject],
+    context: *mut PyObject,
+) -> Result<Owned> {
+    // SAFETY: all are alive, as the callers say. The wheel takes over a reference of its own, and calls nothing.
+    unsafe {
+        let core = core::core(loop_)?;
+        core::check_open(core)?;
+        if (*core).debug {
+            // asyncio's `call_later` goes through `call_at`, and it is that which complains.
+            check_call(loop_, callback, known().names.call_at, true)?;
+        }
+        let timer = timer_handle::new(loop_, when, when_object, callback, rest, context)?;
+        ffi::Py_INCREF(timer.as_ptr());
+        let key = (*core).timers.insert(time(when), timer.as_ptr());
+        timer_handle::set_key(timer.as_ptr(), Some(key));
+        Ok(timer)
+    }
+}
+
+/// `create_future()`
+pub(crate) unsafe extern "C" fn create_future(loop_: *mut PyObject, _: *mut PyObject) -> *mut PyObject {
+    guard(null_mut(), || {
+        // SAFETY: Python calls it with a live loop. The dictionary belongs to the core and is never handed out.
+        pointer(unsafe {
+            (|| {
+                let core = core::core(loop_)?;
+                if (*core).future_keywords.is_null() {
+                    let keywords = Owned::returned(ffi::PyDict_New())?;
+                    check(ffi::PyDict_SetItem(keywords.as_ptr(), known().names.loop_, loop_))?;
+                    (*core).future_keywords = keywords.into_ptr();
+                }
+                let keywords = Owned::new_reference((*core).future_keywords);
+                Owned::returned(ffi::PyObject_Call(known().future, known().empty, keywords.as_ptr()))
+            })()
+        })
+    })
+}
+
+/// `create_task(coro, *, name=None, context=None)`
+pub(crate) unsafe extern "C" fn create_task(
+    loop_: *mut PyObject,
+    arguments: *const *mut PyObject,
+    count: Py_ssize_t,
+    keywords: *mut PyObject,
+) -> *mut PyObject {
+    // SAFETY: Python calls it with a live loop and arguments of a call like this.
+    guard(null_mut(), || pointer(unsafe { new_task(loop_, arguments, count as usize, keywords) }))
+}
+
+unsafe fn new_task(
+    loop_: *mut PyObject,
+    arguments: *const *mut PyObject,
+    count: usize,
+    keywords: *mut PyObject,
+) -> Result<Owned> {
+    // SAFETY: as the caller says. All arrays are as long as the calls say.
+    unsafe {
+        let core = core::core(loop_)?;
+        core::check_open(core)?;
+        let (mut name, mut context) = (null_mut(), null_mut());
+        let mut usual = count == 1 && (*core).task_factory.is_null();
+        let keyword_count = if keywords.is_null() { 0 } else { ffi::PyTuple_GET_SIZE(keywords) };
+        for index in 0..keyword_count {
+            let keyword = ffi::PyTuple_GET_ITEM(keywords, index);
+            let value = *arguments.add(count + index as usize);
+            if is_called(keyword, known().names.name)? {
+                name = value;
+            } else if is_called(keyword, known().names.context)? {
+                context = value;
+            } else {
+                usual = false;
+            }
+        }
+        if !usual {
+            if count == 0 && keyword_count == 0 {
+                return Err(complain(c"create_task", "missing required positional argument:", known().names.coro));
+            }
+            return inherited_create_task(loop_, arguments, count, keyword_count as usize, keywords);
+        }
+        let none = |value: *mut PyObject| value.is_null() || value == ffi::Py_None();
+        // The fewer keywords, the less there is for `Task` to make out.
+        let names = match (none(context), none(name)) {
+            (true, true) => known().task_keywords[0],
+            (false, true) => known().task_keywords[1],
+            _ => known().task_keywords[2],
+        };
+        let call = [*arguments, loop_, context, name].map(|value| if value.is_null() { ffi::Py_None() } else { value });
+        Owned::returned(ffi::PyObject_Vectorcall(known().task, call.as_ptr(), 1, names))
+    }
+}
+
+/// What `BaseEventLoop.create_task` does, for task factories and for arguments of later versions.
+#[cold]
+unsafe fn inherited_create_task(
+    loop_: *mut PyObject,
+    arguments: *const *mut PyObject,
+    count: usize,
+    keyword_count: usize,
+    keywords: *mut PyObject,
+) -> Result<Owned> {
+    // SAFETY: the caller's array has that many arguments.
+    unsafe {
+        let mut call = Vec::with_capacity(1 + count + keyword_count);
+        call.push(loop_);
+        call.extend((0..count + keyword_count).map(|index| *arguments.add(index)));
+        let inherited = known().create_task;
+        Owned::returned(ffi::PyObject_Vectorcall(inherited, call.as_ptr(), 1 + count, keywords))
+    }
+}
+
+/// `time()`
+pub(crate) unsafe extern "C" fn time_method(_: *mut PyObject, _: *mut PyObject) -> *mut PyObject {
+    // SAFETY: the lock is held.
+    unsafe { ffi::PyFloat_FromDouble(seconds()) }
+}

@@ -1,0 +1,167 @@
+//! Receiving and sending, without ever waiting.
+
+use std::cell::UnsafeCell;
+use std::io;
+use std::mem;
+use std::net::{Ipv4Addr, Ipv6Addr};
+#[cfg(target_vendor = "apple")]
+use std::os::fd::AsRawFd;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+
+use pyo3::ffi;
+
+use crate::addresses::Peer;
+use crate::object::{Owned, Result};
+
+/// What is received at once at most: as much as asyncio asks for.
+pub(crate) const RECEIVE: usize = 256 * 1024;
+
+/// What is received, for as long as it takes to copy it into an object of the right size.
+///
+/// An object of [`RECEIVE`] bytes for each message, most of which is given back, would be mapped and unmapped by the C library
+/// each time.
+struct Shared(UnsafeCell<[u8; RECEIVE]>);
+
+// SAFETY: it is only used with the interpreter lock held, which is not let go of between receiving and copying.
+unsafe impl Sync for Shared {}
+
+static SHARED: Shared = Shared(UnsafeCell::new([0; RECEIVE]));
+
+/// Receives up to `wanted` bytes, and not more than [`RECEIVE`], as a `bytes` object.
+///
+/// # Safety
+/// The interpreter lock is held.
+pub(crate) unsafe fn receive_bytes(fd: RawFd, wanted: usize) -> io::Result<Result<Owned>> {
+    // SAFETY: the shared buffer is not used beyond the copy, and nobody else gets at it before: the lock is held.
+    unsafe {
+        let buffer = SHARED.0.get().cast::<u8>();
+        let count = receive(fd, buffer, wanted.min(RECEIVE))?;
+        Ok(Owned::returned(ffi::PyBytes_FromStringAndSize(buffer.cast(), count as _)))
+    }
+}
+
+/// Accepts a connection: its descriptor, not blocking and closed on exec, and where it comes from. `None` if there is none to be
+/// had.
+pub(crate) fn accept(listener: RawFd) -> io::Result<Option<(OwnedFd, Peer)>> {
+    // SAFETY: all zeroes are an address of no family.
+    let mut storage: libc::sockaddr_storage = unsafe { mem::zeroed() };
+    let mut len = size_of_val(&storage) as libc::socklen_t;
+    match accept_into(listener, (&raw mut storage).cast(), &mut len) {
+        Ok(accepted) => Ok(Some((accepted, Peer::new(&storage, len)))),
+        Err(error) if is_not_now(&error) || error.kind() == io::ErrorKind::ConnectionAborted => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(not(target_vendor = "apple"))]
+fn accept_into(listener: RawFd, address: *mut libc::sockaddr, len: &mut libc::socklen_t) -> io::Result<OwnedFd> {
+    // SAFETY: the caller's address has room for that length; what the system has just given to us is ours.
+    unsafe {
+        let accepted = libc::accept4(listener, address, len, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
+        if accepted < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(accepted)) }
+    }
+}
+
+/// Apple's systems have no `accept4`.
+#[cfg(target_vendor = "apple")]
+fn accept_into(listener: RawFd, address: *mut libc::sockaddr, len: &mut libc::socklen_t) -> io::Result<OwnedFd> {
+    // SAFETY: the caller's address has room for that length; what the system has just given to us is ours.
+    unsafe {
+        let accepted = libc::accept(listener, address, len);
+        if accepted < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let accepted = OwnedFd::from_raw_fd(accepted);
+        let on: libc::c_int = 1;
+        for request in [libc::FIOCLEX, libc::FIONBIO] {
+            if libc::ioctl(accepted.as_raw_fd(), request, &on) < 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(accepted)
+    }
+}
+
+/// Receives a datagram, and where it comes from. One that is larger than [`RECEIVE`] would be cut off; none over IP is.
+///
+/// # Safety
+/// The interpreter lock is held.
+pub(crate) unsafe fn receive_datagram(fd: RawFd) -> io::Result<(Result<Owned>, Peer)> {
+    // SAFETY: all zeroes are an address of no family, with room for one of any. The shared buffer is not used beyond the copy,
+    // and nobody else gets at it before: the lock is held.
+    unsafe {
+        let mut storage: libc::sockaddr_storage = mem::zeroed();
+        let mut len = size_of_val(&storage) as libc::socklen_t;
+        let buffer = SHARED.0.get().cast::<u8>();
+        let address = (&raw mut storage).cast();
+        let count = libc::recvfrom(fd, buffer.cast(), RECEIVE, libc::MSG_DONTWAIT, address, &mut len);
+        let count = returned(count)?;
+        let data = Owned::returned(ffi::PyBytes_FromStringAndSize(buffer.cast(), count as _));
+        Ok((data, Peer::new(&storage, len)))
+    }
+}
+
+/// Sends a datagram to an IPv4 address.
+pub(crate) fn send_to_v4(fd: RawFd, bytes: &[u8], host: Ipv4Addr, port: u16) -> io::Result<usize> {
+    // SAFETY: all zeroes are an address to fill in.
+    let mut address: libc::sockaddr_in = unsafe { mem::zeroed() };
+    address.sin_family = libc::AF_INET as _;
+    address.sin_port = port.to_be();
+    address.sin_addr.s_addr = u32::from(host).to_be();
+    send_to(fd, bytes, &address)
+}
+
+/// Sends a datagram to an IPv6 address.
+pub(crate) fn send_to_v6(fd: RawFd, bytes: &[u8], host: Ipv6Addr, port: u16) -> io::Result<usize> {
+    // SAFETY: all zeroes are an address to fill in.
+    let mut address: libc::sockaddr_in6 = unsafe { mem::zeroed() };
+    address.sin6_family = libc::AF_INET6 as _;
+    address.sin6_port = port.to_be();
+    address.sin6_addr.s6_addr = host.octets();
+    send_to(fd, bytes, &address)
+}
+
+fn send_to<A>(fd: RawFd, bytes: &[u8], address: &A) -> io::Result<usize> {
+    let (start, len) = (ptr::from_ref(address).cast(), size_of::<A>() as libc::socklen_t);
+    let flags = SILENTLY | libc::MSG_DONTWAIT;
+    // SAFETY: the slice is what its pointer and length say; the address is one of that length, since both callers pass one.
+    returned(unsafe { libc::sendto(fd, bytes.as_ptr().cast(), bytes.len(), flags, start, len) })
+}
+
+/// Receives what fits.
+pub(crate) fn receive(fd: RawFd, into: *mut u8, len: usize) -> io::Result<usize> {
+    // SAFETY: the callers have a buffer of that length, which nobody else uses while the lock is held.
+    returned(unsafe { libc::recv(fd, into.cast(), len, libc::MSG_DONTWAIT) })
+}
+
+/// Sends one piece, without raising a signal if nobody is there to receive it.
+pub(crate) fn send(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
+    // SAFETY: the slice is what its pointer and length say.
+    returned(unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), SILENTLY | libc::MSG_DONTWAIT) })
+}
+
+/// Sends several pieces with one system call, likewise.
+pub(crate) fn send_vectors(fd: RawFd, vectors: &mut [libc::iovec]) -> io::Result<usize> {
+    // SAFETY: all zeroes are a message header without anything in it.
+    let mut message: libc::msghdr = unsafe { mem::zeroed() };
+    message.msg_iov = vectors.as_mut_ptr();
+    message.msg_iovlen = vectors.len() as _;
+    // SAFETY: the vectors describe memory that lives, and that nobody changes, while the lock is held.
+    returned(unsafe { libc::sendmsg(fd, &message, SILENTLY | libc::MSG_DONTWAIT) })
+}
+
+#[cfg(not(target_vendor = "apple"))]
+const SILENTLY: libc::c_int = libc::MSG_NOSIGNAL;
+/// Python ignores the signal anyway; only a program that hosts it may not.
+#[cfg(target_vendor = "apple")]
+const SILENTLY: libc::c_int = 0;
+
+fn returned(count: libc::ssize_t) -> io::Result<usize> {
+    usize::try_from(count).map_err(|_| io::Error::last_os_error())
+}
+
+/// Whether an operation is just to be tried again when the descriptor is ready.
+pub(crate) fn is_not_now(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}

@@ -1,0 +1,126 @@
+//! Making Python types at run time.
+//!
+//! Python keeps pointers to the tables of methods and attributes that a type is made from. Our types live for ever, so the
+//! tables are leaked.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr::{self, null_mut};
+
+use pyo3::ffi::{self, PyGetSetDef, PyMethodDef, PyTypeObject};
+
+use crate::object::{Owned, Result, check};
+
+/// What a type does, by the number of the slot.
+pub(crate) type Slot = (c_int, *mut c_void);
+
+/// Makes a type of which only this crate makes instances.
+///
+/// # Safety
+/// `base` is a type, or null for `object`; `size` has room for it and for what the functions in `slots` take for granted.
+pub(crate) unsafe fn make(
+    name: &'static CStr,
+    base: *mut PyTypeObject,
+    size: usize,
+    slots: &[Slot],
+) -> Result<*mut PyTypeObject> {
+    let flags = ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_GC | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION;
+    // SAFETY: as the caller says.
+    unsafe { from_spec(name, base, size, flags, slots) }
+}
+
+/// Makes a type with one field behind those of `base`: a reference, at the offset that is returned.
+///
+/// To CPython the field is a slot like those of a class with `__slots__`: it traverses, clears and lets go of it together with
+/// the rest of an object, which has a dictionary and weak references and perhaps `__del__`. There is no descriptor that
+/// would let Python code at it.
+///
+/// # Safety
+/// `base` is a class made in Python; the functions in `slots` are right for a type derived from it.
+pub(crate) unsafe fn make_with_hidden_field(
+    name: &'static CStr,
+    base: *mut PyTypeObject,
+    slots: &[Slot],
+) -> Result<(*mut PyTypeObject, usize)> {
+    // SAFETY: it is a type, whose size is set.
+    let offset = unsafe { (*base).tp_basicsize };
+    let hidden = c"_hidden";
+    let mut members = [
+        ffi::PyMemberDef { name: hidden.as_ptr(), type_code: ffi::Py_T_OBJECT_EX, offset, flags: 0, doc: ptr::null() },
+        ffi::PyMemberDef { name: ptr::null(), type_code: 0, offset: 0, flags: 0, doc: ptr::null() },
+    ];
+    let mut slots = slots.to_vec();
+    slots.push((ffi::Py_tp_members, members.as_mut_ptr().cast()));
+    let size = offset as usize + size_of::<*mut c_void>();
+    // SAFETY: as the caller says; members are copied. A null attribute is one that is deleted.
+    unsafe {
+        let its_type = from_spec(name, base, size, ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_BASETYPE, &slots)?;
+        check(ffi::PyObject_SetAttrString(its_type.cast(), hidden.as_ptr(), null_mut()))?;
+        Ok((its_type, offset as usize))
+    }
+}
+
+unsafe fn from_spec(
+    name: &'static CStr,
+    base: *mut PyTypeObject,
+    size: usize,
+    flags: std::ffi::c_ulong,
+    slots: &[Slot],
+) -> Result<*mut PyTypeObject> {
+    let mut slots: Vec<ffi::PyType_Slot> =
+        slots.iter().map(|&(slot, pfunc)| ffi::PyType_Slot { slot, pfunc }).collect();
+    slots.push(ffi::PyType_Slot { slot: 0, pfunc: null_mut() });
+    let mut spec = ffi::PyType_Spec {
+        name: name.as_ptr(),
+        basicsize: size as c_int,
+        itemsize: 0,
+        flags: flags as _,
+        slots: slots.as_mut_ptr(),
+    };
+    // SAFETY: the spec is copied, and so is what it points at but for the tables that are leaked.
+    unsafe { Ok(Owned::returned(ffi::PyType_FromSpecWithBases(&mut spec, base.cast()))?.into_ptr().cast()) }
+}
+
+/// A table of methods.
+pub(crate) fn methods(mut methods: Vec<PyMethodDef>) -> *mut c_void {
+    methods.push(PyMethodDef::zeroed());
+    methods.leak().as_mut_ptr().cast()
+}
+
+/// A table of attributes.
+pub(crate) fn attributes(mut attributes: Vec<PyGetSetDef>) -> *mut c_void {
+    attributes.push(PyGetSetDef { name: ptr::null(), get: None, set: None, doc: ptr::null(), closure: null_mut() });
+    attributes.leak().as_mut_ptr().cast()
+}
+
+/// A method without arguments.
+pub(crate) fn without_arguments(name: &'static CStr, function: ffi::PyCFunction, doc: &'static CStr) -> PyMethodDef {
+    let ml_meth = ffi::PyMethodDefPointer { PyCFunction: function };
+    PyMethodDef { ml_name: name.as_ptr(), ml_meth, ml_flags: ffi::METH_NOARGS, ml_doc: doc.as_ptr() }
+}
+
+/// A method with one argument.
+pub(crate) fn with_one(name: &'static CStr, function: ffi::PyCFunction, doc: &'static CStr) -> PyMethodDef {
+    PyMethodDef { ml_flags: ffi::METH_O, ..without_arguments(name, function, doc) }
+}
+
+/// A method with positional arguments.
+pub(crate) fn fast(name: &'static CStr, function: ffi::PyCFunctionFast, doc: &'static CStr) -> PyMethodDef {
+    let ml_meth = ffi::PyMethodDefPointer { PyCFunctionFast: function };
+    PyMethodDef { ml_name: name.as_ptr(), ml_meth, ml_flags: ffi::METH_FASTCALL, ml_doc: doc.as_ptr() }
+}
+
+/// A method with arguments that may have names.
+pub(crate) fn fast_with_keywords(
+    name: &'static CStr,
+    function: ffi::PyCFunctionFastWithKeywords,
+    doc: &'static CStr,
+) -> PyMethodDef {
+    let ml_meth = ffi::PyMethodDefPointer { PyCFunctionFastWithKeywords: function };
+    let ml_flags = ffi::METH_FASTCALL | ffi::METH_KEYWORDS;
+    PyMethodDef { ml_name: name.as_ptr(), ml_meth, ml_flags, ml_doc: doc.as_ptr() }
+}
+
+/// An attribute that can be read, and perhaps set.
+pub(crate) fn attribute(name: &'static CStr, get: ffi::getter, set: Option<ffi::setter>) -> PyGetSetDef {
+    PyGetSetDef { name: name.as_ptr(), get: Some(get), set, doc: ptr::null(), closure: null_mut() }
+}

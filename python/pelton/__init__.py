@@ -1,0 +1,47 @@
+"""An asyncio event loop on the Pelton reactor.
+
+    import pelton
+    pelton.run(main())
+
+runs a program like ``asyncio.run`` does; ``pelton.install()`` makes every loop that asyncio creates from then on one of
+these.
+"""
+
+import asyncio
+
+from . import _loop as _loop
+from ._pelton import Handle, Loop, StreamTransport, TimerHandle, __version__
+from ._policy import EventLoopPolicy
+
+__all__ = (
+    "EventLoopPolicy",
+    "Handle",
+    "Loop",
+    "StreamTransport",
+    "TimerHandle",
+    "install",
+    "new_event_loop",
+    "run",
+    "__version__",
+)
+
+
+def new_event_loop():
+    """Return a new loop."""
+    return Loop()
+
+
+def run(main, *, debug=None):
+    """Run a coroutine on a new loop, and return its result.
+
+    Like ``asyncio.run``: the loop is closed at the end, after its tasks, asynchronous generators and executor.
+    """
+    if asyncio._get_running_loop() is not None:
+        raise RuntimeError("pelton.run() cannot be called from a running event loop")
+    with asyncio.Runner(debug=debug, loop_factory=new_event_loop) as runner:
+        return runner.run(main)
+
+
+def install():
+    """Have asyncio create these loops from now on, by setting an event loop policy."""
+    asyncio.set_event_loop_policy(EventLoopPolicy())

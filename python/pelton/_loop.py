@@ -1,0 +1,267 @@
+"""What of the loop is not hot, in Python.
+
+``BaseLoop`` derives from asyncio's own loop for Unix, which has everything that is built on watching descriptors: TLS, pipes,
+subprocesses, signals, servers. ``pelton.Loop`` derives from ``BaseLoop``, in Rust, and replaces what everything is built
+on: queue, timers, watching descriptors, and the turn.
+"""
+
+import asyncio
+import errno
+import selectors
+import signal
+import socket
+import sys
+import threading
+from asyncio import base_events, constants, events, format_helpers, sslproto, trsock
+
+from . import _transports as _transports
+
+# What may be over in a while.
+_OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
+_NAMES_DEBUG = sys.version_info >= (3, 13)
+
+
+class Selector(selectors.BaseSelector):
+    """What ``loop._selector`` is.
+
+    asyncio's transports ask it, for their repr, whether a descriptor is being watched. Waiting is the loop's own business.
+    """
+
+    def __init__(self, loop):
+        self._loop = loop
+
+    def _not_here(self, *_args):
+        raise NotImplementedError(
+            "a pelton.Loop waits for descriptors itself; use its add_reader() and add_writer()"
+        )
+
+    register = unregister = modify = select = _not_here
+
+    def get_key(self, fileobj):
+        loop = self._loop
+        if loop is None:
+            raise RuntimeError("Selector is closed")
+        fd = fileobj if isinstance(fileobj, int) else fileobj.fileno()
+        reader, writer = loop._watched(fd)
+        mask = (selectors.EVENT_READ if reader else 0) | (selectors.EVENT_WRITE if writer else 0)
+        if not mask:
+            raise KeyError(f"{fileobj!r} is not registered")
+        return selectors.SelectorKey(fileobj, fd, mask, (reader, writer))
+
+    def get_map(self):
+        loop = self._loop
+        return None if loop is None else {fd: self.get_key(fd) for fd in loop._watched_descriptors()}
+
+    def close(self):
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop._close_core()
+
+
+class BaseLoop(asyncio.SelectorEventLoop):
+    """The base class of ``pelton.Loop``, of no use by itself."""
+
+    def __init__(self):
+        # The first thing that asyncio's constructor asks for is debug mode; all of its state is there already, in Rust.
+        super().__init__(Selector(self))
+        # For add_reader() and the like, which refuse what a transport uses.
+        self._transports_by_descriptor = self._transports.data
+
+    def run_forever(self):
+        """Run until stop() is called."""
+        self._check_closed()
+        self._check_running()
+        self._set_coroutine_origin_tracking(self._debug)
+
+        old_hooks = sys.get_asyncgen_hooks()
+        woken_by_signals = False
+        try:
+            self._thread_id = threading.get_ident()
+            sys.set_asyncgen_hooks(
+                firstiter=self._asyncgen_firstiter_hook, finalizer=self._asyncgen_finalizer_hook
+            )
+            events._set_running_loop(self)
+            woken_by_signals = self._wake_on_signals()
+            self._run_until_stopped()
+        finally:
+            if woken_by_signals and not self._signal_handlers:
+                self._set_wakeup_fd(-1)
+            self._stopping = False
+            self._thread_id = None
+            events._set_running_loop(None)
+            self._set_coroutine_origin_tracking(False)
+            sys.set_asyncgen_hooks(*old_hooks)
+
+    def _wake_on_signals(self):
+        """Have signals wake the loop, so that none that arrives just before it sleeps has to wait for something else."""
+        if threading.current_thread() is not threading.main_thread():
+            return False
+        previous = self._set_wakeup_fd(self._csock.fileno())
+        if previous is None:
+            return False
+        if previous not in (-1, self._csock.fileno()):
+            # Somebody else wants to be woken by signals, and was first.
+            self._set_wakeup_fd(previous)
+            return False
+        return True
+
+    @staticmethod
+    def _set_wakeup_fd(fd):
+        try:
+            return signal.set_wakeup_fd(fd, warn_on_full_buffer=False)
+        except (ValueError, OSError):
+            # Not in the main interpreter, or not a descriptor that signals could be written to.
+            return None
+
+    def _make_socket_transport(self, sock, protocol, waiter=None, *, extra=None, server=None):
+        self._ensure_fd_no_transport(sock)
+        return _pelton.StreamTransport(self, sock, protocol, waiter, extra, server)
+
+    def _make_ssl_transport(
+        self,
+        rawsock,
+        protocol,
+        sslcontext,
+        waiter=None,
+        *,
+        server_side=False,
+        server_hostname=None,
+        extra=None,
+        server=None,
+        ssl_handshake_timeout=constants.SSL_HANDSHAKE_TIMEOUT,
+        ssl_shutdown_timeout=constants.SSL_SHUTDOWN_TIMEOUT,
+    ):
+        self._ensure_fd_no_transport(rawsock)
+        ssl_protocol = sslproto.SSLProtocol(
+            self,
+            protocol,
+            sslcontext,
+            waiter,
+            server_side,
+            server_hostname,
+            ssl_handshake_timeout=ssl_handshake_timeout,
+            ssl_shutdown_timeout=ssl_shutdown_timeout,
+        )
+        _pelton.StreamTransport(self, rawsock, ssl_protocol, extra=extra, server=server)
+        return ssl_protocol._app_transport
+
+    def _make_datagram_transport(self, sock, protocol, address=None, waiter=None, extra=None):
+        self._ensure_fd_no_transport(sock)
+        return _transports.DatagramTransport(self, sock, protocol, address, waiter, extra)
+
+    def _accept_connection(
+        self,
+        protocol_factory,
+        sock,
+        sslcontext=None,
+        server=None,
+        backlog=100,
+        *timeouts,
+    ):
+        if sslcontext is not None or self._debug or type(sock) is not socket.socket:
+            return super()._accept_connection(protocol_factory, sock, sslcontext, server, backlog, *timeouts)
+        fd = sock.fileno()
+        family = _transports.family_of(sock)
+        kind = _transports.type_of(sock) | socket.SOCK_NONBLOCK
+        number = _transports.protocol_of(sock)
+        for _ in range(backlog):
+            try:
+                accepted = self._accept(fd)
+            except OSError as error:
+                if error.errno not in _OUT_OF_RESOURCES:
+                    raise
+                # It will be readable for as long as there is no descriptor for the connection.
+                self.call_exception_handler(
+                    {
+                        "message": "socket.accept() out of system resource",
+                        "exception": error,
+                        "socket": trsock.TransportSocket(sock),
+                    }
+                )
+                self._remove_reader(fd)
+                self.call_later(
+                    constants.ACCEPT_RETRY_DELAY,
+                    self._start_serving,
+                    protocol_factory,
+                    sock,
+                    sslcontext,
+                    server,
+                    backlog,
+                    *timeouts,
+                )
+                return
+            if accepted is None:
+                return
+            conn = socket.socket(family, kind, number, accepted[0])
+            extra = None if accepted[1] is None else {"peername": accepted[1]}
+            try:
+                # Without TLS there is nothing to wait for, and so no need for a task as in asyncio.
+                _pelton.StreamTransport(self, conn, protocol_factory(), None, extra, server)
+            except (SystemExit, KeyboardInterrupt):
+                conn.close()
+                raise
+            except BaseException:
+                # Which asyncio reports in debug mode only; in which we are not.
+                conn.close()
+
+    async def sock_recv(self, sock, n):
+        """Receive data from a socket, at most n bytes of it."""
+        received = self._recv(sock, n)
+        if type(received) is bytes:
+            return received
+        if received is NotImplemented:
+            return await super().sock_recv(sock, n)
+        fd = sock.fileno()
+        try:
+            return await received
+        except asyncio.CancelledError:
+            self._stop_waiting(fd, received)
+            raise
+
+    async def sock_sendall(self, sock, data):
+        """Send data to a socket, all of it."""
+        sent = self._send(sock, data)
+        if sent is not None:
+            if sent is NotImplemented:
+                return await super().sock_sendall(sock, data)
+            await super().sock_sendall(sock, memoryview(data).cast("B")[sent:])
+
+    def on_slow_callback(self, seconds, callback):
+        """Have ``callback(handle, seconds)`` called after each callback that has taken at least so long.
+
+        None for the callback ends it. It costs two readings of the clock per callback.
+        """
+        if callback is not None and not callable(callback):
+            raise TypeError(f"a callback or None was expected, got {callback!r}")
+        if not seconds >= 0:
+            raise ValueError(f"seconds must not be negative, got {seconds!r}")
+        self._set_slow_hook(int(seconds * 1e9), callback)
+
+
+def callback_failed(handle, exception):
+    """Report what a callback has raised, as ``asyncio.Handle._run`` does."""
+    loop = handle._loop
+    if _NAMES_DEBUG:
+        source = format_helpers._format_callback_source(
+            handle._callback, handle._args, debug=loop.get_debug()
+        )
+    else:
+        source = format_helpers._format_callback_source(handle._callback, handle._args)
+    context = {
+        "message": f"Exception in callback {source}",
+        "exception": exception,
+        "handle": handle,
+    }
+    if handle._source_traceback:
+        context["source_traceback"] = handle._source_traceback
+    loop.call_exception_handler(context)
+
+
+def callback_was_slow(handle, seconds):
+    """Log a callback that has taken long, as asyncio's loop does in debug mode."""
+    base_events.logger.warning("Executing %s took %.3f seconds", base_events._format_handle(handle), seconds)
+
+
+# It needs what is above.
+from . import _pelton  # noqa: E402

@@ -1,0 +1,19 @@
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from ._loop import BaseLoop
+from ._transports import BaseStreamTransport
+
+__version__: str
+
+class Handle(asyncio.Handle): ...
+class TimerHandle(asyncio.TimerHandle): ...
+class StreamTransport(BaseStreamTransport): ...
+
+class Loop(BaseLoop):
+    def __init__(self) -> None: ...
+    def stats(self) -> dict[str, Any]: ...
+    def on_slow_callback(
+        self, seconds: float, callback: Callable[[asyncio.Handle, float], object] | None
+    ) -> None: ...

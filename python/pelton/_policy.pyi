@@ -1,0 +1,3 @@
+import asyncio
+
+class EventLoopPolicy(asyncio.DefaultEventLoopPolicy): ...

@@ -1,0 +1,324 @@
+"""Runs CPython's own asyncio tests on a pelton.Loop.
+
+    python python/tests/conformance.py              every module, compared with what is expected
+    python python/tests/conformance.py test_events  one module
+    python python/tests/conformance.py -l asyncio   the same on asyncio's own loop: what could be reached
+    python python/tests/conformance.py -l sabotaged on a loop whose timers fire at once: failures are noticed
+
+A test counts only if it has really made a loop of the kind under test. Each module runs in a process of its own; a test that
+crashes that process, or hangs, has failed, and the tests after it run in the next process.
+
+What cannot pass is listed in expectations.toml, each with its reason. Any other failure, and any test that is listed and
+passes, makes the outcome a failure.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import tomllib
+
+HERE = pathlib.Path(__file__).parent
+EXPECTATIONS = HERE / "expectations.toml"
+VERSION = "{}.{}".format(*sys.version_info)
+
+# Of other systems, or about loops that are not ours.
+LEFT_OUT = {"test_proactor_events", "test_windows_events", "test_windows_utils"}
+
+
+def modules():
+    import test.test_asyncio
+
+    names = {path.stem for path in pathlib.Path(test.test_asyncio.__file__).parent.glob("test_*.py")}
+    return sorted(names - LEFT_OUT)
+
+
+# The child: runs one module and reports on each test as a line of JSON.
+
+
+def factory_for(kind):
+    if kind == "asyncio":
+        import asyncio
+
+        return asyncio.SelectorEventLoop
+    if kind == "uvloop" or kind == "rloop":
+        return __import__(kind).new_event_loop
+    import pelton
+
+    if kind == "pelton":
+        return pelton.Loop
+
+    class Sabotaged(pelton.Loop):
+        """Its timers fire at once."""
+
+        def call_at(self, when, callback, *args, context=None):
+            return super().call_at(0, callback, *args, context=context)
+
+        def call_later(self, delay, callback, *args, context=None):
+            return super().call_later(0, callback, *args, context=context)
+
+    return Sabotaged
+
+
+def replace_loops(kind):
+    """Has everything that makes a loop make one of the kind under test, and returns a function that counts them."""
+    import asyncio
+    from asyncio import unix_events
+
+    make = factory_for(kind)
+    made = 0
+
+    def factory(selector=None):
+        nonlocal made
+        made += 1
+        if selector is not None:
+            selector.close()
+        return make()
+
+    class Replacement(type):
+        def __call__(cls, selector=None):
+            return factory(selector)
+
+        def __instancecheck__(cls, instance):
+            return isinstance(instance, asyncio.AbstractEventLoop)
+
+    class SelectorEventLoop(metaclass=Replacement):
+        pass
+
+    for module in (asyncio, unix_events):
+        for name in ("SelectorEventLoop", "EventLoop"):
+            if hasattr(module, name):
+                setattr(module, name, SelectorEventLoop)
+    unix_events.DefaultEventLoopPolicy._loop_factory = staticmethod(factory)
+    return lambda: made
+
+
+def child(kind, name, skip, output):
+    import unittest
+
+    skip = set(skip)
+    loops_made = replace_loops(kind)
+
+    def report(**line):
+        output.write(json.dumps(line) + "\n")
+        output.flush()
+
+    class Result(unittest.TestResult):
+        before = None
+        status, detail = "passed", ""
+
+        def startTest(self, test):
+            super().startTest(test)
+            self.before = loops_made()
+            self.status, self.detail = "passed", ""
+            report(started=test.id())
+
+        def note(self, status, detail=""):
+            if self.status == "passed":
+                self.status, self.detail = status, detail
+
+        def addError(self, test, error):
+            super().addError(test, error)
+            self.note("failed", self._exc_info_to_string(error, test))
+            if self.before is None:
+                # A whole class or module could not be set up.
+                report(broken=test.id(), detail=self.detail)
+
+        def addFailure(self, test, error):
+            super().addFailure(test, error)
+            self.note("failed", self._exc_info_to_string(error, test))
+
+        def addSubTest(self, test, subtest, error):
+            super().addSubTest(test, subtest, error)
+            if error is not None:
+                self.note("failed", self._exc_info_to_string(error, test))
+
+        def addSkip(self, test, reason):
+            super().addSkip(test, reason)
+            if self.before is not None:
+                self.note("skipped", reason)
+
+        def addUnexpectedSuccess(self, test):
+            super().addUnexpectedSuccess(test)
+            self.note("failed", "unexpected success")
+
+        def stopTest(self, test):
+            super().stopTest(test)
+            if self.before is None:
+                # Skipped without ever having been started.
+                return
+            report(
+                finished=test.id(),
+                status=self.status,
+                counts=loops_made() > self.before,
+                detail=self.detail[-4000:],
+            )
+            self.before = None
+
+    def without_skipped(suite):
+        for test in suite:
+            if isinstance(test, unittest.TestSuite):
+                yield from without_skipped(test)
+            elif test.id() not in skip:
+                yield test
+
+    tests = unittest.defaultTestLoader.loadTestsFromName(f"test.test_asyncio.{name}")
+    result = Result()
+    unittest.TestSuite(without_skipped(tests)).run(result)
+    report(done=True)
+
+
+# The parent: runs children, one after the other for each module, and makes a table of what they say.
+
+
+def run_module(kind, name, timeout):
+    """All results of a module: {test id: (status, counts, detail)}."""
+    results = {}
+    while True:
+        finished, stopped_in, log = run_child(kind, name, list(results), timeout)
+        results.update(finished)
+        if stopped_in is None:
+            return results
+        # Whether it would have counted is anybody's guess; a crash does.
+        results[stopped_in] = ("failed", True, log)
+
+
+def run_child(kind, name, skip, timeout):
+    reading, writing = os.pipe()
+    with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryFile() as log:
+        command = [sys.executable, "-X", "faulthandler", str(HERE / "conformance.py"), "--child", name, "-l", kind]
+        process = subprocess.Popen(
+            command + ["--output", str(writing)],
+            cwd=directory,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            pass_fds=[writing],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        os.close(writing)
+        process.stdin.write(json.dumps(skip).encode())
+        process.stdin.close()
+        state = {"last": time.monotonic(), "hung": False}
+
+        def watch():
+            while process.poll() is None:
+                if time.monotonic() - state["last"] > timeout:
+                    state["hung"] = True
+                    os.killpg(process.pid, 9)
+                    return
+                time.sleep(0.2)
+
+        threading.Thread(target=watch, daemon=True).start()
+        finished, current, done = {}, None, False
+        with open(reading) as lines:
+            for line in lines:
+                state["last"] = time.monotonic()
+                report = json.loads(line)
+                if "started" in report:
+                    current = report["started"]
+                elif "finished" in report:
+                    finished[report["finished"]] = (report["status"], report["counts"], report["detail"])
+                    current = None
+                elif "broken" in report:
+                    finished[report["broken"]] = ("failed", True, report["detail"])
+                elif "done" in report:
+                    done = True
+        process.wait()
+        log.seek(0)
+        tail = log.read()[-4000:].decode(errors="replace")
+        if done:
+            return finished, None, ""
+        if current is None:
+            current = f"{name} (after {len(finished)} tests)"
+            if current in skip:
+                return finished, None, tail
+        why = f"no result within {timeout} s" if state["hung"] else f"exit status {process.returncode}"
+        return finished, current, f"{why}\n{tail}"
+
+
+def expectations():
+    """{test id without the package: reason} for this version of Python."""
+    if not EXPECTATIONS.exists():
+        return {}
+    expected = {}
+    for entry in tomllib.loads(EXPECTATIONS.read_text())["failing"]:
+        if VERSION in entry.get("versions", [VERSION]):
+            for test in entry["tests"]:
+                expected[test] = entry["reason"]
+    return expected
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("modules", nargs="*", help="such as test_events; all if none is given")
+    parser.add_argument("-l", "--loop", default="pelton", choices=["pelton", "asyncio", "uvloop", "rloop", "sabotaged"])
+    parser.add_argument("-t", "--timeout", type=float, default=60, help="seconds that a test may take")
+    parser.add_argument("-j", "--jobs", type=int, default=2, help="modules at a time")
+    parser.add_argument("-v", "--verbose", action="store_true", help="say why each test has failed")
+    parser.add_argument("--json", help="leave all results in this file")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--output", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        skip = json.load(sys.stdin)
+        sys.argv[1:] = []
+        with open(options.output, "w") as output:
+            child(options.loop, options.child, skip, output)
+        return 0
+
+    names = options.modules or modules()
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        runs = [pool.submit(run_module, options.loop, name, options.timeout) for name in names]
+        results = {name: run.result() for name, run in zip(names, runs)}
+    if options.json:
+        pathlib.Path(options.json).write_text(json.dumps(results, indent=1))
+    return tell(results, expectations() if options.loop == "pelton" else {}, options)
+
+
+def tell(results, expected, options):
+    print(f"{options.loop} on Python {sys.version.split()[0]}")
+    print(f"{'module':<28}{'counted':>8}{'passed':>8}{'expected':>10}{'failed':>8}")
+    totals = [0, 0, 0, 0]
+    surprises, stale = [], []
+    for name, tests in results.items():
+        row = [0, 0, 0, 0]
+        for test, (status, counts, detail) in sorted(tests.items()):
+            short = test.removeprefix("test.test_asyncio.")
+            if not counts or status == "skipped":
+                continue
+            row[0] += 1
+            if status == "passed":
+                row[1] += 1
+                if short in expected:
+                    stale.append(short)
+            elif short in expected:
+                row[2] += 1
+            else:
+                row[3] += 1
+                surprises.append((short, detail))
+        print(f"{name:<28}{row[0]:>8}{row[1]:>8}{row[2]:>10}{row[3]:>8}")
+        totals = [sum(pair) for pair in zip(totals, row)]
+    print(f"{'all':<28}{totals[0]:>8}{totals[1]:>8}{totals[2]:>10}{totals[3]:>8}")
+    if totals[0]:
+        print(f"{totals[1] / totals[0]:.1%} of what counts has passed")
+    for short, detail in surprises:
+        print(f"FAILED {short}")
+        if options.verbose:
+            print("    " + detail.strip().replace("\n", "\n    "))
+    for short in stale:
+        print(f"PASSED, though it is listed in {EXPECTATIONS.name}: {short}")
+    return 1 if surprises or stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
