@@ -1,16 +1,20 @@
 //! `pelton-bench`: pelton against its peers.
 //!
-//! `harness`, `mark`, `machine`, `report`, `results` and `plot` know nothing of what is measured; each benchmark is a
-//! module of contests next to them and a subcommand here.
+//! `harness`, `mark`, `machine`, `report`, `results` and `plot` know nothing of what is measured; `client`, `process`, `callgrind` and
+//! `installed` are for benchmarks of servers. Each benchmark is a module of contests next to them and a subcommand here.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("the benchmarks compare with bare eventfd and epoll loops, which only Linux has");
 
+mod callgrind;
+mod client;
 mod harness;
+mod installed;
 mod machine;
 mod mark;
 mod net;
 mod plot;
+mod process;
 mod report;
 mod results;
 mod wheel;
