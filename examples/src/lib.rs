@@ -23,3 +23,7 @@ struct Promises;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/composers.md")]
 struct Composers;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/static-files.md")]
+struct StaticFiles;

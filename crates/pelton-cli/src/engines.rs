@@ -3,6 +3,7 @@
 use std::fmt::{self, Write};
 
 use pelton::{ENGINE_VARIABLE, EngineKind, Error, Reactor};
+use rustix::process::{Resource, getrlimit};
 
 /// Width of the first column: no engine has a longer name.
 const NAME_WIDTH: usize = 8;
@@ -21,7 +22,7 @@ fn write_report(text: &mut String, asked: Option<EngineKind>, picked: &str) -> f
         let mark = if kind.name() == picked { "*" } else { " " };
         write!(text, "{mark} {:<NAME_WIDTH$}", kind.name())?;
         match kind.open() {
-            Ok(_) => writeln!(text, "yes")?,
+            Ok(_) => writeln!(text, "yes  {}", what_it_costs(kind))?,
             Err(error) => writeln!(text, "no   {error}")?,
         }
     }
@@ -34,5 +35,33 @@ fn write_report(text: &mut String, asked: Option<EngineKind>, picked: &str) -> f
             )
         }
     };
-    writeln!(text, "\nA reactor would run on {picked}: {because}")
+    writeln!(text, "\nA reactor would run on {picked}: {because}")?;
+    writeln!(text, "{}", this_system())
+}
+
+/// Why one would pick it, or not.
+fn what_it_costs(kind: EngineKind) -> &'static str {
+    match kind.name() {
+        "epoll" | "kqueue" => "the kernel keeps the list: a wait costs what is ready, however much is watched",
+        "poll" => "the list is handed over with each wait: good for hundreds of connections",
+        "select" => "like poll, and only for descriptors below 1024",
+        _ => "",
+    }
+}
+
+/// What else decides how much a server can do here.
+fn this_system() -> String {
+    // Elsewhere than on Linux there is no such file, and no need to know.
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let limit = getrlimit(Resource::Nofile);
+    let show = |limit: Option<u64>| limit.map_or("any number of".to_owned(), |limit| limit.to_string());
+    format!(
+        "This is {} {}with {processors} {}. A process may have {} descriptors, and raise that to {} (ulimit -n).",
+        std::env::consts::OS,
+        if release.is_empty() { String::new() } else { format!("{} ", release.trim()) },
+        if processors == 1 { "processor" } else { "processors" },
+        show(limit.current),
+        show(limit.maximum),
+    )
 }

@@ -2,15 +2,19 @@
 
 #![forbid(unsafe_code)]
 
+mod bench;
 mod chat;
 mod echo;
 mod engines;
+mod pages;
+mod serve;
 mod serving;
+mod units;
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::filter::LevelFilter;
 
 /// Pelton, a reactor, from the command line.
@@ -44,6 +48,71 @@ enum Command {
     ///   pelton engines --log-level debug      also what was passed over on the way
     #[command(verbatim_doc_comment)]
     Engines,
+
+    /// Serves a directory over HTTP/1.1, or a page that says welcome.
+    ///
+    /// Prints a line with the URL for each address, when it serves. There is no TLS yet: for the open Internet, put a server in
+    /// front that has it, and let that one talk to a Unix socket here.
+    ///
+    /// Signals:
+    ///   SIGTERM, SIGINT   take no more connections, answer what was asked, end; the second time, end at once
+    ///   SIGHUP            open the access log anew, after it was moved away
+    ///   SIGUSR2           start a new process from the same path with the same arguments, hand it the sockets, and end
+    ///                     when it serves: no connection is refused, no request lost
+    ///
+    /// Exit codes: 0 everything was answered, or handed over; 1 something failed; 2 the command line or the environment makes
+    /// no sense; 3 it could not listen; 4 something was cut off, after the time for it or by a second signal.
+    ///
+    /// Examples:
+    ///   pelton serve                             the welcome page, on 127.0.0.1:8080
+    ///   pelton serve public                      the files in public/
+    ///   pelton serve public --listen '[::]:8080' --workers auto
+    ///                                            to the whole network, on all processors
+    ///   pelton serve public --listen unix:/run/pelton.sock --socket-mode 660
+    ///                                            behind a server that does TLS
+    ///   pelton serve --access-log - --log-format json
+    ///                                            with a line per request, to be piped on
+    ///   pelton serve --admin 127.0.0.1:9090      with /metrics and /health
+    ///   kill -USR2 $(cat pelton.pid)             replace one that runs with --pid-file pelton.pid
+    #[command(verbatim_doc_comment)]
+    Serve(serve::Options),
+
+    /// Sends requests to an HTTP server, and tells how they were answered.
+    ///
+    /// Without --rate, each connection sends its next request when it has its answer: that finds out how much a server can do. With
+    /// --rate, requests are due at fixed times, and latency counts from then, also if all connections were busy: that finds out
+    /// how long clients wait. Responses are read strictly, and one that is malformed is an error. Ctrl-c ends it early.
+    ///
+    /// Exit codes: 0 something was answered; 1 nothing was, or something failed; 2 the command line makes no sense.
+    ///
+    /// Examples:
+    ///   pelton bench http://127.0.0.1:8080/                 for ten seconds, on 50 connections
+    ///   pelton bench http://127.0.0.1:8080/ -c 500 -t 2 -d 30s
+    ///                                                       on 500, from two threads
+    ///   pelton bench http://127.0.0.1:8080/ --rate 1000     how long they take at 1,000 a second
+    ///   pelton bench http://127.0.0.1:8080/ --pipeline 16   sixteen at a time on each connection
+    ///   pelton bench http://localhost/ --unix /run/pelton.sock --json
+    ///                                                       over a Unix socket, for a program to read
+    #[command(verbatim_doc_comment)]
+    Bench(bench::Options),
+
+    /// Prints a script that has a shell complete this command.
+    ///
+    /// Examples:
+    ///   pelton completions bash > ~/.local/share/bash-completion/completions/pelton
+    ///   pelton completions fish > ~/.config/fish/completions/pelton.fish
+    ///   pelton completions zsh > ~/.zfunc/_pelton    with ~/.zfunc in $fpath
+    #[command(verbatim_doc_comment)]
+    Completions(pages::CompletionOptions),
+
+    /// Prints the manual page, of this command or of one of its own.
+    ///
+    /// Examples:
+    ///   pelton man serve | man -l -                  reads it
+    ///   pelton man --directory /usr/local/share/man/man1
+    ///                                                installs all of them
+    #[command(verbatim_doc_comment)]
+    Man(pages::ManOptions),
 
     /// Sends back whatever comes in: something to try a client on, or to telnet to.
     ///
@@ -109,6 +178,10 @@ fn main() -> ExitCode {
         .with_ansi(io::stderr().is_terminal())
         .init();
     let outcome = match cli.command {
+        Command::Serve(options) => return serve(&options),
+        Command::Bench(options) => return bench(&options),
+        Command::Completions(options) => return printed(Ok(pages::completions(Cli::command(), &options))),
+        Command::Man(options) => return printed(pages::man(Cli::command(), &options)),
         Command::Engines => engines::report(),
         Command::Echo(options) => echo::run(&options, print).map(|()| String::new()),
         Command::Chat(options) => chat::run(&options, print).map(|()| String::new()),
@@ -133,9 +206,57 @@ fn main() -> ExitCode {
     }
 }
 
+fn serve(options: &serve::Options) -> ExitCode {
+    // What is printed would be in between the lines of the log.
+    let logs_to_stdout = options.access_log.as_deref() == Some(std::path::Path::new("-"));
+    let say = |line: &str| if logs_to_stdout { io::stderr().write_all(line.as_bytes()) } else { print(line) };
+    let (text, code) = match serve::run(options, say) {
+        Ok(serve::Ended::Drained) => return ExitCode::SUCCESS,
+        Ok(serve::Ended::CutShort) => return ExitCode::from(4),
+        Err(serve::Failure::Usage(text)) => (text, 2),
+        Err(serve::Failure::Listen(text)) => (text, 3),
+        Err(serve::Failure::Other(error @ pelton::Error::UnknownEngine(_))) => {
+            (format!("{}: {error}", pelton::ENGINE_VARIABLE), 2)
+        }
+        Err(serve::Failure::Other(error)) => (error.to_string(), 1),
+    };
+    eprintln!("error: {text}");
+    ExitCode::from(code)
+}
+
+fn bench(options: &bench::Options) -> ExitCode {
+    match bench::run(options) {
+        Ok((text, true)) => printed(Ok(text.into_bytes())),
+        Ok((text, false)) => {
+            printed(Ok(text.into_bytes()));
+            ExitCode::FAILURE
+        }
+        Err(bench::Failure::Usage(why)) => {
+            eprintln!("error: {why}");
+            ExitCode::from(2)
+        }
+        Err(bench::Failure::Other(why)) => printed(Err(why)),
+    }
+}
+
+/// Prints what came of something, to standard output or error.
+fn printed(outcome: Result<Vec<u8>, String>) -> ExitCode {
+    let why = match outcome.map(|text| print_bytes(&text)) {
+        Ok(Ok(())) => return ExitCode::SUCCESS,
+        Ok(Err(error)) => format!("write to standard output: {error}"),
+        Err(why) => why,
+    };
+    eprintln!("error: {why}");
+    ExitCode::FAILURE
+}
+
 /// Prints to standard output. A reader that has seen enough, such as `head`, is no failure.
 fn print(text: &str) -> io::Result<()> {
-    match io::stdout().write_all(text.as_bytes()) {
+    print_bytes(text.as_bytes())
+}
+
+fn print_bytes(text: &[u8]) -> io::Result<()> {
+    match io::stdout().write_all(text).and_then(|()| io::stdout().flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         outcome => outcome,
     }
@@ -143,10 +264,10 @@ fn print(text: &str) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use super::*;
 
     #[test]
     fn command_line_is_consistent() {
-        super::Cli::command().debug_assert();
+        Cli::command().debug_assert();
     }
 }

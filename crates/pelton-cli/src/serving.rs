@@ -42,8 +42,40 @@ fn workers(text: &str) -> Result<usize, String> {
 pub struct Worker(pub usize);
 
 impl ServerOptions {
+    /// How many workers there are to be.
+    pub fn workers(&self) -> usize {
+        self.workers
+    }
+
+    /// A reactor that runs on the engine that was asked for.
+    pub fn tuned(&self, builder: Builder) -> Builder {
+        match self.engine {
+            Some(engine) => builder.engine(engine),
+            None => builder,
+        }
+    }
+
     /// Starts the workers, each as `tune` likes it.
     pub fn start(&self, tune: fn(Builder) -> Builder) -> Result<Reactors, Error> {
+        self.start_as(tune, |index, reactor| {
+            reactor.put_state(Worker(index));
+            Ok(())
+        })
+    }
+
+    /// Starts the workers, each set up by `setup`, which is given its number.
+    pub fn start_with(
+        &self,
+        setup: impl Fn(usize, &mut Reactor) -> Result<(), Error> + Send + Sync + 'static,
+    ) -> Result<Reactors, Error> {
+        self.start_as(|builder| builder, setup)
+    }
+
+    fn start_as(
+        &self,
+        tune: fn(Builder) -> Builder,
+        setup: impl Fn(usize, &mut Reactor) -> Result<(), Error> + Send + Sync + 'static,
+    ) -> Result<Reactors, Error> {
         let (engine, spin) = (self.engine, Duration::from_micros(self.spin));
         let build = move |_| {
             let builder = tune(Reactor::builder().spin(spin));
@@ -52,10 +84,7 @@ impl ServerOptions {
                 None => builder,
             }
         };
-        Reactors::start(self.workers, build, |index, reactor| {
-            reactor.put_state(Worker(index));
-            Ok(())
-        })
+        Reactors::start(self.workers, build, setup)
     }
 }
 

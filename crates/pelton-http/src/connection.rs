@@ -33,7 +33,7 @@ use crate::{BodyError, BodyEvent};
 /// Serves HTTP on one connection. Made by [`Server::connection`](crate::Server::connection).
 ///
 /// There may be very many of these with nothing to do, so what is needed only while there is a request is
-/// [elsewhere](Busy).
+/// elsewhere.
 pub struct HttpConnection {
     shared: Rc<Shared>,
     busy: Option<Box<Busy>>,

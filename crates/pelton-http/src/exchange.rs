@@ -3,13 +3,12 @@
 use std::fmt;
 use std::rc::Rc;
 
-use bytes::Bytes;
 use pelton::{Connection, ConnectionId, Reactor};
 
 use crate::body::Reader;
 use crate::connection::HttpConnection;
 use crate::server::Shared;
-use crate::{BodyError, BodyEvent, Response};
+use crate::{BodyError, BodyEvent, Content, Response};
 
 /// The exchange is over: the client has gone, or has been answered otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -32,7 +31,7 @@ pub(crate) enum Command {
     Respond(Response),
     /// A response whose body comes bit by bit.
     Stream(Response),
-    Data(Bytes),
+    Data(Content),
     /// The body is complete; these are its trailers.
     Finish(Vec<u8>),
     /// The body will not be completed.

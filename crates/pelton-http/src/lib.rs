@@ -20,6 +20,7 @@
 //! - [`Server`] puts it on connections, within what [`Settings`] allow.
 //! - A [`Body`] is read when it is asked for, bit by bit or at once; a response may be a [`ResponseStream`], or a stream of
 //!   [events](EventStream).
+//! - [`Files`] are the files below a directory.
 //! - [`wire`] is the protocol as bytes, usable alone.
 //!
 //! Features: `json` for [answers](Response) and bodies as JSON, `forms` for queries and bodies of forms.
@@ -34,6 +35,7 @@ mod connection;
 mod decode;
 mod events;
 mod exchange;
+mod files;
 #[cfg(feature = "forms")]
 mod forms;
 mod handler;
@@ -48,6 +50,7 @@ mod response;
 mod router;
 mod server;
 mod settings;
+mod stats;
 mod stream;
 pub mod wire;
 
@@ -58,6 +61,7 @@ pub use decode::DecodeError;
 pub use events::{Event, EventStream};
 pub(crate) use exchange::ExchangeToken;
 pub use exchange::{Flow, Gone};
+pub use files::{FileSettings, Files};
 pub use handler::{Handler, plain};
 pub use later::{deferred, pooled, promised, spawned};
 pub use method::Method;
@@ -68,4 +72,5 @@ pub use response::{Content, Response, ResponseFields};
 pub use router::{BadRoute, Router};
 pub use server::Server;
 pub use settings::Settings;
+pub use stats::ServerStats;
 pub use stream::ResponseStream;

@@ -58,6 +58,21 @@ impl Content {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// Takes the first `most` bytes off.
+    pub(crate) fn split_to(&mut self, most: usize) -> Content {
+        match self {
+            Content::Empty => Content::Empty,
+            Content::Bytes(bytes) => Content::Bytes(bytes.split_to(bytes.len().min(most))),
+            Content::File { file, offset, length } => {
+                let taken = (*length).min(most as u64);
+                let first = Content::File { file: file.clone(), offset: *offset, length: taken };
+                *offset = offset.saturating_add(taken);
+                *length -= taken;
+                first
+            }
+        }
+    }
 }
 
 macro_rules! content_from {

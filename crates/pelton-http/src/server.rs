@@ -9,6 +9,7 @@ use pelton::{Address, ConnectionId, Error, Handle, ListenerId, Reactor};
 
 use crate::connection::{Busy, HttpConnection};
 use crate::exchange::{Command, Flow};
+use crate::stats::Counts;
 use crate::wire::{Date, Field};
 use crate::{Handler, Response, Settings};
 
@@ -32,7 +33,7 @@ const SPARE_BOOKS: usize = 64;
 /// ```
 #[derive(Clone)]
 pub struct Server {
-    shared: Rc<Shared>,
+    pub(crate) shared: Rc<Shared>,
 }
 
 impl Server {
@@ -83,6 +84,7 @@ pub(crate) struct Shared {
     left: RefCell<VecDeque<(ConnectionId, u32, Command)>>,
     left_bytes: Cell<usize>,
     connections: Cell<usize>,
+    pub(crate) counts: Counts,
     /// Only if there is a limit per address.
     addresses: RefCell<Addresses>,
 }
@@ -107,6 +109,7 @@ impl Shared {
             left: RefCell::default(),
             left_bytes: Cell::default(),
             connections: Cell::default(),
+            counts: Counts::default(),
             addresses: RefCell::default(),
         }
     }
@@ -115,7 +118,8 @@ impl Shared {
     #[inline]
     pub(crate) fn leave(&self, connection: ConnectionId, sequence: u32, command: Command) -> Flow {
         if let Command::Data(data) = &command {
-            self.left_bytes.set(self.left_bytes.get() + data.len());
+            let length = usize::try_from(data.len()).unwrap_or(usize::MAX);
+            self.left_bytes.set(self.left_bytes.get().saturating_add(length));
         }
         self.left.borrow_mut().push_back((connection, sequence, command));
         if self.left_bytes.get() > LEFT_BEFORE_FULL { Flow::Full } else { Flow::Ready }
@@ -187,6 +191,7 @@ impl Shared {
             of.insert(id, address);
         }
         self.connections.set(self.connections.get() + 1);
+        self.counts.count(|stats| stats.accepted += 1);
         true
     }
 

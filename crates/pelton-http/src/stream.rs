@@ -1,10 +1,14 @@
 //! Responses whose bodies come bit by bit.
 
+use std::fs::File;
+use std::ops::Range;
+use std::sync::Arc;
+
 use bytes::Bytes;
 use pelton::Reactor;
 
-use crate::ResponseFields;
 use crate::exchange::{Command, ExchangeToken, Flow, Gone};
+use crate::{Content, ResponseFields};
 
 /// The body of a response, sent bit by bit. If it is dropped before it is finished, the connection is closed, so that the client
 /// knows that something is missing.
@@ -46,7 +50,20 @@ impl ResponseStream {
     /// Sends more of the body, and says whether it had better be the last for now. Nothing is lost either way, but what does not fit
     /// waits in memory.
     pub fn send(&self, reactor: &mut Reactor, bytes: impl Into<Bytes>) -> Result<Flow, Gone> {
-        self.token.as_ref().ok_or(Gone)?.tell(reactor, Command::Data(bytes.into()))
+        self.token.as_ref().ok_or(Gone)?.tell(reactor, Command::Data(Content::Bytes(bytes.into())))
+    }
+
+    /// Sends a part of a file as more of the body, inside the kernel where it can. If the file turns out to be shorter, the connection is
+    /// closed. What is not in memory yet is read from the disk meanwhile, which holds up the loop.
+    pub fn send_file(
+        &self,
+        reactor: &mut Reactor,
+        file: impl Into<Arc<File>>,
+        range: Range<u64>,
+    ) -> Result<Flow, Gone> {
+        let length = range.end.saturating_sub(range.start);
+        let content = Content::File { file: file.into(), offset: range.start, length };
+        self.token.as_ref().ok_or(Gone)?.tell(reactor, Command::Data(content))
     }
 
     /// Gives the stream back when there is room for more; at once, if there is. If the client goes first, `then` is dropped, and

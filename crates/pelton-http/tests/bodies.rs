@@ -3,6 +3,7 @@
 mod common;
 
 use std::cell::RefCell;
+use std::io::Write;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -28,6 +29,8 @@ on_every_engine![
     a_reset_cancels_what_is_pending,
     reading_twice_is_an_error,
     bodies_are_read_one_request_at_a_time_too,
+    an_answer_that_closes_is_the_last_whatever_is_being_read,
+    a_body_ends_also_if_it_was_paused_at_its_end,
     an_answer_that_closes_may_come_before_the_body_is_read,
 ];
 
@@ -331,4 +334,54 @@ fn an_answer_that_closes_may_come_before_the_body_is_read(on: On) {
     });
     assert_eq!(answer, "", "no other request is answered");
     assert_eq!(read.take(), [b"hello"]);
+}
+
+fn a_body_ends_also_if_it_was_paused_at_its_end(on: On) {
+    let handler = |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
+        let body = request.body();
+        let mut responder = Some(responder);
+        let pausing = body.clone();
+        body.read(reactor, move |reactor, event| match event {
+            BodyEvent::Data(_) => {
+                pausing.pause(reactor);
+                let resuming = pausing.clone();
+                reactor.after(Duration::from_millis(1), move |reactor| resuming.resume(reactor));
+            }
+            BodyEvent::End(_) => responder.take().unwrap().respond(reactor, "all\n"),
+            BodyEvent::Failed(error) => panic!("{error}"),
+        });
+    };
+    on.serve(handler).with_client(|mut client| {
+        for _ in 0..3 {
+            client.send(post(5, "") + "hello");
+            assert_eq!(client.response().1, "all\n");
+        }
+    });
+}
+
+fn an_answer_that_closes_is_the_last_whatever_is_being_read(on: On) {
+    let failed = Rc::new(RefCell::new(Vec::new()));
+    let log = failed.clone();
+    let handler = move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
+        if request.method_name() == "GET" {
+            let answer = Response::text("last\n").close();
+            reactor.after(Duration::from_millis(20), |reactor| responder.respond(reactor, answer));
+        } else {
+            let log = log.clone();
+            request.body().collect(reactor, move |reactor, body| {
+                log.borrow_mut().extend(body.err());
+                responder.respond(reactor, "too late\n");
+            });
+        }
+    };
+    let mut site = on.serve(handler);
+    let answer = site.with_client(|mut client| {
+        client.send(GET.to_owned() + &post(10, "") + "hello");
+        let answer = client.read_until("last\n");
+        let _ = client.0.write_all(b"hello");
+        client.finish();
+        answer + &client.read_to_end()
+    });
+    assert_eq!(statuses(&answer), [200], "{answer}");
+    assert_eq!(failed.take(), [BodyError::Gone]);
 }

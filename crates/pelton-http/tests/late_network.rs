@@ -14,7 +14,7 @@ use common::memory::{Memory, with_seeds};
 use common::peer::{Network, Peer};
 use common::run_until;
 use pelton::{Bytes, EventLoop, Reactor};
-use pelton_http::{Flow, Request, Responder, Response, ResponseStream, Router, Server, Settings};
+use pelton_http::{BodyEvent, Flow, Request, Responder, Response, ResponseStream, Router, Server, Settings};
 
 const LARGE: usize = 700_000;
 const LINES: usize = 20_000;
@@ -24,6 +24,43 @@ fn echo(reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
         Ok(body) => responder.respond(reactor, Response::ok().body(body)),
         Err(error) => responder.respond(reactor, error.response()),
     });
+}
+
+/// Echoes, but holds up the body after every bit of it.
+fn restless(reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
+    let body = request.body();
+    let mut state = Some((Vec::new(), responder));
+    let pausing = body.clone();
+    body.read(reactor, move |reactor, event| match event {
+        BodyEvent::Data(data) => {
+            state.as_mut().unwrap().0.extend_from_slice(data);
+            pausing.pause(reactor);
+            let resuming = pausing.clone();
+            reactor.next_tick(move |reactor| resuming.resume(reactor));
+        }
+        BodyEvent::End(_) => {
+            let (body, responder) = state.take().unwrap();
+            responder.respond(reactor, Response::ok().body(body));
+        }
+        BodyEvent::Failed(_) => drop(state.take()),
+    });
+}
+
+/// Echoes, but does not look at the body for a while.
+fn lazy(reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
+    let request = request.keep();
+    reactor.after(Duration::from_millis(1), move |reactor| echo(reactor, request.get(), responder));
+}
+
+/// Answers before the body has come, which it reads all the same.
+fn hasty(reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
+    request.body().read(reactor, |_, _| {});
+    responder.respond(reactor, Response::ok().body("hasty"));
+}
+
+/// Answers later, and never looks at the body.
+fn ignorant(reactor: &mut Reactor, _: Request<'_>, responder: Responder) {
+    reactor.next_tick(move |reactor| responder.respond(reactor, Response::ok().body("ignorant")));
 }
 
 fn large(reactor: &mut Reactor, _: Request<'_>, responder: Responder) {
@@ -55,7 +92,15 @@ fn send_lines(reactor: &mut Reactor, stream: ResponseStream, from: usize) {
 }
 
 fn serve(on: Memory, settings: Settings) -> (EventLoop, pelton::Address) {
-    let router = Router::new().post("/echo", echo).get("/large", large).get("/late", late).get("/stream", stream);
+    let router = Router::new()
+        .post("/echo", echo)
+        .post("/restless", restless)
+        .post("/lazy", lazy)
+        .post("/hasty", hasty)
+        .post("/ignorant", ignorant)
+        .get("/large", large)
+        .get("/late", late)
+        .get("/stream", stream);
     let mut reactor = on.reactor();
     let server = Server::with_settings(router, settings);
     let listener = server.listen(&mut reactor, &"127.0.0.1:0".parse().unwrap()).unwrap();
@@ -78,7 +123,23 @@ fn get(path: &str) -> Vec<u8> {
 }
 
 fn post(body: &[u8]) -> Vec<u8> {
-    let mut request = format!("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", body.len()).into_bytes();
+    post_to("/echo", body)
+}
+
+/// With its body in chunks.
+fn post_chunks_to(path: &str, body: &[u8]) -> Vec<u8> {
+    let mut request = format!("POST {path} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n").into_bytes();
+    for chunk in body.chunks(4999) {
+        request.extend_from_slice(format!("{:x};a=b\r\n", chunk.len()).as_bytes());
+        request.extend_from_slice(chunk);
+        request.extend_from_slice(b"\r\n");
+    }
+    request.extend_from_slice(b"0\r\nTrailer: x\r\n\r\n");
+    request
+}
+
+fn post_to(path: &str, body: &[u8]) -> Vec<u8> {
+    let mut request = format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", body.len()).into_bytes();
     request.extend_from_slice(body);
     request
 }
@@ -110,8 +171,17 @@ fn everything_at_once(on: Memory) {
         expected.push(lines.clone());
         requests.extend(get("/large"));
         expected.push(vec![b'L'; LARGE]);
-        requests.extend(post(b"x"));
-        expected.push(b"x".to_vec());
+        for path in ["/restless", "/lazy"] {
+            requests.extend(post_to(path, &body));
+            requests.extend(post_chunks_to(path, &body));
+            requests.extend(post_to(path, b"x"));
+            expected.extend([body.clone(), body.clone(), b"x".to_vec()]);
+        }
+        for path in ["/hasty", "/ignorant"] {
+            requests.extend(post_to(path, &body));
+            requests.extend(post_chunks_to(path, &body));
+            expected.extend([path.as_bytes()[1..].to_vec(), path.as_bytes()[1..].to_vec()]);
+        }
     }
     let answer = with_client(on, Settings { pipelined: 3, ..Settings::default() }, |mut client| {
         let mut writing = client.clone();

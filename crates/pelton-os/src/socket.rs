@@ -39,6 +39,33 @@ impl Socket {
         }
     }
 
+    /// A listener on `address` that no engine has yet, for one to [adopt](crate::engine::Engine::adopt_listener), or for
+    /// several: copies of it take connections from the same queue. A stale file of a Unix socket that nobody listens on any more
+    /// is replaced; the file is the caller's to remove.
+    pub fn listen(address: &Address, options: &ListenOptions) -> io::Result<Socket> {
+        SystemSocket::listen(address, options).map(Socket::from)
+    }
+
+    /// Another descriptor of the same socket.
+    pub fn try_clone(&self) -> io::Result<Socket> {
+        let fd = self.as_fd().ok_or_else(no_descriptor)?;
+        fd.try_clone_to_owned().map(Socket::from)
+    }
+
+    /// Where it is at this end.
+    pub fn local_address(&self) -> io::Result<Address> {
+        let fd = self.as_fd().ok_or_else(no_descriptor)?;
+        Ok(Address::from_socket(&socket2::SockRef::from(&fd).local_addr()?))
+    }
+
+    /// The system's descriptor, if it has one.
+    pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.0 {
+            Kind::System(fd) => Some(fd.as_fd()),
+            Kind::Custom(_) => None,
+        }
+    }
+
     /// The system's descriptor; the socket itself if it has none.
     pub fn into_fd(self) -> Result<OwnedFd, Socket> {
         match self.0 {
@@ -48,11 +75,12 @@ impl Socket {
     }
 
     pub(crate) fn into_system(self) -> io::Result<SystemSocket> {
-        let fd = self.into_fd().map_err(|_| {
-            io::Error::new(io::ErrorKind::Unsupported, "a socket of another engine, without a descriptor")
-        })?;
-        SystemSocket::from_fd(fd)
+        SystemSocket::from_fd(self.into_fd().map_err(|_| no_descriptor())?)
     }
+}
+
+fn no_descriptor() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, "a socket of another engine, without a descriptor")
 }
 
 impl From<OwnedFd> for Socket {

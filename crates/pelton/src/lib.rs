@@ -101,7 +101,7 @@ pub use idle::IdleId;
 pub use lane::{Lane, LaneSettings, LaneStats, Refusal};
 pub use lifecycle::{Exit, Hold};
 pub use listener::ListenerId;
-pub use pelton_os::activation::{Inherited, inherited_listeners};
+pub use pelton_os::activation::{Inherited, PassedOn, inherited_listeners, pass_on};
 pub use pelton_os::engine::{Engine, EngineKind, UnknownEngine};
 pub use pelton_os::{
     Address, BadAddress, Chunk, ConnectOptions, Datagram, DatagramOptions, ENGINE_VARIABLE, Interest, ListenOptions,

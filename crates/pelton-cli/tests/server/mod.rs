@@ -1,5 +1,10 @@
 //! A server of the `pelton` command, and clients of it.
 
+// Each of the tests that share this uses some of it.
+#![allow(dead_code)]
+
+pub mod http;
+
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -20,12 +25,25 @@ pub fn socket_file(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("pelton-cli-{}-{name}.sock", std::process::id()))
 }
 
+/// Asks again and again until there is an answer.
+pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
 /// A running server. Killed if a test gives up on it.
 pub struct Server {
     child: Child,
     /// What it has said about its addresses.
     pub said: Vec<String>,
     addresses: Vec<String>,
+    output: Receiver<String>,
     log: Receiver<String>,
 }
 
@@ -36,7 +54,15 @@ impl Server {
 
     /// Starts it, and waits until it listens on so many addresses.
     pub fn start_on(addresses: usize, command: &str, arguments: &[&str]) -> Server {
-        let mut pelton = Command::new(env!("CARGO_BIN_EXE_pelton"));
+        Server::start_program(Path::new(env!("CARGO_BIN_EXE_pelton")), addresses, command, arguments)
+    }
+
+    /// Starts it from another path.
+    pub fn start_program(program: &Path, addresses: usize, command: &str, arguments: &[&str]) -> Server {
+        Server::start_command(Command::new(program), addresses, command, arguments)
+    }
+
+    pub fn start_command(mut pelton: Command, addresses: usize, command: &str, arguments: &[&str]) -> Server {
         pelton.arg(command).args(arguments).env_remove(ENGINE_VARIABLE).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = pelton.spawn().unwrap();
         let output = lines(child.stdout.take().unwrap());
@@ -48,7 +74,7 @@ impl Server {
             let (_, rest) = line.split_once(" on ").unwrap();
             rest.split(',').next().unwrap().to_owned()
         };
-        Server { child, addresses: said.iter().map(address).collect(), said, log }
+        Server { child, addresses: said.iter().map(address).collect(), said, output, log }
     }
 
     pub fn address(&self, index: usize) -> &str {
@@ -57,6 +83,22 @@ impl Server {
 
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// The number of its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The next line that it, or one that has taken over from it, prints.
+    pub fn prints(&self) -> String {
+        self.output.recv_timeout(DEADLINE).unwrap()
+    }
+
+    /// Waits for the end of the process, whatever others there are that have taken over from it, and says with which code.
+    pub fn code(&mut self) -> i32 {
+        let status = eventually("it ends", || self.child.try_wait().unwrap());
+        status.code().unwrap_or_else(|| panic!("{status}"))
     }
 
     pub fn is_running(&mut self) -> bool {

@@ -5,7 +5,7 @@ use pelton::Io;
 use super::busy::{Answer, Busy, Exchange, Facts, Framing, Streaming};
 use super::head::{self, Body, Written};
 use super::out::Out;
-use super::streaming::Progress;
+use super::streaming::{Progress, write_content};
 use super::{HttpConnection, Phase};
 use crate::wire::encode;
 use crate::{Content, Response};
@@ -67,20 +67,16 @@ impl HttpConnection {
         let Some(exchange) = self.busy.as_mut().and_then(|busy| busy.exchanges.pop_front()) else { return };
         if !exchange.facts.keep_alive {
             self.last = true;
-            self.drop_unwanted_body(exchange.sequence);
-            if self.phase != Phase::Body {
+            // Somebody may still be reading what came with it; but nothing that came after it is answered.
+            let busy = self.busy.as_mut();
+            let reads_on =
+                busy.and_then(|busy| busy.body_of(exchange.sequence)).is_some_and(|body| body.reader.is_some());
+            if !reads_on {
+                self.lingers |= self.phase == Phase::Body;
                 self.end(io);
             }
         } else if self.phase == Phase::Hold && self.waiting() == 0 {
             self.phase = self.after_request();
-        }
-    }
-
-    /// A body that nobody reads does not keep a connection open that is to be closed.
-    fn drop_unwanted_body(&mut self, sequence: u32) {
-        let body = self.busy.as_mut().and_then(|busy| busy.body_of(sequence));
-        if body.is_some_and(|body| body.reader.is_none()) {
-            self.drop_body();
         }
     }
 
@@ -105,14 +101,14 @@ impl HttpConnection {
         out: &mut Out,
         sequence: u32,
         facts: Facts,
-        response: Response,
+        response: &mut Response,
     ) {
-        let rest = self.begin_whole_of(io, out, sequence, facts, response);
-        if !rest.1 {
+        let (rest, keep_alive) = self.begin_whole_of(io, out, sequence, facts, response);
+        if !keep_alive {
             (self.phase, self.last) = (Phase::Done, true);
         }
-        if let Some(streaming) = rest.0 {
-            let facts = Facts { keep_alive: rest.1, ..facts };
+        if let Some(streaming) = rest {
+            let facts = Facts { keep_alive, ..facts };
             let answer = Answer::Streaming(streaming);
             self.busy().exchanges.push_back(Exchange { sequence, facts, answer, on_gone: None });
             self.answer(io, out);
@@ -147,9 +143,9 @@ impl HttpConnection {
         out: &mut Out,
         sequence: u32,
         facts: Facts,
-        response: Response,
+        mut response: Response,
     ) -> Option<Box<Streaming>> {
-        let (rest, keep_alive) = self.begin_whole_of(io, out, sequence, facts, response);
+        let (rest, keep_alive) = self.begin_whole_of(io, out, sequence, facts, &mut response);
         self.set_keep_alive(sequence, keep_alive);
         rest
     }
@@ -168,13 +164,16 @@ impl HttpConnection {
         out: &mut Out,
         sequence: u32,
         mut facts: Facts,
-        response: Response,
+        response: &mut Response,
     ) -> (Option<Box<Streaming>>, bool) {
         facts.keep_alive &= self.goes_on_after(sequence);
-        let body = Body::Whole(response.content().len());
-        let mut response = head::sound(response, facts, body).unwrap_or_else(|instead| instead);
+        let mut body = Body::Whole(response.content().len());
+        if !head::is_sound(response, facts, body) {
+            *response = head::instead_of(response, facts, body);
+            body = Body::Whole(response.content().len());
+        }
         let content = response.take_content();
-        let written = self.write_head(io, out, &response, facts, Body::Whole(content.len()));
+        let written = self.write_head(io, out, response, facts, body);
         if written.framing == Framing::Nothing {
             return (None, written.keep_alive);
         }
@@ -186,17 +185,12 @@ impl HttpConnection {
             }
             Content::Bytes(bytes) => Some(Box::new(Streaming {
                 framing: written.framing,
-                held: [bytes].into(),
+                held: [Content::Bytes(bytes)].into(),
                 finished: Some(Vec::new()),
                 ..Streaming::default()
             })),
-            Content::File { file, offset, length } => {
-                out.send(io);
-                out.count(length);
-                if let Err(error) = io.send_file(file, offset..offset.saturating_add(length)) {
-                    tracing::debug!(%error, "a file is not sent");
-                    io.close();
-                }
+            file @ Content::File { .. } => {
+                write_content(io, out, file);
                 None
             }
         };

@@ -2,13 +2,12 @@
 
 use std::collections::VecDeque;
 
-use bytes::Bytes;
 use pelton::Connection;
 
-use crate::Response;
 use crate::body::Reader;
 use crate::exchange::Callback;
 use crate::wire::{Chunked, Head, Scan};
+use crate::{Content, Response};
 
 /// Memory for input beyond this is given back when it is not needed any more.
 const INPUT_KEPT: usize = 16 * 1024;
@@ -129,7 +128,7 @@ pub(super) struct Streaming {
     pub(super) head: Option<Response>,
     pub(super) framing: Framing,
     /// What could not be sent yet.
-    pub(super) held: VecDeque<Bytes>,
+    pub(super) held: VecDeque<Content>,
     /// Complete, with these trailers.
     pub(super) finished: Option<Vec<u8>>,
     pub(super) when_ready: Option<Callback>,

@@ -5,8 +5,8 @@ use pelton::Io;
 use super::busy::{Answer, Streaming};
 use super::out::Out;
 use super::{HttpConnection, Phase, head};
+use crate::Response;
 use crate::exchange::{Command, Gone};
-use crate::{Content, Response};
 
 impl HttpConnection {
     /// Does what was told to this connection while it ran.
@@ -38,8 +38,9 @@ impl HttpConnection {
             (Command::Respond(response), answer @ Answer::Waiting) => *answer = Answer::Ready(Box::new(response)),
             (Command::Stream(mut response), answer @ Answer::Waiting) => {
                 let mut streaming = Streaming::default();
-                if let Content::Bytes(bytes) = response.take_content() {
-                    streaming.held.push_back(bytes);
+                let first = response.take_content();
+                if !first.is_empty() {
+                    streaming.held.push_back(first);
                 }
                 streaming.head = Some(response);
                 *answer = Answer::Streaming(Box::new(streaming));

@@ -21,34 +21,36 @@ pub(super) struct Written {
     pub(super) keep_alive: bool,
 }
 
-/// The response if it can be sent; otherwise a 500 to be sent in its place, and a line in the log.
+/// Whether a response can be sent as it is.
 #[inline]
-pub(super) fn sound(response: Response, facts: Facts, body: Body) -> Result<Response, Response> {
-    match fault(&response, facts, body) {
-        None => Ok(response),
-        Some(fault) => {
-            tracing::error!(fault, "a response cannot be sent; the client gets a 500");
-            Err(Response::plain_status(500).close())
-        }
-    }
+pub(super) fn is_sound(response: &Response, facts: Facts, body: Body) -> bool {
+    let length_is_true = match (response.fields().content_length(), body) {
+        (None, _) | (_, Body::Streamed) => true,
+        // What a GET would have had is told, but not sent.
+        (Some(_), Body::Whole(0)) if facts.head_only || has_no_body(response.status()) => true,
+        (Some(said), Body::Whole(length)) => said == length,
+    };
+    response.is_valid() && length_is_true && !begins_tunnel(response, facts)
 }
 
-#[inline]
-fn fault(response: &Response, facts: Facts, body: Body) -> Option<String> {
-    if !response.is_valid() {
-        return response.fault();
-    }
-    if facts.is_connect && (200..300).contains(&response.status()) {
-        return Some(format!("{} to CONNECT would begin a tunnel, which only an upgrade can", response.status()));
-    }
-    match (response.fields().content_length(), body) {
-        // What a GET would have had is told, but not sent.
-        (Some(_), Body::Whole(0)) if facts.head_only || has_no_body(response.status()) => None,
-        (Some(said), Body::Whole(length)) if said != length => {
-            Some(format!("the Content-Length is {said}, but the body has {length} bytes"))
+/// Whether a client would take it for the beginning of a tunnel, which only an upgrade is.
+fn begins_tunnel(response: &Response, facts: Facts) -> bool {
+    facts.is_connect && (200..300).contains(&response.status())
+}
+
+/// What is sent instead of a response that is not [sound](is_sound): a 500, and a line in the log.
+#[cold]
+pub(super) fn instead_of(response: &Response, facts: Facts, body: Body) -> Response {
+    let fault = match (response.fault(), response.fields().content_length(), body) {
+        (Some(fault), ..) => fault,
+        _ if begins_tunnel(response, facts) => format!("{} to CONNECT would begin a tunnel", response.status()),
+        (None, Some(said), Body::Whole(length)) => {
+            format!("the Content-Length is {said}, but the body has {length} bytes")
         }
-        _ => None,
-    }
+        _ => "it is not sound".to_owned(),
+    };
+    tracing::error!(fault, "a response cannot be sent; the client gets a 500");
+    Response::plain_status(500).close()
 }
 
 /// Whether a response of this status ends with its head, whatever that says.
@@ -56,7 +58,7 @@ fn has_no_body(status: u16) -> bool {
     matches!(status, 204 | 304)
 }
 
-/// Appends the head of a response that is [sound], and says how its body is to be sent.
+/// Appends the head of a response that is [sound](is_sound), and says how its body is to be sent.
 #[inline]
 pub(super) fn write(
     out: &mut Vec<u8>,

@@ -88,7 +88,7 @@ impl HttpConnection {
     /// Deals with what was held back. Says whether that has led to anything.
     pub(super) fn process_kept(&mut self, io: &mut Io<'_>, out: &mut Out) -> bool {
         let Some(busy) = &mut self.busy else { return false };
-        let finished = busy.finished;
+        let (finished, before) = (busy.finished, self.phase);
         let used = if busy.has_input() {
             let (input, at) = busy.take_input();
             let used = self.process(io, out, &input[at..]);
@@ -112,7 +112,7 @@ impl HttpConnection {
             self.phase = Phase::Done;
             return true;
         }
-        used > 0
+        used > 0 || self.phase != before
     }
 
     /// Takes a request from the beginning of `input`, if its head is there, and has it handled. Says how long the head is.
@@ -171,6 +171,7 @@ impl HttpConnection {
         let sequence = self.sequence;
         self.sequence = sequence.wrapping_add(1);
         self.wait = Wait::Nothing;
+        shared.counts.count(|stats| stats.requests += 1);
         let enough = shared.settings.requests.is_some_and(|most| self.sequence >= most);
         self.last |= !head.keep_alive || enough;
         let facts = Facts {
@@ -199,10 +200,10 @@ impl HttpConnection {
         }
         if matches!(self.phase, Phase::Head | Phase::Done)
             && self.waiting() == 0
-            && let Some(response) = shared.take_answer(io.id(), sequence)
+            && let Some(mut response) = shared.take_answer(io.id(), sequence)
         {
             // The way that most requests go: nothing is allocated, and nothing kept.
-            return self.answer_at_once(io, out, sequence, facts, response);
+            return self.answer_at_once(io, out, sequence, facts, &mut response);
         }
         self.busy().exchanges.push_back(Exchange { sequence, facts, answer: Answer::Waiting, on_gone: None });
         self.apply_left(io, out);
@@ -216,6 +217,7 @@ impl HttpConnection {
     }
 
     /// The reactor closes the connection of a handler that panics; but the client may be told something before.
+    #[cold]
     fn handler_panicked(&mut self, io: &mut Io<'_>, out: &mut Out, facts: Facts) {
         self.phase = Phase::Done;
         if self.waiting() == 0 {
@@ -226,14 +228,19 @@ impl HttpConnection {
     }
 
     /// Answers a request that is not one, and takes no other.
+    #[cold]
     pub(super) fn refuse(&mut self, io: &mut Io<'_>, out: &mut Out, refusal: Refusal) {
         tracing::debug!(status = refusal.status, why = refusal.why, "a request is refused");
+        self.shared.counts.count(|stats| stats.refused += 1);
+        self.shared.counts.tell(io, refusal);
         self.end_with(io, out, Response::plain_status(refusal.status));
     }
 
     /// There are too many connections already.
     pub(super) fn turn_away(&mut self, io: &mut Io<'_>, out: &mut Out) {
         tracing::debug!("a connection is turned away");
+        self.shared.counts.count(|stats| stats.turned_away += 1);
+        self.shared.counts.tell(io, Refusal::new(503, "there are too many connections"));
         self.end_with(io, out, Response::plain_status(503));
     }
 

@@ -1,6 +1,5 @@
 //! Bodies that are sent bit by bit.
 
-use bytes::Bytes;
 use pelton::Io;
 
 use super::HttpConnection;
@@ -8,6 +7,7 @@ use super::answering::PIECE;
 use super::busy::{Facts, Framing, Streaming};
 use super::head::{self, Body};
 use super::out::Out;
+use crate::Content;
 use crate::wire::encode;
 
 /// What came of writing an answer.
@@ -30,24 +30,22 @@ impl HttpConnection {
     ) -> Option<Progress> {
         if let Some(response) = streaming.head.take() {
             facts.keep_alive &= self.goes_on_after(sequence);
-            let response = match head::sound(response, facts, Body::Streamed) {
-                Ok(response) => response,
-                Err(instead) => {
-                    self.set_keep_alive(sequence, false);
-                    self.write_small(io, out, facts, instead);
-                    return Some(Progress::Done);
-                }
-            };
+            if !head::is_sound(&response, facts, Body::Streamed) {
+                let instead = head::instead_of(&response, facts, Body::Streamed);
+                self.set_keep_alive(sequence, false);
+                self.write_small(io, out, facts, instead);
+                return Some(Progress::Done);
+            }
             let written = self.write_head(io, out, &response, facts, Body::Streamed);
             streaming.framing = written.framing;
             self.set_keep_alive(sequence, written.keep_alive);
         }
-        while let Some(bytes) = streaming.held.front_mut() {
+        while let Some(content) = streaming.held.front_mut() {
             if self.is_stuck() || self.has_no_room(io, out) {
                 return Some(Progress::More);
             }
-            let piece = bytes.split_to(bytes.len().min(PIECE));
-            if bytes.is_empty() {
+            let piece = content.split_to(PIECE);
+            if content.is_empty() {
                 streaming.held.pop_front();
             }
             if !write_piece(io, out, &mut streaming.framing, piece) {
@@ -70,22 +68,39 @@ impl HttpConnection {
     }
 }
 
+/// Writes a body, or a part of one.
+pub(super) fn write_content(io: &mut Io<'_>, out: &mut Out, content: Content) {
+    match content {
+        Content::Empty => {}
+        Content::Bytes(bytes) => out.write(io, bytes),
+        Content::File { file, offset, length } => {
+            out.send(io);
+            out.count(length);
+            if let Err(error) = io.send_file(file, offset..offset.saturating_add(length)) {
+                tracing::debug!(%error, "a file is not sent");
+                io.close();
+            }
+        }
+    }
+}
+
 /// Writes a piece of a body. `false` if it is more than there may be.
-fn write_piece(io: &mut Io<'_>, out: &mut Out, framing: &mut Framing, piece: Bytes) -> bool {
+fn write_piece(io: &mut Io<'_>, out: &mut Out, framing: &mut Framing, piece: Content) -> bool {
     match framing {
         Framing::Nothing => {}
-        Framing::UntilClose => out.write(io, piece),
-        Framing::Counted(missing) => match missing.checked_sub(piece.len() as u64) {
+        Framing::UntilClose => write_content(io, out, piece),
+        Framing::Counted(missing) => match missing.checked_sub(piece.len()) {
             Some(left) => {
                 *missing = left;
-                out.write(io, piece);
+                write_content(io, out, piece);
             }
             None => return false,
         },
         Framing::Chunked if piece.is_empty() => {}
         Framing::Chunked => {
-            encode::chunk_start(out.buffer(), piece.len());
-            out.write(io, piece);
+            // A piece is never longer than memory could hold.
+            encode::chunk_start(out.buffer(), piece.len() as usize);
+            write_content(io, out, piece);
             out.buffer().extend_from_slice(encode::CHUNK_END);
         }
     }

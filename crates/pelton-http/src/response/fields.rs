@@ -64,6 +64,11 @@ impl ResponseFields {
         &mut self.lines
     }
 
+    /// Adds whole lines, which are known to be valid and not the server's.
+    pub(crate) fn append_lines(&mut self, lines: &[u8]) {
+        self.lines_mut().extend_from_slice(lines);
+    }
+
     /// Whether a field is about the message itself, which the server writes.
     fn is_servers(&mut self, name: &[u8], value: &[u8]) -> bool {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());

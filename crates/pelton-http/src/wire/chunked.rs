@@ -133,7 +133,7 @@ impl Chunked {
             (TrailerStart, b'\r') => LastLf,
             (TrailerStart | Trailer, _) => return self.trailer(byte, limits),
             (LastLf, b'\n') => {
-                self.read_trailers()?;
+                self.read_trailers(&limits.trailers)?;
                 End
             }
             (Size | SizeDigits | SizeLf, _) => return Err(Refusal::bad("the size of a chunk is not valid")),
@@ -181,13 +181,14 @@ impl Chunked {
     }
 
     /// Reads the fields after the last chunk, all of which are there.
-    fn read_trailers(&mut self) -> Result<(), Refusal> {
+    fn read_trailers(&mut self, limits: &HeadLimits) -> Result<(), Refusal> {
         if self.trailers.is_empty() {
             return Ok(());
         }
         self.trailers.extend_from_slice(b"\r\n");
         let mut headers = [httparse::EMPTY_HEADER; HeadLimits::MOST_HEADERS];
-        match httparse::parse_headers(&self.trailers, &mut headers) {
+        let most = limits.headers.min(HeadLimits::MOST_HEADERS);
+        match httparse::parse_headers(&self.trailers, &mut headers[..most]) {
             Ok(httparse::Status::Complete((length, found))) if length == self.trailers.len() => {
                 self.fields.extend(found.iter().map(|header| fields::place(&self.trailers, header)));
                 Ok(())
@@ -206,7 +207,10 @@ mod tests {
     type Outcome = Result<(Vec<u8>, Vec<(String, Vec<u8>)>, usize), u16>;
 
     fn decode_cut(input: &[u8], cut: usize) -> Option<Outcome> {
-        let limits = ChunkLimits { extensions: 30, trailers: HeadLimits { header_bytes: 30, ..HeadLimits::default() } };
+        let limits = ChunkLimits {
+            extensions: 30,
+            trailers: HeadLimits { header_bytes: 30, headers: 2, ..HeadLimits::default() },
+        };
         let (mut decoder, mut body, mut used) = (Chunked::default(), Vec::new(), 0);
         for piece in [&input[..cut], &input[cut..]] {
             let mut rest = piece;
@@ -269,6 +273,7 @@ mod tests {
         ] {
             assert_eq!(decode(bad), Some(Err(400)), "{:?}", String::from_utf8_lossy(bad));
         }
+        assert_eq!(decode(b"0\r\nA:\r\nB:\r\nC:\r\n\r\n"), Some(Err(431)), "one too many");
         assert_eq!(decode(b"0\r\nA: 0123456789012345678901234567890\r\n\r\n"), Some(Err(431)));
     }
 

@@ -67,10 +67,10 @@ impl Head {
                 return None;
             }
         }
-        (ends_before(length - 2) && ends_before(length)).then_some((head, length))
+        if ends_before(length - 2) && ends_before(length) { Some((head, length)) } else { None }
     }
 
-    #[inline]
+    #[inline(always)]
     fn parse_start(
         bytes: &[u8],
         table: &mut Vec<Field>,
@@ -175,6 +175,7 @@ impl Said {
 }
 
 /// What to answer to a head that httparse does not take.
+#[cold]
 fn refusal(error: httparse::Error, bytes: &[u8]) -> Refusal {
     match error {
         httparse::Error::HeaderName => Refusal::bad("the name of a header field is not valid"),

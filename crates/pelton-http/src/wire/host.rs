@@ -3,39 +3,32 @@
 /// Whether `text` is `host` or `host:port`. It may be empty, as a `Host` field may.
 #[inline]
 pub(super) fn is_authority(text: &[u8]) -> bool {
-    split(text).is_some()
+    let rest = after_name(text);
+    match rest {
+        [] => true,
+        [b':', port @ ..] => is_port(port),
+        [b'[', literal @ ..] if rest.len() == text.len() => is_literal_and_port(literal),
+        _ => false,
+    }
 }
 
 /// Whether `text` is `host:port`, and neither is empty.
 pub(super) fn is_host_and_port(text: &[u8]) -> bool {
-    matches!(split(text), Some((host, Some(port))) if !host.is_empty() && !port.is_empty())
+    is_authority(text)
+        && text.first().is_some_and(|first| *first != b':')
+        && text.last().is_some_and(u8::is_ascii_digit)
+        && {
+            let end = text.iter().rposition(|byte| *byte == b':' || *byte == b']');
+            end.is_some_and(|end| text[end] == b':')
+        }
 }
 
-type HostAndPort<'a> = (&'a [u8], Option<&'a [u8]>);
-
+/// What comes after a name or an IPv4 address. Commas are left out of names, though RFC 3986 has them: two fields that somebody has
+/// joined look so.
 #[inline]
-fn split(text: &[u8]) -> Option<HostAndPort<'_>> {
-    let (host, rest) = match text {
-        [b'[', literal @ ..] => {
-            let end = literal.iter().position(|byte| *byte == b']')?;
-            let (inside, rest) = (&literal[..end], &literal[end + 1..]);
-            if !is_ip_literal(inside) {
-                return None;
-            }
-            (&text[..end + 2], rest)
-        }
-        _ => {
-            // Names and IPv4 addresses, up to the port. Commas are left out, though RFC 3986 has them: two fields that somebody has
-            // joined look so.
-            let end = text.iter().position(|byte| !NAME[usize::from(*byte)]).unwrap_or(text.len());
-            text.split_at(end)
-        }
-    };
-    match rest {
-        [] => Some((host, None)),
-        [b':', port @ ..] if is_port(port) => Some((host, Some(port))),
-        _ => None,
-    }
+fn after_name(text: &[u8]) -> &[u8] {
+    let end = text.iter().position(|byte| !NAME[usize::from(*byte)]).unwrap_or(text.len());
+    &text[end..]
 }
 
 static NAME: [bool; 256] = {
@@ -49,15 +42,26 @@ static NAME: [bool; 256] = {
     table
 };
 
-fn is_ip_literal(text: &[u8]) -> bool {
-    str::from_utf8(text).is_ok_and(|text| text.parse::<std::net::Ipv6Addr>().is_ok())
+/// The rest of an address in brackets, and perhaps a port.
+fn is_literal_and_port(text: &[u8]) -> bool {
+    let Some(end) = text.iter().position(|byte| *byte == b']') else { return false };
+    let (address, rest) = (&text[..end], &text[end + 1..]);
+    let is_address = str::from_utf8(address).is_ok_and(|text| text.parse::<std::net::Ipv6Addr>().is_ok());
+    is_address && (rest.is_empty() || rest.strip_prefix(b":").is_some_and(is_port))
 }
 
+/// Whether it is a port. It may be empty.
 #[inline]
 fn is_port(text: &[u8]) -> bool {
-    // Five digits do not overflow.
-    let digits = text.len() <= 5 && text.iter().all(u8::is_ascii_digit);
-    digits && text.iter().fold(0, |number, byte| number * 10 + u32::from(byte - b'0')) <= 65_535
+    let mut number = 0;
+    for byte in text {
+        let digit = byte.wrapping_sub(b'0');
+        number = number * 10 + u32::from(digit);
+        if digit > 9 || number > 65_535 {
+            return false;
+        }
+    }
+    true
 }
 
 #[cfg(test)]

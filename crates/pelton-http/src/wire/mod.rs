@@ -2,12 +2,14 @@
 //!
 //! [`Scan`] finds the end of a request's head, however it is cut; [`Head::parse`] says what is in it, or why it is refused;
 //! [`Chunked`] decodes a body that comes in chunks. [`encode`] writes the heads of responses, with a [`Date`] that is made once a
-//! second.
+//! second. [`select_ranges`], [`choose_coding`] and [`evaluate`] read what a client says about which part and form of something it
+//! wants, and whether.
 //!
 //! Everything that two implementations could read differently is refused (RFC 9112, sections 6.3 and 11.2): a request that
 //! means one thing to a proxy and another here can smuggle a second one past it.
 
 mod chunked;
+mod codings;
 mod date;
 pub mod encode;
 mod fields;
@@ -15,17 +17,22 @@ mod framing;
 mod head;
 mod host;
 mod options;
+mod preconditions;
+mod ranges;
 mod scan;
 mod status;
 mod target;
 pub(crate) mod token;
 
 pub use chunked::{ChunkLimits, Chunked, Decoded};
+pub use codings::{Coding, choose_coding};
 pub use date::{DATE_LENGTH, Date};
 pub use fields::{Field, Fields, Iter};
 pub use framing::Framing;
 pub(crate) use framing::decimal;
 pub use head::{Head, Version};
+pub use preconditions::{Validators, Verdict, evaluate, range_counts};
+pub use ranges::{MOST_RANGES, Selection, select_ranges};
 pub use scan::{HeadLimits, Scan};
 pub use status::reason_phrase;
 pub use target::Form;

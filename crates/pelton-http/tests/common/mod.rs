@@ -3,6 +3,7 @@
 #![allow(dead_code, unused_imports, unused_macros, reason = "no test uses all of it")]
 
 pub(crate) mod program;
+pub(crate) mod tree;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -126,6 +127,11 @@ impl Client {
 
     /// Everything up to the end. A reset is an end, too, and shows in what is missing.
     pub(crate) fn read_to_end(&mut self) -> String {
+        String::from_utf8_lossy(&self.read_all()).into_owned()
+    }
+
+    /// The same, as bytes.
+    pub(crate) fn read_all(&mut self) -> Vec<u8> {
         let mut all = Vec::new();
         let mut buffer = [0; 65536];
         loop {
@@ -136,7 +142,7 @@ impl Client {
                 Err(error) => panic!("{error}, after {:?}", String::from_utf8_lossy(&all)),
             }
         }
-        String::from_utf8_lossy(&all).into_owned()
+        all
     }
 
     /// Everything up to and with `end`.

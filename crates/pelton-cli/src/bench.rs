@@ -1,0 +1,267 @@
+//! `pelton bench`: a load of HTTP requests, and how it was answered.
+//!
+//! Each thread is a reactor with its share of the connections. `target.rs` is where they go, `client.rs` one of them, `response.rs`
+//! what they read, `load.rs` when they send, `tally.rs` what they count, and `report.rs` what is made of that.
+
+mod client;
+mod load;
+mod report;
+mod response;
+mod tally;
+mod target;
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use pelton::{EngineKind, Error, Reactor, Reactors};
+use rustix::time::{ClockId, clock_gettime};
+use signal_hook::consts::SIGINT;
+
+use crate::units;
+use load::{Plan, Progress};
+use report::Report;
+use response::To;
+use tally::Tally;
+use target::Url;
+
+/// How often the line that shows progress is renewed.
+const PROGRESS: Duration = Duration::from_millis(250);
+
+#[derive(Args)]
+pub struct Options {
+    /// What to ask for: http://host:port/path
+    #[arg(value_name = "URL")]
+    url: String,
+
+    /// How many connections there are, of all threads together
+    #[arg(short, long, value_name = "NUMBER", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    connections: u32,
+
+    /// For how long
+    #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = units::positive_duration)]
+    duration: Duration,
+
+    /// How many requests to send, instead of for how long
+    #[arg(short = 'n', long, value_name = "NUMBER", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
+    requests: Option<u64>,
+
+    /// How many threads send, each with a reactor of its own
+    #[arg(short, long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: u32,
+
+    /// How many requests a connection sends before it waits for an answer
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pipeline: u32,
+
+    /// How many requests a second, of all connections together, at fixed times: latency then counts from when each was due
+    #[arg(long, value_name = "NUMBER", value_parser = rate)]
+    rate: Option<f64>,
+
+    /// Opens a connection for each request
+    #[arg(long, conflicts_with = "pipeline")]
+    no_keepalive: bool,
+
+    /// The method
+    #[arg(short, long, value_name = "NAME", default_value = "GET", value_parser = method)]
+    method: String,
+
+    /// A header field to send: 'Name: value'. May be repeated
+    #[arg(short = 'H', long = "header", value_name = "FIELD", value_parser = field)]
+    headers: Vec<String>,
+
+    /// A body to send; @FILE reads it from a file
+    #[arg(short = 'b', long, value_name = "TEXT")]
+    body: Option<String>,
+
+    /// Connects to this Unix socket, whatever host the URL names
+    #[arg(long, value_name = "PATH")]
+    unix: Option<PathBuf>,
+
+    /// A connection on which nothing comes for so long while an answer is due has failed
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = units::positive_duration)]
+    timeout: Duration,
+
+    /// Prints the result as JSON
+    #[arg(long)]
+    json: bool,
+
+    /// The engine to run on, by its name; see `pelton engines`
+    #[arg(long, value_name = "NAME")]
+    engine: Option<EngineKind>,
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(rate) if (0.01..=1e8).contains(&rate) => Ok(rate),
+        _ => Err("write a number of requests a second, from 0.01 to 100000000".to_owned()),
+    }
+}
+
+fn method(text: &str) -> Result<String, String> {
+    let fits =
+        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.!#$%&'*+^`|~".contains(&byte));
+    if fits { Ok(text.to_owned()) } else { Err("a method is one word, such as GET".to_owned()) }
+}
+
+fn field(text: &str) -> Result<String, String> {
+    let (name, value) = text.split_once(':').ok_or("write 'Name: value'")?;
+    method(name).map_err(|_| "the name of a field is one word, such as Accept")?;
+    if value.contains(['\r', '\n', '\0']) {
+        return Err("the value of a field is one line".to_owned());
+    }
+    if ["connection", "content-length", "transfer-encoding"].contains(&name.to_ascii_lowercase().as_str()) {
+        return Err(format!("{name} is this program's own; see --no-keepalive and --body"));
+    }
+    Ok(format!("{name}: {}\r\n", value.trim()))
+}
+
+/// Why there is no result.
+pub enum Failure {
+    /// What was asked for makes no sense.
+    Usage(String),
+    /// Something went wrong.
+    Other(String),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        match error {
+            Error::UnknownEngine(_) => Failure::Usage(format!("{}: {error}", pelton::ENGINE_VARIABLE)),
+            _ => Failure::Other(error.to_string()),
+        }
+    }
+}
+
+/// What came of it: a text to print, and whether anything was answered.
+pub fn run(options: &Options) -> Result<(String, bool), Failure> {
+    let url: Url = options.url.parse().map_err(|why| Failure::Usage(format!("bench {}: {why}", options.url)))?;
+    let plan = Arc::new(plan(options, &url)?);
+    let progress = Arc::new(Progress::default());
+    let (sender, done) = channel();
+    let engine = options.engine;
+    let build = move |_| match engine {
+        Some(engine) => Reactor::builder().engine(engine),
+        None => Reactor::builder(),
+    };
+    let (begun, cpu) = (Instant::now(), cpu_time());
+    let of_all = (plan.clone(), progress.clone());
+    let reactors = Reactors::start(plan.threads, build, move |thread, reactor| {
+        load::start(reactor, &of_all.0, thread, &of_all.1, sender.clone())
+    })?;
+    let handles = reactors.handles().to_vec();
+    // Ctrl-c ends it early, with a report of what there is.
+    let signals = reactors.handles()[0].post_with_reply(move |reactor| {
+        let interrupt = move |_: &mut Reactor, _| {
+            for handle in &handles {
+                let _ = handle.post(load::interrupt);
+            }
+        };
+        reactor.on_signal(SIGINT, interrupt).map(drop)
+    });
+    // It may have ended already.
+    if let Ok(outcome) = signals.wait() {
+        outcome?;
+    }
+    let tally = gather(&plan, &progress, &done, begun);
+    let took = begun.elapsed();
+    for exit in reactors.join() {
+        exit?;
+    }
+    let report = Report::new(&options.url, &plan, tally, took, cpu_time().saturating_sub(cpu));
+    let text = if options.json { report.to_json() } else { report.to_text() };
+    Ok((text, report.is_success()))
+}
+
+fn plan(options: &Options, url: &Url) -> Result<Plan, Failure> {
+    let address = url.address(options.unix.as_deref()).map_err(Failure::Other)?;
+    let body = match options.body.as_deref().map(|body| (body, body.strip_prefix('@'))) {
+        None => None,
+        Some((_, Some(path))) => {
+            Some(std::fs::read(path).map_err(|error| Failure::Other(format!("read the body from {path}: {error}")))?)
+        }
+        Some((text, None)) => Some(text.as_bytes().to_vec()),
+    };
+    let mut request = format!("{} {} HTTP/1.1\r\n", options.method, url.target);
+    let has = |name: &str| options.headers.iter().any(|field| field.to_ascii_lowercase().starts_with(name));
+    if !has("host:") {
+        request.push_str(&format!("Host: {}\r\n", url.authority));
+    }
+    options.headers.iter().for_each(|field| request.push_str(field));
+    if let Some(body) = &body {
+        request.push_str(&format!("Content-Length: {}\r\n", body.len()));
+    }
+    if options.no_keepalive {
+        request.push_str("Connection: close\r\n");
+    }
+    request.push_str("\r\n");
+    let request = [request.into_bytes(), body.unwrap_or_default()].concat();
+    Ok(Plan {
+        address,
+        request,
+        to: if options.method == "HEAD" { To::Head } else { To::Other },
+        // More threads than connections would have nothing to do.
+        threads: options.threads.min(options.connections) as usize,
+        connections: options.connections as usize,
+        pipeline: options.pipeline as usize,
+        keep_alive: !options.no_keepalive,
+        duration: options.duration,
+        requests: options.requests,
+        rate: options.rate,
+        timeout: options.timeout,
+    })
+}
+
+/// Waits for what all threads have counted, and shows how far they are meanwhile, if somebody watches.
+fn gather(plan: &Plan, progress: &Progress, done: &Receiver<Tally>, begun: Instant) -> Tally {
+    let watched = std::io::stderr().is_terminal();
+    let mut all = Tally::new();
+    let (mut before, mut at) = (0, begun);
+    loop {
+        match done.recv_timeout(PROGRESS) {
+            Ok(tally) => all.add(tally),
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) if watched => {
+                let completed = progress.completed.load(Ordering::Relaxed);
+                let rate = (completed - before) as f64 / at.elapsed().as_secs_f64().max(1e-9);
+                (before, at) = (completed, Instant::now());
+                let failed = progress.failed.load(Ordering::Relaxed);
+                let so_far = match plan.requests {
+                    Some(requests) => format!("{completed} of {requests}"),
+                    None => format!("{:.0} of {:.0} s", begun.elapsed().as_secs_f64(), plan.duration.as_secs_f64()),
+                };
+                let _ = write!(std::io::stderr(), "\r\x1b[K{so_far}: {rate:.0} requests/s, {failed} failed");
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+    }
+    if watched {
+        let _ = write!(std::io::stderr(), "\r\x1b[K");
+    }
+    all
+}
+
+/// The processor time that this process has used.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_that_would_break_the_request_are_refused() {
+        assert_eq!(field("Accept:  text/html "), Ok("Accept: text/html\r\n".to_owned()));
+        for nonsense in ["Accept", ": x", "A b: c", "A: b\r\nC: d", "Content-Length: 5", "connection: close"] {
+            assert!(field(nonsense).is_err(), "{nonsense:?}");
+        }
+        assert!(method("GET /").is_err());
+        assert!(rate("0").is_err() && rate("NaN").is_err() && rate("1e3").is_ok());
+    }
+}

@@ -1,0 +1,158 @@
+//! One connection of a load.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Instant;
+
+use pelton::{Chunk, Connection, Io, Limit, Reactor, Reason};
+
+use super::load::Load;
+use super::response::{Finished, Malformed, Responses};
+
+pub struct Client {
+    load: Rc<Load>,
+    responses: Responses,
+    /// When the requests were due that wait for their answers.
+    waiting: VecDeque<Instant>,
+    opened: bool,
+    /// It said so when it had nothing to send.
+    is_free: bool,
+    /// No more requests are sent on it.
+    last: bool,
+    /// The server has said that its answer was the last.
+    server_closes: bool,
+    /// What came was no response.
+    malformed: Option<Malformed>,
+    timed_out: bool,
+}
+
+impl Client {
+    pub fn new(load: Rc<Load>) -> Client {
+        Client {
+            load,
+            responses: Responses::default(),
+            waiting: VecDeque::new(),
+            opened: false,
+            is_free: false,
+            last: false,
+            server_closes: false,
+            malformed: None,
+            timed_out: false,
+        }
+    }
+
+    /// Sends as many requests as there may be at once.
+    pub fn send_more(&mut self, io: &mut Io<'_>) {
+        self.is_free = false;
+        if self.last || !self.opened {
+            return;
+        }
+        let at_once = if self.load.plan.keep_alive { self.load.plan.pipeline } else { 1 };
+        while self.waiting.len() < at_once {
+            let Some(due) = self.load.take() else {
+                if !std::mem::replace(&mut self.is_free, true) {
+                    self.load.is_free(io.id());
+                }
+                return;
+            };
+            self.waiting.push_back(due);
+            // Refused only if the connection is over, which it will be told.
+            let _ = io.send(&self.load.plan.request);
+            if !self.load.plan.keep_alive {
+                self.last = true;
+                return;
+            }
+        }
+    }
+
+    fn finished(&mut self, Finished { status, keep_alive, body }: Finished) {
+        let Some(due) = self.waiting.pop_front() else { return };
+        self.load.answered(status, body, due);
+        self.server_closes |= !keep_alive;
+        self.last |= !keep_alive;
+    }
+
+    fn read(&mut self, mut input: &[u8]) -> Result<(), Malformed> {
+        while !input.is_empty() {
+            if self.waiting.is_empty() {
+                return Err(Malformed("nobody has asked for it"));
+            }
+            let (used, finished) = self.responses.advance(self.load.plan.to, input)?;
+            input = &input[used..];
+            if let Some(finished) = finished {
+                self.finished(finished);
+                if !finished.keep_alive {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Connection for Client {
+    fn opened(&mut self, io: &mut Io<'_>) {
+        self.opened = true;
+        io.set_limit(Limit::Inactivity, Some(self.load.plan.timeout));
+        self.send_more(io);
+        if self.load.is_over() {
+            io.close();
+        }
+    }
+
+    fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
+        self.load.tally.borrow_mut().received_bytes += chunk.len() as u64;
+        if let Err(malformed) = self.read(&chunk) {
+            self.malformed = Some(malformed);
+            return io.close();
+        }
+        drop(chunk);
+        if self.server_closes || (self.last && self.waiting.is_empty()) {
+            io.close();
+        } else if !self.is_free {
+            self.send_more(io);
+        }
+        self.load.end_if_done(io.reactor());
+    }
+
+    fn peer_finished(&mut self, io: &mut Io<'_>) {
+        if let Some(finished) = self.responses.end() {
+            self.finished(finished);
+        }
+        io.close();
+    }
+
+    fn timed_out(&mut self, io: &mut Io<'_>, limit: Limit) {
+        if !self.waiting.is_empty() || !self.opened {
+            self.timed_out = true;
+            let after = io.limit(limit).unwrap_or_default();
+            io.close_with(Reason::TimedOut { limit, after });
+        }
+    }
+
+    fn closed(&mut self, reactor: &mut Reactor, reason: Reason) {
+        let load = self.load.clone();
+        if !self.opened {
+            load.connecting_failed(reactor, &reason.to_string());
+            return load.end_if_done(reactor);
+        }
+        let unanswered = self.waiting.len() as u64;
+        if let Some(Malformed(why)) = self.malformed {
+            load.failed(unanswered, |tally, count| {
+                tally.errors.malformed += count;
+                tally.first_fault.get_or_insert_with(|| format!("a response was malformed: {why}"));
+            });
+        } else if self.timed_out {
+            load.failed(unanswered, |tally, count| tally.errors.timeout += count);
+        } else if self.server_closes && !load.is_over() {
+            self.waiting.drain(..).for_each(|due| load.send_again(due));
+        } else {
+            load.failed(unanswered, |tally, count| {
+                tally.errors.reset += count;
+                tally.first_fault.get_or_insert_with(|| format!("a connection was lost: {reason}"));
+            });
+        }
+        load.connect(reactor);
+        load.end_if_done(reactor);
+    }
+}

@@ -1,0 +1,93 @@
+//! What is counted while a load runs.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+/// Longer waits count as this long.
+const LONGEST: Duration = Duration::from_secs(300);
+
+/// Latencies are kept to three digits.
+const DIGITS: u8 = 3;
+
+/// What one thread, or all together, have counted.
+pub struct Tally {
+    /// In nanoseconds.
+    pub latency: Histogram<u64>,
+    pub sent: u64,
+    pub completed: u64,
+    /// By the first digit of their status, from 2 to 5.
+    pub classes: [u64; 4],
+    /// Of bodies.
+    pub body_bytes: u64,
+    /// Of everything.
+    pub received_bytes: u64,
+    pub connections: u64,
+    pub errors: Errors,
+    /// At a constant rate: requests that were due, and could not be sent.
+    pub unsent: u64,
+    /// What was wrong with the first response that was malformed, and why the first connection failed.
+    pub first_fault: Option<String>,
+}
+
+/// What went wrong, by kind. All but the first are requests.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct Errors {
+    /// Connections that did not come about.
+    pub connect: u64,
+    /// The connection was closed or reset before the answer was complete.
+    pub reset: u64,
+    /// Nothing came for too long.
+    pub timeout: u64,
+    /// What came was no proper response.
+    pub malformed: u64,
+    /// Answers with a status of 400 or more; they count as completed too.
+    pub status: u64,
+}
+
+impl Tally {
+    pub fn new() -> Tally {
+        let longest = LONGEST.as_nanos() as u64;
+        Tally {
+            latency: Histogram::new_with_bounds(1, longest, DIGITS).expect("the bounds are in order"),
+            sent: 0,
+            completed: 0,
+            classes: [0; 4],
+            body_bytes: 0,
+            received_bytes: 0,
+            connections: 0,
+            errors: Errors::default(),
+            unsent: 0,
+            first_fault: None,
+        }
+    }
+
+    pub fn answered(&mut self, status: u16, body: u64, latency: Duration) {
+        self.completed += 1;
+        self.body_bytes += body;
+        self.classes[usize::from(status / 100).clamp(2, 5) - 2] += 1;
+        self.errors.status += u64::from(status >= 400);
+        self.latency.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX).max(1));
+    }
+
+    /// Takes in what another has counted.
+    pub fn add(&mut self, other: Tally) {
+        self.latency.add(&other.latency).expect("both have the same bounds");
+        self.sent += other.sent;
+        self.completed += other.completed;
+        for (class, more) in self.classes.iter_mut().zip(other.classes) {
+            *class += more;
+        }
+        self.body_bytes += other.body_bytes;
+        self.received_bytes += other.received_bytes;
+        self.connections += other.connections;
+        let errors = other.errors;
+        self.errors.connect += errors.connect;
+        self.errors.reset += errors.reset;
+        self.errors.timeout += errors.timeout;
+        self.errors.malformed += errors.malformed;
+        self.errors.status += errors.status;
+        self.unsent += other.unsent;
+        self.first_fault = self.first_fault.take().or(other.first_fault);
+    }
+}

@@ -1,0 +1,297 @@
+//! The access log: a line per request, written by a thread of its own.
+//!
+//! A loop only appends to a buffer, and hands that on when it is full or a moment has passed. If the disk cannot keep up, so many
+//! buffers wait and no more: what comes after that is dropped and counted, and the loops are not held up.
+
+use std::cell::{Cell, RefCell};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use pelton::Reactor;
+
+/// A buffer is handed on when it has so many bytes: some hundred lines.
+const BATCH: usize = 32 * 1024;
+
+/// A line is handed on after this long in any case.
+const DELAY: Duration = Duration::from_millis(50);
+
+/// So many buffers may wait for the disk, of all workers together: 8 MiB.
+const WAITING: usize = 256;
+
+/// What was dropped is reported at most this often.
+const REPORT: Duration = Duration::from_secs(10);
+
+/// How long the last lines have to be written at the end.
+const LAST_LINES: Duration = Duration::from_secs(5);
+
+/// Where the lines go.
+#[derive(Clone, Debug)]
+pub enum Target {
+    Stdout,
+    File(PathBuf),
+}
+
+impl Target {
+    pub fn new(path: &Path) -> Target {
+        if path == Path::new("-") { Target::Stdout } else { Target::File(path.to_owned()) }
+    }
+
+    fn open(&self) -> io::Result<Box<dyn Write + Send>> {
+        match self {
+            Target::Stdout => Ok(Box::new(io::stdout())),
+            Target::File(path) => {
+                let open = OpenOptions::new().create(true).append(true).open(path);
+                let in_context = |error: io::Error| {
+                    io::Error::new(error.kind(), format!("open the access log {}: {error}", path.display()))
+                };
+                open.map(|file: File| Box::new(file) as Box<dyn Write + Send>).map_err(in_context)
+            }
+        }
+    }
+}
+
+/// What the thread is told.
+enum Message {
+    Lines {
+        text: Vec<u8>,
+        count: u64,
+    },
+    /// The file may have been moved away: begin a new one.
+    Reopen,
+}
+
+/// The way to the thread, for any number of workers.
+#[derive(Clone)]
+pub struct Sink {
+    sender: SyncSender<Message>,
+    dropped: Arc<AtomicU64>,
+}
+
+impl Sink {
+    /// Begins a new file, if the old one was moved away.
+    pub fn reopen(&self) {
+        // The thread is there as long as there is a sink; waiting for a slow disk is the loop's no more than writing is.
+        if let Err(TrySendError::Full(_)) = self.sender.try_send(Message::Reopen) {
+            tracing::error!("the access log is not opened anew: its disk does not keep up");
+        }
+    }
+
+    /// How many lines were dropped.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    fn send(&self, text: Vec<u8>, count: u64) {
+        if self.sender.try_send(Message::Lines { text, count }).is_err() {
+            self.dropped.fetch_add(count, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The thread that writes.
+pub struct Writer {
+    thread: JoinHandle<()>,
+    finished: Receiver<()>,
+}
+
+/// Opens the log, and starts its thread.
+pub fn start(target: Target) -> io::Result<(Sink, Writer)> {
+    let file = target.open()?;
+    let (sender, messages) = sync_channel(WAITING);
+    let (finish, finished) = sync_channel(1);
+    let dropped = Arc::new(AtomicU64::new(0));
+    let work = Work { target, file, dropped: dropped.clone(), reported: 0, failed: false };
+    let body = move || {
+        work.run(&messages);
+        let _ = finish.send(());
+    };
+    let thread = thread::Builder::new().name("access-log".to_owned()).spawn(body)?;
+    Ok((Sink { sender, dropped }, Writer { thread, finished }))
+}
+
+impl Writer {
+    /// Waits until the last lines are written, when all sinks are gone; not for ever, for a disk may never answer.
+    pub fn finish(self) {
+        match self.finished.recv_timeout(LAST_LINES) {
+            Err(RecvTimeoutError::Timeout) => {
+                tracing::error!("the last lines of the access log are not written in time")
+            }
+            _ => {
+                let _ = self.thread.join();
+            }
+        }
+    }
+}
+
+struct Work {
+    target: Target,
+    file: Box<dyn Write + Send>,
+    dropped: Arc<AtomicU64>,
+    /// How many dropped lines have been reported.
+    reported: u64,
+    /// Writing fails, which was reported.
+    failed: bool,
+}
+
+impl Work {
+    fn run(mut self, messages: &Receiver<Message>) {
+        let mut next_report = Instant::now();
+        while let Ok(message) = messages.recv() {
+            match message {
+                Message::Lines { text, count } => self.write(&text, count),
+                Message::Reopen => self.reopen(),
+            }
+            if Instant::now() >= next_report {
+                self.report();
+                next_report = Instant::now() + REPORT;
+            }
+        }
+        self.report();
+    }
+
+    fn write(&mut self, text: &[u8], count: u64) {
+        match self.file.write_all(text).and_then(|()| self.file.flush()) {
+            Ok(()) => self.failed = false,
+            Err(error) => {
+                self.dropped.fetch_add(count, Ordering::Relaxed);
+                if !std::mem::replace(&mut self.failed, true) {
+                    tracing::error!(%error, "could not write to the access log");
+                }
+            }
+        }
+    }
+
+    fn reopen(&mut self) {
+        match self.target.open() {
+            Ok(file) => {
+                self.file = file;
+                tracing::info!("the access log is opened anew");
+            }
+            // The old one is better than none.
+            Err(error) => tracing::error!(%error, "the access log goes on where it was"),
+        }
+    }
+
+    fn report(&mut self) {
+        let dropped = self.dropped.load(Ordering::Relaxed);
+        if dropped > self.reported {
+            tracing::warn!(lines = dropped - self.reported, "lines of the access log were dropped");
+            self.reported = dropped;
+        }
+    }
+}
+
+/// The lines of one worker that have not been handed on. Clones are the same.
+#[derive(Clone)]
+pub struct Lines {
+    shared: Rc<Shared>,
+}
+
+struct Shared {
+    sink: Sink,
+    text: RefCell<Vec<u8>>,
+    count: Cell<u64>,
+    /// Requests that will have a line.
+    pending: Cell<usize>,
+    /// A timer is set that hands on what is there.
+    armed: Cell<bool>,
+}
+
+impl Lines {
+    pub fn new(sink: Sink) -> Lines {
+        let (text, count, pending, armed) = (RefCell::default(), Cell::default(), Cell::default(), Cell::default());
+        Lines { shared: Rc::new(Shared { sink, text, count, pending, armed }) }
+    }
+
+    /// A request has come in, and will have a line.
+    pub fn expect(&self, reactor: &mut Reactor) {
+        self.shared.pending.set(self.shared.pending.get() + 1);
+        self.arm(reactor);
+    }
+
+    /// Sees to it that lines are handed on soon. There is no timer while there is nothing to log.
+    fn arm(&self, reactor: &mut Reactor) {
+        if self.shared.armed.replace(true) {
+            return;
+        }
+        let lines = self.clone();
+        reactor.after(DELAY, move |reactor| {
+            lines.hand_on();
+            lines.shared.armed.set(false);
+            if lines.shared.pending.get() > 0 {
+                lines.arm(reactor);
+            }
+        });
+    }
+
+    /// The line of a request that was [expected](Lines::expect). It ends with a line's end.
+    pub fn push(&self, write: impl FnOnce(&mut Vec<u8>)) {
+        let shared = &self.shared;
+        shared.pending.set(shared.pending.get().saturating_sub(1));
+        let mut text = shared.text.borrow_mut();
+        write(&mut text);
+        shared.count.set(shared.count.get() + 1);
+        if text.len() >= BATCH {
+            drop(text);
+            self.hand_on();
+        }
+    }
+
+    /// Hands on what is there.
+    pub fn hand_on(&self) {
+        let text = self.shared.text.take();
+        if !text.is_empty() {
+            self.shared.sink.send(text, self.shared.count.take());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk that does not answer until it is let.
+    struct Stuck(Receiver<()>, SyncSender<Vec<u8>>);
+
+    impl Write for Stuck {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _ = self.0.recv();
+            let _ = self.1.send(bytes.to_vec());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_disk_that_hangs_costs_lines_and_not_time() {
+        let ((letting, let_it), (written, output)) = (sync_channel(0), sync_channel(10_000));
+        let (sender, messages) = sync_channel(WAITING);
+        let dropped = Arc::new(AtomicU64::new(0));
+        let file = Box::new(Stuck(let_it, written));
+        let work = Work { target: Target::Stdout, file, dropped: dropped.clone(), reported: 0, failed: false };
+        let writing = thread::spawn(move || work.run(&messages));
+        let lines = Lines::new(Sink { sender, dropped });
+        let batches = WAITING + 20;
+        for _ in 0..batches {
+            lines.push(|text| text.extend_from_slice(b"a line\n"));
+            lines.hand_on();
+        }
+        // One may have been taken from the queue before it was full.
+        let dropped = lines.shared.sink.dropped();
+        assert!((19..=20).contains(&dropped), "{dropped} were dropped");
+        drop(letting);
+        drop(lines);
+        writing.join().unwrap();
+        assert_eq!(output.iter().count() as u64 + dropped, batches as u64);
+    }
+}

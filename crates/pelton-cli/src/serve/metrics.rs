@@ -1,0 +1,171 @@
+//! What all workers have counted, as Prometheus reads it.
+
+use std::fmt::{self, Write};
+
+use pelton::Stats;
+use pelton_http::ServerStats;
+
+use super::observe::{BUCKETS, Counts};
+
+/// What one worker has to report.
+pub struct Report {
+    pub reactor: Stats,
+    pub server: ServerStats,
+    pub counts: Counts,
+    pub connections: usize,
+}
+
+/// Everything that is told, by worker.
+pub fn render(reports: &[(usize, Report)], log_lines_dropped: Option<u64>) -> String {
+    let mut text = String::new();
+    write_http(&mut text, reports, log_lines_dropped).expect("a String takes any text");
+    let texts: Vec<(usize, String)> =
+        reports.iter().map(|(worker, report)| (*worker, report.reactor.to_prometheus())).collect();
+    text.push_str(&merge(&texts));
+    text
+}
+
+type Value = fn(&Report) -> u64;
+
+fn write_http(text: &mut String, reports: &[(usize, Report)], log_lines_dropped: Option<u64>) -> fmt::Result {
+    head(text, "pelton_http_responses_total", "counter", "Responses, by the first digit of their status.")?;
+    for (worker, report) in reports {
+        for (class, count) in (2..).zip(report.counts.answered) {
+            writeln!(text, "pelton_http_responses_total{{worker=\"{worker}\",class=\"{class}xx\"}} {count}")?;
+        }
+    }
+    let families: [(&str, &str, &str, Value); 8] = [
+        ("requests_total", "counter", "Requests that were taken on.", |report| report.server.requests),
+        ("unanswered_total", "counter", "Requests whose client went before they were answered.", |report| {
+            report.counts.unanswered
+        }),
+        ("refused_total", "counter", "What was refused before it was a request.", |report| report.server.refused),
+        ("requests_in_flight", "gauge", "Requests that are being answered.", |report| report.counts.in_flight),
+        ("response_body_bytes_total", "counter", "Bytes in bodies of responses.", |report| report.counts.bytes),
+        ("connections", "gauge", "Connections that are open.", |report| report.connections as u64),
+        ("connections_total", "counter", "Connections that were taken on.", |report| report.server.accepted),
+        (
+            "connections_refused_total",
+            "counter",
+            "Connections that were turned away, for there were too many.",
+            |report| report.server.turned_away,
+        ),
+    ];
+    for (name, kind, help, value) in families {
+        head(text, &format!("pelton_http_{name}"), kind, help)?;
+        for (worker, report) in reports {
+            writeln!(text, "pelton_http_{name}{{worker=\"{worker}\"}} {}", value(report))?;
+        }
+    }
+    head(text, "pelton_http_request_seconds", "histogram", "Time from a request's head to its answer.")?;
+    for (worker, Report { counts, .. }) in reports {
+        let mut so_far = 0;
+        for (bound, count) in BUCKETS.iter().zip(counts.times) {
+            so_far += count;
+            let bound = bound.as_secs_f64();
+            writeln!(text, "pelton_http_request_seconds_bucket{{worker=\"{worker}\",le=\"{bound}\"}} {so_far}")?;
+        }
+        let all: u64 = counts.times.iter().sum();
+        writeln!(text, "pelton_http_request_seconds_bucket{{worker=\"{worker}\",le=\"+Inf\"}} {all}")?;
+        let sum = counts.time.as_secs_f64();
+        writeln!(text, "pelton_http_request_seconds_sum{{worker=\"{worker}\"}} {sum}")?;
+        writeln!(text, "pelton_http_request_seconds_count{{worker=\"{worker}\"}} {all}")?;
+    }
+    if let Some(dropped) = log_lines_dropped {
+        head(text, "pelton_log_lines_dropped_total", "counter", "Lines of the access log that were not written.")?;
+        writeln!(text, "pelton_log_lines_dropped_total {dropped}")?;
+    }
+    Ok(())
+}
+
+fn head(text: &mut String, name: &str, kind: &str, help: &str) -> fmt::Result {
+    writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}")
+}
+
+/// One text out of several that have the same families in the same order: each family is described once, and its samples follow, with
+/// the worker that they are of.
+fn merge(texts: &[(usize, String)]) -> String {
+    struct Family<'a> {
+        comments: Vec<&'a str>,
+        samples: Vec<String>,
+    }
+    let mut families: Vec<Family<'_>> = Vec::new();
+    for (nth, (worker, text)) in texts.iter().enumerate() {
+        let mut at = None;
+        for line in text.lines().filter(|line| !line.is_empty()) {
+            if line.starts_with("# HELP ") {
+                let next = families.iter().position(|family| family.comments.first() == Some(&line));
+                at = Some(next.unwrap_or_else(|| {
+                    families.push(Family { comments: vec![line], samples: Vec::new() });
+                    families.len() - 1
+                }));
+                continue;
+            }
+            let Some(family) = at.and_then(|at| families.get_mut(at)) else { continue };
+            if line.starts_with('#') {
+                if nth == 0 || !family.comments.contains(&line) {
+                    family.comments.push(line);
+                }
+            } else {
+                family.samples.push(labelled(line, *worker));
+            }
+        }
+    }
+    let mut merged = String::new();
+    for Family { comments, samples } in families {
+        for line in comments.into_iter().chain(samples.iter().map(String::as_str)) {
+            merged.push_str(line);
+            merged.push('\n');
+        }
+    }
+    merged
+}
+
+/// A sample with one more label.
+fn labelled(sample: &str, worker: usize) -> String {
+    let name_ends = sample.find(['{', ' ']).unwrap_or(sample.len());
+    let (name, rest) = sample.split_at(name_ends);
+    match rest.strip_prefix('{') {
+        Some(labels) => format!("{name}{{worker=\"{worker}\",{labels}"),
+        None => format!("{name}{{worker=\"{worker}\"}}{rest}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_are_described_once_and_samples_say_whose_they_are() {
+        let text = |value| {
+            format!(
+                "# HELP a_total One.\n# TYPE a_total counter\na_total {value}\n# HELP b Two.\n# TYPE b gauge\n\
+                 b{{kind=\"x\"}} {value}\nb{{kind=\"y\"}} 0\n"
+            )
+        };
+        let merged = merge(&[(0, text(7)), (3, text(8))]);
+        let expected = "# HELP a_total One.\n# TYPE a_total counter\na_total{worker=\"0\"} 7\na_total{worker=\"3\"} 8\n\
+                        # HELP b Two.\n# TYPE b gauge\nb{worker=\"0\",kind=\"x\"} 7\nb{worker=\"0\",kind=\"y\"} 0\n\
+                        b{worker=\"3\",kind=\"x\"} 8\nb{worker=\"3\",kind=\"y\"} 0\n";
+        assert_eq!(merged, expected);
+    }
+
+    #[test]
+    fn every_family_of_a_report_is_described_once() {
+        let report = || Report {
+            reactor: pelton::Reactor::new().unwrap().stats(),
+            server: ServerStats::default(),
+            counts: Counts::default(),
+            connections: 1,
+        };
+        let text = render(&[(0, report()), (1, report())], Some(3));
+        let mut described: Vec<&str> = text.lines().filter(|line| line.starts_with("# TYPE ")).collect();
+        let all = described.len();
+        described.sort_unstable();
+        described.dedup();
+        assert_eq!(described.len(), all);
+        assert!(text.contains("pelton_turns_total{worker=\"1\"} 0\n"), "{text}");
+        assert!(text.contains("pelton_http_connections{worker=\"1\"} 1\n"), "{text}");
+        assert!(text.contains("pelton_log_lines_dropped_total 3\n"), "{text}");
+    }
+}

@@ -1,0 +1,170 @@
+//! Counting, timing and logging what goes through a handler, and closing connections once the server drains.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::{Duration, Instant, SystemTime};
+
+use pelton::{Io, Reactor};
+use pelton_http::wire::Refusal;
+use pelton_http::{Handler, Method, Request, Responder, Response};
+
+use super::access_log::Lines;
+use super::line::{self, Outcome, Subject};
+use super::options::LogFormat;
+
+/// What the log says of a request whose client went before there was an answer.
+const CLIENT_WENT: u16 = 499;
+
+/// Upper bounds of the buckets that times are counted in.
+pub const BUCKETS: [Duration; 14] = [
+    Duration::from_micros(50),
+    Duration::from_micros(100),
+    Duration::from_micros(250),
+    Duration::from_micros(500),
+    Duration::from_millis(1),
+    Duration::from_micros(2500),
+    Duration::from_millis(5),
+    Duration::from_millis(10),
+    Duration::from_millis(25),
+    Duration::from_millis(100),
+    Duration::from_millis(250),
+    Duration::from_secs(1),
+    Duration::from_millis(2500),
+    Duration::from_secs(10),
+];
+
+/// What one worker has counted.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Counts {
+    /// By the first digit of their status, from 2 to 5.
+    pub answered: [u64; 4],
+    /// Not answered, for the client went, or the handler panicked.
+    pub unanswered: u64,
+    pub in_flight: u64,
+    /// Of bodies of answers.
+    pub bytes: u64,
+    /// How many took no longer than each bucket says, and longer than the one before it; the last have no bound.
+    pub times: [u64; BUCKETS.len() + 1],
+    pub time: Duration,
+}
+
+impl Counts {
+    fn took(&mut self, time: Duration) {
+        let bucket = BUCKETS.iter().position(|bound| time <= *bound).unwrap_or(BUCKETS.len());
+        self.times[bucket] += 1;
+        self.time += time;
+    }
+}
+
+/// What the handlers of a worker share.
+pub struct Watch {
+    pub counts: RefCell<Counts>,
+    log: Option<(Lines, LogFormat)>,
+    /// Every answer is the last of its connection.
+    pub draining: Cell<bool>,
+}
+
+impl Watch {
+    pub fn new(log: Option<(Lines, LogFormat)>) -> Watch {
+        Watch { counts: RefCell::default(), log, draining: Cell::new(false) }
+    }
+
+    /// Hands on the lines that are left.
+    pub fn finish(&self) {
+        if let Some((lines, _)) = &self.log {
+            lines.hand_on();
+        }
+    }
+
+    /// Logs what was refused before it was a request.
+    pub fn refused(&self, io: &mut Io<'_>, refusal: Refusal) {
+        let Some((lines, format)) = &self.log else { return };
+        let peer = io.peer_address().ok();
+        lines.expect(io.reactor());
+        lines.push(|text| {
+            line::write_refusal(*format, peer.as_ref(), refusal.status, refusal.why, SystemTime::now(), text);
+        });
+    }
+}
+
+/// A handler that is watched.
+pub struct Watched<H> {
+    pub inner: H,
+    pub watch: Rc<Watch>,
+}
+
+impl<H: Handler> Handler for Watched<H> {
+    fn handle(&self, reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
+        self.watch.counts.borrow_mut().in_flight += 1;
+        let subject = self.watch.log.as_ref().map(|(lines, _)| {
+            lines.expect(reactor);
+            Subject::new(&request, responder.peer_address(reactor).ok())
+        });
+        let head_only = request.method() == Method::Head;
+        let mut exchange =
+            Exchange { watch: self.watch.clone(), begun: Instant::now(), subject, head_only, answer: None };
+        let responder = responder.before_sending(move |response| exchange.answered(response));
+        self.inner.handle(reactor, request, responder);
+    }
+}
+
+/// A request that has yet to be answered.
+struct Exchange {
+    watch: Rc<Watch>,
+    begun: Instant,
+    subject: Option<Subject>,
+    head_only: bool,
+    /// Its status, and how long its body is.
+    answer: Option<(u16, u64)>,
+}
+
+impl Exchange {
+    fn answered(&mut self, response: &mut Response) {
+        if self.watch.draining.get() {
+            response.fields_mut().append("Connection", "close");
+        }
+        let has_body = !self.head_only && !matches!(response.status(), 204 | 304);
+        let length = response.fields().content_length().unwrap_or_else(|| response.content().len());
+        self.answer = Some((response.status(), if has_body { length } else { 0 }));
+    }
+}
+
+/// It is over, one way or another.
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        let took = self.begun.elapsed();
+        let mut counts = self.watch.counts.borrow_mut();
+        counts.in_flight -= 1;
+        match self.answer {
+            Some((status, bytes)) => {
+                counts.answered[usize::from(status / 100).clamp(2, 5) - 2] += 1;
+                counts.bytes += bytes;
+                counts.took(took);
+            }
+            None => counts.unanswered += 1,
+        }
+        drop(counts);
+        if let (Some(subject), Some((lines, format))) = (&self.subject, &self.watch.log) {
+            let panicked = std::thread::panicking();
+            let (status, bytes) = self.answer.unwrap_or((if panicked { 500 } else { CLIENT_WENT }, 0));
+            let outcome = Outcome { status, bytes, took };
+            lines.push(|text| subject.write(*format, outcome, SystemTime::now(), text));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_fall_into_their_buckets() {
+        let mut counts = Counts::default();
+        for time in [0, 50_000, 50_001, 1_000_000, 60_000_000_000] {
+            counts.took(Duration::from_nanos(time));
+        }
+        assert_eq!((counts.times[0], counts.times[1], counts.times[4], counts.times[14]), (2, 1, 1, 1));
+        assert_eq!(counts.times.iter().sum::<u64>(), 5);
+        assert!(BUCKETS.is_sorted());
+    }
+}

@@ -1,0 +1,264 @@
+//! `pelton bench` against servers that are known, and some that misbehave; and the pages that the command makes of itself.
+
+#![forbid(unsafe_code)]
+
+mod server;
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use server::http::{Directory, bench};
+
+/// A server whose connections are each served by this on a thread. It is given the number of the connection, and a way to wait
+/// for the next request, which says whether there was one.
+fn server(
+    serve: impl Fn(usize, &mut TcpStream, &mut dyn FnMut() -> bool) + Send + Sync + 'static,
+) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let requests = Arc::new(AtomicUsize::new(0));
+    let (serve, seen) = (Arc::new(serve), requests.clone());
+    // It ends with the test's process.
+    thread::spawn(move || {
+        for (number, stream) in listener.incoming().enumerate() {
+            let (mut stream, serve, seen) = (stream.unwrap(), serve.clone(), seen.clone());
+            thread::spawn(move || {
+                let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+                let mut request = || {
+                    while let Some(Ok(line)) = lines.next() {
+                        if line.is_empty() {
+                            seen.fetch_add(1, Ordering::Relaxed);
+                            return true;
+                        }
+                    }
+                    false
+                };
+                serve(number, &mut stream, &mut request);
+            });
+        }
+    });
+    (url, requests)
+}
+
+fn answering(answer: &'static str) -> (String, Arc<AtomicUsize>) {
+    server(move |_, stream, request| while request() && stream.write_all(answer.as_bytes()).is_ok() {})
+}
+
+#[test]
+fn every_way_to_end_a_body_is_understood() {
+    for (answer, body) in [
+        ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", 5),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n1\r\n!\r\n0\r\n\r\n", 6),
+        ("HTTP/1.1 204 No Content\r\n\r\n", 0),
+        ("HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n", 0),
+        ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", 2),
+    ] {
+        let (url, seen) = answering(answer);
+        let result = bench(&[&url, "-n", "60", "-c", "3", "--pipeline", "4"]);
+        assert_eq!((&result["completed"], &result["connections_made"]), (&60.into(), &3.into()), "{answer}: {result}");
+        assert_eq!(result["body_bytes"], 60 * body, "{answer}");
+        assert_eq!(seen.load(Ordering::Relaxed), 60);
+    }
+    let (url, _) = answering("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n");
+    assert_eq!(bench(&[&url, "-n", "10", "-c", "1", "-m", "HEAD"])["completed"], 10);
+}
+
+#[test]
+fn a_body_may_end_with_its_connection_and_a_server_may_close_when_it_says_so() {
+    let (url, seen) = server(|_, stream, request| {
+        request();
+        stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nuntil the end").unwrap();
+    });
+    let result = bench(&[&url, "-n", "20", "-c", "2"]);
+    assert_eq!((&result["completed"], &result["body_bytes"]), (&20.into(), &260.into()), "{result}");
+    assert_eq!((&result["errors"]["reset"], seen.load(Ordering::Relaxed)), (&0.into(), 20));
+
+    // What was sent after the request whose answer says that it is the last was not looked at, and is sent again.
+    let (url, _) = server(|_, stream, request| {
+        request();
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
+        request();
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        while request() {}
+    });
+    let result = bench(&[&url, "-n", "30", "-c", "1", "--pipeline", "5"]);
+    assert_eq!((&result["completed"], &result["errors"]["reset"]), (&30.into(), &0.into()), "{result}");
+    assert_eq!(result["connections_made"], 15, "{result}");
+}
+
+#[test]
+fn errors_are_told_apart() {
+    let expect = |url: &str, more: &[&str], kind: &str, count: u64| {
+        let result = bench(&[&[url, "-c", "1", "--timeout", "300ms"], more].concat());
+        assert_eq!(result["errors"][kind], count, "{kind}: {result}");
+        result
+    };
+    // The second request of each connection is cut off.
+    let (url, _) = server(|_, stream, request| {
+        request();
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
+        request();
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf").unwrap();
+    });
+    let result = expect(&url, &["-n", "10"], "reset", 5);
+    assert_eq!(result["completed"], 5);
+    assert!(result["first_fault"].as_str().unwrap().contains("a connection was lost"), "{result}");
+
+    let (url, _) = answering("HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx");
+    let result = expect(&url, &["-n", "4"], "malformed", 4);
+    assert!(result["first_fault"].as_str().unwrap().contains("two lengths"), "{result}");
+    // More than was asked for.
+    let (url, _) = answering("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nxyz");
+    expect(&url, &["-n", "1"], "malformed", 0);
+
+    let (url, _) = answering("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n");
+    assert_eq!(expect(&url, &["-n", "7"], "status", 7)["status"]["5xx"], 7);
+
+    let (url, _) = server(|_, _, request| while request() {});
+    expect(&url, &["-n", "2"], "timeout", 2);
+
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let result = bench(&[&format!("http://{nobody}/"), "-n", "5", "-c", "1", "--timeout", "100ms"]);
+    assert_eq!(result["completed"], 0);
+    assert!(result["errors"]["connect"].as_u64().unwrap() > 0);
+    assert!(result["first_fault"].as_str().unwrap().contains(&format!("connect to {nobody}: refused")), "{result}");
+}
+
+#[test]
+fn at_a_constant_rate_a_server_that_stands_still_shows_in_all_requests_that_were_due() {
+    // It stands still once, for half a second: half of what is due in a second.
+    let begun = Instant::now();
+    let (url, seen) = server(move |_, stream, request| {
+        while request() {
+            let still = Duration::from_millis(700).saturating_sub(begun.elapsed());
+            if begun.elapsed() > Duration::from_millis(200) {
+                thread::sleep(still);
+            }
+            if stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").is_err() {
+                return;
+            }
+        }
+    });
+    let result = bench(&[&url, "-c", "2", "--rate", "200", "-n", "200"]);
+    assert_eq!((&result["completed"], seen.load(Ordering::Relaxed)), (&200.into(), 200), "{result}");
+    assert_eq!(result["latency_seconds"]["corrected"], true);
+    let seconds = result["seconds"].as_f64().unwrap();
+    assert!((0.9..3.0).contains(&seconds), "{result}");
+    // Of 200 requests, about 100 were due while it stood still: on average they have waited for a quarter of a second. Had only
+    // those been counted that were sent before it stood still, there would be two.
+    let at = |percentile: f64| {
+        let all = result["latency_seconds"]["percentiles"].as_array().unwrap();
+        all.iter().find(|pair| pair[0] == percentile).unwrap()[1].as_f64().unwrap()
+    };
+    assert!(at(75.0) > 0.1 && at(100.0) > 0.3, "{result}");
+}
+
+#[test]
+fn a_body_and_fields_are_sent_as_they_were_given() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/path?q=1", listener.local_addr().unwrap());
+    let expected = format!(
+        "PUT /path?q=1 HTTP/1.1\r\nHost: {}\r\nAccept: text/plain\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello",
+        listener.local_addr().unwrap()
+    );
+    let length = expected.len();
+    let received = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut bytes = vec![0; length];
+        std::io::Read::read_exact(&mut stream, &mut bytes).unwrap();
+        stream.write_all(b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n").unwrap();
+        String::from_utf8(bytes).unwrap()
+    });
+    let options = ["-n", "1", "-c", "1", "-m", "PUT", "-H", "Accept: text/plain", "-b", "hello", "--no-keepalive"];
+    let result = bench(&[&[url.as_str()], &options[..]].concat());
+    assert_eq!(received.join().unwrap(), expected);
+    assert_eq!(result["status"]["2xx"], 1);
+}
+
+fn pelton(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_pelton")).args(arguments).output().unwrap()
+}
+
+#[test]
+fn people_are_told_what_came_of_it() {
+    let (url, _) = answering("HTTP/1.1 404 Not Found\r\nContent-Length: 5\r\n\r\nhello");
+    let output = pelton(&["bench", &url, "-n", "50", "-c", "2"]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{said}");
+    for part in
+        ["50 requests in ", "requests/s", "p99.9", "max", "█", "50 responses have a status of 400 or more", "of its"]
+    {
+        assert!(said.contains(part), "{part} is not in\n{said}");
+    }
+}
+
+#[test]
+fn what_cannot_be_asked_is_refused_with_an_explanation() {
+    let cases: [(&[&str], i32, &str); 9] = [
+        (&["ftp://x/"], 2, "write http://host:port/path"),
+        (&["https://x/"], 2, "there is no TLS here yet"),
+        (&["http://no.such.host.invalid/"], 1, "look up no.such.host.invalid: "),
+        (&["http://x/", "-c", "0"], 2, "0 is not in 1..=1000000"),
+        (&["http://x/", "-d", "5"], 2, "write a number and a unit"),
+        (&["http://x/", "--rate=-1"], 2, "from 0.01 to 100000000"),
+        (&["http://x/", "-H", "nonsense"], 2, "write 'Name: value'"),
+        (&["http://x/", "-H", "Content-Length: 5"], 2, "this program's own"),
+        (&["http://127.0.0.1/", "-b", "@/nowhere/body"], 1, "read the body from /nowhere/body: "),
+    ];
+    for (arguments, code, explanation) in cases {
+        let output = pelton(&[&["bench"], arguments].concat());
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(said.contains(explanation), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn shells_get_completions() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = pelton(&["completions", shell]);
+        let script = String::from_utf8(output.stdout).unwrap();
+        assert!(
+            output.status.success() && script.contains("serve") && script.contains("access-log"),
+            "{shell}: {script}"
+        );
+    }
+    // One that is here can be asked whether that is a script.
+    let output = pelton(&["completions", "bash"]);
+    let directory = Directory::new("completions");
+    std::fs::write(directory.file("pelton"), &output.stdout).unwrap();
+    let checked = Command::new("bash").arg("-n").arg(directory.file("pelton")).output();
+    if let Ok(checked) = checked {
+        assert!(checked.status.success(), "{checked:?}");
+    }
+    assert_eq!(pelton(&["completions", "tcsh"]).status.code(), Some(2));
+}
+
+#[test]
+fn there_is_a_manual_page_for_each_command() {
+    let page = |arguments: &[&str]| {
+        let output = pelton(&[&["man"], arguments].concat());
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(page(&[]).contains(".TH pelton 1"));
+    let serve = page(&["serve"]);
+    for part in [".TH pelton-serve 1", "SIGUSR2", "Exit codes: 0", "drain\\-time"] {
+        assert!(serve.contains(part), "{part} is not in\n{serve}");
+    }
+    let directory = Directory::new("man");
+    page(&["--directory", directory.file("man1").to_str().unwrap()]);
+    for name in ["pelton", "pelton-serve", "pelton-bench", "pelton-engines", "pelton-echo", "pelton-chat"] {
+        let text = std::fs::read_to_string(directory.file("man1").join(format!("{name}.1"))).unwrap();
+        assert!(text.contains(&format!(".TH {name} 1")), "{text}");
+    }
+    let output = pelton(&["man", "sreve"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("there is no page for \"sreve\""));
+}

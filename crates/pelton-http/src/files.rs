@@ -1,0 +1,231 @@
+//! Serving the files below a directory.
+//!
+//! `path.rs` makes names of paths, `resolve.rs` opens them and nothing outside, `lookup.rs` finds what they lead to, on a thread,
+//! in all forms (`representation.rs`) or as a `listing.rs`; `cache.rs` keeps that. `serving.rs` answers with it, `multipart.rs` if
+//! several parts are wanted, `cold.rs` sees to it that the loop waits for no disk. What the files here do not have to know, how
+//! ranges, codings and conditions are written, is in [`wire`](crate::wire).
+
+mod cache;
+mod cold;
+mod listing;
+mod lookup;
+mod multipart;
+mod path;
+mod representation;
+mod resolve;
+mod serving;
+mod settings;
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use pelton::{DeferFailure, Lane, Reactor};
+
+use cache::{Absence, Cache, Knowledge};
+use lookup::{Found, Resource};
+use path::NotAName;
+use resolve::Root;
+pub use settings::FileSettings;
+
+use crate::{Handler, KeptRequest, Method, Request, Responder, Response};
+
+/// What this handler answers.
+const METHODS: &str = "GET, HEAD, OPTIONS";
+
+/// How long a client is asked to wait when too many files are being looked for already, in seconds.
+const RETRY_AFTER: &str = "1";
+
+/// Serves the files below a directory.
+///
+/// ```
+/// use pelton::Reactor;
+/// use pelton_http::{Files, Server};
+///
+/// let mut reactor = Reactor::new()?;
+/// let server = Server::new(Files::open(".")?);
+/// server.listen(&mut reactor, &"127.0.0.1:0".parse()?)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Answers have an `ETag` and a `Last-Modified`, and heed conditions and ranges. Small files are held in memory and large ones
+/// open, for as short as [`FileSettings`] say until the disk is asked again; the loop waits for no disk. Nothing outside the
+/// directory is served, whatever links say, and only regular files are. `docs/static-files.md` tells the rest.
+///
+/// Clones serve the same files and share what they know of them. Each reactor needs one of its own.
+#[derive(Clone)]
+pub struct Files {
+    site: Rc<Site>,
+}
+
+struct Site {
+    root: Arc<Root>,
+    settings: Arc<FileSettings>,
+    cache: RefCell<Cache>,
+    /// Names that are being looked up.
+    pending: RefCell<HashMap<Box<[u8]>, Pending>>,
+    /// Names are put together here.
+    name: Cell<Vec<u8>>,
+    /// A timer will look for what can be let go of.
+    sweeping: Cell<bool>,
+}
+
+/// A name that is being looked up.
+struct Pending {
+    /// What used to be there.
+    known: Option<Rc<Resource>>,
+    waiting: Vec<(KeptRequest, Responder)>,
+}
+
+impl Files {
+    /// Serves what is below `directory`, with the default [settings](FileSettings).
+    pub fn open(directory: impl AsRef<Path>) -> io::Result<Files> {
+        Files::with_settings(directory, FileSettings::default())
+    }
+
+    /// Serves what is below `directory`.
+    pub fn with_settings(directory: impl AsRef<Path>, settings: FileSettings) -> io::Result<Files> {
+        let directory = directory.as_ref();
+        let named = |error: io::Error| {
+            io::Error::new(error.kind(), format!("serve the files of {}: {error}", directory.display()))
+        };
+        if settings.cache_control.as_ref().is_some_and(|text| !text.bytes().all(crate::wire::token::is_field_value)) {
+            let text = format!("the Cache-Control {:?} is not valid", settings.cache_control.unwrap_or_default());
+            return Err(named(io::Error::new(io::ErrorKind::InvalidInput, text)));
+        }
+        let site = Site {
+            root: Arc::new(Root::open(directory).map_err(named)?),
+            settings: Arc::new(settings),
+            cache: RefCell::new(Cache::new()),
+            pending: RefCell::default(),
+            name: Cell::default(),
+            sweeping: Cell::default(),
+        };
+        Ok(Files { site: Rc::new(site) })
+    }
+}
+
+impl Handler for Files {
+    fn handle(&self, reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
+        match request.method() {
+            Method::Get | Method::Head => {}
+            Method::Options => return responder.respond(reactor, Response::new(204).header("Allow", METHODS)),
+            _ => return responder.respond(reactor, Response::plain_status(405).header("Allow", METHODS)),
+        }
+        let mut name = self.site.name.take();
+        match path::decode(request.path(), &self.site.settings, &mut name) {
+            Ok(()) => {
+                let known = self.site.cache.borrow_mut().get(&name, reactor.now());
+                match known {
+                    Knowledge::Fresh(resource) => serving::answer(reactor, &resource, &request, responder),
+                    Knowledge::Absent(absence) => answer_absent(reactor, absence, &request, responder),
+                    Knowledge::Stale(resource) => {
+                        self.site.look_up(reactor, &name, Some(resource), &request, responder)
+                    }
+                    Knowledge::Nothing => self.site.look_up(reactor, &name, None, &request, responder),
+                }
+            }
+            Err(NotAName::NeedsSlash) => answer_absent(reactor, Absence::Directory, &request, responder),
+            Err(NotAName::Malformed) => responder.respond(reactor, Response::plain_status(400)),
+            Err(NotAName::Nothing) => responder.respond(reactor, Response::plain_status(404)),
+        }
+        self.site.name.set(name);
+    }
+}
+
+impl Site {
+    /// Has a name looked up, once for all who ask for it meanwhile.
+    fn look_up(
+        self: &Rc<Site>,
+        reactor: &mut Reactor,
+        name: &[u8],
+        known: Option<Rc<Resource>>,
+        request: &Request<'_>,
+        responder: Responder,
+    ) {
+        let waiting = (request.keep(), responder);
+        let mut all = self.pending.borrow_mut();
+        if let Some(pending) = all.get_mut(name) {
+            return pending.waiting.push(waiting);
+        }
+        let stamps = known.as_ref().and_then(|known| known.stamps);
+        all.insert(name.into(), Pending { known, waiting: vec![waiting] });
+        drop(all);
+        let (root, settings, own): (_, _, Box<[u8]>) = (self.root.clone(), self.settings.clone(), name.into());
+        let (site, looked_up): (_, Box<[u8]>) = (self.clone(), name.into());
+        let deferred = reactor.defer(
+            Lane::Files,
+            move || lookup::look_up(&root, &own, stamps, &settings),
+            move |reactor, outcome| site.has_looked_up(reactor, looked_up, outcome),
+        );
+        if let Err(error) = deferred {
+            tracing::warn!(%error, "a file is not looked up");
+            let pending = self.pending.borrow_mut().remove(name);
+            for (_, responder) in pending.into_iter().flat_map(|pending| pending.waiting) {
+                responder.respond(reactor, overloaded());
+            }
+        }
+    }
+
+    fn has_looked_up(self: &Rc<Site>, reactor: &mut Reactor, name: Box<[u8]>, outcome: Result<Found, DeferFailure>) {
+        let Some(pending) = self.pending.borrow_mut().remove(&name) else { return };
+        let (now, settings) = (reactor.now(), &self.settings);
+        let found = match (outcome, pending.known) {
+            (Ok(Found::File(resource)), _) => Ok(Rc::from(resource)),
+            (Ok(Found::Same), Some(known)) => Ok(known),
+            (Ok(Found::Directory), _) => Err(Absence::Directory),
+            (Ok(Found::Nothing(status)), _) => Err(Absence::Status(status)),
+            (Ok(Found::Same) | Err(_), _) => Err(Absence::Status(500)),
+        };
+        match &found {
+            Ok(resource) => self.cache.borrow_mut().found(name, resource.clone(), now, settings),
+            // What went wrong may be right the next time.
+            Err(Absence::Status(500..)) => self.cache.borrow_mut().forget(&name),
+            Err(absence) => self.cache.borrow_mut().absent(name, *absence, now, settings),
+        }
+        self.sweep_later(reactor);
+        for (request, responder) in pending.waiting {
+            match &found {
+                Ok(resource) => serving::answer(reactor, resource, &request.get(), responder),
+                Err(absence) => answer_absent(reactor, *absence, &request.get(), responder),
+            }
+        }
+    }
+
+    /// Lets go of what is not asked for any more, some time.
+    fn sweep_later(self: &Rc<Site>, reactor: &mut Reactor) {
+        if self.sweeping.replace(true) {
+            return;
+        }
+        let site = Rc::downgrade(self);
+        reactor.after(self.settings.idle, move |reactor| {
+            let Some(site) = site.upgrade() else { return };
+            site.sweeping.set(false);
+            let left = site.cache.borrow_mut().sweep(reactor.now(), &site.settings);
+            if left {
+                site.sweep_later(reactor);
+            }
+        });
+    }
+}
+
+/// Too much is being looked for, or read, already.
+fn overloaded() -> Response {
+    Response::plain_status(503).header("Retry-After", RETRY_AFTER)
+}
+
+fn answer_absent(reactor: &mut Reactor, absence: Absence, request: &Request<'_>, responder: Responder) {
+    let response = match absence {
+        Absence::Status(503) => overloaded(),
+        Absence::Status(status) => Response::plain_status(status),
+        Absence::Directory => {
+            // It begins with one slash and not two, or it would not be the path of a directory: it names no other host.
+            let query = request.query().map_or(String::new(), |query| format!("?{query}"));
+            Response::redirect(301, &format!("{}/{query}", request.path())).header("Cache-Control", "no-cache")
+        }
+    };
+    responder.respond(reactor, response);
+}

@@ -1,0 +1,206 @@
+//! What is known of a directory: files in memory and open files, and names for which there is nothing.
+//!
+//! The two are apart, so that somebody who asks for a million names that are not there drives out no file. In both, what was used
+//! least recently makes room.
+
+use std::hash::RandomState;
+use std::rc::Rc;
+
+use lru::LruCache;
+use pelton::Time;
+
+use super::FileSettings;
+use super::lookup::Resource;
+
+/// Why there is nothing under a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Absence {
+    /// It is a directory's, and lacks the slash at its end.
+    Directory,
+    /// The status that says why.
+    Status(u16),
+}
+
+/// What is known about a name.
+#[derive(Debug)]
+pub(super) enum Knowledge {
+    Fresh(Rc<Resource>),
+    Absent(Absence),
+    /// This was found, but it is time to look whether it is still so.
+    Stale(Rc<Resource>),
+    Nothing,
+}
+
+struct Slot {
+    resource: Rc<Resource>,
+    fresh_until: Time,
+    used: Time,
+}
+
+pub(super) struct Cache {
+    found: LruCache<Box<[u8]>, Slot>,
+    absent: LruCache<Box<[u8]>, (Absence, Time)>,
+    /// Of all that was found.
+    memory: u64,
+    open: usize,
+}
+
+impl Cache {
+    pub(super) fn new() -> Cache {
+        Cache {
+            found: LruCache::unbounded_with_hasher(RandomState::new()),
+            absent: LruCache::unbounded_with_hasher(RandomState::new()),
+            memory: 0,
+            open: 0,
+        }
+    }
+
+    pub(super) fn get(&mut self, name: &[u8], now: Time) -> Knowledge {
+        if let Some(slot) = self.found.get_mut(name) {
+            slot.used = now;
+            let resource = slot.resource.clone();
+            return if now < slot.fresh_until { Knowledge::Fresh(resource) } else { Knowledge::Stale(resource) };
+        }
+        match self.absent.get(name) {
+            Some((absence, fresh_until)) if now < *fresh_until => Knowledge::Absent(*absence),
+            _ => Knowledge::Nothing,
+        }
+    }
+
+    pub(super) fn found(&mut self, name: Box<[u8]>, resource: Rc<Resource>, now: Time, settings: &FileSettings) {
+        self.forget(&name);
+        let (memory, open) = weight(&resource);
+        // What is larger than the whole cache would only drive out everything else.
+        if memory > settings.memory || open > settings.open || settings.valid.is_zero() {
+            return;
+        }
+        (self.memory, self.open) = (self.memory + memory, self.open + open);
+        self.found.put(name, Slot { resource, fresh_until: now + settings.valid, used: now });
+        while self.memory > settings.memory || self.open > settings.open || self.found.len() > settings.known {
+            let Some((_, slot)) = self.found.pop_lru() else { break };
+            self.let_go(&slot);
+        }
+    }
+
+    pub(super) fn absent(&mut self, name: Box<[u8]>, absence: Absence, now: Time, settings: &FileSettings) {
+        self.forget(&name);
+        if settings.valid_missing.is_zero() {
+            return;
+        }
+        self.absent.put(name, (absence, now + settings.valid_missing));
+        while self.absent.len() > settings.missing {
+            self.absent.pop_lru();
+        }
+    }
+
+    /// Forgets what is known about a name.
+    pub(super) fn forget(&mut self, name: &[u8]) {
+        if let Some(slot) = self.found.pop(name) {
+            self.let_go(&slot);
+        }
+        self.absent.pop(name);
+    }
+
+    /// Lets go of what has not been used for long. Says whether anything is left.
+    pub(super) fn sweep(&mut self, now: Time, settings: &FileSettings) -> bool {
+        while self.found.peek_lru().is_some_and(|(_, slot)| slot.used + settings.idle <= now) {
+            let Some((_, slot)) = self.found.pop_lru() else { break };
+            self.let_go(&slot);
+        }
+        while self.absent.peek_lru().is_some_and(|(_, (_, fresh_until))| *fresh_until <= now) {
+            self.absent.pop_lru();
+        }
+        !self.found.is_empty() || !self.absent.is_empty()
+    }
+
+    fn let_go(&mut self, slot: &Slot) {
+        let (memory, open) = weight(&slot.resource);
+        (self.memory, self.open) = (self.memory - memory, self.open - open);
+    }
+}
+
+fn weight(resource: &Resource) -> (u64, usize) {
+    let weights = resource.forms.iter().map(|form| form.weight());
+    weights.fold((0, 0), |sum, weight| (sum.0 + weight.0, sum.1 + weight.1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::representation::{Description, Representation};
+    use crate::wire::Coding;
+    use std::time::Duration;
+
+    fn resource(size: usize, settings: &FileSettings) -> Rc<Resource> {
+        let description = Description { coding: Coding::Identity, content_type: "a/b", varies: false, settings };
+        let form = Representation::of_bytes(vec![0; size].into(), "\"a\"".to_owned(), &description);
+        Rc::new(Resource { forms: vec![form], stamps: None })
+    }
+
+    fn at(milliseconds: u64) -> Time {
+        Time::ZERO + Duration::from_millis(milliseconds)
+    }
+
+    fn has(cache: &mut Cache, name: &str, now: Time) -> bool {
+        matches!(cache.get(name.as_bytes(), now), Knowledge::Fresh(_) | Knowledge::Stale(_))
+    }
+
+    #[test]
+    fn what_was_used_least_recently_makes_room() {
+        let settings = FileSettings { memory: 100, known: 3, ..FileSettings::default() };
+        let mut cache = Cache::new();
+        for name in ["a", "b", "c"] {
+            cache.found(name.as_bytes().into(), resource(10, &settings), at(0), &settings);
+        }
+        assert!(has(&mut cache, "a", at(1)));
+        cache.found(b"d"[..].into(), resource(10, &settings), at(1), &settings);
+        assert!(!has(&mut cache, "b", at(1)), "there are four");
+        assert!(has(&mut cache, "c", at(1)) && has(&mut cache, "a", at(1)));
+        cache.found(b"e"[..].into(), resource(85, &settings), at(1), &settings);
+        assert!(has(&mut cache, "e", at(1)) && has(&mut cache, "a", at(1)) && !has(&mut cache, "d", at(1)));
+        cache.found(b"f"[..].into(), resource(101, &settings), at(1), &settings);
+        assert!(!has(&mut cache, "f", at(1)) && has(&mut cache, "e", at(1)), "it is larger than everything");
+        cache.found(b"e"[..].into(), resource(20, &settings), at(1), &settings);
+        assert_eq!(cache.memory, 30);
+    }
+
+    #[test]
+    fn what_was_found_gets_stale_and_what_is_not_there_is_looked_for_again() {
+        let settings = FileSettings::default();
+        let mut cache = Cache::new();
+        cache.found(b"a"[..].into(), resource(10, &settings), at(0), &settings);
+        cache.absent(b"b"[..].into(), Absence::Status(404), at(0), &settings);
+        assert!(matches!(cache.get(b"a", at(999)), Knowledge::Fresh(_)));
+        assert!(matches!(cache.get(b"a", at(1000)), Knowledge::Stale(_)));
+        assert!(matches!(cache.get(b"b", at(999)), Knowledge::Absent(Absence::Status(404))));
+        assert!(matches!(cache.get(b"b", at(1000)), Knowledge::Nothing));
+        cache.absent(b"a"[..].into(), Absence::Directory, at(1000), &settings);
+        assert!(matches!(cache.get(b"a", at(1000)), Knowledge::Absent(Absence::Directory)));
+        assert_eq!(cache.memory, 0);
+    }
+
+    #[test]
+    fn names_without_files_drive_out_no_files_and_are_few() {
+        let settings = FileSettings { missing: 10, ..FileSettings::default() };
+        let mut cache = Cache::new();
+        cache.found(b"a"[..].into(), resource(10, &settings), at(0), &settings);
+        for number in 0..1000 {
+            cache.absent(number.to_string().into_bytes().into(), Absence::Status(404), at(0), &settings);
+        }
+        assert_eq!(cache.absent.len(), 10);
+        assert!(has(&mut cache, "a", at(0)));
+    }
+
+    #[test]
+    fn what_nobody_asks_for_is_let_go_of() {
+        let settings = FileSettings::default();
+        let mut cache = Cache::new();
+        cache.found(b"a"[..].into(), resource(10, &settings), at(0), &settings);
+        cache.found(b"b"[..].into(), resource(10, &settings), at(0), &settings);
+        assert!(has(&mut cache, "a", at(30_000)));
+        assert!(cache.sweep(at(60_000), &settings));
+        assert!(has(&mut cache, "a", at(60_000)) && !has(&mut cache, "b", at(60_000)));
+        assert!(!cache.sweep(at(120_000), &settings));
+        assert_eq!(cache.memory, 0);
+    }
+}

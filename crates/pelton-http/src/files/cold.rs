@@ -1,0 +1,287 @@
+//! Sending files that may have to be read from a disk first, without the loop waiting for that.
+//!
+//! `sendfile` waits for the disk if what it is to send is not in the kernel's memory, and there is no flag against that. But there is
+//! one for reading: `preadv2` with `RWF_NOWAIT` fails instead of waiting. So before a piece is sent, a byte here and there is
+//! read that way. If one is missing, the piece is read on a thread of the file lane first, after which it is in memory; meanwhile
+//! the kernel is told to read on. A client that does not keep up holds up only its own file: the next piece is looked at when
+//! there is room for it.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pelton::{Lane, Reactor};
+
+use super::lookup::Resource;
+use super::representation::Held;
+use crate::{Flow, Responder, Response, ResponseStream};
+
+/// How much is looked at, read and sent at a time.
+pub(super) const PIECE: u64 = 256 << 10;
+
+/// A byte is looked at every so often. The kernel reads files in stretches of 128 KiB, and forgets them in stretches as well.
+#[cfg(target_os = "linux")]
+const STRIDE: u64 = 64 << 10;
+
+/// How much the kernel is asked to read on its own, past the piece that is waited for.
+#[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
+const AHEAD: u64 = 4 * PIECE;
+
+/// If the file lane is full while a body is being sent, it is tried again after this.
+const AGAIN: Duration = Duration::from_millis(20);
+
+/// How much is read at a time on the lane; what is read is thrown away.
+const BLOCK: usize = 64 << 10;
+
+/// What the kernel knows about a piece of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Warmth {
+    /// It is in memory.
+    Warm,
+    Cold,
+    /// The file ends before it does.
+    Short,
+    /// The kernel cannot say.
+    Unknown,
+}
+
+#[cfg(target_os = "linux")]
+pub(super) fn warmth(file: &File, piece: &Range<u64>) -> Warmth {
+    use rustix::io::{Errno, ReadWriteFlags, preadv2};
+    use std::io::IoSliceMut;
+    let last = piece.end.saturating_sub(1);
+    let mut at = piece.start;
+    loop {
+        let mut byte = [0];
+        match preadv2(file, &mut [IoSliceMut::new(&mut byte)], at, ReadWriteFlags::NOWAIT) {
+            Ok(0) => return Warmth::Short,
+            Ok(_) if at >= last => return Warmth::Warm,
+            Ok(_) => at = at.saturating_add(STRIDE).min(last),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return Warmth::Unknown,
+            // If it is an error, it shows when it is read.
+            Err(_) => return Warmth::Cold,
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn warmth(_: &File, _: &Range<u64>) -> Warmth {
+    Warmth::Unknown
+}
+
+/// Reads a piece, so that it is in memory. `false` if there is less than that.
+fn read(file: &File, piece: &Range<u64>) -> bool {
+    #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
+    {
+        use rustix::fs::{Advice, fadvise};
+        // It is only advice.
+        let _ =
+            fadvise(file, piece.start, std::num::NonZeroU64::new(piece.end - piece.start + AHEAD), Advice::WillNeed);
+    }
+    let mut block = vec![0; BLOCK];
+    let mut at = piece.start;
+    while at < piece.end {
+        let wanted = usize::try_from(piece.end - at).map_or(BLOCK, |left| left.min(BLOCK));
+        match file.read_at(&mut block[..wanted], at) {
+            Ok(0) => return false,
+            Ok(count) => at += count as u64,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => {
+                tracing::error!(%error, "a file cannot be read");
+                return false;
+            }
+        }
+    }
+    true
+}
+
+/// A bit of a body.
+pub(super) enum Segment {
+    Bytes(Bytes),
+    File(Range<u64>),
+}
+
+/// A body that is being sent.
+pub(super) struct Sending {
+    resource: Rc<Resource>,
+    /// Which of its forms, one that is held open.
+    form: usize,
+    segments: VecDeque<Segment>,
+    /// Up to here the segment at hand has just been read.
+    read_to: u64,
+}
+
+impl Sending {
+    pub(super) fn new(resource: Rc<Resource>, form: usize, segments: VecDeque<Segment>) -> Sending {
+        Sending { resource, form, segments, read_to: 0 }
+    }
+
+    /// Begins with a response's head, when the first piece is in memory.
+    pub(super) fn begin(self, reactor: &mut Reactor, responder: Responder, response: Response) {
+        let Some(piece) = self.next_piece().filter(|piece| self.warmth(piece) == Warmth::Cold) else {
+            return self.start(reactor, responder, response);
+        };
+        let read =
+            self.after_reading(reactor, piece, (responder, response), |sending, reactor, (responder, response), _| {
+                // If it could not be read, that shows now, and the connection is closed.
+                sending.start(reactor, responder, response);
+            });
+        if let Err((_, (responder, _))) = read {
+            responder.respond(reactor, super::overloaded());
+        }
+    }
+
+    fn start(self, reactor: &mut Reactor, responder: Responder, mut response: Response) {
+        if let (Some(Segment::File(range)), 1, Some(file)) = (self.segments.front(), self.segments.len(), self.file())
+            && range.end - range.start <= PIECE
+        {
+            return responder.respond(reactor, response.file(file, range.start, range.end - range.start));
+        }
+        response.fields_mut().set("Content-Length", self.len().to_string());
+        let stream = responder.stream(reactor, response);
+        self.go_on(reactor, stream);
+    }
+
+    /// Has a piece read on the lane, then calls `then` with whether it was. What was to go on comes back if the lane is full.
+    fn after_reading<S: 'static>(
+        self,
+        reactor: &mut Reactor,
+        piece: Range<u64>,
+        state: S,
+        then: fn(Sending, &mut Reactor, S, bool),
+    ) -> Result<(), (Sending, S)> {
+        let Some(file) = self.file() else { return Err((self, state)) };
+        // It is put here when the lane has taken the piece on; what is read is told later than that.
+        let place = Rc::new(Cell::new(None));
+        let (taken, wanted) = (place.clone(), piece.clone());
+        let deferred = reactor.defer(
+            Lane::Files,
+            move || read(&file, &wanted),
+            move |reactor, outcome| {
+                let Some((mut sending, state)): Option<(Sending, S)> = taken.take() else { return };
+                let whole = outcome == Ok(true);
+                if whole {
+                    sending.has_read(&piece);
+                }
+                then(sending, reactor, state, whole);
+            },
+        );
+        match deferred {
+            Ok(_) => {
+                place.set(Some((self, state)));
+                Ok(())
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a file is not read");
+                Err((self, state))
+            }
+        }
+    }
+
+    fn len(&self) -> u64 {
+        let lengths = self.segments.iter().map(|segment| match segment {
+            Segment::Bytes(bytes) => bytes.len() as u64,
+            Segment::File(range) => range.end - range.start,
+        });
+        lengths.sum()
+    }
+
+    /// Sends what is in memory and finds room. If this returns without handing the stream on, it is dropped, which closes the
+    /// connection.
+    fn go_on(mut self, reactor: &mut Reactor, stream: ResponseStream) {
+        loop {
+            let sent = if let Some(piece) = self.next_piece() {
+                match self.warmth(&piece) {
+                    Warmth::Warm => {}
+                    Warmth::Cold => return self.wait_for(reactor, stream, piece),
+                    Warmth::Short | Warmth::Unknown => {
+                        return tracing::debug!("a file has become shorter while it was sent");
+                    }
+                }
+                self.has_sent(&piece);
+                let Some(file) = self.file() else { return };
+                stream.send_file(reactor, file, piece)
+            } else if let Some(Segment::Bytes(bytes)) = self.segments.pop_front() {
+                stream.send(reactor, bytes)
+            } else {
+                return stream.finish(reactor);
+            };
+            match sent {
+                Ok(Flow::Ready) => {}
+                Ok(Flow::Full) => {
+                    return stream.when_ready(reactor, move |reactor, stream| self.go_on(reactor, stream));
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Has a piece read, and goes on then.
+    fn wait_for(self, reactor: &mut Reactor, stream: ResponseStream, piece: Range<u64>) {
+        if stream.is_gone(reactor) {
+            return;
+        }
+        let read = self.after_reading(reactor, piece, stream, |sending, reactor, stream, whole| {
+            // What cannot be read cannot be sent: the stream is dropped.
+            if whole {
+                sending.go_on(reactor, stream);
+            }
+        });
+        if let Err((sending, stream)) = read {
+            reactor.after(AGAIN, move |reactor| sending.go_on(reactor, stream));
+        }
+    }
+
+    /// The next piece of the file, if that is what comes next.
+    fn next_piece(&self) -> Option<Range<u64>> {
+        match self.segments.front() {
+            Some(Segment::File(range)) => Some(range.start..range.end.min(range.start.saturating_add(PIECE))),
+            _ => None,
+        }
+    }
+
+    fn has_sent(&mut self, piece: &Range<u64>) {
+        if let Some(Segment::File(range)) = self.segments.front_mut() {
+            range.start = piece.end;
+            if range.is_empty() {
+                self.segments.pop_front();
+                self.read_to = 0;
+            }
+        }
+    }
+
+    fn has_read(&mut self, piece: &Range<u64>) {
+        self.read_to = piece.end;
+        if let Held::Open { read, .. } = &self.resource.forms[self.form].held
+            && piece.start <= read.get()
+        {
+            read.set(read.get().max(piece.end));
+        }
+    }
+
+    /// Whether a piece may be sent. If the kernel does not know, it may be if it has been read once.
+    fn warmth(&self, piece: &Range<u64>) -> Warmth {
+        let Held::Open { file, read } = &self.resource.forms[self.form].held else { return Warmth::Short };
+        if piece.end <= self.read_to {
+            return Warmth::Warm;
+        }
+        match warmth(file, piece) {
+            Warmth::Unknown if piece.end <= read.get() => Warmth::Warm,
+            Warmth::Unknown => Warmth::Cold,
+            known => known,
+        }
+    }
+
+    fn file(&self) -> Option<Arc<File>> {
+        match &self.resource.forms[self.form].held {
+            Held::Open { file, .. } => Some(file.clone()),
+            Held::Memory(_) => None,
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What is served of a directory, and what is kept in memory of it.
+
+use std::time::Duration;
+
+/// What [`Files`](crate::Files) serve, and how much they keep.
+///
+/// ```
+/// use pelton_http::FileSettings;
+///
+/// let settings = FileSettings {
+///     prefix: "/assets".to_owned(),
+///     cache_control: Some("public, max-age=31536000, immutable".to_owned()),
+///     ..FileSettings::default()
+/// };
+/// ```
+#[derive(Clone, Debug)]
+pub struct FileSettings {
+    /// What comes before the names of files in paths, such as `/assets`. By default nothing. As in paths of requests, with escapes.
+    pub prefix: String,
+    /// Whether the directory that is there at first stays the one that is served, also if it is renamed or another takes its place. By
+    /// default it does not: its path may be a link that is turned to a new release. A process that will not see the path any more,
+    /// because it changes its root or gives up rights, needs this.
+    pub pinned: bool,
+    /// The file that stands for its directory. By default `index.html`.
+    pub index: Option<String>,
+    /// Whether directories without such a file are listed. By default they are not, which is a 404.
+    pub listing: bool,
+    /// Whether files and directories are served whose names begin with a dot. By default they are not.
+    pub hidden: bool,
+    /// Whether `a.br`, `a.zst` and `a.gz` are sent in place of `a` to those who take them. By default they are, unless they are
+    /// older than `a`.
+    pub precompressed: bool,
+    /// The `Cache-Control` of what is found. By default `no-cache`: it may be kept, but is asked for again before it is used, which
+    /// is answered with a 304 if it has not changed.
+    pub cache_control: Option<String>,
+    /// For how long what was found is served without looking at the disk. By default a second: so long a change may go unnoticed.
+    /// If it is zero, every request looks, on a thread of the file lane.
+    pub valid: Duration,
+    /// For how long something is known not to be there. By default a second.
+    pub valid_missing: Duration,
+    /// Files up to this are held in memory. By default 64 KiB; larger ones are held open.
+    pub small: u64,
+    /// How many bytes of files are held in memory, for all together. By default 16 MiB.
+    pub memory: u64,
+    /// How many files are held open. By default 256, a quarter of what most systems let a process have.
+    pub open: usize,
+    /// How many files are known, in memory or open. By default 4,096.
+    pub known: usize,
+    /// How many names are known for which there is nothing. By default 1,024.
+    pub missing: usize,
+    /// What nobody has asked for is let go of after so long: its memory, its descriptor, and with that the space on the disk of
+    /// what was deleted. By default a minute.
+    pub idle: Duration,
+}
+
+impl Default for FileSettings {
+    fn default() -> FileSettings {
+        FileSettings {
+            prefix: String::new(),
+            pinned: false,
+            index: Some("index.html".to_owned()),
+            listing: false,
+            hidden: false,
+            precompressed: true,
+            cache_control: Some("no-cache".to_owned()),
+            valid: Duration::from_secs(1),
+            valid_missing: Duration::from_secs(1),
+            small: 64 << 10,
+            memory: 16 << 20,
+            open: 256,
+            known: 4096,
+            missing: 1024,
+            idle: Duration::from_secs(60),
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Conditions on requests (RFC 9110, section 13), for handlers that answer `GET` and `HEAD`.
+
+use std::time::UNIX_EPOCH;
+
+use super::Fields;
+
+/// What tells one state of a resource from another.
+#[derive(Clone, Copy, Debug)]
+pub struct Validators<'a> {
+    /// The entity tag with its quotes, but without `W/`.
+    pub tag: &'a [u8],
+    /// Whether two states that follow each other closely could have the same tag and date.
+    pub weak: bool,
+    /// When it was last modified, in seconds since 1970, if that is told to clients.
+    pub modified: Option<u64>,
+}
+
+/// What comes of the conditions on a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// They are met, or there are none: it is answered as usual.
+    Proceed,
+    /// The client has it already: 304.
+    NotModified,
+    /// It is not what the client thinks: 412.
+    Failed,
+}
+
+/// Evaluates the conditions on a `GET` or `HEAD` for something that exists, in the order that RFC 9110, section 13.2.2 demands:
+/// a date counts only if there is no tag of its kind.
+pub fn evaluate(fields: Fields<'_>, own: &Validators<'_>) -> Verdict {
+    if fields.get("If-Match").is_some() {
+        if !any_matches(fields.all("If-Match"), own, Comparison::Strong) {
+            return Verdict::Failed;
+        }
+    } else if let (Some(since), Some(modified)) = (date(fields.get("If-Unmodified-Since")), own.modified)
+        && modified > since
+    {
+        return Verdict::Failed;
+    }
+    if fields.get("If-None-Match").is_some() {
+        if any_matches(fields.all("If-None-Match"), own, Comparison::Weak) {
+            return Verdict::NotModified;
+        }
+    } else if let (Some(since), Some(modified)) = (date(fields.get("If-Modified-Since")), own.modified)
+        && modified <= since
+    {
+        return Verdict::NotModified;
+    }
+    Verdict::Proceed
+}
+
+/// Whether a `Range` counts: if there is an `If-Range`, only if that is what there is now, beyond doubt.
+pub fn range_counts(fields: Fields<'_>, own: &Validators<'_>) -> bool {
+    let Some(condition) = fields.get("If-Range") else { return true };
+    if own.weak {
+        return false;
+    }
+    match condition {
+        [b'"', ..] => condition == own.tag,
+        [b'W', b'/', ..] => false,
+        // Not "at least as new as": a date is used as a tag here.
+        _ => own.modified.is_some() && date(Some(condition)) == own.modified,
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Comparison {
+    Strong,
+    Weak,
+}
+
+fn any_matches<'a>(lists: impl Iterator<Item = &'a [u8]>, own: &Validators<'_>, comparison: Comparison) -> bool {
+    let mut lists = lists;
+    lists.any(|list| {
+        if list == b"*" {
+            return true;
+        }
+        let strong = comparison == Comparison::Strong;
+        tags(list).any(|(weak, tag)| tag == own.tag && !(strong && (weak || own.weak)))
+    })
+}
+
+/// The entity tags in a list, and whether each is weak; up to where it is not one. Tags may have commas in them.
+fn tags(mut rest: &[u8]) -> impl Iterator<Item = (bool, &[u8])> {
+    std::iter::from_fn(move || {
+        while let [b' ' | b'\t' | b',', after @ ..] = rest {
+            rest = after;
+        }
+        let (weak, tag) = match rest {
+            [b'W', b'/', tag @ ..] => (true, tag),
+            tag => (false, tag),
+        };
+        let [b'"', inside @ ..] = tag else { return None };
+        let end = memchr::memchr(b'"', inside)? + 2;
+        rest = &tag[end..];
+        Some((weak, &tag[..end]))
+    })
+}
+
+/// A date in seconds since 1970. What is not a date is not a condition.
+fn date(value: Option<&[u8]>) -> Option<u64> {
+    let date = httpdate::parse_http_date(str::from_utf8(value?).ok()?).ok()?;
+    date.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{Head, HeadLimits};
+
+    fn with_fields<R>(lines: &[&str], then: impl FnOnce(Fields<'_>) -> R) -> R {
+        let text = format!(
+            "GET / HTTP/1.1\r\nHost: a\r\n{}\r\n",
+            lines.iter().map(|line| format!("{line}\r\n")).collect::<String>()
+        );
+        let mut table = Vec::new();
+        Head::parse(text.as_bytes(), &mut table, &HeadLimits::default()).unwrap();
+        then(Fields::new(text.as_bytes(), &table))
+    }
+
+    const OWN: Validators<'_> = Validators { tag: b"\"a,b\"", weak: false, modified: Some(784_111_777) };
+    const BEFORE: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
+    const THEN: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+    const AFTER: &str = "Sun, 06 Nov 1994 08:49:38 GMT";
+
+    #[test]
+    fn each_condition_alone() {
+        use Verdict::{Failed, NotModified, Proceed};
+        for (line, expected, weak) in [
+            ("If-Match: \"a,b\"".to_owned(), Proceed, Failed),
+            ("If-Match: *".to_owned(), Proceed, Proceed),
+            ("If-Match: \"x\", \"a,b\"".to_owned(), Proceed, Failed),
+            ("If-Match: W/\"a,b\"".to_owned(), Failed, Failed),
+            ("If-Match: \"a\"".to_owned(), Failed, Failed),
+            ("If-Match: a,b".to_owned(), Failed, Failed),
+            ("If-Match:".to_owned(), Failed, Failed),
+            ("If-None-Match: \"a,b\"".to_owned(), NotModified, NotModified),
+            ("If-None-Match: W/\"a,b\"".to_owned(), NotModified, NotModified),
+            ("If-None-Match: *".to_owned(), NotModified, NotModified),
+            ("If-None-Match: \"b\",,W/\"c\" ,\"a,b\"".to_owned(), NotModified, NotModified),
+            ("If-None-Match: \"x\"".to_owned(), Proceed, Proceed),
+            ("If-None-Match: \"a,b".to_owned(), Proceed, Proceed),
+            (format!("If-Unmodified-Since: {BEFORE}"), Failed, Failed),
+            (format!("If-Unmodified-Since: {THEN}"), Proceed, Proceed),
+            (format!("If-Unmodified-Since: {AFTER}"), Proceed, Proceed),
+            ("If-Unmodified-Since: yesterday".to_owned(), Proceed, Proceed),
+            (format!("If-Modified-Since: {BEFORE}"), Proceed, Proceed),
+            (format!("If-Modified-Since: {THEN}"), NotModified, NotModified),
+            (format!("If-Modified-Since: {AFTER}"), NotModified, NotModified),
+            ("If-Modified-Since: Sunday, 06-Nov-94 08:49:37 GMT".to_owned(), NotModified, NotModified),
+            ("If-Modified-Since: Sun Nov  6 08:49:37 1994".to_owned(), NotModified, NotModified),
+            ("If-Modified-Since: 784111777".to_owned(), Proceed, Proceed),
+        ] {
+            with_fields(&[&line], |fields| {
+                assert_eq!(evaluate(fields, &OWN), expected, "{line}");
+                assert_eq!(evaluate(fields, &Validators { weak: true, ..OWN }), weak, "{line}, weak");
+            });
+        }
+    }
+
+    /// Every combination of a condition that is met, one that is not, and none, against the rules in the order of the RFC.
+    #[test]
+    fn together_they_have_an_order() {
+        let matches = [None, Some(("If-Match: \"a,b\"".to_owned(), true)), Some(("If-Match: \"x\"".to_owned(), false))];
+        let since = |name: &str, met: &str, not: &str| {
+            [None, Some((format!("{name}: {met}"), true)), Some((format!("{name}: {not}"), false))]
+        };
+        let unmodified = since("If-Unmodified-Since", AFTER, BEFORE);
+        let none_match =
+            [None, Some(("If-None-Match: \"x\"".to_owned(), true)), Some(("If-None-Match: \"a,b\"".to_owned(), false))];
+        let modified = since("If-Modified-Since", BEFORE, AFTER);
+        let mut tried = 0;
+        for a in &matches {
+            for b in &unmodified {
+                for c in &none_match {
+                    for d in &modified {
+                        let met = |condition: &Option<(String, bool)>| condition.as_ref().map(|(_, met)| *met);
+                        let expected = if met(a).or(met(b)) == Some(false) {
+                            Verdict::Failed
+                        } else if met(c).or(met(d)) == Some(false) {
+                            Verdict::NotModified
+                        } else {
+                            Verdict::Proceed
+                        };
+                        let lines: Vec<&str> =
+                            [d, c, b, a].into_iter().flatten().map(|(line, _)| line.as_str()).collect();
+                        with_fields(&lines, |fields| assert_eq!(evaluate(fields, &OWN), expected, "{lines:?}"));
+                        tried += 1;
+                    }
+                }
+            }
+        }
+        assert_eq!(tried, 81);
+    }
+
+    #[test]
+    fn a_range_counts_only_if_nothing_has_changed_beyond_doubt() {
+        for (value, expected) in [
+            ("\"a,b\"", true),
+            ("W/\"a,b\"", false),
+            ("\"x\"", false),
+            (THEN, true),
+            (BEFORE, false),
+            (AFTER, false),
+            ("*", false),
+            ("", false),
+        ] {
+            with_fields(&[&format!("If-Range: {value}")], |fields| {
+                assert_eq!(range_counts(fields, &OWN), expected, "{value}");
+                assert!(!range_counts(fields, &Validators { weak: true, ..OWN }), "{value}, weak");
+            });
+        }
+        with_fields(&[], |fields| assert!(range_counts(fields, &Validators { weak: true, ..OWN })));
+        with_fields(&["If-Range: today"], |fields| {
+            assert!(!range_counts(fields, &Validators { modified: None, ..OWN }));
+        });
+    }
+}

@@ -1,0 +1,547 @@
+//! Files below a directory: what is found, what is not, and in what form.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use common::tree::{Tree, noise};
+use common::{On, Site, on_every_engine, statuses, undated};
+use pelton::Reactor;
+use pelton_http::{FileSettings, Files, Request, Responder, Response};
+
+on_every_engine![
+    files_are_served_with_what_clients_need_to_keep_them,
+    directories_have_an_index_and_a_slash,
+    what_is_not_there_or_not_to_be_seen_is_not_found,
+    no_path_leads_out_of_the_directory,
+    only_regular_files_are_served_and_nothing_blocks,
+    methods_other_than_get_and_head_are_refused,
+    conditions_are_heeded,
+    ranges_are_heeded_in_memory_and_from_files,
+    several_ranges_come_in_parts,
+    the_form_a_client_likes_best_is_sent,
+    directories_are_listed_if_that_is_wanted,
+    files_below_a_prefix,
+    large_files_come_in_full,
+    streams_send_parts_of_files_between_bytes,
+];
+
+fn serve(on: On, tree: &Tree) -> Site {
+    on.serve(Files::open(tree.path()).unwrap())
+}
+
+/// Sends a request with these fields, and gives the head and the body of the answer.
+fn get(site: &mut Site, path: &str, fields: &[&str]) -> (String, Vec<u8>) {
+    request(site, "GET", path, fields)
+}
+
+fn request(site: &mut Site, method: &str, path: &str, fields: &[&str]) -> (String, Vec<u8>) {
+    let fields: String = fields.iter().map(|field| format!("{field}\r\n")).collect();
+    let request = format!("{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{fields}\r\n");
+    let answer = site.with_client(move |mut client| {
+        client.send(request);
+        client.read_all()
+    });
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
+    (String::from_utf8(answer[..end].to_vec()).unwrap(), answer[end..].to_vec())
+}
+
+fn status(site: &mut Site, path: &str, fields: &[&str]) -> u16 {
+    statuses(&get(site, path, fields).0)[0]
+}
+
+fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+}
+
+fn files_are_served_with_what_clients_need_to_keep_them(on: On) {
+    let tree = Tree::new();
+    let then = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
+    tree.write_at("a.html", "<p>hello\n", then);
+    tree.write("big.bin", noise(100_000));
+    tree.write("none", "");
+    tree.write("a b/ä.txt", "in a directory");
+    let mut site = serve(on, &tree);
+    for _ in 0..2 {
+        let (head, body) = get(&mut site, "/a.html?query", &[]);
+        let tag = field(&head, "ETag").unwrap();
+        assert!(tag.starts_with('"') && tag.ends_with('"') && tag.len() > 10, "{tag}");
+        let expected = format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: 9\r\nConnection: close\r\nContent-Type: text/html; charset=utf-8\r\n\
+             ETag: {tag}\r\nLast-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\nCache-Control: no-cache\r\n\
+             Accept-Ranges: bytes\r\nX-Content-Type-Options: nosniff\r\n\r\n"
+        );
+        assert_eq!((undated(&head), body), (expected.clone(), b"<p>hello\n".to_vec()));
+        let (head, body) = request(&mut site, "HEAD", "/a.html", &[]);
+        assert_eq!((undated(&head), body), (expected, Vec::new()));
+        let (head, body) = get(&mut site, "/big.bin", &[]);
+        assert_eq!((field(&head, "Content-Length"), body), (Some("100000"), noise(100_000)));
+        let (head, body) = request(&mut site, "HEAD", "/big.bin", &[]);
+        assert_eq!((field(&head, "Content-Length"), body), (Some("100000"), Vec::new()));
+        let (head, body) = get(&mut site, "/none", &[]);
+        assert_eq!((field(&head, "Content-Length"), body), (Some("0"), Vec::new()));
+        assert_eq!(field(&head, "Content-Type"), Some("application/octet-stream"));
+        assert_eq!(get(&mut site, "/a%20b/%c3%a4.txt", &[]).1, b"in a directory");
+        assert_eq!(get(&mut site, "http://a/a.html", &[]).1, b"<p>hello\n");
+    }
+}
+
+fn directories_have_an_index_and_a_slash(on: On) {
+    let tree = Tree::new();
+    tree.write("index.html", "home");
+    tree.write("sub/index.html", "sub");
+    tree.write("bare/file", "file");
+    let mut site = serve(on, &tree);
+    for _ in 0..2 {
+        let (head, body) = get(&mut site, "/", &[]);
+        assert_eq!((field(&head, "Content-Type"), &body[..]), (Some("text/html; charset=utf-8"), &b"home"[..]));
+        assert_eq!(get(&mut site, "/sub/", &[]).1, b"sub");
+        let (head, _) = get(&mut site, "/sub?a=b", &[]);
+        assert_eq!((statuses(&head)[0], field(&head, "Location")), (301, Some("/sub/?a=b")));
+        assert_eq!(status(&mut site, "/bare", &[]), 301);
+        assert_eq!(status(&mut site, "/bare/", &[]), 404);
+        assert_eq!(status(&mut site, "/sub/index.html/", &[]), 404);
+        assert_eq!(status(&mut site, "/sub/index.html/x", &[]), 404);
+    }
+}
+
+fn what_is_not_there_or_not_to_be_seen_is_not_found(on: On) {
+    let tree = Tree::new();
+    tree.write(".env", "secret");
+    tree.write(".git/config", "secret");
+    tree.write("sub/.hidden", "secret");
+    tree.write("unreadable", "secret");
+    fs::set_permissions(tree.path().join("unreadable"), fs::Permissions::from_mode(0o000)).unwrap();
+    let mut site = serve(on, &tree);
+    for path in ["/.env", "/.git/config", "/sub/.hidden", "/%2eenv", "/missing", "/missing/", "/missing/x"] {
+        for _ in 0..2 {
+            assert_eq!(status(&mut site, path, &[]), 404, "{path}");
+        }
+    }
+    assert_eq!(status(&mut site, &format!("/{}", "a".repeat(300)), &[]), 404);
+    if !rustix::process::geteuid().is_root() {
+        assert_eq!(status(&mut site, "/unreadable", &[]), 403);
+    }
+    let settings = FileSettings { hidden: true, ..FileSettings::default() };
+    let mut site = on.serve(Files::with_settings(tree.path(), settings).unwrap());
+    assert_eq!(get(&mut site, "/.git/config", &[]).1, b"secret");
+}
+
+fn no_path_leads_out_of_the_directory(on: On) {
+    let tree = Tree::new();
+    tree.write("secret", "secret");
+    tree.write("in/file", "file");
+    tree.write("in/sub/file", "sub");
+    let inside = tree.path().join("in");
+    symlink("../secret", inside.join("out")).unwrap();
+    symlink(tree.path(), inside.join("up")).unwrap();
+    symlink("/etc", inside.join("etc")).unwrap();
+    symlink("/proc/self/root", inside.join("root")).unwrap();
+    symlink("..", inside.join("dots")).unwrap();
+    symlink("sub", inside.join("link")).unwrap();
+    symlink("link/file", inside.join("links")).unwrap();
+    let mut site = on.serve(Files::open(&inside).unwrap());
+    for path in [
+        "/../secret",
+        "/sub/../../secret",
+        "/%2e%2e/secret",
+        "/..%2fsecret",
+        "/%2e%2e%2fsecret",
+        "/..%5csecret",
+        "/..\\secret",
+        "/%252e%252e/secret",
+        "/./file",
+        "//file",
+        "///etc/passwd",
+        "/sub//file",
+        "/out",
+        "/up/secret",
+        "/up/in/file",
+        "/etc/passwd",
+        "/root/etc/passwd",
+        "/dots/secret",
+        "/dots/in/file",
+        "/dots/",
+        "/dots",
+    ] {
+        let (head, body) = get(&mut site, path, &[]);
+        assert_eq!(statuses(&head), [404], "{path}: {}", String::from_utf8_lossy(&body));
+    }
+    for path in ["/file%00", "/%00", "/%zz", "/file%"] {
+        assert_eq!(status(&mut site, path, &[]), 400, "{path}");
+    }
+    if cfg!(target_os = "linux") {
+        assert_eq!(get(&mut site, "/link/file", &[]).1, b"sub");
+        assert_eq!(get(&mut site, "/links", &[]).1, b"sub");
+    }
+}
+
+fn only_regular_files_are_served_and_nothing_blocks(on: On) {
+    let tree = Tree::new();
+    tree.write("file", "file");
+    rustix::fs::mkfifoat(rustix::fs::CWD, tree.path().join("fifo"), rustix::fs::Mode::RWXU).unwrap();
+    // A path of a socket may not be long.
+    let directory = fs::File::open(tree.path()).unwrap();
+    let short = format!("/proc/self/fd/{}/socket", std::os::fd::AsRawFd::as_raw_fd(&directory));
+    let _socket = std::os::unix::net::UnixListener::bind(short).unwrap();
+    let mut site = serve(on, &tree);
+    for _ in 0..2 {
+        assert_eq!(status(&mut site, "/fifo", &[]), 404);
+        assert_eq!(status(&mut site, "/socket", &[]), 404);
+        assert_eq!(status(&mut site, "/fifo/", &[]), 404);
+    }
+    let mut devices = on.serve(Files::open("/dev").unwrap());
+    for path in ["/null", "/zero", "/tty"] {
+        assert_eq!(status(&mut devices, path, &[]) / 100, 4, "{path}");
+    }
+}
+
+fn methods_other_than_get_and_head_are_refused(on: On) {
+    let tree = Tree::new();
+    tree.write("file", "file");
+    let mut site = serve(on, &tree);
+    for method in ["POST", "PUT", "DELETE", "PATCH", "TRACE", "BREW"] {
+        let (head, _) = request(&mut site, method, "/file", &[]);
+        assert_eq!((statuses(&head)[0], field(&head, "Allow")), (405, Some("GET, HEAD, OPTIONS")), "{method}");
+    }
+    for target in ["/file", "*"] {
+        let (head, body) = request(&mut site, "OPTIONS", target, &[]);
+        assert_eq!((statuses(&head)[0], field(&head, "Allow")), (204, Some("GET, HEAD, OPTIONS")));
+        assert!(body.is_empty());
+    }
+}
+
+fn conditions_are_heeded(on: On) {
+    let tree = Tree::new();
+    let then = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
+    tree.write_at("file", "hello", then);
+    tree.write_at("big", noise(100_000), then);
+    tree.write_at("young", "hello", SystemTime::now());
+    let mut site = serve(on, &tree);
+    for path in ["/file", "/big"] {
+        let (head, _) = get(&mut site, path, &[]);
+        let (tag, date) = (field(&head, "ETag").unwrap(), field(&head, "Last-Modified").unwrap());
+        let (before, after) = ("Sun, 06 Nov 1994 08:49:36 GMT", "Sun, 06 Nov 1994 08:49:38 GMT");
+        for (fields, expected) in [
+            (vec![format!("If-None-Match: {tag}")], 304),
+            (vec![format!("If-None-Match: W/{tag}")], 304),
+            (vec![format!("If-None-Match: \"x\", {tag}")], 304),
+            (vec!["If-None-Match: \"x\"".to_owned(), format!("If-None-Match: {tag}")], 304),
+            (vec!["If-None-Match: \"x\"".to_owned(), format!("If-Modified-Since: {date}")], 200),
+            (vec![format!("If-Modified-Since: {date}")], 304),
+            (vec![format!("If-Modified-Since: {before}")], 200),
+            (vec![format!("If-Match: {tag}")], 200),
+            (vec!["If-Match: \"x\"".to_owned()], 412),
+            (vec![format!("If-Match: W/{tag}")], 412),
+            (vec![format!("If-Match: {tag}"), format!("If-Unmodified-Since: {before}")], 200),
+            (vec![format!("If-Unmodified-Since: {before}")], 412),
+            (vec![format!("If-Unmodified-Since: {after}")], 200),
+            (vec![format!("If-Unmodified-Since: {date}"), format!("If-None-Match: {tag}")], 304),
+            (vec![format!("If-None-Match: {tag}"), "Range: bytes=0-1".to_owned()], 304),
+            (vec![format!("If-Match: {tag}"), "Range: bytes=0-1".to_owned()], 206),
+            (vec![format!("If-Range: {tag}"), "Range: bytes=0-1".to_owned()], 206),
+            (vec![format!("If-Range: {date}"), "Range: bytes=0-1".to_owned()], 206),
+            (vec![format!("If-Range: {after}"), "Range: bytes=0-1".to_owned()], 200),
+            (vec![format!("If-Range: W/{tag}"), "Range: bytes=0-1".to_owned()], 200),
+            (vec!["If-Range: \"x\"".to_owned(), "Range: bytes=0-1".to_owned()], 200),
+            (vec!["If-Range: \"x\"".to_owned(), "Range: bytes=1000000-".to_owned()], 200),
+        ] {
+            let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
+            for method in ["GET", "HEAD"] {
+                // There are no ranges of a HEAD.
+                let expected = if method == "HEAD" && expected == 206 { 200 } else { expected };
+                let (head, body) = request(&mut site, method, path, &fields);
+                assert_eq!(statuses(&head), [expected], "{method} {path} {fields:?}");
+                if expected == 304 {
+                    assert_eq!((field(&head, "ETag"), field(&head, "Content-Type")), (Some(tag), None));
+                    assert_eq!(
+                        (field(&head, "Cache-Control"), field(&head, "Content-Length")),
+                        (Some("no-cache"), None)
+                    );
+                }
+                if expected >= 300 || method == "HEAD" {
+                    assert!(body.is_empty());
+                }
+            }
+        }
+    }
+    // What may change again unnoticed is compared weakly only.
+    let (head, _) = get(&mut site, "/young", &[]);
+    let tag = field(&head, "ETag").unwrap();
+    assert!(tag.starts_with("W/\""), "{tag}");
+    assert_eq!(status(&mut site, "/young", &[&format!("If-None-Match: {tag}")]), 304);
+    assert_eq!(status(&mut site, "/young", &["Range: bytes=0-1", &format!("If-Range: {}", &tag[2..])]), 200);
+}
+
+fn ranges_are_heeded_in_memory_and_from_files(on: On) {
+    let tree = Tree::new();
+    tree.write("small", noise(1000));
+    tree.write("large", noise(1_000_000));
+    tree.write("none", "");
+    let mut site = serve(on, &tree);
+    for (path, size) in [("/small", 1000), ("/large", 1_000_000)] {
+        let all = noise(size);
+        for (value, range) in [
+            ("0-0".to_owned(), 0..1),
+            ("0-".to_owned(), 0..size),
+            ("10-19".to_owned(), 10..20),
+            (format!("{}-", size - 1), size - 1..size),
+            (format!("5-{}", 2 * size), 5..size),
+            ("-7".to_owned(), size - 7..size),
+            (format!("-{}", size + 5), 0..size),
+        ] {
+            let (head, body) = get(&mut site, path, &[&format!("Range: bytes={value}")]);
+            assert_eq!(statuses(&head), [206], "{path} {value}");
+            let said = format!("bytes {}-{}/{size}", range.start, range.end - 1);
+            assert_eq!(field(&head, "Content-Range"), Some(&*said));
+            assert_eq!(field(&head, "Content-Length"), Some(&*range.len().to_string()));
+            assert!(body == all[range], "{path} {value}");
+        }
+        let (head, _) = get(&mut site, path, &[&format!("Range: bytes={size}-")]);
+        assert_eq!((statuses(&head)[0], field(&head, "Content-Range")), (416, Some(&*format!("bytes */{size}"))));
+        for value in ["bytes=5-2", "bytes=x", "lines=1-2", "bytes=0-1,x"] {
+            let (head, body) = get(&mut site, path, &[&format!("Range: {value}")]);
+            assert_eq!((statuses(&head)[0], body == all), (200, true), "{value}");
+        }
+    }
+    assert_eq!(status(&mut site, "/none", &["Range: bytes=0-"]), 416);
+    assert_eq!(status(&mut site, "/none", &["Range: bytes=-5"]), 200);
+}
+
+/// What a body of several parts has in it: where each is, and its bytes.
+fn parts(head: &str, body: &[u8]) -> Vec<(String, Vec<u8>)> {
+    let boundary = field(head, "Content-Type").unwrap().strip_prefix("multipart/byteranges; boundary=").unwrap();
+    let line = format!("\r\n--{boundary}");
+    let mut found = Vec::new();
+    let mut rest = body.strip_prefix(line.as_bytes()).unwrap();
+    while let Some(part) = rest.strip_prefix(b"\r\n") {
+        let end = part.windows(line.len()).position(|window| window == line.as_bytes()).unwrap();
+        let head_end = part.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
+        let head = str::from_utf8(&part[..head_end]).unwrap();
+        assert_eq!(field(head, "Content-Type"), Some("application/octet-stream"));
+        found.push((field(head, "Content-Range").unwrap().to_owned(), part[head_end + 4..end].to_vec()));
+        rest = &part[end + line.len()..];
+    }
+    assert_eq!(rest, b"--\r\n");
+    found
+}
+
+fn several_ranges_come_in_parts(on: On) {
+    let tree = Tree::new();
+    tree.write("small", noise(1000));
+    tree.write("large", noise(2_000_000));
+    let mut site = serve(on, &tree);
+    for (path, size) in [("/small", 1000), ("/large", 2_000_000)] {
+        let all = noise(size);
+        let (head, body) = get(&mut site, path, &[&format!("Range: bytes=0-0, -3, 5-{}", size / 2)]);
+        assert_eq!(statuses(&head)[0], 206);
+        assert_eq!(field(&head, "Content-Length"), Some(&*body.len().to_string()));
+        assert_eq!(field(&head, "Content-Range"), None);
+        let expected = [0..1, size - 3..size, 5..size / 2 + 1]
+            .map(|range| (format!("bytes {}-{}/{size}", range.start, range.end - 1), all[range].to_vec()));
+        assert!(parts(&head, &body) == expected, "{path}");
+        let (head, body) = get(&mut site, path, &[&format!("Range: bytes=0-1,{size}-")]);
+        assert_eq!((field(&head, "Content-Range"), &body[..]), (Some(&*format!("bytes 0-1/{size}")), &all[..2]));
+        let (head, body) = get(&mut site, path, &["Range: bytes=0-,5-"]);
+        assert_eq!((statuses(&head)[0], body == all), (200, true), "more than everything");
+        for abuse in [["0-"; 5].join(","), ["0-0"; 1000].join(","), ["1-2,2-3"; 3].join(",")] {
+            assert_eq!(status(&mut site, path, &[&format!("Range: bytes={abuse}")]), 416, "{abuse}");
+        }
+    }
+}
+
+fn the_form_a_client_likes_best_is_sent(on: On) {
+    let tree = Tree::new();
+    tree.write("a.css", "plain");
+    tree.write("a.css.br", "brotli");
+    tree.write("a.css.gz", "gzip");
+    tree.write("big.js", noise(200_000));
+    tree.write("big.js.zst", noise(100_000));
+    tree.write("old.css", "new");
+    tree.write_at("old.css.gz", "stale", SystemTime::now() - Duration::from_secs(7200));
+    tree.write("alone.css", "alone");
+    let mut site = serve(on, &tree);
+    let mut tags = Vec::new();
+    for (accepted, coding, expected) in [
+        (None, None, "plain"),
+        (Some("br, gzip"), Some("br"), "brotli"),
+        (Some("gzip"), Some("gzip"), "gzip"),
+        (Some("gzip;q=1.0, br;q=0.5"), Some("gzip"), "gzip"),
+        (Some("deflate"), None, "plain"),
+        (Some("*;q=0, gzip"), Some("gzip"), "gzip"),
+        (Some("identity;q=0, br;q=0, *"), Some("gzip"), "gzip"),
+    ] {
+        let fields: Vec<String> = accepted.iter().map(|value| format!("Accept-Encoding: {value}")).collect();
+        let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
+        let (head, body) = get(&mut site, "/a.css", &fields);
+        assert_eq!((field(&head, "Content-Encoding"), &*body), (coding, expected.as_bytes()), "{accepted:?}");
+        assert_eq!(field(&head, "Vary"), Some("Accept-Encoding"));
+        assert_eq!(field(&head, "Content-Type"), Some("text/css; charset=utf-8"));
+        tags.push((expected, field(&head, "ETag").unwrap().to_owned()));
+        let (head, _) = get(&mut site, "/a.css", &[&fields[..], &[&format!("If-None-Match: {}", tags[0].1)]].concat());
+        assert_eq!(statuses(&head)[0], if expected == "plain" { 304 } else { 200 });
+        assert_eq!(field(&head, "Vary"), Some("Accept-Encoding"));
+    }
+    tags.sort();
+    tags.dedup();
+    assert_eq!(tags.len(), 3, "a tag of its own for each form: {tags:?}");
+    assert_eq!(status(&mut site, "/a.css", &["Accept-Encoding: zstd, identity;q=0"]), 406);
+    let (head, body) = get(&mut site, "/big.js", &["Accept-Encoding: zstd"]);
+    assert_eq!((field(&head, "Content-Encoding"), body == noise(100_000)), (Some("zstd"), true));
+    let (head, body) = get(&mut site, "/big.js", &["Accept-Encoding: zstd", "Range: bytes=5-9"]);
+    assert_eq!((statuses(&head)[0], &*body), (206, &noise(100)[5..10]));
+    assert_eq!(status(&mut site, "/big.js", &["Accept-Encoding: zstd", "Range: bytes=5-9,11-12"]), 200);
+    let (head, body) = get(&mut site, "/old.css", &["Accept-Encoding: gzip"]);
+    assert_eq!((field(&head, "Content-Encoding"), &*body), (None, &b"new"[..]), "what is older is what it used to be");
+    assert_eq!(field(&get(&mut site, "/alone.css", &["Accept-Encoding: gzip"]).0, "Vary"), None);
+}
+
+fn directories_are_listed_if_that_is_wanted(on: On) {
+    let tree = Tree::new();
+    let then = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
+    tree.write_at("sub/b & <c>.txt", noise(1536), then);
+    tree.write_at("sub/a.txt", "a", then);
+    tree.write("sub/deeper/index.html", "deeper");
+    tree.write("sub/.hidden", "secret");
+    symlink("/etc/passwd", tree.path().join("sub/out")).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, tree.path().join("sub/fifo"), rustix::fs::Mode::RWXU).unwrap();
+    let settings = FileSettings { listing: true, ..FileSettings::default() };
+    let mut site = on.serve(Files::with_settings(tree.path(), settings).unwrap());
+    let (head, body) = get(&mut site, "/sub/", &[]);
+    assert_eq!((statuses(&head)[0], field(&head, "Content-Type")), (200, Some("text/html; charset=utf-8")));
+    let body = String::from_utf8(body).unwrap();
+    let lines: Vec<&str> = body.lines().filter(|line| line.starts_with("<tr>")).collect();
+    assert_eq!(lines.len(), 4, "{body}");
+    assert!(lines[0].contains("href=\"../\"") && lines[1].contains("href=\"deeper/\""), "{body}");
+    assert!(lines[2].ends_with(">a.txt</a></td><td>1 B</td><td>1994-11-06 08:49</td></tr>"), "{body}");
+    assert!(lines[3].contains("href=\"b%20%26%20%3Cc%3E.txt\">b &amp; &lt;c&gt;.txt</a></td><td>1.5 KiB"), "{body}");
+    assert_eq!(get(&mut site, "/sub/deeper/", &[]).1, b"deeper");
+    assert_eq!(status(&mut site, "/sub", &[]), 301);
+    assert!(String::from_utf8(get(&mut site, "/", &[]).1).unwrap().contains("href=\"sub/\""));
+}
+
+fn files_below_a_prefix(on: On) {
+    let tree = Tree::new();
+    tree.write("a", "a");
+    tree.write("index.html", "home");
+    let settings = FileSettings { prefix: "/files".to_owned(), ..FileSettings::default() };
+    let mut site = on.serve(Files::with_settings(tree.path(), settings).unwrap());
+    assert_eq!(get(&mut site, "/files/a", &[]).1, b"a");
+    assert_eq!(get(&mut site, "/files/", &[]).1, b"home");
+    let (head, _) = get(&mut site, "/files", &[]);
+    assert_eq!((statuses(&head)[0], field(&head, "Location")), (301, Some("/files/")));
+    assert_eq!(status(&mut site, "/a", &[]), 404);
+    assert_eq!(status(&mut site, "/filesa", &[]), 404);
+}
+
+fn large_files_come_in_full(on: On) {
+    let tree = Tree::new();
+    let size = 20_000_000;
+    tree.write("large", noise(size));
+    let mut site = serve(on, &tree);
+    let all = noise(size);
+    for _ in 0..2 {
+        assert!(get(&mut site, "/large", &[]).1 == all);
+        assert!(get(&mut site, "/large", &["Range: bytes=1000-"]).1 == all[1000..]);
+    }
+    // One after the other over one connection.
+    let answers = site.with_client(move |mut client| {
+        let get = "GET /large HTTP/1.1\r\nHost: a\r\n\r\n";
+        client.send(format!("{get}HEAD /large HTTP/1.1\r\nHost: a\r\n\r\n{get}"));
+        client.finish();
+        client.read_all().len()
+    });
+    assert!((2 * size..2 * size + 2000).contains(&answers), "{answers}");
+}
+
+fn streams_send_parts_of_files_between_bytes(on: On) {
+    let tree = Tree::new();
+    tree.write("a", noise(2_000_000));
+    let file = Arc::new(fs::File::open(tree.path().join("a")).unwrap());
+    let handler = move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
+        let mut response = Response::ok();
+        if request.path() == "/counted" {
+            response = response.header("Content-Length", "1000010");
+        }
+        let stream = responder.stream(reactor, response);
+        stream.send(reactor, "before").unwrap();
+        stream.send_file(reactor, file.clone(), 500_000..1_500_000).unwrap();
+        stream.send_file(reactor, file.clone(), 7..7).unwrap();
+        stream.send(reactor, "end\n").unwrap();
+        stream.finish(reactor);
+    };
+    let mut site = on.serve(handler);
+    let expected = [b"before", &noise(2_000_000)[500_000..1_500_000], b"end\n"].concat();
+    let (head, body) = get(&mut site, "/counted", &[]);
+    assert!(field(&head, "Content-Length") == Some("1000010") && body == expected, "{head}");
+    let out = tree.path().join("out").display().to_string();
+    site.curl(&format!("-o {out} URL/chunked"), Vec::new());
+    assert!(fs::read(out).unwrap() == expected);
+}
+
+#[test]
+fn what_is_not_a_directory_is_an_error_that_names_it() {
+    for path in ["/nonexistent-directory", "/dev/null"] {
+        let error = Files::open(path).err().unwrap().to_string();
+        assert!(error.starts_with(&format!("serve the files of {path}: ")), "{error}");
+    }
+    let settings = FileSettings { cache_control: Some("a\r\nb: c".to_owned()), ..FileSettings::default() };
+    let error = Files::with_settings(".", settings).err().unwrap().to_string();
+    assert!(error.contains(r#"the Cache-Control "a\r\nb: c" is not valid"#), "{error}");
+}
+
+/// What a range has in it by the letter of RFC 9110, position by position; `None` if it is none.
+fn range_model(first: Option<usize>, last: Option<usize>, size: usize) -> Option<Vec<usize>> {
+    let has = |at: &usize| match (first, last) {
+        (Some(first), Some(last)) => (first..=last).contains(at),
+        (Some(first), None) => *at >= first,
+        (None, Some(count)) => *at + count >= size,
+        (None, None) => false,
+    };
+    let valid = match (first, last) {
+        (Some(first), Some(last)) => first <= last,
+        (None, None) => false,
+        _ => true,
+    };
+    valid.then(|| (0..size).filter(has).collect())
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::test_runner::Config { cases: 24, ..Default::default() })]
+    /// In memory and from a descriptor.
+    #[test]
+    fn any_range_gets_the_bytes_that_it_names(
+        ranges in proptest::collection::vec(
+            (proptest::option::of(0..1200_usize), proptest::option::of(0..1200_usize)), 1..40),
+        small in proptest::sample::select(vec![0, 64 << 10]),
+    ) {
+        const SIZE: usize = 1000;
+        let tree = Tree::new();
+        tree.write("a", noise(SIZE));
+        let settings = FileSettings { small, ..FileSettings::default() };
+        let mut site = On(pelton::EngineKind::Poll).serve(Files::with_settings(tree.path(), settings).unwrap());
+        let all = noise(SIZE);
+        site.with_client(move |mut client| {
+            for (first, last) in ranges {
+                let text = |number: Option<usize>| number.map_or(String::new(), |number| number.to_string());
+                let range = format!("{}-{}", text(first), text(last));
+                client.send(format!("GET /a HTTP/1.1\r\nHost: a\r\nRange: bytes={range}\r\n\r\n"));
+                let head = client.read_until("\r\n\r\n");
+                let body = client.read_exactly(field(&head, "Content-Length").unwrap().parse().unwrap());
+                let said = field(&head, "Content-Range");
+                match range_model(first, last, SIZE).as_deref() {
+                    None => assert_eq!((statuses(&head)[0], said, body == all), (200, None, true), "{range}"),
+                    Some([]) => assert_eq!((statuses(&head)[0], said), (416, Some("bytes */1000")), "{range}"),
+                    Some(places) => {
+                        let (first, last) = (places[0], places[places.len() - 1]);
+                        assert_eq!((statuses(&head)[0], said), (206, Some(&*format!("bytes {first}-{last}/1000"))), "{range}");
+                        assert!(body.iter().eq(places.iter().map(|at| &all[*at])), "{range}");
+                    }
+                }
+            }
+        });
+    }
+}

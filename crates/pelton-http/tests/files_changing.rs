@@ -1,0 +1,433 @@
+//! Files that change, disks that are slow, and too much of everything.
+
+mod common;
+
+use std::cell::Cell;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::symlink;
+use std::rc::Rc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use common::tree::{Tree, noise};
+use common::{Client, DEADLINE, On, Site, on_every_engine, statuses};
+use pelton::{EngineKind, Lane, LaneSettings, Reactor};
+use pelton_http::{FileSettings, Files, Handler, Request, Responder, Server};
+
+on_every_engine![
+    a_file_that_is_replaced_while_it_is_sent_is_sent_as_it_was,
+    a_file_that_is_cut_off_while_it_is_sent_closes_the_connection,
+    a_file_that_grows_while_it_is_sent_is_sent_as_long_as_it_was,
+    clients_that_do_not_read_hold_up_nobody_else,
+];
+
+/// Larger than what sockets hold.
+const LARGE: usize = 20_000_000;
+
+const FOR_GOOD: Duration = Duration::from_secs(3600);
+
+fn lasting(valid: Duration) -> FileSettings {
+    FileSettings { valid, valid_missing: valid, ..FileSettings::default() }
+}
+
+fn serve(on: On, tree: &Tree, settings: FileSettings) -> Site {
+    on.serve(Files::with_settings(tree.path(), settings).unwrap())
+}
+
+/// On the best engine, with a file lane of one thread and room for so many to wait.
+fn serve_on_lane(handler: impl Handler, waiting: usize) -> Site {
+    let lane = LaneSettings { threads: 1, waiting, linger: DEADLINE };
+    let mut reactor = Reactor::builder().lane(Lane::Files, lane).build().unwrap();
+    let server = Server::new(handler);
+    let listener = server.listen(&mut reactor, &"127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = reactor.listening_on(listener).unwrap().to_string();
+    Site { reactor, server, address }
+}
+
+fn best() -> On {
+    On(EngineKind::Epoll)
+}
+
+const REQUEST: &str = "HTTP/1.1\r\nHost: a\r\n\r\n";
+
+/// The body of the answer to a request for a path, over a connection of its own.
+fn body(site: &mut Site, path: &str) -> String {
+    let request = format!("GET {path} {REQUEST}");
+    site.with_client(move |mut client| {
+        client.send(request);
+        client.response().1
+    })
+}
+
+/// Asks for a large file and reads the beginning of its body; then `act` is called, and the rest is read.
+fn sent_meanwhile(site: &mut Site, act: impl FnOnce() + Send + 'static) -> Vec<u8> {
+    site.with_client(move |mut client| {
+        client.send(format!("GET /large {REQUEST}"));
+        let head = client.read_until("\r\n\r\n");
+        assert!(head.contains(&format!("Content-Length: {LARGE}\r\n")), "{head}");
+        let mut body = client.read_exactly(100_000);
+        act();
+        client.send(format!("GET /small {REQUEST}"));
+        body.extend(client.read_while_open());
+        body
+    })
+}
+
+trait ReadWhileOpen {
+    fn read_while_open(&mut self) -> Vec<u8>;
+}
+
+impl ReadWhileOpen for Client {
+    /// What comes up to the end of the connection, or to the end of the small file.
+    fn read_while_open(&mut self) -> Vec<u8> {
+        let mut all = Vec::new();
+        let mut buffer = vec![0; 1 << 20];
+        while !all.ends_with(b"the small file") {
+            match self.0.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(count) => all.extend_from_slice(&buffer[..count]),
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => break,
+                Err(error) => panic!("{error}, after {} bytes", all.len()),
+            }
+        }
+        all
+    }
+}
+
+fn large_and_small() -> Tree {
+    let tree = Tree::new();
+    tree.write("large", noise(LARGE));
+    tree.write("small", "the small file");
+    tree
+}
+
+fn a_file_that_is_replaced_while_it_is_sent_is_sent_as_it_was(on: On) {
+    let tree = large_and_small();
+    tree.write("new", "new");
+    let mut site = serve(on, &tree, FileSettings::default());
+    let (from, to) = (tree.path().join("new"), tree.path().join("large"));
+    let sent = sent_meanwhile(&mut site, move || fs::rename(from, to).unwrap());
+    assert!(sent[..LARGE] == noise(LARGE));
+    assert!(sent[LARGE..].starts_with(b"HTTP/1.1 200 OK\r\n") && sent.ends_with(b"the small file"));
+}
+
+fn a_file_that_is_cut_off_while_it_is_sent_closes_the_connection(on: On) {
+    let tree = large_and_small();
+    let mut site = serve(on, &tree, FileSettings::default());
+    let path = tree.path().join("large");
+    let sent = sent_meanwhile(&mut site, move || {
+        OpenOptions::new().write(true).open(path).unwrap().set_len(150_000).unwrap();
+    });
+    assert!(sent.len() < LARGE, "{} bytes", sent.len());
+    // What was on its way out shares its memory with the file, and the kernel clears what is cut off: there may be zeros in it, but
+    // nothing else.
+    let all = noise(LARGE);
+    let changed = (0..sent.len()).find(|at| sent[*at] != all[*at]).unwrap_or(sent.len());
+    assert!(changed >= 150_000, "{changed} is before the end of the file");
+    assert!((changed..sent.len()).all(|at| sent[at] == all[at] || sent[at] == 0), "these are another's bytes");
+}
+
+fn a_file_that_grows_while_it_is_sent_is_sent_as_long_as_it_was(on: On) {
+    let tree = large_and_small();
+    let mut site = serve(on, &tree, FileSettings::default());
+    let path = tree.path().join("large");
+    let sent = sent_meanwhile(&mut site, move || {
+        OpenOptions::new().append(true).open(path).unwrap().write_all(&[b'x'; 100_000]).unwrap();
+    });
+    assert!(sent[..LARGE] == noise(LARGE));
+    assert!(sent[LARGE..].starts_with(b"HTTP/1.1 200 OK\r\n") && sent.ends_with(b"the small file"));
+}
+
+fn clients_that_do_not_read_hold_up_nobody_else(on: On) {
+    let tree = large_and_small();
+    let mut site = serve(on, &tree, FileSettings::default());
+    let said = site.run(|address| {
+        let mut stuck: Vec<Client> = (0..5).map(|_| Client::connect(&address)).collect();
+        for client in &mut stuck {
+            client.send(format!("GET /large {REQUEST}"));
+            client.read_exactly(1000);
+        }
+        let mut client = Client::connect(&address);
+        client.send(format!("GET /small {REQUEST}"));
+        client.response().1
+    });
+    assert_eq!(said, "the small file");
+}
+
+#[test]
+fn what_is_kept_is_served_until_it_is_time_to_look_again() {
+    let tree = Tree::new();
+    tree.write("a", "old");
+    let replace = |text: &str| {
+        tree.write("new", text);
+        fs::rename(tree.path().join("new"), tree.path().join("a")).unwrap();
+    };
+    let mut keeping = serve(best(), &tree, lasting(FOR_GOOD));
+    let mut looking = serve(best(), &tree, lasting(Duration::ZERO));
+    let mut between = serve(best(), &tree, lasting(Duration::from_millis(30)));
+    for site in [&mut keeping, &mut looking, &mut between] {
+        assert_eq!(body(site, "/a"), "old");
+        assert_eq!(body(site, "/later"), "404 Not Found\n");
+    }
+    replace("new");
+    tree.write("later", "here now");
+    assert_eq!((body(&mut keeping, "/a"), body(&mut keeping, "/later")), ("old".into(), "404 Not Found\n".into()));
+    assert_eq!((body(&mut looking, "/a"), body(&mut looking, "/later")), ("new".into(), "here now".into()));
+    let start = Instant::now();
+    while (body(&mut between, "/a"), body(&mut between, "/later")) != ("new".into(), "here now".into()) {
+        assert!(start.elapsed() < DEADLINE, "it is not noticed");
+    }
+    fs::remove_file(tree.path().join("a")).unwrap();
+    assert_eq!((body(&mut keeping, "/a"), body(&mut looking, "/a")), ("old".into(), "404 Not Found\n".into()));
+    // A sibling that appears is noticed, too.
+    tree.write("later.gz", "compressed");
+    let sent = looking.ask("GET /later HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n\r\n");
+    assert!(sent.ends_with("compressed"), "{sent}");
+}
+
+#[test]
+fn a_file_that_has_been_cut_off_since_it_was_looked_at_closes_the_connection() {
+    let tree = Tree::new();
+    tree.write("one-piece", noise(100_000));
+    tree.write("pieces", noise(1_000_000));
+    let mut site = serve(best(), &tree, lasting(FOR_GOOD));
+    for (name, size) in [("one-piece", 100_000), ("pieces", 1_000_000)] {
+        let get = move |mut client: Client| {
+            client.send(format!("GET /{name} {REQUEST}"));
+            let head = client.read_until("\r\n\r\n");
+            assert!(head.contains(&format!("Content-Length: {size}\r\n")), "{head}");
+            client
+        };
+        assert!(site.with_client(move |client| get(client).read_exactly(size)) == noise(size));
+        for length in [5000, 0] {
+            let path = tree.path().join(name);
+            OpenOptions::new().write(true).open(path).unwrap().set_len(length).unwrap();
+            let sent = site.with_client(move |client| get(client).read_all());
+            assert!(sent == noise(size)[..sent.len()] && sent.len() as u64 <= length, "{} bytes of {name}", sent.len());
+        }
+    }
+}
+
+#[test]
+fn a_link_to_the_latest_release_can_be_turned() {
+    let tree = Tree::new();
+    tree.write("one/a", "one");
+    tree.write("two/a", "two");
+    let (link, other) = (tree.path().join("latest"), tree.path().join("other"));
+    symlink("one", &link).unwrap();
+    let serve = |pinned| {
+        let settings = FileSettings { pinned, ..lasting(Duration::ZERO) };
+        best().serve(Files::with_settings(&link, settings).unwrap())
+    };
+    let (mut following, mut pinned) = (serve(false), serve(true));
+    assert_eq!((body(&mut following, "/a"), body(&mut pinned, "/a")), ("one".into(), "one".into()));
+    symlink("two", &other).unwrap();
+    fs::rename(&other, &link).unwrap();
+    assert_eq!((body(&mut following, "/a"), body(&mut pinned, "/a")), ("two".into(), "one".into()));
+    fs::remove_file(&link).unwrap();
+    assert_eq!((body(&mut following, "/a"), body(&mut pinned, "/a")), ("404 Not Found\n".into(), "one".into()));
+}
+
+/// Keeps the lane's thread busy until the sender is dropped.
+fn block_lane(site: &mut Site) -> Sender<()> {
+    let (release, released) = channel::<()>();
+    let (begun, beginning): (Sender<()>, Receiver<()>) = channel();
+    let wait = move || {
+        begun.send(()).unwrap();
+        let _ = released.recv();
+    };
+    site.reactor.defer(Lane::Files, wait, |_, _| {}).unwrap();
+    beginning.recv_timeout(DEADLINE).unwrap();
+    release
+}
+
+/// Counts the requests before they are handled.
+fn counted(files: Files) -> (Rc<Cell<usize>>, impl Handler) {
+    let count = Rc::new(Cell::new(0));
+    let counter = count.clone();
+    let handler = move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
+        files.handle(reactor, request, responder);
+        counter.set(counter.get() + 1);
+    };
+    (count, handler)
+}
+
+#[test]
+fn a_file_that_many_ask_for_is_looked_up_once() {
+    const CLIENTS: usize = 50;
+    let tree = Tree::new();
+    tree.write("a", "found");
+    let (count, handler) = counted(Files::open(tree.path()).unwrap());
+    let mut site = serve_on_lane(handler, 1000);
+    let release = block_lane(&mut site);
+    let address = site.address.clone();
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| Client::connect(&address)).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        let method = if number % 2 == 0 { "GET" } else { "HEAD" };
+        client.send(format!("{method} /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"));
+    }
+    // One that has gone meanwhile does no harm.
+    drop(clients.pop());
+    site.run_until(|_| count.get() == CLIENTS);
+    assert_eq!(site.reactor.stats().lane(Lane::Files).waiting, 1);
+    drop(release);
+    let answers = site.run(move |_| clients.into_iter().map(|mut client| client.read_to_end()).collect::<Vec<_>>());
+    assert_eq!(answers.len(), CLIENTS - 1);
+    for (number, answer) in answers.iter().enumerate() {
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        assert_eq!(answer.ends_with("\r\n\r\nfound"), number % 2 == 0, "{answer}");
+    }
+    assert_eq!(site.reactor.stats().lane(Lane::Files).done, 2);
+}
+
+#[test]
+fn when_too_much_is_being_looked_for_clients_are_asked_to_come_back() {
+    let tree = Tree::new();
+    tree.write("a", "a");
+    tree.write("b", "b");
+    tree.write("c", "c");
+    let settings = lasting(FOR_GOOD);
+    let mut site = serve_on_lane(Files::with_settings(tree.path(), settings).unwrap(), 1);
+    assert_eq!(body(&mut site, "/a"), "a");
+    let release = block_lane(&mut site);
+    site.reactor.defer(Lane::Files, || {}, |_, _| {}).unwrap();
+    let refused = site.ask(format!("GET /b {REQUEST}"));
+    assert_eq!(statuses(&refused), [503]);
+    assert!(refused.contains("\r\nRetry-After: 1\r\n"), "{refused}");
+    assert_eq!(body(&mut site, "/a"), "a", "what is known is served");
+    drop(release);
+    site.run_until(|reactor| reactor.stats().lane(Lane::Files).waiting == 0);
+    assert_eq!((body(&mut site, "/b"), body(&mut site, "/c")), ("b".into(), "c".into()));
+}
+
+/// Has the kernel forget what it has in memory of a file. `false` if it does not, as where files are memory.
+#[cfg(target_os = "linux")]
+fn chill(tree: &Tree, name: &str) -> bool {
+    use rustix::fs::{Advice, fadvise};
+    use rustix::io::{Errno, ReadWriteFlags, preadv2};
+    let file = File::open(tree.path().join(name)).unwrap();
+    file.sync_all().unwrap();
+    fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+    let mut byte = [0];
+    let slices = &mut [std::io::IoSliceMut::new(&mut byte)];
+    let cold = preadv2(&file, slices, 1_000_000, ReadWriteFlags::NOWAIT) == Err(Errno::AGAIN);
+    if !cold {
+        println!("the kernel keeps the file in memory; nothing can be tested");
+    }
+    // Looking may have made it read ahead.
+    fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+    cold
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_that_is_not_in_memory_is_read_on_the_lane() {
+    let tree = large_and_small();
+    let mut site = serve_on_lane(Files::with_settings(tree.path(), lasting(FOR_GOOD)).unwrap(), 1000);
+    let get = |site: &mut Site| {
+        let before = site.reactor.stats().lane(Lane::Files).done;
+        let sent = site.with_client(|mut client| {
+            client.send(format!("GET /large {REQUEST}"));
+            client.read_until("\r\n\r\n");
+            client.read_exactly(LARGE)
+        });
+        assert!(sent == noise(LARGE));
+        site.reactor.stats().lane(Lane::Files).done - before
+    };
+    get(&mut site);
+    assert_eq!(get(&mut site), 0, "it is known, and in memory");
+    if chill(&tree, "large") {
+        let read = get(&mut site);
+        println!("{read} pieces of {} were read on the lane", LARGE.div_ceil(256 << 10));
+        assert!(read > 0);
+        assert_eq!(get(&mut site), 0, "it is in memory again");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_loop_goes_on_while_a_file_is_read() {
+    let tree = large_and_small();
+    let (count, handler) = counted(Files::with_settings(tree.path(), lasting(FOR_GOOD)).unwrap());
+    let mut site = serve_on_lane(handler, 1);
+    assert_eq!(body(&mut site, "/small"), "the small file");
+    assert_eq!(statuses(&site.ask(format!("HEAD /large {REQUEST}"))), [200]);
+    if !chill(&tree, "large") {
+        return;
+    }
+    let release = block_lane(&mut site);
+    let mut client = Client::connect(&site.address);
+    let before = count.get();
+    client.send(format!("GET /large {REQUEST}"));
+    site.run_until(|_| count.get() > before);
+    assert_eq!(site.reactor.stats().lane(Lane::Files).waiting, 1);
+    assert_eq!(body(&mut site, "/small"), "the small file");
+    // The lane is full: one more is asked to come back.
+    let refused = site.ask(format!("GET /large {REQUEST}"));
+    assert_eq!(statuses(&refused), [503], "{refused}");
+    drop(release);
+    let sent = site.run(move |_| {
+        client.read_until("\r\n\r\n");
+        client.read_exactly(LARGE)
+    });
+    assert!(sent == noise(LARGE));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_body_that_has_begun_waits_for_a_lane_that_is_full() {
+    use std::os::unix::fs::FileExt;
+    let tree = large_and_small();
+    let mut site = serve_on_lane(Files::with_settings(tree.path(), lasting(FOR_GOOD)).unwrap(), 1);
+    assert_eq!(statuses(&site.ask(format!("HEAD /large {REQUEST}"))), [200]);
+    if !chill(&tree, "large") {
+        return;
+    }
+    // The first piece is in memory, the others are not, or not all.
+    File::open(tree.path().join("large")).unwrap().read_exact_at(&mut vec![0; 256 << 10], 0).unwrap();
+    let release = block_lane(&mut site);
+    site.reactor.defer(Lane::Files, || {}, |_, _| {}).unwrap();
+    let refused = |reactor: &mut Reactor| reactor.stats().lane(Lane::Files).refused;
+    let before = refused(&mut site.reactor);
+    // It goes on when it has been tried in vain.
+    let mut release = Some(release);
+    site.reactor.every(Duration::from_millis(1), move |reactor, _| {
+        release.take_if(|_| refused(reactor) > before);
+    });
+    let sent = site.with_client(|mut client| {
+        client.send(format!("GET /large {REQUEST}"));
+        client.read_until("\r\n\r\n");
+        client.read_exactly(LARGE)
+    });
+    assert!(sent == noise(LARGE));
+    if refused(&mut site.reactor) == before {
+        println!("the disk was so fast that nothing had to be waited for");
+    }
+}
+
+/// How many of the tree's files this process has open.
+#[cfg(target_os = "linux")]
+fn open_files(tree: &Tree) -> usize {
+    let links = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    links.filter(|link| link.starts_with(tree.path()) && !link.ends_with(tree.path())).count()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn few_files_are_held_open_and_those_that_nobody_asks_for_are_closed() {
+    let tree = Tree::new();
+    for number in 0..10 {
+        tree.write(&number.to_string(), noise(70_000));
+    }
+    let idle = Duration::from_millis(300);
+    let settings = FileSettings { open: 4, idle, ..lasting(FOR_GOOD) };
+    let mut site = serve(best(), &tree, settings);
+    for number in 0..10 {
+        let head = site.ask(format!("HEAD /{number} {REQUEST}"));
+        assert_eq!(statuses(&head), [200]);
+        assert!(open_files(&tree) <= 4, "{} are open", open_files(&tree));
+    }
+    assert!(open_files(&tree) > 0);
+    site.run_until(|_| open_files(&tree) == 0);
+}

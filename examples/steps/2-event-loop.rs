@@ -1,0 +1,60 @@
+//! Step 2: a web server on an event loop.
+//!
+//! The loop waits for all clients at once, in one system call, and is told which of them have sent something. A client that says nothing
+//! costs nothing but its memory, so connections can stay open between requests. What was one function that waits is now a
+//! `Connection` that is told what has come in, and keeps what is not complete yet.
+//!
+//! ```text
+//! $ cargo run --release -p pelton-examples --bin step-2 127.0.0.1:8082
+//! http://127.0.0.1:8082/
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod answer;
+mod request;
+
+use std::error::Error;
+use std::thread;
+use std::time::Duration;
+
+use pelton::{Chunk, Connection, Io, Reactor};
+
+/// What `/slow` takes.
+const WAIT: Duration = Duration::from_millis(100);
+
+#[derive(Default)]
+struct Client {
+    /// What has come in of a request that is not complete.
+    input: Vec<u8>,
+}
+
+impl Connection for Client {
+    fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
+        self.input.extend_from_slice(&chunk);
+        while let Some(path) = request::take(&mut self.input) {
+            // Refused if the client is gone, which is no matter.
+            let _ = io.send(&answer(&path));
+        }
+    }
+}
+
+fn answer(path: &str) -> Vec<u8> {
+    match path {
+        "/" => answer::plain("200 OK", "hello\n"),
+        "/slow" => {
+            // The loop is one thread. While it sleeps here, nobody is served: waiting is what a callback must not do.
+            thread::sleep(WAIT);
+            answer::plain("200 OK", "at last\n")
+        }
+        _ => answer::plain("404 Not Found", "there is no such thing\n"),
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut reactor = Reactor::new()?;
+    let listener = reactor.listen(&request::address().parse()?, |_| Client::default())?;
+    println!("http://{}/", reactor.listening_on(listener).ok_or("it does not listen")?);
+    reactor.run()?;
+    Ok(())
+}
