@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use pelton::{Address, Reactor};
-use pelton_http::{Response, Router, Server, Settings, plain};
+use pelton_http::{Files, Response, Router, Server, Settings, plain};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::{HELLO, announce};
@@ -14,13 +14,14 @@ use super::{HELLO, announce};
 const COST: Duration = Duration::from_millis(1);
 
 pub fn serve(stage: &Path, connections: Option<usize>) -> Result<()> {
-    let _ = stage;
+    let files = Files::open(stage.join("files")).context("serve files")?;
     let router = Router::new()
         .get("/", plain(|_| "home\n"))
         .get("/hello", plain(|_| HELLO))
         .get("/users/{id}", plain(|request| format!("user {}\n", request.parameter("id").unwrap_or_default())))
         .delete("/users/{id}", plain(|_| Response::new(204)))
-        .get("/costly", plain(|_| costly()));
+        .get("/costly", plain(|_| costly()))
+        .fallback(files);
     let defaults = Settings::default();
     let settings = Settings { connections: connections.unwrap_or(defaults.connections), ..defaults };
     let mut reactor = Reactor::new().context("make a reactor")?;
