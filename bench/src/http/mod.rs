@@ -35,6 +35,9 @@ const CONNECTIONS: [u32; 2] = [64, 512];
 /// Requests that are sent at once where they are pipelined.
 const DEPTH: u32 = 16;
 
+/// How long a server is overloaded: long enough, also when looked at quickly, that it has to refuse something.
+const OVERLOADED: Duration = Duration::from_secs(1);
+
 /// Descriptors that a process needs besides those of the connections.
 const OTHER_DESCRIPTORS: usize = 200;
 
@@ -170,7 +173,7 @@ impl Bench<'_> {
                 }
                 Ok(())
             }),
-            Part::Overload => self.hold(overload::contest(&self.entrants, &self.stage, 5 * self.load.short_window())?),
+            Part::Overload => self.hold(overload::contest(&self.entrants, &self.stage, OVERLOADED)?),
             Part::Idle => {
                 let count = self.load.idle as usize;
                 let mut standings = idle::memory(&self.entrants, &self.stage, count).count()?;

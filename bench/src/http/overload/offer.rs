@@ -16,6 +16,9 @@ use crate::client::{event, opened};
 /// A server that says nothing for this long is broken.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// How long it sleeps at most before it looks whether another request is due.
+const TICK_MS: u16 = 1;
+
 /// More that wait for their answers are not offered: the server has stopped to refuse.
 const MOST_WAITING: usize = 4_000;
 
@@ -93,18 +96,19 @@ impl Crowd<'_> {
         let mut last_heard = start;
         loop {
             let now = Instant::now();
-            let due = start + interval * arrivals;
-            if due < start + self.offer.window {
-                if due <= now {
-                    self.arrive(due, arrivals.is_multiple_of(2))?;
-                    arrivals += 1;
-                }
-            } else if self.waiting == 0 {
+            let end = start + self.offer.window;
+            let mut due = start + interval * arrivals;
+            while due <= now && due < end {
+                self.arrive(due, arrivals.is_multiple_of(2))?;
+                arrivals += 1;
+                due = start + interval * arrivals;
+            }
+            if due >= end && self.waiting == 0 {
                 break;
             }
             ensure!(now - last_heard < PATIENCE, "{} requests have not been answered for {PATIENCE:?}", self.waiting);
-            // It never sleeps: the core is its own, and requests are due more often than a clock ticks.
-            let ready = match self.epoll.wait(&mut events, EpollTimeout::ZERO) {
+            // Requests may be due more often than a clock ticks, and then come together.
+            let ready = match self.epoll.wait(&mut events, EpollTimeout::from(TICK_MS)) {
                 Err(Errno::EINTR) => 0,
                 found => found.context("wait for an epoll set")?,
             };
