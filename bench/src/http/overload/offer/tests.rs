@@ -18,8 +18,10 @@ fn server(serve: fn(usize, TcpStream)) -> Offer {
 
 /// Answers every request with this status.
 fn answer(mut stream: TcpStream, status: u16) {
+    // In one piece, as servers do with short answers.
+    let answer = format!("HTTP/1.1 {status} -\r\n\r\n");
     while let Ok(1..) = stream.read(&mut [0]) {
-        if write!(stream, "HTTP/1.1 {status} -\r\n\r\n").is_err() {
+        if stream.write_all(answer.as_bytes()).is_err() {
             return;
         }
     }
