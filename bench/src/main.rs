@@ -1,16 +1,21 @@
 //! `pelton-bench`: pelton against its peers.
 //!
-//! `harness`, `mark`, `machine`, `report`, `results` and `plot` know nothing of what is measured; each benchmark is a
-//! module of contests next to them and a subcommand here.
+//! `harness`, `mark`, `machine`, `report`, `results` and `plot` know nothing of what is measured; `client`, `process`, `callgrind` and
+//! `installed` are for benchmarks of servers. Each benchmark is a module of contests next to them and a subcommand here.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("the benchmarks compare with bare eventfd and epoll loops, which only Linux has");
 
+mod callgrind;
+mod client;
 mod harness;
+mod http;
+mod installed;
 mod machine;
 mod mark;
 mod net;
 mod plot;
+mod process;
 mod report;
 mod results;
 mod wheel;
@@ -90,6 +95,26 @@ enum Bench {
         #[command(flatten)]
         load: work::Load,
     },
+    /// HTTP: short answers, one at a time and pipelined, files, overload, idle connections.
+    ///
+    /// Each server is a process on one core; the load is wrk on another. Next to pelton there are a
+    /// hand-written epoll loop that parses heads and always answers the same (the floor, twice), hyper,
+    /// actix-web and may_minihttp (if built with the feature http-peers, as `cargo xtask bench http` does),
+    /// and nginx, Apache and Node if they are installed. Instructions are counted by valgrind, if that is.
+    ///
+    /// Examples:
+    ///   pelton-bench http                             everything, some fifteen minutes
+    ///   pelton-bench http --quick                     does it all build and run? a few seconds
+    ///   pelton-bench http --only files --windows 30   one part, more carefully
+    ///   pelton-bench http --only hello --contenders pelton,nginx
+    ///                                                 pelton and nginx against the floor
+    #[command(verbatim_doc_comment)]
+    Http {
+        #[command(flatten)]
+        output: Output,
+        #[command(flatten)]
+        load: http::Load,
+    },
     /// Prints instructions per echoed message of the floor and of pelton, in user space. Needs valgrind.
     ///
     /// One line each: the name and the number. The same build always gives the same numbers.
@@ -104,9 +129,26 @@ enum Bench {
         #[arg(long, value_name = "N")]
         at_most: Option<u64>,
     },
+    /// Prints instructions per HTTP request of the floor and of pelton, in user space. Needs valgrind.
+    ///
+    /// One line each: the name and the number.
+    HttpInstructions {
+        /// Connections that have a request for the server at once, in every turn
+        #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
+        connections: u16,
+        /// Requests to count over
+        #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..))]
+        requests: u64,
+        /// Fails if pelton executes more than this per request
+        #[arg(long, value_name = "N")]
+        at_most: Option<u64>,
+    },
     /// One of the servers of `net`. Prints its port, and echoes until its parent has gone.
     #[command(hide = true)]
     NetServer { server: net::Kind },
+    /// One of the servers of `http`. Prints its port, and serves until its parent has gone.
+    #[command(hide = true)]
+    HttpServer(http::Serving),
 }
 
 #[derive(Args)]
@@ -140,10 +182,18 @@ fn main() -> Result<()> {
             let (out, standings) = (output.directory(load.is_whole()), work::run(&load)?);
             publish("work", "Pelton's work beside the loop against its peers", &out, machine, &standings)
         }
+        Bench::Http { output, load } => {
+            let (out, standings) = (output.directory(load.is_whole()), http::run(&load)?);
+            publish("http", "Pelton's HTTP against a bare epoll loop and its peers", &out, machine, &standings)
+        }
         Bench::NetInstructions { connections, messages, at_most } => {
             net::print_instructions(connections.into(), messages, at_most)
         }
+        Bench::HttpInstructions { connections, requests, at_most } => {
+            http::print_instructions(connections.into(), requests, at_most)
+        }
         Bench::NetServer { server } => net::serve(server),
+        Bench::HttpServer(serving) => http::serve(&serving),
     }
 }
 

@@ -49,6 +49,8 @@ Examples:
   cargo xtask fuzz 3600 lines               an hour of lines
   cargo xtask bench net                     connections, some ten minutes; leaves its results there too
   cargo xtask bench work                    deferring, actors, tasks, promises, files, some five minutes; likewise
+  cargo xtask bench http                    HTTP servers, some fifteen minutes; likewise. Needs wrk; compares with nginx and
+                                            Apache if they are installed
 
 Exit codes: 0 all is well, 1 something failed, 2 no such chore or option.
 ";
@@ -112,9 +114,13 @@ fn bench(shell: &Shell, arguments: Vec<OsString>) -> Result<(), Failure> {
     shell.cargo(&run).args(arguments).run()
 }
 
-/// What a benchmark has to be built with, to be compared with everybody: only one needs crates that are costly to build.
+/// What a benchmark has to be built with, to be compared with everybody: some need crates that are costly to build.
 fn features_for(arguments: &[OsString]) -> &'static str {
-    if arguments.first().is_some_and(|name| name == "work") { "--features actor-peers" } else { "" }
+    match arguments.first().and_then(|name| name.to_str()) {
+        Some("work") => "--features actor-peers",
+        Some("http") => "--features http-peers",
+        _ => "",
+    }
 }
 
 /// Checks all workspaces by the same rules.
@@ -181,8 +187,9 @@ mod tests {
     }
 
     #[test]
-    fn only_work_is_compared_with_crates_that_run_actors() {
+    fn crates_that_are_costly_to_build_are_only_where_they_are_compared_with() {
         assert_eq!(features_for(&["work".into(), "--quick".into()]), "--features actor-peers");
+        assert_eq!(features_for(&["http".into()]), "--features http-peers");
         assert_eq!(features_for(&["net".into()]), "");
     }
 

@@ -124,6 +124,9 @@ fn examples(shell: &Shell) -> Result<(), Failure> {
 /// (1,050 and 2,010, with Rust 1.95) and a tenth, for compilers differ a little. A change that needs more has to say why.
 const INSTRUCTIONS: [(u32, u32); 2] = [(50, 1_150), (1, 2_200)];
 
+/// The same of an HTTP request with a short answer: 3,990 and 5,200 were counted.
+const HTTP_INSTRUCTIONS: [(u32, u32); 2] = [(50, 4_400), (1, 5_750)];
+
 /// In release mode throughout: what it is compared with is built once.
 fn bench(shell: &Shell) -> Result<(), Failure> {
     if on_linux_for_benches() {
@@ -134,8 +137,13 @@ fn bench(shell: &Shell) -> Result<(), Failure> {
         run("net --quick")?;
         // Without the crates that run actors, which take longer to build than the rest.
         run("work --quick")?;
+        // Likewise without the frameworks: only the floor, pelton and hyper.
+        run("http --quick")?;
         for (connections, at_most) in INSTRUCTIONS {
             run(&format!("net-instructions --connections {connections} --at-most {at_most}"))?;
+        }
+        for (connections, at_most) in HTTP_INSTRUCTIONS {
+            run(&format!("http-instructions --connections {connections} --at-most {at_most}"))?;
         }
     }
     Ok(())

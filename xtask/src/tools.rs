@@ -13,13 +13,15 @@ struct Tool {
     what_for: &'static str,
 }
 
-const TOOLS: [Tool; 7] = [
+const TOOLS: [Tool; 8] = [
     Tool { program: "strace", package: "strace", check: "strace --version", what_for: "to count system calls" },
     Tool { program: "socat", package: "socat", check: "socat -V", what_for: PEER },
     // There are several programs of this name; with this one, input that ends can end the connection (-N).
     Tool { program: "nc", package: "netcat-openbsd", check: "nc -h 2>&1 | grep -q OpenBSD", what_for: PEER },
     Tool { program: "curl", package: "curl", check: "curl --version", what_for: PEER },
     Tool { program: "valgrind", package: "valgrind", check: "valgrind --version", what_for: "to count instructions" },
+    // It has no option to ask it whether it is there that succeeds.
+    Tool { program: "wrk", package: "wrk", check: "command -v wrk", what_for: "to put HTTP servers under load" },
     Tool { program: "c++", package: "g++", check: "c++ --version", what_for: "to build the fuzzer" },
     Tool { program: "python3", package: "python3", check: "python3 -c 'import asyncio'", what_for: PEER },
 ];

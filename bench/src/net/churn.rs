@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::client::come_and_go;
 use super::entrants::{Entrant, FLOOR};
-use super::process::Server;
+use crate::client::come_and_go;
 use crate::harness::{Better, Case, Contender, Contest, Reading};
 use crate::mark::Mark;
+use crate::process::Server;
 
 /// The contest, with `at_once` clients at any time.
 pub fn contest<'a>(servers: &'a [(Entrant, Server)], at_once: usize, window: Duration) -> Contest<'a> {

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::client::{Burst, Client, Until};
 use super::entrants::{Entrant, FLOOR};
-use super::process::Server;
+use crate::client::{Burst, Client, Exchange, Until};
 use crate::harness::{Better, Case, Contender, Contest, Reading, Readings, Side};
 use crate::mark::Mark;
+use crate::process::Server;
 
 /// Connections that are left open between windows, of all contenders together. A process has 20,000 descriptors.
 const MOST_KEPT: usize = 15_000;
@@ -74,7 +74,7 @@ pub fn contest<'a>(servers: &'a [(Entrant, Server)], shape: Shape, window: Durat
         Contender::new(entrant.name, entrant.version.clone(), entrant.side, move || {
             let mut open = match client.take() {
                 Some(open) => open,
-                None => Client::open(server.address, shape.connections, shape.size)?,
+                None => Client::open(server.address, shape.connections, Exchange::echo(shape.size))?,
             };
             let readings = measured(server, &mut open, window)?;
             client = kept.then_some(open);

@@ -1,11 +1,12 @@
 //! Who takes part: the servers of the benchmark itself, and those that need an interpreter, if that is installed.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 
 use super::servers::Kind;
 use crate::harness::Side;
+use crate::installed::answer;
 use crate::machine::version;
 
 pub const FLOOR: &str = "floor";
@@ -89,16 +90,4 @@ pub fn all() -> (Vec<Entrant>, Vec<String>) {
     let version_of_eventmachine = ["-e", "require 'eventmachine'; print EventMachine::VERSION"];
     script("EventMachine", "ruby", include_str!("peers/echo.rb"), &version_of_eventmachine);
     (entrants, missing)
-}
-
-/// What a program prints, without a leading `v`; `None` if it is not there, or not happy.
-fn answer(program: &str, arguments: &[&str]) -> Option<String> {
-    let output = Command::new(program).args(arguments).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
-    let printed = String::from_utf8(output.stdout).ok()?;
-    output.status.success().then(|| printed.trim().trim_start_matches('v').to_owned())
-}
-
-/// Whether a tool is installed.
-pub fn is_installed(tool: &str) -> bool {
-    answer(tool, &["--version"]).is_some()
 }

@@ -1,25 +1,13 @@
-//! Instructions that a server executes in user space per message, counted by callgrind: a figure that no neighbour on the
-//! machine can change, and so one that a small change in the code shows up in.
-//!
-//! Reading the clock counts for next to nothing here: valgrind hides the kernel's clock page, so it becomes a system call.
+//! Instructions per echoed message.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use anyhow::{Context, Result};
 
-use anyhow::{Context, Result, ensure};
-
-use super::client::{Client, Until};
 use super::echo::Shape;
 use super::entrants::{Entrant, FLOOR, own_command};
-use super::process::Server;
 use super::servers::Kind;
+use crate::callgrind::Counted;
+use crate::client::{Client, Exchange};
 use crate::harness::{Better, Case, Contender, Contest, Reading};
-
-pub const TOOL: &str = "valgrind";
-
-/// Messages of the shorter run: what the longer one executes more is the work of the messages it has more.
-const FEW: u64 = 500;
 
 /// A contest of those `entrants` that run in this binary and are named here, under each of these loads.
 pub fn contest<'a>(entrants: &'a [Entrant], shapes: &'a [Shape], messages: u64) -> Contest<'a> {
@@ -42,78 +30,10 @@ pub fn contest<'a>(entrants: &'a [Entrant], shapes: &'a [Shape], messages: u64) 
 
 /// Instructions in user space per message, over `messages` messages.
 pub fn per_message(kind: Kind, shape: Shape, messages: u64) -> Result<f64> {
-    let whole_rounds = |messages: u64| messages.next_multiple_of(shape.connections as u64);
-    let (few, many) = (whole_rounds(FEW), whole_rounds(FEW + messages));
-    let short = executed(kind, shape, few)?;
-    let long = executed(kind, shape, many)?;
-    Ok((long.saturating_sub(short)) as f64 / (many - few) as f64)
-}
-
-/// All instructions of a server that has echoed this many messages.
-fn executed(kind: Kind, shape: Shape, messages: u64) -> Result<u64> {
-    let profile = Profile::new();
-    let own = own_command(kind)?;
-    let mut command = Command::new(TOOL);
-    command.args(["--tool=callgrind", "--quiet", "--log-file=/dev/null"]);
-    command.arg(format!("--callgrind-out-file={}", profile.0.display()));
-    command.arg(own.get_program()).args(own.get_args());
-    let server = Server::start(command).context("start a server under valgrind")?;
-    let mut client = Client::open(server.address, shape.connections, shape.size)?;
-    let at_once = shape.connections as u64;
-    if at_once == 1 {
-        client.run(Until::Sent(messages))?;
-    } else {
-        // How many messages a turn finds would be up to chance. So it is held until all of them are there; that costs it
-        // one more turn, in which its wait was interrupted.
-        for _ in 0..messages / at_once {
-            server.hold()?;
-            client.run_held(Until::Sent(at_once), || server.let_go())?;
-        }
-    }
-    // Valgrind writes the profile before it goes.
-    server.end()?;
-    let text = fs::read_to_string(&profile.0).with_context(|| format!("read {}", profile.0.display()))?;
-    let total = total(&text).context("find the total in what callgrind wrote")?;
-    ensure!(total > 0, "callgrind has counted nothing");
-    Ok(total)
-}
-
-/// A file that is removed when this is dropped.
-struct Profile(PathBuf);
-
-impl Profile {
-    fn new() -> Self {
-        let name = format!("pelton-bench-{}-{:x}.callgrind", std::process::id(), fastrand::u64(..));
-        Self(std::env::temp_dir().join(name))
-    }
-}
-
-impl Drop for Profile {
-    fn drop(&mut self) {
-        remove_if_there(&self.0);
-    }
-}
-
-fn remove_if_there(path: &Path) {
-    // It is not there if valgrind did not get that far.
-    let _ = fs::remove_file(path);
-}
-
-/// The total of all parts of a profile.
-fn total(profile: &str) -> Option<u64> {
-    let totals = profile.lines().filter_map(|line| line.strip_prefix("totals:"));
-    let parts: Option<Vec<u64>> = totals.map(|figure| figure.trim().parse().ok()).collect();
-    parts.filter(|parts| !parts.is_empty()).map(|parts| parts.iter().sum())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_total_stands_in_a_line_of_its_own() {
-        assert_eq!(total("events: Ir\nfn=(1) main\n12 34\n\ntotals: 5678\n"), Some(5678));
-        assert_eq!(total("events: Ir\n"), None);
-        assert_eq!(total("totals: many\n"), None);
-    }
+    let counted = Counted {
+        command: &|| own_command(kind),
+        client: &|server, count| Client::open(server, count, Exchange::echo(shape.size)),
+        at_once: shape.connections,
+    };
+    counted.per_message(messages)
 }

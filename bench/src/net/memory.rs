@@ -1,11 +1,11 @@
 //! Memory per idle connection, in user space: how much a server grows by when so many connections have had one message
 //! echoed each and say no more. What the kernel keeps for a connection is the same for everybody, and not counted.
 
-use super::client::Client;
 use super::entrants::{Entrant, FLOOR};
-use super::process::Server;
+use crate::client::{Client, Exchange};
 use crate::harness::{Better, Case, Contender, Contest, Reading};
 use crate::mark::Mark;
+use crate::process::Server;
 
 /// Bytes that a connection with an empty handler may cost.
 const MOST: f64 = 200.0;
@@ -21,8 +21,8 @@ pub fn contest<'a>(entrants: &'a [Entrant], counts: &'a [usize]) -> Contest<'a> 
     let contenders = entrants.iter().map(|entrant| {
         Contender::new(entrant.name, entrant.version.clone(), entrant.side, move || {
             let server = Server::start(entrant.command()?)?;
-            drop(Client::open(server.address, WARM_UP, SIZE)?);
-            let mut client = Client::open(server.address, 1, SIZE)?;
+            drop(Client::open(server.address, WARM_UP, Exchange::echo(SIZE))?);
+            let mut client = Client::open(server.address, 1, Exchange::echo(SIZE))?;
             let before = server.memory()?;
             let mut readings = Vec::new();
             for &count in counts {

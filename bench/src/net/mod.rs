@@ -4,12 +4,10 @@
 //! can be short and go round: whatever the machine does besides falls on everybody alike.
 
 mod churn;
-mod client;
 mod echo;
 mod entrants;
 mod instructions;
 mod memory;
-mod process;
 mod servers;
 mod syscalls;
 
@@ -18,11 +16,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 
+use crate::callgrind;
 use crate::harness::Standing;
+use crate::installed::is_installed;
 use crate::machine::{Place, pin};
+use crate::process::Server;
 use echo::Shape;
 use entrants::Entrant;
-use process::Server;
 
 pub use servers::{Kind, serve};
 
@@ -158,7 +158,7 @@ pub fn run(load: &Load) -> Result<Vec<Standing>> {
     let load = &load.effective();
     pin(Place::Partner)?;
     let entrants = entrants(load)?;
-    client::raise_descriptor_limit(load.descriptors(entrants.len()))?;
+    crate::client::raise_descriptor_limit(load.descriptors(entrants.len()))?;
     let mut standings = Vec::new();
     for part in &load.only {
         standings.extend(run_part(*part, load, &entrants)?);
@@ -211,7 +211,7 @@ fn run_part(part: Part, load: &Load, entrants: &[Entrant]) -> Result<Vec<Standin
             }
             syscalls::contest(&servers, COUNTED, load.messages).count()
         }),
-        Part::Instructions => counted_by(instructions::TOOL, || {
+        Part::Instructions => counted_by(callgrind::TOOL, || {
             instructions::contest(entrants, &COUNTED_BY_CALLGRIND, load.messages).count()
         }),
     }
@@ -219,7 +219,7 @@ fn run_part(part: Part, load: &Load, entrants: &[Entrant]) -> Result<Vec<Standin
 
 /// Runs a part that needs a tool, if that is installed.
 fn counted_by(tool: &str, run: impl FnOnce() -> Result<Vec<Standing>>) -> Result<Vec<Standing>> {
-    if entrants::is_installed(tool) {
+    if is_installed(tool) {
         return run();
     }
     eprintln!("{tool}: not installed, so nothing is counted with it");

@@ -6,12 +6,12 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::client::{Client, Until};
 use super::echo::Shape;
 use super::entrants::{Entrant, FLOOR};
-use super::process::Server;
+use crate::client::{Client, Exchange, Until};
 use crate::harness::{Better, Case, Contender, Contest, Reading};
 use crate::mark::Mark;
+use crate::process::Server;
 
 pub const TOOL: &str = "strace";
 
@@ -22,7 +22,7 @@ const MOST: f64 = 2.1;
 pub fn contest<'a>(servers: &'a [(Entrant, Server)], shape: Shape, messages: u64) -> Contest<'a> {
     let contenders = servers.iter().map(|(entrant, server)| {
         Contender::new(entrant.name, entrant.version.clone(), entrant.side, move || {
-            let mut client = Client::open(server.address, shape.connections, shape.size)?;
+            let mut client = Client::open(server.address, shape.connections, Exchange::echo(shape.size))?;
             let tracer = Tracer::attach(server.id())?;
             let burst = client.run(Until::Sent(messages))?;
             let counts = tracer.detach()?;

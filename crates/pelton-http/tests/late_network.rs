@@ -14,13 +14,17 @@ use common::memory::{Memory, with_seeds};
 use common::peer::{Network, Peer};
 use common::run_until;
 use pelton::{Bytes, EventLoop, Reactor};
-use pelton_http::{BodyEvent, Flow, Request, Responder, Response, ResponseStream, Router, Server, Settings};
+use pelton_http::{Body, BodyEvent, Flow, Request, Responder, Response, ResponseStream, Router, Server, Settings};
 
 const LARGE: usize = 700_000;
 const LINES: usize = 20_000;
 
 fn echo(reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
-    request.body().collect(reactor, |reactor, body| match body {
+    send_back(reactor, request.body(), responder);
+}
+
+fn send_back(reactor: &mut Reactor, body: Body, responder: Responder) {
+    body.collect(reactor, |reactor, body| match body {
         Ok(body) => responder.respond(reactor, Response::ok().body(body)),
         Err(error) => responder.respond(reactor, error.response()),
     });
@@ -48,8 +52,8 @@ fn restless(reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
 
 /// Echoes, but does not look at the body for a while.
 fn lazy(reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
-    let (body, request) = (request.body(), request.keep());
-    reactor.after(Duration::from_millis(1), move |reactor| echo(reactor, request.with_body(&body), responder));
+    let body = request.body();
+    reactor.after(Duration::from_millis(1), move |reactor| send_back(reactor, body, responder));
 }
 
 /// Answers before the body has come, which it reads all the same.

@@ -33,35 +33,67 @@ pub(super) struct Parts {
 /// Takes a target apart.
 #[inline]
 pub(super) fn split(target: &[u8], method: Method) -> Result<Parts, Refusal> {
-    // More than RFC 3986 has in paths and queries is let through, since browsers send it: it has no bearing on where a message
-    // ends. A fragment and what is not ASCII are not sent by anybody who means well.
-    if !target.iter().fold(true, |fine, byte| fine & (*byte > b' ') & (*byte < 0x7f) & (*byte != b'#')) {
-        return Err(Refusal::bad("there is a byte in the target that may not be there"));
-    }
+    let mark = question_mark(target)?;
     let all = 0..target.len();
     match (method, target) {
         (Method::Connect, _) if is_host_and_port(target) => {
             Ok(Parts { form: Form::Authority, authority: Some(all), path: 0..0, query: None })
         }
         (Method::Connect, _) => Err(Refusal::bad("the target of CONNECT is not a host and a port")),
-        (_, [b'/', ..]) => Ok(path_and_query(target, 0, Form::Origin, None)),
+        (_, [b'/', ..]) => Ok(path_and_query(target, 0, mark, Form::Origin, None)),
         (Method::Options, b"*") => Ok(Parts { form: Form::Asterisk, authority: None, path: all, query: None }),
-        _ => absolute(target),
+        _ => absolute(target, mark),
     }
+}
+
+/// What bytes are to a target.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Part,
+    QuestionMark,
+    Bad,
+}
+
+static CLASSES: [Class; 256] = {
+    let mut table = [Class::Bad; 256];
+    // More than RFC 3986 has in paths and queries is let through, since browsers send it: it has no bearing on where a message
+    // ends. A fragment and what is not ASCII are not sent by anybody who means well.
+    let mut byte = b'!';
+    while byte < 0x7f {
+        table[byte as usize] = match byte {
+            b'#' => Class::Bad,
+            b'?' => Class::QuestionMark,
+            _ => Class::Part,
+        };
+        byte += 1;
+    }
+    table
+};
+
+/// Where the query begins. Looks at every byte once.
+#[inline]
+fn question_mark(target: &[u8]) -> Result<Option<usize>, Refusal> {
+    let class = |byte: &u8| CLASSES[usize::from(*byte)];
+    let Some(at) = target.iter().position(|byte| class(byte) != Class::Part) else { return Ok(None) };
+    if target[at..].iter().any(|byte| class(byte) == Class::Bad) {
+        return Err(Refusal::bad("there is a byte in the target that may not be there"));
+    }
+    Ok(Some(at))
 }
 
 #[inline]
-fn path_and_query(target: &[u8], start: usize, form: Form, authority: Option<Range<usize>>) -> Parts {
-    match target[start..].iter().position(|byte| *byte == b'?') {
-        Some(length) => {
-            let mark = start + length;
-            Parts { form, authority, path: start..mark, query: Some(mark + 1..target.len()) }
-        }
-        None => Parts { form, authority, path: start..target.len(), query: None },
-    }
+fn path_and_query(
+    target: &[u8],
+    start: usize,
+    mark: Option<usize>,
+    form: Form,
+    authority: Option<Range<usize>>,
+) -> Parts {
+    let end = target.len();
+    Parts { form, authority, path: start..mark.unwrap_or(end), query: mark.map(|mark| mark + 1..end) }
 }
 
-fn absolute(target: &[u8]) -> Result<Parts, Refusal> {
+fn absolute(target: &[u8], mark: Option<usize>) -> Result<Parts, Refusal> {
     let bad = Refusal::bad("the target is neither a path nor a URI");
     let scheme = |scheme: &[u8]| target.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));
     let start = if scheme(b"http://") {
@@ -76,7 +108,7 @@ fn absolute(target: &[u8]) -> Result<Parts, Refusal> {
     if authority.is_empty() || !is_authority(&target[authority.clone()]) {
         return Err(Refusal::bad("the host in the target is not valid"));
     }
-    Ok(path_and_query(target, authority.end, Form::Absolute, Some(authority)))
+    Ok(path_and_query(target, authority.end, mark, Form::Absolute, Some(authority)))
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ fn echo(stream: TcpStream) {
 
 #[test]
 fn every_message_is_counted_and_timed_also_if_it_comes_back_in_pieces() {
-    let mut client = Client::open(server(echo), 3, 16 << 10).unwrap();
+    let mut client = Client::open(server(echo), 3, Exchange::echo(16 << 10)).unwrap();
     let burst = client.run(Until::Sent(50)).unwrap();
     assert_eq!((burst.messages, burst.latencies.len()), (50, 50));
     let burst = client.run(Until::Elapsed(Duration::from_millis(5))).unwrap();
@@ -42,23 +42,23 @@ fn every_message_is_counted_and_timed_also_if_it_comes_back_in_pieces() {
 
 #[test]
 fn fewer_messages_than_connections_are_no_more_than_asked_for() {
-    let mut client = Client::open(server(echo), 5, 64).unwrap();
+    let mut client = Client::open(server(echo), 5, Exchange::echo(64)).unwrap();
     assert_eq!(client.run(Until::Sent(2)).unwrap().messages, 2);
 }
 
 #[test]
 fn connections_can_be_added() {
     let address = server(echo);
-    let mut client = Client::open(address, 1, 64).unwrap();
+    let mut client = Client::open(address, 1, Exchange::echo(64)).unwrap();
     client.grow(address, OPENED_TOGETHER + 2).unwrap();
     assert_eq!(client.run(Until::Sent(100)).unwrap().messages, 100);
 }
 
 #[test]
 fn a_server_that_does_not_echo_is_found_out() {
-    let failure = |serve| format!("{:#}", Client::open(server(serve), 1, 64).err().unwrap());
-    assert!(failure(|stream| answer(stream, |bytes| bytes[0] ^= 1)).contains("the echo differs"));
-    assert!(failure(|stream| answer(stream, |bytes| bytes.push(0))).contains("65 bytes came back of 64"));
+    let failure = |serve| format!("{:#}", Client::open(server(serve), 1, Exchange::echo(64)).err().unwrap());
+    assert!(failure(|stream| answer(stream, |bytes| bytes[0] ^= 1)).contains("the answer differs"));
+    assert!(failure(|stream| answer(stream, |bytes| bytes.push(0))).contains("65 bytes came back, and not 64"));
     assert!(failure(|mut stream| drop(stream.read(&mut [0; 64]))).contains("closed a connection"));
 }
 

@@ -1,4 +1,4 @@
-//! The load: connections that each keep one message in flight, and wait for its echo before they send the next.
+//! A load: connections that each keep one message in flight, and wait for what comes back before they send the next.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::OwnedFd;
@@ -35,11 +35,34 @@ pub enum Until {
     Sent(u64),
 }
 
+/// What is sent, and what comes back for it.
+#[derive(Clone, Debug)]
+pub struct Exchange {
+    message: Vec<u8>,
+    /// How long an answer is.
+    length: usize,
+    /// What it begins with: all of it, or what is the same in every answer.
+    begins: Vec<u8>,
+}
+
+impl Exchange {
+    /// Random bytes, which come back as they are.
+    pub fn echo(size: usize) -> Self {
+        let message: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(size).collect();
+        Self { length: size, begins: message.clone(), message }
+    }
+
+    /// A message whose answers are of this length, and begin with this.
+    pub fn answered(message: Vec<u8>, length: usize, begins: &[u8]) -> Self {
+        Self { message, length, begins: begins.to_vec() }
+    }
+}
+
 /// What came of a burst.
 pub struct Burst {
     pub messages: u64,
     pub wall: Duration,
-    /// Nanoseconds from sending a message to having all of its echo.
+    /// Nanoseconds from sending a message to having all of the answer.
     pub latencies: Histogram<u64>,
 }
 
@@ -47,7 +70,7 @@ pub struct Burst {
 pub struct Client {
     epoll: Epoll,
     connections: Vec<Connection>,
-    message: Vec<u8>,
+    exchange: Exchange,
     buffer: Vec<u8>,
 }
 
@@ -55,17 +78,16 @@ struct Connection {
     socket: OwnedFd,
     /// Of the message in flight.
     sent: usize,
-    /// Of its echo.
+    /// Of the answer.
     received: usize,
     since: Instant,
 }
 
 impl Client {
-    /// Opens `count` connections for messages of `size` bytes, and has each of them echo one, which is compared.
-    pub fn open(server: SocketAddrV4, count: usize, size: usize) -> Result<Self> {
+    /// Opens `count` connections and has a message answered on each of them, which is compared.
+    pub fn open(server: SocketAddrV4, count: usize, exchange: Exchange) -> Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("create an epoll set")?;
-        let message = std::iter::repeat_with(|| fastrand::u8(..)).take(size).collect();
-        let mut client = Self { epoll, connections: Vec::new(), message, buffer: vec![0; 64 << 10] };
+        let mut client = Self { epoll, connections: Vec::new(), exchange, buffer: vec![0; 64 << 10] };
         client.grow(server, count)?;
         Ok(client)
     }
@@ -79,14 +101,14 @@ impl Client {
                 self.epoll.add(&socket, event(EpollFlags::EPOLLIN, number)).context("watch a connection")?;
                 self.connections.push(Connection { socket, sent: 0, received: 0, since: Instant::now() });
             }
-            // Once all of these have been echoed to, they have been accepted.
-            self.compare_echoes(first).context("compare what was sent with its echo")?;
+            // Once all of these have been answered, they have been accepted.
+            self.compare_answers(first).context("compare what comes back with what should")?;
         }
         Ok(())
     }
 
     /// One message on each connection from `first` on.
-    fn compare_echoes(&mut self, first: usize) -> Result<()> {
+    fn compare_answers(&mut self, first: usize) -> Result<()> {
         for number in first..self.connections.len() {
             self.begin(number)?;
         }
@@ -97,15 +119,17 @@ impl Client {
                 let number = event.data() as usize;
                 let before = self.connections[number].received;
                 let whole = self.advance(number, event.events())?;
-                let after = if whole { self.message.len() } else { self.connections[number].received };
-                ensure!(self.buffer[..after - before] == self.message[before..after], "the echo differs");
+                let after = if whole { self.exchange.length } else { self.connections[number].received };
+                let stated = self.exchange.begins.get(before..).unwrap_or_default();
+                let same = stated.iter().zip(&self.buffer[..after - before]).all(|(stated, came)| stated == came);
+                ensure!(same, "the answer differs: {:?}", String::from_utf8_lossy(&self.buffer[..after - before]));
                 left -= usize::from(whole);
             }
         }
         Ok(())
     }
 
-    /// Keeps a message in flight on every connection, and ends when the last echo is in.
+    /// Keeps a message in flight on every connection, and ends when the last answer is in.
     pub fn run(&mut self, until: Until) -> Result<Burst> {
         self.run_held(until, || Ok(()))
     }
@@ -156,12 +180,16 @@ impl Client {
     fn send(&mut self, number: usize) -> Result<()> {
         let connection = &mut self.connections[number];
         let waited = connection.sent > 0;
-        match send(&connection.socket, &self.message[connection.sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        match send(
+            &connection.socket,
+            &self.exchange.message[connection.sent..],
+            SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+        ) {
             Ok(sent) => connection.sent += sent,
             Err(rustix::io::Errno::AGAIN) => {}
             Err(error) => return Err(error).context("send a message"),
         }
-        let waits = connection.sent < self.message.len();
+        let waits = connection.sent < self.exchange.message.len();
         if waited || waits {
             let room = if waits { EpollFlags::EPOLLOUT } else { EpollFlags::empty() };
             let mut interest = event(EpollFlags::EPOLLIN | room, number);
@@ -170,7 +198,7 @@ impl Client {
         Ok(())
     }
 
-    /// Goes on with what is in flight. `true` if its echo is complete.
+    /// Goes on with what is in flight. `true` if the answer is complete.
     fn advance(&mut self, number: usize, flags: EpollFlags) -> Result<bool> {
         if flags.contains(EpollFlags::EPOLLOUT) {
             self.send(number)?;
@@ -180,11 +208,11 @@ impl Client {
             Ok((0, _)) => bail!("the server closed a connection"),
             Ok((count, _)) => connection.received += count,
             Err(rustix::io::Errno::AGAIN) => return Ok(false),
-            Err(error) => return Err(error).context("receive an echo"),
+            Err(error) => return Err(error).context("receive an answer"),
         }
-        let (sent, received) = (connection.sent, connection.received);
-        ensure!(received <= sent, "{received} bytes came back of {sent} sent");
-        let whole = received == self.message.len();
+        let (length, received) = (self.exchange.length, connection.received);
+        ensure!(received <= length, "{received} bytes came back, and not {length}");
+        let whole = received == length;
         if whole {
             (connection.sent, connection.received) = (0, 0);
         }
@@ -232,7 +260,7 @@ pub fn come_and_go(server: SocketAddrV4, at_once: usize, window: Duration) -> Re
 }
 
 /// A connected socket that is reset when it is closed, so that its port is free again at once.
-fn opened(server: SocketAddrV4, number: usize) -> Result<OwnedFd> {
+pub fn opened(server: SocketAddrV4, number: usize) -> Result<OwnedFd> {
     let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockopt::set_socket_linger(&socket, Some(Duration::ZERO))?;
     sockopt::set_tcp_nodelay(&socket, true)?;
@@ -245,11 +273,11 @@ fn opened(server: SocketAddrV4, number: usize) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-fn event(flags: EpollFlags, number: usize) -> EpollEvent {
+pub fn event(flags: EpollFlags, number: usize) -> EpollEvent {
     EpollEvent::new(flags, number as u64)
 }
 
-fn wait<'a>(epoll: &Epoll, events: &'a mut [EpollEvent]) -> Result<&'a [EpollEvent]> {
+pub fn wait<'a>(epoll: &Epoll, events: &'a mut [EpollEvent]) -> Result<&'a [EpollEvent]> {
     loop {
         match epoll.wait(events, EpollTimeout::from(PATIENCE_MS)) {
             Err(Errno::EINTR) => {}

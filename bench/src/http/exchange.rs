@@ -1,0 +1,67 @@
+//! One request and its answer, as bytes.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddrV4, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::client::Exchange;
+
+/// A server that says nothing for this long is broken.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What an answer begins with that is one.
+pub const OK: &[u8] = b"HTTP/1.1 200 ";
+
+/// What wrk would send too.
+pub fn request(server: SocketAddrV4, path: &str) -> Vec<u8> {
+    format!("GET {path} HTTP/1.1\r\nHost: {server}\r\n\r\n").into_bytes()
+}
+
+/// Asks a server once, to learn how long its answer is.
+pub fn tried(server: SocketAddrV4, path: &str) -> Result<Exchange> {
+    let request = request(server, path);
+    let mut stream = TcpStream::connect(server).context("connect to a server")?;
+    stream.set_read_timeout(Some(PATIENCE)).context("limit how long an answer may take")?;
+    stream.write_all(&request).context("send a request")?;
+    let (mut answer, mut buffer) = (Vec::new(), [0; 4096]);
+    loop {
+        if let Some(length) = whole_length(&answer)? {
+            ensure!(answer.len() <= length, "more than an answer came back");
+            if answer.len() == length {
+                return Ok(Exchange::answered(request, length, OK));
+            }
+        }
+        match stream.read(&mut buffer).context("receive an answer")? {
+            0 => bail!("the server closed a connection after {} bytes", answer.len()),
+            count => answer.extend_from_slice(&buffer[..count]),
+        }
+    }
+}
+
+/// How long an answer is as a whole, once its head is there.
+fn whole_length(answer: &[u8]) -> Result<Option<usize>> {
+    let Some(end) = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n") else { return Ok(None) };
+    let head = String::from_utf8_lossy(&answer[..end]);
+    ensure!(answer.starts_with(OK), "a server answers with {:?}", head.lines().next().unwrap_or_default());
+    let fields = head.lines().skip(1).filter_map(|line| line.split_once(':'));
+    let mut lengths = fields.filter(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+    let (_, length) = lengths.next().context("an answer without a length")?;
+    let length: usize = length.trim().parse().context("understand the length of an answer")?;
+    Ok(Some(end + 4 + length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_length_of_an_answer_is_known_when_its_head_is_there() {
+        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc";
+        assert_eq!(whole_length(&answer[..answer.len() - 5]).unwrap(), None);
+        assert_eq!(whole_length(answer).unwrap(), Some(answer.len()));
+        assert!(whole_length(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n").is_err());
+        assert!(whole_length(b"HTTP/1.1 200 OK\r\nDate: now\r\n\r\n").is_err());
+    }
+}

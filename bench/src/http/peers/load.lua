@@ -1,0 +1,18 @@
+-- For wrk: how many requests are sent at once comes as an argument, and the figures go out in one line that is easily read.
+
+init = function(arguments)
+  local depth = tonumber(arguments[1])
+  if depth > 1 then
+    local all = string.rep(wrk.format("GET"), depth)
+    request = function() return all end
+  end
+end
+
+done = function(summary, latency)
+  local errors = summary.errors
+  print(string.format(
+    "figures: requests=%d us=%d connect=%d read=%d write=%d status=%d timeout=%d p50=%d p99=%d",
+    summary.requests, summary.duration,
+    errors.connect, errors.read, errors.write, errors.status, errors.timeout,
+    latency:percentile(50), latency:percentile(99)))
+end

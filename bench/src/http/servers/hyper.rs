@@ -1,0 +1,42 @@
+//! hyper on one thread of tokio: a task per connection.
+
+use std::convert::Infallible;
+
+use anyhow::{Context, Result};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpListener;
+
+use super::{HELLO, TEXT, listener};
+
+pub fn serve() -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().context("make a tokio runtime")?;
+    runtime.block_on(async {
+        let listener = TcpListener::from_std(listener()?).context("hand a listener to tokio")?;
+        loop {
+            let (stream, _) = listener.accept().await.context("accept a connection")?;
+            stream.set_nodelay(true).context("send without delay")?;
+            tokio::spawn(async move {
+                // As cheap as it can be: answers to several requests together, no timeouts.
+                let mut http = http1::Builder::new();
+                http.pipeline_flush(true);
+                // A client that goes away is nobody's fault.
+                let _ = http.serve_connection(TokioIo::new(stream), service_fn(hello)).await;
+            });
+        }
+    })
+}
+
+async fn hello(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    let mut response = Response::new(Full::new(Bytes::from_static(HELLO.as_bytes())));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(TEXT));
+    if request.uri().path() != "/hello" {
+        *response.status_mut() = StatusCode::NOT_FOUND;
+    }
+    Ok(response)
+}

@@ -1,0 +1,42 @@
+//! Pelton, as anybody would use it: the default engine, limits and timeouts, several routes, statistics on.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use pelton::{Address, Reactor};
+use pelton_http::{Files, Response, Router, Server, Settings, plain};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::{HELLO, announce};
+
+/// What an answer costs that is not for free: as much as a page with a template and a few look-ups.
+const COST: Duration = Duration::from_millis(1);
+
+pub fn serve(stage: &Path, connections: Option<usize>) -> Result<()> {
+    let files = Files::open(stage.join("files")).context("serve files")?;
+    let router = Router::new()
+        .get("/", plain(|_| "home\n"))
+        .get("/hello", plain(|_| HELLO))
+        .get("/users/{id}", plain(|request| format!("user {}\n", request.parameter("id").unwrap_or_default())))
+        .delete("/users/{id}", plain(|_| Response::new(204)))
+        .get("/costly", plain(|_| costly()))
+        .fallback(files);
+    let defaults = Settings::default();
+    let settings = Settings { connections: connections.unwrap_or(defaults.connections), ..defaults };
+    let mut reactor = Reactor::new().context("make a reactor")?;
+    let server = Server::with_settings(router, settings);
+    let listener = server.listen(&mut reactor, &"127.0.0.1:0".parse()?).context("listen on a free port")?;
+    let Some(Address::Tcp(address)) = reactor.listening_on(listener) else { bail!("the listener has no TCP address") };
+    announce(address.port())?;
+    reactor.run()?;
+    Ok(())
+}
+
+/// Keeps the processor busy for a while, by the time that it was really there, and then says the same as everybody.
+fn costly() -> &'static str {
+    let used = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default();
+    let until = used() + COST;
+    while used() < until {}
+    HELLO
+}
