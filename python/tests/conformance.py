@@ -17,6 +17,7 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -102,6 +103,8 @@ def replace_loops(kind):
 def child(kind, name, skip, output):
     import unittest
 
+    # In the background of a shell interrupts are ignored, and some tests would wait for theirs for ever.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     skip = set(skip)
     loops_made = replace_loops(kind)
 
