@@ -62,6 +62,28 @@ fn what_other_threads_post_comes_before_what_is_settled_after_it() {
 }
 
 #[test]
+fn all_who_wait_for_a_promise_come_before_what_is_queued_after_it_is_settled() {
+    for ticks in [true, false] {
+        let mut reactor = reactor();
+        let log = Log::default();
+        let promise = Number::resolved(&reactor, 1);
+        for name in ["first", "second"] {
+            let entry = log.clone();
+            promise.observe(move |_, _| entry.add(name));
+        }
+        let entry = log.clone();
+        promise.done(move |_, _| entry.add("consumer"));
+        let entry = log.clone();
+        match ticks {
+            true => reactor.next_tick(move |_| entry.add("after")),
+            false => Number::resolved(&reactor, 1).done(move |_, _| entry.add("after")),
+        }
+        settle(&mut reactor);
+        assert_eq!(log.take(), ["first", "second", "consumer", "after"]);
+    }
+}
+
+#[test]
 fn draining_waits_for_continuations() {
     let mut reactor = reactor();
     let log = Log::default();
