@@ -290,7 +290,9 @@ impl Reactor {
     }
 
     /// Lets a panic go on that has been reported.
-    fn propagate(&self, panic: Panic) {
+    fn propagate(&mut self, panic: Panic) {
+        // The turn is over.
+        self.wake_lanes();
         resume_unwind(if self.callbacks.depth > 0 { Box::new(Reported(panic)) } else { panic });
     }
 

@@ -3,6 +3,10 @@
 //! What comes of it is a post, so results come in with everything else that other threads have to say, in the order in which
 //! they were ready, as many per wake-up as there are. It finds its callback by a key: one that was cancelled meanwhile is
 //! simply not found. Neither what is done nor what comes of it is boxed if it is small; the callback is.
+//!
+//! What is deferred in the course of a turn is handed over at once, but its lane is told only before the loop waits: to wake a
+//! thread takes longer than to defer, and one wake-up does for all. As with what is written to connections, what a turn has
+//! to say to others it says together.
 
 use std::any::Any;
 use std::fmt;
@@ -11,7 +15,7 @@ use std::panic::Location;
 use pelton_sync::{Closure, SendClosure};
 
 use crate::handle::Handle;
-use crate::lane::{JobId, Lane, Refusal, Worker, attempt};
+use crate::lane::{JobId, Lane, Refusal, Wake, Worker, attempt};
 use crate::reply::{Replier, Reply, reply};
 use crate::slots::{Key, Slots};
 use crate::{Error, Promise, Reactor};
@@ -62,7 +66,14 @@ pub(crate) struct Deferred {
     awaiting: Slots<Awaiting>,
     /// How many of them draining waits for.
     pub(crate) holding: usize,
+    /// Whether a turn is under way, which will have lanes woken.
+    gathering: bool,
+    /// How much each lane was given since it was last woken.
+    gathered: [usize; Lane::ALL.len()],
 }
+
+/// So much is deferred in about the time that it takes to wake a thread. After that it is worth it, though more may come.
+const GATHERED_AT_MOST: usize = 128;
 
 struct Awaiting {
     place: &'static Location<'static>,
@@ -103,11 +114,38 @@ impl Deferred {
         }
         Some(awaiting)
     }
+
+    /// Whether a lane is to be woken for one more.
+    fn gather(&mut self, lane: Lane) -> Wake {
+        let gathered = &mut self.gathered[lane as usize];
+        *gathered += 1;
+        if self.gathering && *gathered < GATHERED_AT_MOST {
+            return Wake::Later;
+        }
+        *gathered = 0;
+        Wake::Now
+    }
 }
 
 impl Reactor {
+    /// Until [`wake_lanes`](Reactor::wake_lanes), lanes need not be woken for each thing that is deferred.
+    pub(crate) fn gather_deferred(&mut self) {
+        self.deferred.gathering = true;
+    }
+
+    /// Has everything begun that was deferred.
+    pub(crate) fn wake_lanes(&mut self) {
+        self.deferred.gathering = false;
+        for lane in Lane::ALL {
+            if std::mem::take(&mut self.deferred.gathered[lane as usize]) > 0 {
+                self.shared.lane(lane).wake();
+            }
+        }
+    }
+
     /// Does `op` on a thread of `lane`, where it may block, then calls `then` with what came of it, on the loop and never
-    /// before this returns. An `op` that panics costs nothing but its result.
+    /// before this returns. An `op` that panics costs nothing but its result. What callbacks defer begins when the loop is
+    /// about to wait, if there was no thread for it at once: so do not wait for it in the callback.
     ///
     /// If [too much](crate::LaneSettings) waits for the lane already, `op` comes back. [Draining](Reactor::drain) waits for
     /// what is deferred; [stopping](Reactor::stop) does not: what has begun then goes on by itself, and what comes of it is
@@ -221,7 +259,8 @@ impl Reactor {
                         Err(failure) => tell(worker, move |reactor| reactor.is_done::<T, Then>(key, Err(failure))),
                     })
                 };
-                match self.shared.lane(lane).run(|| self.handle(), place, op, job) {
+                let wake = self.deferred.gather(lane);
+                match self.shared.lane(lane).run(|| self.handle(), place, wake, op, job) {
                     Ok(job) => {
                         if let Some(awaiting) = self.deferred.awaiting.get_mut(key) {
                             awaiting.job = Some((lane, job));
@@ -319,7 +358,7 @@ impl Handle {
             })
         };
         let lane = self.shared.latest().lane(lane);
-        let taken = lane.run(|| self.clone(), Location::caller(), (op, replier), job);
+        let taken = lane.run(|| self.clone(), Location::caller(), Wake::Now, (op, replier), job);
         taken.map(drop).map_err(|((op, replier), refusal)| (op, replier, refusal))
     }
 }

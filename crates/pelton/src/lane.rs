@@ -7,6 +7,9 @@
 //! most one thread is on its way up at a time: whoever hands in a job meanwhile wakes nobody, and a thread that takes a job
 //! and leaves others behind wakes the next. A burst of short jobs costs one wake-up, and a burst of long ones has all threads
 //! at work after as many wake-ups as there are threads.
+//!
+//! And nobody at all is woken for a job that is handed in with [`Wake::Later`], until all are: a thread that is woken for the
+//! first job of many has done it, and found no other, and sleeps again before the second is there.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -166,6 +169,14 @@ impl Refusal {
     }
 }
 
+/// When a thread is woken for a job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wake {
+    Now,
+    /// When [told so](Threads::wake), after more jobs.
+    Later,
+}
+
 /// Names a job, to take it back while it waits. Later ones are larger.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct JobId(u64);
@@ -233,15 +244,6 @@ struct State<C: 'static> {
     refused: u64,
 }
 
-impl<C> State<C> {
-    /// Whether a thread has to be woken, now that there are jobs.
-    fn wake_one(&mut self) -> bool {
-        let wake = self.sleeping > 0 && !self.waking && !self.jobs.is_empty();
-        self.waking |= wake;
-        wake
-    }
-}
-
 impl<C: Send + 'static> Threads<C> {
     pub(crate) fn of(lane: Lane, settings: LaneSettings) -> Threads<C> {
         Threads::new(lane.thread_name(), settings)
@@ -269,6 +271,7 @@ impl<C: Send + 'static> Threads<C> {
         &self,
         context: impl FnOnce() -> C,
         place: &'static Location<'static>,
+        wake: Wake,
         op: Op,
         job: impl FnOnce(Op) -> SendClosure<Worker<C>>,
     ) -> Result<JobId, (Op, Refusal)> {
@@ -297,12 +300,15 @@ impl<C: Send + 'static> Threads<C> {
         state.last.0 += 1;
         let id = state.last;
         state.jobs.push_back(Job { id, place, closure: job(op) });
-        let wake = state.wake_one();
-        drop(state);
-        if wake {
-            self.shared.work.notify_one();
-        }
+        self.shared.wake_one(state, wake);
         Ok(id)
+    }
+
+    /// Has the jobs begun that were handed in for [later](Wake::Later).
+    pub(crate) fn wake(&self) {
+        if !self.is_inherited() {
+            self.shared.wake_one(self.shared.lock(), Wake::Now);
+        }
     }
 
     fn start(&self, state: &mut State<C>, context: C) -> io::Result<()> {
@@ -374,6 +380,16 @@ impl<C> Shared<C> {
     fn lock(&self) -> MutexGuard<'_, State<C>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Wakes a thread, if there are jobs and one has to be woken.
+    fn wake_one(&self, mut state: MutexGuard<'_, State<C>>, wake: Wake) {
+        let wake = wake == Wake::Now && state.sleeping > 0 && !state.waking && !state.jobs.is_empty();
+        state.waking |= wake;
+        drop(state);
+        if wake {
+            self.work.notify_one();
+        }
+    }
 }
 
 /// What a thread does, all its life.
@@ -384,11 +400,7 @@ fn work<C>(mut worker: Worker<C>, linger: Duration) {
         if let Some(job) = state.jobs.pop_front() {
             state.free -= 1;
             state.begun += 1;
-            let wake = state.wake_one();
-            drop(state);
-            if wake {
-                shared.work.notify_one();
-            }
+            shared.wake_one(state, Wake::Now);
             worker.place = job.place;
             // What it comes to is told inside; only dropping what it owned can still panic.
             let _ = catch_unwind(AssertUnwindSafe(|| job.closure.call(&mut worker)));
@@ -428,7 +440,7 @@ mod tests {
     impl Threads<()> {
         fn run_job(&self, job: impl FnOnce() + Send + 'static) -> Result<JobId, Refusal> {
             let closure = |job| SendClosure::new(move |worker: &mut Worker<()>| worker.attempt(job).unwrap());
-            self.run(|| (), Location::caller(), job, closure).map_err(|(_, refusal)| refusal)
+            self.run(|| (), Location::caller(), Wake::Now, job, closure).map_err(|(_, refusal)| refusal)
         }
     }
 
@@ -520,6 +532,31 @@ mod tests {
             std::thread::yield_now();
         }
         assert!(beginning.try_recv().is_err());
+    }
+
+    #[test]
+    fn for_jobs_that_are_for_later_nobody_is_woken_until_all_are_there() {
+        let (begun, beginning) = channel();
+        let lane = lane(1, 8, DEADLINE);
+        let run = |number, wake| {
+            let begun = begun.clone();
+            let closure = |()| SendClosure::new(move |_: &mut Worker<()>| begun.send(number).unwrap());
+            lane.run(|| (), Location::caller(), wake, (), closure).map_err(|(_, refusal)| refusal).unwrap();
+        };
+        run(0, Wake::Now);
+        assert_eq!(beginning.recv_timeout(DEADLINE), Ok(0));
+        let start = std::time::Instant::now();
+        while lane.shared.lock().sleeping == 0 {
+            assert!(start.elapsed() < DEADLINE, "the thread does not sleep");
+            std::thread::yield_now();
+        }
+        run(1, Wake::Later);
+        run(2, Wake::Later);
+        let state = lane.shared.lock();
+        assert_eq!((state.jobs.len(), state.sleeping, state.waking), (2, 1, false));
+        drop(state);
+        lane.wake();
+        assert_eq!([beginning.recv_timeout(DEADLINE), beginning.recv_timeout(DEADLINE)], [Ok(1), Ok(2)]);
     }
 
     #[test]

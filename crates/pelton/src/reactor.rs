@@ -409,6 +409,7 @@ impl Reactor {
         self.shared.runs_here();
         let calls_before = self.meter.counters.calls();
 
+        self.gather_deferred();
         self.read_clock();
         self.run_timers();
         self.run_ticks();
@@ -419,6 +420,7 @@ impl Reactor {
             self.run_idle_work();
         }
         self.flush_and_reap();
+        self.wake_lanes();
         Ok(())
     }
 
@@ -489,6 +491,7 @@ impl Reactor {
             let timeout = timeout.map(|timeout| self.now + timeout);
             [timeout, self.timers.next_deadline()].into_iter().flatten().min()
         };
+        self.wake_lanes();
         self.meter.work_ends();
         let outcome = self.spin(deadline).and_then(|over| if over { Ok(()) } else { self.block(deadline, block) });
         if std::mem::take(&mut self.posts_awaited) {
@@ -497,7 +500,9 @@ impl Reactor {
         self.now = self.engine.now();
         self.spin.wait_ends(self.now);
         self.meter.wait_ends(self.now);
-        outcome.map_err(|error| Error::system(format!("wait for events with {}", self.engine.name()), error))
+        outcome.map_err(|error| Error::system(format!("wait for events with {}", self.engine.name()), error))?;
+        self.gather_deferred();
+        Ok(())
     }
 
     /// Sleeps until `deadline`, unless somebody has posted.

@@ -3,6 +3,7 @@
 mod common;
 
 use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +11,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-use pelton::{CallbackKind, DeferFailure, Error, EventLoop, Exit, Lane, LaneSettings, Reactor, Refusal, Rejected};
+use pelton::{
+    CallbackKind, DeferFailure, Error, EventLoop, Exit, Lane, LaneSettings, PanicPolicy, Reactor, Refusal, Rejected,
+};
 
 use common::{Log, On, on_every_engine, poll, run, run_until};
 
@@ -23,6 +26,8 @@ on_every_engine![
     a_promise_is_settled_with_what_came_of_it,
     a_full_lane_gives_the_work_back,
     what_has_not_begun_can_be_cancelled,
+    what_was_deferred_begins_without_another_turn,
+    what_a_condition_defers_begins_before_the_loop_sleeps,
     no_lane_keeps_another_waiting,
     draining_waits_for_what_was_deferred,
     draining_gives_up_at_its_deadline,
@@ -222,6 +227,47 @@ fn what_has_not_begun_can_be_cancelled(on: On) {
     assert_eq!(log.take(), ["third", "fourth"]);
     assert!(!reactor.cancel_deferred(third), "too late");
     assert_eq!(done.load(Ordering::SeqCst), 2, "the second was never done");
+}
+
+fn what_was_deferred_begins_without_another_turn(on: On) {
+    // The threads sleep, so that they have to be woken.
+    let idle = |reactor: &mut EventLoop| until(|| reactor.stats().lane(Lane::Cpu).running == 0);
+    for policy in [PanicPolicy::Close, PanicPolicy::Propagate] {
+        let settings = LaneSettings { threads: 1, ..LaneSettings::CPU };
+        let mut reactor = on.build(on.builder().lane(Lane::Cpu, settings).panic_policy(policy));
+        for _ in 0..20 {
+            let (release, begun, op) = stuck();
+            reactor.defer(Lane::Cpu, op, |_, _| {}).unwrap();
+            begun.recv_timeout(DEADLINE).expect("outside of a turn");
+            drop(release);
+            idle(&mut reactor);
+
+            let (release, begun, op) = stuck();
+            reactor.next_tick(move |reactor| {
+                reactor.defer(Lane::Cpu, op, |_, _| {}).unwrap();
+                panic!("after it was deferred");
+            });
+            let turned = catch_unwind(AssertUnwindSafe(|| poll(&mut reactor)));
+            assert_eq!(turned.is_err(), policy == PanicPolicy::Propagate);
+            begun.recv_timeout(DEADLINE).expect("in a turn that is over");
+            drop(release);
+            idle(&mut reactor);
+        }
+    }
+}
+
+fn what_a_condition_defers_begins_before_the_loop_sleeps(on: On) {
+    let mut reactor = narrow(on, Lane::Cpu, 8);
+    for _ in 0..20 {
+        let done = Rc::new(Cell::new(false));
+        let mut told = Some(done.clone());
+        run_until(&mut reactor, move |reactor| {
+            if let Some(told) = told.take() {
+                reactor.defer(Lane::Cpu, || (), move |_, _| told.set(true)).unwrap();
+            }
+            done.get()
+        });
+    }
 }
 
 fn no_lane_keeps_another_waiting(on: On) {
