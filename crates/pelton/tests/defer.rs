@@ -229,12 +229,14 @@ fn what_has_not_begun_can_be_cancelled(on: On) {
     assert_eq!(done.load(Ordering::SeqCst), 2, "the second was never done");
 }
 
+/// One thread, which looks for work only if it is woken.
+const SLEEPY: LaneSettings = LaneSettings { threads: 1, waiting: 8, linger: Duration::from_secs(3600) };
+
 fn what_was_deferred_begins_without_another_turn(on: On) {
     // The threads sleep, so that they have to be woken.
     let idle = |reactor: &mut EventLoop| until(|| reactor.stats().lane(Lane::Cpu).running == 0);
     for policy in [PanicPolicy::Close, PanicPolicy::Propagate] {
-        let settings = LaneSettings { threads: 1, ..LaneSettings::CPU };
-        let mut reactor = on.build(on.builder().lane(Lane::Cpu, settings).panic_policy(policy));
+        let mut reactor = on.build(on.builder().lane(Lane::Cpu, SLEEPY).panic_policy(policy));
         for _ in 0..20 {
             let (release, begun, op) = stuck();
             reactor.defer(Lane::Cpu, op, |_, _| {}).unwrap();
@@ -257,12 +259,17 @@ fn what_was_deferred_begins_without_another_turn(on: On) {
 }
 
 fn what_a_condition_defers_begins_before_the_loop_sleeps(on: On) {
-    let mut reactor = narrow(on, Lane::Cpu, 8);
+    let mut reactor = on.build(on.builder().lane(Lane::Cpu, SLEEPY));
     for _ in 0..20 {
+        until(|| reactor.stats().lane(Lane::Cpu).running == 0);
         let done = Rc::new(Cell::new(false));
-        let mut told = Some(done.clone());
+        let told = done.clone();
+        let mut asked = 0;
         run_until(&mut reactor, move |reactor| {
-            if let Some(told) = told.take() {
+            asked += 1;
+            // First before the turn, then in it.
+            if asked == 2 {
+                let told = told.clone();
                 reactor.defer(Lane::Cpu, || (), move |_, _| told.set(true)).unwrap();
             }
             done.get()
