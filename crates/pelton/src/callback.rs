@@ -223,6 +223,12 @@ impl Callbacks {
         self.labels.get(&source?).cloned()
     }
 
+    /// How many callbacks are under way, one inside the other.
+    #[inline]
+    pub(crate) fn depth(&self) -> usize {
+        self.depth
+    }
+
     /// To be called for every source that ends.
     pub(crate) fn ended(&mut self, source: impl Into<SourceId>) {
         if !self.labels.is_empty() {

@@ -110,6 +110,8 @@ pub struct Reactor {
     /// What promises have queued behind them.
     pub(crate) continuations: Rc<Continuations>,
     pub(crate) ticks_per_turn: usize,
+    /// How many of them may still run.
+    pub(crate) ticks_left: usize,
     pub(crate) posts: Receiver<Post>,
     /// Whether other threads have been told to wake us when they post.
     posts_awaited: bool,
@@ -219,6 +221,7 @@ impl EventLoop {
             ticks: VecDeque::new(),
             continuations: Continuations::new(shared.clone()),
             ticks_per_turn: settings.ticks_per_turn,
+            ticks_left: 0,
             posts,
             posts_awaited: false,
             spin: Spin::new(settings.spin),
@@ -437,22 +440,19 @@ impl Reactor {
     fn run_ticks(&mut self) {
         // Ticks wait in `ticks` and posts in `posts`, but they are one queue: each tick knows how many posts it is behind.
         let posted = self.shared.posted();
-        let mut left = self.ticks_per_turn;
+        self.ticks_left = self.ticks_per_turn;
         self.queue_continuations();
         for _ in 0..self.ticks.len() {
             let after_posts = self.ticks.front().map_or(0, |tick| tick.after_posts);
-            left -= self.run_posts(after_posts.min(posted), left);
-            if left == 0 {
+            self.run_posts(after_posts.min(posted));
+            if self.ticks_left == 0 {
                 break;
             }
             self.run_tick();
-            left -= 1;
         }
-        left -= self.run_posts(posted, left);
+        self.run_posts(posted);
         // A chain of promises goes on until something else is before it: a turn per link would be a system call per link.
-        while left > 0 && self.run_continuation() {
-            left -= 1;
-        }
+        while self.run_continuation() {}
         self.ticks_finished();
         self.shrink_ticks();
     }

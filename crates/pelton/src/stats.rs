@@ -172,6 +172,11 @@ impl Meter {
         self.measures() && self.untimed_io.is_multiple_of(IO_CALLBACKS_PER_TIMED)
     }
 
+    /// Whether several ticks are one to it.
+    pub(crate) fn times_ticks_together(&self) -> bool {
+        self.ticks_timed_together > 1 || !self.measures()
+    }
+
     fn measures(&self) -> bool {
         self.histograms.is_some()
     }

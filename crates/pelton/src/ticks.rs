@@ -11,6 +11,10 @@ use crate::handle::Post;
 /// After a burst, a queue with room for more than this many ticks gives its memory back. 160 KiB.
 const TICKS_KEPT: usize = 4096;
 
+/// Continuations that are called one inside the other, without going through the queue, at most: it is the stack that they
+/// take, a few hundred bytes each.
+const TICKS_NESTED: usize = 16;
+
 pub(crate) struct Tick {
     pub(crate) place: &'static Location<'static>,
     pub(crate) closure: Closure<Reactor>,
@@ -59,36 +63,56 @@ impl Reactor {
     /// Runs the oldest tick.
     pub(crate) fn run_tick(&mut self) {
         if let Some(tick) = self.ticks.pop_front() {
-            let site = Site { kind: CallbackKind::Tick, place: tick.place, source: None };
-            self.call_once(site, |reactor| tick.closure.call(reactor));
+            self.call_tick(tick.place, |reactor| tick.closure.call(reactor));
         }
     }
 
-    /// Runs the oldest continuation that nothing is queued before; `false` if there is none.
+    /// Runs the oldest continuation that nothing is queued before; `false` if there is none, or no more ticks may run.
     pub(crate) fn run_continuation(&mut self) -> bool {
-        if !self.ticks.is_empty() {
+        if self.ticks_left == 0 || !self.ticks.is_empty() {
             return false;
         }
         let Some(Tick { place, closure, .. }) = self.continuations.pop(self.posts.taken()) else { return false };
-        let site = Site { kind: CallbackKind::Tick, place, source: None };
-        self.call_once(site, |reactor| closure.call(reactor));
+        self.call_tick(place, |reactor| closure.call(reactor));
         true
     }
 
-    /// Runs posts up to the one that is number `end`, but no more than `most`; says how many. One that its thread is still
-    /// writing comes later, and so do those behind it.
-    pub(crate) fn run_posts(&mut self, end: usize, most: usize) -> usize {
-        let mut ran = 0;
-        while ran < most
+    /// Runs posts up to the one that is number `end`, as long as ticks may run. One that its thread is still writing comes
+    /// later, and so do those behind it.
+    pub(crate) fn run_posts(&mut self, end: usize) {
+        while self.ticks_left > 0
             && self.posts.taken() < end
             && let Some(post) = self.posts.pop()
         {
-            ran += 1;
             self.meter.counters.posts += 1;
-            let site = Site { kind: CallbackKind::Tick, place: post.place, source: None };
-            self.call_once(site, |reactor| post.closure.call(reactor));
+            self.call_tick(post.place, |reactor| post.closure.call(reactor));
         }
-        ran
+    }
+
+    #[inline]
+    fn call_tick(&mut self, place: &'static Location<'static>, f: impl FnOnce(&mut Reactor)) {
+        self.ticks_left -= 1;
+        self.call_once(Site { kind: CallbackKind::Tick, place, source: None }, f);
+    }
+
+    /// Whether what would be queued now would be what runs next, and may as well run [at once](Reactor::run_at_once). Only
+    /// a tick that has nothing left to do may ask.
+    #[inline]
+    pub(crate) fn comes_next(&self) -> bool {
+        self.ticks_left > 0
+            && self.callbacks.depth() <= TICKS_NESTED
+            && self.ticks.is_empty()
+            && self.continuations.is_empty()
+            && self.posts.taken() == self.shared.posted()
+            // One inside the other, they cannot be told apart.
+            && self.watchdog.is_none()
+            && self.meter.times_ticks_together()
+    }
+
+    /// Runs a tick inside another, where it [comes next](Reactor::comes_next).
+    #[inline]
+    pub(crate) fn run_at_once(&mut self, place: &'static Location<'static>, f: impl FnOnce(&mut Reactor)) {
+        self.call_tick(place, f);
     }
 
     /// Gives back the memory of a burst that is over.

@@ -48,6 +48,10 @@ impl Continuations {
         tick
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.waiting.get()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.queue.borrow().len()
     }

@@ -144,6 +144,20 @@ impl<T: 'static, E: 'static> Core<T, E> {
         self.state.borrow().settled
     }
 
+    /// Settles it for the link that reads it, if there is one, and nobody else has a say in it.
+    #[inline]
+    pub(super) fn settle_for_link(&self) -> Option<Rc<dyn Read<T, E>>> {
+        let mut state = self.state.borrow_mut();
+        if state.settled || state.observers.is_some() || !matches!(state.reader, Reader::Link(_)) {
+            return None;
+        }
+        state.settled = true;
+        match state.take_reader() {
+            Reader::Link(link) => Some(link),
+            _ => None,
+        }
+    }
+
     /// Whether anybody will look at the outcome.
     pub(crate) fn is_wanted(&self) -> bool {
         let state = self.state.borrow();

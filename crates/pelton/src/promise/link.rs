@@ -39,6 +39,20 @@ where
     pub(super) fn set(&self, act: F) {
         self.act.set(Some(act));
     }
+
+    /// Takes what the continuation gave to whoever reads it: at once if that is the next thing that would happen anyway, since
+    /// the way through the queue takes longer than most continuations do.
+    #[inline]
+    fn settled(self: Rc<Self>, reactor: &mut Reactor, outcome: Settlement<U, G>) {
+        if reactor.comes_next()
+            && let Some(next) = self.core.settle_for_link()
+        {
+            drop(self);
+            return reactor.run_at_once(next.place(), |reactor| next.read(reactor, outcome));
+        }
+        // Whether it was settled already does not matter: one with a time limit may have been, by that.
+        drop(settle(self, outcome));
+    }
 }
 
 impl<T, E, U, G, F> Source<U, G> for Link<T, E, U, G, F>
@@ -72,9 +86,8 @@ where
 
     fn read(self: Rc<Self>, reactor: &mut Reactor, outcome: Settlement<T, E>) {
         let Some(act) = self.act.take() else { return };
-        // Whether it was settled already does not matter: one with a time limit may have been, by that.
         match catch_unwind(AssertUnwindSafe(|| act(reactor, outcome))) {
-            Ok(Step::Settled(outcome)) => drop(settle(self, outcome)),
+            Ok(Step::Settled(outcome)) => self.settled(reactor, outcome),
             Ok(Step::Follow(promise)) => follow(self, promise),
             Err(panic) => {
                 let _ = settle(self, Err(Rejected::Panicked(message(&panic).into())));

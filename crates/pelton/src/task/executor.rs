@@ -307,7 +307,7 @@ impl EventLoop {
         let waker = Waker::from(Arc::clone(&woken));
         let mut context = Context::from_waker(&waker);
         let mut future = pin!(future);
-        let mut left = self.ticks_per_turn;
+        self.ticks_left = self.ticks_per_turn;
         loop {
             if woken.flag.swap(false, Ordering::AcqRel) {
                 let mut outcome = Poll::Pending;
@@ -324,13 +324,12 @@ impl EventLoop {
             }
             // It goes on in the same turn with what it has led to, as a task would. One that wakes itself does not.
             let mut has_led_on = false;
-            while left > 0 && !woken.flag.load(Ordering::Acquire) && self.run_continuation() {
-                left -= 1;
+            while !woken.flag.load(Ordering::Acquire) && self.run_continuation() {
                 has_led_on = true;
             }
             if !(has_led_on && woken.flag.load(Ordering::Acquire)) {
                 self.turn_until(|_| woken.flag.load(Ordering::Acquire))?;
-                left = self.ticks_per_turn;
+                self.ticks_left = self.ticks_per_turn;
             }
         }
     }

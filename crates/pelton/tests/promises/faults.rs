@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use pelton::{EventLoop, Fault, PanicPolicy, Reactor, Rejected};
+use pelton::{CallbackKind, EventLoop, Fault, PanicPolicy, Reactor, Rejected};
 use tracing::field::{Field, Visit};
 use tracing::span;
 use tracing::{Event, Metadata, Subscriber};
@@ -41,6 +41,31 @@ fn a_panic_is_a_rejection_to_what_follows_and_a_fault_to_the_loop() {
     assert_eq!(reactor.stats().panics, 6);
     let place = faults.borrow()[0].place;
     assert!(place.file().ends_with("faults.rs") && place.line() == line, "{place}");
+}
+
+#[test]
+fn each_link_is_a_callback_of_its_own_however_it_is_called() {
+    // Without measuring, what comes next is called without going through the queue.
+    for (measure, policy) in [(true, PanicPolicy::Close), (false, PanicPolicy::Close), (false, PanicPolicy::Propagate)]
+    {
+        let mut reactor = Reactor::builder().stats(measure).panic_policy(policy).build().unwrap();
+        let faults = Rc::new(RefCell::new(Vec::<Fault>::new()));
+        let fault = faults.clone();
+        reactor.on_fault(move |_, it| fault.borrow_mut().push(it.clone()));
+        for round in 1..=50 {
+            let chain = Number::resolved(&reactor, 1).map(|value| value + 1).map(|value| value + 1);
+            let (chain, line) = (chain.then(|_, value| -> Result<u32, &str> { panic!("at {value}") }), line!());
+            let chain = outcome(chain.or_else(|_, _| Ok(7)).map(|value| value + 1));
+            let propagated = catch_unwind(AssertUnwindSafe(|| poll(&mut reactor))).is_err();
+            assert_eq!(propagated, policy == PanicPolicy::Propagate);
+            settle(&mut reactor);
+            assert_eq!(chain.take(), Some(Ok(8)));
+            let fault = faults.borrow_mut().pop().unwrap();
+            assert_eq!((fault.place.line(), fault.message.as_str()), (line, "at 3"));
+            let stats = reactor.stats();
+            assert_eq!((stats.calls(CallbackKind::Tick), stats.panics), (6 * round, round));
+        }
+    }
 }
 
 #[test]
