@@ -26,6 +26,7 @@ mod copying;
 mod entry;
 mod file;
 mod operation;
+mod reading;
 mod steps;
 mod walk;
 
@@ -45,12 +46,12 @@ use crate::Lane;
 
 /// Reads a whole file. See [`std::fs::read`].
 pub fn read(path: impl AsRef<Path>) -> Operation<Vec<u8>> {
-    Operation::on("read", path, |path| fs::read(path))
+    Operation::on("read", path, reading::whole)
 }
 
 /// Reads a whole file that is text. See [`std::fs::read_to_string`].
 pub fn read_to_string(path: impl AsRef<Path>) -> Operation<String> {
-    Operation::on("read", path, |path| fs::read_to_string(path))
+    Operation::on("read", path, reading::text)
 }
 
 /// Writes a whole file, and makes it if there is none. See [`std::fs::write`]; [`write_atomic`] leaves no half-written file.

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::Operation;
+use super::{Operation, reading};
 
 /// A file that is open: what [`std::fs::File`] is.
 ///
@@ -91,7 +91,7 @@ impl File {
     ///
     /// One buffer that goes back and forth spares an allocation per read.
     pub fn read_into(&self, buffer: Vec<u8>) -> Operation<Vec<u8>> {
-        self.on("read", move |mut file| fill(buffer, |buffer| file.read(buffer)))
+        self.on("read", move |file| reading::into(file, buffer))
     }
 
     /// [`read`](File::read) from `offset` on; the file's own position stays.
@@ -101,7 +101,7 @@ impl File {
 
     /// [`read_into`](File::read_into) from `offset` on; the file's own position stays.
     pub fn read_into_at(&self, offset: u64, buffer: Vec<u8>) -> Operation<Vec<u8>> {
-        self.on("read", move |file| fill(buffer, |buffer| file.read_at(buffer, offset)))
+        self.on("read", move |file| reading::into_at(file, buffer, offset))
     }
 
     /// Reads exactly `length` bytes from `offset` on; an error if there are fewer.
@@ -239,14 +239,6 @@ impl File {
             Ok(())
         })
     }
-}
-
-/// Has `read` fill the memory of `buffer`.
-fn fill(mut buffer: Vec<u8>, read: impl FnOnce(&mut [u8]) -> io::Result<usize>) -> io::Result<Vec<u8>> {
-    buffer.resize(buffer.capacity(), 0);
-    let length = read(&mut buffer)?;
-    buffer.truncate(length);
-    Ok(buffer)
 }
 
 fn is_free(outcome: Result<(), TryLockError>) -> io::Result<bool> {

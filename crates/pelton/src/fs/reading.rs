@@ -1,0 +1,90 @@
+//! Reading into memory that need not be cleared first, in as few system calls as will do.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use rustix::buffer::spare_capacity;
+use rustix::io::{pread, read, retry_on_intr};
+
+/// Some systems refuse to read more than 2 GiB at a time.
+const MOST_AT_ONCE: usize = 1 << 30;
+
+/// What is asked for where nobody knows how much there is.
+const AT_A_GUESS: usize = 8 << 10;
+
+/// Reads a file to its end. Of one whose size is as the system says, that takes one call: if there is room for a byte more,
+/// and none comes, that was the end.
+pub(super) fn whole(path: &Path) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    let size = usize::try_from(file.metadata()?.len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    let mut bytes = Vec::new();
+    loop {
+        let expected = size.saturating_sub(bytes.len());
+        let wanted = if expected > 0 { expected + 1 } else { AT_A_GUESS };
+        bytes.try_reserve(wanted.min(MOST_AT_ONCE)).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let room = bytes.capacity() - bytes.len();
+        let read = append(&file, &mut bytes)?;
+        if read == 0 || (read < room && bytes.len() == size) {
+            return Ok(bytes);
+        }
+    }
+}
+
+/// The same, of a file that is text.
+pub(super) fn text(path: &Path) -> io::Result<String> {
+    String::from_utf8(whole(path)?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
+}
+
+/// Reads once, in place of what is in `bytes`, as much as that has memory for.
+pub(super) fn into(file: &File, mut bytes: Vec<u8>) -> io::Result<Vec<u8>> {
+    bytes.clear();
+    append(file, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// The same, from `offset` on.
+pub(super) fn into_at(file: &File, mut bytes: Vec<u8>, offset: u64) -> io::Result<Vec<u8>> {
+    bytes.clear();
+    retry_on_intr(|| pread(file, spare_capacity(&mut bytes), offset))?;
+    Ok(bytes)
+}
+
+fn append(file: &File, bytes: &mut Vec<u8>) -> io::Result<usize> {
+    Ok(retry_on_intr(|| read(file, spare_capacity(bytes)))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_every_size_are_read_to_their_end() {
+        let path = std::env::temp_dir().join(format!("pelton-reading-{}", std::process::id()));
+        for size in [0, 1, 2, 4095, 4096, 4097, AT_A_GUESS - 1, AT_A_GUESS, AT_A_GUESS + 1, 1 << 20] {
+            let contents: Vec<u8> = (0..size).map(|index| index as u8).collect();
+            std::fs::write(&path, &contents).unwrap();
+            assert!(whole(&path).unwrap() == contents, "{size} bytes");
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_file_that_does_not_know_its_size_is_read_to_its_end() {
+        let path = Path::new("/proc/self/maps");
+        assert_eq!(std::fs::metadata(path).unwrap().len(), 0);
+        let maps = text(path).unwrap();
+        assert!(maps.ends_with('\n') && maps.lines().count() > 5, "{maps}");
+    }
+
+    #[test]
+    fn what_is_not_text_is_an_error() {
+        let path = std::env::temp_dir().join(format!("pelton-reading-text-{}", std::process::id()));
+        std::fs::write(&path, b"caf\xe9").unwrap();
+        let error = text(&path).unwrap_err();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        assert!(error.to_string().contains("index 3"), "{error}");
+    }
+}
