@@ -8,6 +8,9 @@
 //! and leaves others behind wakes the next. A burst of short jobs costs one wake-up, and a burst of long ones has all threads
 //! at work after as many wake-ups as there are threads.
 //!
+//! A thread that has nothing to do looks for work a little longer before it sleeps, if that has been worth it lately: falling
+//! asleep and being woken takes longer than many jobs do. One thread does so at a time, and while it does nobody is woken.
+//!
 //! And nobody at all is woken for a job that is handed in with [`Wake::Later`], until all are: a thread that is woken for the
 //! first job of many has done it, and found no other, and sleeps again before the second is there.
 
@@ -15,9 +18,9 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pelton_os::fork;
 use pelton_sync::SendClosure;
@@ -225,6 +228,8 @@ pub(crate) struct Threads<C: 'static> {
 struct Shared<C: 'static> {
     state: Mutex<State<C>>,
     work: Condvar,
+    /// Whether there are jobs, for a thread that looks for some without the lock.
+    has_jobs: AtomicBool,
     done: AtomicU64,
     panicked: AtomicU64,
 }
@@ -239,6 +244,8 @@ struct State<C: 'static> {
     sleeping: usize,
     /// One has been woken, and has not looked yet.
     waking: bool,
+    /// One looks for work before it sleeps, and will look once more with the lock.
+    searching: bool,
     quit: bool,
     begun: u64,
     refused: u64,
@@ -257,12 +264,13 @@ impl<C: Send + 'static> Threads<C> {
             free: 0,
             sleeping: 0,
             waking: false,
+            searching: false,
             quit: false,
             begun: 0,
             refused: 0,
         });
         let (done, panicked) = (AtomicU64::new(0), AtomicU64::new(0));
-        let shared = Arc::new(Shared { state, work: Condvar::new(), done, panicked });
+        let shared = Arc::new(Shared { state, work: Condvar::new(), has_jobs: AtomicBool::new(false), done, panicked });
         Threads { name, settings, shared, forks: fork::count() }
     }
 
@@ -300,6 +308,7 @@ impl<C: Send + 'static> Threads<C> {
         state.last.0 += 1;
         let id = state.last;
         state.jobs.push_back(Job { id, place, closure: job(op) });
+        self.shared.has_jobs.store(true, Ordering::Relaxed);
         self.shared.wake_one(state, wake);
         Ok(id)
     }
@@ -329,6 +338,7 @@ impl<C: Send + 'static> Threads<C> {
         let mut state = self.shared.lock();
         let Ok(index) = state.jobs.binary_search_by_key(&id, |job| job.id) else { return false };
         let job = state.jobs.remove(index);
+        self.shared.has_jobs.store(!state.jobs.is_empty(), Ordering::Relaxed);
         // What it owns is the user's, and is not dropped under the lock.
         drop(state);
         drop(job);
@@ -342,6 +352,7 @@ impl<C: Send + 'static> Threads<C> {
         }
         let mut state = self.shared.lock();
         state.quit = true;
+        self.shared.has_jobs.store(true, Ordering::Relaxed);
         let jobs = std::mem::take(&mut state.jobs);
         drop(state);
         self.shared.work.notify_all();
@@ -381,9 +392,24 @@ impl<C> Shared<C> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits a moment for jobs, or the end. Says whether they came.
+    fn search(&self) -> bool {
+        let begun = Instant::now();
+        loop {
+            if self.has_jobs.load(Ordering::Relaxed) {
+                return true;
+            }
+            if begun.elapsed() >= SEARCH {
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
     /// Wakes a thread, if there are jobs and one has to be woken.
     fn wake_one(&self, mut state: MutexGuard<'_, State<C>>, wake: Wake) {
-        let wake = wake == Wake::Now && state.sleeping > 0 && !state.waking && !state.jobs.is_empty();
+        let awaited = state.waking || state.searching;
+        let wake = wake == Wake::Now && state.sleeping > 0 && !awaited && !state.jobs.is_empty();
         state.waking |= wake;
         drop(state);
         if wake {
@@ -392,14 +418,43 @@ impl<C> Shared<C> {
     }
 }
 
+/// How long a thread looks for work before it sleeps. It takes about as long to be woken.
+const SEARCH: Duration = Duration::from_micros(50);
+
+/// Searches that are left out after many that were in vain, at most.
+const PASSES: u32 = 255;
+
+/// Whether to search. Where the thread that hands in jobs has to wait for this one to leave the processor, as on a machine
+/// that is busy, searching only delays it: so after each search in vain twice as many are left out.
+#[derive(Default)]
+struct Patience {
+    passes: u32,
+    left: u32,
+}
+
+impl Patience {
+    fn is_left(&mut self) -> bool {
+        let searches = self.left == 0;
+        self.left = self.left.saturating_sub(1);
+        searches
+    }
+
+    fn searched(&mut self, found: bool) {
+        self.passes = if found { 0 } else { (2 * self.passes + 1).min(PASSES) };
+        self.left = self.passes;
+    }
+}
+
 /// What a thread does, all its life.
 fn work<C>(mut worker: Worker<C>, linger: Duration) {
     let shared = worker.shared.clone();
+    let mut patience = Patience::default();
     let mut state = shared.lock();
     loop {
         if let Some(job) = state.jobs.pop_front() {
             state.free -= 1;
             state.begun += 1;
+            shared.has_jobs.store(!state.jobs.is_empty(), Ordering::Relaxed);
             shared.wake_one(state, Wake::Now);
             worker.place = job.place;
             // What it comes to is told inside; only dropping what it owned can still panic.
@@ -410,6 +465,14 @@ fn work<C>(mut worker: Worker<C>, linger: Duration) {
         }
         if state.quit {
             break;
+        }
+        if !state.searching && patience.is_left() {
+            state.searching = true;
+            drop(state);
+            patience.searched(shared.search());
+            state = shared.lock();
+            state.searching = false;
+            continue;
         }
         state.sleeping += 1;
         let waited = shared.work.wait_timeout(state, linger).unwrap_or_else(PoisonError::into_inner);
@@ -502,7 +565,7 @@ mod tests {
             lane.run_job(move || done.send(()).unwrap()).unwrap();
             doing.recv_timeout(DEADLINE).unwrap();
             // They hold the shared state for as long as they are there.
-            let start = std::time::Instant::now();
+            let start = Instant::now();
             while Arc::strong_count(&lane.shared) > 1 {
                 assert!(start.elapsed() < DEADLINE, "a thread without work stays");
                 std::thread::yield_now();
@@ -526,7 +589,7 @@ mod tests {
         assert!(matches!(lane.run_job(|| {}), Err(Refusal::Stopped)));
         drop(lane);
         drop(release);
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         while Arc::strong_count(&shared) > 1 {
             assert!(start.elapsed() < DEADLINE, "its thread stays");
             std::thread::yield_now();
@@ -545,7 +608,7 @@ mod tests {
         };
         run(0, Wake::Now);
         assert_eq!(beginning.recv_timeout(DEADLINE), Ok(0));
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         while lane.shared.lock().sleeping == 0 {
             assert!(start.elapsed() < DEADLINE, "the thread does not sleep");
             std::thread::yield_now();
@@ -557,6 +620,37 @@ mod tests {
         drop(state);
         lane.wake();
         assert_eq!([beginning.recv_timeout(DEADLINE), beginning.recv_timeout(DEADLINE)], [Ok(1), Ok(2)]);
+    }
+
+    #[test]
+    fn a_thread_that_searches_in_vain_does_so_less_and_less_and_one_that_finds_something_again() {
+        let mut patience = Patience::default();
+        let mut until_next = || {
+            let passed = (0..).take_while(|_| !patience.is_left()).count();
+            patience.searched(false);
+            passed
+        };
+        assert_eq!([(); 10].map(|()| until_next()), [0, 1, 3, 7, 15, 31, 63, 127, 255, 255]);
+        while !patience.is_left() {}
+        patience.searched(true);
+        assert!(patience.is_left());
+    }
+
+    #[test]
+    fn a_thread_sleeps_after_the_only_job_was_taken_back() {
+        let lane = lane(1, 8, DEADLINE);
+        let start = Instant::now();
+        lane.run_job(|| {}).unwrap();
+        for _ in 0..100 {
+            let job = |()| SendClosure::new(|_: &mut Worker<()>| {});
+            let id = lane.run(|| (), Location::caller(), Wake::Later, (), job).map_err(|(_, refusal)| refusal).unwrap();
+            // The thread may have been quicker.
+            lane.take_back(id);
+            while lane.shared.lock().sleeping == 0 {
+                assert!(start.elapsed() < DEADLINE, "the thread does not sleep");
+                std::thread::yield_now();
+            }
+        }
     }
 
     #[test]
@@ -575,7 +669,7 @@ mod tests {
             numbers.sort_unstable();
             assert_eq!(numbers, [0, 1, 2, 3], "all at once, since none has ended");
             drop(releases);
-            let start = std::time::Instant::now();
+            let start = Instant::now();
             while lane.shared.lock().sleeping < 4 {
                 assert!(start.elapsed() < DEADLINE, "a thread does not sleep");
                 std::thread::yield_now();
