@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pelton::{Error, EventLoop, Exit, Handle, ListenerId, Reactor, Reactors, Socket};
-use pelton_http::{FileSettings, Files, Handler, Server};
+use pelton_http::{Census, FileSettings, Files, Handler, Server};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 
 use access_log::{Sink, Target};
@@ -98,7 +98,6 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<En
     let reactors = start_workers(options, &places, sink.clone())?;
     let mut controls = Control {
         drain_time: options.drain_time,
-        drain_idle: options.drain_idle,
         program,
         places,
         admin: None,
@@ -154,12 +153,12 @@ fn start_workers(options: &Options, places: &[Place], log: Option<Sink>) -> Resu
     // Taken by each worker on its own thread.
     let shares: Arc<Mutex<Vec<_>>> = Arc::new(Mutex::new((0..workers).map(|worker| Some(share(worker))).collect()));
     let (settings, format) = (options.settings(), options.log_format);
-    let content = Content::of(options)?;
+    let (content, census) = (Content::of(options)?, Census::default());
     let started = options.server.start_with(move |number, reactor| {
         let sockets = shares.lock().unwrap_or_else(PoisonError::into_inner)[number].take();
         let handler = content.handler(reactor, workers)?;
         let log = log.clone().map(|sink| (sink, format));
-        worker::set_up(reactor, handler, settings.clone(), sockets.unwrap_or_else(|| Ok(Vec::new())), log)
+        worker::set_up(reactor, handler, (settings.clone(), &census), sockets.unwrap_or_else(|| Ok(Vec::new())), log)
     });
     Ok(started?)
 }
@@ -199,7 +198,6 @@ fn open_files(dir: &Path, settings: &FileSettings) -> Result<Files, Error> {
 /// What the main thread controls.
 struct Control {
     drain_time: Duration,
-    drain_idle: Duration,
     program: PathBuf,
     places: Vec<Place>,
     admin: Option<(Place, ListenerId)>,
@@ -261,9 +259,9 @@ impl Control {
         self.draining.set(true);
         self.places.iter_mut().for_each(|place| place.close(handed_over));
         for worker in &self.workers {
-            let (idle, deadline) = (self.drain_idle, self.drain_time);
+            let deadline = self.drain_time;
             // One that is gone has nothing to finish.
-            let _ = worker.post(move |reactor| worker::drain(reactor, idle, deadline));
+            let _ = worker.post(move |reactor| reactor.drain(deadline));
         }
     }
 

@@ -426,3 +426,28 @@ fn a_unix_socket_serves_those_who_keep_their_connection() {
     assert_eq!(result["completed"], 500, "{result}");
     drop(server);
 }
+
+#[test]
+fn connections_are_counted_over_all_workers() {
+    const MOST: usize = 40;
+    for limit in ["--max-connections", "--max-connections-per-address"] {
+        let most = MOST.to_string();
+        let server = Server::start("serve", &["--listen", "127.0.0.1:0", "--workers", "2", limit, &most]);
+        // However the kernel spreads them over the workers.
+        let mut streams: Vec<TcpStream> = (0..MOST).map(|_| connect(server.address(0))).collect();
+        for stream in &mut streams {
+            assert!(ask(stream, "/").0.starts_with("HTTP/1.1 200 OK\r\n"));
+        }
+        for _ in 0..4 {
+            let (head, _) = response(&mut connect(server.address(0)));
+            assert!(head.starts_with("HTTP/1.1 503 ") && head.contains("Connection: close\r\n"), "{head}");
+        }
+        streams.truncate(MOST - 2);
+        eventually("there is room again", || {
+            ask(&mut connect(server.address(0)), "/").0.starts_with("HTTP/1.1 200 OK\r\n").then_some(())
+        });
+        server.signal(Signal::TERM);
+        drop(streams);
+        server.succeed();
+    }
+}
