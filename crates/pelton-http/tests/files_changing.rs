@@ -378,6 +378,13 @@ fn a_body_that_has_begun_waits_for_a_lane_that_is_full() {
     let tried = Rc::new(Cell::new(false));
     let (file, found) = (tree.clone(), tried.clone());
     let mut release = Some(release);
+    let mut client = Client::connect(&site.address);
+    client.send(format!("GET /large {REQUEST}"));
+    let (mut client, begun) = site.run(move |_| {
+        client.read_until("\r\n\r\n");
+        let begun = client.read_exactly(100_000);
+        (client, begun)
+    });
     // What the kernel reads ahead is forgotten again, until a piece had to be waited for in vain. Then the lane goes on.
     site.reactor.every(Duration::from_millis(1), move |reactor, _| {
         if refused(reactor) > before {
@@ -386,13 +393,6 @@ fn a_body_that_has_begun_waits_for_a_lane_that_is_full() {
         } else {
             file.forget("large");
         }
-    });
-    let mut client = Client::connect(&site.address);
-    client.send(format!("GET /large {REQUEST}"));
-    let (mut client, begun) = site.run(move |_| {
-        client.read_until("\r\n\r\n");
-        let begun = client.read_exactly(100_000);
-        (client, begun)
     });
     // It does not all fit into the sockets: of what is left, the next piece is looked at when there is room.
     let rest = site.run(move |_| client.read_exactly(LARGE - 100_000));
