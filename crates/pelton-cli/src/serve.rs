@@ -20,7 +20,7 @@ mod worker;
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -53,6 +53,8 @@ pub enum Failure {
     Usage(String),
     /// It cannot listen where it should.
     Listen(String),
+    /// The files cannot be served.
+    Files(io::Error),
     /// Something else went wrong.
     Other(Error),
 }
@@ -176,7 +178,7 @@ impl Content {
             Some(dir) => {
                 let settings = options.files.settings();
                 // Each worker opens it for itself; whether it can is better known before there are any.
-                open_files(dir, &settings)?;
+                Files::with_settings(dir, settings.clone()).map_err(Failure::Files)?;
                 Ok(Content::Files(dir.clone(), settings))
             }
         }
@@ -185,14 +187,12 @@ impl Content {
     fn handler(&self, reactor: &mut Reactor, workers: usize) -> Result<Box<dyn Handler>, Error> {
         match self {
             Content::Welcome => Ok(Box::new(welcome::handler(reactor.engine_name(), workers))),
-            Content::Files(dir, settings) => Ok(Box::new(open_files(dir, settings)?)),
+            Content::Files(dir, settings) => {
+                let failed = |error| Error::System { doing: "set up a worker".to_owned(), error };
+                Ok(Box::new(Files::with_settings(dir, settings.clone()).map_err(failed)?))
+            }
         }
     }
-}
-
-fn open_files(dir: &Path, settings: &FileSettings) -> Result<Files, Error> {
-    let doing = || format!("serve {}", dir.display());
-    Files::with_settings(dir, settings.clone()).map_err(|error| Error::System { doing: doing(), error })
 }
 
 /// What the main thread controls.

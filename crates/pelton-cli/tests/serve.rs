@@ -392,6 +392,7 @@ fn what_makes_no_sense_is_refused_with_an_explanation() {
     let address = taken.local_addr().unwrap().to_string();
     for workers in ["1", "2"] {
         fails(&["serve", "--listen", &address, "--workers", workers], 3, &format!("listen on {address}: "));
+        fails(&["serve", "--listen", &address, "--workers", workers], 3, "choose another port");
         fails(&["serve", "--listen", "127.0.0.1:0", "--admin", &address, "--workers", workers], 3, "listen on ");
     }
 }
