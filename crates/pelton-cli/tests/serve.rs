@@ -95,7 +95,11 @@ fn the_files_of_a_directory_are_served() {
         server.signal(Signal::TERM);
         server.succeed();
     }
-    fails(&["serve", "/no/such/directory", "--listen", "127.0.0.1:0"], 1, "serve /no/such/directory: ");
+    fails(
+        &["serve", "/no/such/directory", "--listen", "127.0.0.1:0"],
+        1,
+        "error: serve the files of /no/such/directory: ",
+    );
     fails(&["serve", "--listing"], 2, "<DIR>");
     fails(&["serve", "x", "--index", "a/b"], 2, "without a directory");
 }
