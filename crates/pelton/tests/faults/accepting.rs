@@ -180,6 +180,7 @@ impl Connection for Slow {
 }
 
 fn connections_are_accepted_while_a_turn_takes_long(on: On) {
+    let _alone = alone();
     let mut reactor = on.reactor();
     let place: std::rc::Rc<std::cell::OnceCell<Address>> = Default::default();
     let known = place.clone();
