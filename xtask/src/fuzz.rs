@@ -61,10 +61,17 @@ impl Choice {
     }
 }
 
+impl Choice {
+    /// Every target for so long.
+    pub fn each_for(seconds: u32) -> Choice {
+        Choice { seconds, target: None, input: None }
+    }
+}
+
 /// The step of the tests: lints, and a while for each target.
 pub fn step(shell: &Shell) -> Result<(), Failure> {
     cargo(shell, "clippy", "--all-targets -- -D warnings").run()?;
-    run(shell, &Choice { seconds: SECONDS_IN_TESTS, target: None, input: None })
+    run(shell, &Choice::each_for(SECONDS_IN_TESTS))
 }
 
 pub fn run(shell: &Shell, choice: &Choice) -> Result<(), Failure> {

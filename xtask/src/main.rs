@@ -27,7 +27,8 @@ Usage: cargo xtask <CHORE>
   test --list         Lists the steps of it.
   test --only STEP    Runs one step; give it several times for several.
   soak [MINUTES]      Has connections come and go at random, in release mode and on every engine, and checks that
-                      nothing is left of them. 10 minutes if not told otherwise.
+                      nothing is left of them; likewise clients of an HTTP server; then fuzzes. 10 minutes each if
+                      not told otherwise.
   bench NAME [ARGS]   Runs a benchmark in release mode, with its own arguments.
   fuzz [SECONDS] [TARGET]
                       Fuzzes one codec, or each, for so long; 60 s if not said. What it finds out it keeps in

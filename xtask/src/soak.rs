@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::num::NonZeroU64;
 
+use crate::fuzz;
 use crate::shell::{Failure, Shell};
 
 /// Long enough for a leak of a few bytes per connection to show, short enough to wait for.
@@ -21,10 +22,17 @@ impl Minutes {
     }
 }
 
-/// Has connections come and go, then clients of an HTTP server, in release mode. It says how far it is now and then.
+/// Each target of fuzzing has this part of the time.
+const PER_FUZZ_TARGET: u64 = 5;
+
+/// Has connections come and go, then clients of an HTTP server, in release mode; then codecs and protocols are fuzzed. It says how far it
+/// is now and then.
 pub fn run(shell: &Shell, minutes: &Minutes) -> Result<(), Failure> {
     let seconds = minutes.0.get().saturating_mul(60);
-    println!("This takes {} min, an equal part of it for each engine, and as long again for HTTP.", minutes.0);
+    println!(
+        "This takes {0} min, an equal part of it for each engine, as long again for HTTP, and about as long again for fuzzing.",
+        minutes.0
+    );
     shell
         .cargo("test --release -p pelton --test churn -- --nocapture --test-threads 1")
         .env("PELTON_CHURN_SECONDS", seconds.to_string())
@@ -32,7 +40,9 @@ pub fn run(shell: &Shell, minutes: &Minutes) -> Result<(), Failure> {
     shell
         .cargo("test --release -p pelton-http --test soak -- --nocapture")
         .env("PELTON_SOAK_SECONDS", seconds.to_string())
-        .run()
+        .run()?;
+    let each = u32::try_from(seconds / PER_FUZZ_TARGET).unwrap_or(u32::MAX);
+    fuzz::run(shell, &fuzz::Choice::each_for(each))
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! The tools that the tests need besides cargo. What is missing is installed; what cannot be installed is an error, since
 //! a test that is left out silently is worse than one that fails.
 
+use std::fs;
+
 use crate::shell::{Failure, Shell};
 
 /// A program that tests run.
@@ -13,7 +15,7 @@ struct Tool {
     what_for: &'static str,
 }
 
-const TOOLS: [Tool; 8] = [
+const TOOLS: [Tool; 9] = [
     Tool { program: "strace", package: "strace", check: "strace --version", what_for: "to count system calls" },
     Tool { program: "socat", package: "socat", check: "socat -V", what_for: PEER },
     // There are several programs of this name; with this one, input that ends can end the connection (-N).
@@ -24,6 +26,13 @@ const TOOLS: [Tool; 8] = [
     Tool { program: "wrk", package: "wrk", check: "command -v wrk", what_for: "to put HTTP servers under load" },
     Tool { program: "c++", package: "g++", check: "c++ --version", what_for: "to build the fuzzer" },
     Tool { program: "python3", package: "python3", check: "python3 -c 'import asyncio'", what_for: PEER },
+    // Debian leaves this out of Python's own library.
+    Tool {
+        program: "Python's venv",
+        package: "python3-venv",
+        check: "python3 -c 'import venv, ensurepip'",
+        what_for: "to install packages of Python that are peers to talk to",
+    },
 ];
 
 const PEER: &str = "as a peer to talk to";
@@ -45,7 +54,40 @@ pub fn provide(shell: &Shell) -> Result<(), Failure> {
     if cfg!(target_os = "linux") {
         provide_tools(shell)?;
     }
-    Ok(())
+    provide_python_peers(shell)
+}
+
+/// The packages of Python that tests talk to, one per line.
+const PYTHON_PEERS: &str = "crates/pelton-http/tests/python/requirements.txt";
+
+/// Succeeds if Python can use them.
+const TRY_PYTHON_PEERS: &str = "import aiohttp, brotli";
+
+/// Installs packages of Python in an environment of their own below the target directory, where the tests find it.
+fn provide_python_peers(shell: &Shell) -> Result<(), Failure> {
+    let environment = shell.target().join("peers");
+    let (python, installed) = (environment.join("bin/python3"), environment.join("installed.txt"));
+    let wanted = fs::read_to_string(shell.path(PYTHON_PEERS))
+        .map_err(|error| Failure::new(format!("read {PYTHON_PEERS}: {error}")))?;
+    let present = || {
+        fs::read_to_string(&installed).is_ok_and(|installed| installed == wanted)
+            && shell.program(&python, "-c").args([TRY_PYTHON_PEERS.into()]).succeeds()
+    };
+    if present() {
+        println!("aiohttp: found");
+        return Ok(());
+    }
+    println!("aiohttp: missing; installing it");
+    let install = || {
+        shell.program("python3", "-m venv --clear").args([environment.clone().into()]).run()?;
+        let pip = "-m pip install --quiet --disable-pip-version-check --no-input --requirement";
+        shell.program(&python, pip).args([PYTHON_PEERS.into()]).run()?;
+        fs::write(&installed, &wanted).map_err(|error| Failure::new(format!("write {}: {error}", installed.display())))
+    };
+    let by_hand =
+        format!("aiohttp is needed {PEER}; it is installed by pip from {PYTHON_PEERS}, for which pip has to work");
+    install().map_err(|failure: Failure| Failure::new(format!("{failure}\n{by_hand}")))?;
+    if present() { Ok(()) } else { Err(still_missing(&[by_hand])) }
 }
 
 fn provide_component(shell: &Shell, component: &str, subcommand: &str) -> Result<(), Failure> {

@@ -181,7 +181,14 @@ fn main() -> ExitCode {
         Command::Serve(options) => return serve(&options),
         Command::Bench(options) => return bench(&options),
         Command::Completions(options) => return printed(Ok(pages::completions(Cli::command(), &options))),
-        Command::Man(options) => return printed(pages::man(Cli::command(), &options)),
+        Command::Man(options) => match pages::man(Cli::command(), &options) {
+            Err(pages::Failure::NoPage(why)) => {
+                eprintln!("error: {why}");
+                return ExitCode::from(2);
+            }
+            Err(pages::Failure::Write(why)) => return printed(Err(why)),
+            Ok(page) => return printed(Ok(page)),
+        },
         Command::Engines => engines::report(),
         Command::Echo(options) => echo::run(&options, print).map(|()| String::new()),
         Command::Chat(options) => chat::run(&options, print).map(|()| String::new()),
@@ -218,6 +225,7 @@ fn serve(options: &serve::Options) -> ExitCode {
         Err(serve::Failure::Other(error @ pelton::Error::UnknownEngine(_))) => {
             (format!("{}: {error}", pelton::ENGINE_VARIABLE), 2)
         }
+        Err(serve::Failure::Files(error)) => (error.to_string(), 1),
         Err(serve::Failure::Other(error)) => (error.to_string(), 1),
     };
     eprintln!("error: {text}");

@@ -31,11 +31,19 @@ pub fn completions(mut command: Command, options: &CompletionOptions) -> Vec<u8>
     script
 }
 
+/// Why there is no page.
+pub enum Failure {
+    /// There is no such command.
+    NoPage(String),
+    /// They could not be written.
+    Write(String),
+}
+
 /// The page that was asked for; nothing if they were written to a directory.
-pub fn man(command: Command, options: &ManOptions) -> Result<Vec<u8>, String> {
+pub fn man(command: Command, options: &ManOptions) -> Result<Vec<u8>, Failure> {
     let name = command.get_name().to_owned();
     if let Some(directory) = &options.directory {
-        let doing = |path: &Path, error: io::Error| format!("write {}: {error}", path.display());
+        let doing = |path: &Path, error: io::Error| Failure::Write(format!("write {}: {error}", path.display()));
         fs::create_dir_all(directory).map_err(|error| doing(directory, error))?;
         for (page, text) in pages(command) {
             let path = directory.join(format!("{page}.1"));
@@ -51,7 +59,7 @@ pub fn man(command: Command, options: &ManOptions) -> Result<Vec<u8>, String> {
     let names: Vec<&str> = pages.iter().filter_map(|(page, _)| page.strip_prefix("pelton-")).collect();
     let asked = options.command.as_deref().unwrap_or_default();
     let unknown = format!("there is no page for {asked:?}; there are {}", names.join(", "));
-    pages.into_iter().find(|(page, _)| *page == wanted).map(|(_, text)| text).ok_or(unknown)
+    pages.into_iter().find(|(page, _)| *page == wanted).map(|(_, text)| text).ok_or(Failure::NoPage(unknown))
 }
 
 /// The page of each command, by its name.
@@ -62,7 +70,8 @@ fn pages(mut command: Command) -> Vec<(String, Vec<u8>)> {
     let page = |command: Command| {
         let name = command.get_display_name().unwrap_or(command.get_name()).to_owned();
         let mut text = Vec::new();
-        clap_mangen::Man::new(command).render(&mut text).expect("a Vec takes any text");
+        let source = format!("pelton {}", env!("CARGO_PKG_VERSION"));
+        clap_mangen::Man::new(command).source(source).render(&mut text).expect("a Vec takes any text");
         (name, text)
     };
     all.map(page).collect()

@@ -20,13 +20,13 @@ mod worker;
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pelton::{Error, EventLoop, Exit, Handle, ListenerId, Reactor, Reactors, Socket};
-use pelton_http::{FileSettings, Files, Handler, Server};
+use pelton_http::{Census, FileSettings, Files, Handler, Server};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 
 use access_log::{Sink, Target};
@@ -53,6 +53,8 @@ pub enum Failure {
     Usage(String),
     /// It cannot listen where it should.
     Listen(String),
+    /// The files cannot be served.
+    Files(io::Error),
     /// Something else went wrong.
     Other(Error),
 }
@@ -98,7 +100,6 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<En
     let reactors = start_workers(options, &places, sink.clone())?;
     let mut controls = Control {
         drain_time: options.drain_time,
-        drain_idle: options.drain_idle,
         program,
         places,
         admin: None,
@@ -154,12 +155,12 @@ fn start_workers(options: &Options, places: &[Place], log: Option<Sink>) -> Resu
     // Taken by each worker on its own thread.
     let shares: Arc<Mutex<Vec<_>>> = Arc::new(Mutex::new((0..workers).map(|worker| Some(share(worker))).collect()));
     let (settings, format) = (options.settings(), options.log_format);
-    let content = Content::of(options)?;
+    let (content, census) = (Content::of(options)?, Census::default());
     let started = options.server.start_with(move |number, reactor| {
         let sockets = shares.lock().unwrap_or_else(PoisonError::into_inner)[number].take();
         let handler = content.handler(reactor, workers)?;
         let log = log.clone().map(|sink| (sink, format));
-        worker::set_up(reactor, handler, settings.clone(), sockets.unwrap_or_else(|| Ok(Vec::new())), log)
+        worker::set_up(reactor, handler, (settings.clone(), &census), sockets.unwrap_or_else(|| Ok(Vec::new())), log)
     });
     Ok(started?)
 }
@@ -177,7 +178,7 @@ impl Content {
             Some(dir) => {
                 let settings = options.files.settings();
                 // Each worker opens it for itself; whether it can is better known before there are any.
-                open_files(dir, &settings)?;
+                Files::with_settings(dir, settings.clone()).map_err(Failure::Files)?;
                 Ok(Content::Files(dir.clone(), settings))
             }
         }
@@ -186,20 +187,17 @@ impl Content {
     fn handler(&self, reactor: &mut Reactor, workers: usize) -> Result<Box<dyn Handler>, Error> {
         match self {
             Content::Welcome => Ok(Box::new(welcome::handler(reactor.engine_name(), workers))),
-            Content::Files(dir, settings) => Ok(Box::new(open_files(dir, settings)?)),
+            Content::Files(dir, settings) => {
+                let failed = |error| Error::System { doing: "set up a worker".to_owned(), error };
+                Ok(Box::new(Files::with_settings(dir, settings.clone()).map_err(failed)?))
+            }
         }
     }
-}
-
-fn open_files(dir: &Path, settings: &FileSettings) -> Result<Files, Error> {
-    let doing = || format!("serve {}", dir.display());
-    Files::with_settings(dir, settings.clone()).map_err(|error| Error::System { doing: doing(), error })
 }
 
 /// What the main thread controls.
 struct Control {
     drain_time: Duration,
-    drain_idle: Duration,
     program: PathBuf,
     places: Vec<Place>,
     admin: Option<(Place, ListenerId)>,
@@ -261,9 +259,9 @@ impl Control {
         self.draining.set(true);
         self.places.iter_mut().for_each(|place| place.close(handed_over));
         for worker in &self.workers {
-            let (idle, deadline) = (self.drain_idle, self.drain_time);
+            let deadline = self.drain_time;
             // One that is gone has nothing to finish.
-            let _ = worker.post(move |reactor| worker::drain(reactor, idle, deadline));
+            let _ = worker.post(move |reactor| reactor.drain(deadline));
         }
     }
 

@@ -259,6 +259,6 @@ fn there_is_a_manual_page_for_each_command() {
         assert!(text.contains(&format!(".TH {name} 1")), "{text}");
     }
     let output = pelton(&["man", "sreve"]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8(output.stderr).unwrap().contains("there is no page for \"sreve\""));
 }

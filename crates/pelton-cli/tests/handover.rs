@@ -155,7 +155,7 @@ fn a_new_process_that_cannot_serve_leaves_the_socket_of_the_old_one_alone() {
     let mut server = Server::start("serve", &[site.to_str().unwrap(), "--listen", &unix]);
     fs::remove_dir(&site).unwrap();
     server.signal(Signal::USR2);
-    server.log(&format!("error: serve {}: ", site.display()));
+    server.log(&format!("error: serve the files of {}: ", site.display()));
     server.log("the new process did not take over; this one goes on");
     let mut stream = UnixStream::connect(&socket).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();

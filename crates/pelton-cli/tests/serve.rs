@@ -95,7 +95,11 @@ fn the_files_of_a_directory_are_served() {
         server.signal(Signal::TERM);
         server.succeed();
     }
-    fails(&["serve", "/no/such/directory", "--listen", "127.0.0.1:0"], 1, "serve /no/such/directory: ");
+    fails(
+        &["serve", "/no/such/directory", "--listen", "127.0.0.1:0"],
+        1,
+        "error: serve the files of /no/such/directory: ",
+    );
     fails(&["serve", "--listing"], 2, "<DIR>");
     fails(&["serve", "x", "--index", "a/b"], 2, "without a directory");
 }
@@ -392,6 +396,7 @@ fn what_makes_no_sense_is_refused_with_an_explanation() {
     let address = taken.local_addr().unwrap().to_string();
     for workers in ["1", "2"] {
         fails(&["serve", "--listen", &address, "--workers", workers], 3, &format!("listen on {address}: "));
+        fails(&["serve", "--listen", &address, "--workers", workers], 3, "choose another port");
         fails(&["serve", "--listen", "127.0.0.1:0", "--admin", &address, "--workers", workers], 3, "listen on ");
     }
 }
@@ -425,4 +430,29 @@ fn a_unix_socket_serves_those_who_keep_their_connection() {
     let result = bench(&["http://localhost/", "--unix", socket.to_str().unwrap(), "-n", "500", "-c", "10"]);
     assert_eq!(result["completed"], 500, "{result}");
     drop(server);
+}
+
+#[test]
+fn connections_are_counted_over_all_workers() {
+    const MOST: usize = 40;
+    for limit in ["--max-connections", "--max-connections-per-address"] {
+        let most = MOST.to_string();
+        let server = Server::start("serve", &["--listen", "127.0.0.1:0", "--workers", "2", limit, &most]);
+        // However the kernel spreads them over the workers.
+        let mut streams: Vec<TcpStream> = (0..MOST).map(|_| connect(server.address(0))).collect();
+        for stream in &mut streams {
+            assert!(ask(stream, "/").0.starts_with("HTTP/1.1 200 OK\r\n"));
+        }
+        for _ in 0..4 {
+            let (head, _) = response(&mut connect(server.address(0)));
+            assert!(head.starts_with("HTTP/1.1 503 ") && head.contains("Connection: close\r\n"), "{head}");
+        }
+        streams.truncate(MOST - 2);
+        eventually("there is room again", || {
+            ask(&mut connect(server.address(0)), "/").0.starts_with("HTTP/1.1 200 OK\r\n").then_some(())
+        });
+        server.signal(Signal::TERM);
+        drop(streams);
+        server.succeed();
+    }
 }

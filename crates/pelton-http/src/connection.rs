@@ -178,12 +178,10 @@ impl Connection for HttpConnection {
     fn opened(&mut self, io: &mut Io<'_>) {
         self.id = Some(io.id());
         self.shared.handle.get_or_init(|| io.reactor().handle());
-        let address = || match io.peer_address() {
-            Ok(pelton::Address::Tcp(address)) => Some(address.ip()),
-            _ => None,
-        };
-        self.counted = self.shared.admit(io.id(), address);
+        self.counted = self.shared.admit(io.id(), || io.peer_address());
         if self.counted {
+            // Its first request may be on its way.
+            io.count_as_used();
             self.set_deadline(io);
         } else {
             let mut out = Out::new(&self.shared);
@@ -245,9 +243,10 @@ impl Connection for HttpConnection {
         if self.phase == Phase::Upgraded {
             return self.upgraded(io, |handler, io| handler.draining(io));
         }
-        // What has begun is finished.
+        // What has begun is finished; where nothing has, a request may be on its way.
         (self.last, self.drains) = (true, true);
-        if self.phase == Phase::Head && !self.busy.as_ref().is_some_and(|busy| busy.has_input()) {
+        let waits = self.phase == Phase::Head && !self.busy.as_ref().is_some_and(|busy| busy.has_input());
+        if waits && (self.waiting() > 0 || self.shared.settings.drain_idle.is_zero()) {
             self.phase = Phase::Done;
         }
         let out = Out::new(&self.shared);

@@ -30,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 mod body;
+mod census;
 mod connection;
 #[cfg(any(feature = "json", feature = "forms"))]
 mod decode;
@@ -55,6 +56,7 @@ mod stream;
 pub mod wire;
 
 pub use body::{Body, BodyError, BodyEvent};
+pub use census::Census;
 pub use connection::{HttpConnection, visit_upgraded};
 #[cfg(any(feature = "json", feature = "forms"))]
 pub use decode::DecodeError;

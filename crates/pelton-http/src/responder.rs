@@ -120,8 +120,10 @@ impl Responder {
 
     /// Where the client is.
     pub fn peer_address(&self, reactor: &mut Reactor) -> io::Result<Address> {
-        let connection = self.connection().and_then(|id| reactor.connection(id));
-        connection.ok_or(io::ErrorKind::NotConnected)?.peer_address()
+        let gone = || io::Error::from(io::ErrorKind::NotConnected);
+        let token = self.token.as_ref().ok_or_else(gone)?;
+        let connection = reactor.connection(token.connection).ok_or_else(gone)?;
+        token.shared.peer(token.connection, || connection.peer_address())
     }
 }
 

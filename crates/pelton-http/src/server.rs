@@ -2,11 +2,13 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::net::IpAddr;
 use std::rc::Rc;
 
 use pelton::{Address, ConnectionId, Error, Handle, ListenerId, Reactor};
 
+use crate::census::Census;
 use crate::connection::{Busy, HttpConnection};
 use crate::exchange::{Command, Flow};
 use crate::stats::Counts;
@@ -44,7 +46,12 @@ impl Server {
 
     /// Has requests answered by `handler`.
     pub fn with_settings(handler: impl Handler, settings: Settings) -> Server {
-        Server { shared: Rc::new(Shared::new(Box::new(handler), settings)) }
+        Server::sharing(handler, settings, &Census::default())
+    }
+
+    /// Has requests answered by `handler`; connections count together with those of all servers that share the `census`.
+    pub fn sharing(handler: impl Handler, settings: Settings, census: &Census) -> Server {
+        Server { shared: Rc::new(Shared::new(Box::new(handler), settings, census.clone())) }
     }
 
     /// Listens on `address`.
@@ -60,7 +67,7 @@ impl Server {
         HttpConnection::new(self.shared.clone())
     }
 
-    /// How many connections there are.
+    /// How many connections it has.
     pub fn connections(&self) -> usize {
         self.shared.connections.get()
     }
@@ -84,19 +91,14 @@ pub(crate) struct Shared {
     left: RefCell<VecDeque<(ConnectionId, u32, Command)>>,
     left_bytes: Cell<usize>,
     connections: Cell<usize>,
+    census: Census,
     pub(crate) counts: Counts,
-    /// Only if there is a limit per address.
-    addresses: RefCell<Addresses>,
-}
-
-#[derive(Default)]
-struct Addresses {
-    counts: HashMap<IpAddr, usize>,
-    of: HashMap<ConnectionId, IpAddr>,
+    /// Where clients are, of those connections of which somebody has asked: to ask the system takes longer.
+    peers: RefCell<HashMap<ConnectionId, Address>>,
 }
 
 impl Shared {
-    fn new(handler: Box<dyn Handler>, settings: Settings) -> Shared {
+    fn new(handler: Box<dyn Handler>, settings: Settings, census: Census) -> Shared {
         Shared {
             handler,
             settings,
@@ -109,8 +111,9 @@ impl Shared {
             left: RefCell::default(),
             left_bytes: Cell::default(),
             connections: Cell::default(),
+            census,
             counts: Counts::default(),
-            addresses: RefCell::default(),
+            peers: RefCell::default(),
         }
     }
 
@@ -175,37 +178,48 @@ impl Shared {
     }
 
     /// Counts a connection that has come in. Says whether there is room for it.
-    pub(crate) fn admit(&self, id: ConnectionId, address: impl FnOnce() -> Option<IpAddr>) -> bool {
-        if self.connections.get() >= self.settings.connections {
-            return false;
+    pub(crate) fn admit(&self, id: ConnectionId, peer: impl FnOnce() -> io::Result<Address>) -> bool {
+        let from = self.settings.connections_per_address.and_then(|most| {
+            let address = self.peer(id, peer).ok()?;
+            Some((ip_of(&address)?, most))
+        });
+        let admitted = self.census.enter(self.settings.connections, from);
+        if admitted {
+            self.connections.set(self.connections.get() + 1);
+            self.counts.count(|stats| stats.accepted += 1);
+        } else {
+            self.forget_peer(id);
         }
-        if let Some(most) = self.settings.connections_per_address
-            && let Some(address) = address()
-        {
-            let Addresses { counts, of } = &mut *self.addresses.borrow_mut();
-            let count = counts.entry(address).or_default();
-            if *count >= most {
-                return false;
-            }
-            *count += 1;
-            of.insert(id, address);
-        }
-        self.connections.set(self.connections.get() + 1);
-        self.counts.count(|stats| stats.accepted += 1);
-        true
+        admitted
     }
 
     /// A connection that was admitted is over.
     pub(crate) fn dismiss(&self, id: ConnectionId) {
         self.connections.set(self.connections.get() - 1);
-        let Addresses { counts, of } = &mut *self.addresses.borrow_mut();
-        if let Some(address) = of.remove(&id)
-            && let Some(count) = counts.get_mut(&address)
-        {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&address);
-            }
+        let peer = self.forget_peer(id);
+        let counted = peer.filter(|_| self.settings.connections_per_address.is_some());
+        self.census.leave(counted.and_then(|peer| ip_of(&peer)));
+    }
+
+    /// Where the client of a connection is: `ask` is asked once.
+    pub(crate) fn peer(&self, id: ConnectionId, ask: impl FnOnce() -> io::Result<Address>) -> io::Result<Address> {
+        if let Some(peer) = self.peers.borrow().get(&id) {
+            return Ok(peer.clone());
         }
+        let peer = ask()?;
+        self.peers.borrow_mut().insert(id, peer.clone());
+        Ok(peer)
+    }
+
+    pub(crate) fn forget_peer(&self, id: ConnectionId) -> Option<Address> {
+        let mut peers = self.peers.borrow_mut();
+        if peers.is_empty() { None } else { peers.remove(&id) }
+    }
+}
+
+fn ip_of(address: &Address) -> Option<IpAddr> {
+    match address {
+        Address::Tcp(address) => Some(address.ip()),
+        _ => None,
     }
 }

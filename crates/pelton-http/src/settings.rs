@@ -35,6 +35,9 @@ pub struct Settings {
     pub body_rate: u32,
     /// Over what time the rate of a body is measured. By default 10 seconds: a phone that changes cells is not cut off.
     pub body_window: Duration,
+    /// When the reactor [drains](pelton::Reactor::drain), how long connections without a request stay open: a request may be on its
+    /// way, and would be lost. It is answered with `Connection: close`. By default a second: longer than most ways take.
+    pub drain_idle: Duration,
     /// How long a client that was refused is given to stop sending and to read why, before the connection is closed. By default
     /// 5 seconds.
     pub linger: Duration,
@@ -44,8 +47,8 @@ pub struct Settings {
     /// How many requests of one connection may be waiting for their answers. By default 16; while there are so many, nothing
     /// more is read from it.
     pub pipelined: usize,
-    /// How many connections there may be. By default 16,384: so many heads, each as long as it may be, take 400 MiB. More are answered
-    /// with 503 and closed.
+    /// How many connections there may be, of all servers that [share](crate::Server::sharing) a census. By default 16,384: so many
+    /// heads, each as long as it may be, take 400 MiB. More are answered with 503 and closed.
     pub connections: usize,
     /// How many connections there may be from one address. By default there is no such limit: behind a proxy, all come from
     /// one.
@@ -63,6 +66,7 @@ impl Default for Settings {
             idle: Duration::from_secs(60),
             body_rate: 240,
             body_window: Duration::from_secs(10),
+            drain_idle: Duration::from_secs(1),
             linger: Duration::from_secs(5),
             requests: None,
             pipelined: 16,

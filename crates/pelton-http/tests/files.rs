@@ -16,6 +16,7 @@ on_every_engine![
     files_are_served_with_what_clients_need_to_keep_them,
     directories_have_an_index_and_a_slash,
     what_is_not_there_or_not_to_be_seen_is_not_found,
+    what_may_not_be_read_is_forbidden,
     no_path_leads_out_of_the_directory,
     only_regular_files_are_served_and_nothing_blocks,
     methods_other_than_get_and_head_are_refused,
@@ -113,8 +114,6 @@ fn what_is_not_there_or_not_to_be_seen_is_not_found(on: On) {
     tree.write(".env", "secret");
     tree.write(".git/config", "secret");
     tree.write("sub/.hidden", "secret");
-    tree.write("unreadable", "secret");
-    fs::set_permissions(tree.path().join("unreadable"), fs::Permissions::from_mode(0o000)).unwrap();
     let mut site = serve(on, &tree);
     for path in ["/.env", "/.git/config", "/sub/.hidden", "/%2eenv", "/missing", "/missing/", "/missing/x"] {
         for _ in 0..2 {
@@ -122,12 +121,42 @@ fn what_is_not_there_or_not_to_be_seen_is_not_found(on: On) {
         }
     }
     assert_eq!(status(&mut site, &format!("/{}", "a".repeat(300)), &[]), 404);
-    if !rustix::process::geteuid().is_root() {
-        assert_eq!(status(&mut site, "/unreadable", &[]), 403);
-    }
     let settings = FileSettings { hidden: true, ..FileSettings::default() };
     let mut site = on.serve(Files::with_settings(tree.path(), settings).unwrap());
     assert_eq!(get(&mut site, "/.git/config", &[]).1, b"secret");
+}
+
+/// From here on, this thread and those that it starts may only read what they are permitted to, even if they are root's.
+fn respect_permissions() {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+        let mut sets = capabilities(None).unwrap();
+        sets.effective.remove(CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH);
+        set_capabilities(None, sets).unwrap();
+    }
+}
+
+fn what_may_not_be_read_is_forbidden(on: On) {
+    // Before the threads that open files are started.
+    respect_permissions();
+    let tree = Tree::new();
+    tree.write("unreadable", "secret");
+    tree.write("closed/file", "secret");
+    tree.write("open", "open");
+    for name in ["unreadable", "closed"] {
+        fs::set_permissions(tree.path().join(name), fs::Permissions::from_mode(0o000)).unwrap();
+    }
+    let mut site = serve(on, &tree);
+    for _ in 0..2 {
+        for path in ["/unreadable", "/closed/file", "/closed/none"] {
+            let (head, body) = get(&mut site, path, &[]);
+            assert_eq!((statuses(&head), &body[..]), (vec![403], &b"403 Forbidden\n"[..]), "{path}");
+        }
+        assert_eq!(status(&mut site, "/open", &[]), 200);
+    }
+    // For it to be removed.
+    fs::set_permissions(tree.path().join("closed"), fs::Permissions::from_mode(0o700)).unwrap();
 }
 
 fn no_path_leads_out_of_the_directory(on: On) {

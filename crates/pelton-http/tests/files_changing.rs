@@ -301,29 +301,19 @@ fn when_too_much_is_being_looked_for_clients_are_asked_to_come_back() {
     assert_eq!((body(&mut site, "/b"), body(&mut site, "/c")), ("b".into(), "c".into()));
 }
 
-/// Has the kernel forget what it has in memory of a file. `false` if it does not, as where files are memory.
+/// A large and a small file, on a disk.
 #[cfg(target_os = "linux")]
-fn chill(tree: &Tree, name: &str) -> bool {
-    use rustix::fs::{Advice, fadvise};
-    use rustix::io::{Errno, ReadWriteFlags, preadv2};
-    let file = File::open(tree.path().join(name)).unwrap();
-    file.sync_all().unwrap();
-    fadvise(&file, 0, None, Advice::DontNeed).unwrap();
-    let mut byte = [0];
-    let slices = &mut [std::io::IoSliceMut::new(&mut byte)];
-    let cold = preadv2(&file, slices, 1_000_000, ReadWriteFlags::NOWAIT) == Err(Errno::AGAIN);
-    if !cold {
-        println!("the kernel keeps the file in memory; nothing can be tested");
-    }
-    // Looking may have made it read ahead.
-    fadvise(&file, 0, None, Advice::DontNeed).unwrap();
-    cold
+fn large_and_small_on_disk() -> Tree {
+    let tree = Tree::on_disk();
+    tree.write("large", noise(LARGE));
+    tree.write("small", "the small file");
+    tree
 }
 
 #[cfg(target_os = "linux")]
 #[test]
 fn a_file_that_is_not_in_memory_is_read_on_the_lane() {
-    let tree = large_and_small();
+    let tree = large_and_small_on_disk();
     let mut site = serve_on_lane(Files::with_settings(tree.path(), lasting(FOR_GOOD)).unwrap(), 1000);
     let get = |site: &mut Site| {
         let before = site.reactor.stats().lane(Lane::Files).done;
@@ -337,25 +327,22 @@ fn a_file_that_is_not_in_memory_is_read_on_the_lane() {
     };
     get(&mut site);
     assert_eq!(get(&mut site), 0, "it is known, and in memory");
-    if chill(&tree, "large") {
-        let read = get(&mut site);
-        println!("{read} pieces of {} were read on the lane", LARGE.div_ceil(256 << 10));
-        assert!(read > 0);
-        assert_eq!(get(&mut site), 0, "it is in memory again");
-    }
+    assert!(tree.forget("large"));
+    let read = get(&mut site);
+    println!("{read} pieces of {} were read on the lane", LARGE.div_ceil(256 << 10));
+    assert!(read > 0);
+    assert_eq!(get(&mut site), 0, "it is in memory again");
 }
 
 #[cfg(target_os = "linux")]
 #[test]
 fn the_loop_goes_on_while_a_file_is_read() {
-    let tree = large_and_small();
+    let tree = large_and_small_on_disk();
     let (count, handler) = counted(Files::with_settings(tree.path(), lasting(FOR_GOOD)).unwrap());
     let mut site = serve_on_lane(handler, 1);
     assert_eq!(body(&mut site, "/small"), "the small file");
     assert_eq!(statuses(&site.ask(format!("HEAD /large {REQUEST}"))), [200]);
-    if !chill(&tree, "large") {
-        return;
-    }
+    assert!(tree.forget("large"));
     let release = block_lane(&mut site);
     let mut client = Client::connect(&site.address);
     let before = count.get();
@@ -378,32 +365,39 @@ fn the_loop_goes_on_while_a_file_is_read() {
 #[test]
 fn a_body_that_has_begun_waits_for_a_lane_that_is_full() {
     use std::os::unix::fs::FileExt;
-    let tree = large_and_small();
+    let tree = Rc::new(large_and_small_on_disk());
     let mut site = serve_on_lane(Files::with_settings(tree.path(), lasting(FOR_GOOD)).unwrap(), 1);
     assert_eq!(statuses(&site.ask(format!("HEAD /large {REQUEST}"))), [200]);
-    if !chill(&tree, "large") {
-        return;
-    }
-    // The first piece is in memory, the others are not, or not all.
+    // The first piece is in memory, so that the body begins.
+    assert!(tree.forget("large"));
     File::open(tree.path().join("large")).unwrap().read_exact_at(&mut vec![0; 256 << 10], 0).unwrap();
     let release = block_lane(&mut site);
     site.reactor.defer(Lane::Files, || {}, |_, _| {}).unwrap();
     let refused = |reactor: &mut Reactor| reactor.stats().lane(Lane::Files).refused;
     let before = refused(&mut site.reactor);
-    // It goes on when it has been tried in vain.
+    let tried = Rc::new(Cell::new(false));
+    let (file, found) = (tree.clone(), tried.clone());
     let mut release = Some(release);
-    site.reactor.every(Duration::from_millis(1), move |reactor, _| {
-        release.take_if(|_| refused(reactor) > before);
-    });
-    let sent = site.with_client(|mut client| {
-        client.send(format!("GET /large {REQUEST}"));
+    let mut client = Client::connect(&site.address);
+    client.send(format!("GET /large {REQUEST}"));
+    let (mut client, begun) = site.run(move |_| {
         client.read_until("\r\n\r\n");
-        client.read_exactly(LARGE)
+        let begun = client.read_exactly(100_000);
+        (client, begun)
     });
-    assert!(sent == noise(LARGE));
-    if refused(&mut site.reactor) == before {
-        println!("the disk was so fast that nothing had to be waited for");
-    }
+    // What the kernel reads ahead is forgotten again, until a piece had to be waited for in vain. Then the lane goes on.
+    site.reactor.every(Duration::from_millis(1), move |reactor, _| {
+        if refused(reactor) > before {
+            found.set(true);
+            drop(release.take());
+        } else {
+            file.forget("large");
+        }
+    });
+    // It does not all fit into the sockets: of what is left, the next piece is looked at when there is room.
+    let rest = site.run(move |_| client.read_exactly(LARGE - 100_000));
+    assert!(tried.get(), "no piece had to wait");
+    assert!([begun, rest].concat() == noise(LARGE));
 }
 
 /// How many of the tree's files this process has open.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use common::{Client, On, on_every_engine, statuses};
 use pelton::Reactor;
 use pelton_http::wire::HeadLimits;
-use pelton_http::{Request, Responder, Settings, plain};
+use pelton_http::{Census, Request, Responder, Server, Settings, plain};
 
 on_every_engine![
     a_head_that_takes_too_long_gets_408,
@@ -26,7 +26,10 @@ on_every_engine![
     what_was_answered_arrives_also_after_an_error,
     a_client_that_was_refused_may_go_on_sending,
     a_client_that_was_refused_may_not_go_on_for_ever,
+    servers_that_share_a_census_count_together,
     draining_finishes_what_has_begun,
+    draining_answers_a_request_that_is_on_its_way,
+    draining_waits_for_requests_no_longer_than_allowed,
 ];
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -262,4 +265,99 @@ fn draining_finishes_what_has_begun(on: On) {
     assert_eq!(idle.read_to_end(), "");
     let answer = busy.read_to_end();
     assert!(answer.contains("Connection: close\r\n") && answer.ends_with("late\n"), "{answer}");
+}
+
+/// A connection that has been used and is idle, and one that is new.
+fn idle_and_new(site: &mut common::Site) -> (Client, Client) {
+    let clients = site.run(|address| {
+        let mut idle = Client::connect(&address);
+        idle.send(GET);
+        assert!(!idle.response().0.contains("Connection: close"));
+        (idle, Client::connect(&address))
+    });
+    let server = site.server.clone();
+    site.run_until(move |_| server.connections() == 2);
+    clients
+}
+
+fn draining_answers_a_request_that_is_on_its_way(on: On) {
+    // It is over when both have been answered, and not before.
+    let settings = Settings { drain_idle: Duration::from_secs(3600), ..Settings::default() };
+    let mut site = on.serve_with(plain(hello), settings);
+    let (mut idle, mut new) = idle_and_new(&mut site);
+    site.reactor.drain(common::DEADLINE);
+    // The connections have been told.
+    site.run_until(|reactor| reactor.stopping());
+    for _ in 0..3 {
+        site.reactor.turn(Some(Duration::ZERO)).unwrap();
+    }
+    assert_eq!(site.reactor.connection_count(), 2);
+    let asking = std::thread::spawn(move || {
+        // In two pieces: that it has begun is enough to be waited for.
+        let (first, rest) = GET.split_at(10);
+        idle.send(first);
+        new.send(GET);
+        let answer = new.read_to_end();
+        idle.send(rest);
+        [idle.read_to_end(), answer]
+    });
+    assert_eq!(site.reactor.run().unwrap(), pelton::Exit::Drained);
+    for answer in asking.join().unwrap() {
+        assert!(answer.contains("Connection: close\r\n") && answer.ends_with("hello\n"), "{answer}");
+    }
+}
+
+fn draining_waits_for_requests_no_longer_than_allowed(on: On) {
+    for drain_idle in [Duration::ZERO, SHORT] {
+        let mut site = on.serve_with(plain(hello), Settings { drain_idle, ..Settings::default() });
+        let (mut idle, mut new) = idle_and_new(&mut site);
+        let begun = Instant::now();
+        site.reactor.drain(common::DEADLINE);
+        assert_eq!(site.reactor.run().unwrap(), pelton::Exit::Drained);
+        assert!(begun.elapsed() >= drain_idle);
+        assert_eq!((idle.read_to_end(), new.read_to_end()), (String::new(), String::new()));
+    }
+}
+
+fn servers_that_share_a_census_count_together(on: On) {
+    let settings = Settings { connections: 3, connections_per_address: Some(2), ..Settings::default() };
+    let census = Census::default();
+    let mut first = on.serve(plain(hello));
+    first.server = Server::sharing(plain(hello), settings.clone(), &census);
+    let second = Server::sharing(plain(hello), settings, &census);
+    let mut addresses = Vec::new();
+    for (server, address) in [(&first.server, "127.0.0.1:0"), (&second, "127.0.0.1:0")] {
+        let listener = server.listen(&mut first.reactor, &address.parse().unwrap()).unwrap();
+        addresses.push(first.reactor.listening_on(listener).unwrap().to_string());
+    }
+    let from = |address: &str, ip: &str| {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.bind(&std::net::SocketAddr::new(ip.parse().unwrap(), 0).into()).unwrap();
+        socket.connect(&address.parse::<std::net::SocketAddr>().unwrap().into()).unwrap();
+        socket.set_read_timeout(Some(common::DEADLINE)).unwrap();
+        Client(socket.into())
+    };
+    let told = addresses.clone();
+    first.run(move |_| {
+        let status = |client: &mut Client| {
+            client.send(GET);
+            client.response().0[9..12].to_owned()
+        };
+        let (one, other) = (&told[0], &told[1]);
+        let mut kept = [from(one, "127.0.0.1"), from(other, "127.0.0.1")];
+        assert_eq!(kept.each_mut().map(status), ["200", "200"]);
+        assert_eq!(from(one, "127.0.0.1").response().0[9..12], *"503", "two are enough from there");
+        let mut elsewhere = from(other, "127.0.0.2");
+        assert_eq!(status(&mut elsewhere), "200");
+        assert_eq!(from(one, "127.0.0.3").response().0[9..12], *"503", "three are enough");
+    });
+    first.run_until(|_| census.connections() == 0);
+    assert_eq!((first.server.connections(), second.connections()), (0, 0));
+    let told = addresses.clone();
+    let answer = first.run(move |_| {
+        let mut client = from(&told[1], "127.0.0.1");
+        client.send(GET);
+        client.response().0
+    });
+    assert_eq!(statuses(&answer), [200]);
 }

@@ -22,6 +22,8 @@ pub struct Socket(Kind);
 #[derive(Debug)]
 enum Kind {
     System(OwnedFd),
+    /// One that an engine or we have made: it does not block already, and is closed on exec.
+    Prepared(SystemSocket),
     Custom(Box<dyn Any + Send>),
 }
 
@@ -35,7 +37,7 @@ impl Socket {
     pub fn into_custom(self) -> Result<Box<dyn Any + Send>, Socket> {
         match self.0 {
             Kind::Custom(socket) => Ok(socket),
-            Kind::System(_) => Err(self),
+            Kind::System(_) | Kind::Prepared(_) => Err(self),
         }
     }
 
@@ -62,6 +64,7 @@ impl Socket {
     pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.0 {
             Kind::System(fd) => Some(fd.as_fd()),
+            Kind::Prepared(socket) => Some(socket.as_fd()),
             Kind::Custom(_) => None,
         }
     }
@@ -70,12 +73,17 @@ impl Socket {
     pub fn into_fd(self) -> Result<OwnedFd, Socket> {
         match self.0 {
             Kind::System(fd) => Ok(fd),
+            Kind::Prepared(socket) => Ok(socket.0.into()),
             Kind::Custom(_) => Err(self),
         }
     }
 
     pub(crate) fn into_system(self) -> io::Result<SystemSocket> {
-        SystemSocket::from_fd(self.into_fd().map_err(|_| no_descriptor())?)
+        match self.0 {
+            Kind::System(fd) => SystemSocket::from_fd(fd),
+            Kind::Prepared(socket) => Ok(socket),
+            Kind::Custom(_) => Err(no_descriptor()),
+        }
     }
 }
 
@@ -91,7 +99,7 @@ impl From<OwnedFd> for Socket {
 
 impl From<SystemSocket> for Socket {
     fn from(socket: SystemSocket) -> Socket {
-        Socket(Kind::System(socket.0.into()))
+        Socket(Kind::Prepared(socket))
     }
 }
 

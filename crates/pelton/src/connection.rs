@@ -85,7 +85,8 @@ pub trait Connection: Any {
     }
 
     /// The reactor is [draining](Reactor::drain), and waits for this connection to close; but not for one on which nothing
-    /// was ever sent or received, which is closed without asking. By default it is closed when everything has been sent.
+    /// was ever sent or received, which is closed without asking, unless it [counts as used](Io::count_as_used). By default it is
+    /// closed when everything has been sent.
     fn draining(&mut self, io: &mut Io<'_>) {
         io.close_after_writing();
     }

@@ -40,6 +40,10 @@ use crate::watch::Watch;
 use crate::watchdog::Watchdog;
 use crate::{Builder, Error, Wheel};
 
+/// When dispatching takes longer than this, listeners are looked at in between: connections that are going to be refused, for
+/// there is too much to do, should not have to wait until it is done. Accepting so many takes a small part of this.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(10);
+
 /// What a builder settles.
 pub(crate) struct Settings {
     pub(crate) measure: bool,
@@ -519,6 +523,7 @@ impl Reactor {
     }
 
     fn dispatch(&mut self) {
+        let mut accept_again = self.now + ACCEPT_AGAIN;
         while let Some(event) = self.spin.take_found().or_else(|| self.engine.next()) {
             match event {
                 Event::Ready(token, readiness) => match self.sources.get(token.into()) {
@@ -549,6 +554,12 @@ impl Reactor {
                     self.sources.retire(token.into());
                 }
                 other => tracing::error!(?other, "an event that this reactor does not know"),
+            }
+            // The latest reading, whatever it was taken for: to look at it costs nothing.
+            let latest = self.meter.mark();
+            if latest >= accept_again {
+                accept_again = latest + ACCEPT_AGAIN;
+                self.engine.accept_again();
             }
         }
     }

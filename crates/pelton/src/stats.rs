@@ -110,6 +110,9 @@ struct Histograms {
 /// Callbacks that have I/O between them: of so many in a row, one is timed, by a reading of the clock before and after it.
 const IO_CALLBACKS_PER_TIMED: u64 = 16;
 
+/// One that takes this long is worth a reading of the clock, so that it is known what time it is while there are many of them.
+const LONG_IO_CALLBACK: Duration = Duration::from_micros(200);
+
 /// Measures the loop as it runs.
 ///
 /// A callback's time is that between two readings of the clock, one after the callback before it and one after itself: one
@@ -127,6 +130,8 @@ pub(crate) struct Meter {
     ticks_timed_together: u64,
     /// Callbacks with I/O between them that have run since one was timed.
     untimed_io: u64,
+    /// The last of these that was timed took long.
+    long_io: bool,
     /// The clock has not been read since such a callback.
     mark_is_old: bool,
     /// When the last wait was over.
@@ -149,6 +154,7 @@ impl Meter {
             untimed_ticks: 0,
             ticks_timed_together: 1,
             untimed_io: 0,
+            long_io: false,
             mark_is_old: false,
             awake_since: now,
         }
@@ -231,6 +237,9 @@ impl Meter {
         let count = if kind == CallbackKind::Tick { std::mem::take(&mut self.untimed_ticks).max(1) } else { 1 };
         if let Some(histograms) = &mut self.histograms {
             histograms.callbacks[kind as usize].record(time, count);
+        }
+        if has_io_between(kind) {
+            self.long_io = time >= LONG_IO_CALLBACK;
         }
         if kind == CallbackKind::Tick {
             let short = time < SHORT_TICK * count as u32;
@@ -430,6 +439,9 @@ impl Reactor {
     /// A callback has returned or panicked.
     pub(crate) fn finished(&mut self, site: crate::callback::Site) {
         if !self.meter.count(site.kind, self.watchdog.is_some()) {
+            if self.meter.long_io && has_io_between(site.kind) {
+                self.meter.set_mark(self.engine.now());
+            }
             return;
         }
         let time = self.meter.lap(site.kind, self.engine.now());

@@ -239,3 +239,33 @@ fn an_echoed_message_costs_one_read_one_write_and_a_wait() {
         |made| assert_eq!(made, ["wait", "recvfrom", "sendto"]),
     );
 }
+
+#[test]
+fn a_connection_that_comes_in_costs_one_call_and_what_watching_it_takes() {
+    calls(
+        "a_connection_that_comes_in_costs_one_call_and_what_watching_it_takes",
+        |reactor| {
+            let listener = reactor.listen(&"127.0.0.1:0".parse().unwrap(), |_| Echo).unwrap();
+            let address = reactor.listening_on(listener).unwrap().to_string();
+            let mut clients = Vec::new();
+            for round in 0..10 {
+                clients.push(TcpStream::connect(&address).unwrap());
+                if round == 9 {
+                    mark();
+                }
+                // Some engines take two turns, one of which finds out that no more have come.
+                while reactor.connection_count() <= round {
+                    reactor.turn(None).unwrap();
+                }
+                if round == 9 {
+                    mark();
+                }
+            }
+        },
+        |mut made| {
+            made.retain(|name| name != "wait" && name != "epoll_ctl");
+            // The second finds that there are no more.
+            assert_eq!(made, ["accept4", "accept4"]);
+        },
+    );
+}

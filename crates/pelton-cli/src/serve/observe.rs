@@ -1,6 +1,6 @@
-//! Counting, timing and logging what goes through a handler, and closing connections once the server drains.
+//! Counting, timing and logging what goes through a handler.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -60,13 +60,11 @@ impl Counts {
 pub struct Watch {
     pub counts: RefCell<Counts>,
     log: Option<(Lines, LogFormat)>,
-    /// Every answer is the last of its connection.
-    pub draining: Cell<bool>,
 }
 
 impl Watch {
     pub fn new(log: Option<(Lines, LogFormat)>) -> Watch {
-        Watch { counts: RefCell::default(), log, draining: Cell::new(false) }
+        Watch { counts: RefCell::default(), log }
     }
 
     /// Hands on the lines that are left.
@@ -119,10 +117,7 @@ struct Exchange {
 }
 
 impl Exchange {
-    fn answered(&mut self, response: &mut Response) {
-        if self.watch.draining.get() {
-            response.fields_mut().append("Connection", "close");
-        }
+    fn answered(&mut self, response: &Response) {
         let has_body = !self.head_only && !matches!(response.status(), 204 | 304);
         let length = response.fields().content_length().unwrap_or_else(|| response.content().len());
         self.answer = Some((response.status(), if has_body { length } else { 0 }));

@@ -62,7 +62,8 @@ pub struct Options {
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration, help_heading = "Ending")]
     pub drain_time: Duration,
 
-    /// How long idle connections then have to send one more request, which is answered with `Connection: close`
+    /// How long idle connections then have to send one more request, which is answered with `Connection: close`; no longer than
+    /// half of --drain-time
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration, help_heading = "Ending")]
     pub drain_idle: Duration,
 }
@@ -120,11 +121,11 @@ impl FileOptions {
 #[derive(Args)]
 #[command(next_help_heading = "Limits")]
 pub struct Limits {
-    /// How many connections there may be; more are answered with 503. Each worker has an equal share
+    /// How many connections there may be, of all workers together; more are answered with 503
     #[arg(long, value_name = "NUMBER", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..))]
     max_connections: u32,
 
-    /// How many connections there may be from one address, of which each worker has an equal share; by default any number
+    /// How many connections there may be from one address, of all workers together; by default any number
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     max_connections_per_address: Option<u32>,
 
@@ -186,10 +187,9 @@ impl Options {
         DEFAULT_ADDRESS.parse().expect("it is an address")
     }
 
-    /// What the clients of one worker are allowed.
+    /// What clients are allowed.
     pub fn settings(&self) -> Settings {
         let limits = &self.limits;
-        let share = |number: u32| (number as usize).div_ceil(self.server.workers());
         let default = Settings::default();
         Settings {
             head: pelton_http::wire::HeadLimits {
@@ -201,8 +201,10 @@ impl Options {
             idle: limits.idle_time,
             body_rate: u32::try_from(limits.min_body_rate).unwrap_or(u32::MAX),
             requests: limits.max_requests,
-            connections: share(limits.max_connections),
-            connections_per_address: limits.max_connections_per_address.map(share),
+            // What has begun by then has the rest of the time.
+            drain_idle: self.drain_idle.min(self.drain_time / 2),
+            connections: limits.max_connections as usize,
+            connections_per_address: limits.max_connections_per_address.map(|number| number as usize),
             ..default
         }
     }

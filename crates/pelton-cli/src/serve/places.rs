@@ -33,7 +33,16 @@ pub struct CannotListen {
 
 impl std::fmt::Display for CannotListen {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "listen on {}: {}", self.address, self.error)
+        write!(f, "listen on {}: {}", self.address, self.error)?;
+        match (self.error.kind(), &self.address) {
+            (io::ErrorKind::AddrInUse, Address::Tcp(_)) => {
+                f.write_str("; another program listens there, so end that or choose another port")
+            }
+            (io::ErrorKind::PermissionDenied, Address::Tcp(address)) if address.port() < 1024 => {
+                f.write_str("; ports below 1024 are root's, unless the system says otherwise")
+            }
+            _ => Ok(()),
+        }
     }
 }
 

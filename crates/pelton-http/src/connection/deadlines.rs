@@ -16,6 +16,8 @@ pub(super) enum Wait {
     Nothing,
     /// The next request.
     Idle,
+    /// A last request, while the reactor drains.
+    Last,
     /// The rest of a head.
     Head,
     /// More of a body.
@@ -29,6 +31,7 @@ impl HttpConnection {
         let busy = self.busy.as_ref();
         match self.phase {
             Phase::Head if busy.is_some_and(|busy| busy.has_input()) && !self.is_held_up() => Wait::Head,
+            Phase::Head if self.waiting() == 0 && self.drains => Wait::Last,
             Phase::Head if self.waiting() == 0 && self.sequence == 0 => Wait::Head,
             Phase::Head if self.waiting() == 0 => Wait::Idle,
             Phase::Body if !self.is_held_up() => Wait::Body,
@@ -47,7 +50,8 @@ impl HttpConnection {
             Wait::Nothing => Time::MAX,
             Wait::Idle => now + settings.idle,
             // However many pieces it comes in, a head has so long from its first byte; a body for each window.
-            Wait::Head | Wait::Body | Wait::End if goes_on => return,
+            Wait::Head | Wait::Body | Wait::Last | Wait::End if goes_on => return,
+            Wait::Last => now + settings.drain_idle,
             Wait::Head => now + settings.header_time,
             Wait::Body => now + settings.body_window,
             Wait::End => now + settings.linger,
@@ -93,7 +97,7 @@ impl HttpConnection {
         let mut out = Out::new(&self.shared);
         match self.wait {
             Wait::Nothing => {}
-            Wait::Idle => self.phase = Phase::Done,
+            Wait::Idle | Wait::Last => self.phase = Phase::Done,
             // Nothing was asked, so there is nothing to answer.
             Wait::Head if self.sequence == 0 && self.busy.is_none() => self.phase = Phase::Done,
             Wait::Head => self.refuse(io, &mut out, Refusal::new(408, "the head of a request took too long")),

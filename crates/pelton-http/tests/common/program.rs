@@ -1,6 +1,7 @@
 //! Programs that talk to a server, run beside its loop.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::Site;
@@ -8,15 +9,16 @@ use super::Site;
 impl Site {
     /// Runs a program with these arguments, in which `URL` is the server's, and gives it `input` to read. It has to succeed; this is
     /// what it says.
-    pub(crate) fn run_program(&mut self, program: &'static str, arguments: &[&str], input: Vec<u8>) -> String {
+    pub(crate) fn run_program(&mut self, program: impl AsRef<Path>, arguments: &[&str], input: Vec<u8>) -> String {
+        let program = program.as_ref().to_owned();
         let arguments: Vec<String> = arguments.iter().map(|word| (*word).to_owned()).collect();
         self.run(move |address| {
             let url = format!("http://{address}");
             let words = arguments.iter().map(|word| word.replace("URL", &url));
-            let mut command = Command::new(program);
+            let mut command = Command::new(&program);
             command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-            let mut child =
-                command.spawn().unwrap_or_else(|error| panic!("{program} is needed for this test: {error}"));
+            let shown = program.display();
+            let mut child = command.spawn().unwrap_or_else(|error| panic!("{shown} is needed for this test: {error}"));
             let mut stdin = child.stdin.take().unwrap();
             let writing = std::thread::spawn(move || {
                 // It may end before it has read everything; what it says tells whether it should have.
@@ -25,7 +27,7 @@ impl Site {
             let output = child.wait_with_output().unwrap();
             writing.join().unwrap();
             let errors = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{program}: {}: {errors}", output.status);
+            assert!(output.status.success(), "{shown}: {}: {errors}", output.status);
             String::from_utf8_lossy(&output.stdout).into_owned()
         })
     }

@@ -10,13 +10,50 @@ pub(crate) struct Tree(PathBuf);
 
 impl Tree {
     pub(crate) fn new() -> Tree {
+        Tree::below(Path::new(env!("CARGO_TARGET_TMPDIR")))
+    }
+
+    fn below(directory: &Path) -> Tree {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        // Below the target directory, which is on a disk where the temporary directory may be in memory.
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tree-{}-{number}", std::process::id()));
+        let path = directory.join(format!("pelton-tree-{}-{number}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();
         Tree(path)
+    }
+
+    /// One on a disk, so that the kernel can forget its files: the target directory may be in memory, or the temporary one.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn on_disk() -> Tree {
+        let places = [env!("CARGO_TARGET_TMPDIR").into(), std::env::temp_dir(), "/var/tmp".into()];
+        let found = places.iter().map(|place: &PathBuf| Tree::below(place)).find(|tree| {
+            tree.write("probe", noise(2_000_000));
+            let forgotten = (0..100).any(|_| tree.forget("probe") && !tree.is_in_memory("probe"));
+            fs::remove_file(tree.path().join("probe")).unwrap();
+            forgotten
+        });
+        found.unwrap_or_else(|| {
+            panic!("for this test, one of {places:?} has to be on a disk, whose files can be forgotten")
+        })
+    }
+
+    /// Has the kernel forget what it has in memory of a file.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn forget(&self, name: &str) -> bool {
+        let file = File::open(self.0.join(name)).unwrap();
+        file.sync_all().unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).is_ok()
+    }
+
+    /// Whether the middle of a file is in memory, or the kernel cannot say. Looking has it read nothing.
+    #[cfg(target_os = "linux")]
+    fn is_in_memory(&self, name: &str) -> bool {
+        use rustix::io::{Errno, ReadWriteFlags, preadv2};
+        let file = File::open(self.0.join(name)).unwrap();
+        let middle = file.metadata().unwrap().len() / 2;
+        let mut byte = [0];
+        let slices = &mut [std::io::IoSliceMut::new(&mut byte)];
+        preadv2(&file, slices, middle, ReadWriteFlags::NOWAIT) != Err(Errno::AGAIN)
     }
 
     pub(crate) fn path(&self) -> &Path {

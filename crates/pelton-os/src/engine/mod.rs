@@ -62,6 +62,10 @@ pub trait Engine {
         no_streams(token, on)
     }
 
+    /// Looks for connections now, on all listeners that accept, instead of when a wait finds them: their events come
+    /// [next](Engine::next). For turns that take long. An engine that hears of them without looking need not do anything.
+    fn accept_again(&mut self) {}
+
     /// Connects to `address`: [`Event::Connected`], or [`Event::Ended`] if that fails. An error that is returned at once is
     /// not the other side's.
     fn connect(&mut self, token: Token, address: &Address, options: &ConnectOptions) -> io::Result<()> {

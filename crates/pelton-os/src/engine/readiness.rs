@@ -298,6 +298,10 @@ impl<P: Poller> Engine for ReadinessEngine<P> {
         self.rewatch(token, if on { Interest::READABLE } else { Interest::NONE }, Mode::Level)
     }
 
+    fn accept_again(&mut self) {
+        self.listeners_are_ready();
+    }
+
     fn connect(&mut self, token: Token, address: &Address, options: &ConnectOptions) -> io::Result<()> {
         self.begin_to_connect(token, address, SystemSocket::unconnected(address, options)?)
     }

@@ -58,6 +58,10 @@ pub(super) struct Streams {
     pub(super) events: VecDeque<Event>,
     /// The listener that is accepting, and how many more it may.
     accepting: Option<(Token, usize)>,
+    /// All listeners, and some that are not any more.
+    listeners: Vec<Token>,
+    /// Listeners that are to be looked at though no wait has found them.
+    unasked: Vec<Token>,
     /// A descriptor in reserve, to be able to turn connections away when there are no others left.
     spare: Option<File>,
 }
@@ -75,7 +79,24 @@ impl<P: Poller> ReadinessEngine<P> {
             self.streams.spare = Some(File::open("/dev/null")?);
         }
         let fd = socket.as_fd().as_raw_fd();
-        self.register(token, fd, Interest::READABLE, Mode::Level, Role::Listener(socket))
+        self.register(token, fd, Interest::READABLE, Mode::Level, Role::Listener(socket))?;
+        self.forget_old_listeners();
+        self.streams.listeners.push(token);
+        Ok(())
+    }
+
+    fn forget_old_listeners(&mut self) {
+        let mut listeners = std::mem::take(&mut self.streams.listeners);
+        let is_listener = |token: &Token| matches!(self.watch_ref(*token), Some(Watch { role: Role::Listener(_), .. }));
+        listeners.retain(is_listener);
+        self.streams.listeners = listeners;
+    }
+
+    /// Has all listeners looked at that accept.
+    pub(super) fn listeners_are_ready(&mut self) {
+        self.forget_old_listeners();
+        let Streams { listeners, unasked, .. } = &mut self.streams;
+        unasked.clone_from(listeners);
     }
 
     pub(super) fn begin_to_connect(&mut self, token: Token, address: &Address, socket: SystemSocket) -> io::Result<()> {
@@ -129,13 +150,19 @@ impl<P: Poller> ReadinessEngine<P> {
         if !self.streams.events.is_empty() {
             return self.streams.events.pop_front();
         }
-        let (token, left) = self.streams.accepting?;
-        self.streams.accepting = (left > 1).then_some((token, left - 1));
-        let event = self.accept_one(token);
-        if event.is_none() {
-            self.streams.accepting = None;
+        loop {
+            if self.streams.accepting.is_none() {
+                let token = self.streams.unasked.pop()?;
+                let accepts = self.watch_ref(token).is_some_and(|watch| watch.interest.readable());
+                self.streams.accepting = accepts.then_some((token, ACCEPTS_PER_TURN));
+            }
+            let Some((token, left)) = self.streams.accepting else { continue };
+            self.streams.accepting = (left > 1).then_some((token, left - 1));
+            match self.accept_one(token) {
+                None => self.streams.accepting = None,
+                event => return event,
+            }
         }
-        event
     }
 
     /// Turns the readiness of a source into events: the first of them, and others for later.

@@ -123,6 +123,14 @@ impl Io<'_> {
 
 /// Ending.
 impl Io<'_> {
+    /// Has the handler [asked](crate::Connection::draining) when the reactor drains, also if nothing was ever sent or received: for
+    /// protocols in which the first bytes may be on their way.
+    pub fn count_as_used(&mut self) {
+        if let Some(stream) = self.reactor.stream_mut(self.id.0) {
+            stream.used = true;
+        }
+    }
+
     /// Closes the connection. What waits to be sent is dropped.
     pub fn close(&mut self) {
         self.close_with(Reason::Local);

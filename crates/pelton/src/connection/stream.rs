@@ -40,7 +40,7 @@ pub(crate) struct Stream {
     pub(super) tells_when_sent: bool,
     /// In the list of those that need attention.
     pub(super) listed: bool,
-    /// Something was sent or received.
+    /// Something was sent or received, or is about to be.
     pub(super) used: bool,
     pub(super) peer_finished: bool,
     /// Something came in while it was being closed, or was never read: more may come.

@@ -4,13 +4,14 @@ use std::io::Write;
 use std::thread;
 use std::time::Duration;
 
-use pelton::{Exit, Io};
+use pelton::{Chunk, Connection, Exit, Io};
 
 use super::common::{Log, on_every_network, run, run_until};
 use super::{Network, Scripted, listen, pattern, run_with};
 
 on_every_network![
     draining_closes_unused_connections_at_once_and_lets_the_others_finish,
+    draining_asks_the_handler_of_an_unused_connection_that_counts_as_used,
     draining_ends_in_time_with_a_peer_that_does_not_read,
 ];
 
@@ -43,6 +44,41 @@ fn draining_closes_unused_connections_at_once_and_lets_the_others_finish(on: imp
     assert!(reading.join().unwrap());
     let told = log.take();
     assert_eq!(told.iter().filter(|entry| *entry == "closed: closed by this side").count(), 2, "{told:?}");
+}
+
+/// Answers what comes in, however late, and only then closes.
+struct Late;
+
+impl Connection for Late {
+    fn opened(&mut self, io: &mut Io<'_>) {
+        io.count_as_used();
+        *io.reactor().state::<u32>() += 1;
+    }
+
+    fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
+        io.send_chunk(chunk).unwrap();
+        io.close_after_writing();
+    }
+
+    fn draining(&mut self, io: &mut Io<'_>) {
+        *io.reactor().state::<bool>() = true;
+    }
+}
+
+fn draining_asks_the_handler_of_an_unused_connection_that_counts_as_used(on: impl Network) {
+    let mut reactor = on.reactor();
+    let address = listen(&mut reactor, |_| Late);
+    let mut peer = on.connect_peer(&address);
+    run_until(&mut reactor, |reactor| *reactor.state::<u32>() == 1);
+    reactor.drain(Duration::from_secs(15));
+    run_until(&mut reactor, |reactor| *reactor.state::<bool>());
+    let talking = thread::spawn(move || {
+        peer.write_all(b"?").unwrap();
+        peer.read_all().unwrap()
+    });
+    assert_eq!(run(&mut reactor), Exit::Drained);
+    drop(reactor);
+    assert_eq!(talking.join().unwrap(), b"?");
 }
 
 fn draining_ends_in_time_with_a_peer_that_does_not_read(on: impl Network) {

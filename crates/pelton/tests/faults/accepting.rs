@@ -15,6 +15,7 @@ use crate::scene::{alone, descriptors};
 on_every_engine![
     without_descriptors_connections_are_turned_away_and_later_served_again,
     without_descriptors_connecting_is_an_error_and_leaves_nothing,
+    connections_are_accepted_while_a_turn_takes_long,
 ];
 
 /// Set in the child: the limit is that of a process, and must not be that of the other tests'.
@@ -141,4 +142,57 @@ fn without_descriptors_connecting_is_an_error_and_leaves_nothing(on: On) {
     let mut other = Other::start(on, "without_descriptors_connecting_is_an_error_and_leaves_nothing");
     assert_eq!(other.says("ended: "), "well");
     other.ends_well();
+}
+
+/// How many slow callbacks a turn has, and how long each takes.
+const SLOW: (usize, Duration) = (40, Duration::from_millis(3));
+
+/// Keeps the loop busy; the first of them has somebody connect meanwhile.
+struct Slow(Address);
+
+#[derive(Default)]
+struct Seen {
+    opened: usize,
+    received: usize,
+    /// How many had been received when the late one was opened.
+    before_late: Option<usize>,
+    late: Option<TcpStream>,
+}
+
+impl Connection for Slow {
+    fn opened(&mut self, io: &mut Io<'_>) {
+        let seen = io.reactor().state::<Seen>();
+        seen.opened += 1;
+        if seen.opened > SLOW.0 {
+            seen.before_late = Some(seen.received);
+        }
+    }
+
+    fn received(&mut self, io: &mut Io<'_>, _: Chunk) {
+        let seen = io.reactor().state::<Seen>();
+        seen.received += 1;
+        if seen.received == 1 {
+            seen.late = Some(TcpStream::connect(self.0.to_string()).unwrap());
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < SLOW.1 {}
+    }
+}
+
+fn connections_are_accepted_while_a_turn_takes_long(on: On) {
+    let _alone = alone();
+    let mut reactor = on.reactor();
+    let place: std::rc::Rc<std::cell::OnceCell<Address>> = Default::default();
+    let known = place.clone();
+    let listener =
+        reactor.listen(&"127.0.0.1:0".parse().unwrap(), move |_| Slow(known.get().unwrap().clone())).unwrap();
+    let address = reactor.listening_on(listener).unwrap().clone();
+    place.set(address.clone()).unwrap();
+    let mut clients: Vec<TcpStream> = (0..SLOW.0).map(|_| TcpStream::connect(address.to_string()).unwrap()).collect();
+    crate::common::run_until(&mut reactor, |reactor| reactor.state::<Seen>().opened == SLOW.0);
+    clients.iter_mut().for_each(|client| client.write_all(b"?").unwrap());
+    crate::common::run_until(&mut reactor, |reactor| reactor.state::<Seen>().received == SLOW.0);
+    let before = reactor.state::<Seen>().before_late;
+    // The clock may be read for one callback in sixteen only, until it is seen that they take long.
+    assert!(before.is_some_and(|count| count <= 25), "{before:?} of {} came before it", SLOW.0);
 }

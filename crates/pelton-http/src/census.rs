@@ -1,0 +1,141 @@
+//! How many connections there are, of one server or of several together.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Counts connections, all of them and by address. Servers that [share](crate::Server::sharing) one, on several threads, keep the
+/// limits of their settings together; otherwise each has one of its own.
+///
+/// ```
+/// use pelton::Reactors;
+/// use pelton_http::{Census, Server, Settings, plain};
+///
+/// let census = Census::default();
+/// let serve = move |_, reactor: &mut pelton::Reactor| {
+///     let settings = Settings { connections: 100, ..Settings::default() };
+///     let server = Server::sharing(plain(|_| "hello\n"), settings, &census);
+///     server.listen(reactor, &"127.0.0.1:0".parse().unwrap())?;
+///     Ok(())
+/// };
+/// // At most 100 connections, however they are spread over the four.
+/// let reactors = Reactors::start(4, |_| pelton::Reactor::builder(), serve)?;
+/// # reactors.stop();
+/// # Ok::<(), pelton::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Census {
+    counts: Arc<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    all: AtomicUsize,
+    /// Only of connections whose address counts.
+    by_address: Mutex<HashMap<IpAddr, usize>>,
+}
+
+impl Census {
+    /// How many connections there are, of all that share it.
+    pub fn connections(&self) -> usize {
+        self.counts.all.load(Ordering::Relaxed)
+    }
+
+    /// Counts one more, unless there are `most` already, or the given number from its address.
+    pub(crate) fn enter(&self, most: usize, from: Option<(IpAddr, usize)>) -> bool {
+        // The address comes first: one that is counted too many for a moment is then refused only where there was no room anyway.
+        if from.is_some_and(|(address, most)| !self.enter_from(address, most)) {
+            return false;
+        }
+        // Nothing else is published by these counts, so no order is needed.
+        let room = |count: usize| (count < most).then_some(count + 1);
+        let entered = self.counts.all.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok();
+        if let (false, Some((address, _))) = (entered, from) {
+            self.leave_from(address);
+        }
+        entered
+    }
+
+    /// One that has [entered](Census::enter) is over; `from` if its address counted.
+    pub(crate) fn leave(&self, from: Option<IpAddr>) {
+        self.counts.all.fetch_sub(1, Ordering::Relaxed);
+        if let Some(address) = from {
+            self.leave_from(address);
+        }
+    }
+
+    fn enter_from(&self, address: IpAddr, most: usize) -> bool {
+        let mut counts = self.counts.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(address).or_default();
+        let room = *count < most;
+        *count += usize::from(room);
+        if *count == 0 {
+            counts.remove(&address);
+        }
+        room
+    }
+
+    fn leave_from(&self, address: IpAddr) {
+        let mut counts = self.counts.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&address) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&address);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+    const THERE: IpAddr = IpAddr::V6(std::net::Ipv6Addr::LOCALHOST);
+
+    #[test]
+    fn each_limit_counts_for_itself() {
+        let census = Census::default();
+        assert!(census.enter(3, Some((HERE, 1))));
+        assert!(!census.enter(3, Some((HERE, 1))), "one from there is enough");
+        assert!(census.enter(3, Some((THERE, 1))));
+        assert!(census.enter(3, None), "a connection without an address");
+        assert!(!census.enter(3, None));
+        census.leave(Some(THERE));
+        assert!(!census.enter(2, Some((THERE, 1))), "another has less room");
+        assert!(census.enter(3, Some((THERE, 1))), "which has not been counted");
+        [Some(HERE), Some(THERE), None].into_iter().for_each(|from| census.leave(from));
+        assert_eq!(census.connections(), 0);
+        assert!(census.counts.by_address.lock().unwrap().is_empty(), "nothing is kept of those that have gone");
+    }
+
+    #[test]
+    fn no_more_enter_than_may_from_however_many_threads() {
+        const MOST: usize = 1000;
+        const FROM_HERE: usize = 600;
+        let census = Census::default();
+        let enter = |number: usize| {
+            let census = census.clone();
+            let from = if number.is_multiple_of(2) { (HERE, FROM_HERE) } else { (THERE, MOST) };
+            std::thread::spawn(move || {
+                let try_once = |_| {
+                    let entered = census.enter(MOST, Some(from));
+                    // Others come and go meanwhile.
+                    if census.enter(MOST, None) {
+                        census.leave(None);
+                    }
+                    entered
+                };
+                (0..MOST).map(try_once).filter(|entered| *entered).count()
+            })
+        };
+        let threads: Vec<_> = (0..4).map(enter).collect();
+        let entered: Vec<usize> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        let all = entered.iter().sum::<usize>();
+        assert_eq!(census.connections(), all);
+        assert!(all <= MOST && entered[0] + entered[2] <= FROM_HERE, "{entered:?}");
+        let more = (0..MOST).take_while(|_| census.enter(MOST, None)).count();
+        assert_eq!(all + more, MOST, "there was room for as many as were missing");
+    }
+}

@@ -1,0 +1,167 @@
+//! aiohttp's client, as a peer that others have written: `python/aiohttp_peer.py` says what it asks, and what it expects.
+//!
+//! It comes from the package registry. `cargo xtask test` installs it in an environment below the target directory; where it is not
+//! there, these tests fail and say how to get it.
+
+mod common;
+
+use std::cell::{Cell, RefCell};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use common::tree::Tree;
+use common::{On, on_every_engine};
+use pelton::Reactor;
+use pelton_http::{
+    BodyEvent, Event, EventStream, Files, Flow, Handler, Request, Responder, Response, ResponseStream, Router, plain,
+};
+
+on_every_engine![
+    aiohttp_keeps_connections_and_sends_bodies,
+    aiohttp_reads_streams_and_events_as_they_come,
+    aiohttp_gets_files_parts_of_them_and_compressed_ones,
+    aiohttp_asks_for_much_at_once,
+];
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python/aiohttp_peer.py");
+
+/// A Python that has aiohttp.
+fn python() -> PathBuf {
+    // The temporary directory of tests is below the target directory.
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let python = target.join("peers/bin/python3");
+    assert!(
+        python.exists(),
+        "aiohttp is needed for this test; `cargo xtask test --only tools` installs it, so that there is {}",
+        python.display()
+    );
+    python
+}
+
+fn talk(on: On, scenarios: &[&str]) {
+    let (python, tree) = (python(), Tree::new());
+    let mut site = on.serve(site(&tree));
+    let port = site.address.rsplit(':').next().unwrap_or_default().to_owned();
+    let arguments = [&[SCRIPT, &port, tree.path().to_str().unwrap()], scenarios].concat();
+    assert_eq!(site.run_program(&python, &arguments, Vec::new()), "fine\n");
+}
+
+fn aiohttp_keeps_connections_and_sends_bodies(on: On) {
+    talk(on, &["keep_alive", "uploads"]);
+}
+
+fn aiohttp_reads_streams_and_events_as_they_come(on: On) {
+    talk(on, &["streams", "events"]);
+}
+
+fn aiohttp_gets_files_parts_of_them_and_compressed_ones(on: On) {
+    talk(on, &["files", "compressed"]);
+}
+
+fn aiohttp_asks_for_much_at_once(on: On) {
+    talk(on, &["parallel"]);
+}
+
+fn site(tree: &Tree) -> impl Handler {
+    let steps: Rc<RefCell<Option<ResponseStream>>> = Rc::default();
+    let (begin, step, end) = (steps.clone(), steps.clone(), steps);
+    let listeners: Rc<Cell<usize>> = Rc::default();
+    let count_of = listeners.clone();
+    let files = Files::open(tree.path()).unwrap();
+    Router::new()
+        .get("/users/{id}", plain(|request| format!("{}\n", request.parameter("id").unwrap_or_default())))
+        .delete("/users/{id}", plain(|_| Response::new(204)))
+        .get("/old", plain(|_| Response::redirect(301, "/users/new")))
+        .post("/measure", measure)
+        .post("/forbidden", plain(|_| Response::plain_status(403)))
+        .post("/little", little)
+        .get("/later/{id}", later)
+        .get("/steps", move |reactor: &mut Reactor, _: Request<'_>, responder: Responder| {
+            *begin.borrow_mut() = Some(responder.stream(reactor, Response::text("")));
+        })
+        .post("/step", move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
+            let steps = step.clone();
+            request.body().collect(reactor, move |reactor, body| {
+                let line = format!("step {}\n", String::from_utf8(body.unwrap()).unwrap());
+                steps.borrow().as_ref().unwrap().send(reactor, line).unwrap();
+                responder.respond(reactor, "sent\n");
+            });
+        })
+        .post("/end", move |reactor: &mut Reactor, _: Request<'_>, responder: Responder| {
+            end.take().unwrap().finish(reactor);
+            responder.respond(reactor, "sent\n");
+        })
+        .get("/count", |reactor: &mut Reactor, _: Request<'_>, responder: Responder| {
+            let stream = responder.stream(reactor, Response::text(""));
+            count(reactor, stream, 0);
+        })
+        .get("/cut", |reactor: &mut Reactor, _: Request<'_>, responder: Responder| {
+            responder.stream(reactor, Response::text("")).send(reactor, "some").unwrap();
+        })
+        .get("/events", move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
+            tell_news(reactor, request, responder, &listeners);
+        })
+        .get("/listeners", plain(move |_| format!("{}\n", count_of.get())))
+        .fallback(files)
+}
+
+/// Answers with how many bytes the body has, and their sum, having kept none of it.
+fn measure(reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
+    let (mut length, mut sum) = (0, 0);
+    let mut responder = Some(responder);
+    request.body().limit(10_000_000).read(reactor, move |reactor, event| match event {
+        BodyEvent::Data(data) => {
+            length += data.len();
+            sum += data.iter().map(|byte| u64::from(*byte)).sum::<u64>();
+        }
+        BodyEvent::End(_) => responder.take().unwrap().respond(reactor, format!("{length} {sum}\n")),
+        BodyEvent::Failed(error) => responder.take().unwrap().respond(reactor, error.response()),
+    });
+}
+
+fn little(reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
+    request.body().limit(1000).collect(reactor, |reactor, body| {
+        responder.respond(reactor, body.map_or_else(|error| error.response(), |_| Response::text("little\n")));
+    });
+}
+
+fn later(reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
+    let answer = format!("{}\n", request.parameter("id").unwrap_or_default());
+    reactor.after(Duration::from_millis(1), |reactor| responder.respond(reactor, answer));
+}
+
+/// Sends as long as the client reads.
+fn count(reactor: &mut Reactor, stream: ResponseStream, mut number: u32) {
+    while number < 200_000 {
+        match stream.send(reactor, format!("{number}\n")) {
+            Ok(Flow::Ready) => number += 1,
+            Ok(Flow::Full) => {
+                return stream.when_ready(reactor, move |reactor, stream| count(reactor, stream, number + 1));
+            }
+            Err(_) => return,
+        }
+    }
+    stream.finish(reactor);
+}
+
+/// An event now and then, from the one after that which the client has seen last.
+fn tell_news(reactor: &mut Reactor, request: Request<'_>, responder: Responder, listeners: &Rc<Cell<usize>>) {
+    let last = request.header("Last-Event-ID").and_then(|id| std::str::from_utf8(id).ok());
+    let mut number: u32 = last.and_then(|id| id.parse().ok()).unwrap_or_default();
+    let stream = EventStream::start(reactor, responder);
+    stream.comment(reactor, "news from here").unwrap();
+    listeners.set(listeners.get() + 1);
+    let ticking = Rc::new(Cell::new(None));
+    let (gone, timer) = (listeners.clone(), ticking.clone());
+    stream.on_gone(reactor, move |reactor| {
+        gone.set(gone.get() - 1);
+        reactor.cancel(timer.take().unwrap());
+    });
+    ticking.set(Some(reactor.every(Duration::from_millis(2), move |reactor, _| {
+        number += 1;
+        let event = Event::new("two\nlines").name("news").id(&number.to_string());
+        // When nobody listens any more, it is told above.
+        let _ = stream.send(reactor, &event);
+    })));
+}
