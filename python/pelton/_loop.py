@@ -12,7 +12,12 @@ import signal
 import socket
 import sys
 import threading
-from asyncio import base_events, constants, events, format_helpers, sslproto, trsock
+
+try:
+    import ssl
+except ImportError:
+    ssl = None
+from asyncio import base_events, constants, events, format_helpers, trsock
 
 from . import _transports as _transports
 
@@ -133,7 +138,7 @@ class BaseLoop(asyncio.SelectorEventLoop):
         ssl_shutdown_timeout=constants.SSL_SHUTDOWN_TIMEOUT,
     ):
         self._ensure_fd_no_transport(rawsock)
-        ssl_protocol = sslproto.SSLProtocol(
+        ssl_protocol = _pelton.SSLProtocol(
             self,
             protocol,
             sslcontext,
@@ -145,6 +150,48 @@ class BaseLoop(asyncio.SelectorEventLoop):
         )
         _pelton.StreamTransport(self, rawsock, ssl_protocol, extra=extra, server=server)
         return ssl_protocol._app_transport
+
+    async def start_tls(
+        self,
+        transport,
+        protocol,
+        sslcontext,
+        *,
+        server_side=False,
+        server_hostname=None,
+        ssl_handshake_timeout=None,
+        ssl_shutdown_timeout=None,
+    ):
+        """Put TLS between a transport and its protocol, and return the transport that the protocol is to use from now on."""
+        if ssl is None or not isinstance(sslcontext, ssl.SSLContext) or not getattr(
+            transport, "_start_tls_compatible", False
+        ):
+            # It knows what to say.
+            return await super().start_tls(transport, protocol, sslcontext)
+        waiter = self.create_future()
+        tls = _pelton.SSLProtocol(
+            self,
+            protocol,
+            sslcontext,
+            waiter,
+            server_side,
+            server_hostname,
+            ssl_handshake_timeout=ssl_handshake_timeout,
+            ssl_shutdown_timeout=ssl_shutdown_timeout,
+            call_connection_made=False,
+        )
+        # Nothing may be received before connection_made() has been called.
+        transport.pause_reading()
+        transport.set_protocol(tls)
+        handles = self.call_soon(tls.connection_made, transport), self.call_soon(transport.resume_reading)
+        try:
+            await waiter
+        except BaseException:
+            transport.close()
+            for handle in handles:
+                handle.cancel()
+            raise
+        return tls._app_transport
 
     def _make_datagram_transport(self, sock, protocol, address=None, waiter=None, extra=None):
         self._ensure_fd_no_transport(sock)

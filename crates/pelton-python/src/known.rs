@@ -26,13 +26,32 @@ pub(crate) struct Known {
     /// `pelton._transports.writes_after_loss()`
     pub(crate) writes_after_loss: *mut PyObject,
     pub(crate) empty: *mut PyObject,
+    pub(crate) zero: *mut PyObject,
     pub(crate) minus_one: *mut PyObject,
+    /// `ssl.SSLObject`; null in a Python without TLS.
+    pub(crate) ssl_object: *mut PyObject,
+    /// `asyncio.sslproto.SSLAgainErrors`, likewise.
+    pub(crate) ssl_again: *mut PyObject,
+    pub(crate) tls_states: TlsStates,
+    pub(crate) tls_inherited: TlsInherited,
     pub(crate) names: Names,
     /// The keywords of calls with `loop`, with `context` too, and with `name` too.
     pub(crate) task_keywords: [*mut PyObject; 3],
     pub(crate) handle_type: *mut PyTypeObject,
     pub(crate) timer_type: *mut PyTypeObject,
     pub(crate) core_type: *mut PyTypeObject,
+}
+
+/// Members of `asyncio.sslproto.SSLProtocolState`.
+pub(crate) struct TlsStates {
+    pub(crate) wrapped: *mut PyObject,
+    pub(crate) flushing: *mut PyObject,
+}
+
+/// Methods of `asyncio.sslproto.SSLProtocol` that ours are in the place of, for everything but the common case.
+pub(crate) struct TlsInherited {
+    pub(crate) do_read: *mut PyObject,
+    pub(crate) write_appdata: *mut PyObject,
 }
 
 macro_rules! names {
@@ -60,6 +79,8 @@ names! {
     call_soon, call_at, call_soon_threadsafe,
     done, set_result, set_exception, _recv_ready, _ensure_fd_no_transport,
     data_received, get_buffer, buffer_updated,
+    _sslobj, read, write, pending, release, _received, _do_read, _do_write, _write_later,
+    _control_ssl_reading, _control_app_writing, _call_eof_received, _start_shutdown,
     _read_ready__on_eof, _wait_for_room, _maybe_pause_protocol, _sent_some,
 }
 
@@ -79,6 +100,13 @@ impl Known {
     pub(crate) fn look_up(py: Python<'_>, base: &Bound<'_, PyModule>, types: [*mut PyTypeObject; 3]) -> PyResult<()> {
         let asyncio = py.import("asyncio")?;
         let [handle_type, timer_type, core_type] = types;
+        let sslproto = py.import("asyncio.sslproto")?;
+        let states = sslproto.getattr("SSLProtocolState")?;
+        let tls_base = sslproto.getattr("SSLProtocol")?;
+        let without_tls = sslproto.getattr("ssl")?.is_none();
+        let of_tls = |class: &Bound<'_, PyAny>, name: &str| -> PyResult<*mut PyObject> {
+            Ok(if without_tls { std::ptr::null_mut() } else { class.getattr(name)?.into_ptr() })
+        };
         let keywords = |names: &[&str]| {
             let names = names.iter().map(|name| pyo3::types::PyString::intern(py, name));
             pyo3::types::PyTuple::new(py, names.collect::<Vec<_>>()).map(|names| names.into_ptr())
@@ -98,6 +126,17 @@ impl Known {
             create_task: base.getattr("BaseLoop")?.getattr("create_task")?.into_ptr(),
             writes_after_loss: py.import("pelton._transports")?.getattr("writes_after_loss")?.into_ptr(),
             empty: pyo3::types::PyTuple::empty(py).into_ptr(),
+            ssl_object: of_tls(&sslproto.getattr("ssl")?, "SSLObject")?,
+            ssl_again: of_tls(&sslproto, "SSLAgainErrors")?,
+            tls_states: TlsStates {
+                wrapped: states.getattr("WRAPPED")?.into_ptr(),
+                flushing: states.getattr("FLUSHING")?.into_ptr(),
+            },
+            tls_inherited: TlsInherited {
+                do_read: tls_base.getattr("_do_read")?.into_ptr(),
+                write_appdata: tls_base.getattr("_write_appdata")?.into_ptr(),
+            },
+            zero: 0i32.into_pyobject(py)?.into_ptr(),
             minus_one: (-1i32).into_pyobject(py)?.into_ptr(),
             names: Names::intern(py),
             handle_type,

@@ -7,3 +7,5 @@ pub(crate) mod queue;
 pub(crate) mod stream;
 mod stream_fields;
 mod stream_io;
+pub(crate) mod tls;
+mod tls_io;

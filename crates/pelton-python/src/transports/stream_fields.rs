@@ -5,8 +5,9 @@ use std::ptr::null_mut;
 
 use pyo3::ffi::{self, PyObject};
 
-use super::stream::{self, stream};
+use super::stream::{Stream, stream};
 use crate::fields::{flag, number, reference};
+use crate::hidden;
 use crate::types::{attribute, attributes as table};
 
 /// All of them, for a type to keep.
@@ -28,7 +29,7 @@ pub(crate) fn attributes() -> *mut c_void {
 
 unsafe extern "C" fn get_buffer(transport: *mut PyObject, _: *mut c_void) -> *mut PyObject {
     // SAFETY: Python calls it with a live transport.
-    unsafe { stream::state_object(transport).map_or(null_mut(), |object| ffi::Py_NewRef(object)) }
+    unsafe { hidden::state_object::<Stream>(transport).map_or(null_mut(), |object| ffi::Py_NewRef(object)) }
 }
 
 /// asyncio's constructor makes a buffer; ours is there already.

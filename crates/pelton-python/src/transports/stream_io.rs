@@ -10,7 +10,10 @@ use pyo3::ffi::{self, PyObject};
 use pyo3::prelude::*;
 
 use super::stream::{Stream, stream};
+use super::tls::Tls;
+use super::tls_io;
 use crate::fields;
+use crate::hidden;
 use crate::known::known;
 use crate::object::{Owned, Raised, Result, none, nothing, raise, raise_io, raise_text};
 use crate::panic::guard;
@@ -45,7 +48,9 @@ unsafe extern "C" fn read_ready(transport: *mut PyObject, _: *mut PyObject) -> *
                     return Ok(());
                 }
                 let protocol = Owned::new_reference((*stream).protocol);
-                if (*stream).buffered {
+                if hidden::is_exactly::<Tls>(protocol.as_ptr()) {
+                    receive_tls(transport, stream, &protocol)
+                } else if (*stream).buffered {
                     receive_into(transport, stream, &protocol)
                 } else {
                     receive(transport, stream, &protocol)
@@ -113,6 +118,21 @@ unsafe fn receive_into(transport: *mut PyObject, stream: *mut Stream, protocol: 
     }
 }
 
+/// Receives what is to be decrypted.
+unsafe fn receive_tls(transport: *mut PyObject, stream: *mut Stream, protocol: &Owned) -> Result<()> {
+    // SAFETY: the transport is alive, and so its state.
+    unsafe {
+        let taken = match descriptor(stream)?
+            .and_then(|fd| syscalls::receive_shared(fd, |bytes| (bytes.len(), tls_io::received(protocol.as_ptr(), bytes))))
+        {
+            Ok((0, _)) => return call(transport, known().names._read_ready__on_eof),
+            Ok((_, taken)) => taken,
+            Err(error) => return reading_failed(transport, &error),
+        };
+        taken.or_else(|Raised| fatal(transport, "Fatal error: protocol.buffer_updated() call failed."))
+    }
+}
+
 unsafe fn offered_buffer(protocol: &Owned, view: &mut ffi::Py_buffer) -> Result<()> {
     // SAFETY: all are alive; a view that was got is either handed out or released.
     unsafe {
@@ -149,7 +169,10 @@ unsafe fn fatal(transport: *mut PyObject, message: &str) -> Result<()> {
 }
 
 /// Calls a method with what has been raised, and a message.
-unsafe fn hand_over(transport: *mut PyObject, method: &str, message: &str) -> Result<()> {
+///
+/// # Safety
+/// `transport`, or whose method it is, is alive; an exception is set.
+pub(crate) unsafe fn hand_over(transport: *mut PyObject, method: &str, message: &str) -> Result<()> {
     Python::attach(|py| {
         let Some(error) = PyErr::take(py) else { return Ok(()) };
         if error.is_instance_of::<pyo3::exceptions::PySystemExit>(py)
@@ -177,7 +200,7 @@ unsafe fn call(transport: *mut PyObject, name: *mut PyObject) -> Result<()> {
 }
 
 /// Data to be written: what holds it, and a view of it.
-struct Data {
+pub(crate) struct Data {
     object: *mut PyObject,
     view: Option<ffi::Py_buffer>,
 }
@@ -185,7 +208,7 @@ struct Data {
 impl Data {
     /// # Safety
     /// `object` is alive for as long as the data is used.
-    unsafe fn new(object: *mut PyObject) -> Result<Data> {
+    pub(crate) unsafe fn new(object: *mut PyObject) -> Result<Data> {
         // SAFETY: as the caller says.
         unsafe {
             if ffi::PyBytes_Check(object) != 0 {
@@ -207,7 +230,7 @@ impl Data {
         }
     }
 
-    fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: a `bytes` object does not change, and a view keeps its buffer in place; the lock keeps others from it.
         unsafe {
             let (start, len) = match &self.view {
@@ -246,7 +269,9 @@ unsafe extern "C" fn write(transport: *mut PyObject, data: *mut PyObject) -> *mu
     guard(null_mut(), || nothing(unsafe { write_data(transport, data) }))
 }
 
-unsafe fn write_data(transport: *mut PyObject, data: *mut PyObject) -> Result<()> {
+/// # Safety
+/// `transport` is a live `pelton.StreamTransport`, `data` alive.
+pub(crate) unsafe fn write_data(transport: *mut PyObject, data: *mut PyObject) -> Result<()> {
     // SAFETY: both are alive. The state is not borrowed while anything is called.
     unsafe {
         let stream = stream(transport)?;
