@@ -7,6 +7,7 @@ on: queue, timers, watching descriptors, and the turn.
 
 import asyncio
 import errno
+import os
 import selectors
 import signal
 import socket
@@ -17,12 +18,16 @@ try:
     import ssl
 except ImportError:
     ssl = None
-from asyncio import base_events, constants, events, format_helpers, trsock
+from asyncio import base_events, constants, events, format_helpers, futures, trsock
 
 from . import _transports as _transports
 
 # What may be over in a while.
 _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
+# What there is before anybody puts something else in its place.
+_SOCKET = socket.socket
+_SOCK_CONNECT = asyncio.SelectorEventLoop.sock_connect
 
 _NAMES_DEBUG = sys.version_info >= (3, 13)
 
@@ -209,48 +214,77 @@ class BaseLoop(asyncio.SelectorEventLoop):
         if sslcontext is not None or self._debug or type(sock) is not socket.socket:
             return super()._accept_connection(protocol_factory, sock, sslcontext, server, backlog, *timeouts)
         fd = sock.fileno()
-        family = _transports.family_of(sock)
-        kind = _transports.type_of(sock) | socket.SOCK_NONBLOCK
-        number = _transports.protocol_of(sock)
-        for _ in range(backlog):
-            try:
-                accepted = self._accept(fd)
-            except OSError as error:
-                if error.errno not in _OUT_OF_RESOURCES:
-                    raise
-                # It will be readable for as long as there is no descriptor for the connection.
-                self.call_exception_handler(
-                    {
-                        "message": "socket.accept() out of system resource",
-                        "exception": error,
-                        "socket": trsock.TransportSocket(sock),
-                    }
-                )
-                self._remove_reader(fd)
-                self.call_later(
-                    constants.ACCEPT_RETRY_DELAY,
-                    self._start_serving,
-                    protocol_factory,
-                    sock,
-                    sslcontext,
-                    server,
-                    backlog,
-                    *timeouts,
-                )
-                return
-            if accepted is None:
-                return
-            conn = socket.socket(family, kind, number, accepted[0])
-            extra = None if accepted[1] is None else {"peername": accepted[1]}
-            try:
-                # Without TLS there is nothing to wait for, and so no need for a task as in asyncio.
-                _pelton.StreamTransport(self, conn, protocol_factory(), None, extra, server)
-            except (SystemExit, KeyboardInterrupt):
-                conn.close()
+        family, number = _transports.family_of(sock), _transports.protocol_of(sock)
+        try:
+            self._accept_streams(fd, family, number, protocol_factory, server, backlog)
+        except OSError as error:
+            if error.errno not in _OUT_OF_RESOURCES:
                 raise
-            except BaseException:
-                # Which asyncio reports in debug mode only; in which we are not.
-                conn.close()
+            # It will be readable for as long as there is no descriptor for the connection.
+            self.call_exception_handler(
+                {
+                    "message": "socket.accept() out of system resource",
+                    "exception": error,
+                    "socket": trsock.TransportSocket(sock),
+                }
+            )
+            self._remove_reader(fd)
+            self.call_later(
+                constants.ACCEPT_RETRY_DELAY,
+                self._start_serving,
+                protocol_factory,
+                sock,
+                sslcontext,
+                server,
+                backlog,
+                *timeouts,
+            )
+
+    async def create_connection(self, protocol_factory, host=None, port=None, *, ssl=None, **options):
+        """Connect to a server, and return a transport and a protocol."""
+        if (
+            type(host) is not str
+            or type(port) is not int
+            or ssl
+            or self._debug
+            or any(options.values())
+            # Somebody has other ideas of what a socket is, or of connecting: proxies, tests.
+            or base_events.socket is not socket
+            or socket.socket is not _SOCKET
+            or type(self).sock_connect is not _SOCK_CONNECT
+        ):
+            return await super().create_connection(protocol_factory, host, port, ssl=ssl, **options)
+        started = self._start_connecting(host, port)
+        if started is None:
+            # It has to be looked up.
+            return await super().create_connection(protocol_factory, host, port, **options)
+        fd, family, connected = started
+        try:
+            if not connected:
+                await self._connected(fd, (host, port) if family == socket.AF_INET else (host, port, 0, 0))
+            protocol = protocol_factory()
+            waiter = self.create_future()
+        except BaseException:
+            os.close(fd)
+            raise
+        transport = self._open_stream(fd, family, protocol, waiter)
+        try:
+            await waiter
+        except BaseException:
+            transport.close()
+            raise
+        return transport, protocol
+
+    async def _connected(self, fd, address):
+        waiter = self.create_future()
+        self._add_writer(fd, futures._set_result_unless_cancelled, waiter, None)
+        try:
+            await waiter
+        finally:
+            self._remove_writer(fd)
+        error = self._connect_outcome(fd)
+        if error:
+            raise OSError(error, f"Connect call failed {address}")
 
     async def sock_recv(self, sock, n):
         """Receive data from a socket, at most n bytes of it."""

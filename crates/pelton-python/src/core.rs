@@ -6,7 +6,7 @@
 use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::ptr::{self, null_mut};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::task::Waker;
 
 use pelton::{Engine, EngineKind, Time, TimerKey, Wheel};
@@ -75,6 +75,23 @@ static OFFSET: AtomicUsize = AtomicUsize::new(0);
 /// Sets where a loop object has its core.
 pub(crate) fn set_offset(offset: usize) {
     OFFSET.store(offset, Ordering::Relaxed);
+}
+
+/// The type `pelton.Loop`.
+static LOOP_TYPE: AtomicPtr<PyTypeObject> = AtomicPtr::new(null_mut());
+
+/// Sets what a loop is.
+pub(crate) fn set_loop_type(its_type: *mut PyTypeObject) {
+    LOOP_TYPE.store(its_type, Ordering::Relaxed);
+}
+
+/// Whether an object is a `pelton.Loop`.
+///
+/// # Safety
+/// `object` is alive.
+pub(crate) unsafe fn is_loop(object: *mut PyObject) -> bool {
+    // SAFETY: as the caller says; the type lives for ever.
+    unsafe { ffi::PyObject_TypeCheck(object, LOOP_TYPE.load(Ordering::Relaxed)) != 0 }
 }
 
 /// The core of a loop, or null if the garbage collector has already taken the loop apart.

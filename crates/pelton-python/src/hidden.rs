@@ -96,7 +96,12 @@ fn taken_apart() -> Raised {
 #[inline]
 pub(crate) unsafe fn is_exactly<T: Hidden>(object: *mut PyObject) -> bool {
     // SAFETY: as the caller says.
-    unsafe { ffi::Py_TYPE(object) == T::place().object_type.load(Ordering::Relaxed) }
+    unsafe { ffi::Py_TYPE(object) == object_type::<T>() }
+}
+
+/// The type with such a state.
+pub(crate) fn object_type<T: Hidden>() -> *mut PyTypeObject {
+    T::place().object_type.load(Ordering::Relaxed)
 }
 
 /// The state of `object`.
@@ -119,11 +124,7 @@ pub(crate) unsafe fn inside<T: Hidden>(state: *mut PyObject) -> *mut T {
     unsafe { (&raw mut (*state.cast::<StateObject<T>>()).state).cast() }
 }
 
-unsafe extern "C" fn new<T: Hidden>(
-    its_type: *mut PyTypeObject,
-    _: *mut PyObject,
-    _: *mut PyObject,
-) -> *mut PyObject {
+unsafe extern "C" fn new<T: Hidden>(its_type: *mut PyTypeObject, _: *mut PyObject, _: *mut PyObject) -> *mut PyObject {
     // SAFETY: Python calls it with our type or one derived from it.
     guard(null_mut(), || pointer(unsafe { allocate::<T>(its_type) }))
 }

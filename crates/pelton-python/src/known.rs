@@ -23,8 +23,22 @@ pub(crate) struct Known {
     pub(crate) callback_was_slow: *mut PyObject,
     /// `pelton._loop.BaseLoop.create_task`, for everything but the common case.
     pub(crate) create_task: *mut PyObject,
-    /// `pelton._transports.writes_after_loss()`
+    /// `_socket.socket`, which all plain sockets derive from.
+    pub(crate) plain_socket: *mut PyTypeObject,
+    /// `asyncio.trsock.TransportSocket`
+    pub(crate) transport_socket: *mut PyObject,
+    /// `asyncio.BufferedProtocol`
+    pub(crate) buffered_protocol: *mut PyObject,
+    /// `asyncio.futures._set_result_unless_cancelled`
+    pub(crate) set_result_unless_cancelled: *mut PyObject,
+    /// Whether `Server._attach` wants to know the transport: since Python 3.13.
+    pub(crate) servers_know_transports: bool,
+    /// Functions of `pelton._transports`, for what is rare.
     pub(crate) writes_after_loss: *mut PyObject,
+    pub(crate) make_socket: *mut PyObject,
+    pub(crate) describe_socket: *mut PyObject,
+    pub(crate) set_nodelay: *mut PyObject,
+    pub(crate) lost_while_emptying: *mut PyObject,
     pub(crate) empty: *mut PyObject,
     pub(crate) zero: *mut PyObject,
     pub(crate) minus_one: *mut PyObject,
@@ -81,7 +95,9 @@ names! {
     data_received, get_buffer, buffer_updated,
     _sslobj, read, write, pending, release, _received, _do_read, _do_write, _write_later,
     _control_ssl_reading, _control_app_writing, _call_eof_received, _start_shutdown,
-    _read_ready__on_eof, _wait_for_room, _maybe_pause_protocol, _sent_some,
+    connection_made, eof_received, connection_lost, close, _attach, _detach, family, proto,
+    default, socket, sockname, peername, _start_reading, _read_ready, _write_ready, _call_connection_lost,
+    _read_ready__on_eof, _maybe_pause_protocol, _maybe_resume_protocol,
 }
 
 static KNOWN: AtomicPtr<Known> = AtomicPtr::new(std::ptr::null_mut());
@@ -100,6 +116,7 @@ impl Known {
     pub(crate) fn look_up(py: Python<'_>, base: &Bound<'_, PyModule>, types: [*mut PyTypeObject; 3]) -> PyResult<()> {
         let asyncio = py.import("asyncio")?;
         let [handle_type, timer_type, core_type] = types;
+        let transports = py.import("pelton._transports")?;
         let sslproto = py.import("asyncio.sslproto")?;
         let states = sslproto.getattr("SSLProtocolState")?;
         let tls_base = sslproto.getattr("SSLProtocol")?;
@@ -124,7 +141,19 @@ impl Known {
             callback_failed: base.getattr("callback_failed")?.into_ptr(),
             callback_was_slow: base.getattr("callback_was_slow")?.into_ptr(),
             create_task: base.getattr("BaseLoop")?.getattr("create_task")?.into_ptr(),
-            writes_after_loss: py.import("pelton._transports")?.getattr("writes_after_loss")?.into_ptr(),
+            plain_socket: py.import("_socket")?.getattr("socket")?.into_ptr().cast(),
+            transport_socket: py.import("asyncio.trsock")?.getattr("TransportSocket")?.into_ptr(),
+            buffered_protocol: asyncio.getattr("BufferedProtocol")?.into_ptr(),
+            set_result_unless_cancelled: py
+                .import("asyncio.futures")?
+                .getattr("_set_result_unless_cancelled")?
+                .into_ptr(),
+            servers_know_transports: py.version_info() >= (3, 13),
+            writes_after_loss: transports.getattr("writes_after_loss")?.into_ptr(),
+            make_socket: transports.getattr("make_socket")?.into_ptr(),
+            describe_socket: transports.getattr("describe_socket")?.into_ptr(),
+            set_nodelay: transports.getattr("set_nodelay")?.into_ptr(),
+            lost_while_emptying: transports.getattr("lost_while_emptying")?.into_ptr(),
             empty: pyo3::types::PyTuple::empty(py).into_ptr(),
             ssl_object: of_tls(&sslproto.getattr("ssl")?, "SSLObject")?,
             ssl_again: of_tls(&sslproto, "SSLAgainErrors")?,

@@ -28,6 +28,7 @@ mod hidden;
 mod known;
 mod loop_fields;
 mod loop_type;
+mod methods;
 mod module;
 mod object;
 mod panic;

@@ -76,7 +76,8 @@ fn make_classes(py: Python<'_>) -> PyResult<Classes> {
         let stream = stream::make_type(as_type(&stream_base)).map_err(raised)?;
         let event_loop = loop_type::make_type(as_type(&loop_base)).map_err(raised)?;
         let tls_protocol = tls::make_protocol_type(as_type(&tls_base.getattr("BaseSSLProtocol")?)).map_err(raised)?;
-        let tls_transport = tls::make_transport_type(as_type(&tls_base.getattr("BaseSSLTransport")?)).map_err(raised)?;
+        let tls_transport =
+            tls::make_transport_type(as_type(&tls_base.getattr("BaseSSLTransport")?)).map_err(raised)?;
         Ok([
             ("Handle", handle),
             ("TimerHandle", timer),

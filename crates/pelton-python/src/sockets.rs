@@ -5,18 +5,16 @@
 //! it waits. If something does come in while nobody waits, watching ends.
 
 use std::ffi::c_void;
-use std::os::fd::{AsRawFd, IntoRawFd};
 use std::ptr::null_mut;
 
-use pyo3::ffi::{self, Py_ssize_t, PyObject};
+use pyo3::ffi::{self, PyObject};
 
 use crate::core;
 use crate::known::known;
-use crate::object::{Owned, Raised, Result, check, nothing, pointer, raise_io};
-use crate::panic::guard;
+use crate::object::{Owned, Raised, Result, check, raise_io};
 use crate::readers::{self, Side};
 use crate::syscalls::{self, is_not_now};
-use crate::{addresses, fields, handle, handle_memory};
+use crate::{fields, handle, handle_memory};
 
 /// What tells the Python side that asyncio's own way has to be gone.
 unsafe fn not_here() -> Result<Owned> {
@@ -38,103 +36,88 @@ unsafe fn plain(loop_: *mut PyObject, sock: *mut PyObject) -> Result<Option<i32>
 }
 
 /// `_recv(sock, n)`: what was received, or a future for it, or `NotImplemented`.
-pub(crate) unsafe extern "C" fn recv(
-    loop_: *mut PyObject,
-    arguments: *mut *mut PyObject,
-    count: Py_ssize_t,
-) -> *mut PyObject {
-    guard(null_mut(), || {
-        // SAFETY: Python calls it with a live loop and that many arguments.
-        pointer(unsafe {
-            (|| {
-                debug_assert_eq!(count, 2);
-                let (sock, size) = (*arguments, *arguments.add(1));
-                let core = core::core(loop_)?;
-                core::check_open(core)?;
-                let Some(fd) = plain(loop_, sock)? else { return not_here() };
-                if ffi::PyLong_CheckExact(size) == 0 {
-                    return not_here();
-                }
-                let wanted = fields::whole(size)?;
-                if wanted < 0 {
-                    return not_here();
-                }
-                let waits = readers::keeps(core, fd, sock)?;
-                if waits != readers::Kept::Emptied {
-                    match syscalls::receive_bytes(fd, wanted as usize) {
-                        Ok(data) => return data,
-                        Err(error) if is_not_now(&error) => {}
-                        Err(error) => return Err(raise_io(&error)),
-                    }
-                }
-                if waits == readers::Kept::Not {
-                    readers::refuse_transports(loop_, sock)?;
-                }
-                let future = Owned::returned(crate::scheduling::create_future(loop_, null_mut()))?;
-                if (*core).socket_ready.is_null() {
-                    let method = ffi::PyObject_GetAttr(loop_, known().names._recv_ready);
-                    (*core).socket_ready = Owned::returned(method)?.into_ptr();
-                    (*core).socket_context = Owned::returned(ffi::PyContext_New())?.into_ptr();
-                }
-                let method = Owned::new_reference((*core).socket_ready);
-                let context = Owned::new_reference((*core).socket_context);
-                let waiting = [future.as_ptr(), sock, size];
-                let handle = handle::new(loop_, method.as_ptr(), &waiting, context.as_ptr())?;
-                handle_memory::track(handle.as_ptr());
-                let previous = Owned::taken(readers::wait(core, fd, sock, handle)?);
-                if let Some(previous) = previous {
-                    handle::cancel(previous.as_ptr())?;
-                }
-                Ok(future)
-            })()
-        })
-    })
+///
+/// # Safety
+/// `loop_` is a live `pelton.Loop`, and the arguments are alive.
+pub(crate) unsafe fn recv(loop_: *mut PyObject, [sock, size]: [*mut PyObject; 2]) -> Result<Owned> {
+    // SAFETY: Python calls it with a live loop and that many arguments.
+    unsafe {
+        let core = core::core(loop_)?;
+        core::check_open(core)?;
+        let Some(fd) = plain(loop_, sock)? else { return not_here() };
+        if ffi::PyLong_CheckExact(size) == 0 {
+            return not_here();
+        }
+        let wanted = fields::whole(size)?;
+        if wanted < 0 {
+            return not_here();
+        }
+        let waits = readers::keeps(core, fd, sock)?;
+        if waits != readers::Kept::Emptied {
+            match syscalls::receive_bytes(fd, wanted as usize) {
+                Ok(data) => return data,
+                Err(error) if is_not_now(&error) => {}
+                Err(error) => return Err(raise_io(&error)),
+            }
+        }
+        if waits == readers::Kept::Not {
+            readers::refuse_transports(loop_, sock)?;
+        }
+        let future = crate::scheduling::create_future(loop_)?;
+        if (*core).socket_ready.is_null() {
+            let method = ffi::PyObject_GetAttr(loop_, known().names._recv_ready);
+            (*core).socket_ready = Owned::returned(method)?.into_ptr();
+            (*core).socket_context = Owned::returned(ffi::PyContext_New())?.into_ptr();
+        }
+        let method = Owned::new_reference((*core).socket_ready);
+        let context = Owned::new_reference((*core).socket_context);
+        let waiting = [future.as_ptr(), sock, size];
+        let handle = handle::new(loop_, method.as_ptr(), &waiting, context.as_ptr())?;
+        handle_memory::track(handle.as_ptr());
+        let previous = Owned::taken(readers::wait(core, fd, sock, handle)?);
+        if let Some(previous) = previous {
+            handle::cancel(previous.as_ptr())?;
+        }
+        Ok(future)
+    }
 }
 
 /// `_recv_ready(future, sock, n)`: the socket that a `sock_recv` waits for is readable.
-pub(crate) unsafe extern "C" fn recv_ready(
-    loop_: *mut PyObject,
-    arguments: *mut *mut PyObject,
-    count: Py_ssize_t,
-) -> *mut PyObject {
-    guard(null_mut(), || {
-        // SAFETY: only handles that `recv` has made call it, with these arguments; they keep them alive.
-        nothing(unsafe {
-            (|| {
-                debug_assert_eq!(count, 3);
-                let (future, sock, size) = (*arguments, *arguments.add(1), *arguments.add(2));
-                let core = core::core(loop_)?;
-                // Before receiving: what a future that was cancelled receives is lost.
-                if is_done(future)? {
-                    return Ok(());
-                }
-                let fd = Owned::returned(ffi::PyObject_CallMethodNoArgs(sock, known().names.fileno))?;
-                let fd = fields::whole(fd.as_ptr())? as i32;
-                let wanted = (fields::whole(size)? as usize).min(syscalls::RECEIVE);
-                let received = syscalls::receive_bytes(fd, wanted);
-                if let Err(error) = &received
-                    && is_not_now(error)
-                {
-                    return Ok(());
-                }
-                let emptied = matches!(&received, Ok(Ok(data)) if (ffi::PyBytes_Size(data.as_ptr()) as usize) < wanted);
-                if fd >= 0 {
-                    let reader = readers::keep(core, fd, sock, emptied)?;
-                    ffi::Py_XDECREF(reader);
-                }
-                match received {
-                    Ok(data) => {
-                        let data = data?;
-                        let arguments = [future, data.as_ptr()];
-                        let name = known().names.set_result;
-                        Owned::returned(ffi::PyObject_VectorcallMethod(name, arguments.as_ptr(), 2, null_mut()))
-                            .map(drop)
-                    }
-                    Err(error) => set_exception(future, &error),
-                }
-            })()
-        })
-    })
+///
+/// # Safety
+/// `loop_` is a live `pelton.Loop`, and the arguments are alive.
+pub(crate) unsafe fn recv_ready(loop_: *mut PyObject, [future, sock, size]: [*mut PyObject; 3]) -> Result<()> {
+    // SAFETY: only handles that `recv` has made call it, with these arguments; they keep them alive.
+    unsafe {
+        let core = core::core(loop_)?;
+        // Before receiving: what a future that was cancelled receives is lost.
+        if is_done(future)? {
+            return Ok(());
+        }
+        let fd = Owned::returned(ffi::PyObject_CallMethodNoArgs(sock, known().names.fileno))?;
+        let fd = fields::whole(fd.as_ptr())? as i32;
+        let wanted = (fields::whole(size)? as usize).min(syscalls::RECEIVE);
+        let received = syscalls::receive_bytes(fd, wanted);
+        if let Err(error) = &received
+            && is_not_now(error)
+        {
+            return Ok(());
+        }
+        let emptied = matches!(&received, Ok(Ok(data)) if (ffi::PyBytes_Size(data.as_ptr()) as usize) < wanted);
+        if fd >= 0 {
+            let reader = readers::keep(core, fd, sock, emptied)?;
+            ffi::Py_XDECREF(reader);
+        }
+        match received {
+            Ok(data) => {
+                let data = data?;
+                let arguments = [future, data.as_ptr()];
+                let name = known().names.set_result;
+                Owned::returned(ffi::PyObject_VectorcallMethod(name, arguments.as_ptr(), 2, null_mut())).map(drop)
+            }
+            Err(error) => set_exception(future, &error),
+        }
+    }
 }
 
 unsafe fn is_done(future: *mut PyObject) -> Result<bool> {
@@ -160,78 +143,44 @@ unsafe fn set_exception(future: *mut PyObject, error: &std::io::Error) -> Result
 }
 
 /// `_stop_waiting(fd, future)`: the `sock_recv` that waits for this future is given up.
-pub(crate) unsafe extern "C" fn stop_waiting(
-    loop_: *mut PyObject,
-    arguments: *mut *mut PyObject,
-    count: Py_ssize_t,
-) -> *mut PyObject {
-    guard(null_mut(), || {
-        // SAFETY: Python calls it with a live loop and that many arguments.
-        nothing(unsafe {
-            (|| {
-                debug_assert_eq!(count, 2);
-                let core = core::core(loop_)?;
-                let fd = fields::whole(*arguments)? as i32;
-                let (reader, _) = (*core).readers.of(fd);
-                if reader.is_null() || handle::first_argument(reader) != *arguments.add(1) || (*core).closed {
-                    return Ok(());
-                }
-                let reader = Owned::taken(readers::set(core, fd, Side::Reader, null_mut())?);
-                reader.map_or(Ok(()), |reader| handle::cancel(reader.as_ptr()))
-            })()
-        })
-    })
+///
+/// # Safety
+/// `loop_` is a live `pelton.Loop`, and the arguments are alive.
+pub(crate) unsafe fn stop_waiting(loop_: *mut PyObject, [fd, future]: [*mut PyObject; 2]) -> Result<()> {
+    // SAFETY: Python calls it with a live loop and that many arguments.
+    unsafe {
+        let core = core::core(loop_)?;
+        let fd = fields::whole(fd)? as i32;
+        let (reader, _) = (*core).readers.of(fd);
+        if reader.is_null() || handle::first_argument(reader) != future || (*core).closed {
+            return Ok(());
+        }
+        let reader = Owned::taken(readers::set(core, fd, Side::Reader, null_mut())?);
+        reader.map_or(Ok(()), |reader| handle::cancel(reader.as_ptr()))
+    }
 }
 
 /// `_send(sock, data)`: `None` if all of it was sent, else how many bytes, or `NotImplemented`.
-pub(crate) unsafe extern "C" fn send(
-    loop_: *mut PyObject,
-    arguments: *mut *mut PyObject,
-    count: Py_ssize_t,
-) -> *mut PyObject {
-    guard(null_mut(), || {
-        // SAFETY: Python calls it with a live loop and that many arguments. The view keeps the data in place.
-        pointer(unsafe {
-            (|| {
-                debug_assert_eq!(count, 2);
-                let Some(fd) = plain(loop_, *arguments)? else { return not_here() };
-                let mut view: ffi::Py_buffer = std::mem::zeroed();
-                check(ffi::PyObject_GetBuffer(*arguments.add(1), &mut view, ffi::PyBUF_SIMPLE))?;
-                let data: &[u8] = match view.len {
-                    0 => &[],
-                    len => std::slice::from_raw_parts(view.buf.cast::<c_void>().cast(), len as usize),
-                };
-                let (sent, len) = (syscalls::send(fd, data), data.len());
-                ffi::PyBuffer_Release(&mut view);
-                match sent {
-                    Ok(sent) if sent == len => Ok(Owned::new_reference(ffi::Py_None())),
-                    Ok(sent) => Owned::returned(ffi::PyLong_FromSize_t(sent)),
-                    Err(error) if is_not_now(&error) => Owned::returned(ffi::PyLong_FromSize_t(0)),
-                    Err(error) => Err(raise_io(&error)),
-                }
-            })()
-        })
-    })
-}
-
-/// `_accept(fd)`: the descriptor of a connection and the address that it comes from, or `None`. The address is `None` if it is
-/// of an uncommon kind, and has to be asked for.
-pub(crate) unsafe extern "C" fn accept(_: *mut PyObject, fd: *mut PyObject) -> *mut PyObject {
-    guard(null_mut(), || {
-        // SAFETY: Python calls it with a live argument.
-        pointer(unsafe {
-            (|| match syscalls::accept(fields::whole(fd)? as i32) {
-                Ok(Some((accepted, peer))) => {
-                    let address = addresses::to_python(&peer)?;
-                    let pair = ffi::Py_BuildValue(c"(iO)".as_ptr(), accepted.as_raw_fd(), address.as_ptr());
-                    let pair = Owned::returned(pair)?;
-                    // It is Python's from here on.
-                    let _ = accepted.into_raw_fd();
-                    Ok(pair)
-                }
-                Ok(None) => Ok(Owned::new_reference(ffi::Py_None())),
-                Err(error) => Err(raise_io(&error)),
-            })()
-        })
-    })
+///
+/// # Safety
+/// `loop_` is a live `pelton.Loop`, and the arguments are alive.
+pub(crate) unsafe fn send(loop_: *mut PyObject, [sock, data]: [*mut PyObject; 2]) -> Result<Owned> {
+    // SAFETY: Python calls it with a live loop and that many arguments. The view keeps the data in place.
+    unsafe {
+        let Some(fd) = plain(loop_, sock)? else { return not_here() };
+        let mut view: ffi::Py_buffer = std::mem::zeroed();
+        check(ffi::PyObject_GetBuffer(data, &mut view, ffi::PyBUF_SIMPLE))?;
+        let data: &[u8] = match view.len {
+            0 => &[],
+            len => std::slice::from_raw_parts(view.buf.cast::<c_void>().cast(), len as usize),
+        };
+        let (sent, len) = (syscalls::send(fd, data), data.len());
+        ffi::PyBuffer_Release(&mut view);
+        match sent {
+            Ok(sent) if sent == len => Ok(Owned::new_reference(ffi::Py_None())),
+            Ok(sent) => Owned::returned(ffi::PyLong_FromSize_t(sent)),
+            Err(error) if is_not_now(&error) => Owned::returned(ffi::PyLong_FromSize_t(0)),
+            Err(error) => Err(raise_io(&error)),
+        }
+    }
 }

@@ -1,20 +1,20 @@
 //! What a TLS connection does for every message: decrypting what was received, encrypting what is written.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 use std::ptr::null_mut;
 
 use pyo3::ffi::{self, Py_ssize_t, PyObject};
 use pyo3::prelude::*;
 
 use super::stream::Stream;
-use super::stream_io::{self, Data};
 use super::tls::{self, Tls, tls};
+use super::writing::{self, Data};
 use crate::fields;
 use crate::hidden;
 use crate::known::known;
-use crate::object::{Owned, Raised, Result, nothing, raise_text};
-use crate::panic::guard;
-use crate::types::{self, with_one, without_arguments};
+use crate::methods::{with_one, without_arguments};
+use crate::object::{Owned, Raised, Result, raise_text, resize_bytes};
+use crate::types;
 
 /// What may wait for the program's protocol to return before it is sent.
 const HELD_BACK: usize = 64 * 1024;
@@ -25,15 +25,15 @@ const LEAST: usize = 4 * 1024;
 /// The methods of the protocol, for a type to keep.
 pub(crate) fn protocol_methods() -> *mut c_void {
     types::methods(vec![
-        without_arguments(c"_do_read", do_read, c"Decrypt what was received, and tell the program's protocol."),
-        without_arguments(c"_process_outgoing", process_outgoing, c"Send what is encrypted."),
-        with_one(c"_write_appdata", write_pieces, c"Encrypt several pieces of data, and send them."),
+        without_arguments!(c"_do_read", do_read, c"Decrypt what was received, and tell the program's protocol."),
+        without_arguments!(c"_process_outgoing", process_outgoing, c"Send what is encrypted."),
+        with_one!(c"_write_appdata", write_pieces, c"Encrypt several pieces of data, and send them."),
     ])
 }
 
 /// The methods of the transport, for a type to keep.
 pub(crate) fn transport_methods() -> *mut c_void {
-    types::methods(vec![with_one(c"write", write, c"Write some data, without blocking.")])
+    types::methods(vec![with_one!(c"write", write, c"Write some data, without blocking.")])
 }
 
 /// The transport has received something, which is in memory for as long as this call lasts.
@@ -75,9 +75,9 @@ impl Drop for View {
     }
 }
 
-unsafe extern "C" fn do_read(protocol: *mut PyObject, _: *mut PyObject) -> *mut PyObject {
-    // SAFETY: Python calls it with a live protocol.
-    guard(null_mut(), || nothing(unsafe { tls(protocol).and_then(|tls| read(protocol, tls)) }))
+unsafe fn do_read(protocol: *mut PyObject) -> Result<()> {
+    // SAFETY: the protocol is alive.
+    unsafe { tls(protocol).and_then(|tls| read(protocol, tls)) }
 }
 
 /// Decrypts what there is, unless the program does not want to be told, and sends what that and the program give rise to.
@@ -177,22 +177,11 @@ unsafe fn read_copy(protocol: *mut PyObject, tls: *mut Tls) -> Result<()> {
             // Data is shorter than the records that it comes in.
             let room = waiting + (*tls).begun;
             let room = if room == 0 { LEAST } else { room };
-            let mut data = ffi::PyBytes_FromStringAndSize(std::ptr::null(), room as Py_ssize_t);
-            let start = Owned::returned(data).map(|data| ffi::PyBytes_AsString(data.into_ptr()).cast::<u8>())?;
-            let (filled, ended) = match fill(tls, start, room, waiting) {
-                Ok(outcome) => outcome,
-                Err(Raised) => {
-                    ffi::Py_DECREF(data);
-                    return Err(Raised);
-                }
-            };
-            if filled == 0 {
-                ffi::Py_DECREF(data);
-            } else {
-                if filled < room && _PyBytes_Resize(&mut data, filled as Py_ssize_t) < 0 {
-                    return Err(Raised);
-                }
-                let data = Owned::returned(data)?;
+            let data = Owned::returned(ffi::PyBytes_FromStringAndSize(std::ptr::null(), room as Py_ssize_t))?;
+            let start = ffi::PyBytes_AsString(data.as_ptr()).cast::<u8>();
+            let (filled, ended) = fill(tls, start, room, waiting)?;
+            if filled > 0 {
+                let data = resize_bytes(data, filled)?;
                 let app_protocol = Owned::new_reference((*tls).app_protocol);
                 (*tls).telling = true;
                 call_one(&app_protocol, known().names.data_received, data.as_ptr()).map(drop)?;
@@ -206,11 +195,6 @@ unsafe fn read_copy(protocol: *mut PyObject, tls: *mut Tls) -> Result<()> {
             }
         }
     }
-}
-
-// Part of the documented interface; pyo3 does not declare it.
-unsafe extern "C" {
-    fn _PyBytes_Resize(bytes: *mut *mut PyObject, len: Py_ssize_t) -> c_int;
 }
 
 /// Decrypts until there is nothing left, or no room. How much it was, and whether the other side has ended.
@@ -294,9 +278,9 @@ unsafe fn end(protocol: *mut PyObject) -> Result<()> {
     }
 }
 
-unsafe extern "C" fn process_outgoing(protocol: *mut PyObject, _: *mut PyObject) -> *mut PyObject {
-    // SAFETY: Python calls it with a live protocol.
-    guard(null_mut(), || nothing(unsafe { tls(protocol).and_then(|tls| send(protocol, tls)) }))
+unsafe fn process_outgoing(protocol: *mut PyObject) -> Result<()> {
+    // SAFETY: the protocol is alive.
+    unsafe { tls(protocol).and_then(|tls| send(protocol, tls)) }
 }
 
 /// Sends what is encrypted, and tells the program's protocol if there is, or is no more, too much that waits.
@@ -313,7 +297,7 @@ unsafe fn send(protocol: *mut PyObject, tls: *mut Tls) -> Result<()> {
             if ffi::PyObject_Size(data.as_ptr()) > 0 && !(*tls).transport.is_null() {
                 let transport = Owned::new_reference((*tls).transport);
                 if hidden::is_exactly::<Stream>(transport.as_ptr()) {
-                    stream_io::write_data(transport.as_ptr(), data.as_ptr())?;
+                    writing::write_data(transport.as_ptr(), data.as_ptr())?;
                 } else {
                     drop(call_one(&transport, known().names.write, data.as_ptr())?);
                 }
@@ -325,25 +309,18 @@ unsafe fn send(protocol: *mut PyObject, tls: *mut Tls) -> Result<()> {
     }
 }
 
-unsafe extern "C" fn write(transport: *mut PyObject, data: *mut PyObject) -> *mut PyObject {
-    guard(null_mut(), || {
-        // SAFETY: Python calls it with a live transport and a live argument. The protocol is kept by a reference of our own.
-        nothing(unsafe {
-            (|| {
-                if ffi::PyBytes_Check(data) == 0
-                    && ffi::PyByteArray_Check(data) == 0
-                    && ffi::PyMemoryView_Check(data) == 0
-                {
-                    return Err(not_bytes(data));
-                }
-                let Some(protocol) = tls::protocol_of(transport) else { return Ok(()) };
-                let protocol = Owned::new_reference(protocol);
-                let tls = tls(protocol.as_ptr())?;
-                write_one(protocol.as_ptr(), tls, data)?;
-                send_unless_telling(protocol.as_ptr(), tls)
-            })()
-        })
-    })
+unsafe fn write(transport: *mut PyObject, data: *mut PyObject) -> Result<()> {
+    // SAFETY: both are alive. The protocol is kept by a reference of our own.
+    unsafe {
+        if ffi::PyBytes_Check(data) == 0 && ffi::PyByteArray_Check(data) == 0 && ffi::PyMemoryView_Check(data) == 0 {
+            return Err(not_bytes(data));
+        }
+        let Some(protocol) = tls::protocol_of(transport) else { return Ok(()) };
+        let protocol = Owned::new_reference(protocol);
+        let tls = tls(protocol.as_ptr())?;
+        write_one(protocol.as_ptr(), tls, data)?;
+        send_unless_telling(protocol.as_ptr(), tls)
+    }
 }
 
 #[cold]
@@ -357,20 +334,16 @@ unsafe fn not_bytes(data: *mut PyObject) -> Raised {
     })
 }
 
-unsafe extern "C" fn write_pieces(protocol: *mut PyObject, pieces: *mut PyObject) -> *mut PyObject {
-    guard(null_mut(), || {
-        // SAFETY: Python calls it with a live protocol and a live argument. The list is ours, and keeps its items.
-        nothing(unsafe {
-            (|| {
-                let tls = tls(protocol)?;
-                let pieces = Owned::returned(ffi::PySequence_List(pieces))?;
-                for index in 0..ffi::PyList_GET_SIZE(pieces.as_ptr()) {
-                    write_one(protocol, tls, ffi::PyList_GET_ITEM(pieces.as_ptr(), index))?;
-                }
-                send_unless_telling(protocol, tls)
-            })()
-        })
-    })
+unsafe fn write_pieces(protocol: *mut PyObject, pieces: *mut PyObject) -> Result<()> {
+    // SAFETY: both are alive. The list is ours, and keeps its items.
+    unsafe {
+        let tls = tls(protocol)?;
+        let pieces = Owned::returned(ffi::PySequence_List(pieces))?;
+        for index in 0..ffi::PyList_GET_SIZE(pieces.as_ptr()) {
+            write_one(protocol, tls, ffi::PyList_GET_ITEM(pieces.as_ptr(), index))?;
+        }
+        send_unless_telling(protocol, tls)
+    }
 }
 
 /// Encrypts a piece of data, if that is possible now.
@@ -486,6 +459,6 @@ unsafe fn failed(protocol: *mut PyObject) -> Result<()> {
         if ffi::PyErr_ExceptionMatches(ffi::PyExc_Exception) == 0 {
             return Err(Raised);
         }
-        stream_io::hand_over(protocol, "_fatal_error", "Fatal error on SSL protocol")
+        writing::hand_over(protocol, "_fatal_error", "Fatal error on SSL protocol")
     }
 }
