@@ -5,6 +5,7 @@ subprocesses, signals, servers. ``pelton.Loop`` derives from ``BaseLoop``, in Ru
 on: queue, timers, watching descriptors, and the turn.
 """
 
+import _socket
 import asyncio
 import errno
 import os
@@ -27,7 +28,8 @@ _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 # What there is before anybody puts something else in its place.
 _SOCKET = socket.socket
-_SOCK_CONNECT = asyncio.SelectorEventLoop.sock_connect
+
+_OVER_IP = socket.AF_INET, socket.AF_INET6
 
 _NAMES_DEBUG = sys.version_info >= (3, 13)
 
@@ -251,7 +253,7 @@ class BaseLoop(asyncio.SelectorEventLoop):
             # Somebody has other ideas of what a socket is, or of connecting: proxies, tests.
             or base_events.socket is not socket
             or socket.socket is not _SOCKET
-            or type(self).sock_connect is not _SOCK_CONNECT
+            or type(self).sock_connect is not BaseLoop.sock_connect
         ):
             return await super().create_connection(protocol_factory, host, port, ssl=ssl, **options)
         started = self._start_connecting(host, port)
@@ -293,12 +295,75 @@ class BaseLoop(asyncio.SelectorEventLoop):
             return received
         if received is NotImplemented:
             return await super().sock_recv(sock, n)
+        return await self._received(sock, received)
+
+    async def _received(self, sock, future):
         fd = sock.fileno()
         try:
-            return await received
+            return await future
         except asyncio.CancelledError:
-            self._stop_waiting(fd, received)
+            self._stop_waiting(fd, future)
             raise
+
+    async def sock_recv_into(self, sock, buf):
+        """Receive data from a socket into a buffer, and return how much it is."""
+        received = self._recv_into(sock, buf)
+        if type(received) is int:
+            return received
+        if received is NotImplemented:
+            return await super().sock_recv_into(sock, buf)
+        return await self._received(sock, received)
+
+    async def sock_recvfrom(self, sock, bufsize):
+        """Receive a datagram, at most so many bytes of it, and return it with the address that it comes from."""
+        if issubclass(type(sock), _socket.socket) and _transports.family_of(sock) in _OVER_IP:
+            received = self._recvfrom(sock, bufsize)
+            if type(received) is tuple:
+                return received
+            if received is not NotImplemented:
+                return await self._received(sock, received)
+        return await super().sock_recvfrom(sock, bufsize)
+
+    async def sock_sendto(self, sock, data, address):
+        """Send a datagram to an address, and return how many bytes that was."""
+        if (
+            type(sock) is socket.socket
+            and data
+            and not self._debug
+            and address is not None
+            and _transports.family_of(sock) in _OVER_IP
+            and self._send_datagram(sock.fileno(), data, address)
+        ):
+            return len(data)
+        return await super().sock_sendto(sock, data, address)
+
+    async def sock_accept(self, sock):
+        """Accept a connection, and return a socket for it and the address that it comes from."""
+        # One that blocks would block the loop, as in asyncio.
+        if issubclass(type(sock), _socket.socket) and sock.gettimeout() == 0:
+            accepted = self._accept(sock, (_transports.family_of(sock), _transports.protocol_of(sock)))
+            if type(accepted) is tuple:
+                return accepted
+            if accepted is not NotImplemented:
+                return await self._received(sock, accepted)
+        return await super().sock_accept(sock)
+
+    async def sock_connect(self, sock, address):
+        """Connect a socket to an address."""
+        if (
+            type(sock) is socket.socket
+            and not self._debug
+            and sock.gettimeout() == 0
+            and _transports.family_of(sock) == socket.AF_INET
+            and type(address) is tuple
+        ):
+            connected = self._connect(sock.fileno(), address)
+            if connected:
+                return
+            if connected is False:
+                self._ensure_fd_no_transport(sock)
+                return await self._connected(sock.fileno(), address)
+        await super().sock_connect(sock, address)
 
     async def sock_sendall(self, sock, data):
         """Send data to a socket, all of it."""

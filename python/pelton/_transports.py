@@ -110,7 +110,8 @@ set_nodelay = base_events._set_nodelay
 
 def lost_while_emptying(waiter):
     """Tell sendfile() that the connection is gone."""
-    waiter.set_exception(ConnectionError("Connection is closed by peer"))
+    if not waiter.done():
+        waiter.set_exception(ConnectionError("Connection is closed by peer"))
 
 
 def writes_after_loss():

@@ -16,7 +16,7 @@ use crate::syscalls::{self, is_not_now};
 pub(crate) unsafe fn receive(_: *mut PyObject, fd: *mut PyObject) -> Result<Owned> {
     // SAFETY: as the caller says.
     unsafe {
-        match syscalls::receive_datagram(fields::whole(fd)? as RawFd) {
+        match syscalls::receive_datagram(fields::whole(fd)? as RawFd, syscalls::RECEIVE) {
             Ok((data, peer)) => {
                 let (data, address) = (data?, addresses::to_python(&peer)?);
                 Owned::returned(ffi::PyTuple_Pack(2, data.as_ptr(), address.as_ptr()))

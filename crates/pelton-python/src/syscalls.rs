@@ -88,11 +88,12 @@ fn accept_into(listener: RawFd, address: *mut libc::sockaddr, len: &mut libc::so
     }
 }
 
-/// Receives a datagram, and where it comes from. One that is larger than [`RECEIVE`] would be cut off; none over IP is.
+/// Receives a datagram, and where it comes from. One that is larger than `room`, or than [`RECEIVE`], is cut off; none over IP is larger
+/// than that.
 ///
 /// # Safety
 /// The interpreter lock is held.
-pub(crate) unsafe fn receive_datagram(fd: RawFd) -> io::Result<(Result<Owned>, Peer)> {
+pub(crate) unsafe fn receive_datagram(fd: RawFd, room: usize) -> io::Result<(Result<Owned>, Peer)> {
     // SAFETY: all zeroes are an address of no family, with room for one of any. The shared buffer is not used beyond the copy,
     // and nobody else gets at it before: the lock is held.
     unsafe {
@@ -100,7 +101,7 @@ pub(crate) unsafe fn receive_datagram(fd: RawFd) -> io::Result<(Result<Owned>, P
         let mut len = size_of_val(&storage) as libc::socklen_t;
         let buffer = SHARED.0.get().cast::<u8>();
         let address = (&raw mut storage).cast();
-        let count = libc::recvfrom(fd, buffer.cast(), RECEIVE, libc::MSG_DONTWAIT, address, &mut len);
+        let count = libc::recvfrom(fd, buffer.cast(), room.min(RECEIVE), libc::MSG_DONTWAIT, address, &mut len);
         let count = returned(count)?;
         let data = Owned::returned(ffi::PyBytes_FromStringAndSize(buffer.cast(), count as _));
         Ok((data, Peer::new(&storage, len)))
@@ -138,23 +139,32 @@ fn with_address<R>(address: SocketAddr, call: impl FnOnce(*const libc::sockaddr,
     }
 }
 
-/// Begins to connect to an address, over TCP: the socket, and whether it is connected already.
-pub(crate) fn connect(address: SocketAddr) -> io::Result<(OwnedFd, bool)> {
-    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    let socket = new_socket(family)?;
+/// Makes a socket, and begins to connect it to an address, over TCP. Also says whether it is connected already.
+pub(crate) fn new_connection(address: SocketAddr) -> io::Result<(OwnedFd, bool)> {
+    let socket = new_socket(if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 })?;
+    let connected = connect(socket.as_raw_fd(), address)?;
+    Ok((socket, connected))
+}
+
+/// Begins to connect a socket to an address: whether it is connected already.
+pub(crate) fn connect(socket: RawFd, address: SocketAddr) -> io::Result<bool> {
     let attempt = || {
         // SAFETY: the address is what pointer and length say.
-        let outcome = with_address(address, |address, len| unsafe { libc::connect(socket.as_raw_fd(), address, len) });
+        let outcome = with_address(address, |address, len| unsafe { libc::connect(socket, address, len) });
         if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     };
     // To this machine it takes no time, but the first call says that it does. The second one knows.
     let begun = [libc::EINPROGRESS, libc::EINTR, libc::EALREADY];
     let is_under_way = |error: &io::Error| error.raw_os_error().is_some_and(|error| begun.contains(&error));
-    let outcome = attempt().or_else(|error| if is_under_way(&error) { attempt() } else { Err(error) });
+    let outcome = attempt().or_else(|error| {
+        if !is_under_way(&error) {
+            return Err(error);
+        }
+        attempt().or_else(|error| if error.raw_os_error() == Some(libc::EISCONN) { Ok(()) } else { Err(error) })
+    });
     match outcome {
-        Ok(()) => Ok((socket, true)),
-        Err(error) if error.raw_os_error() == Some(libc::EISCONN) => Ok((socket, true)),
-        Err(error) if is_under_way(&error) => Ok((socket, false)),
+        Ok(()) => Ok(true),
+        Err(error) if is_under_way(&error) => Ok(false),
         Err(error) => Err(error),
     }
 }

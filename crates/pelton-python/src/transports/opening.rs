@@ -247,7 +247,7 @@ pub(crate) unsafe fn connect(_: *mut PyObject, [host, port]: [*mut PyObject; 2])
         let Some(address) = addresses::host_and_port(host, port)? else {
             return Ok(Owned::new_reference(ffi::Py_None()));
         };
-        let (own, connected) = syscalls::connect(address).map_err(|error| raise_io(&error))?;
+        let (own, connected) = syscalls::new_connection(address).map_err(|error| raise_io(&error))?;
         let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         let answer = ffi::Py_BuildValue(c"(iii)".as_ptr(), own.as_raw_fd(), family, c_int::from(connected));
         let answer = Owned::returned(answer)?;
