@@ -8,6 +8,7 @@ on: queue, timers, watching descriptors, and the turn.
 import _socket
 import asyncio
 import errno
+import functools
 import os
 import selectors
 import signal
@@ -19,7 +20,7 @@ try:
     import ssl
 except ImportError:
     ssl = None
-from asyncio import base_events, constants, events, format_helpers, futures, trsock
+from asyncio import base_events, constants, events, format_helpers, futures, trsock, unix_events
 
 from . import _transports as _transports
 
@@ -32,6 +33,16 @@ _SOCKET = socket.socket
 _OVER_IP = socket.AF_INET, socket.AF_INET6
 
 _NAMES_DEBUG = sys.version_info >= (3, 13)
+
+
+@functools.cache
+def _has_pidfds():
+    """Whether the kernel has descriptors for processes, and lets us have them."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return False
+    return True
 
 
 class Selector(selectors.BaseSelector):
@@ -200,6 +211,32 @@ class BaseLoop(asyncio.SelectorEventLoop):
             raise
         return tls._app_transport
 
+    def _make_read_pipe_transport(self, pipe, protocol, waiter=None, extra=None):
+        return _transports.ReadPipeTransport(self, pipe, protocol, waiter, extra)
+
+    if sys.version_info < (3, 12) and hasattr(os, "pidfd_open"):
+
+        async def _make_subprocess_transport(
+            self, protocol, args, shell, stdin, stdout, stderr, bufsize, extra=None, **kwargs
+        ):
+            # Before Python 3.12, each child gets a thread that waits for it, unless a program has said otherwise.
+            arguments = self, protocol, args, shell, stdin, stdout, stderr, bufsize
+            if type(events.get_child_watcher()) is not asyncio.ThreadedChildWatcher or not _has_pidfds():
+                return await super()._make_subprocess_transport(*arguments[1:], extra=extra, **kwargs)
+            waiter = self.create_future()
+            transport = unix_events._UnixSubprocessTransport(*arguments, waiter=waiter, extra=extra, **kwargs)
+            watcher = asyncio.PidfdChildWatcher()
+            watcher.add_child_handler(transport.get_pid(), self._child_watcher_callback, transport)
+            try:
+                await waiter
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException:
+                transport.close()
+                await transport._wait()
+                raise
+            return transport
+
     def _make_datagram_transport(self, sock, protocol, address=None, waiter=None, extra=None):
         self._ensure_fd_no_transport(sock)
         return _transports.DatagramTransport(self, sock, protocol, address, waiter, extra)
@@ -260,10 +297,11 @@ class BaseLoop(asyncio.SelectorEventLoop):
         if started is None:
             # It has to be looked up.
             return await super().create_connection(protocol_factory, host, port, **options)
-        fd, family, connected = started
+        fd, family, outcome = started
         try:
-            if not connected:
-                await self._connected(fd, (host, port) if family == socket.AF_INET else (host, port, 0, 0))
+            if outcome != 0:
+                address = (host, port) if family == socket.AF_INET else (host, port, 0, 0)
+                await self._connected(fd, address, outcome)
             protocol = protocol_factory()
             waiter = self.create_future()
         except BaseException:
@@ -277,16 +315,18 @@ class BaseLoop(asyncio.SelectorEventLoop):
             raise
         return transport, protocol
 
-    async def _connected(self, fd, address):
-        waiter = self.create_future()
-        self._add_writer(fd, futures._set_result_unless_cancelled, waiter, None)
-        try:
-            await waiter
-        finally:
-            self._remove_writer(fd)
-        error = self._connect_outcome(fd)
-        if error:
-            raise OSError(error, f"Connect call failed {address}")
+    async def _connected(self, fd, address, outcome):
+        """Wait until a socket is connected. The outcome is that, or None if it is still to come."""
+        if outcome is None:
+            waiter = self.create_future()
+            self._add_writer(fd, futures._set_result_unless_cancelled, waiter, None)
+            try:
+                await waiter
+            finally:
+                self._remove_writer(fd)
+            outcome = self._connect_outcome(fd)
+        if outcome:
+            raise OSError(outcome, f"Connect call failed {address}")
 
     async def sock_recv(self, sock, n):
         """Receive data from a socket, at most n bytes of it."""
@@ -357,12 +397,12 @@ class BaseLoop(asyncio.SelectorEventLoop):
             and _transports.family_of(sock) == socket.AF_INET
             and type(address) is tuple
         ):
-            connected = self._connect(sock.fileno(), address)
-            if connected:
+            outcome = self._connect(sock.fileno(), address)
+            if outcome == 0:
                 return
-            if connected is False:
+            if outcome is not NotImplemented:
                 self._ensure_fd_no_transport(sock)
-                return await self._connected(sock.fileno(), address)
+                return await self._connected(sock.fileno(), address, outcome)
         await super().sock_connect(sock, address)
 
     async def sock_sendall(self, sock, data):

@@ -7,7 +7,7 @@ what receives and sends, together with the fields that this needs.
 import _socket
 import logging
 import socket
-from asyncio import base_events, selector_events, transports, trsock
+from asyncio import base_events, selector_events, transports, trsock, unix_events
 
 logger = logging.getLogger("asyncio")
 
@@ -76,6 +76,13 @@ class DatagramTransport(selector_events._SelectorDatagramTransport, transports.D
                 if self._loop._send_datagram(self._sock.fileno(), data, to):
                     return
         super().sendto(data, addr)
+
+
+class ReadPipeTransport(unix_events._UnixReadPipeTransport):
+    """asyncio's transport, which would have memory mapped and unmapped for every read."""
+
+    # What a pipe holds.
+    max_size = 64 * 1024
 
 
 # Not everywhere are there sockets that are made not to block.

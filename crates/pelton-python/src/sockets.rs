@@ -18,6 +18,7 @@ use crate::known::known;
 use crate::object::{Owned, Raised, Result, check, raise_io};
 use crate::readers::{self, Side};
 use crate::syscalls::{self, RECEIVE, is_not_now};
+use crate::transports::opening;
 use crate::{fields, handle, handle_memory};
 
 /// What tells the Python side that asyncio's own way has to be gone.
@@ -317,7 +318,8 @@ pub(crate) unsafe fn send(loop_: *mut PyObject, [sock, data]: [*mut PyObject; 2]
     }
 }
 
-/// `_connect(fd, address)`: whether it is connected, or is going to be; `None` if the address has to be looked up.
+/// `_connect(fd, address)`: what has become of it: `None` if that will turn out, else 0 or the number of an error. `NotImplemented` if the
+/// address has to be looked up.
 ///
 /// # Safety
 /// The arguments are alive.
@@ -325,13 +327,8 @@ pub(crate) unsafe fn connect(_: *mut PyObject, [fd, address]: [*mut PyObject; 2]
     // SAFETY: as the caller says.
     unsafe {
         let fd = fields::whole(fd)? as RawFd;
-        let answer = match addresses::literal(address)? {
-            Some(address) => match syscalls::connect(fd, address) {
-                Ok(connected) => ffi::PyBool_FromLong(connected.into()),
-                Err(error) => return Err(raise_io(&error)),
-            },
-            None => crate::object::none(),
-        };
-        Owned::returned(answer)
+        let Some(address) = addresses::literal(address)? else { return not_here() };
+        let connecting = syscalls::connect(fd, address).map_err(|error| raise_io(&error))?;
+        opening::outcome(&connecting)
     }
 }

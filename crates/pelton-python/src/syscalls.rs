@@ -139,33 +139,36 @@ fn with_address<R>(address: SocketAddr, call: impl FnOnce(*const libc::sockaddr,
     }
 }
 
-/// Makes a socket, and begins to connect it to an address, over TCP. Also says whether it is connected already.
-pub(crate) fn new_connection(address: SocketAddr) -> io::Result<(OwnedFd, bool)> {
-    let socket = new_socket(if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 })?;
-    let connected = connect(socket.as_raw_fd(), address)?;
-    Ok((socket, connected))
+/// How far an attempt to connect has come.
+pub(crate) enum Connecting {
+    UnderWay,
+    /// 0, or the number of the error that it has failed with.
+    Over(libc::c_int),
 }
 
-/// Begins to connect a socket to an address: whether it is connected already.
-pub(crate) fn connect(socket: RawFd, address: SocketAddr) -> io::Result<bool> {
+/// Makes a socket, and begins to connect it to an address, over TCP.
+pub(crate) fn new_connection(address: SocketAddr) -> io::Result<(OwnedFd, Connecting)> {
+    let socket = new_socket(if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 })?;
+    let connecting = connect(socket.as_raw_fd(), address)?;
+    Ok((socket, connecting))
+}
+
+/// Begins to connect a socket to an address. What is refused outright is an error.
+pub(crate) fn connect(socket: RawFd, address: SocketAddr) -> io::Result<Connecting> {
     let attempt = || {
         // SAFETY: the address is what pointer and length say.
         let outcome = with_address(address, |address, len| unsafe { libc::connect(socket, address, len) });
-        if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        if outcome == 0 { 0 } else { io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) }
     };
-    // To this machine it takes no time, but the first call says that it does. The second one knows.
-    let begun = [libc::EINPROGRESS, libc::EINTR, libc::EALREADY];
-    let is_under_way = |error: &io::Error| error.raw_os_error().is_some_and(|error| begun.contains(&error));
-    let outcome = attempt().or_else(|error| {
-        if !is_under_way(&error) {
-            return Err(error);
-        }
-        attempt().or_else(|error| if error.raw_os_error() == Some(libc::EISCONN) { Ok(()) } else { Err(error) })
-    });
-    match outcome {
-        Ok(()) => Ok(true),
-        Err(error) if is_under_way(&error) => Ok(false),
-        Err(error) => Err(error),
+    match attempt() {
+        0 => Ok(Connecting::Over(0)),
+        // To this machine it takes no time, but the first call says that it does. The second one knows.
+        libc::EINPROGRESS | libc::EINTR => Ok(match attempt() {
+            libc::EINPROGRESS | libc::EINTR | libc::EALREADY => Connecting::UnderWay,
+            libc::EISCONN => Connecting::Over(0),
+            outcome => Connecting::Over(outcome),
+        }),
+        error => Err(io::Error::from_raw_os_error(error)),
     }
 }
 

@@ -17,7 +17,7 @@ use crate::methods::{with_one, with_several, without_arguments};
 use crate::object::{Owned, Raised, Result, check, raise, raise_io, replace};
 use crate::readers::{self, Side};
 use crate::scheduling;
-use crate::syscalls::{self, End};
+use crate::syscalls::{self, Connecting, End};
 
 /// The methods.
 pub(crate) fn methods() -> Vec<PyMethodDef> {
@@ -240,20 +240,36 @@ unsafe fn accepted(own: OwnedFd, kind: Kind, peer: Peer, [loop_, factory, server
     })
 }
 
-/// `loop._start_connecting(host, port)`: a descriptor, the family, and whether it is connected; `None` if the host has to be looked up.
+/// `loop._start_connecting(host, port)`: a descriptor, the family, and what has become of it: `None` if that will turn out, or as for
+/// [`connect_outcome`]. `None` altogether if the host has to be looked up.
 pub(crate) unsafe fn connect(_: *mut PyObject, [host, port]: [*mut PyObject; 2]) -> Result<Owned> {
     // SAFETY: both are alive.
     unsafe {
         let Some(address) = addresses::host_and_port(host, port)? else {
             return Ok(Owned::new_reference(ffi::Py_None()));
         };
-        let (own, connected) = syscalls::new_connection(address).map_err(|error| raise_io(&error))?;
+        let (own, connecting) = syscalls::new_connection(address).map_err(|error| raise_io(&error))?;
         let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-        let answer = ffi::Py_BuildValue(c"(iii)".as_ptr(), own.as_raw_fd(), family, c_int::from(connected));
+        let outcome = outcome(&connecting)?;
+        let answer = ffi::Py_BuildValue(c"(iiO)".as_ptr(), own.as_raw_fd(), family, outcome.as_ptr());
         let answer = Owned::returned(answer)?;
         // It is Python's from here on.
         let _ = own.into_raw_fd();
         Ok(answer)
+    }
+}
+
+/// What has become of an attempt to connect, as Python is told.
+///
+/// # Safety
+/// The lock is held.
+pub(crate) unsafe fn outcome(connecting: &Connecting) -> Result<Owned> {
+    // SAFETY: as the caller says.
+    unsafe {
+        match connecting {
+            Connecting::UnderWay => Ok(Owned::new_reference(ffi::Py_None())),
+            Connecting::Over(error) => Owned::returned(ffi::PyLong_FromLong((*error).into())),
+        }
     }
 }
 
