@@ -226,6 +226,7 @@ class BaseLoop(asyncio.SelectorEventLoop):
             waiter = self.create_future()
             transport = unix_events._UnixSubprocessTransport(*arguments, waiter=waiter, extra=extra, **kwargs)
             watcher = asyncio.PidfdChildWatcher()
+            watcher.attach_loop(self)
             watcher.add_child_handler(transport.get_pid(), self._child_watcher_callback, transport)
             try:
                 await waiter
@@ -363,6 +364,18 @@ class BaseLoop(asyncio.SelectorEventLoop):
             if received is not NotImplemented:
                 return await self._received(sock, received)
         return await super().sock_recvfrom(sock, bufsize)
+
+    async def sock_recvfrom_into(self, sock, buf, nbytes=0):
+        """Receive a datagram into a buffer, and return how much it is and the address that it comes from."""
+        if self._debug or not issubclass(type(sock), _socket.socket) or _transports.family_of(sock) not in _OVER_IP:
+            return await super().sock_recvfrom_into(sock, buf, nbytes)
+        with memoryview(buf) as view, view.cast("B") as room:
+            if room.readonly or not 0 <= nbytes <= len(room):
+                # It knows what to say.
+                return await super().sock_recvfrom_into(sock, buf, nbytes)
+            data, address = await self.sock_recvfrom(sock, nbytes or len(room))
+            room[: len(data)] = data
+            return len(data), address
 
     async def sock_sendto(self, sock, data, address):
         """Send a datagram to an address, and return how many bytes that was."""

@@ -376,6 +376,24 @@ class Sockets(unittest.TestCase):
 
         self.run_async(main())
 
+    def test_receiving_into_a_buffer_from_whoever_it_is(self):
+        async def main():
+            one, other = self.datagram_socket(), self.datagram_socket()
+            buffer = bytearray(8)
+            for options in ((), (3,)):
+                self.loop.call_later(0.001, one.sendto, b"hello", other.getsockname())
+                count, address = await self.loop.sock_recvfrom_into(other, buffer, *options)
+                self.assertEqual(address, one.getsockname())
+                self.assertEqual(count, options[0] if options else 5)
+                self.assertEqual(buffer[:5], b"hello")
+            with self.assertRaises(ValueError):
+                await self.loop.sock_recvfrom_into(other, buffer, 9)
+            one.sendto(b"x", other.getsockname())
+            with self.assertRaises((BufferError, TypeError)):
+                await self.loop.sock_recvfrom_into(other, b"read only")
+
+        self.run_async(main())
+
     def test_giving_up_costs_no_data(self):
         async def main():
             one, other = self.pair()
