@@ -307,6 +307,29 @@ class Connecting(unittest.TestCase):
         self.run_async(main())
         self.assertEqual([type(error) for error in reported], [ZeroDivisionError])
 
+    def test_meddling_with_a_transport_raises_and_does_not_crash(self):
+        async def main():
+            server, port = await self.serve()
+            transport, protocol, other = await self.connect("127.0.0.1", port)
+            for value in (5, "loop", object()):
+                with self.assertRaises(TypeError):
+                    transport._loop = value
+                with self.assertRaises(TypeError):
+                    pelton.StreamTransport(value, None, protocol)
+            with self.assertRaises(ValueError):
+                self.loop._open_stream(-1, socket.AF_INET, protocol, None)
+            with self.assertRaises(TypeError):
+                transport.get_extra_info("socket", None, None)
+            transport._call_connection_lost(None)
+            await protocol.lost
+            for method in (transport.close, transport._start_reading, transport._read_ready, transport._write_ready):
+                method()
+            transport.write(b"nobody is there")
+            await other.lost
+            server.close()
+
+        self.run_async(main())
+
     def test_large_messages_arrive_whole(self):
         async def main():
             server, port = await self.serve()

@@ -545,6 +545,29 @@ class TLS(unittest.TestCase):
 
         self.run_async(main())
 
+    def test_meddling_with_its_fields_raises_and_does_not_crash(self):
+        async def main():
+            server, port = await self.serve()
+            names = ["_incoming", "_outgoing", "_sslobj", "_app_protocol", "_transport", "_loop", "_write_backlog", "_state"]
+            for name in names:
+                transport, protocol = await self.connect(Collecting, port)
+                tls = transport._ssl_protocol
+                kept = getattr(tls, name)
+                for value in (None, 5):
+                    setattr(tls, name, value)
+                    for use in (lambda: transport.write(b"x"), tls._do_read, tls._process_outgoing):
+                        try:
+                            use()
+                        except (RuntimeError, TypeError, AttributeError):
+                            pass
+                setattr(tls, name, kept)
+                transport.abort()
+                if not protocol.lost.done():
+                    await protocol.lost
+            server.close()
+
+        self.run_async(main())
+
     def test_streams_work_over_it(self):
         async def main():
             async def echo(reader, writer):

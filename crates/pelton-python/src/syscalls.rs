@@ -38,17 +38,11 @@ pub(crate) unsafe fn receive_bytes(fd: RawFd, wanted: usize) -> io::Result<Resul
     }
 }
 
-/// Receives up to [`RECEIVE`] bytes, for `taken` to copy before it calls anything that lets go of the lock.
-///
-/// # Safety
-/// The interpreter lock is held.
-pub(crate) unsafe fn receive_shared<R>(fd: RawFd, taken: impl FnOnce(&[u8]) -> R) -> io::Result<R> {
-    // SAFETY: the caller has the lock, and `taken` is done with the shared buffer before others can get at that.
-    unsafe {
-        let buffer = SHARED.0.get().cast::<u8>();
-        let count = receive(fd, buffer, RECEIVE)?;
-        Ok(taken(std::slice::from_raw_parts(buffer, count)))
-    }
+/// Receives up to [`RECEIVE`] bytes into the buffer that all share: where they are, and how many. They are to be copied before anything is
+/// called that could receive something else, or let go of the lock.
+pub(crate) fn receive_shared(fd: RawFd) -> io::Result<(*mut u8, usize)> {
+    let buffer = SHARED.0.get().cast::<u8>();
+    receive(fd, buffer, RECEIVE).map(|count| (buffer, count))
 }
 
 /// Accepts a connection: its descriptor, not blocking and closed on exec, and where it comes from. `None` if there is none to be

@@ -10,7 +10,7 @@ use crate::addresses;
 use crate::arguments::{Call, complain};
 use crate::known::known;
 use crate::methods::{with_keywords, without_arguments};
-use crate::object::{Owned, Raised, Result, check, or_none};
+use crate::object::{Owned, Raised, Result, check, or_none, raise};
 
 /// The methods.
 pub(crate) fn methods() -> Vec<PyMethodDef> {
@@ -49,6 +49,10 @@ unsafe fn get_extra_info(transport: *mut PyObject, call: Call) -> Result<Owned> 
     unsafe {
         let stream = stream(transport)?;
         let names = &known().names;
+        if call.count > 2 {
+            let message = c"get_extra_info() takes a name and a default";
+            return Err(raise(ffi::PyExc_TypeError, message));
+        }
         let mut given = [null_mut(), ffi::Py_None()];
         for (index, place) in given.iter_mut().enumerate().take(call.count) {
             *place = *call.arguments.add(index);

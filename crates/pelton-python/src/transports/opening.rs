@@ -70,7 +70,11 @@ pub(crate) unsafe fn open_descriptor(
 ) -> Result<Owned> {
     // SAFETY: all are alive; the descriptor is one that `connect` has given away.
     unsafe {
-        let own = OwnedFd::from_raw_fd(fields::whole(fd)? as c_int);
+        let fd = fields::whole(fd)?;
+        if !(0..=c_int::MAX.into()).contains(&fd) {
+            return Err(raise(ffi::PyExc_ValueError, c"a descriptor is not negative"));
+        }
+        let own = OwnedFd::from_raw_fd(fd as c_int);
         let kind = Kind { family: fields::whole(family)? as c_int, protocol: libc::IPPROTO_TCP };
         let peer = syscalls::address(own.as_raw_fd(), End::Theirs);
         open_own(own, kind, peer, [loop_, protocol, waiter, ffi::Py_None()])
@@ -127,7 +131,8 @@ unsafe fn open(
         }
         remember(loop_, transport, fd)?;
         if (*stream).kind.is_tcp() {
-            syscalls::set_no_delay(fd).map_err(|error| raise_io(&error))?;
+            // On some systems this fails if the other side is gone already, which will turn out.
+            let _ = syscalls::set_no_delay(fd);
         }
         (*stream).gone = false;
         let made = Owned::returned(ffi::PyObject_GetAttr(protocol, known().names.connection_made))?;

@@ -100,8 +100,11 @@ unsafe fn ended(transport: *mut PyObject, stream: *mut Stream, protocol: &Owned)
             0 => closing::close(transport),
             -1 => fatal(transport, "Fatal error: protocol.eof_received() call failed."),
             _ if (*stream).loop_.is_null() => Ok(()),
-            // It can still write, but there is nothing to be received any more.
-            _ => readers::remove_number((*stream).loop_, (*stream).fd, Side::Reader).map(drop),
+            _ => {
+                // It can still write, but there is nothing to be received any more.
+                let loop_ = Owned::new_reference((*stream).loop_);
+                readers::remove_number(loop_.as_ptr(), (*stream).fd, Side::Reader).map(drop)
+            }
         }
     }
 }
@@ -135,13 +138,9 @@ unsafe fn receive_into(transport: *mut PyObject, stream: *mut Stream, protocol: 
 unsafe fn receive_tls(transport: *mut PyObject, stream: *mut Stream, protocol: &Owned) -> Result<()> {
     // SAFETY: the transport is alive, and so its state.
     unsafe {
-        let take = |bytes: &[u8]| match bytes {
-            [] => None,
-            bytes => Some(tls_io::received(protocol.as_ptr(), bytes)),
-        };
-        let taken = match descriptor(stream)?.and_then(|fd| syscalls::receive_shared(fd, take)) {
-            Ok(None) => return ended(transport, stream, protocol),
-            Ok(Some(taken)) => taken,
+        let taken = match descriptor(stream)?.and_then(syscalls::receive_shared) {
+            Ok((_, 0)) => return ended(transport, stream, protocol),
+            Ok((start, len)) => tls_io::received(protocol.as_ptr(), start, len),
             Err(error) => return reading_failed(transport, &error),
         };
         taken.or_else(|Raised| fatal(transport, "Fatal error: protocol.buffer_updated() call failed."))

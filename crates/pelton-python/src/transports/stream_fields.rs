@@ -7,17 +7,18 @@ use pyo3::ffi::{self, PyObject};
 
 use super::asking;
 use super::stream::{Stream, stream};
+use crate::core;
 use crate::fields::{flag, number, reference};
 use crate::hidden;
 use crate::methods::answer;
-use crate::object::{Owned, none, replace, status};
+use crate::object::{Owned, none, or_none, raise, replace, status};
 use crate::panic::guard;
 use crate::types::{attribute, attributes as table};
 
 /// All of them, for a type to keep.
 pub(crate) fn attributes() -> *mut c_void {
     table(vec![
-        reference!(c"_loop", stream, loop_),
+        attribute(c"_loop", get_loop, Some(set_loop)),
         reference!(c"_protocol", stream, protocol),
         reference!(c"_server", stream, server),
         reference!(c"_empty_waiter", stream, empty_waiter),
@@ -45,6 +46,27 @@ unsafe extern "C" fn get_buffer(transport: *mut PyObject, _: *mut c_void) -> *mu
 /// asyncio's constructor makes a buffer; ours is there already.
 unsafe extern "C" fn set_buffer(_: *mut PyObject, _: *mut PyObject, _: *mut c_void) -> c_int {
     0
+}
+
+unsafe extern "C" fn get_loop(transport: *mut PyObject, _: *mut c_void) -> *mut PyObject {
+    // SAFETY: Python calls it with a live transport.
+    unsafe { stream(transport).map_or(null_mut(), |stream| or_none((*stream).loop_)) }
+}
+
+/// Only what is a loop of ours, since its fields are used.
+unsafe extern "C" fn set_loop(transport: *mut PyObject, value: *mut PyObject, _: *mut c_void) -> c_int {
+    guard(-1, || {
+        // SAFETY: Python calls it with a live transport, and a live value unless the attribute is to be deleted.
+        status(unsafe {
+            stream(transport).and_then(|stream| {
+                if !value.is_null() && value != ffi::Py_None() && !core::is_loop(value) {
+                    return Err(raise(ffi::PyExc_TypeError, c"a stream transport needs a pelton.Loop"));
+                }
+                replace(&raw mut (*stream).loop_, value);
+                Ok(())
+            })
+        })
+    })
 }
 
 unsafe extern "C" fn get_sock(transport: *mut PyObject, _: *mut c_void) -> *mut PyObject {

@@ -13,7 +13,7 @@ use crate::fields;
 use crate::hidden;
 use crate::known::known;
 use crate::methods::{with_one, without_arguments};
-use crate::object::{Owned, Raised, Result, raise_text, resize_bytes};
+use crate::object::{Owned, Raised, Result, raise, raise_text, resize_bytes};
 use crate::types;
 
 /// What may wait for the program's protocol to return before it is sent.
@@ -36,18 +36,17 @@ pub(crate) fn transport_methods() -> *mut c_void {
     types::methods(vec![with_one!(c"write", write, c"Write some data, without blocking.")])
 }
 
-/// The transport has received something, which is in memory for as long as this call lasts.
+/// The transport has received something, which is in memory until something else is received.
 ///
 /// # Safety
-/// `protocol` is a live `SSLProtocol`; nobody changes the bytes without the interpreter lock.
-pub(crate) unsafe fn received(protocol: *mut PyObject, bytes: &[u8]) -> Result<()> {
+/// `protocol` is a live `SSLProtocol`; there are so many bytes at `start`, which nobody changes without the interpreter lock.
+pub(crate) unsafe fn received(protocol: *mut PyObject, start: *mut u8, len: usize) -> Result<()> {
     // SAFETY: as the caller says. What takes the bytes copies them, and does not let go of the lock.
     unsafe {
         let tls = tls(protocol)?;
-        let start = bytes.as_ptr().cast_mut().cast();
-        let view = ffi::PyMemoryView_FromMemory(start, bytes.len() as Py_ssize_t, ffi::PyBUF_READ);
+        let view = ffi::PyMemoryView_FromMemory(start.cast(), len as Py_ssize_t, ffi::PyBUF_READ);
         let view = View(Owned::returned(view)?);
-        let incoming = Owned::new_reference((*tls).incoming);
+        let incoming = taken((*tls).incoming)?;
         call_one(&incoming, known().names.write, view.0.as_ptr()).map(drop)?;
         drop(view);
         if (*tls).state == known().tls_states.wrapped {
@@ -55,6 +54,17 @@ pub(crate) unsafe fn received(protocol: *mut PyObject, bytes: &[u8]) -> Result<(
         } else {
             call(protocol, known().names._received)
         }
+    }
+}
+
+/// A new reference to what a field has; an exception if somebody has set it to `None`.
+unsafe fn taken(field: *mut PyObject) -> Result<Owned> {
+    // SAFETY: a field is null or an owned reference.
+    unsafe {
+        if field.is_null() {
+            return Err(raise(ffi::PyExc_RuntimeError, c"the TLS connection is gone"));
+        }
+        Ok(Owned::new_reference(field))
     }
 }
 
@@ -143,7 +153,7 @@ unsafe fn decrypt(tls: *mut Tls, into: *mut u8, room: usize) -> Result<Decrypted
 unsafe fn decrypt_into(tls: *mut Tls, buffer: *mut PyObject) -> Result<Decrypted> {
     // SAFETY: all are alive; 0 stands for the length of the buffer.
     unsafe {
-        let inner = Owned::new_reference((*tls).inner);
+        let inner = taken((*tls).inner)?;
         let arguments = [inner.as_ptr(), known().zero, buffer];
         let count = ffi::PyObject_VectorcallMethod(known().names.read, arguments.as_ptr(), 3, null_mut());
         match Owned::returned(count) {
@@ -182,7 +192,7 @@ unsafe fn read_copy(protocol: *mut PyObject, tls: *mut Tls) -> Result<()> {
             let (filled, ended) = fill(tls, start, room, waiting)?;
             if filled > 0 {
                 let data = resize_bytes(data, filled)?;
-                let app_protocol = Owned::new_reference((*tls).app_protocol);
+                let app_protocol = taken((*tls).app_protocol)?;
                 (*tls).telling = true;
                 call_one(&app_protocol, known().names.data_received, data.as_ptr()).map(drop)?;
                 (*tls).telling = false;
@@ -231,7 +241,7 @@ unsafe fn fill(tls: *mut Tls, start: *mut u8, room: usize, mut waiting: usize) -
 unsafe fn read_into(protocol: *mut PyObject, tls: *mut Tls) -> Result<()> {
     // SAFETY: the protocol is alive, and so its state. A view of the protocol's own object keeps that in place.
     unsafe {
-        let app_protocol = Owned::new_reference((*tls).app_protocol);
+        let app_protocol = taken((*tls).app_protocol)?;
         let hint = Owned::returned(ffi::PyLong_FromSize_t(pending((*tls).incoming)?))?;
         let buffer = call_one(&app_protocol, known().names.get_buffer, hint.as_ptr())?;
         let buffer = Owned::returned(ffi::PyMemoryView_FromObject(buffer.as_ptr()))?;
@@ -256,7 +266,7 @@ unsafe fn read_into(protocol: *mut PyObject, tls: *mut Tls) -> Result<()> {
         if filled > 0 {
             if filled == room {
                 // There may be more, for which there was no room.
-                let event_loop = Owned::new_reference((*tls).loop_);
+                let event_loop = taken((*tls).loop_)?;
                 let again = Owned::returned(ffi::PyObject_GetAttr(protocol, known().names._do_read))?;
                 drop(call_one(&event_loop, known().names.call_soon, again.as_ptr())?);
             }
@@ -291,7 +301,7 @@ unsafe fn send(protocol: *mut PyObject, tls: *mut Tls) -> Result<()> {
         if (*tls).sending_paused {
             size += pending((*tls).outgoing)? as i64;
         } else {
-            let outgoing = Owned::new_reference((*tls).outgoing);
+            let outgoing = taken((*tls).outgoing)?;
             let data = ffi::PyObject_CallMethodNoArgs(outgoing.as_ptr(), known().names.read);
             let data = Owned::returned(data)?;
             if ffi::PyObject_Size(data.as_ptr()) > 0 && !(*tls).transport.is_null() {
@@ -356,7 +366,7 @@ unsafe fn write_one(protocol: *mut PyObject, tls: *mut Tls, data: *mut PyObject)
         }
         let states = &known().tls_states;
         if (*tls).state == states.wrapped && !(*tls).inner.is_null() && is_empty((*tls).backlog)? {
-            let inner = Owned::new_reference((*tls).inner);
+            let inner = taken((*tls).inner)?;
             return match call_one(&inner, known().names.write, data) {
                 Ok(written) if fields::whole(written.as_ptr())? as usize == len => Ok(()),
                 Ok(written) => {
