@@ -39,10 +39,6 @@ class BaseStreamTransport(selector_events._SelectorSocketTransport):
             super()._fatal_error(exc, message)
 
 
-# Datagrams that are received before others get their turn.
-_DATAGRAMS_AT_ONCE = 32
-
-
 class DatagramTransport(selector_events._SelectorDatagramTransport, transports.DatagramTransport):
     """asyncio's transport, but for the common case, which is done in Rust: datagrams over IP, to literal addresses."""
 
@@ -55,18 +51,8 @@ class DatagramTransport(selector_events._SelectorDatagramTransport, transports.D
     def _read_ready(self):
         if not self._over_ip:
             return super()._read_ready()
-        loop = self._loop
-        for _ in range(_DATAGRAMS_AT_ONCE):
-            if self._conn_lost or self._paused:
-                return
-            try:
-                received = loop._recv_datagram(self._sock.fileno())
-            except OSError as error:
-                self._protocol.error_received(error)
-                return
-            if received is None:
-                return
-            self._protocol.datagram_received(*received)
+        if not self._conn_lost:
+            self._loop._receive_datagrams(self, self._sock.fileno())
 
     def sendto(self, data, addr=None):
         if self._over_ip and data and not self._buffer and not self._conn_lost and self._sock is not None:

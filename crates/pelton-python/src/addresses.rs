@@ -1,6 +1,8 @@
 //! Addresses, as the system has them and as Python has them.
 
 use std::ffi::{CStr, c_int};
+use std::fmt::Display;
+use std::io::Write;
 use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ptr;
@@ -52,21 +54,32 @@ impl Peer {
     }
 }
 
+/// Characters of the longest address: of IPv6, with the last part written as IPv4.
+const LONGEST: usize = 45;
+
 /// An address as Python's sockets have it; `None` if it is of an uncommon kind, and has to be asked for.
 ///
 /// # Safety
 /// The interpreter lock is held.
 pub(crate) unsafe fn to_python(peer: &Peer) -> Result<Owned> {
-    // SAFETY: the formats are right for what follows, and the strings are terminated.
+    // SAFETY: the text is what its pointer and length say; the formats are right for what follows.
     unsafe {
+        let text = |host: &dyn Display| {
+            let mut text = [0; LONGEST];
+            let mut rest = &mut text[..];
+            // There is room for any.
+            let _ = write!(rest, "{host}");
+            let len = LONGEST - rest.len();
+            Owned::returned(ffi::PyUnicode_FromStringAndSize(text.as_ptr().cast(), len as ffi::Py_ssize_t))
+        };
         Owned::returned(match peer {
             Peer::V4(host, port) => {
-                let host = format!("{host}\0");
-                ffi::Py_BuildValue(c"(si)".as_ptr(), host.as_ptr(), c_int::from(*port))
+                let (host, port) = (text(host)?, Owned::returned(ffi::PyLong_FromLong((*port).into()))?);
+                ffi::PyTuple_Pack(2, host.as_ptr(), port.as_ptr())
             }
             Peer::V6 { host, port, flow, scope } => {
-                let host = format!("{host}\0");
-                ffi::Py_BuildValue(c"(siII)".as_ptr(), host.as_ptr(), c_int::from(*port), *flow, *scope)
+                let host = text(host)?;
+                ffi::Py_BuildValue(c"(OiII)".as_ptr(), host.as_ptr(), c_int::from(*port), *flow, *scope)
             }
             Peer::Unnamed => ffi::PyUnicode_FromStringAndSize(c"".as_ptr(), 0),
             Peer::Other | Peer::Unknown => none(),

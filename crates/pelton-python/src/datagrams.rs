@@ -1,29 +1,59 @@
 //! Datagrams over IP: receiving them, and sending them to addresses that need no looking up.
 
 use std::os::fd::RawFd;
+use std::ptr::null_mut;
 
 use pyo3::ffi::{self, PyObject};
+use pyo3::prelude::*;
 
 use crate::addresses;
 use crate::fields;
-use crate::object::{Owned, Result, none, raise_io};
+use crate::known::known;
+use crate::object::{Owned, Raised, Result, raise_io};
 use crate::syscalls::{self, is_not_now};
 
-/// `_recv_datagram(fd)`: a datagram and the address that it comes from, or `None`.
+/// Datagrams that are received before others get their turn.
+const AT_ONCE: usize = 32;
+
+/// `_receive_datagrams(transport, fd)`: tells the transport's protocol of datagrams, for as long as there are any and it wants them.
 ///
 /// # Safety
-/// The argument is alive.
-pub(crate) unsafe fn receive(_: *mut PyObject, fd: *mut PyObject) -> Result<Owned> {
-    // SAFETY: as the caller says.
+/// The arguments are alive.
+pub(crate) unsafe fn receive(_: *mut PyObject, [transport, fd]: [*mut PyObject; 2]) -> Result<()> {
+    // SAFETY: as the caller says; whoever calls keeps them.
     unsafe {
-        match syscalls::receive_datagram(fields::whole(fd)? as RawFd, syscalls::RECEIVE) {
-            Ok((data, peer)) => {
-                let (data, address) = (data?, addresses::to_python(&peer)?);
-                Owned::returned(ffi::PyTuple_Pack(2, data.as_ptr(), address.as_ptr()))
+        let names = &known().names;
+        let fd = fields::whole(fd)? as RawFd;
+        for _ in 0..AT_ONCE {
+            for flag in [names._conn_lost, names._paused] {
+                let flag = Owned::returned(ffi::PyObject_GetAttr(transport, flag))?;
+                if fields::truth(flag.as_ptr())? {
+                    return Ok(());
+                }
             }
-            Err(error) if is_not_now(&error) => Owned::returned(none()),
-            Err(error) => Err(raise_io(&error)),
+            let protocol = Owned::returned(ffi::PyObject_GetAttr(transport, names._protocol))?;
+            match syscalls::receive_datagram(fd, syscalls::RECEIVE) {
+                Ok((data, peer)) => {
+                    let (data, address) = (data?, addresses::to_python(&peer)?);
+                    let arguments = [protocol.as_ptr(), data.as_ptr(), address.as_ptr()];
+                    let told =
+                        ffi::PyObject_VectorcallMethod(names.datagram_received, arguments.as_ptr(), 3, null_mut());
+                    drop(Owned::returned(told)?);
+                }
+                Err(error) if is_not_now(&error) => return Ok(()),
+                Err(error) => {
+                    let Raised = raise_io(&error);
+                    return Python::attach(|py| {
+                        let raised = PyErr::fetch(py);
+                        let arguments = [protocol.as_ptr(), raised.value(py).as_ptr()];
+                        let told =
+                            ffi::PyObject_VectorcallMethod(names.error_received, arguments.as_ptr(), 2, null_mut());
+                        Owned::returned(told).map(drop)
+                    });
+                }
+            }
         }
+        Ok(())
     }
 }
 

@@ -95,7 +95,7 @@ names! {
     data_received, get_buffer, buffer_updated,
     _sslobj, read, write, pending, release, _received, _do_read, _do_write, _write_later,
     _control_ssl_reading, _control_app_writing, _call_eof_received, _start_shutdown,
-    connection_made, eof_received, connection_lost, close, _attach, _detach, family, proto,
+    datagram_received, error_received, _protocol, _conn_lost, _paused, connection_made, eof_received, connection_lost, close, _attach, _detach, family, proto,
     default, socket, sockname, peername, _start_reading, _read_ready, _write_ready, _call_connection_lost,
     _read_ready__on_eof, _maybe_pause_protocol, _maybe_resume_protocol,
 }

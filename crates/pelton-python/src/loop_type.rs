@@ -271,7 +271,7 @@ fn methods() -> *mut c_void {
         with_several!(c"_open_stream", opening::open_descriptor, c"Make a transport for a connected socket."),
         with_several!(c"_start_connecting", opening::connect, c"Begin to connect to an address."),
         with_one!(c"_connect_outcome", opening::connect_outcome, c"Return the number of the error, or 0."),
-        with_one!(c"_recv_datagram", datagrams::receive, c"Receive a datagram."),
+        with_several!(c"_receive_datagrams", datagrams::receive, c"Receive datagrams, and tell a protocol of them."),
         with_several!(
             c"_send_datagram",
             datagrams::send,
