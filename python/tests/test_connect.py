@@ -235,7 +235,7 @@ class Connecting(unittest.TestCase):
                 )
             finally:
                 socket.socket = kept
-            self.assertTrue(made)
+            self.assertIn(transport._sock, made)
             transport.close()
             await protocol.lost
             while not self.accepted:
