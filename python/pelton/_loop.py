@@ -5,21 +5,44 @@ subprocesses, signals, servers. ``pelton.Loop`` derives from ``BaseLoop``, in Ru
 on: queue, timers, watching descriptors, and the turn.
 """
 
+import _socket
 import asyncio
 import errno
+import functools
+import os
 import selectors
 import signal
 import socket
 import sys
 import threading
-from asyncio import base_events, constants, events, format_helpers, sslproto, trsock
+
+try:
+    import ssl
+except ImportError:
+    ssl = None
+from asyncio import base_events, constants, events, format_helpers, futures, trsock, unix_events
 
 from . import _transports as _transports
 
 # What may be over in a while.
 _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
+# What there is before anybody puts something else in its place.
+_SOCKET = socket.socket
+
+_OVER_IP = socket.AF_INET, socket.AF_INET6
+
 _NAMES_DEBUG = sys.version_info >= (3, 13)
+
+
+@functools.cache
+def _has_pidfds():
+    """Whether the kernel has descriptors for processes, and lets us have them."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return False
+    return True
 
 
 class Selector(selectors.BaseSelector):
@@ -133,7 +156,7 @@ class BaseLoop(asyncio.SelectorEventLoop):
         ssl_shutdown_timeout=constants.SSL_SHUTDOWN_TIMEOUT,
     ):
         self._ensure_fd_no_transport(rawsock)
-        ssl_protocol = sslproto.SSLProtocol(
+        ssl_protocol = _pelton.SSLProtocol(
             self,
             protocol,
             sslcontext,
@@ -145,6 +168,75 @@ class BaseLoop(asyncio.SelectorEventLoop):
         )
         _pelton.StreamTransport(self, rawsock, ssl_protocol, extra=extra, server=server)
         return ssl_protocol._app_transport
+
+    async def start_tls(
+        self,
+        transport,
+        protocol,
+        sslcontext,
+        *,
+        server_side=False,
+        server_hostname=None,
+        ssl_handshake_timeout=None,
+        ssl_shutdown_timeout=None,
+    ):
+        """Put TLS between a transport and its protocol, and return the transport that the protocol is to use from now on."""
+        if ssl is None or not isinstance(sslcontext, ssl.SSLContext) or not getattr(
+            transport, "_start_tls_compatible", False
+        ):
+            # It knows what to say.
+            return await super().start_tls(transport, protocol, sslcontext)
+        waiter = self.create_future()
+        tls = _pelton.SSLProtocol(
+            self,
+            protocol,
+            sslcontext,
+            waiter,
+            server_side,
+            server_hostname,
+            ssl_handshake_timeout=ssl_handshake_timeout,
+            ssl_shutdown_timeout=ssl_shutdown_timeout,
+            call_connection_made=False,
+        )
+        # Nothing may be received before connection_made() has been called.
+        transport.pause_reading()
+        transport.set_protocol(tls)
+        handles = self.call_soon(tls.connection_made, transport), self.call_soon(transport.resume_reading)
+        try:
+            await waiter
+        except BaseException:
+            transport.close()
+            for handle in handles:
+                handle.cancel()
+            raise
+        return tls._app_transport
+
+    def _make_read_pipe_transport(self, pipe, protocol, waiter=None, extra=None):
+        return _transports.ReadPipeTransport(self, pipe, protocol, waiter, extra)
+
+    if sys.version_info < (3, 12) and hasattr(os, "pidfd_open"):
+
+        async def _make_subprocess_transport(
+            self, protocol, args, shell, stdin, stdout, stderr, bufsize, extra=None, **kwargs
+        ):
+            # Before Python 3.12, each child gets a thread that waits for it, unless a program has said otherwise.
+            arguments = self, protocol, args, shell, stdin, stdout, stderr, bufsize
+            if type(events.get_child_watcher()) is not asyncio.ThreadedChildWatcher or not _has_pidfds():
+                return await super()._make_subprocess_transport(*arguments[1:], extra=extra, **kwargs)
+            waiter = self.create_future()
+            transport = unix_events._UnixSubprocessTransport(*arguments, waiter=waiter, extra=extra, **kwargs)
+            watcher = asyncio.PidfdChildWatcher()
+            watcher.attach_loop(self)
+            watcher.add_child_handler(transport.get_pid(), self._child_watcher_callback, transport)
+            try:
+                await waiter
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException:
+                transport.close()
+                await transport._wait()
+                raise
+            return transport
 
     def _make_datagram_transport(self, sock, protocol, address=None, waiter=None, extra=None):
         self._ensure_fd_no_transport(sock)
@@ -162,48 +254,80 @@ class BaseLoop(asyncio.SelectorEventLoop):
         if sslcontext is not None or self._debug or type(sock) is not socket.socket:
             return super()._accept_connection(protocol_factory, sock, sslcontext, server, backlog, *timeouts)
         fd = sock.fileno()
-        family = _transports.family_of(sock)
-        kind = _transports.type_of(sock) | socket.SOCK_NONBLOCK
-        number = _transports.protocol_of(sock)
-        for _ in range(backlog):
-            try:
-                accepted = self._accept(fd)
-            except OSError as error:
-                if error.errno not in _OUT_OF_RESOURCES:
-                    raise
-                # It will be readable for as long as there is no descriptor for the connection.
-                self.call_exception_handler(
-                    {
-                        "message": "socket.accept() out of system resource",
-                        "exception": error,
-                        "socket": trsock.TransportSocket(sock),
-                    }
-                )
-                self._remove_reader(fd)
-                self.call_later(
-                    constants.ACCEPT_RETRY_DELAY,
-                    self._start_serving,
-                    protocol_factory,
-                    sock,
-                    sslcontext,
-                    server,
-                    backlog,
-                    *timeouts,
-                )
-                return
-            if accepted is None:
-                return
-            conn = socket.socket(family, kind, number, accepted[0])
-            extra = None if accepted[1] is None else {"peername": accepted[1]}
-            try:
-                # Without TLS there is nothing to wait for, and so no need for a task as in asyncio.
-                _pelton.StreamTransport(self, conn, protocol_factory(), None, extra, server)
-            except (SystemExit, KeyboardInterrupt):
-                conn.close()
+        family, number = _transports.family_of(sock), _transports.protocol_of(sock)
+        try:
+            self._accept_streams(fd, family, number, protocol_factory, server, backlog)
+        except OSError as error:
+            if error.errno not in _OUT_OF_RESOURCES:
                 raise
-            except BaseException:
-                # Which asyncio reports in debug mode only; in which we are not.
-                conn.close()
+            # It will be readable for as long as there is no descriptor for the connection.
+            self.call_exception_handler(
+                {
+                    "message": "socket.accept() out of system resource",
+                    "exception": error,
+                    "socket": trsock.TransportSocket(sock),
+                }
+            )
+            self._remove_reader(fd)
+            self.call_later(
+                constants.ACCEPT_RETRY_DELAY,
+                self._start_serving,
+                protocol_factory,
+                sock,
+                sslcontext,
+                server,
+                backlog,
+                *timeouts,
+            )
+
+    async def create_connection(self, protocol_factory, host=None, port=None, *, ssl=None, **options):
+        """Connect to a server, and return a transport and a protocol."""
+        if (
+            type(host) is not str
+            or type(port) is not int
+            or ssl
+            or self._debug
+            or any(options.values())
+            # Somebody has other ideas of what a socket is, or of connecting: proxies, tests.
+            or base_events.socket is not socket
+            or socket.socket is not _SOCKET
+            or type(self).sock_connect is not BaseLoop.sock_connect
+        ):
+            return await super().create_connection(protocol_factory, host, port, ssl=ssl, **options)
+        started = self._start_connecting(host, port)
+        if started is None:
+            # It has to be looked up.
+            return await super().create_connection(protocol_factory, host, port, **options)
+        fd, family, outcome = started
+        try:
+            if outcome != 0:
+                address = (host, port) if family == socket.AF_INET else (host, port, 0, 0)
+                await self._connected(fd, address, outcome)
+            protocol = protocol_factory()
+            waiter = self.create_future()
+        except BaseException:
+            os.close(fd)
+            raise
+        transport = self._open_stream(fd, family, protocol, waiter)
+        try:
+            await waiter
+        except BaseException:
+            transport.close()
+            raise
+        return transport, protocol
+
+    async def _connected(self, fd, address, outcome):
+        """Wait until a socket is connected. The outcome is that, or None if it is still to come."""
+        if outcome is None:
+            waiter = self.create_future()
+            self._add_writer(fd, futures._set_result_unless_cancelled, waiter, None)
+            try:
+                await waiter
+            finally:
+                self._remove_writer(fd)
+            outcome = self._connect_outcome(fd)
+        if outcome:
+            raise OSError(outcome, f"Connect call failed {address}")
 
     async def sock_recv(self, sock, n):
         """Receive data from a socket, at most n bytes of it."""
@@ -212,12 +336,87 @@ class BaseLoop(asyncio.SelectorEventLoop):
             return received
         if received is NotImplemented:
             return await super().sock_recv(sock, n)
+        return await self._received(sock, received)
+
+    async def _received(self, sock, future):
         fd = sock.fileno()
         try:
-            return await received
+            return await future
         except asyncio.CancelledError:
-            self._stop_waiting(fd, received)
+            self._stop_waiting(fd, future)
             raise
+
+    async def sock_recv_into(self, sock, buf):
+        """Receive data from a socket into a buffer, and return how much it is."""
+        received = self._recv_into(sock, buf)
+        if type(received) is int:
+            return received
+        if received is NotImplemented:
+            return await super().sock_recv_into(sock, buf)
+        return await self._received(sock, received)
+
+    async def sock_recvfrom(self, sock, bufsize):
+        """Receive a datagram, at most so many bytes of it, and return it with the address that it comes from."""
+        if issubclass(type(sock), _socket.socket) and _transports.family_of(sock) in _OVER_IP:
+            received = self._recvfrom(sock, bufsize)
+            if type(received) is tuple:
+                return received
+            if received is not NotImplemented:
+                return await self._received(sock, received)
+        return await super().sock_recvfrom(sock, bufsize)
+
+    async def sock_recvfrom_into(self, sock, buf, nbytes=0):
+        """Receive a datagram into a buffer, and return how much it is and the address that it comes from."""
+        if self._debug or not issubclass(type(sock), _socket.socket) or _transports.family_of(sock) not in _OVER_IP:
+            return await super().sock_recvfrom_into(sock, buf, nbytes)
+        with memoryview(buf) as view, view.cast("B") as room:
+            if room.readonly or not 0 <= nbytes <= len(room):
+                # It knows what to say.
+                return await super().sock_recvfrom_into(sock, buf, nbytes)
+            data, address = await self.sock_recvfrom(sock, nbytes or len(room))
+            room[: len(data)] = data
+            return len(data), address
+
+    async def sock_sendto(self, sock, data, address):
+        """Send a datagram to an address, and return how many bytes that was."""
+        if (
+            type(sock) is socket.socket
+            and data
+            and not self._debug
+            and address is not None
+            and _transports.family_of(sock) in _OVER_IP
+            and self._send_datagram(sock.fileno(), data, address)
+        ):
+            return len(data)
+        return await super().sock_sendto(sock, data, address)
+
+    async def sock_accept(self, sock):
+        """Accept a connection, and return a socket for it and the address that it comes from."""
+        # One that blocks would block the loop, as in asyncio.
+        if issubclass(type(sock), _socket.socket) and sock.gettimeout() == 0:
+            accepted = self._accept(sock, (_transports.family_of(sock), _transports.protocol_of(sock)))
+            if type(accepted) is tuple:
+                return accepted
+            if accepted is not NotImplemented:
+                return await self._received(sock, accepted)
+        return await super().sock_accept(sock)
+
+    async def sock_connect(self, sock, address):
+        """Connect a socket to an address."""
+        if (
+            type(sock) is socket.socket
+            and not self._debug
+            and sock.gettimeout() == 0
+            and _transports.family_of(sock) == socket.AF_INET
+            and type(address) is tuple
+        ):
+            outcome = self._connect(sock.fileno(), address)
+            if outcome == 0:
+                return
+            if outcome is not NotImplemented:
+                self._ensure_fd_no_transport(sock)
+                return await self._connected(sock.fileno(), address, outcome)
+        await super().sock_connect(sock, address)
 
     async def sock_sendall(self, sock, data):
         """Send data to a socket, all of it."""

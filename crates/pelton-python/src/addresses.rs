@@ -1,15 +1,18 @@
-//! Where a connection or a datagram comes from, as Python has it.
+//! Addresses, as the system has them and as Python has them.
 
-use std::ffi::c_int;
+use std::ffi::{CStr, c_int};
+use std::fmt::Display;
+use std::io::Write;
 use std::mem;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ptr;
 
-use pyo3::ffi;
+use pyo3::ffi::{self, PyObject};
 
-use crate::object::{Owned, Result, none};
+use crate::object::{Owned, Raised, Result, none};
 
-/// Where something comes from, as far as that is common.
+/// Where something comes from or is, as far as that is common.
+#[derive(Clone, Copy)]
 pub(crate) enum Peer {
     V4(Ipv4Addr, u16),
     V6 {
@@ -21,6 +24,8 @@ pub(crate) enum Peer {
     /// A Unix socket that is not bound to anything.
     Unnamed,
     Other,
+    /// The system does not say.
+    Unknown,
 }
 
 impl Peer {
@@ -49,24 +54,78 @@ impl Peer {
     }
 }
 
+/// Characters of the longest address: of IPv6, with the last part written as IPv4.
+const LONGEST: usize = 45;
+
 /// An address as Python's sockets have it; `None` if it is of an uncommon kind, and has to be asked for.
 ///
 /// # Safety
 /// The interpreter lock is held.
 pub(crate) unsafe fn to_python(peer: &Peer) -> Result<Owned> {
-    // SAFETY: the formats are right for what follows, and the strings are terminated.
+    // SAFETY: the text is what its pointer and length say; the formats are right for what follows.
     unsafe {
+        let text = |host: &dyn Display| {
+            let mut text = [0; LONGEST];
+            let mut rest = &mut text[..];
+            // There is room for any.
+            let _ = write!(rest, "{host}");
+            let len = LONGEST - rest.len();
+            Owned::returned(ffi::PyUnicode_FromStringAndSize(text.as_ptr().cast(), len as ffi::Py_ssize_t))
+        };
         Owned::returned(match peer {
             Peer::V4(host, port) => {
-                let host = format!("{host}\0");
-                ffi::Py_BuildValue(c"(si)".as_ptr(), host.as_ptr(), c_int::from(*port))
+                let (host, port) = (text(host)?, Owned::returned(ffi::PyLong_FromLong((*port).into()))?);
+                ffi::PyTuple_Pack(2, host.as_ptr(), port.as_ptr())
             }
             Peer::V6 { host, port, flow, scope } => {
-                let host = format!("{host}\0");
-                ffi::Py_BuildValue(c"(siII)".as_ptr(), host.as_ptr(), c_int::from(*port), *flow, *scope)
+                let host = text(host)?;
+                ffi::Py_BuildValue(c"(OiII)".as_ptr(), host.as_ptr(), c_int::from(*port), *flow, *scope)
             }
             Peer::Unnamed => ffi::PyUnicode_FromStringAndSize(c"".as_ptr(), 0),
-            Peer::Other => none(),
+            Peer::Other | Peer::Unknown => none(),
         })
+    }
+}
+
+/// Host and port of an address of two parts, of which the first needs no looking up.
+///
+/// # Safety
+/// `address` is alive.
+pub(crate) unsafe fn literal(address: *mut PyObject) -> Result<Option<SocketAddr>> {
+    // SAFETY: the address is alive, and so are its items: a tuple does not change.
+    unsafe {
+        if ffi::PyTuple_CheckExact(address) == 0 || ffi::PyTuple_GET_SIZE(address) != 2 {
+            return Ok(None);
+        }
+        host_and_port(ffi::PyTuple_GET_ITEM(address, 0), ffi::PyTuple_GET_ITEM(address, 1))
+    }
+}
+
+/// A host that needs no looking up, and a port.
+///
+/// # Safety
+/// Both are alive.
+pub(crate) unsafe fn host_and_port(host: *mut PyObject, port: *mut PyObject) -> Result<Option<SocketAddr>> {
+    // SAFETY: as the caller says; the text is the string's own.
+    unsafe {
+        if ffi::PyUnicode_CheckExact(host) == 0 || ffi::PyLong_CheckExact(port) == 0 {
+            return Ok(None);
+        }
+        let text = ffi::PyUnicode_AsUTF8(host);
+        if text.is_null() {
+            return Err(Raised);
+        }
+        let Ok(text) = CStr::from_ptr(text).to_str() else { return Ok(None) };
+        let host = match text.parse::<Ipv4Addr>() {
+            Ok(host) => IpAddr::V4(host),
+            Err(_) => match text.parse::<Ipv6Addr>() {
+                Ok(host) => IpAddr::V6(host),
+                Err(_) => return Ok(None),
+            },
+        };
+        // One that is no port is for asyncio to complain of.
+        let overflow = &mut 0;
+        let port = ffi::PyLong_AsLongLongAndOverflow(port, overflow);
+        Ok(u16::try_from(port).ok().map(|port| SocketAddr::new(host, port)))
     }
 }

@@ -8,6 +8,36 @@ use pyo3::ffi::{self, Py_ssize_t, PyObject};
 use crate::known::known;
 use crate::object::{Raised, Result, raise_text};
 
+/// A call by `METH_FASTCALL | METH_KEYWORDS`: `count` positional arguments in an array, then one for each of the keywords.
+#[derive(Clone, Copy)]
+pub(crate) struct Call {
+    pub(crate) function: &'static CStr,
+    pub(crate) arguments: *const *mut PyObject,
+    pub(crate) count: usize,
+    /// A tuple of strings, or null.
+    pub(crate) keywords: *mut PyObject,
+}
+
+/// The arguments of a call by `METH_FASTCALL`, if they are as many as there have to be.
+///
+/// # Safety
+/// `arguments` and `count` are those of such a call.
+#[inline]
+pub(crate) unsafe fn exactly<const N: usize>(
+    function: &CStr,
+    arguments: *mut *mut PyObject,
+    count: Py_ssize_t,
+) -> Result<[*mut PyObject; N]> {
+    if count != N as Py_ssize_t {
+        let function = function.to_string_lossy();
+        let message = format!("{function}() takes {N} positional arguments but {count} were given");
+        // SAFETY: the exception classes are there as long as the interpreter is.
+        return Err(raise_text(unsafe { ffi::PyExc_TypeError }, &message));
+    }
+    // SAFETY: there are that many.
+    Ok(unsafe { *arguments.cast() })
+}
+
 /// The arguments of a call of `(first, …, *rest, context=None)`, borrowed from the caller.
 pub(crate) struct Scheduled<'a, const N: usize> {
     pub(crate) named: [*mut PyObject; N],
@@ -19,16 +49,10 @@ pub(crate) struct Scheduled<'a, const N: usize> {
 /// Makes out the arguments of `function(names…, *rest, context=None)`.
 ///
 /// # Safety
-/// `arguments`, `count` and `keywords` are those of a call by `METH_FASTCALL | METH_KEYWORDS`.
+/// It is a call that is going on.
 #[inline]
-pub(crate) unsafe fn scheduled<'a, const N: usize>(
-    function: &CStr,
-    names: [*mut PyObject; N],
-    arguments: *const *mut PyObject,
-    count: Py_ssize_t,
-    keywords: *mut PyObject,
-) -> Result<Scheduled<'a, N>> {
-    let count = count as usize;
+pub(crate) unsafe fn scheduled<'a, const N: usize>(call: Call, names: [*mut PyObject; N]) -> Result<Scheduled<'a, N>> {
+    let Call { function, arguments, count, keywords } = call;
     // SAFETY: the caller has passed `count` positional arguments, then one for each of the keywords.
     unsafe {
         let positional: &'a [*mut PyObject] =

@@ -6,7 +6,7 @@
 use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::ptr::{self, null_mut};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::task::Waker;
 
 use pelton::{Engine, EngineKind, Time, TimerKey, Wheel};
@@ -18,6 +18,7 @@ use crate::known::known;
 use crate::object::{Owned, Raised, Result, raise, raise_io, raise_text};
 use crate::panic::guard;
 use crate::readers::Readers;
+use crate::sockets::Waiting;
 use crate::stats::Counters;
 use crate::types;
 
@@ -52,9 +53,7 @@ pub(crate) struct Core {
     pub(crate) future_keywords: *mut PyObject,
     /// The dictionary in `loop._transports`.
     pub(crate) transports: *mut PyObject,
-    /// `loop._recv_ready`, and the context that it runs in: neither depends on who waits.
-    pub(crate) socket_ready: *mut PyObject,
-    pub(crate) socket_context: *mut PyObject,
+    pub(crate) waiting: Waiting,
     /// Whom to tell of callbacks that take at least so many nanoseconds.
     pub(crate) on_slow: *mut PyObject,
     pub(crate) slow: u64,
@@ -75,6 +74,23 @@ static OFFSET: AtomicUsize = AtomicUsize::new(0);
 /// Sets where a loop object has its core.
 pub(crate) fn set_offset(offset: usize) {
     OFFSET.store(offset, Ordering::Relaxed);
+}
+
+/// The type `pelton.Loop`.
+static LOOP_TYPE: AtomicPtr<PyTypeObject> = AtomicPtr::new(null_mut());
+
+/// Sets what a loop is.
+pub(crate) fn set_loop_type(its_type: *mut PyTypeObject) {
+    LOOP_TYPE.store(its_type, Ordering::Relaxed);
+}
+
+/// Whether an object is a `pelton.Loop`.
+///
+/// # Safety
+/// `object` is alive.
+pub(crate) unsafe fn is_loop(object: *mut PyObject) -> bool {
+    // SAFETY: as the caller says; the type lives for ever.
+    unsafe { ffi::PyObject_TypeCheck(object, LOOP_TYPE.load(Ordering::Relaxed)) != 0 }
 }
 
 /// The core of a loop, or null if the garbage collector has already taken the loop apart.
@@ -208,8 +224,7 @@ pub(crate) fn new() -> Result<Owned> {
         current_handle: null_mut(),
         future_keywords: null_mut(),
         transports: null_mut(),
-        socket_ready: null_mut(),
-        socket_context: null_mut(),
+        waiting: Waiting::EMPTY,
         on_slow: null_mut(),
         slow: u64::MAX,
         counters: Counters::default(),
@@ -235,6 +250,7 @@ pub(crate) unsafe fn close(core: *mut Core) {
         let ready = std::mem::take(&mut (*core).ready);
         let timers = std::mem::replace(&mut (*core).timers, Wheel::new(Time::ZERO));
         let readers = std::mem::take(&mut (*core).readers);
+        let waiting = std::mem::replace(&mut (*core).waiting, Waiting::EMPTY);
         // Dropped first, so that taking descriptors out of it one by one is not necessary.
         drop((*core).engine.take());
         let fields = [
@@ -243,8 +259,6 @@ pub(crate) unsafe fn close(core: *mut Core) {
             &raw mut (*core).current_handle,
             &raw mut (*core).future_keywords,
             &raw mut (*core).transports,
-            &raw mut (*core).socket_ready,
-            &raw mut (*core).socket_context,
             &raw mut (*core).on_slow,
         ]
         .map(|field| ptr::replace(field, null_mut()));
@@ -254,7 +268,7 @@ pub(crate) unsafe fn close(core: *mut Core) {
         for handle in ready.into_iter().chain(timers.iter().map(|(_, timer)| *timer)).chain(readers.handles()) {
             handle_memory::release(handle);
         }
-        for field in fields.into_iter().chain(readers.owners()) {
+        for field in fields.into_iter().chain(readers.owners()).chain(waiting.references()) {
             ffi::Py_XDECREF(field);
         }
     }
@@ -273,7 +287,7 @@ unsafe extern "C" fn traverse(object: *mut PyObject, visit: visitproc, argument:
             }
         }
         let fields = [core.task_factory, core.current_handle, core.future_keywords, core.on_slow];
-        for field in fields.into_iter().chain([core.transports, core.socket_ready, core.socket_context]) {
+        for field in fields.into_iter().chain([core.transports]).chain(core.waiting.references()) {
             let status = if field.is_null() { 0 } else { visit(field, argument) };
             if status != 0 {
                 return status;

@@ -23,16 +23,49 @@ pub(crate) struct Known {
     pub(crate) callback_was_slow: *mut PyObject,
     /// `pelton._loop.BaseLoop.create_task`, for everything but the common case.
     pub(crate) create_task: *mut PyObject,
-    /// `pelton._transports.writes_after_loss()`
+    /// `_socket.socket`, which all plain sockets derive from.
+    pub(crate) plain_socket: *mut PyTypeObject,
+    /// `asyncio.trsock.TransportSocket`
+    pub(crate) transport_socket: *mut PyObject,
+    /// `asyncio.BufferedProtocol`
+    pub(crate) buffered_protocol: *mut PyObject,
+    /// `asyncio.futures._set_result_unless_cancelled`
+    pub(crate) set_result_unless_cancelled: *mut PyObject,
+    /// Whether `Server._attach` wants to know the transport: since Python 3.13.
+    pub(crate) servers_know_transports: bool,
+    /// Functions of `pelton._transports`, for what is rare.
     pub(crate) writes_after_loss: *mut PyObject,
+    pub(crate) make_socket: *mut PyObject,
+    pub(crate) describe_socket: *mut PyObject,
+    pub(crate) set_nodelay: *mut PyObject,
+    pub(crate) lost_while_emptying: *mut PyObject,
     pub(crate) empty: *mut PyObject,
+    pub(crate) zero: *mut PyObject,
     pub(crate) minus_one: *mut PyObject,
+    /// `ssl.SSLObject`; null in a Python without TLS.
+    pub(crate) ssl_object: *mut PyObject,
+    /// `asyncio.sslproto.SSLAgainErrors`, likewise.
+    pub(crate) ssl_again: *mut PyObject,
+    pub(crate) tls_states: TlsStates,
+    pub(crate) tls_inherited: TlsInherited,
     pub(crate) names: Names,
     /// The keywords of calls with `loop`, with `context` too, and with `name` too.
     pub(crate) task_keywords: [*mut PyObject; 3],
     pub(crate) handle_type: *mut PyTypeObject,
     pub(crate) timer_type: *mut PyTypeObject,
     pub(crate) core_type: *mut PyTypeObject,
+}
+
+/// Members of `asyncio.sslproto.SSLProtocolState`.
+pub(crate) struct TlsStates {
+    pub(crate) wrapped: *mut PyObject,
+    pub(crate) flushing: *mut PyObject,
+}
+
+/// Methods of `asyncio.sslproto.SSLProtocol` that ours are in the place of, for everything but the common case.
+pub(crate) struct TlsInherited {
+    pub(crate) do_read: *mut PyObject,
+    pub(crate) write_appdata: *mut PyObject,
 }
 
 macro_rules! names {
@@ -58,9 +91,13 @@ names! {
     callback, fd, context, delay, when, coro, name,
     _run, _run_once, _cancelled, _check_thread, _check_callback, slow_callback_duration, fileno,
     call_soon, call_at, call_soon_threadsafe,
-    done, set_result, set_exception, _recv_ready, _ensure_fd_no_transport,
+    done, set_result, set_exception, _recv_ready, _recv_into_ready, _recvfrom_ready, _accept_ready, getpeername, _ensure_fd_no_transport,
     data_received, get_buffer, buffer_updated,
-    _read_ready__on_eof, _wait_for_room, _maybe_pause_protocol, _sent_some,
+    _sslobj, read, write, pending, release, _received, _do_read, _do_write, _write_later,
+    _control_ssl_reading, _control_app_writing, _call_eof_received, _start_shutdown,
+    datagram_received, error_received, _protocol, _conn_lost, _paused, connection_made, eof_received, connection_lost, close, _attach, _detach, family, proto,
+    default, socket, sockname, peername, _start_reading, _read_ready, _write_ready, _call_connection_lost,
+    _read_ready__on_eof, _maybe_pause_protocol, _maybe_resume_protocol,
 }
 
 static KNOWN: AtomicPtr<Known> = AtomicPtr::new(std::ptr::null_mut());
@@ -79,6 +116,14 @@ impl Known {
     pub(crate) fn look_up(py: Python<'_>, base: &Bound<'_, PyModule>, types: [*mut PyTypeObject; 3]) -> PyResult<()> {
         let asyncio = py.import("asyncio")?;
         let [handle_type, timer_type, core_type] = types;
+        let transports = py.import("pelton._transports")?;
+        let sslproto = py.import("asyncio.sslproto")?;
+        let states = sslproto.getattr("SSLProtocolState")?;
+        let tls_base = sslproto.getattr("SSLProtocol")?;
+        let without_tls = sslproto.getattr("ssl")?.is_none();
+        let of_tls = |class: &Bound<'_, PyAny>, name: &str| -> PyResult<*mut PyObject> {
+            Ok(if without_tls { std::ptr::null_mut() } else { class.getattr(name)?.into_ptr() })
+        };
         let keywords = |names: &[&str]| {
             let names = names.iter().map(|name| pyo3::types::PyString::intern(py, name));
             pyo3::types::PyTuple::new(py, names.collect::<Vec<_>>()).map(|names| names.into_ptr())
@@ -96,8 +141,31 @@ impl Known {
             callback_failed: base.getattr("callback_failed")?.into_ptr(),
             callback_was_slow: base.getattr("callback_was_slow")?.into_ptr(),
             create_task: base.getattr("BaseLoop")?.getattr("create_task")?.into_ptr(),
-            writes_after_loss: py.import("pelton._transports")?.getattr("writes_after_loss")?.into_ptr(),
+            plain_socket: py.import("_socket")?.getattr("socket")?.into_ptr().cast(),
+            transport_socket: py.import("asyncio.trsock")?.getattr("TransportSocket")?.into_ptr(),
+            buffered_protocol: asyncio.getattr("BufferedProtocol")?.into_ptr(),
+            set_result_unless_cancelled: py
+                .import("asyncio.futures")?
+                .getattr("_set_result_unless_cancelled")?
+                .into_ptr(),
+            servers_know_transports: py.version_info() >= (3, 13),
+            writes_after_loss: transports.getattr("writes_after_loss")?.into_ptr(),
+            make_socket: transports.getattr("make_socket")?.into_ptr(),
+            describe_socket: transports.getattr("describe_socket")?.into_ptr(),
+            set_nodelay: transports.getattr("set_nodelay")?.into_ptr(),
+            lost_while_emptying: transports.getattr("lost_while_emptying")?.into_ptr(),
             empty: pyo3::types::PyTuple::empty(py).into_ptr(),
+            ssl_object: of_tls(&sslproto.getattr("ssl")?, "SSLObject")?,
+            ssl_again: of_tls(&sslproto, "SSLAgainErrors")?,
+            tls_states: TlsStates {
+                wrapped: states.getattr("WRAPPED")?.into_ptr(),
+                flushing: states.getattr("FLUSHING")?.into_ptr(),
+            },
+            tls_inherited: TlsInherited {
+                do_read: tls_base.getattr("_do_read")?.into_ptr(),
+                write_appdata: tls_base.getattr("_write_appdata")?.into_ptr(),
+            },
+            zero: 0i32.into_pyobject(py)?.into_ptr(),
             minus_one: (-1i32).into_pyobject(py)?.into_ptr(),
             names: Names::intern(py),
             handle_type,

@@ -2,19 +2,21 @@
 //!
 //! It has one field of its own, a reference to its core, which Python code cannot get at.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::c_void;
 use std::ptr::{self, null_mut};
 
-use pyo3::ffi::{self, Py_ssize_t, PyObject, PyTypeObject};
+use pyo3::ffi::{self, PyObject, PyTypeObject};
 use pyo3::prelude::*;
 
-use crate::arguments::{self, Scheduled, complain};
+use crate::arguments::{self, Call, Scheduled, complain};
 use crate::core;
 use crate::known::known;
-use crate::object::{Owned, Raised, Result, none, nothing, or_none, pointer, raise, replace};
+use crate::methods::{answer, with_keywords, with_one, with_several, without_arguments};
+use crate::object::{Owned, Raised, Result, or_none, pointer, raise, replace};
 use crate::panic::guard;
 use crate::readers::{self, Side};
-use crate::types::{self, fast, fast_with_keywords, with_one, without_arguments};
+use crate::transports::opening;
+use crate::types;
 use crate::{datagrams, handle, loop_fields, run, scheduling, sockets, stats};
 
 /// Makes a loop object, with its core; `__init__` does the rest, in Python.
@@ -50,55 +52,49 @@ pub(crate) unsafe fn has_own_turn(loop_: *mut PyObject) -> Result<bool> {
     }
 }
 
+// All methods below are called by Python, with a live loop and live arguments.
+
+/// A C function itself, since [`has_own_turn`] looks for it.
 unsafe extern "C" fn run_once(loop_: *mut PyObject, _: *mut PyObject) -> *mut PyObject {
     guard(null_mut(), || {
-        // SAFETY: Python calls it with a live loop.
-        nothing(unsafe {
+        // SAFETY: the loop is alive.
+        answer(unsafe {
             core::core(loop_).and_then(|core| core::check_open(core).and_then(|()| run::turn(loop_, core)))
         })
     })
 }
 
-unsafe extern "C" fn run_until_stopped(loop_: *mut PyObject, _: *mut PyObject) -> *mut PyObject {
-    // SAFETY: Python calls it with a live loop, which `run_forever` has set up to run on this thread.
-    guard(null_mut(), || nothing(unsafe { run::until_stopped(loop_) }))
+unsafe fn get_debug(loop_: *mut PyObject) -> Result<bool> {
+    // SAFETY: the loop is alive.
+    unsafe { Ok(core::is_in_debug_mode(loop_)) }
 }
 
-unsafe extern "C" fn get_debug(loop_: *mut PyObject, _: *mut PyObject) -> *mut PyObject {
-    // SAFETY: Python calls it with a live loop.
-    unsafe { ffi::PyBool_FromLong(core::is_in_debug_mode(loop_).into()) }
-}
-
-unsafe extern "C" fn stop(loop_: *mut PyObject, _: *mut PyObject) -> *mut PyObject {
-    // SAFETY: Python calls it with a live loop.
-    guard(null_mut(), || nothing(unsafe { core::core(loop_).map(|core| (*core).stopping = true) }))
+unsafe fn stop(loop_: *mut PyObject) -> Result<()> {
+    // SAFETY: the loop is alive.
+    unsafe { core::core(loop_).map(|core| (*core).stopping = true) }
 }
 
 /// `_add_callback(handle)`: queues a handle, which may be asyncio's own.
-unsafe extern "C" fn add_callback(loop_: *mut PyObject, handle: *mut PyObject) -> *mut PyObject {
-    guard(null_mut(), || {
-        // SAFETY: Python calls it with a live loop and a live argument.
-        nothing(unsafe {
-            (|| {
-                let core = core::core(loop_)?;
-                if !handle::is_cancelled(handle)? {
-                    ffi::Py_INCREF(handle);
-                    (*core).ready.push_back(handle);
-                }
-                Ok(())
-            })()
-        })
-    })
+unsafe fn add_callback(loop_: *mut PyObject, handle: *mut PyObject) -> Result<()> {
+    // SAFETY: both are alive.
+    unsafe {
+        let core = core::core(loop_)?;
+        if !handle::is_cancelled(handle)? {
+            ffi::Py_INCREF(handle);
+            (*core).ready.push_back(handle);
+        }
+        Ok(())
+    }
 }
 
-unsafe extern "C" fn write_to_self(loop_: *mut PyObject, _: *mut PyObject) -> *mut PyObject {
-    // SAFETY: Python calls it with a live loop.
-    guard(null_mut(), || nothing(unsafe { core::core(loop_).map(|core| core::wake(core)) }))
+unsafe fn write_to_self(loop_: *mut PyObject) -> Result<()> {
+    // SAFETY: the loop is alive.
+    unsafe { core::core(loop_).map(|core| core::wake(core)) }
 }
 
 /// Cancelling a timer of ours takes it off the wheel; a handle of asyncio's own cannot be on it.
-unsafe extern "C" fn timer_handle_cancelled(_: *mut PyObject, _: *mut PyObject) -> *mut PyObject {
-    none()
+unsafe fn timer_handle_cancelled(_: *mut PyObject, _: *mut PyObject) -> Result<()> {
+    Ok(())
 }
 
 /// Whose descriptors a method may touch.
@@ -110,20 +106,13 @@ enum Reach {
     All,
 }
 
-unsafe fn add(
-    loop_: *mut PyObject,
-    arguments: *const *mut PyObject,
-    count: Py_ssize_t,
-    keywords: *mut PyObject,
-    (function, side, reach): (&CStr, Side, Reach),
-) -> Result<Owned> {
-    // SAFETY: Python has called with a live loop and arguments of a call like this.
+unsafe fn add(loop_: *mut PyObject, call: Call, side: Side, reach: Reach) -> Result<Owned> {
+    // SAFETY: the loop is alive, and the call is going on.
     unsafe {
         let names = [known().names.fd, known().names.callback];
-        let Scheduled { named: [fd, callback], rest, context } =
-            arguments::scheduled(function, names, arguments, count, keywords)?;
+        let Scheduled { named: [fd, callback], rest, context } = arguments::scheduled(call, names)?;
         if !context.is_null() {
-            return Err(complain(function, "got an unexpected keyword argument", known().names.context));
+            return Err(complain(call.function, "got an unexpected keyword argument", known().names.context));
         }
         if reach == Reach::Free {
             readers::refuse_transports(loop_, fd)?;
@@ -132,194 +121,174 @@ unsafe fn add(
     }
 }
 
-unsafe fn remove(loop_: *mut PyObject, fd: *mut PyObject, side: Side, reach: Reach) -> *mut PyObject {
-    // SAFETY: Python has called with a live loop and a live argument.
-    guard(null_mut(), || unsafe {
-        let allowed = if reach == Reach::Free { readers::refuse_transports(loop_, fd) } else { Ok(()) };
-        let removed = allowed.and_then(|()| readers::remove(loop_, fd, side));
-        removed.map_or(null_mut(), |removed| ffi::PyBool_FromLong(removed.into()))
-    })
+unsafe fn remove(loop_: *mut PyObject, fd: *mut PyObject, side: Side, reach: Reach) -> Result<bool> {
+    // SAFETY: both are alive.
+    unsafe {
+        if reach == Reach::Free {
+            readers::refuse_transports(loop_, fd)?;
+        }
+        readers::remove(loop_, fd, side)
+    }
 }
 
-/// Methods that differ in whom they are for: `_add_reader` returns its handle, `add_reader` returns nothing.
-macro_rules! adding {
-    ($name:ident, $function:expr, $side:expr, $reach:expr) => {
-        unsafe extern "C" fn $name(
-            loop_: *mut PyObject,
-            arguments: *const *mut PyObject,
-            count: Py_ssize_t,
-            keywords: *mut PyObject,
-        ) -> *mut PyObject {
-            guard(null_mut(), || {
-                // SAFETY: what Python has called with.
-                let added = unsafe { add(loop_, arguments, count, keywords, ($function, $side, $reach)) };
-                if $reach == Reach::Free { nothing(added.map(drop)) } else { pointer(added) }
-            })
+/// The methods for one side of a descriptor. Those with an underscore return the handle, the others nothing.
+macro_rules! watching {
+    ($side:expr, $add:ident, $add_any:ident, $remove:ident, $remove_any:ident) => {
+        unsafe fn $add(loop_: *mut PyObject, call: Call) -> Result<()> {
+            // SAFETY: as for all methods.
+            unsafe { add(loop_, call, $side, Reach::Free).map(drop) }
+        }
+
+        unsafe fn $add_any(loop_: *mut PyObject, call: Call) -> Result<Owned> {
+            // SAFETY: as for all methods.
+            unsafe { add(loop_, call, $side, Reach::All) }
+        }
+
+        unsafe fn $remove(loop_: *mut PyObject, fd: *mut PyObject) -> Result<bool> {
+            // SAFETY: as for all methods.
+            unsafe { remove(loop_, fd, $side, Reach::Free) }
+        }
+
+        unsafe fn $remove_any(loop_: *mut PyObject, fd: *mut PyObject) -> Result<bool> {
+            // SAFETY: as for all methods.
+            unsafe { remove(loop_, fd, $side, Reach::All) }
         }
     };
 }
 
-macro_rules! removing {
-    ($name:ident, $side:expr, $reach:expr) => {
-        unsafe extern "C" fn $name(loop_: *mut PyObject, fd: *mut PyObject) -> *mut PyObject {
-            // SAFETY: what Python has called with.
-            unsafe { remove(loop_, fd, $side, $reach) }
-        }
-    };
-}
-
-adding!(add_reader, c"add_reader", Side::Reader, Reach::Free);
-adding!(add_writer, c"add_writer", Side::Writer, Reach::Free);
-adding!(add_any_reader, c"_add_reader", Side::Reader, Reach::All);
-adding!(add_any_writer, c"_add_writer", Side::Writer, Reach::All);
-removing!(remove_reader, Side::Reader, Reach::Free);
-removing!(remove_writer, Side::Writer, Reach::Free);
-removing!(remove_any_reader, Side::Reader, Reach::All);
-removing!(remove_any_writer, Side::Writer, Reach::All);
+watching!(Side::Reader, add_reader, add_any_reader, remove_reader, remove_any_reader);
+watching!(Side::Writer, add_writer, add_any_writer, remove_writer, remove_any_writer);
 
 /// `_watched(fd)`: reader and writer of a descriptor, each a handle or `None`.
-unsafe extern "C" fn watched(loop_: *mut PyObject, fd: *mut PyObject) -> *mut PyObject {
-    guard(null_mut(), || {
-        // SAFETY: Python calls it with a live loop and a live argument. Both handles get a reference before anything is called.
-        pointer(unsafe {
-            (|| {
-                let core = core::core(loop_)?;
-                let (reader, writer) = (*core).readers.of(readers::descriptor(fd)?);
-                let pair = [Owned::returned(or_none(reader))?, Owned::returned(or_none(writer))?];
-                Owned::returned(ffi::PyTuple_Pack(2, pair[0].as_ptr(), pair[1].as_ptr()))
-            })()
-        })
-    })
+unsafe fn watched(loop_: *mut PyObject, fd: *mut PyObject) -> Result<Owned> {
+    // SAFETY: both are alive. The handles get a reference before anything is called.
+    unsafe {
+        let core = core::core(loop_)?;
+        let (reader, writer) = (*core).readers.of(readers::descriptor(fd)?);
+        let pair = [Owned::returned(or_none(reader))?, Owned::returned(or_none(writer))?];
+        Owned::returned(ffi::PyTuple_Pack(2, pair[0].as_ptr(), pair[1].as_ptr()))
+    }
 }
 
 /// `_watched_descriptors()`: a list of numbers.
-unsafe extern "C" fn watched_descriptors(loop_: *mut PyObject, _: *mut PyObject) -> *mut PyObject {
-    guard(null_mut(), || {
-        // SAFETY: Python calls it with a live loop.
-        unsafe {
-            let Ok(core) = core::core(loop_) else { return null_mut() };
-            let descriptors = (*core).readers.descriptors();
-            Python::attach(|py| match descriptors.into_pyobject(py) {
-                Ok(list) => list.into_ptr(),
-                Err(error) => {
-                    error.restore(py);
-                    null_mut()
-                }
-            })
+unsafe fn watched_descriptors(loop_: *mut PyObject) -> Result<Owned> {
+    // SAFETY: the loop is alive.
+    unsafe {
+        let descriptors = (*core::core(loop_)?).readers.descriptors();
+        made(|py| descriptors.into_pyobject(py))
+    }
+}
+
+/// What PyO3 has made.
+fn made<T>(make: impl FnOnce(Python<'_>) -> PyResult<Bound<'_, T>>) -> Result<Owned> {
+    Python::attach(|py| match make(py) {
+        // SAFETY: the reference is given away; the lock is held wherever this crate runs.
+        Ok(object) => unsafe { Owned::returned(object.into_any().into_ptr()) },
+        Err(error) => {
+            error.restore(py);
+            Err(Raised)
         }
     })
 }
 
 /// `_close_core()`
-unsafe extern "C" fn close_core(loop_: *mut PyObject, _: *mut PyObject) -> *mut PyObject {
-    guard(null_mut(), || {
-        // SAFETY: Python calls it with a live loop.
-        nothing(unsafe {
-            core::core(loop_).and_then(|core| {
-                if (*core).parked {
-                    return Err(raise(ffi::PyExc_RuntimeError, c"Cannot close a running event loop"));
-                }
-                core::close(core);
-                Ok(())
-            })
-        })
-    })
+unsafe fn close_core(loop_: *mut PyObject) -> Result<()> {
+    // SAFETY: the loop is alive.
+    unsafe {
+        let core = core::core(loop_)?;
+        if (*core).parked {
+            return Err(raise(ffi::PyExc_RuntimeError, c"Cannot close a running event loop"));
+        }
+        core::close(core);
+        Ok(())
+    }
 }
 
-unsafe extern "C" fn stats_method(loop_: *mut PyObject, _: *mut PyObject) -> *mut PyObject {
-    guard(null_mut(), || {
-        // SAFETY: Python calls it with a live loop.
-        unsafe {
-            let Ok(core) = core::core(loop_) else { return null_mut() };
-            Python::attach(|py| match stats::snapshot(py, core) {
-                Ok(stats) => stats.into_ptr(),
-                Err(error) => {
-                    error.restore(py);
-                    null_mut()
-                }
-            })
-        }
-    })
+unsafe fn stats_method(loop_: *mut PyObject) -> Result<Owned> {
+    // SAFETY: the loop is alive.
+    unsafe {
+        let core = core::core(loop_)?;
+        made(|py| stats::snapshot(py, core))
+    }
 }
 
 /// `_set_slow_hook(nanoseconds, hook)`
-unsafe extern "C" fn set_slow_hook(
-    loop_: *mut PyObject,
-    arguments: *mut *mut PyObject,
-    count: Py_ssize_t,
-) -> *mut PyObject {
-    guard(null_mut(), || {
-        // SAFETY: Python calls it with a live loop and this many arguments.
-        nothing(unsafe {
-            (|| {
-                let core = core::core(loop_)?;
-                if count != 2 {
-                    return Err(raise(ffi::PyExc_TypeError, c"a number of nanoseconds and a callback are needed"));
-                }
-                let nanos = ffi::PyLong_AsUnsignedLongLong(*arguments);
-                if !ffi::PyErr_Occurred().is_null() {
-                    return Err(Raised);
-                }
-                (*core).slow = nanos;
-                replace(&raw mut (*core).on_slow, *arguments.add(1));
-                Ok(())
-            })()
-        })
-    })
+unsafe fn set_slow_hook(loop_: *mut PyObject, [nanoseconds, hook]: [*mut PyObject; 2]) -> Result<()> {
+    // SAFETY: all are alive.
+    unsafe {
+        let core = core::core(loop_)?;
+        let nanoseconds = ffi::PyLong_AsUnsignedLongLong(nanoseconds);
+        if !ffi::PyErr_Occurred().is_null() {
+            return Err(Raised);
+        }
+        (*core).slow = nanoseconds;
+        replace(&raw mut (*core).on_slow, hook);
+        Ok(())
+    }
 }
 
 fn methods() -> *mut c_void {
     types::methods(vec![
-        fast_with_keywords(
+        with_keywords!(
             c"call_soon",
             scheduling::call_soon,
             c"Arrange for a callback to be called as soon as possible.",
         ),
-        fast_with_keywords(
+        with_keywords!(
             c"call_soon_threadsafe",
             scheduling::call_soon_threadsafe,
             c"Like call_soon(), but may be called from any thread.",
         ),
-        fast_with_keywords(
-            c"call_later",
-            scheduling::call_later,
-            c"Arrange for a callback to be called after a delay.",
-        ),
-        fast_with_keywords(
+        with_keywords!(c"call_later", scheduling::call_later, c"Arrange for a callback to be called after a delay.",),
+        with_keywords!(
             c"call_at",
             scheduling::call_at,
             c"Arrange for a callback to be called at a time of loop.time().",
         ),
-        fast_with_keywords(c"create_task", scheduling::create_task, c"Schedule a coroutine, and return a task for it."),
-        without_arguments(c"create_future", scheduling::create_future, c"Create a future that belongs to the loop."),
-        without_arguments(c"time", scheduling::time_method, c"Return the time on the loop's clock, in seconds."),
-        without_arguments(c"get_debug", get_debug, c"Return whether the loop is in debug mode."),
-        without_arguments(c"stop", stop, c"Stop running the loop, after the turn under way."),
-        without_arguments(c"stats", stats_method, c"Return what the loop has counted, as a dictionary."),
-        without_arguments(c"_run_once", run_once, c"Run one turn of the loop."),
-        without_arguments(c"_run_until_stopped", run_until_stopped, c"Turn the loop until it is told to stop."),
-        without_arguments(c"_write_to_self", write_to_self, c"Wake the loop if it sleeps."),
-        without_arguments(c"_watched_descriptors", watched_descriptors, c"Return the descriptors that are watched."),
-        without_arguments(c"_close_core", close_core, c"Let go of everything that is queued or watched."),
-        with_one(c"_add_callback", add_callback, c"Queue a handle."),
-        with_one(c"_timer_handle_cancelled", timer_handle_cancelled, c"Nothing that the loop needs to be told."),
-        with_one(c"_watched", watched, c"Return the handles of the reader and the writer of a descriptor."),
-        with_one(c"remove_reader", remove_reader, c"Stop watching a descriptor for reading."),
-        with_one(c"remove_writer", remove_writer, c"Stop watching a descriptor for writing."),
-        with_one(c"_remove_reader", remove_any_reader, c"Stop watching any descriptor for reading."),
-        with_one(c"_remove_writer", remove_any_writer, c"Stop watching any descriptor for writing."),
-        fast_with_keywords(c"add_reader", add_reader, c"Have a callback called when a descriptor is readable."),
-        fast_with_keywords(c"add_writer", add_writer, c"Have a callback called when a descriptor is writable."),
-        fast_with_keywords(c"_add_reader", add_any_reader, c"Have a callback called when any descriptor is readable."),
-        fast_with_keywords(c"_add_writer", add_any_writer, c"Have a callback called when any descriptor is writable."),
-        with_one(c"_accept", sockets::accept, c"Accept a connection, and return its descriptor."),
-        with_one(c"_recv_datagram", datagrams::receive, c"Receive a datagram."),
-        fast(c"_send_datagram", datagrams::send, c"Send a datagram, if that takes no waiting and no looking up."),
-        fast(c"_recv", sockets::recv, c"Receive, or return a future for what will be received."),
-        fast(c"_recv_ready", sockets::recv_ready, c"Receive what somebody waits for."),
-        fast(c"_stop_waiting", sockets::stop_waiting, c"Give up waiting to receive."),
-        fast(c"_send", sockets::send, c"Send what there is room for."),
-        fast(c"_set_slow_hook", set_slow_hook, c"Have a callback told of slow callbacks."),
+        with_keywords!(c"create_task", scheduling::create_task, c"Schedule a coroutine, and return a task for it."),
+        without_arguments!(c"create_future", scheduling::create_future, c"Create a future that belongs to the loop."),
+        without_arguments!(c"time", scheduling::time_method, c"Return the time on the loop's clock, in seconds."),
+        without_arguments!(c"get_debug", get_debug, c"Return whether the loop is in debug mode."),
+        without_arguments!(c"stop", stop, c"Stop running the loop, after the turn under way."),
+        without_arguments!(c"stats", stats_method, c"Return what the loop has counted, as a dictionary."),
+        types::without_arguments(c"_run_once", run_once, c"Run one turn of the loop."),
+        without_arguments!(c"_run_until_stopped", run::until_stopped, c"Turn the loop until it is told to stop."),
+        without_arguments!(c"_write_to_self", write_to_self, c"Wake the loop if it sleeps."),
+        without_arguments!(c"_watched_descriptors", watched_descriptors, c"Return the descriptors that are watched."),
+        without_arguments!(c"_close_core", close_core, c"Let go of everything that is queued or watched."),
+        with_one!(c"_add_callback", add_callback, c"Queue a handle."),
+        with_one!(c"_timer_handle_cancelled", timer_handle_cancelled, c"Nothing that the loop needs to be told."),
+        with_one!(c"_watched", watched, c"Return the handles of the reader and the writer of a descriptor."),
+        with_one!(c"remove_reader", remove_reader, c"Stop watching a descriptor for reading."),
+        with_one!(c"remove_writer", remove_writer, c"Stop watching a descriptor for writing."),
+        with_one!(c"_remove_reader", remove_any_reader, c"Stop watching any descriptor for reading."),
+        with_one!(c"_remove_writer", remove_any_writer, c"Stop watching any descriptor for writing."),
+        with_keywords!(c"add_reader", add_reader, c"Have a callback called when a descriptor is readable."),
+        with_keywords!(c"add_writer", add_writer, c"Have a callback called when a descriptor is writable."),
+        with_keywords!(c"_add_reader", add_any_reader, c"Have a callback called when any descriptor is readable."),
+        with_keywords!(c"_add_writer", add_any_writer, c"Have a callback called when any descriptor is writable."),
+        with_several!(c"_accept_streams", opening::accept, c"Accept connections, and make transports for them."),
+        with_several!(c"_open_stream", opening::open_descriptor, c"Make a transport for a connected socket."),
+        with_several!(c"_start_connecting", opening::connect, c"Begin to connect to an address."),
+        with_one!(c"_connect_outcome", opening::connect_outcome, c"Return the number of the error, or 0."),
+        with_several!(c"_receive_datagrams", datagrams::receive, c"Receive datagrams, and tell a protocol of them."),
+        with_several!(
+            c"_send_datagram",
+            datagrams::send,
+            c"Send a datagram, if that takes no waiting and no looking up."
+        ),
+        with_several!(c"_recv", sockets::recv, c"Receive, or return a future for what will be received."),
+        with_several!(c"_recv_ready", sockets::recv_ready, c"Receive what somebody waits for."),
+        with_several!(c"_recv_into", sockets::recv_into, c"Likewise, into a buffer."),
+        with_several!(c"_recv_into_ready", sockets::recv_into_ready, c"Likewise, into a buffer."),
+        with_several!(c"_recvfrom", sockets::recvfrom, c"Likewise, with the address that it comes from."),
+        with_several!(c"_recvfrom_ready", sockets::recvfrom_ready, c"Likewise, with the address that it comes from."),
+        with_several!(c"_accept", sockets::accept, c"Accept a connection, or return a future for one."),
+        with_several!(c"_accept_ready", sockets::accept_ready, c"Accept a connection that somebody waits for."),
+        with_several!(c"_connect", sockets::connect, c"Begin to connect a socket."),
+        with_several!(c"_stop_waiting", sockets::stop_waiting, c"Give up waiting to receive."),
+        with_several!(c"_send", sockets::send, c"Send what there is room for."),
+        with_several!(c"_set_slow_hook", set_slow_hook, c"Have a callback told of slow callbacks."),
     ])
 }
 
@@ -337,5 +306,6 @@ pub(crate) unsafe fn make_type(base: *mut PyTypeObject) -> Result<*mut PyTypeObj
     // SAFETY: as the caller says.
     let (its_type, offset) = unsafe { types::make_with_hidden_field(c"pelton.Loop", base, &slots)? };
     core::set_offset(offset);
+    core::set_loop_type(its_type);
     Ok(its_type)
 }

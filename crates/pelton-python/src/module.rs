@@ -10,11 +10,11 @@ use pyo3::prelude::*;
 use crate::known::Known;
 use crate::object::Raised;
 use crate::panic::guard;
-use crate::transports::stream;
+use crate::transports::{stream, tls};
 use crate::{core, handle_type, loop_type, timer_handle};
 
 /// The classes, by name. They are made once per process.
-type Classes = [(&'static str, *mut PyTypeObject); 4];
+type Classes = [(&'static str, *mut PyTypeObject); 6];
 
 /// The interpreter that has imported the module, and what it has made then.
 struct Imported {
@@ -64,6 +64,7 @@ fn make_classes(py: Python<'_>) -> PyResult<Classes> {
     let timer_base = asyncio.getattr("TimerHandle")?;
     let loop_base = base.getattr("BaseLoop")?;
     let stream_base = py.import("pelton._transports")?.getattr("BaseStreamTransport")?;
+    let tls_base = py.import("pelton._tls")?;
     let as_type = |class: &Bound<'_, PyAny>| class.as_ptr().cast::<PyTypeObject>();
 
     // SAFETY: the bases are what the functions ask for, and all are classes. Types are made in the order in which they need
@@ -74,7 +75,17 @@ fn make_classes(py: Python<'_>) -> PyResult<Classes> {
         Known::look_up(py, &base, [handle, timer, core::make_type().map_err(raised)?])?;
         let stream = stream::make_type(as_type(&stream_base)).map_err(raised)?;
         let event_loop = loop_type::make_type(as_type(&loop_base)).map_err(raised)?;
-        Ok([("Handle", handle), ("TimerHandle", timer), ("StreamTransport", stream), ("Loop", event_loop)])
+        let tls_protocol = tls::make_protocol_type(as_type(&tls_base.getattr("BaseSSLProtocol")?)).map_err(raised)?;
+        let tls_transport =
+            tls::make_transport_type(as_type(&tls_base.getattr("BaseSSLTransport")?)).map_err(raised)?;
+        Ok([
+            ("Handle", handle),
+            ("TimerHandle", timer),
+            ("StreamTransport", stream),
+            ("SSLProtocol", tls_protocol),
+            ("SSLTransport", tls_transport),
+            ("Loop", event_loop),
+        ])
     }
 }
 

@@ -95,6 +95,25 @@ pub(crate) unsafe fn replace(field: *mut *mut PyObject, new: *mut PyObject) {
     }
 }
 
+/// Gives back the end of a `bytes` object, which nobody else has seen yet.
+///
+/// # Safety
+/// `bytes` is the only reference to such an object, which has at least that length.
+pub(crate) unsafe fn resize_bytes(bytes: Owned, len: usize) -> Result<Owned> {
+    // Part of the documented interface; pyo3 does not declare it.
+    unsafe extern "C" {
+        fn _PyBytes_Resize(bytes: *mut *mut PyObject, len: ffi::Py_ssize_t) -> c_int;
+    }
+    let mut bytes = bytes.into_ptr();
+    // SAFETY: as the caller says. If it fails, it has let go of the object.
+    unsafe {
+        if ffi::PyBytes_Size(bytes) as usize != len {
+            check(_PyBytes_Resize(&mut bytes, len as ffi::Py_ssize_t))?;
+        }
+        Owned::returned(bytes)
+    }
+}
+
 /// A C function's answer.
 pub(crate) fn pointer(result: Result<Owned>) -> *mut PyObject {
     result.map_or(std::ptr::null_mut(), Owned::into_ptr)

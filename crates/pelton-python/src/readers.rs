@@ -339,11 +339,28 @@ pub(crate) unsafe fn add(
     callback: *mut PyObject,
     arguments: &[*mut PyObject],
 ) -> Result<Owned> {
+    // SAFETY: as the caller says. What is given as a descriptor is asked for it only if the loop is open.
+    unsafe {
+        core::check_open(core::core(loop_)?)?;
+        add_number(loop_, descriptor(fd)?, side, callback, arguments)
+    }
+}
+
+/// Likewise, for whoever knows the number.
+///
+/// # Safety
+/// As for [`add`]; `fd` is not negative.
+pub(crate) unsafe fn add_number(
+    loop_: *mut PyObject,
+    fd: RawFd,
+    side: Side,
+    callback: *mut PyObject,
+    arguments: &[*mut PyObject],
+) -> Result<Owned> {
     // SAFETY: as the caller says. `set` takes over one reference to the handle, and gives back one to the previous.
     unsafe {
         let core = core::core(loop_)?;
         core::check_open(core)?;
-        let fd = descriptor(fd)?;
         let handle = handle::new(loop_, callback, arguments, null_mut())?;
         // It may stay for as long as the loop does.
         handle_memory::track(handle.as_ptr());
@@ -361,13 +378,26 @@ pub(crate) unsafe fn add(
 /// # Safety
 /// Both are live objects, `loop_` a `pelton.Loop`.
 pub(crate) unsafe fn remove(loop_: *mut PyObject, fd: *mut PyObject, side: Side) -> Result<bool> {
+    // SAFETY: as the caller says. What is given as a descriptor is asked for it only if the loop is open.
+    unsafe {
+        if (*core::core(loop_)?).closed {
+            return Ok(false);
+        }
+        remove_number(loop_, descriptor(fd)?, side)
+    }
+}
+
+/// Likewise, for whoever knows the number.
+///
+/// # Safety
+/// As for [`remove`]; `fd` is not negative.
+pub(crate) unsafe fn remove_number(loop_: *mut PyObject, fd: RawFd, side: Side) -> Result<bool> {
     // SAFETY: as the caller says. `set` gives back a reference to the previous handle.
     unsafe {
         let core = core::core(loop_)?;
         if (*core).closed {
             return Ok(false);
         }
-        let fd = descriptor(fd)?;
         let (reader, writer) = (*core).readers.of(fd);
         if if side == Side::Reader { reader } else { writer }.is_null() {
             return Ok(false);

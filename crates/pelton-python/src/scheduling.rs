@@ -4,13 +4,12 @@ use std::ptr::null_mut;
 
 use pelton::Time;
 use pelton_os::clock;
-use pyo3::ffi::{self, Py_ssize_t, PyObject};
+use pyo3::ffi::{self, PyObject};
 
-use crate::arguments::{self, Scheduled, complain, is_called};
+use crate::arguments::{self, Call, Scheduled, complain, is_called};
 use crate::core::{self, Core};
 use crate::known::known;
-use crate::object::{Owned, Raised, Result, check, pointer, raise};
-use crate::panic::guard;
+use crate::object::{Owned, Raised, Result, check, raise};
 use crate::{handle, timer_handle};
 
 /// The loop's clock, in seconds.
@@ -42,6 +41,21 @@ unsafe fn check_call(loop_: *mut PyObject, callback: *mut PyObject, method: *mut
     }
 }
 
+/// Has `callback(*arguments)` called soon, for this crate itself.
+///
+/// # Safety
+/// All are alive, `loop_` a `pelton.Loop`.
+pub(crate) unsafe fn soon(loop_: *mut PyObject, callback: *mut PyObject, arguments: &[*mut PyObject]) -> Result<()> {
+    // SAFETY: as the caller says.
+    unsafe {
+        let core = core::core(loop_)?;
+        core::check_open(core)?;
+        let handle = handle::new(loop_, callback, arguments, null_mut())?;
+        queue(core, &handle);
+        Ok(())
+    }
+}
+
 /// Queues a handle.
 #[inline]
 unsafe fn queue(core: *mut Core, handle: &Owned) {
@@ -53,113 +67,85 @@ unsafe fn queue(core: *mut Core, handle: &Owned) {
 }
 
 /// `call_soon(callback, *args, context=None)`
-pub(crate) unsafe extern "C" fn call_soon(
-    loop_: *mut PyObject,
-    arguments: *const *mut PyObject,
-    count: Py_ssize_t,
-    keywords: *mut PyObject,
-) -> *mut PyObject {
-    guard(null_mut(), || {
-        // SAFETY: Python calls it with a live loop and arguments of a call like this.
-        pointer(unsafe {
-            (|| {
-                let names = [known().names.callback];
-                let Scheduled { named: [callback], rest, context } =
-                    arguments::scheduled(c"call_soon", names, arguments, count, keywords)?;
-                let core = core::core(loop_)?;
-                core::check_open(core)?;
-                if (*core).debug {
-                    check_call(loop_, callback, known().names.call_soon, true)?;
-                }
-                let handle = handle::new(loop_, callback, rest, context)?;
-                queue(core, &handle);
-                Ok(handle)
-            })()
-        })
-    })
+///
+/// # Safety
+/// `loop_` is a live `pelton.Loop`, and it is a call that is going on.
+pub(crate) unsafe fn call_soon(loop_: *mut PyObject, call: Call) -> Result<Owned> {
+    // SAFETY: Python calls it with a live loop and arguments of a call like this.
+    unsafe {
+        let names = [known().names.callback];
+        let Scheduled { named: [callback], rest, context } = arguments::scheduled(call, names)?;
+        let core = core::core(loop_)?;
+        core::check_open(core)?;
+        if (*core).debug {
+            check_call(loop_, callback, known().names.call_soon, true)?;
+        }
+        let handle = handle::new(loop_, callback, rest, context)?;
+        queue(core, &handle);
+        Ok(handle)
+    }
 }
 
 /// `call_soon_threadsafe(callback, *args, context=None)`
-pub(crate) unsafe extern "C" fn call_soon_threadsafe(
-    loop_: *mut PyObject,
-    arguments: *const *mut PyObject,
-    count: Py_ssize_t,
-    keywords: *mut PyObject,
-) -> *mut PyObject {
-    guard(null_mut(), || {
-        // SAFETY: as for `call_soon`. The lock, which is held, is what makes it safe for other threads; a loop that sleeps
-        // without it is woken.
-        pointer(unsafe {
-            (|| {
-                let names = [known().names.callback];
-                let Scheduled { named: [callback], rest, context } =
-                    arguments::scheduled(c"call_soon_threadsafe", names, arguments, count, keywords)?;
-                let core = core::core(loop_)?;
-                core::check_open(core)?;
-                if (*core).debug {
-                    check_call(loop_, callback, known().names.call_soon_threadsafe, false)?;
-                }
-                let handle = handle::new(loop_, callback, rest, context)?;
-                queue(core, &handle);
-                (*core).counters.posts += 1;
-                core::wake(core);
-                Ok(handle)
-            })()
-        })
-    })
+///
+/// # Safety
+/// `loop_` is a live `pelton.Loop`, and it is a call that is going on.
+pub(crate) unsafe fn call_soon_threadsafe(loop_: *mut PyObject, call: Call) -> Result<Owned> {
+    // SAFETY: as for `call_soon`. The lock, which is held, is what makes it safe for other threads; a loop that sleeps
+    // without it is woken.
+    unsafe {
+        let names = [known().names.callback];
+        let Scheduled { named: [callback], rest, context } = arguments::scheduled(call, names)?;
+        let core = core::core(loop_)?;
+        core::check_open(core)?;
+        if (*core).debug {
+            check_call(loop_, callback, known().names.call_soon_threadsafe, false)?;
+        }
+        let handle = handle::new(loop_, callback, rest, context)?;
+        queue(core, &handle);
+        (*core).counters.posts += 1;
+        core::wake(core);
+        Ok(handle)
+    }
 }
 
 /// `call_later(delay, callback, *args, context=None)`
-pub(crate) unsafe extern "C" fn call_later(
-    loop_: *mut PyObject,
-    arguments: *const *mut PyObject,
-    count: Py_ssize_t,
-    keywords: *mut PyObject,
-) -> *mut PyObject {
-    guard(null_mut(), || {
-        // SAFETY: as for `call_soon`.
-        pointer(unsafe {
-            (|| {
-                let names = [known().names.delay, known().names.callback];
-                let Scheduled { named: [delay, callback], rest, context } =
-                    arguments::scheduled(c"call_later", names, arguments, count, keywords)?;
-                if delay == ffi::Py_None() {
-                    return Err(raise(ffi::PyExc_TypeError, c"delay must not be None"));
-                }
-                if ffi::PyFloat_CheckExact(delay) != 0 {
-                    let when = seconds() + ffi::PyFloat_AS_DOUBLE(delay);
-                    return schedule(loop_, when, null_mut(), callback, rest, context);
-                }
-                // Whatever can be added to a float, as in asyncio.
-                let now = Owned::returned(ffi::PyFloat_FromDouble(seconds()))?;
-                let when = Owned::returned(ffi::PyNumber_Add(now.as_ptr(), delay))?;
-                schedule(loop_, as_double(when.as_ptr())?, when.as_ptr(), callback, rest, context)
-            })()
-        })
-    })
+///
+/// # Safety
+/// `loop_` is a live `pelton.Loop`, and it is a call that is going on.
+pub(crate) unsafe fn call_later(loop_: *mut PyObject, call: Call) -> Result<Owned> {
+    // SAFETY: as for `call_soon`.
+    unsafe {
+        let names = [known().names.delay, known().names.callback];
+        let Scheduled { named: [delay, callback], rest, context } = arguments::scheduled(call, names)?;
+        if delay == ffi::Py_None() {
+            return Err(raise(ffi::PyExc_TypeError, c"delay must not be None"));
+        }
+        if ffi::PyFloat_CheckExact(delay) != 0 {
+            let when = seconds() + ffi::PyFloat_AS_DOUBLE(delay);
+            return schedule(loop_, when, null_mut(), callback, rest, context);
+        }
+        // Whatever can be added to a float, as in asyncio.
+        let now = Owned::returned(ffi::PyFloat_FromDouble(seconds()))?;
+        let when = Owned::returned(ffi::PyNumber_Add(now.as_ptr(), delay))?;
+        schedule(loop_, as_double(when.as_ptr())?, when.as_ptr(), callback, rest, context)
+    }
 }
 
 /// `call_at(when, callback, *args, context=None)`
-pub(crate) unsafe extern "C" fn call_at(
-    loop_: *mut PyObject,
-    arguments: *const *mut PyObject,
-    count: Py_ssize_t,
-    keywords: *mut PyObject,
-) -> *mut PyObject {
-    guard(null_mut(), || {
-        // SAFETY: as for `call_soon`.
-        pointer(unsafe {
-            (|| {
-                let names = [known().names.when, known().names.callback];
-                let Scheduled { named: [when, callback], rest, context } =
-                    arguments::scheduled(c"call_at", names, arguments, count, keywords)?;
-                if when == ffi::Py_None() {
-                    return Err(raise(ffi::PyExc_TypeError, c"when cannot be None"));
-                }
-                schedule(loop_, as_double(when)?, when, callback, rest, context)
-            })()
-        })
-    })
+///
+/// # Safety
+/// `loop_` is a live `pelton.Loop`, and it is a call that is going on.
+pub(crate) unsafe fn call_at(loop_: *mut PyObject, call: Call) -> Result<Owned> {
+    // SAFETY: as for `call_soon`.
+    unsafe {
+        let names = [known().names.when, known().names.callback];
+        let Scheduled { named: [when, callback], rest, context } = arguments::scheduled(call, names)?;
+        if when == ffi::Py_None() {
+            return Err(raise(ffi::PyExc_TypeError, c"when cannot be None"));
+        }
+        schedule(loop_, as_double(when)?, when, callback, rest, context)
+    }
 }
 
 unsafe fn as_double(number: *mut PyObject) -> Result<f64> {
@@ -197,41 +183,29 @@ unsafe fn schedule(
 }
 
 /// `create_future()`
-pub(crate) unsafe extern "C" fn create_future(loop_: *mut PyObject, _: *mut PyObject) -> *mut PyObject {
-    guard(null_mut(), || {
-        // SAFETY: Python calls it with a live loop. The dictionary belongs to the core and is never handed out.
-        pointer(unsafe {
-            (|| {
-                let core = core::core(loop_)?;
-                if (*core).future_keywords.is_null() {
-                    let keywords = Owned::returned(ffi::PyDict_New())?;
-                    check(ffi::PyDict_SetItem(keywords.as_ptr(), known().names.loop_, loop_))?;
-                    (*core).future_keywords = keywords.into_ptr();
-                }
-                let keywords = Owned::new_reference((*core).future_keywords);
-                Owned::returned(ffi::PyObject_Call(known().future, known().empty, keywords.as_ptr()))
-            })()
-        })
-    })
+///
+/// # Safety
+/// `loop_` is a live `pelton.Loop`.
+pub(crate) unsafe fn create_future(loop_: *mut PyObject) -> Result<Owned> {
+    // SAFETY: as the caller says. The dictionary belongs to the core and is never handed out.
+    unsafe {
+        let core = core::core(loop_)?;
+        if (*core).future_keywords.is_null() {
+            let keywords = Owned::returned(ffi::PyDict_New())?;
+            check(ffi::PyDict_SetItem(keywords.as_ptr(), known().names.loop_, loop_))?;
+            (*core).future_keywords = keywords.into_ptr();
+        }
+        let keywords = Owned::new_reference((*core).future_keywords);
+        Owned::returned(ffi::PyObject_Call(known().future, known().empty, keywords.as_ptr()))
+    }
 }
 
 /// `create_task(coro, *, name=None, context=None)`
-pub(crate) unsafe extern "C" fn create_task(
-    loop_: *mut PyObject,
-    arguments: *const *mut PyObject,
-    count: Py_ssize_t,
-    keywords: *mut PyObject,
-) -> *mut PyObject {
-    // SAFETY: Python calls it with a live loop and arguments of a call like this.
-    guard(null_mut(), || pointer(unsafe { new_task(loop_, arguments, count as usize, keywords) }))
-}
-
-unsafe fn new_task(
-    loop_: *mut PyObject,
-    arguments: *const *mut PyObject,
-    count: usize,
-    keywords: *mut PyObject,
-) -> Result<Owned> {
+///
+/// # Safety
+/// `loop_` is a live `pelton.Loop`, and it is a call that is going on.
+pub(crate) unsafe fn create_task(loop_: *mut PyObject, call: Call) -> Result<Owned> {
+    let Call { arguments, count, keywords, .. } = call;
     // SAFETY: as the caller says. All arrays are as long as the calls say.
     unsafe {
         let core = core::core(loop_)?;
@@ -252,9 +226,9 @@ unsafe fn new_task(
         }
         if !usual {
             if count == 0 && keyword_count == 0 {
-                return Err(complain(c"create_task", "missing required positional argument:", known().names.coro));
+                return Err(complain(call.function, "missing required positional argument:", known().names.coro));
             }
-            return inherited_create_task(loop_, arguments, count, keyword_count as usize, keywords);
+            return inherited_create_task(loop_, call, keyword_count as usize);
         }
         let none = |value: *mut PyObject| value.is_null() || value == ffi::Py_None();
         // The fewer keywords, the less there is for `Task` to make out.
@@ -263,20 +237,16 @@ unsafe fn new_task(
             (false, true) => known().task_keywords[1],
             _ => known().task_keywords[2],
         };
-        let call = [*arguments, loop_, context, name].map(|value| if value.is_null() { ffi::Py_None() } else { value });
-        Owned::returned(ffi::PyObject_Vectorcall(known().task, call.as_ptr(), 1, names))
+        let given = [*arguments, loop_, context, name];
+        let given = given.map(|value| if value.is_null() { ffi::Py_None() } else { value });
+        Owned::returned(ffi::PyObject_Vectorcall(known().task, given.as_ptr(), 1, names))
     }
 }
 
 /// What `BaseEventLoop.create_task` does, for task factories and for arguments of later versions.
 #[cold]
-unsafe fn inherited_create_task(
-    loop_: *mut PyObject,
-    arguments: *const *mut PyObject,
-    count: usize,
-    keyword_count: usize,
-    keywords: *mut PyObject,
-) -> Result<Owned> {
+unsafe fn inherited_create_task(loop_: *mut PyObject, call: Call, keyword_count: usize) -> Result<Owned> {
+    let Call { arguments, count, keywords, .. } = call;
     // SAFETY: the caller's array has that many arguments.
     unsafe {
         let mut call = Vec::with_capacity(1 + count + keyword_count);
@@ -288,7 +258,9 @@ unsafe fn inherited_create_task(
 }
 
 /// `time()`
-pub(crate) unsafe extern "C" fn time_method(_: *mut PyObject, _: *mut PyObject) -> *mut PyObject {
-    // SAFETY: the lock is held.
-    unsafe { ffi::PyFloat_FromDouble(seconds()) }
+///
+/// # Safety
+/// The lock is held.
+pub(crate) unsafe fn time_method(_: *mut PyObject) -> Result<f64> {
+    Ok(seconds())
 }

@@ -1,22 +1,25 @@
-//! `sock_recv` and `sock_sendall`: the parts that are tried at once, and how a `sock_recv` waits.
+//! `sock_recv`, `sock_accept` and the like: the parts that are tried at once, and how whoever receives waits.
 //!
-//! A program that works with `sock_recv` waits for the same socket over and over. So when one is done, the engine goes on
+//! A program that works with `sock_recv` waits for the same socket over and over. So when one wait is done, the engine goes on
 //! watching the socket for the next; and since the last one has most often emptied it, the next does not try to receive before
 //! it waits. If something does come in while nobody waits, watching ends.
 
 use std::ffi::c_void;
-use std::os::fd::{AsRawFd, IntoRawFd};
+use std::io;
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::ptr::null_mut;
 
-use pyo3::ffi::{self, Py_ssize_t, PyObject};
+use pyo3::ffi::{self, PyObject};
+use pyo3::prelude::*;
 
+use crate::addresses::{self, Peer};
 use crate::core;
 use crate::known::known;
-use crate::object::{Owned, Raised, Result, check, nothing, pointer, raise_io};
-use crate::panic::guard;
+use crate::object::{Owned, Raised, Result, check, raise_io};
 use crate::readers::{self, Side};
-use crate::syscalls::{self, is_not_now};
-use crate::{addresses, fields, handle, handle_memory};
+use crate::syscalls::{self, RECEIVE, is_not_now};
+use crate::transports::opening;
+use crate::{fields, handle, handle_memory};
 
 /// What tells the Python side that asyncio's own way has to be gone.
 unsafe fn not_here() -> Result<Owned> {
@@ -37,105 +40,222 @@ unsafe fn plain(loop_: *mut PyObject, sock: *mut PyObject) -> Result<Option<i32>
     }
 }
 
-/// `_recv(sock, n)`: what was received, or a future for it, or `NotImplemented`.
-pub(crate) unsafe extern "C" fn recv(
-    loop_: *mut PyObject,
-    arguments: *mut *mut PyObject,
-    count: Py_ssize_t,
-) -> *mut PyObject {
-    guard(null_mut(), || {
-        // SAFETY: Python calls it with a live loop and that many arguments.
-        pointer(unsafe {
-            (|| {
-                debug_assert_eq!(count, 2);
-                let (sock, size) = (*arguments, *arguments.add(1));
-                let core = core::core(loop_)?;
-                core::check_open(core)?;
-                let Some(fd) = plain(loop_, sock)? else { return not_here() };
-                if ffi::PyLong_CheckExact(size) == 0 {
-                    return not_here();
-                }
-                let wanted = fields::whole(size)?;
-                if wanted < 0 {
-                    return not_here();
-                }
-                let waits = readers::keeps(core, fd, sock)?;
-                if waits != readers::Kept::Emptied {
-                    match syscalls::receive_bytes(fd, wanted as usize) {
-                        Ok(data) => return data,
-                        Err(error) if is_not_now(&error) => {}
-                        Err(error) => return Err(raise_io(&error)),
-                    }
-                }
-                if waits == readers::Kept::Not {
-                    readers::refuse_transports(loop_, sock)?;
-                }
-                let future = Owned::returned(crate::scheduling::create_future(loop_, null_mut()))?;
-                if (*core).socket_ready.is_null() {
-                    let method = ffi::PyObject_GetAttr(loop_, known().names._recv_ready);
-                    (*core).socket_ready = Owned::returned(method)?.into_ptr();
-                    (*core).socket_context = Owned::returned(ffi::PyContext_New())?.into_ptr();
-                }
-                let method = Owned::new_reference((*core).socket_ready);
-                let context = Owned::new_reference((*core).socket_context);
-                let waiting = [future.as_ptr(), sock, size];
-                let handle = handle::new(loop_, method.as_ptr(), &waiting, context.as_ptr())?;
-                handle_memory::track(handle.as_ptr());
-                let previous = Owned::taken(readers::wait(core, fd, sock, handle)?);
-                if let Some(previous) = previous {
-                    handle::cancel(previous.as_ptr())?;
-                }
-                Ok(future)
-            })()
-        })
-    })
+/// What is waited for with a socket.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Operation {
+    /// With a number of bytes; what comes of it is `bytes`.
+    Receive,
+    /// With a buffer; a number.
+    ReceiveInto,
+    /// With a number of bytes; `bytes` and an address.
+    ReceiveFrom,
+    /// With family and protocol, to make a socket object with; that object and an address.
+    Accept,
 }
 
-/// `_recv_ready(future, sock, n)`: the socket that a `sock_recv` waits for is readable.
-pub(crate) unsafe extern "C" fn recv_ready(
-    loop_: *mut PyObject,
-    arguments: *mut *mut PyObject,
-    count: Py_ssize_t,
-) -> *mut PyObject {
-    guard(null_mut(), || {
-        // SAFETY: only handles that `recv` has made call it, with these arguments; they keep them alive.
-        nothing(unsafe {
-            (|| {
-                debug_assert_eq!(count, 3);
-                let (future, sock, size) = (*arguments, *arguments.add(1), *arguments.add(2));
-                let core = core::core(loop_)?;
-                // Before receiving: what a future that was cancelled receives is lost.
-                if is_done(future)? {
-                    return Ok(());
-                }
-                let fd = Owned::returned(ffi::PyObject_CallMethodNoArgs(sock, known().names.fileno))?;
-                let fd = fields::whole(fd.as_ptr())? as i32;
-                let wanted = (fields::whole(size)? as usize).min(syscalls::RECEIVE);
-                let received = syscalls::receive_bytes(fd, wanted);
-                if let Err(error) = &received
-                    && is_not_now(error)
-                {
-                    return Ok(());
-                }
-                let emptied = matches!(&received, Ok(Ok(data)) if (ffi::PyBytes_Size(data.as_ptr()) as usize) < wanted);
-                if fd >= 0 {
-                    let reader = readers::keep(core, fd, sock, emptied)?;
-                    ffi::Py_XDECREF(reader);
-                }
-                match received {
-                    Ok(data) => {
-                        let data = data?;
-                        let arguments = [future, data.as_ptr()];
-                        let name = known().names.set_result;
-                        Owned::returned(ffi::PyObject_VectorcallMethod(name, arguments.as_ptr(), 2, null_mut()))
-                            .map(drop)
-                    }
-                    Err(error) => set_exception(future, &error),
-                }
-            })()
-        })
-    })
+impl Operation {
+    /// How many there are.
+    const COUNT: usize = 4;
+
+    /// What is called when the socket is ready.
+    fn ready(self) -> *mut PyObject {
+        let names = &known().names;
+        match self {
+            Operation::Receive => names._recv_ready,
+            Operation::ReceiveInto => names._recv_into_ready,
+            Operation::ReceiveFrom => names._recvfrom_ready,
+            Operation::Accept => names._accept_ready,
+        }
+    }
 }
+
+/// What a loop keeps for those who wait: the methods that are called when a socket is ready, and the context that they run in, since none of
+/// that depends on who waits.
+pub(crate) struct Waiting {
+    ready: [*mut PyObject; Operation::COUNT],
+    context: *mut PyObject,
+}
+
+impl Waiting {
+    pub(crate) const EMPTY: Waiting = Waiting { ready: [null_mut(); Operation::COUNT], context: null_mut() };
+
+    /// All of its references, which are owned, or null.
+    pub(crate) fn references(&self) -> impl Iterator<Item = *mut PyObject> {
+        self.ready.into_iter().chain([self.context])
+    }
+}
+
+/// Does it, if it can be done now. Also says whether the socket has nothing more to be received for now.
+unsafe fn perform(operation: Operation, fd: RawFd, with: *mut PyObject) -> io::Result<Result<(Owned, bool)>> {
+    // SAFETY: the argument is alive and of the kind that goes with the operation. A view keeps a buffer in place.
+    unsafe {
+        match operation {
+            Operation::Receive => {
+                let wanted = match fields::whole(with) {
+                    Ok(wanted) => (wanted as usize).min(RECEIVE),
+                    Err(Raised) => return Ok(Err(Raised)),
+                };
+                let data = syscalls::receive_bytes(fd, wanted)?;
+                Ok(data.map(|data| {
+                    let emptied = (ffi::PyBytes_Size(data.as_ptr()) as usize) < wanted;
+                    (data, emptied)
+                }))
+            }
+            Operation::ReceiveInto => {
+                let mut view: ffi::Py_buffer = std::mem::zeroed();
+                if ffi::PyObject_GetBuffer(with, &mut view, ffi::PyBUF_WRITABLE) < 0 {
+                    return Ok(Err(Raised));
+                }
+                let room = view.len as usize;
+                let count = syscalls::receive(fd, view.buf.cast(), room);
+                ffi::PyBuffer_Release(&mut view);
+                let count = count?;
+                Ok(Owned::returned(ffi::PyLong_FromSize_t(count)).map(|number| (number, count < room)))
+            }
+            Operation::ReceiveFrom => {
+                let wanted = match fields::whole(with) {
+                    Ok(wanted) => (wanted as usize).min(RECEIVE),
+                    Err(Raised) => return Ok(Err(Raised)),
+                };
+                let (data, peer) = syscalls::receive_datagram(fd, wanted)?;
+                Ok((|| {
+                    let (data, address) = (data?, addresses::to_python(&peer)?);
+                    Ok((Owned::returned(ffi::PyTuple_Pack(2, data.as_ptr(), address.as_ptr()))?, false))
+                })())
+            }
+            Operation::Accept => {
+                let Some((own, peer)) = syscalls::accept(fd)? else { return Err(io::ErrorKind::WouldBlock.into()) };
+                Ok(accepted(own, &peer, with).map(|pair| (pair, false)))
+            }
+        }
+    }
+}
+
+/// A socket object for a connection, and where that comes from.
+unsafe fn accepted(own: OwnedFd, peer: &Peer, kind: *mut PyObject) -> Result<Owned> {
+    // SAFETY: it is a tuple of two numbers. What makes the object takes over the descriptor, or leaves it alone if it fails.
+    unsafe {
+        let [family, protocol] = [0, 1].map(|index| ffi::PyTuple_GetItem(kind, index));
+        if family.is_null() || protocol.is_null() {
+            return Err(Raised);
+        }
+        let fd = Owned::returned(ffi::PyLong_FromLong(own.as_raw_fd().into()))?;
+        let arguments = [family, protocol, fd.as_ptr()];
+        let sock = ffi::PyObject_Vectorcall(known().make_socket, arguments.as_ptr(), 3, null_mut());
+        let sock = Owned::returned(sock)?;
+        let _ = own.into_raw_fd();
+        let address = if matches!(peer, Peer::Other) {
+            Owned::returned(ffi::PyObject_CallMethodNoArgs(sock.as_ptr(), known().names.getpeername))?
+        } else {
+            addresses::to_python(peer)?
+        };
+        Owned::returned(ffi::PyTuple_Pack(2, sock.as_ptr(), address.as_ptr()))
+    }
+}
+
+/// Does it, or has it done when the socket is ready: what comes of it, or a future for that, or `NotImplemented`.
+unsafe fn begin(loop_: *mut PyObject, sock: *mut PyObject, with: *mut PyObject, operation: Operation) -> Result<Owned> {
+    // SAFETY: all are alive.
+    unsafe {
+        let core = core::core(loop_)?;
+        core::check_open(core)?;
+        let Some(fd) = plain(loop_, sock)? else { return not_here() };
+        if matches!(operation, Operation::Receive | Operation::ReceiveFrom)
+            && (ffi::PyLong_CheckExact(with) == 0 || fields::whole(with)? < 0)
+        {
+            return not_here();
+        }
+        let waits = readers::keeps(core, fd, sock)?;
+        if waits != readers::Kept::Emptied {
+            match perform(operation, fd, with) {
+                Ok(done) => return done.map(|(done, _)| done),
+                Err(error) if is_not_now(&error) => {}
+                Err(error) => return Err(raise_io(&error)),
+            }
+        }
+        if waits == readers::Kept::Not {
+            readers::refuse_transports(loop_, sock)?;
+        }
+        let future = crate::scheduling::create_future(loop_)?;
+        if (*core).waiting.context.is_null() {
+            (*core).waiting.context = Owned::returned(ffi::PyContext_New())?.into_ptr();
+        }
+        let place = operation as usize;
+        if (*core).waiting.ready[place].is_null() {
+            let method = Owned::returned(ffi::PyObject_GetAttr(loop_, operation.ready()))?;
+            (*core).waiting.ready[place] = method.into_ptr();
+        }
+        let method = Owned::new_reference((*core).waiting.ready[place]);
+        let context = Owned::new_reference((*core).waiting.context);
+        let arguments = [future.as_ptr(), sock, with];
+        let handle = handle::new(loop_, method.as_ptr(), &arguments, context.as_ptr())?;
+        handle_memory::track(handle.as_ptr());
+        let previous = Owned::taken(readers::wait(core, fd, sock, handle)?);
+        if let Some(previous) = previous {
+            handle::cancel(previous.as_ptr())?;
+        }
+        Ok(future)
+    }
+}
+
+/// A socket that somebody waits for is ready.
+unsafe fn finish(loop_: *mut PyObject, [future, sock, with]: [*mut PyObject; 3], operation: Operation) -> Result<()> {
+    // SAFETY: only handles that `begin` has made call it, with these arguments; they keep them alive.
+    unsafe {
+        let core = core::core(loop_)?;
+        // Before receiving: what a future that was cancelled receives is lost.
+        if is_done(future)? {
+            return Ok(());
+        }
+        let fd = Owned::returned(ffi::PyObject_CallMethodNoArgs(sock, known().names.fileno))?;
+        let fd = fields::whole(fd.as_ptr())? as i32;
+        let done = perform(operation, fd, with);
+        if let Err(error) = &done
+            && is_not_now(error)
+        {
+            return Ok(());
+        }
+        let emptied = matches!(&done, Ok(Ok((_, true))));
+        // What has been raised is set, and nothing may be called before it is handed over.
+        let done = done.map(|done| done.map_err(|Raised| Python::attach(PyErr::fetch)));
+        if fd >= 0 {
+            let reader = readers::keep(core, fd, sock, emptied)?;
+            ffi::Py_XDECREF(reader);
+        }
+        match done {
+            Ok(Ok((result, _))) => {
+                let arguments = [future, result.as_ptr()];
+                let name = known().names.set_result;
+                Owned::returned(ffi::PyObject_VectorcallMethod(name, arguments.as_ptr(), 2, null_mut())).map(drop)
+            }
+            Ok(Err(raised)) => set_exception(future, raised),
+            Err(error) => {
+                let Raised = raise_io(&error);
+                set_exception(future, Python::attach(PyErr::fetch))
+            }
+        }
+    }
+}
+
+/// The two methods of an operation: the one that begins it, and the one that is called when the socket is ready.
+macro_rules! operation {
+    ($operation:expr, $begin:ident, $ready:ident) => {
+        pub(crate) unsafe fn $begin(loop_: *mut PyObject, [sock, with]: [*mut PyObject; 2]) -> Result<Owned> {
+            // SAFETY: Python calls it with a live loop and live arguments.
+            unsafe { begin(loop_, sock, with, $operation) }
+        }
+
+        pub(crate) unsafe fn $ready(loop_: *mut PyObject, arguments: [*mut PyObject; 3]) -> Result<()> {
+            // SAFETY: Python calls it with a live loop and live arguments.
+            unsafe { finish(loop_, arguments, $operation) }
+        }
+    };
+}
+
+operation!(Operation::Receive, recv, recv_ready);
+operation!(Operation::ReceiveInto, recv_into, recv_into_ready);
+operation!(Operation::ReceiveFrom, recvfrom, recvfrom_ready);
+operation!(Operation::Accept, accept, accept_ready);
 
 unsafe fn is_done(future: *mut PyObject) -> Result<bool> {
     // SAFETY: it is alive.
@@ -146,92 +266,69 @@ unsafe fn is_done(future: *mut PyObject) -> Result<bool> {
 }
 
 #[cold]
-unsafe fn set_exception(future: *mut PyObject, error: &std::io::Error) -> Result<()> {
-    pyo3::Python::attach(|py| {
-        let Raised = raise_io(error);
-        let raised = pyo3::PyErr::fetch(py);
-        // SAFETY: all are alive for the length of the call.
-        unsafe {
-            let arguments = [future, raised.value(py).as_ptr()];
-            let name = known().names.set_exception;
-            Owned::returned(ffi::PyObject_VectorcallMethod(name, arguments.as_ptr(), 2, null_mut())).map(drop)
-        }
+unsafe fn set_exception(future: *mut PyObject, raised: PyErr) -> Result<()> {
+    // SAFETY: all are alive for the length of the call.
+    Python::attach(|py| unsafe {
+        let arguments = [future, raised.value(py).as_ptr()];
+        let name = known().names.set_exception;
+        Owned::returned(ffi::PyObject_VectorcallMethod(name, arguments.as_ptr(), 2, null_mut())).map(drop)
     })
 }
 
-/// `_stop_waiting(fd, future)`: the `sock_recv` that waits for this future is given up.
-pub(crate) unsafe extern "C" fn stop_waiting(
-    loop_: *mut PyObject,
-    arguments: *mut *mut PyObject,
-    count: Py_ssize_t,
-) -> *mut PyObject {
-    guard(null_mut(), || {
-        // SAFETY: Python calls it with a live loop and that many arguments.
-        nothing(unsafe {
-            (|| {
-                debug_assert_eq!(count, 2);
-                let core = core::core(loop_)?;
-                let fd = fields::whole(*arguments)? as i32;
-                let (reader, _) = (*core).readers.of(fd);
-                if reader.is_null() || handle::first_argument(reader) != *arguments.add(1) || (*core).closed {
-                    return Ok(());
-                }
-                let reader = Owned::taken(readers::set(core, fd, Side::Reader, null_mut())?);
-                reader.map_or(Ok(()), |reader| handle::cancel(reader.as_ptr()))
-            })()
-        })
-    })
+/// `_stop_waiting(fd, future)`: the `sock_recv` or the like that waits for this future is given up.
+///
+/// # Safety
+/// `loop_` is a live `pelton.Loop`, and the arguments are alive.
+pub(crate) unsafe fn stop_waiting(loop_: *mut PyObject, [fd, future]: [*mut PyObject; 2]) -> Result<()> {
+    // SAFETY: Python calls it with a live loop and that many arguments.
+    unsafe {
+        let core = core::core(loop_)?;
+        let fd = fields::whole(fd)? as i32;
+        let (reader, _) = (*core).readers.of(fd);
+        if reader.is_null() || handle::first_argument(reader) != future || (*core).closed {
+            return Ok(());
+        }
+        let reader = Owned::taken(readers::set(core, fd, Side::Reader, null_mut())?);
+        reader.map_or(Ok(()), |reader| handle::cancel(reader.as_ptr()))
+    }
 }
 
 /// `_send(sock, data)`: `None` if all of it was sent, else how many bytes, or `NotImplemented`.
-pub(crate) unsafe extern "C" fn send(
-    loop_: *mut PyObject,
-    arguments: *mut *mut PyObject,
-    count: Py_ssize_t,
-) -> *mut PyObject {
-    guard(null_mut(), || {
-        // SAFETY: Python calls it with a live loop and that many arguments. The view keeps the data in place.
-        pointer(unsafe {
-            (|| {
-                debug_assert_eq!(count, 2);
-                let Some(fd) = plain(loop_, *arguments)? else { return not_here() };
-                let mut view: ffi::Py_buffer = std::mem::zeroed();
-                check(ffi::PyObject_GetBuffer(*arguments.add(1), &mut view, ffi::PyBUF_SIMPLE))?;
-                let data: &[u8] = match view.len {
-                    0 => &[],
-                    len => std::slice::from_raw_parts(view.buf.cast::<c_void>().cast(), len as usize),
-                };
-                let (sent, len) = (syscalls::send(fd, data), data.len());
-                ffi::PyBuffer_Release(&mut view);
-                match sent {
-                    Ok(sent) if sent == len => Ok(Owned::new_reference(ffi::Py_None())),
-                    Ok(sent) => Owned::returned(ffi::PyLong_FromSize_t(sent)),
-                    Err(error) if is_not_now(&error) => Owned::returned(ffi::PyLong_FromSize_t(0)),
-                    Err(error) => Err(raise_io(&error)),
-                }
-            })()
-        })
-    })
+///
+/// # Safety
+/// `loop_` is a live `pelton.Loop`, and the arguments are alive.
+pub(crate) unsafe fn send(loop_: *mut PyObject, [sock, data]: [*mut PyObject; 2]) -> Result<Owned> {
+    // SAFETY: Python calls it with a live loop and that many arguments. The view keeps the data in place.
+    unsafe {
+        let Some(fd) = plain(loop_, sock)? else { return not_here() };
+        let mut view: ffi::Py_buffer = std::mem::zeroed();
+        check(ffi::PyObject_GetBuffer(data, &mut view, ffi::PyBUF_SIMPLE))?;
+        let data: &[u8] = match view.len {
+            0 => &[],
+            len => std::slice::from_raw_parts(view.buf.cast::<c_void>().cast(), len as usize),
+        };
+        let (sent, len) = (syscalls::send(fd, data), data.len());
+        ffi::PyBuffer_Release(&mut view);
+        match sent {
+            Ok(sent) if sent == len => Ok(Owned::new_reference(ffi::Py_None())),
+            Ok(sent) => Owned::returned(ffi::PyLong_FromSize_t(sent)),
+            Err(error) if is_not_now(&error) => Owned::returned(ffi::PyLong_FromSize_t(0)),
+            Err(error) => Err(raise_io(&error)),
+        }
+    }
 }
 
-/// `_accept(fd)`: the descriptor of a connection and the address that it comes from, or `None`. The address is `None` if it is
-/// of an uncommon kind, and has to be asked for.
-pub(crate) unsafe extern "C" fn accept(_: *mut PyObject, fd: *mut PyObject) -> *mut PyObject {
-    guard(null_mut(), || {
-        // SAFETY: Python calls it with a live argument.
-        pointer(unsafe {
-            (|| match syscalls::accept(fields::whole(fd)? as i32) {
-                Ok(Some((accepted, peer))) => {
-                    let address = addresses::to_python(&peer)?;
-                    let pair = ffi::Py_BuildValue(c"(iO)".as_ptr(), accepted.as_raw_fd(), address.as_ptr());
-                    let pair = Owned::returned(pair)?;
-                    // It is Python's from here on.
-                    let _ = accepted.into_raw_fd();
-                    Ok(pair)
-                }
-                Ok(None) => Ok(Owned::new_reference(ffi::Py_None())),
-                Err(error) => Err(raise_io(&error)),
-            })()
-        })
-    })
+/// `_connect(fd, address)`: what has become of it: `None` if that will turn out, else 0 or the number of an error. `NotImplemented` if the
+/// address has to be looked up.
+///
+/// # Safety
+/// The arguments are alive.
+pub(crate) unsafe fn connect(_: *mut PyObject, [fd, address]: [*mut PyObject; 2]) -> Result<Owned> {
+    // SAFETY: as the caller says.
+    unsafe {
+        let fd = fields::whole(fd)? as RawFd;
+        let Some(address) = addresses::literal(address)? else { return not_here() };
+        let connecting = syscalls::connect(fd, address).map_err(|error| raise_io(&error))?;
+        opening::outcome(&connecting)
+    }
 }

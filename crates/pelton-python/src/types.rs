@@ -41,20 +41,37 @@ pub(crate) unsafe fn make_with_hidden_field(
     base: *mut PyTypeObject,
     slots: &[Slot],
 ) -> Result<(*mut PyTypeObject, usize)> {
+    let hidden = c"_hidden";
+    // SAFETY: as the caller says. A null attribute is one that is deleted.
+    unsafe {
+        let (its_type, offset) = make_with_field(name, base, hidden, slots)?;
+        check(ffi::PyObject_SetAttrString(its_type.cast(), hidden.as_ptr(), null_mut()))?;
+        Ok((its_type, offset))
+    }
+}
+
+/// Makes a type with one field behind those of `base`: a reference or null, which Python code has as the attribute `field`.
+///
+/// # Safety
+/// As for [`make_with_hidden_field`].
+pub(crate) unsafe fn make_with_field(
+    name: &'static CStr,
+    base: *mut PyTypeObject,
+    field: &'static CStr,
+    slots: &[Slot],
+) -> Result<(*mut PyTypeObject, usize)> {
     // SAFETY: it is a type, whose size is set.
     let offset = unsafe { (*base).tp_basicsize };
-    let hidden = c"_hidden";
     let mut members = [
-        ffi::PyMemberDef { name: hidden.as_ptr(), type_code: ffi::Py_T_OBJECT_EX, offset, flags: 0, doc: ptr::null() },
+        ffi::PyMemberDef { name: field.as_ptr(), type_code: ffi::Py_T_OBJECT_EX, offset, flags: 0, doc: ptr::null() },
         ffi::PyMemberDef { name: ptr::null(), type_code: 0, offset: 0, flags: 0, doc: ptr::null() },
     ];
     let mut slots = slots.to_vec();
     slots.push((ffi::Py_tp_members, members.as_mut_ptr().cast()));
     let size = offset as usize + size_of::<*mut c_void>();
-    // SAFETY: as the caller says; members are copied. A null attribute is one that is deleted.
+    // SAFETY: as the caller says; members are copied.
     unsafe {
         let its_type = from_spec(name, base, size, ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_BASETYPE, &slots)?;
-        check(ffi::PyObject_SetAttrString(its_type.cast(), hidden.as_ptr(), null_mut()))?;
         Ok((its_type, offset as usize))
     }
 }

@@ -3,19 +3,18 @@
 //! It derives from `pelton._transports.BaseStreamTransport`, and that from asyncio's own transport, whose methods use the
 //! fields here by name. The hidden object behind it also is what these methods find as `_buffer`.
 
-use std::ffi::{c_int, c_void};
-use std::mem::ManuallyDrop;
-use std::os::fd::RawFd;
-use std::ptr::{self, null_mut};
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::ffi::{CStr, c_int, c_void};
+use std::os::fd::{OwnedFd, RawFd};
+use std::ptr::null_mut;
 
-use pyo3::ffi::{self, Py_ssize_t, PyObject, PyTypeObject, visitproc};
+use pyo3::ffi::{self, Py_ssize_t, PyObject, PyTypeObject};
 
 use super::queue::WriteQueue;
-use super::{stream_fields, stream_io};
-use crate::known::known;
-use crate::object::{Owned, Raised, Result, none, pointer, raise};
-use crate::panic::guard;
+use super::{asking, closing, opening, reading, stream_fields, writing};
+use crate::addresses::Peer;
+use crate::hidden::{self, Hidden, Place};
+use crate::methods::without_arguments;
+use crate::object::Result;
 use crate::types;
 
 /// The state of a transport. References are owned, or null for `None`.
@@ -24,45 +23,115 @@ use crate::types;
 pub(crate) struct Stream {
     pub(crate) loop_: *mut PyObject,
     pub(crate) protocol: *mut PyObject,
-    /// The socket object, which owns the descriptor: it is asked each time, since somebody may have closed it.
-    pub(crate) sock: *mut PyObject,
+    pub(crate) server: *mut PyObject,
     pub(crate) empty_waiter: *mut PyObject,
+    /// What `get_extra_info` knows, once somebody has asked for more than addresses.
+    pub(crate) extra: *mut PyObject,
+    /// The socket object, if there is one: many a connection comes and goes without anybody asking for it. It owns the descriptor,
+    /// and is asked for it each time, since somebody may have closed it.
+    pub(crate) sock: *mut PyObject,
+    /// The descriptor, as long as there is no socket object.
+    pub(crate) own: Option<OwnedFd>,
+    /// What is needed to make that object.
+    pub(crate) kind: Kind,
+    pub(crate) our_address: Peer,
+    pub(crate) their_address: Peer,
     pub(crate) queue: WriteQueue,
-    /// The descriptor, as Python code is told; that of the socket object is what is used.
+    /// The descriptor, as Python code is told; also when it is closed.
     pub(crate) fd: RawFd,
     /// Not 0 from when `connection_lost` is on its way; counts writes after that.
     pub(crate) conn_lost: i64,
+    pub(crate) high_water: i64,
+    pub(crate) low_water: i64,
+    /// How much was received the last time.
+    pub(crate) received: usize,
     pub(crate) closing: bool,
+    /// The socket is closed, and `transport._sock` is `None`.
+    pub(crate) gone: bool,
     pub(crate) paused: bool,
     pub(crate) eof: bool,
     /// The protocol has its own buffer to receive into.
     pub(crate) buffered: bool,
+    /// The protocol is to be told when the connection is lost.
+    pub(crate) connected: bool,
+    pub(crate) protocol_paused: bool,
 }
 
-#[repr(C)]
-struct StreamObject {
-    head: PyObject,
-    stream: ManuallyDrop<Stream>,
+/// What a stream socket is, beyond being one: numbers of the system's.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Kind {
+    pub(crate) family: c_int,
+    pub(crate) protocol: c_int,
 }
 
-/// Where the reference to its state is in a transport object.
-static OFFSET: AtomicUsize = AtomicUsize::new(0);
-/// The type of that state.
-static STATE_TYPE: AtomicPtr<PyTypeObject> = AtomicPtr::new(null_mut());
+impl Kind {
+    pub(crate) fn is_tcp(self) -> bool {
+        self.protocol == libc::IPPROTO_TCP && matches!(self.family, libc::AF_INET | libc::AF_INET6)
+    }
+}
 
-/// The object that a transport's state is in, a borrowed reference.
-///
-/// # Safety
-/// `transport` is a live `pelton.StreamTransport`.
-pub(crate) unsafe fn state_object(transport: *mut PyObject) -> Result<*mut PyObject> {
-    // SAFETY: transports were made with a reference at this offset, which only `tp_new` sets and only the collector clears.
-    unsafe {
-        let object = *transport.byte_add(OFFSET.load(Ordering::Relaxed)).cast::<*mut PyObject>();
-        if object.is_null() {
-            let message = c"the transport has been taken apart by the garbage collector";
-            return Err(raise(ffi::PyExc_RuntimeError, message));
+/// How much may wait to be sent before the protocol is told to pause, unless it has said otherwise: as much as in asyncio.
+const HIGH_WATER: i64 = 64 * 1024;
+
+static PLACE: Place = Place::new();
+
+// SAFETY: these are all. What waits to be sent is `bytes`, which refer to nothing.
+unsafe impl Hidden for Stream {
+    const NAME: &'static CStr = c"pelton._pelton.WriteQueue";
+    type References = [*mut *mut PyObject; 6];
+
+    fn place() -> &'static Place {
+        &PLACE
+    }
+
+    fn empty() -> Stream {
+        Stream {
+            loop_: null_mut(),
+            protocol: null_mut(),
+            server: null_mut(),
+            empty_waiter: null_mut(),
+            extra: null_mut(),
+            sock: null_mut(),
+            own: None,
+            kind: Kind::default(),
+            our_address: Peer::Unknown,
+            their_address: Peer::Unknown,
+            queue: WriteQueue::default(),
+            fd: -1,
+            conn_lost: 0,
+            high_water: HIGH_WATER,
+            low_water: HIGH_WATER / 4,
+            received: 0,
+            closing: false,
+            gone: true,
+            paused: false,
+            eof: false,
+            buffered: false,
+            connected: false,
+            protocol_paused: false,
         }
-        Ok(object)
+    }
+
+    unsafe fn references(this: *mut Stream) -> Self::References {
+        // SAFETY: as the caller says.
+        unsafe {
+            [
+                &raw mut (*this).loop_,
+                &raw mut (*this).protocol,
+                &raw mut (*this).server,
+                &raw mut (*this).empty_waiter,
+                &raw mut (*this).extra,
+                &raw mut (*this).sock,
+            ]
+        }
+    }
+
+    unsafe fn take_rest(this: *mut Stream) -> Vec<*mut PyObject> {
+        // SAFETY: as the caller says. From here on, whoever still has the transport cannot do anything with it.
+        unsafe {
+            (*this).conn_lost += 1;
+            (*this).queue.take()
+        }
     }
 }
 
@@ -73,124 +142,24 @@ pub(crate) unsafe fn state_object(transport: *mut PyObject) -> Result<*mut PyObj
 #[inline]
 pub(crate) unsafe fn stream(transport: *mut PyObject) -> Result<*mut Stream> {
     // SAFETY: as the caller says.
-    unsafe { Ok(state(state_object(transport)?)) }
-}
-
-unsafe fn state(object: *mut PyObject) -> *mut Stream {
-    // SAFETY: the caller's object is of our type.
-    unsafe { (&raw mut (*object.cast::<StreamObject>()).stream).cast() }
-}
-
-unsafe extern "C" fn new(its_type: *mut PyTypeObject, _: *mut PyObject, _: *mut PyObject) -> *mut PyObject {
-    guard(null_mut(), || {
-        // SAFETY: Python calls it with our type or one derived from it. The slot is null in a new object, and takes over the
-        // reference to the state, which is written before anything else is allocated.
-        pointer(unsafe {
-            (|| {
-                let object = Owned::returned(ffi::PyType_GenericAlloc(STATE_TYPE.load(Ordering::Relaxed), 0))?;
-                let stream = Stream {
-                    loop_: null_mut(),
-                    protocol: null_mut(),
-                    sock: null_mut(),
-                    empty_waiter: null_mut(),
-                    queue: WriteQueue::default(),
-                    fd: -1,
-                    conn_lost: 0,
-                    closing: false,
-                    paused: false,
-                    eof: false,
-                    buffered: false,
-                };
-                ptr::write(state(object.as_ptr()), stream);
-                let make = ffi::PyBaseObject_Type.tp_new.ok_or(Raised)?;
-                let transport = Owned::returned(make(its_type, known().empty, null_mut()))?;
-                *transport.as_ptr().byte_add(OFFSET.load(Ordering::Relaxed)).cast() = object.into_ptr();
-                Ok(transport)
-            })()
-        })
-    })
-}
-
-unsafe extern "C" fn traverse(object: *mut PyObject, visit: visitproc, argument: *mut c_void) -> c_int {
-    // SAFETY: the collector calls it with a live state. What waits to be sent is `bytes`, which refer to nothing.
-    unsafe {
-        let Stream { loop_, protocol, sock, empty_waiter, .. } = &*state(object);
-        for field in [*loop_, *protocol, *sock, *empty_waiter] {
-            let status = if field.is_null() { 0 } else { visit(field, argument) };
-            if status != 0 {
-                return status;
-            }
-        }
-        0
-    }
-}
-
-unsafe extern "C" fn clear(object: *mut PyObject) -> c_int {
-    guard(0, || {
-        // SAFETY: the collector calls it with a live state; all is taken out before it is let go of.
-        unsafe {
-            let stream = state(object);
-            (*stream).conn_lost += 1;
-            let fields = [
-                &raw mut (*stream).loop_,
-                &raw mut (*stream).protocol,
-                &raw mut (*stream).sock,
-                &raw mut (*stream).empty_waiter,
-            ]
-            .map(|field| ptr::replace(field, null_mut()));
-            let queued = (*stream).queue.take();
-            for reference in fields.into_iter().chain(queued) {
-                ffi::Py_XDECREF(reference);
-            }
-        }
-        0
-    })
-}
-
-unsafe extern "C" fn dealloc(object: *mut PyObject) {
-    guard((), || {
-        // SAFETY: Python calls it with a state that nobody has any more. After `clear` there are no references left in it.
-        unsafe {
-            ffi::PyObject_GC_UnTrack(object.cast());
-            clear(object);
-            ManuallyDrop::drop(&mut (*object.cast::<StreamObject>()).stream);
-            let its_type = ffi::Py_TYPE(object);
-            ffi::PyObject_GC_Del(object.cast());
-            ffi::Py_DECREF(its_type.cast());
-        }
-    });
+    unsafe { hidden::state(transport) }
 }
 
 /// `len(transport._buffer)`: how many bytes wait.
 unsafe extern "C" fn queue_len(object: *mut PyObject) -> Py_ssize_t {
     // SAFETY: Python calls it with a live state.
-    unsafe { (*state(object)).queue.len() as Py_ssize_t }
+    unsafe { (*hidden::inside::<Stream>(object)).queue.len() as Py_ssize_t }
 }
 
 /// `transport._buffer.clear()`
-unsafe extern "C" fn clear_queue(object: *mut PyObject, _: *mut PyObject) -> *mut PyObject {
-    guard(null_mut(), || {
-        // SAFETY: Python calls it with a live state; all is taken out before it is let go of.
-        unsafe {
-            for bytes in (*state(object)).queue.take() {
-                ffi::Py_DECREF(bytes);
-            }
+unsafe fn clear_queue(object: *mut PyObject) -> Result<()> {
+    // SAFETY: Python calls it with a live state; all is taken out before it is let go of.
+    unsafe {
+        for bytes in (*hidden::inside::<Stream>(object)).queue.take() {
+            ffi::Py_DECREF(bytes);
         }
-        none()
-    })
-}
-
-fn make_state_type() -> Result<*mut PyTypeObject> {
-    let methods = vec![types::without_arguments(c"clear", clear_queue, c"Forget everything that waits to be sent.")];
-    let slots = [
-        (ffi::Py_tp_dealloc, dealloc as *mut c_void),
-        (ffi::Py_tp_traverse, traverse as *mut c_void),
-        (ffi::Py_tp_clear, clear as *mut c_void),
-        (ffi::Py_sq_length, queue_len as *mut c_void),
-        (ffi::Py_tp_methods, types::methods(methods)),
-    ];
-    // SAFETY: the functions are for objects of this size.
-    unsafe { types::make(c"pelton._pelton.WriteQueue", null_mut(), size_of::<StreamObject>(), &slots) }
+        Ok(())
+    }
 }
 
 /// Makes the type.
@@ -198,15 +167,15 @@ fn make_state_type() -> Result<*mut PyTypeObject> {
 /// # Safety
 /// `base` is `pelton._transports.BaseStreamTransport`.
 pub(crate) unsafe fn make_type(base: *mut PyTypeObject) -> Result<*mut PyTypeObject> {
-    STATE_TYPE.store(make_state_type()?, Ordering::Relaxed);
+    let methods = [opening::methods(), closing::methods(), reading::methods(), writing::methods(), asking::methods()];
+    let methods = methods.into_iter().flatten().collect();
     let slots = [
-        (ffi::Py_tp_new, new as *mut c_void),
-        (ffi::Py_tp_methods, stream_io::methods()),
+        (ffi::Py_tp_methods, types::methods(methods)),
         (ffi::Py_tp_getset, stream_fields::attributes()),
         (ffi::Py_tp_doc, c"A connected stream socket, as protocols see it.".as_ptr() as *mut c_void),
     ];
+    let methods = vec![without_arguments!(c"clear", clear_queue, c"Forget everything that waits to be sent.")];
+    let state_slots = [(ffi::Py_sq_length, queue_len as *mut c_void), (ffi::Py_tp_methods, types::methods(methods))];
     // SAFETY: as the caller says.
-    let (its_type, offset) = unsafe { types::make_with_hidden_field(c"pelton.StreamTransport", base, &slots)? };
-    OFFSET.store(offset, Ordering::Relaxed);
-    Ok(its_type)
+    unsafe { hidden::make_type::<Stream>(c"pelton.StreamTransport", base, &slots, &state_slots) }
 }

@@ -1,0 +1,154 @@
+//! What programs ask a stream transport for.
+
+use std::os::fd::IntoRawFd;
+use std::ptr::null_mut;
+
+use pyo3::ffi::{self, PyMethodDef, PyObject};
+
+use super::stream::{Stream, stream};
+use crate::addresses;
+use crate::arguments::{Call, complain};
+use crate::known::known;
+use crate::methods::{with_keywords, without_arguments};
+use crate::object::{Owned, Raised, Result, check, or_none, raise};
+
+/// The methods.
+pub(crate) fn methods() -> Vec<PyMethodDef> {
+    vec![
+        with_keywords!(c"get_extra_info", get_extra_info, c"Return what is known about the connection."),
+        without_arguments!(c"get_write_buffer_size", buffer_size, c"Return how many bytes wait to be sent."),
+        without_arguments!(c"is_closing", is_closing, c"Return True if the transport is closing or closed."),
+        without_arguments!(c"is_reading", is_reading, c"Return True if the transport is receiving."),
+        without_arguments!(c"get_protocol", get_protocol, c"Return the protocol."),
+    ]
+}
+
+unsafe fn buffer_size(transport: *mut PyObject) -> Result<usize> {
+    // SAFETY: the transport is alive.
+    unsafe { stream(transport).map(|stream| (*stream).queue.len()) }
+}
+
+unsafe fn is_closing(transport: *mut PyObject) -> Result<bool> {
+    // SAFETY: the transport is alive.
+    unsafe { stream(transport).map(|stream| (*stream).closing) }
+}
+
+unsafe fn is_reading(transport: *mut PyObject) -> Result<bool> {
+    // SAFETY: the transport is alive.
+    unsafe { stream(transport).map(|stream| !(*stream).closing && !(*stream).paused) }
+}
+
+unsafe fn get_protocol(transport: *mut PyObject) -> Result<Owned> {
+    // SAFETY: the transport is alive.
+    unsafe { stream(transport).and_then(|stream| Owned::returned(or_none((*stream).protocol))) }
+}
+
+/// `get_extra_info(name, default=None)`
+unsafe fn get_extra_info(transport: *mut PyObject, call: Call) -> Result<Owned> {
+    // SAFETY: the transport is alive, and the call is going on.
+    unsafe {
+        let stream = stream(transport)?;
+        let names = &known().names;
+        if call.count > 2 {
+            let message = c"get_extra_info() takes a name and a default";
+            return Err(raise(ffi::PyExc_TypeError, message));
+        }
+        let mut given = [null_mut(), ffi::Py_None()];
+        for (index, place) in given.iter_mut().enumerate().take(call.count) {
+            *place = *call.arguments.add(index);
+        }
+        let keywords = if call.keywords.is_null() { 0 } else { ffi::PyTuple_GET_SIZE(call.keywords) };
+        for index in 0..keywords {
+            let keyword = ffi::PyTuple_GET_ITEM(call.keywords, index);
+            let value = *call.arguments.add(call.count + index as usize);
+            if crate::arguments::is_called(keyword, names.name)? {
+                given[0] = value;
+            } else if crate::arguments::is_called(keyword, names.default)? {
+                given[1] = value;
+            } else {
+                return Err(complain(call.function, "got an unexpected keyword argument", keyword));
+            }
+        }
+        let [name, default] = given;
+        if name.is_null() {
+            return Err(complain(call.function, "missing required positional argument:", names.name));
+        }
+        if (*stream).extra.is_null() && ffi::PyUnicode_CheckExact(name) != 0 {
+            // Most ask for an address, or for what only TLS has.
+            if crate::arguments::is_called(name, names.peername)? {
+                return addresses::to_python(&(*stream).their_address);
+            }
+            if crate::arguments::is_called(name, names.sockname)? {
+                return addresses::to_python(&(*stream).our_address);
+            }
+            if !crate::arguments::is_called(name, names.socket)? {
+                return Ok(Owned::new_reference(default));
+            }
+        }
+        let extra = extra(stream)?;
+        let value = ffi::PyDict_GetItemWithError(extra.as_ptr(), name);
+        if !value.is_null() {
+            return Ok(Owned::new_reference(value));
+        }
+        if ffi::PyErr_Occurred().is_null() { Ok(Owned::new_reference(default)) } else { Err(Raised) }
+    }
+}
+
+/// The socket object, made now if nobody has asked for it before. It owns the descriptor from then on.
+///
+/// # Safety
+/// `stream` is the state of a live transport.
+pub(crate) unsafe fn socket_object(stream: *mut Stream) -> Result<Owned> {
+    // SAFETY: as the caller says. What makes the object takes over the descriptor, or leaves it alone if it fails.
+    unsafe {
+        if (*stream).sock.is_null() {
+            let fd = (*stream).own.as_ref().map_or(-1, std::os::fd::AsRawFd::as_raw_fd);
+            let kind = (*stream).kind;
+            let numbers = ffi::Py_BuildValue(c"(iii)".as_ptr(), kind.family, kind.protocol, fd);
+            let numbers = Owned::returned(numbers)?;
+            let sock = Owned::returned(ffi::PyObject_CallObject(known().make_socket, numbers.as_ptr()))?;
+            if let Some(own) = (*stream).own.take() {
+                let _ = own.into_raw_fd();
+            }
+            (*stream).sock = sock.into_ptr();
+        }
+        Ok(Owned::new_reference((*stream).sock))
+    }
+}
+
+/// The dictionary that `get_extra_info` looks into, made now if nobody has asked for it before.
+///
+/// # Safety
+/// `stream` is the state of a live transport.
+pub(crate) unsafe fn extra(stream: *mut Stream) -> Result<Owned> {
+    // SAFETY: as the caller says.
+    unsafe {
+        if (*stream).extra.is_null() {
+            let extra = Owned::returned(ffi::PyDict_New())?;
+            fill(stream, extra.as_ptr())?;
+            (*stream).extra = extra.into_ptr();
+        }
+        Ok(Owned::new_reference((*stream).extra))
+    }
+}
+
+/// Puts what every stream knows into a dictionary.
+///
+/// # Safety
+/// `stream` is the state of a live transport, `extra` a dictionary.
+pub(crate) unsafe fn fill(stream: *mut Stream, extra: *mut PyObject) -> Result<()> {
+    // SAFETY: as the caller says.
+    unsafe {
+        let names = &known().names;
+        let sock = socket_object(stream)?;
+        let sock = Owned::returned(ffi::PyObject_CallOneArg(known().transport_socket, sock.as_ptr()))?;
+        check(ffi::PyDict_SetItem(extra, names.socket, sock.as_ptr()))?;
+        let ours = addresses::to_python(&(*stream).our_address)?;
+        check(ffi::PyDict_SetItem(extra, names.sockname, ours.as_ptr()))?;
+        if ffi::PyDict_Contains(extra, names.peername) == 0 {
+            let theirs = addresses::to_python(&(*stream).their_address)?;
+            check(ffi::PyDict_SetItem(extra, names.peername, theirs.as_ptr()))?;
+        }
+        Ok(())
+    }
+}

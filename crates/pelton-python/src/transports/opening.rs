@@ -1,0 +1,286 @@
+//! How a stream transport begins: connections that come in, connections that are made, sockets that others have connected.
+
+use std::ffi::c_int;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::ptr::null_mut;
+
+use pyo3::ffi::{self, PyMethodDef, PyObject};
+
+use super::asking;
+use super::stream::{Kind, Stream, stream};
+use crate::addresses::{self, Peer};
+use crate::core;
+use crate::fields;
+use crate::hidden;
+use crate::known::known;
+use crate::methods::{with_one, with_several, without_arguments};
+use crate::object::{Owned, Raised, Result, check, raise, raise_io, replace};
+use crate::readers::{self, Side};
+use crate::scheduling;
+use crate::syscalls::{self, Connecting, End};
+
+/// The methods.
+pub(crate) fn methods() -> Vec<PyMethodDef> {
+    vec![
+        with_several!(c"_open", open_socket, c"Begin with a socket that is connected."),
+        without_arguments!(c"_start_reading", start_reading, c"Begin to receive."),
+        with_one!(c"set_protocol", set_protocol, c"Set a new protocol."),
+    ]
+}
+
+/// `transport._open(loop, sock, protocol, waiter, extra, server)`: what its constructor does.
+unsafe fn open_socket(
+    transport: *mut PyObject,
+    [loop_, sock, protocol, waiter, extra, server]: [*mut PyObject; 6],
+) -> Result<()> {
+    // SAFETY: all are alive.
+    unsafe {
+        if !core::is_loop(loop_) {
+            return Err(raise(ffi::PyExc_TypeError, c"a stream transport needs a pelton.Loop"));
+        }
+        let stream = stream(transport)?;
+        let fd = Owned::returned(ffi::PyObject_CallMethodNoArgs(sock, known().names.fileno))?;
+        let fd = fields::whole(fd.as_ptr())? as c_int;
+        (*stream).our_address = syscalls::address(fd, End::Ours);
+        (*stream).their_address = syscalls::address(fd, End::Theirs);
+        replace(&raw mut (*stream).sock, sock);
+        if extra != ffi::Py_None() {
+            asking::fill(stream, extra)?;
+            replace(&raw mut (*stream).extra, extra);
+        }
+        let known = known();
+        if ffi::PyObject_TypeCheck(sock, known.plain_socket) == 0 {
+            // Somebody's own idea of a socket, which has to be asked for everything.
+            drop(Owned::returned(ffi::PyObject_CallOneArg(known.set_nodelay, sock))?);
+        } else {
+            let attribute = |name| {
+                let value = Owned::returned(ffi::PyObject_GetAttr(sock, name))?;
+                Ok(fields::whole(value.as_ptr())? as c_int)
+            };
+            (*stream).kind = Kind { family: attribute(known.names.family)?, protocol: attribute(known.names.proto)? };
+        }
+        open(transport, stream, fd, [loop_, protocol, waiter, server])
+    }
+}
+
+/// `loop._open_stream(fd, family, protocol, waiter)`: a transport for a TCP socket that is connected, and belongs to it from now on.
+pub(crate) unsafe fn open_descriptor(
+    loop_: *mut PyObject,
+    [fd, family, protocol, waiter]: [*mut PyObject; 4],
+) -> Result<Owned> {
+    // SAFETY: all are alive; the descriptor is one that `connect` has given away.
+    unsafe {
+        let fd = fields::whole(fd)?;
+        if !(0..=c_int::MAX.into()).contains(&fd) {
+            return Err(raise(ffi::PyExc_ValueError, c"a descriptor is not negative"));
+        }
+        let own = OwnedFd::from_raw_fd(fd as c_int);
+        let kind = Kind { family: fields::whole(family)? as c_int, protocol: libc::IPPROTO_TCP };
+        let peer = syscalls::address(own.as_raw_fd(), End::Theirs);
+        open_own(own, kind, peer, [loop_, protocol, waiter, ffi::Py_None()])
+    }
+}
+
+/// A transport for a connected descriptor.
+unsafe fn open_own(own: OwnedFd, kind: Kind, peer: Peer, others: [*mut PyObject; 4]) -> Result<Owned> {
+    // SAFETY: the others are alive. The type is the one that has such a state.
+    unsafe {
+        let transport = hidden::allocate::<Stream>(hidden::object_type::<Stream>())?;
+        let stream = stream(transport.as_ptr())?;
+        let fd = own.as_raw_fd();
+        (*stream).kind = kind;
+        (*stream).our_address = syscalls::address(fd, End::Ours);
+        (*stream).their_address = peer;
+        (*stream).own = Some(own);
+        open(transport.as_ptr(), stream, fd, others)?;
+        Ok(transport)
+    }
+}
+
+/// Begins, with a socket that is in place.
+unsafe fn open(
+    transport: *mut PyObject,
+    stream: *mut Stream,
+    fd: c_int,
+    [loop_, protocol, waiter, server]: [*mut PyObject; 4],
+) -> Result<()> {
+    // SAFETY: all are alive, and whoever calls has references to them.
+    unsafe {
+        (*stream).fd = fd;
+        replace(&raw mut (*stream).loop_, loop_);
+        if matches!((*stream).our_address, Peer::Other) || matches!((*stream).their_address, Peer::Other) {
+            // Addresses that Python knows how to read.
+            let sock = asking::socket_object(stream)?;
+            let extra = Owned::returned(ffi::PyObject_CallOneArg(known().describe_socket, sock.as_ptr()))?;
+            if (*stream).extra.is_null() {
+                (*stream).extra = extra.into_ptr();
+            } else {
+                check(ffi::PyDict_Merge((*stream).extra, extra.as_ptr(), 0))?;
+                let name = known().names.sockname;
+                let ours = ffi::PyDict_GetItemWithError(extra.as_ptr(), name);
+                check(ffi::PyDict_SetItem((*stream).extra, name, ours))?;
+            }
+        }
+        set_protocol(transport, protocol)?;
+        if server != ffi::Py_None() {
+            let arguments = [server, transport];
+            let count = if known().servers_know_transports { 2 } else { 1 };
+            let name = known().names._attach;
+            drop(Owned::returned(ffi::PyObject_VectorcallMethod(name, arguments.as_ptr(), count, null_mut()))?);
+            replace(&raw mut (*stream).server, server);
+        }
+        remember(loop_, transport, fd)?;
+        if (*stream).kind.is_tcp() {
+            // On some systems this fails if the other side is gone already, which will turn out.
+            let _ = syscalls::set_no_delay(fd);
+        }
+        (*stream).gone = false;
+        let made = Owned::returned(ffi::PyObject_GetAttr(protocol, known().names.connection_made))?;
+        scheduling::soon(loop_, made.as_ptr(), &[transport])?;
+        // Not before the protocol knows of the connection.
+        let reading = Owned::returned(ffi::PyObject_GetAttr(transport, known().names._start_reading))?;
+        scheduling::soon(loop_, reading.as_ptr(), &[])?;
+        if waiter != ffi::Py_None() {
+            scheduling::soon(loop_, known().set_result_unless_cancelled, &[waiter, ffi::Py_None()])?;
+        }
+        Ok(())
+    }
+}
+
+/// Puts a transport where `add_reader` and the like look for it: a weak reference in the dictionary of `loop._transports`.
+unsafe fn remember(loop_: *mut PyObject, transport: *mut PyObject, fd: c_int) -> Result<()> {
+    // SAFETY: both are alive.
+    unsafe {
+        let core = core::core(loop_)?;
+        if (*core).transports.is_null() {
+            return Ok(());
+        }
+        let transports = Owned::new_reference((*core).transports);
+        let fd = Owned::returned(ffi::PyLong_FromLong(fd.into()))?;
+        let reference = Owned::returned(ffi::PyWeakref_NewRef(transport, null_mut()))?;
+        check(ffi::PyDict_SetItem(transports.as_ptr(), fd.as_ptr(), reference.as_ptr()))
+    }
+}
+
+unsafe fn set_protocol(transport: *mut PyObject, protocol: *mut PyObject) -> Result<()> {
+    // SAFETY: both are alive.
+    unsafe {
+        let buffered = ffi::PyObject_IsInstance(protocol, known().buffered_protocol);
+        check(buffered)?;
+        let stream = stream(transport)?;
+        (*stream).buffered = buffered == 1;
+        (*stream).connected = true;
+        replace(&raw mut (*stream).protocol, protocol);
+        Ok(())
+    }
+}
+
+unsafe fn start_reading(transport: *mut PyObject) -> Result<()> {
+    // SAFETY: the transport is alive; it keeps its loop while it is not closed.
+    unsafe {
+        let stream = stream(transport)?;
+        if (*stream).closing || (*stream).paused || (*stream).loop_.is_null() {
+            return Ok(());
+        }
+        watch(transport, stream, Side::Reader)
+    }
+}
+
+/// Has the transport called when its socket is ready.
+///
+/// # Safety
+/// `stream` is the state of `transport`, which is alive and has a loop.
+pub(crate) unsafe fn watch(transport: *mut PyObject, stream: *mut Stream, side: Side) -> Result<()> {
+    // SAFETY: as the caller says.
+    unsafe {
+        let loop_ = Owned::new_reference((*stream).loop_);
+        let name = if side == Side::Reader { known().names._read_ready } else { known().names._write_ready };
+        let ready = Owned::returned(ffi::PyObject_GetAttr(transport, name))?;
+        readers::add_number(loop_.as_ptr(), (*stream).fd, side, ready.as_ptr(), &[]).map(drop)
+    }
+}
+
+/// `loop._accept_streams(fd, family, number, protocol_factory, server, most)`: accepts what connections there are, but not more than
+/// so many.
+pub(crate) unsafe fn accept(
+    loop_: *mut PyObject,
+    [listener, family, number, factory, server, most]: [*mut PyObject; 6],
+) -> Result<()> {
+    // SAFETY: all are alive.
+    unsafe {
+        let listener = fields::whole(listener)? as c_int;
+        let kind = Kind { family: fields::whole(family)? as c_int, protocol: fields::whole(number)? as c_int };
+        for _ in 0..fields::whole(most)? {
+            match syscalls::accept(listener) {
+                Ok(Some((own, peer))) => accepted(own, kind, peer, [loop_, factory, server])?,
+                Ok(None) => break,
+                Err(error) => return Err(raise_io(&error)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes a protocol and a transport for a connection. If that fails, the connection is closed; asyncio reports it in debug mode only, in
+/// which this is not called.
+unsafe fn accepted(own: OwnedFd, kind: Kind, peer: Peer, [loop_, factory, server]: [*mut PyObject; 3]) -> Result<()> {
+    // SAFETY: all are alive. Without TLS there is nothing to wait for, and so no need for a task as in asyncio.
+    let outcome = unsafe {
+        Owned::returned(ffi::PyObject_CallNoArgs(factory)).and_then(|protocol| {
+            let others = [loop_, protocol.as_ptr(), ffi::Py_None(), server];
+            open_own(own, kind, peer, others).map(drop)
+        })
+    };
+    outcome.or_else(|Raised| {
+        // SAFETY: an exception is set.
+        unsafe {
+            if ffi::PyErr_ExceptionMatches(ffi::PyExc_SystemExit) != 0
+                || ffi::PyErr_ExceptionMatches(ffi::PyExc_KeyboardInterrupt) != 0
+            {
+                return Err(Raised);
+            }
+            ffi::PyErr_Clear();
+            Ok(())
+        }
+    })
+}
+
+/// `loop._start_connecting(host, port)`: a descriptor, the family, and what has become of it: `None` if that will turn out, or as for
+/// [`connect_outcome`]. `None` altogether if the host has to be looked up.
+pub(crate) unsafe fn connect(_: *mut PyObject, [host, port]: [*mut PyObject; 2]) -> Result<Owned> {
+    // SAFETY: both are alive.
+    unsafe {
+        let Some(address) = addresses::host_and_port(host, port)? else {
+            return Ok(Owned::new_reference(ffi::Py_None()));
+        };
+        let (own, connecting) = syscalls::new_connection(address).map_err(|error| raise_io(&error))?;
+        let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+        let outcome = outcome(&connecting)?;
+        let answer = ffi::Py_BuildValue(c"(iiO)".as_ptr(), own.as_raw_fd(), family, outcome.as_ptr());
+        let answer = Owned::returned(answer)?;
+        // It is Python's from here on.
+        let _ = own.into_raw_fd();
+        Ok(answer)
+    }
+}
+
+/// What has become of an attempt to connect, as Python is told.
+///
+/// # Safety
+/// The lock is held.
+pub(crate) unsafe fn outcome(connecting: &Connecting) -> Result<Owned> {
+    // SAFETY: as the caller says.
+    unsafe {
+        match connecting {
+            Connecting::UnderWay => Ok(Owned::new_reference(ffi::Py_None())),
+            Connecting::Over(error) => Owned::returned(ffi::PyLong_FromLong((*error).into())),
+        }
+    }
+}
+
+/// `loop._connect_outcome(fd)`: the number of an error, or 0.
+pub(crate) unsafe fn connect_outcome(_: *mut PyObject, fd: *mut PyObject) -> Result<usize> {
+    // SAFETY: it is alive.
+    let fd = unsafe { fields::whole(fd)? } as c_int;
+    syscalls::connect_outcome(fd).map(|error| error as usize).map_err(|error| raise_io(&error))
+}

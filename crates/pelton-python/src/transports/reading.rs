@@ -1,0 +1,176 @@
+//! What a stream transport does when its socket is readable.
+
+use std::io;
+use std::ptr::null_mut;
+
+use pyo3::ffi::{self, Py_ssize_t, PyMethodDef, PyObject};
+
+use super::stream::{Stream, stream};
+use super::tls::Tls;
+use super::writing::{descriptor, fatal};
+use super::{closing, tls_io};
+use crate::core;
+use crate::hidden;
+use crate::known::known;
+use crate::methods::without_arguments;
+use crate::object::{Owned, Raised, Result, raise, raise_io, resize_bytes};
+use crate::readers::{self, Side};
+use crate::syscalls::{self, RECEIVE, is_not_now};
+
+/// Whoever has received at least so much is likely to again, and saves a copy if the object is there to be received into.
+const LARGE: usize = 32 * 1024;
+
+/// The methods.
+pub(crate) fn methods() -> Vec<PyMethodDef> {
+    vec![without_arguments!(c"_read_ready", read_ready, c"Receive, and tell the protocol.")]
+}
+
+unsafe fn read_ready(transport: *mut PyObject) -> Result<()> {
+    // SAFETY: the transport is alive.
+    unsafe {
+        let stream = stream(transport)?;
+        if (*stream).conn_lost != 0 || (*stream).protocol.is_null() {
+            return Ok(());
+        }
+        let protocol = Owned::new_reference((*stream).protocol);
+        if hidden::is_exactly::<Tls>(protocol.as_ptr()) {
+            receive_tls(transport, stream, &protocol)
+        } else if (*stream).buffered {
+            receive_into(transport, stream, &protocol)
+        } else {
+            receive(transport, stream, &protocol)
+        }
+    }
+}
+
+/// Receives, and hands it to the protocol's `data_received`.
+unsafe fn receive(transport: *mut PyObject, stream: *mut Stream, protocol: &Owned) -> Result<()> {
+    // SAFETY: the transport is alive, and so its state.
+    unsafe {
+        let received = descriptor(stream)?.and_then(|fd| {
+            if (*stream).received < LARGE {
+                return syscalls::receive_bytes(fd, RECEIVE);
+            }
+            // Twice as much as the last time, so that it can become more again.
+            receive_large(fd, ((*stream).received * 2).min(RECEIVE))
+        });
+        let data = match received {
+            Ok(data) => data?,
+            Err(error) => return reading_failed(transport, &error),
+        };
+        let len = ffi::PyBytes_Size(data.as_ptr()) as usize;
+        (*stream).received = len;
+        if len == 0 {
+            return ended(transport, stream, protocol);
+        }
+        let arguments = [protocol.as_ptr(), data.as_ptr()];
+        let name = known().names.data_received;
+        let called = ffi::PyObject_VectorcallMethod(name, arguments.as_ptr(), 2, null_mut());
+        let called = Owned::returned(called).map(drop);
+        called.or_else(|Raised| fatal(transport, "Fatal error: protocol.data_received() call failed."))
+    }
+}
+
+/// Receives straight into an object, of which what is not needed is given back.
+unsafe fn receive_large(fd: i32, room: usize) -> io::Result<Result<Owned>> {
+    // SAFETY: the object is ours alone until it is complete.
+    unsafe {
+        let Ok(data) = Owned::returned(ffi::PyBytes_FromStringAndSize(std::ptr::null(), room as Py_ssize_t)) else {
+            return Ok(Err(Raised));
+        };
+        let count = syscalls::receive(fd, ffi::PyBytes_AsString(data.as_ptr()).cast(), room)?;
+        Ok(resize_bytes(data, count))
+    }
+}
+
+/// The other side has closed its end.
+unsafe fn ended(transport: *mut PyObject, stream: *mut Stream, protocol: &Owned) -> Result<()> {
+    // SAFETY: the transport is alive, and so its state.
+    unsafe {
+        if (*stream).loop_.is_null() || core::is_in_debug_mode((*stream).loop_) {
+            // asyncio's own says so in the log.
+            let name = known().names._read_ready__on_eof;
+            return Owned::returned(ffi::PyObject_CallMethodNoArgs(transport, name)).map(drop);
+        }
+        let name = known().names.eof_received;
+        let Ok(keep_open) = Owned::returned(ffi::PyObject_CallMethodNoArgs(protocol.as_ptr(), name)) else {
+            return fatal(transport, "Fatal error: protocol.eof_received() call failed.");
+        };
+        match ffi::PyObject_IsTrue(keep_open.as_ptr()) {
+            0 => closing::close(transport),
+            -1 => fatal(transport, "Fatal error: protocol.eof_received() call failed."),
+            _ if (*stream).loop_.is_null() => Ok(()),
+            _ => {
+                // It can still write, but there is nothing to be received any more.
+                let loop_ = Owned::new_reference((*stream).loop_);
+                readers::remove_number(loop_.as_ptr(), (*stream).fd, Side::Reader).map(drop)
+            }
+        }
+    }
+}
+
+/// Receives into a buffer that the protocol offers.
+unsafe fn receive_into(transport: *mut PyObject, stream: *mut Stream, protocol: &Owned) -> Result<()> {
+    // SAFETY: the transport is alive, and so its state. The view keeps the buffer in place until it is released.
+    unsafe {
+        let mut view: ffi::Py_buffer = std::mem::zeroed();
+        if let Err(Raised) = offered_buffer(protocol, &mut view) {
+            return fatal(transport, "Fatal error: protocol.get_buffer() call failed.");
+        }
+        let received = descriptor(stream);
+        let received = received.map(|fd| fd.and_then(|fd| syscalls::receive(fd, view.buf.cast(), view.len as usize)));
+        ffi::PyBuffer_Release(&mut view);
+        let count = match received? {
+            Ok(0) => return ended(transport, stream, protocol),
+            Ok(count) => count,
+            Err(error) => return reading_failed(transport, &error),
+        };
+        let count = Owned::returned(ffi::PyLong_FromSize_t(count))?;
+        let arguments = [protocol.as_ptr(), count.as_ptr()];
+        let name = known().names.buffer_updated;
+        let called = ffi::PyObject_VectorcallMethod(name, arguments.as_ptr(), 2, null_mut());
+        let called = Owned::returned(called).map(drop);
+        called.or_else(|Raised| fatal(transport, "Fatal error: protocol.buffer_updated() call failed."))
+    }
+}
+
+/// Receives what is to be decrypted.
+unsafe fn receive_tls(transport: *mut PyObject, stream: *mut Stream, protocol: &Owned) -> Result<()> {
+    // SAFETY: the transport is alive, and so its state.
+    unsafe {
+        let taken = match descriptor(stream)?.and_then(syscalls::receive_shared) {
+            Ok((_, 0)) => return ended(transport, stream, protocol),
+            Ok((start, len)) => tls_io::received(protocol.as_ptr(), start, len),
+            Err(error) => return reading_failed(transport, &error),
+        };
+        taken.or_else(|Raised| fatal(transport, "Fatal error: protocol.buffer_updated() call failed."))
+    }
+}
+
+unsafe fn offered_buffer(protocol: &Owned, view: &mut ffi::Py_buffer) -> Result<()> {
+    // SAFETY: all are alive; a view that was got is either handed out or released.
+    unsafe {
+        let arguments = [protocol.as_ptr(), known().minus_one];
+        let name = known().names.get_buffer;
+        let buffer = ffi::PyObject_VectorcallMethod(name, arguments.as_ptr(), 2, null_mut());
+        let buffer = Owned::returned(buffer)?;
+        if ffi::PyObject_GetBuffer(buffer.as_ptr(), view, ffi::PyBUF_WRITABLE) < 0 {
+            return Err(Raised);
+        }
+        if view.len == 0 {
+            ffi::PyBuffer_Release(view);
+            return Err(raise(ffi::PyExc_RuntimeError, c"get_buffer() returned an empty buffer"));
+        }
+        Ok(())
+    }
+}
+
+#[cold]
+unsafe fn reading_failed(transport: *mut PyObject, error: &io::Error) -> Result<()> {
+    if is_not_now(error) {
+        return Ok(());
+    }
+    raise_io(error);
+    // SAFETY: as the caller says.
+    unsafe { fatal(transport, "Fatal read error on socket transport") }
+}

@@ -1,0 +1,215 @@
+//! `SSLProtocol` and `SSLTransport`: TLS between a transport and a program's protocol.
+//!
+//! The protocol derives from `pelton._tls.BaseSSLProtocol`, and that from asyncio's own, whose methods use the fields here by
+//! name. OpenSSL is reached through Python's `ssl.SSLObject`, which the program's own context has made.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use pyo3::ffi::{self, PyObject, PyTypeObject};
+
+use super::tls_io;
+use crate::fields::{flag, number, reference};
+use crate::hidden::{self, Hidden, Place};
+use crate::known::known;
+use crate::object::{Owned, Result, or_none, replace, status};
+use crate::panic::guard;
+use crate::types::{self, attribute};
+
+/// The state of a TLS protocol. References are owned, or null for `None`.
+pub(crate) struct Tls {
+    pub(crate) loop_: *mut PyObject,
+    /// A member of `asyncio.sslproto.SSLProtocolState`.
+    pub(crate) state: *mut PyObject,
+    pub(crate) app_protocol: *mut PyObject,
+    pub(crate) transport: *mut PyObject,
+    /// What has been received and is to be decrypted, and what is encrypted and to be sent: two `ssl.MemoryBIO`.
+    pub(crate) incoming: *mut PyObject,
+    pub(crate) outgoing: *mut PyObject,
+    pub(crate) ssl_object: *mut PyObject,
+    /// What a plain `ssl.SSLObject` is a wrapper of. Null if it is of another class, whose methods are to be called.
+    pub(crate) inner: *mut PyObject,
+    /// Data that could not be encrypted yet: a `deque`.
+    pub(crate) backlog: *mut PyObject,
+    pub(crate) backlog_size: i64,
+    /// Bytes that OpenSSL has taken from `incoming` without any data coming out: the beginning of a record.
+    pub(crate) begun: usize,
+    pub(crate) conn_lost: i64,
+    pub(crate) incoming_high: i64,
+    pub(crate) incoming_low: i64,
+    pub(crate) outgoing_high: i64,
+    pub(crate) outgoing_low: i64,
+    /// The transport has no room.
+    pub(crate) sending_paused: bool,
+    /// The transport is not to receive.
+    pub(crate) receiving_paused: bool,
+    pub(crate) app_reading_paused: bool,
+    pub(crate) app_writing_paused: bool,
+    /// The program's protocol has its own buffer to receive into.
+    pub(crate) buffered: bool,
+    /// The program's protocol is being told of data. What it writes meanwhile is sent afterwards, all at once.
+    pub(crate) telling: bool,
+}
+
+static PLACE: Place = Place::new();
+
+// SAFETY: these are all.
+unsafe impl Hidden for Tls {
+    const NAME: &'static CStr = c"pelton._pelton.SSLState";
+    type References = [*mut *mut PyObject; 9];
+
+    fn place() -> &'static Place {
+        &PLACE
+    }
+
+    fn empty() -> Tls {
+        Tls {
+            loop_: null_mut(),
+            state: null_mut(),
+            app_protocol: null_mut(),
+            transport: null_mut(),
+            incoming: null_mut(),
+            outgoing: null_mut(),
+            ssl_object: null_mut(),
+            inner: null_mut(),
+            backlog: null_mut(),
+            backlog_size: 0,
+            begun: 0,
+            conn_lost: 0,
+            incoming_high: 0,
+            incoming_low: 0,
+            outgoing_high: 0,
+            outgoing_low: 0,
+            sending_paused: false,
+            receiving_paused: false,
+            app_reading_paused: false,
+            app_writing_paused: false,
+            buffered: false,
+            telling: false,
+        }
+    }
+
+    unsafe fn references(this: *mut Tls) -> Self::References {
+        // SAFETY: as the caller says.
+        unsafe {
+            [
+                &raw mut (*this).loop_,
+                &raw mut (*this).state,
+                &raw mut (*this).app_protocol,
+                &raw mut (*this).transport,
+                &raw mut (*this).incoming,
+                &raw mut (*this).outgoing,
+                &raw mut (*this).ssl_object,
+                &raw mut (*this).inner,
+                &raw mut (*this).backlog,
+            ]
+        }
+    }
+}
+
+/// The state of a TLS protocol.
+///
+/// # Safety
+/// `protocol` is a live `SSLProtocol`.
+#[inline]
+pub(crate) unsafe fn tls(protocol: *mut PyObject) -> Result<*mut Tls> {
+    // SAFETY: as the caller says.
+    unsafe { hidden::state(protocol) }
+}
+
+unsafe extern "C" fn get_ssl_object(protocol: *mut PyObject, _: *mut c_void) -> *mut PyObject {
+    // SAFETY: Python calls it with a live protocol.
+    unsafe { tls(protocol).map_or(null_mut(), |tls| or_none((*tls).ssl_object)) }
+}
+
+unsafe extern "C" fn set_ssl_object(protocol: *mut PyObject, value: *mut PyObject, _: *mut c_void) -> c_int {
+    guard(-1, || {
+        // SAFETY: Python calls it with a live protocol, and a live value unless the attribute is to be deleted.
+        status(unsafe {
+            (|| {
+                let plain = !value.is_null() && ffi::Py_TYPE(value).cast() == known().ssl_object;
+                let inner = if plain {
+                    Some(Owned::returned(ffi::PyObject_GetAttr(value, known().names._sslobj))?)
+                } else {
+                    None
+                };
+                let tls = tls(protocol)?;
+                replace(&raw mut (*tls).ssl_object, value);
+                replace(&raw mut (*tls).inner, inner.as_ref().map_or(null_mut(), Owned::as_ptr));
+                Ok(())
+            })()
+        })
+    })
+}
+
+fn attributes() -> *mut c_void {
+    types::attributes(vec![
+        reference!(c"_loop", tls, loop_),
+        reference!(c"_state", tls, state),
+        reference!(c"_app_protocol", tls, app_protocol),
+        reference!(c"_transport", tls, transport),
+        reference!(c"_incoming", tls, incoming),
+        reference!(c"_outgoing", tls, outgoing),
+        reference!(c"_write_backlog", tls, backlog),
+        number!(c"_write_buffer_size", tls, backlog_size),
+        number!(c"_conn_lost", tls, conn_lost),
+        number!(c"_incoming_high_water", tls, incoming_high),
+        number!(c"_incoming_low_water", tls, incoming_low),
+        number!(c"_outgoing_high_water", tls, outgoing_high),
+        number!(c"_outgoing_low_water", tls, outgoing_low),
+        flag!(c"_ssl_writing_paused", tls, sending_paused),
+        flag!(c"_ssl_reading_paused", tls, receiving_paused),
+        flag!(c"_app_reading_paused", tls, app_reading_paused),
+        flag!(c"_app_writing_paused", tls, app_writing_paused),
+        flag!(c"_app_protocol_is_buffer", tls, buffered),
+        attribute(c"_sslobj", get_ssl_object, Some(set_ssl_object)),
+    ])
+}
+
+/// Makes the type of the protocol.
+///
+/// # Safety
+/// `base` is `pelton._tls.BaseSSLProtocol`.
+pub(crate) unsafe fn make_protocol_type(base: *mut PyTypeObject) -> Result<*mut PyTypeObject> {
+    let slots = [
+        (ffi::Py_tp_methods, tls_io::protocol_methods()),
+        (ffi::Py_tp_getset, attributes()),
+        (ffi::Py_tp_doc, c"TLS, as a transport sees it.".as_ptr() as *mut c_void),
+    ];
+    // SAFETY: as the caller says.
+    unsafe { hidden::make_type::<Tls>(c"pelton._pelton.SSLProtocol", base, &slots, &[]) }
+}
+
+/// Where a TLS transport has the reference to its protocol.
+static TRANSPORT_OFFSET: AtomicUsize = AtomicUsize::new(0);
+
+/// The protocol of a TLS transport, a borrowed reference; `None` if it has none, or one that is not ours.
+///
+/// # Safety
+/// `transport` is a live `SSLTransport`.
+pub(crate) unsafe fn protocol_of(transport: *mut PyObject) -> Option<*mut PyObject> {
+    // SAFETY: such transports have a reference or null at this offset.
+    unsafe {
+        let protocol = *transport.byte_add(TRANSPORT_OFFSET.load(Ordering::Relaxed)).cast::<*mut PyObject>();
+        (!protocol.is_null() && hidden::is_exactly::<Tls>(protocol)).then_some(protocol)
+    }
+}
+
+/// Makes the type of the transport: its one field is what asyncio's methods find as `_ssl_protocol`.
+///
+/// # Safety
+/// `base` is `pelton._tls.BaseSSLTransport`.
+pub(crate) unsafe fn make_transport_type(base: *mut PyTypeObject) -> Result<*mut PyTypeObject> {
+    let slots = [
+        (ffi::Py_tp_methods, tls_io::transport_methods()),
+        (ffi::Py_tp_doc, c"A connection with TLS, as protocols see it.".as_ptr() as *mut c_void),
+    ];
+    // SAFETY: as the caller says.
+    unsafe {
+        let name = c"pelton._pelton.SSLTransport";
+        let (its_type, offset) = types::make_with_field(name, base, c"_ssl_protocol", &slots)?;
+        TRANSPORT_OFFSET.store(offset, Ordering::Relaxed);
+        Ok(its_type)
+    }
+}
