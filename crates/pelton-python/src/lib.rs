@@ -39,5 +39,9 @@ mod syscalls;
 mod timer_handle;
 mod transports;
 mod types;
+#[cfg(feature = "embed")]
+pub mod value;
 
 pub use module::_pelton;
+#[cfg(feature = "embed")]
+pub use value::{ConversionError, Object, Value};
