@@ -24,6 +24,7 @@ mod fields;
 mod handle;
 mod handle_memory;
 mod handle_type;
+mod intake;
 mod known;
 mod loop_fields;
 mod loop_type;
