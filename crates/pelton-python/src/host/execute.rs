@@ -414,9 +414,7 @@ unsafe fn start_coroutine(
                 let name = pyo3::intern!(py, "create_task").as_ptr();
                 return Owned::returned(ffi::PyObject_VectorcallMethod(name, arguments.as_ptr(), 2, null_mut()));
             }
-            let arguments = [coroutine.as_ptr(), loop_, ffi::Py_True()];
-            let keywords = known().task_keywords.as_ptr();
-            Owned::returned(ffi::PyObject_Vectorcall(known().task.as_ptr(), arguments.as_ptr(), 1, keywords))
+            new_task(py, home, &coroutine)
         });
         drop(coroutine);
         match task {
@@ -424,6 +422,32 @@ unsafe fn start_coroutine(
             // `SystemExit` and `KeyboardInterrupt` come out this way.
             Err(raised) => completion.settle(Err(Failure::from(raised).into_error(py, wishes.keep_exception))),
         }
+    }
+}
+
+/// Makes a task, which begins at once.
+///
+/// In two steps, so that there is a task to speak to if beginning it raises `SystemExit` or `KeyboardInterrupt`: else it would
+/// complain that nobody has asked for its exception.
+unsafe fn new_task(py: Python<'_>, home: &LoopShared, coroutine: &Owned) -> Result<Owned> {
+    // SAFETY: a class can make and initialise objects; the keywords are those of its constructor, which changes nothing in there.
+    unsafe {
+        let class = known().task.as_ptr().cast::<ffi::PyTypeObject>();
+        let (Some(make), Some(initialise)) = ((*class).tp_new, (*class).tp_init) else { return Err(Raised) };
+        let arguments = Owned::returned(ffi::PyTuple_Pack(1, coroutine.as_ptr()))?;
+        let task = Owned::returned(make(class, arguments.as_ptr(), null_mut()))?;
+        let keywords = home.task_keywords.get().map_or(null_mut(), |keywords| keywords.as_ptr());
+        if initialise(task.as_ptr(), arguments.as_ptr(), keywords) < 0 {
+            let raised = PyErr::take(py);
+            let task = Bound::<PyAny>::from_owned_ptr(py, task.into_ptr());
+            // It has one; that is all there is to be known.
+            let _ = task.call_method0("exception");
+            if let Some(raised) = raised {
+                raised.restore(py);
+            }
+            return Err(Raised);
+        }
+        Ok(task)
     }
 }
 

@@ -9,6 +9,7 @@ use std::thread::ThreadId;
 use pelton_os::Time;
 use pelton_sync::{PushError, Pushed, Receiver, Sender, queue};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use super::call::Call;
 use super::completion::{CANCEL, Completion, INTERRUPT, Tag};
@@ -76,6 +77,8 @@ pub(crate) struct LoopShared {
     /// Set before the loop first runs, and so before anybody else has this.
     pub(crate) waker: OnceLock<Waker>,
     pub(crate) thread: OnceLock<ThreadId>,
+    /// What tasks are made with.
+    pub(crate) task_keywords: OnceLock<Py<PyDict>>,
     /// No new tasks, and what there is is to come to its end.
     pub(crate) closing: AtomicBool,
     /// Nothing is to be started any more either.
@@ -124,6 +127,7 @@ impl LoopShared {
             bound,
             waker: OnceLock::new(),
             thread: OnceLock::new(),
+            task_keywords: OnceLock::new(),
             closing: AtomicBool::new(false),
             cancelling: AtomicBool::new(false),
             waiting: Ranked::new(Rank::Loop, HashMap::new()),
