@@ -27,7 +27,8 @@ def calls(count):
 
 pub fn contests(calls: u64) -> Result<Vec<Contest<'static>>> {
     let python = python_version()?;
-    let case = |name| Case::new(name, "M/s", Better::Higher).mark(Mark::Rate { at_least: 1.5 }).relative_to("loop in Python");
+    let case =
+        |name| Case::new(name, "M/s", Better::Higher).mark(Mark::Rate { at_least: 1.5 }).relative_to("loop in Python");
     let floor = move || {
         Contender::new("loop in Python", python.clone(), Side::Floor, move || readings(calls, loop_in_python(calls)?))
     };

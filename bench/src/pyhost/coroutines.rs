@@ -40,7 +40,9 @@ pub fn contests(coroutines: u64) -> Result<Vec<Contest<'static>>> {
     let count = coroutines.div_ceil(BATCH) * BATCH;
     let contenders = |function: &'static str, reading: fn(Elapsed, u64) -> Reading| {
         vec![
-            Contender::new(PLAIN, python.clone(), Side::Peer, move || Ok(vec![Some(reading(plain(function, count)?, count))])),
+            Contender::new(PLAIN, python.clone(), Side::Peer, move || {
+                Ok(vec![Some(reading(plain(function, count)?, count))])
+            }),
             Contender::new("pelton batch", version("pelton-python"), Side::Ours, move || {
                 Ok(vec![Some(reading(ours(function, count)?, count))])
             }),

@@ -135,13 +135,16 @@ impl Job {
             return self.settle(Err(TaskError::TimedOut));
         }
         // SAFETY: the lock is held; all are alive.
-        let returned = execute::executing(py, executor, &self.completion, || unsafe {
+        let returned = execute::executing(py, executor, self.completion.tag(), || unsafe {
             let keywords = self.keywords.as_ref().map_or(std::ptr::null_mut(), |keywords| keywords.as_ptr());
             Owned::returned(ffi::PyObject_Call(self.function.as_ptr(), self.args.as_ptr(), keywords))
         });
         // SAFETY: as above.
         let outcome = match returned {
-            Ok(object) if self.completion.stream().is_some() || unsafe { execute::kind_of(object.as_ptr()) } != Kind::Plain => {
+            Ok(object)
+                if self.completion.stream().is_some()
+                    || unsafe { execute::kind_of(object.as_ptr()) } != Kind::Plain =>
+            {
                 // SAFETY: the reference is ours to give away.
                 let object = unsafe { Bound::<PyAny>::from_owned_ptr(py, object.into_ptr()).unbind() };
                 return self.hand_over(object);
