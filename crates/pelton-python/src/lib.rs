@@ -24,6 +24,9 @@ mod fields;
 mod handle;
 mod handle_memory;
 mod handle_type;
+#[cfg(feature = "embed")]
+pub mod host;
+mod intake;
 mod known;
 mod loop_fields;
 mod loop_type;
@@ -42,6 +45,8 @@ mod types;
 #[cfg(feature = "embed")]
 pub mod value;
 
+#[cfg(feature = "embed")]
+pub use host::Host;
 pub use module::_pelton;
 #[cfg(feature = "embed")]
 pub use value::{ConversionError, Object, Value};
