@@ -271,7 +271,9 @@ def text(): return 'half \\udc80'
 def echo(value): return value
 ",
     );
-    for (function, args) in [("cyclic", vec![]), ("deep", vec![Value::Int(100_000)]), ("later", vec![]), ("text", vec![])] {
+    for (function, args) in
+        [("cyclic", vec![]), ("deep", vec![Value::Int(100_000)]), ("later", vec![]), ("text", vec![])]
+    {
         let outcome = wait(process.create_task("__main__", function, args, ()).unwrap());
         assert!(matches!(outcome, Err(TaskError::Conversion(_))), "{function}: {outcome:?}");
     }
@@ -280,7 +282,10 @@ def echo(value): return value
     assert!(matches!(outcome, Err(TaskError::Conversion(_))), "{outcome:?}");
     let unhashable = Value::Dict(vec![(Value::List(vec![]), Value::None)]);
     let outcome = wait(process.submit(Call::new("__main__", "echo").arg(1).arg(unhashable)).unwrap());
-    assert!(matches!(&outcome, Err(TaskError::Conversion(error)) if error.path().starts_with("args[1]")), "{outcome:?}");
+    assert!(
+        matches!(&outcome, Err(TaskError::Conversion(error)) if error.path().starts_with("args[1]")),
+        "{outcome:?}"
+    );
     assert_eq!(process.run("__main__", "echo", ("fine",), ()).unwrap(), Value::from("fine"));
 }
 
@@ -324,7 +329,10 @@ fn more_than_a_batch_at_once() {
 #[test]
 fn a_full_queue_gives_the_call_back() {
     let host = start_with(Config::new().queue_bound(10));
-    let process = with(&host, "import builtins, threading\nheld = builtins.pelton_test_held = threading.Event()\ndef hold(): held.wait()");
+    let process = with(
+        &host,
+        "import builtins, threading\nheld = builtins.pelton_test_held = threading.Event()\ndef hold(): held.wait()",
+    );
     let holding = process.create_task("__main__", "hold", (), ()).unwrap();
     until("the loop is held up", || host.stats()[0].queued == 0);
     let mut replies = Vec::new();
@@ -468,7 +476,8 @@ fn a_reply_that_is_not_there_in_time_is_given_back() {
 #[test]
 fn callers_that_vanish_leave_their_tasks_alone() {
     let host = start();
-    let process = with(&host, "import asyncio\ndone = []\nasync def work():\n    await asyncio.sleep(0.001)\n    done.append(1)");
+    let process =
+        with(&host, "import asyncio\ndone = []\nasync def work():\n    await asyncio.sleep(0.001)\n    done.append(1)");
     for _ in 0..100 {
         drop(process.create_task("__main__", "work", (), ()).unwrap());
         process.spawn(Call::new("__main__", "work")).unwrap();

@@ -29,7 +29,10 @@ async def tracked_call(x):
         let outcome = process.run("__main__", "tracked_call", (42,), ()).unwrap();
         assert_eq!(outcome.get("call_number"), Some(&Value::Int(number)));
     }
-    assert_eq!(wait(process.eval("call_count, __name__").unwrap()).unwrap().as_slice().unwrap()[1], Value::from("__main__"));
+    assert_eq!(
+        wait(process.eval("call_count, __name__").unwrap()).unwrap().as_slice().unwrap()[1],
+        Value::from("__main__")
+    );
     assert_eq!(process.run("__main__", "len", ("abc",), ()).unwrap(), Value::Int(3), "built-in functions are there");
 }
 
@@ -103,8 +106,10 @@ fn a_namespace_dropped_during_a_task_lives_as_long_as_the_task() {
 fn ten_thousand_namespaces_live_at_once() {
     let host = start();
     let processes: Vec<Process> = (0..10_000).map(|_| host.process()).collect();
-    let replies: Vec<_> =
-        (0..).zip(&processes).map(|(number, process): (i64, _)| process.exec(format!("n = {number}")).unwrap()).collect();
+    let replies: Vec<_> = (0..)
+        .zip(&processes)
+        .map(|(number, process): (i64, _)| process.exec(format!("n = {number}")).unwrap())
+        .collect();
     for reply in replies {
         wait(reply).unwrap();
     }
@@ -247,9 +252,8 @@ fn a_function_that_blocks_can_go_to_another_thread() {
     let host = start();
     let process = with(&host, BLOCKING);
     let begun = Instant::now();
-    let naps: Vec<_> = (0..4)
-        .map(|_| process.submit(Call::new("__main__", "nap").arg(0.2).on_worker()).unwrap())
-        .collect();
+    let naps: Vec<_> =
+        (0..4).map(|_| process.submit(Call::new("__main__", "nap").arg(0.2).on_worker()).unwrap()).collect();
     let mut turns = 0;
     while host.stats()[0].on_workers > 0 || turns == 0 {
         host.run("math", "sqrt", (1.0,), ()).unwrap();

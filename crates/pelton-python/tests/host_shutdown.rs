@@ -158,7 +158,10 @@ fn callers_that_race_a_shutdown_all_hear_something() {
 #[test]
 fn a_stream_ends_with_the_host() {
     let host = start();
-    let process = with(&host, "import asyncio\nasync def ticks():\n    while True:\n        yield 1\n        await asyncio.sleep(0.001)");
+    let process = with(
+        &host,
+        "import asyncio\nasync def ticks():\n    while True:\n        yield 1\n        await asyncio.sleep(0.001)",
+    );
     let mut stream = process.stream(Call::new("__main__", "ticks"), 4).unwrap();
     assert_eq!(stream.next().unwrap().unwrap(), Value::Int(1));
     host.shutdown(Duration::ZERO);

@@ -35,7 +35,8 @@ struct Item {
 impl BatchShared {
     pub(crate) fn new(tasks: usize) -> BatchShared {
         let items = (0..tasks).map(|_| Item::default()).collect();
-        let shared = BatchShared { items, count: AtomicUsize::new(tasks), left: AtomicUsize::new(tasks), done: Slot::new() };
+        let shared =
+            BatchShared { items, count: AtomicUsize::new(tasks), left: AtomicUsize::new(tasks), done: Slot::new() };
         if tasks == 0 {
             shared.done.settle(Ok(Value::None));
         }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+use super::TaskError;
 use super::batch::BatchShared;
 use super::reply::{Outcome, Slot};
 use super::stream::StreamShared;
-use super::TaskError;
 
 /// What is wanted of a task: that it be cancelled; that it has been interrupted.
 pub(crate) const CANCEL: u8 = 1;

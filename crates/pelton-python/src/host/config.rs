@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{StartError, Stall};
+use super::{Stall, StartError};
 
 /// Tasks that may wait for a loop.
 const QUEUE_BOUND: usize = 1 << 20;

@@ -214,7 +214,12 @@ impl Failure {
 
 /// Calls Python for a task, so that it can be interrupted meanwhile, and nobody else after.
 #[inline]
-pub(crate) fn executing<R>(py: Python<'_>, executor: &Executor, completion: &Completion, call: impl FnOnce() -> R) -> R {
+pub(crate) fn executing<R>(
+    py: Python<'_>,
+    executor: &Executor,
+    completion: &Completion,
+    call: impl FnOnce() -> R,
+) -> R {
     let outer = executor.task.load(Ordering::Relaxed);
     executor.task.store(std::ptr::from_ref(completion.tag()).addr(), Ordering::Relaxed);
     let returned = call();
@@ -454,7 +459,12 @@ unsafe fn wait_for_future(
 }
 
 /// What a future that is done has come to.
-pub(crate) unsafe fn outcome_of(py: Python<'_>, future: *mut PyObject, keep_exception: bool, as_object: bool) -> Outcome {
+pub(crate) unsafe fn outcome_of(
+    py: Python<'_>,
+    future: *mut PyObject,
+    keep_exception: bool,
+    as_object: bool,
+) -> Outcome {
     // SAFETY: it is alive, and the lock is held.
     unsafe {
         let result = Owned::returned(ffi::PyObject_CallMethodNoArgs(future, pyo3::intern!(py, "result").as_ptr()));
@@ -534,8 +544,7 @@ unsafe fn start_stream(
     // SAFETY: all are alive.
     unsafe {
         let source = Bound::<PyAny>::from_owned_ptr(py, source.into_ptr());
-        let made = Bound::new(py, Sink { stream })
-            .and_then(|sink| known().stream.bind(py).call1((source, sink)));
+        let made = Bound::new(py, Sink { stream }).and_then(|sink| known().stream.bind(py).call1((source, sink)));
         match made {
             Ok(coroutine) => {
                 let coroutine = Owned::new_reference(coroutine.as_ptr());

@@ -72,6 +72,7 @@ pub(crate) fn prepare(config: &Config) -> Result<(), StartError> {
         let failed = |error: PyErr| StartError::Python(Box::new(describe_plainly(py, &error)));
         install_importer(py).map_err(failed)?;
         let host = py.import("pelton._host").map_err(failed)?;
+        crate::native::install(py).map_err(failed)?;
         if KNOWN.get().is_none() {
             let known = look_up(py, &host).map_err(failed)?;
             // Somebody else may have been quicker, with the same.
@@ -81,8 +82,11 @@ pub(crate) fn prepare(config: &Config) -> Result<(), StartError> {
             activate(&host, environment)?;
         }
         let paths: Vec<&Path> = config.paths.iter().map(AsRef::as_ref).collect();
-        host.call_method1("prepare", (paths.iter().map(|path| path.as_os_str()).collect::<Vec<_>>(), &config.arguments))
-            .map_err(failed)?;
+        host.call_method1(
+            "prepare",
+            (paths.iter().map(|path| path.as_os_str()).collect::<Vec<_>>(), &config.arguments),
+        )
+        .map_err(failed)?;
         Ok(())
     })
 }
@@ -106,7 +110,8 @@ fn install_importer(py: Python<'_>) -> PyResult<()> {
     globals.set_item("__name__", "pelton._importer")?;
     globals.set_item("SOURCES", sources)?;
     globals.set_item("NATIVE", native)?;
-    let code = std::ffi::CString::new(IMPORTER).map_err(|_| PyRuntimeError::new_err("the importer's source is no text"))?;
+    let code =
+        std::ffi::CString::new(IMPORTER).map_err(|_| PyRuntimeError::new_err("the importer's source is no text"))?;
     py.run(&code, Some(&globals), None)
 }
 
@@ -155,7 +160,8 @@ pub(crate) fn is_current_task(py: Python<'_>, future: *mut PyObject) -> bool {
 #[cold]
 pub(crate) fn describe(py: Python<'_>, error: &PyErr, keep: bool) -> Exception {
     let value = error.value(py);
-    let described = known().describe.bind(py).call1((value,)).and_then(|text| text.extract::<(String, String, String)>());
+    let described =
+        known().describe.bind(py).call1((value,)).and_then(|text| text.extract::<(String, String, String)>());
     let mut exception = match described {
         Ok((type_name, message, traceback)) => Exception { type_name, message, traceback, object: None },
         // Out of memory or of stack, or interrupted: at least say what it is.

@@ -33,7 +33,10 @@ pub(crate) fn check(rank: Rank) {
     #[cfg(debug_assertions)]
     HELD.with(|held| {
         let same_or_later = held.get() >> rank as u8;
-        assert!(same_or_later == 0, "lock order: {rank:?} is taken by a thread that holds one of the same rank or later");
+        assert!(
+            same_or_later == 0,
+            "lock order: {rank:?} is taken by a thread that holds one of the same rank or later"
+        );
     });
     #[cfg(not(debug_assertions))]
     let _ = rank;

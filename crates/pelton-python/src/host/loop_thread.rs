@@ -82,6 +82,7 @@ fn make_loop<'py>(py: Python<'py>, home: &Arc<LoopShared>, inbox: Inbox) -> PyRe
         home.executor.thread.store(ffi::PyThread_get_thread_ident() as u64, Ordering::Relaxed);
     }
     let _ = home.thread.set(std::thread::current().id());
+    crate::native::outside::set_here(&its_loop, home.clone());
     Ok(its_loop)
 }
 

@@ -40,6 +40,8 @@ pub(crate) enum Control {
     Await(Box<super::execute::Returned>),
     /// Nobody has a handle of this namespace any more.
     Forget(u64),
+    /// Do this, with the interpreter lock.
+    Run(crate::native::outside::Job),
     /// See whether there is anything left to do.
     Look,
     /// Cancel everything.
@@ -205,7 +207,9 @@ impl LoopShared {
 
     /// Whether the task of this number is the one that its loop runs.
     fn is_current(&self, py: Python<'_>, number: u64) -> bool {
-        let Some(future) = self.waiting.lock().get(&number).map(|waiting| waiting.future.as_ptr()) else { return false };
+        let Some(future) = self.waiting.lock().get(&number).map(|waiting| waiting.future.as_ptr()) else {
+            return false;
+        };
         // The lock has been held since, so it is still there.
         super::interpreter::is_current_task(py, future)
     }
@@ -220,5 +224,11 @@ impl LoopShared {
 
     pub(crate) fn refused(kind: RefusalKind, task: Task) -> Refused {
         Refused { kind, call: Box::new(task.call) }
+    }
+}
+
+impl crate::native::outside::Outside for LoopShared {
+    fn run(&self, job: crate::native::outside::Job) {
+        self.control(Control::Run(job));
     }
 }

@@ -94,4 +94,3 @@ fn is_alone(namespace: &Bound<'_, PyDict>) -> bool {
         ffi::Py_REFCNT(namespace.as_ptr()) == 1 + from_functions
     }
 }
-

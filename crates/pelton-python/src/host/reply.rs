@@ -63,9 +63,7 @@ impl Slot {
             }
             let left = match deadline {
                 None => None,
-                Some(deadline) => {
-                    Some(deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?)
-                }
+                Some(deadline) => Some(deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?),
             };
             state.waiting = true;
             state = state.wait(|guard| match left {

@@ -137,4 +137,3 @@ impl Drop for Watchdog {
         self.shared.changed.notify_all();
     }
 }
-

@@ -141,7 +141,10 @@ impl Job {
         });
         // SAFETY: as above.
         let outcome = match returned {
-            Ok(object) if self.completion.stream().is_some() || unsafe { execute::kind_of(object.as_ptr()) } != Kind::Plain => {
+            Ok(object)
+                if self.completion.stream().is_some()
+                    || unsafe { execute::kind_of(object.as_ptr()) } != Kind::Plain =>
+            {
                 // SAFETY: the reference is ours to give away.
                 let object = unsafe { Bound::<PyAny>::from_owned_ptr(py, object.into_ptr()).unbind() };
                 return self.hand_over(object);

@@ -76,7 +76,7 @@ impl<'de> Deserializer<'de> for Value {
             Value::Date(value) => visitor.visit_string(value.to_string()),
             Value::Time(value) => visitor.visit_string(value.to_string()),
             Value::TimeDelta(value) => visitor.visit_string(value.to_string()),
-            Value::Object(_) => Err(ConversionError::wrong_type("data", &self)),
+            Value::Native(_) | Value::Object(_) => Err(ConversionError::wrong_type("data", &self)),
         }
     }
 

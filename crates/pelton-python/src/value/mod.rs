@@ -31,6 +31,8 @@ mod to_python;
 use bytes::Bytes;
 use num_bigint::BigInt;
 
+use crate::native::Native;
+
 pub use self::calendar::{Date, DateTime, Time, TimeDelta, Zone};
 pub use self::deserialize::from_value;
 pub use self::error::{ConversionError, ConversionErrorKind};
@@ -94,6 +96,8 @@ pub enum Value {
     Time(Box<Time>),
     /// `datetime.timedelta`
     TimeDelta(TimeDelta),
+    /// Something of Rust's that Python has an object for: an end of a channel, shared state.
+    Native(Native),
     /// Any other object.
     Object(Object),
 }
@@ -118,6 +122,7 @@ impl Value {
             Value::Date(_) => "date",
             Value::Time(_) => "time",
             Value::TimeDelta(_) => "timedelta",
+            Value::Native(native) => native.type_name(),
             Value::Object(_) => "object",
         }
     }

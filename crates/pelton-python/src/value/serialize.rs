@@ -87,6 +87,9 @@ impl Serialize for Value {
             Value::Date(value) => value.serialize(serializer),
             Value::Time(value) => value.serialize(serializer),
             Value::TimeDelta(value) => value.serialize(serializer),
+            Value::Native(native) => {
+                Err(ser::Error::custom(format_args!("a {} has no form outside of the program", native.type_name())))
+            }
             Value::Object(_) => Err(ser::Error::custom("a Python object has no form outside of Python")),
         }
     }
