@@ -31,6 +31,8 @@ mod known;
 mod loop_fields;
 mod loop_type;
 mod module;
+#[cfg(feature = "embed")]
+pub mod native;
 mod object;
 mod panic;
 mod readers;

@@ -47,6 +47,7 @@ impl Inbox {
             Control::Cancel(number) => callbacks::cancel(py, &self.place.home, number),
             Control::Room(stream) => stream.make_room(py),
             Control::Forget(number) => self.place.namespaces.forget(py, number),
+            Control::Run(job) => job(py),
             Control::Look => {}
             Control::CancelAll => {
                 let numbers: Vec<u64> = self.home().waiting.lock().keys().copied().collect();

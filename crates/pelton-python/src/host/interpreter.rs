@@ -70,6 +70,7 @@ pub(crate) fn prepare(config: &Config) -> Result<(), StartError> {
         let failed = |error: PyErr| StartError::Python(Box::new(describe_plainly(py, &error)));
         install_importer(py).map_err(failed)?;
         let host = py.import("pelton._host").map_err(failed)?;
+        crate::native::install(py).map_err(failed)?;
         if KNOWN.get().is_none() {
             let known = look_up(py, &host).map_err(failed)?;
             // Somebody else may have been quicker, with the same.

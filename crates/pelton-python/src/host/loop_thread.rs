@@ -90,6 +90,7 @@ fn make_loop<'py>(py: Python<'py>, home: &Arc<LoopShared>, inbox: Inbox) -> PyRe
         keywords.set_item("eager_start", true)?;
     }
     let _ = home.task_keywords.set(keywords.unbind());
+    crate::native::outside::set_here(&its_loop, home.clone());
     Ok(its_loop)
 }
 

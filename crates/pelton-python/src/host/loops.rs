@@ -34,6 +34,8 @@ pub(crate) enum Control {
     Await(Box<super::execute::Returned>),
     /// Nobody has a handle of this namespace any more.
     Forget(u64),
+    /// Do this, with the interpreter lock.
+    Run(crate::native::outside::Job),
     /// See whether there is anything left to do.
     Look,
     /// Cancel everything.
@@ -259,5 +261,11 @@ impl LoopShared {
     pub(crate) fn refuse_to_wait(&self) {
         let here = self.thread.get() == Some(&std::thread::current().id());
         assert!(!here, "waiting for a task on the thread of its own loop would take for ever");
+    }
+}
+
+impl crate::native::outside::Outside for LoopShared {
+    fn run(&self, job: crate::native::outside::Job) {
+        self.control(Control::Run(job));
     }
 }

@@ -95,8 +95,8 @@ unsafe fn share(object: *mut PyObject, start: *const u8, length: usize) -> Bytes
     }
 }
 
-/// What is asked about an object before its bytes are taken.
-pub(super) struct View(ffi::Py_buffer);
+/// What is asked about an object before its bytes are taken. It may point into itself, so it stays where it is.
+pub(super) struct View(Box<ffi::Py_buffer>);
 
 impl View {
     /// The view of an object that has a buffer.
@@ -104,9 +104,9 @@ impl View {
     /// # Safety
     /// It is alive, and the interpreter lock is held for as long as this value lives.
     pub(super) unsafe fn of(object: *mut PyObject) -> Result<View> {
-        let mut view = ffi::Py_buffer::new();
+        let mut view = Box::new(ffi::Py_buffer::new());
         // SAFETY: as the caller says; views of all shapes are asked for.
-        check(unsafe { ffi::PyObject_GetBuffer(object, &mut view, ffi::PyBUF_FULL_RO) })?;
+        check(unsafe { ffi::PyObject_GetBuffer(object, &mut *view, ffi::PyBUF_FULL_RO) })?;
         Ok(View(view))
     }
 
@@ -124,7 +124,7 @@ impl View {
         // SAFETY: `base` is as the caller says, and views of `bytes` and of our own type are of memory that never changes
         // while these objects live.
         unsafe {
-            let is_contiguous = ffi::PyBuffer_IsContiguous(&self.0, b'C' as std::ffi::c_char) != 0;
+            let is_contiguous = ffi::PyBuffer_IsContiguous(&*self.0, b'C' as std::ffi::c_char) != 0;
             let is_fixed = !base.is_null()
                 && (ffi::PyBytes_CheckExact(base) != 0
                     || ffi::Py_TYPE(base) == <Buffer as pyo3::PyTypeInfo>::type_object_raw(py));
@@ -133,7 +133,7 @@ impl View {
             }
             let mut copy = vec![0_u8; self.length()];
             let order = b'C' as std::ffi::c_char;
-            check(ffi::PyBuffer_ToContiguous(copy.as_mut_ptr().cast(), &self.0, self.0.len, order))?;
+            check(ffi::PyBuffer_ToContiguous(copy.as_mut_ptr().cast(), &*self.0, self.0.len, order))?;
             Ok(Bytes::from(copy))
         }
     }
@@ -142,6 +142,6 @@ impl View {
 impl Drop for View {
     fn drop(&mut self) {
         // SAFETY: the view is ours, and the lock is held, as was promised when it was made.
-        unsafe { ffi::PyBuffer_Release(&mut self.0) };
+        unsafe { ffi::PyBuffer_Release(&mut *self.0) };
     }
 }

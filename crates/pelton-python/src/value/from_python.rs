@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 
 use super::error::type_name;
 use super::{ConversionError, ConversionErrorKind, Limits, Object, Value, buffers, datetimes, integers};
+use crate::native::Native;
 use crate::object::{Owned, Raised};
 
 type Result<T> = std::result::Result<T, ConversionError>;
@@ -132,6 +133,9 @@ impl Reader<'_> {
             }
             if ffi::PyByteArray_Check(object) != 0 {
                 return self.memory(object).map(Value::Bytes);
+            }
+            if let Some(native) = Native::from_python(object) {
+                return Ok(Value::Native(native));
             }
             if let Some(value) = datetimes::from_python(object)? {
                 return Ok(value);

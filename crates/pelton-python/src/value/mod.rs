@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `to_python.rs`, `from_python.rs` | making a Python object of a value, and a value of one |
 //! | `datetimes.rs`, `integers.rs`, `buffers.rs` | the same for those types that are some work |
-//! | `calendar.rs` | dates and times as Rust has them |
+//! | `calendar.rs`, `calendar_text.rs` | dates and times as Rust has them, and as text |
 //! | `object.rs` | references that any thread may drop |
 //! | `rust.rs` | `From` and `TryFrom` for Rust's types |
 //! | `serialize.rs`, `deserialize.rs` | the same for whatever serde knows |
@@ -16,19 +16,25 @@
 
 mod buffers;
 mod calendar;
+mod calendar_text;
 mod datetimes;
+mod deserialize;
 mod error;
 mod from_python;
 mod integers;
 mod limits;
 mod object;
 mod rust;
+mod serialize;
 mod to_python;
 
 use bytes::Bytes;
 use num_bigint::BigInt;
 
+use crate::native::Native;
+
 pub use self::calendar::{Date, DateTime, Time, TimeDelta, Zone};
+pub use self::deserialize::from_value;
 pub use self::error::{ConversionError, ConversionErrorKind};
 #[allow(unused_imports, reason = "for the host, which is compiled only where Python is hosted")]
 pub(crate) use self::from_python::from_pointer;
@@ -36,6 +42,7 @@ pub use self::limits::Limits;
 pub use self::object::{Object, release_dropped};
 #[allow(unused_imports, reason = "as above")]
 pub(crate) use self::object::{has_dropped, release};
+pub use self::serialize::to_value;
 #[allow(unused_imports, reason = "as above")]
 pub(crate) use self::to_python::to_pointer;
 
@@ -89,6 +96,8 @@ pub enum Value {
     Time(Box<Time>),
     /// `datetime.timedelta`
     TimeDelta(TimeDelta),
+    /// Something of Rust's that Python has an object for: an end of a channel, shared state.
+    Native(Native),
     /// Any other object.
     Object(Object),
 }
@@ -113,6 +122,7 @@ impl Value {
             Value::Date(_) => "date",
             Value::Time(_) => "time",
             Value::TimeDelta(_) => "timedelta",
+            Value::Native(native) => native.type_name(),
             Value::Object(_) => "object",
         }
     }

@@ -321,21 +321,33 @@ where
     }
 }
 
-impl From<ConversionError> for PyErr {
-    fn from(error: ConversionError) -> PyErr {
-        let text = error.to_string();
-        match error.kind() {
-            ConversionErrorKind::TooDeep { .. } => PyRecursionError::new_err(text),
-            ConversionErrorKind::TooManyItems { .. } | ConversionErrorKind::TooLarge { .. } => {
-                PyMemoryError::new_err(text)
-            }
-            ConversionErrorKind::OutOfRange(_) => PyOverflowError::new_err(text),
-            ConversionErrorKind::Surrogate { .. } => PyValueError::new_err(text),
-            ConversionErrorKind::Changed | ConversionErrorKind::Raised(_) => PyRuntimeError::new_err(text),
+impl ConversionError {
+    /// What Python calls an error of this kind.
+    pub(crate) fn exception_class(&self) -> &'static str {
+        match self.kind() {
+            ConversionErrorKind::TooDeep { .. } => "RecursionError",
+            ConversionErrorKind::TooManyItems { .. } | ConversionErrorKind::TooLarge { .. } => "MemoryError",
+            ConversionErrorKind::OutOfRange(_) => "OverflowError",
+            ConversionErrorKind::Surrogate { .. } => "ValueError",
+            ConversionErrorKind::Changed | ConversionErrorKind::Raised(_) => "RuntimeError",
             ConversionErrorKind::Unhashable(_)
             | ConversionErrorKind::WrongType { .. }
             | ConversionErrorKind::Opaque(_)
-            | ConversionErrorKind::Other(_) => PyTypeError::new_err(text),
+            | ConversionErrorKind::Other(_) => "TypeError",
+        }
+    }
+}
+
+impl From<ConversionError> for PyErr {
+    fn from(error: ConversionError) -> PyErr {
+        let text = error.to_string();
+        match error.exception_class() {
+            "RecursionError" => PyRecursionError::new_err(text),
+            "MemoryError" => PyMemoryError::new_err(text),
+            "OverflowError" => PyOverflowError::new_err(text),
+            "ValueError" => PyValueError::new_err(text),
+            "RuntimeError" => PyRuntimeError::new_err(text),
+            _ => PyTypeError::new_err(text),
         }
     }
 }

@@ -88,6 +88,14 @@ unsafe fn composed(value: &Value, levels: u32) -> Result<Owned> {
             Value::Date(value) => datetimes::date(value).map_err(raised),
             Value::Time(value) => datetimes::time(value).map_err(raised),
             Value::TimeDelta(value) => datetimes::time_delta(value).map_err(raised),
+            Value::Native(native) => {
+                let py = Python::assume_attached();
+                let made = native.to_python(py).map_err(|error| {
+                    error.restore(py);
+                    raised(Raised)
+                })?;
+                Ok(Owned::new_reference(made.as_ptr()))
+            }
             Value::Object(object) => Ok(Owned::new_reference(object.as_ptr())),
             Value::None | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str(_) => to_pointer(value),
         }

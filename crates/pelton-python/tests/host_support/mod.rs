@@ -1,5 +1,7 @@
 //! What the tests of the host share.
 
+#![allow(dead_code, reason = "none of them uses all of it")]
+
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
