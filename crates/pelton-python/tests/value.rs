@@ -216,6 +216,26 @@ fn deep_values_of_rust_are_refused_by_python() {
 }
 
 #[test]
+fn the_deepest_values_that_can_be_asked_for_fit_on_a_small_stack() {
+    let code = "a = 1\nfor _ in range(1000): a = [a]\na";
+    let value = attach(|py| Value::from_python(&python(py, code), &Limits::DEFAULT.depth(u32::MAX)).unwrap());
+    assert_eq!(there_and_back_deep(&value), value.clone());
+    assert!(format!("{value:?}").len() > 1_000);
+    assert!(serde_json::to_string(&value).unwrap().contains("[1]"));
+    let too_deep = ConversionErrorKind::TooDeep { limit: 128 };
+    assert_eq!(*pelton_python::value::to_value(&value).unwrap_err().kind(), too_deep);
+    assert_eq!(*pelton_python::value::from_value::<Value>(value).unwrap_err().kind(), too_deep);
+    let deep = (0..128).fold(Value::None, |inner, _| Value::Tuple(vec![inner]));
+    assert_eq!(pelton_python::value::from_value::<Value>(deep.clone()).unwrap(), deep);
+    assert_eq!(pelton_python::value::to_value(&deep).unwrap(), deep);
+}
+
+fn there_and_back_deep(value: &Value) -> Value {
+    let limits = Limits::DEFAULT.depth(u32::MAX);
+    attach(|py| Value::from_python(&value.to_python(py).unwrap(), &limits).unwrap())
+}
+
+#[test]
 fn a_lone_surrogate_is_an_error_that_says_where() {
     let error = value_of("{'names': ['a', 'b\\ud800c']}").unwrap_err();
     assert_eq!(*error.kind(), ConversionErrorKind::Surrogate { index: 1 });

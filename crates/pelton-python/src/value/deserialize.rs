@@ -13,7 +13,7 @@ use serde::de::{
 use serde::forward_to_deserialize_any;
 
 use super::serialize::marks;
-use super::{ConversionError, ConversionErrorKind, Date, DateTime, Time, TimeDelta, Value};
+use super::{ConversionError, ConversionErrorKind, Date, DateTime, Limits, Time, TimeDelta, Value};
 
 /// Anything that can be deserialized, out of a value: the way back of [`to_value`](super::to_value).
 ///
@@ -25,8 +25,25 @@ use super::{ConversionError, ConversionErrorKind, Date, DateTime, Time, TimeDelt
 /// let map: std::collections::BTreeMap<String, f64> = from_value(value).unwrap();
 /// assert_eq!(map["y"], 2.0);
 /// ```
+///
+/// Values of more than 128 levels are refused: each takes several stack frames on its way through serde.
 pub fn from_value<T: DeserializeOwned>(value: Value) -> Result<T, ConversionError> {
+    let limit = Limits::DEFAULT.depth;
+    if is_deeper_than(&value, limit) {
+        return Err(ConversionError::new(ConversionErrorKind::TooDeep { limit }));
+    }
     T::deserialize(value)
+}
+
+fn is_deeper_than(value: &Value, levels: u32) -> bool {
+    let inner = |item: &Value| is_deeper_than(item, levels - 1);
+    match value {
+        Value::List(items) | Value::Tuple(items) | Value::Set(items) | Value::FrozenSet(items) => {
+            levels == 0 || items.iter().any(inner)
+        }
+        Value::Dict(pairs) => levels == 0 || pairs.iter().any(|(key, value)| inner(key) || inner(value)),
+        _ => false,
+    }
 }
 
 impl de::Error for ConversionError {
