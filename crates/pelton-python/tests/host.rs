@@ -301,6 +301,34 @@ fn a_result_can_stay_in_python() {
 }
 
 #[test]
+fn arguments_are_let_go_of_when_the_call_has_been_made() {
+    let host = start();
+    let process = with(
+        &host,
+        "
+import asyncio, weakref
+class Thing: pass
+def make():
+    global watch
+    thing = Thing()
+    watch = weakref.ref(thing)
+    return thing
+async def forgets(thing):
+    del thing
+    await asyncio.sleep(3600)
+",
+    );
+    for function in ["forgets", "id"] {
+        let thing = process.run("__main__", "make", (), ()).unwrap();
+        let kept = process.submit(Call::new("__main__", function).arg(thing)).unwrap();
+        let gone = || wait(process.eval("watch() is None").unwrap()).unwrap() == Value::Bool(true);
+        until("nobody has it, though somebody has the reply", gone);
+        kept.cancel();
+        drop(kept);
+    }
+}
+
+#[test]
 fn gather_gives_each_its_own_outcome() {
     let host = start();
     let outcomes = host.gather(vec![

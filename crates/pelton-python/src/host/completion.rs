@@ -1,11 +1,12 @@
 //! The duty to say what has become of a task. It cannot be forgotten: dropping it says that the loop is gone.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pelton_os::{Time, clock};
 
 use super::batch::BatchShared;
+use super::call::Target;
 use super::reply::{Outcome, Slot};
 use super::stream::StreamShared;
 use super::{Call, TaskError};
@@ -50,10 +51,12 @@ impl Tag {
 /// A task as it was handed in.
 ///
 /// It stays where it was made, together with the place for its outcome, and is freed with it, as a rule by the thread that made
-/// it. What goes through the queue is a reference: memory that one thread allocates and another frees is what costs most.
+/// it. What goes through the queue is a reference: memory that one thread allocates and another frees is what costs most. The
+/// arguments themselves go as soon as the call has been made; whoever keeps a reply does not keep them.
 #[derive(Debug)]
 pub(crate) struct Request {
-    pub(crate) call: Call,
+    /// Taken by the loop, which nobody competes with, and put back empty.
+    call: Mutex<Option<Call>>,
     pub(crate) deadline: Option<Time>,
     /// The namespace that `__main__` means, or 0 for Python's own.
     pub(crate) namespace: u64,
@@ -63,7 +66,21 @@ pub(crate) struct Request {
 impl Request {
     pub(crate) fn new(call: Call, namespace: u64) -> Request {
         let deadline = call.timeout.map(|timeout| clock::now() + timeout);
-        Request { call, deadline, namespace, tag: Tag::default() }
+        Request { call: Mutex::new(Some(call)), deadline, namespace, tag: Tag::default() }
+    }
+
+    /// The call, if it has not been taken.
+    pub(crate) fn take(&self) -> Option<Call> {
+        self.call.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Lets go of what a call was made with, but for memory that is better freed by the thread that allocated it.
+    pub(crate) fn put_back(&self, mut call: Call) {
+        call.args.clear();
+        call.keywords.clear();
+        if matches!(call.target, Target::Function(..)) {
+            *self.call.lock().unwrap_or_else(PoisonError::into_inner) = Some(call);
+        }
     }
 }
 
@@ -105,9 +122,9 @@ impl Completion {
     /// Takes the call back, of a task that no loop has taken on.
     pub(crate) fn into_call(mut self) -> Option<Call> {
         Some(match self.0.take()? {
-            To::Nobody(request) => Arc::into_inner(request)?.call,
-            To::Reply(slot) => Arc::into_inner(slot)?.request.call,
-            To::Stream(stream) => Arc::into_inner(stream)?.request.call,
+            To::Nobody(request) => Arc::into_inner(request)?.take()?,
+            To::Reply(slot) => Arc::into_inner(slot)?.request.take()?,
+            To::Stream(stream) => Arc::into_inner(stream)?.request.take()?,
             To::Batch(..) => return None,
         })
     }

@@ -69,18 +69,22 @@ impl Place {
     /// # Safety
     /// The lock is held, and `loop_` is the loop that runs on this thread.
     pub(crate) unsafe fn start(&mut self, py: Python<'_>, loop_: *mut PyObject, completion: Completion) {
-        let Request { call, deadline, namespace, tag } = completion.request();
+        let request = completion.request();
+        let Request { deadline, namespace, tag, .. } = request;
         if tag.is_wanted(CANCEL) || self.home.cancelling.load(Ordering::Relaxed) {
             return completion.settle(Err(TaskError::Cancelled));
         }
         if deadline.is_some_and(|deadline| deadline <= clock::now()) {
             return completion.settle(Err(TaskError::TimedOut));
         }
+        let Some(call) = request.take() else { return };
         let wishes = Wishes { deadline: *deadline, keep_exception: call.keep_exception, as_object: call.as_object };
         // SAFETY: as the caller says.
         unsafe {
             if call.on_worker {
-                return match self.prepare(py, call, *namespace) {
+                let prepared = self.prepare(py, &call, *namespace);
+                request.put_back(call);
+                return match prepared {
                     Ok((function, args, keywords)) => {
                         self.workers.run(Job { function, args, keywords, wishes, completion, home: self.home.clone() });
                     }
@@ -88,7 +92,8 @@ impl Place {
                 };
             }
             let home = self.home.clone();
-            let returned = executing(py, &home.executor, tag, || self.call(py, call, *namespace));
+            let returned = executing(py, &home.executor, tag, || self.call(py, &call, *namespace));
+            request.put_back(call);
             match returned {
                 Ok(object) => settle(py, loop_, &home, object, wishes, completion),
                 Err(failure) => completion.settle(Err(failure.into_error(py, wishes.keep_exception))),
