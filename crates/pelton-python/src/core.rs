@@ -6,14 +6,15 @@
 use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::ptr::{self, null_mut};
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::task::Waker;
 
 use pelton::{Engine, EngineKind, Time, TimerKey, Wheel};
-use pelton_os::{engine, fork};
+use pelton_os::{Event, engine, fork};
 use pyo3::ffi::{self, PyObject, PyTypeObject, visitproc};
 
 use crate::handle_memory;
+use crate::intake::Intake;
 use crate::known::known;
 use crate::object::{Owned, Raised, Result, raise, raise_io, raise_text};
 use crate::panic::guard;
@@ -58,6 +59,14 @@ pub(crate) struct Core {
     pub(crate) on_slow: *mut PyObject,
     pub(crate) slow: u64,
     pub(crate) counters: Counters,
+    /// What comes from outside of Python, if the loop hosts. Only the thread that runs the loop touches it.
+    pub(crate) intake: Option<Box<dyn Intake>>,
+    /// Somebody who had the lock has woken the loop since it went to sleep.
+    pub(crate) posted: AtomicBool,
+    /// An event that was taken out of the engine to see whether there is one.
+    pub(crate) found: Option<Event>,
+    /// Whether the last wait was short enough for looking instead of sleeping to pay.
+    pub(crate) spin_pays: bool,
     /// The process whose engine this is, as a number of forks.
     forks: u64,
 }
@@ -171,6 +180,7 @@ pub(crate) unsafe fn wake(core: *mut Core) {
     // SAFETY: as the caller says. The lock is held, so whether somebody is parked does not change meanwhile.
     unsafe {
         if (*core).parked {
+            (*core).posted.store(true, Ordering::Release);
             (*core).waker.wake_by_ref();
         }
     }
@@ -228,6 +238,10 @@ pub(crate) fn new() -> Result<Owned> {
         on_slow: null_mut(),
         slow: u64::MAX,
         counters: Counters::default(),
+        intake: None,
+        posted: AtomicBool::new(false),
+        found: None,
+        spin_pays: false,
         forks: fork::count(),
     };
     // SAFETY: the type was made with room for a `CoreObject`. The collector looks at it from the allocation on, but nothing is
@@ -251,6 +265,8 @@ pub(crate) unsafe fn close(core: *mut Core) {
         let timers = std::mem::replace(&mut (*core).timers, Wheel::new(Time::ZERO));
         let readers = std::mem::take(&mut (*core).readers);
         let waiting = std::mem::replace(&mut (*core).waiting, Waiting::EMPTY);
+        let intake = (*core).intake.take();
+        (*core).found = None;
         // Dropped first, so that taking descriptors out of it one by one is not necessary.
         drop((*core).engine.take());
         let fields = [
@@ -271,6 +287,7 @@ pub(crate) unsafe fn close(core: *mut Core) {
         for field in fields.into_iter().chain(readers.owners()).chain(waiting.references()) {
             ffi::Py_XDECREF(field);
         }
+        drop(intake);
     }
 }
 
@@ -278,9 +295,10 @@ unsafe extern "C" fn traverse(object: *mut PyObject, visit: visitproc, argument:
     // SAFETY: the collector calls it with a live core. It runs no code that could change what is iterated over.
     unsafe {
         let core: *mut Core = (&raw mut (*object.cast::<CoreObject>()).core).cast();
-        let core = &*core;
-        let queued = core.ready.iter().copied().chain(core.timers.iter().map(|(_, timer)| *timer));
-        for handle in queued.chain(core.readers.handles()) {
+        // Field by field: a thread that sleeps in the engine may be changing others.
+        let (ready, timers, readers) = (&(*core).ready, &(*core).timers, &(*core).readers);
+        let queued = ready.iter().copied().chain(timers.iter().map(|(_, timer)| *timer));
+        for handle in queued.chain(readers.handles()) {
             let status = handle_memory::visit_queued(handle, visit, argument);
             if status != 0 {
                 return status;
@@ -288,6 +306,8 @@ unsafe extern "C" fn traverse(object: *mut PyObject, visit: visitproc, argument:
         }
         let fields = [core.task_factory, core.current_handle, core.future_keywords, core.on_slow];
         for field in fields.into_iter().chain([core.transports]).chain(core.waiting.references()) {
+        let fields = [(*core).task_factory, (*core).current_handle, (*core).future_keywords, (*core).on_slow];
+        for field in fields.into_iter().chain([(*core).transports, (*core).socket_ready, (*core).socket_context]) {
             let status = if field.is_null() { 0 } else { visit(field, argument) };
             if status != 0 {
                 return status;

@@ -25,11 +25,16 @@ mod handle;
 mod handle_memory;
 mod handle_type;
 mod hidden;
+#[cfg(feature = "embed")]
+pub mod host;
+mod intake;
 mod known;
 mod loop_fields;
 mod loop_type;
 mod methods;
 mod module;
+#[cfg(feature = "embed")]
+pub mod native;
 mod object;
 mod panic;
 mod readers;
@@ -41,5 +46,11 @@ mod syscalls;
 mod timer_handle;
 mod transports;
 mod types;
+#[cfg(feature = "embed")]
+pub mod value;
 
+#[cfg(feature = "embed")]
+pub use host::Host;
 pub use module::_pelton;
+#[cfg(feature = "embed")]
+pub use value::{ConversionError, Object, Value};

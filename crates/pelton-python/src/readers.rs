@@ -233,7 +233,7 @@ pub(crate) unsafe fn collect(core: *mut Core) {
     // whether they are cancelled is reading a field.
     unsafe {
         let Some(engine) = (*core).engine.as_mut() else { return };
-        while let Some(event) = engine.next() {
+        while let Some(event) = (*core).found.take().or_else(|| engine.next()) {
             let Event::Ready(token, readiness) = event else { continue };
             let fd = token.index() as RawFd;
             let entry = (*core).readers.entry(fd);

@@ -4,11 +4,13 @@
 //! stood. The lock is held all the way, and let go of around the one system call that sleeps, when there is nothing to do;
 //! and now and then under load, because callbacks written in C never let go of it themselves.
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::null_mut;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use pelton::{Park, Time};
+use pelton::{Engine, Time};
 use pelton_os::clock;
 use pyo3::ffi::{self, PyObject};
 
@@ -23,6 +25,9 @@ const POLL_EVERY: Duration = Duration::from_micros(100);
 
 /// While there is work, other threads get a chance at the lock at least this often: the interpreter's own interval.
 const UNLOCK_EVERY: Duration = Duration::from_millis(5);
+
+/// While a loop looks for work instead of sleeping, one look in so many asks the engine.
+const LOOKS_PER_POLL: u32 = 64;
 
 /// Turns the loop until it is told to stop.
 ///
@@ -62,7 +67,7 @@ pub(crate) unsafe fn turn(loop_: *mut PyObject, core: *mut Core) -> Result<()> {
         }
         (*core).counters.turns += 1;
         let mut now = clock::now();
-        if (*core).stopping || !(*core).ready.is_empty() {
+        if (*core).stopping || !(*core).ready.is_empty() || has_intake(core) {
             if (*core).stopping || now - (*core).polled >= POLL_EVERY {
                 (*core).polled = now;
                 let lock = if now - (*core).unlocked >= UNLOCK_EVERY { Lock::LetGo } else { Lock::Hold };
@@ -72,7 +77,7 @@ pub(crate) unsafe fn turn(loop_: *mut PyObject, core: *mut Core) -> Result<()> {
             // Often something is ready already, and the lock need not change hands.
             poll(core, Some(Time::ZERO), Lock::Hold)?;
             now = clock::now();
-            if (*core).ready.is_empty() {
+            if (*core).ready.is_empty() && !has_intake(core) {
                 let deadline = (*core).timers.next_deadline();
                 if deadline.is_none_or(|deadline| deadline > now) {
                     poll(core, deadline, Lock::LetGo)?;
@@ -82,7 +87,35 @@ pub(crate) unsafe fn turn(loop_: *mut PyObject, core: *mut Core) -> Result<()> {
             (*core).polled = now;
         }
         queue_timers(core, now);
+        take_in(loop_, core);
         call_queued(loop_, core)
+    }
+}
+
+/// Whether something has come from outside of Python.
+#[inline]
+unsafe fn has_intake(core: *mut Core) -> bool {
+    // SAFETY: only this thread touches the intake, and asking it calls nothing.
+    unsafe { (*core).intake.as_mut().is_some_and(|intake| intake.has_work()) }
+}
+
+/// Does a batch of what has come from outside of Python.
+#[inline]
+unsafe fn take_in(loop_: *mut PyObject, core: *mut Core) {
+    // SAFETY: the intake is out of the core while it works, so that a turn inside of a turn, which programs that patch asyncio
+    // do, finds none.
+    unsafe {
+        if !has_intake(core) {
+            return;
+        }
+        if let Some(mut intake) = (*core).intake.take() {
+            intake.process(loop_);
+            if (*core).closed {
+                drop(intake);
+            } else {
+                (*core).intake = Some(intake);
+            }
+        }
     }
 }
 
@@ -96,17 +129,21 @@ enum Lock {
 unsafe fn poll(core: *mut Core, deadline: Option<Time>, lock: Lock) -> Result<()> {
     // SAFETY: the engine is used by this thread alone: while the lock is let go of, `parked` keeps others from it.
     unsafe {
-        let park: *mut (dyn Park + Send) = core::engine(core)?.park(deadline);
+        let engine: *mut dyn Engine = core::engine(core)?;
         (*core).counters.polls += 1;
         let outcome = if lock == Lock::Hold {
-            (*park).block()
+            (*engine).park(deadline).block()
         } else {
             (*core).counters.sleeps += u64::from(deadline != Some(Time::ZERO));
             (*core).parked = true;
+            (*core).posted.store(false, Ordering::Relaxed);
             let thread_state = ffi::PyEval_SaveThread();
-            let outcome = catch_unwind(AssertUnwindSafe(|| (*park).block()));
+            let outcome = catch_unwind(AssertUnwindSafe(|| sleep(core, engine, deadline)));
             ffi::PyEval_RestoreThread(thread_state);
             (*core).parked = false;
+            if let Some(intake) = (*core).intake.as_mut() {
+                intake.locked();
+            }
             (*core).unlocked = clock::now();
             outcome.unwrap_or_else(|panic| resume_unwind(panic))
         };
@@ -118,6 +155,63 @@ unsafe fn poll(core: *mut Core, deadline: Option<Time>, lock: Lock) -> Result<()
             check(ffi::PyErr_CheckSignals())?;
         }
         Ok(())
+    }
+}
+
+/// Waits, without the lock, until there is something for which the lock is needed.
+///
+/// # Safety
+/// The core is parked: engine and intake belong to this thread, and the rest of it is not touched but for `posted`.
+unsafe fn sleep(core: *mut Core, engine: *mut dyn Engine, deadline: Option<Time>) -> io::Result<()> {
+    // SAFETY: as the caller says.
+    unsafe {
+        let Some(intake) = (*core).intake.as_mut() else { return (*engine).park(deadline).block() };
+        let due = |now: Time| deadline.is_some_and(|deadline| deadline <= now);
+        let posted = &(*core).posted;
+        let posted = || posted.load(Ordering::Acquire);
+        let spin = intake.spin();
+        let begun = if spin.is_zero() { Time::ZERO } else { clock::now() };
+        let mut spinning = !spin.is_zero() && (*core).spin_pays && deadline != Some(Time::ZERO);
+        loop {
+            if spinning {
+                // The engine is asked now and then only: a system call takes longer than all the rest.
+                for look in 1.. {
+                    let found = if look % LOOKS_PER_POLL == 0 {
+                        (*engine).park(Some(Time::ZERO)).block()?;
+                        (*core).found = (*engine).next();
+                        (*core).found.is_some()
+                    } else {
+                        intake.fetch() || posted()
+                    };
+                    let now = clock::now();
+                    if found || due(now) {
+                        return Ok(());
+                    }
+                    if now - begun >= spin {
+                        break;
+                    }
+                    std::hint::spin_loop();
+                }
+                spinning = false;
+            }
+            if !intake.sleep() {
+                intake.fetch();
+                return Ok(());
+            }
+            let outcome = (*engine).park(deadline).block();
+            intake.awake();
+            if !spin.is_zero() {
+                (*core).spin_pays = clock::now() - begun < spin;
+            }
+            if intake.fetch() || outcome.is_err() || posted() {
+                return outcome;
+            }
+            (*core).found = (*engine).next();
+            if (*core).found.is_some() || due((*engine).now()) {
+                return Ok(());
+            }
+            // Woken for what had been fetched before: its sender came late. The lock is not needed for that.
+        }
     }
 }
 

@@ -1,0 +1,173 @@
+//! Many tasks, one wait.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use super::completion::{Completion, Request, To};
+use super::error::RefusalKind;
+use super::loops::LoopShared;
+use super::reply::{Answer, Outcome};
+use super::{Call, TaskError};
+use crate::value::Value;
+
+/// What the tasks of a batch share: one allocation for all of them and their outcomes, and one wake-up when the last has come.
+#[derive(Debug)]
+pub(crate) struct BatchShared {
+    items: Box<[Item]>,
+    left: AtomicUsize,
+    /// Settled when all are.
+    done: Answer,
+}
+
+#[derive(Debug)]
+struct Item {
+    request: Request,
+    /// Written once by the loop; there is nobody else to wait for the lock.
+    outcome: Mutex<Option<Outcome>>,
+}
+
+impl BatchShared {
+    pub(crate) fn new(calls: Vec<Call>, namespace: u64) -> BatchShared {
+        let item = |call| Item { request: Request::new(call, namespace), outcome: Mutex::new(None) };
+        let items: Box<[Item]> = calls.into_iter().map(item).collect();
+        let shared = BatchShared { left: AtomicUsize::new(items.len()), items, done: Answer::new() };
+        if shared.items.is_empty() {
+            shared.done.settle(Ok(Value::None));
+        }
+        shared
+    }
+
+    pub(crate) fn request(&self, index: u32) -> &Request {
+        &self.items[index as usize].request
+    }
+
+    pub(crate) fn settle(&self, index: u32, outcome: Outcome) {
+        *self.items[index as usize].outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+        // Whoever sees that none is left sees all outcomes.
+        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.done.settle(Ok(Value::None));
+        }
+    }
+
+    fn take(&self) -> Vec<Outcome> {
+        let take = |item: &Item| {
+            let outcome = item.outcome.lock().unwrap_or_else(PoisonError::into_inner).take();
+            outcome.unwrap_or(Err(TaskError::LoopGone))
+        };
+        self.items.iter().map(take).collect()
+    }
+}
+
+/// Some tasks of a batch, on their way through the queue together.
+#[derive(Debug)]
+pub(crate) struct Portion {
+    shared: Arc<BatchShared>,
+    next: u32,
+    end: u32,
+}
+
+impl Portion {
+    pub(crate) fn new(shared: &Arc<BatchShared>, next: usize, end: usize) -> Portion {
+        Portion { shared: shared.clone(), next: next as u32, end: end as u32 }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        (self.end - self.next) as usize
+    }
+
+    /// The next task.
+    pub(crate) fn pop(&mut self) -> Option<Completion> {
+        if self.next == self.end {
+            return None;
+        }
+        self.next += 1;
+        Some(Completion::new(To::Batch(self.shared.clone(), self.next - 1)))
+    }
+}
+
+impl Drop for Portion {
+    fn drop(&mut self) {
+        // Each that has not been taken says that the loop is gone.
+        while self.pop().is_some() {}
+    }
+}
+
+/// What will come of many tasks: a future of all outcomes, in the order of the calls, which can also be waited for.
+#[derive(Debug)]
+#[must_use = "outcomes that nobody takes are dropped"]
+pub struct Batch {
+    pub(crate) shared: Arc<BatchShared>,
+    pub(crate) home: Arc<LoopShared>,
+}
+
+impl Batch {
+    /// How many tasks there are.
+    pub fn len(&self) -> usize {
+        self.shared.items.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many outcomes are still to come.
+    pub fn left(&self) -> usize {
+        self.shared.left.load(Ordering::Acquire)
+    }
+
+    /// Waits for all outcomes.
+    ///
+    /// # Panics
+    ///
+    /// On the thread of the loop that has the tasks, where it would wait for ever.
+    pub fn wait(self) -> Vec<Outcome> {
+        self.home.refuse_to_wait();
+        self.shared.done.wait(None);
+        self.shared.take()
+    }
+
+    /// Waits for all outcomes, for at most `timeout`. If they are not all there by then, this is given back.
+    ///
+    /// # Panics
+    ///
+    /// As [`wait`](Batch::wait) does.
+    pub fn wait_timeout(self, timeout: Duration) -> Result<Vec<Outcome>, Batch> {
+        self.home.refuse_to_wait();
+        match self.shared.done.wait_for(timeout) {
+            Some(_) => Ok(self.shared.take()),
+            None => Err(self),
+        }
+    }
+
+    /// Cancels all of them, as [`Reply::cancel`](super::Reply::cancel) does.
+    pub fn cancel(&self) {
+        for item in &self.shared.items {
+            self.home.cancel(&item.request.tag);
+        }
+    }
+}
+
+impl Future for Batch {
+    type Output = Vec<Outcome>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Vec<Outcome>> {
+        self.shared.done.poll(context).map(|_| self.shared.take())
+    }
+}
+
+/// A batch of which not all was taken on.
+#[derive(Debug, thiserror::Error)]
+#[error("{} calls were not taken on: {kind}", rest.len())]
+pub struct PartlyRefused {
+    /// Why.
+    pub kind: RefusalKind,
+    /// The calls that were taken on, the first ones.
+    pub accepted: Batch,
+    /// The others, as they were.
+    pub rest: Vec<Call>,
+}

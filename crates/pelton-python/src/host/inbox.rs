@@ -1,0 +1,196 @@
+//! The loop's end of the queue.
+//!
+//! Two steps. First a batch is taken out of the queue, without the interpreter lock if the loop was asleep; then all of it is
+//! done under one acquisition. While there is more, the loop goes on to the next batch with the lock held, and lets go of it
+//! every few milliseconds as it does for all callbacks: letting go after each batch would cost milliseconds whenever
+//! another thread runs Python code, since that keeps the lock as long as it can.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use pelton_sync::Receiver;
+use pyo3::ffi::PyObject;
+use pyo3::prelude::*;
+
+use super::callbacks;
+use super::execute::{self, Place, Returned};
+use super::loops::{Control, LoopShared, Message};
+use crate::core;
+use crate::intake::Intake;
+use crate::object::Owned;
+use crate::value;
+
+pub(crate) struct Inbox {
+    receiver: Receiver<Message>,
+    fetched: VecDeque<Message>,
+    /// How many tasks there are among what was fetched.
+    tasks: usize,
+    batch: usize,
+    spin: Duration,
+    place: Place,
+}
+
+impl Inbox {
+    pub(crate) fn new(receiver: Receiver<Message>, batch: usize, spin: Duration, place: Place) -> Inbox {
+        Inbox { receiver, fetched: VecDeque::with_capacity(batch), tasks: 0, batch, spin, place }
+    }
+
+    fn home(&self) -> &Arc<LoopShared> {
+        &self.place.home
+    }
+
+    unsafe fn control(&mut self, py: Python<'_>, loop_: *mut PyObject, control: Control) {
+        match control {
+            Control::Cancel(number) => callbacks::cancel(py, &self.place.home, number),
+            Control::Room(stream) => stream.make_room(py),
+            Control::Forget(number) => self.place.namespaces.forget(py, number),
+            Control::Run(job) => job(py),
+            Control::Look => {}
+            Control::CancelAll => {
+                let numbers: Vec<u64> = self.home().waiting.lock().keys().copied().collect();
+                for number in numbers {
+                    callbacks::cancel(py, &self.place.home, number);
+                }
+            }
+            // SAFETY: the loop is alive.
+            Control::Stop => unsafe { stop(loop_) },
+            Control::Await(returned) => {
+                let Returned { object, wishes, completion } = *returned;
+                // SAFETY: as the caller says.
+                unsafe {
+                    let object = Owned::new_reference(object.as_ptr());
+                    execute::settle(py, loop_, &self.place.home, object, wishes, completion);
+                }
+            }
+        }
+    }
+
+    /// A panic is a bug in here. It costs the task, whose completion says so as it is dropped, and not the loop.
+    #[inline]
+    fn guarded(&mut self, work: impl FnOnce(&mut Inbox)) {
+        let activity = &self.place.home.activity;
+        activity.store(activity.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        if catch_unwind(AssertUnwindSafe(|| work(self))).is_err() {
+            tracing::error!("a task was lost to a panic, which is a bug in pelton");
+        }
+    }
+
+    /// Whether everything that the loop had to do is done.
+    fn is_finished(&self) -> bool {
+        let home = self.home();
+        home.closing.load(Ordering::Relaxed)
+            && self.fetched.is_empty()
+            && self.receiver.is_empty()
+            && home.on_workers.load(Ordering::Relaxed) == 0
+            && home.waiting.lock().is_empty()
+    }
+}
+
+unsafe fn stop(loop_: *mut PyObject) {
+    // SAFETY: the caller says that the loop is alive.
+    unsafe {
+        if let Ok(core) = core::core(loop_) {
+            (*core).stopping = true;
+        }
+    }
+}
+
+impl Intake for Inbox {
+    fn has_work(&mut self) -> bool {
+        let activity = &self.place.home.activity;
+        activity.store(activity.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        !self.fetched.is_empty() || !self.receiver.is_empty()
+    }
+
+    fn sleep(&mut self) -> bool {
+        let sleeps = self.receiver.sleep();
+        self.home().asleep.store(sleeps, Ordering::Relaxed);
+        sleeps
+    }
+
+    fn awake(&mut self) {
+        self.receiver.awake();
+        self.home().asleep.store(false, Ordering::Relaxed);
+    }
+
+    fn fetch(&mut self) -> bool {
+        let before = self.tasks;
+        while self.tasks < self.batch && self.fetched.len() < self.batch {
+            let Some(message) = self.receiver.pop() else { break };
+            self.tasks += match &message {
+                Message::Task(_) => 1,
+                Message::Portion(portion) => portion.len(),
+                Message::Control(_) => 0,
+            };
+            self.fetched.push_back(message);
+        }
+        if self.tasks > before {
+            self.place.home.taken(self.tasks - before);
+        }
+        !self.fetched.is_empty()
+    }
+
+    fn spin(&self) -> Duration {
+        self.spin
+    }
+
+    fn locked(&mut self) {
+        self.home().counters.locks.fetch_add(1, Ordering::Relaxed);
+    }
+
+    unsafe fn process(&mut self, loop_: *mut PyObject) {
+        // SAFETY: the lock is held, as the caller says.
+        let py = unsafe { Python::assume_attached() };
+        self.fetch();
+        if value::has_dropped() {
+            value::release_dropped(py);
+        }
+        let mut begun = 0;
+        // What was fetched as it stands: a turn inside of a turn finds nothing. One portion may be left in part.
+        let mut messages = std::mem::take(&mut self.fetched);
+        while begun < self.batch
+            && let Some(message) = messages.pop_front()
+        {
+            match message {
+                Message::Task(task) => {
+                    begun += 1;
+                    self.guarded(|inbox| {
+                        // SAFETY: as the caller says.
+                        unsafe { inbox.place.start(py, loop_, task) }
+                    });
+                }
+                Message::Portion(mut portion) => {
+                    while begun < self.batch
+                        && let Some(task) = portion.pop()
+                    {
+                        begun += 1;
+                        self.guarded(|inbox| {
+                            // SAFETY: as the caller says.
+                            unsafe { inbox.place.start(py, loop_, task) }
+                        });
+                    }
+                    if portion.len() > 0 {
+                        messages.push_front(Message::Portion(portion));
+                    }
+                }
+                Message::Control(control) => self.guarded(|inbox| {
+                    // SAFETY: as the caller says.
+                    unsafe { inbox.control(py, loop_, control) }
+                }),
+            }
+        }
+        self.fetched = messages;
+        self.tasks -= begun;
+        let counters = &self.place.home.counters;
+        counters.batches.store(counters.batches.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        counters.tasks.store(counters.tasks.load(Ordering::Relaxed) + begun as u64, Ordering::Relaxed);
+        self.home().counters.namespaces.store(self.place.namespaces.len(), Ordering::Relaxed);
+        if self.is_finished() {
+            // SAFETY: the loop is alive.
+            unsafe { stop(loop_) };
+        }
+    }
+}

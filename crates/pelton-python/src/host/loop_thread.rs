@@ -1,0 +1,115 @@
+//! The thread of a loop, from its start to its end.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use pelton_sync::Receiver;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use super::callables::Callables;
+use super::config::Config;
+use super::error::StartError;
+use super::execute::Place;
+use super::inbox::Inbox;
+use super::interpreter::{self, known};
+use super::loops::{LoopShared, Message};
+use super::namespaces::Namespaces;
+use super::workers::Workers;
+use crate::core;
+use crate::object::Raised;
+
+/// How long tasks get to end after they were cancelled, when a loop has been stopped.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// The last that is heard of a loop.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) index: usize,
+    /// Tasks that did not end although they were cancelled, and those that never began.
+    pub(crate) abandoned: usize,
+}
+
+/// Starts a loop. Returns once it can be given work.
+pub(crate) fn start(
+    home: Arc<LoopShared>,
+    receiver: Receiver<Message>,
+    workers: Arc<Workers>,
+    config: &Config,
+    ended: Sender<Ended>,
+) -> Result<(), StartError> {
+    let (started, start) = std::sync::mpsc::channel();
+    let (batch, spin) = (config.batch, config.spin);
+    std::thread::Builder::new().name(format!("pelton-python-{}", home.index)).spawn(move || {
+        let index = home.index;
+        let abandoned = interpreter::attach(|py| {
+            let place = Place {
+                home: home.clone(),
+                workers,
+                callables: Callables::default(),
+                namespaces: Namespaces::default(),
+            };
+            let inbox = Inbox::new(receiver, batch, spin, place);
+            match make_loop(py, &home, inbox) {
+                Ok(its_loop) => {
+                    // Nobody to tell means that the host was dropped meanwhile.
+                    let _ = started.send(Ok(()));
+                    run(py, &home, its_loop)
+                }
+                Err(error) => {
+                    let _ = started.send(Err(interpreter::describe(py, &error, false)));
+                    0
+                }
+            }
+        });
+        let _ = ended.send(Ended { index, abandoned });
+    })?;
+    match start.recv() {
+        Ok(started) => started.map_err(|exception| StartError::Python(Box::new(exception))),
+        Err(_) => Err(StartError::Setting("the loop's thread has ended before it began")),
+    }
+}
+
+fn make_loop<'py>(py: Python<'py>, home: &Arc<LoopShared>, inbox: Inbox) -> PyResult<Bound<'py, PyAny>> {
+    let its_loop = py.import("pelton")?.call_method0("new_event_loop")?;
+    // SAFETY: it is a live loop, and the lock is held.
+    unsafe {
+        let core = core::core(its_loop.as_ptr()).map_err(|Raised| PyErr::fetch(py))?;
+        let _ = home.waker.set((*core).waker.clone());
+        (*core).intake = Some(Box::new(inbox));
+        home.executor.thread.store(ffi::PyThread_get_thread_ident() as u64, Ordering::Relaxed);
+    }
+    let _ = home.thread.set(std::thread::current().id());
+    let keywords = PyDict::new(py);
+    keywords.set_item("loop", &its_loop)?;
+    // Tasks that begin at once, which 3.11 does not have.
+    if py.version_info() >= (3, 12) {
+        keywords.set_item("eager_start", true)?;
+    }
+    let _ = home.task_keywords.set(keywords.unbind());
+    crate::native::outside::set_here(&its_loop, home.clone());
+    Ok(its_loop)
+}
+
+/// Runs a loop until it has been told to stop and has nothing left to do. Says how many tasks were abandoned.
+fn run(py: Python<'_>, home: &Arc<LoopShared>, its_loop: Bound<'_, PyAny>) -> usize {
+    if let Err(error) = known().run.bind(py).call1((&its_loop,)) {
+        error.write_unraisable(py, Some(&its_loop));
+    }
+    home.closing.store(true, Ordering::Relaxed);
+    home.cancelling.store(true, Ordering::Relaxed);
+    let queued = home.queued();
+    let finished = known().finish.bind(py).call1((&its_loop, GRACE.as_secs_f64()));
+    if let Err(error) = finished {
+        error.write_unraisable(py, Some(&its_loop));
+    }
+    // What the loop had queued has been let go of with it.
+    drop(its_loop);
+    let left: Vec<_> = home.waiting.lock().drain().collect();
+    let abandoned = left.len() + queued;
+    drop(left);
+    abandoned
+}

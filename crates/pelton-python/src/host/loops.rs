@@ -1,0 +1,271 @@
+//! What a loop's thread shares with everybody who has work for it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::Waker;
+use std::thread::ThreadId;
+
+use pelton_sync::{PushError, Pushed, Receiver, Sender, queue};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use super::batch::{BatchShared, Portion};
+use super::call::Call;
+use super::completion::{CANCEL, Completion, INTERRUPT, Tag};
+use super::error::RefusalKind;
+use super::lock_order::{self, Rank, Ranked};
+
+/// What goes through a loop's queue.
+pub(crate) enum Message {
+    Task(Completion),
+    /// Some of a batch.
+    Portion(Portion),
+    Control(Control),
+}
+
+/// What is not bounded: there are never more of these than tasks and namespaces.
+pub(crate) enum Control {
+    /// Cancel the task of this number.
+    Cancel(u64),
+    /// Whoever reads this stream has made room.
+    Room(Arc<super::stream::StreamShared>),
+    /// A function on another thread has returned something to be awaited.
+    Await(Box<super::execute::Returned>),
+    /// Nobody has a handle of this namespace any more.
+    Forget(u64),
+    /// Do this, with the interpreter lock.
+    Run(crate::native::outside::Job),
+    /// See whether there is anything left to do.
+    Look,
+    /// Cancel everything.
+    CancelAll,
+    /// Stop, whatever there is left to do.
+    Stop,
+}
+
+/// A task that waits for something, so that the loop goes on with others.
+pub(crate) struct Waiting {
+    pub(crate) completion: Completion,
+    /// What asyncio knows it as: a task, or a future that is somebody else's.
+    pub(crate) future: Py<PyAny>,
+    /// The `TimerHandle` of its deadline.
+    pub(crate) timer: Option<Py<PyAny>>,
+    pub(crate) keep_exception: bool,
+    pub(crate) as_object: bool,
+}
+
+/// A thread that calls Python, and what it is at.
+#[derive(Debug, Default)]
+pub(crate) struct Executor {
+    /// What Python knows the thread as.
+    pub(crate) thread: AtomicU64,
+    /// The address of the tag of the task whose function it calls, or 0. Changed with the interpreter lock held.
+    pub(crate) task: AtomicUsize,
+}
+
+/// What a loop shares.
+pub(crate) struct LoopShared {
+    pub(crate) index: usize,
+    sender: Sender<Message>,
+    /// Tasks in the queue, and how many there may be.
+    queued: AtomicUsize,
+    bound: usize,
+    /// Tasks that a loop begins in one turn.
+    batch: usize,
+    /// Set before the loop first runs, and so before anybody else has this.
+    pub(crate) waker: OnceLock<Waker>,
+    pub(crate) thread: OnceLock<ThreadId>,
+    /// What tasks are made with.
+    pub(crate) task_keywords: OnceLock<Py<PyDict>>,
+    /// No new tasks, and what there is is to come to its end.
+    pub(crate) closing: AtomicBool,
+    /// Nothing is to be started any more either.
+    pub(crate) cancelling: AtomicBool,
+    /// Tasks that wait for something, by their numbers.
+    pub(crate) waiting: Ranked<HashMap<u64, Waiting>>,
+    pub(crate) numbers: AtomicU64,
+    /// Goes up with everything that the loop begins; and whether it sleeps.
+    pub(crate) activity: AtomicU64,
+    pub(crate) asleep: AtomicBool,
+    pub(crate) counters: Counters,
+    /// The loop's own thread first, then those for functions that block: of all loops.
+    pub(crate) executors: Arc<Ranked<Vec<Arc<Executor>>>>,
+    pub(crate) executor: Arc<Executor>,
+    /// Tasks handed to threads for functions that block, and not answered.
+    pub(crate) on_workers: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) tasks: AtomicU64,
+    pub(crate) batches: AtomicU64,
+    pub(crate) locks: AtomicU64,
+    pub(crate) wakeups: AtomicU64,
+    pub(crate) namespaces: AtomicUsize,
+}
+
+impl std::fmt::Debug for LoopShared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "loop {}", self.index)
+    }
+}
+
+impl LoopShared {
+    pub(crate) fn new(
+        index: usize,
+        (bound, batch): (usize, usize),
+        executors: Arc<Ranked<Vec<Arc<Executor>>>>,
+    ) -> (Arc<LoopShared>, Receiver<Message>) {
+        let (sender, receiver) = queue();
+        let executor = Arc::new(Executor::default());
+        executors.lock().push(executor.clone());
+        let shared = LoopShared {
+            index,
+            sender,
+            queued: AtomicUsize::new(0),
+            bound,
+            batch,
+            waker: OnceLock::new(),
+            thread: OnceLock::new(),
+            task_keywords: OnceLock::new(),
+            closing: AtomicBool::new(false),
+            cancelling: AtomicBool::new(false),
+            waiting: Ranked::new(Rank::Loop, HashMap::new()),
+            numbers: AtomicU64::new(0),
+            activity: AtomicU64::new(0),
+            asleep: AtomicBool::new(false),
+            counters: Counters::default(),
+            executors,
+            executor,
+            on_workers: AtomicUsize::new(0),
+        };
+        (Arc::new(shared), receiver)
+    }
+
+    /// Makes room in the queue for as many tasks as fit, at most `tasks`. Says for how many.
+    fn reserve(&self, tasks: usize) -> usize {
+        let after = self.queued.fetch_add(tasks, Ordering::Relaxed) + tasks;
+        let too_many = after.saturating_sub(self.bound).min(tasks);
+        if too_many > 0 {
+            self.queued.fetch_sub(too_many, Ordering::Relaxed);
+        }
+        tasks - too_many
+    }
+
+    /// The loop has taken so many tasks out of the queue.
+    pub(crate) fn taken(&self, tasks: usize) {
+        self.queued.fetch_sub(tasks, Ordering::Relaxed);
+    }
+
+    /// Hands a task to the loop. Takes no lock.
+    pub(crate) fn submit(&self, task: Completion) -> Result<(), (RefusalKind, Completion)> {
+        if self.closing.load(Ordering::Relaxed) {
+            return Err((RefusalKind::ShuttingDown, task));
+        }
+        if self.reserve(1) == 0 {
+            return Err((RefusalKind::Full, task));
+        }
+        match self.sender.push_as(task, Message::Task) {
+            Ok(pushed) => {
+                self.wake_after(pushed);
+                Ok(())
+            }
+            Err(PushError::Full(task) | PushError::Closed(task)) => Err((RefusalKind::ShuttingDown, task)),
+        }
+    }
+
+    /// Hands as many calls to the loop as it takes on. Gives the others back.
+    pub(crate) fn submit_all(
+        &self,
+        mut calls: Vec<Call>,
+        namespace: u64,
+    ) -> (Arc<BatchShared>, Option<(RefusalKind, Vec<Call>)>) {
+        let closing = self.closing.load(Ordering::Relaxed);
+        let accepted = if closing { 0 } else { self.reserve(calls.len()) };
+        let kind = if closing { RefusalKind::ShuttingDown } else { RefusalKind::Full };
+        let rest = (accepted < calls.len()).then(|| (kind, calls.split_off(accepted)));
+        let shared = Arc::new(BatchShared::new(calls, namespace));
+        for start in (0..accepted).step_by(self.batch) {
+            let portion = Portion::new(&shared, start, accepted.min(start + self.batch));
+            // If the loop has just gone, dropping the portion says so.
+            if let Ok(pushed) = self.sender.push_as(portion, Message::Portion) {
+                self.wake_after(pushed);
+            }
+        }
+        (shared, rest)
+    }
+
+    /// Tells the loop something, however much it has to do.
+    pub(crate) fn control(&self, control: Control) {
+        // A loop that is gone has nothing left to be told about.
+        if let Ok(pushed) = self.sender.push(Message::Control(control)) {
+            self.wake_after(pushed);
+        }
+    }
+
+    #[inline]
+    fn wake_after(&self, pushed: Pushed) {
+        if pushed == Pushed::ReceiverSleeps {
+            self.counters.wakeups.fetch_add(1, Ordering::Relaxed);
+            if let Some(waker) = self.waker.get() {
+                waker.wake_by_ref();
+            }
+        }
+    }
+
+    /// About how many tasks wait to be started.
+    pub(crate) fn queued(&self) -> usize {
+        self.queued.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn next_number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    pub(crate) fn cancel(&self, tag: &Tag) {
+        if let Some(number) = tag.want(CANCEL) {
+            self.control(Control::Cancel(number));
+        }
+    }
+
+    /// Raises an exception where a task runs right now, if it does.
+    pub(crate) fn interrupt(&self, tag: &Tag) -> bool {
+        lock_order::check(Rank::Interpreter);
+        let number = tag.want(INTERRUPT);
+        Python::attach(|py| {
+            let address = std::ptr::from_ref(tag).addr();
+            let executors: Vec<Arc<Executor>> = self.executors.lock().clone();
+            let running = executors.iter().find(|executor| executor.task.load(Ordering::Relaxed) == address);
+            let thread = match (running, number) {
+                (Some(executor), _) => executor.thread.load(Ordering::Relaxed),
+                (None, Some(number)) if self.is_current(py, number) => self.executor.thread.load(Ordering::Relaxed),
+                _ => return false,
+            };
+            super::interpreter::raise_in(py, thread)
+        })
+    }
+
+    /// Whether the task of this number is the one that its loop runs.
+    fn is_current(&self, py: Python<'_>, number: u64) -> bool {
+        let Some(future) = self.waiting.lock().get(&number).map(|waiting| waiting.future.as_ptr()) else {
+            return false;
+        };
+        // The lock has been held since, so it is still there.
+        super::interpreter::is_current_task(py, future)
+    }
+
+    /// # Panics
+    ///
+    /// On the loop's own thread.
+    pub(crate) fn refuse_to_wait(&self) {
+        let here = self.thread.get() == Some(&std::thread::current().id());
+        assert!(!here, "waiting for a task on the thread of its own loop would take for ever");
+    }
+}
+
+impl crate::native::outside::Outside for LoopShared {
+    fn run(&self, job: crate::native::outside::Job) {
+        self.control(Control::Run(job));
+    }
+}

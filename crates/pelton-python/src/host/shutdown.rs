@@ -1,0 +1,114 @@
+//! Ending.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use super::interpreter;
+use super::loop_thread::Ended;
+use super::loops::{Control, LoopShared};
+use super::workers::Workers;
+
+/// How long tasks get to end after they were cancelled.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// What was left when a host ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Remains {
+    /// Tasks that were not done when the time was over, and were cancelled.
+    pub cancelled: usize,
+    /// Of these, those that did not end then either. Whoever waits for one is told that the loop is gone.
+    pub abandoned: usize,
+    /// Loops that are blocked in a call that could not be interrupted, by their numbers. Their threads go on, and what they
+    /// have not begun has no outcome before the call returns.
+    pub stuck: Vec<usize>,
+}
+
+impl Remains {
+    /// Whether everything came to its end in time.
+    pub fn is_clean(&self) -> bool {
+        *self == Remains::default()
+    }
+}
+
+/// Ends the loops: in peace until the deadline, then by cancelling, then by force.
+pub(crate) fn shut_down(
+    loops: &[Arc<LoopShared>],
+    workers: &Workers,
+    ended: &Receiver<Ended>,
+    deadline: Duration,
+) -> Remains {
+    let mut end = Ending { loops, ended, alive: (0..loops.len()).collect(), remains: Remains::default() };
+    for home in loops {
+        home.closing.store(true, Ordering::Relaxed);
+        home.control(Control::Look);
+    }
+    if !end.wait(deadline) {
+        for home in loops {
+            home.cancelling.store(true, Ordering::Relaxed);
+        }
+        let mut unfinished = 0;
+        for home in end.alive() {
+            unfinished += home.queued() + home.waiting.lock().len() + home.on_workers.load(Ordering::Relaxed);
+            home.control(Control::CancelAll);
+        }
+        end.remains.cancelled = unfinished;
+        for job in workers.close() {
+            job.settle(Err(super::TaskError::Cancelled));
+        }
+        if !end.wait(GRACE) {
+            end.force();
+        }
+    }
+    for job in workers.close() {
+        job.settle(Err(super::TaskError::Cancelled));
+    }
+    for home in end.alive.iter().map(|index| &loops[*index]) {
+        // Nobody else can tell those who wait for these.
+        let waiting: Vec<_> = home.waiting.lock().drain().collect();
+        end.remains.abandoned += waiting.len();
+    }
+    end.remains.stuck = end.alive;
+    end.remains
+}
+
+struct Ending<'a> {
+    loops: &'a [Arc<LoopShared>],
+    ended: &'a Receiver<Ended>,
+    alive: Vec<usize>,
+    remains: Remains,
+}
+
+impl Ending<'_> {
+    fn alive(&self) -> Vec<&Arc<LoopShared>> {
+        self.alive.iter().map(|index| &self.loops[*index]).collect()
+    }
+
+    /// Waits for loops to end. Says whether all have.
+    fn wait(&mut self, time: Duration) -> bool {
+        let until = Instant::now().checked_add(time);
+        while !self.alive.is_empty() {
+            let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
+            let Ok(ended) = self.ended.recv_timeout(left) else { return false };
+            self.alive.retain(|index| *index != ended.index);
+            self.remains.abandoned += ended.abandoned;
+        }
+        true
+    }
+
+    /// Stops loops although there are tasks that will not end, and interrupts calls that do not return.
+    fn force(&mut self) {
+        for home in self.alive() {
+            home.control(Control::Stop);
+            let thread = home.executor.thread.load(Ordering::Relaxed);
+            if home.executor.task.load(Ordering::Relaxed) != 0 {
+                // Elsewhere: code that never lets go of the interpreter lock would keep us here too.
+                let interrupting = std::thread::Builder::new().name("pelton-python-interrupt".to_owned());
+                let _ = interrupting.spawn(move || interpreter::attach(|py| interpreter::raise_in(py, thread)));
+            }
+        }
+        self.wait(GRACE);
+    }
+}

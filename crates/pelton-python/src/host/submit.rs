@@ -1,0 +1,52 @@
+//! Handing calls to a loop. Neither the interpreter lock nor any other is taken.
+
+use std::sync::Arc;
+
+use super::batch::{Batch, PartlyRefused};
+use super::call::Call;
+use super::completion::{Completion, Request, To};
+use super::error::{RefusalKind, Refused};
+use super::loops::LoopShared;
+use super::reply::{Reply, Slot};
+use super::stream::{Stream, StreamShared};
+
+fn refused((kind, task): (RefusalKind, Completion)) -> Refused {
+    let call = task.into_call().expect("no loop has taken it on, so nobody else has it");
+    Refused { kind, call: Box::new(call) }
+}
+
+pub(crate) fn reply(home: &Arc<LoopShared>, namespace: u64, call: Call) -> Result<Reply, Refused> {
+    let slot = Arc::new(Slot::new(Request::new(call, namespace)));
+    match home.submit(Completion::new(To::Reply(slot.clone()))) {
+        Ok(()) => Ok(Reply { slot, home: home.clone() }),
+        Err(refusal) => {
+            drop(slot);
+            Err(refused(refusal))
+        }
+    }
+}
+
+pub(crate) fn spawn(home: &LoopShared, namespace: u64, call: Call) -> Result<(), Refused> {
+    let request = Arc::new(Request::new(call, namespace));
+    home.submit(Completion::new(To::Nobody(request))).map_err(refused)
+}
+
+pub(crate) fn stream(home: &Arc<LoopShared>, namespace: u64, call: Call, credit: usize) -> Result<Stream, Refused> {
+    let shared = Arc::new(StreamShared::new(Request::new(call, namespace), credit));
+    match home.submit(Completion::new(To::Stream(shared.clone()))) {
+        Ok(()) => Ok(Stream { shared, home: home.clone() }),
+        Err(refusal) => {
+            drop(shared);
+            Err(refused(refusal))
+        }
+    }
+}
+
+pub(crate) fn batch(home: &Arc<LoopShared>, namespace: u64, calls: Vec<Call>) -> Result<Batch, PartlyRefused> {
+    let (shared, rest) = home.submit_all(calls, namespace);
+    let accepted = Batch { shared, home: home.clone() };
+    match rest {
+        None => Ok(accepted),
+        Some((kind, rest)) => Err(PartlyRefused { kind, accepted, rest }),
+    }
+}

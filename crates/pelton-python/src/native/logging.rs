@@ -1,0 +1,125 @@
+//! What Python logs goes to `tracing`.
+//!
+//! A handler on Python's root logger gets every record. It takes out what it needs, lets go of the interpreter lock, and makes an
+//! event of it, so that a subscriber may take its time, take locks, and even call Python. It has no lock of its own.
+
+use std::cell::Cell;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use tracing_core::{Event, Level, dispatcher, field};
+
+use super::callsites::metadata;
+use crate::host::Exception;
+
+/// Sends what Python logs to `tracing`, from `level` on: to the logger's name as target, with the message and the fields `file`,
+/// `line` and, if there is one, `exception`, its traceback.
+///
+/// The level of Python's root logger is set to that, and its other handlers stay. A second call changes the level. Needs a
+/// [`Host`](crate::Host) that has been started.
+pub fn forward_logging(level: Level) -> Result<(), Exception> {
+    Python::attach(|py| {
+        install(py, level).map_err(|error| Exception {
+            type_name: error.get_type(py).name().map(|name| name.to_string()).unwrap_or_default(),
+            message: format!("forward Python's logging: {}", error.value(py)),
+            traceback: String::new(),
+            object: None,
+        })
+    })
+}
+
+/// The handler, which is given what takes a record on as `forward`.
+const HANDLER: &std::ffi::CStr = c"
+import logging
+
+class Handler(logging.Handler):
+    def createLock(self):
+        self.lock = None
+
+    def emit(self, record):
+        try:
+            exception = record.exc_text
+            if exception is None and record.exc_info:
+                exception = logging.Formatter().formatException(record.exc_info)
+            forward(record.name, record.levelno, record.getMessage(), record.pathname, record.lineno, exception)
+        except Exception:
+            self.handleError(record)
+
+root = logging.getLogger()
+if not any(type(handler).__module__ == __name__ for handler in root.handlers):
+    root.addHandler(Handler())
+root.setLevel(level)
+";
+
+fn install(py: Python<'_>, level: Level) -> PyResult<()> {
+    let number = match level {
+        Level::ERROR => 40,
+        Level::WARN => 30,
+        Level::INFO => 20,
+        Level::DEBUG => 10,
+        _ => 1,
+    };
+    let names = PyDict::new(py);
+    names.set_item("__name__", "pelton._logging")?;
+    names.set_item("level", number)?;
+    names.set_item("forward", pyo3::wrap_pyfunction!(forward, py)?)?;
+    py.run(HANDLER, Some(&names), None)
+}
+
+thread_local! {
+    /// Whether this thread is forwarding a record.
+    static FORWARDING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Text of Python's, where what is no Unicode is replaced.
+fn text(object: &Bound<'_, PyAny>) -> String {
+    object.str().map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+#[pyfunction]
+fn forward(
+    name: &Bound<'_, PyAny>,
+    level: i64,
+    message: &Bound<'_, PyAny>,
+    path: &Bound<'_, PyAny>,
+    line: i64,
+    exception: Option<Bound<'_, PyAny>>,
+) {
+    // A subscriber that logs by way of Python would go round in circles.
+    if FORWARDING.replace(true) {
+        return;
+    }
+    let _forwarding = Forwarding;
+    let level = match level {
+        40.. => Level::ERROR,
+        30.. => Level::WARN,
+        20.. => Level::INFO,
+        10.. => Level::DEBUG,
+        _ => Level::TRACE,
+    };
+    let (py, name, message, path) = (name.py(), text(name), text(message), text(path));
+    let exception = exception.map(|exception| text(&exception));
+    py.detach(|| emit(&name, level, &message, &path, line, exception.as_deref()));
+}
+
+struct Forwarding;
+
+impl Drop for Forwarding {
+    fn drop(&mut self) {
+        FORWARDING.set(false);
+    }
+}
+
+fn emit(name: &str, level: Level, message: &str, path: &str, line: i64, exception: Option<&str>) {
+    if level > tracing_core::LevelFilter::current() {
+        return;
+    }
+    let metadata = metadata(name, level);
+    if !dispatcher::get_default(|subscriber| subscriber.enabled(metadata)) {
+        return;
+    }
+    let message = format_args!("{message}");
+    let values: [Option<&dyn field::Value>; 4] =
+        [Some(&message), Some(&path), Some(&line), exception.as_ref().map(|text| text as &dyn field::Value)];
+    Event::dispatch(metadata, &metadata.fields().value_set_all(&values));
+}
