@@ -16,6 +16,8 @@ mod mark;
 mod net;
 mod plot;
 mod process;
+#[cfg(feature = "pyhost")]
+mod pyhost;
 mod report;
 mod results;
 mod wheel;
@@ -115,6 +117,24 @@ enum Bench {
         #[command(flatten)]
         load: http::Load,
     },
+    /// Python from Rust: functions and coroutines of a hosted Python, called from other threads.
+    ///
+    /// Next to pelton there are a bare eventfd (the floor of a round trip), a loop in Python (the floor of a
+    /// call), and asyncio itself, all in the same process. Needs the feature pyhost, which
+    /// `cargo xtask bench pyhost` builds it with, and the Python that PYO3_PYTHON names.
+    ///
+    /// Examples:
+    ///   pelton-bench pyhost                           everything, some three minutes
+    ///   pelton-bench pyhost --quick                   does it all build and run? a few seconds
+    ///   pelton-bench pyhost --only latency            one part
+    #[cfg(feature = "pyhost")]
+    #[command(verbatim_doc_comment)]
+    Pyhost {
+        #[command(flatten)]
+        output: Output,
+        #[command(flatten)]
+        load: pyhost::Load,
+    },
     /// Prints instructions per echoed message of the floor and of pelton, in user space. Needs valgrind.
     ///
     /// One line each: the name and the number. The same build always gives the same numbers.
@@ -185,6 +205,11 @@ fn main() -> Result<()> {
         Bench::Http { output, load } => {
             let (out, standings) = (output.directory(load.is_whole()), http::run(&load)?);
             publish("http", "Pelton's HTTP against a bare epoll loop and its peers", &out, machine, &standings)
+        }
+        #[cfg(feature = "pyhost")]
+        Bench::Pyhost { output, load } => {
+            let (out, standings) = (output.directory(load.is_whole()), pyhost::run(&load)?);
+            publish("pyhost", "Python from Rust, against a bare eventfd and asyncio itself", &out, machine, &standings)
         }
         Bench::NetInstructions { connections, messages, at_most } => {
             net::print_instructions(connections.into(), messages, at_most)

@@ -23,6 +23,8 @@ pub enum Mark {
     AtMost { factor: f64, against: &'static str },
     /// At most this much, in the unit of the case, for what is counted and not timed.
     Limit { at_most: f64 },
+    /// At least this much, in the unit of the case, whoever else is there.
+    Rate { at_least: f64 },
 }
 
 /// How a result stands to a mark.
@@ -150,6 +152,10 @@ fn hold(standing: &Standing, row: &Row, mark: &Mark) -> Option<Judgement> {
             // Not divided by it, which may be zero.
             let verdict = |ours, _| if ours <= *at_most { Verdict::Pass } else { Verdict::Miss };
             judged(&verdict, None, format!("{} {unit}, mark <= {}", figure(row.best), figure(*at_most)))
+        }
+        Mark::Rate { at_least } => {
+            let verdict = |ours, _| Verdict::from_bound(at_least / ours, NOISE);
+            judged(&verdict, None, format!("{} {unit}, mark >= {}", figure(row.best), figure(*at_least)))
         }
     };
     Some(judgement)

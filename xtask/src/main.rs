@@ -119,6 +119,7 @@ fn features_for(arguments: &[OsString]) -> &'static str {
     match arguments.first().and_then(|name| name.to_str()) {
         Some("work") => "--features actor-peers",
         Some("http") => "--features http-peers",
+        Some("pyhost") => "--features pyhost",
         _ => "",
     }
 }
@@ -190,6 +191,7 @@ mod tests {
     fn crates_that_are_costly_to_build_are_only_where_they_are_compared_with() {
         assert_eq!(features_for(&["work".into(), "--quick".into()]), "--features actor-peers");
         assert_eq!(features_for(&["http".into()]), "--features http-peers");
+        assert_eq!(features_for(&["pyhost".into()]), "--features pyhost");
         assert_eq!(features_for(&["net".into()]), "");
     }
 

@@ -7,6 +7,9 @@ mod stats;
 mod timers;
 mod wakeup;
 
+#[cfg(feature = "pyhost")]
+pub use wakeup::bare_round_trips;
+
 pub use posts::tokio_loop;
 
 use anyhow::Result;

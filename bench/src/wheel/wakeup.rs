@@ -16,6 +16,13 @@ use anyhow::{Context, Result, ensure};
 use crate::harness::{Better, Case, Contender, Contest, Reading, Readings, Side, Stopwatch, quantile};
 use crate::machine::{Place, pin, version};
 
+/// Round trips to a bare eventfd: a floor elsewhere too.
+#[cfg_attr(
+    not(feature = "pyhost"),
+    allow(unused_imports, reason = "only what answers by waking a thread needs it")
+)]
+pub use peers::bare as bare_round_trips;
+
 /// The contest over `pings` round trips.
 pub fn contest(pings: u64) -> Contest<'static> {
     let cases = vec![

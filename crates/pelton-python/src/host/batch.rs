@@ -7,60 +7,48 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::completion::Tag;
+use super::completion::{Completion, Request, To};
 use super::error::RefusalKind;
 use super::loops::LoopShared;
-use super::reply::{Outcome, Slot};
+use super::reply::{Answer, Outcome};
 use super::{Call, TaskError};
 use crate::value::Value;
 
-/// What the tasks of a batch share: one allocation for all of their outcomes, and one wake-up when the last has come.
+/// What the tasks of a batch share: one allocation for all of them and their outcomes, and one wake-up when the last has come.
 #[derive(Debug)]
 pub(crate) struct BatchShared {
     items: Box<[Item]>,
-    /// How many of them count: those that were taken on.
-    count: AtomicUsize,
     left: AtomicUsize,
     /// Settled when all are.
-    done: Slot,
+    done: Answer,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Item {
-    tag: Tag,
+    request: Request,
     /// Written once by the loop; there is nobody else to wait for the lock.
     outcome: Mutex<Option<Outcome>>,
 }
 
 impl BatchShared {
-    pub(crate) fn new(tasks: usize) -> BatchShared {
-        let items = (0..tasks).map(|_| Item::default()).collect();
-        let shared =
-            BatchShared { items, count: AtomicUsize::new(tasks), left: AtomicUsize::new(tasks), done: Slot::new() };
-        if tasks == 0 {
+    pub(crate) fn new(calls: Vec<Call>, namespace: u64) -> BatchShared {
+        let item = |call| Item { request: Request::new(call, namespace), outcome: Mutex::new(None) };
+        let items: Box<[Item]> = calls.into_iter().map(item).collect();
+        let shared = BatchShared { left: AtomicUsize::new(items.len()), items, done: Answer::new() };
+        if shared.items.is_empty() {
             shared.done.settle(Ok(Value::None));
         }
         shared
     }
 
-    pub(crate) fn tag(&self, index: u32) -> &Tag {
-        &self.items[index as usize].tag
+    pub(crate) fn request(&self, index: u32) -> &Request {
+        &self.items[index as usize].request
     }
 
     pub(crate) fn settle(&self, index: u32, outcome: Outcome) {
         *self.items[index as usize].outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
-        self.settled(1);
-    }
-
-    /// From the item at `count` on none was taken on; `unsettled` of them were not settled either.
-    pub(crate) fn give_up(&self, count: usize, unsettled: usize) {
-        self.count.store(count, Ordering::Relaxed);
-        self.settled(unsettled);
-    }
-
-    fn settled(&self, items: usize) {
         // Whoever sees that none is left sees all outcomes.
-        if items > 0 && self.left.fetch_sub(items, Ordering::AcqRel) == items {
+        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.done.settle(Ok(Value::None));
         }
     }
@@ -70,7 +58,41 @@ impl BatchShared {
             let outcome = item.outcome.lock().unwrap_or_else(PoisonError::into_inner).take();
             outcome.unwrap_or(Err(TaskError::LoopGone))
         };
-        self.items[..self.count.load(Ordering::Relaxed)].iter().map(take).collect()
+        self.items.iter().map(take).collect()
+    }
+}
+
+/// Some tasks of a batch, on their way through the queue together.
+#[derive(Debug)]
+pub(crate) struct Portion {
+    shared: Arc<BatchShared>,
+    next: u32,
+    end: u32,
+}
+
+impl Portion {
+    pub(crate) fn new(shared: &Arc<BatchShared>, next: usize, end: usize) -> Portion {
+        Portion { shared: shared.clone(), next: next as u32, end: end as u32 }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        (self.end - self.next) as usize
+    }
+
+    /// The next task.
+    pub(crate) fn pop(&mut self) -> Option<Completion> {
+        if self.next == self.end {
+            return None;
+        }
+        self.next += 1;
+        Some(Completion::new(To::Batch(self.shared.clone(), self.next - 1)))
+    }
+}
+
+impl Drop for Portion {
+    fn drop(&mut self) {
+        // Each that has not been taken says that the loop is gone.
+        while self.pop().is_some() {}
     }
 }
 
@@ -85,7 +107,7 @@ pub struct Batch {
 impl Batch {
     /// How many tasks there are.
     pub fn len(&self) -> usize {
-        self.shared.count.load(Ordering::Relaxed)
+        self.shared.items.len()
     }
 
     /// Whether there are none.
@@ -125,7 +147,7 @@ impl Batch {
     /// Cancels all of them, as [`Reply::cancel`](super::Reply::cancel) does.
     pub fn cancel(&self) {
         for item in &self.shared.items {
-            self.home.cancel(&item.tag);
+            self.home.cancel(&item.request.tag);
         }
     }
 }

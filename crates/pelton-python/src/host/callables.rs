@@ -65,7 +65,7 @@ impl Callables {
             let module_name = self.name(py, 0, module);
             let found = ffi::PyDict_GetItemWithError(known().modules.as_ptr(), module_name);
             if !found.is_null()
-                && ffi::PyModule_Check(found) != 0
+                && ffi::PyModule_CheckExact(found) != 0
                 && let Some(function) = find_in(ffi::PyModule_GetDict(found), function_name)
             {
                 return Ok(function);

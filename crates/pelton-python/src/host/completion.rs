@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use super::TaskError;
+use pelton_os::{Time, clock};
+
 use super::batch::BatchShared;
 use super::reply::{Outcome, Slot};
 use super::stream::StreamShared;
+use super::{Call, TaskError};
 
 /// What is wanted of a task: that it be cancelled; that it has been interrupted.
 pub(crate) const CANCEL: u8 = 1;
@@ -45,14 +47,34 @@ impl Tag {
     }
 }
 
-/// Who is to be told.
+/// A task as it was handed in.
+///
+/// It stays where it was made, together with the place for its outcome, and is freed with it, as a rule by the thread that made
+/// it. What goes through the queue is a reference: memory that one thread allocates and another frees is what costs most.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) call: Call,
+    pub(crate) deadline: Option<Time>,
+    /// The namespace that `__main__` means, or 0 for Python's own.
+    pub(crate) namespace: u64,
+    pub(crate) tag: Tag,
+}
+
+impl Request {
+    pub(crate) fn new(call: Call, namespace: u64) -> Request {
+        let deadline = call.timeout.map(|timeout| clock::now() + timeout);
+        Request { call, deadline, namespace, tag: Tag::default() }
+    }
+}
+
+/// A task, and who is to be told of its outcome.
 #[derive(Debug)]
 pub(crate) struct Completion(Option<To>);
 
 #[derive(Debug)]
 pub(crate) enum To {
     /// Nobody; what goes wrong is logged.
-    Nobody(Arc<Tag>),
+    Nobody(Arc<Request>),
     Reply(Arc<Slot>),
     /// One of a batch.
     Batch(Arc<BatchShared>, u32),
@@ -66,13 +88,28 @@ impl Completion {
     }
 
     #[inline]
-    pub(crate) fn tag(&self) -> &Tag {
+    pub(crate) fn request(&self) -> &Request {
         match self.0.as_ref().expect("there until it is settled") {
-            To::Nobody(tag) => tag,
-            To::Reply(slot) => &slot.tag,
-            To::Batch(batch, index) => batch.tag(*index),
-            To::Stream(stream) => &stream.tag,
+            To::Nobody(request) => request,
+            To::Reply(slot) => &slot.request,
+            To::Batch(batch, index) => batch.request(*index),
+            To::Stream(stream) => &stream.request,
         }
+    }
+
+    #[inline]
+    pub(crate) fn tag(&self) -> &Tag {
+        &self.request().tag
+    }
+
+    /// Takes the call back, of a task that no loop has taken on.
+    pub(crate) fn into_call(mut self) -> Option<Call> {
+        Some(match self.0.take()? {
+            To::Nobody(request) => Arc::into_inner(request)?.call,
+            To::Reply(slot) => Arc::into_inner(slot)?.request.call,
+            To::Stream(stream) => Arc::into_inner(stream)?.request.call,
+            To::Batch(..) => return None,
+        })
     }
 
     /// The stream that the task is to feed.
@@ -95,7 +132,7 @@ fn tell(to: To, outcome: Outcome) {
                 tracing::warn!(%error, "a Python task that nobody waits for has failed");
             }
         }
-        To::Reply(slot) => slot.settle(outcome),
+        To::Reply(slot) => slot.answer.settle(outcome),
         To::Batch(batch, index) => batch.settle(index, outcome),
         To::Stream(stream) => stream.end(outcome.map(drop)),
     }

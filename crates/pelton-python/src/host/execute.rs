@@ -20,12 +20,12 @@ use pyo3::ffi::{self, PyObject};
 use pyo3::prelude::*;
 
 use super::TaskError;
-use super::call::{Name, Target};
+use super::call::{Call, Name, Target};
 use super::callables::Callables;
 use super::callbacks::{Expired, Finished};
-use super::completion::{CANCEL, Completion, INTERRUPT};
+use super::completion::{CANCEL, Completion, INTERRUPT, Request, Tag};
 use super::interpreter::{self, known};
-use super::loops::{Executor, LoopShared, Task, Waiting};
+use super::loops::{Executor, LoopShared, Waiting};
 use super::namespaces::Namespaces;
 use super::reply::Outcome;
 use super::stream::Sink;
@@ -65,47 +65,38 @@ impl Place {
     ///
     /// # Safety
     /// The lock is held, and `loop_` is the loop that runs on this thread.
-    pub(crate) unsafe fn start(&mut self, py: Python<'_>, loop_: *mut PyObject, task: Task) {
-        let Task { call, deadline, namespace, completion } = task;
-        if completion.tag().is_wanted(CANCEL) || self.home.cancelling.load(Ordering::Relaxed) {
+    pub(crate) unsafe fn start(&mut self, py: Python<'_>, loop_: *mut PyObject, completion: Completion) {
+        let Request { call, deadline, namespace, tag } = completion.request();
+        if tag.is_wanted(CANCEL) || self.home.cancelling.load(Ordering::Relaxed) {
             return completion.settle(Err(TaskError::Cancelled));
         }
         if deadline.is_some_and(|deadline| deadline <= clock::now()) {
             return completion.settle(Err(TaskError::TimedOut));
         }
-        let wishes = Wishes { deadline, keep_exception: call.keep_exception, as_object: call.as_object };
+        let wishes = Wishes { deadline: *deadline, keep_exception: call.keep_exception, as_object: call.as_object };
         // SAFETY: as the caller says.
         unsafe {
             if call.on_worker {
-                return match self.prepare(py, &call.target, namespace, &call.args, &call.keywords) {
+                return match self.prepare(py, call, *namespace) {
                     Ok((function, args, keywords)) => {
                         self.workers.run(Job { function, args, keywords, wishes, completion, home: self.home.clone() });
                     }
                     Err(failure) => completion.settle(Err(failure.into_error(py, wishes.keep_exception))),
                 };
             }
-            let executor = self.home.executor.clone();
-            let returned = executing(py, &executor, &completion, || {
-                self.call(py, &call.target, namespace, &call.args, &call.keywords)
-            });
+            let home = self.home.clone();
+            let returned = executing(py, &home.executor, tag, || self.call(py, call, *namespace));
             match returned {
-                Ok(object) => settle(py, loop_, &self.home, object, wishes, completion),
+                Ok(object) => settle(py, loop_, &home, object, wishes, completion),
                 Err(failure) => completion.settle(Err(failure.into_error(py, wishes.keep_exception))),
             }
         }
     }
 
-    unsafe fn call(
-        &mut self,
-        py: Python<'_>,
-        target: &Target,
-        namespace: u64,
-        args: &[Value],
-        keywords: &[(Name, Value)],
-    ) -> std::result::Result<Owned, Failure> {
+    unsafe fn call(&mut self, py: Python<'_>, call: &Call, namespace: u64) -> std::result::Result<Owned, Failure> {
         // SAFETY: the lock is held.
         unsafe {
-            let function = match target {
+            let function = match &call.target {
                 Target::Function(module, function) => {
                     let namespace = self.namespaces.get(py, namespace)?;
                     self.callables.find(py, module, function, namespace)?
@@ -114,7 +105,7 @@ impl Place {
                 Target::Exec(source) => return Ok(self.run_source(py, source, ffi::Py_file_input, namespace)?),
                 Target::Eval(source) => return Ok(self.run_source(py, source, ffi::Py_eval_input, namespace)?),
             };
-            call_with(py, &function, args, keywords)
+            call_with(py, &function, &call.args, &call.keywords)
         }
     }
 
@@ -122,11 +113,10 @@ impl Place {
     unsafe fn prepare(
         &mut self,
         py: Python<'_>,
-        target: &Target,
+        call: &Call,
         namespace: u64,
-        args: &[Value],
-        keywords: &[(Name, Value)],
     ) -> std::result::Result<(Py<PyAny>, Py<PyAny>, Option<Py<PyAny>>), Failure> {
+        let Call { target, args, keywords, .. } = call;
         // SAFETY: the lock is held; a tuple takes over the references that are put into it.
         unsafe {
             let own = |object: Owned| Bound::<PyAny>::from_owned_ptr(py, object.into_ptr()).unbind();
@@ -214,17 +204,12 @@ impl Failure {
 
 /// Calls Python for a task, so that it can be interrupted meanwhile, and nobody else after.
 #[inline]
-pub(crate) fn executing<R>(
-    py: Python<'_>,
-    executor: &Executor,
-    completion: &Completion,
-    call: impl FnOnce() -> R,
-) -> R {
+pub(crate) fn executing<R>(py: Python<'_>, executor: &Executor, tag: &Tag, call: impl FnOnce() -> R) -> R {
     let outer = executor.task.load(Ordering::Relaxed);
-    executor.task.store(std::ptr::from_ref(completion.tag()).addr(), Ordering::Relaxed);
+    executor.task.store(std::ptr::from_ref(tag).addr(), Ordering::Relaxed);
     let returned = call();
     executor.task.store(outer, Ordering::Relaxed);
-    if completion.tag().is_wanted(INTERRUPT) {
+    if tag.is_wanted(INTERRUPT) {
         interpreter::take_back_interrupt(py, executor.thread.load(Ordering::Relaxed));
     }
     returned
@@ -411,17 +396,14 @@ unsafe fn start_coroutine(
 ) {
     // SAFETY: all are alive. The arrays are as long as the calls say.
     unsafe {
-        let executor = home.executor.clone();
-        let task = executing(py, &executor, &completion, || {
+        let task = executing(py, &home.executor, completion.tag(), || {
             let has_factory = core::core(loop_).is_ok_and(|core| !(*core).task_factory.is_null());
             if has_factory {
                 let arguments = [loop_, coroutine.as_ptr()];
                 let name = pyo3::intern!(py, "create_task").as_ptr();
                 return Owned::returned(ffi::PyObject_VectorcallMethod(name, arguments.as_ptr(), 2, null_mut()));
             }
-            let arguments = [coroutine.as_ptr(), loop_, ffi::Py_True()];
-            let keywords = known().task_keywords.as_ptr();
-            Owned::returned(ffi::PyObject_Vectorcall(known().task.as_ptr(), arguments.as_ptr(), 1, keywords))
+            new_task(py, home, &coroutine)
         });
         drop(coroutine);
         match task {
@@ -429,6 +411,32 @@ unsafe fn start_coroutine(
             // `SystemExit` and `KeyboardInterrupt` come out this way.
             Err(raised) => completion.settle(Err(Failure::from(raised).into_error(py, wishes.keep_exception))),
         }
+    }
+}
+
+/// Makes a task, which begins at once.
+///
+/// In two steps, so that there is a task to speak to if beginning it raises `SystemExit` or `KeyboardInterrupt`: else it would
+/// complain that nobody has asked for its exception.
+unsafe fn new_task(py: Python<'_>, home: &LoopShared, coroutine: &Owned) -> Result<Owned> {
+    // SAFETY: a class can make and initialise objects; the keywords are those of its constructor, which changes nothing in there.
+    unsafe {
+        let class = known().task.as_ptr().cast::<ffi::PyTypeObject>();
+        let (Some(make), Some(initialise)) = ((*class).tp_new, (*class).tp_init) else { return Err(Raised) };
+        let arguments = Owned::returned(ffi::PyTuple_Pack(1, coroutine.as_ptr()))?;
+        let task = Owned::returned(make(class, arguments.as_ptr(), null_mut()))?;
+        let keywords = home.task_keywords.get().map_or(null_mut(), |keywords| keywords.as_ptr());
+        if initialise(task.as_ptr(), arguments.as_ptr(), keywords) < 0 {
+            let raised = PyErr::take(py);
+            let task = Bound::<PyAny>::from_owned_ptr(py, task.into_ptr());
+            // It has one; that is all there is to be known.
+            let _ = task.call_method0("exception");
+            if let Some(raised) = raised {
+                raised.restore(py);
+            }
+            return Err(Raised);
+        }
+        Ok(task)
     }
 }
 

@@ -5,6 +5,7 @@
 //! every few milliseconds as it does for all callbacks: letting go after each batch would cost milliseconds whenever
 //! another thread runs Python code, since that keeps the lock as long as it can.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,7 +25,9 @@ use crate::value;
 
 pub(crate) struct Inbox {
     receiver: Receiver<Message>,
-    fetched: Vec<Message>,
+    fetched: VecDeque<Message>,
+    /// How many tasks there are among what was fetched.
+    tasks: usize,
     batch: usize,
     spin: Duration,
     place: Place,
@@ -32,7 +35,7 @@ pub(crate) struct Inbox {
 
 impl Inbox {
     pub(crate) fn new(receiver: Receiver<Message>, batch: usize, spin: Duration, place: Place) -> Inbox {
-        Inbox { receiver, fetched: Vec::with_capacity(batch), batch, spin, place }
+        Inbox { receiver, fetched: VecDeque::with_capacity(batch), tasks: 0, batch, spin, place }
     }
 
     fn home(&self) -> &Arc<LoopShared> {
@@ -62,6 +65,16 @@ impl Inbox {
                     execute::settle(py, loop_, &self.place.home, object, wishes, completion);
                 }
             }
+        }
+    }
+
+    /// A panic is a bug in here. It costs the task, whose completion says so as it is dropped, and not the loop.
+    #[inline]
+    fn guarded(&mut self, work: impl FnOnce(&mut Inbox)) {
+        let activity = &self.place.home.activity;
+        activity.store(activity.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        if catch_unwind(AssertUnwindSafe(|| work(self))).is_err() {
+            tracing::error!("a task was lost to a panic, which is a bug in pelton");
         }
     }
 
@@ -104,9 +117,18 @@ impl Intake for Inbox {
     }
 
     fn fetch(&mut self) -> bool {
-        while self.fetched.len() < self.batch {
+        let before = self.tasks;
+        while self.tasks < self.batch && self.fetched.len() < self.batch {
             let Some(message) = self.receiver.pop() else { break };
-            self.fetched.push(message);
+            self.tasks += match &message {
+                Message::Task(_) => 1,
+                Message::Portion(portion) => portion.len(),
+                Message::Control(_) => 0,
+            };
+            self.fetched.push_back(message);
+        }
+        if self.tasks > before {
+            self.place.home.taken(self.tasks - before);
         }
         !self.fetched.is_empty()
     }
@@ -126,29 +148,45 @@ impl Intake for Inbox {
         if value::has_dropped() {
             value::release_dropped(py);
         }
+        let mut begun = 0;
+        // What was fetched as it stands: a turn inside of a turn finds nothing. One portion may be left in part.
         let mut messages = std::mem::take(&mut self.fetched);
-        let counters = &self.place.home.counters;
-        counters.batches.store(counters.batches.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        let tasks = counters.tasks.load(Ordering::Relaxed) + messages.len() as u64;
-        counters.tasks.store(tasks, Ordering::Relaxed);
-        for message in messages.drain(..) {
-            let activity = &self.place.home.activity;
-            activity.store(activity.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-            // A panic is a bug in here. It costs the task, whose completion says so as it is dropped, and not the loop.
-            let done = catch_unwind(AssertUnwindSafe(|| {
-                // SAFETY: as the caller says.
-                unsafe {
-                    match message {
-                        Message::Task(task) => self.place.start(py, loop_, task),
-                        Message::Control(control) => self.control(py, loop_, control),
+        while begun < self.batch
+            && let Some(message) = messages.pop_front()
+        {
+            match message {
+                Message::Task(task) => {
+                    begun += 1;
+                    self.guarded(|inbox| {
+                        // SAFETY: as the caller says.
+                        unsafe { inbox.place.start(py, loop_, task) }
+                    });
+                }
+                Message::Portion(mut portion) => {
+                    while begun < self.batch
+                        && let Some(task) = portion.pop()
+                    {
+                        begun += 1;
+                        self.guarded(|inbox| {
+                            // SAFETY: as the caller says.
+                            unsafe { inbox.place.start(py, loop_, task) }
+                        });
+                    }
+                    if portion.len() > 0 {
+                        messages.push_front(Message::Portion(portion));
                     }
                 }
-            }));
-            if done.is_err() {
-                tracing::error!("a task was lost to a panic, which is a bug in pelton");
+                Message::Control(control) => self.guarded(|inbox| {
+                    // SAFETY: as the caller says.
+                    unsafe { inbox.control(py, loop_, control) }
+                }),
             }
         }
         self.fetched = messages;
+        self.tasks -= begun;
+        let counters = &self.place.home.counters;
+        counters.batches.store(counters.batches.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        counters.tasks.store(counters.tasks.load(Ordering::Relaxed) + begun as u64, Ordering::Relaxed);
         self.home().counters.namespaces.store(self.place.namespaces.len(), Ordering::Relaxed);
         if self.is_finished() {
             // SAFETY: the loop is alive.

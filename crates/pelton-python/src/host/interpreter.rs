@@ -38,8 +38,6 @@ pub(crate) struct HostKnown {
     pub(crate) modules: Py<PyDict>,
     /// `builtins.__dict__`
     pub(crate) builtins: Py<PyDict>,
-    /// The names of the keywords that tasks are made with, so that they begin at once. Python 3.11 has no such tasks.
-    pub(crate) task_keywords: Py<PyTuple>,
     /// Functions of `pelton._host`.
     pub(crate) describe: Py<PyAny>,
     pub(crate) wait_for: Py<PyAny>,
@@ -117,15 +115,12 @@ fn install_importer(py: Python<'_>) -> PyResult<()> {
 
 fn look_up(py: Python<'_>, host: &Bound<'_, PyModule>) -> PyResult<HostKnown> {
     let asyncio = py.import("asyncio")?;
-    let starts_eagerly = py.version_info() >= (3, 12);
-    let keywords: &[&str] = if starts_eagerly { &["loop", "eager_start"] } else { &["loop"] };
     let get = |name: &str| host.getattr(name).map(Bound::unbind);
     Ok(HostKnown {
         task: asyncio.getattr("Task")?.unbind(),
         current_task: asyncio.getattr("current_task")?.unbind(),
         modules: py.import("sys")?.getattr("modules")?.cast_into::<PyDict>()?.unbind(),
         builtins: py.import("builtins")?.dict().unbind(),
-        task_keywords: PyTuple::new(py, keywords.iter().map(|name| pyo3::types::PyString::intern(py, name)))?.unbind(),
         describe: get("describe")?,
         wait_for: get("wait_for")?,
         stream: get("stream")?,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use pelton_sync::Receiver;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use super::callables::Callables;
 use super::config::Config;
@@ -82,6 +83,13 @@ fn make_loop<'py>(py: Python<'py>, home: &Arc<LoopShared>, inbox: Inbox) -> PyRe
         home.executor.thread.store(ffi::PyThread_get_thread_ident() as u64, Ordering::Relaxed);
     }
     let _ = home.thread.set(std::thread::current().id());
+    let keywords = PyDict::new(py);
+    keywords.set_item("loop", &its_loop)?;
+    // Tasks that begin at once, which 3.11 does not have.
+    if py.version_info() >= (3, 12) {
+        keywords.set_item("eager_start", true)?;
+    }
+    let _ = home.task_keywords.set(keywords.unbind());
     crate::native::outside::set_here(&its_loop, home.clone());
     Ok(its_loop)
 }

@@ -6,27 +6,21 @@ use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::thread::ThreadId;
 
-use pelton_os::Time;
 use pelton_sync::{PushError, Pushed, Receiver, Sender, queue};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
+use super::batch::{BatchShared, Portion};
 use super::call::Call;
 use super::completion::{CANCEL, Completion, INTERRUPT, Tag};
-use super::error::{RefusalKind, Refused};
+use super::error::RefusalKind;
 use super::lock_order::{self, Rank, Ranked};
-
-/// A task on its way to a loop.
-pub(crate) struct Task {
-    pub(crate) call: Call,
-    pub(crate) deadline: Option<Time>,
-    /// The namespace that `__main__` means, or 0 for Python's own.
-    pub(crate) namespace: u64,
-    pub(crate) completion: Completion,
-}
 
 /// What goes through a loop's queue.
 pub(crate) enum Message {
-    Task(Task),
+    Task(Completion),
+    /// Some of a batch.
+    Portion(Portion),
     Control(Control),
 }
 
@@ -74,10 +68,16 @@ pub(crate) struct Executor {
 pub(crate) struct LoopShared {
     pub(crate) index: usize,
     sender: Sender<Message>,
+    /// Tasks in the queue, and how many there may be.
+    queued: AtomicUsize,
     bound: usize,
+    /// Tasks that a loop begins in one turn.
+    batch: usize,
     /// Set before the loop first runs, and so before anybody else has this.
     pub(crate) waker: OnceLock<Waker>,
     pub(crate) thread: OnceLock<ThreadId>,
+    /// What tasks are made with.
+    pub(crate) task_keywords: OnceLock<Py<PyDict>>,
     /// No new tasks, and what there is is to come to its end.
     pub(crate) closing: AtomicBool,
     /// Nothing is to be started any more either.
@@ -114,7 +114,7 @@ impl std::fmt::Debug for LoopShared {
 impl LoopShared {
     pub(crate) fn new(
         index: usize,
-        bound: usize,
+        (bound, batch): (usize, usize),
         executors: Arc<Ranked<Vec<Arc<Executor>>>>,
     ) -> (Arc<LoopShared>, Receiver<Message>) {
         let (sender, receiver) = queue();
@@ -123,9 +123,12 @@ impl LoopShared {
         let shared = LoopShared {
             index,
             sender,
+            queued: AtomicUsize::new(0),
             bound,
+            batch,
             waker: OnceLock::new(),
             thread: OnceLock::new(),
+            task_keywords: OnceLock::new(),
             closing: AtomicBool::new(false),
             cancelling: AtomicBool::new(false),
             waiting: Ranked::new(Rank::Loop, HashMap::new()),
@@ -140,19 +143,57 @@ impl LoopShared {
         (Arc::new(shared), receiver)
     }
 
+    /// Makes room in the queue for as many tasks as fit, at most `tasks`. Says for how many.
+    fn reserve(&self, tasks: usize) -> usize {
+        let after = self.queued.fetch_add(tasks, Ordering::Relaxed) + tasks;
+        let too_many = after.saturating_sub(self.bound).min(tasks);
+        if too_many > 0 {
+            self.queued.fetch_sub(too_many, Ordering::Relaxed);
+        }
+        tasks - too_many
+    }
+
+    /// The loop has taken so many tasks out of the queue.
+    pub(crate) fn taken(&self, tasks: usize) {
+        self.queued.fetch_sub(tasks, Ordering::Relaxed);
+    }
+
     /// Hands a task to the loop. Takes no lock.
-    pub(crate) fn submit(&self, task: Task) -> Result<(), (RefusalKind, Task)> {
+    pub(crate) fn submit(&self, task: Completion) -> Result<(), (RefusalKind, Completion)> {
         if self.closing.load(Ordering::Relaxed) {
             return Err((RefusalKind::ShuttingDown, task));
         }
-        match self.sender.try_push_as(task, self.bound, Message::Task) {
+        if self.reserve(1) == 0 {
+            return Err((RefusalKind::Full, task));
+        }
+        match self.sender.push_as(task, Message::Task) {
             Ok(pushed) => {
                 self.wake_after(pushed);
                 Ok(())
             }
-            Err(PushError::Full(task)) => Err((RefusalKind::Full, task)),
-            Err(PushError::Closed(task)) => Err((RefusalKind::ShuttingDown, task)),
+            Err(PushError::Full(task) | PushError::Closed(task)) => Err((RefusalKind::ShuttingDown, task)),
         }
+    }
+
+    /// Hands as many calls to the loop as it takes on. Gives the others back.
+    pub(crate) fn submit_all(
+        &self,
+        mut calls: Vec<Call>,
+        namespace: u64,
+    ) -> (Arc<BatchShared>, Option<(RefusalKind, Vec<Call>)>) {
+        let closing = self.closing.load(Ordering::Relaxed);
+        let accepted = if closing { 0 } else { self.reserve(calls.len()) };
+        let kind = if closing { RefusalKind::ShuttingDown } else { RefusalKind::Full };
+        let rest = (accepted < calls.len()).then(|| (kind, calls.split_off(accepted)));
+        let shared = Arc::new(BatchShared::new(calls, namespace));
+        for start in (0..accepted).step_by(self.batch) {
+            let portion = Portion::new(&shared, start, accepted.min(start + self.batch));
+            // If the loop has just gone, dropping the portion says so.
+            if let Ok(pushed) = self.sender.push_as(portion, Message::Portion) {
+                self.wake_after(pushed);
+            }
+        }
+        (shared, rest)
     }
 
     /// Tells the loop something, however much it has to do.
@@ -175,7 +216,7 @@ impl LoopShared {
 
     /// About how many tasks wait to be started.
     pub(crate) fn queued(&self) -> usize {
-        self.sender.len()
+        self.queued.load(Ordering::Relaxed)
     }
 
     pub(crate) fn next_number(&self) -> u64 {
@@ -220,10 +261,6 @@ impl LoopShared {
     pub(crate) fn refuse_to_wait(&self) {
         let here = self.thread.get() == Some(&std::thread::current().id());
         assert!(!here, "waiting for a task on the thread of its own loop would take for ever");
-    }
-
-    pub(crate) fn refused(kind: RefusalKind, task: Task) -> Refused {
-        Refused { kind, call: Box::new(task.call) }
     }
 }
 

@@ -124,7 +124,7 @@ impl Host {
         // From here on `shared` ends what has been started, if the rest fails.
         std::mem::forget(running);
         for index in 0..config.loops {
-            let (home, receiver) = LoopShared::new(index, config.queue_bound, executors.clone());
+            let (home, receiver) = LoopShared::new(index, (config.queue_bound, config.batch), executors.clone());
             loop_thread::start(home.clone(), receiver, shared.workers.clone(), &config, ending.clone())?;
             shared.loops.push(home);
         }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use super::TaskError;
-use super::completion::Tag;
+use super::completion::Request;
 use super::lock_order::{Rank, Ranked};
 use super::loops::LoopShared;
 use crate::value::Value;
@@ -18,9 +18,15 @@ pub type Outcome = Result<Value, TaskError>;
 /// One for each task whose outcome somebody wants.
 #[derive(Debug)]
 pub(crate) struct Slot {
+    pub(crate) answer: Answer,
+    pub(crate) request: Request,
+}
+
+/// A place for one outcome, and who waits for it.
+#[derive(Debug)]
+pub(crate) struct Answer {
     state: Ranked<State>,
     settled: Condvar,
-    pub(crate) tag: Tag,
 }
 
 #[derive(Debug)]
@@ -32,9 +38,15 @@ struct State {
 }
 
 impl Slot {
-    pub(crate) fn new() -> Slot {
+    pub(crate) fn new(request: Request) -> Slot {
+        Slot { answer: Answer::new(), request }
+    }
+}
+
+impl Answer {
+    pub(crate) fn new() -> Answer {
         let state = State { outcome: None, waiting: false, waker: None };
-        Slot { state: Ranked::new(Rank::Reply, state), settled: Condvar::new(), tag: Tag::default() }
+        Answer { state: Ranked::new(Rank::Reply, state), settled: Condvar::new() }
     }
 
     pub(crate) fn settle(&self, outcome: Outcome) {
@@ -105,7 +117,7 @@ impl Reply {
     /// On the thread of the loop that has the task, where it would wait for ever.
     pub fn wait(self) -> Outcome {
         self.home.refuse_to_wait();
-        self.slot.wait(None).unwrap_or(Err(TaskError::LoopGone))
+        self.slot.answer.wait(None).unwrap_or(Err(TaskError::LoopGone))
     }
 
     /// Waits for the outcome, for at most `timeout`. If it is not there by then, this is given back, and the task goes on.
@@ -118,26 +130,26 @@ impl Reply {
             return self.try_take();
         }
         self.home.refuse_to_wait();
-        self.slot.wait_for(timeout).ok_or(self)
+        self.slot.answer.wait_for(timeout).ok_or(self)
     }
 
     /// The outcome, if it is there.
     pub fn try_take(self) -> Result<Outcome, Reply> {
-        self.slot.wait(Some(Instant::now())).ok_or(self)
+        self.slot.answer.wait(Some(Instant::now())).ok_or(self)
     }
 
     /// Cancels the task: one that is queued never starts; one that awaits something gets `asyncio.CancelledError` there, and
     /// may clean up. The outcome comes when it has: [`Cancelled`](TaskError::Cancelled), unless the task was done before, or
     /// will not be cancelled. A function that is running runs to its end; see [`interrupt`](Reply::interrupt).
     pub fn cancel(&self) {
-        self.home.cancel(&self.slot.tag);
+        self.home.cancel(&self.slot.request.tag);
     }
 
     /// Interrupts the task where it runs right now: `pelton.Interrupted`, a `BaseException`, is raised in its Python code. That is
     /// for what is stuck. It takes the interpreter lock, so it may take a while, and has no effect before a call of
     /// something that is not Python returns. Says whether the task was running.
     pub fn interrupt(&self) -> bool {
-        self.home.interrupt(&self.slot.tag)
+        self.home.interrupt(&self.slot.request.tag)
     }
 }
 
@@ -145,6 +157,6 @@ impl Future for Reply {
     type Output = Outcome;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
-        self.slot.poll(context)
+        self.slot.answer.poll(context)
     }
 }

@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 
 use super::TaskError;
-use super::completion::Tag;
+use super::completion::Request;
 use super::lock_order::{Rank, Ranked};
 use super::loops::{Control, LoopShared};
 use crate::value::{Limits, Value};
 
 #[derive(Debug)]
 pub(crate) struct StreamShared {
-    pub(crate) tag: Tag,
+    pub(crate) request: Request,
     state: Ranked<State>,
     changed: Condvar,
     credit: usize,
@@ -40,9 +40,9 @@ struct State {
 }
 
 impl StreamShared {
-    pub(crate) fn new(credit: usize) -> StreamShared {
+    pub(crate) fn new(request: Request, credit: usize) -> StreamShared {
         StreamShared {
-            tag: Tag::default(),
+            request,
             state: Ranked::new(Rank::Reply, State::default()),
             changed: Condvar::new(),
             credit: credit.max(1),
@@ -156,7 +156,7 @@ impl Stream {
     /// Cancels the generator: it gets `asyncio.CancelledError` where it waits, or is closed where it has yielded. The
     /// stream then ends with [`Cancelled`](TaskError::Cancelled), after the items that there were.
     pub fn cancel(&self) {
-        self.home.cancel(&self.shared.tag);
+        self.home.cancel(&self.shared.request.tag);
     }
 
     fn tell(&self, room: bool) {

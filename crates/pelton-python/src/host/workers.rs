@@ -135,7 +135,7 @@ impl Job {
             return self.settle(Err(TaskError::TimedOut));
         }
         // SAFETY: the lock is held; all are alive.
-        let returned = execute::executing(py, executor, &self.completion, || unsafe {
+        let returned = execute::executing(py, executor, self.completion.tag(), || unsafe {
             let keywords = self.keywords.as_ref().map_or(std::ptr::null_mut(), |keywords| keywords.as_ptr());
             Owned::returned(ffi::PyObject_Call(self.function.as_ptr(), self.args.as_ptr(), keywords))
         });

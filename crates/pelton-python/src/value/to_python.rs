@@ -14,6 +14,7 @@ impl Value {
     ///
     /// Fails for what Python refuses: an unhashable key, a zone that it does not know, no memory; and for values that are
     /// more than 1,000 levels deep.
+    #[inline]
     pub fn to_python<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyAny>> {
         // SAFETY: the lock is held, as `py` shows; the reference is ours to give away.
         unsafe { to_pointer(self).map(|object| Bound::from_owned_ptr(py, object.into_ptr())) }
