@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::pyhost;
 use crate::shell::{Failure, Shell};
 
 /// The environment variable that names the Pythons to test with, apart by spaces; `python3` if it is not set.
@@ -55,6 +56,7 @@ pub fn step(shell: &Shell) -> Result<(), Failure> {
             )));
         }
         run("python/tests/conformance.py", "")?;
+        pyhost::step(shell, python.program, &shell.target().join("python").join(&python.version))?;
     }
     Ok(())
 }

@@ -44,6 +44,9 @@ pub(crate) struct Returned {
     pub(crate) completion: Completion,
 }
 
+/// A function, its arguments as a tuple, and its keyword arguments as a dictionary, if there are any.
+type Prepared = (Py<PyAny>, Py<PyAny>, Option<Py<PyAny>>);
+
 /// What is wanted of a result.
 #[derive(Clone, Copy)]
 pub(crate) struct Wishes {
@@ -115,7 +118,7 @@ impl Place {
         py: Python<'_>,
         call: &Call,
         namespace: u64,
-    ) -> std::result::Result<(Py<PyAny>, Py<PyAny>, Option<Py<PyAny>>), Failure> {
+    ) -> std::result::Result<Prepared, Failure> {
         let Call { target, args, keywords, .. } = call;
         // SAFETY: the lock is held; a tuple takes over the references that are put into it.
         unsafe {

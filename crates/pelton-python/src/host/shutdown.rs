@@ -21,8 +21,8 @@ pub struct Remains {
     pub cancelled: usize,
     /// Of these, those that did not end then either. Whoever waits for one is told that the loop is gone.
     pub abandoned: usize,
-    /// Loops that are blocked in a call that could not be interrupted, by their numbers. Their threads go on, and their
-    /// tasks have no outcome before the call returns.
+    /// Loops that are blocked in a call that could not be interrupted, by their numbers. Their threads go on, and what they
+    /// have not begun has no outcome before the call returns.
     pub stuck: Vec<usize>,
 }
 
@@ -64,6 +64,11 @@ pub(crate) fn shut_down(
     }
     for job in workers.close() {
         job.settle(Err(super::TaskError::Cancelled));
+    }
+    for home in end.alive.iter().map(|index| &loops[*index]) {
+        // Nobody else can tell those who wait for these.
+        let waiting: Vec<_> = home.waiting.lock().drain().collect();
+        end.remains.abandoned += waiting.len();
     }
     end.remains.stuck = end.alive;
     end.remains

@@ -139,18 +139,18 @@ impl Job {
             let keywords = self.keywords.as_ref().map_or(std::ptr::null_mut(), |keywords| keywords.as_ptr());
             Owned::returned(ffi::PyObject_Call(self.function.as_ptr(), self.args.as_ptr(), keywords))
         });
-        // SAFETY: as above.
         let outcome = match returned {
-            Ok(object)
-                if self.completion.stream().is_some()
-                    || unsafe { execute::kind_of(object.as_ptr()) } != Kind::Plain =>
-            {
-                // SAFETY: the reference is ours to give away.
-                let object = unsafe { Bound::<PyAny>::from_owned_ptr(py, object.into_ptr()).unbind() };
-                return self.hand_over(object);
+            Ok(object) => {
+                // SAFETY: the object is alive.
+                let kind = unsafe { execute::kind_of(object.as_ptr()) };
+                if kind != Kind::Plain || self.completion.stream().is_some() {
+                    // SAFETY: the reference is ours to give away.
+                    let object = unsafe { Bound::<PyAny>::from_owned_ptr(py, object.into_ptr()).unbind() };
+                    return self.hand_over(object);
+                }
+                // SAFETY: the object is alive.
+                unsafe { execute::convert(py, &object, self.wishes) }
             }
-            // SAFETY: the object is alive.
-            Ok(object) => unsafe { execute::convert(py, &object, self.wishes) },
             Err(raised) => Err(Failure::from(raised).into_error(py, self.wishes.keep_exception)),
         };
         self.settle(outcome);
