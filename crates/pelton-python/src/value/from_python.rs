@@ -136,7 +136,7 @@ impl Reader<'_> {
                 return self.memory(object).map(Value::Bytes);
             }
             if let Some(native) = Native::from_python(object) {
-                return Ok(Value::Native(native));
+                return Ok(Value::Native(Box::new(native)));
             }
             if let Some(value) = datetimes::from_python(object)? {
                 return Ok(value);

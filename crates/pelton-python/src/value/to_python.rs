@@ -41,6 +41,21 @@ pub(crate) unsafe fn to_pointer(value: &Value) -> Result<Owned> {
     }
 }
 
+/// The Python object for an argument of a task, which stays where it was made until its outcome is taken. What Python is to own
+/// is let go of here.
+///
+/// # Safety
+/// The interpreter lock is held.
+#[inline]
+pub(crate) unsafe fn argument(value: &Value) -> Result<Owned> {
+    // SAFETY: the lock is held.
+    let object = unsafe { to_pointer(value) }?;
+    if let Value::Native(native) = value {
+        native.hand_over();
+    }
+    Ok(object)
+}
+
 #[inline]
 unsafe fn text(text: &str) -> *mut PyObject {
     // SAFETY: the lock is held.
