@@ -114,6 +114,20 @@ fn a_closed_channel_says_so() {
 }
 
 #[test]
+fn a_channel_closes_when_python_is_done_with_it_although_the_outcome_was_not_taken() {
+    let host = start();
+    let process = with(&host, ENDS);
+    for (function, on_worker) in [("send", false), ("send_blocking", true)] {
+        let (sender, receiver) = channel(4);
+        let call = Call::new("__main__", function).arg(sender).keyword("count", 3);
+        let reply = process.submit(if on_worker { call.on_worker() } else { call }).unwrap();
+        until("it is closed", || receiver.is_closed());
+        assert_eq!(receiver.len(), 3);
+        wait(reply).unwrap();
+    }
+}
+
+#[test]
 fn waiting_on_the_loop_is_refused_and_waiting_in_a_thread_times_out() {
     let host = start();
     let process = with(

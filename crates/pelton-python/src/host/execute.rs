@@ -149,7 +149,7 @@ impl Place {
                 index += 1;
             }
             for (number, value) in args.iter().enumerate() {
-                let object = value::to_pointer(value).map_err(|error| error.within(format!("args[{number}]")))?;
+                let object = value::argument(value).map_err(|error| error.within(format!("args[{number}]")))?;
                 ffi::PyTuple_SET_ITEM(tuple.as_ptr(), index, object.into_ptr());
                 index += 1;
             }
@@ -158,7 +158,7 @@ impl Place {
                 let made = Owned::returned(ffi::PyDict_New())?;
                 for (name, value) in keywords {
                     let key = value::to_pointer(&Value::Str(name.to_string()))?;
-                    let object = value::to_pointer(value).map_err(|error| error.within(name.to_string()))?;
+                    let object = value::argument(value).map_err(|error| error.within(name.to_string()))?;
                     crate::object::check(ffi::PyDict_SetItem(made.as_ptr(), key.as_ptr(), object.as_ptr()))?;
                 }
                 dictionary = Some(own(made));
@@ -245,7 +245,7 @@ unsafe fn call_with(
     unsafe {
         let mut made = 0;
         let mut convert = |value: &Value| {
-            let object = value::to_pointer(value)?;
+            let object = value::argument(value)?;
             made += 1;
             objects[made] = object.into_ptr();
             Ok::<(), value::ConversionError>(())

@@ -58,7 +58,7 @@ impl SenderEnd {
     fn asend(&self, value: &Bound<'_, PyAny>) -> PyResult<Coroutine> {
         let (sender, value) = (self.0.clone(), value_of(value)?);
         let sending = async move { sender.send(value).await.map(Value::from).map_err(|_| closed_later()) };
-        Ok(Coroutine::new("Sender.asend".to_owned(), Box::pin(sending)))
+        Ok(Coroutine::new("Sender.asend", Box::pin(sending)))
     }
 
     /// Send a value if there is room. Return whether there was.
@@ -126,7 +126,7 @@ impl ReceiverEnd {
     fn areceive(&self) -> Coroutine {
         let receiver = self.0.clone();
         let receiving = async move { receiver.receive().await.ok_or_else(closed_later) };
-        Coroutine::new("Receiver.areceive".to_owned(), Box::pin(receiving))
+        Coroutine::new("Receiver.areceive", Box::pin(receiving))
     }
 
     /// Return the next value, or what is given instead if there is none.
@@ -186,7 +186,7 @@ impl ReceiverEnd {
     fn __anext__(&self) -> Coroutine {
         let receiver = self.0.clone();
         let receiving = async move { receiver.receive().await.ok_or_else(|| Raise::new("StopAsyncIteration", "")) };
-        Coroutine::new("Receiver.__anext__".to_owned(), Box::pin(receiving))
+        Coroutine::new("Receiver.__anext__", Box::pin(receiving))
     }
 }
 

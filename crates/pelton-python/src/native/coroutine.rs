@@ -19,7 +19,7 @@ use crate::value::Object;
 /// What a Rust function returns that is to be awaited.
 #[pyclass(frozen, module = "pelton")]
 pub(crate) struct Coroutine {
-    name: String,
+    name: Arc<str>,
     state: Mutex<State>,
 }
 
@@ -80,8 +80,8 @@ fn finish(future: Bound<'_, PyAny>) {
 }
 
 impl Coroutine {
-    pub(crate) fn new(name: String, future: AnswerLater) -> Coroutine {
-        Coroutine { name, state: Mutex::new(State::Ready(future)) }
+    pub(crate) fn new(name: impl Into<Arc<str>>, future: AnswerLater) -> Coroutine {
+        Coroutine { name: name.into(), state: Mutex::new(State::Ready(future)) }
     }
 
     /// Polls the future. An error is what ends a coroutine: `StopIteration` with its value, or an exception.

@@ -8,6 +8,7 @@ use std::ffi::CString;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::Arc;
 
 use pyo3::exceptions::{PyRecursionError, PyRuntimeError};
 use pyo3::ffi::{self, Py_ssize_t, PyObject};
@@ -43,7 +44,7 @@ pub(crate) enum Body {
 pub(crate) struct Function {
     body: Body,
     /// With the module's in front, for messages.
-    full_name: String,
+    full_name: Arc<str>,
     /// What `definition` points at.
     _name: CString,
     _doc: CString,
@@ -66,7 +67,7 @@ pub(crate) fn make<'py>(
     body: Body,
 ) -> PyResult<Bound<'py, PyAny>> {
     let module_name = module.name()?;
-    let full_name = format!("{module_name}.{name}");
+    let full_name = format!("{module_name}.{name}").into();
     let (name, doc) = (CString::new(name)?, CString::new(doc)?);
     let definition = ffi::PyMethodDef {
         ml_name: name.as_ptr(),

@@ -1,7 +1,7 @@
 //! What Python logs goes to `tracing`.
 //!
 //! A handler on Python's root logger gets every record. It takes out what it needs, lets go of the interpreter lock, and makes an
-//! event of it, so that a subscriber may take its time, take locks, and even call Python. It has no lock of its own.
+//! event of it, so that a subscriber may take its time, take locks, and even call Python. It takes no lock of its own.
 
 use std::cell::Cell;
 
@@ -33,8 +33,14 @@ const HANDLER: &std::ffi::CStr = c"
 import logging
 
 class Handler(logging.Handler):
-    def createLock(self):
-        self.lock = None
+    def handle(self, record):
+        # Without the lock that other handlers take: tracing does not need it.
+        wanted = self.filter(record)
+        if isinstance(wanted, logging.LogRecord):
+            record = wanted
+        if wanted:
+            self.emit(record)
+        return wanted
 
     def emit(self, record):
         try:

@@ -38,7 +38,9 @@ mod state;
 mod state_dict;
 
 use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
 
@@ -52,32 +54,55 @@ pub use self::raise::Raise;
 pub use self::state::{Counter, State, StateError};
 
 /// Something of Rust's that Python has an object for: what [`Value::Native`](crate::Value::Native) holds.
+///
+/// An argument of a task is let go of when the task has begun: Python has it then. So a channel is closed when Python code lets
+/// go of its end, and not only when whoever waits for the task does.
+pub struct Native {
+    kind: &'static str,
+    /// `None` once it was handed over.
+    thing: Mutex<Option<Thing>>,
+}
+
 #[derive(Clone, PartialEq)]
-#[non_exhaustive]
-pub enum Native {
-    /// `pelton.Sender`
+enum Thing {
     Sender(Sender),
-    /// `pelton.Receiver`
     Receiver(Receiver),
-    /// `pelton.State`
     State(State),
 }
 
 impl Native {
+    fn new(thing: Thing) -> Native {
+        let kind = match thing {
+            Thing::Sender(_) => "Sender",
+            Thing::Receiver(_) => "Receiver",
+            Thing::State(_) => "State",
+        };
+        Native { kind, thing: Mutex::new(Some(thing)) }
+    }
+
     /// What Python calls the type.
     pub fn type_name(&self) -> &'static str {
-        match self {
-            Native::Sender(_) => "Sender",
-            Native::Receiver(_) => "Receiver",
-            Native::State(_) => "State",
-        }
+        self.kind
+    }
+
+    /// Nothing panics under this lock.
+    fn thing(&self) -> MutexGuard<'_, Option<Thing>> {
+        self.thing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets go of it, for Python has it.
+    pub(crate) fn hand_over(&self) {
+        let thing = self.thing().take();
+        drop(thing);
     }
 
     pub(crate) fn to_python<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        Ok(match self {
-            Native::Sender(sender) => Bound::new(py, channel_ends::SenderEnd(sender.clone()))?.into_any(),
-            Native::Receiver(receiver) => Bound::new(py, channel_ends::ReceiverEnd(receiver.clone()))?.into_any(),
-            Native::State(state) => Bound::new(py, state_dict::StateDict(state.clone()))?.into_any(),
+        let thing = self.thing().clone();
+        Ok(match thing {
+            Some(Thing::Sender(sender)) => Bound::new(py, channel_ends::SenderEnd(sender))?.into_any(),
+            Some(Thing::Receiver(receiver)) => Bound::new(py, channel_ends::ReceiverEnd(receiver))?.into_any(),
+            Some(Thing::State(state)) => Bound::new(py, state_dict::StateDict(state))?.into_any(),
+            None => return Err(PyRuntimeError::new_err(format!("the {} was handed over before", self.kind))),
         })
     }
 
@@ -89,12 +114,13 @@ impl Native {
         // SAFETY: as the caller says.
         let object = unsafe { Bound::<PyAny>::from_borrowed_ptr(Python::assume_attached(), object) };
         if let Ok(end) = object.cast::<channel_ends::SenderEnd>() {
-            return Some(Native::Sender(end.get().0.clone()));
+            return Some(Native::new(Thing::Sender(end.get().0.clone())));
         }
         if let Ok(end) = object.cast::<channel_ends::ReceiverEnd>() {
-            return Some(Native::Receiver(end.get().0.clone()));
+            return Some(Native::new(Thing::Receiver(end.get().0.clone())));
         }
-        object.cast::<state_dict::StateDict>().ok().map(|state| Native::State(state.get().0.clone()))
+        let state = object.cast::<state_dict::StateDict>().ok()?;
+        Some(Native::new(Thing::State(state.get().0.clone())))
     }
 }
 
@@ -108,6 +134,21 @@ pub(crate) fn install(py: Python<'_>) -> PyResult<()> {
     package.setattr("State", py.get_type::<state_dict::StateDict>())
 }
 
+impl Clone for Native {
+    fn clone(&self) -> Native {
+        Native { kind: self.kind, thing: Mutex::new(self.thing().clone()) }
+    }
+}
+
+impl PartialEq for Native {
+    /// Whether both are the same thing.
+    fn eq(&self, other: &Native) -> bool {
+        let thing = self.thing().clone();
+        let other = other.thing().clone();
+        thing == other
+    }
+}
+
 impl fmt::Debug for Native {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.type_name())
@@ -119,7 +160,7 @@ macro_rules! natives {
         $(
             impl From<$type> for crate::Value {
                 fn from(native: $type) -> crate::Value {
-                    crate::Value::Native(Native::$type(native))
+                    crate::Value::Native(Box::new(Native::new(Thing::$type(native))))
                 }
             }
 
@@ -127,10 +168,12 @@ macro_rules! natives {
                 type Error = crate::ConversionError;
 
                 fn try_from(value: crate::Value) -> Result<$type, crate::ConversionError> {
-                    match value {
-                        crate::Value::Native(Native::$type(native)) => Ok(native),
-                        other => Err(crate::ConversionError::wrong_type(stringify!($type), &other)),
+                    if let crate::Value::Native(native) = &value
+                        && let Some(Thing::$type(thing)) = native.thing().clone()
+                    {
+                        return Ok(thing);
                     }
+                    Err(crate::ConversionError::wrong_type(stringify!($type), &value))
                 }
             }
         )*

@@ -23,6 +23,7 @@ impl Value {
     /// Objects of types that are derived from Python's own (an `OrderedDict`, an `IntEnum`) become what these become. What has
     /// no form in Rust becomes an [`Object`], unless the limits refuse it. A `bytearray` and a `memoryview` of memory that can
     /// be written to are copied.
+    #[inline]
     pub fn from_python(object: &Bound<'_, PyAny>, limits: &Limits) -> Result<Value> {
         // SAFETY: it is alive and the lock is held, as its type shows.
         unsafe { from_pointer(object.as_ptr(), limits) }
@@ -135,7 +136,7 @@ impl Reader<'_> {
                 return self.memory(object).map(Value::Bytes);
             }
             if let Some(native) = Native::from_python(object) {
-                return Ok(Value::Native(native));
+                return Ok(Value::Native(Box::new(native)));
             }
             if let Some(value) = datetimes::from_python(object)? {
                 return Ok(value);

@@ -44,7 +44,7 @@ pub use self::object::{Object, release_dropped};
 pub(crate) use self::object::{has_dropped, release};
 pub use self::serialize::to_value;
 #[allow(unused_imports, reason = "as above")]
-pub(crate) use self::to_python::to_pointer;
+pub(crate) use self::to_python::{argument, to_pointer};
 
 /// Python data.
 ///
@@ -97,7 +97,7 @@ pub enum Value {
     /// `datetime.timedelta`
     TimeDelta(TimeDelta),
     /// Something of Rust's that Python has an object for: an end of a channel, shared state.
-    Native(Native),
+    Native(Box<Native>),
     /// Any other object.
     Object(Object),
 }

@@ -14,6 +14,7 @@ impl Value {
     ///
     /// Fails for what Python refuses: an unhashable key, a zone that it does not know, no memory; and for values that are
     /// more than 1,000 levels deep.
+    #[inline]
     pub fn to_python<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyAny>> {
         // SAFETY: the lock is held, as `py` shows; the reference is ours to give away.
         unsafe { to_pointer(self).map(|object| Bound::from_owned_ptr(py, object.into_ptr())) }
@@ -38,6 +39,21 @@ pub(crate) unsafe fn to_pointer(value: &Value) -> Result<Owned> {
         };
         Owned::returned(object).map_err(|error| ConversionError::raised(error))
     }
+}
+
+/// The Python object for an argument of a task, which stays where it was made until its outcome is taken. What Python is to own
+/// is let go of here.
+///
+/// # Safety
+/// The interpreter lock is held.
+#[inline]
+pub(crate) unsafe fn argument(value: &Value) -> Result<Owned> {
+    // SAFETY: the lock is held.
+    let object = unsafe { to_pointer(value) }?;
+    if let Value::Native(native) = value {
+        native.hand_over();
+    }
+    Ok(object)
 }
 
 #[inline]
