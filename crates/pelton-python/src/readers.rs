@@ -343,12 +343,14 @@ pub(crate) unsafe fn add(
     unsafe {
         let core = core::core(loop_)?;
         core::check_open(core)?;
-        let fd = descriptor(fd)?;
+        let object = fd;
+        let fd = descriptor(object)?;
         let handle = handle::new(loop_, callback, arguments, null_mut())?;
         // It may stay for as long as the loop does.
         handle_memory::track(handle.as_ptr());
         ffi::Py_INCREF(handle.as_ptr());
         let previous = Owned::taken(set(core, fd, side, handle.as_ptr())?);
+        remember_owner(core, fd, object);
         if let Some(previous) = previous {
             handle::cancel(previous.as_ptr())?;
         }
@@ -367,14 +369,66 @@ pub(crate) unsafe fn remove(loop_: *mut PyObject, fd: *mut PyObject, side: Side)
         if (*core).closed {
             return Ok(false);
         }
-        let fd = descriptor(fd)?;
+        let object = fd;
+        let fd = match descriptor(object) {
+            Ok(fd) => fd,
+            // A socket that was closed before it is taken away no longer has a number, but had one.
+            Err(_) => match owned_by(core, object) {
+                Some(fd) => fd,
+                None => descriptor(object)?,
+            },
+        };
         let (reader, writer) = (*core).readers.of(fd);
         if if side == Side::Reader { reader } else { writer }.is_null() {
             return Ok(false);
         }
         let Some(previous) = Owned::taken(set(core, fd, side, null_mut())?) else { return Ok(false) };
+        let entry = (*core).readers.entry(fd);
+        let forgotten =
+            if entry.interest().is_none() { ptr::replace(&raw mut entry.owner, null_mut()) } else { null_mut() };
         handle::cancel(previous.as_ptr())?;
+        ffi::Py_XDECREF(forgotten);
         Ok(true)
+    }
+}
+
+/// Notes which object a descriptor was given as, so that it is found when that object has been closed.
+unsafe fn remember_owner(core: *mut Core, fd: RawFd, object: *mut PyObject) {
+    // SAFETY: as the caller says. A weak reference is let go of last.
+    unsafe {
+        let owner = if ffi::PyLong_Check(object) != 0 {
+            // It may be another file than the owner's by now, unless that is still being watched for the owner.
+            if (*core).readers.entry(fd).kept != Kept::Not {
+                return;
+            }
+            null_mut()
+        } else {
+            weakly(object)
+        };
+        ffi::Py_XDECREF(ptr::replace(&raw mut (*core).readers.entry(fd).owner, owner));
+    }
+}
+
+/// The descriptor that was given as this object. Clears the error that is set.
+unsafe fn owned_by(core: *mut Core, object: *mut PyObject) -> Option<RawFd> {
+    // SAFETY: as the caller says.
+    unsafe {
+        ffi::PyErr_Clear();
+        let owner = Owned::taken(weakly(object))?;
+        // The same object has the same weak reference, for as long as somebody has it.
+        (0..).zip(&(*core).readers.entries).find(|(_, entry)| entry.owner == owner.as_ptr()).map(|(fd, _)| fd)
+    }
+}
+
+/// A new weak reference; null if there can be none to such an object.
+unsafe fn weakly(object: *mut PyObject) -> *mut PyObject {
+    // SAFETY: as the caller says.
+    unsafe {
+        let reference = ffi::PyWeakref_NewRef(object, null_mut());
+        if reference.is_null() {
+            ffi::PyErr_Clear();
+        }
+        reference
     }
 }
 
