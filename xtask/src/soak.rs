@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::num::NonZeroU64;
 
+use crate::python;
 use crate::shell::{Failure, Shell};
 
 /// Long enough for a leak of a few bytes per connection to show, short enough to wait for.
@@ -21,10 +22,14 @@ impl Minutes {
     }
 }
 
-/// Has connections come and go, then clients of an HTTP server, in release mode. It says how far it is now and then.
+/// Has connections come and go, then clients of an HTTP server, in release mode, which say how far they are now and then. Then
+/// what is left of the tests of Python, which take as long as they take.
 pub fn run(shell: &Shell, minutes: &Minutes) -> Result<(), Failure> {
     let seconds = minutes.0.get().saturating_mul(60);
-    println!("This takes {} min, an equal part of it for each engine, and as long again for HTTP.", minutes.0);
+    println!(
+        "This takes {} min, an equal part of it for each engine, and as long again for HTTP; then comes Python.",
+        minutes.0
+    );
     shell
         .cargo("test --release -p pelton --test churn -- --nocapture --test-threads 1")
         .env("PELTON_CHURN_SECONDS", seconds.to_string())
@@ -32,7 +37,8 @@ pub fn run(shell: &Shell, minutes: &Minutes) -> Result<(), Failure> {
     shell
         .cargo("test --release -p pelton-http --test soak -- --nocapture")
         .env("PELTON_SOAK_SECONDS", seconds.to_string())
-        .run()
+        .run()?;
+    python::soak(shell)
 }
 
 #[cfg(test)]
