@@ -77,6 +77,8 @@ pub fn find(shell: &Shell) -> Result<Vec<Python>, Failure> {
             None => println!("Python {version}: not found"),
         }
     }
+    // One without them is of little use, whichever version it is.
+    found.sort_by_key(|python| !python.has_tests);
     if found.is_empty() {
         return Err(Failure::new(format!("none of Python {} is installed", VERSIONS.join(", "))));
     }
