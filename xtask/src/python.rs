@@ -35,7 +35,11 @@ impl<'a> Built<'a> {
 
     fn run_by(&self, program: &Path, words: &str) -> Task<'a> {
         // An engine that somebody prefers must not change what is tested.
-        self.shell.program(program, words).env("PYTHONPATH", &self.package).env("PELTON_ENGINE", "")
+        self.run_on("", program, words)
+    }
+
+    fn run_on(&self, engine: &str, program: &Path, words: &str) -> Task<'a> {
+        self.shell.program(program, words).env("PYTHONPATH", &self.package).env("PELTON_ENGINE", engine)
     }
 
     fn conformance(&self, words: &str) -> Result<(), Failure> {
@@ -48,8 +52,13 @@ impl<'a> Built<'a> {
         self.run(&format!("python/tests/conformance.py {words}")).run()
     }
 
-    fn own_tests(&self, engine: &str) -> Result<(), Failure> {
-        self.run("-m unittest discover -s python/tests").env("PELTON_ENGINE", engine).run()
+    fn own_tests(&self) -> Result<(), Failure> {
+        self.run("-m unittest discover -s python/tests").run()
+    }
+
+    /// Those in which engines could make a difference: of the loop, leaks, sockets, stress.
+    fn own_tests_on(&self, engine: &str) -> Result<(), Failure> {
+        self.run_on(engine, &self.python.program, "-m unittest discover -s python/tests -p test_[ls]*.py").run()
     }
 
     /// An environment with what is listed in a file beside the tests.
@@ -83,7 +92,7 @@ pub fn step(shell: &Shell) -> Result<(), Failure> {
             whole(&Built::new(shell, python)?)?;
         } else if python.has_tests {
             let built = Built::new(shell, python)?;
-            built.own_tests("")?;
+            built.own_tests()?;
             built.conformance(SLICE)?;
         } else {
             println!("Python {} is left out: it comes without CPython's own tests", python.version);
@@ -94,9 +103,10 @@ pub fn step(shell: &Shell) -> Result<(), Failure> {
 
 fn whole(built: &Built<'_>) -> Result<(), Failure> {
     cargo(built.shell, &built.python, "clippy --release -p pelton-python --features extension -- -D warnings").run()?;
-    // The best there is, and those that there are everywhere.
-    for engine in ["", "poll", "select"] {
-        built.own_tests(engine)?;
+    built.own_tests()?;
+    // Besides the best there is, those that there are everywhere.
+    for engine in ["poll", "select"] {
+        built.own_tests_on(engine)?;
     }
     built.conformance("")?;
     built.conformance("--sabotage")?;
@@ -108,6 +118,7 @@ fn whole(built: &Built<'_>) -> Result<(), Failure> {
 pub fn soak(shell: &Shell) -> Result<(), Failure> {
     for python in interpreters::find(shell)? {
         let built = Built::new(shell, python)?;
+        built.own_tests()?;
         built.conformance("")?;
         built.programs()?;
         built.suites()?;
