@@ -87,8 +87,8 @@ class Leaks(LoopTestCase):
         more = {name: number - before[0][name] for name, number in after[0].items() if number > before[0][name]}
         self.assertLess(sum(more.values()), NOISE, f"objects that are left of {count} connections: {more}")
         self.assertLessEqual(after[1], before[1], "descriptors")
-        # Half a block a connection would be a leak that the collector does not see.
-        self.assertLess(after[2] - before[2], max(count / 2, 500), f"blocks of memory that are left of {count} connections")
+        # Half a block a connection would be a leak that the collector does not see; caches may grow by some, however few there were.
+        self.assertLess(after[2] - before[2], max(count / 2, 2000), f"blocks of memory that are left of {count} connections")
         self.assertEqual(self.errors, [])
 
     async def settled(self):
