@@ -86,10 +86,27 @@ struct Connection {
 impl Client {
     /// Opens `count` connections and has a message answered on each of them, which is compared.
     pub fn open(server: SocketAddrV4, count: usize, exchange: Exchange) -> Result<Self> {
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("create an epoll set")?;
-        let mut client = Self { epoll, connections: Vec::new(), exchange, buffer: vec![0; 64 << 10] };
+        let mut client = Self::over([], exchange)?;
         client.grow(server, count)?;
         Ok(client)
+    }
+
+    /// Takes over connections, of any kind that answers what is sent at once, and has a message answered on each.
+    pub fn over(sockets: impl IntoIterator<Item = OwnedFd>, exchange: Exchange) -> Result<Self> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("create an epoll set")?;
+        let mut client = Self { epoll, connections: Vec::new(), exchange, buffer: vec![0; 64 << 10] };
+        for socket in sockets {
+            client.take(socket)?;
+        }
+        client.compare_answers(0).context("compare what comes back with what should")?;
+        Ok(client)
+    }
+
+    fn take(&mut self, socket: OwnedFd) -> Result<()> {
+        let number = self.connections.len();
+        self.epoll.add(&socket, event(EpollFlags::EPOLLIN, number)).context("watch a connection")?;
+        self.connections.push(Connection { socket, sent: 0, received: 0, since: Instant::now() });
+        Ok(())
     }
 
     /// Opens more connections, until there are `count`.
@@ -97,9 +114,7 @@ impl Client {
         while self.connections.len() < count {
             let first = self.connections.len();
             for number in first..count.min(first + OPENED_TOGETHER) {
-                let socket = opened(server, number).with_context(|| format!("open connection {number}"))?;
-                self.epoll.add(&socket, event(EpollFlags::EPOLLIN, number)).context("watch a connection")?;
-                self.connections.push(Connection { socket, sent: 0, received: 0, since: Instant::now() });
+                self.take(opened(server, number).with_context(|| format!("open connection {number}"))?)?;
             }
             // Once all of these have been answered, they have been accepted.
             self.compare_answers(first).context("compare what comes back with what should")?;

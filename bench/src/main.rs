@@ -18,6 +18,7 @@ mod plot;
 mod process;
 #[cfg(feature = "pyhost")]
 mod pyhost;
+mod python;
 mod report;
 mod results;
 mod wheel;
@@ -135,6 +136,24 @@ enum Bench {
         #[command(flatten)]
         load: pyhost::Load,
     },
+    /// asyncio loops: callbacks, servers under load, what a connection and what the import costs.
+    ///
+    /// Next to pelton there are asyncio's own loop, uvloop, rloop and rsloop, as far as they are installed for
+    /// the Python that is given. `cargo xtask bench python` gives one, with pelton built for it and the others
+    /// installed. Each loop is a process on one core; the load is on another.
+    ///
+    /// Examples:
+    ///   cargo xtask bench python                              everything, some ten minutes
+    ///   cargo xtask bench python --quick                      does it all run?
+    ///   cargo xtask bench python --only 'protocol,TLS' --contenders uvloop --windows 15
+    ///                                                         some rows against one loop, more carefully
+    #[command(verbatim_doc_comment)]
+    Python {
+        #[command(flatten)]
+        output: Output,
+        #[command(flatten)]
+        load: python::Load,
+    },
     /// Prints instructions per echoed message of the floor and of pelton, in user space. Needs valgrind.
     ///
     /// One line each: the name and the number. The same build always gives the same numbers.
@@ -210,6 +229,10 @@ fn main() -> Result<()> {
         Bench::Pyhost { output, load } => {
             let (out, standings) = (output.directory(load.is_whole()), pyhost::run(&load)?);
             publish("pyhost", "Python from Rust, against a bare eventfd and asyncio itself", &out, machine, &standings)
+    },
+        Bench::Python { output, load } => {
+            let (out, standings) = (output.directory(load.is_whole()), python::run(&load)?);
+            publish("python", "pelton.Loop against other asyncio loops", &out, machine, &standings)
         }
         Bench::NetInstructions { connections, messages, at_most } => {
             net::print_instructions(connections.into(), messages, at_most)

@@ -53,17 +53,12 @@ impl Server {
 
     /// Processor time of all its threads so far, in user space and in the kernel, to the nanosecond.
     pub fn cpu_time(&self) -> Result<Duration> {
-        thread::sleep(SETTLE);
-        // Unlike the sum over the threads that there are, this goes on counting those that have ended: io_uring has such.
-        let clock = clock_getcpuclockid(nix::unistd::Pid::from_raw(i32::try_from(self.id())?))?;
-        Ok(clock.now().context("read a server's processor time")?.into())
+        cpu_time_of(self.id())
     }
 
     /// User-space memory that is its own and has been written to, in bytes.
     pub fn memory(&self) -> Result<u64> {
-        let path = format!("/proc/{}/smaps_rollup", self.id());
-        let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-        anonymous(&text).with_context(|| format!("understand {path}"))
+        memory_of(self.id())
     }
 
     /// Stops the server where it is, and waits until it has.
@@ -98,6 +93,21 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Processor time of all threads of a process so far, in user space and in the kernel, to the nanosecond.
+pub fn cpu_time_of(process: u32) -> Result<Duration> {
+    thread::sleep(SETTLE);
+    // Unlike the sum over the threads that there are, this goes on counting those that have ended: io_uring has such.
+    let clock = clock_getcpuclockid(nix::unistd::Pid::from_raw(i32::try_from(process)?))?;
+    Ok(clock.now().context("read a server's processor time")?.into())
+}
+
+/// User-space memory of a process that is its own and has been written to, in bytes.
+pub fn memory_of(process: u32) -> Result<u64> {
+    let path = format!("/proc/{process}/smaps_rollup");
+    let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+    anonymous(&text).with_context(|| format!("understand {path}"))
 }
 
 /// The `Anonymous` line of a `smaps_rollup`.

@@ -1,4 +1,3 @@
-import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -8,6 +7,18 @@ from ._pelton import StreamTransport as StreamTransport
 from ._pelton import TimerHandle as TimerHandle
 from ._pelton import __version__ as __version__
 from ._policy import EventLoopPolicy as EventLoopPolicy
+
+__all__ = (
+    "EventLoopPolicy",
+    "Handle",
+    "Loop",
+    "StreamTransport",
+    "TimerHandle",
+    "install",
+    "new_event_loop",
+    "run",
+    "__version__",
+)
 
 _T = TypeVar("_T")
 

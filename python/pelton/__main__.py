@@ -1,5 +1,6 @@
 """Run a program with asyncio's loops replaced by Pelton's: ``python -m pelton script.py`` or ``-m module``."""
 
+import os
 import runpy
 import sys
 
@@ -13,6 +14,12 @@ Runs a Python program as python itself would, with every event loop that asyncio
 """
 
 
+def look_in(directory):
+    """Has modules looked for there first, instead of where this one was found, unless Python was told to look in neither."""
+    if not sys.flags.safe_path:
+        sys.path[0] = directory
+
+
 def main():
     arguments = sys.argv[1:]
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -24,7 +31,7 @@ def main():
             return 2
         pelton.install()
         sys.argv = arguments[1:]
-        sys.path[0] = ""
+        look_in("")
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
         return 0
     if arguments[0].startswith("-"):
@@ -32,6 +39,9 @@ def main():
         return 2
     pelton.install()
     sys.argv = arguments
+    if os.path.isfile(arguments[0]):
+        # A directory or an archive is looked in by itself.
+        look_in(os.path.dirname(os.path.realpath(arguments[0])))
     runpy.run_path(arguments[0], run_name="__main__")
     return 0
 

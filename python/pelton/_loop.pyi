@@ -1,15 +1,1 @@
-import asyncio
-import selectors
-from collections.abc import Callable
-
-class Selector(selectors.BaseSelector):
-    def __init__(self, loop: BaseLoop) -> None: ...
-
-class BaseLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None: ...
-    def on_slow_callback(
-        self, seconds: float, callback: Callable[[asyncio.Handle, float], object] | None
-    ) -> None: ...
-
-def callback_failed(handle: asyncio.Handle, exception: BaseException) -> None: ...
-def callback_was_slow(handle: asyncio.Handle, seconds: float) -> None: ...
+# Private: nothing in it is for others to use.

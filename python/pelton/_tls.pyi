@@ -1,5 +1,1 @@
-import asyncio
-from asyncio import sslproto
-
-class BaseSSLTransport(sslproto._SSLProtocolTransport): ...  # type: ignore[name-defined]
-class BaseSSLProtocol(asyncio.BufferedProtocol): ...
+# Private: nothing in it is for others to use.

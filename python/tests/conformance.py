@@ -3,7 +3,7 @@
     python python/tests/conformance.py              every module, compared with what is expected
     python python/tests/conformance.py test_events  one module
     python python/tests/conformance.py -l asyncio   the same on asyncio's own loop: what could be reached
-    python python/tests/conformance.py -l sabotaged on a loop whose timers fire at once: failures are noticed
+    python python/tests/conformance.py --sabotage   on loops that do one thing wrong each: is every one of them found out?
 
 A test counts only if it has really made a loop of the kind under test. Each module runs in a process of its own; a test that
 crashes that process, or hangs, has failed, and the tests after it run in the next process.
@@ -29,6 +29,9 @@ HERE = pathlib.Path(__file__).parent
 EXPECTATIONS = HERE / "expectations.toml"
 VERSION = "{}.{}".format(*sys.version_info)
 
+# Seconds that a test may take on a loop that is wrong: some hang on purpose.
+SABOTAGE_TIMEOUT = 5
+
 # Of other systems, or about loops that are not ours.
 LEFT_OUT = {"test_proactor_events", "test_windows_events", "test_windows_utils"}
 
@@ -50,21 +53,13 @@ def factory_for(kind):
         return asyncio.SelectorEventLoop
     if kind == "uvloop" or kind == "rloop":
         return __import__(kind).new_event_loop
-    import pelton
-
     if kind == "pelton":
+        import pelton
+
         return pelton.Loop
+    from sabotage import SABOTAGES
 
-    class Sabotaged(pelton.Loop):
-        """Its timers fire at once."""
-
-        def call_at(self, when, callback, *args, context=None):
-            return super().call_at(0, callback, *args, context=context)
-
-        def call_later(self, delay, callback, *args, context=None):
-            return super().call_later(0, callback, *args, context=context)
-
-    return Sabotaged
+    return SABOTAGES[kind].loop
 
 
 def replace_loops(kind):
@@ -100,6 +95,22 @@ def replace_loops(kind):
     return lambda: made
 
 
+def close_any_loop():
+    """Has the tests close loops without asyncio's private attributes, too: that is how they clean up, and not what they test."""
+    from test.test_asyncio import utils
+
+    close = utils.TestCase.close_loop
+
+    def close_loop(loop):
+        if hasattr(loop, "_default_executor"):
+            return close(loop)
+        if not loop.is_closed():
+            loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+    utils.TestCase.close_loop = staticmethod(close_loop)
+
+
 def child(kind, name, skip, output):
     import unittest
 
@@ -107,6 +118,7 @@ def child(kind, name, skip, output):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     skip = set(skip)
     loops_made = replace_loops(kind)
+    close_any_loop()
 
     def report(**line):
         output.write(json.dumps(line) + "\n")
@@ -195,7 +207,7 @@ def run_module(kind, name, timeout):
 def run_child(kind, name, skip, timeout):
     reading, writing = os.pipe()
     with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryFile() as log:
-        command = [sys.executable, "-X", "faulthandler", str(HERE / "conformance.py"), "--child", name, "-l", kind]
+        command = [sys.executable, "-X", "faulthandler", str(HERE / "conformance.py"), "--child", name, "--kind", kind]
         process = subprocess.Popen(
             command + ["--output", str(writing)],
             cwd=directory,
@@ -264,21 +276,25 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("modules", nargs="*", help="such as test_events; all if none is given")
-    parser.add_argument("-l", "--loop", default="pelton", choices=["pelton", "asyncio", "uvloop", "rloop", "sabotaged"])
+    parser.add_argument("-l", "--loop", default="pelton", choices=["pelton", "asyncio", "uvloop", "rloop"])
+    parser.add_argument("--sabotage", action="store_true", help="see whether loops that are wrong are found out")
     parser.add_argument("-t", "--timeout", type=float, default=60, help="seconds that a test may take")
     parser.add_argument("-j", "--jobs", type=int, default=2, help="modules at a time")
     parser.add_argument("-v", "--verbose", action="store_true", help="say why each test has failed")
     parser.add_argument("--json", help="leave all results in this file")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--output", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--kind", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         skip = json.load(sys.stdin)
         sys.argv[1:] = []
         with open(options.output, "w") as output:
-            child(options.loop, options.child, skip, output)
+            child(options.kind, options.child, skip, output)
         return 0
 
+    if options.sabotage:
+        return sabotaged(options)
     names = options.modules or modules()
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         runs = [pool.submit(run_module, options.loop, name, options.timeout) for name in names]
@@ -286,6 +302,28 @@ def main():
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(results, indent=1))
     return tell(results, expectations() if options.loop == "pelton" else {}, options)
+
+
+def sabotaged(options):
+    """Runs, for each way in which a loop may be wrong, a test that should notice, and the same on ours. Fails if any does not."""
+    from sabotage import SABOTAGES
+
+    def run(kind, test):
+        results = run_module(kind, test, SABOTAGE_TIMEOUT)
+        status, counts, detail = results.get(f"test.test_asyncio.{test}", ("missing", False, ""))
+        return status if counts else "not counted", detail
+
+    print(f"{'what is wrong':<30}{'reported':<10}{'and if it is right':<20}test")
+    missed = 0
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        wrong = {kind: pool.submit(run, kind, each.test) for kind, each in SABOTAGES.items()}
+        right = {kind: pool.submit(run, "pelton", each.test) for kind, each in SABOTAGES.items()}
+        for kind, sabotage in SABOTAGES.items():
+            (found, detail), (otherwise, _) = wrong[kind].result(), right[kind].result()
+            fine = found == "failed" and sabotage.says in detail and otherwise == "passed"
+            missed += not fine
+            print(f"{kind:<30}{found:<10}{otherwise:<20}{sabotage.test}{'' if fine else '  NOT FOUND OUT'}", flush=True)
+    return 1 if missed else 0
 
 
 def tell(results, expected, options):

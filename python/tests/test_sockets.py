@@ -22,6 +22,13 @@ class SocketTestCase(LoopTestCase):
             self.addCleanup(sock.close)
         return one, other
 
+    def pair_with(self, number):
+        """A pair of which one has this number, which is free; lower ones may be, too. That one comes first."""
+        while True:
+            pair = self.pair()
+            if number in [sock.fileno() for sock in pair]:
+                return sorted(pair, key=lambda sock: sock.fileno() != number)
+
     async def soon(self, condition):
         """Waits for a condition that something is about to bring about."""
         end = time.monotonic() + DEADLINE
@@ -99,6 +106,26 @@ class Descriptors(SocketTestCase):
         self.assertEqual(called, [1])
         self.loop.remove_writer(number)
         self.loop.remove_reader(number)
+
+    def test_a_socket_that_was_closed_first_can_still_be_taken_away(self):
+        one, other = self.pair()
+        self.loop.add_reader(one, self.fail)
+        self.loop.add_writer(other, self.fail)
+        one.close()
+        other.close()
+        self.assertTrue(self.loop.remove_reader(one))
+        self.assertTrue(self.loop.remove_writer(other))
+        self.assertRaisesRegex(ValueError, "Invalid file descriptor: -1", self.loop.remove_reader, one)
+
+    def test_a_closed_socket_has_no_say_in_the_file_that_has_its_number_now(self):
+        one, _ = self.pair()
+        self.loop.add_reader(one, self.fail)
+        number = one.fileno()
+        one.close()
+        again, _ = self.pair_with(number)
+        self.loop.add_reader(number, self.fail)
+        self.assertRaisesRegex(ValueError, "Invalid file descriptor: -1", self.loop.remove_reader, one)
+        self.assertTrue(self.loop.remove_reader(again))
 
     def test_the_selector_tells_what_is_watched(self):
         one, _ = self.pair()
@@ -394,10 +421,7 @@ class Streams(SocketTestCase):
                     while chunk := await self.loop.sock_recv(other, 1 << 20):
                         received += len(chunk)
                     self.assertEqual(received, 1_000_000)
-                one, another = socket.socketpair()
-                self.assertIn(number, (one.fileno(), another.fileno()))
-                one.setblocking(False)
-                another.setblocking(False)
+                one, another = self.pair_with(number)
                 transport.write(b"not for you")
                 transport.writelines([b"not for you"])
                 transport._read_ready()

@@ -3,7 +3,6 @@
 #![forbid(unsafe_code)]
 
 mod fuzz;
-mod pyhost;
 mod python;
 mod shell;
 mod soak;
@@ -29,7 +28,8 @@ Usage: cargo xtask <CHORE>
   test --only STEP    Runs one step; give it several times for several.
   soak [MINUTES]      Has connections come and go at random, in release mode and on every engine, and checks that
                       nothing is left of them; likewise clients of an HTTP server; then fuzzes. 10 minutes each if
-                      not told otherwise.
+                      not told otherwise. Then all of what is tested of Python, on every version that is
+                      installed, for as long as that takes.
   bench NAME [ARGS]   Runs a benchmark in release mode, with its own arguments.
   fuzz [SECONDS] [TARGET]
                       Fuzzes one codec, or each, for so long; 60 s if not said. What it finds out it keeps in
@@ -42,8 +42,9 @@ Usage: cargo xtask <CHORE>
 Examples:
   cargo xtask test                          what continuous integration runs
   cargo xtask test --only clippy            only the lints
+  cargo xtask test --only python            the Python front end, on what is installed of 3.11 to 3.13
   PELTON_PYTHONS='python3.12 python3.13' cargo xtask test --only python
-                                            the Python front end, on these
+                                            the same, on these
   cargo xtask soak 480                      overnight
   cargo xtask bench wheel                   a few minutes; leaves its results in bench/results
   cargo xtask bench wheel --only posts      one part of it
@@ -53,6 +54,7 @@ Examples:
   cargo xtask bench work                    deferring, actors, tasks, promises, files, some five minutes; likewise
   cargo xtask bench http                    HTTP servers, some fifteen minutes; likewise. Needs wrk; compares with nginx and
                                             Apache if they are installed
+  cargo xtask bench python                  asyncio loops, some ten minutes; likewise. Installs uvloop and others for that
 
 Exit codes: 0 all is well, 1 something failed, 2 no such chore or option.
 ";
@@ -110,8 +112,12 @@ fn parse_test(mut arguments: impl Iterator<Item = OsString>) -> Result<Chore, St
     Ok(Chore::Test(choice))
 }
 
-fn bench(shell: &Shell, arguments: Vec<OsString>) -> Result<(), Failure> {
+fn bench(shell: &Shell, mut arguments: Vec<OsString>) -> Result<(), Failure> {
     let features = features_for(&arguments);
+    let asks = arguments.iter().any(|argument| argument == "-h" || argument == "--help");
+    if arguments.first().is_some_and(|name| name == "python") && !asks {
+        arguments.extend(python::bench_arguments(shell)?);
+    }
     let run = format!("run --release --manifest-path bench/Cargo.toml {features} --");
     shell.cargo(&run).args(arguments).run()
 }

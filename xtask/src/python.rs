@@ -1,94 +1,160 @@
-//! The Python front end: built for each Python that is asked for, and held to its tests there.
+//! The Python front end: built for each Python that there is, and held to its tests there.
 
+mod environment;
+mod hosting;
+mod interpreters;
+
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use crate::pyhost;
-use crate::shell::{Failure, Shell};
+use crate::shell::{Failure, Shell, Task};
+use environment::{build, cargo, pip, with_packages};
+use interpreters::Python;
 
-/// The environment variable that names the Pythons to test with, apart by spaces; `python3` if it is not set.
-const PYTHONS: &str = "PELTON_PYTHONS";
+/// Modules of CPython's tests that run on every version: what differs between versions shows in these.
+const SLICE: &str = "test_base_events test_events test_selector_events test_server test_streams test_tasks";
 
-/// What Python says about itself: its version, how the names of its modules end, and whether it has its own tests with it.
-const ABOUT: &str = "\
-import importlib.util, sys, sysconfig
-print('{}.{}'.format(*sys.version_info), sysconfig.get_config_var('EXT_SUFFIX'))
-print(importlib.util.find_spec('test') is not None and importlib.util.find_spec('test.test_asyncio') is not None)
-";
+/// How many connections the tests that look for leaks open, one after the other; 100,000 takes too long for every day.
+const CONNECTIONS_OF_A_SOAK: &str = "100000";
 
-struct Python<'a> {
-    program: &'a str,
-    version: String,
-    suffix: String,
-    has_tests: bool,
+/// A Python with our package for it.
+struct Built<'a> {
+    shell: &'a Shell,
+    python: Python,
+    package: PathBuf,
 }
 
-impl<'a> Python<'a> {
-    fn ask(shell: &Shell, program: &'a str) -> Result<Python<'a>, Failure> {
-        let (fine, said) = shell.program(program, "-c").args([ABOUT.into()]).output()?;
-        let words: Vec<&str> = said.split_whitespace().collect();
-        match (fine, words.as_slice()) {
-            (true, [version, suffix, has_tests]) => Ok(Python {
-                program,
-                version: (*version).to_owned(),
-                suffix: (*suffix).to_owned(),
-                has_tests: *has_tests == "True",
-            }),
-            _ => Err(Failure::new(format!("{program} does not say which Python it is: {said}"))),
-        }
-    }
-}
-
-pub fn step(shell: &Shell) -> Result<(), Failure> {
-    let pythons = std::env::var(PYTHONS).unwrap_or_else(|_| "python3".to_owned());
-    for program in pythons.split_whitespace() {
-        let python = Python::ask(shell, program)?;
+impl<'a> Built<'a> {
+    fn new(shell: &'a Shell, python: Python) -> Result<Built<'a>, Failure> {
         let package = build(shell, &python)?;
-        let run = |words: &str, engine: &str| {
-            shell.program(python.program, words).env("PYTHONPATH", &package).env("PELTON_ENGINE", engine).run()
-        };
-        // The best there is, and those that there are everywhere.
-        for engine in ["", "poll", "select"] {
-            run("-m unittest discover -s python/tests", engine)?;
-        }
-        if !python.has_tests {
+        Ok(Built { shell, python, package })
+    }
+
+    fn run(&self, words: &str) -> Task<'a> {
+        self.run_by(&self.python.program, words)
+    }
+
+    fn run_by(&self, program: &Path, words: &str) -> Task<'a> {
+        // An engine that somebody prefers must not change what is tested.
+        self.run_on("", program, words)
+    }
+
+    fn run_on(&self, engine: &str, program: &Path, words: &str) -> Task<'a> {
+        self.shell.program(program, words).env("PYTHONPATH", &self.package).env("PELTON_ENGINE", engine)
+    }
+
+    fn conformance(&self, words: &str) -> Result<(), Failure> {
+        if !self.python.has_tests {
             return Err(Failure::new(format!(
-                "{program} comes without CPython's own tests; install them (Debian has them in libpython3-testsuite)"
+                "{} comes without CPython's own tests; install them (Debian has them in libpython3-testsuite)",
+                self.python.program.display()
             )));
         }
-        run("python/tests/conformance.py", "")?;
-        pyhost::step(shell, python.program, &shell.target().join("python").join(&python.version))?;
+        self.run(&format!("python/tests/conformance.py {words}")).run()
     }
-    Ok(())
+
+    fn own_tests(&self) -> Result<(), Failure> {
+        self.run("-m unittest discover -s python/tests").run()
+    }
+
+    /// Those in which engines could make a difference: of the loop, leaks, sockets, stress.
+    fn own_tests_on(&self, engine: &str) -> Result<(), Failure> {
+        self.run_on(engine, &self.python.program, "-m unittest discover -s python/tests -p test_[ls]*.py").run()
+    }
+
+    /// An environment with what is listed in a file beside the tests.
+    fn with_packages(&self, name: &str) -> Result<PathBuf, Failure> {
+        with_packages(self.shell, &self.python, name, &format!("python/tests/{name}/requirements.txt"))
+    }
+
+    /// Programs that others wrote.
+    fn programs(&self) -> Result<(), Failure> {
+        let program = self.with_packages("programs")?;
+        self.run_by(&program, "python/tests/programs/run.py").run()
+    }
+
+    /// Other packages' own tests.
+    fn suites(&self) -> Result<(), Failure> {
+        let program = self.with_packages("suites")?;
+        self.run_by(&program, "python/tests/suites/run.py").run()
+    }
+
+    /// That the stubs say what the modules have, and that programs which use them pass a type checker.
+    fn types(&self) -> Result<(), Failure> {
+        let program = self.with_packages("types")?;
+        self.run_by(&program, "python/tests/types/check.py").run()
+    }
 }
 
-/// Builds the module and puts the package together around it. Returns where to import it from.
-fn build(shell: &Shell, python: &Python<'_>) -> Result<PathBuf, Failure> {
-    // Apart for each version: building for one is no use for another.
-    let target = shell.target().join("python").join(&python.version);
-    let cargo =
-        |words: &str| shell.cargo(words).env("CARGO_TARGET_DIR", &target).env("PYO3_PYTHON", python.program).run();
-    cargo("clippy --release -p pelton-python --features extension -- -D warnings")?;
-    cargo("build --release -p pelton-python --features extension")?;
-    let library = if cfg!(target_vendor = "apple") { "libpelton_python.dylib" } else { "libpelton_python.so" };
-    let package = target.join("package");
-    let module = package.join("pelton");
-    let copied = copy_sources(&shell.path("python/pelton"), &module).and_then(|()| {
-        std::fs::copy(target.join("release").join(library), module.join(format!("_pelton{}", python.suffix)))
-    });
-    copied.map_err(|error| Failure::new(format!("put the package together in {}: {error}", package.display())))?;
-    Ok(package)
-}
-
-fn copy_sources(from: &Path, to: &Path) -> std::io::Result<()> {
-    if to.exists() {
-        std::fs::remove_dir_all(to)?;
-    }
-    std::fs::create_dir_all(to)?;
-    for entry in std::fs::read_dir(from)? {
-        let entry = entry?;
-        if entry.file_type()?.is_file() {
-            std::fs::copy(entry.path(), to.join(entry.file_name()))?;
+/// The step of `cargo xtask test`: everything on one version, and what tells versions apart on the others.
+pub fn step(shell: &Shell) -> Result<(), Failure> {
+    for (index, python) in interpreters::find(shell)?.into_iter().enumerate() {
+        if index == 0 {
+            whole(&Built::new(shell, python)?)?;
+        } else if python.has_tests {
+            let built = Built::new(shell, python)?;
+            built.own_tests()?;
+            built.conformance(SLICE)?;
+        } else {
+            println!("Python {} is left out: it comes without CPython's own tests", python.version);
         }
     }
     Ok(())
+}
+
+fn whole(built: &Built<'_>) -> Result<(), Failure> {
+    cargo(built.shell, &built.python, "clippy --release -p pelton-python --features extension -- -D warnings").run()?;
+    built.own_tests()?;
+    // Besides the best there is, those that there are everywhere.
+    for engine in ["poll", "select"] {
+        built.own_tests_on(engine)?;
+    }
+    built.conformance("")?;
+    built.conformance("--sabotage")?;
+    built.types()?;
+    built.programs()?;
+    hosting::step(built.shell, &built.python)
+}
+
+/// The part of `cargo xtask soak`: everything, on every version, and with more connections.
+pub fn soak(shell: &Shell) -> Result<(), Failure> {
+    for python in interpreters::find(shell)? {
+        let built = Built::new(shell, python)?;
+        built.own_tests()?;
+        built.conformance("")?;
+        built.programs()?;
+        built.suites()?;
+        built
+            .run("-m unittest discover -s python/tests -p test_leaks.py -v")
+            .env("PELTON_LEAK_CONNECTIONS", CONNECTIONS_OF_A_SOAK)
+            .run()?;
+    }
+    Ok(())
+}
+
+/// Shows that the benchmark of loops runs. Without the loops to compare with, which are not what is tested.
+pub fn bench_quickly(shell: &Shell) -> Result<(), Failure> {
+    let python = most_important(shell)?;
+    let package = build(shell, &python)?;
+    let where_to_look = ["--python".into(), python.program.into(), "--package".into(), package.into()];
+    shell.cargo("run --release --manifest-path bench/Cargo.toml -- python --quick").args(where_to_look).run()
+}
+
+fn most_important(shell: &Shell) -> Result<Python, Failure> {
+    let first = interpreters::find(shell)?.into_iter().next();
+    first.ok_or_else(|| Failure::new("no Python was found"))
+}
+
+/// What the benchmark of loops has to be told: where Python is, with our package and those to compare with.
+pub fn bench_arguments(shell: &Shell) -> Result<Vec<OsString>, Failure> {
+    let python = most_important(shell)?;
+    println!("Measuring with Python {}", python.version);
+    let program = with_packages(shell, &python, "bench", "bench/python/requirements.txt")?;
+    // Of no use on every machine: there may be nothing built for it.
+    let optional = "install --quiet --only-binary :all: --requirement bench/python/requirements-optional.txt";
+    if let Err(failure) = pip(shell, &program, optional).run() {
+        println!("{failure}\nIt is left out of the comparison.");
+    }
+    let package = build(shell, &python)?;
+    Ok(["--python".into(), program.into(), "--package".into(), package.into()].into())
 }

@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 use std::num::NonZeroU64;
 
-use crate::fuzz;
 use crate::shell::{Failure, Shell};
+use crate::{fuzz, python};
 
 /// Long enough for a leak of a few bytes per connection to show, short enough to wait for.
 const DEFAULT_MINUTES: NonZeroU64 = NonZeroU64::new(10).unwrap();
@@ -26,11 +26,11 @@ impl Minutes {
 const PER_FUZZ_TARGET: u64 = 5;
 
 /// Has connections come and go, then clients of an HTTP server, in release mode; then codecs and protocols are fuzzed. It says how far it
-/// is now and then.
+/// is now and then. Then come the tests of Python that take long.
 pub fn run(shell: &Shell, minutes: &Minutes) -> Result<(), Failure> {
     let seconds = minutes.0.get().saturating_mul(60);
     println!(
-        "This takes {0} min, an equal part of it for each engine, as long again for HTTP, and about as long again for fuzzing.",
+        "This takes {0} min, an equal part of it for each engine, as long again for HTTP, and about as long again for fuzzing; then comes Python.",
         minutes.0
     );
     shell
@@ -42,7 +42,8 @@ pub fn run(shell: &Shell, minutes: &Minutes) -> Result<(), Failure> {
         .env("PELTON_SOAK_SECONDS", seconds.to_string())
         .run()?;
     let each = u32::try_from(seconds / PER_FUZZ_TARGET).unwrap_or(u32::MAX);
-    fuzz::run(shell, &fuzz::Choice::each_for(each))
+    fuzz::run(shell, &fuzz::Choice::each_for(each))?;
+    python::soak(shell)
 }
 
 #[cfg(test)]

@@ -139,6 +139,7 @@ fn bench(shell: &Shell) -> Result<(), Failure> {
         run("work --quick")?;
         // Likewise without the frameworks: only the floor, pelton and hyper.
         run("http --quick")?;
+        python::bench_quickly(shell)?;
         for (connections, at_most) in INSTRUCTIONS {
             run(&format!("net-instructions --connections {connections} --at-most {at_most}"))?;
         }

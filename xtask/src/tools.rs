@@ -15,7 +15,7 @@ struct Tool {
     what_for: &'static str,
 }
 
-const TOOLS: [Tool; 9] = [
+const TOOLS: [Tool; 11] = [
     Tool { program: "strace", package: "strace", check: "strace --version", what_for: "to count system calls" },
     Tool { program: "socat", package: "socat", check: "socat -V", what_for: PEER },
     // There are several programs of this name; with this one, input that ends can end the connection (-N).
@@ -26,13 +26,20 @@ const TOOLS: [Tool; 9] = [
     Tool { program: "wrk", package: "wrk", check: "command -v wrk", what_for: "to put HTTP servers under load" },
     Tool { program: "c++", package: "g++", check: "c++ --version", what_for: "to build the fuzzer" },
     Tool { program: "python3", package: "python3", check: "python3 -c 'import asyncio'", what_for: PEER },
-    // Debian leaves this out of Python's own library.
+    // Parts of Python that some distributions keep apart.
     Tool {
-        program: "Python's venv",
+        program: "Python's environments",
         package: "python3-venv",
-        check: "python3 -c 'import venv, ensurepip'",
-        what_for: "to install packages of Python that are peers to talk to",
+        check: "python3 -c 'import ensurepip, venv'",
+        what_for: "to install other packages in, for the Python front end to run",
     },
+    Tool {
+        program: "Python's own tests",
+        package: "libpython3-testsuite",
+        check: "python3 -c 'import test.test_asyncio'",
+        what_for: "for the Python front end to pass",
+    },
+    Tool { program: "redis-server", package: "redis-server", check: "redis-server --version", what_for: PEER },
 ];
 
 const PEER: &str = "as a peer to talk to";

@@ -67,3 +67,26 @@ fn clients_that_come_and_go_are_all_served() {
     let (served, wall) = come_and_go(server(echo), 4, Duration::from_millis(5)).unwrap();
     assert!(served >= 4 && wall >= Duration::from_millis(5));
 }
+
+#[test]
+fn connections_of_any_kind_can_be_taken_over() {
+    let (mine, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let (plug, socket) = [(); 2].map(|()| std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).into();
+    plug.connect(socket.local_addr().unwrap()).unwrap();
+    thread::spawn(move || {
+        let mut theirs = theirs;
+        let mut buffer = [0; 1000];
+        while let Ok(count @ 1..) = theirs.read(&mut buffer) {
+            theirs.write_all(&buffer[..count]).unwrap();
+        }
+    });
+    thread::spawn(move || {
+        let mut buffer = [0; 1000];
+        while let Ok((count, from)) = socket.recv_from(&mut buffer) {
+            // The client may have gone.
+            let _ = socket.send_to(&buffer[..count], from);
+        }
+    });
+    let mut client = Client::over([mine.into(), plug.into()], Exchange::echo(500)).unwrap();
+    assert_eq!(client.run(Until::Sent(20)).unwrap().messages, 20);
+}

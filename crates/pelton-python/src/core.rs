@@ -304,10 +304,9 @@ unsafe extern "C" fn traverse(object: *mut PyObject, visit: visitproc, argument:
                 return status;
             }
         }
-        let fields = [core.task_factory, core.current_handle, core.future_keywords, core.on_slow];
-        for field in fields.into_iter().chain([core.transports]).chain(core.waiting.references()) {
+        let (transports, waiting) = ((*core).transports, &(*core).waiting);
         let fields = [(*core).task_factory, (*core).current_handle, (*core).future_keywords, (*core).on_slow];
-        for field in fields.into_iter().chain([(*core).transports, (*core).socket_ready, (*core).socket_context]) {
+        for field in fields.into_iter().chain([transports]).chain(waiting.references()) {
             let status = if field.is_null() { 0 } else { visit(field, argument) };
             if status != 0 {
                 return status;

@@ -341,8 +341,12 @@ pub(crate) unsafe fn add(
 ) -> Result<Owned> {
     // SAFETY: as the caller says. What is given as a descriptor is asked for it only if the loop is open.
     unsafe {
-        core::check_open(core::core(loop_)?)?;
-        add_number(loop_, descriptor(fd)?, side, callback, arguments)
+        let core = core::core(loop_)?;
+        core::check_open(core)?;
+        let number = descriptor(fd)?;
+        let handle = add_number(loop_, number, side, callback, arguments)?;
+        remember_owner(core, number, fd);
+        Ok(handle)
     }
 }
 
@@ -380,10 +384,19 @@ pub(crate) unsafe fn add_number(
 pub(crate) unsafe fn remove(loop_: *mut PyObject, fd: *mut PyObject, side: Side) -> Result<bool> {
     // SAFETY: as the caller says. What is given as a descriptor is asked for it only if the loop is open.
     unsafe {
-        if (*core::core(loop_)?).closed {
+        let core = core::core(loop_)?;
+        if (*core).closed {
             return Ok(false);
         }
-        remove_number(loop_, descriptor(fd)?, side)
+        let number = match descriptor(fd) {
+            Ok(number) => number,
+            // A socket that was closed before it is taken away no longer has a number, but had one.
+            Err(_) => match owned_by(core, fd) {
+                Some(number) => number,
+                None => descriptor(fd)?,
+            },
+        };
+        remove_number(loop_, number, side)
     }
 }
 
@@ -403,8 +416,52 @@ pub(crate) unsafe fn remove_number(loop_: *mut PyObject, fd: RawFd, side: Side) 
             return Ok(false);
         }
         let Some(previous) = Owned::taken(set(core, fd, side, null_mut())?) else { return Ok(false) };
+        let entry = (*core).readers.entry(fd);
+        let forgotten =
+            if entry.interest().is_none() { ptr::replace(&raw mut entry.owner, null_mut()) } else { null_mut() };
         handle::cancel(previous.as_ptr())?;
+        ffi::Py_XDECREF(forgotten);
         Ok(true)
+    }
+}
+
+/// Notes which object a descriptor was given as, so that it is found when that object has been closed.
+unsafe fn remember_owner(core: *mut Core, fd: RawFd, object: *mut PyObject) {
+    // SAFETY: as the caller says. A weak reference is let go of last.
+    unsafe {
+        let owner = if ffi::PyLong_Check(object) != 0 {
+            // It may be another file than the owner's by now, unless that is still being watched for the owner.
+            if (*core).readers.entry(fd).kept != Kept::Not {
+                return;
+            }
+            null_mut()
+        } else {
+            weakly(object)
+        };
+        ffi::Py_XDECREF(ptr::replace(&raw mut (*core).readers.entry(fd).owner, owner));
+    }
+}
+
+/// The descriptor that was given as this object. Clears the error that is set.
+unsafe fn owned_by(core: *mut Core, object: *mut PyObject) -> Option<RawFd> {
+    // SAFETY: as the caller says.
+    unsafe {
+        ffi::PyErr_Clear();
+        let owner = Owned::taken(weakly(object))?;
+        // The same object has the same weak reference, for as long as somebody has it.
+        (0..).zip(&(*core).readers.entries).find(|(_, entry)| entry.owner == owner.as_ptr()).map(|(fd, _)| fd)
+    }
+}
+
+/// A new weak reference; null if there can be none to such an object.
+unsafe fn weakly(object: *mut PyObject) -> *mut PyObject {
+    // SAFETY: as the caller says.
+    unsafe {
+        let reference = ffi::PyWeakref_NewRef(object, null_mut());
+        if reference.is_null() {
+            ffi::PyErr_Clear();
+        }
+        reference
     }
 }
 

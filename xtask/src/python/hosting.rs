@@ -1,7 +1,7 @@
 //! Python from Rust: the tests and examples of a program that hosts Python, with one that is given.
 
-use std::path::Path;
-
+use super::environment;
+use super::interpreters::Python;
 use crate::shell::{Failure, Shell};
 
 /// Where Python has its library, and whether it has one that a program can be linked with.
@@ -11,23 +11,17 @@ const LIBRARY: &str =
 /// Where the system looks for libraries beside its own places.
 const LIBRARY_PATH: &str = if cfg!(target_vendor = "apple") { "DYLD_LIBRARY_PATH" } else { "LD_LIBRARY_PATH" };
 
-pub fn step(shell: &Shell, program: &str, target: &Path) -> Result<(), Failure> {
-    let (fine, said) = shell.program(program, "-c").args([LIBRARY.into()]).output()?;
+pub fn step(shell: &Shell, python: &Python) -> Result<(), Failure> {
+    let (fine, said) = shell.program(&python.program, "-c").args([LIBRARY.into()]).output()?;
     let (shared, directory) = said.trim().split_once(' ').unwrap_or_default();
     if !fine || shared != "1" {
         return Err(Failure::new(format!(
-            "{program} has no shared library to link with, which a program that hosts Python needs; one that was \
-             configured with --enable-shared has"
+            "{} has no shared library to link with, which a program that hosts Python needs; one that was configured with \
+             --enable-shared has",
+            python.program.display()
         )));
     }
-    let cargo = |words: &str| {
-        shell
-            .cargo(words)
-            .env("CARGO_TARGET_DIR", target)
-            .env("PYO3_PYTHON", program)
-            .env(LIBRARY_PATH, directory)
-            .run()
-    };
+    let cargo = |words: &str| environment::cargo(shell, python, words).env(LIBRARY_PATH, directory).run();
     cargo("clippy -p pelton-python --features embed --all-targets -- -D warnings")?;
     // Without optimisation locks are checked to be taken in their order; with it, there are ten times as many tasks.
     cargo("test -p pelton-python --features embed")?;

@@ -1,0 +1,149 @@
+//! A load of TLS: like [`Client`](crate::client::Client), over encrypted connections.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddrV4, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
+
+use crate::client::{event, opened, wait};
+
+const EVENTS_PER_WAIT: usize = 64;
+
+pub struct TlsClient {
+    epoll: Epoll,
+    connections: Vec<Connection>,
+    message: Vec<u8>,
+    buffer: Vec<u8>,
+}
+
+struct Connection {
+    socket: TcpStream,
+    session: ClientConnection,
+    /// Of the answer.
+    received: usize,
+    waits_for_room: bool,
+}
+
+impl TlsClient {
+    /// Opens connections, to a server that has this certificate, and has a message answered on each, which is compared.
+    pub fn open(server: SocketAddrV4, certificate: &Path, count: usize, size: usize) -> Result<Self> {
+        let certificate = CertificateDer::from_pem_file(certificate)
+            .map_err(|error| anyhow::anyhow!("read {}: {error}", certificate.display()))?;
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate).context("trust the server's certificate")?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let config = Arc::new(config);
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("create an epoll set")?;
+        let message = std::iter::repeat_with(|| fastrand::u8(..)).take(size).collect();
+        let mut client = Self { epoll, connections: Vec::new(), message, buffer: vec![0; 64 << 10] };
+        for number in 0..count {
+            let socket = TcpStream::from(opened(server, number)?);
+            let name = ServerName::try_from("localhost").context("name the server")?;
+            let mut session = ClientConnection::new(config.clone(), name).context("begin TLS")?;
+            // One message may be longer than it would take at once.
+            session.set_buffer_limit(None);
+            socket.set_nonblocking(true)?;
+            client.epoll.add(&socket, event(EpollFlags::EPOLLIN, number)).context("watch a connection")?;
+            client.connections.push(Connection { socket, session, received: 0, waits_for_room: false });
+        }
+        client.exchange(|sent| sent < count as u64, true).context("compare what comes back with what should")?;
+        Ok(client)
+    }
+
+    /// Keeps a message in flight on every connection for so long, and ends when the last answer is in. Says how many there were.
+    pub fn run(&mut self, window: Duration) -> Result<(u64, Duration)> {
+        let start = Instant::now();
+        let messages = self.exchange(|_| start.elapsed() < window, false)?;
+        Ok((messages, start.elapsed()))
+    }
+
+    fn exchange(&mut self, may_send: impl Fn(u64) -> bool, compare: bool) -> Result<u64> {
+        let (mut sent, mut answered) = (0, 0);
+        for number in 0..self.connections.len() {
+            self.send(number)?;
+            sent += 1;
+        }
+        let mut events = [EpollEvent::empty(); EVENTS_PER_WAIT];
+        while answered < sent {
+            for event in wait(&self.epoll, &mut events)? {
+                let number = event.data() as usize;
+                let whole = self.receive(number, compare)?;
+                self.flush(number)?;
+                if whole {
+                    answered += 1;
+                    if may_send(sent) {
+                        self.send(number)?;
+                        sent += 1;
+                    }
+                }
+            }
+        }
+        Ok(answered)
+    }
+
+    fn send(&mut self, number: usize) -> Result<()> {
+        self.connections[number].session.writer().write_all(&self.message).context("encrypt a message")?;
+        self.flush(number)
+    }
+
+    /// Sends what is encrypted, as far as there is room.
+    fn flush(&mut self, number: usize) -> Result<()> {
+        let Connection { socket, session, waits_for_room, .. } = &mut self.connections[number];
+        while session.wants_write() {
+            match session.write_tls(socket) {
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error).context("send a message"),
+            }
+        }
+        let waits = session.wants_write();
+        if waits != *waits_for_room {
+            *waits_for_room = waits;
+            let room = if waits { EpollFlags::EPOLLOUT } else { EpollFlags::empty() };
+            self.epoll.modify(&*socket, &mut event(EpollFlags::EPOLLIN | room, number)).context("watch for room")?;
+        }
+        Ok(())
+    }
+
+    /// Decrypts what there is. `true` if the answer is complete.
+    fn receive(&mut self, number: usize, compare: bool) -> Result<bool> {
+        let Connection { socket, session, received, .. } = &mut self.connections[number];
+        match session.read_tls(socket) {
+            Ok(0) => anyhow::bail!("the server closed a connection"),
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+            Err(error) => return Err(error).context("receive an answer"),
+        }
+        session.process_new_packets().context("decrypt an answer")?;
+        loop {
+            match session.reader().read(&mut self.buffer) {
+                Ok(0) => anyhow::bail!("the server ended a connection"),
+                Ok(count) => {
+                    let after = *received + count;
+                    ensure!(after <= self.message.len(), "{after} bytes came back, and not {}", self.message.len());
+                    let same = !compare || self.message[*received..after] == self.buffer[..count];
+                    ensure!(same, "the answer differs");
+                    *received = after;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error).context("decrypt an answer"),
+            }
+        }
+        let whole = *received == self.message.len();
+        if whole {
+            *received = 0;
+        }
+        Ok(whole)
+    }
+}

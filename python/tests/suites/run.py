@@ -1,0 +1,104 @@
+"""Runs other packages' own tests on a pelton.Loop.
+
+    python python/tests/suites/run.py              all of them
+    python python/tests/suites/run.py anyio        one
+    python python/tests/suites/run.py anyio -k tls with arguments for pytest
+
+The tests come with the package's source, from the package registry, as they are; they run by `python -m pelton -m pytest`, so that
+every loop that they ask asyncio for is ours, which a plugin counts.
+
+What fails is tried on asyncio's own loop: a test that fails there too is the machine's fault (no IPv6, say), and only counted.
+What passes there is tried once more on ours, alone, since some depend on time. If it fails again, so does this.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tarfile
+import tempfile
+from importlib.metadata import version
+
+HERE = pathlib.Path(__file__).parent
+
+# What of each is of no use, in pytest's words, and in how many tests at least a loop of ours must have been made.
+SUITES = {
+    # Each test with asyncio, and with trio or uvloop instead, which are not ours. Those with IPv6 need `localhost` to have it, and
+    # leave sockets behind otherwise, which others are blamed for.
+    "anyio": (["-k", "asyncio and not uvloop and not ipv6"], 1500),
+    # Benchmarks, and what needs a container.
+    "aiohttp": (["-k", "not benchmark", "--ignore", "tests/autobahn", "-o", "addopts="], 1500),
+}
+OF_EACH = ["-p", "no:cacheprovider", "-p", "count_loops", "--timeout", "120", "-q", "--tb=short", "-rfE"]
+
+
+def unpacked(package, directory):
+    """The package's source of the version that is installed, without the package itself: what is installed is to be tested."""
+    requirement = f"{package}=={version(package)}"
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:", requirement]
+    subprocess.run([*command, "--disable-pip-version-check", "-d", directory], check=True)
+    [archive] = pathlib.Path(directory).glob("*.tar.gz")
+    with tarfile.open(archive) as source:
+        source.extractall(directory, filter="data")
+    [root] = [path for path in pathlib.Path(directory).iterdir() if path.is_dir()]
+    for name in (package, f"src/{package}"):
+        if (root / name).exists():
+            (root / name).rename(root / f"not-{package}")
+    return root
+
+
+def run(root, on_pelton, arguments):
+    """The tests that failed, and how many there were in which a loop of ours was made."""
+    with tempfile.TemporaryDirectory() as directory:
+        report = pathlib.Path(directory) / "report.json"
+        starter = ["-m", "pelton"] if on_pelton else []
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "PELTON_SUITE_REPORT": str(report),
+        }
+        command = [sys.executable, *starter, "-m", "pytest", *OF_EACH, *arguments]
+        done = subprocess.run(command, cwd=root, env=environment)
+        if not report.exists():
+            sys.exit(f"pytest has ended without a result: exit status {done.returncode}")
+        said = json.loads(report.read_text())
+        return said["failed"], said["passed"], said["with_ours"]
+
+
+def judge(package, extra):
+    arguments, at_least = SUITES[package]
+    with tempfile.TemporaryDirectory() as directory:
+        root = unpacked(package, directory)
+        failed, passed, with_ours = run(root, True, ["tests", *arguments, *extra])
+        ours = []
+        if failed:
+            print(f"{package}: {len(failed)} failed; trying them on asyncio's own loop")
+            options = [argument for argument in arguments if argument.startswith("-o") or "=" in argument]
+            there, _, _ = run(root, False, [*options, *failed])
+            suspects = [test for test in failed if test not in there]
+            if suspects:
+                print(f"{package}: {len(suspects)} of them pass there; trying these again on pelton.Loop")
+                ours, _, _ = run(root, True, [*options, *suspects])
+    print(
+        f"{package} {version(package)}: {passed} tests passed, {len(failed)} failed, of which {len(ours)} pass on asyncio;"
+        f" loops of ours were made in {with_ours}"
+    )
+    for test in ours:
+        print(f"FAILED {test}")
+    if not extra and with_ours < at_least:
+        print(f"FAILED: at least {at_least} tests should have made a loop of ours")
+        return False
+    return not ours
+
+
+def main():
+    chosen = sys.argv[1:2] or list(SUITES)
+    for package in chosen:
+        if package not in SUITES:
+            sys.exit(f"there is no suite {package!r}; there are {', '.join(SUITES)}")
+    return 0 if all([judge(package, sys.argv[2:]) for package in chosen]) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,391 @@
+"""Whole programs on the loop: the command line, how programs end, signals, processes, executors."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import unittest
+
+import pelton
+
+DEADLINE = 60
+
+
+class ProgramTestCase(unittest.TestCase):
+    def setUp(self):
+        self.directory = self.enterContext(tempfile.TemporaryDirectory())
+
+    def write(self, name, text):
+        path = os.path.join(self.directory, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w") as file:
+            file.write(textwrap.dedent(text))
+        return path
+
+    def start(self, *arguments, **options):
+        path = os.pathsep.join([*[each for each in sys.path if each], self.directory])
+        process = subprocess.Popen(
+            [sys.executable, *arguments],
+            env={**os.environ, "PYTHONPATH": path},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.directory,
+            # In the background of a shell it would be ignored, and so here.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            **options,
+        )
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        return process
+
+    def run_program(self, *arguments):
+        """Exit status, what it printed, and its errors."""
+        process = self.start(*arguments)
+        printed, errors = process.communicate(timeout=DEADLINE)
+        return process.returncode, printed, errors
+
+    def run_text(self, text):
+        return self.run_program(self.write("program.py", text))
+
+
+class CommandLine(ProgramTestCase):
+    def test_a_script_is_run_as_python_would(self):
+        script = self.write(
+            "somewhere/script.py",
+            """
+            import asyncio, sys
+            import beside
+
+            async def main():
+                print(__name__, type(asyncio.get_running_loop()).__name__, sys.argv, beside.VALUE)
+
+            if __name__ == "__main__":
+                asyncio.run(main())
+            """,
+        )
+        self.write("somewhere/beside.py", "VALUE = 'found'")
+        status, printed, errors = self.run_program("-m", "pelton", script, "-m", "--help")
+        self.assertEqual((status, errors), (0, ""))
+        self.assertEqual(printed, f"__main__ Loop {[script, '-m', '--help']} found\n")
+
+    def test_python_may_be_told_not_to_look_beside_the_script(self):
+        script = self.write("somewhere/script.py", "import asyncio, beside")
+        self.write("somewhere/beside.py", "")
+        status, _, errors = self.run_program("-P", "-m", "pelton", script)
+        self.assertEqual(status, 1)
+        self.assertIn("No module named 'beside'", errors)
+
+    def test_a_module_and_a_package_are_run_by_name(self):
+        self.write("package/__init__.py", "")
+        self.write(
+            "package/__main__.py",
+            """
+            import asyncio, sys
+            from . import inner
+
+            async def main():
+                print(__package__, type(asyncio.get_running_loop()).__name__, sys.argv[1:], inner.VALUE)
+
+            asyncio.run(main())
+            """,
+        )
+        self.write("package/inner.py", "VALUE = 5")
+        status, printed, errors = self.run_program("-m", "pelton", "-m", "package", "x")
+        self.assertEqual((status, printed, errors), (0, "package Loop ['x'] 5\n", ""))
+
+    def test_how_a_program_ends_is_how_this_ends(self):
+        for ending, status, error in (
+            ("sys.exit(3)", 3, ""),
+            ("sys.exit('a reason')", 1, "a reason\n"),
+            ("raise ValueError('what went wrong')", 1, "ValueError: what went wrong\n"),
+        ):
+            script = self.write("script.py", f"import sys\n{ending}\n")
+            ended, printed, errors = self.run_program("-m", "pelton", script)
+            self.assertEqual((ended, printed), (status, ""), ending)
+            self.assertTrue(errors.endswith(error), errors)
+
+    def test_wrong_usage_is_an_error_that_names_it(self):
+        for arguments, named in (
+            ([], "usage"),
+            (["-m"], "-m needs the name of a module"),
+            (["-x", "script.py"], "no such option: -x"),
+        ):
+            status, printed, errors = self.run_program("-m", "pelton", *arguments)
+            self.assertEqual((status, printed), (2, ""))
+            self.assertIn(named, errors)
+        for arguments, named in ((["-m", "no_such_module"], "no_such_module"), (["no_such_file.py"], "no_such_file.py")):
+            status, _, errors = self.run_program("-m", "pelton", *arguments)
+            self.assertEqual(status, 1)
+            self.assertIn(named, errors)
+        status, printed, _ = self.run_program("-m", "pelton", "--help")
+        self.assertEqual((status, printed.startswith("usage: python -m pelton")), (0, True))
+
+
+class Endings(ProgramTestCase):
+    """As by asyncio.run: what each test expects was seen there."""
+
+    def both(self, body):
+        """Runs a program that has `run` on both loops, and returns what comes of it on ours, which must be the same."""
+        outcomes = []
+        for start in ("from asyncio import run", "from pelton import run"):
+            text = f"import asyncio, sys, signal, os\n{start}\n" + textwrap.dedent(body)
+            status, printed, errors = self.run_text(text)
+            outcomes.append((status, printed, errors.strip().splitlines()[-1:]))
+        self.assertEqual(outcomes[1], outcomes[0])
+        return outcomes[1]
+
+    def test_an_interrupt_cancels_the_main_task_and_then_ends_the_program(self):
+        outcome = self.both(
+            """
+            async def main():
+                try:
+                    asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGINT)
+                    await asyncio.sleep(60)
+                except asyncio.CancelledError:
+                    print("cancelled")
+                    raise
+                finally:
+                    await asyncio.sleep(0.01)
+                    print("cleaned up")
+            run(main())
+            """
+        )
+        self.assertEqual(outcome, (-signal.SIGINT, "cancelled\ncleaned up\n", ["KeyboardInterrupt"]))
+
+    def test_an_interrupt_of_a_program_that_never_sleeps(self):
+        outcome = self.both(
+            """
+            async def main():
+                os.kill(os.getpid(), signal.SIGINT)
+                while True:
+                    await asyncio.sleep(0)
+            try:
+                run(main())
+            except KeyboardInterrupt:
+                print("interrupted")
+            """
+        )
+        self.assertEqual(outcome[:2], (0, "interrupted\n"))
+
+    def test_a_second_interrupt_breaks_through(self):
+        outcome = self.both(
+            """
+            async def main():
+                loop = asyncio.get_running_loop()
+                loop.call_soon(os.kill, os.getpid(), signal.SIGINT)
+                while True:
+                    try:
+                        await asyncio.sleep(60)
+                    except asyncio.CancelledError:
+                        # It will not have it.
+                        loop.call_soon(os.kill, os.getpid(), signal.SIGINT)
+            try:
+                run(asyncio.wait_for(main(), 60))
+            except KeyboardInterrupt:
+                print("interrupted")
+                os._exit(0 if sys.stdout.flush() is None else 1)
+            """
+        )
+        self.assertEqual(outcome[:2], (0, "interrupted\n"))
+
+    def test_exits_in_tasks_and_callbacks_end_the_program_after_cleaning_up(self):
+        for leave in ("asyncio.create_task(leave_later())", "loop.call_soon(sys.exit, 5)", "sys.exit(5)"):
+            outcome = self.both(
+                f"""
+                async def leave_later():
+                    sys.exit(5)
+
+                async def other():
+                    try:
+                        await asyncio.sleep(60)
+                    finally:
+                        print("cleaned up")
+
+                async def main():
+                    loop = asyncio.get_running_loop()
+                    task = asyncio.create_task(other())
+                    await asyncio.sleep(0)
+                    {leave}
+                    await asyncio.sleep(60)
+                run(main())
+                """
+            )
+            self.assertEqual(outcome[:2], (5, "cleaned up\n"), leave)
+
+    def test_tasks_generators_and_executor_are_ended_with_the_loop(self):
+        outcome = self.both(
+            """
+            import time
+            async def generator():
+                try:
+                    yield 1
+                    yield 2
+                finally:
+                    await asyncio.sleep(0)
+                    print("generator closed")
+
+            async def forever():
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    print("task cancelled")
+
+            async def main():
+                task = asyncio.create_task(forever())
+                async for _ in (kept := generator()):
+                    globals()["kept"] = kept
+                    break
+                asyncio.get_running_loop().run_in_executor(None, lambda: (time.sleep(0.05), print("executor done")))
+                await asyncio.sleep(0)
+            run(main())
+            print("ended")
+            """
+        )
+        self.assertEqual(outcome[:2], (0, "task cancelled\ngenerator closed\nexecutor done\nended\n"))
+
+    def test_run_inside_of_a_running_loop_is_refused(self):
+        async def main():
+            body = asyncio.sleep(0)
+            with self.assertRaisesRegex(RuntimeError, "cannot be called from a running event loop"):
+                pelton.run(body)
+            body.close()
+
+        pelton.run(main())
+
+
+class Processes(ProgramTestCase):
+    FORKS = """
+        import asyncio, multiprocessing, pelton, sys
+
+        def work(number):
+            async def main():
+                loop = asyncio.get_running_loop()
+                assert type(loop) is pelton.Loop
+                await asyncio.sleep(0.001)
+                return number * 2 + await asyncio.to_thread(int)
+            return pelton.run(main())
+
+        async def main():
+            loop = asyncio.get_running_loop()
+            with multiprocessing.get_context(sys.argv[1]).Pool(2) as pool:
+                print(await loop.run_in_executor(None, pool.map, work, range(10)))
+
+        if __name__ == "__main__":
+            pelton.run(main())
+        """
+
+    def test_multiprocessing_by_every_method(self):
+        program = self.write("program.py", self.FORKS)
+        for method in ("fork", "spawn", "forkserver"):
+            status, printed, errors = self.run_program("-W", "ignore", program, method)
+            self.assertEqual((status, printed), (0, f"{list(range(0, 20, 2))}\n"), errors)
+
+    def test_a_child_forked_in_the_midst_of_a_run_gets_an_error_and_no_hang(self):
+        status, printed, errors = self.run_text(
+            """
+            import asyncio, os, pelton, signal
+
+            async def main():
+                loop = asyncio.get_running_loop()
+                child = os.fork()
+                if child == 0:
+                    signal.alarm(20)
+                    try:
+                        # It is nobody's running loop there.
+                        asyncio.get_running_loop()
+                    except RuntimeError as error:
+                        print(error, flush=True)
+                    try:
+                        # A loop of its own is what it should use.
+                        print(pelton.run(asyncio.sleep(0.001, "its own")), flush=True)
+                    finally:
+                        os._exit(0)
+                status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+                await asyncio.sleep(0.01)
+                print("parent goes on", status)
+
+            pelton.run(main())
+            """
+        )
+        self.assertEqual((status, printed), (0, "no running event loop\nits own\nparent goes on 0\n"), errors)
+
+    def test_a_process_pool_as_executor(self):
+        status, printed, errors = self.run_text(
+            """
+            import asyncio, concurrent.futures, pelton
+
+            async def main():
+                loop = asyncio.get_running_loop()
+                with concurrent.futures.ProcessPoolExecutor(2) as pool:
+                    print(await asyncio.gather(*[loop.run_in_executor(pool, pow, 2, each) for each in range(8)]))
+
+            if __name__ == "__main__":
+                pelton.run(main())
+            """
+        )
+        self.assertEqual((status, printed), (0, f"{[2**each for each in range(8)]}\n"), errors)
+
+    def test_subprocesses_are_waited_for_and_signalled(self):
+        async def main():
+            process = await asyncio.create_subprocess_exec("cat", stdin=-1, stdout=-1)
+            printed, _ = await process.communicate(b"hello" * 100_000)
+            self.assertEqual((process.returncode, printed), (0, b"hello" * 100_000))
+            process = await asyncio.create_subprocess_exec("sleep", "60")
+            process.terminate()
+            self.assertEqual(await process.wait(), -signal.SIGTERM)
+            process = await asyncio.create_subprocess_shell("exit 7")
+            self.assertEqual(await process.wait(), 7)
+            with self.assertRaises(FileNotFoundError):
+                await asyncio.create_subprocess_exec("no-such-program-anywhere")
+
+        pelton.run(asyncio.wait_for(main(), DEADLINE))
+
+
+class Executors(unittest.TestCase):
+    def test_work_runs_in_other_threads_and_its_results_come_back(self):
+        async def main():
+            loop = asyncio.get_running_loop()
+            here = threading.get_ident()
+            self.assertNotEqual(await loop.run_in_executor(None, threading.get_ident), here)
+            with self.assertRaisesRegex(ValueError, "in the thread"):
+                await loop.run_in_executor(None, self.fail_by, ValueError("in the thread"))
+            # A thread has no running loop, but may reach ours.
+            with self.assertRaises(RuntimeError):
+                await loop.run_in_executor(None, asyncio.get_running_loop)
+            back = await asyncio.to_thread(lambda: asyncio.run_coroutine_threadsafe(self.where(), loop).result(DEADLINE))
+            self.assertEqual(back, here)
+
+        pelton.run(asyncio.wait_for(main(), DEADLINE))
+
+    @staticmethod
+    def fail_by(error):
+        raise error
+
+    @staticmethod
+    async def where():
+        return threading.get_ident()
+
+    def test_work_that_was_given_up_does_not_disturb_the_loop(self):
+        async def main():
+            loop = asyncio.get_running_loop()
+            go_on = threading.Event()
+            futures = [loop.run_in_executor(None, go_on.wait, DEADLINE) for _ in range(50)]
+            await asyncio.sleep(0)
+            for future in futures:
+                future.cancel()
+            go_on.set()
+            outcomes = await asyncio.gather(*futures, return_exceptions=True)
+            self.assertTrue(all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes))
+            self.assertEqual(await loop.run_in_executor(None, int, "5"), 5)
+
+        pelton.run(asyncio.wait_for(main(), DEADLINE))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,72 @@
+//! What a Python needs to run our package: the package, and others from the package registry.
+
+use std::path::{Path, PathBuf};
+
+use super::interpreters::Python;
+use crate::shell::{Failure, Shell};
+
+/// Builds the module and puts the package together around it. Returns where to import it from.
+pub fn build(shell: &Shell, python: &Python) -> Result<PathBuf, Failure> {
+    let target = target(shell, python);
+    cargo(shell, python, "build --release -p pelton-python --features extension").run()?;
+    let library = if cfg!(target_vendor = "apple") { "libpelton_python.dylib" } else { "libpelton_python.so" };
+    let package = target.join("package");
+    let module = package.join("pelton");
+    let copied = copy_sources(&shell.path("python/pelton"), &module).and_then(|()| {
+        std::fs::copy(target.join("release").join(library), module.join(format!("_pelton{}", python.suffix)))
+    });
+    copied.map_err(|error| Failure::new(format!("put the package together in {}: {error}", package.display())))?;
+    Ok(package)
+}
+
+/// `cargo`, building for this Python.
+pub fn cargo<'a>(shell: &'a Shell, python: &Python, words: &str) -> crate::shell::Task<'a> {
+    shell.cargo(words).env("CARGO_TARGET_DIR", target(shell, python)).env("PYO3_PYTHON", &python.program)
+}
+
+/// Apart for each version: what was built for one is no use for another.
+fn target(shell: &Shell, python: &Python) -> PathBuf {
+    shell.target().join("python").join(&python.version)
+}
+
+fn copy_sources(from: &Path, to: &Path) -> std::io::Result<()> {
+    if to.exists() {
+        std::fs::remove_dir_all(to)?;
+    }
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            std::fs::copy(entry.path(), to.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes a virtual environment with what `requirements`, a file in the repository, lists, unless there is one already.
+/// Returns its interpreter.
+pub fn with_packages(shell: &Shell, python: &Python, name: &str, requirements: &str) -> Result<PathBuf, Failure> {
+    let directory = target(shell, python).join(name);
+    let program = directory.join("bin/python");
+    let listed = std::fs::read_to_string(shell.path(requirements));
+    let listed = listed.map_err(|error| Failure::new(format!("read {requirements}: {error}")))?;
+    // Written when all is installed: half an environment is made anew.
+    let installed = directory.join("installed.txt");
+    if std::fs::read_to_string(&installed).is_ok_and(|text| text == listed) {
+        return Ok(program);
+    }
+    if directory.exists() {
+        let removed = std::fs::remove_dir_all(&directory);
+        removed.map_err(|error| Failure::new(format!("remove {}: {error}", directory.display())))?;
+    }
+    shell.program(&python.program, "-m venv").args([directory.clone().into()]).run()?;
+    pip(shell, &program, &format!("install --quiet --requirement {requirements}")).run()?;
+    let noted = std::fs::write(&installed, listed);
+    noted.map_err(|error| Failure::new(format!("write {}: {error}", installed.display())))?;
+    Ok(program)
+}
+
+/// Python's package manager, in an environment.
+pub fn pip<'a>(shell: &'a Shell, program: &Path, words: &str) -> crate::shell::Task<'a> {
+    shell.program(program, &format!("-m pip --disable-pip-version-check --no-input {words}"))
+}
