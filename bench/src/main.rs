@@ -229,7 +229,7 @@ fn main() -> Result<()> {
         Bench::Pyhost { output, load } => {
             let (out, standings) = (output.directory(load.is_whole()), pyhost::run(&load)?);
             publish("pyhost", "Python from Rust, against a bare eventfd and asyncio itself", &out, machine, &standings)
-    },
+        }
         Bench::Python { output, load } => {
             let (out, standings) = (output.directory(load.is_whole()), python::run(&load)?);
             publish("python", "pelton.Loop against other asyncio loops", &out, machine, &standings)

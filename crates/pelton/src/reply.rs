@@ -53,6 +53,8 @@ struct Shared<T> {
 struct State<T> {
     answer: Answer<T>,
     waker: Option<Waker>,
+    /// A thread waits. Waking nobody would be a system call all the same.
+    waited_for: bool,
 }
 
 #[derive(Debug)]
@@ -63,7 +65,7 @@ enum Answer<T> {
 }
 
 pub(crate) fn reply<T>() -> (Replier<T>, Reply<T>) {
-    let state = Mutex::new(State { answer: Answer::Awaited, waker: None });
+    let state = Mutex::new(State { answer: Answer::Awaited, waker: None, waited_for: false });
     let shared = Arc::new(Shared { state, settled: Condvar::new() });
     (Replier { shared: shared.clone() }, Reply { shared })
 }
@@ -80,9 +82,11 @@ impl<T> Shared<T> {
             return;
         }
         state.answer = answer;
-        let waker = state.waker.take();
+        let (waker, waited_for) = (state.waker.take(), state.waited_for);
         drop(state);
-        self.settled.notify_all();
+        if waited_for {
+            self.settled.notify_one();
+        }
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -123,6 +127,7 @@ impl<T> Reply<T> {
             if let Some(answer) = state.take() {
                 return answer;
             }
+            state.waited_for = true;
             state = self.shared.settled.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -139,6 +144,7 @@ impl<T> Reply<T> {
                 drop(state);
                 return Err(self);
             };
+            state.waited_for = true;
             state = self.shared.settled.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
