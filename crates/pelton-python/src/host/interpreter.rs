@@ -18,10 +18,11 @@ use crate::module::_pelton;
 use crate::value::Object;
 
 /// The modules of the package, by name.
-const SOURCES: [(&str, &str); 5] = [
+const SOURCES: [(&str, &str); 6] = [
     ("pelton", include_str!("../../../../python/pelton/__init__.py")),
     ("pelton._loop", include_str!("../../../../python/pelton/_loop.py")),
     ("pelton._policy", include_str!("../../../../python/pelton/_policy.py")),
+    ("pelton._tls", include_str!("../../../../python/pelton/_tls.py")),
     ("pelton._transports", include_str!("../../../../python/pelton/_transports.py")),
     ("pelton._host", include_str!("python/host.py")),
 ];
@@ -170,4 +171,21 @@ fn describe_plainly(py: Python<'_>, error: &PyErr) -> Exception {
     let type_name = error.get_type(py).name().map_or_else(|_| "an exception".to_owned(), |name| name.to_string());
     let message = error.value(py).str().map_or_else(|_| String::new(), |text| text.to_string_lossy().into_owned());
     Exception { type_name, message, traceback: String::new(), object: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::SOURCES;
+
+    #[test]
+    fn every_module_of_the_package_is_in_the_program() {
+        let package = concat!(env!("CARGO_MANIFEST_DIR"), "/../../python/pelton");
+        for entry in std::fs::read_dir(package).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            // What is run and never imported is not needed.
+            let Some(module) = name.strip_suffix(".py").filter(|module| *module != "__main__") else { continue };
+            let full = if module == "__init__" { "pelton".to_owned() } else { format!("pelton.{module}") };
+            assert!(SOURCES.iter().any(|(name, _)| *name == full), "{full} is missing");
+        }
+    }
 }
