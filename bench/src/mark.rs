@@ -24,6 +24,10 @@ pub enum Mark {
     /// At most this much, in the unit of the case, for what is counted and not timed.
     Limit { at_most: f64 },
     /// At least this much, in the unit of the case, whoever else is there.
+    #[cfg_attr(
+        not(feature = "pyhost"),
+        allow(dead_code, reason = "only the calls of a hosted Python have such a mark")
+    )]
     Rate { at_least: f64 },
 }
 

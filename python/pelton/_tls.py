@@ -27,6 +27,9 @@ class BaseSSLProtocol(sslproto.SSLProtocol):
         if self._app_transport is None:
             if self._app_transport_created:
                 raise RuntimeError("a TLS protocol has one transport only")
+            # Not before: it is made out of this module.
+            from . import _pelton
+
             self._app_transport = _pelton.SSLTransport(self._loop, self)
             self._app_transport_created = True
         return self._app_transport
@@ -53,7 +56,3 @@ class BaseSSLProtocol(sslproto.SSLProtocol):
         if self._transport is not None and self._state is _State.WRAPPED:
             self._process_outgoing()
         super()._abort(*args)
-
-
-# It needs what is above.
-from . import _pelton  # noqa: E402
