@@ -27,6 +27,8 @@ pub fn step(shell: &Shell, python: &Python) -> Result<(), Failure> {
     cargo("test -p pelton-python --features embed")?;
     cargo("test --release -p pelton-python --features embed --test host_stress")?;
     cargo("run -p pelton-python --features embed --example processes")?;
+    cargo("run -p pelton-python --features embed --example publish")?;
+    cargo("run -p pelton-python --features embed --example rust-functions")?;
     cargo("run -p pelton-python --features embed --example numpy")?;
     cargo("run -p pelton-python --features embed --example http -- --demo")
 }
