@@ -122,6 +122,8 @@ pub fn soak(shell: &Shell) -> Result<(), Failure> {
         let built = Built::new(shell, python)?;
         built.own_tests()?;
         built.conformance("")?;
+        hosting::step(shell, &built.python)?;
+        hosting::soak(shell, &built.python)?;
         built.programs()?;
         built.suites()?;
         built

@@ -11,7 +11,24 @@ const LIBRARY: &str =
 /// Where the system looks for libraries beside its own places.
 const LIBRARY_PATH: &str = if cfg!(target_vendor = "apple") { "DYLD_LIBRARY_PATH" } else { "LD_LIBRARY_PATH" };
 
+/// Tests and examples. Without optimisation, locks are checked to be taken in their order.
 pub fn step(shell: &Shell, python: &Python) -> Result<(), Failure> {
+    let cargo = linked_with(shell, python)?;
+    cargo("clippy -p pelton-python --features embed --all-targets -- -D warnings")?;
+    cargo("test -p pelton-python --features embed")?;
+    for example in ["processes", "publish", "rust-functions", "numpy", "http -- --demo"] {
+        cargo(&format!("run -p pelton-python --features embed --example {example}"))?;
+    }
+    Ok(())
+}
+
+/// With optimisation, the tests under stress have ten times as many tasks.
+pub fn soak(shell: &Shell, python: &Python) -> Result<(), Failure> {
+    linked_with(shell, python)?("test --release -p pelton-python --features embed --test host_stress")
+}
+
+/// Runs cargo with what is built linked to this Python.
+fn linked_with<'a>(shell: &'a Shell, python: &'a Python) -> Result<impl Fn(&str) -> Result<(), Failure> + 'a, Failure> {
     let (fine, said) = shell.program(&python.program, "-c").args([LIBRARY.into()]).output()?;
     let (shared, directory) = said.trim().split_once(' ').unwrap_or_default();
     if !fine || shared != "1" {
@@ -21,14 +38,6 @@ pub fn step(shell: &Shell, python: &Python) -> Result<(), Failure> {
             python.program.display()
         )));
     }
-    let cargo = |words: &str| environment::cargo(shell, python, words).env(LIBRARY_PATH, directory).run();
-    cargo("clippy -p pelton-python --features embed --all-targets -- -D warnings")?;
-    // Without optimisation locks are checked to be taken in their order; with it, there are ten times as many tasks.
-    cargo("test -p pelton-python --features embed")?;
-    cargo("test --release -p pelton-python --features embed --test host_stress")?;
-    cargo("run -p pelton-python --features embed --example processes")?;
-    cargo("run -p pelton-python --features embed --example publish")?;
-    cargo("run -p pelton-python --features embed --example rust-functions")?;
-    cargo("run -p pelton-python --features embed --example numpy")?;
-    cargo("run -p pelton-python --features embed --example http -- --demo")
+    let directory = directory.to_owned();
+    Ok(move |words: &str| environment::cargo(shell, python, words).env(LIBRARY_PATH, &directory).run())
 }
