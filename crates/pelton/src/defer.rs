@@ -70,6 +70,8 @@ pub(crate) struct Deferred {
     gathering: bool,
     /// How much each lane was given since it was last woken.
     gathered: [usize; Lane::ALL.len()],
+    /// Whether any was: most turns defer nothing, and pay no more than a look at this.
+    has_gathered: bool,
 }
 
 /// So much is deferred in about the time that it takes to wake a thread. After that it is worth it, though more may come.
@@ -120,6 +122,7 @@ impl Deferred {
         let gathered = &mut self.gathered[lane as usize];
         *gathered += 1;
         if self.gathering && *gathered < GATHERED_AT_MOST {
+            self.has_gathered = true;
             return Wake::Later;
         }
         *gathered = 0;
@@ -136,6 +139,9 @@ impl Reactor {
     /// Has everything begun that was deferred.
     pub(crate) fn wake_lanes(&mut self) {
         self.deferred.gathering = false;
+        if !std::mem::take(&mut self.deferred.has_gathered) {
+            return;
+        }
         for lane in Lane::ALL {
             if std::mem::take(&mut self.deferred.gathered[lane as usize]) > 0 {
                 self.shared.lane(lane).wake();
