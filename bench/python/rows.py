@@ -176,7 +176,8 @@ def connect_close(loop, count):
         server.close()
         return elapsed
 
-    return loop.run_until_complete(main())
+    # rloop now and then forgets a connection, and would wait for it for ever.
+    return loop.run_until_complete(asyncio.wait_for(main(), 20))
 
 
 def add_remove_reader(loop, count):
