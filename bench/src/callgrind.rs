@@ -8,7 +8,7 @@ use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::client::{Client, Until};
 use crate::process::Server;
@@ -93,6 +93,18 @@ fn total(profile: &str) -> Option<u64> {
     let totals = profile.lines().filter_map(|line| line.strip_prefix("totals:"));
     let parts: Option<Vec<u64>> = totals.map(|figure| figure.trim().parse().ok()).collect();
     parts.filter(|parts| !parts.is_empty()).map(|parts| parts.iter().sum())
+}
+
+/// Prints how many instructions the floor and pelton execute per `operation`, one line each: the name and the number. An error if
+/// pelton executes more than `most`.
+pub fn print((floor, pelton): (f64, f64), operation: &str, connections: usize, most: Option<u64>) -> Result<()> {
+    println!("floor {floor:.0}\npelton {pelton:.0}");
+    match most {
+        Some(most) if pelton > most as f64 => bail!(
+            "{pelton:.0} instructions per {operation}, with {connections} at once: more than the {most} that were agreed on"
+        ),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
 //! `pelton-bench`: pelton against its peers.
 //!
-//! `harness`, `mark`, `machine`, `report`, `results` and `plot` know nothing of what is measured; `client`, `process`, `callgrind` and
-//! `installed` are for benchmarks of servers. Each benchmark is a module of contests next to them and a subcommand here.
+//! `harness`, `mark`, `machine`, `report`, `results` and `plot` know nothing of what is measured; `client`, `process`, `floor`,
+//! `callgrind` and `installed` are for benchmarks of servers. Each benchmark is a module of contests next to them and a subcommand here.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("the benchmarks compare with bare eventfd and epoll loops, which only Linux has");
 
 mod callgrind;
 mod client;
+mod floor;
 mod harness;
 mod http;
 mod installed;

@@ -1,15 +1,15 @@
-//! A server as a process, and what the kernel knows about it.
+//! A server as a process, and what the kernel knows about it; and what such a process does to begin with.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::time::clock_getcpuclockid;
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, set_parent_process_death_signal, waitpid};
 
 use crate::machine::{Place, pin};
 
@@ -18,6 +18,9 @@ const SETTLE: Duration = Duration::from_millis(1);
 
 /// How long a server may take to end. One that valgrind looks after has a profile to write.
 const ENDING: Duration = Duration::from_secs(30);
+
+/// Connections that may wait to be accepted: more than the load opens at once.
+const BACKLOG: i32 = 4096;
 
 /// A server that runs until this is dropped.
 pub struct Server {
@@ -115,6 +118,26 @@ fn anonymous(smaps_rollup: &str) -> Option<u64> {
     let line = smaps_rollup.lines().find_map(|line| line.strip_prefix("Anonymous:"))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kilobytes << 10)
+}
+
+/// Has this process killed together with its parent, also if it becomes another program.
+pub fn end_with_parent() -> Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL)).context("ask to be killed together with the parent")
+}
+
+/// A socket that listens on a free port and does not block. Its port has been [announced](announce): connections wait for `accept`.
+pub fn listener() -> Result<TcpListener> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("listen on a free port")?;
+    rustix::net::listen(&listener, BACKLOG).context("let more connections wait")?;
+    listener.set_nonblocking(true).context("make a listener non-blocking")?;
+    announce(listener.local_addr().context("ask which port it is")?.port())?;
+    Ok(listener)
+}
+
+/// Tells the parent where to connect to. Fails if it has gone.
+pub fn announce(port: u16) -> Result<()> {
+    let mut stdout = io::stdout();
+    writeln!(stdout, "{port}").and_then(|()| stdout.flush()).context("announce the port")
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ mod wrk;
 
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 
 use crate::callgrind;
@@ -216,23 +216,12 @@ impl Bench<'_> {
     }
 }
 
-/// Prints how many instructions the floor and pelton execute per request, one line each: the name and the number. An error if
-/// pelton executes more than `most`.
+/// Prints how many instructions a request takes; see [`callgrind::print`].
 pub fn print_instructions(connections: usize, requests: u64, most: Option<u64>) -> Result<()> {
     pin(Place::Partner)?;
     let stage = Stage::new()?;
     let count = |kind| instructions::per_request(kind, &stage, connections, requests);
-    println!("{} {:.0}", entrants::FLOOR, count(Kind::Floor)?);
-    let ours = count(Kind::Pelton)?;
-    println!("{} {ours:.0}", entrants::OURS);
-    match most {
-        Some(most) if ours > most as f64 => {
-            bail!(
-                "{ours:.0} instructions per request, with {connections} at once: more than the {most} that were agreed on"
-            )
-        }
-        _ => Ok(()),
-    }
+    callgrind::print((count(Kind::Floor)?, count(Kind::Pelton)?), "request", connections, most)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ mod syscalls;
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 
 use crate::callgrind;
@@ -226,22 +226,11 @@ fn counted_by(tool: &str, run: impl FnOnce() -> Result<Vec<Standing>>) -> Result
     Ok(Vec::new())
 }
 
-/// Prints how many instructions the floor and pelton execute per message, one line each: the name and the number. An error if
-/// pelton executes more than `most`.
+/// Prints how many instructions a message takes; see [`callgrind::print`].
 pub fn print_instructions(connections: usize, messages: u64, most: Option<u64>) -> Result<()> {
     pin(Place::Partner)?;
-    let shape = Shape { connections, ..COUNTED };
-    println!("{} {:.0}", entrants::FLOOR, instructions::per_message(Kind::Floor, shape, messages)?);
-    let ours = instructions::per_message(Kind::Pelton, shape, messages)?;
-    println!("{} {ours:.0}", entrants::OURS);
-    match most {
-        Some(most) if ours > most as f64 => {
-            bail!(
-                "{ours:.0} instructions per message, with {connections} at once: more than the {most} that were agreed on"
-            )
-        }
-        _ => Ok(()),
-    }
+    let count = |kind| instructions::per_message(kind, Shape { connections, ..COUNTED }, messages);
+    callgrind::print((count(Kind::Floor)?, count(Kind::Pelton)?), "message", connections, most)
 }
 
 #[cfg(test)]

@@ -12,16 +12,13 @@ mod may;
 mod ours;
 mod programs;
 
-use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use rustix::process::{Signal, set_parent_process_death_signal};
 
-/// Connections that may wait to be accepted: more than the load opens at once.
-const BACKLOG: i32 = 4096;
+use crate::process::{announce, end_with_parent, listener};
 
 /// What is said to everybody.
 const HELLO: &str = "Hello, world!\n";
@@ -57,7 +54,7 @@ pub struct Serving {
 /// Serves until the process is killed, which the kernel does when its parent has gone.
 pub fn serve(serving: &Serving) -> Result<()> {
     // It outlives the start of another program in this process.
-    set_parent_process_death_signal(Some(Signal::KILL)).context("ask to be killed together with the parent")?;
+    end_with_parent()?;
     let stage = &serving.stage;
     match serving.kind {
         Kind::Floor => floor::serve(),
@@ -73,23 +70,8 @@ pub fn serve(serving: &Serving) -> Result<()> {
     }
 }
 
-/// A socket that listens on a free port and does not block. Its port has been announced: connections wait for `accept`.
-fn listener() -> Result<TcpListener> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("listen on a free port")?;
-    rustix::net::listen(&listener, BACKLOG).context("let more connections wait")?;
-    listener.set_nonblocking(true).context("make a listener non-blocking")?;
-    announce(listener.local_addr().context("ask which port it is")?.port())?;
-    Ok(listener)
-}
-
 /// A port that nobody listens on, for those who want to be told. Somebody else may take it meanwhile, and then they fail.
 fn free_port() -> Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("find a free port")?;
     Ok(listener.local_addr().context("ask which port it is")?.port())
-}
-
-/// Tells the parent where to connect to. Fails if it has gone.
-fn announce(port: u16) -> Result<()> {
-    let mut stdout = io::stdout();
-    writeln!(stdout, "{port}").and_then(|()| stdout.flush()).context("announce the port")
 }

@@ -12,11 +12,11 @@ mod ours;
 mod tokio;
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, TcpListener};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::ValueEnum;
-use rustix::process::{Signal, set_parent_process_death_signal};
+
+use crate::process::{announce, end_with_parent, listener};
 
 /// How much one read takes in, where a loop has one buffer for all connections.
 const SHARED_BUFFER: usize = 64 << 10;
@@ -37,7 +37,7 @@ pub enum Kind {
 
 /// Serves until the process is killed, which the kernel does when its parent has gone.
 pub fn serve(kind: Kind) -> Result<()> {
-    set_parent_process_death_signal(Some(Signal::KILL)).context("ask to be killed together with the parent")?;
+    end_with_parent()?;
     match kind {
         Kind::Floor => floor::serve(),
         Kind::Pelton => ours::serve(),
@@ -47,20 +47,6 @@ pub fn serve(kind: Kind) -> Result<()> {
         Kind::MonoioEpoll => monoio::serve_on_epoll(),
         Kind::MonoioUring => monoio::serve_on_uring(),
     }
-}
-
-/// A socket that listens on a free port and does not block. Its port has been announced: connections wait for `accept`.
-fn listener() -> Result<TcpListener> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("listen on a free port")?;
-    listener.set_nonblocking(true).context("make a listener non-blocking")?;
-    announce(listener.local_addr().context("ask which port it is")?.port())?;
-    Ok(listener)
-}
-
-/// Tells the parent where to connect to. Fails if it has gone.
-fn announce(port: u16) -> Result<()> {
-    let mut stdout = io::stdout();
-    writeln!(stdout, "{port}").and_then(|()| stdout.flush()).context("announce the port")
 }
 
 /// What became of an attempt to echo.
