@@ -32,6 +32,9 @@ _SOCKET = socket.socket
 
 _OVER_IP = socket.AF_INET, socket.AF_INET6
 
+# What create_connection() can be told; its versions differ.
+_CONNECT_OPTIONS = base_events.BaseEventLoop.create_connection.__kwdefaults__.keys()
+
 _NAMES_DEBUG = sys.version_info >= (3, 13)
 
 
@@ -288,6 +291,7 @@ class BaseLoop(asyncio.SelectorEventLoop):
             or ssl
             or self._debug
             or any(options.values())
+            or not options.keys() <= _CONNECT_OPTIONS
             # Somebody has other ideas of what a socket is, or of connecting: proxies, tests.
             or base_events.socket is not socket
             or socket.socket is not _SOCKET
@@ -315,6 +319,9 @@ class BaseLoop(asyncio.SelectorEventLoop):
             transport.close()
             raise
         return transport, protocol
+
+    # For inspect.signature().
+    create_connection.__wrapped__ = base_events.BaseEventLoop.create_connection
 
     async def _connected(self, fd, address, outcome):
         """Wait until a socket is connected. The outcome is that, or None if it is still to come."""
