@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import functools
 import gc
+import inspect
 import math
 import os
 import signal
@@ -558,6 +559,18 @@ class Looking(LoopTestCase):
         self.assertIsInstance(self.loop, asyncio.BaseEventLoop)
         self.assertEqual(repr(self.loop), "<Loop running=False closed=False debug=False>")
         self.assertFalse(hasattr(self.loop, "_hidden"))
+
+    def test_public_methods_have_asyncios_signatures(self):
+        """Programs ask whether create_task() takes a context, say."""
+        for name in dir(asyncio.SelectorEventLoop):
+            theirs, ours = getattr(asyncio.SelectorEventLoop, name), getattr(pelton.Loop, name)
+            if name.startswith("_") or theirs is ours or name == "create_task":
+                continue
+            with self.subTest(name):
+                self.assertEqual(list(inspect.signature(ours).parameters), list(inspect.signature(theirs).parameters))
+        # What later versions pass on to a task is taken, and not named.
+        theirs, ours = (inspect.signature(kind.create_task).parameters for kind in (asyncio.SelectorEventLoop, pelton.Loop))
+        self.assertLessEqual(set(theirs) - {"kwargs"}, set(ours))
 
     def test_a_subclass_can_be_made(self):
         class Mine(pelton.Loop):
