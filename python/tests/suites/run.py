@@ -9,18 +9,25 @@ every loop that they ask asyncio for is ours, which a plugin counts.
 
 What fails is tried on asyncio's own loop: a test that fails there too is the machine's fault (no IPv6, say), and only counted.
 What passes there is tried once more on ours, alone, since some depend on time. If it fails again, so does this.
+
+A test may take two minutes, a whole suite as long as is set below: then it says where it stands, and has failed.
 """
 
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 from importlib.metadata import version
 
 HERE = pathlib.Path(__file__).parent
+
+# Seconds that a suite may take: some ten times as long as one does on a machine that is not busy.
+DEADLINE = 3600
 
 # What of each is of no use, in pytest's words, and in how many tests at least a loop of ours must have been made.
 SUITES = {
@@ -58,16 +65,30 @@ def run(root, on_pelton, arguments):
             "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]),
             "PELTON_SUITE_REPORT": str(report),
         }
-        command = [sys.executable, *starter, "-m", "pytest", *OF_EACH, *arguments]
-        done = subprocess.run(command, cwd=root, env=environment)
+        command = [sys.executable, "-X", "faulthandler", *starter, "-m", "pytest", *OF_EACH, *arguments]
+        # A group of its own, so that it can be ended with everything that it has started.
+        process = subprocess.Popen(command, cwd=root, env=environment, process_group=0)
+        try:
+            status = process.wait(DEADLINE)
+        except subprocess.TimeoutExpired:
+            # That has the threads' tracebacks printed.
+            process.send_signal(signal.SIGABRT)
+            process.wait(10)
+            sys.exit(f"{root.name}: not done within {DEADLINE} s")
+        finally:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
         if not report.exists():
-            sys.exit(f"pytest has ended without a result: exit status {done.returncode}")
+            sys.exit(f"{root.name}: pytest has ended without a result, by exit status {status}")
         said = json.loads(report.read_text())
         return said["failed"], said["passed"], said["with_ours"]
 
 
 def judge(package, extra):
     arguments, at_least = SUITES[package]
+    start = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
         root = unpacked(package, directory)
         failed, passed, with_ours = run(root, True, ["tests", *arguments, *extra])
@@ -82,7 +103,7 @@ def judge(package, extra):
                 ours, _, _ = run(root, True, [*options, *suspects])
     print(
         f"{package} {version(package)}: {passed} tests passed, {len(failed)} failed, of which {len(ours)} pass on asyncio;"
-        f" loops of ours were made in {with_ours}"
+        f" loops of ours were made in {with_ours}; it took {time.monotonic() - start:.0f} s"
     )
     for test in ours:
         print(f"FAILED {test}")
