@@ -35,6 +35,9 @@ _OVER_IP = socket.AF_INET, socket.AF_INET6
 # What create_connection() can be told; its versions differ.
 _CONNECT_OPTIONS = base_events.BaseEventLoop.create_connection.__kwdefaults__.keys()
 
+# Seconds that no callback takes.
+_A_LIFETIME = 3e9
+
 _NAMES_DEBUG = sys.version_info >= (3, 13)
 
 
@@ -442,7 +445,7 @@ class BaseLoop(asyncio.SelectorEventLoop):
             raise TypeError(f"a callback or None was expected, got {callback!r}")
         if not seconds >= 0:
             raise ValueError(f"seconds must not be negative, got {seconds!r}")
-        self._set_slow_hook(int(seconds * 1e9), callback)
+        self._set_slow_hook(int(min(seconds, _A_LIFETIME) * 1e9), callback)
 
 
 def callback_failed(handle, exception):
