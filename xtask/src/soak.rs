@@ -118,11 +118,13 @@ pub fn run(shell: &Shell, choice: &Choice) -> Result<(), Failure> {
     // Found first: what is missing is to be known now, and not in an hour.
     let pythons = if choice.takes("python") { python::find(shell)? } else { Vec::new() };
     let ours = NAMES.iter().filter(|name| **name != "python" && choice.takes(name)).count();
-    println!(
-        "Connections take {0} min, an equal part of it for each engine, HTTP as long again, and fuzzing about as long again; \
-         Python takes as long as it takes.",
-        choice.minutes
-    );
+    if ours > 0 {
+        println!(
+            "Connections take {0} min, an equal part of it for each engine, HTTP as long again, and fuzzing about as long \
+             again; Python takes as long as it takes.",
+            choice.minutes
+        );
+    }
     let seconds = choice.seconds();
     let mut progress = Progress::new(shell, ours + pythons.len() * python::SOAK_PARTS);
     if choice.takes("connections") {
