@@ -11,7 +11,6 @@ import asyncio
 
 from . import _loop as _loop
 from ._pelton import Handle, Loop, StreamTransport, TimerHandle, __version__
-from ._policy import EventLoopPolicy
 
 __all__ = (
     "EventLoopPolicy",
@@ -44,4 +43,19 @@ def run(main, *, debug=None):
 
 def install():
     """Have asyncio create these loops from now on, by setting an event loop policy."""
+    try:
+        from ._policy import EventLoopPolicy
+    except AttributeError as error:
+        raise RuntimeError(
+            "this version of Python has no event loop policies; use pelton.run() or loop_factory=pelton.new_event_loop"
+        ) from error
     asyncio.set_event_loop_policy(EventLoopPolicy())
+
+
+def __getattr__(name):
+    # Not before somebody asks for it: Python 3.14 warns of policies, later versions have none.
+    if name == "EventLoopPolicy":
+        from ._policy import EventLoopPolicy
+
+        return EventLoopPolicy
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -32,6 +32,12 @@ _SOCKET = socket.socket
 
 _OVER_IP = socket.AF_INET, socket.AF_INET6
 
+# What create_connection() can be told; its versions differ.
+_CONNECT_OPTIONS = base_events.BaseEventLoop.create_connection.__kwdefaults__.keys()
+
+# Seconds that no callback takes.
+_A_LIFETIME = 3e9
+
 _NAMES_DEBUG = sys.version_info >= (3, 13)
 
 
@@ -288,6 +294,7 @@ class BaseLoop(asyncio.SelectorEventLoop):
             or ssl
             or self._debug
             or any(options.values())
+            or not options.keys() <= _CONNECT_OPTIONS
             # Somebody has other ideas of what a socket is, or of connecting: proxies, tests.
             or base_events.socket is not socket
             or socket.socket is not _SOCKET
@@ -315,6 +322,9 @@ class BaseLoop(asyncio.SelectorEventLoop):
             transport.close()
             raise
         return transport, protocol
+
+    # For inspect.signature().
+    create_connection.__wrapped__ = base_events.BaseEventLoop.create_connection
 
     async def _connected(self, fd, address, outcome):
         """Wait until a socket is connected. The outcome is that, or None if it is still to come."""
@@ -435,7 +445,7 @@ class BaseLoop(asyncio.SelectorEventLoop):
             raise TypeError(f"a callback or None was expected, got {callback!r}")
         if not seconds >= 0:
             raise ValueError(f"seconds must not be negative, got {seconds!r}")
-        self._set_slow_hook(int(seconds * 1e9), callback)
+        self._set_slow_hook(int(min(seconds, _A_LIFETIME) * 1e9), callback)
 
 
 def callback_failed(handle, exception):

@@ -3,10 +3,13 @@
     python python/tests/conformance.py              every module, compared with what is expected
     python python/tests/conformance.py test_events  one module
     python python/tests/conformance.py -l asyncio   the same on asyncio's own loop: what could be reached
+    python python/tests/conformance.py -l uvloop:new_event_loop
+                                                    the same on whatever this function returns
     python python/tests/conformance.py --sabotage   on loops that do one thing wrong each: is every one of them found out?
 
 A test counts only if it has really made a loop of the kind under test. Each module runs in a process of its own; a test that
-crashes that process, or hangs, has failed, and the tests after it run in the next process.
+crashes that process, or hangs, has failed, and the tests after it run in the next process. A module that takes too long
+altogether is given up: what has not been run of it has failed too.
 
 What cannot pass is listed in expectations.toml, each with its reason. Any other failure, and any test that is listed and
 passes, makes the outcome a failure.
@@ -14,7 +17,11 @@ passes, makes the outcome a failure.
 
 import argparse
 import concurrent.futures
+import contextlib
+import functools
+import importlib
 import json
+import math
 import os
 import pathlib
 import signal
@@ -51,12 +58,13 @@ def factory_for(kind):
         import asyncio
 
         return asyncio.SelectorEventLoop
-    if kind == "uvloop" or kind == "rloop":
-        return __import__(kind).new_event_loop
     if kind == "pelton":
         import pelton
 
         return pelton.Loop
+    module, colon, name = kind.partition(":")
+    if colon:
+        return functools.reduce(getattr, name.split("."), importlib.import_module(module))
     from sabotage import SABOTAGES
 
     return SABOTAGES[kind].loop
@@ -183,28 +191,33 @@ def child(kind, name, skip, output):
             elif test.id() not in skip:
                 yield test
 
-    tests = unittest.defaultTestLoader.loadTestsFromName(f"test.test_asyncio.{name}")
-    result = Result()
-    unittest.TestSuite(without_skipped(tests)).run(result)
+    tests = list(without_skipped(unittest.defaultTestLoader.loadTestsFromName(f"test.test_asyncio.{name}")))
+    report(planned=[test.id() for test in tests])
+    unittest.TestSuite(tests).run(Result())
     report(done=True)
 
 
 # The parent: runs children, one after the other for each module, and makes a table of what they say.
 
 
-def run_module(kind, name, timeout):
+def run_module(kind, name, timeout, module_timeout=math.inf):
     """All results of a module: {test id: (status, counts, detail)}."""
     results = {}
+    deadline = time.monotonic() + module_timeout
     while True:
-        finished, stopped_in, log = run_child(kind, name, list(results), timeout)
+        finished, stopped_in, log, planned = run_child(kind, name, list(results), timeout, deadline)
         results.update(finished)
         if stopped_in is None:
             return results
         # Whether it would have counted is anybody's guess; a crash does.
         results[stopped_in] = ("failed", True, log)
+        if time.monotonic() > deadline:
+            given_up = "failed", True, f"not run: {name} was given up after {module_timeout:.0f} s"
+            return dict.fromkeys(planned, given_up) | results
 
 
-def run_child(kind, name, skip, timeout):
+def run_child(kind, name, skip, timeout, deadline):
+    """What has finished, what it stopped in if it did, what it said then, and which tests it meant to run."""
     reading, writing = os.pipe()
     with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryFile() as log:
         command = [sys.executable, "-X", "faulthandler", str(HERE / "conformance.py"), "--child", name, "--kind", kind]
@@ -225,14 +238,15 @@ def run_child(kind, name, skip, timeout):
 
         def watch():
             while process.poll() is None:
-                if time.monotonic() - state["last"] > timeout:
+                now = time.monotonic()
+                if now - state["last"] > timeout or now > deadline:
                     state["hung"] = True
                     os.killpg(process.pid, 9)
                     return
                 time.sleep(0.2)
 
         threading.Thread(target=watch, daemon=True).start()
-        finished, current, done = {}, None, False
+        finished, current, done, planned = {}, None, False, []
         with open(reading) as lines:
             for line in lines:
                 state["last"] = time.monotonic()
@@ -244,19 +258,24 @@ def run_child(kind, name, skip, timeout):
                     current = None
                 elif "broken" in report:
                     finished[report["broken"]] = ("failed", True, report["detail"])
+                elif "planned" in report:
+                    planned = report["planned"]
                 elif "done" in report:
                     done = True
         process.wait()
+        # Whatever the tests have started and left behind.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         log.seek(0)
         tail = log.read()[-4000:].decode(errors="replace")
         if done:
-            return finished, None, ""
+            return finished, None, "", planned
         if current is None:
             current = f"{name} (after {len(finished)} tests)"
             if current in skip:
-                return finished, None, tail
-        why = f"no result within {timeout} s" if state["hung"] else f"exit status {process.returncode}"
-        return finished, current, f"{why}\n{tail}"
+                return finished, None, tail, planned
+        why = f"no result within {timeout:.0f} s" if state["hung"] else f"exit status {process.returncode}"
+        return finished, current, f"{why}\n{tail}", planned
 
 
 def expectations():
@@ -271,14 +290,21 @@ def expectations():
     return expected
 
 
+def loop_kind(text):
+    if text not in ("pelton", "asyncio") and ":" not in text:
+        raise argparse.ArgumentTypeError(f"pelton, asyncio or MODULE:FUNCTION was expected, got {text!r}")
+    return text
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("modules", nargs="*", help="such as test_events; all if none is given")
-    parser.add_argument("-l", "--loop", default="pelton", choices=["pelton", "asyncio", "uvloop", "rloop"])
+    parser.add_argument("-l", "--loop", default="pelton", type=loop_kind, help="pelton, asyncio, or MODULE:FUNCTION")
     parser.add_argument("--sabotage", action="store_true", help="see whether loops that are wrong are found out")
     parser.add_argument("-t", "--timeout", type=float, default=60, help="seconds that a test may take")
+    parser.add_argument("--module-timeout", type=float, default=600, help="seconds that a module may take")
     parser.add_argument("-j", "--jobs", type=int, default=2, help="modules at a time")
     parser.add_argument("-v", "--verbose", action="store_true", help="say why each test has failed")
     parser.add_argument("--json", help="leave all results in this file")
@@ -289,6 +315,8 @@ def main():
     if options.child:
         skip = json.load(sys.stdin)
         sys.argv[1:] = []
+        # Processes that tests start, and a loop does not end, must not keep the parent reading.
+        os.set_inheritable(options.output, False)
         with open(options.output, "w") as output:
             child(options.kind, options.child, skip, output)
         return 0
@@ -297,8 +325,13 @@ def main():
         return sabotaged(options)
     names = options.modules or modules()
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        runs = [pool.submit(run_module, options.loop, name, options.timeout) for name in names]
-        results = {name: run.result() for name, run in zip(names, runs)}
+        runs = {
+            pool.submit(run_module, options.loop, name, options.timeout, options.module_timeout): name for name in names
+        }
+        results = dict.fromkeys(names)
+        for done, run in enumerate(concurrent.futures.as_completed(runs), 1):
+            results[runs[run]] = run.result()
+            print(f"[{done}/{len(names)}] {runs[run]}", file=sys.stderr, flush=True)
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(results, indent=1))
     return tell(results, expectations() if options.loop == "pelton" else {}, options)

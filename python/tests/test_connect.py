@@ -176,6 +176,22 @@ class Connecting(unittest.TestCase):
 
         self.run_async(main())
 
+    def test_what_is_no_address_or_no_option_is_refused(self):
+        async def main():
+            server, port = await self.serve()
+            for host, options, error in (
+                # What comes before it would be an address.
+                ("127.0.0.1\0", {}, ValueError),
+                ("127.0.0.1\ud800", {}, UnicodeError),
+                ("127.0.0.1", {"no_such_option": None}, TypeError),
+            ):
+                with self.assertRaises(error):
+                    await self.loop.create_connection(asyncio.Protocol, host, port, **options)
+            self.assertEqual(self.accepted, [])
+            server.close()
+
+        self.run_async(main())
+
     def test_a_protocol_that_cannot_be_made_leaves_no_descriptor(self):
         async def main():
             server, port = await self.serve()

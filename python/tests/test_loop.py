@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import functools
 import gc
+import inspect
 import math
 import os
 import signal
@@ -553,11 +554,25 @@ class Looking(LoopTestCase):
         self.assertEqual(len(told), 1)
         self.assertRaises(TypeError, self.loop.on_slow_callback, 1, 2)
         self.assertRaises(ValueError, self.loop.on_slow_callback, -1, print)
+        self.loop.on_slow_callback(math.inf, lambda *told: self.fail(told))
+        self.turn()
 
     def test_a_loop_is_asyncios(self):
         self.assertIsInstance(self.loop, asyncio.BaseEventLoop)
         self.assertEqual(repr(self.loop), "<Loop running=False closed=False debug=False>")
         self.assertFalse(hasattr(self.loop, "_hidden"))
+
+    def test_public_methods_have_asyncios_signatures(self):
+        """Programs ask whether create_task() takes a context, say."""
+        for name in dir(asyncio.SelectorEventLoop):
+            theirs, ours = getattr(asyncio.SelectorEventLoop, name), getattr(pelton.Loop, name)
+            if name.startswith("_") or theirs is ours or name == "create_task":
+                continue
+            with self.subTest(name):
+                self.assertEqual(list(inspect.signature(ours).parameters), list(inspect.signature(theirs).parameters))
+        # What later versions pass on to a task is taken, and not named.
+        theirs, ours = (inspect.signature(kind.create_task).parameters for kind in (asyncio.SelectorEventLoop, pelton.Loop))
+        self.assertLessEqual(set(theirs) - {"kwargs"}, set(ours))
 
     def test_a_subclass_can_be_made(self):
         class Mine(pelton.Loop):
@@ -612,6 +627,28 @@ class Programs(unittest.TestCase):
             done = self.run_python("-m", "pelton", *arguments, PYTHONPATH=os.pathsep.join([*sys.path, os.path.dirname(file.name)]))
             self.assertEqual((done.stdout, done.stderr), ("<class 'pelton.Loop'> ['-x']\n", ""))
         self.assertEqual(self.run_python("-m", "pelton").returncode, 2)
+
+    def test_a_python_without_policies_can_do_without_them(self):
+        program = (
+            "import asyncio\n"
+            "del asyncio.DefaultEventLoopPolicy\n"
+            "import pelton\n"
+            "print(pelton.run(asyncio.sleep(0, 5)))\n"
+            "with asyncio.Runner(loop_factory=pelton.new_event_loop) as runner:\n"
+            "    print(runner.run(asyncio.sleep(0, 6)))\n"
+            "try:\n"
+            "    pelton.install()\n"
+            "except RuntimeError as error:\n"
+            "    print(error)\n"
+        )
+        done = self.run_python("-W", "error", "-c", program)
+        self.assertRegex(done.stdout, "5\n6\nthis version of Python has no event loop policies.*loop_factory")
+        self.assertEqual(done.stderr, "")
+
+    def test_what_is_not_there_is_an_attribute_error_that_names_it(self):
+        with self.assertRaisesRegex(AttributeError, "'pelton' has no attribute 'nothing'"):
+            pelton.nothing
+        self.assertTrue(issubclass(pelton.EventLoopPolicy, asyncio.AbstractEventLoopPolicy))
 
     def test_the_module_can_be_imported_again(self):
         program = (

@@ -119,12 +119,71 @@ class CommandLine(ProgramTestCase):
             status, printed, errors = self.run_program("-m", "pelton", *arguments)
             self.assertEqual((status, printed), (2, ""))
             self.assertIn(named, errors)
-        for arguments, named in ((["-m", "no_such_module"], "no_such_module"), (["no_such_file.py"], "no_such_file.py")):
+        for arguments, named, expected in (
+            (["-m", "no_such_module"], "No module named no_such_module", 1),
+            (["-m", "no.such_module"], "No module named 'no'", 1),
+            (["no_such_file.py"], "no_such_file.py", 2),
+            (["."], "can't find '__main__' module", 1),
+        ):
             status, _, errors = self.run_program("-m", "pelton", *arguments)
-            self.assertEqual(status, 1)
+            self.assertEqual((status, len(errors.splitlines())), (expected, 1), errors)
             self.assertIn(named, errors)
         status, printed, _ = self.run_program("-m", "pelton", "--help")
         self.assertEqual((status, printed.startswith("usage: python -m pelton")), (0, True))
+
+    def test_everything_that_can_be_seen_is_as_python_has_it(self):
+        self.write(
+            "shown.py",
+            """
+            import __main__, sys
+            print(sys.argv, sys.path[0], __main__.__dict__ is globals(), getattr(__builtins__, "__name__", None))
+            for name in ("__name__", "__file__", "__package__", "__cached__", "__doc__", "__annotations__"):
+                print(name, globals().get(name, "missing"))
+            print(type(__loader__), __spec__ and __spec__.name)
+            """,
+        )
+        self.write("package/__init__.py", "")
+        self.write("package/inner.py", "import shown")
+        self.write("directory/__main__.py", "import sys, beside; print(sys.argv, sys.path[0], __file__)")
+        self.write("directory/beside.py", "")
+        self.write(
+            "fails.py",
+            """
+            import asyncio
+            async def main():
+                raise ValueError("what went wrong") from KeyError("why")
+            asyncio.run(main())
+            """,
+        )
+        self.write("interrupted.py", "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)")
+        self.write("unreadable.py", "def function(:\n    pass")
+        self.write("hook.py", "import sys; sys.excepthook = lambda *error: print('told of', error[:2]); 1 / 0")
+        self.write(
+            "late.py",
+            """
+            import atexit, pickle, threading
+            class Kept:
+                pass
+            atexit.register(lambda: print("at exit", pickle.loads(pickle.dumps(Kept())).__module__))
+            threading.Thread(target=lambda: (threading.main_thread().join(), pickle.dumps(Kept()), print("after"))).start()
+            """,
+        )
+        for line in (
+            "shown.py -m x --help",
+            "./shown.py",
+            "-m shown x",
+            "-m package.inner",
+            "directory y",
+            "fails.py",
+            "-m fails",
+            "interrupted.py",
+            "unreadable.py",
+            "hook.py",
+            "late.py",
+        ):
+            with self.subTest(line):
+                there = self.run_program(*line.split())
+                self.assertEqual(self.run_program("-m", "pelton", *line.split()), there)
 
 
 class Endings(ProgramTestCase):

@@ -60,7 +60,11 @@ class Descriptors(SocketTestCase):
         self.loop.add_writer(fd=one, callback=lambda: called.append(1))
         self.turn()
         self.assertEqual(called, [1])
-        self.loop.remove_writer(one)
+        self.assertTrue(self.loop.remove_writer(fd=one))
+        self.assertFalse(self.loop.remove_reader(fd=one))
+        self.assertRaisesRegex(TypeError, "remove_reader.*'fd'", self.loop.remove_reader)
+        self.assertRaisesRegex(TypeError, "remove_reader.*1.*2", self.loop.remove_reader, one, one)
+        self.assertRaisesRegex(TypeError, "remove_reader.*'fdd'", self.loop.remove_reader, fdd=one)
         self.assertRaisesRegex(TypeError, "add_reader.*'callback'", self.loop.add_reader, one)
         self.assertRaisesRegex(TypeError, "add_reader.*'context'", self.loop.add_reader, one, print, context=one)
 

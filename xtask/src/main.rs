@@ -13,7 +13,6 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use shell::{Failure, Shell};
-use soak::Minutes;
 use test::Choice;
 
 const HELP: &str = "\
@@ -29,7 +28,8 @@ Usage: cargo xtask <CHORE>
   soak [MINUTES]      Has connections come and go at random, in release mode and on every engine, and checks that
                       nothing is left of them; likewise clients of an HTTP server; then fuzzes. 10 minutes each if
                       not told otherwise. Then all of what is tested of Python, on every version that is
-                      installed, for as long as that takes.
+                      installed, for as long as that takes. Goes on after a failure, and tells of all at the end.
+  soak --only PART    Only connections, http, fuzz or python; give it several times for several.
   bench NAME [ARGS]   Runs a benchmark in release mode, with its own arguments.
   fuzz [SECONDS] [TARGET]
                       Fuzzes one codec, or each, for so long; 60 s if not said. What it finds out it keeps in
@@ -46,6 +46,7 @@ Examples:
   PELTON_PYTHONS='python3.12 python3.13' cargo xtask test --only python
                                             the same, on these
   cargo xtask soak 480                      overnight
+  cargo xtask soak --only python            an hour or two
   cargo xtask bench wheel                   a few minutes; leaves its results in bench/results
   cargo xtask bench wheel --only posts      one part of it
   cargo xtask bench wheel --help            what else it takes
@@ -65,7 +66,7 @@ enum Chore {
     Help,
     List,
     Test(Choice),
-    Soak(Minutes),
+    Soak(soak::Choice),
     Bench(Vec<OsString>),
     Fuzz(fuzz::Choice),
     Deny,
@@ -78,12 +79,11 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Chore, String>
         Some("help" | "-h" | "--help") => Ok(Chore::Help),
         Some("test") => parse_test(arguments),
         Some("soak") => {
-            let minutes = arguments.next();
-            match (minutes.as_deref().and_then(|word| word.to_str()), arguments.next()) {
-                (Some("-h" | "--help"), None) => Ok(Chore::Help),
-                (_, None) => Minutes::parse(minutes).map(Chore::Soak),
-                (_, Some(other)) => Err(format!("soak takes one argument, and got {other:?} too")),
+            let arguments: Vec<OsString> = arguments.collect();
+            if arguments.iter().any(|argument| argument == "-h" || argument == "--help") {
+                return Ok(Chore::Help);
             }
+            soak::Choice::parse(arguments.into_iter()).map(Chore::Soak)
         }
         // What comes after the name is the benchmark's own, --help included.
         Some("bench") => Ok(Chore::Bench(arguments.collect())),
@@ -162,7 +162,7 @@ fn main() -> ExitCode {
             Ok(())
         }
         Chore::Test(choice) => test::run(&shell, &choice),
-        Chore::Soak(minutes) => soak::run(&shell, &minutes),
+        Chore::Soak(choice) => soak::run(&shell, &choice),
         Chore::Bench(arguments) => bench(&shell, arguments),
         Chore::Fuzz(choice) => fuzz::run(&shell, &choice),
         Chore::Deny => deny(&shell),
@@ -215,9 +215,10 @@ mod tests {
     }
 
     #[test]
-    fn soak_takes_minutes_and_nothing_else() {
-        assert_eq!(parsed("soak 3"), Minutes::parse(Some("3".into())).map(Chore::Soak));
-        assert_eq!(parsed("soak"), Minutes::parse(None).map(Chore::Soak));
+    fn soak_takes_minutes_and_names() {
+        for line in ["soak", "soak 3", "soak --only python", "soak 3 --only http --only fuzz"] {
+            assert!(matches!(parsed(line), Ok(Chore::Soak(_))), "{line}");
+        }
         assert_eq!(parsed("soak --help"), Ok(Chore::Help));
         assert!(parsed("soak 3 4").is_err() && parsed("soak long").is_err());
     }

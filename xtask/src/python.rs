@@ -6,10 +6,12 @@ mod interpreters;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::shell::{Failure, Shell, Task};
+use crate::soak::Progress;
 use environment::{build, cargo, pip, with_packages};
-use interpreters::Python;
+pub use interpreters::{Python, find};
 
 /// Modules of CPython's tests that run on every version: what differs between versions shows in these.
 const SLICE: &str = "test_base_events test_events test_selector_events test_server test_streams test_tasks";
@@ -54,12 +56,14 @@ impl<'a> Built<'a> {
     }
 
     fn own_tests(&self) -> Result<(), Failure> {
-        self.run("-m unittest discover -s python/tests").run()
+        self.run("-m unittest discover -s python/tests").within(OWN_TESTS_DEADLINE).run()
     }
 
     /// Those in which engines could make a difference: of the loop, leaks, sockets, stress.
     fn own_tests_on(&self, engine: &str) -> Result<(), Failure> {
-        self.run_on(engine, &self.python.program, "-m unittest discover -s python/tests -p test_[ls]*.py").run()
+        self.run_on(engine, &self.python.program, "-m unittest discover -s python/tests -p test_[ls]*.py")
+            .within(OWN_TESTS_DEADLINE)
+            .run()
     }
 
     /// An environment with what is listed in a file beside the tests.
@@ -79,6 +83,14 @@ impl<'a> Built<'a> {
         self.run_by(&program, "python/tests/suites/run.py").run()
     }
 
+    /// That nothing is left of connections, over very many of them.
+    fn leaks(&self) -> Result<(), Failure> {
+        self.run("-m unittest discover -s python/tests -p test_leaks.py -v")
+            .env("PELTON_LEAK_CONNECTIONS", CONNECTIONS_OF_A_SOAK)
+            .within(LEAKS_DEADLINE)
+            .run()
+    }
+
     /// That the stubs say what the modules have, and that programs which use them pass a type checker.
     fn types(&self) -> Result<(), Failure> {
         let program = self.with_packages("types")?;
@@ -88,7 +100,7 @@ impl<'a> Built<'a> {
 
 /// The step of `cargo xtask test`: everything on one version, and what tells versions apart on the others.
 pub fn step(shell: &Shell) -> Result<(), Failure> {
-    for (index, python) in interpreters::find(shell)?.into_iter().enumerate() {
+    for (index, python) in find(shell)?.into_iter().enumerate() {
         if index == 0 {
             whole(&Built::new(shell, python)?)?;
         } else if python.has_tests {
@@ -116,22 +128,39 @@ fn whole(built: &Built<'_>) -> Result<(), Failure> {
     hosting::step(built.shell, &built.python)
 }
 
-/// The part of `cargo xtask soak`: everything, on every version, and with more connections.
-pub fn soak(shell: &Shell) -> Result<(), Failure> {
-    for python in interpreters::find(shell)? {
-        let built = Built::new(shell, python)?;
-        built.own_tests()?;
-        built.conformance("")?;
-        hosting::step(shell, &built.python)?;
-        hosting::soak(shell, &built.python)?;
-        built.programs()?;
-        built.suites()?;
-        built
-            .run("-m unittest discover -s python/tests -p test_leaks.py -v")
-            .env("PELTON_LEAK_CONNECTIONS", CONNECTIONS_OF_A_SOAK)
-            .run()?;
+/// How long the tests of ours may take, and the search for leaks: many times what they take on a machine that is not busy.
+const OWN_TESTS_DEADLINE: Duration = Duration::from_secs(30 * 60);
+const LEAKS_DEADLINE: Duration = Duration::from_secs(2 * 60 * 60);
+
+/// A part of the soak: what it is, and what it does.
+type SoakPart = (&'static str, fn(&Built<'_>) -> Result<(), Failure>);
+
+/// Everything, and with more connections.
+const AFTER_BUILDING: [SoakPart; 6] = [
+    ("tests of the loop, stress and TLS under torture", |built| built.own_tests()),
+    ("CPython's own tests", |built| built.conformance("")),
+    ("programs that others wrote", |built| built.programs()),
+    ("other packages' own tests", |built| built.suites()),
+    ("leaks, over 100,000 connections", |built| built.leaks()),
+    ("hosting Python, with ten times the stress", |built| {
+        hosting::step(built.shell, &built.python)?;
+        hosting::soak(built.shell, &built.python)
+    }),
+];
+
+/// How many parts the soak has for each version.
+pub const SOAK_PARTS: usize = 1 + AFTER_BUILDING.len();
+
+/// The part of `cargo xtask soak`, for one version.
+pub fn soak(shell: &Shell, python: Python, progress: &mut Progress<'_>) {
+    let version = python.version.clone();
+    let built = progress.part(format!("Python {version}: the package is built"), || Built::new(shell, python));
+    for (what, run) in AFTER_BUILDING {
+        progress.part(format!("Python {version}: {what}"), || match &built {
+            Some(built) => run(built),
+            None => Err(Failure::new("there is no package to test")),
+        });
     }
-    Ok(())
 }
 
 /// Shows that the benchmark of loops runs. Without the loops to compare with, which are not what is tested.
@@ -143,7 +172,7 @@ pub fn bench_quickly(shell: &Shell) -> Result<(), Failure> {
 }
 
 fn most_important(shell: &Shell) -> Result<Python, Failure> {
-    let first = interpreters::find(shell)?.into_iter().next();
+    let first = find(shell)?.into_iter().next();
     first.ok_or_else(|| Failure::new("no Python was found"))
 }
 

@@ -2,9 +2,11 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Why a chore was not done.
 #[derive(Debug)]
@@ -87,7 +89,7 @@ impl Shell {
         let mut command = Command::new(program);
         command.args(words.split_whitespace()).current_dir(&self.root);
         let shown = format!("{} {words}", program.to_string_lossy());
-        Task { shell: self, command, shown }
+        Task { shell: self, command, shown, deadline: None }
     }
 }
 
@@ -97,7 +99,11 @@ pub struct Task<'a> {
     command: Command,
     /// As one would type it.
     shown: String,
+    deadline: Option<Duration>,
 }
+
+/// How often a command with a deadline is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 impl Task<'_> {
     pub fn args(mut self, arguments: impl IntoIterator<Item = OsString>) -> Self {
@@ -116,10 +122,34 @@ impl Task<'_> {
         self
     }
 
+    /// Ends it if it has not ended by itself by then, which makes it a failure. For what might hang.
+    pub fn within(mut self, deadline: Duration) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
+    fn status(&mut self) -> io::Result<ExitStatus> {
+        let Some(deadline) = self.deadline else { return self.command.status() };
+        let mut child = self.command.spawn()?;
+        let start = Instant::now();
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok(status);
+            }
+            if start.elapsed() > deadline {
+                child.kill()?;
+                child.wait()?;
+                let message = format!("it was ended, not being done after {} s", deadline.as_secs());
+                return Err(io::Error::new(io::ErrorKind::TimedOut, message));
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+
     /// Says what it runs, runs it, and fails if it does.
     pub fn run(mut self) -> Result<(), Failure> {
         println!("{}", self.shell.paint(Look::Dim, format_args!("$ {}", self.shown)));
-        match self.command.status() {
+        match self.status() {
             Ok(status) if status.success() => Ok(()),
             Ok(status) => Err(Failure(format!("`{}` failed: {status}", self.shown))),
             Err(error) => Err(Failure(format!("run `{}`: {error}", self.shown))),
@@ -138,5 +168,21 @@ impl Task<'_> {
     pub fn succeeds(mut self) -> bool {
         self.command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         self.command.status().is_ok_and(|status| status.success())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_done_in_time_is_ended_and_has_failed() {
+        let shell = Shell::new();
+        let start = Instant::now();
+        let failure = shell.program("sleep", "60").within(Duration::from_millis(10)).run().unwrap_err().to_string();
+        assert!(failure.contains("sleep 60") && failure.contains("not being done"), "{failure}");
+        assert!(start.elapsed() < Duration::from_secs(30));
+        shell.program("true", "").within(Duration::from_secs(60)).run().unwrap();
+        assert!(shell.program("false", "").within(Duration::from_secs(60)).run().is_err());
     }
 }

@@ -2,61 +2,191 @@
 
 use std::ffi::OsString;
 use std::num::NonZeroU64;
+use std::time::{Duration, Instant};
 
-use crate::shell::{Failure, Shell};
+use crate::shell::{Failure, Look, Shell};
 use crate::{fuzz, python};
 
 /// Long enough for a leak of a few bytes per connection to show, short enough to wait for.
 const DEFAULT_MINUTES: NonZeroU64 = NonZeroU64::new(10).unwrap();
 
-/// How long it takes, for all engines together.
-#[derive(Debug, PartialEq)]
-pub struct Minutes(NonZeroU64);
+/// What can be asked for by name.
+const NAMES: [&str; 4] = ["connections", "http", "fuzz", "python"];
 
-impl Minutes {
-    /// The argument of the chore, if it has one.
-    pub fn parse(argument: Option<OsString>) -> Result<Minutes, String> {
-        let Some(argument) = argument else { return Ok(Minutes(DEFAULT_MINUTES)) };
-        let number = argument.to_str().and_then(|text| text.parse().ok());
-        number.map(Minutes).ok_or_else(|| format!("soak takes a number of minutes, at least 1, and got {argument:?}"))
+/// What to do, and for how long.
+#[derive(Debug, PartialEq)]
+pub struct Choice {
+    /// For all engines together; as long again for HTTP, and for fuzzing.
+    minutes: NonZeroU64,
+    /// All if none is named.
+    only: Vec<&'static str>,
+}
+
+impl Choice {
+    /// The arguments of the chore: a number of minutes, and names.
+    pub fn parse(mut arguments: impl Iterator<Item = OsString>) -> Result<Choice, String> {
+        let mut choice = Choice { minutes: DEFAULT_MINUTES, only: Vec::new() };
+        let mut counted = false;
+        while let Some(argument) = arguments.next() {
+            if argument == "--only" {
+                let name = arguments.next().unwrap_or_default();
+                let known = NAMES.into_iter().find(|known| name == *known);
+                let names = NAMES.join(", ");
+                choice.only.push(known.ok_or_else(|| format!("--only takes one of {names}, and got {name:?}"))?);
+            } else if counted {
+                return Err(format!("soak takes one number of minutes, and got {argument:?} too"));
+            } else {
+                let number = argument.to_str().and_then(|text| text.parse().ok());
+                choice.minutes = number
+                    .ok_or_else(|| format!("soak takes a number of minutes, at least 1, and got {argument:?}"))?;
+                counted = true;
+            }
+        }
+        Ok(choice)
     }
+
+    fn takes(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.contains(&name)
+    }
+
+    fn seconds(&self) -> u64 {
+        self.minutes.get().saturating_mul(60)
+    }
+}
+
+/// Says how far it is, and what came of each part. One that fails does not keep the next from being tried: nobody waits for hours
+/// to learn of one failure at a time.
+pub struct Progress<'a> {
+    shell: &'a Shell,
+    parts: usize,
+    done: Vec<(String, Duration, Option<Failure>)>,
+}
+
+impl<'a> Progress<'a> {
+    pub fn new(shell: &'a Shell, parts: usize) -> Progress<'a> {
+        Progress { shell, parts, done: Vec::new() }
+    }
+
+    /// Runs one part, and returns what it gives if all goes well.
+    pub fn part<T>(&mut self, title: impl Into<String>, run: impl FnOnce() -> Result<T, Failure>) -> Option<T> {
+        let title = title.into();
+        let number = format!("[{}/{}]", self.done.len() + 1, self.parts);
+        println!("\n{} {title}", self.shell.paint(Look::Bold, number));
+        let start = Instant::now();
+        let outcome = run();
+        let time = start.elapsed();
+        let (given, failure) = match outcome {
+            Ok(given) => {
+                println!("{} {title}, in {}", self.shell.paint(Look::Green, "ok"), minutes(time));
+                (Some(given), None)
+            }
+            Err(failure) => {
+                println!("{} {title}, after {}: {failure}", self.shell.paint(Look::Red, "FAILED"), minutes(time));
+                (None, Some(failure))
+            }
+        };
+        self.done.push((title, time, failure));
+        given
+    }
+
+    /// Says what came of it all.
+    pub fn finish(self) -> Result<(), Failure> {
+        println!();
+        for (title, time, failure) in &self.done {
+            let (look, word) = if failure.is_none() { (Look::Green, "ok    ") } else { (Look::Red, "FAILED") };
+            println!("{} {:>10}  {title}", self.shell.paint(look, word), minutes(*time));
+        }
+        let failures: Vec<String> = self
+            .done
+            .iter()
+            .filter_map(|(title, _, failure)| Some(format!("{title}: {}", failure.as_ref()?)))
+            .collect();
+        if failures.is_empty() { Ok(()) } else { Err(Failure::new(failures.join("\n"))) }
+    }
+}
+
+fn minutes(time: Duration) -> String {
+    format!("{} min {:02} s", time.as_secs() / 60, time.as_secs() % 60)
 }
 
 /// Each target of fuzzing has this part of the time.
 const PER_FUZZ_TARGET: u64 = 5;
 
-/// Has connections come and go, then clients of an HTTP server, in release mode; then codecs and protocols are fuzzed. It says how far it
-/// is now and then. Then come the tests of Python that take long.
-pub fn run(shell: &Shell, minutes: &Minutes) -> Result<(), Failure> {
-    let seconds = minutes.0.get().saturating_mul(60);
-    println!(
-        "This takes {0} min, an equal part of it for each engine, as long again for HTTP, and about as long again for fuzzing; then comes Python.",
-        minutes.0
-    );
-    shell
-        .cargo("test --release -p pelton --test churn -- --nocapture --test-threads 1")
-        .env("PELTON_CHURN_SECONDS", seconds.to_string())
-        .run()?;
-    shell
-        .cargo("test --release -p pelton-http --test soak -- --nocapture")
-        .env("PELTON_SOAK_SECONDS", seconds.to_string())
-        .run()?;
-    let each = u32::try_from(seconds / PER_FUZZ_TARGET).unwrap_or(u32::MAX);
-    fuzz::run(shell, &fuzz::Choice::each_for(each))?;
-    python::soak(shell)
+/// Has connections come and go, then clients of an HTTP server, in release mode; then codecs and protocols are fuzzed. Each says how far
+/// it is now and then. Then come the tests of Python that take long.
+pub fn run(shell: &Shell, choice: &Choice) -> Result<(), Failure> {
+    // Found first: what is missing is to be known now, and not in an hour.
+    let pythons = if choice.takes("python") { python::find(shell)? } else { Vec::new() };
+    let ours = NAMES.iter().filter(|name| **name != "python" && choice.takes(name)).count();
+    if ours > 0 {
+        println!(
+            "Connections take {0} min, an equal part of it for each engine, HTTP as long again, and fuzzing about as long \
+             again; Python takes as long as it takes.",
+            choice.minutes
+        );
+    }
+    let seconds = choice.seconds();
+    let mut progress = Progress::new(shell, ours + pythons.len() * python::SOAK_PARTS);
+    if choice.takes("connections") {
+        let words = "test --release -p pelton --test churn -- --nocapture --test-threads 1";
+        progress.part("connections come and go, on every engine", || {
+            shell.cargo(words).env("PELTON_CHURN_SECONDS", seconds.to_string()).run()
+        });
+    }
+    if choice.takes("http") {
+        let words = "test --release -p pelton-http --test soak -- --nocapture";
+        progress.part("clients of an HTTP server come and go", || {
+            shell.cargo(words).env("PELTON_SOAK_SECONDS", seconds.to_string()).run()
+        });
+    }
+    if choice.takes("fuzz") {
+        let each = u32::try_from(seconds / PER_FUZZ_TARGET).unwrap_or(u32::MAX);
+        progress.part("codecs and protocols under made-up input", || fuzz::run(shell, &fuzz::Choice::each_for(each)));
+    }
+    for python in pythons {
+        python::soak(shell, python, &mut progress);
+    }
+    progress.finish()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn parsed(line: &str) -> Result<Choice, String> {
+        Choice::parse(line.split_whitespace().map(OsString::from))
+    }
+
     #[test]
     fn minutes_are_a_number_that_may_be_left_out() {
-        assert_eq!(Minutes::parse(None), Ok(Minutes(DEFAULT_MINUTES)));
-        assert_eq!(Minutes::parse(Some("90".into())), Ok(Minutes(NonZeroU64::new(90).unwrap())));
-        for wrong in ["0", "-1", "ten", "1.5", ""] {
-            let error = Minutes::parse(Some(wrong.into())).unwrap_err();
+        assert_eq!(parsed("").unwrap().minutes, DEFAULT_MINUTES);
+        assert_eq!(parsed("90").unwrap().minutes.get(), 90);
+        for wrong in ["0", "-1", "ten", "1.5"] {
+            let error = parsed(wrong).unwrap_err();
             assert!(error.contains("minutes") && error.contains(&format!("{wrong:?}")), "{error}");
         }
+        assert!(parsed("3 4").is_err());
+    }
+
+    #[test]
+    fn parts_can_be_named() {
+        let choice = parsed("--only python 3 --only http").unwrap();
+        assert!(choice.takes("python") && choice.takes("http") && !choice.takes("fuzz"));
+        assert_eq!(choice.minutes.get(), 3);
+        assert!(NAMES.iter().all(|name| parsed("").unwrap().takes(name)));
+        let error = parsed("--only pyhton").unwrap_err();
+        assert!(error.contains("pyhton") && error.contains("connections, http"), "{error}");
+        assert!(parsed("--only").is_err());
+    }
+
+    #[test]
+    fn what_fails_is_told_at_the_end_and_stops_nothing() {
+        let shell = Shell::new();
+        let mut progress = Progress::new(&shell, 3);
+        assert_eq!(progress.part("first", || Ok(1)), Some(1));
+        assert_eq!(progress.part("second", || Err::<(), _>(Failure::new("it broke"))), None);
+        assert_eq!(progress.part("third", || Ok(3)), Some(3));
+        let failure = progress.finish().unwrap_err().to_string();
+        assert_eq!(failure, "second: it broke");
     }
 }

@@ -1,15 +1,16 @@
 //! Addresses, as the system has them and as Python has them.
 
-use std::ffi::{CStr, c_int};
+use std::ffi::c_int;
 use std::fmt::Display;
 use std::io::Write;
 use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ptr;
+use std::slice;
 
 use pyo3::ffi::{self, PyObject};
 
-use crate::object::{Owned, Raised, Result, none};
+use crate::object::{Owned, Result, none};
 
 /// Where something comes from or is, as far as that is common.
 #[derive(Clone, Copy)]
@@ -111,11 +112,15 @@ pub(crate) unsafe fn host_and_port(host: *mut PyObject, port: *mut PyObject) -> 
         if ffi::PyUnicode_CheckExact(host) == 0 || ffi::PyLong_CheckExact(port) == 0 {
             return Ok(None);
         }
-        let text = ffi::PyUnicode_AsUTF8(host);
+        let mut len = 0;
+        let text = ffi::PyUnicode_AsUTF8AndSize(host, &mut len);
         if text.is_null() {
-            return Err(Raised);
+            // No text that could be encoded: whoever looks it up has something to say about that.
+            ffi::PyErr_Clear();
+            return Ok(None);
         }
-        let Ok(text) = CStr::from_ptr(text).to_str() else { return Ok(None) };
+        let text = slice::from_raw_parts(text.cast::<u8>(), len as usize);
+        let Ok(text) = str::from_utf8(text) else { return Ok(None) };
         let host = match text.parse::<Ipv4Addr>() {
             Ok(host) => IpAddr::V4(host),
             Err(_) => match text.parse::<Ipv6Addr>() {

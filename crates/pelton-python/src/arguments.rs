@@ -68,6 +68,31 @@ pub(crate) unsafe fn scheduled<'a, const N: usize>(call: Call, names: [*mut PyOb
     }
 }
 
+/// Makes out the arguments of `function(names…)`.
+///
+/// # Safety
+/// It is a call that is going on.
+pub(crate) unsafe fn named<const N: usize>(call: Call, names: [*mut PyObject; N]) -> Result<[*mut PyObject; N]> {
+    // SAFETY: as the caller says.
+    let Scheduled { named, rest, context } = unsafe { scheduled(call, names)? };
+    refuse_context(call, context)?;
+    if !rest.is_empty() {
+        let (function, given) = (call.function.to_string_lossy(), N + rest.len());
+        let message = format!("{function}() takes {N} positional arguments but {given} were given");
+        // SAFETY: the exception classes are there as long as the interpreter is.
+        return Err(raise_text(unsafe { ffi::PyExc_TypeError }, &message));
+    }
+    Ok(named)
+}
+
+/// For functions that have no such argument.
+pub(crate) fn refuse_context(call: Call, context: *mut PyObject) -> Result<()> {
+    if context.is_null() {
+        return Ok(());
+    }
+    Err(complain(call.function, "got an unexpected keyword argument", known().names.context))
+}
+
 /// Whether the only keyword is `context`, as in every call that asyncio itself makes.
 unsafe fn is_only_context(keywords: *mut PyObject) -> bool {
     // SAFETY: keywords are a tuple of strings.

@@ -8,7 +8,7 @@ use std::ptr::{self, null_mut};
 use pyo3::ffi::{self, PyObject, PyTypeObject};
 use pyo3::prelude::*;
 
-use crate::arguments::{self, Call, Scheduled, complain};
+use crate::arguments::{self, Call, Scheduled};
 use crate::core;
 use crate::known::known;
 use crate::methods::{answer, with_keywords, with_one, with_several, without_arguments};
@@ -111,9 +111,7 @@ unsafe fn add(loop_: *mut PyObject, call: Call, side: Side, reach: Reach) -> Res
     unsafe {
         let names = [known().names.fd, known().names.callback];
         let Scheduled { named: [fd, callback], rest, context } = arguments::scheduled(call, names)?;
-        if !context.is_null() {
-            return Err(complain(call.function, "got an unexpected keyword argument", known().names.context));
-        }
+        arguments::refuse_context(call, context)?;
         if reach == Reach::Free {
             readers::refuse_transports(loop_, fd)?;
         }
@@ -144,9 +142,12 @@ macro_rules! watching {
             unsafe { add(loop_, call, $side, Reach::All) }
         }
 
-        unsafe fn $remove(loop_: *mut PyObject, fd: *mut PyObject) -> Result<bool> {
+        unsafe fn $remove(loop_: *mut PyObject, call: Call) -> Result<bool> {
             // SAFETY: as for all methods.
-            unsafe { remove(loop_, fd, $side, Reach::Free) }
+            unsafe {
+                let [fd] = arguments::named(call, [known().names.fd])?;
+                remove(loop_, fd, $side, Reach::Free)
+            }
         }
 
         unsafe fn $remove_any(loop_: *mut PyObject, fd: *mut PyObject) -> Result<bool> {
@@ -227,30 +228,31 @@ unsafe fn set_slow_hook(loop_: *mut PyObject, [nanoseconds, hook]: [*mut PyObjec
     }
 }
 
+// How public ones are called is in the first line of what is said about them, in the form that `inspect.signature` understands.
 fn methods() -> *mut c_void {
     types::methods(vec![
         with_keywords!(
             c"call_soon",
             scheduling::call_soon,
-            c"Arrange for a callback to be called as soon as possible.",
+            c"call_soon($self, callback, *args, context=None)\n--\n\nArrange for a callback to be called as soon as possible.",
         ),
         with_keywords!(
             c"call_soon_threadsafe",
             scheduling::call_soon_threadsafe,
-            c"Like call_soon(), but may be called from any thread.",
+            c"call_soon_threadsafe($self, callback, *args, context=None)\n--\n\nLike call_soon(), but may be called from any thread.",
         ),
-        with_keywords!(c"call_later", scheduling::call_later, c"Arrange for a callback to be called after a delay.",),
+        with_keywords!(c"call_later", scheduling::call_later, c"call_later($self, delay, callback, *args, context=None)\n--\n\nArrange for a callback to be called after a delay.",),
         with_keywords!(
             c"call_at",
             scheduling::call_at,
-            c"Arrange for a callback to be called at a time of loop.time().",
+            c"call_at($self, when, callback, *args, context=None)\n--\n\nArrange for a callback to be called at a time of loop.time().",
         ),
-        with_keywords!(c"create_task", scheduling::create_task, c"Schedule a coroutine, and return a task for it."),
-        without_arguments!(c"create_future", scheduling::create_future, c"Create a future that belongs to the loop."),
-        without_arguments!(c"time", scheduling::time_method, c"Return the time on the loop's clock, in seconds."),
-        without_arguments!(c"get_debug", get_debug, c"Return whether the loop is in debug mode."),
-        without_arguments!(c"stop", stop, c"Stop running the loop, after the turn under way."),
-        without_arguments!(c"stats", stats_method, c"Return what the loop has counted, as a dictionary."),
+        with_keywords!(c"create_task", scheduling::create_task, c"create_task($self, coro, *, name=None, context=None)\n--\n\nSchedule a coroutine, and return a task for it."),
+        without_arguments!(c"create_future", scheduling::create_future, c"create_future($self)\n--\n\nCreate a future that belongs to the loop."),
+        without_arguments!(c"time", scheduling::time_method, c"time($self)\n--\n\nReturn the time on the loop's clock, in seconds."),
+        without_arguments!(c"get_debug", get_debug, c"get_debug($self)\n--\n\nReturn whether the loop is in debug mode."),
+        without_arguments!(c"stop", stop, c"stop($self)\n--\n\nStop running the loop, after the turn under way."),
+        without_arguments!(c"stats", stats_method, c"stats($self)\n--\n\nReturn what the loop has counted, as a dictionary."),
         types::without_arguments(c"_run_once", run_once, c"Run one turn of the loop."),
         without_arguments!(c"_run_until_stopped", run::until_stopped, c"Turn the loop until it is told to stop."),
         without_arguments!(c"_write_to_self", write_to_self, c"Wake the loop if it sleeps."),
@@ -259,12 +261,12 @@ fn methods() -> *mut c_void {
         with_one!(c"_add_callback", add_callback, c"Queue a handle."),
         with_one!(c"_timer_handle_cancelled", timer_handle_cancelled, c"Nothing that the loop needs to be told."),
         with_one!(c"_watched", watched, c"Return the handles of the reader and the writer of a descriptor."),
-        with_one!(c"remove_reader", remove_reader, c"Stop watching a descriptor for reading."),
-        with_one!(c"remove_writer", remove_writer, c"Stop watching a descriptor for writing."),
+        with_keywords!(c"remove_reader", remove_reader, c"remove_reader($self, fd)\n--\n\nStop watching a descriptor for reading."),
+        with_keywords!(c"remove_writer", remove_writer, c"remove_writer($self, fd)\n--\n\nStop watching a descriptor for writing."),
         with_one!(c"_remove_reader", remove_any_reader, c"Stop watching any descriptor for reading."),
         with_one!(c"_remove_writer", remove_any_writer, c"Stop watching any descriptor for writing."),
-        with_keywords!(c"add_reader", add_reader, c"Have a callback called when a descriptor is readable."),
-        with_keywords!(c"add_writer", add_writer, c"Have a callback called when a descriptor is writable."),
+        with_keywords!(c"add_reader", add_reader, c"add_reader($self, fd, callback, *args)\n--\n\nHave a callback called when a descriptor is readable."),
+        with_keywords!(c"add_writer", add_writer, c"add_writer($self, fd, callback, *args)\n--\n\nHave a callback called when a descriptor is writable."),
         with_keywords!(c"_add_reader", add_any_reader, c"Have a callback called when any descriptor is readable."),
         with_keywords!(c"_add_writer", add_any_writer, c"Have a callback called when any descriptor is writable."),
         with_several!(c"_accept_streams", opening::accept, c"Accept connections, and make transports for them."),
