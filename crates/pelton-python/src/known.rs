@@ -172,6 +172,8 @@ impl Known {
             timer_type,
             core_type,
         };
+        // SAFETY: the lock is held, and there are no loops before this is done.
+        unsafe { crate::contexts::look_up() }.map_err(|crate::object::Raised| PyErr::fetch(py))?;
         KNOWN.store(Box::into_raw(Box::new(known)), Ordering::Relaxed);
         Ok(())
     }

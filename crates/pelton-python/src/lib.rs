@@ -18,6 +18,7 @@
 
 mod addresses;
 mod arguments;
+mod contexts;
 mod core;
 mod datagrams;
 mod fields;
