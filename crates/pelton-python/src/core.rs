@@ -51,8 +51,8 @@ pub(crate) struct Core {
     pub(crate) thread: *mut PyObject,
     pub(crate) task_factory: *mut PyObject,
     pub(crate) current_handle: *mut PyObject,
-    /// `{"loop": loop}`, to make futures with.
-    pub(crate) future_keywords: *mut PyObject,
+    /// `{"loop": loop}`, to make futures and tasks with.
+    pub(crate) loop_keyword: *mut PyObject,
     /// The dictionary in `loop._transports`.
     pub(crate) transports: *mut PyObject,
     pub(crate) waiting: Waiting,
@@ -234,7 +234,7 @@ pub(crate) fn new() -> Result<Owned> {
         thread: null_mut(),
         task_factory: null_mut(),
         current_handle: null_mut(),
-        future_keywords: null_mut(),
+        loop_keyword: null_mut(),
         transports: null_mut(),
         waiting: Waiting::EMPTY,
         contexts: Shared::NONE,
@@ -276,7 +276,7 @@ pub(crate) unsafe fn close(core: *mut Core) {
             &raw mut (*core).thread,
             &raw mut (*core).task_factory,
             &raw mut (*core).current_handle,
-            &raw mut (*core).future_keywords,
+            &raw mut (*core).loop_keyword,
             &raw mut (*core).transports,
             &raw mut (*core).on_slow,
         ]
@@ -309,7 +309,7 @@ unsafe extern "C" fn traverse(object: *mut PyObject, visit: visitproc, argument:
             }
         }
         let (transports, waiting, contexts) = ((*core).transports, &(*core).waiting, &(*core).contexts);
-        let fields = [(*core).task_factory, (*core).current_handle, (*core).future_keywords, (*core).on_slow];
+        let fields = [(*core).task_factory, (*core).current_handle, (*core).loop_keyword, (*core).on_slow];
         for field in fields.into_iter().chain([transports]).chain(waiting.references()).chain(contexts.references()) {
             let status = if field.is_null() { 0 } else { visit(field, argument) };
             if status != 0 {
