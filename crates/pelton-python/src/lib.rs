@@ -21,6 +21,7 @@ mod arguments;
 mod contexts;
 mod core;
 mod datagrams;
+mod descriptors;
 mod fields;
 mod handle;
 mod handle_memory;
