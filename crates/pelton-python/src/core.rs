@@ -13,6 +13,7 @@ use pelton::{Engine, EngineKind, Time, TimerKey, Wheel};
 use pelton_os::{Event, engine, fork};
 use pyo3::ffi::{self, PyObject, PyTypeObject, visitproc};
 
+use crate::contexts::{self, Shared};
 use crate::handle_memory;
 use crate::intake::Intake;
 use crate::known::known;
@@ -50,11 +51,12 @@ pub(crate) struct Core {
     pub(crate) thread: *mut PyObject,
     pub(crate) task_factory: *mut PyObject,
     pub(crate) current_handle: *mut PyObject,
-    /// `{"loop": loop}`, to make futures with.
-    pub(crate) future_keywords: *mut PyObject,
+    /// `{"loop": loop}`, to make futures and tasks with.
+    pub(crate) loop_keyword: *mut PyObject,
     /// The dictionary in `loop._transports`.
     pub(crate) transports: *mut PyObject,
     pub(crate) waiting: Waiting,
+    pub(crate) contexts: Shared,
     /// Whom to tell of callbacks that take at least so many nanoseconds.
     pub(crate) on_slow: *mut PyObject,
     pub(crate) slow: u64,
@@ -232,9 +234,10 @@ pub(crate) fn new() -> Result<Owned> {
         thread: null_mut(),
         task_factory: null_mut(),
         current_handle: null_mut(),
-        future_keywords: null_mut(),
+        loop_keyword: null_mut(),
         transports: null_mut(),
         waiting: Waiting::EMPTY,
+        contexts: Shared::NONE,
         on_slow: null_mut(),
         slow: u64::MAX,
         counters: Counters::default(),
@@ -273,7 +276,7 @@ pub(crate) unsafe fn close(core: *mut Core) {
             &raw mut (*core).thread,
             &raw mut (*core).task_factory,
             &raw mut (*core).current_handle,
-            &raw mut (*core).future_keywords,
+            &raw mut (*core).loop_keyword,
             &raw mut (*core).transports,
             &raw mut (*core).on_slow,
         ]
@@ -287,6 +290,7 @@ pub(crate) unsafe fn close(core: *mut Core) {
         for field in fields.into_iter().chain(readers.owners()).chain(waiting.references()) {
             ffi::Py_XDECREF(field);
         }
+        contexts::forget(core);
         drop(intake);
     }
 }
@@ -304,9 +308,9 @@ unsafe extern "C" fn traverse(object: *mut PyObject, visit: visitproc, argument:
                 return status;
             }
         }
-        let (transports, waiting) = ((*core).transports, &(*core).waiting);
-        let fields = [(*core).task_factory, (*core).current_handle, (*core).future_keywords, (*core).on_slow];
-        for field in fields.into_iter().chain([transports]).chain(waiting.references()) {
+        let (transports, waiting, contexts) = ((*core).transports, &(*core).waiting, &(*core).contexts);
+        let fields = [(*core).task_factory, (*core).current_handle, (*core).loop_keyword, (*core).on_slow];
+        for field in fields.into_iter().chain([transports]).chain(waiting.references()).chain(contexts.references()) {
             let status = if field.is_null() { 0 } else { visit(field, argument) };
             if status != 0 {
                 return status;

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use pyo3::ffi::{self, Py_ssize_t, PyObject};
 use pyo3::prelude::*;
 
+use crate::contexts;
 use crate::core;
 use crate::handle_memory::{Kept, allocate};
 use crate::known::known;
@@ -39,6 +40,8 @@ pub(crate) const CANCELLED: u32 = 1;
 const RUNNING: u32 = 2;
 /// The garbage collector knows it.
 pub(crate) const TRACKED: u32 = 4;
+/// Its context is not its own yet.
+pub(crate) const SHARES_CONTEXT: u32 = 8;
 
 /// Where our fields are in a handle, which [`handle_type`](crate::handle_type) sets: the same for both types, so that one need not ask which it is. It depends on the
 /// version of Python alone.
@@ -101,9 +104,10 @@ pub(crate) unsafe fn fill(
     // SAFETY: all pointers are alive, and the fields have been empty so far. A handle of which some are set can be dropped.
     unsafe {
         let fields = fields(handle);
-        (*fields).context = if context.is_null() { ffi::PyContext_CopyCurrent() } else { ffi::Py_NewRef(context) };
-        if (*fields).context.is_null() {
-            return Err(Raised);
+        if context.is_null() {
+            contexts::copy_current(core::core_or_null(loop_), fields)?;
+        } else {
+            (*fields).context = ffi::Py_NewRef(context);
         }
         if arguments.len() <= INLINE {
             for (index, argument) in arguments.iter().enumerate() {
@@ -178,6 +182,21 @@ pub(crate) unsafe fn call(handle: *mut PyObject) -> Result<()> {
             forget_call(handle);
         }
         result.map(drop)
+    }
+}
+
+/// The context that a handle's callback runs in: a borrowed reference, or null if the garbage collector has taken it.
+///
+/// # Safety
+/// `handle` is a live handle of ours.
+pub(crate) unsafe fn context(handle: *mut PyObject) -> Result<*mut PyObject> {
+    // SAFETY: as the caller says.
+    unsafe {
+        let fields = fields(handle);
+        if (*fields).flags & SHARES_CONTEXT != 0 {
+            contexts::stop_sharing(null_mut(), fields, null_mut())?;
+        }
+        Ok((*fields).context)
     }
 }
 
@@ -265,7 +284,7 @@ pub(crate) unsafe fn run_alone(handle: *mut PyObject) -> Result<()> {
         if is_cancelled(handle)? {
             return Ok(());
         }
-        let context = Owned::new_reference((*fields(handle)).context);
+        let context = Owned::new_reference(context(handle)?);
         let outcome = check(ffi::PyContext_Enter(context.as_ptr())).and_then(|()| {
             let outcome = call(handle);
             check(ffi::PyContext_Exit(context.as_ptr())).and(outcome)

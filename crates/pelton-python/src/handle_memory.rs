@@ -10,7 +10,7 @@ use std::ptr::{self, null_mut};
 
 use pyo3::ffi::{self, PyObject, PyTypeObject, visitproc};
 
-use crate::handle::{CANCELLED, Fields, TRACKED, fields, forget_call, is_ours};
+use crate::handle::{CANCELLED, Fields, SHARES_CONTEXT, TRACKED, fields, forget_call, is_ours};
 use crate::object::{Owned, Raised, Result};
 use crate::panic::guard;
 
@@ -129,7 +129,7 @@ pub(crate) unsafe extern "C" fn clear(handle: *mut PyObject) -> c_int {
     guard(0, || unsafe {
         forget_call(handle);
         let fields = fields(handle);
-        (*fields).flags |= CANCELLED;
+        (*fields).flags = (*fields).flags & !SHARES_CONTEXT | CANCELLED;
         for field in [&raw mut (*fields).context, &raw mut (*fields).source_traceback] {
             ffi::Py_XDECREF(ptr::replace(field, null_mut()));
         }

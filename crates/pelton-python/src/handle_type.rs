@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use pyo3::ffi::{self, PyObject, PyTypeObject};
 
-use crate::handle::{CANCELLED, Fields, KEPT_HANDLES, OFFSET, cancel, fields, run_alone, tuple};
+use crate::handle::{CANCELLED, Fields, KEPT_HANDLES, OFFSET, cancel, context, fields, run_alone, tuple};
 use crate::handle_memory::{bury, clear, traverse};
 use crate::object::{Result, nothing, or_none, pointer};
 use crate::panic::guard;
@@ -54,7 +54,7 @@ unsafe extern "C" fn get_arguments(handle: *mut PyObject, _: *mut c_void) -> *mu
 
 unsafe extern "C" fn get_context(handle: *mut PyObject, _: *mut c_void) -> *mut PyObject {
     // SAFETY: Python calls it with a live handle of ours.
-    unsafe { or_none((*fields(handle)).context) }
+    guard(null_mut(), || unsafe { context(handle).map_or(null_mut(), |context| or_none(context)) })
 }
 
 unsafe extern "C" fn get_loop(handle: *mut PyObject, _: *mut c_void) -> *mut PyObject {

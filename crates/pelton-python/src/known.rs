@@ -49,8 +49,8 @@ pub(crate) struct Known {
     pub(crate) tls_states: TlsStates,
     pub(crate) tls_inherited: TlsInherited,
     pub(crate) names: Names,
-    /// The keywords of calls with `loop`, with `context` too, and with `name` too.
-    pub(crate) task_keywords: [*mut PyObject; 3],
+    /// The keywords of calls with `loop` and `context`, and with `name` too.
+    pub(crate) task_keywords: [*mut PyObject; 2],
     pub(crate) handle_type: *mut PyTypeObject,
     pub(crate) timer_type: *mut PyTypeObject,
     pub(crate) core_type: *mut PyTypeObject,
@@ -129,11 +129,7 @@ impl Known {
             pyo3::types::PyTuple::new(py, names.collect::<Vec<_>>()).map(|names| names.into_ptr())
         };
         let known = Known {
-            task_keywords: [
-                keywords(&["loop"])?,
-                keywords(&["loop", "context"])?,
-                keywords(&["loop", "context", "name"])?,
-            ],
+            task_keywords: [keywords(&["loop", "context"])?, keywords(&["loop", "context", "name"])?],
             future: asyncio.getattr("Future")?.into_ptr(),
             task: asyncio.getattr("Task")?.into_ptr(),
             socket: py.import("socket")?.getattr("socket")?.into_ptr(),
@@ -172,6 +168,8 @@ impl Known {
             timer_type,
             core_type,
         };
+        // SAFETY: the lock is held, and there are no loops before this is done.
+        unsafe { crate::contexts::look_up() }.map_err(|crate::object::Raised| PyErr::fetch(py))?;
         KNOWN.store(Box::into_raw(Box::new(known)), Ordering::Relaxed);
         Ok(())
     }

@@ -18,8 +18,10 @@
 
 mod addresses;
 mod arguments;
+mod contexts;
 mod core;
 mod datagrams;
+mod descriptors;
 mod fields;
 mod handle;
 mod handle_memory;

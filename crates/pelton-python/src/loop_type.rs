@@ -17,7 +17,7 @@ use crate::panic::guard;
 use crate::readers::{self, Side};
 use crate::transports::opening;
 use crate::types;
-use crate::{datagrams, handle, loop_fields, run, scheduling, sockets, stats};
+use crate::{datagrams, descriptors, handle, loop_fields, run, scheduling, sockets, stats};
 
 /// Makes a loop object, with its core; `__init__` does the rest, in Python.
 unsafe extern "C" fn new(its_type: *mut PyTypeObject, _: *mut PyObject, _: *mut PyObject) -> *mut PyObject {
@@ -113,7 +113,7 @@ unsafe fn add(loop_: *mut PyObject, call: Call, side: Side, reach: Reach) -> Res
         let Scheduled { named: [fd, callback], rest, context } = arguments::scheduled(call, names)?;
         arguments::refuse_context(call, context)?;
         if reach == Reach::Free {
-            readers::refuse_transports(loop_, fd)?;
+            descriptors::refuse_transports(loop_, fd)?;
         }
         readers::add(loop_, fd, side, callback, rest)
     }
@@ -123,7 +123,7 @@ unsafe fn remove(loop_: *mut PyObject, fd: *mut PyObject, side: Side, reach: Rea
     // SAFETY: both are alive.
     unsafe {
         if reach == Reach::Free {
-            readers::refuse_transports(loop_, fd)?;
+            descriptors::refuse_transports(loop_, fd)?;
         }
         readers::remove(loop_, fd, side)
     }
@@ -165,7 +165,7 @@ unsafe fn watched(loop_: *mut PyObject, fd: *mut PyObject) -> Result<Owned> {
     // SAFETY: both are alive. The handles get a reference before anything is called.
     unsafe {
         let core = core::core(loop_)?;
-        let (reader, writer) = (*core).readers.of(readers::descriptor(fd)?);
+        let (reader, writer) = (*core).readers.of(descriptors::descriptor(fd)?);
         let pair = [Owned::returned(or_none(reader))?, Owned::returned(or_none(writer))?];
         Owned::returned(ffi::PyTuple_Pack(2, pair[0].as_ptr(), pair[1].as_ptr()))
     }

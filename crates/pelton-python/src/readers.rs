@@ -3,7 +3,6 @@
 //! As in asyncio, a descriptor has at most one reader and one writer, and is watched for as long as it has either. When it is
 //! ready, their handles are queued.
 
-use std::ffi::c_int;
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::{self, null_mut};
@@ -13,8 +12,8 @@ use pelton_os::{Event, Readiness, Token};
 use pyo3::ffi::{self, PyObject};
 
 use crate::core::{self, Core};
-use crate::known::known;
-use crate::object::{Owned, Raised, Result, raise_io, raise_text};
+use crate::descriptors::descriptor;
+use crate::object::{Owned, Result, raise_io};
 use crate::{handle, handle_memory};
 
 /// Which of the two.
@@ -463,62 +462,4 @@ unsafe fn weakly(object: *mut PyObject) -> *mut PyObject {
         }
         reference
     }
-}
-
-/// Refuses a descriptor that a transport uses, as asyncio does.
-///
-/// # Safety
-/// Both are live objects, `loop_` a `pelton.Loop`.
-pub(crate) unsafe fn refuse_transports(loop_: *mut PyObject, fd: *mut PyObject) -> Result<()> {
-    // SAFETY: as the caller says. The dictionary is that of `loop._transports`, with weak references by descriptor; if it has
-    // one for this descriptor, or if what was given is no number, asyncio's own method says what of it.
-    unsafe {
-        let core = core::core(loop_)?;
-        let transports = (*core).transports;
-        if !transports.is_null() && ffi::PyLong_CheckExact(fd) != 0 && ffi::PyDict_Contains(transports, fd) == 0 {
-            return Ok(());
-        }
-        let arguments = [loop_, fd];
-        let name = known().names._ensure_fd_no_transport;
-        Owned::returned(ffi::PyObject_VectorcallMethod(name, arguments.as_ptr(), 2, null_mut())).map(drop)
-    }
-}
-
-/// The number of a descriptor, given as such or as something with a `fileno`.
-///
-/// # Safety
-/// `object` is alive.
-pub(crate) unsafe fn descriptor(object: *mut PyObject) -> Result<RawFd> {
-    // SAFETY: as the caller says.
-    unsafe {
-        let number = if ffi::PyLong_Check(object) != 0 {
-            ffi::PyLong_AsLong(object)
-        } else {
-            let number = Owned::returned(ffi::PyObject_CallMethodNoArgs(object, known().names.fileno));
-            let number = number.map(|number| ffi::PyLong_AsLong(number.as_ptr()));
-            if !ffi::PyErr_Occurred().is_null() {
-                ffi::PyErr_Clear();
-                return Err(invalid("file object", object));
-            }
-            number?
-        };
-        if number == -1 && !ffi::PyErr_Occurred().is_null() {
-            return Err(Raised);
-        }
-        if number < 0 || number > c_int::MAX.into() {
-            return Err(raise_text(ffi::PyExc_ValueError, &format!("Invalid file descriptor: {number}")));
-        }
-        Ok(number as RawFd)
-    }
-}
-
-#[cold]
-unsafe fn invalid(what: &str, object: *mut PyObject) -> Raised {
-    pyo3::Python::attach(|py| {
-        // SAFETY: the caller's object is alive.
-        let repr = unsafe { pyo3::Bound::from_borrowed_ptr(py, object) };
-        let text = pyo3::types::PyAnyMethods::repr(&repr).map(|repr| repr.to_string()).unwrap_or_default();
-        // SAFETY: the exception classes are there as long as the interpreter is.
-        raise_text(unsafe { ffi::PyExc_ValueError }, &format!("Invalid {what}: {text}"))
-    })
 }

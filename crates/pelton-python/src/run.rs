@@ -14,6 +14,7 @@ use pelton::{Engine, Time};
 use pelton_os::clock;
 use pyo3::ffi::{self, PyObject};
 
+use crate::contexts::{self, Entered};
 use crate::core::{self, Core};
 use crate::known::known;
 use crate::object::{Owned, Raised, Result, check, raise, raise_io, replace};
@@ -80,6 +81,7 @@ pub(crate) unsafe fn turn(loop_: *mut PyObject, core: *mut Core) -> Result<()> {
             if (*core).ready.is_empty() && !has_intake(core) {
                 let deadline = (*core).timers.next_deadline();
                 if deadline.is_none_or(|deadline| deadline > now) {
+                    contexts::forget_foreign(core);
                     poll(core, deadline, Lock::LetGo)?;
                     now = clock::now();
                 }
@@ -240,44 +242,39 @@ unsafe fn call_queued(loop_: *mut PyObject, core: *mut Core) -> Result<()> {
     unsafe {
         let count = (*core).ready.len();
         (*core).counters.most_ready = (*core).counters.most_ready.max(count as u64);
-        let mut contexts = Contexts { entered: None };
+        let mut entered = Entered::NONE;
         for _ in 0..count {
             let Some(handle) = (*core).ready.pop_front() else { break };
-            let outcome = call_one(loop_, core, handle, &mut contexts);
+            let outcome = call_one(loop_, core, handle, &mut entered);
             handle_memory::release(handle);
             if outcome.is_err() {
                 // What is left stays queued, for whoever runs the loop again.
-                contexts.leave();
+                entered.leave();
                 return outcome;
             }
         }
-        contexts.leave();
+        entered.leave();
         Ok(())
     }
 }
 
 /// Calls one handle. Only what is to end the run is an error.
 #[inline]
-unsafe fn call_one(
-    loop_: *mut PyObject,
-    core: *mut Core,
-    handle: *mut PyObject,
-    contexts: &mut Contexts,
-) -> Result<()> {
+unsafe fn call_one(loop_: *mut PyObject, core: *mut Core, handle: *mut PyObject, entered: &mut Entered) -> Result<()> {
     // SAFETY: the caller has a reference to the handle.
     unsafe {
         if (*core).debug || !(*core).on_slow.is_null() || !handle::is_ours(handle) {
-            contexts.leave();
+            entered.leave();
             return call_with_care(loop_, core, handle);
         }
         if handle::is_cancelled(handle)? {
             return Ok(());
         }
         (*core).counters.callbacks += 1;
-        let called = contexts.enter((*handle::fields(handle)).context).and_then(|()| handle::call(handle));
+        let called = entered.enter(core, handle::fields(handle)).and_then(|()| handle::call(handle));
         called.or_else(|Raised| {
             // Not while the callback's context is entered: the exception handler is run in it.
-            contexts.leave_keeping_exception();
+            entered.leave_keeping_exception();
             handle::report(handle)
         })
     }
@@ -335,49 +332,5 @@ unsafe fn tell_if_slow(loop_: *mut PyObject, handle: *mut PyObject, took: Durati
         let arguments = [handle, seconds.as_ptr()];
         let told = ffi::PyObject_Vectorcall(known().callback_was_slow, arguments.as_ptr(), 2, null_mut());
         Owned::returned(told).map(drop)
-    }
-}
-
-/// The context that callbacks run in. It is left only when the next one needs another.
-struct Contexts {
-    entered: Option<Owned>,
-}
-
-impl Contexts {
-    #[inline]
-    unsafe fn enter(&mut self, context: *mut PyObject) -> Result<()> {
-        if self.entered.as_ref().is_some_and(|entered| entered.as_ptr() == context) {
-            return Ok(());
-        }
-        self.leave();
-        // SAFETY: the handle at hand has a reference to it.
-        unsafe {
-            check(ffi::PyContext_Enter(context))?;
-            self.entered = Some(Owned::new_reference(context));
-        }
-        Ok(())
-    }
-
-    #[inline]
-    fn leave(&mut self) {
-        if let Some(context) = self.entered.take() {
-            // SAFETY: it is alive. Leaving fails only if a callback has left it, which nobody here can mend.
-            unsafe {
-                if ffi::PyContext_Exit(context.as_ptr()) < 0 {
-                    ffi::PyErr_WriteUnraisable(null_mut());
-                }
-            }
-        }
-    }
-
-    #[cold]
-    fn leave_keeping_exception(&mut self) {
-        pyo3::Python::attach(|py| {
-            let raised = pyo3::PyErr::take(py);
-            self.leave();
-            if let Some(raised) = raised {
-                raised.restore(py);
-            }
-        });
     }
 }

@@ -187,16 +187,27 @@ unsafe fn schedule(
 /// # Safety
 /// `loop_` is a live `pelton.Loop`.
 pub(crate) unsafe fn create_future(loop_: *mut PyObject) -> Result<Owned> {
-    // SAFETY: as the caller says. The dictionary belongs to the core and is never handed out.
+    // SAFETY: as the caller says.
     unsafe {
-        let core = core::core(loop_)?;
-        if (*core).future_keywords.is_null() {
+        let keywords = loop_keyword(loop_, core::core(loop_)?)?;
+        Owned::returned(ffi::PyObject_Call(known().future, known().empty, keywords.as_ptr()))
+    }
+}
+
+/// `{"loop": loop}`: it saves Python making a dictionary for each future and task. It belongs to the core and is never handed out.
+///
+/// # Safety
+/// `core` is that of `loop_`, which is alive.
+#[inline]
+unsafe fn loop_keyword(loop_: *mut PyObject, core: *mut Core) -> Result<Owned> {
+    // SAFETY: as the caller says.
+    unsafe {
+        if (*core).loop_keyword.is_null() {
             let keywords = Owned::returned(ffi::PyDict_New())?;
             check(ffi::PyDict_SetItem(keywords.as_ptr(), known().names.loop_, loop_))?;
-            (*core).future_keywords = keywords.into_ptr();
+            (*core).loop_keyword = keywords.into_ptr();
         }
-        let keywords = Owned::new_reference((*core).future_keywords);
-        Owned::returned(ffi::PyObject_Call(known().future, known().empty, keywords.as_ptr()))
+        Ok(Owned::new_reference((*core).loop_keyword))
     }
 }
 
@@ -231,12 +242,13 @@ pub(crate) unsafe fn create_task(loop_: *mut PyObject, call: Call) -> Result<Own
             return inherited_create_task(loop_, call, keyword_count as usize);
         }
         let none = |value: *mut PyObject| value.is_null() || value == ffi::Py_None();
+        if none(context) && none(name) {
+            let keywords = loop_keyword(loop_, core)?;
+            let positional = handle::tuple(&[*arguments])?;
+            return Owned::returned(ffi::PyObject_Call(known().task, positional.as_ptr(), keywords.as_ptr()));
+        }
         // The fewer keywords, the less there is for `Task` to make out.
-        let names = match (none(context), none(name)) {
-            (true, true) => known().task_keywords[0],
-            (false, true) => known().task_keywords[1],
-            _ => known().task_keywords[2],
-        };
+        let names = known().task_keywords[usize::from(!none(name))];
         let given = [*arguments, loop_, context, name];
         let given = given.map(|value| if value.is_null() { ffi::Py_None() } else { value });
         Owned::returned(ffi::PyObject_Vectorcall(known().task, given.as_ptr(), 1, names))

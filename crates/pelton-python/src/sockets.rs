@@ -14,6 +14,7 @@ use pyo3::prelude::*;
 
 use crate::addresses::{self, Peer};
 use crate::core;
+use crate::descriptors;
 use crate::known::known;
 use crate::object::{Owned, Raised, Result, check, raise_io};
 use crate::readers::{self, Side};
@@ -174,7 +175,7 @@ unsafe fn begin(loop_: *mut PyObject, sock: *mut PyObject, with: *mut PyObject, 
             }
         }
         if waits == readers::Kept::Not {
-            readers::refuse_transports(loop_, sock)?;
+            descriptors::refuse_transports(loop_, sock)?;
         }
         let future = crate::scheduling::create_future(loop_)?;
         if (*core).waiting.context.is_null() {

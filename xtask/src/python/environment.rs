@@ -16,6 +16,8 @@ pub fn build(shell: &Shell, python: &Python) -> Result<PathBuf, Failure> {
         std::fs::copy(target.join("release").join(library), module.join(format!("_pelton{}", python.suffix)))
     });
     copied.map_err(|error| Failure::new(format!("put the package together in {}: {error}", package.display())))?;
+    // As pip does for what it installs: otherwise it is for every import to do, where Python may not write beside the sources.
+    shell.program(&python.program, "-m compileall -q").args([module.into()]).run()?;
     Ok(package)
 }
 
