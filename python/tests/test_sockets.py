@@ -376,6 +376,30 @@ class Streams(SocketTestCase):
 
         self.run_main(main())
 
+    def test_what_has_come_in_is_told_of_in_one_piece_whatever_came_before(self):
+        class Pieces(Recorder):
+            def __init__(self):
+                super().__init__()
+                self.pieces = []
+
+            def data_received(self, data):
+                self.pieces.append(data)
+
+        async def main():
+            transport, protocol, other = await self.connect(Pieces)
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 400_000)
+            # Small after large and large after small; a little and a lot more than the one before.
+            for size in (10, 40_000, 40_001, 10, 90_000, 35_000, 150_000, 36_000, 33_000, 80_000, 1, 150_000):
+                message = os.urandom(size)
+                # What there is room for, which some systems have less of.
+                message = message[: other.send(message)]
+                await self.soon(lambda: protocol.pieces)
+                self.assertEqual([len(piece) for piece in protocol.pieces], [len(message)])
+                self.assertEqual(protocol.pieces.pop(), message)
+            transport.close()
+
+        self.run_main(main())
+
     def test_writing_the_end(self):
         async def main():
             transport, protocol, other = await self.connect()

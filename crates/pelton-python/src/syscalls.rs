@@ -45,6 +45,27 @@ pub(crate) fn receive_shared(fd: RawFd) -> io::Result<(*mut u8, usize)> {
     receive(fd, buffer, RECEIVE).map(|count| (buffer, count))
 }
 
+/// Receives up to [`RECEIVE`] bytes: the first into `len` bytes of the caller's memory, and what does not fit there into the
+/// buffer that all share, to be copied as with [`receive_shared`]. How many there are of both, and those in the shared one.
+///
+/// # Safety
+/// There is so much room at `into`. The interpreter lock is held.
+pub(crate) unsafe fn receive_and_rest<'a>(fd: RawFd, into: *mut u8, len: usize) -> io::Result<(usize, &'a [u8])> {
+    let buffer = SHARED.0.get().cast::<u8>();
+    let mut vectors = [
+        libc::iovec { iov_base: into.cast(), iov_len: len },
+        libc::iovec { iov_base: buffer.cast(), iov_len: RECEIVE.saturating_sub(len) },
+    ];
+    // SAFETY: all zeroes are a message header without anything in it.
+    let mut message: libc::msghdr = unsafe { mem::zeroed() };
+    message.msg_iov = vectors.as_mut_ptr();
+    message.msg_iovlen = vectors.len() as _;
+    // SAFETY: both vectors are memory that nobody else uses while the lock is held.
+    let count = returned(unsafe { libc::recvmsg(fd, &mut message, libc::MSG_DONTWAIT) })?;
+    // SAFETY: so much of the shared buffer has just been filled.
+    Ok((count, unsafe { std::slice::from_raw_parts(buffer, count.saturating_sub(len)) }))
+}
+
 /// Accepts a connection: its descriptor, not blocking and closed on exec, and where it comes from. `None` if there is none to be
 /// had.
 pub(crate) fn accept(listener: RawFd) -> io::Result<Option<(OwnedFd, Peer)>> {
