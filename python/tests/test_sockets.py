@@ -5,6 +5,7 @@ import gc
 import os
 import resource
 import socket
+import struct
 import tempfile
 import time
 import unittest
@@ -474,6 +475,31 @@ class Streams(SocketTestCase):
             transport.close()
             await self.soon(lambda: "lost" in protocol.events)
             await self.soon(lambda: self.loop.stats()["descriptors"] == 1)
+
+        self.run_main(main())
+
+    def test_a_peer_that_goes_away_after_a_large_message_is_the_reason_too(self):
+        async def main():
+            made = []
+
+            class Accepted(Recorder):
+                def connection_made(self, transport):
+                    super().connection_made(transport)
+                    made.append(self)
+
+            server = await self.loop.create_server(Accepted, "127.0.0.1", 0)
+            with socket.create_connection(server.sockets[0].getsockname()) as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                await self.soon(lambda: made)
+                client.sendall(bytes(60_000))
+                await self.soon(lambda: len(made[0].received) == 60_000)
+                # Less than is expected, so that there is an attempt to receive the rest; which fails.
+                client.sendall(bytes(50_000))
+            await self.soon(lambda: "lost" in made[0].events)
+            self.assertIsInstance(made[0].lost, ConnectionResetError)
+            self.assertEqual(made[0].events, ["made", "lost"])
+            server.close()
+            await server.wait_closed()
 
         self.run_main(main())
 

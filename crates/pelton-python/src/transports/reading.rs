@@ -52,11 +52,12 @@ unsafe fn read_ready(transport: *mut PyObject) -> Result<()> {
 unsafe fn receive(transport: *mut PyObject, stream: *mut Stream, protocol: &Owned) -> Result<()> {
     // SAFETY: the transport is alive, and so its state.
     unsafe {
+        let mut failed_after = None;
         let received = descriptor(stream)?.and_then(|fd| {
             if (*stream).expected < LARGE {
                 return syscalls::receive_bytes(fd, RECEIVE);
             }
-            receive_expected(fd, (*stream).expected)
+            receive_expected(fd, (*stream).expected, &mut failed_after)
         });
         let data = match received {
             Ok(data) => data?,
@@ -71,21 +72,42 @@ unsafe fn receive(transport: *mut PyObject, stream: *mut Stream, protocol: &Owne
         let arguments = [protocol.as_ptr(), data.as_ptr()];
         let name = known().names.data_received;
         let called = ffi::PyObject_VectorcallMethod(name, arguments.as_ptr(), 2, null_mut());
-        let called = Owned::returned(called).map(drop);
-        called.or_else(|Raised| fatal(transport, "Fatal error: protocol.data_received() call failed."))
+        if let Err(Raised) = Owned::returned(called) {
+            return fatal(transport, "Fatal error: protocol.data_received() call failed.");
+        }
+        match failed_after {
+            Some(error) if (*stream).conn_lost == 0 => reading_failed(transport, &error),
+            _ => Ok(()),
+        }
     }
 }
 
 /// Receives straight into an object of the size that is expected. What is not needed of it is given back; what is more goes to the
 /// buffer that all share first, so that a message is never taken in pieces for being larger than the last.
-unsafe fn receive_expected(fd: RawFd, expected: usize) -> io::Result<Result<Owned>> {
+///
+/// TCP delivers what is larger than its window in pieces, and receiving the first is what makes room for the next. On the same machine
+/// that is there as soon as the system call returns. So if less has come than is expected, this asks once more: whoever echoes or
+/// forwards it saves a turn, a system call to send and a wake-up of whoever gets it. `failed_after` is what that ran into.
+unsafe fn receive_expected(
+    fd: RawFd,
+    expected: usize,
+    failed_after: &mut Option<io::Error>,
+) -> io::Result<Result<Owned>> {
     // SAFETY: the object is ours alone until it is complete.
     unsafe {
         let Ok(data) = Owned::returned(ffi::PyBytes_FromStringAndSize(std::ptr::null(), expected as Py_ssize_t)) else {
             return Ok(Err(Raised));
         };
         let start = ffi::PyBytes_AsString(data.as_ptr()).cast::<u8>();
-        let (count, rest) = syscalls::receive_and_rest(fd, start, expected)?;
+        let (mut count, mut rest) = syscalls::receive_and_rest(fd, start, expected)?;
+        if (LARGE..expected).contains(&count) {
+            match syscalls::receive_and_rest(fd, start.add(count), expected - count) {
+                // The end is there to be seen again.
+                Ok((more, rest_of_more)) => (count, rest) = (count + more, rest_of_more),
+                Err(error) if is_not_now(&error) => {}
+                Err(error) => *failed_after = Some(error),
+            }
+        }
         if rest.is_empty() {
             return Ok(resize_bytes(data, count));
         }
