@@ -1,5 +1,7 @@
 //! A load: connections that each keep one message in flight, and wait for what comes back before they send the next.
 
+mod pages;
+
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -11,6 +13,8 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::net::{bind, connect, recv, send, socket_with, sockopt};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use pages::Pages;
 
 /// A server that says nothing for this long is broken.
 const PATIENCE_MS: u16 = 10_000;
@@ -38,7 +42,7 @@ pub enum Until {
 /// What is sent, and what comes back for it.
 #[derive(Clone, Debug)]
 pub struct Exchange {
-    message: Vec<u8>,
+    message: Pages,
     /// How long an answer is.
     length: usize,
     /// What it begins with: all of it, or what is the same in every answer.
@@ -49,12 +53,12 @@ impl Exchange {
     /// Random bytes, which come back as they are.
     pub fn echo(size: usize) -> Self {
         let message: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(size).collect();
-        Self { length: size, begins: message.clone(), message }
+        Self { length: size, message: Pages::new(&message), begins: message }
     }
 
     /// A message whose answers are of this length, and begin with this.
     pub fn answered(message: Vec<u8>, length: usize, begins: &[u8]) -> Self {
-        Self { message, length, begins: begins.to_vec() }
+        Self { message: Pages::new(&message), length, begins: begins.to_vec() }
     }
 }
 
@@ -71,7 +75,7 @@ pub struct Client {
     epoll: Epoll,
     connections: Vec<Connection>,
     exchange: Exchange,
-    buffer: Vec<u8>,
+    buffer: Pages,
 }
 
 struct Connection {
@@ -94,7 +98,7 @@ impl Client {
     /// Takes over connections, of any kind that answers what is sent at once, and has a message answered on each.
     pub fn over(sockets: impl IntoIterator<Item = OwnedFd>, exchange: Exchange) -> Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("create an epoll set")?;
-        let mut client = Self { epoll, connections: Vec::new(), exchange, buffer: vec![0; 64 << 10] };
+        let mut client = Self { epoll, connections: Vec::new(), exchange, buffer: Pages::new(&[0; 64 << 10]) };
         for socket in sockets {
             client.take(socket)?;
         }

@@ -5,6 +5,7 @@ import gc
 import os
 import resource
 import socket
+import struct
 import tempfile
 import time
 import unittest
@@ -380,6 +381,30 @@ class Streams(SocketTestCase):
 
         self.run_main(main())
 
+    def test_what_has_come_in_is_told_of_in_one_piece_whatever_came_before(self):
+        class Pieces(Recorder):
+            def __init__(self):
+                super().__init__()
+                self.pieces = []
+
+            def data_received(self, data):
+                self.pieces.append(data)
+
+        async def main():
+            transport, protocol, other = await self.connect(Pieces)
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 400_000)
+            # Small after large and large after small; a little and a lot more than the one before.
+            for size in (10, 40_000, 40_001, 10, 90_000, 35_000, 150_000, 36_000, 33_000, 80_000, 1, 150_000):
+                message = os.urandom(size)
+                # What there is room for, which some systems have less of.
+                message = message[: other.send(message)]
+                await self.soon(lambda: protocol.pieces)
+                self.assertEqual([len(piece) for piece in protocol.pieces], [len(message)])
+                self.assertEqual(protocol.pieces.pop(), message)
+            transport.close()
+
+        self.run_main(main())
+
     def test_writing_the_end(self):
         async def main():
             transport, protocol, other = await self.connect()
@@ -454,6 +479,31 @@ class Streams(SocketTestCase):
             transport.close()
             await self.soon(lambda: "lost" in protocol.events)
             await self.soon(lambda: self.loop.stats()["descriptors"] == 1)
+
+        self.run_main(main())
+
+    def test_a_peer_that_goes_away_after_a_large_message_is_the_reason_too(self):
+        async def main():
+            made = []
+
+            class Accepted(Recorder):
+                def connection_made(self, transport):
+                    super().connection_made(transport)
+                    made.append(self)
+
+            server = await self.loop.create_server(Accepted, "127.0.0.1", 0)
+            with socket.create_connection(server.sockets[0].getsockname()) as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                await self.soon(lambda: made)
+                client.sendall(bytes(60_000))
+                await self.soon(lambda: len(made[0].received) == 60_000)
+                # Less than is expected, so that there is an attempt to receive the rest; which fails.
+                client.sendall(bytes(50_000))
+            await self.soon(lambda: "lost" in made[0].events)
+            self.assertIsInstance(made[0].lost, ConnectionResetError)
+            self.assertEqual(made[0].events, ["made", "lost"])
+            server.close()
+            await server.wait_closed()
 
         self.run_main(main())
 

@@ -1,6 +1,7 @@
 //! What a stream transport does when its socket is readable.
 
 use std::io;
+use std::os::fd::RawFd;
 use std::ptr::null_mut;
 
 use pyo3::ffi::{self, Py_ssize_t, PyMethodDef, PyObject};
@@ -19,6 +20,10 @@ use crate::syscalls::{self, RECEIVE, is_not_now};
 
 /// Whoever has received at least so much is likely to again, and saves a copy if the object is there to be received into.
 const LARGE: usize = 32 * 1024;
+
+/// What is expected of a connection gets less by one part in so many with every message that is shorter. A message that comes in
+/// pieces is no reason to expect pieces.
+const FORGET: usize = 8;
 
 /// The methods.
 pub(crate) fn methods() -> Vec<PyMethodDef> {
@@ -47,39 +52,72 @@ unsafe fn read_ready(transport: *mut PyObject) -> Result<()> {
 unsafe fn receive(transport: *mut PyObject, stream: *mut Stream, protocol: &Owned) -> Result<()> {
     // SAFETY: the transport is alive, and so its state.
     unsafe {
+        let mut failed_after = None;
         let received = descriptor(stream)?.and_then(|fd| {
-            if (*stream).received < LARGE {
+            if (*stream).expected < LARGE {
                 return syscalls::receive_bytes(fd, RECEIVE);
             }
-            // Twice as much as the last time, so that it can become more again.
-            receive_large(fd, ((*stream).received * 2).min(RECEIVE))
+            receive_expected(fd, (*stream).expected, &mut failed_after)
         });
         let data = match received {
             Ok(data) => data?,
             Err(error) => return reading_failed(transport, &error),
         };
         let len = ffi::PyBytes_Size(data.as_ptr()) as usize;
-        (*stream).received = len;
+        let before = (*stream).expected;
+        (*stream).expected = len.max(before - before / FORGET);
         if len == 0 {
             return ended(transport, stream, protocol);
         }
         let arguments = [protocol.as_ptr(), data.as_ptr()];
         let name = known().names.data_received;
         let called = ffi::PyObject_VectorcallMethod(name, arguments.as_ptr(), 2, null_mut());
-        let called = Owned::returned(called).map(drop);
-        called.or_else(|Raised| fatal(transport, "Fatal error: protocol.data_received() call failed."))
+        if let Err(Raised) = Owned::returned(called) {
+            return fatal(transport, "Fatal error: protocol.data_received() call failed.");
+        }
+        match failed_after {
+            Some(error) if (*stream).conn_lost == 0 => reading_failed(transport, &error),
+            _ => Ok(()),
+        }
     }
 }
 
-/// Receives straight into an object, of which what is not needed is given back.
-unsafe fn receive_large(fd: i32, room: usize) -> io::Result<Result<Owned>> {
+/// Receives straight into an object of the size that is expected. What is not needed of it is given back; what is more goes to the
+/// buffer that all share first, so that a message is never taken in pieces for being larger than the last.
+///
+/// TCP delivers what is larger than its window in pieces, and receiving the first is what makes room for the next. On the same machine
+/// that is there as soon as the system call returns. So if less has come than is expected, this asks once more: whoever echoes or
+/// forwards it saves a turn, a system call to send and a wake-up of whoever gets it. `failed_after` is what that ran into.
+unsafe fn receive_expected(
+    fd: RawFd,
+    expected: usize,
+    failed_after: &mut Option<io::Error>,
+) -> io::Result<Result<Owned>> {
     // SAFETY: the object is ours alone until it is complete.
     unsafe {
-        let Ok(data) = Owned::returned(ffi::PyBytes_FromStringAndSize(std::ptr::null(), room as Py_ssize_t)) else {
+        let Ok(data) = Owned::returned(ffi::PyBytes_FromStringAndSize(std::ptr::null(), expected as Py_ssize_t)) else {
             return Ok(Err(Raised));
         };
-        let count = syscalls::receive(fd, ffi::PyBytes_AsString(data.as_ptr()).cast(), room)?;
-        Ok(resize_bytes(data, count))
+        let start = ffi::PyBytes_AsString(data.as_ptr()).cast::<u8>();
+        let (mut count, mut rest) = syscalls::receive_and_rest(fd, start, expected)?;
+        if (LARGE..expected).contains(&count) {
+            match syscalls::receive_and_rest(fd, start.add(count), expected - count) {
+                // The end is there to be seen again.
+                Ok((more, rest_of_more)) => (count, rest) = (count + more, rest_of_more),
+                Err(error) if is_not_now(&error) => {}
+                Err(error) => *failed_after = Some(error),
+            }
+        }
+        if rest.is_empty() {
+            return Ok(resize_bytes(data, count));
+        }
+        let Ok(whole) = Owned::returned(ffi::PyBytes_FromStringAndSize(std::ptr::null(), count as Py_ssize_t)) else {
+            return Ok(Err(Raised));
+        };
+        let whole_start = ffi::PyBytes_AsString(whole.as_ptr()).cast::<u8>();
+        whole_start.copy_from_nonoverlapping(start, expected);
+        whole_start.add(expected).copy_from_nonoverlapping(rest.as_ptr(), rest.len());
+        Ok(Ok(whole))
     }
 }
 

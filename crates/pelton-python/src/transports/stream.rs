@@ -43,8 +43,8 @@ pub(crate) struct Stream {
     pub(crate) conn_lost: i64,
     pub(crate) high_water: i64,
     pub(crate) low_water: i64,
-    /// How much was received the last time.
-    pub(crate) received: usize,
+    /// How much is likely to be received the next time.
+    pub(crate) expected: usize,
     pub(crate) closing: bool,
     /// The socket is closed, and `transport._sock` is `None`.
     pub(crate) gone: bool,
@@ -101,7 +101,7 @@ unsafe impl Hidden for Stream {
             conn_lost: 0,
             high_water: HIGH_WATER,
             low_water: HIGH_WATER / 4,
-            received: 0,
+            expected: 0,
             closing: false,
             gone: true,
             paused: false,
