@@ -1,7 +1,6 @@
 //! Taking requests out of what comes in, and having them handled.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::rc::Rc;
 
 use pelton::{Io, Reactor};
 
@@ -10,7 +9,6 @@ use super::deadlines::Wait;
 use super::out::{Out, Room};
 use super::{HttpConnection, Phase};
 use crate::exchange::ExchangeToken;
-use crate::server::Shared;
 use crate::wire::{Field, Head, Refusal, Version};
 use crate::{Method, Request, Responder, Response};
 
@@ -63,13 +61,15 @@ impl HttpConnection {
     /// Deals with as much of `input` as can be dealt with now. Says how much that is.
     pub(super) fn process(&mut self, io: &mut Io<'_>, out: &mut Out, input: &[u8]) -> usize {
         let mut at = 0;
+        // One name for all requests that have come in together; they differ in their number.
+        let mut token = ExchangeToken { shared: self.shared.clone(), connection: io.id(), sequence: self.sequence };
         while !self.is_held_up() {
             match self.phase {
                 Phase::Head => {
                     if at == input.len() || self.has_no_room(io, out) {
                         break;
                     }
-                    match self.next_request(io, out, &input[at..]) {
+                    match self.next_request(io, out, &mut token, &input[at..]) {
                         0 if self.phase == Phase::Head => break,
                         used => at += used,
                     }
@@ -117,15 +117,16 @@ impl HttpConnection {
 
     /// Takes a request from the beginning of `input`, if its head is there, and has it handled. Says how long the head is.
     #[inline]
-    fn next_request(&mut self, io: &mut Io<'_>, out: &mut Out, input: &[u8]) -> usize {
-        let shared = self.shared.clone();
-        let mut table = shared.table.take();
-        let limits = &shared.settings.head;
+    fn next_request(&mut self, io: &mut Io<'_>, out: &mut Out, token: &mut ExchangeToken, input: &[u8]) -> usize {
+        token.sequence = self.sequence;
+        let token = &*token;
+        let mut table = token.shared.table.take();
+        let limits = &token.shared.settings.head;
         // Nearly all heads come in one piece.
         let begun = self.busy.as_ref().is_some_and(|busy| busy.scan.has_begun());
         let used = match if begun { None } else { Head::parse_whole(input, &mut table, limits) } {
             Some((head, length)) => {
-                self.dispatch(io, out, &shared, &input[..length], &head, &table);
+                self.dispatch(io, out, token, &input[..length], &head, &table);
                 length
             }
             None => match self.scan(input) {
@@ -133,7 +134,7 @@ impl HttpConnection {
                 Ok(Some(range)) => {
                     let bytes = &input[range.clone()];
                     match Head::parse(bytes, &mut table, limits) {
-                        Ok(head) => self.dispatch(io, out, &shared, bytes, &head, &table),
+                        Ok(head) => self.dispatch(io, out, token, bytes, &head, &table),
                         Err(refusal) => self.refuse(io, out, refusal),
                     }
                     range.end
@@ -144,7 +145,7 @@ impl HttpConnection {
                 }
             },
         };
-        shared.table.set(table);
+        token.shared.table.set(table);
         used
     }
 
@@ -163,12 +164,12 @@ impl HttpConnection {
         &mut self,
         io: &mut Io<'_>,
         out: &mut Out,
-        shared: &Rc<Shared>,
+        token: &ExchangeToken,
         bytes: &[u8],
         head: &Head,
         table: &[Field],
     ) {
-        let sequence = self.sequence;
+        let (shared, sequence) = (&token.shared, token.sequence);
         self.sequence = sequence.wrapping_add(1);
         self.wait = Wait::Nothing;
         shared.counts.count(|stats| stats.requests += 1);
@@ -188,24 +189,25 @@ impl HttpConnection {
             None if head.wants_upgrade || facts.is_connect => Phase::Hold,
             None => self.after_request(),
         };
-        let token = ExchangeToken { shared: shared.clone(), connection: io.id(), sequence };
         let responder = Responder::new(token.clone());
-        let request = Request::new(bytes, head, table, &token);
-        shared.running.set(Some(io.id()));
+        let request = Request::new(bytes, head, table, token);
+        let outermost = shared.begin(token);
         let handled = catch_unwind(AssertUnwindSafe(|| shared.handler.handle(io.reactor(), request, responder)));
-        shared.running.set(None);
+        let mut answer = if outermost { shared.end() } else { None };
         if let Err(panic) = handled {
             self.handler_panicked(io, out, facts);
             resume_unwind(panic);
         }
-        if matches!(self.phase, Phase::Head | Phase::Done)
+        if let Some(response) = &mut answer
+            && matches!(self.phase, Phase::Head | Phase::Done)
             && self.waiting() == 0
-            && let Some(mut response) = shared.take_answer(io.id(), sequence)
+            && shared.nothing_left()
         {
             // The way that most requests go: nothing is allocated, and nothing kept.
-            return self.answer_at_once(io, out, sequence, facts, &mut response);
+            return self.answer_at_once(io, out, sequence, facts, response);
         }
-        self.busy().exchanges.push_back(Exchange { sequence, facts, answer: Answer::Waiting, on_gone: None });
+        let answer = answer.map_or(Answer::Waiting, |response| Answer::Ready(Box::new(response)));
+        self.busy().exchanges.push_back(Exchange { sequence, facts, answer, on_gone: None });
         self.apply_left(io, out);
         self.answer(io, out);
     }
