@@ -12,7 +12,7 @@ use crate::census::Census;
 use crate::connection::{Busy, HttpConnection};
 use crate::exchange::{Command, ExchangeToken, Flow};
 use crate::stats::Counts;
-use crate::wire::{Date, Field};
+use crate::wire::{Date, Notes};
 use crate::{Handler, Response, Settings};
 
 /// While a callback of a connection runs, so much may be left for it before its stream counts as full.
@@ -81,8 +81,8 @@ pub(crate) struct Shared {
     pub(crate) date: RefCell<Date>,
     /// What is written is put together here.
     out: Cell<Vec<u8>>,
-    /// Where the fields of the head at hand are.
-    pub(crate) table: Cell<Vec<Field>>,
+    /// What is noted of the head at hand.
+    pub(crate) notes: Cell<Notes>,
     #[allow(clippy::vec_box, reason = "they go in and out as boxes")]
     books: RefCell<Vec<Box<Busy>>>,
     /// The request whose handler is running, if that was not called by another's.
@@ -107,7 +107,7 @@ impl Shared {
             handle: OnceCell::new(),
             date: RefCell::default(),
             out: Cell::default(),
-            table: Cell::default(),
+            notes: Cell::default(),
             books: RefCell::default(),
             running: Cell::default(),
             answer: Cell::default(),
