@@ -66,6 +66,7 @@ impl Census {
     }
 
     fn enter_from(&self, address: IpAddr, most: usize) -> bool {
+        let address = counted_as(address);
         let mut counts = self.counts.by_address.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.entry(address).or_default();
         let room = *count < most;
@@ -77,6 +78,7 @@ impl Census {
     }
 
     fn leave_from(&self, address: IpAddr) {
+        let address = counted_as(address);
         let mut counts = self.counts.by_address.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = counts.get_mut(&address) {
             *count -= 1;
@@ -84,6 +86,17 @@ impl Census {
                 counts.remove(&address);
             }
         }
+    }
+}
+
+/// Bits of an IPv6 address that name a network. One customer has all addresses of one, and may use as many as they like.
+const NETWORK: u128 = !(u64::MAX as u128);
+
+/// The address that stands for this one: itself with IPv4, also within IPv6; else its network.
+fn counted_as(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6((u128::from(address) & NETWORK).into()),
+        address => address,
     }
 }
 
@@ -108,6 +121,20 @@ mod tests {
         [Some(HERE), Some(THERE), None].into_iter().for_each(|from| census.leave(from));
         assert_eq!(census.connections(), 0);
         assert!(census.counts.by_address.lock().unwrap().is_empty(), "nothing is kept of those that have gone");
+    }
+
+    #[test]
+    fn all_addresses_of_an_ipv6_network_count_as_one() {
+        let from = |address: &str| Some((address.parse().unwrap(), 2));
+        let census = Census::default();
+        assert!(census.enter(9, from("2001:db8::1")) && census.enter(9, from("2001:db8::2:0:0:1")));
+        assert!(!census.enter(9, from("2001:db8::3")), "the network has two already");
+        assert!(census.enter(9, from("2001:db8:0:1::1")), "another network");
+        assert!(census.enter(9, from("192.0.2.1")) && census.enter(9, from("::ffff:192.0.2.1")));
+        assert!(!census.enter(9, from("192.0.2.1")), "it came by IPv6 the second time");
+        assert!(census.enter(9, from("::ffff:192.0.2.2")), "each IPv4 address counts for itself");
+        census.leave(Some("2001:db8::4".parse().unwrap()));
+        assert!(census.enter(9, from("2001:db8::3")));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::body::Body;
-use crate::wire::{Field, Fields, Form, Framing, Head, Version};
+use crate::wire::{Field, Fields, Form, Framing, Head, Parsed, Version};
 use crate::{ExchangeToken, Method};
 
 /// A request. It lies where it was received, and lives as long as the call of the handler; what is needed longer is
@@ -25,6 +25,7 @@ use crate::{ExchangeToken, Method};
 pub struct Request<'a> {
     bytes: &'a [u8],
     head: &'a Head,
+    target: &'a str,
     table: &'a [Field],
     parameters: Parameters<'a>,
     /// `None` if it was kept: its body is not part of it any more.
@@ -58,8 +59,14 @@ impl<'a> Parameters<'a> {
 }
 
 impl<'a> Request<'a> {
-    pub(crate) fn new(bytes: &'a [u8], head: &'a Head, table: &'a [Field], exchange: &'a ExchangeToken) -> Request<'a> {
-        Request { bytes, head, table, parameters: Parameters::None, exchange: Some(exchange) }
+    pub(crate) fn new(
+        bytes: &'a [u8],
+        parsed: &'a Parsed<'a>,
+        table: &'a [Field],
+        exchange: &'a ExchangeToken,
+    ) -> Request<'a> {
+        let Parsed { head, target, .. } = parsed;
+        Request { bytes, head, target, table, parameters: Parameters::None, exchange: Some(exchange) }
     }
 
     /// The same, with what a router has found in its path.
@@ -87,7 +94,7 @@ impl<'a> Request<'a> {
 
     /// The target as it was sent.
     pub fn target(&self) -> &'a str {
-        self.part(&self.head.target)
+        self.target
     }
 
     /// The form of the target.
@@ -98,7 +105,7 @@ impl<'a> Request<'a> {
     /// The path, as it was sent: with its escapes, and not tidied up. `*` if the request is for the server itself, empty if it is
     /// a `CONNECT`.
     pub fn path(&self) -> &'a str {
-        match self.part(&self.head.path) {
+        match part_of(self.target, &self.head.path) {
             "" if self.head.form == Form::Absolute => "/",
             path => path,
         }
@@ -106,7 +113,7 @@ impl<'a> Request<'a> {
 
     /// The query, without the question mark.
     pub fn query(&self) -> Option<&'a str> {
-        self.head.query.as_ref().map(|range| self.part(range))
+        self.head.query.as_ref().map(|range| part_of(self.target, range))
     }
 
     /// The host that the request is for, and perhaps its port: from the target if that names one, else from the `Host` field.
@@ -160,10 +167,18 @@ impl<'a> Request<'a> {
     }
 
     fn part(&self, range: &Range<u32>) -> &'a str {
-        let part = self.bytes.get(range.start as usize..range.end as usize).unwrap_or_default();
-        // Methods and targets are ASCII.
-        str::from_utf8(part).unwrap_or_default()
+        text_at(self.bytes, range)
     }
+}
+
+fn part_of<'a>(text: &'a str, range: &Range<u32>) -> &'a str {
+    text.get(range.start as usize..range.end as usize).unwrap_or_default()
+}
+
+/// Of parts that are ASCII: the method, the target and the host.
+fn text_at<'a>(bytes: &'a [u8], range: &Range<u32>) -> &'a str {
+    let part = bytes.get(range.start as usize..range.end as usize).unwrap_or_default();
+    str::from_utf8(part).unwrap_or_default()
 }
 
 impl fmt::Debug for Request<'_> {
@@ -189,7 +204,8 @@ impl KeptRequest {
     /// The request itself.
     pub fn get(&self) -> Request<'_> {
         let parameters = Parameters::Kept(&self.parameters);
-        Request { bytes: &self.bytes, head: &self.head, table: &self.table, parameters, exchange: None }
+        let target = text_at(&self.bytes, &self.head.target);
+        Request { bytes: &self.bytes, head: &self.head, target, table: &self.table, parameters, exchange: None }
     }
 
     /// The request with its body, which was asked for before it was kept: to be handed to another handler, on the loop.

@@ -48,7 +48,7 @@ impl Responder {
         let mut response = response.into();
         self.prepare(&mut response);
         if let Some(token) = self.token.take() {
-            let _ = token.tell(reactor, Command::Respond(response));
+            token.respond(reactor, response);
         }
     }
 
@@ -128,6 +128,7 @@ impl Responder {
 }
 
 impl Drop for Responder {
+    #[inline]
     fn drop(&mut self) {
         if let Some(token) = self.token.take() {
             token.post(|| Command::Dropped);

@@ -26,8 +26,11 @@ use crate::{Handler, Method, Request, Responder, Response};
 /// ```
 #[derive(Default)]
 pub struct Router {
-    paths: matchit::Router<usize>,
-    /// Where in `routes` a path is.
+    /// Where in `routes` paths without parameters are: by their length, and in order among those of the same.
+    exact: Vec<Vec<(Box<str>, usize)>>,
+    /// Where those with parameters are.
+    patterns: matchit::Router<usize>,
+    /// The same, by how they were written.
     numbers: HashMap<String, usize>,
     routes: Vec<Route>,
     /// What all paths together can do.
@@ -111,16 +114,8 @@ impl Router {
         if !path.starts_with('/') {
             return Err(bad("a path begins with a slash".to_owned()));
         }
-        let number = match self.numbers.get(path) {
-            Some(number) => *number,
-            None => {
-                let number = self.routes.len();
-                self.paths.insert(path, number).map_err(|error| bad(error.to_string()))?;
-                self.numbers.insert(path.to_owned(), number);
-                self.routes.push(Route::default());
-                number
-            }
-        };
+        let number = self.number_of(path).map_err(|error| bad(error.to_string()))?;
+        self.routes.resize_with(self.routes.len().max(number + 1), Route::default);
         let route = &mut self.routes[number];
         for allow in [&mut route.allow, &mut self.allow] {
             allow.add(method);
@@ -138,6 +133,36 @@ impl Router {
             }
         }
         Ok(())
+    }
+
+    /// Where in `routes` a path that is being added is, or will be.
+    fn number_of(&mut self, path: &str) -> Result<usize, matchit::InsertError> {
+        let new = self.routes.len();
+        if path.contains(['{', '}']) {
+            if let Some(number) = self.numbers.get(path) {
+                return Ok(*number);
+            }
+            self.patterns.insert(path, new)?;
+            self.numbers.insert(path.to_owned(), new);
+            return Ok(new);
+        }
+        self.exact.resize_with(self.exact.len().max(path.len() + 1), Vec::new);
+        let same_length = &mut self.exact[path.len()];
+        match same_length.binary_search_by(|(known, _)| (**known).cmp(path)) {
+            Ok(at) => Ok(same_length[at].1),
+            Err(at) => {
+                same_length.insert(at, (path.into(), new));
+                Ok(new)
+            }
+        }
+    }
+
+    /// Where in `routes` a path is that has just these bytes.
+    #[inline]
+    fn find_exact(&self, path: &str) -> Option<usize> {
+        let same_length = self.exact.get(path.len())?;
+        let at = same_length.binary_search_by(|(known, _)| (**known).cmp(path)).ok()?;
+        Some(same_length[at].1)
     }
 
     /// Has requests for paths that are not there answered by `handler`, instead of with 404.
@@ -170,15 +195,21 @@ impl Handler for Router {
             Form::Authority => return responder.respond(reactor, Response::plain_status(501)),
             Form::Origin | Form::Absolute => {}
         }
-        let Ok(found) = self.paths.at(request.path()) else {
+        let path = request.path();
+        let found;
+        let (route, request) = if let Some(number) = self.find_exact(path) {
+            (&self.routes[number], request)
+        } else if let Ok(matched) = self.patterns.at(path) {
+            found = matched;
+            (&self.routes[*found.value], request.with_parameters(&found.params))
+        } else {
             return match &self.fallback {
                 Some(fallback) => fallback.handle(reactor, request, responder),
                 None => responder.respond(reactor, Response::plain_status(404)),
             };
         };
-        let route = &self.routes[*found.value];
         match route.handler(&request) {
-            Some(handler) => handler.handle(reactor, request.with_parameters(&found.params), responder),
+            Some(handler) => handler.handle(reactor, request, responder),
             None if request.method() == Method::Options => responder.respond(reactor, allowing(204, &route.allow)),
             None => {
                 let refusal = Response::plain_status(405).header("Allow", &route.allow.0);
@@ -200,6 +231,21 @@ mod tests {
         assert!(error("/{b}").contains("\"/{b}\""));
         assert!(error("a").contains("begins with a slash"));
         assert!(error("/{").contains("\"/{\""));
+    }
+
+    #[test]
+    fn paths_are_found_by_all_their_bytes() {
+        let paths = ["/b", "/a", "/", "/ab", "/{c}", "/ba", "/a", "/{c}/d", "/{{e}}"];
+        let router = paths.iter().fold(Router::new(), |router, path| router.get(path, plain(|_| "")));
+        assert_eq!(router.routes.len(), 8, "one was there already");
+        for (path, number) in [("/b", 0), ("/a", 1), ("/", 2), ("/ab", 3), ("/ba", 5)] {
+            assert_eq!(router.find_exact(path), Some(number), "{path}");
+        }
+        for other in ["", "/c", "/{c}", "/{{e}}", "/{e}", "/a/", "/aa", "/far longer than any that is there"] {
+            assert_eq!(router.find_exact(other), None, "{other}");
+        }
+        assert_eq!(router.patterns.at("/{e}").map(|found| *found.value), Ok(7));
+        assert_eq!(router.patterns.at("/c/d").map(|found| *found.value), Ok(6));
     }
 
     #[test]

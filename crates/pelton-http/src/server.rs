@@ -10,9 +10,9 @@ use pelton::{Address, ConnectionId, Error, Handle, ListenerId, Reactor};
 
 use crate::census::Census;
 use crate::connection::{Busy, HttpConnection};
-use crate::exchange::{Command, Flow};
+use crate::exchange::{Command, ExchangeToken, Flow};
 use crate::stats::Counts;
-use crate::wire::{Date, Field};
+use crate::wire::{Date, Notes};
 use crate::{Handler, Response, Settings};
 
 /// While a callback of a connection runs, so much may be left for it before its stream counts as full.
@@ -81,12 +81,14 @@ pub(crate) struct Shared {
     pub(crate) date: RefCell<Date>,
     /// What is written is put together here.
     out: Cell<Vec<u8>>,
-    /// Where the fields of the head at hand are.
-    pub(crate) table: Cell<Vec<Field>>,
+    /// What is noted of the head at hand.
+    pub(crate) notes: Cell<Notes>,
     #[allow(clippy::vec_box, reason = "they go in and out as boxes")]
     books: RefCell<Vec<Box<Busy>>>,
-    /// The connection whose handler is running. It would be found out anyway that it cannot be visited; so it takes less time.
-    pub(crate) running: Cell<Option<ConnectionId>>,
+    /// The request whose handler is running, if that was not called by another's.
+    pub(crate) running: Cell<Option<(ConnectionId, u32)>>,
+    /// The answer to it.
+    pub(crate) answer: Cell<Option<Response>>,
     /// What connections were told while they ran.
     left: RefCell<VecDeque<(ConnectionId, u32, Command)>>,
     left_bytes: Cell<usize>,
@@ -105,9 +107,10 @@ impl Shared {
             handle: OnceCell::new(),
             date: RefCell::default(),
             out: Cell::default(),
-            table: Cell::default(),
+            notes: Cell::default(),
             books: RefCell::default(),
             running: Cell::default(),
+            answer: Cell::default(),
             left: RefCell::default(),
             left_bytes: Cell::default(),
             connections: Cell::default(),
@@ -142,18 +145,28 @@ impl Shared {
         Some((sequence, command))
     }
 
-    /// The answer to a request, if that is the only thing that was left: so it is with handlers that answer at once.
+    /// The handler of a request is about to be called. Says whether its answer will be [here](Shared::end) when it returns: not
+    /// if it is called from within another one, that had its connection go on.
     #[inline]
-    pub(crate) fn take_answer(&self, connection: ConnectionId, sequence: u32) -> Option<Response> {
-        let mut left = self.left.borrow_mut();
-        match left.front() {
-            Some((to, of, Command::Respond(_))) if left.len() == 1 && *to == connection && *of == sequence => {}
-            _ => return None,
+    pub(crate) fn begin(&self, token: &ExchangeToken) -> bool {
+        let outermost = self.running.get().is_none();
+        if outermost {
+            self.running.set(Some((token.connection, token.sequence)));
         }
-        match left.pop_front() {
-            Some((_, _, Command::Respond(response))) => Some(response),
-            _ => None,
-        }
+        outermost
+    }
+
+    /// The handler has returned. Gives its answer, if there is one already.
+    #[inline]
+    pub(crate) fn end(&self) -> Option<Response> {
+        self.running.set(None);
+        self.answer.take()
+    }
+
+    /// Whether nothing was left for any connection.
+    #[inline]
+    pub(crate) fn nothing_left(&self) -> bool {
+        self.left.borrow().is_empty()
     }
 
     pub(crate) fn take_out(&self) -> Vec<u8> {

@@ -50,8 +50,8 @@ pub struct Settings {
     /// How many connections there may be, of all servers that [share](crate::Server::sharing) a census. By default 16,384: so many
     /// heads, each as long as it may be, take 400 MiB. More are answered with 503 and closed.
     pub connections: usize,
-    /// How many connections there may be from one address. By default there is no such limit: behind a proxy, all come from
-    /// one.
+    /// How many connections there may be from one address; with IPv6, from one network, which is 64 bits of the address. By
+    /// default there is no such limit: behind a proxy, all come from one.
     pub connections_per_address: Option<usize>,
 }
 

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use common::{On, on_every_engine, statuses, undated};
 use pelton::Reactor;
-use pelton_http::{Handler, Request, Responder, Response, Router, plain};
+use pelton_http::{Handler, Request, Responder, Response, Router, Settings, plain};
 
 on_every_engine![
     a_request_is_answered,
     a_connection_stays_open,
     pipelined_requests_are_answered_in_order,
     late_answers_keep_the_order,
+    a_handler_that_has_another_connection_go_on_answers_its_own,
     head_gets_no_body,
     http_1_0_is_closed_unless_it_asks,
     options_of_the_server_are_listed,
@@ -100,6 +101,35 @@ fn late_answers_keep_the_order(on: On) {
     let answer = client.join().unwrap();
     let bodies: Vec<&str> = answer.lines().filter(|line| line.starts_with('/')).collect();
     assert_eq!(bodies, requests, "{answer}");
+}
+
+/// The answer to a request that was kept has the next one of its connection handled, within the handler that gives it.
+fn a_handler_that_has_another_connection_go_on_answers_its_own(on: On) {
+    let kept: Rc<RefCell<Option<Responder>>> = Rc::default();
+    let handler = move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| match request.path() {
+        "/kept" => *kept.borrow_mut() = Some(responder),
+        "/before" => {
+            responder.respond(reactor, "before\n");
+            kept.take().unwrap().respond(reactor, "kept\n");
+        }
+        "/after" => {
+            kept.take().unwrap().respond(reactor, "kept\n");
+            responder.respond(reactor, "after\n");
+        }
+        path => responder.respond(reactor, format!("{path}\n")),
+    };
+    let mut site = on.serve_with(handler, Settings { pipelined: 1, ..Settings::default() });
+    site.run(|address| {
+        let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+        let (mut one, mut other) = (common::Client::connect(&address), common::Client::connect(&address));
+        for own in ["/before", "/after"] {
+            one.send(get("/1") + &get("/kept") + &get("/2"));
+            assert_eq!(one.response().1, "/1\n", "so the next one is being handled");
+            other.send(get(own));
+            assert_eq!(other.response().1, format!("{}\n", &own[1..]));
+            assert_eq!((one.response().1, one.response().1), ("kept\n".to_owned(), "/2\n".to_owned()));
+        }
+    });
 }
 
 fn head_gets_no_body(on: On) {

@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use pelton_fuzz::{Input, LIMIT};
-use pelton_http::wire::{Framing, Head, HeadLimits, Refusal, Scan, Version};
+use pelton_http::wire::{Framing, Head, HeadLimits, Notes, Parsed, Refusal, Scan, Version};
 
 const LIMITS: HeadLimits = HeadLimits { request_line: LIMIT, header_bytes: 3 * LIMIT, headers: 6 };
 
@@ -28,12 +28,15 @@ fuzz_target!(|data: &[u8]| {
     let whole = scan(input.bytes, [input.bytes].into_iter());
     assert_eq!(scan(input.bytes, input.pieces()), whole, "in pieces, and whole");
     assert_eq!(scan(input.bytes, input.bytes.chunks(1)), whole, "byte by byte, and whole");
-    let short = Head::parse_whole(input.bytes, &mut Vec::new(), &LIMITS).map(|(_, length)| length);
+    let mut notes = Notes::default();
+    let short = Head::parse_whole(input.bytes, &mut notes, &LIMITS).ok().flatten().map(|parsed| parsed.length);
     let Ok(Some(range)) = whole else { return assert_eq!(short, None, "without a scan, and with one") };
     let start = range.start;
     let bytes = &input.bytes[range];
-    let mut table = Vec::new();
-    let Ok(head) = Head::parse(bytes, &mut table, &LIMITS) else { return assert_eq!(short, None) };
+    let fresh = Head::parse(bytes, &mut Notes::default(), &LIMITS);
+    let parsed = Head::parse(bytes, &mut notes, &LIMITS);
+    assert_eq!(parsed.as_ref().err(), fresh.as_ref().err(), "what was noted before makes no difference");
+    let Ok(Parsed { head, target, .. }) = parsed else { return assert_eq!(short, None) };
     assert_eq!(short, (start == 0).then_some(bytes.len()), "without a scan, and with one");
     // What was taken can be read in one way only.
     assert!(!bytes.contains(&0));
@@ -41,7 +44,8 @@ fuzz_target!(|data: &[u8]| {
         let follows_cr = at > 0 && bytes[at - 1] == b'\r';
         assert_eq!(*byte == b'\n', follows_cr, "CR and LF come together only");
     }
-    let fields = head.fields(bytes, &table);
+    assert_eq!(bytes.split(|byte| *byte == b' ').nth(1), Some(target.as_bytes()));
+    let fields = head.fields(bytes, &notes);
     assert!(fields.len() <= LIMITS.headers);
     let lines = bytes.split(|byte| *byte == b'\n').count() - 3;
     assert_eq!(fields.len(), lines, "a field per line");

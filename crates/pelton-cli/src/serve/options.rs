@@ -125,7 +125,8 @@ pub struct Limits {
     #[arg(long, value_name = "NUMBER", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..))]
     max_connections: u32,
 
-    /// How many connections there may be from one address, of all workers together; by default any number
+    /// How many connections there may be from one address (with IPv6, from one /64 network), of all workers together; by default any
+    /// number
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     max_connections_per_address: Option<u32>,
 

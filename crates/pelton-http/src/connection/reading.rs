@@ -1,7 +1,6 @@
 //! Taking requests out of what comes in, and having them handled.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::rc::Rc;
 
 use pelton::{Io, Reactor};
 
@@ -10,8 +9,7 @@ use super::deadlines::Wait;
 use super::out::{Out, Room};
 use super::{HttpConnection, Phase};
 use crate::exchange::ExchangeToken;
-use crate::server::Shared;
-use crate::wire::{Field, Head, Refusal, Version};
+use crate::wire::{Field, Head, Notes, Parsed, Refusal, Version};
 use crate::{Method, Request, Responder, Response};
 
 impl HttpConnection {
@@ -63,13 +61,16 @@ impl HttpConnection {
     /// Deals with as much of `input` as can be dealt with now. Says how much that is.
     pub(super) fn process(&mut self, io: &mut Io<'_>, out: &mut Out, input: &[u8]) -> usize {
         let mut at = 0;
+        // One name for all requests that have come in together; they differ in their number.
+        let mut token = ExchangeToken { shared: self.shared.clone(), connection: io.id(), sequence: self.sequence };
+        let mut notes = self.shared.notes.take();
         while !self.is_held_up() {
             match self.phase {
                 Phase::Head => {
                     if at == input.len() || self.has_no_room(io, out) {
                         break;
                     }
-                    match self.next_request(io, out, &input[at..]) {
+                    match self.next_request(io, out, &mut token, &mut notes, &input[at..]) {
                         0 if self.phase == Phase::Head => break,
                         used => at += used,
                     }
@@ -78,10 +79,14 @@ impl HttpConnection {
                     0 if self.phase == Phase::Body => break,
                     used => at += used,
                 },
-                Phase::Done => return input.len(),
+                Phase::Done => {
+                    at = input.len();
+                    break;
+                }
                 Phase::Hold | Phase::Upgraded => break,
             }
         }
+        self.shared.notes.set(notes);
         at
     }
 
@@ -117,35 +122,38 @@ impl HttpConnection {
 
     /// Takes a request from the beginning of `input`, if its head is there, and has it handled. Says how long the head is.
     #[inline]
-    fn next_request(&mut self, io: &mut Io<'_>, out: &mut Out, input: &[u8]) -> usize {
-        let shared = self.shared.clone();
-        let mut table = shared.table.take();
-        let limits = &shared.settings.head;
+    fn next_request(
+        &mut self,
+        io: &mut Io<'_>,
+        out: &mut Out,
+        token: &mut ExchangeToken,
+        notes: &mut Notes,
+        input: &[u8],
+    ) -> usize {
+        token.sequence = self.sequence;
+        let limits = self.shared.settings.head;
         // Nearly all heads come in one piece.
-        let begun = self.busy.as_ref().is_some_and(|busy| busy.scan.has_begun());
-        let used = match if begun { None } else { Head::parse_whole(input, &mut table, limits) } {
-            Some((head, length)) => {
-                self.dispatch(io, out, &shared, &input[..length], &head, &table);
-                length
-            }
-            None => match self.scan(input) {
-                Ok(None) => 0,
-                Ok(Some(range)) => {
-                    let bytes = &input[range.clone()];
-                    match Head::parse(bytes, &mut table, limits) {
-                        Ok(head) => self.dispatch(io, out, &shared, bytes, &head, &table),
-                        Err(refusal) => self.refuse(io, out, refusal),
-                    }
-                    range.end
-                }
-                Err(refusal) => {
-                    self.refuse(io, out, refusal);
-                    0
-                }
-            },
+        if !self.busy.as_ref().is_some_and(|busy| busy.scan.has_begun())
+            && let Ok(Some(parsed)) = Head::parse_whole(input, notes, &limits)
+        {
+            self.dispatch(io, out, token, input, &parsed, &notes.fields);
+            return parsed.length;
+        }
+        let found = match self.scan(input) {
+            Ok(None) => return 0,
+            Ok(Some(range)) => Head::parse(&input[range.clone()], notes, &limits).map(|parsed| (parsed, range)),
+            Err(refusal) => Err(refusal),
         };
-        shared.table.set(table);
-        used
+        match found {
+            Ok((parsed, range)) => {
+                self.dispatch(io, out, token, &input[range.clone()], &parsed, &notes.fields);
+                range.end
+            }
+            Err(refusal) => {
+                self.refuse(io, out, refusal);
+                0
+            }
+        }
     }
 
     /// Looks for the end of a head.
@@ -163,12 +171,13 @@ impl HttpConnection {
         &mut self,
         io: &mut Io<'_>,
         out: &mut Out,
-        shared: &Rc<Shared>,
+        token: &ExchangeToken,
         bytes: &[u8],
-        head: &Head,
+        parsed: &Parsed<'_>,
         table: &[Field],
     ) {
-        let sequence = self.sequence;
+        let head = &parsed.head;
+        let (shared, sequence) = (&token.shared, token.sequence);
         self.sequence = sequence.wrapping_add(1);
         self.wait = Wait::Nothing;
         shared.counts.count(|stats| stats.requests += 1);
@@ -188,24 +197,25 @@ impl HttpConnection {
             None if head.wants_upgrade || facts.is_connect => Phase::Hold,
             None => self.after_request(),
         };
-        let token = ExchangeToken { shared: shared.clone(), connection: io.id(), sequence };
         let responder = Responder::new(token.clone());
-        let request = Request::new(bytes, head, table, &token);
-        shared.running.set(Some(io.id()));
+        let request = Request::new(&bytes[..parsed.length], parsed, table, token);
+        let outermost = shared.begin(token);
         let handled = catch_unwind(AssertUnwindSafe(|| shared.handler.handle(io.reactor(), request, responder)));
-        shared.running.set(None);
+        let mut answer = if outermost { shared.end() } else { None };
         if let Err(panic) = handled {
             self.handler_panicked(io, out, facts);
             resume_unwind(panic);
         }
-        if matches!(self.phase, Phase::Head | Phase::Done)
+        if let Some(response) = &mut answer
+            && matches!(self.phase, Phase::Head | Phase::Done)
             && self.waiting() == 0
-            && let Some(mut response) = shared.take_answer(io.id(), sequence)
+            && shared.nothing_left()
         {
             // The way that most requests go: nothing is allocated, and nothing kept.
-            return self.answer_at_once(io, out, sequence, facts, &mut response);
+            return self.answer_at_once(io, out, sequence, facts, response);
         }
-        self.busy().exchanges.push_back(Exchange { sequence, facts, answer: Answer::Waiting, on_gone: None });
+        let answer = answer.map_or(Answer::Waiting, |response| Answer::Ready(Box::new(response)));
+        self.busy().exchanges.push_back(Exchange { sequence, facts, answer, on_gone: None });
         self.apply_left(io, out);
         self.answer(io, out);
     }

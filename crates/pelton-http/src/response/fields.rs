@@ -1,5 +1,6 @@
 //! The header fields of a response.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 
 use crate::wire::token::{is_field_value, is_token_text, trim};
@@ -20,13 +21,21 @@ thread_local! {
 /// [fault](ResponseFields::fault), which the client sees as a 500 and the log as an error. What frames the message is the server's:
 /// `Transfer-Encoding` is left out, `Content-Length` has to be true, `Connection: close` closes the connection, other options
 /// of `Connection` are left out, and a `Date` is sent instead of the server's own.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ResponseFields {
-    lines: Vec<u8>,
+    /// Many responses have one field, and always the same: it is not copied before there is another.
+    lines: Cow<'static, [u8]>,
     content_length: Option<u64>,
     closes: bool,
     has_date: bool,
     fault: Option<Box<str>>,
+}
+
+impl Default for ResponseFields {
+    #[inline]
+    fn default() -> ResponseFields {
+        ResponseFields { lines: Cow::Borrowed(&[]), content_length: None, closes: false, has_date: false, fault: None }
+    }
 }
 
 impl ResponseFields {
@@ -53,15 +62,20 @@ impl ResponseFields {
     /// Adds a field that is known to be valid, as the line that it is sent as.
     #[inline]
     pub(crate) fn append_line(&mut self, line: &'static str) {
-        self.lines_mut().extend_from_slice(line.as_bytes());
+        if self.lines.is_empty() {
+            self.lines = Cow::Borrowed(line.as_bytes());
+        } else {
+            self.append_lines(line.as_bytes());
+        }
     }
 
-    #[inline]
     fn lines_mut(&mut self) -> &mut Vec<u8> {
-        if self.lines.capacity() == 0 {
-            self.lines = SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten().unwrap_or_default();
+        if let Cow::Borrowed(line) = self.lines {
+            let mut lines = SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten().unwrap_or_default();
+            lines.extend_from_slice(line);
+            self.lines = Cow::Owned(lines);
         }
-        &mut self.lines
+        self.lines.to_mut()
     }
 
     /// Adds whole lines, which are known to be valid and not the server's.
@@ -110,7 +124,7 @@ impl ResponseFields {
         if self.get(name).is_some() {
             let lines = std::mem::take(&mut self.lines);
             let kept = lines.split_inclusive(|byte| *byte == b'\n').filter(|line| value_of(line, name).is_none());
-            self.lines = kept.collect::<Vec<_>>().concat();
+            self.lines = kept.collect::<Vec<_>>().concat().into();
         }
     }
 
@@ -165,8 +179,10 @@ fn value_of<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
 impl Drop for ResponseFields {
     #[inline]
     fn drop(&mut self) {
-        if (1..=LARGEST_KEPT).contains(&self.lines.capacity()) {
-            let mut lines = std::mem::take(&mut self.lines);
+        if let Cow::Owned(lines) = &mut self.lines
+            && (1..=LARGEST_KEPT).contains(&lines.capacity())
+        {
+            let mut lines = std::mem::take(lines);
             lines.clear();
             // A thread that ends needs none.
             let _ = SPARE.try_with(|spare| {

@@ -36,68 +36,90 @@ pub struct Head {
     pub wants_upgrade: bool,
     pub(crate) method_name: Range<u32>,
     pub(crate) target: Range<u32>,
+    pub(crate) host: Option<Range<u32>>,
+    /// This and the query are places in the target.
     pub(crate) path: Range<u32>,
     pub(crate) query: Option<Range<u32>>,
-    pub(crate) host: Option<Range<u32>>,
+}
+
+/// A head that has been parsed where it lies.
+#[derive(Clone, Debug)]
+pub struct Parsed<'a> {
+    /// What it says.
+    pub head: Head,
+    /// The target as it was sent: that it is text has been seen to.
+    pub target: &'a str,
+    /// How long the head is.
+    pub length: usize,
+}
+
+/// What is noted while heads are parsed. Its memory is used again and again.
+#[derive(Clone, Debug, Default)]
+pub struct Notes {
+    /// Where the fields of the latest head are.
+    pub fields: Vec<Field>,
+    /// The latest host that was valid: nearly all clients name the same one in all their requests.
+    host: Vec<u8>,
 }
 
 impl Head {
-    /// Parses a head that a [`Scan`](super::Scan) has found, all of it and nothing else. Where the fields are goes to `table`,
-    /// whose memory is used again and again.
-    pub fn parse(bytes: &[u8], table: &mut Vec<Field>, limits: &HeadLimits) -> Result<Head, Refusal> {
-        match Head::parse_start(bytes, table, limits)? {
-            Some((head, length)) if length == bytes.len() => Ok(head),
+    /// Parses a head that a [`Scan`](super::Scan) has found, all of it and nothing else.
+    pub fn parse<'a>(bytes: &'a [u8], notes: &mut Notes, limits: &HeadLimits) -> Result<Parsed<'a>, Refusal> {
+        match Head::parse_whole(bytes, notes, limits)? {
+            Some(parsed) if parsed.length == bytes.len() => Ok(parsed),
             // It ends where an empty line is, and nowhere else: httparse and the scan agree on that, or it is refused.
             _ => Err(Refusal::bad("the head does not end at its empty line")),
         }
     }
 
-    /// Parses a head at the beginning of `input`, and says how long it is, if all of it is there and nothing is wrong or even unusual
-    /// with it: then there is no need to look for its end first. What is wrong, if something is, a scan has to find out.
-    pub fn parse_whole(input: &[u8], table: &mut Vec<Field>, limits: &HeadLimits) -> Option<(Head, usize)> {
-        let (head, length) = Head::parse_start(input, table, limits).ok()??;
-        let fields = head.target.end as usize + " HTTP/1.1\r\n".len();
-        if fields - 2 > limits.request_line || length - fields > limits.header_bytes {
-            return None;
-        }
-        // A line ends where the next one begins, so there is no need to look at what is in between.
-        let ends_before = |next: usize| input.get(next - 2..next) == Some(b"\r\n");
-        for field in &*table {
-            if !ends_before(field.name.0 as usize) {
-                return None;
-            }
-        }
-        if ends_before(length - 2) && ends_before(length) { Some((head, length)) } else { None }
-    }
-
-    #[inline(always)]
-    fn parse_start(
-        bytes: &[u8],
-        table: &mut Vec<Field>,
+    /// Parses a head at the beginning of `input`, if all of it is there and nothing is unusual with it: then there is no need to look
+    /// for its end first. If it is not taken, for whatever reason, a scan has to find out what to answer.
+    pub fn parse_whole<'a>(
+        input: &'a [u8],
+        notes: &mut Notes,
         limits: &HeadLimits,
-    ) -> Result<Option<(Head, usize)>, Refusal> {
+    ) -> Result<Option<Parsed<'a>>, Refusal> {
         let mut headers = [const { MaybeUninit::uninit() }; HeadLimits::MOST_HEADERS];
         let mut request = httparse::Request::new(&mut []);
         let most = limits.headers.min(HeadLimits::MOST_HEADERS);
-        let length = match request.parse_with_uninit_headers(bytes, &mut headers[..most]) {
+        let length = match request.parse_with_uninit_headers(input, &mut headers[..most]) {
             Ok(httparse::Status::Complete(length)) => length,
             Ok(httparse::Status::Partial) => return Ok(None),
-            Err(error) => return Err(refusal(error, bytes)),
+            Err(error) => return Err(refusal(error, input)),
         };
         let (Some(method_name), Some(target), Some(version)) = (request.method, request.path, request.version) else {
             return Err(Refusal::bad("the request line is not complete"));
         };
-        if method_name.as_ptr() != bytes.as_ptr() {
+        if method_name.as_ptr() != input.as_ptr() {
             return Err(Refusal::bad("there is something before the request line"));
         }
+        let start = target.as_ptr() as usize - input.as_ptr() as usize;
+        let fields = start + target.len() + " HTTP/1.1\r\n".len();
+        if fields - 2 > limits.request_line || length - fields > limits.header_bytes {
+            return Ok(None);
+        }
+        // httparse takes a bare LF for the end of a line, too. A line ends where the next one begins, so there is no need to look
+        // at what is in between.
+        let ends_before = |next: usize| input.get(..next).is_some_and(|lines| lines.ends_with(b"\r\n"));
+        if !ends_before(length) || !ends_before(length - 2) {
+            return Ok(None);
+        }
         let version = if version == 0 { Version::Http10 } else { Version::Http11 };
+        let mut said = Said::default();
+        notes.fields.clear();
+        for header in &*request.headers {
+            let field = fields::place(input, header);
+            if !ends_before(field.name.0 as usize) {
+                return Ok(None);
+            }
+            notes.fields.push(field);
+            said.note(header, field, version, &mut notes.host)?;
+        }
         let method = Method::of(method_name.as_bytes());
-        let said = Said::by(request.headers, version, bytes, table)?;
         let parts = target::split(target.as_bytes(), method)?;
         if version == Version::Http11 && said.host.is_none() {
             return Err(Refusal::bad("there is no Host"));
         }
-        let start = target.as_ptr() as usize - bytes.as_ptr() as usize;
         let place = |range: Range<usize>| (start + range.start) as u32..(start + range.end) as u32;
         let head = Head {
             method,
@@ -109,16 +131,16 @@ impl Head {
             wants_upgrade: said.options.wants_upgrade(version),
             method_name: 0..method_name.len() as u32,
             target: place(0..target.len()),
-            path: place(parts.path),
-            query: parts.query.map(place),
+            path: parts.path.start as u32..parts.path.end as u32,
+            query: parts.query.map(|range| range.start as u32..range.end as u32),
             host: parts.authority.map(place).or(said.host),
         };
-        Ok(Some((head, length)))
+        Ok(Some(Parsed { head, target, length }))
     }
 
-    /// The fields, from the bytes and the table that this was parsed with.
-    pub fn fields<'a>(&self, bytes: &'a [u8], table: &'a [Field]) -> Fields<'a> {
-        Fields::new(bytes, table)
+    /// The fields, from the bytes that this was parsed from and what was noted.
+    pub fn fields<'a>(&self, bytes: &'a [u8], notes: &'a Notes) -> Fields<'a> {
+        Fields::new(bytes, &notes.fields)
     }
 }
 
@@ -131,47 +153,47 @@ struct Said {
 }
 
 impl Said {
-    /// Goes through the fields, and notes where they are.
-    #[inline]
-    fn by(
-        headers: &[httparse::Header<'_>],
+    /// Looks at a field. Always inlined, for a call would be a fifth of what it costs; there is only one.
+    #[inline(always)]
+    fn note(
+        &mut self,
+        header: &httparse::Header<'_>,
+        field: Field,
         version: Version,
-        bytes: &[u8],
-        table: &mut Vec<Field>,
-    ) -> Result<Said, Refusal> {
-        let mut said = Said::default();
-        table.clear();
-        table.extend(headers.iter().map(|header| fields::place(bytes, header)));
-        for header in headers {
-            let (name, value) = (header.name.as_bytes(), header.value);
-            // Few names have the length and the first letter of one of these, so most fields cost one comparison.
-            match (name.len(), name.first().map_or(0, u8::to_ascii_lowercase)) {
-                (4, b'h') if name.eq_ignore_ascii_case(b"host") => said.host(value, bytes)?,
-                (6, b'e') if name.eq_ignore_ascii_case(b"expect") => said.options.expect(value, version)?,
-                (7, b'u') if name.eq_ignore_ascii_case(b"upgrade") => said.options.upgrade_to(),
-                (10, b'c') if name.eq_ignore_ascii_case(b"connection") => said.options.connection(value),
-                (14, b'c') if name.eq_ignore_ascii_case(b"content-length") => said.framed.content_length(value)?,
-                (17, b't') if name.eq_ignore_ascii_case(b"transfer-encoding") => {
-                    said.framed.transfer_encoding(value)?
+        valid_host: &mut Vec<u8>,
+    ) -> Result<(), Refusal> {
+        let (name, value) = (header.name.as_bytes(), header.value);
+        // Few names have the length and the first letter of one of these, so most fields cost one comparison.
+        match (name.len(), name.first().map_or(0, u8::to_ascii_lowercase)) {
+            (4, b'h') if name.eq_ignore_ascii_case(b"host") => {
+                if self.host.is_some() {
+                    return Err(Refusal::bad("there are two Hosts"));
                 }
-                _ => {}
+                if value != valid_host {
+                    check_host(value, valid_host)?;
+                }
+                self.host = Some(field.value.0..field.value.1);
             }
+            (6, b'e') if name.eq_ignore_ascii_case(b"expect") => self.options.expect(value, version)?,
+            (7, b'u') if name.eq_ignore_ascii_case(b"upgrade") => self.options.upgrade_to(),
+            (10, b'c') if name.eq_ignore_ascii_case(b"connection") => self.options.connection(value),
+            (14, b'c') if name.eq_ignore_ascii_case(b"content-length") => self.framed.content_length(value)?,
+            (17, b't') if name.eq_ignore_ascii_case(b"transfer-encoding") => self.framed.transfer_encoding(value)?,
+            _ => {}
         }
-        Ok(said)
-    }
-
-    #[inline]
-    fn host(&mut self, value: &[u8], bytes: &[u8]) -> Result<(), Refusal> {
-        if self.host.is_some() {
-            return Err(Refusal::bad("there are two Hosts"));
-        }
-        if !host::is_authority(value) {
-            return Err(Refusal::bad("the Host is not valid"));
-        }
-        let start = (value.as_ptr() as usize - bytes.as_ptr() as usize) as u32;
-        self.host = Some(start..start + value.len() as u32);
         Ok(())
     }
+}
+
+/// Refuses a host that is not valid, and notes one that is.
+#[inline(never)]
+fn check_host(host: &[u8], valid: &mut Vec<u8>) -> Result<(), Refusal> {
+    if !host::is_authority(host) {
+        return Err(Refusal::bad("the Host is not valid"));
+    }
+    valid.clear();
+    valid.extend_from_slice(host);
+    Ok(())
 }
 
 /// What to answer to a head that httparse does not take.
@@ -198,7 +220,8 @@ mod tests {
     use super::*;
 
     fn parse(head: &str) -> Result<Head, u16> {
-        Head::parse(head.as_bytes(), &mut Vec::new(), &HeadLimits::default()).map_err(|refusal| refusal.status)
+        let parsed = Head::parse(head.as_bytes(), &mut Notes::default(), &HeadLimits::default());
+        parsed.map(|parsed| parsed.head).map_err(|refusal| refusal.status)
     }
 
     fn with(fields: &str) -> Result<Head, u16> {
@@ -208,13 +231,15 @@ mod tests {
     #[test]
     fn a_head_is_taken_apart() {
         let text = "GET /a?b HTTP/1.1\r\nHost: example.org \r\nX-One:  1\t\r\nx-one: 2\r\nEmpty:\r\n\r\n";
-        let mut table = Vec::new();
-        let head = Head::parse(text.as_bytes(), &mut table, &HeadLimits::default()).unwrap();
+        let mut notes = Notes::default();
+        let Parsed { head, target, length } = Head::parse(text.as_bytes(), &mut notes, &HeadLimits::default()).unwrap();
         let part = |range: &Range<u32>| &text[range.start as usize..range.end as usize];
-        assert_eq!((head.method, part(&head.method_name)), (Method::Get, "GET"));
-        assert_eq!((part(&head.target), part(&head.path)), ("/a?b", "/a"));
-        assert_eq!((head.query.as_ref().map(part), head.host.as_ref().map(part)), (Some("b"), Some("example.org")));
-        let fields = head.fields(text.as_bytes(), &table);
+        let of_target = |range: &Range<u32>| &target[range.start as usize..range.end as usize];
+        assert_eq!((head.method, part(&head.method_name), length), (Method::Get, "GET", text.len()));
+        assert_eq!((target, part(&head.target), of_target(&head.path)), ("/a?b", "/a?b", "/a"));
+        assert_eq!(head.query.as_ref().map(of_target), Some("b"));
+        assert_eq!(head.host.as_ref().map(part), Some("example.org"));
+        let fields = head.fields(text.as_bytes(), &notes);
         assert_eq!(fields.len(), 4);
         assert_eq!(fields.all("X-ONE").collect::<Vec<_>>(), [b"1", b"2"]);
         assert_eq!((fields.text("empty"), fields.text("absent")), (Some(""), None));
@@ -223,7 +248,10 @@ mod tests {
     #[test]
     fn a_head_that_is_there_as_usual_needs_no_scan() {
         let limits = HeadLimits { request_line: 16, header_bytes: 12, headers: 1 };
-        let whole = |head: &str| Head::parse_whole(head.as_bytes(), &mut Vec::new(), &limits).map(|(_, length)| length);
+        let whole = |head: &str| {
+            let parsed = Head::parse_whole(head.as_bytes(), &mut Notes::default(), &limits);
+            parsed.ok().flatten().map(|parsed| parsed.length)
+        };
         assert_eq!(whole("GET /12 HTTP/1.1\r\nHost: ab\r\n\r\nGET"), Some(30));
         assert_eq!(whole("GET / HTTP/1.0\r\n\r\n"), Some(18));
         for other in [
@@ -276,6 +304,20 @@ mod tests {
         assert_eq!(parse("GET / HTTP/1.1\r\n\r\n").map(drop), Err(400));
         assert_eq!(with("Host: a\r\n").map(drop), Err(400));
         assert_eq!(parse("GET / HTTP/1.1\r\nHost: a b\r\n\r\n").map(drop), Err(400));
+    }
+
+    #[test]
+    fn every_host_is_looked_at_unless_it_is_the_latest_that_was_valid() {
+        let mut notes = Notes::default();
+        let mut host_of = |host: &str| {
+            let text = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+            let head = Head::parse(text.as_bytes(), &mut notes, &HeadLimits::default()).ok()?.head;
+            head.host.map(|range| text[range.start as usize..range.end as usize].to_owned())
+        };
+        for host in ["", "a", "a", "a b", "a b", "a:1", "b", "a:x", "b:", "a,b", "b"] {
+            let valid = !host.contains([' ', 'x', ',']);
+            assert_eq!(host_of(host).as_deref(), valid.then_some(host), "{host:?}");
+        }
     }
 
     #[test]

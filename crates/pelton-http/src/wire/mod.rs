@@ -30,7 +30,7 @@ pub use date::{DATE_LENGTH, Date};
 pub use fields::{Field, Fields, Iter};
 pub use framing::Framing;
 pub(crate) use framing::decimal;
-pub use head::{Head, Version};
+pub use head::{Head, Notes, Parsed, Version};
 pub use preconditions::{Validators, Verdict, evaluate, range_counts};
 pub use ranges::{MOST_RANGES, Selection, select_ranges};
 pub use scan::{HeadLimits, Scan};

@@ -107,16 +107,16 @@ fn date(value: Option<&[u8]>) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Head, HeadLimits};
+    use crate::wire::{Head, HeadLimits, Notes};
 
     fn with_fields<R>(lines: &[&str], then: impl FnOnce(Fields<'_>) -> R) -> R {
         let text = format!(
             "GET / HTTP/1.1\r\nHost: a\r\n{}\r\n",
             lines.iter().map(|line| format!("{line}\r\n")).collect::<String>()
         );
-        let mut table = Vec::new();
-        Head::parse(text.as_bytes(), &mut table, &HeadLimits::default()).unwrap();
-        then(Fields::new(text.as_bytes(), &table))
+        let mut notes = Notes::default();
+        let head = Head::parse(text.as_bytes(), &mut notes, &HeadLimits::default()).unwrap().head;
+        then(head.fields(text.as_bytes(), &notes))
     }
 
     const OWN: Validators<'_> = Validators { tag: b"\"a,b\"", weak: false, modified: Some(784_111_777) };

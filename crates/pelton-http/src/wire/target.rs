@@ -31,17 +31,13 @@ pub(super) struct Parts {
 }
 
 /// Takes a target apart.
-#[inline]
+#[inline(always)]
 pub(super) fn split(target: &[u8], method: Method) -> Result<Parts, Refusal> {
     let mark = question_mark(target)?;
-    let all = 0..target.len();
     match (method, target) {
-        (Method::Connect, _) if is_host_and_port(target) => {
-            Ok(Parts { form: Form::Authority, authority: Some(all), path: 0..0, query: None })
-        }
-        (Method::Connect, _) => Err(Refusal::bad("the target of CONNECT is not a host and a port")),
+        (Method::Connect, _) => authority(target),
         (_, [b'/', ..]) => Ok(path_and_query(target, 0, mark, Form::Origin, None)),
-        (Method::Options, b"*") => Ok(Parts { form: Form::Asterisk, authority: None, path: all, query: None }),
+        (Method::Options, b"*") => Ok(Parts { form: Form::Asterisk, authority: None, path: 0..1, query: None }),
         _ => absolute(target, mark),
     }
 }
@@ -93,6 +89,15 @@ fn path_and_query(
     Parts { form, authority, path: start..mark.unwrap_or(end), query: mark.map(|mark| mark + 1..end) }
 }
 
+#[cold]
+fn authority(target: &[u8]) -> Result<Parts, Refusal> {
+    if !is_host_and_port(target) {
+        return Err(Refusal::bad("the target of CONNECT is not a host and a port"));
+    }
+    Ok(Parts { form: Form::Authority, authority: Some(0..target.len()), path: 0..0, query: None })
+}
+
+#[cold]
 fn absolute(target: &[u8], mark: Option<usize>) -> Result<Parts, Refusal> {
     let bad = Refusal::bad("the target is neither a path nor a URI");
     let scheme = |scheme: &[u8]| target.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));

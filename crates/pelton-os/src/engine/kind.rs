@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Engine, ReadinessEngine};
 use crate::poller;
@@ -107,15 +108,23 @@ pub struct Fallback {
     pub error: io::Error,
 }
 
+/// Whether it has been said that the engine that was asked for is not there. A program with many reactors asks for each.
+static WARNED: [AtomicBool; EngineKind::ALL.len()] = [const { AtomicBool::new(false) }; EngineKind::ALL.len()];
+
+/// Whether this is the first time in this process that `kind` was asked for and could not be had.
+fn is_news(kind: EngineKind) -> bool {
+    !WARNED[kind as usize].swap(true, Ordering::Relaxed)
+}
+
 /// Opens the engine `wanted`, or else the best one that works on this system. What was asked for and could not be had is
-/// logged, with the reason.
+/// logged, with the reason, as a warning the first time.
 pub fn open(wanted: Option<EngineKind>) -> io::Result<Opened> {
     let mut fallbacks = Vec::new();
     for kind in wanted.into_iter().chain(EngineKind::ALL.into_iter().filter(|kind| Some(*kind) != wanted)) {
         match kind.open() {
             Ok(engine) => {
                 for Fallback { wanted: passed, error } in &fallbacks {
-                    if Some(*passed) == wanted {
+                    if Some(*passed) == wanted && is_news(*passed) {
                         tracing::warn!(wanted = %passed, using = %kind, reason = %error, "engine not available");
                     } else {
                         tracing::debug!(wanted = %passed, using = %kind, reason = %error, "engine not available");
@@ -140,6 +149,13 @@ mod tests {
         let error = "epol".parse::<EngineKind>().unwrap_err().to_string();
         assert_eq!(error, r#"there is no engine called "epol"; the engines are epoll, kqueue, poll, select"#);
         assert_eq!("EPOLL".parse(), Ok(EngineKind::Epoll));
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_news_once_for_each_engine() {
+        // Poll and select are everywhere, so nothing else asks for them in vain.
+        assert!(is_news(EngineKind::Poll) && !is_news(EngineKind::Poll));
+        assert!(is_news(EngineKind::Select));
     }
 
     #[cfg(all(target_os = "linux", not(feature = "emulated-kqueue")))]
