@@ -128,6 +128,7 @@ impl Intake for Inbox {
             self.fetched.push_back(message);
         }
         if self.tasks > before {
+            self.place.home.fetched.store(self.tasks, Ordering::Relaxed);
             self.place.home.taken(self.tasks - before);
         }
         !self.fetched.is_empty()
@@ -158,6 +159,7 @@ impl Intake for Inbox {
                 Message::Task(task) => {
                     begun += 1;
                     self.guarded(|inbox| {
+                        inbox.place.home.fetched.store(inbox.tasks - begun, Ordering::Relaxed);
                         // SAFETY: as the caller says.
                         unsafe { inbox.place.start(py, loop_, task) }
                     });
@@ -168,6 +170,7 @@ impl Intake for Inbox {
                     {
                         begun += 1;
                         self.guarded(|inbox| {
+                            inbox.place.home.fetched.store(inbox.tasks - begun, Ordering::Relaxed);
                             // SAFETY: as the caller says.
                             unsafe { inbox.place.start(py, loop_, task) }
                         });

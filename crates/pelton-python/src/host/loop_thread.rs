@@ -101,7 +101,7 @@ fn run(py: Python<'_>, home: &Arc<LoopShared>, its_loop: Bound<'_, PyAny>) -> us
     }
     home.closing.store(true, Ordering::Relaxed);
     home.cancelling.store(true, Ordering::Relaxed);
-    let queued = home.queued();
+    let queued = home.queued() + home.fetched.load(Ordering::Relaxed);
     let finished = known().finish.bind(py).call1((&its_loop, GRACE.as_secs_f64()));
     if let Err(error) = finished {
         error.write_unraisable(py, Some(&its_loop));

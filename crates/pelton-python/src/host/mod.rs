@@ -20,7 +20,7 @@
 //! | `config.rs`, `interpreter.rs`, `python/` | starting Python, and the package that it finds in the program |
 //! | `call.rs`, `submit.rs`, `loops.rs` | what is to be called; handing it to a loop |
 //! | `inbox.rs`, `execute.rs`, `callables.rs`, `callbacks.rs` | the loop's side: batches, calls, what they return |
-//! | `completion.rs`, `reply.rs`, `batch.rs`, `stream.rs`, `error.rs` | outcomes, and who gets them |
+//! | `completion.rs`, `reply.rs`, `batch.rs`, `stream.rs`, `waiters.rs`, `error.rs` | outcomes, and who gets them |
 //! | `process.rs`, `namespaces.rs` | isolated namespaces |
 //! | `workers.rs` | threads for functions that block |
 //! | `loop_thread.rs`, `shutdown.rs`, `watchdog.rs` | a loop's life, its end, and who holds it up |
@@ -45,6 +45,7 @@ mod reply;
 mod shutdown;
 mod stream;
 mod submit;
+mod waiters;
 mod watchdog;
 mod workers;
 
