@@ -430,6 +430,42 @@ async def stubborn():
 }
 
 #[test]
+fn a_reply_can_take_its_task_with_it() {
+    let host = start();
+    let process = with(
+        &host,
+        "
+import asyncio
+log = []
+async def waits(name):
+    try:
+        await asyncio.sleep(3600)
+    except asyncio.CancelledError:
+        log.append(name)
+        raise
+async def short():
+    await asyncio.sleep(0.001)
+    return 'done'
+",
+    );
+    let task = |name: &str| process.create_task("__main__", "waits", (name,), ()).unwrap();
+    let left_alone = task("left alone");
+    let dropped = task("dropped").cancel_on_drop();
+    let mut polled = Box::pin(task("polled").cancel_on_drop());
+    let late = task("given back").cancel_on_drop().wait_timeout(Duration::from_millis(1)).unwrap_err();
+    assert!(futures::FutureExt::now_or_never(&mut polled).is_none());
+    until("they wait", || host.stats()[0].waiting == 4);
+    drop((left_alone, dropped, polled, late));
+    until("three are over", || host.stats()[0].waiting == 1);
+    let log = wait(process.eval("sorted(log)").unwrap()).unwrap();
+    assert_eq!(log, Value::from(vec!["dropped", "given back", "polled"]));
+    // One that has its outcome has nothing to cancel, however it was had.
+    let short = || process.create_task("__main__", "short", (), ()).unwrap().cancel_on_drop();
+    assert_eq!(wait(short()).unwrap(), Value::from("done"));
+    assert_eq!(futures::executor::block_on(short()).unwrap(), Value::from("done"));
+}
+
+#[test]
 fn a_task_that_has_not_begun_never_does_if_cancelled() {
     let host = start();
     let process = with(&host, "import time\nran = []\ndef block(): time.sleep(0.2)\ndef note(): ran.append(1)");

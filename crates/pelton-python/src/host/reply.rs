@@ -170,18 +170,34 @@ pub(crate) fn poll<A: Awaited>(
 
 /// What will come of a task: a future, which can also be waited for.
 ///
-/// Dropping it leaves the task alone; its outcome is dropped then.
+/// Dropping it leaves the task alone, whose outcome is dropped then, unless it is to [cancel it](Reply::cancel_on_drop).
 #[derive(Debug)]
 #[must_use = "an outcome that nobody takes is dropped; `spawn` is for tasks nobody waits for"]
 pub struct Reply {
     slot: Arc<Slot>,
     home: Arc<LoopShared>,
     entry: Option<Entry>,
+    cancels: bool,
 }
 
 impl Reply {
     pub(crate) fn new(slot: Arc<Slot>, home: Arc<LoopShared>) -> Reply {
-        Reply { slot, home, entry: None }
+        Reply { slot, home, entry: None, cancels: false }
+    }
+
+    /// Cancels the task, as [`cancel`](Reply::cancel) does, when this is dropped before its outcome was there: whoever wanted it
+    /// has gone.
+    ///
+    /// ```no_run
+    /// # use pelton_python::host::{Config, Host};
+    /// # async fn handler(host: Host) -> Result<(), Box<dyn std::error::Error>> {
+    /// let answer = host.create_task("pages", "make", ("front",), ())?.cancel_on_drop().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn cancel_on_drop(mut self) -> Reply {
+        self.cancels = true;
+        self
     }
 
     /// Waits for the outcome, however long it takes.
@@ -191,7 +207,8 @@ impl Reply {
     /// On the thread of the loop that has the task, where it would wait for ever.
     pub fn wait(self) -> Outcome {
         self.home.refuse_to_wait();
-        wait(&self.home, &self.slot, &self.slot.answer, None).unwrap_or(Err(TaskError::LoopGone))
+        let outcome = wait(&self.home, &self.slot, &self.slot.answer, None);
+        self.told(outcome).unwrap_or(Err(TaskError::LoopGone))
     }
 
     /// Waits for the outcome, for at most `timeout`. If it is not there by then, this is given back, and the task goes on.
@@ -204,13 +221,21 @@ impl Reply {
             return self.try_take();
         }
         self.home.refuse_to_wait();
-        wait(&self.home, &self.slot, &self.slot.answer, Instant::now().checked_add(timeout)).ok_or(self)
+        let outcome = wait(&self.home, &self.slot, &self.slot.answer, Instant::now().checked_add(timeout));
+        self.told(outcome)
     }
 
     /// The outcome, if it is there.
     pub fn try_take(self) -> Result<Outcome, Reply> {
         let outcome = self.slot.answer.take();
-        outcome.or_else(|| self.home.waiters.is_gone().then_some(Err(TaskError::LoopGone))).ok_or(self)
+        let outcome = outcome.or_else(|| self.home.waiters.is_gone().then_some(Err(TaskError::LoopGone)));
+        self.told(outcome)
+    }
+
+    /// The outcome, or this again. With an outcome there is nothing left to cancel.
+    fn told(mut self, outcome: Option<Outcome>) -> Result<Outcome, Reply> {
+        self.cancels &= outcome.is_none();
+        outcome.ok_or(self)
     }
 
     /// Cancels the task: one that is queued never starts; one that awaits something gets `asyncio.CancelledError` there, and
@@ -232,8 +257,10 @@ impl Future for Reply {
     type Output = Outcome;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
-        let Reply { slot, home, entry } = self.get_mut();
-        poll(home, slot, &slot.answer, entry, context)
+        let Reply { slot, home, entry, cancels } = self.get_mut();
+        let polled = poll(home, slot, &slot.answer, entry, context);
+        *cancels &= polled.is_pending();
+        polled
     }
 }
 
@@ -241,6 +268,9 @@ impl Drop for Reply {
     fn drop(&mut self) {
         if let Some(entry) = self.entry.take() {
             self.home.waiters.leave(entry);
+        }
+        if self.cancels {
+            self.cancel();
         }
     }
 }
