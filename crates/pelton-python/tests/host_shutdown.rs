@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use host_support::{LONG, start, start_with, turn, until, wait, with};
 use pelton_python::Value;
-use pyo3::prelude::*;
 use pelton_python::host::{Call, Config, Host, RefusalKind, TaskError};
+use pyo3::prelude::*;
 
 const TASKS: &str = "
 import asyncio, builtins, time

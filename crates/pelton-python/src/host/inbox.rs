@@ -16,8 +16,9 @@ use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
 
 use super::callbacks;
-use super::execute::{self, Place, Returned};
+use super::execute::Place;
 use super::loops::{Control, LoopShared, Message};
+use super::returned::{self, Returned};
 use crate::core;
 use crate::intake::Intake;
 use crate::object::Owned;
@@ -57,12 +58,12 @@ impl Inbox {
             }
             // SAFETY: the loop is alive.
             Control::Stop => unsafe { stop(loop_) },
-            Control::Await(returned) => {
-                let Returned { object, wishes, completion } = *returned;
+            Control::Await(message) => {
+                let Returned { object, wishes, completion } = *message;
                 // SAFETY: as the caller says.
                 unsafe {
                     let object = Owned::new_reference(object.as_ptr());
-                    execute::settle(py, loop_, &self.place.home, object, wishes, completion);
+                    returned::settle(py, loop_, &self.place.home, object, wishes, completion);
                 }
             }
         }

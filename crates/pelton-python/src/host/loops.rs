@@ -32,7 +32,7 @@ pub(crate) enum Control {
     /// Whoever reads this stream has made room.
     Room(Arc<super::stream::StreamShared>),
     /// A function on another thread has returned something to be awaited.
-    Await(Box<super::execute::Returned>),
+    Await(Box<super::returned::Returned>),
     /// Nobody has a handle of this namespace any more.
     Forget(u64),
     /// Do this, with the interpreter lock.
@@ -44,6 +44,9 @@ pub(crate) enum Control {
     /// Stop, whatever there is left to do.
     Stop,
 }
+
+/// Calls that a loop has not taken on, and why.
+pub(crate) type Rest = (RefusalKind, Vec<Call>);
 
 /// A task that waits for something, so that the loop goes on with others.
 pub(crate) struct Waiting {
@@ -190,7 +193,7 @@ impl LoopShared {
         &self,
         mut calls: Vec<Call>,
         namespace: u64,
-    ) -> (Arc<BatchShared>, usize, Option<(RefusalKind, Vec<Call>)>) {
+    ) -> (Arc<BatchShared>, usize, Option<Rest>) {
         let closing = self.closing.load(Ordering::Relaxed);
         let accepted = if closing { 0 } else { self.reserve(calls.len()) };
         let kind = if closing { RefusalKind::ShuttingDown } else { RefusalKind::Full };

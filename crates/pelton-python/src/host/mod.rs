@@ -19,7 +19,7 @@
 //! |---|---|
 //! | `config.rs`, `interpreter.rs`, `python/` | starting Python, and the package that it finds in the program |
 //! | `call.rs`, `submit.rs`, `loops.rs` | what is to be called; handing it to a loop |
-//! | `inbox.rs`, `execute.rs`, `callables.rs`, `callbacks.rs` | the loop's side: batches, calls, what they return |
+//! | `inbox.rs`, `execute.rs`, `callables.rs`, `returned.rs`, `callbacks.rs` | the loop's side: batches, calls, what they return |
 //! | `completion.rs`, `reply.rs`, `batch.rs`, `stream.rs`, `waiters.rs`, `error.rs` | outcomes, and who gets them |
 //! | `process.rs`, `namespaces.rs` | isolated namespaces |
 //! | `workers.rs` | threads for functions that block |
@@ -42,6 +42,7 @@ mod loops;
 mod namespaces;
 mod process;
 mod reply;
+mod returned;
 mod shutdown;
 mod stream;
 mod submit;

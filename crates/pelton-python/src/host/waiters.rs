@@ -108,7 +108,8 @@ mod tests {
     #[test]
     fn who_waits_is_told_and_who_has_left_is_not() {
         let waiters = Waiters::new();
-        let (here, left, late) = (Arc::new(Counted::default()), Arc::new(Counted::default()), Arc::new(Counted::default()));
+        let (here, left, late) =
+            (Arc::new(Counted::default()), Arc::new(Counted::default()), Arc::new(Counted::default()));
         let entry = waiters.enter(left.clone()).unwrap();
         waiters.leave(entry);
         assert_eq!(Arc::strong_count(&left), 1);

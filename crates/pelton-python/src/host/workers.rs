@@ -13,10 +13,11 @@ use pyo3::prelude::*;
 use super::TaskError;
 use super::completion::{CANCEL, Completion};
 use super::error::RefusalKind;
-use super::execute::{self, Failure, Kind, Returned, Wishes};
+use super::execute::{self, Failure};
 use super::interpreter;
 use super::lock_order::{Rank, Ranked};
 use super::loops::{Control, Executor, LoopShared};
+use super::returned::{self, Kind, Returned, Wishes};
 use crate::object::Owned;
 
 /// A call for a worker to make.
@@ -142,14 +143,14 @@ impl Job {
         let outcome = match returned {
             Ok(object) => {
                 // SAFETY: the object is alive.
-                let kind = unsafe { execute::kind_of(object.as_ptr()) };
+                let kind = unsafe { returned::kind_of(object.as_ptr()) };
                 if kind != Kind::Plain || self.completion.stream().is_some() {
                     // SAFETY: the reference is ours to give away.
                     let object = unsafe { Bound::<PyAny>::from_owned_ptr(py, object.into_ptr()).unbind() };
                     return self.hand_over(object);
                 }
                 // SAFETY: the object is alive.
-                unsafe { execute::convert(py, &object, self.wishes) }
+                unsafe { returned::convert(py, &object, self.wishes) }
             }
             Err(raised) => Err(Failure::from(raised).into_error(py, self.wishes.keep_exception)),
         };
