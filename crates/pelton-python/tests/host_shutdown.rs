@@ -26,16 +26,21 @@ async def stubborn():
 def spin():
     while True: pass
 def nap(seconds):
+    builtins.pelton_test_naps = True
     time.sleep(seconds)
     return 'napped'
 async def naps(seconds):
     await asyncio.sleep(0)
-    builtins.pelton_test_naps = True
     return nap(seconds)
 ";
 
 /// Longer than a shutdown takes that gives up, and than a loop is waited for before that.
 const TOO_LONG: f64 = 5.0;
+
+/// Whether a nap has begun since the tasks were defined.
+fn naps() -> bool {
+    Python::attach(|py| py.import("builtins")?.getattr("pelton_test_naps")?.is_truthy()).unwrap()
+}
 
 #[test]
 fn an_idle_host_ends_at_once() {
@@ -84,7 +89,7 @@ fn what_is_queued_behind_a_blocking_call_is_cancelled_too() {
     let host = start();
     let process = with(&host, TASKS);
     let nap = process.create_task("__main__", "nap", (0.3,), ()).unwrap();
-    until("it naps", || host.stats()[0].queued == 0);
+    until("it naps", naps);
     let behind: Vec<_> = (0..100).map(|_| process.create_task("math", "sqrt", (4.0,), ()).unwrap()).collect();
     let remains = host.shutdown(Duration::ZERO);
     assert!(remains.cancelled >= 100 && remains.stuck.is_empty(), "{remains:?}");
@@ -127,7 +132,7 @@ fn all_are_told_if_a_loop_does_not_come_back() {
     until("it waits", || host.stats()[0].waiting == 1);
     // Of one batch, the first does not return, and the others are with the loop already; the rest are still queued.
     let running = process.create_task("__main__", "nap", (TOO_LONG,), ()).unwrap();
-    until("it naps", || host.stats()[0].queued == 0);
+    until("it naps", naps);
     let queued: Vec<_> = (0..20).map(|_| process.create_task("math", "sqrt", (4.0,), ()).unwrap()).collect();
     let batch = process.batch((0..20).map(|_| Call::new("math", "sqrt").arg(4.0)).collect()).unwrap();
     let mut stream = process.stream(Call::new("builtins", "range").arg(5), 2).unwrap();
@@ -166,9 +171,7 @@ fn what_a_stuck_step_of_a_coroutine_returns_late_is_dropped() {
     let process = with(&host, TASKS);
     let seconds = 4.0;
     let reply = process.create_task("__main__", "naps", (seconds,), ()).unwrap();
-    until("it naps", || {
-        pyo3::Python::attach(|py| py.import("builtins")?.getattr("pelton_test_naps")?.is_truthy()).unwrap()
-    });
+    until("it naps", naps);
     let start = Instant::now();
     let remains = host.shutdown(Duration::ZERO);
     assert!(start.elapsed() < Duration::from_secs_f64(seconds), "or it shows nothing");
@@ -186,7 +189,7 @@ fn all_are_told_of_a_function_that_does_not_return_to_its_worker() {
     let host = start();
     let process = with(&host, TASKS);
     let reply = process.submit(Call::new("__main__", "nap").arg(TOO_LONG).on_worker()).unwrap();
-    until("it naps", || host.stats()[0].on_workers == 1);
+    until("it naps", naps);
     let start = Instant::now();
     let remains = host.shutdown(Duration::ZERO);
     assert_eq!((remains.stuck.len(), remains.abandoned), (0, 1), "{remains:?}");

@@ -43,7 +43,8 @@ pub(crate) fn start(
 ) -> Result<(), StartError> {
     let (started, start) = std::sync::mpsc::channel();
     let (batch, spin) = (config.batch, config.spin);
-    std::thread::Builder::new().name(format!("pelton-python-{}", home.index)).spawn(move || {
+    let thread = std::thread::Builder::new().name(format!("pelton-python-{}", home.index)).stack_size(config.stack);
+    thread.spawn(move || {
         let index = home.index;
         let abandoned = interpreter::attach(|py| {
             let place = Place {

@@ -189,11 +189,7 @@ impl LoopShared {
     }
 
     /// Hands as many calls to the loop as it takes on, and says how many these are. Gives the others back.
-    pub(crate) fn submit_all(
-        &self,
-        mut calls: Vec<Call>,
-        namespace: u64,
-    ) -> (Arc<BatchShared>, usize, Option<Rest>) {
+    pub(crate) fn submit_all(&self, mut calls: Vec<Call>, namespace: u64) -> (Arc<BatchShared>, usize, Option<Rest>) {
         let closing = self.closing.load(Ordering::Relaxed);
         let accepted = if closing { 0 } else { self.reserve(calls.len()) };
         let kind = if closing { RefusalKind::ShuttingDown } else { RefusalKind::Full };

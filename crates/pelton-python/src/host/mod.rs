@@ -119,7 +119,7 @@ impl Host {
         let running = Running;
         interpreter::prepare(&config)?;
         let executors = Arc::new(Ranked::new(Rank::Loop, Vec::new()));
-        let workers = Workers::new(config.workers, config.queue_bound, executors.clone());
+        let workers = Workers::new((config.workers, config.stack), config.queue_bound, executors.clone());
         let (ending, ended) = std::sync::mpsc::channel();
         let mut shared =
             Shared { loops: Vec::new(), workers, ended: Mutex::new(Some(ended)), watchdog: Mutex::new(None) };
@@ -284,6 +284,8 @@ pub struct HostStats {
     pub namespaces: usize,
     /// Functions that run on other threads, or wait for one.
     pub on_workers: usize,
+    /// Whether it sleeps, having nothing to do.
+    pub asleep: bool,
 }
 
 impl HostStats {
@@ -297,6 +299,7 @@ impl HostStats {
             waiting: home.waiting.lock().len(),
             namespaces: home.counters.namespaces.load(Ordering::Relaxed),
             on_workers: home.on_workers.load(Ordering::Relaxed),
+            asleep: home.asleep.load(Ordering::Relaxed),
         }
     }
 }

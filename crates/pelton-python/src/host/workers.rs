@@ -32,6 +32,8 @@ pub(crate) struct Job {
 
 pub(crate) struct Workers {
     most: usize,
+    /// The size of each thread's stack.
+    stack: usize,
     bound: usize,
     state: Ranked<State>,
     work: Condvar,
@@ -47,9 +49,13 @@ struct State {
 }
 
 impl Workers {
-    pub(crate) fn new(most: usize, bound: usize, executors: Arc<Ranked<Vec<Arc<Executor>>>>) -> Arc<Workers> {
+    pub(crate) fn new(
+        (most, stack): (usize, usize),
+        bound: usize,
+        executors: Arc<Ranked<Vec<Arc<Executor>>>>,
+    ) -> Arc<Workers> {
         let state = Ranked::new(Rank::Loop, State::default());
-        Arc::new(Workers { most, bound, state, work: Condvar::new(), executors })
+        Arc::new(Workers { most, stack, bound, state, work: Condvar::new(), executors })
     }
 
     /// Has a job done, by another thread if that can be had.
@@ -86,7 +92,8 @@ impl Workers {
     fn start_thread(self: &Arc<Workers>) -> std::io::Result<()> {
         let workers = self.clone();
         let body = move || interpreter::attach(|py| workers.work(py));
-        std::thread::Builder::new().name("pelton-python-worker".to_owned()).spawn(body).map(drop)
+        let thread = std::thread::Builder::new().name("pelton-python-worker".to_owned()).stack_size(self.stack);
+        thread.spawn(body).map(drop)
     }
 
     fn work(&self, py: Python<'_>) {
