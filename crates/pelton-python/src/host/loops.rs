@@ -325,6 +325,18 @@ mod tests {
     }
 
     #[test]
+    fn a_task_that_is_dropped_says_that_the_loop_is_gone() {
+        let (home, mut receiver) = home(8, 2);
+        let [one, other] = [(); 2].map(|()| submit::reply(&home, 0, calls(1).remove(0)).unwrap());
+        drop(receiver.pop());
+        let outcome = one.try_take().expect("there is an outcome");
+        assert!(matches!(outcome, Err(crate::host::TaskError::LoopGone)));
+        // And so do those that are in the queue when it goes.
+        drop(receiver);
+        assert!(matches!(other.try_take().expect("there too"), Err(crate::host::TaskError::LoopGone)));
+    }
+
+    #[test]
     fn what_a_loop_had_got_of_a_batch_before_is_its_own() {
         let (home, mut receiver) = home(8, 2);
         let shared = Arc::new(BatchShared::new(calls(6), 0));

@@ -274,3 +274,23 @@ impl Drop for Reply {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_after_the_loop_was_given_up_is_dropped() {
+        let answer = Answer::new();
+        answer.abandon();
+        answer.settle(Ok(Value::Int(1)));
+        assert!(matches!(answer.take(), Some(Err(TaskError::LoopGone))));
+        answer.settle(Ok(Value::Int(2)));
+        assert!(answer.take().is_none(), "there is one outcome");
+
+        let settled = Answer::new();
+        settled.settle(Ok(Value::Int(3)));
+        settled.abandon();
+        assert_eq!(settled.take().unwrap().unwrap(), Value::Int(3), "the first is the one");
+    }
+}
