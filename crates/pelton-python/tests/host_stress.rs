@@ -163,7 +163,10 @@ fn one_lock_for_a_batch_and_none_when_idle() {
     let hold =
         "import builtins, threading\nheld = builtins.pelton_test_held = threading.Event()\ndef hold(): held.wait()";
     wait(process.exec(hold).unwrap()).unwrap();
-    let index = host.stats().iter().position(|stats| stats.tasks > 0).unwrap();
+    // Counted at the end of its batch, which may be after its outcome is there.
+    let busy = || host.stats().iter().position(|stats| stats.tasks > 0);
+    until("it is counted", || busy().is_some());
+    let index = busy().unwrap();
     let settled = |host: &Host| {
         until("the loop sleeps", || host.stats()[index].asleep && host.stats()[index].queued == 0);
         host.stats()[index]
