@@ -7,35 +7,30 @@
 //! hello, ann: this is visit 1
 //! ```
 //!
-//! With `--demo` it asks itself, and ends. If a client goes before its answer is there, the handler's future is dropped, the
-//! reply with it, and so the coroutine is cancelled where it waits.
+//! With `--demo` it asks itself, and ends. Where the server drops the handler's future because the client has gone, the reply is
+//! dropped with it, and so the coroutine is cancelled where it waits.
 
 #![forbid(unsafe_code)]
 
 use std::error::Error;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pelton::Reactor;
 use pelton_http::{Response, Router, Server, spawned};
-use pelton_python::host::{Config, Host, Process};
+use pelton_python::host::{Config, Host};
 
 const APPLICATION: &str = "
 import asyncio
 
 visits = 0
-gone = []
 
 async def greet(name):
     global visits
     visits += 1
     number = visits
-    try:
-        await asyncio.sleep(0.01 if name != 'sloth' else 3600)   # a database, say
-    except asyncio.CancelledError:
-        gone.append(name)
-        raise
+    await asyncio.sleep(0.01)   # a database, say
     return f'hello, {name}: this is visit {number}\\n'
 ";
 
@@ -44,7 +39,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     let application = host.process();
     application.exec(APPLICATION)?.wait()?;
 
-    let demo = application.clone();
     let greet = spawned(move |request, _| {
         let name = request.get().path().trim_start_matches('/').to_owned();
         let greeting = application.create_task("__main__", "greet", (name,), ());
@@ -70,7 +64,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if std::env::args().any(|argument| argument == "--demo") {
         let handle = reactor.handle();
         let asking = std::thread::spawn(move || {
-            let asked = ask_and_go(&address, &demo);
+            let asked = ask_all(&address);
             handle.stop();
             asked.map_err(|error| error.to_string())
         });
@@ -84,22 +78,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Some clients that wait for their answers, and one that does not.
-fn ask_and_go(address: &str, application: &Process) -> Result<(), Box<dyn Error>> {
-    let impatient = request(address, "sloth")?;
+/// Some clients, one after the other.
+fn ask_all(address: &str) -> std::io::Result<()> {
     for name in ["ann", "bob"] {
         print!("{}", ask(address, name)?);
     }
-    // It has been begun, since others that came later have been answered.
-    drop(impatient);
-    let given_up = Instant::now() + Duration::from_secs(10);
-    while application.eval("'sloth' in gone")?.wait()? != true.into() {
-        if Instant::now() > given_up {
-            return Err("the client has gone, and its coroutine still waits".into());
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    println!("sloth has gone, and its coroutine was cancelled");
     Ok(())
 }
 
