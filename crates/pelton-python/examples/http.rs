@@ -7,8 +7,8 @@
 //! hello, ann: this is visit 1
 //! ```
 //!
-//! With `--demo` it asks itself, and ends. If a client goes before its answer is there, the handler's future is dropped, and
-//! the coroutine runs on; `Reply::cancel` would end it.
+//! With `--demo` it asks itself, and ends. Where the server drops the handler's future because the client has gone, the reply is
+//! dropped with it, and so the coroutine is cancelled where it waits.
 
 #![forbid(unsafe_code)]
 
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let greeting = application.create_task("__main__", "greet", (name,), ());
         async move {
             match greeting {
-                Ok(reply) => match reply.await {
+                Ok(reply) => match reply.cancel_on_drop().await {
                     Ok(text) => Response::text(text.as_str().unwrap_or_default().to_owned()),
                     Err(error) => {
                         eprintln!("{error}");
@@ -63,26 +63,38 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("http://{address}/");
     if std::env::args().any(|argument| argument == "--demo") {
         let handle = reactor.handle();
-        std::thread::spawn(move || {
-            for name in ["ann", "bob"] {
-                match ask(&address, name) {
-                    Ok(answer) => print!("{answer}"),
-                    Err(error) => println!("{error}"),
-                }
-            }
+        let asking = std::thread::spawn(move || {
+            let asked = ask_all(&address);
             handle.stop();
+            asked.map_err(|error| error.to_string())
         });
+        reactor.run()?;
+        asking.join().expect("it does not panic")?;
+    } else {
+        reactor.run()?;
     }
-    reactor.run()?;
     drop(reactor);
     host.shutdown(Duration::from_secs(5));
     Ok(())
 }
 
-/// The body of an answer.
-fn ask(address: &str, name: &str) -> std::io::Result<String> {
+/// Some clients, one after the other.
+fn ask_all(address: &str) -> std::io::Result<()> {
+    for name in ["ann", "bob"] {
+        print!("{}", ask(address, name)?);
+    }
+    Ok(())
+}
+
+fn request(address: &str, name: &str) -> std::io::Result<TcpStream> {
     let mut stream = TcpStream::connect(address)?;
     write!(stream, "GET /{name} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+    Ok(stream)
+}
+
+/// The body of an answer.
+fn ask(address: &str, name: &str) -> std::io::Result<String> {
+    let mut stream = request(address, name)?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     Ok(answer.split_once("\r\n\r\n").map_or(answer.clone(), |(_, body)| body.to_owned()))

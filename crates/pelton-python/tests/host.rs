@@ -280,6 +280,15 @@ def echo(value): return value
     let deep = (0..1_500).fold(Value::Int(1), |value, _| Value::List(vec![value]));
     let outcome = wait(process.create_task("__main__", "echo", vec![deep], ()).unwrap());
     assert!(matches!(outcome, Err(TaskError::Conversion(_))), "{outcome:?}");
+    // Far more than any stack has room for, and dropped on the loop, or here if it is not taken on.
+    let deepest = || (0..1_000_000).fold(Value::Int(1), |value, _| Value::List(vec![value]));
+    let call = || Call::new("__main__", "echo").keyword("value", deepest());
+    for call in [call(), call().on_worker()] {
+        let outcome = wait(process.submit(call).unwrap());
+        assert!(matches!(outcome, Err(TaskError::Conversion(_))), "{outcome:?}");
+    }
+    let cancelled = process.submit(call().timeout(Duration::ZERO)).unwrap();
+    assert!(matches!(wait(cancelled), Err(TaskError::TimedOut)));
     let unhashable = Value::Dict(vec![(Value::List(vec![]), Value::None)]);
     let outcome = wait(process.submit(Call::new("__main__", "echo").arg(1).arg(unhashable)).unwrap());
     assert!(
@@ -430,6 +439,42 @@ async def stubborn():
 }
 
 #[test]
+fn a_reply_can_take_its_task_with_it() {
+    let host = start();
+    let process = with(
+        &host,
+        "
+import asyncio
+log = []
+async def waits(name):
+    try:
+        await asyncio.sleep(3600)
+    except asyncio.CancelledError:
+        log.append(name)
+        raise
+async def short():
+    await asyncio.sleep(0.001)
+    return 'done'
+",
+    );
+    let task = |name: &str| process.create_task("__main__", "waits", (name,), ()).unwrap();
+    let left_alone = task("left alone");
+    let dropped = task("dropped").cancel_on_drop();
+    let mut polled = Box::pin(task("polled").cancel_on_drop());
+    let late = task("given back").cancel_on_drop().wait_timeout(Duration::from_millis(1)).unwrap_err();
+    assert!(futures::FutureExt::now_or_never(&mut polled).is_none());
+    until("they wait", || host.stats()[0].waiting == 4);
+    drop((left_alone, dropped, polled, late));
+    until("three are over", || host.stats()[0].waiting == 1);
+    let log = wait(process.eval("sorted(log)").unwrap()).unwrap();
+    assert_eq!(log, Value::from(vec!["dropped", "given back", "polled"]));
+    // One that has its outcome has nothing to cancel, however it was had.
+    let short = || process.create_task("__main__", "short", (), ()).unwrap().cancel_on_drop();
+    assert_eq!(wait(short()).unwrap(), Value::from("done"));
+    assert_eq!(futures::executor::block_on(short()).unwrap(), Value::from("done"));
+}
+
+#[test]
 fn a_task_that_has_not_begun_never_does_if_cancelled() {
     let host = start();
     let process = with(&host, "import time\nran = []\ndef block(): time.sleep(0.2)\ndef note(): ran.append(1)");
@@ -552,6 +597,79 @@ fn settings_that_make_no_sense_are_refused_and_there_is_one_host() {
     let error = Host::start(Config::new().environment("/no/such/place")).unwrap_err();
     assert!(error.to_string().contains("/no/such/place"), "{error}");
     assert!(Host::start(Config::new()).is_ok(), "a failed start leaves nothing behind");
+}
+
+#[test]
+fn recursion_in_c_has_as_much_stack_as_on_the_main_thread() {
+    let host = start();
+    let process = with(
+        &host,
+        "
+import sys, threading
+def levels(count):
+    # Sorting takes some kilobytes of stack, and calls the key.
+    return 0 if count == 0 else sorted([count - 1], key=lambda below: levels(below))[0] + 1
+def deep():
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(100_000)
+    try:
+        return levels(1_200)
+    except RecursionError:
+        return 1_200
+    finally:
+        sys.setrecursionlimit(before)
+",
+    );
+    for call in [Call::new("__main__", "deep"), Call::new("__main__", "deep").on_worker()] {
+        assert_eq!(wait(process.submit(call).unwrap()).unwrap(), Value::Int(1_200));
+    }
+    drop(host);
+    assert!(matches!(Host::start(Config::new().stack_size(1 << 10)), Err(StartError::Setting(_))));
+}
+
+#[test]
+fn a_virtual_environment_is_used() {
+    let directory = std::env::temp_dir().join(format!("pelton-environment-{}", std::process::id()));
+    let ask = |host: &Host, expression: &'static str| {
+        let process = with(host, "import os, sys");
+        wait(process.eval(expression).unwrap()).unwrap().as_str().unwrap().to_owned()
+    };
+    let host = start();
+    let program = ask(&host, "'{}/bin/python{}.{}'.format(sys.base_prefix, *sys.version_info)");
+    let library = ask(&host, "'python{}.{}'.format(*sys.version_info)");
+    let keep = "sys.kept_by_test = (sys.path[:], sys.prefix, sys.exec_prefix, sys.executable)";
+    wait(with(&host, "import sys").exec(keep).unwrap()).unwrap();
+    host.shutdown(LONG);
+    let made = std::process::Command::new(&program).args(["-m", "venv", "--without-pip"]).arg(&directory).status();
+    assert!(made.unwrap().success(), "{program} makes environments");
+    let packages = directory.join("lib").join(library).join("site-packages");
+    std::fs::create_dir(directory.join("elsewhere")).unwrap();
+    for (file, text) in [
+        (packages.join("pelton_in_environment.py"), "def answer(): return 42\n"),
+        (packages.join("pelton_elsewhere.pth"), directory.join("elsewhere").to_str().unwrap()),
+        (directory.join("elsewhere/pelton_elsewhere.py"), "def answer(): return 43\n"),
+    ] {
+        std::fs::write(file, text).unwrap();
+    }
+
+    let next = Host::start(Config::new().environment(&directory)).unwrap();
+    assert_eq!(next.run("pelton_in_environment", "answer", (), ()).unwrap(), Value::Int(42));
+    assert_eq!(next.run("pelton_elsewhere", "answer", (), ()).unwrap(), Value::Int(43), "named in a .pth file");
+    assert_eq!(ask(&next, "sys.prefix"), directory.to_str().unwrap());
+    assert_eq!(ask(&next, "os.environ['VIRTUAL_ENV']"), directory.to_str().unwrap());
+    let process = with(&next, "import sys, os");
+    wait(process.exec("sys.path[:], sys.prefix, sys.exec_prefix, sys.executable = sys.kept_by_test").unwrap()).unwrap();
+    wait(process.exec("del os.environ['VIRTUAL_ENV']").unwrap()).unwrap();
+    assert!(next.run("pelton_elsewhere", "answer", (), ()).is_ok(), "what was imported stays");
+    next.shutdown(LONG);
+
+    // One of another Python is refused, by name.
+    let settings = std::fs::read_to_string(directory.join("pyvenv.cfg")).unwrap();
+    let others = settings.lines().map(|line| if line.starts_with("version") { "version = 2.7.18" } else { line });
+    std::fs::write(directory.join("pyvenv.cfg"), others.collect::<Vec<_>>().join("\n")).unwrap();
+    let error = Host::start(Config::new().environment(&directory)).unwrap_err();
+    assert!(error.to_string().contains("made for Python 2.7.18"), "{error}");
+    std::fs::remove_dir_all(&directory).unwrap();
 }
 
 #[test]

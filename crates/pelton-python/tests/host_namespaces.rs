@@ -278,6 +278,19 @@ fn a_function_that_blocks_can_go_to_another_thread() {
 }
 
 #[test]
+fn an_interrupt_that_comes_too_late_is_nobody_elses() {
+    let host = start();
+    let process = with(&host, "def turns(): return sum(1 for _ in range(1_000))");
+    // No Python code of its own in which it could be raised.
+    let reply = host.submit(Call::new("time", "sleep").arg(0.2)).unwrap();
+    until("it is interrupted", || reply.interrupt());
+    assert_eq!(wait(reply).unwrap(), Value::None);
+    for _ in 0..3 {
+        assert_eq!(wait(process.create_task("__main__", "turns", (), ()).unwrap()).unwrap(), Value::Int(1_000));
+    }
+}
+
+#[test]
 fn what_is_stuck_can_be_interrupted() {
     let host = start();
     let process = with(&host, BLOCKING);

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use host_support::{LONG, start, start_with, turn, until, wait, with};
 use pelton_python::Value;
 use pelton_python::host::{Call, Config, Host, RefusalKind, TaskError};
+use pyo3::prelude::*;
 
 const TASKS: &str = "
-import asyncio, time
-log = []
+import asyncio, builtins, time
+builtins.pelton_test_naps = False
 async def short():
     await asyncio.sleep(0.02)
     return 'done'
@@ -25,9 +26,21 @@ async def stubborn():
 def spin():
     while True: pass
 def nap(seconds):
+    builtins.pelton_test_naps = True
     time.sleep(seconds)
     return 'napped'
+async def naps(seconds):
+    await asyncio.sleep(0)
+    return nap(seconds)
 ";
+
+/// Longer than a shutdown takes that gives up, and than a loop is waited for before that.
+const TOO_LONG: f64 = 5.0;
+
+/// Whether a nap has begun since the tasks were defined.
+fn naps() -> bool {
+    Python::attach(|py| py.import("builtins")?.getattr("pelton_test_naps")?.is_truthy()).unwrap()
+}
 
 #[test]
 fn an_idle_host_ends_at_once() {
@@ -76,7 +89,7 @@ fn what_is_queued_behind_a_blocking_call_is_cancelled_too() {
     let host = start();
     let process = with(&host, TASKS);
     let nap = process.create_task("__main__", "nap", (0.3,), ()).unwrap();
-    until("it naps", || host.stats()[0].queued == 0);
+    until("it naps", naps);
     let behind: Vec<_> = (0..100).map(|_| process.create_task("math", "sqrt", (4.0,), ()).unwrap()).collect();
     let remains = host.shutdown(Duration::ZERO);
     assert!(remains.cancelled >= 100 && remains.stuck.is_empty(), "{remains:?}");
@@ -109,6 +122,79 @@ fn a_call_that_never_returns_is_interrupted() {
     let error = spinning.try_take().unwrap().unwrap_err();
     assert_eq!(error.exception().unwrap().type_name(), "pelton._host.Interrupted");
     assert!(matches!(behind.try_take().unwrap(), Err(TaskError::Cancelled | TaskError::LoopGone)));
+}
+
+#[test]
+fn all_are_told_if_a_loop_does_not_come_back() {
+    let host = start_with(Config::new().batch(8));
+    let process = with(&host, TASKS);
+    let waits = process.create_task("__main__", "long", (), ()).unwrap();
+    until("it waits", || host.stats()[0].waiting == 1);
+    // Of one batch, the first does not return, and the others are with the loop already; the rest are still queued.
+    let running = process.create_task("__main__", "nap", (TOO_LONG,), ()).unwrap();
+    until("it naps", naps);
+    let queued: Vec<_> = (0..20).map(|_| process.create_task("math", "sqrt", (4.0,), ()).unwrap()).collect();
+    let batch = process.batch((0..20).map(|_| Call::new("math", "sqrt").arg(4.0)).collect()).unwrap();
+    let mut stream = process.stream(Call::new("builtins", "range").arg(5), 2).unwrap();
+    let future = process.eval("1").unwrap();
+    let (start, told) = (Instant::now(), std::sync::mpsc::channel());
+    std::thread::scope(|scope| {
+        let tell = told.0;
+        // Some wait before the loop is given up: on a thread, and as a future.
+        let mut queued = queued.into_iter();
+        let early = queued.next().unwrap();
+        let (one, other, third) = (tell.clone(), tell.clone(), tell);
+        scope.spawn(move || one.send(wait(early)).unwrap());
+        scope.spawn(move || other.send(futures::executor::block_on(future)).unwrap());
+        scope.spawn(move || third.send(stream.next().unwrap()).unwrap());
+        let remains = host.shutdown(Duration::from_millis(10));
+        assert!(start.elapsed() < Duration::from_secs_f64(TOO_LONG), "or it shows nothing");
+        assert_eq!(remains.stuck, [0]);
+        assert_eq!(remains.abandoned, 1 + 1 + 20 + 20 + 1 + 1, "{remains:?}");
+        assert_eq!(remains.cancelled, remains.abandoned);
+        for _ in 0..3 {
+            let outcome = told.1.recv_timeout(LONG).unwrap();
+            assert!(matches!(outcome, Err(TaskError::LoopGone)), "{outcome:?}");
+        }
+        // The others find it so when they ask.
+        for reply in queued.chain([waits, running]) {
+            assert!(matches!(wait(reply), Err(TaskError::LoopGone)));
+        }
+        assert!(batch.wait().iter().all(|outcome| matches!(outcome, Err(TaskError::LoopGone))));
+        assert!(start.elapsed() < Duration::from_secs_f64(TOO_LONG), "or it shows nothing");
+    });
+}
+
+#[test]
+fn what_a_stuck_step_of_a_coroutine_returns_late_is_dropped() {
+    let host = start();
+    let process = with(&host, TASKS);
+    let seconds = 4.0;
+    let reply = process.create_task("__main__", "naps", (seconds,), ()).unwrap();
+    until("it naps", naps);
+    let start = Instant::now();
+    let remains = host.shutdown(Duration::ZERO);
+    assert!(start.elapsed() < Duration::from_secs_f64(seconds), "or it shows nothing");
+    assert_eq!((remains.stuck.as_slice(), remains.abandoned), ([0].as_slice(), 1), "{remains:?}");
+    assert!(matches!(wait(reply), Err(TaskError::LoopGone)));
+    // There can be another host while the thread of this one is stuck, and what it says then disturbs nobody.
+    let next = Host::start(Config::new()).unwrap();
+    until("the thread has come back", || start.elapsed() > Duration::from_secs_f64(seconds));
+    assert_eq!(next.run("math", "sqrt", (4.0,), ()).unwrap(), Value::Float(2.0));
+    assert!(next.shutdown(LONG).is_clean());
+}
+
+#[test]
+fn all_are_told_of_a_function_that_does_not_return_to_its_worker() {
+    let host = start();
+    let process = with(&host, TASKS);
+    let reply = process.submit(Call::new("__main__", "nap").arg(TOO_LONG).on_worker()).unwrap();
+    until("it naps", naps);
+    let start = Instant::now();
+    let remains = host.shutdown(Duration::ZERO);
+    assert_eq!((remains.stuck.len(), remains.abandoned), (0, 1), "{remains:?}");
+    assert!(matches!(wait(reply), Err(TaskError::LoopGone)));
+    assert!(start.elapsed() < Duration::from_secs_f64(TOO_LONG), "or it shows nothing");
 }
 
 #[test]

@@ -24,7 +24,7 @@ pub fn step(shell: &Shell, python: &Python) -> Result<(), Failure> {
 
 /// With optimisation, the tests under stress have ten times as many tasks.
 pub fn soak(shell: &Shell, python: &Python) -> Result<(), Failure> {
-    linked_with(shell, python)?("test --release -p pelton-python --features embed --test host_stress")
+    linked_with(shell, python)?("test --release -p pelton-python --features embed --test host_stress -- --nocapture")
 }
 
 /// Runs cargo with what is built linked to this Python.

@@ -5,12 +5,13 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::completion::{Completion, Request, To};
 use super::error::RefusalKind;
 use super::loops::LoopShared;
-use super::reply::{Answer, Outcome};
+use super::reply::{self, Answer, Outcome};
+use super::waiters::{Awaited, Entry};
 use super::{Call, TaskError};
 use crate::value::Value;
 
@@ -53,12 +54,28 @@ impl BatchShared {
         }
     }
 
-    fn take(&self) -> Vec<Outcome> {
+    /// Takes back the calls from `start` to `end`, which no loop has got and nobody waits for.
+    fn take_back(&self, start: u32, end: usize) -> Vec<Call> {
+        let items = &self.items[start as usize..end];
+        let calls = items.iter().filter_map(|item| item.request.take()).collect();
+        if self.left.fetch_sub(items.len(), Ordering::AcqRel) == items.len() {
+            self.done.settle(Ok(Value::None));
+        }
+        calls
+    }
+
+    fn take(&self, count: usize) -> Vec<Outcome> {
         let take = |item: &Item| {
             let outcome = item.outcome.lock().unwrap_or_else(PoisonError::into_inner).take();
             outcome.unwrap_or(Err(TaskError::LoopGone))
         };
-        self.items.iter().map(take).collect()
+        self.items[..count].iter().map(take).collect()
+    }
+}
+
+impl Awaited for BatchShared {
+    fn abandon(&self) {
+        self.done.abandon();
     }
 }
 
@@ -77,6 +94,12 @@ impl Portion {
 
     pub(crate) fn len(&self) -> usize {
         (self.end - self.next) as usize
+    }
+
+    /// Takes back the calls from here to `end`: the loop has got none of them.
+    pub(crate) fn take_back(mut self, end: usize) -> Vec<Call> {
+        let start = std::mem::replace(&mut self.next, self.end);
+        self.shared.take_back(start, end)
     }
 
     /// The next task.
@@ -100,14 +123,21 @@ impl Drop for Portion {
 #[derive(Debug)]
 #[must_use = "outcomes that nobody takes are dropped"]
 pub struct Batch {
-    pub(crate) shared: Arc<BatchShared>,
-    pub(crate) home: Arc<LoopShared>,
+    shared: Arc<BatchShared>,
+    /// How many of them the loop has taken on, the first ones.
+    len: usize,
+    home: Arc<LoopShared>,
+    entry: Option<Entry>,
 }
 
 impl Batch {
+    pub(crate) fn new(shared: Arc<BatchShared>, len: usize, home: Arc<LoopShared>) -> Batch {
+        Batch { shared, len, home, entry: None }
+    }
+
     /// How many tasks there are.
     pub fn len(&self) -> usize {
-        self.shared.items.len()
+        self.len
     }
 
     /// Whether there are none.
@@ -127,8 +157,8 @@ impl Batch {
     /// On the thread of the loop that has the tasks, where it would wait for ever.
     pub fn wait(self) -> Vec<Outcome> {
         self.home.refuse_to_wait();
-        self.shared.done.wait(None);
-        self.shared.take()
+        reply::wait(&self.home, &self.shared, &self.shared.done, None);
+        self.shared.take(self.len)
     }
 
     /// Waits for all outcomes, for at most `timeout`. If they are not all there by then, this is given back.
@@ -138,15 +168,15 @@ impl Batch {
     /// As [`wait`](Batch::wait) does.
     pub fn wait_timeout(self, timeout: Duration) -> Result<Vec<Outcome>, Batch> {
         self.home.refuse_to_wait();
-        match self.shared.done.wait_for(timeout) {
-            Some(_) => Ok(self.shared.take()),
+        match reply::wait(&self.home, &self.shared, &self.shared.done, Instant::now().checked_add(timeout)) {
+            Some(_) => Ok(self.shared.take(self.len)),
             None => Err(self),
         }
     }
 
     /// Cancels all of them, as [`Reply::cancel`](super::Reply::cancel) does.
     pub fn cancel(&self) {
-        for item in &self.shared.items {
+        for item in &self.shared.items[..self.len] {
             self.home.cancel(&item.request.tag);
         }
     }
@@ -156,7 +186,16 @@ impl Future for Batch {
     type Output = Vec<Outcome>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Vec<Outcome>> {
-        self.shared.done.poll(context).map(|_| self.shared.take())
+        let Batch { shared, home, entry, len } = self.get_mut();
+        reply::poll(home, shared, &shared.done, entry, context).map(|_| shared.take(*len))
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        if let Some(entry) = self.entry.take() {
+            self.home.waiters.leave(entry);
+        }
     }
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 
 use super::TaskError;
-use super::execute::outcome_of;
 use super::loops::{Control, LoopShared, Waiting};
+use super::returned::outcome_of;
 
 /// Called when a future is done.
 #[pyclass(frozen, module = "pelton._host")]

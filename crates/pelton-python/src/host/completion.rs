@@ -10,6 +10,7 @@ use super::call::Target;
 use super::reply::{Outcome, Slot};
 use super::stream::StreamShared;
 use super::{Call, TaskError};
+use crate::value;
 
 /// What is wanted of a task: that it be cancelled; that it has been interrupted.
 pub(crate) const CANCEL: u8 = 1;
@@ -76,12 +77,25 @@ impl Request {
 
     /// Lets go of what a call was made with, but for memory that is better freed by the thread that allocated it.
     pub(crate) fn put_back(&self, mut call: Call) {
-        call.args.clear();
-        call.keywords.clear();
+        discard(&mut call);
         if matches!(call.target, Target::Function(..)) {
             *self.call.lock().unwrap_or_else(PoisonError::into_inner) = Some(call);
         }
     }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if let Some(call) = self.call.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            discard(call);
+        }
+    }
+}
+
+/// Drops what a call was to be made with. That may be deeper than the stack of the thread which happens to do it: a loop's, as a
+/// rule, which serves everybody.
+fn discard(call: &mut Call) {
+    value::discard(call.args.drain(..).chain(call.keywords.drain(..).map(|(_, value)| value)));
 }
 
 /// A task, and who is to be told of its outcome.

@@ -12,6 +12,10 @@ const QUEUE_BOUND: usize = 1 << 20;
 const BATCH: usize = 64;
 /// Threads for functions that block.
 const WORKERS: usize = 8;
+/// What Python has on its main thread as a rule, and what its own limits to recursion in C reckon with.
+const STACK: usize = 8 << 20;
+/// Less than this is not enough for Python to import anything.
+const LEAST_STACK: usize = 256 << 10;
 /// A callback that takes longer than this is worth a word.
 const STALL: Duration = Duration::from_secs(1);
 
@@ -36,6 +40,7 @@ pub struct Config {
     pub(crate) batch: usize,
     pub(crate) spin: Duration,
     pub(crate) workers: usize,
+    pub(crate) stack: usize,
     pub(crate) stall: Duration,
     pub(crate) on_stall: Option<OnStall>,
 }
@@ -51,6 +56,7 @@ impl Default for Config {
             batch: BATCH,
             spin: Duration::ZERO,
             workers: WORKERS,
+            stack: STACK,
             stall: STALL,
             on_stall: None,
         }
@@ -115,6 +121,13 @@ impl Config {
         self
     }
 
+    /// The size of the stack of each thread that calls Python, loops and workers: 8 MiB unless set, as on Python's main thread. Code
+    /// in C that calls itself, as a parser does or `repr` of nested data, ends the whole process where the stack ends.
+    pub fn stack_size(mut self, bytes: usize) -> Config {
+        self.stack = bytes;
+        self
+    }
+
     /// After which time a loop that does not turn is reported: after a second unless set. Zero turns that off.
     pub fn stall(mut self, time: Duration) -> Config {
         self.stall = time;
@@ -133,6 +146,7 @@ impl Config {
             Config { loops: 0, .. } => "a host needs at least one loop",
             Config { batch: 0, .. } => "a batch needs room for at least one task",
             Config { queue_bound: 0, .. } => "a queue needs room for at least one task",
+            Config { stack: ..LEAST_STACK, .. } => "a stack of less than 256 KiB is not enough for Python",
             _ => return Ok(()),
         };
         Err(StartError::Setting(problem))

@@ -16,8 +16,9 @@ use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
 
 use super::callbacks;
-use super::execute::{self, Place, Returned};
+use super::execute::Place;
 use super::loops::{Control, LoopShared, Message};
+use super::returned::{self, Returned};
 use crate::core;
 use crate::intake::Intake;
 use crate::object::Owned;
@@ -57,12 +58,12 @@ impl Inbox {
             }
             // SAFETY: the loop is alive.
             Control::Stop => unsafe { stop(loop_) },
-            Control::Await(returned) => {
-                let Returned { object, wishes, completion } = *returned;
+            Control::Await(message) => {
+                let Returned { object, wishes, completion } = *message;
                 // SAFETY: as the caller says.
                 unsafe {
                     let object = Owned::new_reference(object.as_ptr());
-                    execute::settle(py, loop_, &self.place.home, object, wishes, completion);
+                    returned::settle(py, loop_, &self.place.home, object, wishes, completion);
                 }
             }
         }
@@ -128,6 +129,7 @@ impl Intake for Inbox {
             self.fetched.push_back(message);
         }
         if self.tasks > before {
+            self.place.home.fetched.store(self.tasks, Ordering::Relaxed);
             self.place.home.taken(self.tasks - before);
         }
         !self.fetched.is_empty()
@@ -158,6 +160,7 @@ impl Intake for Inbox {
                 Message::Task(task) => {
                     begun += 1;
                     self.guarded(|inbox| {
+                        inbox.place.home.fetched.store(inbox.tasks - begun, Ordering::Relaxed);
                         // SAFETY: as the caller says.
                         unsafe { inbox.place.start(py, loop_, task) }
                     });
@@ -168,6 +171,7 @@ impl Intake for Inbox {
                     {
                         begun += 1;
                         self.guarded(|inbox| {
+                            inbox.place.home.fetched.store(inbox.tasks - begun, Ordering::Relaxed);
                             // SAFETY: as the caller says.
                             unsafe { inbox.place.start(py, loop_, task) }
                         });

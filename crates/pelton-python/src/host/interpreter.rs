@@ -156,6 +156,13 @@ pub(crate) fn is_current_task(py: Python<'_>, future: *mut PyObject) -> bool {
 #[cold]
 pub(crate) fn describe(py: Python<'_>, error: &PyErr, keep: bool) -> Exception {
     let value = error.value(py);
+    // Before 3.12 the traceback of an exception that has just been raised is beside it, and not yet in it.
+    if py.version_info() < (3, 12)
+        && let Some(traceback) = error.traceback(py)
+    {
+        // It is of the right type, and that is all that could be wrong with it.
+        let _ = value.setattr(pyo3::intern!(py, "__traceback__"), traceback);
+    }
     let described =
         known().describe.bind(py).call1((value,)).and_then(|text| text.extract::<(String, String, String)>());
     let mut exception = match described {

@@ -43,7 +43,8 @@ pub(crate) fn start(
 ) -> Result<(), StartError> {
     let (started, start) = std::sync::mpsc::channel();
     let (batch, spin) = (config.batch, config.spin);
-    std::thread::Builder::new().name(format!("pelton-python-{}", home.index)).spawn(move || {
+    let thread = std::thread::Builder::new().name(format!("pelton-python-{}", home.index)).stack_size(config.stack);
+    thread.spawn(move || {
         let index = home.index;
         let abandoned = interpreter::attach(|py| {
             let place = Place {
@@ -101,7 +102,7 @@ fn run(py: Python<'_>, home: &Arc<LoopShared>, its_loop: Bound<'_, PyAny>) -> us
     }
     home.closing.store(true, Ordering::Relaxed);
     home.cancelling.store(true, Ordering::Relaxed);
-    let queued = home.queued();
+    let queued = home.queued() + home.fetched.load(Ordering::Relaxed);
     let finished = known().finish.bind(py).call1((&its_loop, GRACE.as_secs_f64()));
     if let Err(error) = finished {
         error.write_unraisable(py, Some(&its_loop));

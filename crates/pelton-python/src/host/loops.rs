@@ -15,6 +15,7 @@ use super::call::Call;
 use super::completion::{CANCEL, Completion, INTERRUPT, Tag};
 use super::error::RefusalKind;
 use super::lock_order::{self, Rank, Ranked};
+use super::waiters::Waiters;
 
 /// What goes through a loop's queue.
 pub(crate) enum Message {
@@ -31,7 +32,7 @@ pub(crate) enum Control {
     /// Whoever reads this stream has made room.
     Room(Arc<super::stream::StreamShared>),
     /// A function on another thread has returned something to be awaited.
-    Await(Box<super::execute::Returned>),
+    Await(Box<super::returned::Returned>),
     /// Nobody has a handle of this namespace any more.
     Forget(u64),
     /// Do this, with the interpreter lock.
@@ -43,6 +44,9 @@ pub(crate) enum Control {
     /// Stop, whatever there is left to do.
     Stop,
 }
+
+/// Calls that a loop has not taken on, and why.
+pub(crate) type Rest = (RefusalKind, Vec<Call>);
 
 /// A task that waits for something, so that the loop goes on with others.
 pub(crate) struct Waiting {
@@ -84,10 +88,14 @@ pub(crate) struct LoopShared {
     pub(crate) cancelling: AtomicBool,
     /// Tasks that wait for something, by their numbers.
     pub(crate) waiting: Ranked<HashMap<u64, Waiting>>,
+    /// Those who wait for tasks.
+    pub(crate) waiters: Waiters,
     pub(crate) numbers: AtomicU64,
     /// Goes up with everything that the loop begins; and whether it sleeps.
     pub(crate) activity: AtomicU64,
     pub(crate) asleep: AtomicBool,
+    /// Tasks that the loop has taken out of the queue and not begun.
+    pub(crate) fetched: AtomicUsize,
     pub(crate) counters: Counters,
     /// The loop's own thread first, then those for functions that block: of all loops.
     pub(crate) executors: Arc<Ranked<Vec<Arc<Executor>>>>,
@@ -132,9 +140,11 @@ impl LoopShared {
             closing: AtomicBool::new(false),
             cancelling: AtomicBool::new(false),
             waiting: Ranked::new(Rank::Loop, HashMap::new()),
+            waiters: Waiters::new(),
             numbers: AtomicU64::new(0),
             activity: AtomicU64::new(0),
             asleep: AtomicBool::new(false),
+            fetched: AtomicUsize::new(0),
             counters: Counters::default(),
             executors,
             executor,
@@ -171,29 +181,34 @@ impl LoopShared {
                 self.wake_after(pushed);
                 Ok(())
             }
-            Err(PushError::Full(task) | PushError::Closed(task)) => Err((RefusalKind::ShuttingDown, task)),
+            Err(PushError::Full(task) | PushError::Closed(task)) => {
+                self.taken(1);
+                Err((RefusalKind::ShuttingDown, task))
+            }
         }
     }
 
-    /// Hands as many calls to the loop as it takes on. Gives the others back.
-    pub(crate) fn submit_all(
-        &self,
-        mut calls: Vec<Call>,
-        namespace: u64,
-    ) -> (Arc<BatchShared>, Option<(RefusalKind, Vec<Call>)>) {
+    /// Hands as many calls to the loop as it takes on, and says how many these are. Gives the others back.
+    pub(crate) fn submit_all(&self, mut calls: Vec<Call>, namespace: u64) -> (Arc<BatchShared>, usize, Option<Rest>) {
         let closing = self.closing.load(Ordering::Relaxed);
         let accepted = if closing { 0 } else { self.reserve(calls.len()) };
         let kind = if closing { RefusalKind::ShuttingDown } else { RefusalKind::Full };
-        let rest = (accepted < calls.len()).then(|| (kind, calls.split_off(accepted)));
+        let refused = calls.split_off(accepted);
         let shared = Arc::new(BatchShared::new(calls, namespace));
         for start in (0..accepted).step_by(self.batch) {
             let portion = Portion::new(&shared, start, accepted.min(start + self.batch));
-            // If the loop has just gone, dropping the portion says so.
-            if let Ok(pushed) = self.sender.push_as(portion, Message::Portion) {
-                self.wake_after(pushed);
+            match self.sender.push_as(portion, Message::Portion) {
+                Ok(pushed) => self.wake_after(pushed),
+                Err(PushError::Full(portion) | PushError::Closed(portion)) => {
+                    // The loop has ended just now. What it has not got comes back, this portion and all after it.
+                    self.taken(accepted - start);
+                    let mut rest = portion.take_back(accepted);
+                    rest.extend(refused);
+                    return (shared, start, Some((RefusalKind::ShuttingDown, rest)));
+                }
             }
         }
-        (shared, rest)
+        (shared, accepted, (!refused.is_empty()).then_some((kind, refused)))
     }
 
     /// Tells the loop something, however much it has to do.
@@ -217,6 +232,13 @@ impl LoopShared {
     /// About how many tasks wait to be started.
     pub(crate) fn queued(&self) -> usize {
         self.queued.load(Ordering::Relaxed)
+    }
+
+    /// About how many tasks it has that have no outcome yet.
+    pub(crate) fn unfinished(&self) -> usize {
+        let running = usize::from(self.executor.task.load(Ordering::Relaxed) != 0);
+        let on_workers = self.on_workers.load(Ordering::Relaxed);
+        self.queued() + self.fetched.load(Ordering::Relaxed) + running + self.waiting.lock().len() + on_workers
     }
 
     pub(crate) fn next_number(&self) -> u64 {
@@ -267,5 +289,68 @@ impl LoopShared {
 impl crate::native::outside::Outside for LoopShared {
     fn run(&self, job: crate::native::outside::Job) {
         self.control(Control::Run(job));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::batch::Batch;
+    use crate::host::submit;
+
+    fn calls(count: usize) -> Vec<Call> {
+        (0..count).map(|number| Call::new("module", "function").arg(number as i64)).collect()
+    }
+
+    fn home(bound: usize, batch: usize) -> (Arc<LoopShared>, Receiver<Message>) {
+        LoopShared::new(0, (bound, batch), Arc::new(Ranked::new(Rank::Loop, Vec::new())))
+    }
+
+    fn numbers(calls: &[Call]) -> Vec<i64> {
+        calls.iter().map(|call| call.args[0].as_int().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_loop_that_ends_just_then_gives_a_batch_back() {
+        let (home, receiver) = home(8, 2);
+        drop(receiver);
+        let refused = submit::batch(&home, 0, calls(10)).unwrap_err();
+        assert_eq!(refused.kind, RefusalKind::ShuttingDown);
+        assert_eq!(numbers(&refused.rest), Vec::from_iter(0..10), "those that had no room among them, all in order");
+        assert_eq!((refused.accepted.len(), refused.accepted.left()), (0, 0));
+        assert!(refused.accepted.wait().is_empty());
+        assert_eq!(home.queued(), 0, "and the room that they had");
+        let refused = submit::reply(&home, 0, calls(1).remove(0)).unwrap_err();
+        assert_eq!((refused.kind, home.queued()), (RefusalKind::ShuttingDown, 0));
+    }
+
+    #[test]
+    fn a_task_that_is_dropped_says_that_the_loop_is_gone() {
+        let (home, mut receiver) = home(8, 2);
+        let [one, other] = [(); 2].map(|()| submit::reply(&home, 0, calls(1).remove(0)).unwrap());
+        drop(receiver.pop());
+        let outcome = one.try_take().expect("there is an outcome");
+        assert!(matches!(outcome, Err(crate::host::TaskError::LoopGone)));
+        // And so do those that are in the queue when it goes.
+        drop(receiver);
+        assert!(matches!(other.try_take().expect("there too"), Err(crate::host::TaskError::LoopGone)));
+    }
+
+    #[test]
+    fn what_a_loop_had_got_of_a_batch_before_is_its_own() {
+        let (home, mut receiver) = home(8, 2);
+        let shared = Arc::new(BatchShared::new(calls(6), 0));
+        assert!(home.sender.push(Message::Portion(Portion::new(&shared, 0, 2))).is_ok());
+        // As `submit_all` does with the portion that comes back.
+        let rest = Portion::new(&shared, 2, 4).take_back(6);
+        assert_eq!(numbers(&rest), [2, 3, 4, 5]);
+        let batch = Batch::new(shared, 2, home);
+        assert_eq!((batch.len(), batch.left()), (2, 2));
+        let Some(Message::Portion(mut portion)) = receiver.pop() else { panic!("it was pushed") };
+        portion.pop().unwrap().settle(Ok(crate::Value::Int(1)));
+        drop(portion);
+        let outcomes = batch.wait();
+        assert_eq!(*outcomes[0].as_ref().unwrap(), crate::Value::Int(1));
+        assert!(matches!(outcomes[1..], [Err(crate::host::TaskError::LoopGone)]));
     }
 }

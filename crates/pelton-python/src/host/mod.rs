@@ -19,8 +19,8 @@
 //! |---|---|
 //! | `config.rs`, `interpreter.rs`, `python/` | starting Python, and the package that it finds in the program |
 //! | `call.rs`, `submit.rs`, `loops.rs` | what is to be called; handing it to a loop |
-//! | `inbox.rs`, `execute.rs`, `callables.rs`, `callbacks.rs` | the loop's side: batches, calls, what they return |
-//! | `completion.rs`, `reply.rs`, `batch.rs`, `stream.rs`, `error.rs` | outcomes, and who gets them |
+//! | `inbox.rs`, `execute.rs`, `callables.rs`, `returned.rs`, `callbacks.rs` | the loop's side: batches, calls, what they return |
+//! | `completion.rs`, `reply.rs`, `batch.rs`, `stream.rs`, `waiters.rs`, `error.rs` | outcomes, and who gets them |
 //! | `process.rs`, `namespaces.rs` | isolated namespaces |
 //! | `workers.rs` | threads for functions that block |
 //! | `loop_thread.rs`, `shutdown.rs`, `watchdog.rs` | a loop's life, its end, and who holds it up |
@@ -42,9 +42,11 @@ mod loops;
 mod namespaces;
 mod process;
 mod reply;
+mod returned;
 mod shutdown;
 mod stream;
 mod submit;
+mod waiters;
 mod watchdog;
 mod workers;
 
@@ -117,7 +119,7 @@ impl Host {
         let running = Running;
         interpreter::prepare(&config)?;
         let executors = Arc::new(Ranked::new(Rank::Loop, Vec::new()));
-        let workers = Workers::new(config.workers, config.queue_bound, executors.clone());
+        let workers = Workers::new((config.workers, config.stack), config.queue_bound, executors.clone());
         let (ending, ended) = std::sync::mpsc::channel();
         let mut shared =
             Shared { loops: Vec::new(), workers, ended: Mutex::new(Some(ended)), watchdog: Mutex::new(None) };
@@ -282,6 +284,8 @@ pub struct HostStats {
     pub namespaces: usize,
     /// Functions that run on other threads, or wait for one.
     pub on_workers: usize,
+    /// Whether it sleeps, having nothing to do.
+    pub asleep: bool,
 }
 
 impl HostStats {
@@ -295,6 +299,7 @@ impl HostStats {
             waiting: home.waiting.lock().len(),
             namespaces: home.counters.namespaces.load(Ordering::Relaxed),
             on_workers: home.on_workers.load(Ordering::Relaxed),
+            asleep: home.asleep.load(Ordering::Relaxed),
         }
     }
 }

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use super::TaskError;
 use super::completion::Request;
-use super::lock_order::{Rank, Ranked};
+use super::lock_order::{Rank, Ranked, RankedGuard};
 use super::loops::LoopShared;
+use super::waiters::{Awaited, Entry};
 use crate::value::Value;
 
 /// What comes of a task.
@@ -35,6 +36,8 @@ struct State {
     /// Whether a thread waits, so that nobody is woken in vain, which would be a system call.
     waiting: bool,
     waker: Option<Waker>,
+    /// Somebody was told that the loop is gone. What comes after that is dropped.
+    abandoned: bool,
 }
 
 impl Slot {
@@ -43,16 +46,41 @@ impl Slot {
     }
 }
 
+impl Awaited for Slot {
+    fn abandon(&self) {
+        self.answer.abandon();
+    }
+}
+
 impl Answer {
     pub(crate) fn new() -> Answer {
-        let state = State { outcome: None, waiting: false, waker: None };
+        let state = State { outcome: None, waiting: false, waker: None, abandoned: false };
         Answer { state: Ranked::new(Rank::Reply, state), settled: Condvar::new() }
     }
 
     pub(crate) fn settle(&self, outcome: Outcome) {
         let mut state = self.state.lock();
+        if state.abandoned {
+            drop(state);
+            return drop(outcome);
+        }
         debug_assert!(state.outcome.is_none(), "there is one outcome");
         state.outcome = Some(outcome);
+        self.tell(state);
+    }
+
+    /// Says that the loop is gone, if there is no outcome.
+    pub(crate) fn abandon(&self) {
+        let mut state = self.state.lock();
+        if state.outcome.is_none() {
+            state.abandoned = true;
+            state.outcome = Some(Err(TaskError::LoopGone));
+            self.tell(state);
+        }
+    }
+
+    #[inline]
+    fn tell(&self, mut state: RankedGuard<'_, State>) {
         let (waiting, waker) = (state.waiting, state.waker.take());
         drop(state);
         if waiting {
@@ -63,11 +91,11 @@ impl Answer {
         }
     }
 
-    pub(crate) fn wait_for(&self, timeout: Duration) -> Option<Outcome> {
-        self.wait(Instant::now().checked_add(timeout))
+    fn take(&self) -> Option<Outcome> {
+        self.state.lock().outcome.take()
     }
 
-    pub(crate) fn wait(&self, deadline: Option<Instant>) -> Option<Outcome> {
+    fn wait(&self, deadline: Option<Instant>) -> Option<Outcome> {
         let mut state = self.state.lock();
         loop {
             if let Some(outcome) = state.outcome.take() {
@@ -86,7 +114,7 @@ impl Answer {
         }
     }
 
-    pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<Outcome> {
+    fn poll(&self, context: &mut Context<'_>) -> Poll<Outcome> {
         let mut state = self.state.lock();
         if let Some(outcome) = state.outcome.take() {
             return Poll::Ready(outcome);
@@ -99,17 +127,79 @@ impl Answer {
     }
 }
 
+/// Waits on this thread until the answer is there.
+pub(crate) fn wait<A: Awaited>(
+    home: &LoopShared,
+    awaited: &Arc<A>,
+    answer: &Answer,
+    deadline: Option<Instant>,
+) -> Option<Outcome> {
+    if let Some(outcome) = answer.take() {
+        return Some(outcome);
+    }
+    let entry = home.waiters.enter(awaited.clone());
+    let outcome = answer.wait(deadline);
+    if let Some(entry) = entry {
+        home.waiters.leave(entry);
+    }
+    outcome
+}
+
+/// Has the task at hand woken when the answer is there.
+pub(crate) fn poll<A: Awaited>(
+    home: &LoopShared,
+    awaited: &Arc<A>,
+    answer: &Answer,
+    entry: &mut Option<Entry>,
+    context: &mut Context<'_>,
+) -> Poll<Outcome> {
+    let mut polled = answer.poll(context);
+    if polled.is_pending() && entry.is_none() {
+        *entry = home.waiters.enter(awaited.clone());
+        if entry.is_none() {
+            polled = answer.poll(context);
+        }
+    }
+    if polled.is_ready()
+        && let Some(entry) = entry.take()
+    {
+        home.waiters.leave(entry);
+    }
+    polled
+}
+
 /// What will come of a task: a future, which can also be waited for.
 ///
-/// Dropping it leaves the task alone; its outcome is dropped then.
+/// Dropping it leaves the task alone, whose outcome is dropped then, unless it is to [cancel it](Reply::cancel_on_drop).
 #[derive(Debug)]
 #[must_use = "an outcome that nobody takes is dropped; `spawn` is for tasks nobody waits for"]
 pub struct Reply {
-    pub(crate) slot: Arc<Slot>,
-    pub(crate) home: Arc<LoopShared>,
+    slot: Arc<Slot>,
+    home: Arc<LoopShared>,
+    entry: Option<Entry>,
+    cancels: bool,
 }
 
 impl Reply {
+    pub(crate) fn new(slot: Arc<Slot>, home: Arc<LoopShared>) -> Reply {
+        Reply { slot, home, entry: None, cancels: false }
+    }
+
+    /// Cancels the task, as [`cancel`](Reply::cancel) does, when this is dropped before its outcome was there: whoever wanted it
+    /// has gone.
+    ///
+    /// ```no_run
+    /// # use pelton_python::host::{Config, Host};
+    /// # async fn handler(host: Host) -> Result<(), Box<dyn std::error::Error>> {
+    /// let answer = host.create_task("pages", "make", ("front",), ())?.cancel_on_drop().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn cancel_on_drop(mut self) -> Reply {
+        self.cancels = true;
+        self
+    }
+
     /// Waits for the outcome, however long it takes.
     ///
     /// # Panics
@@ -117,7 +207,8 @@ impl Reply {
     /// On the thread of the loop that has the task, where it would wait for ever.
     pub fn wait(self) -> Outcome {
         self.home.refuse_to_wait();
-        self.slot.answer.wait(None).unwrap_or(Err(TaskError::LoopGone))
+        let outcome = wait(&self.home, &self.slot, &self.slot.answer, None);
+        self.told(outcome).unwrap_or(Err(TaskError::LoopGone))
     }
 
     /// Waits for the outcome, for at most `timeout`. If it is not there by then, this is given back, and the task goes on.
@@ -130,12 +221,21 @@ impl Reply {
             return self.try_take();
         }
         self.home.refuse_to_wait();
-        self.slot.answer.wait_for(timeout).ok_or(self)
+        let outcome = wait(&self.home, &self.slot, &self.slot.answer, Instant::now().checked_add(timeout));
+        self.told(outcome)
     }
 
     /// The outcome, if it is there.
     pub fn try_take(self) -> Result<Outcome, Reply> {
-        self.slot.answer.wait(Some(Instant::now())).ok_or(self)
+        let outcome = self.slot.answer.take();
+        let outcome = outcome.or_else(|| self.home.waiters.is_gone().then_some(Err(TaskError::LoopGone)));
+        self.told(outcome)
+    }
+
+    /// The outcome, or this again. With an outcome there is nothing left to cancel.
+    fn told(mut self, outcome: Option<Outcome>) -> Result<Outcome, Reply> {
+        self.cancels &= outcome.is_none();
+        outcome.ok_or(self)
     }
 
     /// Cancels the task: one that is queued never starts; one that awaits something gets `asyncio.CancelledError` there, and
@@ -157,6 +257,40 @@ impl Future for Reply {
     type Output = Outcome;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
-        self.slot.answer.poll(context)
+        let Reply { slot, home, entry, cancels } = self.get_mut();
+        let polled = poll(home, slot, &slot.answer, entry, context);
+        *cancels &= polled.is_pending();
+        polled
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if let Some(entry) = self.entry.take() {
+            self.home.waiters.leave(entry);
+        }
+        if self.cancels {
+            self.cancel();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_after_the_loop_was_given_up_is_dropped() {
+        let answer = Answer::new();
+        answer.abandon();
+        answer.settle(Ok(Value::Int(1)));
+        assert!(matches!(answer.take(), Some(Err(TaskError::LoopGone))));
+        answer.settle(Ok(Value::Int(2)));
+        assert!(answer.take().is_none(), "there is one outcome");
+
+        let settled = Answer::new();
+        settled.settle(Ok(Value::Int(3)));
+        settled.abandon();
+        assert_eq!(settled.take().unwrap().unwrap(), Value::Int(3), "the first is the one");
     }
 }

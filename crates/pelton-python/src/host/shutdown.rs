@@ -21,8 +21,8 @@ pub struct Remains {
     pub cancelled: usize,
     /// Of these, those that did not end then either. Whoever waits for one is told that the loop is gone.
     pub abandoned: usize,
-    /// Loops that are blocked in a call that could not be interrupted, by their numbers. Their threads go on, and what they
-    /// have not begun has no outcome before the call returns.
+    /// Loops that are blocked in a call that could not be interrupted, by their numbers. Their threads go on. What they had
+    /// is among what was abandoned, and nothing of it is begun any more.
     pub stuck: Vec<usize>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn shut_down(
         }
         let mut unfinished = 0;
         for home in end.alive() {
-            unfinished += home.queued() + home.waiting.lock().len() + home.on_workers.load(Ordering::Relaxed);
+            unfinished += home.unfinished();
             home.control(Control::CancelAll);
         }
         end.remains.cancelled = unfinished;
@@ -65,10 +65,14 @@ pub(crate) fn shut_down(
     for job in workers.close() {
         job.settle(Err(super::TaskError::Cancelled));
     }
-    for home in end.alive.iter().map(|index| &loops[*index]) {
-        // Nobody else can tell those who wait for these.
-        let waiting: Vec<_> = home.waiting.lock().drain().collect();
-        end.remains.abandoned += waiting.len();
+    for home in loops {
+        // A loop that has ended has said what it left, but for functions that do not return on threads for such.
+        let stuck = end.alive.contains(&home.index);
+        let left = if stuck { home.unfinished() } else { home.on_workers.load(Ordering::Relaxed) };
+        end.remains.abandoned += left;
+        drop(home.waiting.lock().drain().collect::<Vec<_>>());
+        // Nobody else can tell those who wait for the rest.
+        home.waiters.abandon();
     }
     end.remains.stuck = end.alive;
     end.remains

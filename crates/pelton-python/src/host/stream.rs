@@ -15,6 +15,7 @@ use super::TaskError;
 use super::completion::Request;
 use super::lock_order::{Rank, Ranked};
 use super::loops::{Control, LoopShared};
+use super::waiters::{Awaited, Entry};
 use crate::value::{Limits, Value};
 
 #[derive(Debug)]
@@ -78,7 +79,8 @@ impl StreamShared {
     }
 
     pub(crate) fn end(&self, end: Result<(), TaskError>) {
-        self.change(|state| state.end = Some(end));
+        let late = self.change(|state| if state.end.is_none() { state.end.replace(end) } else { Some(end) });
+        drop(late);
     }
 
     /// Lets the generator go on. The interpreter lock is held.
@@ -91,6 +93,17 @@ impl StreamShared {
                 error.write_unraisable(py, Some(&future));
             }
         }
+    }
+}
+
+impl Awaited for StreamShared {
+    fn abandon(&self) {
+        self.change(|state| {
+            if state.end.is_none() {
+                state.end = Some(Err(TaskError::LoopGone));
+                state.abandoned = true;
+            }
+        });
     }
 }
 
@@ -123,11 +136,23 @@ impl State {
 #[derive(Debug)]
 #[must_use = "a stream that is dropped cancels its generator"]
 pub struct Stream {
-    pub(crate) shared: Arc<StreamShared>,
-    pub(crate) home: Arc<LoopShared>,
+    shared: Arc<StreamShared>,
+    home: Arc<LoopShared>,
+    entry: Option<Entry>,
 }
 
 impl Stream {
+    pub(crate) fn new(shared: Arc<StreamShared>, home: Arc<LoopShared>) -> Stream {
+        Stream { shared, home, entry: None }
+    }
+
+    /// Somebody is about to wait. Once is enough, however many items they wait for.
+    fn enter(&mut self) {
+        if self.entry.is_none() {
+            self.entry = self.home.waiters.enter(self.shared.clone());
+        }
+    }
+
     /// Waits for the next item, for at most `timeout`. `None`: there is none yet.
     pub fn next_timeout(&mut self, timeout: Duration) -> Option<Option<Result<Value, TaskError>>> {
         self.wait(Instant::now().checked_add(timeout))
@@ -135,6 +160,7 @@ impl Stream {
 
     /// The next item.
     pub async fn next_item(&mut self) -> Option<Result<Value, TaskError>> {
+        self.enter();
         poll_fn(|context| {
             let mut state = self.shared.state.lock();
             match state.take() {
@@ -165,7 +191,8 @@ impl Stream {
         }
     }
 
-    fn wait(&self, deadline: Option<Instant>) -> Option<Option<Result<Value, TaskError>>> {
+    fn wait(&mut self, deadline: Option<Instant>) -> Option<Option<Result<Value, TaskError>>> {
+        self.enter();
         let mut state = self.shared.state.lock();
         loop {
             if let Some(item) = state.take() {
@@ -208,6 +235,9 @@ impl Drop for Stream {
         drop(left);
         if !ended {
             self.cancel();
+        }
+        if let Some(entry) = self.entry.take() {
+            self.home.waiters.leave(entry);
         }
     }
 }

@@ -18,7 +18,7 @@ fn refused((kind, task): (RefusalKind, Completion)) -> Refused {
 pub(crate) fn reply(home: &Arc<LoopShared>, namespace: u64, call: Call) -> Result<Reply, Refused> {
     let slot = Arc::new(Slot::new(Request::new(call, namespace)));
     match home.submit(Completion::new(To::Reply(slot.clone()))) {
-        Ok(()) => Ok(Reply { slot, home: home.clone() }),
+        Ok(()) => Ok(Reply::new(slot, home.clone())),
         Err(refusal) => {
             drop(slot);
             Err(refused(refusal))
@@ -34,7 +34,7 @@ pub(crate) fn spawn(home: &LoopShared, namespace: u64, call: Call) -> Result<(),
 pub(crate) fn stream(home: &Arc<LoopShared>, namespace: u64, call: Call, credit: usize) -> Result<Stream, Refused> {
     let shared = Arc::new(StreamShared::new(Request::new(call, namespace), credit));
     match home.submit(Completion::new(To::Stream(shared.clone()))) {
-        Ok(()) => Ok(Stream { shared, home: home.clone() }),
+        Ok(()) => Ok(Stream::new(shared, home.clone())),
         Err(refusal) => {
             drop(shared);
             Err(refused(refusal))
@@ -43,8 +43,8 @@ pub(crate) fn stream(home: &Arc<LoopShared>, namespace: u64, call: Call, credit:
 }
 
 pub(crate) fn batch(home: &Arc<LoopShared>, namespace: u64, calls: Vec<Call>) -> Result<Batch, PartlyRefused> {
-    let (shared, rest) = home.submit_all(calls, namespace);
-    let accepted = Batch { shared, home: home.clone() };
+    let (shared, taken_on, rest) = home.submit_all(calls, namespace);
+    let accepted = Batch::new(shared, taken_on, home.clone());
     match rest {
         None => Ok(accepted),
         Some((kind, rest)) => Err(PartlyRefused { kind, accepted, rest }),

@@ -13,10 +13,11 @@ use pyo3::prelude::*;
 use super::TaskError;
 use super::completion::{CANCEL, Completion};
 use super::error::RefusalKind;
-use super::execute::{self, Failure, Kind, Returned, Wishes};
+use super::execute::{self, Failure};
 use super::interpreter;
 use super::lock_order::{Rank, Ranked};
 use super::loops::{Control, Executor, LoopShared};
+use super::returned::{self, Kind, Returned, Wishes};
 use crate::object::Owned;
 
 /// A call for a worker to make.
@@ -31,6 +32,8 @@ pub(crate) struct Job {
 
 pub(crate) struct Workers {
     most: usize,
+    /// The size of each thread's stack.
+    stack: usize,
     bound: usize,
     state: Ranked<State>,
     work: Condvar,
@@ -46,9 +49,13 @@ struct State {
 }
 
 impl Workers {
-    pub(crate) fn new(most: usize, bound: usize, executors: Arc<Ranked<Vec<Arc<Executor>>>>) -> Arc<Workers> {
+    pub(crate) fn new(
+        (most, stack): (usize, usize),
+        bound: usize,
+        executors: Arc<Ranked<Vec<Arc<Executor>>>>,
+    ) -> Arc<Workers> {
         let state = Ranked::new(Rank::Loop, State::default());
-        Arc::new(Workers { most, bound, state, work: Condvar::new(), executors })
+        Arc::new(Workers { most, stack, bound, state, work: Condvar::new(), executors })
     }
 
     /// Has a job done, by another thread if that can be had.
@@ -85,7 +92,8 @@ impl Workers {
     fn start_thread(self: &Arc<Workers>) -> std::io::Result<()> {
         let workers = self.clone();
         let body = move || interpreter::attach(|py| workers.work(py));
-        std::thread::Builder::new().name("pelton-python-worker".to_owned()).spawn(body).map(drop)
+        let thread = std::thread::Builder::new().name("pelton-python-worker".to_owned()).stack_size(self.stack);
+        thread.spawn(body).map(drop)
     }
 
     fn work(&self, py: Python<'_>) {
@@ -142,14 +150,14 @@ impl Job {
         let outcome = match returned {
             Ok(object) => {
                 // SAFETY: the object is alive.
-                let kind = unsafe { execute::kind_of(object.as_ptr()) };
+                let kind = unsafe { returned::kind_of(object.as_ptr()) };
                 if kind != Kind::Plain || self.completion.stream().is_some() {
                     // SAFETY: the reference is ours to give away.
                     let object = unsafe { Bound::<PyAny>::from_owned_ptr(py, object.into_ptr()).unbind() };
                     return self.hand_over(object);
                 }
                 // SAFETY: the object is alive.
-                unsafe { execute::convert(py, &object, self.wishes) }
+                unsafe { returned::convert(py, &object, self.wishes) }
             }
             Err(raised) => Err(Failure::from(raised).into_error(py, self.wishes.keep_exception)),
         };

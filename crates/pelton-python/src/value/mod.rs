@@ -12,6 +12,7 @@
 //! | `object.rs` | references that any thread may drop |
 //! | `rust.rs` | `From` and `TryFrom` for Rust's types |
 //! | `serialize.rs`, `deserialize.rs` | the same for whatever serde knows |
+//! | `discard.rs` | dropping what may be very deep |
 //! | `error.rs`, `limits.rs` | what can be wrong, and how much is too much |
 
 mod buffers;
@@ -19,6 +20,7 @@ mod calendar;
 mod calendar_text;
 mod datetimes;
 mod deserialize;
+mod discard;
 mod error;
 mod from_python;
 mod integers;
@@ -35,6 +37,8 @@ use crate::native::Native;
 
 pub use self::calendar::{Date, DateTime, Time, TimeDelta, Zone};
 pub use self::deserialize::from_value;
+#[allow(unused_imports, reason = "as below")]
+pub(crate) use self::discard::discard;
 pub use self::error::{ConversionError, ConversionErrorKind};
 #[allow(unused_imports, reason = "for the host, which is compiled only where Python is hosted")]
 pub(crate) use self::from_python::from_pointer;
@@ -57,6 +61,10 @@ pub(crate) use self::to_python::{argument, to_pointer};
 ///
 /// Values compare by what they consist of: an `Int` is no `Float`, and the order of a `Dict` or `Set` counts, which in Python
 /// it does not.
+///
+/// A value may be nested as deep as one likes, but is copied, compared, printed and dropped level by level: one of some ten thousand levels
+/// is more than a thread's stack has room for. Those that come from Python are bounded, by [`Limits`]; and what is handed to a
+/// host is dropped without recursion.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub enum Value {
