@@ -66,7 +66,8 @@ fn allocations(path: &str, fields: &str, end: &[u8]) -> u64 {
     let (request, mut buffer) = (request(path, fields), vec![0; 200_000]);
     let mut run = |times: usize| (0..times).for_each(|_| talk.exchange(&request, end, &mut buffer));
     run(50);
-    measure(|| run(500)).count_total
+    // What every request allocates, each of these times has; what happens once, as on a machine with much else to do, only one of them.
+    (0..3).map(|_| measure(|| run(500)).count_total).min().unwrap()
 }
 
 #[test]

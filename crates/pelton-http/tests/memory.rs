@@ -55,7 +55,8 @@ fn allocations(handler: impl Handler, depth: usize) -> u64 {
     let expected = length_of_answer(&mut reactor, &mut client, &requests, depth);
     let mut run = |times: usize| (0..times).for_each(|_| exchange(&mut reactor, &mut client, &requests, expected));
     run(50);
-    measure(|| run(500)).count_total
+    // What every request allocates, each of these times has; what happens once, as on a machine with much else to do, only one of them.
+    (0..3).map(|_| measure(|| run(500)).count_total).min().unwrap()
 }
 
 fn router() -> Router {
