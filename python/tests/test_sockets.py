@@ -355,6 +355,23 @@ class Streams(SocketTestCase):
 
         self.run_main(main())
 
+    def test_arguments_of_transports_by_name(self):
+        async def main():
+            transport, _, other = await self.connect()
+            transport.write(data=b"by ")
+            transport.writelines(list_of_data=[b"na", b"me"])
+            self.assertEqual(other.recv(100), b"by name")
+            protocol = Recorder()
+            transport.set_protocol(protocol=protocol)
+            self.assertIs(transport.get_protocol(), protocol)
+            self.assertRaisesRegex(TypeError, "write.*'data'", transport.write)
+            self.assertRaisesRegex(TypeError, "write.*1.*2", transport.write, b"1", b"2")
+            self.assertRaisesRegex(TypeError, "write.*'dat'", transport.write, dat=b"1")
+            self.assertRaisesRegex(TypeError, "write.*'data'", transport.write, b"1", data=b"2")
+            transport.close()
+
+        self.run_main(main())
+
     def test_writing_more_than_there_is_room_for_pauses_the_protocol(self):
         data = os.urandom(5_000_000)
 

@@ -55,7 +55,8 @@ class Echo(asyncio.Protocol):
 
     def data_received(self, data):
         self.events.append(bytes(data))
-        self.transport.write(data)
+        # By name, since others do it by position.
+        self.transport.write(data=data)
 
     def eof_received(self):
         self.events.append("eof")

@@ -88,7 +88,7 @@ macro_rules! names {
 }
 
 names! {
-    callback, fd, context, delay, when, coro, name,
+    callback, fd, context, delay, when, coro, name, data, list_of_data, protocol,
     _run, _run_once, _cancelled, _check_thread, _check_callback, slow_callback_duration, fileno,
     call_soon, call_at, call_soon_threadsafe,
     done, set_result, set_exception, _recv_ready, _recv_into_ready, _recvfrom_ready, _accept_ready, getpeername, _ensure_fd_no_transport,

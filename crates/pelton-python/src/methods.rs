@@ -82,6 +82,31 @@ macro_rules! with_one {
     }};
 }
 
+/// A method with one argument that may be given by its name, as one of [`Names`](crate::known::Names): `unsafe fn(object, argument)
+/// -> Result<impl Answer>`.
+macro_rules! with_one_named {
+    ($name:expr, $argument:ident, $method:path, $doc:expr $(,)?) => {{
+        unsafe extern "C" fn method(
+            object: *mut pyo3::ffi::PyObject,
+            arguments: *const *mut pyo3::ffi::PyObject,
+            count: pyo3::ffi::Py_ssize_t,
+            keywords: *mut pyo3::ffi::PyObject,
+        ) -> *mut pyo3::ffi::PyObject {
+            // SAFETY: Python calls it with a live object of the type that this is a method of, and with the arguments of a call
+            // like this.
+            $crate::panic::guard(std::ptr::null_mut(), || unsafe {
+                if keywords.is_null() && count == 1 {
+                    return $crate::methods::answer($method(object, *arguments));
+                }
+                let call = $crate::arguments::Call { function: $name, arguments, count: count as usize, keywords };
+                let named = $crate::arguments::named(call, [$crate::known::known().names.$argument]);
+                $crate::methods::answer(named.and_then(|[argument]| $method(object, argument)))
+            })
+        }
+        $crate::types::fast_with_keywords($name, method, $doc)
+    }};
+}
+
 /// A method with so many positional arguments: `unsafe fn(object, [argument; N]) -> Result<impl Answer>`.
 macro_rules! with_several {
     ($name:expr, $method:path, $doc:expr $(,)?) => {{
@@ -122,4 +147,4 @@ macro_rules! with_keywords {
     }};
 }
 
-pub(crate) use {with_keywords, with_one, with_several, without_arguments};
+pub(crate) use {with_keywords, with_one, with_one_named, with_several, without_arguments};

@@ -13,7 +13,7 @@ use crate::core;
 use crate::fields;
 use crate::hidden;
 use crate::known::known;
-use crate::methods::{with_one, with_several, without_arguments};
+use crate::methods::{with_one_named, with_several, without_arguments};
 use crate::object::{Owned, Raised, Result, check, raise, raise_io, replace};
 use crate::readers::{self, Side};
 use crate::scheduling;
@@ -24,7 +24,12 @@ pub(crate) fn methods() -> Vec<PyMethodDef> {
     vec![
         with_several!(c"_open", open_socket, c"Begin with a socket that is connected."),
         without_arguments!(c"_start_reading", start_reading, c"Begin to receive."),
-        with_one!(c"set_protocol", set_protocol, c"Set a new protocol."),
+        with_one_named!(
+            c"set_protocol",
+            protocol,
+            set_protocol,
+            c"set_protocol($self, protocol)\n--\n\nSet a new protocol.",
+        ),
     ]
 }
 

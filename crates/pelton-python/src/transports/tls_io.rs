@@ -12,7 +12,7 @@ use super::writing::{self, Data};
 use crate::fields;
 use crate::hidden;
 use crate::known::known;
-use crate::methods::{with_one, without_arguments};
+use crate::methods::{with_one, with_one_named, without_arguments};
 use crate::object::{Owned, Raised, Result, raise, raise_text, resize_bytes};
 use crate::types;
 
@@ -33,7 +33,12 @@ pub(crate) fn protocol_methods() -> *mut c_void {
 
 /// The methods of the transport, for a type to keep.
 pub(crate) fn transport_methods() -> *mut c_void {
-    types::methods(vec![with_one!(c"write", write, c"Write some data, without blocking.")])
+    types::methods(vec![with_one_named!(
+        c"write",
+        data,
+        write,
+        c"write($self, data)\n--\n\nWrite some data, without blocking.",
+    )])
 }
 
 /// The transport has received something, which is in memory until something else is received.

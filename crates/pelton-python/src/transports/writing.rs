@@ -12,7 +12,7 @@ use super::stream::{Stream, stream};
 use super::{closing, opening};
 use crate::fields;
 use crate::known::known;
-use crate::methods::{with_one, without_arguments};
+use crate::methods::{with_one_named, without_arguments};
 use crate::object::{Owned, Raised, Result, raise_io, raise_text};
 use crate::readers::{self, Side};
 use crate::syscalls::{self, is_not_now};
@@ -21,8 +21,13 @@ use crate::syscalls::{self, is_not_now};
 pub(crate) fn methods() -> Vec<PyMethodDef> {
     let write_ready_doc = c"Send what waits to be sent.";
     vec![
-        with_one!(c"write", write_data, c"Write some data, without blocking."),
-        with_one!(c"writelines", write_pieces, c"Write several pieces of data, without blocking."),
+        with_one_named!(c"write", data, write_data, c"write($self, data)\n--\n\nWrite some data, without blocking."),
+        with_one_named!(
+            c"writelines",
+            list_of_data,
+            write_pieces,
+            c"writelines($self, list_of_data)\n--\n\nWrite several pieces of data, without blocking.",
+        ),
         // By whatever name asyncio's own transport calls it, in this version or that.
         without_arguments!(c"_write_ready", write_ready, write_ready_doc),
         without_arguments!(c"_write_sendmsg", write_ready, write_ready_doc),
