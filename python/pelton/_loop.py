@@ -445,7 +445,18 @@ class BaseLoop(asyncio.SelectorEventLoop):
             raise TypeError(f"a callback or None was expected, got {callback!r}")
         if not seconds >= 0:
             raise ValueError(f"seconds must not be negative, got {seconds!r}")
-        self._set_slow_hook(int(min(seconds, _A_LIFETIME) * 1e9), callback)
+
+        def tell(handle, seconds):
+            try:
+                callback(handle, seconds)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as exc:
+                # The slow callback is not to blame.
+                message = f"Exception in {callback!r}, which is told of slow callbacks"
+                self.call_exception_handler({"message": message, "exception": exc})
+
+        self._set_slow_hook(int(min(seconds, _A_LIFETIME) * 1e9), None if callback is None else tell)
 
 
 def callback_failed(handle, exception):

@@ -557,6 +557,19 @@ class Looking(LoopTestCase):
         self.loop.on_slow_callback(math.inf, lambda *told: self.fail(told))
         self.turn()
 
+    def test_a_hook_for_slow_callbacks_that_fails_is_blamed_itself(self):
+        def hook(_handle, _seconds):
+            raise ZeroDivisionError
+
+        reported = []
+        self.loop.set_exception_handler(lambda _loop, context: reported.append(context))
+        self.loop.on_slow_callback(0, hook)
+        self.loop.call_soon(int)
+        self.turn()
+        self.assertIn("hook", reported[0]["message"])
+        self.assertIsInstance(reported[0]["exception"], ZeroDivisionError)
+        self.loop.on_slow_callback(0, None)
+
     def test_a_loop_is_asyncios(self):
         self.assertIsInstance(self.loop, asyncio.BaseEventLoop)
         self.assertEqual(repr(self.loop), "<Loop running=False closed=False debug=False>")
