@@ -440,7 +440,7 @@ class Threads(LoopTestCase):
 
         def stop():
             # Each time it wakes up, it needs the lock.
-            for _ in range(3):
+            for _ in range(10):
                 time.sleep(0.01)
             self.loop.call_soon_threadsafe(self.loop.stop)
 

@@ -8,6 +8,7 @@ use std::mem::ManuallyDrop;
 use std::ptr::{self, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::task::Waker;
+use std::time::Duration;
 
 use pelton::{Engine, EngineKind, Time, TimerKey, Wheel};
 use pelton_os::{Event, engine, fork};
@@ -48,6 +49,8 @@ pub(crate) struct Core {
     /// The last time that the engine was asked, and that the lock was let go of.
     pub(crate) polled: Time,
     pub(crate) unlocked: Time,
+    /// How often that is to happen while there is work.
+    pub(crate) unlock_every: Duration,
     pub(crate) thread: *mut PyObject,
     pub(crate) task_factory: *mut PyObject,
     pub(crate) current_handle: *mut PyObject,
@@ -231,6 +234,7 @@ pub(crate) fn new() -> Result<Owned> {
         parked: false,
         polled: Time::ZERO,
         unlocked: now,
+        unlock_every: Duration::from_micros(7_500),
         thread: null_mut(),
         task_factory: null_mut(),
         current_handle: null_mut(),

@@ -24,8 +24,8 @@ use crate::{loop_type, readers, timer_handle};
 /// While there is work, descriptors are looked at no more often than this: a system call costs as much as several callbacks.
 const POLL_EVERY: Duration = Duration::from_micros(100);
 
-/// While there is work, other threads get a chance at the lock at least this often: the interpreter's own interval.
-const UNLOCK_EVERY: Duration = Duration::from_millis(5);
+/// While there is work, the lock is let go of no more often than this, however short the interpreter's own interval is.
+const UNLOCK_AT_MOST_EVERY: Duration = Duration::from_millis(1);
 
 /// While a loop looks for work instead of sleeping, one look in so many asks the engine.
 const LOOKS_PER_POLL: u32 = 64;
@@ -40,6 +40,7 @@ pub(crate) unsafe fn until_stopped(loop_: *mut PyObject) -> Result<()> {
         let core = core::core(loop_)?;
         // Who runs a loop for a single turn relies on descriptors being looked at in it.
         (*core).polled = Time::ZERO;
+        (*core).unlock_every = unlock_every()?;
         // Somebody may have put another turn in the place of ours, as asyncio's own tests do.
         let own_turn = loop_type::has_own_turn(loop_)?;
         loop {
@@ -52,6 +53,27 @@ pub(crate) unsafe fn until_stopped(loop_: *mut PyObject) -> Result<()> {
                 return Ok(());
             }
         }
+    }
+}
+
+/// How often other threads get their chance at the lock while there is work.
+///
+/// Who waits for the lock asks for it when it has not become free for `sys.getswitchinterval()`; only then is it certain to get it from
+/// whoever lets go of it next. Letting go wakes those who wait, and they wait anew if they are too slow; so who lets go in just that
+/// interval, or more often, may keep them waiting for ever.
+unsafe fn unlock_every() -> Result<Duration> {
+    // SAFETY: the lock is held; what `sys` has is borrowed from it for the call, and the rest is ours.
+    unsafe {
+        let ask = ffi::PySys_GetObject(c"getswitchinterval".as_ptr());
+        if ask.is_null() {
+            return Ok(UNLOCK_AT_MOST_EVERY);
+        }
+        let interval = Owned::returned(ffi::PyObject_CallNoArgs(ask))?;
+        let interval = ffi::PyFloat_AsDouble(interval.as_ptr());
+        if interval == -1.0 && !ffi::PyErr_Occurred().is_null() {
+            return Err(Raised);
+        }
+        Ok(Duration::try_from_secs_f64(interval * 1.5).unwrap_or(Duration::MAX).max(UNLOCK_AT_MOST_EVERY))
     }
 }
 
@@ -71,7 +93,7 @@ pub(crate) unsafe fn turn(loop_: *mut PyObject, core: *mut Core) -> Result<()> {
         if (*core).stopping || !(*core).ready.is_empty() || has_intake(core) {
             if (*core).stopping || now - (*core).polled >= POLL_EVERY {
                 (*core).polled = now;
-                let lock = if now - (*core).unlocked >= UNLOCK_EVERY { Lock::LetGo } else { Lock::Hold };
+                let lock = if now - (*core).unlocked >= (*core).unlock_every { Lock::LetGo } else { Lock::Hold };
                 poll(core, Some(Time::ZERO), lock)?;
             }
         } else {
