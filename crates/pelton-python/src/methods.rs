@@ -82,31 +82,6 @@ macro_rules! with_one {
     }};
 }
 
-/// A method with one argument that may be given by its name, as one of [`Names`](crate::known::Names): `unsafe fn(object, argument)
-/// -> Result<impl Answer>`.
-macro_rules! with_one_named {
-    ($name:expr, $argument:ident, $method:path, $doc:expr $(,)?) => {{
-        unsafe extern "C" fn method(
-            object: *mut pyo3::ffi::PyObject,
-            arguments: *const *mut pyo3::ffi::PyObject,
-            count: pyo3::ffi::Py_ssize_t,
-            keywords: *mut pyo3::ffi::PyObject,
-        ) -> *mut pyo3::ffi::PyObject {
-            // SAFETY: Python calls it with a live object of the type that this is a method of, and with the arguments of a call
-            // like this.
-            $crate::panic::guard(std::ptr::null_mut(), || unsafe {
-                if keywords.is_null() && count == 1 {
-                    return $crate::methods::answer($method(object, *arguments));
-                }
-                let call = $crate::arguments::Call { function: $name, arguments, count: count as usize, keywords };
-                let named = $crate::arguments::named(call, [$crate::known::known().names.$argument]);
-                $crate::methods::answer(named.and_then(|[argument]| $method(object, argument)))
-            })
-        }
-        $crate::types::fast_with_keywords($name, method, $doc)
-    }};
-}
-
 /// A method with so many positional arguments: `unsafe fn(object, [argument; N]) -> Result<impl Answer>`.
 macro_rules! with_several {
     ($name:expr, $method:path, $doc:expr $(,)?) => {{
@@ -144,6 +119,28 @@ macro_rules! with_keywords {
             })
         }
         $crate::types::fast_with_keywords($name, method, $doc)
+    }};
+}
+
+/// A method with one argument that may be given by its name, as one of [`Names`](crate::known::Names): `unsafe fn(object, argument)
+/// -> Result<impl Answer>`.
+macro_rules! with_one_named {
+    ($name:expr, $argument:ident, $method:path, $doc:expr $(,)?) => {{
+        #[inline(always)]
+        unsafe fn by_name(
+            object: *mut pyo3::ffi::PyObject,
+            call: $crate::arguments::Call,
+        ) -> $crate::object::Result<impl $crate::methods::Answer> {
+            // SAFETY: as for any method with keywords.
+            unsafe {
+                if call.keywords.is_null() && call.count == 1 {
+                    return $method(object, *call.arguments);
+                }
+                let [argument] = $crate::arguments::named(call, [$crate::known::known().names.$argument])?;
+                $method(object, argument)
+            }
+        }
+        $crate::methods::with_keywords!($name, by_name, $doc)
     }};
 }
 
