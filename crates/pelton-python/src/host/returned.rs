@@ -129,13 +129,12 @@ unsafe fn is_old_coroutine(object: *mut PyObject) -> bool {
 
 /// The value of an object.
 #[inline]
-pub(crate) unsafe fn convert(py: Python<'_>, object: &Owned, wishes: Wishes) -> Outcome {
+pub(crate) unsafe fn convert(_: Python<'_>, object: &Owned, wishes: Wishes) -> Outcome {
     // SAFETY: it is alive, and the lock is held.
     unsafe {
         if wishes.as_object {
             return Ok(Value::Object(Object::from_pointer(object.as_ptr())));
         }
-        let _ = py;
         value::from_pointer(object.as_ptr(), &Limits::DEFAULT).map_err(|error| error.within("result").into())
     }
 }
