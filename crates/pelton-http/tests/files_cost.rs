@@ -66,8 +66,7 @@ fn allocations(path: &str, fields: &str, end: &[u8]) -> u64 {
     let (request, mut buffer) = (request(path, fields), vec![0; 200_000]);
     let mut run = |times: usize| (0..times).for_each(|_| talk.exchange(&request, end, &mut buffer));
     run(50);
-    // What every request allocates, each of these times has; what happens once, as on a machine with much else to do, only one of them.
-    (0..3).map(|_| measure(|| run(500)).count_total).min().unwrap()
+    measure(|| run(500)).count_total
 }
 
 #[test]
@@ -79,10 +78,8 @@ fn a_small_file_that_is_known_allocates_nothing() {
 }
 
 #[test]
-fn a_large_file_that_is_known_allocates_little() {
-    let per_request = allocations("/100k.css", "", &noise(100_000)[99_900..]) as f64 / 500.0;
-    println!("{per_request} allocations per request");
-    assert!(per_request <= 2.0, "{per_request}");
+fn a_large_file_that_is_known_allocates_once() {
+    assert_eq!(allocations("/100k.css", "", &noise(100_000)[99_900..]), 500);
 }
 
 fn mark() {
