@@ -1,6 +1,6 @@
 //! Serving the files below a directory.
 //!
-//! `path.rs` makes names of paths, `resolve.rs` opens them and nothing outside, `lookup.rs` finds what they lead to, on a thread,
+//! `path.rs` makes names of paths, `root.rs` knows below which directory, `resolve.rs` opens them and nothing outside, `lookup.rs` finds what they lead to, on a thread,
 //! in all forms (`representation.rs`) or as a `listing.rs`; `cache.rs` keeps that. `serving.rs` answers with it, `multipart.rs` if
 //! several parts are wanted, `cold.rs` sees to it that the loop waits for no disk. What the files here do not have to know, how
 //! ranges, codings and conditions are written, is in [`wire`](crate::wire).
@@ -13,6 +13,7 @@ mod multipart;
 mod path;
 mod representation;
 mod resolve;
+mod root;
 mod serving;
 mod settings;
 
@@ -28,7 +29,7 @@ use pelton::{DeferFailure, Lane, Reactor};
 use cache::{Absence, Cache, Knowledge};
 use lookup::{Found, Resource};
 use path::NotAName;
-use resolve::Root;
+use root::Root;
 pub use settings::FileSettings;
 
 use crate::{Handler, KeptRequest, Method, Request, Responder, Response};
@@ -97,7 +98,7 @@ impl Files {
             return Err(named(io::Error::new(io::ErrorKind::InvalidInput, text)));
         }
         let site = Site {
-            root: Arc::new(Root::open(directory).map_err(named)?),
+            root: Arc::new(Root::open(directory, (!settings.pinned).then_some(settings.valid)).map_err(named)?),
             settings: Arc::new(settings),
             cache: RefCell::new(Cache::new()),
             pending: RefCell::default(),
@@ -155,10 +156,10 @@ impl Site {
         all.insert(name.into(), Pending { known, waiting: vec![waiting] });
         drop(all);
         let (root, settings, own): (_, _, Box<[u8]>) = (self.root.clone(), self.settings.clone(), name.into());
-        let (site, looked_up): (_, Box<[u8]>) = (self.clone(), name.into());
+        let (site, looked_up, now): (_, Box<[u8]>, _) = (self.clone(), name.into(), reactor.now());
         let deferred = reactor.defer(
             Lane::Files,
-            move || lookup::look_up(&root, &own, stamps, &settings),
+            move || lookup::look_up(&root, now, &own, stamps, &settings),
             move |reactor, outcome| site.has_looked_up(reactor, looked_up, outcome),
         );
         if let Err(error) = deferred {

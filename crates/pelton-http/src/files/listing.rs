@@ -1,17 +1,17 @@
 //! A page that lists a directory.
 
 use std::fmt::Write;
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::SystemTime;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
-use rustix::fs::Dir;
+use rustix::fs::{Dir, FileType};
 use rustix::io::Errno;
 
 use super::FileSettings;
 use super::representation::{Description, Representation};
-use super::resolve::Root;
+use super::resolve::Directory;
 use crate::wire::Coding;
 
 /// More entries than this are not listed: a page of them is of no use, and takes a megabyte.
@@ -34,7 +34,7 @@ struct Entry {
 
 /// Lists a directory that is open.
 pub(super) fn list(
-    root: &Root,
+    root: &Directory,
     name: &[u8],
     directory: File,
     settings: &FileSettings,
@@ -52,9 +52,18 @@ pub(super) fn list(
             left_out = true;
             break;
         }
-        // Only what could be got is listed: it is opened as it would be then.
-        let Ok(metadata) = root.file(&[name, own].concat()).and_then(|file| metadata(&file)) else { continue };
-        if metadata.is_dir() || metadata.is_file() {
+        // What is known to be neither a file nor a directory is not even looked at.
+        if !matches!(
+            entry.file_type(),
+            FileType::RegularFile | FileType::Directory | FileType::Symlink | FileType::Unknown
+        ) {
+            continue;
+        }
+        // Only what could be got is listed.
+        let path = [name, own].concat();
+        let Ok(seen) = root.look(&path) else { continue };
+        let metadata = seen.metadata.clone();
+        if root.may_read(&path, seen) {
             let modified = metadata.modified().ok();
             entries.push(Entry { name: own.to_vec(), is_directory: metadata.is_dir(), size: metadata.len(), modified });
         }
@@ -69,10 +78,6 @@ pub(super) fn list(
     let description =
         Description { coding: Coding::Identity, content_type: "text/html; charset=utf-8", varies: false, settings };
     Ok(Representation::of_bytes(page.into(), tag, &description))
-}
-
-fn metadata(file: &File) -> Result<Metadata, Errno> {
-    file.metadata().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
 fn page(name: &[u8], entries: &[Entry], left_out: bool) -> String {

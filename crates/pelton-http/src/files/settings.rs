@@ -18,8 +18,8 @@ pub struct FileSettings {
     /// What comes before the names of files in paths, such as `/assets`. By default nothing. As in paths of requests, with escapes.
     pub prefix: String,
     /// Whether the directory that is there at first stays the one that is served, also if it is renamed or another takes its place. By
-    /// default it does not: its path may be a link that is turned to a new release. A process that will not see the path any more,
-    /// because it changes its root or gives up rights, needs this.
+    /// default its path is resolved again, once per [`valid`](FileSettings::valid): it may be a link that is turned to a new release. A
+    /// process that will not see the path any more, because it changes its root or gives up rights, needs this.
     pub pinned: bool,
     /// The file that stands for its directory. By default `index.html`.
     pub index: Option<String>,
