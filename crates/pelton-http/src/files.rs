@@ -52,6 +52,8 @@ const RETRY_AFTER: &str = "1";
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
+/// Below a prefix, it is [mounted](crate::Router::mount) in a router.
+///
 /// Answers have an `ETag` and a `Last-Modified`, and heed conditions and ranges. Small files are held in memory and large ones
 /// open, for as short as [`FileSettings`] say until the disk is asked again; the loop waits for no disk. Nothing outside the
 /// directory is served, whatever links say, and only regular files are. `docs/static-files.md` tells the rest.
@@ -116,12 +118,16 @@ impl Handler for Files {
             Method::Options => return responder.respond(reactor, Response::new(204).header("Allow", METHODS)),
             _ => return responder.respond(reactor, Response::plain_status(405).header("Allow", METHODS)),
         }
+        // Mounted below a prefix, and asked for just that. The slash comes first, or links in a page would lead elsewhere.
+        if request.path() == "/" && !request.full_path().ends_with('/') {
+            return answer_absent(reactor, Absence::Directory, &request, responder);
+        }
         let mut name = self.site.name.take();
-        match path::decode(request.path(), &self.site.settings, &mut name) {
+        match path::decode(request.path(), self.site.settings.hidden, &mut name) {
             Ok(()) => {
                 let known = self.site.cache.borrow_mut().get(&name, reactor.now());
                 match known {
-                    Knowledge::Fresh(resource) => serving::answer(reactor, &resource, &request, responder),
+                    Knowledge::Fresh(resource) => self.site.answer(reactor, &resource, &request, responder),
                     Knowledge::Absent(absence) => answer_absent(reactor, absence, &request, responder),
                     Knowledge::Stale(resource) => {
                         self.site.look_up(reactor, &name, Some(resource), &request, responder)
@@ -129,7 +135,6 @@ impl Handler for Files {
                     Knowledge::Nothing => self.site.look_up(reactor, &name, None, &request, responder),
                 }
             }
-            Err(NotAName::NeedsSlash) => answer_absent(reactor, Absence::Directory, &request, responder),
             Err(NotAName::Malformed) => responder.respond(reactor, Response::plain_status(400)),
             Err(NotAName::Nothing) => responder.respond(reactor, Response::plain_status(404)),
         }
@@ -138,6 +143,17 @@ impl Handler for Files {
 }
 
 impl Site {
+    /// Answers with what was found.
+    fn answer(&self, reactor: &mut Reactor, resource: &Rc<Resource>, request: &Request<'_>, responder: Responder) {
+        match &resource.listing {
+            Some(listing) if !request.prefix().is_empty() => {
+                let below = Rc::new(listing.resource(request.prefix(), &self.settings));
+                serving::answer(reactor, &below, request, responder);
+            }
+            _ => serving::answer(reactor, resource, request, responder),
+        }
+    }
+
     /// Has a name looked up, once for all who ask for it meanwhile.
     fn look_up(
         self: &Rc<Site>,
@@ -189,9 +205,10 @@ impl Site {
         }
         self.sweep_later(reactor);
         for (request, responder) in pending.waiting {
+            let request = request.get();
             match &found {
-                Ok(resource) => serving::answer(reactor, resource, &request.get(), responder),
-                Err(absence) => answer_absent(reactor, *absence, &request.get(), responder),
+                Ok(resource) => self.answer(reactor, resource, &request, responder),
+                Err(absence) => answer_absent(reactor, *absence, &request, responder),
             }
         }
     }
@@ -223,9 +240,9 @@ fn answer_absent(reactor: &mut Reactor, absence: Absence, request: &Request<'_>,
         Absence::Status(503) => overloaded(),
         Absence::Status(status) => Response::plain_status(status),
         Absence::Directory => {
-            // It begins with one slash and not two, or it would not be the path of a directory: it names no other host.
+            // It begins with one slash and not two, which would name another host: neither names of files nor prefixes have empty segments.
             let query = request.query().map_or(String::new(), |query| format!("?{query}"));
-            Response::redirect(301, &format!("{}/{query}", request.path())).header("Cache-Control", "no-cache")
+            Response::redirect(301, &format!("{}/{query}", request.full_path())).header("Cache-Control", "no-cache")
         }
     };
     responder.respond(reactor, response);

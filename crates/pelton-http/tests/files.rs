@@ -25,7 +25,6 @@ on_every_engine![
     several_ranges_come_in_parts,
     the_form_a_client_likes_best_is_sent,
     directories_are_listed_if_that_is_wanted,
-    files_below_a_prefix,
     large_files_come_in_full,
     streams_send_parts_of_files_between_bytes,
 ];
@@ -450,20 +449,6 @@ fn directories_are_listed_if_that_is_wanted(on: On) {
     assert_eq!(get(&mut site, "/sub/deeper/", &[]).1, b"deeper");
     assert_eq!(status(&mut site, "/sub", &[]), 301);
     assert!(String::from_utf8(get(&mut site, "/", &[]).1).unwrap().contains("href=\"sub/\""));
-}
-
-fn files_below_a_prefix(on: On) {
-    let tree = Tree::new();
-    tree.write("a", "a");
-    tree.write("index.html", "home");
-    let settings = FileSettings { prefix: "/files".to_owned(), ..FileSettings::default() };
-    let mut site = on.serve(Files::with_settings(tree.path(), settings).unwrap());
-    assert_eq!(get(&mut site, "/files/a", &[]).1, b"a");
-    assert_eq!(get(&mut site, "/files/", &[]).1, b"home");
-    let (head, _) = get(&mut site, "/files", &[]);
-    assert_eq!((statuses(&head)[0], field(&head, "Location")), (301, Some("/files/")));
-    assert_eq!(status(&mut site, "/a", &[]), 404);
-    assert_eq!(status(&mut site, "/filesa", &[]), 404);
 }
 
 fn large_files_come_in_full(on: On) {

@@ -134,7 +134,7 @@ mod tests {
     fn resource(size: usize, settings: &FileSettings) -> Rc<Resource> {
         let description = Description { coding: Coding::Identity, content_type: "a/b", varies: false, settings };
         let form = Representation::of_bytes(vec![0; size].into(), "\"a\"".to_owned(), &description);
-        Rc::new(Resource { forms: vec![form], stamps: None })
+        Rc::new(Resource { forms: vec![form], stamps: None, listing: None })
     }
 
     fn at(milliseconds: u64) -> Time {

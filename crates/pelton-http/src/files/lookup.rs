@@ -7,7 +7,7 @@ use pelton::Time;
 use rustix::io::Errno;
 
 use super::FileSettings;
-use super::listing;
+use super::listing::{self, Listing};
 use super::representation::{Description, Representation, Stamp, content_type};
 use super::resolve::{Directory, Seen, status_of};
 use super::root::Root;
@@ -38,6 +38,8 @@ pub(super) struct Resource {
     pub(super) forms: Vec<Representation>,
     /// `None` if it was made up.
     pub(super) stamps: Option<Stamps>,
+    /// The list of a directory.
+    pub(super) listing: Option<Listing>,
 }
 
 /// Looks up a name, and reads what is small, unless that is `known`.
@@ -77,7 +79,7 @@ fn find(root: &Directory, name: &[u8], known: Option<&Stamps>, settings: &FileSe
         return Err(Errno::NOENT);
     }
     let listing = listing::list(root, name, root.read(name, seen)?, settings)?;
-    Ok(Found::File(Box::new(Resource { forms: vec![listing], stamps: None })))
+    Ok(Found::File(Box::new(listing.resource("", settings))))
 }
 
 /// The forms of a file that was looked at. It is opened, unless it is `known`.
@@ -124,7 +126,7 @@ fn forms(
         Representation::of_file(file, &stamp, &description, now)
     };
     let forms = opened.into_iter().map(form).collect();
-    Ok(Found::File(Box::new(Resource { forms, stamps: Some(stamps) })))
+    Ok(Found::File(Box::new(Resource { forms, stamps: Some(stamps), listing: None })))
 }
 
 #[cfg(test)]

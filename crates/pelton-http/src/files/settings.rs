@@ -8,15 +8,13 @@ use std::time::Duration;
 /// use pelton_http::FileSettings;
 ///
 /// let settings = FileSettings {
-///     prefix: "/assets".to_owned(),
+///     listing: true,
 ///     cache_control: Some("public, max-age=31536000, immutable".to_owned()),
 ///     ..FileSettings::default()
 /// };
 /// ```
 #[derive(Clone, Debug)]
 pub struct FileSettings {
-    /// What comes before the names of files in paths, such as `/assets`. By default nothing. As in paths of requests, with escapes.
-    pub prefix: String,
     /// Whether the directory that is there at first stays the one that is served, also if it is renamed or another takes its place. By
     /// default its path is resolved again, once per [`valid`](FileSettings::valid): it may be a link that is turned to a new release. A
     /// process that will not see the path any more, because it changes its root or gives up rights, needs this.
@@ -56,7 +54,6 @@ pub struct FileSettings {
 impl Default for FileSettings {
     fn default() -> FileSettings {
         FileSettings {
-            prefix: String::new(),
             pinned: false,
             index: Some("index.html".to_owned()),
             listing: false,
