@@ -30,6 +30,7 @@ use cache::{Absence, Cache, Knowledge};
 use lookup::{Found, Resource};
 use path::NotAName;
 use root::Root;
+use serving::Trust;
 pub use settings::FileSettings;
 
 use crate::{Handler, KeptRequest, Method, Request, Responder, Response};
@@ -127,7 +128,12 @@ impl Handler for Files {
             Ok(()) => {
                 let known = self.site.cache.borrow_mut().get(&name, reactor.now());
                 match known {
-                    Knowledge::Fresh(resource) => self.site.answer(reactor, &resource, &request, responder),
+                    Knowledge::Fresh(resource) => {
+                        let answered = self.site.answer(reactor, &resource, Trust::Kept, &request, responder);
+                        if let Err(responder) = answered {
+                            self.site.look_up(reactor, &name, Some(resource), &request, responder);
+                        }
+                    }
                     Knowledge::Absent(absence) => answer_absent(reactor, absence, &request, responder),
                     Knowledge::Stale(resource) => {
                         self.site.look_up(reactor, &name, Some(resource), &request, responder)
@@ -143,14 +149,21 @@ impl Handler for Files {
 }
 
 impl Site {
-    /// Answers with what was found.
-    fn answer(&self, reactor: &mut Reactor, resource: &Rc<Resource>, request: &Request<'_>, responder: Responder) {
+    /// Answers with what was found, unless it has to be looked up again.
+    fn answer(
+        &self,
+        reactor: &mut Reactor,
+        resource: &Rc<Resource>,
+        trust: Trust,
+        request: &Request<'_>,
+        responder: Responder,
+    ) -> Result<(), Responder> {
         match &resource.listing {
             Some(listing) if !request.prefix().is_empty() => {
                 let below = Rc::new(listing.resource(request.prefix(), &self.settings));
-                serving::answer(reactor, &below, request, responder);
+                serving::answer(reactor, &below, trust, request, responder)
             }
-            _ => serving::answer(reactor, resource, request, responder),
+            _ => serving::answer(reactor, resource, trust, request, responder),
         }
     }
 
@@ -207,7 +220,11 @@ impl Site {
         for (request, responder) in pending.waiting {
             let request = request.get();
             match &found {
-                Ok(resource) => self.answer(reactor, resource, &request, responder),
+                Ok(resource) => {
+                    if let Err(responder) = self.answer(reactor, resource, Trust::LookedUp, &request, responder) {
+                        responder.respond(reactor, overloaded());
+                    }
+                }
                 Err(absence) => answer_absent(reactor, *absence, &request, responder),
             }
         }

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::tree::Tree;
+use common::tree::{Tree, settled};
 use common::{On, Site, on_every_engine, statuses};
 use pelton::Reactor;
 use pelton_http::{FileSettings, Files, Handler, Request, Responder, Response, Router, plain, spawned};
@@ -181,7 +181,7 @@ fn files_below_prefixes(on: On) {
     tree.write("sub/a b.txt", "a");
     tree.write("sub/deeper/b.txt", "b");
     tree.write("a", "a");
-    let settings = FileSettings { listing: true, valid: Duration::from_secs(3600), ..FileSettings::default() };
+    let settings = FileSettings { listing: true, valid: Duration::from_secs(3600), ..settled() };
     let files = Files::with_settings(tree.path(), settings).unwrap();
     // One cache for all of them.
     let inner = Router::new().mount("/files", files.clone());

@@ -71,7 +71,7 @@ impl Cache {
         self.forget(&name);
         let (memory, open) = weight(&resource);
         // What is larger than the whole cache would only drive out everything else.
-        if memory > settings.memory || open > settings.open || settings.valid.is_zero() {
+        if memory > settings.memory || open > settings.open {
             return;
         }
         (self.memory, self.open) = (self.memory + memory, self.open + open);

@@ -25,7 +25,8 @@ use crate::{Flow, Responder, Response, ResponseStream};
 /// How much is looked at, read and sent at a time.
 pub(super) const PIECE: u64 = 256 << 10;
 
-/// A byte is looked at every so often. The kernel reads files in stretches of 128 KiB, and forgets them in stretches as well.
+/// A byte is looked at at the beginning of each stretch of this size. The kernel reads files in stretches of 128 KiB, and forgets them
+/// in stretches as well.
 #[cfg(target_os = "linux")]
 const STRIDE: u64 = 64 << 10;
 
@@ -54,19 +55,18 @@ pub(super) enum Warmth {
 pub(super) fn warmth(file: &File, piece: &Range<u64>) -> Warmth {
     use rustix::io::{Errno, ReadWriteFlags, preadv2};
     use std::io::IoSliceMut;
-    let last = piece.end.saturating_sub(1);
     let mut at = piece.start;
-    loop {
+    while at < piece.end {
         let mut byte = [0];
         match preadv2(file, &mut [IoSliceMut::new(&mut byte)], at, ReadWriteFlags::NOWAIT) {
             Ok(0) => return Warmth::Short,
-            Ok(_) if at >= last => return Warmth::Warm,
-            Ok(_) => at = at.saturating_add(STRIDE).min(last),
+            Ok(_) => at = at.saturating_add(STRIDE),
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return Warmth::Unknown,
             // If it is an error, it shows when it is read.
             Err(_) => return Warmth::Cold,
         }
     }
+    Warmth::Warm
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -1,6 +1,5 @@
 //! Finding out what a name leads to. This blocks, so it is done on a thread of the file lane.
 
-use std::fs::File;
 use std::time::SystemTime;
 
 use pelton::Time;
@@ -91,7 +90,7 @@ fn forms(
     settings: &FileSettings,
 ) -> Result<Found, Errno> {
     let now = SystemTime::now();
-    let stamp = |seen: &Seen| Stamp::of(&seen.metadata, now);
+    let stamp = |seen: &Seen| Stamp::of(&seen.metadata, now, settings.settled_after);
     let own = stamp(&seen);
     let mut stamps: Stamps = [None; 1 + SIBLINGS.len()];
     let mut siblings = Vec::new();
@@ -106,7 +105,8 @@ fn forms(
         }
     }
     stamps[SIBLINGS.len()] = Some(own);
-    if known == Some(&stamps) {
+    // What is young may have been changed without this showing.
+    if known == Some(&stamps) && !stamps.iter().flatten().any(|stamp| stamp.young) {
         return Ok(Found::Same);
     }
     let mut opened = Vec::new();
@@ -121,9 +121,9 @@ fn forms(
     let varies = !opened.is_empty();
     opened.push((Coding::Identity, root.read(name, seen)?, own));
     let content_type = content_type(name);
-    let form = |(coding, file, stamp): (Coding, File, Stamp)| {
+    let form = |(coding, file, stamp)| {
         let description = Description { coding, content_type: &content_type, varies, settings };
-        Representation::of_file(file, &stamp, &description, now)
+        Representation::of_file(file, stamp, &description, now)
     };
     let forms = opened.into_iter().map(form).collect();
     Ok(Found::File(Box::new(Resource { forms, stamps: Some(stamps), listing: None })))
@@ -133,7 +133,7 @@ fn forms(
 mod tests {
     use super::*;
     use crate::files::representation::Held;
-    use std::fs;
+    use std::fs::{self, File};
     use std::os::unix::fs::MetadataExt;
     use std::time::Duration;
 
@@ -152,7 +152,7 @@ mod tests {
                 File::options().write(true).open(&path).unwrap().set_modified(then).unwrap();
             }
         };
-        let settings = FileSettings::default();
+        let settings = FileSettings { settled_after: Duration::ZERO, ..FileSettings::default() };
         let root = Root::open(&tree, None).unwrap();
         let look = |known: Option<Stamps>| match look_up(&root, Time::ZERO, b"a", known, &settings) {
             Found::Same => None,
@@ -174,6 +174,11 @@ mod tests {
         let large = FileSettings { small: 2, ..settings.clone() };
         let Found::File(held_open) = with(&large, None) else { panic!("it is there") };
         assert!(held_open.forms.iter().all(|form| matches!(form.held, Held::Open { .. })));
+        // What could be changed again without a trace is read again every time, and is known by nothing.
+        let young = FileSettings { settled_after: Duration::from_secs(3600), ..settings };
+        let Found::File(first) = with(&young, None) else { panic!("it is there") };
+        assert!(first.forms.iter().all(|form| form.validators().tag.is_none() && form.validators().modified.is_none()));
+        assert!(matches!(with(&young, first.stamps), Found::File(_)));
         fs::remove_dir_all(tree).unwrap();
     }
 }

@@ -34,6 +34,10 @@ pub struct FileSettings {
     /// For how long what was found is served without looking at the disk. By default a second: so long a change may go unnoticed.
     /// If it is zero, every request looks, on a thread of the file lane.
     pub valid: Duration,
+    /// How long a file has to be left alone before it has an `ETag` and a `Last-Modified`. By default two seconds: on some file systems
+    /// times are no finer than that, so what is changed again within it may look the same. On file systems with finer times it may be
+    /// shorter.
+    pub settled_after: Duration,
     /// For how long something is known not to be there. By default a second.
     pub valid_missing: Duration,
     /// Files up to this are held in memory. By default 64 KiB; larger ones are held open.
@@ -61,6 +65,7 @@ impl Default for FileSettings {
             precompressed: true,
             cache_control: Some("no-cache".to_owned()),
             valid: Duration::from_secs(1),
+            settled_after: Duration::from_secs(2),
             valid_missing: Duration::from_secs(1),
             small: 64 << 10,
             memory: 16 << 20,
