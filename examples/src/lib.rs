@@ -27,3 +27,7 @@ struct Composers;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/static-files.md")]
 struct StaticFiles;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/http.md")]
+struct Http;

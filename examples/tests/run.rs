@@ -459,15 +459,23 @@ fn static_site_serves_the_files_of_a_directory() {
     example.current_dir(env!("CARGO_MANIFEST_DIR"));
     let mut serving = start(example);
     let line = serving.next_line().unwrap();
-    let address = line.strip_prefix("serving . on http://").unwrap().strip_suffix('/').unwrap();
+    let address = line.strip_prefix("serving . on http://").unwrap().strip_suffix("/files/").unwrap();
     let get = |path: &str| {
         let mut client = std::net::TcpStream::connect(address).unwrap();
         client.set_read_timeout(Some(DEADLINE)).unwrap();
         write!(client, "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
         std::io::read_to_string(client).unwrap()
     };
-    let listing = get("/");
+    for (path, location) in [("/", "/files/"), ("/files", "/files/"), ("/files/steps", "/files/steps/")] {
+        let redirect = get(path);
+        assert!(redirect.contains(&format!("\r\nLocation: {location}\r\n")), "{redirect}");
+    }
+    let listing = get("/files/");
     assert!(listing.starts_with("HTTP/1.1 200 OK\r\n") && listing.contains("static-site.rs"), "{listing}");
-    assert!(get("/static-site.rs").ends_with(include_str!("../static-site.rs")));
-    assert!(get("/../Cargo.toml").starts_with("HTTP/1.1 404 "), "it leads out");
+    assert!(get("/files/steps/").contains("<h1>/files/steps/</h1>"));
+    assert!(get("/files/static-site.rs").ends_with(include_str!("../static-site.rs")));
+    assert!(get("/files/../Cargo.toml").starts_with("HTTP/1.1 404 "), "it leads out");
+    assert!(get("/api/teams/red").ends_with("\r\n\r\nteam red\n"));
+    assert!(get("/api/teams/red/greet/ann").ends_with("\r\n\r\nhello ann, of team red\n"));
+    assert!(get("/api/teams/red/other").starts_with("HTTP/1.1 404 "));
 }

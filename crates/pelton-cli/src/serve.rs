@@ -179,7 +179,9 @@ impl Content {
                 let settings = options.files.settings();
                 // Each worker opens it for itself; whether it can is better known before there are any.
                 Files::with_settings(dir, settings.clone()).map_err(Failure::Files)?;
-                Ok(Content::Files(dir.clone(), settings))
+                // All workers pin the same one, also if a link is turned between their starts.
+                let dir = if settings.pinned { dir.canonicalize().map_err(Failure::Files)? } else { dir.clone() };
+                Ok(Content::Files(dir, settings))
             }
         }
     }

@@ -105,6 +105,31 @@ fn the_files_of_a_directory_are_served() {
 }
 
 #[test]
+fn a_link_to_the_directory_is_followed_unless_it_is_pinned() {
+    let directory = Directory::new("pinned");
+    for release in ["one", "two"] {
+        fs::create_dir(directory.file(release)).unwrap();
+        fs::write(directory.file(release).join("release"), release).unwrap();
+    }
+    let link = directory.file("current");
+    std::os::unix::fs::symlink("one", &link).unwrap();
+    let arguments = [link.to_str().unwrap(), "--listen", "127.0.0.1:0", "--workers", "2"];
+    let following = Server::start("serve", &arguments);
+    let pinned = Server::start("serve", &[&arguments[..], &["--pinned"]].concat());
+    let served = |server: &Server| curl(&[&format!("{}release", server.address(0))]);
+    assert_eq!((served(&following), served(&pinned)), ("one".to_owned(), "one".to_owned()));
+    std::os::unix::fs::symlink("two", directory.file("next")).unwrap();
+    fs::rename(directory.file("next"), &link).unwrap();
+    eventually("the link is followed", || (served(&following) == "two").then_some(()));
+    // What is kept of it is not that old any more, in either worker.
+    assert_eq!((0..4).map(|_| served(&pinned)).collect::<Vec<_>>(), ["one"; 4]);
+    for server in [following, pinned] {
+        server.signal(Signal::TERM);
+        server.succeed();
+    }
+}
+
+#[test]
 fn a_download_under_way_is_completed_when_it_is_told_to_end() {
     let directory = Directory::new("download");
     let length = 64 << 20;

@@ -1,6 +1,6 @@
 //! Serving the files below a directory.
 //!
-//! `path.rs` makes names of paths, `resolve.rs` opens them and nothing outside, `lookup.rs` finds what they lead to, on a thread,
+//! `path.rs` makes names of paths, `root.rs` knows below which directory, `resolve.rs` opens them and nothing outside, `lookup.rs` finds what they lead to, on a thread,
 //! in all forms (`representation.rs`) or as a `listing.rs`; `cache.rs` keeps that. `serving.rs` answers with it, `multipart.rs` if
 //! several parts are wanted, `cold.rs` sees to it that the loop waits for no disk. What the files here do not have to know, how
 //! ranges, codings and conditions are written, is in [`wire`](crate::wire).
@@ -13,6 +13,7 @@ mod multipart;
 mod path;
 mod representation;
 mod resolve;
+mod root;
 mod serving;
 mod settings;
 
@@ -28,7 +29,8 @@ use pelton::{DeferFailure, Lane, Reactor};
 use cache::{Absence, Cache, Knowledge};
 use lookup::{Found, Resource};
 use path::NotAName;
-use resolve::Root;
+use root::Root;
+use serving::Trust;
 pub use settings::FileSettings;
 
 use crate::{Handler, KeptRequest, Method, Request, Responder, Response};
@@ -50,6 +52,8 @@ const RETRY_AFTER: &str = "1";
 /// server.listen(&mut reactor, &"127.0.0.1:0".parse()?)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// Below a prefix, it is [mounted](crate::Router::mount) in a router.
 ///
 /// Answers have an `ETag` and a `Last-Modified`, and heed conditions and ranges. Small files are held in memory and large ones
 /// open, for as short as [`FileSettings`] say until the disk is asked again; the loop waits for no disk. Nothing outside the
@@ -97,7 +101,7 @@ impl Files {
             return Err(named(io::Error::new(io::ErrorKind::InvalidInput, text)));
         }
         let site = Site {
-            root: Arc::new(Root::open(directory).map_err(named)?),
+            root: Arc::new(Root::open(directory, (!settings.pinned).then_some(settings.valid)).map_err(named)?),
             settings: Arc::new(settings),
             cache: RefCell::new(Cache::new()),
             pending: RefCell::default(),
@@ -115,12 +119,21 @@ impl Handler for Files {
             Method::Options => return responder.respond(reactor, Response::new(204).header("Allow", METHODS)),
             _ => return responder.respond(reactor, Response::plain_status(405).header("Allow", METHODS)),
         }
+        // Mounted below a prefix, and asked for just that. The slash comes first, or links in a page would lead elsewhere.
+        if request.path() == "/" && !request.full_path().ends_with('/') {
+            return answer_absent(reactor, Absence::Directory, &request, responder);
+        }
         let mut name = self.site.name.take();
-        match path::decode(request.path(), &self.site.settings, &mut name) {
+        match path::decode(request.path(), self.site.settings.hidden, &mut name) {
             Ok(()) => {
                 let known = self.site.cache.borrow_mut().get(&name, reactor.now());
                 match known {
-                    Knowledge::Fresh(resource) => serving::answer(reactor, &resource, &request, responder),
+                    Knowledge::Fresh(resource) => {
+                        let answered = self.site.answer(reactor, &resource, Trust::Kept, &request, responder);
+                        if let Err(responder) = answered {
+                            self.site.look_up(reactor, &name, Some(resource), &request, responder);
+                        }
+                    }
                     Knowledge::Absent(absence) => answer_absent(reactor, absence, &request, responder),
                     Knowledge::Stale(resource) => {
                         self.site.look_up(reactor, &name, Some(resource), &request, responder)
@@ -128,7 +141,6 @@ impl Handler for Files {
                     Knowledge::Nothing => self.site.look_up(reactor, &name, None, &request, responder),
                 }
             }
-            Err(NotAName::NeedsSlash) => answer_absent(reactor, Absence::Directory, &request, responder),
             Err(NotAName::Malformed) => responder.respond(reactor, Response::plain_status(400)),
             Err(NotAName::Nothing) => responder.respond(reactor, Response::plain_status(404)),
         }
@@ -137,6 +149,24 @@ impl Handler for Files {
 }
 
 impl Site {
+    /// Answers with what was found, unless it has to be looked up again.
+    fn answer(
+        &self,
+        reactor: &mut Reactor,
+        resource: &Rc<Resource>,
+        trust: Trust,
+        request: &Request<'_>,
+        responder: Responder,
+    ) -> Result<(), Responder> {
+        match &resource.listing {
+            Some(listing) if !request.prefix().is_empty() => {
+                let below = Rc::new(listing.resource(request.prefix(), &self.settings));
+                serving::answer(reactor, &below, trust, request, responder)
+            }
+            _ => serving::answer(reactor, resource, trust, request, responder),
+        }
+    }
+
     /// Has a name looked up, once for all who ask for it meanwhile.
     fn look_up(
         self: &Rc<Site>,
@@ -155,10 +185,10 @@ impl Site {
         all.insert(name.into(), Pending { known, waiting: vec![waiting] });
         drop(all);
         let (root, settings, own): (_, _, Box<[u8]>) = (self.root.clone(), self.settings.clone(), name.into());
-        let (site, looked_up): (_, Box<[u8]>) = (self.clone(), name.into());
+        let (site, looked_up, now): (_, Box<[u8]>, _) = (self.clone(), name.into(), reactor.now());
         let deferred = reactor.defer(
             Lane::Files,
-            move || lookup::look_up(&root, &own, stamps, &settings),
+            move || lookup::look_up(&root, now, &own, stamps, &settings),
             move |reactor, outcome| site.has_looked_up(reactor, looked_up, outcome),
         );
         if let Err(error) = deferred {
@@ -188,9 +218,14 @@ impl Site {
         }
         self.sweep_later(reactor);
         for (request, responder) in pending.waiting {
+            let request = request.get();
             match &found {
-                Ok(resource) => serving::answer(reactor, resource, &request.get(), responder),
-                Err(absence) => answer_absent(reactor, *absence, &request.get(), responder),
+                Ok(resource) => {
+                    if let Err(responder) = self.answer(reactor, resource, Trust::LookedUp, &request, responder) {
+                        responder.respond(reactor, overloaded());
+                    }
+                }
+                Err(absence) => answer_absent(reactor, *absence, &request, responder),
             }
         }
     }
@@ -222,9 +257,9 @@ fn answer_absent(reactor: &mut Reactor, absence: Absence, request: &Request<'_>,
         Absence::Status(503) => overloaded(),
         Absence::Status(status) => Response::plain_status(status),
         Absence::Directory => {
-            // It begins with one slash and not two, or it would not be the path of a directory: it names no other host.
+            // It begins with one slash and not two, which would name another host: neither names of files nor prefixes have empty segments.
             let query = request.query().map_or(String::new(), |query| format!("?{query}"));
-            Response::redirect(301, &format!("{}/{query}", request.path())).header("Cache-Control", "no-cache")
+            Response::redirect(301, &format!("{}/{query}", request.full_path())).header("Cache-Control", "no-cache")
         }
     };
     responder.respond(reactor, response);

@@ -45,8 +45,16 @@ impl Method {
         }
     }
 
-    /// Its name; of another one, a stand-in.
-    pub const fn name(self) -> &'static str {
+    /// The name, such as `GET`. Of [`Other`](Method::Other) it is `(other)`, which no method can be called;
+    /// [`Request::method_name`](crate::Request::method_name) has the real one.
+    ///
+    /// ```
+    /// use pelton_http::Method;
+    ///
+    /// assert_eq!(Method::Get.as_str(), "GET");
+    /// assert_eq!(Method::of(Method::Patch.as_str().as_bytes()), Method::Patch);
+    /// ```
+    pub const fn as_str(self) -> &'static str {
         match self {
             Method::Get => "GET",
             Method::Head => "HEAD",
@@ -64,6 +72,6 @@ impl Method {
 
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.write_str(self.as_str())
     }
 }

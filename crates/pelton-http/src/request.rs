@@ -5,6 +5,7 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::body::Body;
+use crate::router::Mount;
 use crate::wire::{Field, Fields, Form, Framing, Head, Parsed, Version};
 use crate::{ExchangeToken, Method};
 
@@ -28,32 +29,71 @@ pub struct Request<'a> {
     target: &'a str,
     table: &'a [Field],
     parameters: Parameters<'a>,
+    /// How much of the path is the prefix below which the handler is mounted.
+    prefix: u32,
     /// `None` if it was kept: its body is not part of it any more.
     exchange: Option<&'a ExchangeToken>,
 }
 
-/// What a route has found in the path.
+/// What routers have found in the path.
 #[derive(Clone, Copy)]
 enum Parameters<'a> {
     None,
-    Found(&'a matchit::Params<'a, 'a>),
+    Found(&'a Found<'a>),
     Kept(&'a [(Box<str>, Box<str>)]),
+}
+
+/// What one router has found, and what those have found that it is mounted in.
+pub(crate) struct Found<'a> {
+    own: Own<'a>,
+    outer: Parameters<'a>,
+}
+
+enum Own<'a> {
+    Route(&'a matchit::Params<'a, 'a>),
+    /// A mount, and the path that it has matched.
+    Mount(&'a Mount, &'a str),
 }
 
 impl<'a> Parameters<'a> {
     fn get(self, name: &str) -> Option<&'a str> {
         match self {
             Parameters::None => None,
-            Parameters::Found(found) => found.get(name),
+            Parameters::Found(Found { own, outer }) => own.get(name).or_else(|| outer.get(name)),
             Parameters::Kept(kept) => kept.iter().find(|(known, _)| **known == *name).map(|(_, value)| &**value),
         }
     }
 
+    /// The inner ones first: of two with the same name, those count.
     fn keep(self) -> Box<[(Box<str>, Box<str>)]> {
+        let mut kept = Vec::new();
+        let mut next = self;
+        loop {
+            match next {
+                Parameters::None => return kept.into(),
+                Parameters::Found(Found { own, outer }) => {
+                    match own {
+                        Own::Route(found) => kept.extend(found.iter().map(|(name, value)| (name.into(), value.into()))),
+                        Own::Mount(mount, path) => {
+                            kept.extend(mount.parameters(path).map(|(name, value)| (name.into(), value.into())));
+                        }
+                    }
+                    next = *outer;
+                }
+                Parameters::Kept(own) => {
+                    kept.extend_from_slice(own);
+                    return kept.into();
+                }
+            }
+        }
+    }
+}
+
+impl<'a> Own<'a> {
+    fn get(&self, name: &str) -> Option<&'a str> {
         match self {
-            Parameters::None => Box::default(),
-            Parameters::Found(found) => found.iter().map(|(name, value)| (name.into(), value.into())).collect(),
-            Parameters::Kept(kept) => kept.into(),
+            Own::Route(found) => found.get(name),
+            Own::Mount(mount, path) => mount.parameters(path).find(|(known, _)| *known == name).map(|(_, value)| value),
         }
     }
 }
@@ -66,15 +106,37 @@ impl<'a> Request<'a> {
         exchange: &'a ExchangeToken,
     ) -> Request<'a> {
         let Parsed { head, target, .. } = parsed;
-        Request { bytes, head, target, table, parameters: Parameters::None, exchange: Some(exchange) }
+        Request { bytes, head, target, table, parameters: Parameters::None, prefix: 0, exchange: Some(exchange) }
     }
 
-    /// The same, with what a router has found in its path.
-    pub(crate) fn with_parameters<'b>(self, parameters: &'b matchit::Params<'b, 'b>) -> Request<'b>
+    /// What a route has found in the path of this request.
+    pub(crate) fn found_by_route<'b>(&self, parameters: &'b matchit::Params<'b, 'b>) -> Found<'b>
     where
         'a: 'b,
     {
-        Request { parameters: Parameters::Found(parameters), ..self }
+        Found { own: Own::Route(parameters), outer: self.parameters }
+    }
+
+    /// What a mount has found in the path of this request, which may be spelled differently from how it was sent.
+    pub(crate) fn found_by_mount<'b>(&self, mount: &'b Mount, path: &'b str) -> Found<'b>
+    where
+        'a: 'b,
+    {
+        Found { own: Own::Mount(mount, path), outer: self.parameters }
+    }
+
+    /// The same, with what a router has found in its path.
+    pub(crate) fn with_parameters<'b>(self, found: &'b Found<'b>) -> Request<'b>
+    where
+        'a: 'b,
+    {
+        Request { parameters: Parameters::Found(found), ..self }
+    }
+
+    /// The same, for a handler that is mounted below so much of the path.
+    pub(crate) fn below(self, length: usize) -> Request<'a> {
+        // A target is shorter than four gigabytes.
+        Request { prefix: self.prefix + length as u32, ..self }
     }
 
     /// The method, if it is a known one.
@@ -102,11 +164,29 @@ impl<'a> Request<'a> {
         self.head.form
     }
 
-    /// The path, as it was sent: with its escapes, and not tidied up. `*` if the request is for the server itself, empty if it is
-    /// a `CONNECT`.
+    /// The path, as it was sent: with its escapes, and not tidied up. It begins with a slash. For a handler that is
+    /// [mounted](crate::Router::mount) below a prefix, it is what follows that prefix, and `/` if nothing does. `*` if the request is for
+    /// the server itself, empty if it is a `CONNECT`.
     pub fn path(&self) -> &'a str {
-        match part_of(self.target, &self.head.path) {
-            "" if self.head.form == Form::Absolute => "/",
+        self.path_from(self.prefix)
+    }
+
+    /// The path with the prefix below which the handler is [mounted](crate::Router::mount): what a link or a redirect begins with.
+    pub fn full_path(&self) -> &'a str {
+        self.path_from(0)
+    }
+
+    /// The prefix below which the handler is [mounted](crate::Router::mount), as it was sent, without a slash at its end. Empty if the
+    /// handler is not mounted.
+    pub fn prefix(&self) -> &'a str {
+        let start = self.head.path.start;
+        part_of(self.target, &(start..start + self.prefix))
+    }
+
+    #[inline]
+    fn path_from(&self, skipped: u32) -> &'a str {
+        match part_of(self.target, &(self.head.path.start + skipped..self.head.path.end)) {
+            "" if self.head.form != Form::Authority => "/",
             path => path,
         }
     }
@@ -131,7 +211,8 @@ impl<'a> Request<'a> {
         self.fields().get(name)
     }
 
-    /// A part of the path that the route has a name for, without escapes. `None` if there is none of this name, or it is no text.
+    /// A part of the path that the route, or a prefix that it is mounted below, has a name for, without escapes. `None` if there is none of
+    /// this name, or it is no text.
     pub fn parameter(&self, name: &str) -> Option<Cow<'a, str>> {
         percent_encoding::percent_decode_str(self.parameters.get(name)?).decode_utf8().ok()
     }
@@ -163,6 +244,7 @@ impl<'a> Request<'a> {
             head: self.head.clone(),
             table: self.table.into(),
             parameters: self.parameters.keep(),
+            prefix: self.prefix,
         }
     }
 
@@ -198,6 +280,7 @@ pub struct KeptRequest {
     head: Head,
     table: Box<[Field]>,
     parameters: Box<[(Box<str>, Box<str>)]>,
+    prefix: u32,
 }
 
 impl KeptRequest {
@@ -205,7 +288,8 @@ impl KeptRequest {
     pub fn get(&self) -> Request<'_> {
         let parameters = Parameters::Kept(&self.parameters);
         let target = text_at(&self.bytes, &self.head.target);
-        Request { bytes: &self.bytes, head: &self.head, target, table: &self.table, parameters, exchange: None }
+        let KeptRequest { bytes, head, table, prefix, .. } = self;
+        Request { bytes, head, target, table, parameters, prefix: *prefix, exchange: None }
     }
 
     /// The request with its body, which was asked for before it was kept: to be handed to another handler, on the loop.

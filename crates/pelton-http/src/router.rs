@@ -1,17 +1,27 @@
 //! Which handler answers what, by method and path.
 
+mod mount;
+mod spelling;
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::collections::HashMap;
 
 use pelton::Reactor;
 
 use crate::wire::Form;
 use crate::{Handler, Method, Request, Responder, Response};
+pub(crate) use mount::Mount;
+use spelling::normal;
 
 /// Hands requests to handlers by method and path.
 ///
 /// A path may have parameters: `/users/{id}` matches any one segment there, `/files/{*rest}` everything that follows; what they matched is
-/// [`Request::parameter`]. Exact segments go before parameters, whatever the order in which they were added. Paths are compared as
-/// they are sent, with their escapes: `/a%2Fb` is one segment.
+/// [`Request::parameter`]. Exact segments go before parameters, whatever the order in which they were added. Paths are compared with their
+/// escapes: `/a%2Fb` is one segment. Only the escapes that RFC 3986 calls equivalent make no difference: `/%61` is `/a`, and `%2f` is
+/// `%2F`.
+///
+/// Whole handlers, such as another router or [`Files`](crate::Files), are [mounted](Router::mount) below a prefix.
 ///
 /// `HEAD` is answered by the handler for `GET` unless it has its own, and `OPTIONS` by saying what there is. A path that is not there is
 /// a 404, a method that is not there a 405.
@@ -33,6 +43,8 @@ pub struct Router {
     /// The same, by how they were written.
     numbers: HashMap<String, usize>,
     routes: Vec<Route>,
+    /// The most specific first: of those that a path is below, the first counts.
+    mounts: Vec<Mount>,
     /// What all paths together can do.
     allow: Allow,
     fallback: Option<Box<dyn Handler>>,
@@ -41,6 +53,8 @@ pub struct Router {
 /// What can be done with one path.
 #[derive(Default)]
 struct Route {
+    /// How its path was written.
+    path: Box<str>,
     known: [Option<Box<dyn Handler>>; Method::Other as usize],
     others: Vec<(Box<str>, Box<dyn Handler>)>,
     allow: Allow,
@@ -68,6 +82,12 @@ impl Allow {
 pub struct BadRoute {
     path: String,
     why: String,
+}
+
+impl BadRoute {
+    fn new(path: &str, why: impl ToString) -> BadRoute {
+        BadRoute { path: path.to_owned(), why: why.to_string() }
+    }
 }
 
 macro_rules! by_method {
@@ -110,12 +130,14 @@ impl Router {
 
     /// Has a method of a path answered by `handler`, unless the path is malformed or in conflict with another.
     pub fn try_route(&mut self, method: &str, path: &str, handler: impl Handler) -> Result<(), BadRoute> {
-        let bad = |why: String| BadRoute { path: path.to_owned(), why };
         if !path.starts_with('/') {
-            return Err(bad("a path begins with a slash".to_owned()));
+            return Err(BadRoute::new(path, "a path begins with a slash"));
         }
-        let number = self.number_of(path).map_err(|error| bad(error.to_string()))?;
-        self.routes.resize_with(self.routes.len().max(number + 1), Route::default);
+        let path = &*normal(path);
+        let number = self.number_of(path).map_err(|error| BadRoute::new(path, error))?;
+        if number == self.routes.len() {
+            self.routes.push(Route { path: path.into(), ..Route::default() });
+        }
         let route = &mut self.routes[number];
         for allow in [&mut route.allow, &mut self.allow] {
             allow.add(method);
@@ -133,6 +155,54 @@ impl Router {
             }
         }
         Ok(())
+    }
+
+    /// Has everything below a prefix answered by `handler`: `/api` is the prefix of `/api`, `/api/` and `/api/users`, but not of
+    /// `/apis`. A slash at its end makes no difference, and `/` is the prefix of everything.
+    ///
+    /// The handler sees the rest as [`Request::path`], which begins with a slash; [`Request::full_path`] has all of it. It is asked whatever
+    /// the method is, and answers for itself what it does not have: if it is a router, with its own fallback. A segment of the prefix may be
+    /// a parameter, and what it matched is [`Request::parameter`] to the handler.
+    ///
+    /// A path may be below several prefixes and have a route of its own. Then the first segment that differs decides, of which text
+    /// goes before a parameter, as it does among routes; if none differs, a route goes before a mount, and the longer prefix before the
+    /// shorter. Where a route has the path but not the method, the answer is a 405.
+    ///
+    /// ```
+    /// use pelton_http::{Files, Router, plain};
+    ///
+    /// let users = Router::new().get("/", plain(|_| "all\n")).get("/{id}", plain(|request| {
+    ///     format!("{} of {}\n", request.parameter("id").unwrap_or_default(), request.parameter("team").unwrap_or_default())
+    /// }));
+    /// let router = Router::new()
+    ///     .mount("/teams/{team}/users", users)
+    ///     .mount("/assets", Files::open(".")?);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If the prefix is malformed, or something is mounted there already. [`try_mount`](Router::try_mount) is for prefixes that come from
+    /// elsewhere.
+    #[must_use]
+    pub fn mount(mut self, prefix: &str, handler: impl Handler) -> Router {
+        match self.try_mount(prefix, handler) {
+            Ok(()) => self,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Has everything below a prefix answered by `handler`, as [`mount`](Router::mount) does, unless the prefix is malformed or something is
+    /// mounted there already.
+    pub fn try_mount(&mut self, prefix: &str, handler: impl Handler) -> Result<(), BadRoute> {
+        let mount = Mount::new(&normal(prefix), Box::new(handler)).map_err(|why| BadRoute::new(prefix, why))?;
+        match self.mounts.binary_search_by(|known| known.cmp_specific(&mount)) {
+            Ok(_) => Err(BadRoute::new(prefix, "something is mounted there already")),
+            Err(at) => {
+                self.mounts.insert(at, mount);
+                Ok(())
+            }
+        }
     }
 
     /// Where in `routes` a path that is being added is, or will be.
@@ -165,6 +235,11 @@ impl Router {
         Some(same_length[at].1)
     }
 
+    /// Whether a route goes before a mount, if a path has both.
+    fn is_before(&self, route: usize, mount: &Mount) -> bool {
+        mount.cmp_route(&self.routes[route].path) == Ordering::Greater
+    }
+
     /// Has requests for paths that are not there answered by `handler`, instead of with 404.
     #[must_use]
     pub fn fallback(mut self, handler: impl Handler) -> Router {
@@ -185,36 +260,64 @@ impl Route {
             method => known(method),
         }
     }
+
+    fn answer(&self, reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
+        match self.handler(&request) {
+            Some(handler) => handler.handle(reactor, request, responder),
+            None if request.method() == Method::Options => responder.respond(reactor, allowing(204, &self.allow)),
+            None => {
+                let refusal = Response::plain_status(405).header("Allow", &self.allow.0);
+                responder.respond(reactor, refusal);
+            }
+        }
+    }
+}
+
+fn allowing(status: u16, allow: &Allow) -> Response {
+    Response::new(status).header("Allow", &allow.0)
+}
+
+impl Router {
+    /// Answers a request whose path is no route as it was sent.
+    fn handle_inexact(&self, reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
+        let path = normal(request.path());
+        if let Some(number) = matches!(path, Cow::Owned(_)).then(|| self.find_exact(&path)).flatten() {
+            return self.routes[number].answer(reactor, request, responder);
+        }
+        let by_pattern = self.patterns.at(&path).ok();
+        let by_mount = self.mounts.iter().find(|mount| mount.has(&path));
+        match (by_pattern, by_mount) {
+            (Some(matched), mount) if mount.is_none_or(|mount| self.is_before(*matched.value, mount)) => {
+                let found = request.found_by_route(&matched.params);
+                self.routes[*matched.value].answer(reactor, request.with_parameters(&found), responder);
+            }
+            (_, Some(mount)) => {
+                // The rest is as it was sent. That has the same segments, spelled differently at most.
+                let prefix = mount.prefix_of(request.path()).len();
+                let found = request.found_by_mount(mount, &path);
+                mount.handler.handle(reactor, request.below(prefix).with_parameters(&found), responder);
+            }
+            _ => match &self.fallback {
+                Some(fallback) => fallback.handle(reactor, request, responder),
+                None => responder.respond(reactor, Response::plain_status(404)),
+            },
+        }
+    }
 }
 
 impl Handler for Router {
     fn handle(&self, reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
-        let allowing = |status, allow: &Allow| Response::new(status).header("Allow", &allow.0);
         match request.form() {
+            // What mounted handlers allow is not known here.
+            Form::Asterisk if !self.mounts.is_empty() => return responder.respond(reactor, Response::new(204)),
             Form::Asterisk => return responder.respond(reactor, allowing(204, &self.allow)),
             Form::Authority => return responder.respond(reactor, Response::plain_status(501)),
             Form::Origin | Form::Absolute => {}
         }
-        let path = request.path();
-        let found;
-        let (route, request) = if let Some(number) = self.find_exact(path) {
-            (&self.routes[number], request)
-        } else if let Ok(matched) = self.patterns.at(path) {
-            found = matched;
-            (&self.routes[*found.value], request.with_parameters(&found.params))
-        } else {
-            return match &self.fallback {
-                Some(fallback) => fallback.handle(reactor, request, responder),
-                None => responder.respond(reactor, Response::plain_status(404)),
-            };
-        };
-        match route.handler(&request) {
-            Some(handler) => handler.handle(reactor, request, responder),
-            None if request.method() == Method::Options => responder.respond(reactor, allowing(204, &route.allow)),
-            None => {
-                let refusal = Response::plain_status(405).header("Allow", &route.allow.0);
-                responder.respond(reactor, refusal);
-            }
+        // Routes are in their normal form, so a path that is one of them needs no looking at.
+        match self.find_exact(request.path()) {
+            Some(number) => self.routes[number].answer(reactor, request, responder),
+            None => self.handle_inexact(reactor, request, responder),
         }
     }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use common::tree::Tree;
+use common::tree::{Tree, settled};
 use common::{On, on_every_engine};
 use pelton::Reactor;
 use pelton_http::{
@@ -68,7 +68,7 @@ fn site(tree: &Tree) -> impl Handler {
     let (begin, step, end) = (steps.clone(), steps.clone(), steps);
     let listeners: Rc<Cell<usize>> = Rc::default();
     let count_of = listeners.clone();
-    let files = Files::open(tree.path()).unwrap();
+    let files = Files::with_settings(tree.path(), settled()).unwrap();
     Router::new()
         .get("/users/{id}", plain(|request| format!("{}\n", request.parameter("id").unwrap_or_default())))
         .delete("/users/{id}", plain(|_| Response::new(204)))

@@ -3,11 +3,11 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use common::tree::{Tree, noise};
+use common::tree::{Tree, noise, settled};
 use common::{On, Site, on_every_engine, statuses, undated};
 use pelton::Reactor;
 use pelton_http::{FileSettings, Files, Request, Responder, Response};
@@ -25,13 +25,12 @@ on_every_engine![
     several_ranges_come_in_parts,
     the_form_a_client_likes_best_is_sent,
     directories_are_listed_if_that_is_wanted,
-    files_below_a_prefix,
     large_files_come_in_full,
     streams_send_parts_of_files_between_bytes,
 ];
 
 fn serve(on: On, tree: &Tree) -> Site {
-    on.serve(Files::open(tree.path()).unwrap())
+    on.serve(Files::with_settings(tree.path(), settled()).unwrap())
 }
 
 /// Sends a request with these fields, and gives the head and the body of the answer.
@@ -58,6 +57,10 @@ fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
 }
 
+fn http_date(seconds: u64) -> String {
+    httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
+}
+
 fn files_are_served_with_what_clients_need_to_keep_them(on: On) {
     let tree = Tree::new();
     let then = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
@@ -70,9 +73,12 @@ fn files_are_served_with_what_clients_need_to_keep_them(on: On) {
         let (head, body) = get(&mut site, "/a.html?query", &[]);
         let tag = field(&head, "ETag").unwrap();
         assert!(tag.starts_with('"') && tag.ends_with('"') && tag.len() > 10, "{tag}");
+        // That it was modified long ago says nothing: anybody can say so.
+        let changed = fs::metadata(tree.path().join("a.html")).unwrap().ctime();
+        let changed = http_date(u64::try_from(changed).unwrap());
         let expected = format!(
             "HTTP/1.1 200 OK\r\nContent-Length: 9\r\nConnection: close\r\nContent-Type: text/html; charset=utf-8\r\n\
-             ETag: {tag}\r\nLast-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\nCache-Control: no-cache\r\n\
+             ETag: {tag}\r\nLast-Modified: {changed}\r\nCache-Control: no-cache\r\n\
              Accept-Ranges: bytes\r\nX-Content-Type-Options: nosniff\r\n\r\n"
         );
         assert_eq!((undated(&head), body), (expected.clone(), b"<p>hello\n".to_vec()));
@@ -248,12 +254,13 @@ fn conditions_are_heeded(on: On) {
     let then = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
     tree.write_at("file", "hello", then);
     tree.write_at("big", noise(100_000), then);
-    tree.write_at("young", "hello", SystemTime::now());
     let mut site = serve(on, &tree);
     for path in ["/file", "/big"] {
         let (head, _) = get(&mut site, path, &[]);
         let (tag, date) = (field(&head, "ETag").unwrap(), field(&head, "Last-Modified").unwrap());
-        let (before, after) = ("Sun, 06 Nov 1994 08:49:36 GMT", "Sun, 06 Nov 1994 08:49:38 GMT");
+        let seconds =
+            httpdate::parse_http_date(date).unwrap().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+        let (before, after) = (http_date(seconds - 1), http_date(seconds + 1));
         for (fields, expected) in [
             (vec![format!("If-None-Match: {tag}")], 304),
             (vec![format!("If-None-Match: W/{tag}")], 304),
@@ -272,7 +279,7 @@ fn conditions_are_heeded(on: On) {
             (vec![format!("If-None-Match: {tag}"), "Range: bytes=0-1".to_owned()], 304),
             (vec![format!("If-Match: {tag}"), "Range: bytes=0-1".to_owned()], 206),
             (vec![format!("If-Range: {tag}"), "Range: bytes=0-1".to_owned()], 206),
-            (vec![format!("If-Range: {date}"), "Range: bytes=0-1".to_owned()], 206),
+            (vec![format!("If-Range: {date}"), "Range: bytes=0-1".to_owned()], 200),
             (vec![format!("If-Range: {after}"), "Range: bytes=0-1".to_owned()], 200),
             (vec![format!("If-Range: W/{tag}"), "Range: bytes=0-1".to_owned()], 200),
             (vec!["If-Range: \"x\"".to_owned(), "Range: bytes=0-1".to_owned()], 200),
@@ -297,12 +304,6 @@ fn conditions_are_heeded(on: On) {
             }
         }
     }
-    // What may change again unnoticed is compared weakly only.
-    let (head, _) = get(&mut site, "/young", &[]);
-    let tag = field(&head, "ETag").unwrap();
-    assert!(tag.starts_with("W/\""), "{tag}");
-    assert_eq!(status(&mut site, "/young", &[&format!("If-None-Match: {tag}")]), 304);
-    assert_eq!(status(&mut site, "/young", &["Range: bytes=0-1", &format!("If-Range: {}", &tag[2..])]), 200);
 }
 
 fn ranges_are_heeded_in_memory_and_from_files(on: On) {
@@ -450,20 +451,6 @@ fn directories_are_listed_if_that_is_wanted(on: On) {
     assert_eq!(get(&mut site, "/sub/deeper/", &[]).1, b"deeper");
     assert_eq!(status(&mut site, "/sub", &[]), 301);
     assert!(String::from_utf8(get(&mut site, "/", &[]).1).unwrap().contains("href=\"sub/\""));
-}
-
-fn files_below_a_prefix(on: On) {
-    let tree = Tree::new();
-    tree.write("a", "a");
-    tree.write("index.html", "home");
-    let settings = FileSettings { prefix: "/files".to_owned(), ..FileSettings::default() };
-    let mut site = on.serve(Files::with_settings(tree.path(), settings).unwrap());
-    assert_eq!(get(&mut site, "/files/a", &[]).1, b"a");
-    assert_eq!(get(&mut site, "/files/", &[]).1, b"home");
-    let (head, _) = get(&mut site, "/files", &[]);
-    assert_eq!((statuses(&head)[0], field(&head, "Location")), (301, Some("/files/")));
-    assert_eq!(status(&mut site, "/a", &[]), 404);
-    assert_eq!(status(&mut site, "/filesa", &[]), 404);
 }
 
 fn large_files_come_in_full(on: On) {

@@ -2,10 +2,11 @@
 
 mod common;
 
+use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use common::tree::Tree;
+use common::tree::{Tree, settled};
 use common::{On, Site, on_every_engine};
 use pelton_http::Files;
 
@@ -25,7 +26,7 @@ fn site(on: On) -> (Tree, Site) {
     let then = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
     tree.write_at("text.txt", text(1000), then);
     tree.write_at("large.txt", text(100_000), then);
-    let site = on.serve(Files::open(tree.path()).unwrap());
+    let site = on.serve(Files::with_settings(tree.path(), settled()).unwrap());
     (tree, site)
 }
 
@@ -69,9 +70,14 @@ fn curl_asks_for_compressed_files(on: On) {
 fn curl_asks_whether_a_file_has_changed(on: On) {
     let (tree, mut site) = site(on);
     let code = "-w %{http_code} -o /dev/null";
-    assert_eq!(site.curl(&format!("{code} -z Sun,06,Nov,1994,08:49:37,GMT URL/text.txt"), Vec::new()), "304");
-    assert_eq!(site.curl(&format!("{code} -z Sun,06,Nov,1994,08:49:36,GMT URL/text.txt"), Vec::new()), "200");
-    assert_eq!(site.curl(&format!("{code} -z -Sun,06,Nov,1994,08:49:36,GMT URL/text.txt"), Vec::new()), "412");
+    let changed = u64::try_from(std::fs::metadata(tree.path().join("text.txt")).unwrap().ctime()).unwrap();
+    let date = |seconds: u64| {
+        let date = httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+        date.replace(", ", ",").replace(' ', ",")
+    };
+    assert_eq!(site.curl(&format!("{code} -z {} URL/text.txt", date(changed)), Vec::new()), "304");
+    assert_eq!(site.curl(&format!("{code} -z {} URL/text.txt", date(changed - 1)), Vec::new()), "200");
+    assert_eq!(site.curl(&format!("{code} -z -{} URL/text.txt", date(changed - 1)), Vec::new()), "412");
     let tag = tree.path().join("tag").display().to_string();
     assert_eq!(site.curl(&format!("{code} --etag-save {tag} URL/large.txt"), Vec::new()), "200");
     assert_eq!(site.curl(&format!("{code} --etag-compare {tag} URL/large.txt"), Vec::new()), "304");

@@ -88,6 +88,11 @@ pub struct FileOptions {
     #[arg(long, value_name = "SECONDS", requires = "dir")]
     cache_seconds: Option<u32>,
 
+    /// Serves the directory that DIR leads to at the start, even if DIR is a link that is pointed elsewhere later; by default the link
+    /// is followed again every second
+    #[arg(long, requires = "dir")]
+    pinned: bool,
+
     /// How much memory each worker may fill with small files
     #[arg(long, value_name = "SIZE", default_value = "16m", value_parser = units::size)]
     file_memory: u64,
@@ -110,6 +115,7 @@ impl FileOptions {
         FileSettings {
             listing: self.listing,
             hidden: self.hidden,
+            pinned: self.pinned,
             index: Some(self.index.clone()),
             cache_control: Some(cache_control),
             memory: self.file_memory,

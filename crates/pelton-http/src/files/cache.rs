@@ -71,7 +71,7 @@ impl Cache {
         self.forget(&name);
         let (memory, open) = weight(&resource);
         // What is larger than the whole cache would only drive out everything else.
-        if memory > settings.memory || open > settings.open || settings.valid.is_zero() {
+        if memory > settings.memory || open > settings.open {
             return;
         }
         (self.memory, self.open) = (self.memory + memory, self.open + open);
@@ -134,7 +134,7 @@ mod tests {
     fn resource(size: usize, settings: &FileSettings) -> Rc<Resource> {
         let description = Description { coding: Coding::Identity, content_type: "a/b", varies: false, settings };
         let form = Representation::of_bytes(vec![0; size].into(), "\"a\"".to_owned(), &description);
-        Rc::new(Resource { forms: vec![form], stamps: None })
+        Rc::new(Resource { forms: vec![form], stamps: None, listing: None })
     }
 
     fn at(milliseconds: u64) -> Time {

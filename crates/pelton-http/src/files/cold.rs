@@ -25,12 +25,12 @@ use crate::{Flow, Responder, Response, ResponseStream};
 /// How much is looked at, read and sent at a time.
 pub(super) const PIECE: u64 = 256 << 10;
 
-/// A byte is looked at every so often. The kernel reads files in stretches of 128 KiB, and forgets them in stretches as well.
+/// A byte is looked at at the beginning of each stretch of this size. The kernel reads files in stretches of 128 KiB, and forgets them
+/// in stretches as well.
 #[cfg(target_os = "linux")]
 const STRIDE: u64 = 64 << 10;
 
-/// How much the kernel is asked to read on its own, past the piece that is waited for.
-#[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
+/// How much the kernel is asked to read on its own, past the piece that is waited for, if that much will be sent.
 const AHEAD: u64 = 4 * PIECE;
 
 /// If the file lane is full while a body is being sent, it is tried again after this.
@@ -55,19 +55,18 @@ pub(super) enum Warmth {
 pub(super) fn warmth(file: &File, piece: &Range<u64>) -> Warmth {
     use rustix::io::{Errno, ReadWriteFlags, preadv2};
     use std::io::IoSliceMut;
-    let last = piece.end.saturating_sub(1);
     let mut at = piece.start;
-    loop {
+    while at < piece.end {
         let mut byte = [0];
         match preadv2(file, &mut [IoSliceMut::new(&mut byte)], at, ReadWriteFlags::NOWAIT) {
             Ok(0) => return Warmth::Short,
-            Ok(_) if at >= last => return Warmth::Warm,
-            Ok(_) => at = at.saturating_add(STRIDE).min(last),
+            Ok(_) => at = at.saturating_add(STRIDE),
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return Warmth::Unknown,
             // If it is an error, it shows when it is read.
             Err(_) => return Warmth::Cold,
         }
     }
+    Warmth::Warm
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -75,19 +74,21 @@ pub(super) fn warmth(_: &File, _: &Range<u64>) -> Warmth {
     Warmth::Unknown
 }
 
-/// Reads a piece, so that it is in memory. `false` if there is less than that.
-fn read(file: &File, piece: &Range<u64>) -> bool {
+/// Reads a piece, so that it is in memory, and has the kernel read `ahead` on its own. `false` if there is less than the piece.
+fn read(file: &File, piece: &Range<u64>, ahead: &Range<u64>) -> bool {
     #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
-    {
+    if let Some(length) = ahead.end.checked_sub(ahead.start).and_then(std::num::NonZeroU64::new) {
         use rustix::fs::{Advice, fadvise};
         // It is only advice.
-        let _ =
-            fadvise(file, piece.start, std::num::NonZeroU64::new(piece.end - piece.start + AHEAD), Advice::WillNeed);
+        let _ = fadvise(file, ahead.start, Some(length), Advice::WillNeed);
     }
-    let mut block = vec![0; BLOCK];
+    #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
+    let _ = ahead;
+    let at_most_a_block = |bytes: u64| usize::try_from(bytes).map_or(BLOCK, |bytes| bytes.min(BLOCK));
+    let mut block = vec![0; at_most_a_block(piece.end - piece.start)];
     let mut at = piece.start;
     while at < piece.end {
-        let wanted = usize::try_from(piece.end - at).map_or(BLOCK, |left| left.min(BLOCK));
+        let wanted = at_most_a_block(piece.end - at);
         match file.read_at(&mut block[..wanted], at) {
             Ok(0) => return false,
             Ok(count) => at += count as u64,
@@ -99,6 +100,14 @@ fn read(file: &File, piece: &Range<u64>) -> bool {
         }
     }
     true
+}
+
+/// What the kernel is to be asked to read when a piece is waited for: no more than will be sent, which ends at `end`, and nothing twice,
+/// since it has been asked for everything up to `asked_to`. What one call reads anyway needs no asking.
+fn ahead(piece: &Range<u64>, end: u64, asked_to: u64) -> Range<u64> {
+    let end = piece.end.saturating_add(AHEAD).min(end);
+    let start = piece.start.max(asked_to).min(end);
+    if end - piece.start <= BLOCK as u64 { start..start } else { start..end }
 }
 
 /// A bit of a body.
@@ -115,11 +124,13 @@ pub(super) struct Sending {
     segments: VecDeque<Segment>,
     /// Up to here the segment at hand has just been read.
     read_to: u64,
+    /// Up to here the kernel has been asked to read the segment at hand.
+    asked_to: u64,
 }
 
 impl Sending {
     pub(super) fn new(resource: Rc<Resource>, form: usize, segments: VecDeque<Segment>) -> Sending {
-        Sending { resource, form, segments, read_to: 0 }
+        Sending { resource, form, segments, read_to: 0, asked_to: 0 }
     }
 
     /// Begins with a response's head, when the first piece is in memory.
@@ -150,19 +161,20 @@ impl Sending {
 
     /// Has a piece read on the lane, then calls `then` with whether it was. What was to go on comes back if the lane is full.
     fn after_reading<S: 'static>(
-        self,
+        mut self,
         reactor: &mut Reactor,
         piece: Range<u64>,
         state: S,
         then: fn(Sending, &mut Reactor, S, bool),
     ) -> Result<(), (Sending, S)> {
         let Some(file) = self.file() else { return Err((self, state)) };
+        let (asked_to, ahead) = (self.asked_to, self.ahead(&piece));
         // It is put here when the lane has taken the piece on; what is read is told later than that.
         let place = Rc::new(Cell::new(None));
         let (taken, wanted) = (place.clone(), piece.clone());
         let deferred = reactor.defer(
             Lane::Files,
-            move || read(&file, &wanted),
+            move || read(&file, &wanted, &ahead),
             move |reactor, outcome| {
                 let Some((mut sending, state)): Option<(Sending, S)> = taken.take() else { return };
                 let whole = outcome == Ok(true);
@@ -179,6 +191,7 @@ impl Sending {
             }
             Err(error) => {
                 tracing::warn!(%error, "a file is not read");
+                self.asked_to = asked_to;
                 Err((self, state))
             }
         }
@@ -246,12 +259,20 @@ impl Sending {
         }
     }
 
+    /// What the kernel is to be asked to read, when a piece is waited for.
+    fn ahead(&mut self, piece: &Range<u64>) -> Range<u64> {
+        let Some(Segment::File(range)) = self.segments.front() else { return 0..0 };
+        let ahead = ahead(piece, range.end, self.asked_to);
+        self.asked_to = self.asked_to.max(ahead.end);
+        ahead
+    }
+
     fn has_sent(&mut self, piece: &Range<u64>) {
         if let Some(Segment::File(range)) = self.segments.front_mut() {
             range.start = piece.end;
             if range.is_empty() {
                 self.segments.pop_front();
-                self.read_to = 0;
+                (self.read_to, self.asked_to) = (0, 0);
             }
         }
     }
@@ -267,7 +288,7 @@ impl Sending {
 
     /// Whether a piece may be sent. If the kernel does not know, it may be if it has been read once.
     fn warmth(&self, piece: &Range<u64>) -> Warmth {
-        let Held::Open { file, read } = &self.resource.forms[self.form].held else { return Warmth::Short };
+        let Held::Open { file, read, .. } = &self.resource.forms[self.form].held else { return Warmth::Short };
         if piece.end <= self.read_to {
             return Warmth::Warm;
         }
@@ -282,6 +303,29 @@ impl Sending {
         match &self.resource.forms[self.form].held {
             Held::Open { file, .. } => Some(file.clone()),
             Held::Memory(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_read_ahead_that_is_not_sent_and_nothing_twice() {
+        let block = BLOCK as u64;
+        for (piece, end, asked_to, expected) in [
+            (7..8, 8, 0, None),
+            (7..7 + block, 7 + block, 0, None),
+            (7..8 + block, 8 + block, 0, Some(7..8 + block)),
+            (0..PIECE, u64::MAX, 0, Some(0..PIECE + AHEAD)),
+            (0..PIECE, PIECE + 10, 0, Some(0..PIECE + 10)),
+            (PIECE..2 * PIECE, u64::MAX, PIECE + AHEAD, Some(PIECE + AHEAD..2 * PIECE + AHEAD)),
+            (PIECE..2 * PIECE, 2 * PIECE, 2 * PIECE, None),
+            (u64::MAX - PIECE..u64::MAX, u64::MAX, 0, Some(u64::MAX - PIECE..u64::MAX)),
+        ] {
+            let ahead = ahead(&piece, end, asked_to);
+            assert_eq!((!ahead.is_empty()).then_some(ahead), expected, "{piece:?} of what ends at {end}, {asked_to}");
         }
     }
 }

@@ -1,17 +1,19 @@
 //! A page that lists a directory.
 
 use std::fmt::Write;
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::SystemTime;
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
-use rustix::fs::Dir;
+use bytes::{Bytes, BytesMut};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_encode};
+use rustix::fs::{Dir, FileType};
 use rustix::io::Errno;
 
 use super::FileSettings;
+use super::lookup::Resource;
 use super::representation::{Description, Representation};
-use super::resolve::Root;
+use super::resolve::Directory;
 use crate::wire::Coding;
 
 /// More entries than this are not listed: a page of them is of no use, and takes a megabyte.
@@ -32,13 +34,45 @@ struct Entry {
     modified: Option<SystemTime>,
 }
 
+/// A page that lists a directory, without the prefix that the directory has in paths: one that is mounted in several places is listed
+/// once.
+#[derive(Debug)]
+pub(super) struct Listing {
+    page: Bytes,
+    /// Where in the page the prefix belongs.
+    headings: [usize; 2],
+}
+
+impl Listing {
+    /// The page as it is below a prefix, which is as it is in paths.
+    pub(super) fn resource(&self, prefix: &str, settings: &FileSettings) -> Resource {
+        let [title, heading] = self.headings;
+        let prefix_in_page = escape(&percent_decode_str(prefix).collect::<Vec<u8>>());
+        let page = if prefix.is_empty() {
+            self.page.clone()
+        } else {
+            let mut page = BytesMut::with_capacity(self.page.len() + 2 * prefix_in_page.len());
+            for part in [&self.page[..title], &self.page[title..heading], &self.page[heading..]] {
+                if !page.is_empty() {
+                    page.extend_from_slice(prefix_in_page.as_bytes());
+                }
+                page.extend_from_slice(part);
+            }
+            page.freeze()
+        };
+        let mut hasher = DefaultHasher::new();
+        page.hash(&mut hasher);
+        let tag = format!("\"{:x}\"", hasher.finish());
+        let description =
+            Description { coding: Coding::Identity, content_type: "text/html; charset=utf-8", varies: false, settings };
+        let form = Representation::of_bytes(page, tag, &description);
+        let listing = Listing { page: self.page.clone(), headings: self.headings };
+        Resource { forms: vec![form], stamps: None, listing: Some(listing) }
+    }
+}
+
 /// Lists a directory that is open.
-pub(super) fn list(
-    root: &Root,
-    name: &[u8],
-    directory: File,
-    settings: &FileSettings,
-) -> Result<Representation, Errno> {
+pub(super) fn list(root: &Directory, name: &[u8], directory: File, settings: &FileSettings) -> Result<Listing, Errno> {
     let mut entries = Vec::new();
     let mut left_out = false;
     for entry in Dir::new(directory)? {
@@ -52,9 +86,18 @@ pub(super) fn list(
             left_out = true;
             break;
         }
-        // Only what could be got is listed: it is opened as it would be then.
-        let Ok(metadata) = root.file(&[name, own].concat()).and_then(|file| metadata(&file)) else { continue };
-        if metadata.is_dir() || metadata.is_file() {
+        // What is known to be neither a file nor a directory is not even looked at.
+        if !matches!(
+            entry.file_type(),
+            FileType::RegularFile | FileType::Directory | FileType::Symlink | FileType::Unknown
+        ) {
+            continue;
+        }
+        // Only what could be got is listed.
+        let path = [name, own].concat();
+        let Ok(seen) = root.look(&path) else { continue };
+        let metadata = seen.metadata.clone();
+        if root.may_read(&path, seen) {
             let modified = metadata.modified().ok();
             entries.push(Entry { name: own.to_vec(), is_directory: metadata.is_dir(), size: metadata.len(), modified });
         }
@@ -62,26 +105,19 @@ pub(super) fn list(
     entries.sort_unstable_by(|one, other| {
         other.is_directory.cmp(&one.is_directory).then_with(|| one.name.cmp(&other.name))
     });
-    let page = page(name, &entries, left_out);
-    let mut hasher = DefaultHasher::new();
-    page.hash(&mut hasher);
-    let tag = format!("\"{:x}\"", hasher.finish());
-    let description =
-        Description { coding: Coding::Identity, content_type: "text/html; charset=utf-8", varies: false, settings };
-    Ok(Representation::of_bytes(page.into(), tag, &description))
+    Ok(page(name, &entries, left_out))
 }
 
-fn metadata(file: &File) -> Result<Metadata, Errno> {
-    file.metadata().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
-}
-
-fn page(name: &[u8], entries: &[Entry], left_out: bool) -> String {
-    let title = escape(&[b"/", name].concat());
-    let mut page = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n\
-         <body>\n<h1>{title}</h1>\n<table>\n"
-    );
+fn page(name: &[u8], entries: &[Entry], left_out: bool) -> Listing {
+    let own = escape(&[b"/", name].concat());
+    let mut page = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width\">\n<title>"
+        .to_owned();
+    let title = page.len();
+    // Writing to a string does not fail.
+    let _ = write!(page, "{own}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>");
+    let heading = page.len();
+    let _ = write!(page, "{own}</h1>\n<table>\n");
     if !name.is_empty() {
         page.push_str("<tr><td><a href=\"../\">../</a></td><td></td><td></td></tr>\n");
     }
@@ -91,7 +127,6 @@ fn page(name: &[u8], entries: &[Entry], left_out: bool) -> String {
         let name = escape(&entry.name);
         let size = if entry.is_directory { String::new() } else { size(entry.size) };
         let date = entry.modified.map_or(String::new(), date);
-        // Writing to a string does not fail.
         let _ = writeln!(
             page,
             "<tr><td><a href=\"{link}{slash}\">{name}{slash}</a></td><td>{size}</td><td>{date}</td></tr>"
@@ -102,7 +137,7 @@ fn page(name: &[u8], entries: &[Entry], left_out: bool) -> String {
         let _ = writeln!(page, "<p>There are more than {MOST_ENTRIES}; the others are not listed.</p>");
     }
     page.push_str("</body>\n</html>\n");
-    page
+    Listing { page: page.into(), headings: [title, heading] }
 }
 
 fn escape(text: &[u8]) -> String {
@@ -155,13 +190,15 @@ fn date(time: SystemTime) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::representation::Held;
     use std::time::Duration;
 
     #[test]
     fn nothing_breaks_out_of_the_page() {
         let name = b"<script>\"a\"&'b'\n%?#\xff.txt";
         let entry = Entry { name: name.to_vec(), is_directory: false, size: 5, modified: None };
-        let page = page(b"<b>/", &[entry], false);
+        let listing = page(b"<b>/", &[entry], false);
+        let page = str::from_utf8(&listing.page).unwrap();
         let line = page.lines().find(|line| line.contains("txt")).unwrap();
         assert_eq!(
             line,
@@ -169,6 +206,26 @@ mod tests {
              &lt;script&gt;&quot;a&quot;&amp;&#39;b&#39;\u{fffd}%?#\u{fffd}.txt</a></td><td>5 B</td><td></td></tr>"
         );
         assert!(page.contains("<title>/&lt;b&gt;/</title>") && page.contains("\"../\""), "{page}");
+    }
+
+    #[test]
+    fn headings_have_the_prefix_that_the_directory_has_in_paths() {
+        let settings = FileSettings::default();
+        let listing = page(b"sub/", &[], false);
+        let (plain, below) = (listing.resource("", &settings), listing.resource("/a%20<b>", &settings));
+        let text = |resource: &Resource| match &resource.forms[0].held {
+            Held::Memory(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
+            other @ Held::Open { .. } => panic!("{other:?}"),
+        };
+        assert!(text(&plain).contains("<title>/sub/</title>") && text(&plain).contains("<h1>/sub/</h1>"));
+        let expected = "/a &lt;b&gt;/sub/";
+        let page = text(&below);
+        assert!(page.contains(&format!("<title>{expected}</title>")), "{page}");
+        assert!(page.contains(&format!("<h1>{expected}</h1>")), "{page}");
+        assert!(plain.forms[0].validators().tag != below.forms[0].validators().tag);
+        // And from what is kept of the one below a prefix, any other can be made.
+        let again = below.listing.unwrap().resource("", &settings);
+        assert_eq!(text(&again), text(&plain));
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! Finding out what a name leads to. This blocks, so it is done on a thread of the file lane.
 
-use std::fs::File;
 use std::time::SystemTime;
 
+use pelton::Time;
 use rustix::io::Errno;
 
 use super::FileSettings;
-use super::listing;
+use super::listing::{self, Listing};
 use super::representation::{Description, Representation, Stamp, content_type};
-use super::resolve::{Root, status_of};
+use super::resolve::{Directory, Seen, status_of};
+use super::root::Root;
 use crate::wire::Coding;
 
 /// What ends the names of files that are compressed already, the smallest first.
@@ -36,13 +37,13 @@ pub(super) struct Resource {
     pub(super) forms: Vec<Representation>,
     /// `None` if it was made up.
     pub(super) stamps: Option<Stamps>,
+    /// The list of a directory.
+    pub(super) listing: Option<Listing>,
 }
 
 /// Looks up a name, and reads what is small, unless that is `known`.
-pub(super) fn look_up(root: &Root, name: &[u8], known: Option<Stamps>, settings: &FileSettings) -> Found {
-    let now = if settings.pinned { Ok(None) } else { root.opened_again().map(Some) };
-    let found = now.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
-    match found.and_then(|now| find(now.as_ref().unwrap_or(root), name, known.as_ref(), settings)) {
+pub(super) fn look_up(root: &Root, now: Time, name: &[u8], known: Option<Stamps>, settings: &FileSettings) -> Found {
+    match root.directory(now).and_then(|directory| find(&directory, name, known.as_ref(), settings)) {
         Ok(found) => found,
         Err(error) => {
             let status = status_of(error);
@@ -56,23 +57,19 @@ pub(super) fn look_up(root: &Root, name: &[u8], known: Option<Stamps>, settings:
     }
 }
 
-fn find(root: &Root, name: &[u8], known: Option<&Stamps>, settings: &FileSettings) -> Result<Found, Errno> {
+fn find(root: &Directory, name: &[u8], known: Option<&Stamps>, settings: &FileSettings) -> Result<Found, Errno> {
     let wants_directory = name.is_empty() || name.ends_with(b"/");
-    let file = root.file(name)?;
-    let metadata = file.metadata().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-    if metadata.is_file() && !wants_directory {
-        return forms(root, name, file, known, settings);
-    }
-    if !metadata.is_dir() {
-        return Err(Errno::NOENT);
-    }
-    if !wants_directory {
-        return Ok(Found::Directory);
+    let seen = root.look(name)?;
+    match (seen.metadata.is_dir(), wants_directory) {
+        (false, false) => return forms(root, name, seen, known, settings),
+        (false, true) => return Err(Errno::NOENT),
+        (true, false) => return Ok(Found::Directory),
+        (true, true) => {}
     }
     if let Some(index) = &settings.index {
         let name = [name, index.as_bytes()].concat();
-        match root.file(&name) {
-            Ok(file) if is_regular(&file) => return forms(root, &name, file, known, settings),
+        match root.look(&name) {
+            Ok(seen) if seen.metadata.is_file() => return forms(root, &name, seen, known, settings),
             Ok(_) | Err(Errno::NOENT) => {}
             Err(error) => return Err(error),
         }
@@ -80,56 +77,64 @@ fn find(root: &Root, name: &[u8], known: Option<&Stamps>, settings: &FileSetting
     if !settings.listing {
         return Err(Errno::NOENT);
     }
-    Ok(Found::File(Box::new(Resource { forms: vec![listing::list(root, name, file, settings)?], stamps: None })))
+    let listing = listing::list(root, name, root.read(name, seen)?, settings)?;
+    Ok(Found::File(Box::new(listing.resource("", settings))))
 }
 
-fn is_regular(file: &File) -> bool {
-    file.metadata().is_ok_and(|metadata| metadata.is_file())
-}
-
-/// The forms of a file that is open.
+/// The forms of a file that was looked at. It is opened, unless it is `known`.
 fn forms(
-    root: &Root,
+    root: &Directory,
     name: &[u8],
-    file: File,
+    seen: Seen,
     known: Option<&Stamps>,
     settings: &FileSettings,
 ) -> Result<Found, Errno> {
     let now = SystemTime::now();
-    let stamp = |file: &File| {
-        let metadata = file.metadata().ok().filter(|metadata| metadata.is_file());
-        metadata.map(|metadata| Stamp::of(&metadata, now))
-    };
-    let own = stamp(&file).ok_or(Errno::NOENT)?;
+    let stamp = |seen: &Seen| Stamp::of(&seen.metadata, now, settings.settled_after);
+    let own = stamp(&seen);
     let mut stamps: Stamps = [None; 1 + SIBLINGS.len()];
-    let mut opened = Vec::new();
+    let mut siblings = Vec::new();
     for (at, (coding, ending)) in SIBLINGS.into_iter().enumerate().filter(|_| settings.precompressed) {
-        let Ok(sibling) = root.file(&[name, ending.as_bytes()].concat()) else { continue };
+        let name = [name, ending.as_bytes()].concat();
+        let Ok(sibling) = root.look(&name) else { continue };
         // One that is older is what the file used to be.
-        if let Some(found) = stamp(&sibling).filter(|found| !found.is_older_than(&own)) {
+        let found = stamp(&sibling);
+        if sibling.metadata.is_file() && !found.is_older_than(&own) {
             stamps[at] = Some(found);
-            opened.push((coding, sibling, found));
+            siblings.push((at, coding, name, sibling, found));
         }
     }
     stamps[SIBLINGS.len()] = Some(own);
-    if known == Some(&stamps) {
+    // What is young may have been changed without this showing.
+    if known == Some(&stamps) && !stamps.iter().flatten().any(|stamp| stamp.young) {
         return Ok(Found::Same);
     }
+    let mut opened = Vec::new();
+    for (at, coding, name, sibling, stamp) in siblings {
+        match root.read(&name, sibling) {
+            Ok(file) => opened.push((coding, file, stamp)),
+            // One that may not be read is as good as none, until it is changed. Anything else may be over the next time.
+            Err(error) if status_of(error) < 500 => {}
+            Err(_) => stamps[at] = None,
+        }
+    }
     let varies = !opened.is_empty();
-    opened.push((Coding::Identity, file, own));
+    opened.push((Coding::Identity, root.read(name, seen)?, own));
     let content_type = content_type(name);
-    let form = |(coding, file, stamp): (Coding, File, Stamp)| {
+    let form = |(coding, file, stamp)| {
         let description = Description { coding, content_type: &content_type, varies, settings };
-        Representation::of_file(file, &stamp, &description, now)
+        Representation::of_file(file, stamp, &description, now)
     };
-    Ok(Found::File(Box::new(Resource { forms: opened.into_iter().map(form).collect(), stamps: Some(stamps) })))
+    let forms = opened.into_iter().map(form).collect();
+    Ok(Found::File(Box::new(Resource { forms, stamps: Some(stamps), listing: None })))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::files::representation::Held;
-    use std::fs;
+    use std::fs::{self, File};
+    use std::os::unix::fs::MetadataExt;
     use std::time::Duration;
 
     #[test]
@@ -137,12 +142,19 @@ mod tests {
         let tree = std::env::temp_dir().join(format!("pelton-lookup-{}", std::process::id()));
         fs::create_dir_all(&tree).unwrap();
         let then = SystemTime::now() - Duration::from_secs(3600);
+        // Until its time of change is another one: the clock of file systems ticks every few milliseconds.
         let write = |name: &str, text: &str| {
-            fs::write(tree.join(name), text).unwrap();
-            File::options().write(true).open(tree.join(name)).unwrap().set_modified(then).unwrap();
+            let path = tree.join(name);
+            let changed = || fs::metadata(&path).map(|metadata| (metadata.ctime(), metadata.ctime_nsec())).ok();
+            let before = changed();
+            while changed() == before {
+                fs::write(&path, text).unwrap();
+                File::options().write(true).open(&path).unwrap().set_modified(then).unwrap();
+            }
         };
-        let (root, settings) = (Root::open(&tree).unwrap(), FileSettings::default());
-        let look = |known: Option<Stamps>| match look_up(&root, b"a", known, &settings) {
+        let settings = FileSettings { settled_after: Duration::ZERO, ..FileSettings::default() };
+        let root = Root::open(&tree, None).unwrap();
+        let look = |known: Option<Stamps>| match look_up(&root, Time::ZERO, b"a", known, &settings) {
             Found::Same => None,
             Found::File(resource) => Some(resource),
             other => panic!("{other:?}"),
@@ -158,9 +170,15 @@ mod tests {
         write("a.gz", "compressed");
         let third = look(second.stamps).unwrap();
         assert_eq!(third.forms.iter().map(|form| form.coding).collect::<Vec<_>>(), [Coding::Gzip, Coding::Identity]);
-        let large = FileSettings { small: 2, ..settings };
-        let Found::File(held_open) = look_up(&root, b"a", None, &large) else { panic!("it is there") };
+        let with = |settings: &FileSettings, known| look_up(&root, Time::ZERO, b"a", known, settings);
+        let large = FileSettings { small: 2, ..settings.clone() };
+        let Found::File(held_open) = with(&large, None) else { panic!("it is there") };
         assert!(held_open.forms.iter().all(|form| matches!(form.held, Held::Open { .. })));
+        // What could be changed again without a trace is read again every time, and is known by nothing.
+        let young = FileSettings { settled_after: Duration::from_secs(3600), ..settings };
+        let Found::File(first) = with(&young, None) else { panic!("it is there") };
+        assert!(first.forms.iter().all(|form| form.validators().tag.is_none() && form.validators().modified.is_none()));
+        assert!(matches!(with(&young, first.stamps), Found::File(_)));
         fs::remove_dir_all(tree).unwrap();
     }
 }

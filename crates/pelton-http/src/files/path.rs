@@ -3,8 +3,6 @@
 //! A path is decoded once, and what is decoded is looked at, so that no spelling gets past a rule. What two programs could take for
 //! different names is none here: empty segments, `.` and `..`, a slash or a backslash that was escaped.
 
-use super::FileSettings;
-
 /// Why a path names no file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum NotAName {
@@ -12,21 +10,13 @@ pub(super) enum NotAName {
     Malformed,
     /// Nothing can be there: 404.
     Nothing,
-    /// It is the prefix itself, without the slash that a directory has.
-    NeedsSlash,
 }
 
 /// Writes the name that `path` has below the root: without a slash at the beginning, with one at the end if there was one. The root
 /// itself is empty.
-pub(super) fn decode(path: &str, settings: &FileSettings, name: &mut Vec<u8>) -> Result<(), NotAName> {
+pub(super) fn decode(path: &str, hidden: bool, name: &mut Vec<u8>) -> Result<(), NotAName> {
     name.clear();
-    let path = path.strip_prefix(settings.prefix.trim_end_matches('/')).ok_or(NotAName::Nothing)?;
-    let path = match path.as_bytes() {
-        [] => return Err(NotAName::NeedsSlash),
-        [b'/', path @ ..] => path,
-        _ => return Err(NotAName::Nothing),
-    };
-    let mut rest = path;
+    let mut rest = path.strip_prefix('/').ok_or(NotAName::Nothing)?.as_bytes();
     while let Some(at) = memchr::memchr(b'%', rest) {
         name.extend_from_slice(&rest[..at]);
         let byte = escaped(&rest[at..]).ok_or(NotAName::Malformed)?;
@@ -37,7 +27,7 @@ pub(super) fn decode(path: &str, settings: &FileSettings, name: &mut Vec<u8>) ->
         rest = &rest[at + 3..];
     }
     name.extend_from_slice(rest);
-    check(name, settings.hidden)
+    check(name, hidden)
 }
 
 /// The byte that an escape at the beginning of `text` stands for.
@@ -67,14 +57,13 @@ fn check(name: &[u8], hidden: bool) -> Result<(), NotAName> {
 mod tests {
     use super::*;
 
-    fn name(path: &str, settings: &FileSettings) -> Result<String, NotAName> {
+    fn name(path: &str, hidden: bool) -> Result<String, NotAName> {
         let mut name = b"what was there before".to_vec();
-        decode(path, settings, &mut name).map(|()| String::from_utf8_lossy(&name).into_owned())
+        decode(path, hidden, &mut name).map(|()| String::from_utf8_lossy(&name).into_owned())
     }
 
     #[test]
     fn paths_are_decoded_once() {
-        let settings = FileSettings::default();
         for (path, expected) in [
             ("/", ""),
             ("/a", "a"),
@@ -92,15 +81,14 @@ mod tests {
             ("/a:b*?", "a:b*?"),
         ] {
             let expected = if path == "/..." { Err(NotAName::Nothing) } else { Ok(expected.to_owned()) };
-            assert_eq!(name(path, &settings), expected, "{path}");
+            assert_eq!(name(path, false), expected, "{path}");
         }
-        assert_eq!(name("/...", &FileSettings { hidden: true, ..settings }), Ok("...".to_owned()));
+        assert_eq!(name("/...", true), Ok("...".to_owned()));
     }
 
     #[test]
     fn no_spelling_leads_out() {
         for hidden in [false, true] {
-            let settings = FileSettings { hidden, ..FileSettings::default() };
             for path in [
                 "/..",
                 "/../a",
@@ -128,28 +116,15 @@ mod tests {
                 "/a%5cb",
                 "/%5c..%5ca",
                 "",
+                "*",
             ] {
-                let expected = if path.is_empty() { NotAName::NeedsSlash } else { NotAName::Nothing };
-                assert_eq!(name(path, &settings), Err(expected), "{path}");
+                assert_eq!(name(path, hidden), Err(NotAName::Nothing), "{path}");
             }
             for path in ["/%", "/%2", "/%g0", "/%0g", "/%+1", "/a%00", "/%00/../a", "/a%00.html"] {
-                assert_eq!(name(path, &settings), Err(NotAName::Malformed), "{path}");
+                assert_eq!(name(path, hidden), Err(NotAName::Malformed), "{path}");
             }
             for path in ["/.git/config", "/a/.b", "/.b/", "/%2eb"] {
-                assert_eq!(name(path, &settings).is_ok(), hidden, "{path}");
-            }
-        }
-    }
-
-    #[test]
-    fn what_is_not_below_the_prefix_is_not_there() {
-        for prefix in ["/a/b", "/a/b/"] {
-            let settings = FileSettings { prefix: prefix.to_owned(), ..FileSettings::default() };
-            assert_eq!(name("/a/b/c", &settings), Ok("c".to_owned()));
-            assert_eq!(name("/a/b/", &settings), Ok(String::new()));
-            assert_eq!(name("/a/b", &settings), Err(NotAName::NeedsSlash));
-            for path in ["/", "/a", "/a/", "/a/bc", "/a/bc/d", "/c", "/a/b//c", "/a/b/../c", "*"] {
-                assert_eq!(name(path, &settings), Err(NotAName::Nothing), "{path}");
+                assert_eq!(name(path, hidden).is_ok(), hidden, "{path}");
             }
         }
     }

@@ -12,10 +12,6 @@ use bytes::Bytes;
 use super::FileSettings;
 use crate::wire::{Coding, Validators};
 
-/// Who changes a file within so long of another change may leave no trace in its times: a file system takes them from a clock that
-/// ticks every few milliseconds, or every two seconds.
-const YOUNG: Duration = Duration::from_secs(2);
-
 /// What a file was like when it was looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Stamp {
@@ -24,23 +20,27 @@ pub(super) struct Stamp {
     pub(super) size: u64,
     /// Seconds and nanoseconds.
     modified: (i64, i64),
+    /// Of the inode. Unlike the time of modification, nobody can set it: whatever changes the bytes sets it to the time of the change.
     changed: (i64, i64),
-    /// It has been modified so lately that it may be again without this showing.
-    young: bool,
+    /// It has been changed so lately that it may be again without this showing.
+    pub(super) young: bool,
 }
 
 impl Stamp {
-    pub(super) fn of(metadata: &Metadata, now: SystemTime) -> Stamp {
+    /// A file that was changed within `settled_after` is young, as is one that claims to have been changed in the future.
+    pub(super) fn of(metadata: &Metadata, now: SystemTime, settled_after: Duration) -> Stamp {
         let modified = (metadata.mtime(), metadata.mtime_nsec());
-        let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let settled = i64::try_from(since.saturating_sub(YOUNG).as_secs()).unwrap_or(i64::MAX);
+        let changed = (metadata.ctime(), metadata.ctime_nsec());
+        let now = since_1970(now);
+        let settled = now.saturating_sub(settled_after);
         Stamp {
             device: metadata.dev(),
             inode: metadata.ino(),
             size: metadata.len(),
             modified,
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
-            young: modified.0 >= settled,
+            changed,
+            // Some file systems keep no time of change. There the time of modification has to do, unless it has been set to the future.
+            young: is_after(changed, settled) || (is_after(modified, settled) && !is_after(modified, now)),
         }
     }
 
@@ -49,10 +49,48 @@ impl Stamp {
         self.modified.0 < other.modified.0
     }
 
+    /// Whether an open file is as it was, whatever the time is now. Does not wait for a server that has the file.
+    fn is_of(&self, file: &File) -> bool {
+        #[cfg(target_os = "linux")]
+        {
+            use rustix::fs::{AtFlags, StatxFlags, statx};
+            let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+            if let Ok(now) = statx(file, "", flags, StatxFlags::BASIC_STATS) {
+                let times = [now.stx_mtime, now.stx_ctime].map(|at| (at.tv_sec, i64::from(at.tv_nsec)));
+                return now.stx_size == self.size && times == [self.modified, self.changed];
+            }
+        }
+        file.metadata().is_ok_and(|now| self.has_same_bytes_as(&Stamp::of(&now, UNIX_EPOCH, Duration::ZERO)))
+    }
+
     /// The same bytes, whatever the time is now.
     fn has_same_bytes_as(&self, other: &Stamp) -> bool {
         Stamp { young: other.young, ..*self } == *other
     }
+
+    /// The last second in which the bytes may have changed. A date that is yet to come must not be told (RFC 9110, section 8.8.2.1).
+    fn last_modified(&self, now: SystemTime) -> Option<u64> {
+        let seconds = [self.modified.0, self.changed.0].into_iter().filter_map(|seconds| u64::try_from(seconds).ok());
+        seconds.filter(|seconds| *seconds <= since_1970(now).as_secs()).max()
+    }
+
+    /// Differs if the bytes do, unless it is young.
+    fn tag(&self, coding: Coding) -> String {
+        let [modified, changed] = [self.modified, self.changed]
+            .map(|(seconds, nanoseconds)| i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds));
+        let suffix = if coding == Coding::Identity { "" } else { coding.name() };
+        let dash = if suffix.is_empty() { "" } else { "-" };
+        let Stamp { device, inode, size, .. } = self;
+        format!("\"{device:x}-{inode:x}-{size:x}-{modified:x}-{changed:x}{dash}{suffix}\"")
+    }
+}
+
+fn since_1970(time: SystemTime) -> Duration {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+fn is_after(time: (i64, i64), limit: Duration) -> bool {
+    time > (i64::try_from(limit.as_secs()).unwrap_or(i64::MAX), i64::from(limit.subsec_nanos()))
 }
 
 /// Where the bytes are.
@@ -61,6 +99,8 @@ pub(super) enum Held {
     Memory(Bytes),
     Open {
         file: Arc<File>,
+        /// What it was like when it was looked at.
+        stamp: Stamp,
         /// How much of it has been read on the lane, where the kernel does not say what is in its memory.
         read: Cell<u64>,
     },
@@ -77,7 +117,13 @@ pub(super) struct Representation {
     lines: Box<[u8]>,
     /// Where the others begin, that a 304 and a body of several parts have too.
     others: usize,
-    tag: Box<str>,
+    known_by: KnownBy,
+}
+
+/// What tells one state of a representation from another.
+#[derive(Debug, Default)]
+struct KnownBy {
+    tag: Option<Box<str>>,
     weak: bool,
     modified: Option<u64>,
 }
@@ -93,37 +139,31 @@ pub(super) struct Description<'a> {
 
 impl Representation {
     /// Of an open file. It is read, if it is small.
-    pub(super) fn of_file(file: File, stamp: &Stamp, description: &Description<'_>, now: SystemTime) -> Representation {
+    pub(super) fn of_file(file: File, stamp: Stamp, description: &Description<'_>, now: SystemTime) -> Representation {
         let small = stamp.size <= description.settings.small;
-        let held = match small.then(|| read_whole(&file, stamp)).and_then(Result::ok).flatten() {
-            Some(bytes) => Held::Memory(bytes),
-            None => Held::Open { file: Arc::new(file), read: Cell::new(0) },
+        let whole = if small { read_whole(&file, &stamp) } else { Whole::NotRead };
+        let certain = !stamp.young && !matches!(whole, Whole::Changing);
+        let held = match whole {
+            Whole::Read(bytes) => Held::Memory(bytes),
+            Whole::Changing | Whole::NotRead => Held::Open { file: Arc::new(file), stamp, read: Cell::new(0) },
         };
-        let seconds = u64::try_from(stamp.modified.0).ok();
-        let since = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        // A date that is yet to come must not be told (RFC 9110, section 8.8.2.1).
-        let modified = seconds.filter(|seconds| *seconds <= since);
-        let nanoseconds = i128::from(stamp.modified.0) * 1_000_000_000 + i128::from(stamp.modified.1);
-        let suffix = if description.coding == Coding::Identity { "" } else { description.coding.name() };
-        let dash = if suffix.is_empty() { "" } else { "-" };
-        let tag = format!("\"{:x}-{:x}-{nanoseconds:x}{dash}{suffix}\"", stamp.inode, stamp.size);
-        Representation::new(held, stamp.size, tag, stamp.young, modified, description)
+        let known_by = if certain {
+            let tag = Some(stamp.tag(description.coding).into());
+            KnownBy { tag, weak: false, modified: stamp.last_modified(now) }
+        } else {
+            KnownBy::default()
+        };
+        Representation::new(held, stamp.size, known_by, description)
     }
 
     /// Of bytes that were made up just now, and may be made up differently the next time.
     pub(super) fn of_bytes(bytes: Bytes, tag: String, description: &Description<'_>) -> Representation {
         let size = bytes.len() as u64;
-        Representation::new(Held::Memory(bytes), size, tag, true, None, description)
+        let known_by = KnownBy { tag: Some(tag.into()), weak: true, modified: None };
+        Representation::new(Held::Memory(bytes), size, known_by, description)
     }
 
-    fn new(
-        held: Held,
-        size: u64,
-        tag: String,
-        weak: bool,
-        modified: Option<u64>,
-        description: &Description<'_>,
-    ) -> Representation {
+    fn new(held: Held, size: u64, known_by: KnownBy, description: &Description<'_>) -> Representation {
         let mut lines = Vec::new();
         let content_type = description.content_type;
         // Writing to memory does not fail.
@@ -132,8 +172,10 @@ impl Representation {
             let _ = write!(lines, "Content-Encoding: {}\r\n", description.coding.name());
         }
         let others = lines.len();
-        let _ = write!(lines, "ETag: {}{tag}\r\n", if weak { "W/" } else { "" });
-        if let Some(modified) = modified {
+        if let Some(tag) = &known_by.tag {
+            let _ = write!(lines, "ETag: {}{tag}\r\n", if known_by.weak { "W/" } else { "" });
+        }
+        if let Some(modified) = known_by.modified {
             let date = httpdate::HttpDate::from(UNIX_EPOCH + Duration::from_secs(modified));
             let _ = write!(lines, "Last-Modified: {date}\r\n");
         }
@@ -151,9 +193,7 @@ impl Representation {
             content_type: content_type.into(),
             lines: lines.into(),
             others,
-            tag: tag.into(),
-            weak,
-            modified,
+            known_by,
         }
     }
 
@@ -168,7 +208,16 @@ impl Representation {
     }
 
     pub(super) fn validators(&self) -> Validators<'_> {
-        Validators { tag: self.tag.as_bytes(), weak: self.weak, modified: self.modified }
+        let KnownBy { tag, weak, modified } = &self.known_by;
+        Validators { tag: tag.as_deref().map(str::as_bytes), weak: *weak, modified: *modified }
+    }
+
+    /// Whether bytes that are sent now are those that its validators stand for. Without validators, nothing is promised.
+    pub(super) fn is_as_told(&self) -> bool {
+        match &self.held {
+            Held::Open { file, stamp, .. } if self.known_by.tag.is_some() => stamp.is_of(file),
+            Held::Open { .. } | Held::Memory(_) => true,
+        }
     }
 
     /// How much memory and how many descriptors it takes.
@@ -180,15 +229,24 @@ impl Representation {
     }
 }
 
-/// The bytes of a file that is not being changed; `None` if it is.
-fn read_whole(file: &File, stamp: &Stamp) -> io::Result<Option<Bytes>> {
+/// What reading a small file came to.
+enum Whole {
+    Read(Bytes),
+    /// It was changed meanwhile.
+    Changing,
+    /// If it cannot be read, that shows when it is sent.
+    NotRead,
+}
+
+fn read_whole(file: &File, stamp: &Stamp) -> Whole {
     // Small enough for memory, or it would not be read.
     let mut bytes = vec![0; stamp.size as usize];
-    if let Err(error) = file.read_exact_at(&mut bytes, 0) {
-        return if error.kind() == io::ErrorKind::UnexpectedEof { Ok(None) } else { Err(error) };
+    match file.read_exact_at(&mut bytes, 0) {
+        Ok(()) if stamp.is_of(file) => Whole::Read(Bytes::from(bytes)),
+        Ok(()) => Whole::Changing,
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Whole::Changing,
+        Err(_) => Whole::NotRead,
     }
-    let after = Stamp::of(&file.metadata()?, SystemTime::now());
-    Ok(after.has_same_bytes_as(stamp).then(|| Bytes::from(bytes)))
 }
 
 /// The media type of a file of this name. Text is UTF-8: what else would it be.

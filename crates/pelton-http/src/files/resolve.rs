@@ -4,84 +4,190 @@
 //! kernel where it can: `openat2` does not leave the directory it begins in, whatever the links say, and follows none of those
 //! in `/proc` that lead to other processes' files. Elsewhere the name is walked segment by segment, and no link is followed at
 //! all.
+//!
+//! Only regular files and directories are ever opened. Opening a FIFO lets a writer through that waits for a reader, and closing it
+//! kills that writer; opening a device may set it going. So each name is looked at first: on Linux with `O_PATH`, which opens
+//! nothing, after which the very inode that was looked at is opened through `/proc`. Elsewhere it is looked at by name, and once more
+//! when it is open.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-/// What a file is opened with. It must not block, as opening a FIFO would, nor make a terminal this process's own; what it is shows
-/// when it is open.
+/// What a file is opened with. It must not block, nor make a terminal this process's own, if it has become a FIFO or a terminal since
+/// it was looked at.
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
-/// `openat2` gives up if directories are renamed while it looks whether it has left the root.
+/// What a name is looked at with. `openat2` takes no other flag together with it.
 #[cfg(target_os = "linux")]
+const LOOK: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+
+/// `openat2` gives up if directories are renamed while it looks whether it has left the root; walking gives up if another file has
+/// taken the place of the one that was looked at.
 const ATTEMPTS: usize = 8;
 
 /// A directory below which files are opened.
 #[derive(Debug)]
-pub(super) struct Root {
-    directory: OwnedFd,
-    path: PathBuf,
+pub(super) struct Directory(OwnedFd);
+
+/// A regular file or a directory that was looked at.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) metadata: Metadata,
+    access: Access,
 }
 
-impl Root {
-    pub(super) fn open(path: &Path) -> io::Result<Root> {
-        // What is relative stays relative to where it was begun.
-        let path = std::path::absolute(path)?;
+/// What can be done with something that was looked at.
+#[derive(Debug)]
+enum Access {
+    /// It names the inode, and does not read it.
+    #[cfg(target_os = "linux")]
+    Look(File),
+    Read(File),
+}
+
+impl Directory {
+    pub(super) fn open(path: &Path) -> io::Result<Directory> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(Root { directory: rustix::fs::open(&path, flags, Mode::empty())?, path })
+        Ok(Directory(rustix::fs::open(path, flags, Mode::empty())?))
     }
 
-    /// What is under its path now.
-    pub(super) fn opened_again(&self) -> io::Result<Root> {
-        Root::open(&self.path)
-    }
-
-    /// Opens what has this name, whatever it is. The root itself has none.
-    pub(super) fn file(&self, name: &[u8]) -> Result<File, Errno> {
-        let name = name.strip_suffix(b"/").unwrap_or(name);
-        let name = if name.is_empty() { b"." } else { name };
+    /// Looks at what has this name; the directory itself has none. What is neither a regular file nor a directory is not there.
+    pub(super) fn look(&self, name: &[u8]) -> Result<Seen, Errno> {
         #[cfg(target_os = "linux")]
         {
-            match self.beneath(name) {
+            match self.beneath(name, LOOK) {
                 // It is older than Linux 5.6, or something between here and the kernel does not know the call.
                 Err(Errno::NOSYS | Errno::PERM) => {}
-                opened => return opened.map(File::from),
+                looked => {
+                    let path = File::from(looked?);
+                    let metadata = metadata(&path)?;
+                    return Seen::new(metadata, Access::Look(path));
+                }
             }
         }
-        self.walk(name).map(File::from)
+        self.walk(name)
+    }
+
+    /// Opens what was looked at under this name.
+    #[cfg_attr(not(target_os = "linux"), allow(unused_variables, reason = "what was looked at is open already"))]
+    pub(super) fn read(&self, name: &[u8], seen: Seen) -> Result<File, Errno> {
+        match seen.access {
+            Access::Read(file) => Ok(file),
+            #[cfg(target_os = "linux")]
+            Access::Look(path) => match rustix::fs::open(in_proc(&path), READ, Mode::empty()) {
+                // There is no `/proc` here.
+                Err(Errno::NOENT) => self.read_again(name, &seen.metadata),
+                opened => opened.map(File::from),
+            },
+        }
+    }
+
+    /// Whether what was looked at could be read.
+    pub(super) fn may_read(&self, name: &[u8], seen: Seen) -> bool {
+        #[cfg(target_os = "linux")]
+        if let Access::Look(path) = &seen.access {
+            use rustix::fs::{Access, CWD, accessat};
+            match accessat(CWD, in_proc(path), Access::READ_OK, AtFlags::EACCESS) {
+                // There is no `/proc`, or no such call.
+                Err(Errno::NOENT | Errno::NOSYS | Errno::PERM) => {}
+                answer => return answer.is_ok(),
+            }
+        }
+        self.read(name, seen).is_ok()
+    }
+
+    /// Opens by name what was looked at, if it is still there.
+    #[cfg(target_os = "linux")]
+    fn read_again(&self, name: &[u8], looked_at: &Metadata) -> Result<File, Errno> {
+        let file = File::from(self.beneath(name, READ)?);
+        if is_same(&metadata(&file)?, looked_at.dev(), looked_at.ino()) { Ok(file) } else { Err(Errno::AGAIN) }
     }
 
     #[cfg(target_os = "linux")]
-    fn beneath(&self, name: &[u8]) -> Result<OwnedFd, Errno> {
+    fn beneath(&self, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
         use rustix::fs::ResolveFlags;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let name = tidy(name);
         for _ in 1..ATTEMPTS {
-            match rustix::fs::openat2(&self.directory, name, READ, Mode::empty(), resolve) {
+            match rustix::fs::openat2(&self.0, name, flags, Mode::empty(), resolve) {
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 opened => return opened,
             }
         }
-        rustix::fs::openat2(&self.directory, name, READ, Mode::empty(), resolve)
+        rustix::fs::openat2(&self.0, name, flags, Mode::empty(), resolve)
     }
 
-    /// Opens segment by segment, without following links.
-    fn walk(&self, name: &[u8]) -> Result<OwnedFd, Errno> {
-        let flags = READ | OFlags::NOFOLLOW;
+    /// Goes segment by segment, without following links.
+    fn walk(&self, name: &[u8]) -> Result<Seen, Errno> {
+        let name = tidy(name);
         let (directories, last) = match name.iter().rposition(|byte| *byte == b'/') {
             Some(at) => (&name[..at], &name[at + 1..]),
             None => (&[][..], name),
         };
         let mut at = None;
         for segment in directories.split(|byte| *byte == b'/').filter(|segment| !segment.is_empty()) {
-            let from = at.as_ref().unwrap_or(&self.directory);
-            at = Some(rustix::fs::openat(from, segment, flags | OFlags::DIRECTORY, Mode::empty())?);
+            let from = at.as_ref().unwrap_or(&self.0);
+            let flags = READ | OFlags::NOFOLLOW | OFlags::DIRECTORY;
+            at = Some(rustix::fs::openat(from, segment, flags, Mode::empty())?);
         }
-        rustix::fs::openat(at.as_ref().unwrap_or(&self.directory), last, flags, Mode::empty())
+        let directory = at.as_ref().unwrap_or(&self.0);
+        for _ in 0..ATTEMPTS {
+            if let Some(seen) = look_and_open(directory, last)? {
+                return Ok(seen);
+            }
+        }
+        Err(Errno::AGAIN)
+    }
+}
+
+/// Opens what is in a directory, unless it is a link or something that opening would disturb. `None` if something else has taken its
+/// place meanwhile.
+fn look_and_open(directory: &OwnedFd, name: &[u8]) -> Result<Option<Seen>, Errno> {
+    let looked_at = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    match FileType::from_raw_mode(looked_at.st_mode) {
+        FileType::RegularFile | FileType::Directory => {}
+        FileType::Symlink => return Err(Errno::LOOP),
+        _ => return Err(Errno::NOENT),
+    }
+    let file = File::from(rustix::fs::openat(directory, name, READ | OFlags::NOFOLLOW, Mode::empty())?);
+    let metadata = metadata(&file)?;
+    // Their types differ between systems, and so do those of what the standard library makes of them.
+    #[allow(clippy::unnecessary_cast, reason = "not on every system")]
+    let same = is_same(&metadata, looked_at.st_dev as u64, looked_at.st_ino as u64);
+    if same { Seen::new(metadata, Access::Read(file)).map(Some) } else { Ok(None) }
+}
+
+impl Seen {
+    fn new(metadata: Metadata, access: Access) -> Result<Seen, Errno> {
+        if metadata.is_file() || metadata.is_dir() { Ok(Seen { metadata, access }) } else { Err(Errno::NOENT) }
+    }
+}
+
+fn metadata(file: &File) -> Result<Metadata, Errno> {
+    file.metadata().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+}
+
+fn is_same(metadata: &Metadata, device: u64, inode: u64) -> bool {
+    metadata.dev() == device && metadata.ino() == inode
+}
+
+/// Leads to the inode that a descriptor names. The thread's own directory is there also if the main thread has ended.
+#[cfg(target_os = "linux")]
+fn in_proc(path: &File) -> String {
+    format!("/proc/thread-self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(path))
+}
+
+/// The name as the kernel takes it: without a slash at its end, and never empty.
+fn tidy(name: &[u8]) -> &[u8] {
+    match name.strip_suffix(b"/").unwrap_or(name) {
+        [] => b".",
+        name => name,
     }
 }
 
@@ -126,8 +232,9 @@ mod tests {
         tree
     }
 
-    fn read(opened: Result<impl Into<File>, Errno>) -> Result<String, u16> {
-        opened.map_err(status_of).map(|file| io::read_to_string(file.into()).unwrap())
+    fn read(directory: &Directory, name: &str, seen: Result<Seen, Errno>) -> Result<String, u16> {
+        let file = seen.and_then(|seen| directory.read(name.as_bytes(), seen));
+        file.map_err(status_of).map(|file| io::read_to_string(file).unwrap())
     }
 
     const OUT: [&str; 8] =
@@ -136,13 +243,13 @@ mod tests {
     #[test]
     fn nothing_outside_is_opened_and_links_inside_are_followed_where_the_kernel_sees_to_it() {
         let tree = tree("kernel");
-        let root = Root::open(&tree.join("in")).unwrap();
-        let name = |name: &str| read(root.file(name.as_bytes()));
+        let root = Directory::open(&tree.join("in")).unwrap();
+        let name = |name: &str| read(&root, name, root.look(name.as_bytes()));
         assert_eq!(name("file"), Ok("file".to_owned()));
         assert_eq!(name("sub/file"), Ok("sub".to_owned()));
         assert_eq!(name("file/x"), Err(404));
-        assert!(root.file(b"").unwrap().metadata().unwrap().is_dir());
-        assert!(root.file(b"sub/").unwrap().metadata().unwrap().is_dir());
+        assert!(root.look(b"").unwrap().metadata.is_dir());
+        assert!(root.look(b"sub/").unwrap().metadata.is_dir());
         for out in OUT {
             assert_eq!(name(out), Err(404), "{out}");
         }
@@ -157,12 +264,12 @@ mod tests {
     #[test]
     fn walking_follows_no_link_at_all() {
         let tree = tree("walk");
-        let root = Root::open(&tree.join("in")).unwrap();
-        let name = |name: &str| read(root.walk(name.as_bytes()));
+        let root = Directory::open(&tree.join("in")).unwrap();
+        let name = |name: &str| read(&root, name, root.walk(name.as_bytes()));
         assert_eq!(name("file"), Ok("file".to_owned()));
         assert_eq!(name("sub/file"), Ok("sub".to_owned()));
-        assert!(File::from(root.walk(b"sub/deep").unwrap()).metadata().unwrap().is_dir());
-        assert!(File::from(root.walk(b".").unwrap()).metadata().unwrap().is_dir());
+        assert!(root.walk(b"sub/deep").unwrap().metadata.is_dir());
+        assert!(root.walk(b".").unwrap().metadata.is_dir());
         for link in OUT.iter().chain(&["stays-in", "sub-too/file", "sub/up-and-in"]) {
             assert_eq!(name(link), Err(404), "{link}");
         }
@@ -186,8 +293,45 @@ mod tests {
     #[test]
     fn a_root_that_is_not_a_directory_is_an_error() {
         let tree = tree("root");
-        assert!(Root::open(&tree.join("out")).is_err());
-        assert!(Root::open(&tree.join("missing")).is_err());
+        assert!(Directory::open(&tree.join("out")).is_err());
+        assert!(Directory::open(&tree.join("missing")).is_err());
+        fs::remove_dir_all(tree).unwrap();
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_opening_would_disturb_is_not_opened() {
+        use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+        let tree = tree("special");
+        rustix::fs::mkfifoat(rustix::fs::CWD, tree.join("in/fifo"), Mode::RWXU).unwrap();
+        symlink("fifo", tree.join("in/to-fifo")).unwrap();
+        let root = Directory::open(&tree.join("in")).unwrap();
+        let opened = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
+        inotify::add_watch(&opened, tree.join("in/fifo"), WatchFlags::OPEN).unwrap();
+        let is_opened = || rustix::io::read(&opened, &mut [0; 1000]) != Err(Errno::AGAIN);
+        for name in ["fifo", "to-fifo"] {
+            assert_eq!(root.look(name.as_bytes()).map(|seen| seen.metadata.mode()), Err(Errno::NOENT), "{name}");
+            assert!(root.walk(name.as_bytes()).is_err(), "{name}");
+            assert!(!is_opened(), "{name}");
+        }
+        File::options().read(true).write(true).open(tree.join("in/fifo")).unwrap();
+        assert!(is_opened(), "it would be known");
+        fs::remove_dir_all(tree).unwrap();
+    }
+
+    /// As where there is no `/proc`.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_has_taken_the_place_of_what_was_looked_at_is_not_read() {
+        let tree = tree("replaced");
+        let root = Directory::open(&tree.join("in")).unwrap();
+        let seen = root.look(b"file").unwrap();
+        let again = root.read_again(b"file", &seen.metadata).unwrap();
+        assert_eq!(io::read_to_string(again).unwrap(), "file");
+        fs::write(tree.join("in/new"), "new").unwrap();
+        fs::rename(tree.join("in/new"), tree.join("in/file")).unwrap();
+        assert_eq!(root.read_again(b"file", &seen.metadata).map(|_| ()), Err(Errno::AGAIN));
+        assert_eq!(read(&root, "file", Ok(seen)), Ok("file".to_owned()), "it is the inode that was looked at");
         fs::remove_dir_all(tree).unwrap();
     }
 }

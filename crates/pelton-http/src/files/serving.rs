@@ -13,19 +13,44 @@ use super::representation::{Held, Representation};
 use crate::wire::{self, Coding, Selection, Verdict};
 use crate::{Method, Request, Responder, Response};
 
-/// Answers with a file, a part of it, or why neither.
-pub(super) fn answer(reactor: &mut Reactor, resource: &Rc<Resource>, request: &Request<'_>, responder: Responder) {
+/// Whether a file that is held open is looked at before it is sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Trust {
+    /// It was looked at just now.
+    LookedUp,
+    /// It was looked at a while ago. What has been written to it since must not be sent under its tag.
+    Kept,
+}
+
+/// Answers with a file, a part of it, or why neither. Gives the responder back if the file is not any more what it was when it was looked
+/// up: then it has to be looked up again.
+pub(super) fn answer(
+    reactor: &mut Reactor,
+    resource: &Rc<Resource>,
+    trust: Trust,
+    request: &Request<'_>,
+    responder: Responder,
+) -> Result<(), Responder> {
     let Some(at) = choose(resource, request) else {
-        let response = Response::plain_status(406).header("Vary", "Accept-Encoding");
-        return responder.respond(reactor, response);
+        responder.respond(reactor, Response::plain_status(406).header("Vary", "Accept-Encoding"));
+        return Ok(());
     };
     let form = &resource.forms[at];
-    match wire::evaluate(request.fields(), &form.validators()) {
-        Verdict::Proceed => {}
-        Verdict::NotModified => return responder.respond(reactor, without_content(304, form)),
-        Verdict::Failed => return responder.respond(reactor, without_content(412, form)),
+    let conclusion = match wire::evaluate(request.fields(), &form.validators()) {
+        Verdict::Proceed => None,
+        Verdict::NotModified => Some(304),
+        Verdict::Failed => Some(412),
+    };
+    if let Some(status) = conclusion {
+        responder.respond(reactor, without_content(status, form));
+        return Ok(());
     }
-    match select(form, request) {
+    let selection = select(form, request);
+    let sends = selection != Selection::Unsatisfiable && request.method() != Method::Head;
+    if sends && trust == Trust::Kept && !form.is_as_told() {
+        return Err(responder);
+    }
+    match selection {
         Selection::Whole => {
             let response = with_lines(200, form.lines());
             match &form.held {
@@ -58,6 +83,7 @@ pub(super) fn answer(reactor: &mut Reactor, resource: &Rc<Resource>, request: &R
             responder.respond(reactor, Response::plain_status(416).header("Content-Range", all));
         }
     }
+    Ok(())
 }
 
 /// The form that the client likes best.

@@ -8,18 +8,16 @@ use std::time::Duration;
 /// use pelton_http::FileSettings;
 ///
 /// let settings = FileSettings {
-///     prefix: "/assets".to_owned(),
+///     listing: true,
 ///     cache_control: Some("public, max-age=31536000, immutable".to_owned()),
 ///     ..FileSettings::default()
 /// };
 /// ```
 #[derive(Clone, Debug)]
 pub struct FileSettings {
-    /// What comes before the names of files in paths, such as `/assets`. By default nothing. As in paths of requests, with escapes.
-    pub prefix: String,
     /// Whether the directory that is there at first stays the one that is served, also if it is renamed or another takes its place. By
-    /// default it does not: its path may be a link that is turned to a new release. A process that will not see the path any more,
-    /// because it changes its root or gives up rights, needs this.
+    /// default its path is resolved again, once per [`valid`](FileSettings::valid): it may be a link that is turned to a new release. A
+    /// process that will not see the path any more, because it changes its root or gives up rights, needs this.
     pub pinned: bool,
     /// The file that stands for its directory. By default `index.html`.
     pub index: Option<String>,
@@ -36,6 +34,10 @@ pub struct FileSettings {
     /// For how long what was found is served without looking at the disk. By default a second: so long a change may go unnoticed.
     /// If it is zero, every request looks, on a thread of the file lane.
     pub valid: Duration,
+    /// How long a file has to be left alone before it has an `ETag` and a `Last-Modified`. By default two seconds: on some file systems
+    /// times are no finer than that, so what is changed again within it may look the same. On file systems with finer times it may be
+    /// shorter.
+    pub settled_after: Duration,
     /// For how long something is known not to be there. By default a second.
     pub valid_missing: Duration,
     /// Files up to this are held in memory. By default 64 KiB; larger ones are held open.
@@ -56,7 +58,6 @@ pub struct FileSettings {
 impl Default for FileSettings {
     fn default() -> FileSettings {
         FileSettings {
-            prefix: String::new(),
             pinned: false,
             index: Some("index.html".to_owned()),
             listing: false,
@@ -64,6 +65,7 @@ impl Default for FileSettings {
             precompressed: true,
             cache_control: Some("no-cache".to_owned()),
             valid: Duration::from_secs(1),
+            settled_after: Duration::from_secs(2),
             valid_missing: Duration::from_secs(1),
             small: 64 << 10,
             memory: 16 << 20,

@@ -7,9 +7,9 @@ use super::Fields;
 /// What tells one state of a resource from another.
 #[derive(Clone, Copy, Debug)]
 pub struct Validators<'a> {
-    /// The entity tag with its quotes, but without `W/`.
-    pub tag: &'a [u8],
-    /// Whether two states that follow each other closely could have the same tag and date.
+    /// The entity tag with its quotes, but without `W/`, if there is one.
+    pub tag: Option<&'a [u8]>,
+    /// Whether two states could have the same tag.
     pub weak: bool,
     /// When it was last modified, in seconds since 1970, if that is told to clients.
     pub modified: Option<u64>,
@@ -50,18 +50,12 @@ pub fn evaluate(fields: Fields<'_>, own: &Validators<'_>) -> Verdict {
     Verdict::Proceed
 }
 
-/// Whether a `Range` counts: if there is an `If-Range`, only if that is what there is now, beyond doubt.
+/// Whether a `Range` counts: if there is an `If-Range`, only if that is the tag of what there is now, and a strong one. A date never
+/// does: it would have to be known that nothing changed twice in its second (RFC 9110, sections 13.1.5 and 8.8.2.2), and that no
+/// other state has ever had the same date.
 pub fn range_counts(fields: Fields<'_>, own: &Validators<'_>) -> bool {
     let Some(condition) = fields.get("If-Range") else { return true };
-    if own.weak {
-        return false;
-    }
-    match condition {
-        [b'"', ..] => condition == own.tag,
-        [b'W', b'/', ..] => false,
-        // Not "at least as new as": a date is used as a tag here.
-        _ => own.modified.is_some() && date(Some(condition)) == own.modified,
-    }
+    !own.weak && own.tag == Some(condition)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -77,7 +71,7 @@ fn any_matches<'a>(lists: impl Iterator<Item = &'a [u8]>, own: &Validators<'_>, 
             return true;
         }
         let strong = comparison == Comparison::Strong;
-        tags(list).any(|(weak, tag)| tag == own.tag && !(strong && (weak || own.weak)))
+        tags(list).any(|(weak, tag)| Some(tag) == own.tag && !(strong && (weak || own.weak)))
     })
 }
 
@@ -119,7 +113,7 @@ mod tests {
         then(head.fields(text.as_bytes(), &notes))
     }
 
-    const OWN: Validators<'_> = Validators { tag: b"\"a,b\"", weak: false, modified: Some(784_111_777) };
+    const OWN: Validators<'_> = Validators { tag: Some(b"\"a,b\""), weak: false, modified: Some(784_111_777) };
     const BEFORE: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
     const THEN: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
     const AFTER: &str = "Sun, 06 Nov 1994 08:49:38 GMT";
@@ -200,7 +194,7 @@ mod tests {
             ("\"a,b\"", true),
             ("W/\"a,b\"", false),
             ("\"x\"", false),
-            (THEN, true),
+            (THEN, false),
             (BEFORE, false),
             (AFTER, false),
             ("*", false),
@@ -212,8 +206,27 @@ mod tests {
             });
         }
         with_fields(&[], |fields| assert!(range_counts(fields, &Validators { weak: true, ..OWN })));
-        with_fields(&["If-Range: today"], |fields| {
-            assert!(!range_counts(fields, &Validators { modified: None, ..OWN }));
-        });
+    }
+
+    /// What has no validators yet is in no state that a client could know.
+    #[test]
+    fn without_validators_only_existence_can_be_asked_for() {
+        use Verdict::{Failed, NotModified, Proceed};
+        const NOTHING: Validators<'_> = Validators { tag: None, weak: false, modified: None };
+        for (line, expected) in [
+            ("If-Match: *".to_owned(), Proceed),
+            ("If-Match: \"a,b\"".to_owned(), Failed),
+            ("If-None-Match: *".to_owned(), NotModified),
+            ("If-None-Match: \"a,b\"".to_owned(), Proceed),
+            ("If-None-Match: \"\"".to_owned(), Proceed),
+            (format!("If-Modified-Since: {AFTER}"), Proceed),
+            (format!("If-Unmodified-Since: {BEFORE}"), Proceed),
+        ] {
+            with_fields(&[&line], |fields| assert_eq!(evaluate(fields, &NOTHING), expected, "{line}"));
+        }
+        for value in ["\"a,b\"", "\"\"", "", THEN] {
+            with_fields(&[&format!("If-Range: {value}")], |fields| assert!(!range_counts(fields, &NOTHING), "{value}"));
+        }
+        with_fields(&[], |fields| assert!(range_counts(fields, &NOTHING)));
     }
 }

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
+use pelton_http::FileSettings;
+
 /// A directory with files in it.
 pub(crate) struct Tree(PathBuf);
 
@@ -60,7 +62,7 @@ impl Tree {
         &self.0
     }
 
-    /// Writes a file, and the directories it is in, as of an hour ago: what is new has weak tags only.
+    /// Writes a file, and the directories it is in, as of an hour ago.
     pub(crate) fn write(&self, name: &str, bytes: impl AsRef<[u8]>) {
         self.write_at(name, bytes, SystemTime::now() - Duration::from_secs(3600));
     }
@@ -77,6 +79,12 @@ impl Drop for Tree {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
+}
+
+/// Settings for tests that write files and ask for their validators at once. Writing to a file takes longer than the clock of the file
+/// system takes to tick, or its test has to see to that.
+pub(crate) fn settled() -> FileSettings {
+    FileSettings { settled_after: Duration::ZERO, ..FileSettings::default() }
 }
 
 /// Bytes of which no two stretches are the same.

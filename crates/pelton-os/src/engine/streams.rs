@@ -81,7 +81,10 @@ impl<P: Poller> ReadinessEngine<P> {
         let fd = socket.as_fd().as_raw_fd();
         self.register(token, fd, Interest::READABLE, Mode::Level, Role::Listener(socket))?;
         self.forget_old_listeners();
-        self.streams.listeners.push(token);
+        let Streams { listeners, unasked, .. } = &mut self.streams;
+        listeners.push(token);
+        // Room for all of them now, so that the first dispatch that takes long does not allocate.
+        unasked.reserve(listeners.len().saturating_sub(unasked.len()));
         Ok(())
     }
 
