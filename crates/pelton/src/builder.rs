@@ -88,6 +88,13 @@ impl Builder {
         self
     }
 
+    /// Whether connections are accepted also while more waits to be sent than the [budget](Builder::byte_budget) allows; by default they
+    /// are not, and wait in the queue of the kernel. A server that can tell newcomers that it is busy would rather tell them.
+    pub fn accept_over_budget(mut self, accept: bool) -> Self {
+        self.settings.flow.accepts_over_budget = accept;
+        self
+    }
+
     /// What looks up names, for [`connect_to`](crate::Reactor::connect_to) and [`resolve`](crate::Reactor::resolve); by
     /// default the [system](crate::SystemResolver).
     pub fn resolver(mut self, resolver: impl Resolver) -> Self {

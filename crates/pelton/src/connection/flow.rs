@@ -37,12 +37,14 @@ pub(crate) struct FlowSettings {
     pub(crate) marks: WaterMarks,
     /// Over this many bytes that wait on all connections, nothing more is taken in.
     pub(crate) budget: usize,
+    /// Connections are accepted all the same.
+    pub(crate) accepts_over_budget: bool,
 }
 
 impl Default for FlowSettings {
     fn default() -> FlowSettings {
         // Sixteen connections at their most: a server that is so far behind gains nothing from reading on.
-        FlowSettings { marks: WaterMarks::default(), budget: 256 * 1024 * 1024 }
+        FlowSettings { marks: WaterMarks::default(), budget: 256 * 1024 * 1024, accepts_over_budget: false }
     }
 }
 
@@ -136,7 +138,7 @@ impl Reactor {
     /// accepted either; and if there is room again, everything goes on.
     pub(crate) fn balance_flow(&mut self) {
         if self.flow.is_over_budget() && !self.flow.turned_away {
-            tracing::warn!(queued = self.flow.queued, "over the byte budget: no connection is accepted or read from");
+            tracing::warn!(queued = self.flow.queued, "over the byte budget: nothing more is taken in");
             self.flow.turned_away = true;
             self.let_listeners_accept();
         }
@@ -158,7 +160,7 @@ impl Reactor {
     }
 
     /// Whether listeners have to wait for what is queued to go out.
-    pub(crate) fn turns_away(&self) -> bool {
-        self.flow.turned_away
+    pub(crate) fn makes_newcomers_wait(&self) -> bool {
+        self.flow.turned_away && !self.flow.settings.accepts_over_budget
     }
 }
