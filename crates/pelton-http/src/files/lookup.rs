@@ -97,7 +97,12 @@ fn forms(
     let mut siblings = Vec::new();
     for (at, (coding, ending)) in SIBLINGS.into_iter().enumerate().filter(|_| settings.precompressed) {
         let name = [name, ending.as_bytes()].concat();
-        let Ok(sibling) = root.look(&name) else { continue };
+        let sibling = match root.look(&name) {
+            Ok(sibling) => sibling,
+            // Whether there is one is not known.
+            Err(error) if status_of(error) == 503 => return Err(error),
+            Err(_) => continue,
+        };
         // One that is older is what the file used to be.
         let found = stamp(&sibling);
         if sibling.metadata.is_file() && !found.is_older_than(&own) {
