@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pelton::{
-    Address, Builder, DescriptorLimit, EngineKind, Error, EventLoop, Exit, Handle, ListenerId, Reactor, Reactors,
+    Address, Builder, DescriptorLimit, EngineKind, Error, EventLoop, Exit, Handle, Lane, ListenerId, Reactor, Reactors,
     Socket,
 };
 use pelton_http::{Census, FileSettings, Files, Handler, Server, Settings};
@@ -204,7 +204,8 @@ fn start_workers(options: &Options, budget: &Budget, places: &[Place], log: Opti
     let shares: Arc<Mutex<Vec<_>>> = Arc::new(Mutex::new((0..workers).map(|worker| Some(share(worker))).collect()));
     let (settings, format, queued) = (options.settings(budget), options.log_format, options.queued());
     let (content, census) = (Content::of(options, budget)?, Census::default());
-    let tune = move |builder: Builder| builder.byte_budget(queued).accept_over_budget(true);
+    let lane = options.files.lane();
+    let tune = move |builder: Builder| builder.byte_budget(queued).serve_over_budget(true).lane(Lane::Files, lane);
     let started = options.server.start_as(tune, move |number, reactor| {
         let sockets = shares.lock().unwrap_or_else(PoisonError::into_inner)[number].take();
         let handler = content.handler(reactor, workers)?;

@@ -55,7 +55,7 @@ pub struct Settings {
     pub connections_per_address: Option<usize>,
     /// While more bytes than this wait to be sent on the reactor, no connection is taken on: newcomers are answered with 503 and closed.
     /// By default 256 MiB, which is also the reactor's own [budget](pelton::Builder::byte_budget). For newcomers to be told, the
-    /// reactor has to [accept](pelton::Builder::accept_over_budget) them.
+    /// reactor has to [accept](pelton::Builder::serve_over_budget) them.
     pub queued: usize,
     /// How many connections that were answered with 503 may [linger](Settings::linger) at a time, in addition to those that were
     /// taken on. If there are more, the oldest is closed. By default 64: a flood of newcomers must not take all descriptors.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use pelton::Address;
+use pelton::{Address, LaneSettings};
 use pelton_http::wire::HeadLimits;
 use pelton_http::{FileSettings, Settings};
 
@@ -30,6 +30,9 @@ const LEAST_QUEUED: u64 = 1 << 20;
 
 /// No network is faster than 1 GiB a second for one body, as far as a limit on slow clients goes.
 const MOST_BODY_RATE: u64 = 1 << 30;
+
+/// Each takes some hundred bytes.
+const MOST_WAITING: i64 = 1_000_000;
 
 /// The largest number that all caches understand (RFC 9111, section 1.2.2).
 const MOST_CACHE_SECONDS: i64 = i32::MAX as i64;
@@ -126,6 +129,10 @@ pub struct FileOptions {
     /// How much memory each worker may fill with small files; 0 keeps none
     #[arg(long, value_name = "SIZE", default_value = "16m", value_parser = units::size_within(0..=MOST_BYTES))]
     file_memory: u64,
+
+    /// How many names and pieces of files may wait for the disk, of each worker; requests for more are answered with 503
+    #[arg(long, value_name = "NUMBER", default_value_t = LaneSettings::FILES.waiting as u32, value_parser = clap::value_parser!(u32).range(1..=MOST_WAITING))]
+    file_queue: u32,
 }
 
 fn file_name(text: &str) -> Result<String, String> {
@@ -137,6 +144,11 @@ fn file_name(text: &str) -> Result<String, String> {
 }
 
 impl FileOptions {
+    /// The threads that wait for the disk, of each worker.
+    pub fn lane(&self) -> LaneSettings {
+        LaneSettings { waiting: self.file_queue as usize, ..LaneSettings::FILES }
+    }
+
     pub fn settings(&self, open: usize) -> FileSettings {
         let cache_control = match self.cache_seconds {
             Some(seconds) => format!("public, max-age={seconds}"),

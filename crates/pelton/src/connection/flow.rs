@@ -37,14 +37,14 @@ pub(crate) struct FlowSettings {
     pub(crate) marks: WaterMarks,
     /// Over this many bytes that wait on all connections, nothing more is taken in.
     pub(crate) budget: usize,
-    /// Connections are accepted all the same.
-    pub(crate) accepts_over_budget: bool,
+    /// Connections are accepted all the same, and read from unless something waits on them.
+    pub(crate) serves_over_budget: bool,
 }
 
 impl Default for FlowSettings {
     fn default() -> FlowSettings {
         // Sixteen connections at their most: a server that is so far behind gains nothing from reading on.
-        FlowSettings { marks: WaterMarks::default(), budget: 256 * 1024 * 1024, accepts_over_budget: false }
+        FlowSettings { marks: WaterMarks::default(), budget: 256 * 1024 * 1024, serves_over_budget: false }
     }
 }
 
@@ -125,8 +125,10 @@ impl Reactor {
         if !self.flow.is_over_budget() {
             return;
         }
+        let only_debtors = self.flow.settings.serves_over_budget;
         if let Some(stream) = self.stream_mut(token)
             && stream.stage == Stage::Open
+            && !(only_debtors && stream.outbox.as_ref().is_none_or(|outbox| outbox.is_empty()))
             && !std::mem::replace(&mut stream.choked, true)
         {
             self.flow.choked.push(token);
@@ -161,6 +163,6 @@ impl Reactor {
 
     /// Whether listeners have to wait for what is queued to go out.
     pub(crate) fn makes_newcomers_wait(&self) -> bool {
-        self.flow.turned_away && !self.flow.settings.accepts_over_budget
+        self.flow.turned_away && !self.flow.settings.serves_over_budget
     }
 }
