@@ -69,6 +69,11 @@ impl Flow {
         self.settings.marks
     }
 
+    /// Whether connections on which nothing waits are read from in any case.
+    pub(super) fn serves_over_budget(&self) -> bool {
+        self.settings.serves_over_budget
+    }
+
     fn is_over_budget(&self) -> bool {
         self.queued > self.settings.budget
     }
@@ -136,6 +141,25 @@ impl Reactor {
         }
     }
 
+    /// Reads on from a connection on which nothing waits any more, though the budget is exceeded.
+    #[cold]
+    pub(super) fn unchoke_early(&mut self, token: Token) {
+        if let Some(at) = self.flow.choked.iter().position(|choked| *choked == token) {
+            self.flow.choked.swap_remove(at);
+        }
+        self.unchoke(token);
+    }
+
+    fn unchoke(&mut self, token: Token) {
+        let now = self.now;
+        if let Some(stream) = self.stream_mut(token) {
+            stream.choked = false;
+            stream.active_at = now;
+            self.set_receiving(token);
+            self.arm_limits(token);
+        }
+    }
+
     /// At the end of a flush: if more waits than the budget allows, though everything was sent that could be, no connection is
     /// accepted either; and if there is room again, everything goes on.
     pub(crate) fn balance_flow(&mut self) {
@@ -147,13 +171,7 @@ impl Reactor {
         if (self.flow.turned_away || !self.flow.choked.is_empty()) && self.flow.has_room() {
             let turned_away = std::mem::take(&mut self.flow.turned_away);
             for token in std::mem::take(&mut self.flow.choked) {
-                let now = self.now;
-                if let Some(stream) = self.stream_mut(token) {
-                    stream.choked = false;
-                    stream.active_at = now;
-                    self.set_receiving(token);
-                    self.arm_limits(token);
-                }
+                self.unchoke(token);
             }
             if turned_away {
                 self.let_listeners_accept();
