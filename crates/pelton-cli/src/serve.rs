@@ -27,24 +27,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pelton::{
-    Address, Builder, DescriptorLimit, EngineKind, Error, EventLoop, Exit, Handle, Lane, ListenerId, Reactor, Reactors,
-    Socket,
+    Address, Builder, DescriptorLimit, Error, EventLoop, Exit, Handle, Lane, ListenerId, Reactor, Reactors, Socket,
 };
 use pelton_http::{Census, FileSettings, Files, Handler, Server, Settings};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2, SIGXFSZ};
 
 use access_log::{Sink, Target};
-use admin::{Admin, Hosts};
-use descriptors::{Budget, Needs};
+use admin::{Admin, Hosts, is_loopback};
+use descriptors::Budget;
 pub use options::Options;
 use pid_file::PidFile;
 use places::{CannotListen, Inheritance, Place};
 
 /// What the socket of the admin address is called when it is passed on.
 const ADMIN: &str = "admin";
-
-/// `select` watches no descriptor from this number on.
-const MOST_WITH_SELECT: u64 = 1024;
 
 /// How it has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,8 +107,8 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<En
     let (sink, writer) = log.map_or((None, None), |(sink, writer)| (Some(sink), Some(writer)));
 
     let mut control = options.server.tuned(Reactor::builder()).build()?;
-    let sockets = places.iter().chain(&admin_place).map(Place::sockets).sum();
-    let budget = budget(options, &limit, &control, sockets)?;
+    let budget = descriptors::divide(options, &limit, &control, (&places, admin_place.as_ref()));
+    let budget = budget.map_err(Failure::Usage)?;
     let reactors = start_workers(options, &budget, &places, sink.clone())?;
     let mut controls = Control {
         drain_time: options.drain_time,
@@ -155,30 +151,6 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<En
 fn ignore_full_files() {
     // Nobody asks whether it was raised. Where this is not possible, it is as if it had not been tried.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
-}
-
-/// What the descriptors of this process are for. If there are fewer than were asked for, the log says so.
-fn budget(options: &Options, limit: &DescriptorLimit, control: &Reactor, listeners: usize) -> Result<Budget, Failure> {
-    let most = match control.engine_name() {
-        name if name == EngineKind::Select.name() => limit.now().min(MOST_WITH_SELECT),
-        _ => limit.now(),
-    };
-    let needs = Needs {
-        connections: u64::from(options.limits.max_connections),
-        workers: options.server.workers() as u64,
-        listeners: listeners as u64,
-        files: options.dir.is_some(),
-    };
-    let budget = Budget::new(most, descriptors::open(), needs).map_err(Failure::Usage)?;
-    if (budget.connections as u64) < needs.connections {
-        tracing::warn!(
-            connections = budget.connections,
-            asked_for = needs.connections,
-            descriptors = most,
-            "fewer connections than asked for: this process may not have more descriptors"
-        );
-    }
-    Ok(budget)
 }
 
 fn open_places(options: &Options, workers: usize, inheritance: &mut Inheritance) -> Result<Vec<Place>, CannotListen> {
@@ -270,7 +242,12 @@ impl Control {
     ) -> Result<(), Failure> {
         let (workers, log, draining) = (self.workers.clone(), self.log.clone(), self.draining.clone());
         let hosts = match &place.address {
-            Address::Tcp(_) => Hosts::LoopbackAnd(options.admin_host.clone()),
+            Address::Tcp(address) => {
+                if options.admin_host.is_empty() && !is_loopback(address.ip()) {
+                    tracing::warn!(%address, "without --admin-host, the admin address answers requests for this machine itself only");
+                }
+                Hosts::LoopbackAnd(options.admin_host.clone())
+            }
             _ => Hosts::Any,
         };
         let settings = Settings { connections: budget.admin, turned_away: 1, ..Settings::default() };

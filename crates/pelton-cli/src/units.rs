@@ -59,7 +59,7 @@ pub fn size_within(range: RangeInclusive<u64>) -> impl Fn(&str) -> Result<u64, S
 /// A size as it is written on a command line.
 fn written(bytes: u64) -> String {
     let units = [(1 << 30, "g"), (1 << 20, "m"), (1 << 10, "k")];
-    let unit = units.into_iter().find(|(unit, _)| bytes >= *unit && bytes % unit == 0);
+    let unit = units.into_iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit));
     unit.map_or(bytes.to_string(), |(unit, letter)| format!("{}{letter}", bytes / unit))
 }
 

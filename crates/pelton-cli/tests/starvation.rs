@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 
 use server::http::{Directory, Successor, ask, connect, curl, response};
-use server::{Server, eventually};
+use server::{DEADLINE, Server, eventually};
 
 /// For how long a file is served without looking at the disk, and a little.
 const STALE: Duration = Duration::from_millis(1200);
@@ -246,7 +246,15 @@ fn the_limit_on_descriptors_is_raised_for_the_server_and_not_for_what_it_starts(
 fn a_process_with_too_few_descriptors_says_how_many_it_needs() {
     let mut shell = Command::new("sh");
     shell.args(["-c", "ulimit -n 24; exec \"$0\" serve --listen 127.0.0.1:0", env!("CARGO_BIN_EXE_pelton")]);
-    let output = shell.output().unwrap();
+    let mut child = shell.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let begun = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begun.elapsed() > DEADLINE {
+            child.kill().unwrap();
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("may have 24 descriptors, but needs at least "), "{said}");

@@ -3,6 +3,14 @@
 //! The system allows so many and no more. If connections took all of them, no file could be opened, nobody could be told that the server
 //! is full, and the admin address would not answer. So each of these has its share, and connections get the rest.
 
+use pelton::{DescriptorLimit, EngineKind, Reactor};
+
+use super::options::Options;
+use super::places::Place;
+
+/// `select` watches no descriptor from this number on.
+const MOST_WITH_SELECT: u64 = 1024;
+
 /// What control and handing over need beside their listeners: signals, the socket pair and the pipe of a new process, its log.
 const CONTROL: u64 = 8;
 
@@ -24,16 +32,49 @@ const NEWCOMERS: u64 = 2 * 64;
 /// With fewer than this for clients and files, it is no server.
 const LEAST: u64 = 12;
 
+/// Divides the descriptors that this process may have. If connections get fewer than were asked for, the log says so.
+pub fn divide(
+    options: &Options,
+    limit: &DescriptorLimit,
+    control: &Reactor,
+    (places, admin): (&[Place], Option<&Place>),
+) -> Result<Budget, String> {
+    let most = match control.engine_name() {
+        name if name == EngineKind::Select.name() => limit.now().min(MOST_WITH_SELECT),
+        _ => limit.now(),
+    };
+    let workers = options.server.workers();
+    let copies = places.iter().map(|place| place.sockets().max(workers)).chain(admin.map(Place::sockets));
+    let needs = Needs {
+        connections: u64::from(options.limits.max_connections),
+        workers: workers as u64,
+        listeners: places.iter().chain(admin).map(Place::sockets).sum::<usize>() as u64,
+        copies: copies.sum::<usize>() as u64,
+        files: options.dir.is_some(),
+    };
+    let budget = Budget::new(most, open(), needs)?;
+    if (budget.connections as u64) < needs.connections {
+        tracing::warn!(
+            connections = budget.connections,
+            asked_for = needs.connections,
+            descriptors = most,
+            "fewer connections than asked for: this process may not have more descriptors"
+        );
+    }
+    Ok(budget)
+}
+
 /// Whom the descriptors are for, besides connections.
 #[derive(Clone, Copy, Debug)]
-pub struct Needs {
+struct Needs {
     /// How many connections were asked for.
-    pub connections: u64,
-    pub workers: u64,
-    /// Listening sockets, of all places together.
-    pub listeners: u64,
+    connections: u64,
+    workers: u64,
+    /// Listening sockets, of all places together, and the copies of them that the reactors adopt.
+    listeners: u64,
+    copies: u64,
     /// Whether files are served.
-    pub files: bool,
+    files: bool,
 }
 
 /// How many there are for what.
@@ -51,10 +92,10 @@ pub struct Budget {
 
 impl Budget {
     /// Divides `limit` descriptors, of which so many are `open` already. Fails with an explanation if there are not enough.
-    pub fn new(limit: u64, open: u64, needs: Needs) -> Result<Budget, String> {
-        let Needs { connections, workers, listeners, files } = needs;
-        // Each listener has a copy on a worker, and one more when it is passed on to a new process.
-        let fixed = open + CONTROL + workers * WORKER + listeners.max(workers) + listeners;
+    fn new(limit: u64, open: u64, needs: Needs) -> Result<Budget, String> {
+        let Needs { connections, workers, listeners, copies, files } = needs;
+        // The listeners themselves are open already. Each has one more copy when it is passed on to a new process.
+        let fixed = open + CONTROL + workers * WORKER + copies + listeners;
         let free = limit.saturating_sub(fixed);
         if free < LEAST {
             let least = fixed + LEAST;
@@ -82,7 +123,7 @@ fn number(count: u64) -> usize {
 }
 
 /// How many descriptors are open.
-pub fn open() -> u64 {
+fn open() -> u64 {
     // The one that this takes counts too, which does no harm.
     std::fs::read_dir("/dev/fd").map_or(0, |entries| entries.count() as u64)
 }
@@ -91,7 +132,7 @@ pub fn open() -> u64 {
 mod tests {
     use super::*;
 
-    const NEEDS: Needs = Needs { connections: 16_384, workers: 1, listeners: 2, files: true };
+    const NEEDS: Needs = Needs { connections: 16_384, workers: 1, listeners: 2, copies: 2, files: true };
 
     #[test]
     fn connections_get_what_is_left() {
@@ -110,9 +151,9 @@ mod tests {
             for listeners in [1, workers, 5 * workers] {
                 for limit in (0..4096).chain([20_000, 1 << 20]) {
                     for files in [false, true] {
-                        let needs = Needs { workers, listeners, files, ..NEEDS };
+                        let needs = Needs { workers, listeners, copies: 2 * workers, files, ..NEEDS };
                         let Ok(budget) = Budget::new(limit, 12, needs) else {
-                            assert!(limit < 12 + CONTROL + workers * WORKER + 2 * listeners.max(workers) + LEAST);
+                            assert!(limit < 12 + CONTROL + workers * (WORKER + 2) + listeners + LEAST);
                             continue;
                         };
                         assert!(budget.connections > 0 && budget.admin > 0, "{limit}: {budget:?}");

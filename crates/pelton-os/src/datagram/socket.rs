@@ -28,11 +28,15 @@ impl SystemSocket {
         if let Some(from) = &options.bind {
             socket.bind_datagrams(from, options)?;
         }
+        let bound = match &options.bind {
+            Some(Address::Unix(path)) => SocketFile::at(path).ok(),
+            _ => None,
+        };
         // Nothing is sent by this, so it is done at once.
         let connected = socket.0.connect(&address.to_socket()?.1);
-        if let (Err(_), Some(Address::Unix(path))) = (&connected, &options.bind) {
+        if let (Err(_), Some(file)) = (&connected, bound) {
             // It was made just now, and nobody will want it.
-            let _ = std::fs::remove_file(path);
+            let _ = file.remove();
         }
         connected.map(|()| socket)
     }
