@@ -87,7 +87,10 @@ fn write_escaped(to: &mut impl Write, bytes: &[u8], stand: impl Fn(u8) -> bool) 
         to.write_str(str::from_utf8(&rest[..run]).map_err(|_| fmt::Error)?)?;
         rest = &rest[run..];
         if let Some((byte, others)) = rest.split_first() {
-            write!(to, "\\x{byte:02x}")?;
+            let digit = |nibble: u8| char::from_digit(u32::from(nibble), 16).unwrap_or_default();
+            to.write_str("\\x")?;
+            to.write_char(digit(byte >> 4))?;
+            to.write_char(digit(byte & 15))?;
             rest = others;
         }
     }
@@ -105,7 +108,9 @@ mod tests {
     #[test]
     fn no_character_but_printable_ascii_stands_as_it_is() {
         let ascii: String = (' '..='~').collect();
-        let others: String = ('\0'..=char::MAX).filter(|char| !ascii.contains(*char)).collect();
+        // The planes between have ideographs, or nothing.
+        let planes = ('\u{7f}'..'\u{20000}').chain('\u{e0000}'..'\u{e1000}');
+        let others: String = ('\0'..' ').chain(planes).chain([char::MAX]).collect();
         let passed = |text: &str| {
             let mut passed = String::new();
             Escaping(&mut passed).write_str(text).unwrap();
