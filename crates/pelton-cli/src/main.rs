@@ -6,12 +6,13 @@ mod bench;
 mod chat;
 mod echo;
 mod engines;
+mod logging;
 mod pages;
 mod serve;
 mod serving;
 mod units;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
@@ -172,18 +173,14 @@ impl From<LogLevel> for LevelFilter {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    tracing_subscriber::fmt()
-        .with_max_level(LevelFilter::from(cli.log_level))
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .init();
+    logging::start(LevelFilter::from(cli.log_level));
     let outcome = match cli.command {
         Command::Serve(options) => return serve(&options),
         Command::Bench(options) => return bench(&options),
         Command::Completions(options) => return printed(Ok(pages::completions(Cli::command(), &options))),
         Command::Man(options) => match pages::man(Cli::command(), &options) {
             Err(pages::Failure::NoPage(why)) => {
-                eprintln!("error: {why}");
+                logging::fail(why);
                 return ExitCode::from(2);
             }
             Err(pages::Failure::Write(why)) => return printed(Err(why)),
@@ -196,18 +193,18 @@ fn main() -> ExitCode {
     let printed = match outcome {
         Ok(text) => print(&text),
         Err(error @ pelton::Error::UnknownEngine(_)) => {
-            eprintln!("error: {}: {error}", pelton::ENGINE_VARIABLE);
+            logging::fail(format_args!("{}: {error}", pelton::ENGINE_VARIABLE));
             return ExitCode::from(2);
         }
         Err(error) => {
-            eprintln!("error: {error}");
+            logging::fail(error);
             return ExitCode::FAILURE;
         }
     };
     match printed {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: write to standard output: {error}");
+            logging::fail(format_args!("write to standard output: {error}"));
             ExitCode::FAILURE
         }
     }
@@ -228,7 +225,7 @@ fn serve(options: &serve::Options) -> ExitCode {
         Err(serve::Failure::Files(error)) => (error.to_string(), 1),
         Err(serve::Failure::Other(error)) => (error.to_string(), 1),
     };
-    eprintln!("error: {text}");
+    logging::fail(text);
     ExitCode::from(code)
 }
 
@@ -240,7 +237,7 @@ fn bench(options: &bench::Options) -> ExitCode {
             ExitCode::FAILURE
         }
         Err(bench::Failure::Usage(why)) => {
-            eprintln!("error: {why}");
+            logging::fail(why);
             ExitCode::from(2)
         }
         Err(bench::Failure::Other(why)) => printed(Err(why)),
@@ -254,7 +251,7 @@ fn printed(outcome: Result<Vec<u8>, String>) -> ExitCode {
         Ok(Err(error)) => format!("write to standard output: {error}"),
         Err(why) => why,
     };
-    eprintln!("error: {why}");
+    logging::fail(why);
     ExitCode::FAILURE
 }
 

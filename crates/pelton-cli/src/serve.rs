@@ -7,6 +7,7 @@
 
 mod access_log;
 mod admin;
+mod descriptors;
 mod handover;
 mod line;
 mod metrics;
@@ -25,12 +26,15 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use pelton::{Error, EventLoop, Exit, Handle, ListenerId, Reactor, Reactors, Socket};
-use pelton_http::{Census, FileSettings, Files, Handler, Server};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
+use pelton::{
+    Address, Builder, DescriptorLimit, Error, EventLoop, Exit, Handle, Lane, ListenerId, Reactor, Reactors, Socket,
+};
+use pelton_http::{Census, FileSettings, Files, Handler, Server, Settings};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2, SIGXFSZ};
 
 use access_log::{Sink, Target};
-use admin::Admin;
+use admin::{Admin, Hosts, is_loopback};
+use descriptors::Budget;
 pub use options::Options;
 use pid_file::PidFile;
 use places::{CannotListen, Inheritance, Place};
@@ -78,16 +82,22 @@ fn failed(doing: &str) -> impl FnOnce(io::Error) -> Failure {
 /// Serves until it is told to end by a signal. `say` is given each address as soon as connections are taken there.
 pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<Ended, Failure> {
     options.check().map_err(Failure::Usage)?;
+    let limit = DescriptorLimit::raise();
+    ignore_full_files();
     // Before the program on disk is replaced, after which the system could not tell.
     let program = std::env::current_exe().map_err(failed("find out which program this is"))?;
-    let inherited = pelton::inherited_listeners().map_err(failed("take over listeners"))?;
+    // Whatever is wrong with these was put into the environment.
+    let inherited = pelton::inherited_listeners().map_err(|error| Failure::Usage(error.to_string()))?;
     let is_known = |name: &str| name.starts_with("listen.") || matches!(name, ADMIN | handover::READY);
     let mut inheritance = Inheritance::new(inherited, is_known);
 
     let workers = options.server.workers();
     let places = open_places(options, workers, &mut inheritance)?;
     let admin_place = match &options.admin {
-        Some(address) => Some(Place::open(ADMIN.to_owned(), address, &mut inheritance, 1, options.socket_mode)?),
+        Some(address) => {
+            let mode = Some(options.admin_socket_mode);
+            Some(Place::open(ADMIN.to_owned(), address, &mut inheritance, 1, mode)?)
+        }
         None => None,
     };
     let log = match &options.access_log {
@@ -97,10 +107,13 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<En
     let (sink, writer) = log.map_or((None, None), |(sink, writer)| (Some(sink), Some(writer)));
 
     let mut control = options.server.tuned(Reactor::builder()).build()?;
-    let reactors = start_workers(options, &places, sink.clone())?;
+    let budget = descriptors::divide(options, &limit, &control, (&places, admin_place.as_ref()));
+    let budget = budget.map_err(Failure::Usage)?;
+    let reactors = start_workers(options, &budget, &places, sink.clone())?;
     let mut controls = Control {
         drain_time: options.drain_time,
         program,
+        limit,
         places,
         admin: None,
         workers: reactors.handles().to_vec(),
@@ -109,7 +122,7 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<En
         handing_over: false,
     };
     if let Some(place) = admin_place {
-        controls.serve_admin(&mut control, place)?;
+        controls.serve_admin(&mut control, place, options, &budget)?;
     }
     let lines: Vec<String> = controls.lines(&control, options).collect();
     let controls = Rc::new(RefCell::new(controls));
@@ -121,7 +134,7 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<En
     }
     controls.borrow_mut().take_over();
     notify::serving();
-    handover::report(inheritance.take(handover::READY));
+    handover::report(inheritance.take(handover::READY).into_iter().map(|(socket, _)| socket));
 
     let exits = run_to_end(&mut control, reactors)?;
     drop(control);
@@ -131,6 +144,13 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<En
         writer.finish();
     }
     how_it_ended(exits)
+}
+
+/// Has writing to a file that has reached the size which the process may give it fail, instead of ending the process. It is the log that
+/// is full then, and no reason not to serve.
+fn ignore_full_files() {
+    // Nobody asks whether it was raised. Where this is not possible, it is as if it had not been tried.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
 }
 
 fn open_places(options: &Options, workers: usize, inheritance: &mut Inheritance) -> Result<Vec<Place>, CannotListen> {
@@ -146,7 +166,7 @@ fn open_places(options: &Options, workers: usize, inheritance: &mut Inheritance)
     Ok(places)
 }
 
-fn start_workers(options: &Options, places: &[Place], log: Option<Sink>) -> Result<Reactors, Failure> {
+fn start_workers(options: &Options, budget: &Budget, places: &[Place], log: Option<Sink>) -> Result<Reactors, Failure> {
     let workers = options.server.workers();
     let share = |worker| -> io::Result<Vec<Socket>> {
         let shares = places.iter().map(|place| place.share_of(worker, workers));
@@ -154,9 +174,11 @@ fn start_workers(options: &Options, places: &[Place], log: Option<Sink>) -> Resu
     };
     // Taken by each worker on its own thread.
     let shares: Arc<Mutex<Vec<_>>> = Arc::new(Mutex::new((0..workers).map(|worker| Some(share(worker))).collect()));
-    let (settings, format) = (options.settings(), options.log_format);
-    let (content, census) = (Content::of(options)?, Census::default());
-    let started = options.server.start_with(move |number, reactor| {
+    let (settings, format, queued) = (options.settings(budget), options.log_format, options.queued());
+    let (content, census) = (Content::of(options, budget)?, Census::default());
+    let lane = options.files.lane();
+    let tune = move |builder: Builder| builder.byte_budget(queued).serve_over_budget(true).lane(Lane::Files, lane);
+    let started = options.server.start_as(tune, move |number, reactor| {
         let sockets = shares.lock().unwrap_or_else(PoisonError::into_inner)[number].take();
         let handler = content.handler(reactor, workers)?;
         let log = log.clone().map(|sink| (sink, format));
@@ -172,11 +194,11 @@ enum Content {
 }
 
 impl Content {
-    fn of(options: &Options) -> Result<Content, Failure> {
+    fn of(options: &Options, budget: &Budget) -> Result<Content, Failure> {
         match &options.dir {
             None => Ok(Content::Welcome),
             Some(dir) => {
-                let settings = options.files.settings();
+                let settings = options.files.settings(budget.open_files);
                 // Each worker opens it for itself; whether it can is better known before there are any.
                 Files::with_settings(dir, settings.clone()).map_err(Failure::Files)?;
                 // All workers pin the same one, also if a link is turned between their starts.
@@ -201,6 +223,7 @@ impl Content {
 struct Control {
     drain_time: Duration,
     program: PathBuf,
+    limit: DescriptorLimit,
     places: Vec<Place>,
     admin: Option<(Place, ListenerId)>,
     workers: Vec<Handle>,
@@ -210,9 +233,25 @@ struct Control {
 }
 
 impl Control {
-    fn serve_admin(&mut self, reactor: &mut Reactor, place: Place) -> Result<(), Failure> {
+    fn serve_admin(
+        &mut self,
+        reactor: &mut Reactor,
+        place: Place,
+        options: &Options,
+        budget: &Budget,
+    ) -> Result<(), Failure> {
         let (workers, log, draining) = (self.workers.clone(), self.log.clone(), self.draining.clone());
-        let server = Server::new(Admin { workers, log, draining }.handler());
+        let hosts = match &place.address {
+            Address::Tcp(address) => {
+                if options.admin_host.is_empty() && !is_loopback(address.ip()) {
+                    tracing::warn!(%address, "without --admin-host, the admin address answers requests for this machine itself only");
+                }
+                Hosts::LoopbackAnd(options.admin_host.clone())
+            }
+            _ => Hosts::Any,
+        };
+        let settings = Settings { connections: budget.admin, turned_away: 1, ..Settings::default() };
+        let server = Server::with_settings(Admin { workers, log, draining, hosts }.handler(), settings);
         let mut sockets = place.share_of(0, 1).map_err(failed("copy the listener of the admin address"))?;
         let Some(socket) = sockets.pop() else { return Ok(()) };
         let listener = reactor.adopt_listener(socket, move |_| server.connection())?;
@@ -299,7 +338,7 @@ fn hand_over(reactor: &mut Reactor, control: &Rc<RefCell<Control>>) {
         let control = control.clone();
         move |reactor: &mut Reactor, outcome| handed_over(reactor, &control, outcome)
     };
-    match handover::begin(reactor, &controls.program, sockets, then) {
+    match handover::begin(reactor, &controls.program, &controls.limit, sockets, then) {
         Ok(()) => controls.handing_over = true,
         Err(error) => {
             let program = controls.program.display();

@@ -14,6 +14,9 @@ const GRACE: Duration = Duration::from_secs(10);
 /// Far more than any machine has processors, and far less than it can have threads.
 const MOST_WORKERS: usize = 1024;
 
+/// Polling for longer than a second, in microseconds, is polling for good.
+const MOST_SPIN: u64 = 1_000_000;
+
 /// The options that all of them have.
 #[derive(Args)]
 pub struct ServerOptions {
@@ -26,7 +29,7 @@ pub struct ServerOptions {
     workers: usize,
 
     /// Poll for so long before sleeping, if events come in quick succession: answers come sooner, and cost processor time
-    #[arg(long, value_name = "MICROSECONDS", default_value_t = 0)]
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=MOST_SPIN))]
     spin: u64,
 }
 
@@ -63,17 +66,10 @@ impl ServerOptions {
         })
     }
 
-    /// Starts the workers, each set up by `setup`, which is given its number.
-    pub fn start_with(
+    /// Starts the workers, each as `tune` likes it and set up by `setup`, which is given its number.
+    pub fn start_as(
         &self,
-        setup: impl Fn(usize, &mut Reactor) -> Result<(), Error> + Send + Sync + 'static,
-    ) -> Result<Reactors, Error> {
-        self.start_as(|builder| builder, setup)
-    }
-
-    fn start_as(
-        &self,
-        tune: fn(Builder) -> Builder,
+        tune: impl Fn(Builder) -> Builder + Send + Sync + 'static,
         setup: impl Fn(usize, &mut Reactor) -> Result<(), Error> + Send + Sync + 'static,
     ) -> Result<Reactors, Error> {
         let (engine, spin) = (self.engine, Duration::from_micros(self.spin));

@@ -1,8 +1,12 @@
 //! Durations and sizes, as people write them on a command line.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// A duration: a number and a unit, such as `250ms`, `1.5s`, `2m`.
+/// The longest duration that can be written: a year. What is meant to take longer is meant never to happen.
+const MOST_DURATION: Duration = Duration::from_secs(365 * 86400);
+
+/// A duration: a number and a unit, such as `250ms`, `1.5s`, `2m`. At most a year.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text);
     let seconds = match unit {
@@ -16,7 +20,8 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         _ => return Err("write a number and a unit: 250ms, 30s, 5m, 2h".to_owned()),
     };
     let number: f64 = number.parse().map_err(|_| "write a number and a unit: 250ms, 30s, 5m, 2h".to_owned())?;
-    Duration::try_from_secs_f64(number * seconds).map_err(|_| "that is too long".to_owned())
+    let duration = Duration::try_from_secs_f64(number * seconds).ok().filter(|duration| *duration <= MOST_DURATION);
+    duration.ok_or_else(|| "that is too long; write at most 365d".to_owned())
 }
 
 /// A duration that is not zero.
@@ -40,6 +45,22 @@ pub fn size(text: &str) -> Result<u64, String> {
     };
     let number: u64 = number.parse().map_err(|_| wrong())?;
     number.checked_mul(1 << shift).ok_or_else(|| "that is too much".to_owned())
+}
+
+/// A number of bytes within a range.
+pub fn size_within(range: RangeInclusive<u64>) -> impl Fn(&str) -> Result<u64, String> + Clone {
+    move |text| match size(text) {
+        Ok(bytes) if range.contains(&bytes) => Ok(bytes),
+        Ok(_) => Err(format!("write a size from {} to {}", written(*range.start()), written(*range.end()))),
+        Err(why) => Err(why),
+    }
+}
+
+/// A size as it is written on a command line.
+fn written(bytes: u64) -> String {
+    let units = [(1 << 30, "g"), (1 << 20, "m"), (1 << 10, "k")];
+    let unit = units.into_iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit));
+    unit.map_or(bytes.to_string(), |(unit, letter)| format!("{}{letter}", bytes / unit))
 }
 
 /// The number in front, and what follows it.
@@ -89,7 +110,8 @@ mod tests {
         {
             assert_eq!(duration(text), Ok(Duration::from_millis(meant)), "{text}");
         }
-        for nonsense in ["", "5", "s", "-1s", "1 fortnight", "1.2.3s", "1e400s", "99999999999999999999d"] {
+        assert_eq!(duration("365d"), Ok(MOST_DURATION));
+        for nonsense in ["", "5", "s", "-1s", "1 fortnight", "1.2.3s", "1e400s", "366d", "99999999999999999999d"] {
             assert!(duration(nonsense).is_err(), "{nonsense}");
         }
         assert!(positive_duration("0s").is_err());
@@ -102,6 +124,11 @@ mod tests {
         }
         for nonsense in ["", "k", "-1", "1.5m", "1t", "99999999999g"] {
             assert!(size(nonsense).is_err(), "{nonsense}");
+        }
+        let within = size_within(100..=3 << 20);
+        assert_eq!((within("100"), within("3m")), (Ok(100), Ok(3 << 20)));
+        for outside in ["99", "3145729", "18446744073709551615"] {
+            assert_eq!(within(outside), Err("write a size from 100 to 3m".to_owned()), "{outside}");
         }
     }
 

@@ -437,9 +437,17 @@ fn a_port_that_another_one_serves_is_taken_however_many_workers_there_are() {
 #[test]
 fn the_admin_address_may_be_one_that_others_reach_if_told_so() {
     let arguments = ["--listen", "127.0.0.1:0", "--admin", "0.0.0.0:0", "--admin-anywhere"];
-    let server = Server::start_on(2, "serve", &arguments);
+    let mut server = Server::start_on(2, "serve", &arguments);
+    server.log("without --admin-host");
+    let port = host(server.address(1)).rsplit(':').next().unwrap().to_owned();
+    let health = format!("http://127.0.0.1:{port}/health");
+    assert_eq!(curl(&[&health]), "ok\n");
+    assert_eq!(curl(&["--header", "Host: web.example", &health]), "421 Misdirected Request\n");
+    drop(server);
+    let server = Server::start_on(2, "serve", &[&arguments[..], &["--admin-host", "web.example"]].concat());
     let port = host(server.address(1)).rsplit(':').next().unwrap();
-    assert_eq!(curl(&[&format!("http://127.0.0.1:{port}/health")]), "ok\n");
+    let health = format!("http://127.0.0.1:{port}/health");
+    assert_eq!(curl(&["--header", &format!("Host: web.example:{port}"), &health]), "ok\n");
 }
 
 #[test]

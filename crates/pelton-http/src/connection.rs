@@ -178,7 +178,8 @@ impl Connection for HttpConnection {
     fn opened(&mut self, io: &mut Io<'_>) {
         self.id = Some(io.id());
         self.shared.handle.get_or_init(|| io.reactor().handle());
-        self.counted = self.shared.admit(io.id(), || io.peer_address());
+        let has_room = io.reactor().queued() <= self.shared.settings.queued;
+        self.counted = has_room && self.shared.admit(io.id(), || io.peer_address());
         if self.counted {
             // Its first request may be on its way.
             io.count_as_used();
@@ -187,6 +188,9 @@ impl Connection for HttpConnection {
             let mut out = Out::new(&self.shared);
             self.turn_away(io, &mut out);
             self.go_on(io, out);
+            if let Some(mut oldest) = self.shared.linger(io.id()).and_then(|id| io.reactor().connection(id)) {
+                oldest.close();
+            }
         }
     }
 
@@ -257,8 +261,10 @@ impl Connection for HttpConnection {
         if let Some((timer, _)) = self.timer.take() {
             reactor.cancel(timer);
         }
-        if let Some(id) = self.id.filter(|_| std::mem::take(&mut self.counted)) {
-            self.shared.dismiss(id);
+        match self.id {
+            Some(id) if std::mem::take(&mut self.counted) => self.shared.dismiss(id),
+            Some(id) => self.shared.lingered(id),
+            None => {}
         }
         if self.phase == Phase::Upgraded {
             if let Some(mut handler) = self.busy.take().and_then(|mut busy| busy.upgraded.take()) {

@@ -193,9 +193,13 @@ impl Site {
         );
         if let Err(error) = deferred {
             tracing::warn!(%error, "a file is not looked up");
-            let pending = self.pending.borrow_mut().remove(name);
-            for (_, responder) in pending.into_iter().flat_map(|pending| pending.waiting) {
-                responder.respond(reactor, overloaded());
+            let Some(Pending { known, waiting }) = self.pending.borrow_mut().remove(name) else { return };
+            for (request, responder) in waiting {
+                match &known {
+                    // It is not known to be out of date, only old.
+                    Some(known) => serving::answer(reactor, known, &request.get(), responder),
+                    None => responder.respond(reactor, overloaded()),
+                }
             }
         }
     }
@@ -206,6 +210,8 @@ impl Site {
         let found = match (outcome, pending.known) {
             (Ok(Found::File(resource)), _) => Ok(Rc::from(resource)),
             (Ok(Found::Same), Some(known)) => Ok(known),
+            // Nothing was found out, for want of descriptors or memory. What is known is served for another while.
+            (Ok(Found::Nothing(503)), Some(known)) => Ok(known),
             (Ok(Found::Directory), _) => Err(Absence::Directory),
             (Ok(Found::Nothing(status)), _) => Err(Absence::Status(status)),
             (Ok(Found::Same) | Err(_), _) => Err(Absence::Status(500)),

@@ -21,7 +21,7 @@
 //! - A [`Body`] is read when it is asked for, bit by bit or at once; a response may be a [`ResponseStream`], or a stream of
 //!   [events](EventStream).
 //! - [`Files`] are the files below a directory.
-//! - [`wire`] is the protocol as bytes, usable alone.
+//! - [`wire`] is the protocol as bytes, usable alone; [`log`] decides what may stand in logs.
 //!
 //! Features: `json` for [answers](Response) and bodies as JSON, `forms` for queries and bodies of forms.
 //!
@@ -43,6 +43,7 @@ mod handler;
 #[cfg(feature = "json")]
 mod json;
 mod later;
+pub mod log;
 mod method;
 mod remote;
 mod request;

@@ -93,6 +93,8 @@ pub(crate) struct Shared {
     left: RefCell<VecDeque<(ConnectionId, u32, Command)>>,
     left_bytes: Cell<usize>,
     connections: Cell<usize>,
+    /// Connections that were turned away and are not closed yet, the oldest first.
+    turned_away: RefCell<VecDeque<ConnectionId>>,
     census: Census,
     pub(crate) counts: Counts,
     /// Where clients are, of those connections of which somebody has asked: to ask the system takes longer.
@@ -114,6 +116,7 @@ impl Shared {
             left: RefCell::default(),
             left_bytes: Cell::default(),
             connections: Cell::default(),
+            turned_away: RefCell::default(),
             census,
             counts: Counts::default(),
             peers: RefCell::default(),
@@ -212,6 +215,20 @@ impl Shared {
         let peer = self.forget_peer(id);
         let counted = peer.filter(|_| self.settings.connections_per_address.is_some());
         self.census.leave(counted.and_then(|peer| ip_of(&peer)));
+    }
+
+    /// A connection that was not admitted is open until its client has read why. Says which one has to be closed at once, because
+    /// there are too many of these.
+    pub(crate) fn linger(&self, id: ConnectionId) -> Option<ConnectionId> {
+        let mut turned_away = self.turned_away.borrow_mut();
+        turned_away.push_back(id);
+        // At least the one at hand has to be told.
+        if turned_away.len() > self.settings.turned_away.max(1) { turned_away.pop_front() } else { None }
+    }
+
+    /// A connection that was not admitted is over.
+    pub(crate) fn lingered(&self, id: ConnectionId) {
+        self.turned_away.borrow_mut().retain(|other| *other != id);
     }
 
     /// Where the client of a connection is: `ask` is asked once.

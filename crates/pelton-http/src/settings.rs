@@ -44,8 +44,8 @@ pub struct Settings {
     /// After so many requests a connection is closed. By default there is no such limit: an old connection costs no more than
     /// a new one.
     pub requests: Option<u32>,
-    /// How many requests of one connection may be waiting for their answers. By default 16; while there are so many, nothing
-    /// more is read from it.
+    /// How many requests of one connection may be waiting for their answers, at least one and at most
+    /// [`Settings::MOST_PIPELINED`]. By default 16; while there are so many, nothing more is read from it.
     pub pipelined: usize,
     /// How many connections there may be, of all servers that [share](crate::Server::sharing) a census. By default 16,384: so many
     /// heads, each as long as it may be, take 400 MiB. More are answered with 503 and closed.
@@ -53,6 +53,18 @@ pub struct Settings {
     /// How many connections there may be from one address; with IPv6, from one network, which is 64 bits of the address. By
     /// default there is no such limit: behind a proxy, all come from one.
     pub connections_per_address: Option<usize>,
+    /// While more bytes than this wait to be sent on the reactor, no connection is taken on: newcomers are answered with 503 and closed.
+    /// By default 256 MiB, which is also the reactor's own [budget](pelton::Builder::byte_budget). For newcomers to be told, the
+    /// reactor has to [accept](pelton::Builder::serve_over_budget) them.
+    pub queued: usize,
+    /// How many connections that were answered with 503 may [linger](Settings::linger) at a time, in addition to those that were
+    /// taken on. If there are more, the oldest is closed. By default 64: a flood of newcomers must not take all descriptors.
+    pub turned_away: usize,
+}
+
+impl Settings {
+    /// More requests of one connection than this are not taken on at a time, whatever is allowed.
+    pub const MOST_PIPELINED: usize = 1024;
 }
 
 impl Default for Settings {
@@ -72,6 +84,8 @@ impl Default for Settings {
             pipelined: 16,
             connections: 16_384,
             connections_per_address: None,
+            queued: 256 << 20,
+            turned_away: 64,
         }
     }
 }

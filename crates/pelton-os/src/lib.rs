@@ -18,6 +18,8 @@ mod datagram;
 #[cfg(unix)]
 mod descriptor;
 #[cfg(unix)]
+mod descriptor_limit;
+#[cfg(unix)]
 mod loopbreaker;
 #[cfg(unix)]
 mod options;
@@ -26,6 +28,8 @@ mod outbox;
 mod readiness;
 #[cfg(unix)]
 mod socket;
+#[cfg(unix)]
+mod socket_file;
 mod time;
 mod token;
 
@@ -49,6 +53,8 @@ pub use chunk::Chunk;
 #[cfg(unix)]
 pub use datagram::{Datagram, DatagramOptions, DatagramOutbox, DatagramSetting, MulticastInterface};
 #[cfg(unix)]
+pub use descriptor_limit::DescriptorLimit;
+#[cfg(unix)]
 pub use engine::{ENGINE_VARIABLE, Engine, EngineKind, Event, Forgotten, Park, Sending};
 #[cfg(unix)]
 pub use loopbreaker::Loopbreaker;
@@ -59,5 +65,7 @@ pub use outbox::{FilePart, Outbox};
 pub use readiness::{Interest, Mode, Readiness};
 #[cfg(unix)]
 pub use socket::Socket;
+#[cfg(unix)]
+pub use socket_file::SocketFile;
 pub use time::Time;
 pub use token::Token;

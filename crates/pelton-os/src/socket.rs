@@ -4,12 +4,13 @@ use std::any::Any;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileExt, FileTypeExt, PermissionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use socket2::{Protocol, SockAddr, Type};
 
-use crate::{Address, ConnectOptions, ListenOptions};
+use crate::socket_file::bind_with_mode;
+use crate::{Address, ConnectOptions, ListenOptions, SocketFile};
 
 /// Of a file that the kernel cannot send by itself, so much is copied at a time.
 const COPIED_AT_ONCE: usize = 16 * 1024;
@@ -135,32 +136,29 @@ impl SystemSocket {
                 socket.0.set_only_v6(options.only_v6)?;
             }
         }
-        match (socket.0.bind(&name), address) {
-            (Err(error), Address::Unix(path)) if error.kind() == io::ErrorKind::AddrInUse => {
-                if !SystemSocket::is_stale(address, path, &name)? {
-                    return Err(error);
-                }
-                std::fs::remove_file(path)?;
-                socket.0.bind(&name)?;
+        match address {
+            Address::Unix(path) => {
+                bind_with_mode(socket.as_fd(), path, options.permissions, || match socket.0.bind(&name) {
+                    Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                        let Some(stale) = SystemSocket::stale(address, path, &name)? else { return Err(error) };
+                        stale.remove()?;
+                        socket.0.bind(&name)
+                    }
+                    outcome => outcome,
+                })?
             }
-            (outcome, _) => outcome?,
-        }
-        if let (Address::Unix(path), Some(mode)) = (address, options.permissions) {
-            // Nobody can have connected meanwhile: it does not listen yet.
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+            _ => socket.0.bind(&name)?,
         }
         socket.0.listen(options.backlog)?;
         Ok(socket)
     }
 
-    /// Whether the file is a socket that nobody listens on any more.
-    fn is_stale(address: &Address, path: &Path, name: &SockAddr) -> io::Result<bool> {
+    /// The file, if it is a socket that nobody listens on any more.
+    fn stale(address: &Address, path: &Path, name: &SockAddr) -> io::Result<Option<SocketFile>> {
         // Connecting to a file of any other kind is refused just like this.
-        if !path.symlink_metadata()?.file_type().is_socket() {
-            return Ok(false);
-        }
+        let Ok(file) = SocketFile::at(path) else { return Ok(None) };
         let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-        Ok(SystemSocket::new(address)?.0.connect(name).is_err_and(refused))
+        Ok(SystemSocket::new(address)?.0.connect(name).is_err_and(refused).then_some(file))
     }
 
     /// A socket that may be [connected](SystemSocket::connect) to `address`, bound if that is asked for.

@@ -88,6 +88,17 @@ impl Builder {
         self
     }
 
+    /// Whether connections are served also while more waits to be sent than the [budget](Builder::byte_budget) allows: new ones are
+    /// accepted, and those on which nothing waits are read from. By default they are not.
+    ///
+    /// It suits servers that tell newcomers when they are busy, and that answer on the connection that was asked on, so that those
+    /// who take their answers do not suffer from those who do not. What passes data on from one connection to another must not use it:
+    /// what it reads here would wait there.
+    pub fn serve_over_budget(mut self, serve: bool) -> Self {
+        self.settings.flow.serves_over_budget = serve;
+        self
+    }
+
     /// What looks up names, for [`connect_to`](crate::Reactor::connect_to) and [`resolve`](crate::Reactor::resolve); by
     /// default the [system](crate::SystemResolver).
     pub fn resolver(mut self, resolver: impl Resolver) -> Self {

@@ -104,8 +104,8 @@ pub use listener::ListenerId;
 pub use pelton_os::activation::{Inherited, PassedOn, inherited_listeners, pass_on};
 pub use pelton_os::engine::{Engine, EngineKind, UnknownEngine};
 pub use pelton_os::{
-    Address, BadAddress, Chunk, ConnectOptions, Datagram, DatagramOptions, ENGINE_VARIABLE, Interest, ListenOptions,
-    Mode, MulticastInterface, Park, Socket, SocketOptions, Time,
+    Address, BadAddress, Chunk, ConnectOptions, Datagram, DatagramOptions, DescriptorLimit, ENGINE_VARIABLE, Interest,
+    ListenOptions, Mode, MulticastInterface, Park, Socket, SocketFile, SocketOptions, Time,
 };
 pub use pool::{
     Actor, ActorFault, ActorRef, Context, MAILBOX_BOUND, MESSAGES_PER_TURN, MailError, Pool, PoolBuilder, PoolStats,

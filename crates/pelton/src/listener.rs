@@ -4,7 +4,7 @@ use std::io;
 use std::panic::Location;
 use std::time::Duration;
 
-use pelton_os::{Address, ListenOptions, Socket, Token};
+use pelton_os::{Address, ListenOptions, Socket, SocketFile, Token};
 
 use crate::callback::{CallbackKind, Site};
 use crate::connection::Connection;
@@ -27,8 +27,8 @@ pub(crate) struct Listener {
     /// `None` while it runs.
     accept: Option<Accept>,
     address: Address,
-    /// The file of a Unix socket is ours, and goes with the listener.
-    owns_file: bool,
+    /// The file of a Unix socket that is ours, and goes with the listener.
+    file: Option<SocketFile>,
     /// Accepting has failed, and is tried again later.
     resting: bool,
     /// Those that came in have yet to be taken.
@@ -127,7 +127,7 @@ impl Reactor {
             place,
             accept: Some(accept),
             address: Address::Unnamed,
-            owns_file: address.is_some(),
+            file: None,
             resting: false,
             paused: false,
         };
@@ -135,8 +135,13 @@ impl Reactor {
         let bound = start(self, token).and_then(|()| self.engine.local_address(token));
         match bound {
             Ok(bound) => {
+                // One that is gone already is nobody's to remove.
+                let file = match (address, &bound) {
+                    (Some(_), Address::Unix(path)) => SocketFile::at(path).ok(),
+                    _ => None,
+                };
                 if let Some(Source::Listener(listener)) = self.sources.get_mut(token.into()) {
-                    listener.address = bound;
+                    (listener.address, listener.file) = (bound, file);
                 }
                 self.listeners.push(token);
                 Ok(ListenerId(token))
@@ -164,10 +169,8 @@ impl Reactor {
     pub fn unlisten(&mut self, listener: ListenerId) -> bool {
         let Some(Source::Listener(found)) = self.sources.get(listener.0.into()) else { return false };
         // The file is the parent's, if this is a forked child.
-        if let (Address::Unix(path), true) = (&found.address, found.owns_file && self.check_not_forked().is_ok())
-            && let Err(error) = std::fs::remove_file(path)
-        {
-            tracing::warn!(%error, path = %path.display(), "could not remove the file of a Unix socket");
+        if let Some(file) = found.file.as_ref().filter(|_| self.check_not_forked().is_ok()) {
+            remove_socket_file(file);
         }
         self.callbacks.ended(listener);
         self.listeners.retain(|token| *token != listener.0);
@@ -203,6 +206,13 @@ impl Reactor {
 
     /// Accepting has failed, most likely for want of descriptors or memory. It would fail again at once, so it rests.
     pub(crate) fn accepting_failed(&mut self, token: Token, error: &io::Error) {
+        if is_out_of_descriptors(error) {
+            if !self.over.is_empty() {
+                // Connections that are over give their descriptors back at the end of this turn. Then it is tried again.
+                return;
+            }
+            self.engine.turn_away(token);
+        }
         let Some(Source::Listener(listener)) = self.sources.get_mut(token.into()) else { return };
         // Several may fail in one turn; they rest together.
         if std::mem::replace(&mut listener.resting, true) {
@@ -235,10 +245,22 @@ impl Reactor {
 
     fn set_accepting(&mut self, token: Token) {
         let Some(Source::Listener(listener)) = self.sources.get(token.into()) else { return };
-        let on = !listener.resting && !listener.paused && !self.turns_away();
+        let on = !listener.resting && !listener.paused && !self.makes_newcomers_wait();
         if let Err(error) = self.engine.accept(token, on) {
             tracing::error!(%error, "could not pause or resume accepting");
         }
+    }
+}
+
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
+}
+
+/// Removes the file of a Unix socket, unless another has taken its place. The socket has to be open still.
+pub(crate) fn remove_socket_file(file: &SocketFile) {
+    if let Err(error) = file.remove() {
+        tracing::warn!(%error, path = %file.path().display(), "could not remove the file of a Unix socket");
     }
 }
 

@@ -22,6 +22,7 @@ use common::{Log, On, activity, on_every_engine, poll, run, run_until};
 on_every_engine![
     what_is_sent_over_udp_comes_back_from_where_it_went,
     a_unix_socket_with_a_path_works_replaces_a_stale_file_and_removes_its_own,
+    a_file_that_is_not_its_own_is_neither_replaced_nor_removed,
     an_abstract_unix_socket_works_and_a_nameless_one_can_only_ask,
     a_connected_socket_hears_its_peer_alone,
     a_refused_datagram_is_told_and_the_socket_goes_on,
@@ -207,6 +208,25 @@ fn a_unix_socket_with_a_path_works_replaces_a_stale_file_and_removes_its_own(on:
     assert!(!path.exists() && !asking.exists());
     assert!(reactor.connect_datagrams_with(&address, &options, logging(&log)).is_err());
     assert!(!asking.exists(), "nor does one stay that was of no use");
+}
+
+fn a_file_that_is_not_its_own_is_neither_replaced_nor_removed(on: On) {
+    let path = std::env::temp_dir().join(format!("pelton-datagrams-{}-{}-file", std::process::id(), on.0));
+    let address = Address::Unix(path.clone());
+    let mut reactor = on.reactor();
+    // To connect to it is refused as it is by a socket that nobody has.
+    std::fs::write(&path, "a file").unwrap();
+    assert!(reactor.bind_datagrams(&address, Echo).is_err());
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "a file");
+    std::fs::remove_file(&path).unwrap();
+    let id = reactor.bind_datagrams(&address, Echo).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let other = UnixDatagram::bind(&path).unwrap();
+    reactor.datagrams(id).unwrap().close();
+    run_until(&mut reactor, |reactor| reactor.datagrams(id).is_none());
+    assert!(UnixDatagram::unbound().unwrap().connect(&path).is_ok());
+    drop(other);
+    std::fs::remove_file(&path).unwrap();
 }
 
 fn an_abstract_unix_socket_works_and_a_nameless_one_can_only_ask(on: On) {

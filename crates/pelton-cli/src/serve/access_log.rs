@@ -6,6 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -43,15 +44,15 @@ impl Target {
         if path == Path::new("-") { Target::Stdout } else { Target::File(path.to_owned()) }
     }
 
-    fn open(&self) -> io::Result<Box<dyn Write + Send>> {
+    fn open(&self) -> io::Result<File> {
         match self {
-            Target::Stdout => Ok(Box::new(io::stdout())),
+            // Without a buffer in between, which would keep what could not be written.
+            Target::Stdout => io::stdout().as_fd().try_clone_to_owned().map(File::from),
             Target::File(path) => {
-                let open = OpenOptions::new().create(true).append(true).open(path);
                 let in_context = |error: io::Error| {
                     io::Error::new(error.kind(), format!("open the access log {}: {error}", path.display()))
                 };
-                open.map(|file: File| Box::new(file) as Box<dyn Write + Send>).map_err(in_context)
+                OpenOptions::new().create(true).append(true).open(path).map_err(in_context)
             }
         }
     }
@@ -59,10 +60,7 @@ impl Target {
 
 /// What the thread is told.
 enum Message {
-    Lines {
-        text: Vec<u8>,
-        count: u64,
-    },
+    Lines(Vec<u8>),
     /// The file may have been moved away: begin a new one.
     Reopen,
 }
@@ -89,7 +87,7 @@ impl Sink {
     }
 
     fn send(&self, text: Vec<u8>, count: u64) {
-        if self.sender.try_send(Message::Lines { text, count }).is_err() {
+        if self.sender.try_send(Message::Lines(text)).is_err() {
             self.dropped.fetch_add(count, Ordering::Relaxed);
         }
     }
@@ -103,11 +101,11 @@ pub struct Writer {
 
 /// Opens the log, and starts its thread.
 pub fn start(target: Target) -> io::Result<(Sink, Writer)> {
-    let file = target.open()?;
+    let file = Box::new(target.open()?);
     let (sender, messages) = sync_channel(WAITING);
     let (finish, finished) = sync_channel(1);
     let dropped = Arc::new(AtomicU64::new(0));
-    let work = Work { target, file, dropped: dropped.clone(), reported: 0, failed: false };
+    let work = Work { target, file, dropped: dropped.clone(), reported: 0, failed: false, torn: false };
     let body = move || {
         work.run(&messages);
         let _ = finish.send(());
@@ -138,6 +136,8 @@ struct Work {
     reported: u64,
     /// Writing fails, which was reported.
     failed: bool,
+    /// The end of the last line is missing, because writing failed in the middle of it.
+    torn: bool,
 }
 
 impl Work {
@@ -145,7 +145,7 @@ impl Work {
         let mut next_report = Instant::now();
         while let Ok(message) = messages.recv() {
             match message {
-                Message::Lines { text, count } => self.write(&text, count),
+                Message::Lines(text) => self.write(&text),
                 Message::Reopen => self.reopen(),
             }
             if Instant::now() >= next_report {
@@ -156,11 +156,13 @@ impl Work {
         self.report();
     }
 
-    fn write(&mut self, text: &[u8], count: u64) {
-        match self.file.write_all(text).and_then(|()| self.file.flush()) {
+    fn write(&mut self, text: &[u8]) {
+        let (written, outcome) = self.write_lines(text);
+        match outcome {
             Ok(()) => self.failed = false,
             Err(error) => {
-                self.dropped.fetch_add(count, Ordering::Relaxed);
+                let lost = text[written..].iter().filter(|byte| **byte == b'\n').count();
+                self.dropped.fetch_add(lost as u64, Ordering::Relaxed);
                 if !std::mem::replace(&mut self.failed, true) {
                     tracing::error!(%error, "could not write to the access log");
                 }
@@ -168,10 +170,37 @@ impl Work {
         }
     }
 
+    /// Writes lines. Says how many bytes of them were written.
+    fn write_lines(&mut self, text: &[u8]) -> (usize, io::Result<()>) {
+        // What is left of a line must not become the beginning of another.
+        while self.torn {
+            match self.file.write(b"\n") {
+                Ok(0) => return (0, Err(io::ErrorKind::WriteZero.into())),
+                Ok(_) => self.torn = false,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return (0, Err(error)),
+            }
+        }
+        let mut written = 0;
+        while written < text.len() {
+            match self.file.write(&text[written..]) {
+                Ok(0) => return (written, Err(io::ErrorKind::WriteZero.into())),
+                Ok(count) => {
+                    written += count;
+                    self.torn = text[written - 1] != b'\n';
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return (written, Err(error)),
+            }
+        }
+        (written, Ok(()))
+    }
+
     fn reopen(&mut self) {
         match self.target.open() {
             Ok(file) => {
-                self.file = file;
+                self.torn &= file.metadata().is_ok_and(|about| about.len() > 0);
+                self.file = Box::new(file);
                 tracing::info!("the access log is opened anew");
             }
             // The old one is better than none.
@@ -272,13 +301,47 @@ mod tests {
         }
     }
 
+    fn work(file: Box<dyn Write + Send>, dropped: Arc<AtomicU64>) -> Work {
+        Work { target: Target::Stdout, file, dropped, reported: 0, failed: false, torn: false }
+    }
+
+    /// A disk with room for so many bytes, shared with those who look at it.
+    struct Full(Arc<std::sync::Mutex<(usize, Vec<u8>)>>);
+
+    impl Write for Full {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let (room, written) = &mut *self.0.lock().unwrap();
+            let count = bytes.len().min(*room - written.len());
+            written.extend_from_slice(&bytes[..count]);
+            if count == 0 { Err(io::ErrorKind::StorageFull.into()) } else { Ok(count) }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_that_was_cut_off_does_not_become_the_beginning_of_another() {
+        let disk = Arc::new(std::sync::Mutex::new((15, Vec::new())));
+        let dropped = Arc::new(AtomicU64::new(0));
+        let mut work = work(Box::new(Full(disk.clone())), dropped.clone());
+        work.write(b"line one\nline two\nline three\n");
+        work.write(b"line four\n");
+        assert_eq!(dropped.load(Ordering::Relaxed), 3);
+        disk.lock().unwrap().0 = 100;
+        work.write(b"line five\n");
+        assert_eq!(String::from_utf8_lossy(&disk.lock().unwrap().1), "line one\nline t\nline five\n");
+        assert_eq!(dropped.load(Ordering::Relaxed), 3);
+    }
+
     #[test]
     fn a_disk_that_hangs_costs_lines_and_not_time() {
         let ((letting, let_it), (written, output)) = (sync_channel(0), sync_channel(10_000));
         let (sender, messages) = sync_channel(WAITING);
         let dropped = Arc::new(AtomicU64::new(0));
         let file = Box::new(Stuck(let_it, written));
-        let work = Work { target: Target::Stdout, file, dropped: dropped.clone(), reported: 0, failed: false };
+        let work = work(file, dropped.clone());
         let writing = thread::spawn(move || work.run(&messages));
         let lines = Lines::new(Sink { sender, dropped });
         let batches = WAITING + 20;

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use pelton::{Chunk, Connection, Io, Lane, Limit, Reactor, Reason, Socket};
+use pelton::{Chunk, Connection, DescriptorLimit, Io, Lane, Limit, Reactor, Reason, Socket};
 
 /// What the socket is called on which the new process reports.
 pub const READY: &str = "ready";
@@ -26,14 +26,16 @@ const START_TIME: Duration = Duration::from_secs(60);
 pub fn begin(
     reactor: &mut Reactor,
     program: &Path,
-    sockets: Vec<(&str, BorrowedFd<'_>)>,
+    limit: &DescriptorLimit,
+    sockets: Vec<(String, BorrowedFd<'_>)>,
     then: impl FnOnce(&mut Reactor, Result<u32, String>) + 'static,
 ) -> io::Result<()> {
     let (ours, theirs) = UnixStream::pair()?;
     let mut command = Command::new(program);
     command.args(std::env::args_os().skip(1));
-    let mut sockets: Vec<(&str, BorrowedFd<'_>)> = sockets;
-    sockets.push((READY, theirs.as_fd()));
+    limit.restore_in(&mut command);
+    let sockets = sockets.iter().map(|(name, socket)| (name.as_str(), *socket));
+    let sockets = sockets.chain([(READY, theirs.as_fd())]);
     let passed_on = pelton::pass_on(&mut command, sockets)?;
     let child = command.spawn()?;
     drop((passed_on, theirs));
@@ -90,7 +92,7 @@ impl Connection for Waiting {
 }
 
 /// Tells the process that has started this one, if it hands over, that this one serves.
-pub fn report(ready: Vec<Socket>) {
+pub fn report(ready: impl Iterator<Item = Socket>) {
     for socket in ready {
         let Ok(fd) = socket.into_fd() else { continue };
         // If it is gone, there is nobody to wait for.

@@ -1,11 +1,12 @@
 //! What a line of the access log says.
 
 use std::cell::RefCell;
-use std::io::Write;
+use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pelton::Address;
 use pelton_http::Request;
+use pelton_http::log::{Printable, may_stand};
 use pelton_http::wire::Version;
 use serde::Serialize;
 
@@ -56,16 +57,13 @@ impl Subject {
         write_peer(text, self.peer.as_ref());
         text.extend_from_slice(b" - - [");
         write_common_date(text, now);
-        text.extend_from_slice(b"] \"");
-        escape(text, self.method.as_bytes());
-        text.push(b' ');
-        escape(text, self.target.as_bytes());
+        let (method, target) = (Printable::new(&*self.method), Printable::new(&*self.target));
         // Writing to a Vec does not fail.
-        let _ = write!(text, " {}\" {status} {bytes} \"", version(self.version));
-        escape(text, self.referer.as_deref().unwrap_or(b"-"));
-        text.extend_from_slice(b"\" \"");
-        escape(text, self.agent.as_deref().unwrap_or(b"-"));
-        let _ = writeln!(text, "\" {:.6}", took.as_secs_f64());
+        let _ = write!(text, "] \"{method} {target} {}\" {status} {bytes}", version(self.version));
+        for field in [&self.referer, &self.agent] {
+            let _ = write!(text, " {:?}", Printable::new(field.as_deref().unwrap_or(b"-")));
+        }
+        let _ = writeln!(text, " {:.6}", took.as_secs_f64());
     }
 
     fn write_json(&self, Outcome { status, bytes, took }: Outcome, now: SystemTime, text: &mut Vec<u8>) {
@@ -140,7 +138,7 @@ struct Json<'a> {
 impl Json<'_> {
     fn write(&self, text: &mut Vec<u8>) {
         // Neither does writing to a Vec fail, nor has this anything that is not JSON.
-        let _ = serde_json::to_writer(&mut *text, self);
+        let _ = self.serialize(&mut serde_json::Serializer::with_formatter(&mut *text, Ascii));
         text.push(b'\n');
     }
 }
@@ -161,15 +159,26 @@ fn write_peer(text: &mut Vec<u8>, peer: Option<&Address>) {
     };
 }
 
-/// What could end a quoted part, or take over the terminal of whoever reads the log, is written as `\xhh`.
-fn escape(text: &mut Vec<u8>, bytes: &[u8]) {
-    for byte in bytes {
-        match byte {
-            b'"' | b'\\' | 0..=0x1f | 0x7f..=0xff => {
-                let _ = write!(text, "\\x{byte:02x}");
+/// JSON in which every character that [may not stand](may_stand) in a log is escaped. JSON itself demands that for some of them
+/// only.
+struct Ascii;
+
+impl serde_json::ser::Formatter for Ascii {
+    fn write_string_fragment<W: ?Sized + Write>(&mut self, to: &mut W, fragment: &str) -> io::Result<()> {
+        let mut rest = fragment;
+        while !rest.is_empty() {
+            // Only ASCII stands, so the run ends where a character begins.
+            let run = rest.bytes().position(|byte| !may_stand(byte)).unwrap_or(rest.len());
+            to.write_all(&rest.as_bytes()[..run])?;
+            let mut others = rest[run..].chars();
+            if let Some(char) = others.next() {
+                for unit in char.encode_utf16(&mut [0; 2]) {
+                    write!(to, "\\u{unit:04x}")?;
+                }
             }
-            _ => text.push(*byte),
+            rest = others.as_str();
         }
+        Ok(())
     }
 }
 

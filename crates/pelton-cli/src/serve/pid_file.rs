@@ -1,35 +1,95 @@
 //! The file with the number of the process.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// It is removed when this is dropped, unless another process has written its own number there.
-pub struct PidFile(PathBuf);
+/// How many names are tried for the file before it has its own. They are random, so the first one is free, unless somebody is able
+/// to tell what comes next.
+const ATTEMPTS: usize = 8;
+
+/// It is removed when this is dropped, unless another file has taken its place.
+pub struct PidFile {
+    path: PathBuf,
+    /// Device and inode.
+    identity: (u64, u64),
+}
 
 impl PidFile {
-    /// Writes the number of this process, in one step: who reads it sees the old number or the new.
+    /// Writes the number of this process, in one step: who reads it sees the old number or the new. What is at `path` is replaced, also
+    /// if it is a link; no link is followed.
     pub fn write(path: &Path) -> io::Result<PidFile> {
-        let mut unfinished = path.as_os_str().to_owned();
-        unfinished.push(format!(".{}", std::process::id()));
-        let unfinished = PathBuf::from(unfinished);
-        let written = fs::write(&unfinished, format!("{}\n", std::process::id()));
-        let moved = written.and_then(|()| fs::rename(&unfinished, path));
+        let doing =
+            |error: io::Error| io::Error::new(error.kind(), format!("write the PID file {}: {error}", path.display()));
+        let (mut file, unfinished) = create_beside(path).map_err(doing)?;
+        let written = writeln!(file, "{}", std::process::id()).and_then(|()| file.metadata());
+        let moved = written.and_then(|about| fs::rename(&unfinished, path).map(|()| about));
         match moved {
-            Ok(()) => Ok(PidFile(path.to_owned())),
+            Ok(about) => Ok(PidFile { path: path.to_owned(), identity: identity(&about) }),
             Err(error) => {
                 let _ = fs::remove_file(&unfinished);
-                Err(io::Error::new(error.kind(), format!("write the PID file {}: {error}", path.display())))
+                Err(doing(error))
             }
         }
     }
 }
 
+/// A new file in the same directory, under a name that nothing has had: neither a file nor a link is opened that is there already.
+fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".{:016x}", RandomState::new().hash_one((std::process::id(), attempt))));
+        match OpenOptions::new().write(true).create_new(true).open(&name) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < ATTEMPTS => {}
+            outcome => return outcome.map(|file| (file, name.into())),
+        }
+    }
+}
+
+fn identity(about: &Metadata) -> (u64, u64) {
+    (about.dev(), about.ino())
+}
+
 impl Drop for PidFile {
     fn drop(&mut self) {
-        let is_ours = fs::read_to_string(&self.0).is_ok_and(|text| text.trim() == std::process::id().to_string());
-        if is_ours && let Err(error) = fs::remove_file(&self.0) {
-            tracing::warn!(%error, path = %self.0.display(), "could not remove the PID file");
+        let is_ours = fs::symlink_metadata(&self.path).is_ok_and(|found| identity(&found) == self.identity);
+        if is_ours && let Err(error) = fs::remove_file(&self.path) {
+            tracing::warn!(%error, path = %self.path.display(), "could not remove the PID file");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn what_stands_in_its_way_is_neither_followed_nor_overwritten() {
+        let directory = std::env::temp_dir().join(format!("pelton-pid-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let (path, victim) = (directory.join("pid"), directory.join("victim"));
+        fs::write(&victim, "precious").unwrap();
+        symlink(&victim, &path).unwrap();
+        // The name that it used to be written under first.
+        symlink(&victim, directory.join(format!("pid.{}", std::process::id()))).unwrap();
+        let file = PidFile::write(&path).unwrap();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
+        assert!(!path.is_symlink());
+        // Another process takes over, or somebody puts a FIFO there: it is not ours to remove, nor to read.
+        fs::rename(&path, directory.join("kept")).unwrap();
+        symlink("kept", &path).unwrap();
+        drop(file);
+        assert!(path.is_symlink());
+        drop(PidFile::write(&path).unwrap());
+        assert!(!path.exists() && !path.is_symlink());
+        let left: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left.len(), 3, "{left:?}");
+        fs::remove_dir_all(&directory).unwrap();
     }
 }

@@ -6,9 +6,8 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::path::PathBuf;
 
-use pelton::{Address, Inherited, ListenOptions, Sharing, Socket};
+use pelton::{Address, Inherited, ListenOptions, Sharing, Socket, SocketFile};
 
 /// One address to listen on.
 pub struct Place {
@@ -19,9 +18,9 @@ pub struct Place {
     /// One for each worker if the kernel spreads connections over them, else one that all share.
     sockets: Vec<Socket>,
     /// The file of a Unix socket that is this process's to remove.
-    file: Option<PathBuf>,
+    file: Option<SocketFile>,
     /// One that will be when this process serves; until then it is that of the process which hands over, and may go on.
-    file_to_come: Option<PathBuf>,
+    file_to_come: Option<SocketFile>,
 }
 
 /// A place that cannot be listened on.
@@ -48,22 +47,26 @@ impl std::fmt::Display for CannotListen {
 
 /// What this process was started with, by name.
 #[derive(Default)]
-pub struct Inheritance(HashMap<String, Vec<Socket>>);
+pub struct Inheritance(HashMap<String, Vec<Heirloom>>);
+
+/// A socket that this process was started with, and the device and inode of its file, if it has one that is handed over.
+type Heirloom = (Socket, Option<(u64, u64)>);
 
 /// What sockets are called that come from a service manager, whatever it calls them.
 const ACTIVATED: &str = "activated";
 
 impl Inheritance {
     pub fn new(inherited: Vec<Inherited>, is_known: impl Fn(&str) -> bool) -> Inheritance {
-        let mut by_name = HashMap::<String, Vec<Socket>>::new();
+        let mut by_name = HashMap::<String, Vec<Heirloom>>::new();
         for Inherited { name, socket } in inherited {
-            let name = name.filter(|name| is_known(name)).unwrap_or_else(|| ACTIVATED.to_owned());
-            by_name.entry(name).or_default().push(socket);
+            let (name, identity) = name.as_deref().map_or((ACTIVATED, None), split_identity);
+            let name = if is_known(name) { name } else { ACTIVATED };
+            by_name.entry(name.to_owned()).or_default().push((socket, identity));
         }
         Inheritance(by_name)
     }
 
-    pub fn take(&mut self, name: &str) -> Vec<Socket> {
+    pub fn take(&mut self, name: &str) -> Vec<Heirloom> {
         self.0.remove(name).unwrap_or_default()
     }
 
@@ -72,6 +75,23 @@ impl Inheritance {
         let places = self.take(ACTIVATED).into_iter().enumerate();
         places.map(|(number, socket)| Place::inherited(format!("{ACTIVATED}.{number}"), vec![socket])).collect()
     }
+}
+
+/// What a socket is called that is passed on with its file: its name, and which file that is.
+fn with_identity(name: &str, file: Option<&SocketFile>) -> String {
+    match file.map(SocketFile::identity) {
+        Some((device, inode)) => format!("{name}.file-{device}-{inode}"),
+        None => name.to_owned(),
+    }
+}
+
+/// The opposite.
+fn split_identity(name: &str) -> (&str, Option<(u64, u64)>) {
+    let split = name.split_once(".file-").and_then(|(name, identity)| {
+        let (device, inode) = identity.split_once('-')?;
+        Some((name, (device.parse().ok()?, inode.parse().ok()?)))
+    });
+    split.map_or((name, None), |(name, identity)| (name, Some(identity)))
 }
 
 /// What the sockets for the `number`th address are called.
@@ -95,12 +115,14 @@ impl Place {
         Place::listen(name, address, workers, mode).map_err(|error| CannotListen { address: address.clone(), error })
     }
 
-    fn inherited(name: String, sockets: Vec<Socket>) -> Result<Place, CannotListen> {
+    fn inherited(name: String, inherited: Vec<Heirloom>) -> Result<Place, CannotListen> {
+        let identity = inherited.iter().find_map(|(_, identity)| *identity);
+        let sockets: Vec<Socket> = inherited.into_iter().map(|(socket, _)| socket).collect();
         let address = sockets.first().map_or(Ok(Address::Unnamed), Socket::local_address);
         let address = address.map_err(|error| CannotListen { address: Address::Unnamed, error })?;
         // The file of one that a service manager has opened stays; that of one that was handed over is ours now.
-        let file_to_come = match &address {
-            Address::Unix(path) if !name.starts_with(ACTIVATED) => Some(path.clone()),
+        let file_to_come = match (&address, identity) {
+            (Address::Unix(path), Some(identity)) => Some(SocketFile::known_as(path, identity)),
             _ => None,
         };
         Ok(Place { name, address, sockets, file: None, file_to_come })
@@ -115,7 +137,7 @@ impl Place {
         if !spread {
             let socket = Socket::listen(address, &options)?;
             let address = socket.local_address()?;
-            let file = if let Address::Unix(path) = &address { Some(path.clone()) } else { None };
+            let file = if let Address::Unix(path) = &address { Some(SocketFile::at(path)?) } else { None };
             return Ok(Place { name, address, sockets: vec![socket], file, file_to_come: None });
         }
         // Another program of the same user that shares its port too would otherwise get some of the connections, unnoticed.
@@ -141,24 +163,31 @@ impl Place {
 
     /// It is served, so what comes with it is this process's from here on.
     pub fn take_over(&mut self) {
-        if let Some(path) = self.file_to_come.take() {
-            self.file = Some(path);
+        if let Some(file) = self.file_to_come.take() {
+            self.file = Some(file);
         }
     }
 
     /// Its sockets, to be passed on.
-    pub fn to_pass_on(&self) -> impl Iterator<Item = (&str, BorrowedFd<'_>)> {
-        self.sockets.iter().filter_map(|socket| Some((self.name.as_str(), socket.as_fd()?)))
+    pub fn to_pass_on(&self) -> impl Iterator<Item = (String, BorrowedFd<'_>)> {
+        let name = with_identity(&self.name, self.file.as_ref());
+        self.sockets.iter().filter_map(move |socket| Some((name.clone(), socket.as_fd()?)))
+    }
+
+    /// How many sockets it has.
+    pub fn sockets(&self) -> usize {
+        self.sockets.len()
     }
 
     /// Nothing more is accepted by this process, and the file stays if it is somebody else's now.
     pub fn close(&mut self, handed_over: bool) {
-        self.sockets.clear();
-        if let Some(path) = self.file.take().filter(|_| !handed_over)
-            && let Err(error) = std::fs::remove_file(&path)
+        // Before the sockets are closed: until then no other file can have the same inode.
+        if let Some(file) = self.file.take().filter(|_| !handed_over)
+            && let Err(error) = file.remove()
         {
-            tracing::warn!(%error, path = %path.display(), "could not remove the file of a Unix socket");
+            tracing::warn!(%error, path = %file.path().display(), "could not remove the file of a Unix socket");
         }
+        self.sockets.clear();
     }
 
     /// How a client would get there.
@@ -173,5 +202,19 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.close(false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn which_file_it_is_is_passed_on_with_the_name() {
+        let file = SocketFile::known_as("/run/web.sock", (66_305, 4711));
+        assert_eq!(split_identity(&with_identity("listen.0", Some(&file))), ("listen.0", Some((66_305, 4711))));
+        for name in ["listen.0", "admin", "ready", "listen.0.file-", "listen.0.file-1", "listen.0.file-x-1"] {
+            assert_eq!(split_identity(name), (name, None));
+        }
     }
 }

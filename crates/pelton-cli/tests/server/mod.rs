@@ -77,6 +77,19 @@ impl Server {
         Server { child, addresses: said.iter().map(address).collect(), said, output, log }
     }
 
+    /// Starts it from a shell that has done something first, such as to set a limit.
+    pub fn start_after(preparation: &str, addresses: usize, command: &str, arguments: &[&str]) -> Server {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("{preparation}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_pelton")]);
+        Server::start_command(shell, addresses, command, arguments)
+    }
+
+    /// All lines that it has logged, after it has ended.
+    pub fn whole_log(&mut self) -> Vec<String> {
+        self.code();
+        self.log.iter().collect()
+    }
+
     pub fn address(&self, index: usize) -> &str {
         &self.addresses[index]
     }
@@ -105,13 +118,13 @@ impl Server {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Waits for a line with this in its log.
-    pub fn log(&mut self, part: &str) {
+    /// Waits for a line with this in its log, and says which it is.
+    pub fn log(&mut self, part: &str) -> String {
         let deadline = Instant::now() + DEADLINE;
         let mut logged = Vec::new();
         while let Ok(line) = self.log.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             if line.contains(part) {
-                return;
+                return line;
             }
             logged.push(line);
         }

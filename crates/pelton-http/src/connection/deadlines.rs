@@ -109,7 +109,8 @@ impl HttpConnection {
 
     fn look_at_rate(&mut self, io: &mut Io<'_>, out: &mut Out) {
         let settings = &self.shared.settings;
-        let least = u64::from(settings.body_rate) * settings.body_window.as_millis() as u64 / 1000;
+        let window = u64::try_from(settings.body_window.as_millis()).unwrap_or(u64::MAX);
+        let least = u64::from(settings.body_rate).saturating_mul(window) / 1000;
         let came = self.busy.as_ref().and_then(|busy| busy.body.as_ref()).map_or(0, |body| body.window);
         if came < least.max(1) {
             self.body_fails(io, out, Refusal::new(408, "the body of a request came too slowly").into());

@@ -10,7 +10,7 @@ use super::out::{Out, Room};
 use super::{HttpConnection, Phase};
 use crate::exchange::ExchangeToken;
 use crate::wire::{Field, Head, Notes, Parsed, Refusal, Version};
-use crate::{Method, Request, Responder, Response};
+use crate::{Method, Request, Responder, Response, Settings};
 
 impl HttpConnection {
     /// Whether what has come in has to wait, for one reason or another.
@@ -18,7 +18,7 @@ impl HttpConnection {
     pub(super) fn is_held_up(&self) -> bool {
         let Some(busy) = &self.busy else { return self.phase == Phase::Hold };
         let waits = match self.phase {
-            Phase::Head => busy.exchanges.len() >= self.shared.settings.pipelined.max(1),
+            Phase::Head => busy.exchanges.len() >= self.shared.settings.pipelined.clamp(1, Settings::MOST_PIPELINED),
             Phase::Body => !busy.body.as_ref().is_none_or(|body| body.flows()),
             Phase::Hold => true,
             Phase::Done | Phase::Upgraded => false,

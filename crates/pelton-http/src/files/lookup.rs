@@ -10,6 +10,7 @@ use super::listing::{self, Listing};
 use super::representation::{Description, Representation, Stamp, content_type};
 use super::resolve::{Directory, Seen, status_of};
 use super::root::Root;
+use crate::log::Printable;
 use crate::wire::Coding;
 
 /// What ends the names of files that are compressed already, the smallest first.
@@ -48,9 +49,9 @@ pub(super) fn look_up(root: &Root, now: Time, name: &[u8], known: Option<Stamps>
         Err(error) => {
             let status = status_of(error);
             if status >= 500 {
-                tracing::error!(%error, name = %String::from_utf8_lossy(name), "a file cannot be opened");
+                tracing::error!(%error, name = ?Printable::new(name), "a file cannot be opened");
             } else {
-                tracing::debug!(%error, name = %String::from_utf8_lossy(name), "there is nothing to serve");
+                tracing::debug!(%error, name = ?Printable::new(name), "there is nothing to serve");
             }
             Found::Nothing(status)
         }
@@ -96,7 +97,12 @@ fn forms(
     let mut siblings = Vec::new();
     for (at, (coding, ending)) in SIBLINGS.into_iter().enumerate().filter(|_| settings.precompressed) {
         let name = [name, ending.as_bytes()].concat();
-        let Ok(sibling) = root.look(&name) else { continue };
+        let sibling = match root.look(&name) {
+            Ok(sibling) => sibling,
+            // Whether there is one is not known.
+            Err(error) if status_of(error) == 503 => return Err(error),
+            Err(_) => continue,
+        };
         // One that is older is what the file used to be.
         let found = stamp(&sibling);
         if sibling.metadata.is_file() && !found.is_older_than(&own) {

@@ -167,7 +167,7 @@ impl Chunked {
     }
 
     fn trailer(&mut self, byte: u8, limits: &ChunkLimits) -> Result<State, Refusal> {
-        if self.trailers.len() >= limits.trailers.header_bytes {
+        if self.trailers.len() >= limits.trailers.header_bytes() {
             return Err(Refusal::new(431, "the trailer fields are too long"));
         }
         self.trailers.push(byte);

@@ -11,9 +11,9 @@ use super::token::is_token;
 /// How long a head may be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeadLimits {
-    /// Bytes of the request line, without its end. More are refused with 414.
+    /// Bytes of the request line, without its end, at most [`HeadLimits::MOST_BYTES`]. More are refused with 414.
     pub request_line: usize,
-    /// Bytes of all fields together, with the ends of their lines. More are refused with 431.
+    /// Bytes of all fields together, with the ends of their lines, at most [`HeadLimits::MOST_BYTES`]. More are refused with 431.
     pub header_bytes: usize,
     /// Fields, at most [`HeadLimits::MOST_HEADERS`]. More are refused with 431.
     pub headers: usize,
@@ -22,6 +22,19 @@ pub struct HeadLimits {
 impl HeadLimits {
     /// More fields than this cannot be allowed: where they are is noted on the stack.
     pub const MOST_HEADERS: usize = 256;
+
+    /// A request line, or all fields together, cannot be longer than this, whatever is allowed: 1 MiB. A head is kept in memory
+    /// until it is complete, for every connection that sends one.
+    pub const MOST_BYTES: usize = 1 << 20;
+
+    /// What counts of these limits.
+    fn request_line(&self) -> usize {
+        self.request_line.min(HeadLimits::MOST_BYTES)
+    }
+
+    pub(super) fn header_bytes(&self) -> usize {
+        self.header_bytes.min(HeadLimits::MOST_BYTES)
+    }
 }
 
 impl Default for HeadLimits {
@@ -64,7 +77,7 @@ impl Scan {
                 None => return Ok(None),
             },
         };
-        let most = fields + limits.header_bytes;
+        let most = fields + limits.header_bytes();
         let end = input.len().min(most);
         for found in memchr_iter(b'\n', &input[self.at..end]) {
             let lf = self.at + found;
@@ -105,7 +118,7 @@ impl Scan {
     }
 
     fn request_line(&mut self, input: &[u8], limits: &HeadLimits) -> Result<Option<usize>, Refusal> {
-        let most = self.start + limits.request_line + 2;
+        let most = self.start + limits.request_line() + 2;
         let end = input.len().min(most);
         match memchr(b'\n', &input[self.at..end]) {
             Some(found) => {
@@ -172,5 +185,20 @@ mod tests {
         assert_eq!(scan(b"GET / HTTP/1.1\r\nA: 12345\r\n\r\n"), Ok(Some(0..28)), "exactly as long as may be");
         assert_eq!(scan(b"GET / HTTP/1.1\r\nA: 123456\r\n\r\n"), Err(431), "one byte too long");
         assert_eq!(scan(b"GET / HTTP/1.1\r\nA:\r\nB:\r\nC:\r\n\r\n"), Err(431), "one field too many");
+    }
+
+    #[test]
+    fn limits_beyond_all_bounds_are_those_that_there_are() {
+        const BOUNDLESS: HeadLimits =
+            HeadLimits { request_line: usize::MAX, header_bytes: usize::MAX, headers: usize::MAX };
+        let status = |input: &[u8]| Scan::default().advance(input, &BOUNDLESS).map_err(|refusal| refusal.status);
+        let mut scan = Scan::default();
+        for end in 0..18 {
+            assert_eq!(scan.advance(&b"GET / HTTP/1.1\r\nA"[..end.min(17)], &BOUNDLESS).unwrap(), None);
+        }
+        let line = [b"GET /", &vec![b'a'; HeadLimits::MOST_BYTES][..]].concat();
+        assert_eq!(status(&line), Err(414));
+        let field = [b"GET / HTTP/1.1\r\nA: ", &vec![b'a'; HeadLimits::MOST_BYTES][..]].concat();
+        assert_eq!(status(&field), Err(431));
     }
 }

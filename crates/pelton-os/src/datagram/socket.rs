@@ -2,13 +2,14 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::unix::fs::PermissionsExt;
+use std::os::fd::AsFd;
 
 use socket2::{Domain, Protocol, Type};
 
 use super::{DatagramOptions, DatagramSetting, MulticastInterface};
-use crate::Address;
 use crate::socket::SystemSocket;
+use crate::socket_file::bind_with_mode;
+use crate::{Address, SocketFile};
 
 impl SystemSocket {
     /// A socket that receives what is sent to `address`. A stale file of a Unix socket that nobody has any more is replaced.
@@ -27,11 +28,15 @@ impl SystemSocket {
         if let Some(from) = &options.bind {
             socket.bind_datagrams(from, options)?;
         }
+        let bound = match &options.bind {
+            Some(Address::Unix(path)) => SocketFile::at(path).ok(),
+            _ => None,
+        };
         // Nothing is sent by this, so it is done at once.
         let connected = socket.0.connect(&address.to_socket()?.1);
-        if let (Err(_), Some(Address::Unix(path))) = (&connected, &options.bind) {
+        if let (Err(_), Some(file)) = (&connected, bound) {
             // It was made just now, and nobody will want it.
-            let _ = std::fs::remove_file(path);
+            let _ = file.remove();
         }
         connected.map(|()| socket)
     }
@@ -77,23 +82,21 @@ impl SystemSocket {
             return Ok(());
         }
         let (_, name) = address.to_socket()?;
-        match (self.0.bind(&name), address) {
-            (Err(error), Address::Unix(path)) if error.kind() == io::ErrorKind::AddrInUse => {
-                // Only if there is nobody: a socket that somebody has can be connected to.
+        let Address::Unix(path) = address else { return self.0.bind(&name) };
+        bind_with_mode(self.as_fd(), path, options.permissions, || match self.0.bind(&name) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                // A file of any other kind is none of ours. A socket that somebody has can be connected to.
+                let Ok(stale) = SocketFile::at(path) else { return Err(error) };
                 match SystemSocket::new_datagrams(address)?.0.connect(&name) {
                     Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {
-                        std::fs::remove_file(path)?;
-                        self.0.bind(&name)?;
+                        stale.remove()?;
+                        self.0.bind(&name)
                     }
-                    _ => return Err(error),
+                    _ => Err(error),
                 }
             }
-            (outcome, _) => outcome?,
-        }
-        if let (Address::Unix(path), Some(mode)) = (address, options.permissions) {
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
-        }
-        Ok(())
+            outcome => outcome,
+        })
     }
 
     /// Changes something about a socket that is in use.

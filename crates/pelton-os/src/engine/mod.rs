@@ -57,6 +57,12 @@ pub trait Engine {
         no_streams(token, socket)
     }
 
+    /// Turns away a connection that waits to be accepted, and cannot be because there is no descriptor left: closes it without
+    /// having served it.
+    fn turn_away(&mut self, token: Token) {
+        let _ = token;
+    }
+
     /// Stops accepting for a while, or goes on.
     fn accept(&mut self, token: Token, on: bool) -> io::Result<()> {
         no_streams(token, on)
@@ -186,7 +192,8 @@ pub enum Event {
     Ready(Token, Readiness),
     /// A connection has come in.
     Accepted(Token, Socket),
-    /// A connection that has come in could not be accepted. If that was for want of descriptors, it was turned away.
+    /// A connection that has come in could not be accepted, and still waits. If that was for want of descriptors, it can be
+    /// [turned away](Engine::turn_away).
     AcceptFailed(Token, io::Error),
     /// The connection is established.
     Connected(Token),

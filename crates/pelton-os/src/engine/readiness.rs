@@ -294,6 +294,10 @@ impl<P: Poller> Engine for ReadinessEngine<P> {
         self.add_listener(token, socket)
     }
 
+    fn turn_away(&mut self, token: Token) {
+        self.turn_away_one(token);
+    }
+
     fn accept(&mut self, token: Token, on: bool) -> io::Result<()> {
         self.rewatch(token, if on { Interest::READABLE } else { Interest::NONE }, Mode::Level)
     }

@@ -238,10 +238,6 @@ impl<P: Poller> ReadinessEngine<P> {
                     Some(libc::EAGAIN) => return None,
                     // Gone before it was accepted, or a signal: on to the next.
                     Some(libc::ECONNABORTED | libc::EINTR | libc::EPROTO) => {}
-                    Some(libc::EMFILE | libc::ENFILE) => {
-                        self.turn_away(token);
-                        return Some(Event::AcceptFailed(token, error));
-                    }
                     _ => return Some(Event::AcceptFailed(token, error)),
                 },
             }
@@ -250,7 +246,7 @@ impl<P: Poller> ReadinessEngine<P> {
 
     /// When there is no descriptor left: the connection would stay in the queue, and the listener readable, until somebody
     /// takes it. So it is taken with the spare one, and closed: its other side learns at once that it is not served.
-    fn turn_away(&mut self, token: Token) {
+    pub(super) fn turn_away_one(&mut self, token: Token) {
         self.streams.spare = None;
         if let Some(Role::Listener(listener)) = self.watch_ref(token).map(|watch| &watch.role) {
             drop(listener.accept());

@@ -37,12 +37,14 @@ pub(crate) struct FlowSettings {
     pub(crate) marks: WaterMarks,
     /// Over this many bytes that wait on all connections, nothing more is taken in.
     pub(crate) budget: usize,
+    /// Connections are accepted all the same, and read from unless something waits on them.
+    pub(crate) serves_over_budget: bool,
 }
 
 impl Default for FlowSettings {
     fn default() -> FlowSettings {
         // Sixteen connections at their most: a server that is so far behind gains nothing from reading on.
-        FlowSettings { marks: WaterMarks::default(), budget: 256 * 1024 * 1024 }
+        FlowSettings { marks: WaterMarks::default(), budget: 256 * 1024 * 1024, serves_over_budget: false }
     }
 }
 
@@ -65,6 +67,11 @@ impl Flow {
     /// What there is to begin with.
     pub(crate) fn marks(&self) -> WaterMarks {
         self.settings.marks
+    }
+
+    /// Whether connections on which nothing waits are read from in any case.
+    pub(super) fn serves_over_budget(&self) -> bool {
+        self.settings.serves_over_budget
     }
 
     fn is_over_budget(&self) -> bool {
@@ -123,8 +130,10 @@ impl Reactor {
         if !self.flow.is_over_budget() {
             return;
         }
+        let only_debtors = self.flow.settings.serves_over_budget;
         if let Some(stream) = self.stream_mut(token)
             && stream.stage == Stage::Open
+            && !(only_debtors && stream.outbox.as_ref().is_none_or(|outbox| outbox.is_empty()))
             && !std::mem::replace(&mut stream.choked, true)
         {
             self.flow.choked.push(token);
@@ -132,24 +141,37 @@ impl Reactor {
         }
     }
 
+    /// Reads on from a connection on which nothing waits any more, though the budget is exceeded.
+    #[cold]
+    pub(super) fn unchoke_early(&mut self, token: Token) {
+        if let Some(at) = self.flow.choked.iter().position(|choked| *choked == token) {
+            self.flow.choked.swap_remove(at);
+        }
+        self.unchoke(token);
+    }
+
+    fn unchoke(&mut self, token: Token) {
+        let now = self.now;
+        if let Some(stream) = self.stream_mut(token) {
+            stream.choked = false;
+            stream.active_at = now;
+            self.set_receiving(token);
+            self.arm_limits(token);
+        }
+    }
+
     /// At the end of a flush: if more waits than the budget allows, though everything was sent that could be, no connection is
     /// accepted either; and if there is room again, everything goes on.
     pub(crate) fn balance_flow(&mut self) {
         if self.flow.is_over_budget() && !self.flow.turned_away {
-            tracing::warn!(queued = self.flow.queued, "over the byte budget: no connection is accepted or read from");
+            tracing::warn!(queued = self.flow.queued, "over the byte budget: nothing more is taken in");
             self.flow.turned_away = true;
             self.let_listeners_accept();
         }
         if (self.flow.turned_away || !self.flow.choked.is_empty()) && self.flow.has_room() {
             let turned_away = std::mem::take(&mut self.flow.turned_away);
             for token in std::mem::take(&mut self.flow.choked) {
-                let now = self.now;
-                if let Some(stream) = self.stream_mut(token) {
-                    stream.choked = false;
-                    stream.active_at = now;
-                    self.set_receiving(token);
-                    self.arm_limits(token);
-                }
+                self.unchoke(token);
             }
             if turned_away {
                 self.let_listeners_accept();
@@ -158,7 +180,7 @@ impl Reactor {
     }
 
     /// Whether listeners have to wait for what is queued to go out.
-    pub(crate) fn turns_away(&self) -> bool {
-        self.flow.turned_away
+    pub(crate) fn makes_newcomers_wait(&self) -> bool {
+        self.flow.turned_away && !self.flow.settings.serves_over_budget
     }
 }

@@ -96,6 +96,10 @@ impl Reactor {
             return;
         }
         let waiting = stream.waiting();
+        if stream.choked && waiting == 0 && !stream.busy && flow.serves_over_budget() {
+            self.unchoke_early(token);
+            return self.flush(token);
+        }
         if waiting == 0 && !stream.busy && stream.ending != Ending::None {
             let tells = std::mem::take(&mut stream.tells_when_sent);
             self.sent_everything(token);

@@ -3,7 +3,7 @@
 use std::io;
 use std::panic::Location;
 
-use pelton_os::{Address, DatagramOptions, Socket, Token};
+use pelton_os::{Address, DatagramOptions, Socket, SocketFile, Token};
 
 use super::{DatagramSocket, Datagrams, DatagramsId};
 use crate::reactor::Source;
@@ -129,7 +129,8 @@ impl Reactor {
         if let (true, Ok(Address::Unix(path))) = (owns_file, self.engine.local_address(token))
             && let Some(socket) = self.datagram_socket_mut(token)
         {
-            socket.file = Some(path);
+            // One that is gone already is nobody's to remove.
+            socket.file = SocketFile::at(path).ok();
         }
         Ok(DatagramsId(token))
     }

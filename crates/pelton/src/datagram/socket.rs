@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::io;
 use std::panic::Location;
-use std::path::PathBuf;
 
-use pelton_os::{Address, Datagram, DatagramOutbox, Sending, Token};
+use pelton_os::{Address, Datagram, DatagramOutbox, Sending, SocketFile, Token};
 
 use super::{DatagramIo, Datagrams, DatagramsId};
 use crate::callback::{CallbackKind, Site};
+use crate::listener::remove_socket_file;
 use crate::reactor::Source;
 use crate::{Reactor, Reason, WaterMarks};
 
@@ -30,7 +30,7 @@ pub(crate) struct DatagramSocket {
     /// In the list of those that need attention.
     listed: bool,
     /// The file of a Unix socket, which is ours and goes with it.
-    pub(super) file: Option<PathBuf>,
+    pub(super) file: Option<SocketFile>,
 }
 
 /// How far along its life a datagram socket is.
@@ -228,10 +228,8 @@ impl Reactor {
         self.flow.queued -= socket.outbox.in_memory();
         self.datagram_sockets -= 1;
         // The file is the parent's, if this is a forked child.
-        if let Some(path) = file.filter(|_| self.check_not_forked().is_ok())
-            && let Err(error) = std::fs::remove_file(&path)
-        {
-            tracing::warn!(%error, path = %path.display(), "could not remove the file of a Unix socket");
+        if let Some(file) = file.filter(|_| self.check_not_forked().is_ok()) {
+            remove_socket_file(&file);
         }
         self.end_source(token);
         let id = DatagramsId(token);

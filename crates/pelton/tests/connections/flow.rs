@@ -15,6 +15,7 @@ on_every_network![
     a_connection_sets_its_own_water_marks,
     a_vectored_send_past_the_limit_sends_none_of_it,
     over_the_byte_budget_reading_stops_then_accepting_and_both_recover,
+    those_who_take_their_answers_are_served_over_the_budget_if_that_is_asked_for,
     what_was_held_back_over_the_budget_is_delivered_when_a_closed_connection_leaves_room,
     what_waits_is_counted_until_it_is_gone,
 ];
@@ -107,6 +108,40 @@ fn over_the_byte_budget_reading_stops_then_accepting_and_both_recover(on: impl N
     run_until(&mut reactor, |reactor| reactor.queued() == 0);
     assert_eq!(reading.join().unwrap().len(), most);
     drop((modest, newcomer));
+}
+
+fn those_who_take_their_answers_are_served_over_the_budget_if_that_is_asked_for(on: impl Network) {
+    let most = on.more_than_fits();
+    let marks = WaterMarks { low: most, high: 2 * most, most: 2 * most };
+    let mut reactor = on.build(on.builder().byte_budget(most / 10).water_marks(marks).serve_over_budget(true));
+    let log = Log::default();
+    let entries = log.clone();
+    let address = listen(&mut reactor, move |_| {
+        let told = entries.clone();
+        let received = move |io: &mut Io<'_>, chunk: pelton::Chunk| {
+            told.received(&chunk);
+            io.send_bytes(if chunk.contains(&b'!') { vec![b'x'; most] } else { b"ok".to_vec() }).unwrap();
+        };
+        Scripted { received: Some(Box::new(received)), ..Scripted::logging(&entries) }
+    });
+    let (mut greedy, mut modest) = (on.connect_peer(&address), on.connect_peer(&address));
+    run_until(&mut reactor, |_| log.len() == 2);
+    greedy.write_all(b"!").unwrap();
+    run_until(&mut reactor, |_| log.len() == 3);
+    log.take();
+    greedy.write_all(b"!").unwrap();
+    for asked in ["received a", "received b", "received c"] {
+        modest.write_all(&asked.as_bytes()[asked.len() - 1..]).unwrap();
+        run_until(&mut reactor, |_| log.take().contains(&asked.to_owned()));
+        assert!(reactor.queued() > most / 10);
+        // Its answer is on its way before it asks again.
+        run_until(&mut reactor, |reactor| reactor.queued() <= most);
+    }
+    let newcomer = on.connect_peer(&address);
+    run_until(&mut reactor, |_| log.take().contains(&"opened".to_owned()));
+    let (_, calls) = activity(&mut reactor, &log);
+    assert_eq!(calls, 0, "whoever does not take its answer is not read from: {:?}", log.take());
+    drop((greedy, modest, newcomer));
 }
 
 fn what_was_held_back_over_the_budget_is_delivered_when_a_closed_connection_leaves_room(on: impl Network) {

@@ -14,6 +14,7 @@ use crate::scene::{alone, descriptors};
 
 on_every_engine![
     without_descriptors_connections_are_turned_away_and_later_served_again,
+    without_descriptors_newcomers_wait_for_those_that_are_about_to_be_closed,
     without_descriptors_connecting_is_an_error_and_leaves_nothing,
     connections_are_accepted_while_a_turn_takes_long,
 ];
@@ -33,7 +34,7 @@ impl Other {
     fn start(on: On, test: &str) -> Other {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", &format!("accepting::{}::{test}", on.0), "--nocapture"]).env(CHILD, "1");
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         Other { child, lines }
     }
@@ -115,6 +116,56 @@ fn without_descriptors_connections_are_turned_away_and_later_served_again(on: On
     again.write_all(b"quit").unwrap();
     let turns: u64 = other.says("turns: ").parse().unwrap();
     assert!(turns < 500, "{turns} turns");
+    other.ends_well();
+}
+
+/// Greets, and closes those that came before.
+struct Greeter;
+
+#[derive(Default)]
+struct Greeted(Vec<pelton::ConnectionId>);
+
+impl Connection for Greeter {
+    fn opened(&mut self, io: &mut Io<'_>) {
+        io.send(b"hello").unwrap();
+        let id = io.id();
+        for earlier in std::mem::replace(&mut io.reactor().state::<Greeted>().0, vec![id]) {
+            if let Some(mut earlier) = io.reactor().connection(earlier) {
+                earlier.close();
+            }
+        }
+    }
+
+    fn received(&mut self, io: &mut Io<'_>, _: Chunk) {
+        io.reactor().stop();
+    }
+}
+
+/// All come in at once, and there are descriptors for a few only. Each gives its own back when the next one comes, but not before the end of
+/// the turn.
+fn without_descriptors_newcomers_wait_for_those_that_are_about_to_be_closed(on: On) {
+    if std::env::var_os(CHILD).is_some() {
+        let mut reactor = on.reactor();
+        let listener = reactor.listen(&"127.0.0.1:0".parse().unwrap(), |_| Greeter).unwrap();
+        leave_room_for(4);
+        println!("address: {}.", reactor.listening_on(listener).unwrap());
+        // They are there when the parent has nothing more to say.
+        io::stdin().read_line(&mut String::new()).unwrap();
+        reactor.run().unwrap();
+        return;
+    }
+    let _alone = alone();
+    let mut other = Other::start(on, "without_descriptors_newcomers_wait_for_those_that_are_about_to_be_closed");
+    let address = other.says("address: ");
+    let mut streams: Vec<TcpStream> = (0..40).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    drop(other.child.stdin.take());
+    for stream in &mut streams {
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        let mut greeting = [0; 5];
+        stream.read_exact(&mut greeting).unwrap();
+        assert_eq!(&greeting, b"hello");
+    }
+    streams.last_mut().unwrap().write_all(b"quit").unwrap();
     other.ends_well();
 }
 

@@ -1,0 +1,174 @@
+//! What the descriptors of this process are for.
+//!
+//! The system allows so many and no more. If connections took all of them, no file could be opened, nobody could be told that the server
+//! is full, and the admin address would not answer. So each of these has its share, and connections get the rest.
+
+use pelton::{DescriptorLimit, EngineKind, Reactor};
+
+use super::options::Options;
+use super::places::Place;
+
+/// `select` watches no descriptor from this number on.
+const MOST_WITH_SELECT: u64 = 1024;
+
+/// What control and handing over need beside their listeners: signals, the socket pair and the pipe of a new process, its log.
+const CONTROL: u64 = 8;
+
+/// Clients of the admin address, at most.
+const ADMIN: u64 = 16;
+
+/// What a worker has beside its listeners: its poller, its loopbreaker, a spare one, and the directory that it serves.
+const WORKER: u64 = 4;
+
+/// One look-up on each of the four threads of a worker's file lane: the directory, the file, and its three compressed forms.
+const LOOK_UPS: u64 = 4 * 5;
+
+/// Files that a worker holds open, at most.
+const OPEN_FILES: u64 = 256;
+
+/// Newcomers of a worker that are told that the server is full: as many as it accepts in one turn, and as many that linger.
+const NEWCOMERS: u64 = 2 * 64;
+
+/// With fewer than this for clients and files, it is no server.
+const LEAST: u64 = 12;
+
+/// Divides the descriptors that this process may have. If connections get fewer than were asked for, the log says so.
+pub fn divide(
+    options: &Options,
+    limit: &DescriptorLimit,
+    control: &Reactor,
+    (places, admin): (&[Place], Option<&Place>),
+) -> Result<Budget, String> {
+    let most = match control.engine_name() {
+        name if name == EngineKind::Select.name() => limit.now().min(MOST_WITH_SELECT),
+        _ => limit.now(),
+    };
+    let workers = options.server.workers();
+    let copies = places.iter().map(|place| place.sockets().max(workers)).chain(admin.map(Place::sockets));
+    let needs = Needs {
+        connections: u64::from(options.limits.max_connections),
+        workers: workers as u64,
+        listeners: places.iter().chain(admin).map(Place::sockets).sum::<usize>() as u64,
+        copies: copies.sum::<usize>() as u64,
+        files: options.dir.is_some(),
+    };
+    let budget = Budget::new(most, open(), needs)?;
+    if (budget.connections as u64) < needs.connections {
+        tracing::warn!(
+            connections = budget.connections,
+            asked_for = needs.connections,
+            descriptors = most,
+            "fewer connections than asked for: this process may not have more descriptors"
+        );
+    }
+    Ok(budget)
+}
+
+/// Whom the descriptors are for, besides connections.
+#[derive(Clone, Copy, Debug)]
+struct Needs {
+    /// How many connections were asked for.
+    connections: u64,
+    workers: u64,
+    /// Listening sockets, of all places together, and the copies of them that the reactors adopt.
+    listeners: u64,
+    copies: u64,
+    /// Whether files are served.
+    files: bool,
+}
+
+/// How many there are for what.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Budget {
+    /// Connections, of all workers together.
+    pub connections: usize,
+    /// Connections of each worker that were answered with 503 and linger.
+    pub turned_away: usize,
+    /// Files that each worker holds open.
+    pub open_files: usize,
+    /// Connections of the admin address.
+    pub admin: usize,
+}
+
+impl Budget {
+    /// Divides `limit` descriptors, of which so many are `open` already. Fails with an explanation if there are not enough.
+    fn new(limit: u64, open: u64, needs: Needs) -> Result<Budget, String> {
+        let Needs { connections, workers, listeners, copies, files } = needs;
+        // The listeners themselves are open already. Each has one more copy when it is passed on to a new process.
+        let fixed = open + CONTROL + workers * WORKER + copies + listeners;
+        let free = limit.saturating_sub(fixed);
+        if free < LEAST {
+            let least = fixed + LEAST;
+            return Err(format!(
+                "this process may have {limit} descriptors, but needs at least {least} with these options; raise the \
+                 limit (ulimit -n, or LimitNOFILE= in a systemd unit)"
+            ));
+        }
+        let admin = ADMIN.min(free / 6);
+        let newcomers = (workers * NEWCOMERS).min(free / 4);
+        let for_files = if files { (workers * (LOOK_UPS + OPEN_FILES)).min(free / 4) } else { 0 };
+        let left = free - admin - newcomers - for_files;
+        let each = |of_all: u64| of_all / workers;
+        Ok(Budget {
+            connections: number(connections.min(left)),
+            turned_away: number(each(newcomers) / 2).max(1),
+            open_files: number(each(for_files).saturating_sub(LOOK_UPS).clamp(1, OPEN_FILES)),
+            admin: number(admin),
+        })
+    }
+}
+
+fn number(count: u64) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
+}
+
+/// How many descriptors are open.
+fn open() -> u64 {
+    // The one that this takes counts too, which does no harm.
+    std::fs::read_dir("/dev/fd").map_or(0, |entries| entries.count() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEEDS: Needs = Needs { connections: 16_384, workers: 1, listeners: 2, copies: 2, files: true };
+
+    #[test]
+    fn connections_get_what_is_left() {
+        let budget = Budget::new(1024, 12, NEEDS).unwrap();
+        assert_eq!((budget.turned_away, budget.admin), (64, 16));
+        assert!((600..800).contains(&budget.connections) && budget.open_files > 200, "{budget:?}");
+        let budget = Budget::new(1 << 20, 12, NEEDS).unwrap();
+        assert_eq!(budget, Budget { connections: 16_384, turned_away: 64, open_files: 256, admin: 16 });
+        let budget = Budget::new(u64::MAX, 12, Needs { connections: u64::from(u32::MAX), ..NEEDS }).unwrap();
+        assert_eq!(budget.connections as u64, u64::from(u32::MAX));
+    }
+
+    #[test]
+    fn all_shares_together_are_no_more_than_there_are() {
+        for workers in [1, 2, 16, 1024] {
+            for listeners in [1, workers, 5 * workers] {
+                for limit in (0..4096).chain([20_000, 1 << 20]) {
+                    for files in [false, true] {
+                        let needs = Needs { workers, listeners, copies: 2 * workers, files, ..NEEDS };
+                        let Ok(budget) = Budget::new(limit, 12, needs) else {
+                            assert!(limit < 12 + CONTROL + workers * (WORKER + 2) + listeners + LEAST);
+                            continue;
+                        };
+                        assert!(budget.connections > 0 && budget.admin > 0, "{limit}: {budget:?}");
+                        let shares = budget.connections + budget.admin + workers as usize * budget.turned_away;
+                        assert!(shares as u64 <= limit - 12 + workers, "{limit}: {budget:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn too_few_are_refused_with_the_number_that_it_takes() {
+        let why = Budget::new(20, 12, NEEDS).unwrap_err();
+        let needed: u64 = why.split("at least ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+        assert!(Budget::new(needed - 1, 12, NEEDS).is_err() && Budget::new(needed, 12, NEEDS).is_ok(), "{why}");
+    }
+}
