@@ -195,22 +195,41 @@ impl Site {
             tracing::warn!(%error, "a file is not looked up");
             let Some(Pending { known, waiting }) = self.pending.borrow_mut().remove(name) else { return };
             for (request, responder) in waiting {
-                match &known {
-                    // It is not known to be out of date, only old.
-                    Some(known) => serving::answer(reactor, known, &request.get(), responder),
-                    None => responder.respond(reactor, overloaded()),
+                // The known file is old, not necessarily out of date.
+                let known = known.clone().ok_or(Absence::Status(503));
+                self.answer_waiting(reactor, &known, Trust::Kept, &request.get(), responder);
+            }
+        }
+    }
+
+    /// Answers a request that waited for a look-up.
+    fn answer_waiting(
+        &self,
+        reactor: &mut Reactor,
+        found: &Result<Rc<Resource>, Absence>,
+        trust: Trust,
+        request: &Request<'_>,
+        responder: Responder,
+    ) {
+        match found {
+            Ok(resource) => {
+                if let Err(responder) = self.answer(reactor, resource, trust, request, responder) {
+                    responder.respond(reactor, overloaded());
                 }
             }
+            Err(absence) => answer_absent(reactor, *absence, request, responder),
         }
     }
 
     fn has_looked_up(self: &Rc<Site>, reactor: &mut Reactor, name: Box<[u8]>, outcome: Result<Found, DeferFailure>) {
         let Some(pending) = self.pending.borrow_mut().remove(&name) else { return };
         let (now, settings) = (reactor.now(), &self.settings);
+        // Nothing was learned, for want of descriptors or memory. The known file is served for another while, if it is unchanged.
+        let failed = matches!(outcome, Ok(Found::Nothing(503)));
+        let trust = if failed { Trust::Kept } else { Trust::LookedUp };
         let found = match (outcome, pending.known) {
             (Ok(Found::File(resource)), _) => Ok(Rc::from(resource)),
             (Ok(Found::Same), Some(known)) => Ok(known),
-            // Nothing was found out, for want of descriptors or memory. What is known is served for another while.
             (Ok(Found::Nothing(503)), Some(known)) => Ok(known),
             (Ok(Found::Directory), _) => Err(Absence::Directory),
             (Ok(Found::Nothing(status)), _) => Err(Absence::Status(status)),
@@ -224,15 +243,7 @@ impl Site {
         }
         self.sweep_later(reactor);
         for (request, responder) in pending.waiting {
-            let request = request.get();
-            match &found {
-                Ok(resource) => {
-                    if let Err(responder) = self.answer(reactor, resource, Trust::LookedUp, &request, responder) {
-                        responder.respond(reactor, overloaded());
-                    }
-                }
-                Err(absence) => answer_absent(reactor, *absence, &request, responder),
-            }
+            self.answer_waiting(reactor, &found, trust, &request.get(), responder);
         }
     }
 
