@@ -286,4 +286,50 @@ mod tests {
             assert_eq!(content_type(name.as_bytes()), expected, "{name}");
         }
     }
+
+    /// What changes while it is read into memory is known by nothing, and is not kept there.
+    #[test]
+    fn a_file_that_is_not_what_was_looked_at_has_no_validators() {
+        let path = std::env::temp_dir().join(format!("pelton-representation-{}", std::process::id()));
+        let settings = FileSettings { settled_after: Duration::ZERO, ..FileSettings::default() };
+        let description =
+            Description { coding: Coding::Identity, content_type: "a/b", varies: false, settings: &settings };
+        let look = || Stamp::of(&std::fs::metadata(&path).unwrap(), SystemTime::now(), settings.settled_after);
+        let of = |stamp| Representation::of_file(File::open(&path).unwrap(), stamp, &description, SystemTime::now());
+        std::fs::write(&path, "one").unwrap();
+        let stamp = look();
+        let unchanged = of(stamp);
+        assert!(matches!(&unchanged.held, Held::Memory(bytes) if bytes == "one"));
+        assert!(unchanged.validators().tag.is_some() && unchanged.validators().modified.is_some());
+        while look().changed == stamp.changed {
+            std::fs::write(&path, "two").unwrap();
+        }
+        for text in ["two", ""] {
+            std::fs::write(&path, text).unwrap();
+            let changed = of(stamp);
+            assert!(matches!(changed.held, Held::Open { .. }), "{text}");
+            assert!(changed.validators().tag.is_none() && changed.validators().modified.is_none(), "{text}");
+            let lines = String::from_utf8(changed.lines().to_vec()).unwrap();
+            assert!(!lines.contains("ETag") && !lines.contains("Last-Modified"), "{lines}");
+        }
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn the_date_is_the_last_at_which_the_bytes_may_have_changed() {
+        let now = UNIX_EPOCH + Duration::from_secs(1000);
+        for (modified, changed, expected) in [
+            (10, 20, Some(20)),
+            (20, 10, Some(20)),
+            (1001, 20, Some(20)),
+            (20, 1001, Some(20)),
+            (1000, 20, Some(1000)),
+            (-5, -5, None),
+            (2000, 2000, None),
+        ] {
+            let (modified, changed) = ((modified, 5), (changed, 5));
+            let stamp = Stamp { device: 1, inode: 2, size: 3, modified, changed, young: false };
+            assert_eq!(stamp.last_modified(now), expected, "{modified:?} and {changed:?}");
+        }
+    }
 }
