@@ -2,7 +2,7 @@
 //!
 //! This file is what a handler sees: the [`Connection`] it implements, and why things end. Next to it, `connection/io.rs` is
 //! what a handler can do; `stream.rs` is what the reactor keeps of a connection; `events.rs`, `writing.rs` and `ending.rs` are what
-//! happens to it, `limits.rs` its time limits, `flow.rs` how much may wait; `open.rs` and `dial.rs` are where connections come
+//! happens to it, `limits.rs` its time limits, `progress.rs` whether the other side reads, `flow.rs` how much may wait; `open.rs` and `dial.rs` are where connections come
 //! from, and `detach.rs` where they go.
 
 mod detach;
@@ -13,6 +13,7 @@ mod flow;
 mod io;
 mod limits;
 mod open;
+mod progress;
 mod stream;
 mod writing;
 

@@ -9,6 +9,7 @@ use pelton_os::{Address, Outbox, Time, Token};
 use super::detach::Then;
 use super::dial::Dial;
 use super::io::Input;
+use super::progress::Reading;
 use super::{Connection, ConnectionId, Io, Limits, Reason, WaterMarks};
 use crate::reactor::Source;
 use crate::{Reactor, ReconnectId, TimerKey};
@@ -56,6 +57,8 @@ pub(super) struct Extra {
     pub(super) timer: Option<TimerKey>,
     /// When some of what waits was last sent.
     pub(super) wrote_at: Time,
+    /// How much the other side had yet to take when that was last looked at.
+    pub(super) reading: Option<Reading>,
     /// While it [lingers](Ending::Linger): for how long.
     pub(super) linger_until: Option<Time>,
     pub(super) marks: Option<WaterMarks>,

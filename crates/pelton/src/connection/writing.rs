@@ -73,6 +73,7 @@ impl Reactor {
             self.spare_outbox = stream.outbox.take();
         }
         stream.active_at = now;
+        stream.forget_reading();
         match outcome {
             Ok(Sending::Idle) => {}
             Ok(Sending::Busy) => {
@@ -164,12 +165,26 @@ impl Reactor {
         if let Err(error) = self.engine.finish(token) {
             return self.connection_is_over(token, Reason::from_error(error));
         }
+        self.set_linger(token);
+        self.arm_limits(token);
+        self.set_receiving(token);
+    }
+
+    fn set_linger(&mut self, token: Token) {
         let until = self.now + LINGER;
         if let Some(stream) = self.stream_mut(token) {
             stream.extra().linger_until = Some(until);
         }
-        self.arm_limits(token);
-        self.set_receiving(token);
+    }
+
+    /// The other side had its time to end. If it is still reading what was sent before, it gets more: closing now would take the
+    /// rest away.
+    pub(super) fn lingers_on(&mut self, token: Token) -> bool {
+        let reads = self.peer_reads(token, LINGER);
+        if reads {
+            self.set_linger(token);
+        }
+        reads
     }
 
     /// Has the engine receive, or stop, according to what is wanted now.

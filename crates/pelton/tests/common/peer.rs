@@ -12,6 +12,9 @@ use super::On;
 
 /// Where reactors and their peers are: the kernel's network, below one of its engines, or one in memory.
 pub(crate) trait Network: Copy + Send + 'static {
+    /// Whether a peer may read some of what was sent without that making room to send more.
+    const HIDES_READING: bool;
+
     /// For a reactor on this network.
     fn builder(self) -> Builder;
 
@@ -35,6 +38,8 @@ pub(crate) trait Network: Copy + Send + 'static {
 }
 
 impl Network for On {
+    const HIDES_READING: bool = true;
+
     fn builder(self) -> Builder {
         On::builder(self)
     }

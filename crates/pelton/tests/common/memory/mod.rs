@@ -55,6 +55,8 @@ impl Memory {
 }
 
 impl Network for Memory {
+    const HIDES_READING: bool = false;
+
     fn builder(self) -> Builder {
         // Several reactors of one test are not to do the same at the same time.
         let number = self.engines.fetch_add(1, Ordering::Relaxed);
