@@ -88,9 +88,6 @@ impl HttpConnection {
 
     fn timer_fired(&mut self, io: &mut Io<'_>) {
         self.timer = None;
-        if self.phase == Phase::Upgraded {
-            return;
-        }
         if io.reactor().now() < self.deadline || self.still_delivers(io) {
             return self.arm(io);
         }
