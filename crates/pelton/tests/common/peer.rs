@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pelton::{Address, Builder, EventLoop};
+use pelton::{Address, Builder, EventLoop, PanicPolicy};
 
 use super::On;
 
@@ -22,6 +22,11 @@ pub(crate) trait Network: Copy + Send + 'static {
 
     fn reactor(self) -> EventLoop {
         self.build(self.builder())
+    }
+
+    /// One that catches panics, as reactors do by default.
+    fn catching(self) -> EventLoop {
+        self.build(self.builder().panic_policy(PanicPolicy::Close))
     }
 
     /// Connects to a reactor that listens there.

@@ -172,7 +172,7 @@ fn another_handler_hears_of_everything_from_then_on(on: impl Network) {
 
 /// Serves what `make` makes to a peer that sends one letter, until that is over. Gives what was told.
 fn story(on: impl Network, make: fn(&Log) -> Named) -> (Log, u64) {
-    let mut reactor = on.reactor();
+    let mut reactor = on.catching();
     reactor.on_fault(|_, _| {});
     let log = Log::default();
     let serve = log.clone();
