@@ -1,12 +1,11 @@
 //! `pelton bench`: a load of HTTP requests, and how it was answered.
 //!
-//! Each thread is a reactor with its share of the connections. `target.rs` is where they go, `client.rs` one of them, `response.rs`
-//! what they read, `load.rs` when they send, `tally.rs` what they count, and `report.rs` what is made of that.
+//! Each thread is a reactor with its share of the connections. `target.rs` is where they go, `client.rs` one of them,
+//! `load.rs` when they send, `tally.rs` what they count, and `report.rs` what is made of that.
 
 mod client;
 mod load;
 mod report;
-mod response;
 mod tally;
 mod target;
 
@@ -18,14 +17,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use pelton::{EngineKind, Error, Reactor, Reactors};
+use pelton::{EngineKind, Error, Limit, Reactor, Reactors};
+use pelton_http::wire::responses::To;
 use rustix::time::{ClockId, clock_gettime};
 use signal_hook::consts::SIGINT;
 
 use crate::units;
 use load::{Plan, Progress};
 use report::Report;
-use response::To;
 use tally::Tally;
 use target::Url;
 
@@ -82,7 +81,7 @@ pub struct Options {
     #[arg(long, value_name = "PATH")]
     unix: Option<PathBuf>,
 
-    /// A connection on which nothing comes for so long while an answer is due has failed
+    /// A request has failed whose answer is not complete so long after it was sent; so has a connection that is not made in that time
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = units::positive_duration)]
     timeout: Duration,
 
@@ -143,10 +142,13 @@ pub fn run(options: &Options) -> Result<(String, bool), Failure> {
     let plan = Arc::new(plan(options, &url)?);
     let progress = Arc::new(Progress::default());
     let (sender, done) = channel();
-    let engine = options.engine;
-    let build = move |_| match engine {
-        Some(engine) => Reactor::builder().engine(engine),
-        None => Reactor::builder(),
+    let (engine, timeout) = (options.engine, options.timeout);
+    let build = move |_| {
+        let builder = Reactor::builder().limit(Limit::Connect, Some(timeout));
+        match engine {
+            Some(engine) => builder.engine(engine),
+            None => builder,
+        }
     };
     let (begun, cpu) = (Instant::now(), cpu_time());
     let of_all = (plan.clone(), progress.clone());
@@ -178,6 +180,9 @@ pub fn run(options: &Options) -> Result<(String, bool), Failure> {
 }
 
 fn plan(options: &Options, url: &Url) -> Result<Plan, Failure> {
+    if options.method == "CONNECT" {
+        return Err(Failure::Usage("bench -m CONNECT: what follows is a tunnel, and no response".to_owned()));
+    }
     let address = url.address(options.unix.as_deref()).map_err(Failure::Other)?;
     let body = match options.body.as_deref().map(|body| (body, body.strip_prefix('@'))) {
         None => None,

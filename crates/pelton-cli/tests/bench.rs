@@ -112,10 +112,22 @@ fn errors_are_told_apart() {
 
     let (url, _) = answering("HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx");
     let result = expect(&url, &["-n", "4"], "malformed", 4);
-    assert!(result["first_fault"].as_str().unwrap().contains("two lengths"), "{result}");
+    assert!(result["first_fault"].as_str().unwrap().contains("two Content-Lengths"), "{result}");
+    for answer in [
+        "HTTP/1.1 200 OK\nContent-Length: 0\n\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\nhello",
+        "SSH-2.0-OpenSSH\r\n",
+    ] {
+        expect(&answering(answer).0, &["-n", "2"], "malformed", 2);
+    }
+
     // More than was asked for.
     let (url, _) = answering("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nxyz");
-    expect(&url, &["-n", "1"], "malformed", 0);
+    let result = expect(&url, &["-n", "1"], "malformed", 1);
+    assert_eq!(result["completed"], 1);
+    assert!(result["first_fault"].as_str().unwrap().contains("nobody has asked for it"), "{result}");
 
     let (url, _) = answering("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n");
     assert_eq!(expect(&url, &["-n", "7"], "status", 7)["status"]["5xx"], 7);
@@ -123,11 +135,96 @@ fn errors_are_told_apart() {
     let (url, _) = server(|_, _, request| while request() {});
     expect(&url, &["-n", "2"], "timeout", 2);
 
+    // One that is there for a while, and then is not: so many requests cannot be sent any more.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
+        drop(listener);
+        // Up to the end of the other side, so that nothing is lost.
+        std::io::copy(&mut stream, &mut std::io::sink()).unwrap();
+    });
+    let result = bench(&[&url, "-n", "5", "-c", "1", "--timeout", "300ms"]);
+    assert_eq!((&result["completed"], &result["sent"]), (&1.into(), &1.into()), "{result}");
+
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let result = bench(&[&format!("http://{nobody}/"), "-n", "5", "-c", "1", "--timeout", "100ms"]);
     assert_eq!(result["completed"], 0);
     assert!(result["errors"]["connect"].as_u64().unwrap() > 0);
     assert!(result["first_fault"].as_str().unwrap().contains(&format!("connect to {nobody}: refused")), "{result}");
+}
+
+/// Sends something again and again, until the other side is gone.
+fn drip(stream: &mut TcpStream, bytes: &[u8], pause: Duration) {
+    while stream.write_all(bytes).is_ok() {
+        thread::sleep(pause);
+    }
+}
+
+type Hostile = fn(&mut TcpStream);
+
+/// Servers that always have something to say, but never all of it.
+const HOSTILE: [(&str, Hostile); 10] = [
+    ("nothing", |stream| drop(std::io::copy(stream, &mut std::io::sink()))),
+    ("interim responses", |stream| drip(stream, b"HTTP/1.1 100 Continue\r\n\r\n", Duration::from_millis(10))),
+    ("very many interim responses", |stream| {
+        drip(stream, &b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n".repeat(1000), Duration::ZERO);
+    }),
+    ("a status line", |stream| {
+        let _ = stream.write_all(b"HTTP/1.1 200 ");
+        drip(stream, b"x", Duration::from_millis(10));
+    }),
+    ("fields", |stream| {
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n");
+        drip(stream, b"A: b\r\n", Duration::from_millis(20));
+    }),
+    ("a body with a length", |stream| {
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10000\r\n\r\n");
+        drip(stream, b"x", Duration::from_millis(10));
+    }),
+    ("chunks", |stream| {
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+        drip(stream, b"1\r\nx\r\n", Duration::from_millis(10));
+    }),
+    ("very many chunks", |stream| {
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+        drip(stream, &b"1\r\nx\r\n".repeat(10_000), Duration::ZERO);
+    }),
+    ("trailers", |stream| {
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n");
+        drip(stream, b"A: b\r\n", Duration::from_millis(20));
+    }),
+    ("a body until the end", |stream| {
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
+        drip(stream, b"x", Duration::from_millis(10));
+    }),
+];
+
+#[test]
+fn an_answer_that_goes_on_for_ever_is_given_up_in_time() {
+    for (what, act) in HOSTILE {
+        let (url, _) = server(move |_, stream, request| {
+            request();
+            act(stream);
+        });
+        let begun = Instant::now();
+        let result = bench(&[&url, "-n", "2", "-c", "1", "--timeout", "300ms"]);
+        assert_eq!((&result["errors"]["timeout"], &result["completed"]), (&2.into(), &0.into()), "{what}: {result}");
+        assert!(begun.elapsed() >= Duration::from_millis(600), "{what}: {:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn a_server_that_does_not_read_is_given_up_in_time() {
+    let directory = Directory::new("large-body");
+    std::fs::write(directory.file("body"), vec![b'x'; 12_000_000]).unwrap();
+    let body = format!("@{}", directory.file("body").to_str().unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let result = bench(&[&url, "-n", "2", "-c", "1", "--timeout", "300ms", "-m", "PUT", "-b", &body]);
+    assert_eq!((&result["errors"]["timeout"], &result["completed"]), (&2.into(), &0.into()), "{result}");
+    drop(listener);
 }
 
 #[test]
@@ -200,7 +297,8 @@ fn people_are_told_what_came_of_it() {
 
 #[test]
 fn what_cannot_be_asked_is_refused_with_an_explanation() {
-    let cases: [(&[&str], i32, &str); 9] = [
+    let cases: [(&[&str], i32, &str); 10] = [
+        (&["http://127.0.0.1/", "-m", "CONNECT"], 2, "what follows is a tunnel"),
         (&["ftp://x/"], 2, "write http://host:port/path"),
         (&["https://x/"], 2, "there is no TLS here yet"),
         (&["http://no.such.host.invalid/"], 1, "look up no.such.host.invalid: "),

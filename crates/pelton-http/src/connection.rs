@@ -19,12 +19,11 @@ mod upgrade;
 
 use std::rc::Rc;
 
-use pelton::{Chunk, Connection, ConnectionId, Io, Limit, Reactor, Reason, Time, TimerId};
+use pelton::{Chunk, Connection, ConnectionId, Io, Reactor, Reason, Time, TimerId};
 
 pub(crate) use busy::Busy;
 use deadlines::Wait;
 use out::Out;
-pub use upgrade::visit_upgraded;
 
 use crate::exchange::{Command, Flow, Gone};
 use crate::server::Shared;
@@ -68,7 +67,7 @@ enum Phase {
     Hold,
     /// Nothing that matters. The connection is closed when everything has been answered.
     Done,
-    /// Another protocol.
+    /// Another protocol: the connection is handed over when the callback at hand returns.
     Upgraded,
 }
 
@@ -123,7 +122,7 @@ impl HttpConnection {
         out.send(io);
         self.shared.put_out(out.into_buffer());
         if self.phase == Phase::Upgraded {
-            return self.upgraded_gets_rest(io);
+            return self.hand_over(io);
         }
         self.set_paused(io);
         if let Some(busy) = self.busy.take() {
@@ -195,9 +194,6 @@ impl Connection for HttpConnection {
     }
 
     fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
-        if self.phase == Phase::Upgraded {
-            return self.upgraded(io, |handler, io| handler.received(io, chunk));
-        }
         let mut out = Out::new(&self.shared);
         if let Some(busy) = self.busy.as_mut().filter(|busy| busy.has_input()) {
             busy.keep(&chunk);
@@ -214,9 +210,6 @@ impl Connection for HttpConnection {
     }
 
     fn drained(&mut self, io: &mut Io<'_>) {
-        if self.phase == Phase::Upgraded {
-            return self.upgraded(io, |handler, io| handler.drained(io));
-        }
         if let Some(busy) = &mut self.busy {
             busy.choked = false;
         }
@@ -225,9 +218,6 @@ impl Connection for HttpConnection {
     }
 
     fn peer_finished(&mut self, io: &mut Io<'_>) {
-        if self.phase == Phase::Upgraded {
-            return self.upgraded(io, |handler, io| handler.peer_finished(io));
-        }
         // Whatever has been asked for is still answered.
         self.busy().finished = true;
         let mut out = Out::new(&self.shared);
@@ -235,18 +225,7 @@ impl Connection for HttpConnection {
         self.go_on(io, out);
     }
 
-    fn timed_out(&mut self, io: &mut Io<'_>, limit: Limit) {
-        if self.phase == Phase::Upgraded {
-            return self.upgraded(io, |handler, io| handler.timed_out(io, limit));
-        }
-        let after = io.limit(limit).unwrap_or_default();
-        io.close_with(Reason::TimedOut { limit, after });
-    }
-
     fn draining(&mut self, io: &mut Io<'_>) {
-        if self.phase == Phase::Upgraded {
-            return self.upgraded(io, |handler, io| handler.draining(io));
-        }
         // What has begun is finished; where nothing has, a request may be on its way.
         (self.last, self.drains) = (true, true);
         let waits = self.phase == Phase::Head && !self.busy.as_ref().is_some_and(|busy| busy.has_input());
@@ -257,7 +236,7 @@ impl Connection for HttpConnection {
         self.go_on(io, out);
     }
 
-    fn closed(&mut self, reactor: &mut Reactor, reason: Reason) {
+    fn closed(&mut self, reactor: &mut Reactor, _: Reason) {
         if let Some((timer, _)) = self.timer.take() {
             reactor.cancel(timer);
         }
@@ -265,12 +244,6 @@ impl Connection for HttpConnection {
             Some(id) if std::mem::take(&mut self.counted) => self.shared.dismiss(id),
             Some(id) => self.shared.lingered(id),
             None => {}
-        }
-        if self.phase == Phase::Upgraded {
-            if let Some(mut handler) = self.busy.take().and_then(|mut busy| busy.upgraded.take()) {
-                handler.closed(reactor, reason);
-            }
-            return;
         }
         self.give_up(reactor);
     }

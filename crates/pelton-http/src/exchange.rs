@@ -78,7 +78,7 @@ impl ExchangeToken {
         });
         match (told.flatten(), command) {
             (Some(outcome), _) => outcome,
-            (None, Some(command)) if reactor.connection(self.connection).is_some() => {
+            (None, Some(command)) if self.is_running(reactor) => {
                 Ok(self.shared.leave(self.connection, self.sequence, command))
             }
             (None, command) => {
@@ -90,6 +90,12 @@ impl ExchangeToken {
                 Err(Gone)
             }
         }
+    }
+
+    /// Whether the connection could not be visited because it is just running.
+    fn is_running(&self, reactor: &mut Reactor) -> bool {
+        let handed_over = self.shared.handed_over.borrow().contains(&self.connection);
+        reactor.connection(self.connection).is_some() && !handed_over
     }
 
     /// Tells the connection soon, from where there is no reactor at hand.

@@ -31,6 +31,15 @@ use crate::{Request, Responder, Response};
 pub trait Handler: 'static {
     /// Answers a request, or sees to it that it will be: what happens to the responder decides.
     fn handle(&self, reactor: &mut Reactor, request: Request<'_>, responder: Responder);
+
+    /// Whether it handles `CONNECT`, too. By default it does not: a client that asks for a tunnel gets a 501 without the handler being
+    /// called, and the connection is closed, because what follows may not be HTTP.
+    ///
+    /// A handler that does begins a tunnel with [`Responder::upgrade`]; any other answer closes the connection. [`tunnelling`] makes
+    /// such a handler of another. A handler that wraps another should ask that one.
+    fn takes_connect(&self) -> bool {
+        false
+    }
 }
 
 impl<F: Fn(&mut Reactor, Request<'_>, Responder) + 'static> Handler for F {
@@ -43,6 +52,48 @@ impl Handler for Box<dyn Handler> {
     fn handle(&self, reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
         (**self).handle(reactor, request, responder);
     }
+
+    fn takes_connect(&self) -> bool {
+        (**self).takes_connect()
+    }
+}
+
+struct Tunnelling<H>(H);
+
+impl<H: Handler> Handler for Tunnelling<H> {
+    fn handle(&self, reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
+        self.0.handle(reactor, request, responder);
+    }
+
+    fn takes_connect(&self) -> bool {
+        true
+    }
+}
+
+/// A handler that [takes `CONNECT`](Handler::takes_connect), too.
+///
+/// ```
+/// use pelton::{Chunk, Connection, Io, Reactor};
+/// use pelton_http::{Method, Request, Responder, Server, tunnelling};
+///
+/// struct Echo;
+///
+/// impl Connection for Echo {
+///     fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
+///         io.send_chunk(chunk).ok();
+///     }
+/// }
+///
+/// let server = Server::new(tunnelling(|reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
+///     match (request.method(), request.host()) {
+///         (Method::Connect, Some("echo:7")) => responder.upgrade(reactor, 200, Echo),
+///         (Method::Connect, _) => responder.respond(reactor, 403),
+///         _ => responder.respond(reactor, "ask for echo:7 with CONNECT\n"),
+///     }
+/// }));
+/// ```
+pub fn tunnelling(handler: impl Handler) -> impl Handler {
+    Tunnelling(handler)
 }
 
 /// A handler that answers at once, by a function of the request alone.

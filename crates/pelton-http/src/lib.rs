@@ -58,14 +58,14 @@ pub mod wire;
 
 pub use body::{Body, BodyError, BodyEvent};
 pub use census::Census;
-pub use connection::{HttpConnection, visit_upgraded};
+pub use connection::HttpConnection;
 #[cfg(any(feature = "json", feature = "forms"))]
 pub use decode::DecodeError;
 pub use events::{Event, EventStream};
 pub(crate) use exchange::ExchangeToken;
 pub use exchange::{Flow, Gone};
 pub use files::{FileSettings, Files};
-pub use handler::{Handler, plain};
+pub use handler::{Handler, plain, tunnelling};
 pub use later::{deferred, pooled, promised, spawned};
 pub use method::Method;
 pub use remote::RemoteResponder;

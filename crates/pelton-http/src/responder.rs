@@ -68,9 +68,10 @@ impl Responder {
 
     /// Goes on in another protocol: the response's head is sent, with `Connection: upgrade` if its status is 101, and from there
     /// on the connection is `handler`'s. It is told that it is opened, then of all that comes in, beginning with what the client has
-    /// sent after its request. [`visit_upgraded`](crate::visit_upgraded) reaches it from elsewhere.
+    /// sent after its request. [`Reactor::visit`] reaches it from elsewhere.
     ///
-    /// To `CONNECT`, a status from 200 to 299 is the answer that does this, elsewhere 101.
+    /// To `CONNECT`, a status from 200 to 299 is the answer that does this, elsewhere 101. If the request has a body, this waits
+    /// until that has come in.
     pub fn upgrade(mut self, reactor: &mut Reactor, response: impl Into<Response>, handler: impl Connection) {
         let mut response = response.into();
         self.prepare(&mut response);

@@ -1,7 +1,7 @@
 //! Servers: a handler, its settings, and what its connections share.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -99,6 +99,8 @@ pub(crate) struct Shared {
     pub(crate) counts: Counts,
     /// Where clients are, of those connections of which somebody has asked: to ask the system takes longer.
     peers: RefCell<HashMap<ConnectionId, Address>>,
+    /// Connections that are another handler's now.
+    pub(crate) handed_over: RefCell<HashSet<ConnectionId>>,
 }
 
 impl Shared {
@@ -120,6 +122,7 @@ impl Shared {
             census,
             counts: Counts::default(),
             peers: RefCell::default(),
+            handed_over: RefCell::default(),
         }
     }
 

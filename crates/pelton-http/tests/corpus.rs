@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use common::undated;
-use pelton::{EventLoop, Reactor};
+use pelton::{EventLoop, PanicPolicy, Reactor};
 use pelton_http::wire::{ChunkLimits, HeadLimits};
 use pelton_http::{BodyEvent, Request, Responder, Response, Server, Settings};
 
@@ -52,7 +52,8 @@ impl Site {
         let head = HeadLimits { request_line: 60, header_bytes: 300, headers: 8 };
         let chunks = ChunkLimits { extensions: 40, trailers: head };
         let settings = Settings { head, chunks, body: 100, ..Settings::default() };
-        Site { reactor: Reactor::new().unwrap(), server: Server::with_settings(describe, settings) }
+        let reactor = Reactor::builder().panic_policy(PanicPolicy::Propagate).build().unwrap();
+        Site { reactor, server: Server::with_settings(describe, settings) }
     }
 
     /// What is answered to a stream that comes in these pieces, each of which is dealt with before the next comes.

@@ -218,7 +218,7 @@ fn a_handler_that_panics_gives_500_and_is_closed(on: On) {
         assert_ne!(request.path(), "/panic", "on purpose");
         "fine\n"
     });
-    let mut site = on.serve(panics);
+    let mut site = on.serve_catching(panics);
     let request = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
     let answer = site.ask(request("/") + &request("/panic") + &request("/"));
     assert_eq!(statuses(&answer), [200, 500], "{answer}");

@@ -179,7 +179,7 @@ fn failures_give_500_and_cost_nobody_else(on: On) {
         ("pooled", Box::new(pooled(&pool, |request, _| fail(request.get().path())))),
     ];
     for (kind, handler) in kinds {
-        let mut site = on.serve(handler);
+        let mut site = on.serve_catching(handler);
         site.reactor.on_fault(|_, _| {});
         let answer = site.ask(post("/bad", "") + &post("/fine", ""));
         assert_eq!(statuses(&answer), [500, 200], "{kind}");

@@ -6,10 +6,11 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use common::tree::Tree;
 use common::{Client, On, on_every_engine, statuses};
 use pelton::Reactor;
 use pelton_http::wire::HeadLimits;
-use pelton_http::{Census, Request, Responder, Server, Settings, plain};
+use pelton_http::{Census, Request, Responder, Response, Server, Settings, plain};
 
 on_every_engine![
     a_head_that_takes_too_long_gets_408,
@@ -27,6 +28,8 @@ on_every_engine![
     a_client_that_was_refused_may_go_on_sending,
     a_client_that_was_refused_may_not_go_on_for_ever,
     servers_that_share_a_census_count_together,
+    a_connection_is_not_idle_while_a_response_is_on_its_way,
+    a_client_that_was_refused_gets_what_was_answered_before,
     draining_finishes_what_has_begun,
     draining_answers_a_request_that_is_on_its_way,
     draining_waits_for_requests_no_longer_than_allowed,
@@ -236,6 +239,60 @@ fn a_client_that_was_refused_may_not_go_on_for_ever(on: On) {
         }
     });
     assert_eq!(site.reactor.connection_count(), 0);
+}
+
+/// More than the system takes at once.
+const LARGE: usize = 12_000_000;
+
+/// Serves a large file, which is answered in full, as far as a connection is concerned, when it has begun to be sent.
+fn serve_large(on: On, settings: Settings) -> common::Site {
+    let tree = Tree::new();
+    tree.write("large", vec![b'x'; LARGE]);
+    let file = std::sync::Arc::new(std::fs::File::open(tree.path().join("large")).unwrap());
+    on.serve_with(plain(move |_| Response::new(200).file(file.clone(), 0, LARGE as u64)), settings)
+}
+
+/// Reads so much, for several times as long as the limit, and does something now and then.
+fn read_slowly(client: &mut Client, limit: Duration, act: impl Fn(&mut Client)) -> usize {
+    let mut read = 0;
+    for _ in 0..20 {
+        std::thread::sleep(limit / 5);
+        act(client);
+        read += client.read_exactly(40_000).len();
+    }
+    read
+}
+
+fn a_connection_is_not_idle_while_a_response_is_on_its_way(on: On) {
+    let idle = Duration::from_millis(200);
+    let mut site = serve_large(on, Settings { idle, ..Settings::default() });
+    site.with_client(move |mut client| {
+        client.send(GET);
+        client.read_until("\r\n\r\n");
+        let read = read_slowly(&mut client, idle, |_| {});
+        client.read_exactly(LARGE - read);
+        client.send(GET);
+        client.read_until("\r\n\r\n");
+        client.read_exactly(LARGE);
+        assert_eq!(client.read_to_end(), "", "now it is idle");
+    });
+}
+
+fn a_client_that_was_refused_gets_what_was_answered_before(on: On) {
+    let linger = Duration::from_millis(200);
+    let mut site = serve_large(on, Settings { linger, ..Settings::default() });
+    site.with_client(move |mut client| {
+        // Its buffer would grow until it takes all of the response at once.
+        socket2::SockRef::from(&client.0).set_recv_buffer_size(100_000).unwrap();
+        client.send(format!("{GET}nonsense\r\n\r\n"));
+        client.read_until("\r\n\r\n");
+        // What is left is the system's to send, the refusal is behind it, and the client still sends.
+        let left = 1_500_000;
+        client.read_exactly(LARGE - left);
+        let read = read_slowly(&mut client, linger, |client| client.send("more"));
+        client.read_exactly(left - read);
+        assert_eq!(statuses(&client.read_to_end()), [400]);
+    });
 }
 
 fn draining_finishes_what_has_begun(on: On) {

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::thread;
 use std::time::Duration;
 
-use pelton::{Address, Reactor};
+use pelton::{Address, PanicPolicy, Reactor};
 use pelton_http::{Server, Settings, plain};
 
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -28,7 +28,8 @@ fn say(address: &Address, text: &str) -> String {
 
 #[test]
 fn connections_requests_and_refusals_are_counted_and_refusals_told() {
-    let mut reactor = Reactor::new().unwrap();
+    // What is not to be called panics, which would otherwise be caught.
+    let mut reactor = Reactor::builder().panic_policy(PanicPolicy::Propagate).build().unwrap();
     let server = Server::with_settings(plain(|_| "hello\n"), Settings { connections: 1, ..Settings::default() });
     let told: Rc<RefCell<Vec<u16>>> = Rc::default();
     let hear = told.clone();

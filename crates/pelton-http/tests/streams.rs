@@ -1,19 +1,15 @@
-//! Responses that come bit by bit, large ones, files, events and upgrades, over real connections, on every engine.
+//! Responses that come bit by bit, large ones, files and events, over real connections, on every engine.
 
 mod common;
 
-use std::cell::RefCell;
 use std::fs::File;
 use std::io::{Seek, Write};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use common::{On, on_every_engine, statuses, undated};
-use pelton::{Bytes, Chunk, Connection, Io, Reactor};
-use pelton_http::{
-    Event, EventStream, Flow, Request, Responder, Response, ResponseFields, ResponseStream, plain, visit_upgraded,
-};
+use pelton::{Bytes, Reactor};
+use pelton_http::{Event, EventStream, Flow, Request, Responder, Response, ResponseFields, ResponseStream, plain};
 
 on_every_engine![
     a_stream_comes_in_chunks_with_trailers,
@@ -29,9 +25,6 @@ on_every_engine![
     many_large_bodies_do_not_pile_up,
     a_part_of_a_file_is_sent,
     events_are_sent_as_they_happen,
-    an_upgrade_hands_over_the_connection,
-    a_declined_upgrade_goes_on_with_http,
-    connect_is_only_answered_by_an_upgrade,
 ];
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -249,71 +242,4 @@ fn events_are_sent_as_they_happen(on: On) {
     let mut site = on.serve(handler);
     let text = site.curl("-N URL/", Vec::new());
     assert_eq!(text, ": hello\n\ndata: number 1\n\ndata: number 2\n\ndata: number 3\n\n");
-}
-
-/// Sends back what comes in, in capitals, and remembers how often it was asked to.
-struct Shout(u32);
-
-impl Connection for Shout {
-    fn opened(&mut self, io: &mut Io<'_>) {
-        io.send(b"WELCOME ").unwrap();
-    }
-
-    fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
-        self.0 += 1;
-        io.send(&chunk.to_ascii_uppercase()).unwrap();
-    }
-}
-
-const UPGRADE: &str = "GET /shout HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: shout\r\n\r\n";
-
-fn an_upgrade_hands_over_the_connection(on: On) {
-    let ids: Rc<RefCell<Vec<pelton::ConnectionId>>> = Rc::default();
-    let log = ids.clone();
-    let handler = move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
-        if !request.wants_upgrade() {
-            return responder.respond(reactor, Response::ok().body("plain"));
-        }
-        assert_eq!(request.header("upgrade"), Some(&b"shout"[..]));
-        log.borrow_mut().push(responder.connection().unwrap());
-        // What comes in before the answer is not taken for a request.
-        reactor.after(Duration::from_millis(10), |reactor| {
-            responder.upgrade(reactor, Response::new(101).header("Upgrade", "shout"), Shout(0));
-        });
-    };
-    let mut site = on.serve(handler);
-    let mut client = common::Client::connect(&site.address);
-    client.send(GET.to_owned() + UPGRADE + "early ");
-    let (client, answer) = site.run(move |_| {
-        let answer = client.read_until("EARLY ");
-        client.send("later");
-        assert_eq!(client.read_exactly(5), b"LATER");
-        (client, answer)
-    });
-    let expected = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nplain\
-        HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: shout\r\n\r\nWELCOME EARLY ";
-    assert_eq!(undated(&answer), expected);
-    let id = ids.borrow()[0];
-    assert_eq!(visit_upgraded(&mut site.reactor, id, |shout: &mut Shout, _| shout.0), Some(2));
-    drop(client);
-    site.run_until(|reactor| reactor.connection_count() == 0);
-    assert_eq!(site.server.connections(), 0);
-}
-
-fn a_declined_upgrade_goes_on_with_http(on: On) {
-    let mut site = on.serve(plain(|request| Response::ok().body(request.path().to_owned())));
-    let answer = undated(&site.ask(UPGRADE.to_owned() + GET));
-    let expected = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n/shoutHTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n/";
-    assert_eq!(answer, expected);
-}
-
-fn connect_is_only_answered_by_an_upgrade(on: On) {
-    let handler = |reactor: &mut Reactor, request: Request<'_>, responder: Responder| match request.host() {
-        Some("tunnel:1") => responder.upgrade(reactor, 200, Shout(0)),
-        _ => responder.respond(reactor, 200),
-    };
-    let mut site = on.serve(handler);
-    let answer = undated(&site.ask("CONNECT tunnel:1 HTTP/1.1\r\nHost: tunnel:1\r\n\r\nhello"));
-    assert_eq!(answer, "HTTP/1.1 200 OK\r\n\r\nWELCOME HELLO");
-    assert_eq!(statuses(&site.ask("CONNECT other:1 HTTP/1.1\r\nHost: other:1\r\n\r\nhello")), [500]);
 }

@@ -27,6 +27,8 @@ mod options;
 mod outbox;
 mod readiness;
 #[cfg(unix)]
+mod send_queue;
+#[cfg(unix)]
 mod socket;
 #[cfg(unix)]
 mod socket_file;

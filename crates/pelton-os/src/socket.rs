@@ -266,6 +266,15 @@ impl SystemSocket {
         rustix::io::ioctl_fionread(&self.0).is_ok_and(|bytes| bytes > 0)
     }
 
+    /// How many bytes were sent that the other side has not taken yet, if the system can tell.
+    ///
+    /// For TCP these are the bytes that the peer has not acknowledged. For Unix sockets on Linux it is the memory that sent
+    /// messages take up until the peer has read all of them: not a number of bytes, but it falls as the peer reads. On macOS
+    /// and the BSDs, what is sent on a Unix socket belongs to the receiver at once, so the number is always 0.
+    pub(crate) fn undelivered(&self) -> Option<u64> {
+        crate::send_queue::length(self.as_fd())
+    }
+
     pub(crate) fn finish(&self) -> io::Result<()> {
         self.0.shutdown(std::net::Shutdown::Write)
     }

@@ -2,17 +2,19 @@
 //!
 //! This file is what a handler sees: the [`Connection`] it implements, and why things end. Next to it, `connection/io.rs` is
 //! what a handler can do; `stream.rs` is what the reactor keeps of a connection; `events.rs`, `writing.rs` and `ending.rs` are what
-//! happens to it, `limits.rs` its time limits, `flow.rs` how much may wait; `open.rs` and `dial.rs` are where connections come
-//! from, and `detach.rs` where they go.
+//! happens to it, `limits.rs` its time limits, `progress.rs` whether the other side reads, `flow.rs` how much may wait; `open.rs` and `dial.rs` are where connections come
+//! from, `hand_over.rs` is how they get another handler, and `detach.rs` where they go.
 
 mod detach;
 mod dial;
 mod ending;
 mod events;
 mod flow;
+mod hand_over;
 mod io;
 mod limits;
 mod open;
+mod progress;
 mod stream;
 mod writing;
 
@@ -156,6 +158,9 @@ pub enum Reason {
     /// It was [detached](Io::detach), and goes on elsewhere.
     #[error("detached")]
     Detached,
+    /// It was [handed over](Io::hand_over), and goes on with another handler.
+    #[error("handed over to another handler")]
+    HandedOver,
     /// The system said so.
     #[error("{0}")]
     Failed(#[source] std::io::Error),

@@ -488,7 +488,7 @@ fn nothing_is_left_of_connections_that_come_and_go(on: On) {
     }));
     let seed = seed();
     println!("{}: {SEED}={seed}", on.0);
-    let mut reactor = on.reactor();
+    let mut reactor = on.catching();
     // What a callback asserts is caught, like all its panics.
     reactor.on_fault(|reactor, fault| {
         if fault.message != ON_PURPOSE {

@@ -706,7 +706,7 @@ fn close_after_sending_sends_everything_and_tells_what_failed_before_closed(on: 
 }
 
 fn a_panicking_handler_closes_its_socket_only(on: On) {
-    let mut reactor = on.reactor();
+    let mut reactor = on.catching();
     reactor.on_fault(|reactor, fault| *reactor.state::<String>() = fault.to_string());
     let log = Log::default();
     let (bad, bad_address) = bind(&mut reactor, scripted(&log, |_, _| panic!("on purpose")));

@@ -156,7 +156,7 @@ fn a_panic_comes_back_with_its_message(on: On) {
 }
 
 fn a_panic_in_the_callback_is_the_loops(on: On) {
-    let mut reactor = on.reactor();
+    let mut reactor = on.catching();
     let faults = Log::default();
     let entry = faults.clone();
     reactor.on_fault(move |_, fault| entry.add(fault.to_string()));

@@ -179,6 +179,10 @@ fn many_connections_are_held_echo_a_byte_each_and_leave_nothing(on: On) {
     let count = wanted.min(raise_limit().saturating_sub(OTHERS));
     if count < wanted {
         eprintln!("{count} connections instead of {wanted}: more descriptors than that are not to be had");
+        assert!(
+            count >= wanted.min(1_000),
+            "that says nothing about many connections: raise the hard limit on descriptors"
+        );
     }
     let mut reactor = on.reactor();
     let counts = Rc::new(Counts::default());

@@ -487,8 +487,8 @@ fn signals_drain_all_then_stop_them(on: On) {
 
 /// How many threads and descriptors the process has, where that can be told.
 fn threads_and_descriptors() -> Option<(usize, usize)> {
-    let count = |path| Some(std::fs::read_dir(path).ok()?.count());
-    Some((count("/proc/self/task")?, count("/proc/self/fd")?))
+    let count = |path| std::fs::read_dir(path).unwrap().count();
+    cfg!(target_os = "linux").then(|| (count("/proc/self/task"), count("/proc/self/fd")))
 }
 
 fn nothing_is_left_open_afterwards(on: On) {

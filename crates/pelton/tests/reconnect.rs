@@ -198,7 +198,7 @@ fn stopping_the_loop_ends_it(on: On) {
 }
 
 fn what_panics_ends_it_and_nothing_else(on: On) {
-    let mut reactor = on.reactor();
+    let mut reactor = on.catching();
     let faults = Rc::new(RefCell::new(Vec::new()));
     let list = faults.clone();
     reactor.on_fault(move |_, fault| list.borrow_mut().push(fault.to_string()));

@@ -350,7 +350,7 @@ fn a_task_is_spawned_from_another_thread(on: On) {
 }
 
 fn a_task_spawned_from_another_thread_is_cancelled_from_there(on: On) {
-    let mut reactor = on.reactor();
+    let mut reactor = on.catching();
     let (handle, drops) = (reactor.handle(), Drops::default());
     let witness = drops.witness();
     let (begun, begins) = mpsc::channel();
@@ -497,7 +497,7 @@ fn a_task_that_owns_other_tasks_goes_with_them(on: On) {
 }
 
 fn a_panic_is_reported_and_told(on: On) {
-    let mut reactor = on.reactor();
+    let mut reactor = on.catching();
     let log = Log::default();
     let entry = log.clone();
     reactor
@@ -532,7 +532,7 @@ fn a_panic_while_a_task_is_dropped_is_reported(on: On) {
             panic!("dropped");
         }
     }
-    let mut reactor = on.reactor();
+    let mut reactor = on.catching();
     let log = Log::default();
     let entry = log.clone();
     reactor.on_fault(move |_, fault| entry.add(&*fault.message));

@@ -4,16 +4,18 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Instant;
 
-use pelton::{Chunk, Connection, Io, Limit, Reactor, Reason};
+use pelton::{Chunk, Connection, Io, Reactor, Reason, Time, TimerId};
+use pelton_http::wire::responses::{Finished, Malformed, Responses};
 
 use super::load::Load;
-use super::response::{Finished, Malformed, Responses};
 
 pub struct Client {
     load: Rc<Load>,
     responses: Responses,
-    /// When the requests were due that wait for their answers.
-    waiting: VecDeque<Instant>,
+    /// The requests that wait for their answers.
+    waiting: VecDeque<Waiting>,
+    /// Looks whether the first of them has waited too long. Set when there is none, and not for each request.
+    timer: Option<TimerId>,
     opened: bool,
     /// It said so when it had nothing to send.
     is_free: bool,
@@ -26,12 +28,21 @@ pub struct Client {
     timed_out: bool,
 }
 
+/// A request that waits for its answer.
+struct Waiting {
+    /// When it was to be sent.
+    due: Instant,
+    /// When its answer has to be complete.
+    deadline: Time,
+}
+
 impl Client {
     pub fn new(load: Rc<Load>) -> Client {
         Client {
             load,
             responses: Responses::default(),
             waiting: VecDeque::new(),
+            timer: None,
             opened: false,
             is_free: false,
             last: false,
@@ -55,7 +66,9 @@ impl Client {
                 }
                 return;
             };
-            self.waiting.push_back(due);
+            let deadline = io.reactor().now() + self.load.plan.timeout;
+            self.waiting.push_back(Waiting { due, deadline });
+            self.arm(io);
             // Refused only if the connection is over, which it will be told.
             let _ = io.send(&self.load.plan.request);
             if !self.load.plan.keep_alive {
@@ -65,8 +78,33 @@ impl Client {
         }
     }
 
+    /// Has the time looked at by when the first request has to be answered.
+    fn arm(&mut self, io: &mut Io<'_>) {
+        if self.timer.is_some() {
+            return;
+        }
+        let Some(first) = self.waiting.front() else { return };
+        let id = io.id();
+        let look = move |reactor: &mut Reactor| {
+            reactor.visit(id, |client: &mut Client, io| client.look_at_time(io));
+        };
+        self.timer = Some(io.reactor().at(first.deadline, look));
+    }
+
+    /// However much has come in of an answer: it has to be complete by then.
+    fn look_at_time(&mut self, io: &mut Io<'_>) {
+        self.timer = None;
+        let now = io.reactor().now();
+        if self.waiting.front().is_some_and(|first| first.deadline <= now) {
+            self.timed_out = true;
+            io.close();
+        } else {
+            self.arm(io);
+        }
+    }
+
     fn finished(&mut self, Finished { status, keep_alive, body }: Finished) {
-        let Some(due) = self.waiting.pop_front() else { return };
+        let Some(Waiting { due, .. }) = self.waiting.pop_front() else { return };
         self.load.answered(status, body, due);
         self.server_closes |= !keep_alive;
         self.last |= !keep_alive;
@@ -93,7 +131,7 @@ impl Client {
 impl Connection for Client {
     fn opened(&mut self, io: &mut Io<'_>) {
         self.opened = true;
-        io.set_limit(Limit::Inactivity, Some(self.load.plan.timeout));
+        self.load.is_reached();
         self.send_more(io);
         if self.load.is_over() {
             io.close();
@@ -122,30 +160,27 @@ impl Connection for Client {
         io.close();
     }
 
-    fn timed_out(&mut self, io: &mut Io<'_>, limit: Limit) {
-        if !self.waiting.is_empty() || !self.opened {
-            self.timed_out = true;
-            let after = io.limit(limit).unwrap_or_default();
-            io.close_with(Reason::TimedOut { limit, after });
-        }
-    }
-
     fn closed(&mut self, reactor: &mut Reactor, reason: Reason) {
         let load = self.load.clone();
+        if let Some(timer) = self.timer.take() {
+            reactor.cancel(timer);
+        }
         if !self.opened {
             load.connecting_failed(reactor, &reason.to_string());
             return load.end_if_done(reactor);
         }
         let unanswered = self.waiting.len() as u64;
         if let Some(Malformed(why)) = self.malformed {
-            load.failed(unanswered, |tally, count| {
-                tally.errors.malformed += count;
-                tally.first_fault.get_or_insert_with(|| format!("a response was malformed: {why}"));
-            });
+            // What comes behind the last answer is nobody's, but is counted, too.
+            load.failed(unanswered, |_, _| {});
+            let mut tally = load.tally.borrow_mut();
+            tally.errors.malformed += unanswered.max(1);
+            tally.first_fault.get_or_insert_with(|| format!("a response was malformed: {why}"));
+            drop(tally);
         } else if self.timed_out {
             load.failed(unanswered, |tally, count| tally.errors.timeout += count);
         } else if self.server_closes && !load.is_over() {
-            self.waiting.drain(..).for_each(|due| load.send_again(due));
+            self.waiting.drain(..).for_each(|request| load.send_again(request.due));
         } else {
             load.failed(unanswered, |tally, count| {
                 tally.errors.reset += count;

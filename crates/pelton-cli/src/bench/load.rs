@@ -13,9 +13,9 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use pelton::{Address, ConnectionId, Error, Reactor};
+use pelton_http::wire::responses::To;
 
 use super::client::Client;
-use super::response::To;
 use super::tally::Tally;
 
 /// After a connection could not be made, the next attempt is this much later.
@@ -59,7 +59,8 @@ pub struct Load {
     pub plan: Arc<Plan>,
     pub tally: RefCell<Tally>,
     progress: Arc<Progress>,
-    begun: Instant,
+    /// Since when no connection can be made.
+    unreachable_since: Cell<Option<Instant>>,
     /// How many more requests may be sent, if that is fixed.
     left: Cell<Option<u64>>,
     /// Sent, and neither answered nor failed.
@@ -96,7 +97,7 @@ pub fn start(
         plan: plan.clone(),
         tally: RefCell::new(Tally::new()),
         progress: progress.clone(),
-        begun: Instant::now(),
+        unreachable_since: Cell::default(),
         left: Cell::new(plan.requests.map(|requests| plan.part(requests, thread))),
         outstanding: Cell::new(0),
         over: Cell::new(false),
@@ -151,13 +152,22 @@ impl Load {
         tally.errors.connect += 1;
         tally.connections -= 1;
         tally.first_fault.get_or_insert_with(|| why.to_owned());
-        let nobody_is_there = tally.completed == 0 && self.begun.elapsed() >= self.plan.timeout;
+        // For a given time, the server may come back; for a number of requests, there would be no end.
+        let waits = tally.completed > 0 && self.plan.requests.is_none();
+        let since = self.unreachable_since.get().unwrap_or_else(Instant::now);
+        self.unreachable_since.set(Some(since));
+        let nobody_is_there = !waits && since.elapsed() >= self.plan.timeout;
         drop(tally);
         if nobody_is_there {
             return self.end(reactor);
         }
         let load = self.clone();
         reactor.after(CONNECT_AGAIN_AFTER, move |reactor| load.connect(reactor));
+    }
+
+    /// A connection was made.
+    pub fn is_reached(&self) {
+        self.unreachable_since.set(None);
     }
 
     /// When the next request was due, if there is one to be sent now. It counts as sent.

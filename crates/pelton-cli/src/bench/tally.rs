@@ -37,7 +37,7 @@ pub struct Errors {
     pub connect: u64,
     /// The connection was closed or reset before the answer was complete.
     pub reset: u64,
-    /// Nothing came for too long.
+    /// The answer was not complete in time.
     pub timeout: u64,
     /// What came was no proper response.
     pub malformed: u64,

@@ -2,7 +2,7 @@
 
 use pelton::Io;
 
-use super::busy::{Answer, Busy, Exchange, Facts, Framing, Streaming};
+use super::busy::{Answer, Busy, Exchange, Facts, Framing, Receiving, Streaming};
 use super::head::{self, Body, Written};
 use super::out::Out;
 use super::streaming::{Progress, write_content};
@@ -38,15 +38,26 @@ impl HttpConnection {
                     // The connection is being closed.
                     None => return,
                 },
+                Answer::Upgrade(_) if self.phase == Phase::Done && self.lingers => {
+                    // More of a body came than is passed over, so nobody knows where the other protocol would begin.
+                    self.set_keep_alive(sequence, false);
+                    self.put_back(Answer::Ready(Box::new(Response::plain_status(413))));
+                }
+                Answer::Upgrade(upgrade) if self.phase == Phase::Body => {
+                    // What is still to come of the request is not the other protocol's.
+                    self.pass_over_body(sequence);
+                    return self.put_back(Answer::Upgrade(upgrade));
+                }
                 Answer::Upgrade(upgrade) => {
                     let (response, handler) = *upgrade;
                     let now = io.reactor().now();
                     head::write_upgrade(out.buffer(), self.shared.date.borrow_mut().line(now), &response);
                     out.send(io);
-                    if let Some(busy) = &mut self.busy {
-                        busy.exchanges.clear();
-                    }
-                    return self.hand_over(io, handler);
+                    let busy = self.busy();
+                    busy.exchanges.clear();
+                    busy.upgraded = Some(handler);
+                    self.phase = Phase::Upgraded;
+                    return;
                 }
             }
         }
@@ -197,6 +208,13 @@ impl HttpConnection {
         (rest, written.keep_alive)
     }
 
+    /// Has the rest of a body thrown away that nobody reads. Gives it, if there is one.
+    fn pass_over_body(&mut self, sequence: u32) -> Option<&mut Receiving> {
+        let body = self.busy.as_mut()?.body_of(sequence).filter(|body| body.reader.is_none())?;
+        body.discarded = true;
+        Some(body)
+    }
+
     /// Decides what becomes of the body of a request that is being answered, if nobody reads it. Says whether there can be another
     /// request after it.
     #[inline]
@@ -205,11 +223,7 @@ impl HttpConnection {
             return false;
         }
         let discard = self.shared.settings.discard;
-        let Some(body) = self.busy.as_mut().and_then(|busy| busy.body_of(sequence)) else { return true };
-        if body.reader.is_some() {
-            return true;
-        }
-        body.discarded = true;
+        let Some(body) = self.pass_over_body(sequence) else { return true };
         // A client that waits to be asked may send it all the same, or not; nobody knows what would come next.
         !body.expects_continue && body.missing().is_none_or(|missing| missing <= discard)
     }

@@ -88,10 +88,7 @@ impl HttpConnection {
 
     fn timer_fired(&mut self, io: &mut Io<'_>) {
         self.timer = None;
-        if self.phase == Phase::Upgraded {
-            return;
-        }
-        if io.reactor().now() < self.deadline {
+        if io.reactor().now() < self.deadline || self.still_delivers(io) {
             return self.arm(io);
         }
         let mut out = Out::new(&self.shared);
@@ -105,6 +102,25 @@ impl HttpConnection {
             Wait::End => io.close(),
         }
         self.go_on(io, out);
+    }
+
+    /// Puts off a deadline that runs from the end of a response, if the client has not got all of that yet: most of a large
+    /// response may be on its way when it has been answered here.
+    fn still_delivers(&mut self, io: &mut Io<'_>) -> bool {
+        let allowed = match self.wait {
+            Wait::Idle => self.shared.settings.idle,
+            Wait::End => self.shared.settings.linger,
+            Wait::Nothing | Wait::Last | Wait::Head | Wait::Body => return false,
+        };
+        let more = match self.wait {
+            _ if io.is_delivering(allowed) => allowed,
+            // It counts from when the last of the response was written.
+            Wait::Idle => allowed.saturating_sub(io.idle_time()),
+            // What still comes in does not count: a client that only sends is not waited for.
+            _ => return false,
+        };
+        self.deadline = io.reactor().now() + more;
+        !more.is_zero()
     }
 
     fn look_at_rate(&mut self, io: &mut Io<'_>, out: &mut Out) {

@@ -48,9 +48,6 @@ impl HttpConnection {
     }
 
     fn next_turn(&mut self, io: &mut Io<'_>) {
-        if self.phase == Phase::Upgraded {
-            return;
-        }
         if let Some(busy) = &mut self.busy {
             busy.yielded = false;
         }
@@ -178,14 +175,19 @@ impl HttpConnection {
     ) {
         let head = &parsed.head;
         let (shared, sequence) = (&token.shared, token.sequence);
+        let is_connect = head.method == Method::Connect;
+        if is_connect && !shared.handler.takes_connect() {
+            return self.refuse(io, out, Refusal::new(501, "no handler takes CONNECT"));
+        }
         self.sequence = sequence.wrapping_add(1);
         self.wait = Wait::Nothing;
         shared.counts.count(|stats| stats.requests += 1);
         let enough = shared.settings.requests.is_some_and(|most| self.sequence >= most);
-        self.last |= !head.keep_alive || enough;
+        // What follows a CONNECT that is declined may have been meant for the other end of the tunnel.
+        self.last |= !head.keep_alive || enough || is_connect;
         let facts = Facts {
             head_only: head.method == Method::Head,
-            is_connect: head.method == Method::Connect,
+            is_connect,
             is_http_1_0: head.version == Version::Http10,
             keep_alive: !self.last,
         };
@@ -194,7 +196,7 @@ impl HttpConnection {
                 self.busy().body = Some(body);
                 Phase::Body
             }
-            None if head.wants_upgrade || facts.is_connect => Phase::Hold,
+            None if head.wants_upgrade || is_connect => Phase::Hold,
             None => self.after_request(),
         };
         let responder = Responder::new(token.clone());

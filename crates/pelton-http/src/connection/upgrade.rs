@@ -1,62 +1,38 @@
 //! What comes after HTTP.
 
-use std::any::Any;
+use std::rc::Rc;
 
-use pelton::{Chunk, Connection, ConnectionId, Io, Reactor};
+use pelton::{ConnectionId, Io};
 
-use super::{HttpConnection, Phase};
+use super::HttpConnection;
+use crate::server::Shared;
 
-impl HttpConnection {
-    /// Calls the handler that has taken over.
-    pub(super) fn upgraded<R>(&mut self, io: &mut Io<'_>, call: impl FnOnce(&mut dyn Connection, &mut Io<'_>) -> R) -> R
-    where
-        R: Default,
-    {
-        match self.busy.as_mut().and_then(|busy| busy.upgraded.as_mut()) {
-            Some(handler) => call(&mut **handler, io),
-            None => R::default(),
-        }
-    }
+/// What is left of HTTP on a connection that is another handler's: it still counts as one of the server's.
+struct Place {
+    shared: Rc<Shared>,
+    id: ConnectionId,
+    counted: bool,
+}
 
-    /// From here on the connection is another handler's.
-    pub(super) fn hand_over(&mut self, io: &mut Io<'_>, handler: Box<dyn Connection>) {
-        self.phase = Phase::Upgraded;
-        if let Some((timer, _)) = self.timer.take() {
-            io.reactor().cancel(timer);
-        }
-        if std::mem::take(&mut self.paused) {
-            io.resume();
-        }
-        self.busy().upgraded = Some(handler);
-        self.upgraded(io, |handler, io| handler.opened(io));
-    }
-
-    /// What the client has sent after its request is the other handler's.
-    pub(super) fn upgraded_gets_rest(&mut self, io: &mut Io<'_>) {
-        let Some(busy) = &mut self.busy else { return };
-        let (mut rest, at) = busy.take_input();
-        let finished = std::mem::take(&mut busy.finished);
-        rest.drain(..at);
-        if !rest.is_empty() {
-            self.upgraded(io, |handler, io| handler.received(io, Chunk::from(rest)));
-        }
-        if finished {
-            self.upgraded(io, |handler, io| handler.peer_finished(io));
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.shared.handed_over.borrow_mut().remove(&self.id);
+        if self.counted {
+            self.shared.dismiss(self.id);
         }
     }
 }
 
-/// Calls `visit` with the handler that has taken over a connection by an [upgrade](crate::Responder::upgrade), if that is a
-/// `C`: what [`Reactor::visit`] is for other connections.
-pub fn visit_upgraded<C: Connection, R>(
-    reactor: &mut Reactor,
-    id: ConnectionId,
-    visit: impl FnOnce(&mut C, &mut Io<'_>) -> R,
-) -> Option<R> {
-    reactor.visit(id, |http: &mut HttpConnection, io| {
-        http.upgraded(io, |handler, io| {
-            let handler: &mut dyn Any = handler;
-            handler.downcast_mut().map(|handler| visit(handler, io))
-        })
-    })?
+impl HttpConnection {
+    /// Gives the connection to the handler that follows, with what the client has sent after its request.
+    pub(super) fn hand_over(&mut self, io: &mut Io<'_>) {
+        let Some(busy) = &mut self.busy else { return };
+        let Some(handler) = busy.upgraded.take() else { return };
+        let (mut unread, at) = busy.take_input();
+        unread.drain(..at);
+        let (shared, id) = (self.shared.clone(), io.id());
+        shared.handed_over.borrow_mut().insert(id);
+        io.keep(Place { shared, id, counted: std::mem::take(&mut self.counted) });
+        io.hand_over(handler, unread);
+    }
 }

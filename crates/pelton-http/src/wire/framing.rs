@@ -1,4 +1,4 @@
-//! How long a request's body is (RFC 9112, section 6.3). Anything ambiguous is refused: that is how requests are smuggled.
+//! How long a body is (RFC 9112, section 6.3). Anything ambiguous is refused: that is how requests are smuggled.
 
 use super::Refusal;
 use super::head::Version;
@@ -42,15 +42,24 @@ impl Framed {
         Ok(())
     }
 
-    /// What all fields together say.
+    /// What all fields of a request together say.
     #[inline]
     pub(super) fn framing(self, version: Version) -> Result<Framing, Refusal> {
+        Ok(match self.said(version)? {
+            Some(Framing::Length(0)) | None => Framing::None,
+            Some(framing) => framing,
+        })
+    }
+
+    /// What all fields together say, if they say anything.
+    #[inline]
+    pub(super) fn said(self, version: Version) -> Result<Option<Framing>, Refusal> {
         match (self.length, self.chunked) {
             (Some(_), true) => Err(Refusal::bad("there are both Content-Length and Transfer-Encoding")),
             (None, true) if version == Version::Http10 => Err(Refusal::bad("HTTP/1.0 has no Transfer-Encoding")),
-            (None, true) => Ok(Framing::Chunked),
-            (Some(0) | None, false) => Ok(Framing::None),
-            (Some(length), false) => Ok(Framing::Length(length)),
+            (None, true) => Ok(Some(Framing::Chunked)),
+            (Some(length), false) => Ok(Some(Framing::Length(length))),
+            (None, false) => Ok(None),
         }
     }
 }

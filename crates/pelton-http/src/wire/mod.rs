@@ -3,7 +3,7 @@
 //! [`Scan`] finds the end of a request's head, however it is cut; [`Head::parse`] says what is in it, or why it is refused;
 //! [`Chunked`] decodes a body that comes in chunks. [`encode`] writes the heads of responses, with a [`Date`] that is made once a
 //! second. [`select_ranges`], [`choose_coding`] and [`evaluate`] read what a client says about which part and form of something it
-//! wants, and whether.
+//! wants, and whether. [`responses`] is for clients: it reads one response after the other.
 //!
 //! Everything that two implementations could read differently is refused (RFC 9112, sections 6.3 and 11.2): a request that
 //! means one thing to a proxy and another here can smuggle a second one past it.
@@ -19,6 +19,7 @@ mod host;
 mod options;
 mod preconditions;
 mod ranges;
+pub mod responses;
 mod scan;
 mod status;
 mod target;

@@ -10,7 +10,7 @@ use std::net::{Shutdown, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use pelton::{EngineKind, EventLoop, Reactor};
+use pelton::{Builder, EngineKind, EventLoop, PanicPolicy, Reactor};
 use pelton_http::{Handler, Server, Settings};
 
 /// Makes a test per engine of each function.
@@ -39,9 +39,20 @@ impl On {
     }
 
     pub(crate) fn serve_with(self, handler: impl Handler, settings: Settings) -> Site {
-        let reactor = Reactor::builder().engine(self.0).build().unwrap();
+        let reactor = self.builder().build().unwrap();
         assert_eq!(reactor.engine_name(), self.0.name());
         Site::new(reactor, handler, settings)
+    }
+
+    /// What panics in a callback fails the test, unless that is about such panics and says so.
+    pub(crate) fn builder(self) -> Builder {
+        Reactor::builder().engine(self.0).panic_policy(PanicPolicy::Propagate)
+    }
+
+    /// Serves on a reactor that catches panics, as reactors do by default.
+    pub(crate) fn serve_catching(self, handler: impl Handler) -> Site {
+        let reactor = self.builder().panic_policy(PanicPolicy::Close).build().unwrap();
+        Site::new(reactor, handler, Settings::default())
     }
 }
 

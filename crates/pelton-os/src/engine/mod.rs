@@ -108,6 +108,15 @@ pub trait Engine {
         false
     }
 
+    /// How many bytes of what a stream was given to send the other side has not taken yet, as far as can be told. A number that
+    /// falls shows that the other side reads, although there is no room to send more. `None` if the engine cannot tell.
+    ///
+    /// The reactor asks when a time limit is about to be reached, not while there is traffic.
+    fn undelivered(&self, token: Token) -> Option<u64> {
+        let _ = token;
+        None
+    }
+
     /// Gives up a stream that has nothing to send: [`Event::Detached`] brings its socket, after what was received before
     /// that. The engine has then forgotten the source.
     fn detach(&mut self, token: Token) -> io::Result<()> {

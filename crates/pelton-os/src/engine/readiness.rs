@@ -333,6 +333,10 @@ impl<P: Poller> Engine for ReadinessEngine<P> {
         self.socket(token).is_ok_and(SystemSocket::has_unread)
     }
 
+    fn undelivered(&self, token: Token) -> Option<u64> {
+        self.socket(token).ok()?.undelivered()
+    }
+
     fn detach(&mut self, token: Token) -> io::Result<()> {
         self.detach_stream(token)
     }

@@ -35,8 +35,13 @@ impl Reactor {
 
     fn reap(&mut self, token: Token, reason: Reason) {
         self.drop_outbox(token);
+        if self.stream_mut(token).is_some_and(|stream| stream.hands_over) {
+            // Every handler is told of its end, also one that has not heard of its beginning.
+            self.switch_handlers(token);
+        }
         let Some(stream) = self.stream_mut(token) else { return self.reap_datagrams(token, reason) };
         let (place, handler) = (stream.place, stream.handler.take());
+        let _kept = stream.extra.as_mut().map(|extra| std::mem::take(&mut extra.kept));
         let timer = stream.extra.as_ref().and_then(|extra| extra.timer);
         if let Some(timer) = timer {
             self.timers.cancel(timer);

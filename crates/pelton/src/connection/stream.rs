@@ -8,7 +8,9 @@ use pelton_os::{Address, Outbox, Time, Token};
 
 use super::detach::Then;
 use super::dial::Dial;
+use super::hand_over::Successor;
 use super::io::Input;
+use super::progress::Reading;
 use super::{Connection, ConnectionId, Io, Limits, Reason, WaterMarks};
 use crate::reactor::Source;
 use crate::{Reactor, ReconnectId, TimerKey};
@@ -40,6 +42,8 @@ pub(crate) struct Stream {
     pub(super) tells_when_sent: bool,
     /// In the list of those that need attention.
     pub(super) listed: bool,
+    /// Another handler is to take over.
+    pub(super) hands_over: bool,
     /// Something was sent or received, or is about to be.
     pub(super) used: bool,
     pub(super) peer_finished: bool,
@@ -56,6 +60,8 @@ pub(super) struct Extra {
     pub(super) timer: Option<TimerKey>,
     /// When some of what waits was last sent.
     pub(super) wrote_at: Time,
+    /// How much the other side had yet to take when that was last looked at.
+    pub(super) reading: Option<Reading>,
     /// While it [lingers](Ending::Linger): for how long.
     pub(super) linger_until: Option<Time>,
     pub(super) marks: Option<WaterMarks>,
@@ -70,12 +76,16 @@ pub(super) struct Extra {
     keeper: Option<ReconnectId>,
     /// Why it has failed.
     pub(super) failure: Option<Reason>,
+    /// Handlers that are to take over, one after the other.
+    pub(super) successors: VecDeque<Successor>,
+    /// What lives as long as the connection.
+    pub(super) kept: Vec<Box<dyn Any>>,
 }
 
 impl Extra {
     pub(super) fn is_needed(&self) -> bool {
         let settings = self.limits.is_some() || self.marks.is_some() || self.timer.is_some();
-        let kept = self.keeper.is_some();
+        let kept = self.keeper.is_some() || !self.kept.is_empty() || !self.successors.is_empty();
         settings || kept || !self.held.is_empty() || self.detach.is_some() || self.failure.is_some()
     }
 }
@@ -124,6 +134,7 @@ impl Stream {
             busy: false,
             tells_when_sent: false,
             listed: false,
+            hands_over: false,
             used: false,
             peer_finished: false,
             heard_closing: false,

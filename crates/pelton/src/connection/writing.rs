@@ -13,24 +13,54 @@ use crate::reactor::Source;
 /// How long a connection that is being closed waits for the other side to end.
 const LINGER: Duration = Duration::from_secs(5);
 
+/// What came of calling a handler.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Called {
+    /// The connection is over, its handler is running already, or it has panicked.
+    No,
+    Yes,
+    /// Another handler is to take over now.
+    HandsOver,
+}
+
 impl Reactor {
     /// Calls the handler, then does what it has left to be done.
+    #[inline]
     pub(super) fn tell(&mut self, token: Token, call: impl FnOnce(&mut dyn Connection, &mut Io<'_>)) {
-        let Some(stream) = self.stream_mut(token).filter(|stream| stream.stage != Stage::Over) else { return };
-        let Some(mut handler) = stream.handler.take() else { return };
+        match self.call_handler(token, call) {
+            Called::No => {}
+            Called::Yes => self.flush(token),
+            Called::HandsOver => {
+                self.switch_handlers(token);
+                self.flush(token);
+            }
+        }
+    }
+
+    /// Calls the handler.
+    #[inline]
+    pub(super) fn call_handler(&mut self, token: Token, call: impl FnOnce(&mut dyn Connection, &mut Io<'_>)) -> Called {
+        let Some(stream) = self.stream_mut(token).filter(|stream| stream.stage != Stage::Over) else {
+            return Called::No;
+        };
+        let Some(mut handler) = stream.handler.take() else { return Called::No };
         let id = ConnectionId(token);
         let site = Site { kind: CallbackKind::Connection, place: stream.place, source: Some(id.into()) };
         let outcome = self.call(site, |reactor| call(&mut *handler, &mut Io { reactor, id }));
         // It is put back even if the connection is over: it has yet to be told.
+        let mut hands_over = false;
         if let Some(stream) = self.stream_mut(token) {
             stream.handler = Some(handler);
+            hands_over = stream.hands_over;
         }
         match outcome {
-            Ok(()) => self.flush(token),
+            Ok(()) if hands_over => Called::HandsOver,
+            Ok(()) => Called::Yes,
             Err(panic) => {
                 let label = self.callbacks.label(site.source);
                 self.connection_is_over(token, Reason::Panicked);
                 self.fault(site, label, panic);
+                Called::No
             }
         }
     }
@@ -73,6 +103,7 @@ impl Reactor {
             self.spare_outbox = stream.outbox.take();
         }
         stream.active_at = now;
+        stream.forget_reading();
         match outcome {
             Ok(Sending::Idle) => {}
             Ok(Sending::Busy) => {
@@ -164,12 +195,26 @@ impl Reactor {
         if let Err(error) = self.engine.finish(token) {
             return self.connection_is_over(token, Reason::from_error(error));
         }
+        self.set_linger(token);
+        self.arm_limits(token);
+        self.set_receiving(token);
+    }
+
+    fn set_linger(&mut self, token: Token) {
         let until = self.now + LINGER;
         if let Some(stream) = self.stream_mut(token) {
             stream.extra().linger_until = Some(until);
         }
-        self.arm_limits(token);
-        self.set_receiving(token);
+    }
+
+    /// The other side had its time to end. If it is still reading what was sent before, it gets more: closing now would take the
+    /// rest away.
+    pub(super) fn lingers_on(&mut self, token: Token) -> bool {
+        let reads = self.peer_reads(token, LINGER);
+        if reads {
+            self.set_linger(token);
+        }
+        reads
     }
 
     /// Has the engine receive, or stop, according to what is wanted now.
@@ -192,6 +237,9 @@ impl Reactor {
             next += 1;
             if let Some(stream) = self.stream_mut(token) {
                 stream.listed = false;
+                if stream.hands_over && stream.handler.is_some() {
+                    self.switch_handlers(token);
+                }
                 self.flush(token);
                 self.deliver_held(token);
             } else {

@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::time::Duration;
 
-use pelton::{Builder, EngineKind, EventLoop, Exit, Interest, Reactor, WatchId};
+use pelton::{Builder, EngineKind, EventLoop, Exit, Interest, PanicPolicy, Reactor, WatchId};
 
 /// Makes a test per engine of each function.
 macro_rules! on_every_engine {
@@ -46,8 +46,14 @@ pub(crate) fn on(kind: EngineKind) -> On {
 }
 
 impl On {
+    /// What panics in a callback fails the test, unless that is about such panics and says so.
     pub(crate) fn builder(self) -> Builder {
-        Reactor::builder().engine(self.0)
+        Reactor::builder().engine(self.0).panic_policy(PanicPolicy::Propagate)
+    }
+
+    /// One that catches panics, as reactors do by default.
+    pub(crate) fn catching(self) -> EventLoop {
+        self.build(self.builder().panic_policy(PanicPolicy::Close))
     }
 
     pub(crate) fn reactor(self) -> EventLoop {

@@ -6,12 +6,15 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pelton::{Address, Builder, EventLoop};
+use pelton::{Address, Builder, EventLoop, PanicPolicy};
 
 use super::On;
 
 /// Where reactors and their peers are: the kernel's network, below one of its engines, or one in memory.
 pub(crate) trait Network: Copy + Send + 'static {
+    /// Whether a peer may read some of what was sent without that making room to send more.
+    const HIDES_READING: bool;
+
     /// For a reactor on this network.
     fn builder(self) -> Builder;
 
@@ -19,6 +22,11 @@ pub(crate) trait Network: Copy + Send + 'static {
 
     fn reactor(self) -> EventLoop {
         self.build(self.builder())
+    }
+
+    /// One that catches panics, as reactors do by default.
+    fn catching(self) -> EventLoop {
+        self.build(self.builder().panic_policy(PanicPolicy::Close))
     }
 
     /// Connects to a reactor that listens there.
@@ -35,6 +43,8 @@ pub(crate) trait Network: Copy + Send + 'static {
 }
 
 impl Network for On {
+    const HIDES_READING: bool = true;
+
     fn builder(self) -> Builder {
         On::builder(self)
     }

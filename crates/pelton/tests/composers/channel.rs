@@ -12,7 +12,7 @@ use pelton::{
 };
 use proptest::prelude::*;
 
-use super::{Counted, DropFlag, List, count_faults, reactor, settle};
+use super::{Counted, DropFlag, List, catching, count_faults, reactor, settle};
 use crate::common::{On, on_every_engine, run};
 
 on_every_engine![what_several_threads_publish_reaches_subscribers_on_several_loops_in_one_order];
@@ -283,7 +283,7 @@ fn subscribers_are_told_when_the_last_publisher_is_gone() {
 
 #[test]
 fn a_subscriber_that_panics_is_reported_and_leaves_and_the_others_do_not_notice() {
-    let mut reactor = reactor();
+    let mut reactor = catching();
     let faults = count_faults(&mut reactor);
     let channel = Channel::new();
     let bad = channel.subscribe(&mut reactor, |_, _: u32| panic!("on purpose"));
@@ -422,7 +422,7 @@ fn both_ends_may_be_sent_and_shared(ends: (Channel<Cell<u32>>, Subscription<Cell
 
 #[test]
 fn a_report_of_a_panic_names_the_place_of_the_subscription() {
-    let mut reactor = reactor();
+    let mut reactor = catching();
     let place = Rc::new(Cell::new(0));
     let line = place.clone();
     reactor.on_fault(move |_: &mut Reactor, fault| line.set(fault.place.line()));

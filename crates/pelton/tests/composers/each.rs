@@ -10,7 +10,7 @@ use std::time::Duration;
 use pelton::{Deferred, Each, Interest, Promise, Reactor, Rejected};
 use proptest::prelude::*;
 
-use super::{DropFlag, List, count_faults, outcome, outcome_now, reactor, settle};
+use super::{DropFlag, List, catching, count_faults, outcome, outcome_now, reactor, settle};
 use crate::common::{On, on_every_engine, run};
 
 on_every_engine![a_hundred_thousand_steps_that_are_over_at_once_neither_recurse_nor_keep_events_waiting];
@@ -156,7 +156,7 @@ fn none_is_done_at_once() {
 
 #[test]
 fn a_step_that_panics_is_reported_once_and_rejects_the_whole() {
-    let mut reactor = reactor();
+    let mut reactor = catching();
     let faults = count_faults(&mut reactor);
     let started = Rc::new(Cell::new(0));
     let count = started.clone();

@@ -16,11 +16,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use pelton::{EventLoop, Promise, Reactor, Rejected};
+use pelton::{EventLoop, PanicPolicy, Promise, Reactor, Rejected};
 
 type Outcome<T, E> = Result<T, Rejected<E>>;
 
+/// What panics in a callback fails the test.
 fn reactor() -> EventLoop {
+    Reactor::builder().panic_policy(PanicPolicy::Propagate).build().unwrap()
+}
+
+/// One that catches panics, for tests that are about them.
+fn catching() -> EventLoop {
     Reactor::new().unwrap()
 }
 

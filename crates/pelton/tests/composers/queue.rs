@@ -13,7 +13,7 @@ use std::time::Duration;
 use pelton::{Promise, Queue, QueueClosed, QueueRefusal, Reactor, Rejected};
 use proptest::prelude::*;
 
-use super::{Counted, DropFlag, List, count_faults, outcome, outcome_now, reactor, settle};
+use super::{Counted, DropFlag, List, catching, count_faults, outcome, outcome_now, reactor, settle};
 use crate::common::{On, on_every_engine, run, run_until};
 
 on_every_engine![items_pushed_by_several_threads_at_once_all_arrive_in_each_threads_order];
@@ -303,7 +303,7 @@ fn items_need_not_be_sendable_if_the_queue_stays_on_its_loop() {
 
 #[test]
 fn a_popper_that_panics_costs_its_item_and_nothing_else() {
-    let mut reactor = reactor();
+    let mut reactor = catching();
     let faults = count_faults(&mut reactor);
     let queue = Queue::bounded(8);
     queue.pop_then(&mut reactor, |_, _| panic!("on purpose"));
@@ -345,7 +345,7 @@ proptest! {
     /// Without cancelling, item n goes to popper n, one after the other, whatever comes when.
     #[test]
     fn the_nth_popper_gets_the_nth_item(acts in prop::collection::vec(0..3_u8, 0..80)) {
-        let mut reactor = reactor();
+        let mut reactor = catching();
         let queue = Queue::unbounded();
         let served = List::default();
         let (mut items, mut poppers) = (0, 0);
@@ -372,7 +372,7 @@ proptest! {
     /// nobody waits while there is one.
     #[test]
     fn no_item_is_lost_or_doubled(acts in acts()) {
-        let mut reactor = reactor();
+        let mut reactor = catching();
         let queue = Queue::unbounded();
         let got = List::default();
         let mut pops = VecDeque::new();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use pelton::{AcquireError, Deferred, EventLoop, Lent, Promise, Rejected, ResourcePool};
 use proptest::prelude::*;
 
-use super::{Counted, List, Outcome, count_faults, outcome, outcome_now, reactor, settle};
+use super::{Counted, List, Outcome, catching, count_faults, outcome, outcome_now, reactor, settle};
 use crate::common::run_until;
 
 type Pens = ResourcePool<u32, &'static str>;
@@ -105,7 +105,7 @@ fn one_that_cannot_be_made_is_told_to_who_has_waited_longest_and_the_next_is_tri
 
 #[test]
 fn making_that_panics_is_reported_and_told_and_tried_again() {
-    let mut reactor = reactor();
+    let mut reactor = catching();
     let faults = count_faults(&mut reactor);
     let mut tries = 0;
     let pool: Pens = ResourcePool::new(&reactor, 1, move |_| {
@@ -122,7 +122,7 @@ fn making_that_panics_is_reported_and_told_and_tried_again() {
 
 #[test]
 fn making_that_panics_for_one_goes_on_for_the_next_in_line() {
-    let mut reactor = reactor();
+    let mut reactor = catching();
     let faults = count_faults(&mut reactor);
     let mut tries = 0;
     let pool: Pens = ResourcePool::new(&reactor, 1, move |_| {
@@ -239,7 +239,7 @@ impl From<AcquireError<&'static str>> for Failure {
 
 #[test]
 fn perform_has_the_resource_until_what_it_does_is_over_however_it_ends() {
-    let mut reactor = reactor();
+    let mut reactor = catching();
     let pool = numbered(&reactor, 1);
     let (deferred, slow) = reactor.promise::<u32, Failure>();
     let first = outcome(pool.perform(&mut reactor, move |_, pen| {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use pelton::{Interest, Rejected};
 
-use super::{DropFlag, count_faults, outcome, reactor};
+use super::{DropFlag, catching, count_faults, outcome, reactor};
 use crate::common::{On, on_every_engine, poll, run};
 
 on_every_engine![
@@ -103,7 +103,7 @@ fn nobody_is_told_of_a_cancelled_one_that_nobody_waits_for() {
 
 #[test]
 fn one_that_panics_is_reported_and_ends() {
-    let mut reactor = reactor();
+    let mut reactor = catching();
     let faults = count_faults(&mut reactor);
     let (_, result) = reactor.tick_loop(|_| -> ControlFlow<()> { panic!("on purpose") });
     let result = outcome(result);

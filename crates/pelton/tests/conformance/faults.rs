@@ -32,7 +32,7 @@ fn log_faults(reactor: &mut EventLoop) -> Log {
 }
 
 fn a_panicking_timer_ends_and_the_loop_goes_on(on: On) {
-    let mut reactor = on.reactor();
+    let mut reactor = on.catching();
     let faults = log_faults(&mut reactor);
     reactor.after(Duration::ZERO, |_| panic!("one"));
     reactor.after(Duration::ZERO, |reactor| reactor.stop());
@@ -42,7 +42,7 @@ fn a_panicking_timer_ends_and_the_loop_goes_on(on: On) {
 }
 
 fn a_panicking_periodic_timer_ends(on: On) {
-    let mut reactor = on.reactor();
+    let mut reactor = on.catching();
     let faults = log_faults(&mut reactor);
     let timer = reactor.every(Duration::from_millis(1), |_, _| panic!("{}", "formatted"));
     reactor.after(Duration::from_millis(10), |reactor| reactor.stop());
@@ -52,7 +52,7 @@ fn a_panicking_periodic_timer_ends(on: On) {
 }
 
 fn a_panicking_tick_or_post_does_not_stop_the_others(on: On) {
-    let mut reactor = on.reactor();
+    let mut reactor = on.catching();
     let faults = log_faults(&mut reactor);
     reactor.next_tick(|_| panic!("tick"));
     reactor.handle().post(|_| std::panic::panic_any(7)).unwrap();
@@ -62,7 +62,7 @@ fn a_panicking_tick_or_post_does_not_stop_the_others(on: On) {
 }
 
 fn a_panicking_watch_ends_and_other_watches_go_on(on: On) {
-    let mut reactor = on.reactor();
+    let mut reactor = on.catching();
     let faults = log_faults(&mut reactor);
     let (bad, mut bad_peer) = UnixStream::pair().unwrap();
     let (good, mut good_peer) = UnixStream::pair().unwrap();
@@ -83,7 +83,7 @@ fn a_panicking_watch_ends_and_other_watches_go_on(on: On) {
 }
 
 fn a_panicking_idle_callback_ends(on: On) {
-    let mut reactor = on.reactor();
+    let mut reactor = on.catching();
     let faults = log_faults(&mut reactor);
     reactor.when_idle(|_| panic!("once"));
     reactor.whenever_idle(|_| panic!("repeating"));
@@ -94,7 +94,7 @@ fn a_panicking_idle_callback_ends(on: On) {
 }
 
 fn a_panicking_shutdown_hook_does_not_keep_the_others_from_running(on: On) {
-    let mut reactor = on.reactor();
+    let mut reactor = on.catching();
     let faults = log_faults(&mut reactor);
     let log = Log::default();
     for name in ["first", "second", "third"] {
@@ -112,7 +112,7 @@ fn a_panicking_shutdown_hook_does_not_keep_the_others_from_running(on: On) {
 }
 
 fn a_panicking_fault_hook_is_survived(on: On) {
-    let mut reactor = on.reactor();
+    let mut reactor = on.catching();
     reactor.on_fault(|_, _| panic!("in the hook"));
     reactor.next_tick(|_| panic!("first"));
     reactor.next_tick(|_| panic!("second"));
@@ -122,7 +122,7 @@ fn a_panicking_fault_hook_is_survived(on: On) {
 }
 
 fn a_fault_names_the_callback(on: On) {
-    let mut reactor = on.reactor();
+    let mut reactor = on.catching();
     reactor.on_fault(|reactor, fault| {
         reactor.put_state::<Fault>(fault.clone());
     });
@@ -161,7 +161,7 @@ fn propagated_panics_come_out_of_run_and_the_loop_can_go_on(on: On) {
 }
 
 fn a_callback_may_stop_the_loop_and_the_turn_is_finished(on: On) {
-    let mut reactor = on.reactor();
+    let mut reactor = on.catching();
     let log = Log::default();
     reactor.after(Duration::ZERO, |reactor| reactor.stop());
     let entry = log.clone();

@@ -155,7 +155,7 @@ fn a_reply_comes_back_to_the_thread_that_asked(on: On) {
 }
 
 fn a_reply_is_lost_with_the_loop_or_a_panic(on: On) {
-    let mut reactor = on.reactor();
+    let mut reactor = on.catching();
     let handle = reactor.handle();
     let panicked = handle.post_with_reply(|_| -> u32 { panic!("on purpose") });
     poll(&mut reactor);

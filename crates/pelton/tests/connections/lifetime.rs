@@ -135,7 +135,7 @@ fn a_callback_can_send_to_and_close_other_connections(on: impl Network) {
 }
 
 fn a_panicking_handler_closes_its_connection_only(on: impl Network) {
-    let mut reactor = on.reactor();
+    let mut reactor = on.catching();
     let log = Log::default();
     reactor.on_fault(|reactor, fault| *reactor.state::<String>() = fault.to_string());
     let entries = log.clone();

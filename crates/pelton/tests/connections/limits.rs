@@ -1,18 +1,28 @@
 //! Time limits.
 
+use std::fs::File;
 use std::io::Write;
-use std::time::Duration;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use pelton::{Chunk, Connection, Io, Limit, Reactor, Reason, Time};
+use pelton::{Chunk, Connection, ConnectionId, EventLoop, Io, Limit, Reactor, Reason, Time};
 
-use super::common::{on_every_network, run_until};
-use super::{Network, listen};
+use super::common::peer::Peer;
+use super::common::{On, on_every_network, run_until};
+use super::{Network, listen, run_with};
 
 on_every_network![
     connecting_takes_no_longer_than_its_limit,
     a_peer_that_reads_nothing_stalls_no_longer_than_the_limit,
     a_connection_on_which_nothing_happens_is_closed,
     a_handler_may_go_on_after_a_limit,
+    a_peer_that_reads_slowly_is_no_stall_until_it_stops;
+    with_a_kernel:
+    reading_of_a_file_that_makes_no_room_is_no_stall,
+    reading_from_a_unix_socket_that_makes_no_room_is_no_stall,
+    reading_what_the_system_has_taken_is_activity,
 ];
 
 const SHORT: Duration = Duration::from_millis(40);
@@ -122,4 +132,172 @@ fn a_handler_may_go_on_after_a_limit(on: impl Network) {
     assert!(reactor.clock() - start >= 4 * SHORT);
     assert_eq!(reactor.state::<Fate>().limits, [Limit::Inactivity; 4]);
     assert_timed_out(&mut reactor, Limit::Inactivity);
+}
+
+/// A limit that a peer which is scheduled late now and then does not reach.
+const STALL: Duration = Duration::from_millis(500);
+/// A peer that reads steadily does so as often: for longer than the limit, but without making room.
+const READS: u32 = 10;
+/// So much each time: on loopback, the system acknowledges 64 KiB or so at once.
+const AT_ONCE: usize = 40 * 1024;
+
+/// Reads some now and then, for twice as long as the limit.
+fn read_slowly(mut peer: Peer, at_once: usize) -> Peer {
+    for _ in 0..READS {
+        thread::sleep(2 * STALL / READS);
+        peer.read_some(at_once);
+    }
+    peer
+}
+
+/// Does something when it is opened, and notes down which connection it is.
+struct Sender<F>(F);
+
+#[derive(Default)]
+struct Opened(Option<ConnectionId>);
+
+impl<F: FnMut(&mut Io<'_>) + 'static> Connection for Sender<F> {
+    fn opened(&mut self, io: &mut Io<'_>) {
+        let id = io.id();
+        io.reactor().state::<Opened>().0 = Some(id);
+        (self.0)(io);
+    }
+
+    fn received(&mut self, _: &mut Io<'_>, _: Chunk) {}
+
+    fn closed(&mut self, reactor: &mut Reactor, reason: Reason) {
+        reactor.state::<Fate>().reason = Some(reason);
+    }
+}
+
+/// How much waits to be sent, as soon as that has become a constant number.
+fn settled(reactor: &mut EventLoop) -> u64 {
+    run_until(reactor, |reactor| reactor.state::<Opened>().0.is_some());
+    let id = reactor.state::<Opened>().0.unwrap();
+    let (mut before, mut times) = (None, 0);
+    while times < 5 {
+        reactor.turn(Some(Duration::from_millis(5))).unwrap();
+        let now = waiting(reactor, id);
+        times = if now == before { times + 1 } else { 0 };
+        before = now;
+    }
+    before.expect("it is not over yet")
+}
+
+/// How much waits to be sent on a connection, if that is not over.
+fn waiting(reactor: &mut EventLoop, id: ConnectionId) -> Option<u64> {
+    reactor.connection(id).map(|mut io| io.queued() as u64 + io.queued_in_files())
+}
+
+/// Fails unless the connection goes on while the peer reads. Says how much waits to be sent after that.
+fn goes_on(reactor: &mut EventLoop, peer: Peer, at_once: usize) -> (Peer, u64) {
+    let id = reactor.state::<Opened>().0.unwrap();
+    let peer = run_with(reactor, move || read_slowly(peer, at_once));
+    match waiting(reactor, id) {
+        Some(waiting) => (peer, waiting),
+        None => panic!("{:?}", reactor.state::<Fate>().reason),
+    }
+}
+
+/// Fails unless the connection reaches this limit.
+fn reaches(reactor: &mut EventLoop, limit: Limit) {
+    run_until(reactor, is_over);
+    match reactor.take_state::<Fate>().unwrap().reason {
+        Some(Reason::TimedOut { limit: reached, after: STALL }) if reached == limit => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+fn a_peer_that_reads_slowly_is_no_stall_until_it_stops<N: Network>(on: N) {
+    let mut reactor = on.build(on.builder().limit(Limit::WriteStall, Some(STALL)));
+    let to_send = on.more_than_fits();
+    let address =
+        listen(&mut reactor, move |_| Sender(move |io: &mut Io<'_>| io.send_bytes(vec![0; to_send]).unwrap()));
+    let peer = on.connect_peer(&address);
+    let before = settled(&mut reactor);
+    let (_peer, after) = goes_on(&mut reactor, peer, if N::HIDES_READING { AT_ONCE } else { 5_000 });
+    // The system's buffer has to hide it, or this would show nothing.
+    assert!(before > 0 && (after == before || !N::HIDES_READING));
+    reaches(&mut reactor, Limit::WriteStall);
+}
+
+fn reading_of_a_file_that_makes_no_room_is_no_stall(on: On) {
+    let mut reactor = on.build(on.builder().limit(Limit::WriteStall, Some(STALL)));
+    let to_send = on.more_than_fits() as u64;
+    let file = Arc::new(tempfile(to_send));
+    let address = listen(&mut reactor, move |_| {
+        let file = file.clone();
+        Sender(move |io: &mut Io<'_>| io.send_file(file.clone(), 0..to_send).unwrap())
+    });
+    let mut peer = on.connect_peer(&address);
+    let mut before = settled(&mut reactor);
+    // A file is sent in larger portions, so it may take some before the system's buffer hides twice the limit.
+    for _ in 0..8 {
+        let after;
+        (peer, after) = goes_on(&mut reactor, peer, AT_ONCE);
+        if after == before {
+            return;
+        }
+        before = after;
+    }
+    panic!("reading always makes room");
+}
+
+/// A file of so many zeros without a name.
+fn tempfile(length: u64) -> File {
+    let path = std::env::temp_dir().join(format!("pelton-limits-{}-{:?}", std::process::id(), thread::current().id()));
+    let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    file.set_len(length).unwrap();
+    file
+}
+
+fn reading_from_a_unix_socket_that_makes_no_room_is_no_stall(on: On) {
+    let mut reactor = on.build(on.builder().limit(Limit::WriteStall, Some(STALL)));
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    // Room is made when three quarters of this have been read, of which there is twice as much.
+    socket2::SockRef::from(&ours).set_send_buffer_size(200_000).unwrap();
+    reactor.adopt(ours, Sender(|io: &mut Io<'_>| io.send_bytes(vec![0; 4_000_000]).unwrap())).unwrap();
+    let before = settled(&mut reactor);
+    let (_peer, after) = goes_on(&mut reactor, Peer::new(theirs), 20_000);
+    assert!(before > 0 && after == before, "{before}, {after}");
+    reaches(&mut reactor, Limit::WriteStall);
+}
+
+fn reading_what_the_system_has_taken_is_activity(on: On) {
+    let mut reactor = on.build(on.builder().limit(Limit::Inactivity, Some(STALL)));
+    let address = listen(&mut reactor, |_| Sender(|io: &mut Io<'_>| io.send_bytes(vec![0; 1_000_000]).unwrap()));
+    let peer = on.connect_peer(&address);
+    assert_eq!(settled(&mut reactor), 0, "the system takes everything at once");
+    let (_peer, _) = goes_on(&mut reactor, peer, AT_ONCE);
+    reaches(&mut reactor, Limit::Inactivity);
+}
+
+#[test]
+fn a_peer_that_reads_slowly_while_it_sends_loses_nothing_at_the_end() {
+    let on = On(pelton::EngineKind::Poll);
+    let mut reactor = on.reactor();
+    let to_send = 1_500_000;
+    let address = listen(&mut reactor, move |_| {
+        Sender(move |io: &mut Io<'_>| {
+            io.send_bytes(vec![0; to_send]).unwrap();
+            io.close_after_writing();
+        })
+    });
+    let mut peer = on.connect_peer(&address);
+    peer.write_all(b"something").unwrap();
+    // Longer than a connection lingers that is closed while its peer sends, which is five seconds.
+    let received = run_with(&mut reactor, move || {
+        let begun = Instant::now();
+        let mut received = 0;
+        while begun.elapsed() < Duration::from_millis(6500) {
+            peer.write_all(b"more").unwrap();
+            received += peer.read_some(AT_ONCE).len();
+            thread::sleep(Duration::from_millis(400));
+        }
+        received + peer.read_all().unwrap().len()
+    });
+    assert_eq!(received, to_send);
+    run_until(&mut reactor, is_over);
+    assert!(matches!(reactor.state::<Fate>().reason, Some(Reason::Local)), "{:?}", reactor.state::<Fate>().reason);
 }

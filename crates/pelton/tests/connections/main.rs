@@ -5,6 +5,7 @@
 mod common;
 mod draining;
 mod flow;
+mod handing_over;
 mod lifetime;
 mod limits;
 mod moving;

@@ -107,7 +107,7 @@ fn name(moment: &Moment<'_>) -> &'static str {
 
 /// Lives through every kind of callback with a peer, except that at `harmful` it does `harm`.
 fn live_until(on: On, harmful: &'static str, harm: fn(&mut Io<'_>)) -> Scene {
-    let mut scene = Scene::new(on);
+    let mut scene = Scene::catching(on);
     let address = scene.listen(move |io: &mut Io<'_>, moment: Moment<'_>| {
         if name(&moment) == harmful {
             return harm(io);
@@ -174,7 +174,7 @@ fn each_callback_panics(on: On) {
 }
 
 fn a_client_panics_when_it_is_opened(on: On) {
-    let mut scene = Scene::new(on);
+    let mut scene = Scene::catching(on);
     let address = scene.listen(plain);
     scene.connect(address, |_, _| std::panic::panic_any(ON_PURPOSE));
     scene.until(|cast| cast.len() == 2 && cast.over() == 2);
@@ -184,7 +184,7 @@ fn a_client_panics_when_it_is_opened(on: On) {
 }
 
 fn closed_panics(on: On) {
-    let mut scene = Scene::new(on);
+    let mut scene = Scene::catching(on);
     let address = scene.listen(echo);
     scene.cast.at_the_end(|_, _| std::panic::panic_any(ON_PURPOSE));
     drop(dial_some(&mut scene, address, 5));
@@ -194,7 +194,7 @@ fn closed_panics(on: On) {
 }
 
 fn closed_panics_after_another_callback_has(on: On) {
-    let mut scene = Scene::new(on);
+    let mut scene = Scene::catching(on);
     let faults = Rc::new(Cell::new(0));
     let seen = faults.clone();
     scene.reactor.on_fault(move |_, _| seen.set(seen.get() + 1));
@@ -210,7 +210,7 @@ fn closed_panics_after_another_callback_has(on: On) {
 }
 
 fn making_a_handler_panics(on: On) {
-    let mut scene = Scene::new(on);
+    let mut scene = Scene::catching(on);
     let cast = scene.cast.clone();
     let mut count = 0;
     let make = move |_: &mut pelton::Reactor| {
@@ -240,7 +240,7 @@ fn making_a_handler_panics(on: On) {
 
 fn a_visit_panics(on: On) {
     type Plain = Actor<fn(&mut Io<'_>, Moment<'_>)>;
-    let mut scene = Scene::new(on);
+    let mut scene = Scene::catching(on);
     let address = scene.listen(plain as fn(&mut Io<'_>, Moment<'_>));
     let peers = dial_some(&mut scene, address, 2);
     let id = scene.cast.ids()[0];

@@ -201,10 +201,19 @@ pub(crate) struct Scene {
 
 impl Scene {
     pub(crate) fn new(on: On) -> Scene {
-        let alone = alone();
+        Scene::with(On::reactor, on)
+    }
+
+    /// One in which panics are caught, as reactors do by default.
+    pub(crate) fn catching(on: On) -> Scene {
         silence_panics_on_purpose();
+        Scene::with(On::catching, on)
+    }
+
+    fn with(reactor: fn(On) -> EventLoop, on: On) -> Scene {
+        let alone = alone();
         let descriptors_before = descriptors();
-        let reactor = on.reactor();
+        let reactor = reactor(on);
         let descriptors_set_up = descriptors();
         Scene {
             reactor,

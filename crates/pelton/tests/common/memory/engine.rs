@@ -269,6 +269,13 @@ impl Engine for MemoryEngine {
         Ok(())
     }
 
+    fn undelivered(&self, token: Token) -> Option<u64> {
+        match self.sources.get(&token) {
+            Some(Source { role: Role::Stream(stream), .. }) => Some(stream.undelivered()),
+            _ => None,
+        }
+    }
+
     fn detach(&mut self, token: Token) -> io::Result<()> {
         let MemoryEngine { random, sources, .. } = self;
         let Some(Source { role, outcomes }) = sources.get_mut(&token) else {

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pelton::{Address, Builder, EventLoop, Reactor};
+use pelton::{Address, Builder, EventLoop, PanicPolicy, Reactor};
 
 use super::peer::{Network, Peer, PeerListener};
 use engine::MemoryEngine;
@@ -55,11 +55,14 @@ impl Memory {
 }
 
 impl Network for Memory {
+    const HIDES_READING: bool = false;
+
     fn builder(self) -> Builder {
         // Several reactors of one test are not to do the same at the same time.
         let number = self.engines.fetch_add(1, Ordering::Relaxed);
         let random = Random(self.seed ^ number << 32);
-        Reactor::builder().custom_engine(Box::new(MemoryEngine::new(self.board, random)))
+        let engine = Box::new(MemoryEngine::new(self.board, random));
+        Reactor::builder().custom_engine(engine).panic_policy(PanicPolicy::Propagate)
     }
 
     fn build(self, builder: Builder) -> EventLoop {

@@ -59,6 +59,11 @@ impl Stream {
         self.finishing.is_some() || sending.is_some_and(|sending| sending.is_under_way(&self.end))
     }
 
+    /// What was sent, or taken on, and the other side has not read yet.
+    pub(super) fn undelivered(&self) -> u64 {
+        self.sending.as_ref().map_or(0, |sending| sending.outbox.len()) + self.end.on_its_way()
+    }
+
     /// Sends a little of the outbox at once, or takes on some of it, or all.
     pub(super) fn send(&mut self, outbox: &mut Outbox, random: &mut Random) -> io::Result<Sending> {
         let mut in_flight = InFlight { outbox: Outbox::default(), turns: random.below(4), until_room: false };

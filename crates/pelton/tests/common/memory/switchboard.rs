@@ -254,6 +254,11 @@ impl End {
         pipe.bytes.len() < ROOM || pipe.abandoned || state.pipes[self.side].broken
     }
 
+    /// How many bytes the other side has not read yet.
+    pub(super) fn on_its_way(&self) -> u64 {
+        self.link.state.lock().unwrap().pipes[1 - self.side].bytes.len() as u64
+    }
+
     /// Does something, and lets everybody else know.
     fn act(&self, act: impl FnOnce(&mut State)) {
         let mut state = self.link.state.lock().unwrap();
