@@ -152,6 +152,9 @@ pub enum Reason {
     /// What came in is not what its codec decodes, or what was to be sent is not what that encodes.
     #[error("{0}")]
     Frame(#[source] FrameError),
+    /// A [place in line](crate::Replies::later) for a reply was given up without an answer.
+    #[error("a message was not answered")]
+    Unanswered,
     /// A callback of it panicked.
     #[error("its handler panicked")]
     Panicked,

@@ -29,6 +29,7 @@ pub(crate) use self::link::Step;
 pub use self::next::{Next, Recovery};
 pub use self::shared::SharedPromise;
 pub use self::unhandled::Unhandled;
+pub(crate) use self::unhandled::report_unhandled;
 
 pub(crate) use self::deferred::pair;
 use self::link::{Link, Sink};
