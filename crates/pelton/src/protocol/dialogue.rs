@@ -84,7 +84,7 @@ impl<C: Codec, P: Protocol<Message = C::Message>> Dialogue<C, P> {
 
     pub(super) fn opened(&mut self, sink: &mut impl Sink) -> Result<(), Stop> {
         let Some(peer) = self.peer.clone() else { return Ok(()) };
-        self.ask(&mut Vec::new(), sink, |protocol, replies| protocol.opened(&peer, replies))
+        self.ask(sink, |protocol, replies| protocol.opened(&peer, replies))
     }
 
     /// No input comes after what is there.
@@ -106,13 +106,8 @@ impl<C: Codec, P: Protocol<Message = C::Message>> Dialogue<C, P> {
         self.ending.is_none() && (self.paused || (!self.line.is_empty() && full()))
     }
 
-    /// Processes the next message in `buffer`. `memory` is an empty vector to be used again.
-    pub(super) fn step(
-        &mut self,
-        buffer: &mut Buffer,
-        memory: &mut Vec<C::Message>,
-        sink: &mut impl Sink,
-    ) -> Result<Step, Stop> {
+    /// Processes the next message in `buffer`.
+    pub(super) fn step(&mut self, buffer: &mut Buffer, sink: &mut impl Sink) -> Result<Step, Stop> {
         if self.is_held_up() {
             if self.paused && self.last == Some(Last::Finish) {
                 self.end(Stop::Done)?;
@@ -124,11 +119,11 @@ impl<C: Codec, P: Protocol<Message = C::Message>> Dialogue<C, P> {
         }
         match self.codec.decode(buffer) {
             Ok(Some(message)) => {
-                self.process(message, memory, sink)?;
+                self.process(message, sink)?;
                 Ok(Step::Processed)
             }
             Ok(None) => {
-                self.come_to_the_end(buffer, memory, sink)?;
+                self.come_to_the_end(buffer, sink)?;
                 Ok(Step::Empty)
             }
             Err(error) => {
@@ -139,19 +134,14 @@ impl<C: Codec, P: Protocol<Message = C::Message>> Dialogue<C, P> {
     }
 
     /// Everything that came in has been processed.
-    fn come_to_the_end(
-        &mut self,
-        buffer: &mut Buffer,
-        memory: &mut Vec<C::Message>,
-        sink: &mut impl Sink,
-    ) -> Result<(), Stop> {
+    fn come_to_the_end(&mut self, buffer: &mut Buffer, sink: &mut impl Sink) -> Result<(), Stop> {
         match self.last {
             None => Ok(()),
             Some(Last::Finish) => self.end(Stop::Done),
             Some(Last::PeerFinished) => match self.codec.finished(buffer) {
                 Ok(None) => self.end(Stop::Done),
                 Ok(Some(message)) => {
-                    self.process(message, memory, sink)?;
+                    self.process(message, sink)?;
                     self.end(Stop::Done)
                 }
                 Err(error) => self.end(Stop::Frame(error)),
@@ -159,27 +149,25 @@ impl<C: Codec, P: Protocol<Message = C::Message>> Dialogue<C, P> {
         }
     }
 
-    fn process(&mut self, message: C::Message, memory: &mut Vec<C::Message>, sink: &mut impl Sink) -> Result<(), Stop> {
-        self.ask(memory, sink, |protocol, replies| protocol.process(message, replies))
+    fn process(&mut self, message: C::Message, sink: &mut impl Sink) -> Result<(), Stop> {
+        self.ask(sink, |protocol, replies| protocol.process(message, replies))
     }
 
     /// Lets the protocol act, and says what it has to say or puts that in line.
     fn ask(
         &mut self,
-        memory: &mut Vec<C::Message>,
         sink: &mut impl Sink,
         act: impl FnOnce(&mut P, &mut Replies<'_, C::Message>),
     ) -> Result<(), Stop> {
         let Some(peer) = &self.peer else { return Ok(()) };
-        let mut replies = Replies::connected(std::mem::take(memory), &mut self.line, peer, sink.reactor());
+        let mut replies = Replies::connected(&mut self.line, peer, sink.reactor());
         act(&mut self.protocol, &mut replies);
         let (said, pauses) = replies.into_said();
-        *memory = said;
         self.paused |= pauses;
         if self.line.is_empty() {
-            say(&mut self.codec, memory.drain(..), sink)?;
+            said.try_for_each(|message| say(&mut self.codec, &message, sink))?;
         } else {
-            memory.drain(..).for_each(|message| self.line.put(message));
+            said.line_up(&mut self.line);
             // What was said before the first open place need not wait.
             self.say_ready(sink)?;
         }
@@ -190,7 +178,7 @@ impl<C: Codec, P: Protocol<Message = C::Message>> Dialogue<C, P> {
     pub(super) fn deliver(&mut self, letters: Vec<Letter<C::Message>>, sink: &mut impl Sink) -> Result<(), Stop> {
         for letter in letters {
             match letter {
-                Letter::Push(message) => say(&mut self.codec, [message], sink)?,
+                Letter::Push(message) => say(&mut self.codec, &message, sink)?,
                 Letter::Answer(place, answer) => self.line.answer(place, answer),
                 Letter::Pause => self.paused = true,
                 Letter::Resume => self.paused = false,
@@ -204,8 +192,8 @@ impl<C: Codec, P: Protocol<Message = C::Message>> Dialogue<C, P> {
     fn say_ready(&mut self, sink: &mut impl Sink) -> Result<(), Stop> {
         while let Some(answer) = self.line.next() {
             match answer {
-                Answer::One(message) => say(&mut self.codec, [message], sink)?,
-                Answer::Many(messages) => say(&mut self.codec, messages, sink)?,
+                Answer::One(message) => say(&mut self.codec, &message, sink)?,
+                Answer::Many(messages) => messages.iter().try_for_each(|message| say(&mut self.codec, message, sink))?,
                 Answer::Dropped => return Err(Stop::Unanswered),
             }
         }
@@ -222,16 +210,7 @@ impl<C: Codec, P: Protocol<Message = C::Message>> Dialogue<C, P> {
     }
 }
 
-fn say<C: Codec>(
-    codec: &mut C,
-    messages: impl IntoIterator<Item = C::Message>,
-    sink: &mut impl Sink,
-) -> Result<(), Stop> {
-    for message in messages {
-        codec.encode(&message, sink.block())?;
-        if sink.block().len() >= BLOCK {
-            sink.hand_on()?;
-        }
-    }
-    Ok(())
+fn say<C: Codec>(codec: &mut C, message: &C::Message, sink: &mut impl Sink) -> Result<(), Stop> {
+    codec.encode(message, sink.block())?;
+    if sink.block().len() >= BLOCK { sink.hand_on() } else { Ok(()) }
 }

@@ -131,8 +131,7 @@ impl<C: Codec, P: Protocol<Message = C::Message>> Framed<C, P> {
     }
 
     fn process_all(&mut self, out: &mut Outgoing<'_, '_>) -> Result<(), Stop> {
-        let mut memory = Vec::new();
-        while self.dialogue.step(&mut self.buffer, &mut memory, out)? == Step::Processed {}
+        while self.dialogue.step(&mut self.buffer, out)? == Step::Processed {}
         Ok(())
     }
 

@@ -24,10 +24,52 @@ use crate::Reactor;
 /// ```
 pub struct Replies<'a, M> {
     /// What was said since the last place was reserved.
-    messages: Vec<M>,
+    said: Said<M>,
     seat: Seat<'a, M>,
     reactor: Option<&'a mut Reactor>,
     pauses: bool,
+}
+
+/// Messages. Most replies are one, which takes no memory of its own.
+#[derive(Debug)]
+pub(super) struct Said<M> {
+    first: Option<M>,
+    rest: Vec<M>,
+}
+
+impl<M> Said<M> {
+    const fn new() -> Said<M> {
+        Said { first: None, rest: Vec::new() }
+    }
+
+    fn push(&mut self, message: M) {
+        if self.first.is_none() {
+            self.first = Some(message);
+        } else {
+            self.rest.push(message);
+        }
+    }
+
+    fn take(&mut self) -> Said<M> {
+        std::mem::replace(self, Said::new())
+    }
+
+    /// Calls `f` with each, in order, until it fails.
+    #[inline]
+    pub(super) fn try_for_each<E>(self, mut f: impl FnMut(M) -> Result<(), E>) -> Result<(), E> {
+        match self.first {
+            None => Ok(()),
+            Some(first) => {
+                f(first)?;
+                self.rest.into_iter().try_for_each(f)
+            }
+        }
+    }
+
+    /// Puts all in line.
+    pub(super) fn line_up(self, line: &mut Line<M>) {
+        self.first.into_iter().chain(self.rest).for_each(|message| line.put(message));
+    }
 }
 
 /// Where places in line are reserved.
@@ -43,12 +85,12 @@ enum Seat<'a, M> {
 impl<'a, M> Replies<'a, M> {
     /// An empty one, without a connection: to try protocols with.
     pub const fn new() -> Replies<'a, M> {
-        Replies { messages: Vec::new(), seat: Seat::Alone(None), reactor: None, pauses: false }
+        Replies { said: Said::new(), seat: Seat::Alone(None), reactor: None, pauses: false }
     }
 
     /// Says `message`.
     pub fn send(&mut self, message: M) {
-        self.messages.push(message);
+        self.said.push(message);
     }
 
     /// Reserves a place in line for a reply that comes later, from wherever the slot is taken to. What is said after this waits
@@ -67,7 +109,7 @@ impl<'a, M> Replies<'a, M> {
                 (line, &*mailbox)
             }
         };
-        self.messages.drain(..).for_each(|message| line.put(message));
+        self.said.take().line_up(line);
         ReplySlot::new(mailbox.clone(), line.open())
     }
 
@@ -92,8 +134,11 @@ impl<'a, M> Replies<'a, M> {
 
     /// Takes out what has been said, up to the first reply that is not there yet.
     pub fn take(&mut self) -> Vec<M> {
-        let Seat::Alone(Some((line, mailbox))) = &mut self.seat else { return std::mem::take(&mut self.messages) };
-        self.messages.drain(..).for_each(|message| line.put(message));
+        let said = self.said.take();
+        let Seat::Alone(Some((line, mailbox))) = &mut self.seat else {
+            return said.first.into_iter().chain(said.rest).collect();
+        };
+        said.line_up(line);
         for letter in mailbox.take() {
             if let Letter::Answer(place, answer) = letter {
                 line.answer(place, answer);
@@ -112,19 +157,18 @@ impl<'a, M> Replies<'a, M> {
 }
 
 impl<'a, M> Replies<'a, M> {
-    /// On a connection. `memory` is an empty vector to be used again.
+    /// On a connection.
     pub(super) fn connected(
-        memory: Vec<M>,
         line: &'a mut Line<M>,
         peer: &'a Peer<M>,
         reactor: Option<&'a mut Reactor>,
     ) -> Replies<'a, M> {
-        Replies { messages: memory, seat: Seat::Connected { line, peer }, reactor, pauses: false }
+        Replies { said: Said::new(), seat: Seat::Connected { line, peer }, reactor, pauses: false }
     }
 
     /// What was said after the last place that was reserved, and whether the protocol pauses.
-    pub(super) fn into_said(self) -> (Vec<M>, bool) {
-        (self.messages, self.pauses)
+    pub(super) fn into_said(self) -> (Said<M>, bool) {
+        (self.said, self.pauses)
     }
 }
 
@@ -136,12 +180,12 @@ impl<M> Default for Replies<'_, M> {
 
 impl<M> Extend<M> for Replies<'_, M> {
     fn extend<T: IntoIterator<Item = M>>(&mut self, messages: T) {
-        self.messages.extend(messages);
+        messages.into_iter().for_each(|message| self.said.push(message));
     }
 }
 
 impl<M: fmt::Debug> fmt::Debug for Replies<'_, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Replies").field("messages", &self.messages).finish_non_exhaustive()
+        f.debug_struct("Replies").field("said", &self.said).finish_non_exhaustive()
     }
 }

@@ -189,12 +189,11 @@ where
     }
 
     fn answer_some(&mut self, buffer: &mut Buffer) -> Result<Pause, Stop> {
-        let mut memory = Vec::new();
         for _ in 0..MESSAGES {
             if self.out.unsent + self.out.block.len() > WINDOW && buffer.len() < HELD {
                 return Ok(Pause::Unsent);
             }
-            match self.dialogue.step(buffer, &mut memory, &mut self.out)? {
+            match self.dialogue.step(buffer, &mut self.out)? {
                 Step::Processed => {}
                 Step::Empty | Step::HeldUp => return Ok(Pause::Waits),
             }
