@@ -110,6 +110,11 @@ impl<T: Send + 'static> Operation<T> {
         Operation { doing, lane: Lane::Files, op: Box::new(move || op(&about).map_err(|error| about.failed(error))) }
     }
 
+    /// Does it right here.
+    pub(super) fn now(self) -> io::Result<T> {
+        (self.op)()
+    }
+
     /// It waits for somebody else, and so must not keep a thread from the other operations.
     pub(super) fn that_waits(self) -> Operation<T> {
         Operation { lane: Lane::Waits, ..self }

@@ -193,7 +193,9 @@ impl<C: Codec, P: Protocol<Message = C::Message>> Dialogue<C, P> {
         while let Some(answer) = self.line.next() {
             match answer {
                 Answer::One(message) => say(&mut self.codec, &message, sink)?,
-                Answer::Many(messages) => messages.iter().try_for_each(|message| say(&mut self.codec, message, sink))?,
+                Answer::Many(messages) => {
+                    messages.iter().try_for_each(|message| say(&mut self.codec, message, sink))?
+                }
                 Answer::Dropped => return Err(Stop::Unanswered),
             }
         }
