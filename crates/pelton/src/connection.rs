@@ -54,6 +54,12 @@ pub struct ConnectionId(pub(crate) Token);
 ///     }
 /// }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not handle connections",
+    label = "not a `Connection`",
+    note = "implement `Connection` for it: `received` is the only method without a default",
+    note = "for messages instead of bytes, `serve(codec, protocol)` makes a handler of a `Codec` and a `Protocol`"
+)]
 pub trait Connection: Any {
     /// It is established.
     fn opened(&mut self, io: &mut Io<'_>) {

@@ -12,7 +12,7 @@ mod slot;
 
 pub use framed::Framed;
 pub use peer::{Peer, PushError};
-pub use pooled::{Pooled, Service};
+pub use pooled::{ForPool, Pooled, Service};
 pub use replies::Replies;
 pub use slot::ReplySlot;
 
@@ -60,6 +60,11 @@ pub const PENDING_LIMIT: usize = 16;
 /// assert_eq!(replies.take(), ["1", "1"]);
 /// assert!(counter.should_close());
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a protocol",
+    label = "not a `Protocol`",
+    note = "implement `Protocol` for it: `process` is the only method without a default"
+)]
 pub trait Protocol: 'static {
     /// What is said, on either side.
     type Message: 'static;

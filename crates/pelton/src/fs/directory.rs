@@ -116,7 +116,7 @@ impl Directory {
 
     /// Reads a whole file.
     pub fn read(&self, name: impl AsRef<Path>) -> Operation<Vec<u8>> {
-        self.on("read", name, |directory, name| read(directory, name))
+        self.on("read", name, read)
     }
 
     /// Reads a whole file that is text.

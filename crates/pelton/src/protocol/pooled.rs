@@ -230,6 +230,20 @@ where
     }
 }
 
+/// What may run on a pool: anything that is [`Send`]. It is there for what the compiler says of types that are not.
+#[doc(hidden)]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot run on a pool",
+    label = "the codec and the protocol run on worker threads here, so `{Self}` has to be `Send`",
+    note = "share state by `Arc` and `Mutex` or atomics instead of `Rc`, `Cell` and `RefCell`",
+    note = "to learn which field is not `Send`, let the compiler check that alone: `fn send<T: Send>() {{}} send::<{Self}>();`",
+    note = "on the loop, without `.on(&pool)`, nothing has to be `Send`"
+)]
+pub trait ForPool: Send {}
+
+#[diagnostic::do_not_recommend]
+impl<T: Send> ForPool for T {}
+
 /// What [`serve`](super::serve) makes, and any closure that makes [`Framed`] connections.
 pub trait Service<C, P>: FnMut(&mut Reactor) -> Framed<C, P> + Sized + 'static
 where
@@ -262,8 +276,8 @@ where
     /// ```
     fn on(mut self, pool: &Pool) -> impl FnMut(&mut Reactor) -> Pooled<C, P> + 'static
     where
-        C: Codec<Message: Send> + Send,
-        P: Send,
+        C: Codec<Message: Send> + ForPool,
+        P: ForPool,
     {
         let pool = pool.clone();
         move |reactor| {
