@@ -38,7 +38,7 @@ fn page(reactor: &mut Reactor, parts: &Directory, name: &str) -> Promise<String,
 fn main() -> Result<(), Box<dyn Error>> {
     let path = std::env::args().nth(1).unwrap_or_else(|| ".".to_owned());
     // Names come from clients: a `Directory` lets none of them lead out.
-    let parts = Directory::open_now(path)?;
+    let parts = Directory::open(path).now()?;
     let pages = promised(move |reactor: &mut Reactor, request| {
         let name = request.parameter("name").unwrap_or_default();
         page(reactor, &parts, &name).map(Response::text).or_else(|_, rejected| match rejected {

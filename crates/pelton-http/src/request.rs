@@ -221,7 +221,7 @@ impl<'a> Request<'a> {
     /// use pelton::fs;
     /// use pelton_http::{Response, Router, promised};
     ///
-    /// let notes = fs::Directory::open_now(std::env::temp_dir())?;
+    /// let notes = fs::Directory::open(std::env::temp_dir()).now()?;
     /// let router = Router::new().get("/notes/{name}", promised(move |reactor, request| {
     ///     let name = request.parameter("name").unwrap_or_default();
     ///     let note = notes.read(&*name).promise(reactor).map(|bytes| Response::text(bytes));

@@ -375,6 +375,9 @@ fn an_operation_has_the_same_outcome_in_every_form(on: On) {
     let path = scratch.file("one", "water");
     let mut reactor = on.reactor();
     assert_eq!(done(&mut reactor, fs::read(&path)), b"water");
+    assert_eq!(fs::read(&path).now().unwrap(), b"water");
+    let error = fs::read("/nonexistent/file").now().unwrap_err();
+    assert!(error.to_string().starts_with("read /nonexistent/file: No such file"), "{error}");
     assert_eq!(fs::read(&path).reply(&reactor).wait().unwrap().unwrap(), b"water");
     let handle = reactor.handle();
     let (other, elsewhere) = (path.clone(), handle.clone());

@@ -34,7 +34,7 @@ const FILE_MODE: Mode =
 /// use pelton::{Reactor, fs};
 ///
 /// let mut reactor = Reactor::new()?;
-/// let pages = fs::Directory::open_now(std::env::temp_dir())?;
+/// let pages = fs::Directory::open(std::env::temp_dir()).now()?;
 /// pages.read("../etc/hostname").then(&mut reactor, |reactor, outcome| {
 ///     assert_eq!(outcome.unwrap_err().kind(), std::io::ErrorKind::NotFound);
 ///     reactor.stop();
@@ -52,11 +52,6 @@ impl Directory {
     /// Opens a directory. Its path may be any: it is the program's own.
     pub fn open(path: impl AsRef<Path>) -> Operation<Directory> {
         Operation::on("open directory", path, Directory::at)
-    }
-
-    /// [`open`](Directory::open), right here, which may block: for programs that are starting.
-    pub fn open_now(path: impl AsRef<Path>) -> io::Result<Directory> {
-        Operation::on("open directory", path, Directory::at).now()
     }
 
     fn at(path: &Path) -> io::Result<Directory> {
