@@ -168,6 +168,9 @@ enum Bench {
         /// Fails if pelton executes more than this per message
         #[arg(long, value_name = "N")]
         at_most: Option<u64>,
+        /// Echoes messages with a codec and a protocol, instead of bytes with a handler
+        #[arg(long)]
+        framed: bool,
     },
     /// Prints instructions per HTTP request of the floor and of pelton, in user space. Needs valgrind.
     ///
@@ -235,8 +238,8 @@ fn main() -> Result<()> {
             let (out, standings) = (output.directory(load.is_whole()), python::run(&load)?);
             publish("python", "pelton.Loop against other asyncio loops", &out, machine, &standings)
         }
-        Bench::NetInstructions { connections, messages, at_most } => {
-            net::print_instructions(connections.into(), messages, at_most)
+        Bench::NetInstructions { connections, messages, at_most, framed } => {
+            net::print_instructions(framed, connections.into(), messages, at_most)
         }
         Bench::HttpInstructions { connections, requests, at_most } => {
             http::print_instructions(connections.into(), requests, at_most)

@@ -31,3 +31,23 @@ struct StaticFiles;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/http.md")]
 struct Http;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/protocols.md")]
+struct Protocols;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/coming-from/eventmachine.md")]
+struct FromEventMachine;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/coming-from/node.md")]
+struct FromNode;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/coming-from/java-nio.md")]
+struct FromJava;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/coming-from/asyncio.md")]
+struct FromAsyncio;

@@ -341,6 +341,42 @@ fn hello_http_greets() {
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nhello, ann\n"), "{answer}");
 }
 
+#[test]
+fn http_promises_sends_what_a_file_lists_and_lets_nobody_out() {
+    let pages = std::env::temp_dir().join(format!("pelton-http-promises-{}", std::process::id()));
+    std::fs::create_dir_all(&pages).unwrap();
+    for (name, text) in [("index", "one\ntwo\n"), ("one", "the first part\n"), ("two", "the second part\n")] {
+        std::fs::write(pages.join(name), text).unwrap();
+    }
+    let mut example = example!("http-promises");
+    example.arg(&pages);
+    let mut server = start(example);
+    server.expect("http://127.0.0.1:");
+    let address = server.printed[0].trim_start_matches("http://").trim_end_matches("/pages/index").to_owned();
+    let get = |path: &str| {
+        let mut client = TcpStream::connect(&address).unwrap();
+        client.set_read_timeout(Some(DEADLINE)).unwrap();
+        write!(client, "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+        std::io::read_to_string(client).unwrap()
+    };
+    let page = get("/pages/index");
+    assert!(page.ends_with("\r\n\r\n== one ==\nthe first part\n== two ==\nthe second part\n"), "{page}");
+    for path in ["/pages/missing", "/pages/..%2f..%2fetc%2fhostname", "/pages/%2fetc%2fhostname"] {
+        assert!(get(path).starts_with("HTTP/1.1 404 "), "{path}");
+    }
+    std::fs::remove_dir_all(pages).unwrap();
+}
+
+#[test]
+fn forward_holds_up_the_source_for_a_slow_client() {
+    let mut forward = start(example!("forward"));
+    forward.expect("33554432 bytes came through; at most ");
+    let line = forward.printed.last().unwrap();
+    let waited = line.split("at most ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+    // The high water mark and what one read brings.
+    assert!((1..=128).contains(&waited.parse::<u32>().unwrap()), "{line}");
+}
+
 /// Starts a step, and gives it and where it listens.
 fn start_step(mut step: Command) -> (Running, String) {
     step.arg("127.0.0.1:0");

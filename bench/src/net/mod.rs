@@ -227,10 +227,11 @@ fn counted_by(tool: &str, run: impl FnOnce() -> Result<Vec<Standing>>) -> Result
 }
 
 /// Prints how many instructions a message takes; see [`callgrind::print`].
-pub fn print_instructions(connections: usize, messages: u64, most: Option<u64>) -> Result<()> {
+pub fn print_instructions(framed: bool, connections: usize, messages: u64, most: Option<u64>) -> Result<()> {
     pin(Place::Partner)?;
+    let ours = if framed { Kind::PeltonFramed } else { Kind::Pelton };
     let count = |kind| instructions::per_message(kind, Shape { connections, ..COUNTED }, messages);
-    callgrind::print((count(Kind::Floor)?, count(Kind::Pelton)?), "message", connections, most)
+    callgrind::print((count(Kind::Floor)?, count(ours)?), "message", connections, most)
 }
 
 #[cfg(test)]

@@ -28,6 +28,13 @@ use crate::{Request, Responder, Response};
 ///
 /// let handler = only_with_key("open", plain(|_| "come in\n"));
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not handle requests",
+    label = "not a `Handler`",
+    note = "a closure that handles requests takes `(&mut Reactor, Request<'_>, Responder)`, with these types written out",
+    note = "a function from a request to a response becomes a handler by `plain(|request| ...)`",
+    note = "for answers that come later there are `spawned`, `promised`, `deferred` and `pooled`"
+)]
 pub trait Handler: 'static {
     /// Answers a request, or sees to it that it will be: what happens to the responder decides.
     fn handle(&self, reactor: &mut Reactor, request: Request<'_>, responder: Responder);

@@ -213,6 +213,22 @@ impl<'a> Request<'a> {
 
     /// A part of the path that the route, or a prefix that it is mounted below, has a name for, without escapes. `None` if there is none of
     /// this name, or it is no text.
+    ///
+    /// An escape may be a slash: a parameter of one segment can decode to `../../etc/hostname`. To make a file name of it, use a
+    /// [`Directory`](pelton::fs::Directory), which names cannot lead out of, instead of joining paths:
+    ///
+    /// ```
+    /// use pelton::fs;
+    /// use pelton_http::{Response, Router, promised};
+    ///
+    /// let notes = fs::Directory::open(std::env::temp_dir()).now()?;
+    /// let router = Router::new().get("/notes/{name}", promised(move |reactor, request| {
+    ///     let name = request.parameter("name").unwrap_or_default();
+    ///     let note = notes.read(&*name).promise(reactor).map(|bytes| Response::text(bytes));
+    ///     note.or_else(|_, _| Ok(Response::new(404)))
+    /// }));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn parameter(&self, name: &str) -> Option<Cow<'a, str>> {
         percent_encoding::percent_decode_str(self.parameters.get(name)?).decode_utf8().ok()
     }

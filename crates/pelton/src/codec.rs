@@ -76,6 +76,11 @@ pub const FRAME_LIMIT: usize = 1024 * 1024;
 /// assert_eq!(Temperatures.decode(&mut buffer), Ok(None));
 /// assert_eq!(Temperatures.finished(&mut buffer), Err(FrameError::Unfinished { bytes: 1 }));
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a codec",
+    label = "not a `Codec`",
+    note = "the module `pelton::codec` has codecs for the common framings; implement `Codec` for others"
+)]
 pub trait Codec: 'static {
     /// What it decodes and encodes.
     type Message: 'static;

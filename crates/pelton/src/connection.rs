@@ -54,6 +54,12 @@ pub struct ConnectionId(pub(crate) Token);
 ///     }
 /// }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not handle connections",
+    label = "not a `Connection`",
+    note = "implement `Connection` for it: `received` is the only method without a default",
+    note = "for messages instead of bytes, `serve(codec, protocol)` makes a handler of a `Codec` and a `Protocol`"
+)]
 pub trait Connection: Any {
     /// It is established.
     fn opened(&mut self, io: &mut Io<'_>) {
@@ -152,6 +158,9 @@ pub enum Reason {
     /// What came in is not what its codec decodes, or what was to be sent is not what that encodes.
     #[error("{0}")]
     Frame(#[source] FrameError),
+    /// A [place in line](crate::Replies::later) for a reply was given up without an answer.
+    #[error("a message was not answered")]
+    Unanswered,
     /// A callback of it panicked.
     #[error("its handler panicked")]
     Panicked,

@@ -34,6 +34,11 @@ pub struct DatagramsId(pub(crate) Token);
 ///     }
 /// }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not handle datagrams",
+    label = "not a `Datagrams` handler",
+    note = "implement `Datagrams` for it: `received` is the only method without a default"
+)]
 pub trait Datagrams: Any {
     /// A datagram has come in, perhaps an empty one. Its bytes are on loan from the reactor: keep what you need, or send them
     /// on, and let go of them.

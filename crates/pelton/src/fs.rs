@@ -16,13 +16,15 @@
 //! ```
 //!
 //! Beyond what `std::fs` has: [`write_atomic`], which leaves either the old contents or the new; [`walk`], which lists
-//! everything below a directory; [`copy_in_steps`], which says how far it is; and files that are read and written
-//! [at a position](File::read_at).
+//! everything below a directory; [`copy_in_steps`], which says how far it is; files that are read and written
+//! [at a position](File::read_at); and a [`Directory`] that names cannot lead out of, for names that come from elsewhere.
 //!
 //! Errors are [`std::io::Error`]s of the kind that the system gave, whose texts say what was being done and to what.
 
 mod atomic;
+mod beneath;
 mod copying;
+mod directory;
 mod entry;
 mod file;
 mod operation;
@@ -35,6 +37,7 @@ use std::path::{Path, PathBuf};
 
 pub use atomic::write_atomic;
 pub use copying::{Copying, Progress, copy_in_steps};
+pub use directory::Directory;
 pub use entry::Entry;
 pub use file::File;
 pub use operation::{Operation, OperationFuture};

@@ -112,7 +112,9 @@ pub use pool::{
     ShutdownError, Spawn,
 };
 pub use promise::{AlreadySettled, Deferred, Next, Promise, Recovery, Rejected, SharedPromise, Unhandled};
-pub use protocol::{Framed, Peer, Pooled, Protocol, PushError, Replies, Service, serve};
+pub use protocol::{
+    ForPool, Framed, PENDING_LIMIT, Peer, Pooled, Protocol, PushError, Replies, ReplySlot, Service, serve,
+};
 pub use queue::{PopId, Queue, QueueClosed, QueueRefusal, QueueStats};
 pub use reactor::{EventLoop, Reactor};
 pub use reactors::{Reactors, Sharing};

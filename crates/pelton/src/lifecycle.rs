@@ -56,6 +56,7 @@ pub(crate) struct Hooks {
 
 /// Says that something is in progress, for as long as it lives: [draining](Reactor::drain) waits for it. It may be held and
 /// dropped on any thread.
+#[must_use = "draining waits only as long as this is held"]
 pub struct Hold {
     handle: Handle,
 }

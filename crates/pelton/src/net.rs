@@ -83,7 +83,9 @@ fn error_of(reason: &Arc<Reason>) -> io::Error {
         }
         Reason::TimedOut { .. } => io::ErrorKind::TimedOut,
         Reason::Frame(_) => io::ErrorKind::InvalidData,
-        Reason::Overflow | Reason::Panicked | Reason::Detached | Reason::HandedOver => io::ErrorKind::Other,
+        Reason::Overflow | Reason::Unanswered | Reason::Panicked | Reason::Detached | Reason::HandedOver => {
+            io::ErrorKind::Other
+        }
     };
     io::Error::new(kind, Arc::clone(reason))
 }

@@ -29,6 +29,7 @@ pub(crate) use self::link::Step;
 pub use self::next::{Next, Recovery};
 pub use self::shared::SharedPromise;
 pub use self::unhandled::Unhandled;
+pub(crate) use self::unhandled::report_unhandled;
 
 pub(crate) use self::deferred::pair;
 use self::link::{Link, Sink};
@@ -190,6 +191,32 @@ impl<T: 'static, E: fmt::Debug + 'static> Promise<T, E> {
     /// Goes on with the value: `f` returns a `Result`, or another promise to wait for.
     ///
     /// For what cannot fail there is [`map`](Promise::map); for another type of error, [`map_err`](Promise::map_err).
+    ///
+    /// A promise has one consumer, because the value is moved to it. JavaScript's second `then` on the same promise does not
+    /// compile:
+    ///
+    /// ```compile_fail,E0382
+    /// # use pelton::Reactor;
+    /// # let reactor = Reactor::new().unwrap();
+    /// # let (_deferred, promise) = reactor.promise::<u32, String>();
+    /// promise.then(|_, value| Ok(println!("first: {value}")));
+    /// promise.then(|_, value| Ok(println!("second: {value}")));
+    /// ```
+    ///
+    /// [`shared`](Promise::shared) makes one whose outcome is cloned for each consumer. To only look at the outcome on its way,
+    /// without consuming it, there is [`observe`](Promise::observe).
+    ///
+    /// ```
+    /// # use pelton::Reactor;
+    /// # let mut reactor = Reactor::new()?;
+    /// # let (deferred, promise) = reactor.promise::<u32, String>();
+    /// let shared = promise.shared();
+    /// shared.promise().then(|_, value| Ok(println!("first: {value}")));
+    /// shared.promise().then(|_, value| Ok(println!("second: {value}")));
+    /// # drop(deferred.resolve(1));
+    /// # reactor.turn(Some(std::time::Duration::ZERO))?;
+    /// # Ok::<(), pelton::Error>(())
+    /// ```
     #[track_caller]
     pub fn then<N: Next<E>>(self, f: impl FnOnce(&mut Reactor, T) -> N + 'static) -> Promise<N::Value, E> {
         self.link(Location::caller(), |reactor, outcome| match outcome {
@@ -277,7 +304,8 @@ impl<T: 'static, E: fmt::Debug + 'static> Promise<T, E> {
         Promise { source: Some(link) }
     }
 
-    /// Makes it one that several can have the outcome of.
+    /// Makes it one whose outcome several consumers can have, each a clone: for several [`then`](Promise::then)s on the same
+    /// promise.
     pub fn shared(self) -> SharedPromise<T, E> {
         SharedPromise::new(self)
     }

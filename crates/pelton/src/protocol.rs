@@ -1,14 +1,26 @@
 //! Protocols: what is said in answer to what, whatever the messages look like on the wire and wherever they come from.
 
+mod dialogue;
 mod framed;
+mod line;
+mod mailbox;
 mod peer;
 mod pooled;
+mod replies;
+mod session;
+mod slot;
 
 pub use framed::Framed;
 pub use peer::{Peer, PushError};
-pub use pooled::{Pooled, Service};
+pub use pooled::{ForPool, Pooled, Service};
+pub use replies::Replies;
+pub use slot::ReplySlot;
 
 use crate::{Codec, Reactor, Reason};
+
+/// How many replies of a connection may wait for an earlier one, unless its protocol
+/// [says otherwise](Protocol::pending_limit): enough to keep a few threads busy with one pipelining client.
+pub const PENDING_LIMIT: usize = 16;
 
 /// One side of a conversation in messages.
 ///
@@ -48,20 +60,51 @@ use crate::{Codec, Reactor, Reason};
 /// assert_eq!(replies.take(), ["1", "1"]);
 /// assert!(counter.should_close());
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a protocol",
+    label = "not a `Protocol`",
+    note = "implement `Protocol` for it: `process` is the only method without a default"
+)]
 pub trait Protocol: 'static {
     /// What is said, on either side.
     type Message: 'static;
 
     /// The connection is established. Keep a clone of `peer` to say something unasked later on, from anywhere.
-    fn opened(&mut self, peer: &Peer<Self::Message>, replies: &mut Replies<Self::Message>) {
+    fn opened(&mut self, peer: &Peer<Self::Message>, replies: &mut Replies<'_, Self::Message>) {
         let _ = (peer, replies);
     }
 
-    /// A message has come in.
-    fn process(&mut self, message: Self::Message, replies: &mut Replies<Self::Message>);
+    /// A message has come in. Answer it now with [`Replies::send`], or reserve a place in line with [`Replies::later`] and answer
+    /// from a timer, a thread, a promise, an actor; replies go out in the order of the messages either way. On the loop,
+    /// [`Replies::reactor`] is the reactor.
+    ///
+    /// ```
+    /// use pelton::{Protocol, Replies};
+    /// use std::time::Duration;
+    ///
+    /// struct Sleepy;
+    ///
+    /// impl Protocol for Sleepy {
+    ///     type Message = String;
+    ///
+    ///     fn process(&mut self, line: String, replies: &mut Replies<String>) {
+    ///         let slot = replies.later();
+    ///         if let Some(reactor) = replies.reactor() {
+    ///             reactor.after(Duration::from_secs(1), move |_| slot.send(line));
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    fn process(&mut self, message: Self::Message, replies: &mut Replies<'_, Self::Message>);
+
+    /// How many replies may wait in line behind the first that is [not there yet](Replies::later), itself included. Then no
+    /// further message is processed, and nothing more is read, until there is room: it bounds what one peer can have in progress.
+    fn pending_limit(&self) -> usize {
+        PENDING_LIMIT
+    }
 
     /// Whether all has been said. Asked after [`opened`](Protocol::opened) and after each message; once it is so, nothing
-    /// more is processed, and the connection is closed when the replies have been sent.
+    /// more is processed, and the connection is closed when the replies have been sent, those that come later included.
     fn should_close(&self) -> bool {
         false
     }
@@ -69,41 +112,6 @@ pub trait Protocol: 'static {
     /// The connection is over, or could not be established. Called once, and last.
     fn closed(&mut self, reason: &Reason) {
         let _ = reason;
-    }
-}
-
-/// What a protocol says in answer: it goes out in this order, all that one read has brought about together.
-#[derive(Debug)]
-pub struct Replies<M> {
-    messages: Vec<M>,
-}
-
-impl<M> Replies<M> {
-    /// None yet.
-    pub const fn new() -> Replies<M> {
-        Replies { messages: Vec::new() }
-    }
-
-    /// Says `message`.
-    pub fn send(&mut self, message: M) {
-        self.messages.push(message);
-    }
-
-    /// Takes out what has been said.
-    pub fn take(&mut self) -> Vec<M> {
-        std::mem::take(&mut self.messages)
-    }
-}
-
-impl<M> Default for Replies<M> {
-    fn default() -> Replies<M> {
-        Replies::new()
-    }
-}
-
-impl<M> Extend<M> for Replies<M> {
-    fn extend<T: IntoIterator<Item = M>>(&mut self, messages: T) {
-        self.messages.extend(messages);
     }
 }
 

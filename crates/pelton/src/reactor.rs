@@ -105,6 +105,59 @@ impl From<Token> for Key {
 ///
 /// It belongs to one thread; [`handle`](Reactor::handle) is the way in for others. Running it is the business of its owner,
 /// the [`EventLoop`] that [`Reactor::new`] gives, so that no callback can turn the loop inside itself.
+///
+/// # What does not compile
+///
+/// A reactor cannot be moved to a thread, because what is registered with it need not be [`Send`]:
+///
+/// ```compile_fail,E0277
+/// use pelton::Reactor;
+///
+/// let mut reactor = Reactor::new().unwrap();
+/// std::thread::spawn(move || reactor.run());
+/// ```
+///
+/// Make it on that thread, and take its [`Handle`] to the others:
+///
+/// ```
+/// use pelton::Reactor;
+/// use std::sync::mpsc;
+///
+/// let (sender, receiver) = mpsc::channel();
+/// let thread = std::thread::spawn(move || {
+///     let mut reactor = Reactor::new()?;
+///     let _ = sender.send(reactor.handle());
+///     reactor.run()
+/// });
+/// let handle = receiver.recv()?;
+/// handle.stop();
+/// thread.join().unwrap()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// A callback cannot borrow what is around it, because it may run long after that is gone:
+///
+/// ```compile_fail,E0373
+/// # use pelton::Reactor;
+/// # use std::time::Duration;
+/// # let mut reactor = Reactor::new().unwrap();
+/// let mut count = 0;
+/// reactor.every(Duration::from_secs(1), |_, _| count += 1);
+/// ```
+///
+/// It owns its state (`move`); what several callbacks share is in an [`Rc`](std::rc::Rc) that each has a clone of, or in
+/// [`Reactor::state`], which every callback reaches:
+///
+/// ```
+/// # use pelton::Reactor;
+/// # use std::time::Duration;
+/// # let mut reactor = Reactor::new().unwrap();
+/// #[derive(Default)]
+/// struct Count(u32);
+///
+/// reactor.every(Duration::from_secs(1), |reactor, _| reactor.state::<Count>().0 += 1);
+/// reactor.after(Duration::from_secs(60), |reactor| println!("{}", reactor.state::<Count>().0));
+/// ```
 pub struct Reactor {
     pub(crate) engine: Box<dyn Engine>,
     /// The latest reading of the clock.

@@ -269,6 +269,63 @@ fn errors_say_what_was_being_done_and_to_what() {
 }
 
 #[test]
+fn a_directory_does_what_its_names_say_and_cannot_be_left() {
+    let (scratch, mut reactor) = (Scratch::new(), new_loop());
+    let root = scratch.path("root");
+    std::fs::create_dir(&root).unwrap();
+    scratch.file("secret", "secret");
+    std::os::unix::fs::symlink("../secret", root.join("link")).unwrap();
+    std::os::unix::fs::symlink("..", root.join("up")).unwrap();
+    let directory = done(&mut reactor, fs::Directory::open(&root));
+
+    done(&mut reactor, directory.create_dir("sub"));
+    done(&mut reactor, directory.write("sub/note", "one"));
+    assert_eq!(done(&mut reactor, directory.read_to_string("sub/note")), "one");
+    let file = done(&mut reactor, directory.create("sub/note"));
+    done(&mut reactor, file.write_at(0, "second"));
+    assert_eq!(done(&mut reactor, directory.read("./sub/note")), b"second");
+    assert_eq!(done(&mut reactor, directory.metadata("sub/note")).len(), 6);
+    assert_eq!(outcome(&mut reactor, directory.create_new("sub/note")).unwrap_err().kind(), ErrorKind::AlreadyExists);
+    let sub = done(&mut reactor, directory.directory("sub"));
+    assert_eq!(done(&mut reactor, sub.names("")), ["note"]);
+    let note = done(&mut reactor, sub.file("note"));
+    assert_eq!(done(&mut reactor, note.read(100)), b"second");
+
+    // Where it is does not matter.
+    let moved = scratch.path("moved");
+    std::fs::rename(&root, &moved).unwrap();
+    assert_eq!(done(&mut reactor, directory.read("sub/note")), b"second");
+
+    for out in ["../secret", "link", "up/secret", "/etc/passwd", "sub/../../secret", "sub/../sub/note"] {
+        let kind = |outcome: io::Result<()>| assert_eq!(outcome.unwrap_err().kind(), ErrorKind::NotFound, "{out}");
+        kind(outcome(&mut reactor, directory.read(out)).map(drop));
+        kind(outcome(&mut reactor, directory.write(out, "overwritten")));
+        kind(outcome(&mut reactor, directory.create(out)).map(drop));
+        kind(outcome(&mut reactor, directory.metadata(out)).map(drop));
+        kind(outcome(&mut reactor, directory.file(out)).map(drop));
+    }
+    for out in ["..", "up", "/etc", "up/root"] {
+        let kind = |outcome: io::Result<()>| assert_eq!(outcome.unwrap_err().kind(), ErrorKind::NotFound, "{out}");
+        kind(outcome(&mut reactor, directory.directory(out)).map(drop));
+        kind(outcome(&mut reactor, directory.names(out)).map(drop));
+        kind(outcome(&mut reactor, directory.create_dir(Path::new(out).join("made"))));
+        kind(outcome(&mut reactor, directory.remove_file(Path::new(out).join("secret"))));
+        kind(outcome(&mut reactor, directory.remove_dir(Path::new(out).join("moved"))));
+    }
+    assert_eq!(std::fs::read_to_string(scratch.path("secret")).unwrap(), "secret");
+    assert_eq!(scratch.names(), ["moved", "secret"]);
+    let error = outcome(&mut reactor, directory.read("../secret")).unwrap_err();
+    let said = format!("read {}/../secret: the name leads out of the directory", root.display());
+    assert_eq!(error.to_string(), said);
+
+    // The link goes, and not what it leads to.
+    done(&mut reactor, directory.remove_file("link"));
+    done(&mut reactor, directory.remove_file("sub/note"));
+    done(&mut reactor, directory.remove_dir("sub"));
+    assert_eq!(done(&mut reactor, directory.names("")), ["up"]);
+}
+
+#[test]
 fn an_atomic_write_replaces_everything_or_nothing() {
     let (scratch, mut reactor) = (Scratch::new(), new_loop());
     let path = scratch.path("one");
@@ -318,6 +375,9 @@ fn an_operation_has_the_same_outcome_in_every_form(on: On) {
     let path = scratch.file("one", "water");
     let mut reactor = on.reactor();
     assert_eq!(done(&mut reactor, fs::read(&path)), b"water");
+    assert_eq!(fs::read(&path).now().unwrap(), b"water");
+    let error = fs::read("/nonexistent/file").now().unwrap_err();
+    assert!(error.to_string().starts_with("read /nonexistent/file: No such file"), "{error}");
     assert_eq!(fs::read(&path).reply(&reactor).wait().unwrap().unwrap(), b"water");
     let handle = reactor.handle();
     let (other, elsewhere) = (path.clone(), handle.clone());

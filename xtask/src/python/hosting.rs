@@ -16,10 +16,12 @@ pub fn step(shell: &Shell, python: &Python) -> Result<(), Failure> {
     let cargo = linked_with(shell, python)?;
     cargo("clippy -p pelton-python --features embed --all-targets -- -D warnings")?;
     cargo("test -p pelton-python --features embed")?;
+    // Programs find the library by themselves: their build scripts have told the linker where it is.
+    let alone = |words: &str| environment::cargo(shell, python, words).env(LIBRARY_PATH, "").run();
     for example in ["processes", "publish", "rust-functions", "numpy", "http -- --demo"] {
-        cargo(&format!("run -p pelton-python --features embed --example {example}"))?;
+        alone(&format!("run -p pelton-python --features embed --example {example}"))?;
     }
-    Ok(())
+    alone("run --manifest-path examples/python-host/Cargo.toml")
 }
 
 /// With optimisation, the tests under stress have ten times as many tasks.
@@ -27,7 +29,8 @@ pub fn soak(shell: &Shell, python: &Python) -> Result<(), Failure> {
     linked_with(shell, python)?("test --release -p pelton-python --features embed --test host_stress -- --nocapture")
 }
 
-/// Runs cargo with what is built linked to this Python.
+/// Runs cargo with what is built linked to this Python. Examples in the documentation are linked without what build scripts
+/// say, so they are told where the library is.
 fn linked_with<'a>(shell: &'a Shell, python: &'a Python) -> Result<impl Fn(&str) -> Result<(), Failure> + 'a, Failure> {
     let (fine, said) = shell.program(&python.program, "-c").args([LIBRARY.into()]).output()?;
     let (shared, directory) = said.trim().split_once(' ').unwrap_or_default();
@@ -40,4 +43,18 @@ fn linked_with<'a>(shell: &'a Shell, python: &'a Python) -> Result<impl Fn(&str)
     }
     let directory = directory.to_owned();
     Ok(move |words: &str| environment::cargo(shell, python, words).env(LIBRARY_PATH, &directory).run())
+}
+
+#[cfg(test)]
+mod tests {
+    /// What the documentation tells to write is what the example, which is run, has.
+    #[test]
+    fn the_documented_lines_are_those_of_the_example() {
+        let page = include_str!("../../../docs/pyhost.md");
+        let script = include_str!("../../../examples/python-host/build.rs");
+        assert!(page.contains(script));
+        let line = script.lines().nth(1).map(str::trim);
+        assert!(line.is_some_and(|line| include_str!("../../../crates/pelton-python/src/host/mod.rs").contains(line)));
+        assert!(page.contains("cannot open shared object file"));
+    }
 }

@@ -24,10 +24,15 @@ const SHARED_BUFFER: usize = 64 << 10;
 /// How much one read takes in, where every connection needs a buffer of its own.
 const OWN_BUFFER: usize = 16 << 10;
 
+/// How long the messages are that the framed server takes apart: those of the load that instructions are counted under.
+const FRAME: usize = 64;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     Floor,
     Pelton,
+    /// Pelton with a codec and a protocol instead of a handler of bytes.
+    PeltonFramed,
     Tokio,
     Mio,
     Calloop,
@@ -41,6 +46,7 @@ pub fn serve(kind: Kind) -> Result<()> {
     match kind {
         Kind::Floor => floor::serve(),
         Kind::Pelton => ours::serve(),
+        Kind::PeltonFramed => ours::serve_framed(),
         Kind::Tokio => tokio::serve(),
         Kind::Mio => mio::serve(),
         Kind::Calloop => calloop::serve(),

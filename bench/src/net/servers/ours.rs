@@ -1,7 +1,8 @@
 //! Pelton, as anybody would use it: the default engine, statistics on.
 
 use anyhow::{Context, Result, bail};
-use pelton::{Address, Chunk, Connection, Io, Reactor};
+use pelton::codec::Fixed;
+use pelton::{Address, Bytes, Chunk, Connection, Io, Protocol, Reactor, Replies};
 
 use super::announce;
 
@@ -16,9 +17,28 @@ impl Connection for Echo {
     }
 }
 
+/// Answers each message with itself.
+struct EchoMessage;
+
+impl Protocol for EchoMessage {
+    type Message = Bytes;
+
+    fn process(&mut self, message: Bytes, replies: &mut Replies<Bytes>) {
+        replies.send(message);
+    }
+}
+
 pub fn serve() -> Result<()> {
+    run(|_| Echo)
+}
+
+pub fn serve_framed() -> Result<()> {
+    run(pelton::serve(|| Fixed::new(super::FRAME), || EchoMessage))
+}
+
+fn run<C: Connection>(handler: impl FnMut(&mut Reactor) -> C + 'static) -> Result<()> {
     let mut reactor = Reactor::new().context("make a reactor")?;
-    let listener = reactor.listen(&"127.0.0.1:0".parse()?, |_| Echo).context("listen on a free port")?;
+    let listener = reactor.listen(&"127.0.0.1:0".parse()?, handler).context("listen on a free port")?;
     let Some(Address::Tcp(address)) = reactor.listening_on(listener) else { bail!("the listener has no TCP address") };
     announce(address.port())?;
     reactor.run()?;

@@ -126,6 +126,11 @@ impl Call {
 }
 
 /// Positional arguments: a tuple of what values can be made of, an array, or a `Vec` of values.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a list of arguments",
+    label = "positional arguments are a tuple, an array or a `Vec`",
+    note = "one argument is a tuple of one: `(value,)`; none is `()`"
+)]
 pub trait Arguments {
     /// The values.
     fn into_values(self) -> Vec<Value>;

@@ -87,6 +87,9 @@ pub enum RefusalKind {
     /// The host has been told to shut down.
     #[error("the host is shutting down")]
     ShuttingDown,
+    /// Python is not running in this process: no [`Host`](super::Host) was started.
+    #[error("Python is not running; start a host first")]
+    NotRunning,
 }
 
 /// A call that is not taken on. It comes back as it was.

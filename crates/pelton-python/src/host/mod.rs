@@ -11,6 +11,17 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! A program that does not start, because it cannot find its Python library (`error while loading shared libraries:
+//! libpython3.12.so.1.0: cannot open shared object file`), needs a build script, `build.rs`, of one line:
+//!
+//! ```text
+//! fn main() {
+//!     println!("cargo:rustc-link-arg=-Wl,-rpath,{}", std::env::var("DEP_PELTON_PYTHON_LIBRARY_DIRECTORY").unwrap());
+//! }
+//! ```
+//!
+//! `docs/pyhost.md` says what to do for programs that are shipped to other machines.
+//!
 //! Handing over takes neither the interpreter lock nor any other: the call goes into a queue as Rust has it, and if the loop
 //! sleeps it is woken, once however many come. The loop takes out a batch, then takes the interpreter lock, and makes all
 //! calls of the batch.

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::host::{Arguments, Exception, Keywords, Outcome, TaskError};
+use crate::host::{Arguments, Exception, Keywords, Outcome, RefusalKind, TaskError};
 use crate::value::{Limits, Object, Value};
 
 /// Calls a Python function on this thread, and waits for it to return.
@@ -13,10 +13,11 @@ use crate::value::{Limits, Object, Value};
 /// [`Host`](crate::Host) are better. Coroutines cannot be awaited here; what one returns is an object.
 ///
 /// The module is imported if it has not been; the function may lead through attributes. An exception is kept as it is, so that
-/// `?` in a Rust function raises the very same.
+/// `?` in a Rust function raises the very same. If Python is not running, because no host was started, the call is
+/// [refused](RefusalKind::NotRunning).
 pub fn call(module: &str, function: &str, args: impl Arguments, keywords: impl Into<Keywords>) -> Outcome {
     let (args, Keywords(keywords)) = (args.into_values(), keywords.into());
-    Python::attach(|py| {
+    let called = Python::try_attach(|py| {
         let args = args
             .iter()
             .enumerate()
@@ -36,7 +37,8 @@ pub fn call(module: &str, function: &str, args: impl Arguments, keywords: impl I
         })();
         let returned = called.map_err(|error| raised(py, error))?;
         Ok(Value::from_python(&returned, &Limits::DEFAULT).map_err(|error| error.within(format!("{function}()")))?)
-    })
+    });
+    called.unwrap_or(Err(TaskError::Refused(RefusalKind::NotRunning)))
 }
 
 #[cold]

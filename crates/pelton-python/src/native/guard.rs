@@ -8,8 +8,8 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Once;
 
 use pyo3::ffi::{self, PyObject};
-use pyo3::prelude::*;
 
+use super::attached;
 use crate::host::Exception;
 use crate::object::raise_text;
 use crate::panic::guard;
@@ -52,20 +52,17 @@ if 'subprocess' in sys.modules and hasattr(sys.modules['subprocess'], '_fork_exe
 /// code is not concerned.
 ///
 /// It keeps code from doing so by mistake. It is no sandbox: code that means harm can call the system by `ctypes`.
+///
+/// Fails if Python is not running: start a [`Host`](crate::Host) first.
 pub fn refuse_processes() -> Result<(), Exception> {
     static ONCE: Once = Once::new();
-    Python::attach(|py| {
+    attached("refuse processes", |py| {
         ONCE.call_once(|| {
             // SAFETY: the function is one, and needs no data. The lock is held, as it has to be once Python runs.
             let added = unsafe { PySys_AddAuditHook(hook, std::ptr::null_mut()) };
             debug_assert_eq!(added, 0, "only another hook could object");
         });
-        py.run(UNANNOUNCED, None, None).map_err(|error| Exception {
-            type_name: error.get_type(py).name().map(|name| name.to_string()).unwrap_or_default(),
-            message: format!("refuse processes: {}", error.value(py)),
-            traceback: String::new(),
-            object: None,
-        })
+        py.run(UNANNOUNCED, None, None)
     })
 }
 

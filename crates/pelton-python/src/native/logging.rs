@@ -9,23 +9,17 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tracing_core::{Event, Level, dispatcher, field};
 
+use super::attached;
 use super::callsites::metadata;
 use crate::host::Exception;
 
 /// Sends what Python logs to `tracing`, from `level` on: to the logger's name as target, with the message and the fields `file`,
 /// `line` and, if there is one, `exception`, its traceback.
 ///
-/// The level of Python's root logger is set to that, and its other handlers stay. A second call changes the level. Needs a
-/// [`Host`](crate::Host) that has been started.
+/// The level of Python's root logger is set to that, and its other handlers stay. A second call changes the level. Fails
+/// if Python is not running: start a [`Host`](crate::Host) first.
 pub fn forward_logging(level: Level) -> Result<(), Exception> {
-    Python::attach(|py| {
-        install(py, level).map_err(|error| Exception {
-            type_name: error.get_type(py).name().map(|name| name.to_string()).unwrap_or_default(),
-            message: format!("forward Python's logging: {}", error.value(py)),
-            traceback: String::new(),
-            object: None,
-        })
-    })
+    attached("forward Python's logging", |py| install(py, level))
 }
 
 /// The handler, which is given what takes a record on as `forward`.

@@ -44,6 +44,8 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
 
+use crate::host::{Exception, RefusalKind};
+
 pub use self::arguments::Args;
 pub use self::call::call;
 pub use self::channel::{ReceiveError, Receiver, SendError, Sender, channel};
@@ -122,6 +124,23 @@ impl Native {
         let state = object.cast::<state_dict::StateDict>().ok()?;
         Some(Native::new(Thing::State(state.get().0.clone())))
     }
+}
+
+/// Takes the interpreter lock for what a program asks for at any time, and says in an error what was being done.
+fn attached<T>(doing: &str, f: impl FnOnce(Python<'_>) -> PyResult<T>) -> Result<T, Exception> {
+    let error = |type_name, message| Exception {
+        type_name,
+        message: format!("{doing}: {message}"),
+        traceback: String::new(),
+        object: None,
+    };
+    let outcome = Python::try_attach(|py| {
+        f(py).map_err(|raised| {
+            let type_name = raised.get_type(py).name().map(|name| name.to_string()).unwrap_or_default();
+            error(type_name, raised.value(py).to_string())
+        })
+    });
+    outcome.unwrap_or_else(|| Err(error("RuntimeError".to_owned(), RefusalKind::NotRunning.to_string())))
 }
 
 /// Puts the types that Python code needs by name into the package `pelton`.

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use super::function::{self, Body};
-use super::{Args, Raise};
+use super::{Args, Raise, attached};
 use crate::host::Exception;
 use crate::value::Value;
 
@@ -115,18 +115,13 @@ impl Module {
         self
     }
 
-    /// Has Python find the module. That needs an interpreter, so a [`Host`](crate::Host) has to have been started; it waits for
-    /// the interpreter lock. One of the same name that was installed before is replaced, for those who import it from now on.
+    /// Makes the module known to Python. It waits for the interpreter lock. A module of the same name that was installed before
+    /// is replaced, for code that imports it from now on.
+    ///
+    /// Fails if Python is not running: start a [`Host`](crate::Host) first.
     pub fn install(self) -> Result<(), Exception> {
-        Python::attach(|py| {
-            let name = self.name.clone();
-            self.make(py).map_err(|error| Exception {
-                type_name: error.get_type(py).name().map(|name| name.to_string()).unwrap_or_default(),
-                message: format!("install the module {name}: {}", error.value(py)),
-                traceback: String::new(),
-                object: None,
-            })
-        })
+        let doing = format!("install the module {}", self.name);
+        attached(&doing, |py| self.make(py))
     }
 
     fn make(self, py: Python<'_>) -> PyResult<()> {

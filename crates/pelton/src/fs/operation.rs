@@ -67,6 +67,7 @@ impl Doing {
 /// - [`promise`](Operation::promise) gives a [`Promise`], for what follows on the loop.
 /// - [`reply`](Operation::reply) gives a [`Reply`], which can be waited for on other threads.
 /// - `.await` does it in code that the reactor was [lent](Reactor::enter) to.
+/// - [`now`](Operation::now) does it on this thread, which blocks.
 ///
 /// What it does with files is what [`std::fs`] says.
 #[must_use = "an operation does nothing until it is started"]
@@ -108,6 +109,12 @@ impl<T: Send + 'static> Operation<T> {
     fn new(doing: Doing, op: impl FnOnce(&Doing) -> io::Result<T> + Send + 'static) -> Operation<T> {
         let about = doing.clone();
         Operation { doing, lane: Lane::Files, op: Box::new(move || op(&about).map_err(|error| about.failed(error))) }
+    }
+
+    /// Does it right here, and blocks until it is done: for programs that are starting, and for threads that may block, such
+    /// as those of a lane or a pool. On a loop it would hold up everything else.
+    pub fn now(self) -> io::Result<T> {
+        (self.op)()
     }
 
     /// It waits for somebody else, and so must not keep a thread from the other operations.

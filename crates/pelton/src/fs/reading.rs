@@ -16,7 +16,11 @@ const AT_A_GUESS: usize = 8 << 10;
 /// Reads a file to its end. Of one whose size is as the system says, that takes one call: if there is room for a byte more,
 /// and none comes, that was the end.
 pub(super) fn whole(path: &Path) -> io::Result<Vec<u8>> {
-    let file = File::open(path)?;
+    to_end(&File::open(path)?)
+}
+
+/// The same, of a file that is open.
+pub(super) fn to_end(file: &File) -> io::Result<Vec<u8>> {
     let size = usize::try_from(file.metadata()?.len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
     let mut bytes = Vec::new();
     loop {
@@ -24,7 +28,7 @@ pub(super) fn whole(path: &Path) -> io::Result<Vec<u8>> {
         let wanted = if expected > 0 { expected + 1 } else { AT_A_GUESS };
         bytes.try_reserve(wanted.min(MOST_AT_ONCE)).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let room = bytes.capacity() - bytes.len();
-        let read = append(&file, &mut bytes)?;
+        let read = append(file, &mut bytes)?;
         if read == 0 || (read < room && bytes.len() == size) {
             return Ok(bytes);
         }
@@ -33,7 +37,11 @@ pub(super) fn whole(path: &Path) -> io::Result<Vec<u8>> {
 
 /// The same, of a file that is text.
 pub(super) fn text(path: &Path) -> io::Result<String> {
-    String::from_utf8(whole(path)?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
+    into_text(whole(path)?)
+}
+
+pub(super) fn into_text(bytes: Vec<u8>) -> io::Result<String> {
+    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
 }
 
 /// Reads once, in place of what is in `bytes`, as much as that has memory for.

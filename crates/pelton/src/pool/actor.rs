@@ -17,6 +17,11 @@ use crate::callback::{Panic, message};
 ///
 /// If it panics, it is closed: what waits for it is dropped, it is reported to the [fault hook](super::PoolBuilder::on_fault), and
 /// the pool goes on.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an actor",
+    label = "not an `Actor`",
+    note = "implement `Actor` for it, or make one of a closure: `pool.spawn_fn(|message, context| ...)`"
+)]
 pub trait Actor: Send + 'static {
     /// What it receives.
     type Message: Send + 'static;

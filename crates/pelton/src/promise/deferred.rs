@@ -13,6 +13,7 @@ use super::{Continuations, Promise, Rejected, Settlement};
 /// It needs no reactor, only the loop's thread, so it can be settled from wherever it has got to, a `Drop` included. It can
 /// be cloned, for outcomes that come from more than one callback: the first to settle wins. If all clones are dropped
 /// unsettled, the promise is rejected as [abandoned](Rejected::Abandoned), so a forgotten one is noticed.
+#[must_use = "a promise whose `Deferred`s are all dropped unsettled is abandoned"]
 pub struct Deferred<T: 'static, E: 'static> {
     root: Rc<Root<T, E>>,
 }

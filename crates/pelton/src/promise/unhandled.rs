@@ -5,7 +5,7 @@ use std::panic::Location;
 
 use pelton_sync::Closure;
 
-use super::Continuations;
+use super::{Continuations, Rejected};
 use crate::Reactor;
 
 /// A promise was rejected, and whoever had it dropped it.
@@ -53,6 +53,22 @@ pub(super) fn report(continuations: &Continuations, place: &'static Location<'st
         }
     };
     continuations.push(place, Closure::new(tell));
+}
+
+/// Reports the rejection of a promise that was awaited for its value only.
+pub(crate) fn report_unhandled<E: fmt::Debug>(
+    reactor: &Reactor,
+    place: &'static Location<'static>,
+    rejected: &Rejected<E>,
+) {
+    let message = match rejected {
+        Rejected::Failed(error) => format!("{error:?}"),
+        Rejected::Abandoned => Rejected::<&str>::Abandoned.to_string(),
+        Rejected::TimedOut(limit) => Rejected::<&str>::TimedOut(*limit).to_string(),
+        // The fault hook has been told.
+        Rejected::Panicked(_) => return,
+    };
+    report(&reactor.continuations, place, message);
 }
 
 impl Reactor {

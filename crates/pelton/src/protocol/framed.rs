@@ -1,13 +1,11 @@
 //! A connection that speaks in messages.
 
-use super::peer::{OwnPeer, Ways};
-use super::{Peer, Protocol, Replies};
+use super::dialogue::{Dialogue, Last, Sink, Step, Stop};
+use super::mailbox::Ways;
+use super::peer::OwnPeer;
+use super::{Peer, Protocol};
 use crate::codec::Buffer;
-use crate::{Chunk, Codec, Connection, ConnectionId, FrameError, Io, Reactor, Reason, SendError};
-
-/// Replies are handed to the connection when they come to this many bytes, so that one that nobody reads is noticed
-/// before all its replies are in memory.
-const BLOCK: usize = 64 * 1024;
+use crate::{Chunk, Codec, Connection, ConnectionId, Io, Reactor, Reason, SendError};
 
 /// A [`Connection`] made of a codec and a protocol.
 ///
@@ -39,27 +37,14 @@ const BLOCK: usize = 64 * 1024;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Framed<C: Codec, P: Protocol<Message = C::Message>> {
-    codec: C,
-    protocol: P,
+    dialogue: Dialogue<C, P>,
     buffer: Buffer,
-    /// `None` until it is opened.
+    /// `None` until the first callback.
     peer: Option<OwnPeer<C::Message>>,
+    /// Reading has stopped because messages have to wait.
+    holds: bool,
     /// All has been said, or something went wrong: what comes in now is of no interest.
     done: bool,
-}
-
-/// Why nothing more is processed.
-enum Stop {
-    /// All has been said.
-    Done,
-    Frame(FrameError),
-    Unsent(SendError),
-}
-
-impl From<FrameError> for Stop {
-    fn from(error: FrameError) -> Stop {
-        Stop::Frame(error)
-    }
 }
 
 /// What goes out when a callback has done its work.
@@ -68,145 +53,157 @@ struct Outgoing<'a, 'b> {
     block: Vec<u8>,
 }
 
-impl Outgoing<'_, '_> {
-    fn send(&mut self) -> Result<(), Stop> {
+impl Sink for Outgoing<'_, '_> {
+    fn block(&mut self) -> &mut Vec<u8> {
+        &mut self.block
+    }
+
+    fn hand_on(&mut self) -> Result<(), Stop> {
         if self.block.is_empty() {
             return Ok(());
         }
         let mut block = std::mem::take(&mut self.block);
-        // What nobody reads may wait for long: it takes up no more than it is.
+        // A block that nobody reads may wait for long, so it gives back spare capacity.
         block.shrink_to_fit();
         self.io.send_bytes(block).map_err(Stop::Unsent)
+    }
+
+    fn reactor(&mut self) -> Option<&mut Reactor> {
+        Some(self.io.reactor())
     }
 }
 
 impl<C: Codec, P: Protocol<Message = C::Message>> Framed<C, P> {
     /// A connection that `protocol` speaks on, in messages that are bytes by `codec`.
     pub fn new(codec: C, protocol: P) -> Framed<C, P> {
-        Framed { codec, protocol, buffer: Buffer::new(), peer: None, done: false }
+        let dialogue = Dialogue::new(codec, protocol);
+        Framed { dialogue, buffer: Buffer::new(), peer: None, holds: false, done: false }
     }
 
     /// The codec and the protocol, of one that is not connected yet.
     pub(super) fn into_parts(self) -> (C, P) {
-        (self.codec, self.protocol)
+        self.dialogue.into_parts()
     }
 
     /// The protocol: for those who [visit](Reactor::visit) the connection.
     pub fn protocol(&self) -> &P {
-        &self.protocol
+        &self.dialogue.protocol
     }
 
     /// The protocol, to change it.
     pub fn protocol_mut(&mut self) -> &mut P {
-        &mut self.protocol
+        &mut self.dialogue.protocol
     }
 
-    /// Does the work of a callback, sends what there is to say, and closes the connection if that was it.
+    /// Does the work of a callback, processes what it may, sends the replies, and closes the connection if that was it.
     fn work(&mut self, io: &mut Io<'_>, act: impl FnOnce(&mut Self, &mut Outgoing<'_, '_>) -> Result<(), Stop>) {
         if self.done {
             return;
         }
+        if self.peer.is_none() {
+            self.meet(io);
+        }
         let mut out = Outgoing { io, block: Vec::new() };
-        let outcome = act(self, &mut out);
+        let outcome = act(self, &mut out).and_then(|()| self.process_all(&mut out));
         // What was said before something went wrong has been said.
-        let sent = out.send();
+        let sent = out.hand_on();
         let stop = match (outcome, sent) {
-            (Ok(()), Ok(())) => return self.buffer.keep_rest(),
+            (Ok(()), Ok(())) => return self.go_on(io),
             (Ok(()) | Err(Stop::Done), Err(stop)) | (Err(stop), _) => stop,
         };
         self.done = true;
         self.buffer = Buffer::new();
         match stop {
             Stop::Done => io.close_after_writing(),
-            Stop::Frame(error) => {
-                // What was said before that has been said.
-                io.flush();
-                io.close_with(Reason::Frame(error));
-            }
+            Stop::Frame(error) => close_with(io, Reason::Frame(error)),
+            Stop::Unanswered => close_with(io, Reason::Unanswered),
             Stop::Unsent(SendError::Closed) => {}
             Stop::Unsent(SendError::Full { .. }) => io.close_with(Reason::Overflow),
         }
     }
 
+    fn meet(&mut self, io: &mut Io<'_>) {
+        let ways = Ways { deliver: deliver::<C, P>, close_after_writing: close_after_writing::<C, P> };
+        let peer = Peer::new(io.reactor().handle(), io.id(), ways);
+        self.dialogue.meets(peer.clone());
+        // It ends with this, not in `closed`: a reactor that is dropped closes nothing.
+        self.peer = Some(OwnPeer(peer));
+    }
+
     fn process_all(&mut self, out: &mut Outgoing<'_, '_>) -> Result<(), Stop> {
-        let mut replies = Replies::new();
-        while let Some(message) = self.codec.decode(&mut self.buffer)? {
-            self.process(message, &mut replies, out)?;
-        }
+        while self.dialogue.step(&mut self.buffer, out)? == Step::Processed {}
         Ok(())
     }
 
-    fn process(
-        &mut self,
-        message: C::Message,
-        replies: &mut Replies<C::Message>,
-        out: &mut Outgoing<'_, '_>,
-    ) -> Result<(), Stop> {
-        self.protocol.process(message, replies);
-        self.say(replies.messages.drain(..), out)?;
-        self.go_on()
-    }
-
-    fn go_on(&self) -> Result<(), Stop> {
-        if self.protocol.should_close() { Err(Stop::Done) } else { Ok(()) }
-    }
-
-    fn say(&mut self, messages: impl IntoIterator<Item = C::Message>, out: &mut Outgoing<'_, '_>) -> Result<(), Stop> {
-        for message in messages {
-            self.codec.encode(&message, &mut out.block)?;
-            if out.block.len() >= BLOCK {
-                out.send()?;
-            }
+    /// Keeps what is not processed yet, and reads on unless that is a message which has to wait. While nothing waits, reading
+    /// goes on even if nothing may be processed: that is how one learns that the other side has gone.
+    fn go_on(&mut self, io: &mut Io<'_>) {
+        if self.dialogue.is_ending() {
+            self.buffer = Buffer::new();
         }
-        Ok(())
+        self.buffer.keep_rest();
+        let hold = self.dialogue.is_held_up() && !self.buffer.is_empty();
+        if hold != self.holds {
+            self.holds = hold;
+            if hold { io.pause() } else { io.resume() }
+        }
+    }
+
+    fn finish(&mut self, io: &mut Io<'_>, last: Last) {
+        self.work(io, |framed, _| {
+            framed.dialogue.ends_with(last);
+            Ok(())
+        });
     }
 }
 
-/// Says what has been pushed.
+/// Closes the connection when the replies so far are on their way.
+pub(super) fn close_with(io: &mut Io<'_>, reason: Reason) {
+    io.flush();
+    io.close_with(reason);
+}
+
+/// Hands over what is in the mailbox.
 fn deliver<C: Codec, P: Protocol<Message = C::Message>>(reactor: &mut Reactor, id: ConnectionId) {
     reactor.visit(id, |framed: &mut Framed<C, P>, io| {
-        let pushed = framed.peer.as_ref().map(|own| own.0.take_pushed()).unwrap_or_default();
-        framed.work(io, |framed, out| framed.say(pushed, out));
+        let letters = framed.peer.as_ref().map(|own| own.0.mailbox().take()).unwrap_or_default();
+        framed.work(io, |framed, out| framed.dialogue.deliver(letters, out));
     });
 }
 
-fn close_after_writing(reactor: &mut Reactor, id: ConnectionId) {
-    if let Some(mut io) = reactor.connection(id) {
+fn close_after_writing<C: Codec, P: Protocol<Message = C::Message>>(reactor: &mut Reactor, id: ConnectionId) {
+    let finished = reactor.visit(id, |framed: &mut Framed<C, P>, io| framed.finish(io, Last::Finish));
+    // It may be inside another handler, which this cannot look into.
+    if finished.is_none()
+        && let Some(mut io) = reactor.connection(id)
+    {
         io.close_after_writing();
     }
 }
 
 impl<C: Codec, P: Protocol<Message = C::Message>> Connection for Framed<C, P> {
     fn opened(&mut self, io: &mut Io<'_>) {
-        let ways = Ways { deliver: deliver::<C, P>, close_after_writing };
-        let peer = Peer::new(io.reactor().handle(), io.id(), ways);
-        // It ends with this, not in `closed`: a reactor that is dropped closes nothing.
-        self.peer = Some(OwnPeer(peer.clone()));
-        self.work(io, |framed, out| {
-            let mut replies = Replies::new();
-            framed.protocol.opened(&peer, &mut replies);
-            framed.say(replies.take(), out)?;
-            framed.go_on()
-        });
+        self.work(io, |framed, out| framed.dialogue.opened(out));
     }
 
     fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
-        self.work(io, |framed, out| {
-            framed.buffer.feed(chunk);
-            framed.process_all(out)
+        self.work(io, |framed, _| {
+            if !framed.dialogue.is_ending() {
+                framed.buffer.feed(chunk);
+            }
+            Ok(())
         });
     }
 
     fn peer_finished(&mut self, io: &mut Io<'_>) {
-        self.work(io, |framed, out| {
-            if let Some(message) = framed.codec.finished(&mut framed.buffer)? {
-                framed.process(message, &mut Replies::new(), out)?;
-            }
-            Err(Stop::Done)
-        });
+        self.finish(io, Last::PeerFinished);
+    }
+
+    fn draining(&mut self, io: &mut Io<'_>) {
+        self.finish(io, Last::Finish);
     }
 
     fn closed(&mut self, _: &mut Reactor, reason: Reason) {
-        self.protocol.closed(&reason);
+        self.dialogue.protocol.closed(&reason);
     }
 }

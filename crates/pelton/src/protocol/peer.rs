@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use crate::{ConnectionId, Handle, Reactor};
+use super::mailbox::{Home, Letter, Mailbox, Ways};
+use crate::{ConnectionId, Handle};
 
 /// Names the other side of a connection that speaks in messages, to tell it something unasked. May be cloned, and, if the
 /// messages are [`Send`], sent and shared freely.
@@ -35,25 +36,8 @@ use crate::{ConnectionId, Handle, Reactor};
 /// }
 /// ```
 pub struct Peer<M> {
-    handle: Handle,
     id: ConnectionId,
-    ways: Ways,
-    mailbox: Arc<Mutex<Mailbox<M>>>,
-}
-
-/// What the loop does for a peer. These know the connection's type, so that nobody else has to.
-#[derive(Clone, Copy)]
-pub(super) struct Ways {
-    /// Has the connection say what waits in the mailbox.
-    pub(super) deliver: fn(&mut Reactor, ConnectionId),
-    /// Closes the connection when all that was delivered has been sent.
-    pub(super) close_after_writing: fn(&mut Reactor, ConnectionId),
-}
-
-/// What was pushed, until the loop comes to it. The loop is told once, however much is pushed meanwhile.
-struct Mailbox<M> {
-    messages: Vec<M>,
-    over: bool,
+    mailbox: Arc<Mailbox<M>>,
 }
 
 /// The connection is over, and this was not pushed to it.
@@ -67,86 +51,81 @@ impl<M> fmt::Debug for PushError<M> {
     }
 }
 
-impl<M: 'static> Peer<M> {
+impl<M> Peer<M> {
     pub(super) fn new(handle: Handle, id: ConnectionId, ways: Ways) -> Peer<M> {
-        let mailbox = Arc::new(Mutex::new(Mailbox { messages: Vec::new(), over: false }));
-        Peer { handle, id, ways, mailbox }
+        Peer { id, mailbox: Mailbox::new(Some(Home { handle, id, ways })) }
     }
 
-    /// Says `message` to the other side: soon, and in the order in which it was pushed, by whatever thread. It goes past
-    /// replies that are not made yet.
-    ///
-    /// It is refused if the connection is known to be over. If it ends while the message waits for the loop, is being
-    /// closed, or breaks before all is sent, the message is dropped; nobody is told, as with anything that is sent.
-    pub fn push(&self, message: M) -> Result<(), PushError<M>> {
-        let mut mailbox = self.mailbox();
-        if mailbox.over {
-            return Err(PushError(message));
-        }
-        if mailbox.messages.is_empty() {
-            let (deliver, id) = (self.ways.deliver, self.id);
-            // The mailbox stays locked: whoever finds it in use may rely on this post being ahead of theirs.
-            if self.handle.post(move |reactor| deliver(reactor, id)).is_err() {
-                mailbox.over = true;
-                return Err(PushError(message));
-            }
-        }
-        mailbox.messages.push(message);
-        Ok(())
-    }
-
-    /// Closes the connection when what was pushed, and anything else that waits, has been sent.
-    pub fn close_after_writing(&self) {
-        let (close, id) = (self.ways.close_after_writing, self.id);
-        // A loop that is gone has no connections.
-        let _ = self.handle.post(move |reactor| close(reactor, id));
-    }
-
-    /// Closes the connection. What waits to be sent is dropped.
-    pub fn close(&self) {
-        let id = self.id;
-        let _ = self.handle.post(move |reactor| {
-            if let Some(mut io) = reactor.connection(id) {
-                io.close();
-            }
-        });
+    pub(super) fn mailbox(&self) -> &Arc<Mailbox<M>> {
+        &self.mailbox
     }
 
     /// The connection's name on its reactor.
     pub fn id(&self) -> ConnectionId {
         self.id
     }
+}
 
-    /// On the loop: what has been pushed since the last time.
-    pub(super) fn take_pushed(&self) -> Vec<M> {
-        std::mem::take(&mut self.mailbox().messages)
+impl<M: 'static> Peer<M> {
+    /// Says `message` to the other side: soon, and in the order in which it was pushed, by whatever thread. It overtakes
+    /// replies that are [not there yet](super::Replies::later).
+    ///
+    /// It is refused if the connection is known to be over. If it ends while the message waits for the loop, is being
+    /// closed, or breaks before all is sent, the message is dropped; nobody is told, as with anything that is sent.
+    pub fn push(&self, message: M) -> Result<(), PushError<M>> {
+        match self.mailbox.put(Letter::Push(message)) {
+            Err(Letter::Push(message)) => Err(PushError(message)),
+            _ => Ok(()),
+        }
     }
 
-    /// Refuses what is pushed from now on, and drops what was.
-    fn is_over(&self) {
-        self.mailbox().over = true;
-        // Not under the lock: dropping a message may run code that pushes.
-        drop(self.take_pushed());
+    /// Processes no further message until [`resume`](Peer::resume). What comes in meanwhile is kept, up to one read; then
+    /// nothing more is read from the connection, so the other side is slowed down.
+    ///
+    /// It takes effect when the loop comes to it; [`Replies::pause`](super::Replies::pause) does at once.
+    pub fn pause(&self) {
+        // A connection that is over processes nothing.
+        let _ = self.mailbox.put(Letter::Pause);
     }
 
-    fn mailbox(&self) -> MutexGuard<'_, Mailbox<M>> {
-        // Nothing that can panic half-way is done under the lock.
-        self.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Processes messages again, after [`pause`](Peer::pause) or [`Replies::pause`](super::Replies::pause).
+    pub fn resume(&self) {
+        let _ = self.mailbox.put(Letter::Resume);
+    }
+
+    /// Closes the connection when the messages that have come in are answered, and what was pushed, and anything else that
+    /// waits, has been sent. Messages held back by a [pause](Peer::pause) are dropped.
+    pub fn close_after_writing(&self) {
+        let Some(home) = self.mailbox.home() else { return };
+        let (close, id) = (home.ways.close_after_writing, home.id);
+        // A loop that is gone has no connections.
+        let _ = home.handle.post(move |reactor| close(reactor, id));
+    }
+
+    /// Closes the connection. What waits to be sent is dropped.
+    pub fn close(&self) {
+        let Some(home) = self.mailbox.home() else { return };
+        let id = home.id;
+        let _ = home.handle.post(move |reactor| {
+            if let Some(mut io) = reactor.connection(id) {
+                io.close();
+            }
+        });
     }
 }
 
-/// The one that a connection keeps for itself: with it goes what was pushed.
+/// The one that a connection keeps for itself: with it goes what is in the mailbox.
 pub(super) struct OwnPeer<M: 'static>(pub(super) Peer<M>);
 
 impl<M: 'static> Drop for OwnPeer<M> {
     fn drop(&mut self) {
-        self.0.is_over();
+        self.0.mailbox.end();
     }
 }
 
 impl<M> Clone for Peer<M> {
     fn clone(&self) -> Peer<M> {
-        Peer { handle: self.handle.clone(), id: self.id, ways: self.ways, mailbox: self.mailbox.clone() }
+        Peer { id: self.id, mailbox: self.mailbox.clone() }
     }
 }
 

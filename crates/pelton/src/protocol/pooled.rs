@@ -14,32 +14,17 @@
 //! [`WINDOW`] bytes of replies have not been taken by the socket, the session decodes nothing more until they are.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::peer::{OwnPeer, Ways};
-use super::{Framed, Peer, Protocol, Replies};
-use crate::codec::{Buffer, Rest};
-use crate::{
-    Actor, ActorRef, Chunk, Codec, Connection, ConnectionId, Context, FrameError, Handle, Io, MailError, Pool, Reactor,
-    Reason, SendError,
-};
+use super::framed::close_with;
+use super::mailbox::Ways;
+use super::peer::OwnPeer;
+use super::session::{End, Session, Task, WINDOW};
+use super::{Framed, Peer, Protocol};
+use crate::{ActorRef, Chunk, Codec, Connection, Io, MailError, Pool, Reactor, Reason, SendError};
 
 /// How many reads may wait for a worker. One is at most 64 KiB, so a connection that workers cannot keep up with takes up at
 /// most half a megabyte.
 const TASKS: usize = 8;
-
-/// How many bytes of replies may wait for the loop, or for the other side to read, before nothing more is processed.
-const WINDOW: usize = 256 * 1024;
-
-/// While replies wait, what comes in is kept, but no more than this. A connection that is read from all the same (one that this
-/// side has made) has more processed then, and ends with [`Reason::Overflow`] if nobody ever reads the replies.
-const HELD: usize = 512 * 1024;
-
-/// Replies are handed to the loop when they come to this many bytes, even if there is more to process.
-const BLOCK: usize = 64 * 1024;
-
-/// How many messages of a connection are processed before other connections have their turn.
-const MESSAGES: usize = 64;
 
 /// A [`Connection`] made of a codec and a protocol that run on a [`Pool`]: bytes are read and written on the loop, all else
 /// happens on workers. What the protocol does may take its time: other connections do not wait for it.
@@ -64,29 +49,10 @@ where
     unsent: VecDeque<Task<C::Message>>,
     /// What the other side has taken and the session does not know of.
     taken: usize,
-}
-
-/// What the loop has for the session.
-enum Task<M> {
-    Opened(Peer<M>),
-    Received(Vec<u8>),
-    /// Say this.
-    Push(Vec<M>),
-    /// So many bytes of replies have been sent.
-    Sent(usize),
-    /// Process what there is.
-    GoOn,
-    /// Nothing more comes in.
-    PeerFinished,
-    /// Close when everything has been said.
-    Finish,
-    Closed(Reason),
-}
-
-/// What is to happen on the loop when the replies have been sent.
-enum End {
-    Close,
-    Frame(FrameError),
+    /// The session has messages that have to wait.
+    held: bool,
+    /// Nothing is read, for either reason.
+    stopped: bool,
 }
 
 impl<C, P> Pooled<C, P>
@@ -103,6 +69,8 @@ where
             peer: None,
             unsent: VecDeque::new(),
             taken: 0,
+            held: false,
+            stopped: false,
         }
     }
 
@@ -120,7 +88,7 @@ where
                 Ok(()) => {}
                 Err(MailError::Full(task)) => {
                     self.unsent.push_front(task);
-                    return io.pause();
+                    break;
                 }
                 Err(MailError::Closed(_)) => {
                     self.unsent.clear();
@@ -132,13 +100,25 @@ where
                 }
             }
         }
-        if io.is_paused() {
-            io.resume();
+        self.set_reading(io);
+    }
+
+    /// The session has messages that have to wait, or has not any more.
+    pub(super) fn hold(&mut self, io: &mut Io<'_>, held: bool) {
+        self.held = held;
+        self.set_reading(io);
+    }
+
+    fn set_reading(&mut self, io: &mut Io<'_>) {
+        let stop = self.held || !self.unsent.is_empty();
+        if stop != self.stopped {
+            self.stopped = stop;
+            if stop { io.pause() } else { io.resume() }
         }
     }
 
     /// Sends what the session has said.
-    fn say(&mut self, io: &mut Io<'_>, bytes: Vec<u8>, end: Option<End>) {
+    pub(super) fn say(&mut self, io: &mut Io<'_>, bytes: Vec<u8>, end: Option<End>) {
         let count = bytes.len();
         if count > 0 {
             match io.send_bytes(bytes) {
@@ -155,11 +135,8 @@ where
                 }
             }
             Some(End::Close) => io.close_after_writing(),
-            Some(End::Frame(error)) => {
-                // What was said before that has been said.
-                io.flush();
-                io.close_with(Reason::Frame(error));
-            }
+            Some(End::Frame(error)) => close_with(io, Reason::Frame(error)),
+            Some(End::Unanswered) => close_with(io, Reason::Unanswered),
         }
     }
 
@@ -178,11 +155,11 @@ where
         Ways {
             deliver: |reactor, id| {
                 reactor.visit(id, |pooled: &mut Pooled<C, P>, io| {
-                    let pushed = pooled.peer.as_ref().map(|own| own.0.take_pushed()).unwrap_or_default();
+                    let letters = pooled.peer.as_ref().map(|own| own.0.mailbox().take()).unwrap_or_default();
                     if io.is_open()
                         && let Some(session) = &pooled.session
                     {
-                        let _ = session.send(Task::Push(pushed));
+                        let _ = session.send(Task::Letters(letters));
                     }
                 });
             },
@@ -253,252 +230,19 @@ where
     }
 }
 
-/// The half of a connection that is on the pool.
-struct Session<C, P>
-where
-    C: Codec<Message: Send> + Send,
-    P: Protocol<Message = C::Message> + Send,
-{
-    codec: C,
-    protocol: P,
-    /// What came in and is not decoded yet.
-    rest: Rest,
-    /// Where replies go.
-    home: Option<(Handle, ConnectionId)>,
-    /// Replies that have not been handed to the loop.
-    out: Vec<u8>,
-    /// Bytes that have, and were not sent as far as is known.
-    unsent: usize,
-    /// What comes when everything that is there has been processed.
-    last: Option<Last>,
-    /// All has been said, or something went wrong.
-    done: bool,
-    /// The protocol has been told that it is over.
-    told: bool,
-    /// In the middle of something: seen only if that panicked.
-    busy: bool,
-}
+/// What may run on a pool: anything that is [`Send`]. It is there for what the compiler says of types that are not.
+#[doc(hidden)]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot run on a pool",
+    label = "the codec and the protocol run on worker threads here, so `{Self}` has to be `Send`",
+    note = "share state by `Arc` and `Mutex` or atomics instead of `Rc`, `Cell` and `RefCell`",
+    note = "to learn which field is not `Send`, let the compiler check that alone: `fn send<T: Send>() {{}} send::<{Self}>();`",
+    note = "on the loop, without `.on(&pool)`, nothing has to be `Send`"
+)]
+pub trait ForPool: Send {}
 
-enum Last {
-    PeerFinished,
-    Finish,
-}
-
-/// Why nothing more is processed.
-enum Stop {
-    Done,
-    Frame(FrameError),
-}
-
-impl From<FrameError> for Stop {
-    fn from(error: FrameError) -> Stop {
-        Stop::Frame(error)
-    }
-}
-
-/// Why processing has paused.
-enum Pause {
-    /// For want of input.
-    Empty,
-    /// For what was said to be sent.
-    Unsent,
-    /// Others have their turn.
-    Turn,
-}
-
-impl<C, P> Session<C, P>
-where
-    C: Codec<Message: Send> + Send,
-    P: Protocol<Message = C::Message> + Send,
-{
-    fn new(codec: C, protocol: P, home: Option<(Handle, ConnectionId)>) -> Session<C, P> {
-        Session {
-            codec,
-            protocol,
-            rest: Rest::default(),
-            home,
-            out: Vec::new(),
-            unsent: 0,
-            last: None,
-            done: false,
-            told: false,
-            busy: false,
-        }
-    }
-
-    fn act(&mut self, task: Task<C::Message>, context: &Context<'_, Task<C::Message>>) -> Result<(), Stop> {
-        match task {
-            Task::Opened(peer) => {
-                let mut replies = Replies::new();
-                self.protocol.opened(&peer, &mut replies);
-                self.say(replies.take())?;
-                self.go_on()
-            }
-            Task::Push(messages) => self.say(messages),
-            Task::Received(bytes) => self.process(Some(bytes), context),
-            Task::Sent(bytes) => {
-                self.unsent -= bytes;
-                self.process(None, context)
-            }
-            Task::GoOn => self.process(None, context),
-            Task::PeerFinished => {
-                self.last.get_or_insert(Last::PeerFinished);
-                self.process(None, context)
-            }
-            Task::Finish => {
-                self.last = Some(Last::Finish);
-                self.process(None, context)
-            }
-            Task::Closed(_) => Ok(()),
-        }
-    }
-
-    /// Processes what there is, or as much as is fair, and what comes after that.
-    fn process(&mut self, more: Option<Vec<u8>>, context: &Context<'_, Task<C::Message>>) -> Result<(), Stop> {
-        let mut buffer = Buffer::from(std::mem::take(&mut self.rest));
-        if let Some(bytes) = more {
-            buffer.feed(Chunk::from(bytes));
-        }
-        let pause = self.answer_some(&mut buffer)?;
-        self.rest = buffer.into_rest();
-        match pause {
-            Pause::Empty | Pause::Unsent => Ok(()),
-            Pause::Turn => {
-                // However many tasks wait. If nobody has a reference any more, nobody waits for replies either.
-                if let Some(me) = context.me() {
-                    let _ = me.send(Task::GoOn);
-                }
-                Ok(())
-            }
-        }
-    }
-
-    fn answer_some(&mut self, buffer: &mut Buffer) -> Result<Pause, Stop> {
-        let mut replies = Replies::new();
-        for _ in 0..MESSAGES {
-            if self.unsent + self.out.len() > WINDOW && buffer.len() < HELD {
-                return Ok(Pause::Unsent);
-            }
-            match self.codec.decode(buffer)? {
-                Some(message) => self.answer(message, &mut replies)?,
-                None => return self.come_to_the_end(buffer).map(|()| Pause::Empty),
-            }
-        }
-        Ok(Pause::Turn)
-    }
-
-    /// Everything has been processed.
-    fn come_to_the_end(&mut self, buffer: &mut Buffer) -> Result<(), Stop> {
-        match self.last {
-            None => Ok(()),
-            Some(Last::Finish) => Err(Stop::Done),
-            Some(Last::PeerFinished) => {
-                if let Some(message) = self.codec.finished(buffer)? {
-                    self.answer(message, &mut Replies::new())?;
-                }
-                Err(Stop::Done)
-            }
-        }
-    }
-
-    fn answer(&mut self, message: C::Message, replies: &mut Replies<C::Message>) -> Result<(), Stop> {
-        self.protocol.process(message, replies);
-        self.say(replies.messages.drain(..))?;
-        self.go_on()
-    }
-
-    fn go_on(&self) -> Result<(), Stop> {
-        if self.protocol.should_close() { Err(Stop::Done) } else { Ok(()) }
-    }
-
-    fn say(&mut self, messages: impl IntoIterator<Item = C::Message>) -> Result<(), Stop> {
-        for message in messages {
-            self.codec.encode(&message, &mut self.out)?;
-            if self.out.len() >= BLOCK {
-                self.post(None);
-            }
-        }
-        Ok(())
-    }
-
-    /// Has the loop send what has been said.
-    fn post(&mut self, end: Option<End>) {
-        if self.out.is_empty() && end.is_none() {
-            return;
-        }
-        let mut bytes = std::mem::take(&mut self.out);
-        bytes.shrink_to_fit();
-        self.unsent += bytes.len();
-        if let Some((handle, id)) = &self.home {
-            let id = *id;
-            // A loop that is gone has no connections.
-            let _ = handle.post(move |reactor| {
-                reactor.visit(id, |pooled: &mut Pooled<C, P>, io| pooled.say(io, bytes, end));
-            });
-        }
-    }
-
-    fn tell(&mut self, reason: &Reason) {
-        if !std::mem::replace(&mut self.told, true) {
-            self.protocol.closed(reason);
-        }
-    }
-}
-
-impl<C, P> Actor for Session<C, P>
-where
-    C: Codec<Message: Send> + Send,
-    P: Protocol<Message = C::Message> + Send,
-{
-    type Message = Task<C::Message>;
-
-    fn receive(&mut self, task: Task<C::Message>, context: &mut Context<'_, Task<C::Message>>) {
-        self.busy = true;
-        if let Task::Closed(reason) = &task {
-            self.done = true;
-            self.tell(reason);
-        } else if !self.done
-            && let Err(stop) = self.act(task, context)
-        {
-            self.done = true;
-            self.rest = Rest::default();
-            self.post(Some(match stop {
-                Stop::Done => End::Close,
-                Stop::Frame(error) => End::Frame(error),
-            }));
-        }
-        self.busy = false;
-    }
-
-    fn rested(&mut self) {
-        self.post(None);
-    }
-}
-
-impl<C, P> Drop for Session<C, P>
-where
-    C: Codec<Message: Send> + Send,
-    P: Protocol<Message = C::Message> + Send,
-{
-    fn drop(&mut self) {
-        if self.told {
-            return;
-        }
-        // It has panicked, or the pool has shut down: the loop does not know yet.
-        let panicked = self.busy;
-        let reason = move || if panicked { Reason::Panicked } else { Reason::Local };
-        if catch_unwind(AssertUnwindSafe(|| self.tell(&reason()))).is_err() {
-            tracing::error!("a protocol panicked when it was told that its connection is over");
-        }
-        if let Some((handle, id)) = self.home.take() {
-            let _ = handle.post(move |reactor| {
-                if let Some(mut io) = reactor.connection(id) {
-                    io.close_with(reason());
-                }
-            });
-        }
-    }
-}
+#[diagnostic::do_not_recommend]
+impl<T: Send> ForPool for T {}
 
 /// What [`serve`](super::serve) makes, and any closure that makes [`Framed`] connections.
 pub trait Service<C, P>: FnMut(&mut Reactor) -> Framed<C, P> + Sized + 'static
@@ -532,8 +276,8 @@ where
     /// ```
     fn on(mut self, pool: &Pool) -> impl FnMut(&mut Reactor) -> Pooled<C, P> + 'static
     where
-        C: Codec<Message: Send> + Send,
-        P: Send,
+        C: Codec<Message: Send> + ForPool,
+        P: ForPool,
     {
         let pool = pool.clone();
         move |reactor| {

@@ -1,0 +1,184 @@
+//! A directory that names cannot lead out of.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, Metadata};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, Dir, Mode, OFlags};
+
+use super::{File, Operation, beneath, reading};
+
+/// Files are opened without waiting, as opening a FIFO would, and without making a terminal this process's own.
+const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+
+const WRITE: OFlags = OFlags::WRONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CREATE);
+
+/// Who may do what with a file that is made, before the process's umask.
+const FILE_MODE: Mode =
+    Mode::RUSR.union(Mode::WUSR).union(Mode::RGRP).union(Mode::WGRP).union(Mode::ROTH).union(Mode::WOTH);
+
+/// A directory that is open, for names that somebody else has chosen: a part of a request's path, an entry of an archive.
+///
+/// A name is a relative path without `..`. Whatever is asked for is looked up below the directory; a name that would lead
+/// out of it, be it by `..`, by a leading slash or by a symbolic link, fails with [`io::ErrorKind::NotFound`], like one that
+/// is not there. On Linux (5.6 and later) the kernel sees to that, and links that stay inside are followed; elsewhere no link
+/// is followed at all.
+///
+/// It stays the same directory if that is renamed, or another takes its place. Clones are the same directory.
+///
+/// ```
+/// use pelton::{Reactor, fs};
+///
+/// let mut reactor = Reactor::new()?;
+/// let pages = fs::Directory::open(std::env::temp_dir()).now()?;
+/// pages.read("../etc/hostname").then(&mut reactor, |reactor, outcome| {
+///     assert_eq!(outcome.unwrap_err().kind(), std::io::ErrorKind::NotFound);
+///     reactor.stop();
+/// })?;
+/// reactor.run()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Directory {
+    directory: Arc<OwnedFd>,
+    path: Arc<Path>,
+}
+
+impl Directory {
+    /// Opens a directory. Its path may be any: it is the program's own.
+    pub fn open(path: impl AsRef<Path>) -> Operation<Directory> {
+        Operation::on("open directory", path, Directory::at)
+    }
+
+    fn at(path: &Path) -> io::Result<Directory> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Directory { directory: Arc::new(rustix::fs::open(path, flags, Mode::empty())?), path: path.into() })
+    }
+
+    /// The path that it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Does something with a name, which error messages have below the directory's path.
+    fn on<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        name: impl AsRef<Path>,
+        op: impl FnOnce(&OwnedFd, &Path) -> io::Result<T> + Send + 'static,
+    ) -> Operation<T> {
+        let (directory, name) = (self.directory.clone(), name.as_ref().to_owned());
+        let path: Arc<Path> = self.path.join(&name).into();
+        Operation::of(what, &path, move || op(&directory, &name))
+    }
+
+    fn open_file(&self, what: &'static str, name: impl AsRef<Path>, flags: OFlags) -> Operation<File> {
+        let path = self.path.join(name.as_ref());
+        self.on(what, name, move |directory, name| {
+            let mode = if flags.contains(OFlags::CREATE) { FILE_MODE } else { Mode::empty() };
+            let file = beneath::open(directory.as_fd(), name, flags, mode)?;
+            Ok(File::from_std(file.into(), path))
+        })
+    }
+
+    /// Opens a file, to read it.
+    pub fn file(&self, name: impl AsRef<Path>) -> Operation<File> {
+        self.open_file("open", name, READ)
+    }
+
+    /// Makes a file, or empties it if there is one, to write it.
+    pub fn create(&self, name: impl AsRef<Path>) -> Operation<File> {
+        self.open_file("create", name, WRITE | OFlags::TRUNC)
+    }
+
+    /// Makes a file that was not there, to write it.
+    pub fn create_new(&self, name: impl AsRef<Path>) -> Operation<File> {
+        self.open_file("create", name, WRITE | OFlags::EXCL)
+    }
+
+    /// Opens a directory, out of which names cannot lead either. The empty name is the directory itself.
+    pub fn directory(&self, name: impl AsRef<Path>) -> Operation<Directory> {
+        let path: Arc<Path> = self.path.join(name.as_ref()).into();
+        self.on("open directory", name, |directory, name| {
+            let opened = beneath::open(directory.as_fd(), name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+            Ok(Directory { directory: Arc::new(opened), path })
+        })
+    }
+
+    /// Reads a whole file.
+    pub fn read(&self, name: impl AsRef<Path>) -> Operation<Vec<u8>> {
+        self.on("read", name, read)
+    }
+
+    /// Reads a whole file that is text.
+    pub fn read_to_string(&self, name: impl AsRef<Path>) -> Operation<String> {
+        self.on("read", name, |directory, name| reading::into_text(read(directory, name)?))
+    }
+
+    /// Writes a whole file, and makes it if there is none.
+    pub fn write(&self, name: impl AsRef<Path>, contents: impl AsRef<[u8]> + Send + 'static) -> Operation<()> {
+        self.on("write", name, move |directory, name| {
+            let file = beneath::open(directory.as_fd(), name, WRITE | OFlags::TRUNC, FILE_MODE)?;
+            fs::File::from(file).write_all(contents.as_ref())
+        })
+    }
+
+    /// What there is to know of a file, or of what a link leads to.
+    pub fn metadata(&self, name: impl AsRef<Path>) -> Operation<Metadata> {
+        #[cfg(target_os = "linux")]
+        const LOOK: OFlags = OFlags::PATH;
+        #[cfg(not(target_os = "linux"))]
+        const LOOK: OFlags = READ;
+        self.on("look at", name, |directory, name| {
+            fs::File::from(beneath::open(directory.as_fd(), name, LOOK, Mode::empty())?).metadata()
+        })
+    }
+
+    /// The names of what is in a directory, in no particular order. The empty name is the directory itself.
+    pub fn names(&self, name: impl AsRef<Path>) -> Operation<Vec<OsString>> {
+        self.on("list", name, |directory, name| {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+            let listed = Dir::new(beneath::open(directory.as_fd(), name, flags, Mode::empty())?)?;
+            let mut names = Vec::new();
+            for entry in listed {
+                match entry?.file_name().to_bytes() {
+                    b"." | b".." => {}
+                    name => names.push(OsStr::from_bytes(name).to_owned()),
+                }
+            }
+            Ok(names)
+        })
+    }
+
+    /// Makes a directory. The one that it is in has to be there.
+    pub fn create_dir(&self, name: impl AsRef<Path>) -> Operation<()> {
+        self.on("create directory", name, |directory, name| {
+            let (parent, last) = beneath::open_parent(directory.as_fd(), name)?;
+            Ok(rustix::fs::mkdirat(parent, last, Mode::RWXU | Mode::RWXG | Mode::RWXO)?)
+        })
+    }
+
+    /// Removes a file; of a link, the link itself.
+    pub fn remove_file(&self, name: impl AsRef<Path>) -> Operation<()> {
+        self.on("remove", name, |directory, name| {
+            let (parent, last) = beneath::open_parent(directory.as_fd(), name)?;
+            Ok(rustix::fs::unlinkat(parent, last, AtFlags::empty())?)
+        })
+    }
+
+    /// Removes an empty directory.
+    pub fn remove_dir(&self, name: impl AsRef<Path>) -> Operation<()> {
+        self.on("remove directory", name, |directory, name| {
+            let (parent, last) = beneath::open_parent(directory.as_fd(), name)?;
+            Ok(rustix::fs::unlinkat(parent, last, AtFlags::REMOVEDIR)?)
+        })
+    }
+}
+
+fn read(directory: &OwnedFd, name: &Path) -> io::Result<Vec<u8>> {
+    reading::to_end(&beneath::open(directory.as_fd(), name, READ, Mode::empty())?.into())
+}

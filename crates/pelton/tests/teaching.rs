@@ -1,0 +1,50 @@
+//! What the compiler says to those who use an interface of ours wrongly: that it is wrong, and what to do instead.
+//!
+//! Each file of `tests/teaching` is a program that does not compile. Lines that begin with `//~` are parts of what the compiler
+//! has to say of it, which are ours; the rest is the compiler's, and changes with it.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::process::Command;
+
+#[test]
+fn mistakes_are_answered_with_a_way_out() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let scratch = Path::new(env!("CARGO_TARGET_TMPDIR")).join("teaching");
+    std::fs::create_dir_all(&scratch).unwrap();
+    let mut cases: Vec<_> =
+        std::fs::read_dir(here.join("tests/teaching")).unwrap().map(|entry| entry.unwrap()).collect();
+    cases.sort_by_key(|case| case.path());
+    assert!(cases.len() >= 8, "{}", cases.len());
+
+    let mut manifest = format!(
+        "[package]\nname = \"teaching\"\nversion = \"0.0.0\"\nedition = \"2024\"\nautobins = false\n\n[workspace]\n\n\
+         [dependencies]\npelton = {{ path = {here:?} }}\n"
+    );
+    for case in &cases {
+        let path = case.path();
+        write!(manifest, "\n[[bin]]\nname = {:?}\npath = {path:?}\n", path.file_stem().unwrap().to_str().unwrap())
+            .unwrap();
+    }
+    std::fs::write(scratch.join("Cargo.toml"), manifest).unwrap();
+    // The same versions of everything: nothing has to be fetched.
+    std::fs::copy(here.join("../../Cargo.lock"), scratch.join("Cargo.lock")).unwrap();
+
+    let mut missing = String::new();
+    for case in &cases {
+        let text = std::fs::read_to_string(case.path()).unwrap();
+        let name = case.path().file_stem().unwrap().to_str().unwrap().to_owned();
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["check", "--offline", "--quiet", "--color", "never", "--bin", &name, "--manifest-path"]);
+        cargo.arg(scratch.join("Cargo.toml")).env("CARGO_TARGET_DIR", scratch.parent().unwrap().parent().unwrap());
+        let output = cargo.env_remove("RUSTFLAGS").output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success(), "{name} compiles");
+        let expected: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("//~ ")).collect();
+        assert!(!expected.is_empty(), "{name} expects nothing");
+        for part in expected.into_iter().filter(|part| !said.contains(part)) {
+            write!(missing, "{name}: not said: {part}\nbut:\n{said}\n").unwrap();
+        }
+    }
+    assert!(missing.is_empty(), "{missing}");
+}

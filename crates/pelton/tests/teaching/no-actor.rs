@@ -1,0 +1,7 @@
+//~ is not an actor
+//~ implement `Actor` for it, or make one of a closure: `pool.spawn_fn(|message, context| ...)`
+
+fn main() {
+    let pool = pelton::Pool::new().unwrap();
+    pool.spawn(|_message: u32| {});
+}
