@@ -60,7 +60,11 @@ impl Reactor {
 
     fn add_idle(&mut self, place: &'static Location<'static>, work: Work) -> IdleId {
         let key = self.idles.work.insert(Idle { place, work });
-        self.idles.order.push_back(key);
+        if self.is_over() {
+            self.idles.work.remove(key);
+        } else {
+            self.idles.order.push_back(key);
+        }
         IdleId(key)
     }
 

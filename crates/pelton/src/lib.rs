@@ -90,7 +90,9 @@ pub use channel::{
     Channel, ChannelStats, Delivery, Overflow, PublishError, SubscribeOptions, Subscription, SubscriptionEnd,
 };
 pub use codec::{Codec, FrameError};
-pub use connection::{Connection, ConnectionId, Detached, FailedAttempt, Io, Limit, Reason, SendError, WaterMarks};
+pub use connection::{
+    Connection, ConnectionId, Detached, FailedAttempt, Io, Limit, MoveError, Reason, SendError, WaterMarks,
+};
 pub use datagram::{DatagramIo, Datagrams, DatagramsId};
 pub use defer::{DeferError, DeferFailure, DeferId};
 pub use each::Each;

@@ -41,6 +41,8 @@ impl Reactor {
     /// A Unix socket's file that is left from earlier is replaced if nobody listens on it any more. If descriptors run out,
     /// connections are turned away, and accepting goes on a little later.
     ///
+    /// A loop that was told to [stop](Reactor::stop) refuses with [`Error::Stopped`], before anything is bound.
+    ///
     /// ```
     /// use pelton::{Chunk, Connection, Io, Reactor};
     ///
@@ -122,7 +124,7 @@ impl Reactor {
         address: Option<&Address>,
         start: impl FnOnce(&mut Reactor, Token) -> io::Result<()>,
     ) -> Result<ListenerId, Error> {
-        self.check_not_forked()?;
+        self.check_takes_on()?;
         let listener = Listener {
             place,
             accept: Some(accept),
@@ -186,6 +188,10 @@ impl Reactor {
     }
 
     pub(crate) fn connection_came_in(&mut self, token: Token, socket: Socket) {
+        // It would be told of nothing any more: the socket is closed.
+        if self.check_takes_on().is_err() {
+            return;
+        }
         let Some(Source::Listener(listener)) = self.sources.get_mut(token.into()) else { return };
         let Some(mut accept) = listener.accept.take() else { return };
         let site =

@@ -387,6 +387,8 @@ impl EventLoop {
             Life::Running | Life::Draining => Exit::Stopped,
         };
         self.life = Life::Stopping(exit);
+        // Before the hooks: one may wait for a thread that waits for an answer.
+        self.drop_posts();
         self.run_shutdown_hooks();
         self.unlisten_all();
         self.close_all_datagrams();
@@ -417,7 +419,8 @@ impl EventLoop {
     pub fn next_deadline(&mut self) -> Option<Time> {
         let reactor = &mut self.reactor;
         reactor.queue_continuations();
-        if reactor.has_work() || !reactor.await_posts() {
+        // A turn is what tells that it has stopped.
+        if reactor.is_over() || reactor.has_work() || !reactor.await_posts() {
             return Some(Time::ZERO);
         }
         reactor.timers.next_deadline()
@@ -443,6 +446,9 @@ impl EventLoop {
         reactor.ticks.iter_mut().for_each(|tick| tick.after_posts = 0);
         reactor.ticks.extend(waiting.into_iter().map(Tick::from));
         reactor.shared = shared;
+        if matches!(reactor.life, Life::Stopping(_) | Life::Stopped) {
+            reactor.posts.close();
+        }
         reactor.posts_awaited = false;
         reactor.forks = fork::count();
         reactor.renew_signals()?;
@@ -464,6 +470,7 @@ impl Reactor {
     ) -> Result<(), Error> {
         self.check_not_forked()?;
         if matches!(self.life, Life::Stopping(_) | Life::Stopped) {
+            self.drop_posts();
             return Err(Error::Stopped);
         }
         self.shared.runs_here();
@@ -481,6 +488,9 @@ impl Reactor {
         }
         self.flush_and_reap();
         self.wake_lanes();
+        if matches!(self.life, Life::Stopping(_)) {
+            self.drop_posts();
+        }
         Ok(())
     }
 
@@ -631,6 +641,7 @@ impl Reactor {
 
     /// Drops all callbacks while the rest of the reactor still stands: what they own may post from its `Drop`.
     fn drop_callbacks(&mut self) {
+        self.drop_posts();
         Lane::ALL.iter().for_each(|lane| self.shared.lane(*lane).close());
         self.drop_tasks();
         drop(std::mem::take(&mut self.sources));
@@ -650,6 +661,8 @@ impl Reactor {
 
 impl Drop for EventLoop {
     fn drop(&mut self) {
+        self.reactor.life = Life::Stopped;
         self.reactor.drop_callbacks();
+        self.reactor.shared.loop_is_gone();
     }
 }

@@ -68,14 +68,14 @@ impl Reactor {
         f: impl FnOnce(&mut Reactor) + 'static,
     ) -> TimerId {
         let deadline = self.engine.now() + delay;
-        TimerId(self.timers.insert(deadline, Timer { place, action: Action::Once(Closure::new(f)) }))
+        self.set_timer(deadline, Timer { place, action: Action::Once(Closure::new(f)) })
     }
 
     /// Runs `f` once, at `deadline`; next turn if that has passed.
     #[track_caller]
     pub fn at(&mut self, deadline: Time, f: impl FnOnce(&mut Reactor) + 'static) -> TimerId {
         let timer = Timer { place: Location::caller(), action: Action::Once(Closure::new(f)) };
-        TimerId(self.timers.insert(deadline, timer))
+        self.set_timer(deadline, timer)
     }
 
     /// Runs `f` again and again: first one `period` from now, then whenever another whole period has passed since then.
@@ -88,7 +88,15 @@ impl Reactor {
         let period = period.max(Duration::from_nanos(1));
         let deadline = self.engine.now() + period;
         let timer = Timer { place: Location::caller(), action: Action::Every(period, Box::new(f)) };
-        TimerId(self.timers.insert(deadline, timer))
+        self.set_timer(deadline, timer)
+    }
+
+    fn set_timer(&mut self, deadline: Time, timer: Timer) -> TimerId {
+        let key = self.timers.insert(deadline, timer);
+        if self.is_over() {
+            self.timers.cancel(key);
+        }
+        TimerId(key)
     }
 
     /// Cancels a timer, also from inside its own callback. `false` if it has fired or was cancelled already. What its

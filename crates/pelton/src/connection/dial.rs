@@ -143,7 +143,7 @@ impl Reactor {
             Endpoint::Address(address) => return self.connect_from(place, address, options, handler),
             Endpoint::Name { host, port } => (host.clone(), *port),
         };
-        self.check_may_connect()?;
+        self.check_takes_on()?;
         let mut stream = Stream::connecting(place, handler, self.clock());
         stream.extra().dial = Some(Box::new(Dial {
             target,
