@@ -168,7 +168,8 @@ fn routes_are_found(on: On) {
         .get("/users/me", hello())
         .delete("/users/{id}", plain(|_| Response::new(204)))
         .route("PURGE", "/users/{id}", plain(|_| Response::new(202)))
-        .get("/files/{*rest}", rest);
+        .get("/files/{*rest}", rest)
+        .get("/plain/{id}", plain(|request| format!("{:?}\n", request.plain_parameter("id"))));
     let mut site = on.serve(router);
     let mut ask = |line: &str| undated(&site.ask(format!("{line} HTTP/1.1\r\nHost: a\r\n\r\n")));
     assert!(ask("GET /users/7").ends_with("\r\n\r\nuser 7\n"));
@@ -176,6 +177,8 @@ fn routes_are_found(on: On) {
     assert!(ask("GET /users/me").ends_with("\r\n\r\nhello /users/me\n"));
     assert!(ask("GET http://b/users/9").ends_with("\r\n\r\nuser 9\n"), "a whole URI");
     assert!(ask("GET /files/a/b").ends_with("\r\n\r\nrest a/b\n"));
+    assert!(ask("GET /plain/7").ends_with("\r\n\r\nSome(\"7\")\n"));
+    assert!(ask("GET /plain/%37").ends_with("\r\n\r\nNone\n"), "it would not be what it says");
     assert_eq!(statuses(&ask("DELETE /users/7")), [204]);
     assert_eq!(statuses(&ask("PURGE /users/7")), [202]);
     assert_eq!(statuses(&ask("GET /nothing")), [404]);

@@ -7,7 +7,7 @@ use std::panic::Location;
 
 use pelton_os::engine::UnknownEngine;
 
-use crate::BadEndpoint;
+use crate::{BadAddress, BadEndpoint};
 
 /// What can go wrong with a reactor.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +56,10 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+
+    /// A text that should be an address is none.
+    #[error(transparent)]
+    BadAddress(#[from] BadAddress),
 
     /// A text that should say what to connect to does not.
     #[error(transparent)]
@@ -109,7 +113,9 @@ impl From<Error> for io::Error {
             Error::AlreadyWatched { .. } => io::ErrorKind::AlreadyExists,
             Error::NotWatched => io::ErrorKind::NotFound,
             Error::LaneFull { .. } => io::ErrorKind::ResourceBusy,
-            Error::UnknownEngine(_) | Error::BadEndpoint(_) | Error::Signal { .. } => io::ErrorKind::InvalidInput,
+            Error::UnknownEngine(_) | Error::BadAddress(_) | Error::BadEndpoint(_) | Error::Signal { .. } => {
+                io::ErrorKind::InvalidInput
+            }
             Error::Stopped | Error::Forked | Error::Nested | Error::Panicked { .. } => io::ErrorKind::Other,
         };
         io::Error::new(kind, error)

@@ -36,7 +36,8 @@ pub(crate) struct Listener {
 }
 
 impl Reactor {
-    /// Listens on `address`, and has each connection that comes in served by what `serve` makes for it.
+    /// Listens on `address`, and has each connection that comes in served by what `serve` makes for it. The address is an
+    /// [`Address`], a [`SocketAddr`](std::net::SocketAddr), or a text: `127.0.0.1:80`, `[::1]:80`, `unix:/path`.
     ///
     /// A Unix socket's file that is left from earlier is replaced if nobody listens on it any more. If descriptors run out,
     /// connections are turned away, and accepting goes on a little later.
@@ -55,17 +56,18 @@ impl Reactor {
     /// }
     ///
     /// let mut reactor = Reactor::new()?;
-    /// let listener = reactor.listen(&"127.0.0.1:0".parse()?, |_| Echo)?;
+    /// let listener = reactor.listen("127.0.0.1:0", |_| Echo)?;
     /// println!("echoing on {}", reactor.listening_on(listener).unwrap());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[track_caller]
     pub fn listen<C: Connection>(
         &mut self,
-        address: &Address,
+        address: impl TryInto<Address, Error: Into<Error>>,
         serve: impl FnMut(&mut Reactor) -> C + 'static,
     ) -> Result<ListenerId, Error> {
-        self.listen_with(address, &ListenOptions::default(), serve)
+        let address = address.try_into().map_err(Into::into)?;
+        self.listen_with(&address, &ListenOptions::default(), serve)
     }
 
     /// Listens as [`listen`](Reactor::listen) does, with [options](ListenOptions) such as the permissions of a Unix socket.

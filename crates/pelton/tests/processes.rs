@@ -62,7 +62,7 @@ fn a_server_without_descriptors_turns_connections_away_does_not_spin_and_recover
     const TEST: &str = "a_server_without_descriptors_turns_connections_away_does_not_spin_and_recovers";
     if is_child() {
         let mut reactor = Reactor::new().unwrap();
-        let listener = reactor.listen(&"127.0.0.1:0".parse().unwrap(), |_| Echo).unwrap();
+        let listener = reactor.listen("127.0.0.1:0", |_| Echo).unwrap();
         // Room for a handful of connections, beside what is open already.
         let next = rustix::io::dup(io::stdout()).unwrap().as_raw_fd() as u64;
         let limit = Rlimit { current: Some(next + 5), maximum: Some(next + 5) };
