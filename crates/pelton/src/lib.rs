@@ -34,7 +34,7 @@
 //! - Files: [`fs`], which is [`std::fs`] without blocking the loop.
 //! - Futures: [`spawn`](Reactor::spawn), [`block_on`](EventLoop::block_on), the module [`task`]; streams for them in [`net`].
 //! - Many of them, one per thread: [`Reactors`].
-//! - Work on other threads, in order: [`Pool`], with its [actors](Actor).
+//! - Work on other threads, in order: [`Pool`], with its [actors](Actor), and tasks [by key](Keyed).
 //! - Seeing inside: [`stats`](Reactor::stats), [`on_slow_callback`](Reactor::on_slow_callback).
 //!
 //! What happens in a turn of the loop, and in which order, is a contract; [`EventLoop::turn`] states it.
@@ -110,8 +110,8 @@ pub use pelton_os::{
     ListenOptions, Mode, MulticastInterface, Park, Socket, SocketFile, SocketOptions, Time,
 };
 pub use pool::{
-    Actor, ActorFault, ActorRef, Context, MAILBOX_BOUND, MESSAGES_PER_TURN, MailError, Pool, PoolBuilder, PoolStats,
-    ShutdownError, Spawn,
+    Actor, ActorFault, ActorRef, Context, Keyed, MAILBOX_BOUND, MESSAGES_PER_TURN, MailError, Pool, PoolBuilder,
+    PoolStats, ShutdownError, Spawn, SubmitError,
 };
 pub use promise::{AlreadySettled, Deferred, Next, Promise, Recovery, Rejected, SharedPromise, Unhandled};
 pub use protocol::{

@@ -5,6 +5,7 @@
 //! `docs/actors.md` says how it all fits together.
 
 mod actor;
+mod keyed;
 mod worker;
 
 use std::fmt;
@@ -18,6 +19,7 @@ use pelton_os::fork;
 use pelton_sync::Parking;
 
 pub use actor::{Actor, ActorFault, ActorRef, Context, MailError, Spawn};
+pub use keyed::{Keyed, SubmitError};
 use worker::{Setup, Shared, Stage};
 
 use crate::Error;
