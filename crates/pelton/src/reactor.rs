@@ -630,7 +630,7 @@ impl Reactor {
     /// Whether there is something to do without waiting for it.
     fn has_work(&self) -> bool {
         let flushing = !self.dirty.is_empty() || !self.over.is_empty();
-        flushing || !self.ticks.is_empty() || !self.idles.is_empty() || matches!(self.life, Life::Stopping(_))
+        flushing || !self.ticks.is_empty() || self.idles.has_work() || matches!(self.life, Life::Stopping(_))
     }
 
     /// Has other threads wake us when they post. `false` if one has posted already.

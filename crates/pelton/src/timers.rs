@@ -7,6 +7,7 @@ use pelton_os::Token;
 use pelton_sync::Closure;
 
 use crate::callback::{CallbackKind, Site};
+use crate::slots::Key;
 use crate::{Reactor, Time, TimerKey};
 
 /// Names a timer, to [cancel](Reactor::cancel) or [reset](Reactor::reset) it.
@@ -29,6 +30,13 @@ pub(crate) struct Timer {
     action: Action,
 }
 
+impl Timer {
+    /// Lets idle work run again.
+    pub(crate) fn of_idle(place: &'static Location<'static>, key: Key) -> Timer {
+        Timer { place, action: Action::Idle(key) }
+    }
+}
+
 type Periodic = Box<dyn FnMut(&mut Reactor, Beat)>;
 
 enum Action {
@@ -36,6 +44,8 @@ enum Action {
     Every(Duration, Periodic),
     /// A connection may have reached one of its time limits.
     CheckLimits(Token),
+    /// Idle work may run again.
+    Idle(Key),
     /// A periodic timer, while it runs.
     Running,
 }
@@ -173,6 +183,10 @@ impl Reactor {
             Action::CheckLimits(connection) => {
                 self.timers.cancel(due.key);
                 self.check_limits(connection);
+            }
+            Action::Idle(key) => {
+                self.timers.cancel(due.key);
+                self.idle_has_rested(key);
             }
             Action::Running => debug_assert!(false, "a running timer is not armed"),
         }

@@ -364,6 +364,10 @@ fn callbacks_are_dropped_without_having_run(on: impl Network) {
     one_more();
     assert!(!reactor.cancel_idle(idle));
     let f = own();
+    let idle = reactor.idle_every(Duration::from_millis(1), move |_| f());
+    one_more();
+    assert!(!reactor.cancel_idle(idle));
+    let f = own();
     reactor.on_drain(move |_| f());
     one_more();
     let f = own();
