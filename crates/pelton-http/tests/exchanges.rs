@@ -193,8 +193,11 @@ fn routes_are_found(on: On) {
 
 fn a_responder_that_is_dropped_gives_500(on: On) {
     let mut site = on.serve(|_: &mut Reactor, _: Request<'_>, responder: Responder| drop(responder));
+    site.reactor.on_fault(|reactor, fault| reactor.state::<Vec<String>>().push(fault.message.clone()));
     let answer = site.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(statuses(&answer), [500, 500], "and the connection goes on");
+    let faults = site.reactor.take_state::<Vec<String>>().unwrap_or_default();
+    assert_eq!(faults, ["a request was not answered; the client gets a 500"; 2]);
 }
 
 fn responses_that_cannot_be_sent_become_500(on: On) {

@@ -52,6 +52,7 @@ mod defer;
 mod each;
 mod endpoint;
 mod error;
+mod fault;
 pub mod fs;
 mod handle;
 mod idle;
@@ -85,7 +86,7 @@ mod wheel;
 
 pub use builder::Builder;
 pub use bytes::Bytes;
-pub use callback::{CallbackKind, Fault, PanicPolicy, SourceId};
+pub use callback::{CallbackKind, PanicPolicy, SourceId};
 pub use channel::{
     Channel, ChannelStats, Delivery, Overflow, PublishError, SubscribeOptions, Subscription, SubscriptionEnd,
 };
@@ -98,6 +99,7 @@ pub use defer::{DeferError, DeferFailure, DeferId};
 pub use each::Each;
 pub use endpoint::{BadEndpoint, Endpoint};
 pub use error::Error;
+pub use fault::{Fault, FaultKind};
 pub use handle::{Handle, PostError};
 pub use idle::IdleId;
 pub use lane::{Lane, LaneSettings, LaneStats, Refusal};

@@ -11,7 +11,7 @@ use pelton_sync::Closure;
 use crate::callback::{CallbackKind, Site, message};
 use crate::handle::{Handle, Post};
 use crate::ticks::Tick;
-use crate::{Error, Pool, Reactor};
+use crate::{Error, Fault, Pool, Reactor};
 
 /// How far along its life a reactor is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -136,7 +136,11 @@ impl Reactor {
         let waits = self.check_not_forked().is_ok();
         while let Some(Post { place, closure }) = if waits { self.posts.pop_rest() } else { self.posts.pop() } {
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(closure))) {
-                tracing::error!("post ({place}) panicked when it was dropped: {}", message(&panic));
+                self.report(Fault::at(
+                    place,
+                    "post",
+                    format_args!("it panicked when it was dropped: {}", message(&panic)),
+                ));
             }
         }
     }
@@ -234,7 +238,7 @@ impl Reactor {
     pub(crate) fn shut_down_pools(&mut self) {
         for (pool, deadline) in std::mem::take(&mut self.hooks.pools) {
             if let Err(error) = pool.shutdown(deadline) {
-                tracing::warn!("{error}");
+                self.report(Fault::new("pool", error));
             }
         }
     }

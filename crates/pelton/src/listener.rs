@@ -9,7 +9,7 @@ use pelton_os::{Address, ListenOptions, Socket, SocketFile, Token};
 use crate::callback::{CallbackKind, Site};
 use crate::connection::Connection;
 use crate::reactor::Source;
-use crate::{Error, Reactor};
+use crate::{Error, Fault, Reactor};
 
 /// After accepting has failed, as for want of descriptors, it is tried again this much later.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
@@ -173,8 +173,9 @@ impl Reactor {
     pub fn unlisten(&mut self, listener: ListenerId) -> bool {
         let Some(Source::Listener(found)) = self.sources.get(listener.0.into()) else { return false };
         // The file is the parent's, if this is a forked child.
-        if let Some(file) = found.file.as_ref().filter(|_| self.check_not_forked().is_ok()) {
-            remove_socket_file(file);
+        if let Some(file) = found.file.clone().filter(|_| self.check_not_forked().is_ok()) {
+            let place = found.place;
+            self.remove_socket_file(&file, place, "listener");
         }
         self.callbacks.ended(listener);
         self.listeners.retain(|token| *token != listener.0);
@@ -226,7 +227,12 @@ impl Reactor {
         if std::mem::replace(&mut listener.resting, true) {
             return;
         }
-        tracing::warn!(%error, address = %listener.address, "could not accept a connection");
+        let message = format!("could not accept a connection on {}: {error}", listener.address);
+        let fault = Fault {
+            label: self.callbacks.label(Some(ListenerId(token).into())),
+            ..Fault::at(listener.place, "listener", message)
+        };
+        self.report(fault);
         self.set_accepting(token);
         self.after(ACCEPT_AGAIN_AFTER, move |reactor| {
             if let Some(Source::Listener(listener)) = reactor.sources.get_mut(token.into()) {
@@ -255,7 +261,20 @@ impl Reactor {
         let Some(Source::Listener(listener)) = self.sources.get(token.into()) else { return };
         let on = !listener.resting && !listener.paused && !self.makes_newcomers_wait();
         if let Err(error) = self.engine.accept(token, on) {
-            tracing::error!(%error, "could not pause or resume accepting");
+            self.report(Fault::new("listener", format_args!("could not pause or resume accepting: {error}")));
+        }
+    }
+
+    /// Removes the file of a Unix socket, unless another has taken its place. The socket has to be open still.
+    pub(crate) fn remove_socket_file(
+        &mut self,
+        file: &SocketFile,
+        place: &'static Location<'static>,
+        what: &'static str,
+    ) {
+        if let Err(error) = file.remove() {
+            let path = file.path().display();
+            self.report(Fault::at(place, what, format_args!("could not remove the file of a Unix socket, {path}: {error}")));
         }
     }
 }
@@ -263,13 +282,6 @@ impl Reactor {
 fn is_out_of_descriptors(error: &io::Error) -> bool {
     use rustix::io::Errno;
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
-}
-
-/// Removes the file of a Unix socket, unless another has taken its place. The socket has to be open still.
-pub(crate) fn remove_socket_file(file: &SocketFile) {
-    if let Err(error) = file.remove() {
-        tracing::warn!(%error, path = %file.path().display(), "could not remove the file of a Unix socket");
-    }
 }
 
 /// Takes on each socket, to be served by what `serve` makes for it.
@@ -282,7 +294,13 @@ pub(crate) fn serving<C: Connection>(
         match reactor.take_on(place, socket, handler) {
             // Its handler is told when this returns.
             Ok(id) => reactor.newcomers.push(id.0),
-            Err(error) => tracing::warn!(%error, "a connection that came in is closed"),
+            Err(error) => {
+                reactor.report(Fault::at(
+                    place,
+                    "listener",
+                    format_args!("a connection that came in is closed: {error}"),
+                ));
+            }
         }
     })
 }

@@ -110,7 +110,8 @@ impl PoolBuilder {
         self
     }
 
-    /// Calls `hook`, on the worker, for every actor that panics. By default a panic is logged.
+    /// Calls `hook`, on the worker, for every actor that panics. Without a hook, a panic goes where
+    /// other faults [go](crate::Reactor::on_fault) without one.
     pub fn on_fault(mut self, hook: impl Fn(&ActorFault) + Send + Sync + 'static) -> PoolBuilder {
         self.setup.fault = Some(Box::new(hook));
         self

@@ -20,6 +20,7 @@ use crate::channel::Subscribers;
 use crate::connection::{Flow, FlowSettings, Limits, Reason, Stream};
 use crate::datagram::DatagramSocket;
 use crate::defer::Deferred;
+use crate::fault::Hook;
 use crate::handle::{Handle, Post, Shared};
 use crate::idle::Idles;
 use crate::lane::{Lane, LaneSettings};
@@ -38,7 +39,7 @@ use crate::ticks::Tick;
 use crate::timers::Timer;
 use crate::watch::Watch;
 use crate::watchdog::Watchdog;
-use crate::{Builder, Error, Wheel};
+use crate::{Builder, Error, Fault, Wheel};
 
 /// When dispatching takes longer than this, listeners are looked at in between: connections that are going to be refused, for
 /// there is too much to do, should not have to wait until it is done. Accepting so many takes a small part of this.
@@ -48,6 +49,7 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(10);
 pub(crate) struct Settings {
     pub(crate) measure: bool,
     pub(crate) panic_policy: PanicPolicy,
+    pub(crate) fault_hook: Option<Hook>,
     pub(crate) ticks_per_turn: usize,
     pub(crate) post_bound: usize,
     pub(crate) limits: Limits,
@@ -62,6 +64,7 @@ impl Default for Settings {
         Settings {
             measure: true,
             panic_policy: PanicPolicy::Close,
+            fault_hook: None,
             // At a microsecond each, events wait a millisecond; and the poll between is a thousandth of the cost.
             ticks_per_turn: 1024,
             // 3 MiB of small closures: far more than a healthy loop is ever behind, far less than a machine has.
@@ -215,6 +218,7 @@ impl Reactor {
     /// Builds a reactor on the best engine that this system has, or the one that the environment variable `PELTON_ENGINE`
     /// names.
     #[allow(clippy::new_ret_no_self, reason = "what one owns is the loop; what callbacks are handed is the reactor")]
+    #[track_caller]
     pub fn new() -> Result<EventLoop, Error> {
         Reactor::builder().build()
     }
@@ -304,7 +308,7 @@ impl EventLoop {
             idles: Idles::default(),
             hooks: Hooks::default(),
             life: Life::Running,
-            callbacks: Callbacks::new(settings.panic_policy),
+            callbacks: Callbacks::new(settings.panic_policy, settings.fault_hook),
             meter: Meter::new(settings.measure, now),
             watchdog: None,
             states: States::default(),
@@ -616,7 +620,8 @@ impl Reactor {
                 Event::Gone(token) => {
                     self.sources.retire(token.into());
                 }
-                other => tracing::error!(?other, "an event that this reactor does not know"),
+                other => self
+                    .report(Fault::new("engine", format_args!("an event that this reactor does not know: {other:?}"))),
             }
             // The latest reading, whatever it was taken for: to look at it costs nothing.
             let latest = self.meter.mark();

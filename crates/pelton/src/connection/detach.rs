@@ -8,7 +8,7 @@ use super::io::Input;
 use super::stream::{Ending, Stage};
 use super::{Connection, ConnectionId, Io, Reason};
 use crate::callback::{CallbackKind, Site};
-use crate::{Handle, Reactor, SendError};
+use crate::{Fault, Handle, Reactor, SendError};
 
 /// A connection that the reactor has let go.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl Io<'_> {
         }
         let handle = handle.clone();
         let place = Location::caller();
-        self.detach(move |_, detached| {
+        self.detach(move |reactor, detached| {
             let taken_on = handle.post(move |reactor| {
                 // It takes on nothing new; the socket is closed.
                 if reactor.check_takes_on().is_err() {
@@ -77,11 +77,13 @@ impl Io<'_> {
                 }
                 let handler = serve(reactor);
                 if let Err(error) = reactor.take_on_detached(place, detached, Box::new(handler)) {
-                    tracing::warn!(%error, "a connection was moved here and could not be taken on");
+                    let message = format!("a connection was moved here and could not be taken on: {error}");
+                    reactor.report(Fault::at(place, "connection", message));
                 }
             });
             if taken_on.is_err() {
-                tracing::warn!("a connection was to be moved to a reactor that has stopped; it is closed");
+                let message = "a connection was to be moved to a reactor that has stopped; it is closed";
+                reactor.report(Fault::at(place, "connection", message));
             }
         })
         .map_err(|_| MoveError::Closed)

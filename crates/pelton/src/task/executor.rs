@@ -32,7 +32,7 @@ use super::{JoinHandle, Local, TaskError};
 use crate::callback::{CallbackKind, Site, message};
 use crate::handle::PostError;
 use crate::slots::Key;
-use crate::{Error, EventLoop, Handle, Reactor};
+use crate::{Error, EventLoop, Fault, Handle, Reactor};
 
 /// How long the end of a reactor waits for a thread that has just woken a task and is about to hand it over. That is a matter of
 /// nanoseconds; but a thread that was left behind by a fork never does.
@@ -174,12 +174,13 @@ impl Reactor {
             } else if waiting_since.get_or_insert_with(Instant::now).elapsed() < HAND_OVER_WITHIN {
                 thread::yield_now();
             } else {
-                tracing::warn!(tasks = self.task_count(), "tasks were left behind by a fork");
+                let tasks = self.task_count();
+                self.report(Fault::new("task", format_args!("{tasks} tasks were left behind by a fork")));
                 break;
             }
         }
         if let Some(panic) = self.local.take_panic() {
-            tracing::error!("a task panicked when it was dropped: {}", message(&panic));
+            self.report(Fault::new("task", format_args!("a task panicked when it was dropped: {}", message(&panic))));
         }
     }
 }
