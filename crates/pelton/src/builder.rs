@@ -161,6 +161,29 @@ impl Builder {
         self
     }
 
+    /// Lets the loop be run inside a callback of another loop on the same thread, which stands still meanwhile: none of its
+    /// timers, connections and ticks are served. Otherwise that is refused with [`Error::Nested`], except for a
+    /// [turn](EventLoop::turn) that does not wait.
+    ///
+    /// ```
+    /// # use pelton::{Error, Reactor};
+    /// let mut outer = Reactor::new()?;
+    /// outer.next_tick(|outer| {
+    ///     let mut inner = Reactor::new().unwrap();
+    ///     assert!(matches!(inner.run(), Err(Error::Nested)));
+    ///     let mut inner = Reactor::builder().nested(true).build().unwrap();
+    ///     inner.next_tick(|inner| inner.stop());
+    ///     assert!(inner.run().is_ok());
+    ///     outer.stop();
+    /// });
+    /// outer.run()?;
+    /// # Ok::<(), pelton::Error>(())
+    /// ```
+    pub fn nested(mut self, nested: bool) -> Self {
+        self.settings.nested = nested;
+        self
+    }
+
     /// Builds it.
     #[track_caller]
     pub fn build(self) -> Result<EventLoop, Error> {

@@ -28,10 +28,11 @@ pub enum Error {
     )]
     Forked,
 
-    /// A loop was to [block](crate::EventLoop::block_on) on a future inside a task of another loop, which would stand still
-    /// meanwhile.
+    /// A loop was to be run inside a callback or a task of another loop on the same thread, which would stand still meanwhile.
+    /// See [`Builder::nested`](crate::Builder::nested).
     #[error(
-        "block on a future: this is inside a task of another loop, which would stand still; spawn it there, or await it"
+        "run a loop: this is inside a callback of another loop, which would stand still; use that loop, or give this one a \
+         thread of its own with Reactor::start_thread, or say Builder::nested if it is meant"
     )]
     Nested,
 

@@ -4,6 +4,7 @@
 //! [`EventLoop::turn_with`]. How callbacks get in is in the files named after them: `timers.rs`, `ticks.rs`, `watch.rs`,
 //! `signals.rs`, `idle.rs`, and `handle.rs` for other threads.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -50,6 +51,7 @@ pub(crate) struct Settings {
     pub(crate) measure: bool,
     pub(crate) panic_policy: PanicPolicy,
     pub(crate) fault_hook: Option<Hook>,
+    pub(crate) nested: bool,
     pub(crate) ticks_per_turn: usize,
     pub(crate) post_bound: usize,
     pub(crate) limits: Limits,
@@ -65,6 +67,7 @@ impl Default for Settings {
             measure: true,
             panic_policy: PanicPolicy::Close,
             fault_hook: None,
+            nested: false,
             // At a microsecond each, events wait a millisecond; and the poll between is a thousandth of the cost.
             ticks_per_turn: 1024,
             // 3 MiB of small closures: far more than a healthy loop is ever behind, far less than a machine has.
@@ -210,8 +213,24 @@ pub struct Reactor {
     pub(crate) meter: Meter,
     pub(crate) watchdog: Option<Watchdog>,
     pub(crate) states: States,
+    /// It may be run inside a callback of another loop.
+    nested: bool,
     /// The process it belongs to, as a number of forks.
     forks: u64,
+}
+
+thread_local! {
+    /// Whether a loop is being turned on this thread, so that whatever runs is called by it.
+    static TURNING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A turn that is under way, with what there was further up the stack.
+struct Turning(bool);
+
+impl Drop for Turning {
+    fn drop(&mut self) {
+        TURNING.set(self.0);
+    }
 }
 
 impl Reactor {
@@ -312,6 +331,7 @@ impl EventLoop {
             meter: Meter::new(settings.measure, now),
             watchdog: None,
             states: States::default(),
+            nested: settings.nested,
             forks: fork::count(),
         };
         EventLoop { reactor }
@@ -477,6 +497,10 @@ impl Reactor {
             self.drop_posts();
             return Err(Error::Stopped);
         }
+        if timeout != Some(Duration::ZERO) {
+            self.check_not_nested()?;
+        }
+        let _turning = Turning(TURNING.replace(true));
         self.shared.runs_here();
         let calls_before = self.meter.counters.calls();
 
@@ -496,6 +520,12 @@ impl Reactor {
             self.drop_posts();
         }
         Ok(())
+    }
+
+    /// Refuses to make another loop of this thread wait for this one.
+    pub(crate) fn check_not_nested(&self) -> Result<(), Error> {
+        let inside = TURNING.get() || Reactor::with_current(|_| ()).is_some();
+        if inside && !self.nested { Err(Error::Nested) } else { Ok(()) }
     }
 
     fn read_clock(&mut self) {

@@ -276,7 +276,7 @@ impl EventLoop {
     /// Turns the loop until `future` is ready. It may borrow what is around it, and is polled between turns, whenever it has been
     /// woken. Afterwards the loop can go on; what tasks and streams have left to be done by then, and can be done at once, is.
     ///
-    /// [`Error::Stopped`] if the loop is told to stop first, [`Error::Nested`] inside a task of another loop. A panic in the
+    /// [`Error::Stopped`] if the loop is told to stop first, [`Error::Nested`] inside a callback or task of another loop. A panic in the
     /// future goes on to the caller.
     ///
     /// ```
@@ -294,9 +294,7 @@ impl EventLoop {
     #[track_caller]
     pub fn block_on<F: Future>(&mut self, future: F) -> Result<F::Output, Error> {
         let site = Site { kind: CallbackKind::Tick, place: Location::caller(), source: None };
-        if Reactor::with_current(|_| ()).is_some() {
-            return Err(Error::Nested);
-        }
+        self.check_not_nested()?;
         if self.stopped() {
             return Err(Error::Stopped);
         }
