@@ -33,7 +33,7 @@
 //! - Work that blocks: [`defer`](Reactor::defer), on [lanes](Lane) of threads.
 //! - Files: [`fs`], which is [`std::fs`] without blocking the loop.
 //! - Futures: [`spawn`](Reactor::spawn), [`block_on`](EventLoop::block_on), the module [`task`]; streams for them in [`net`].
-//! - Many of them, one per thread: [`Reactors`].
+//! - A loop on a thread of its own: [`start_thread`](Reactor::start_thread); many of them, one per thread: [`Reactors`].
 //! - Work on other threads, in order: [`Pool`], with its [actors](Actor), and tasks [by key](Keyed).
 //! - Seeing inside: [`stats`](Reactor::stats), [`on_slow_callback`](Reactor::on_slow_callback).
 //!
@@ -77,6 +77,7 @@ mod spin;
 mod state;
 mod stats;
 pub mod task;
+mod thread;
 mod tick_loop;
 mod ticks;
 mod timers;
@@ -128,6 +129,7 @@ pub use resolver::{LookupError, LookupFailure, LookupId, Resolver, SystemResolve
 pub use resource_pool::{AcquireError, Lent, ResourcePool, ResourcePoolStats};
 pub use signals::SignalId;
 pub use stats::{Histogram, Stats};
+pub use thread::ReactorThread;
 pub use tick_loop::TickLoop;
 pub use timers::{Beat, TimerId};
 pub use watch::{Ready, WatchId};
