@@ -96,7 +96,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut reactor = Reactor::new()?;
     let pool = Pool::builder().workers(2).name("factors").build()?;
     reactor.shut_down_at_end(&pool, Duration::from_secs(5));
-    let listener = reactor.listen(&"127.0.0.1:0".parse()?, serve(Lines::new, || Factors).on(&pool))?;
+    let listener = reactor.listen("127.0.0.1:0", serve(Lines::new, || Factors).on(&pool))?;
     let address = reactor.listening_on(listener).ok_or("it listens")?.clone();
     println!("factoring on {address}");
 

@@ -73,7 +73,7 @@ impl Connection for Client {
 fn main() -> Result<(), Box<dyn Error>> {
     let mut reactor = Reactor::new()?;
     // Port 0 is any free one. Each connection that comes in is served by what the closure makes for it.
-    let listener = reactor.listen(&"127.0.0.1:0".parse()?, |_| Echo)?;
+    let listener = reactor.listen("127.0.0.1:0", |_| Echo)?;
     let address = reactor.listening_on(listener).expect("it was just begun").clone();
     println!("echoing on {address}");
     reactor.connect(&address, Client { words: vec!["water", "wheel"], back: Vec::new() })?;

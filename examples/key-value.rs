@@ -106,7 +106,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let store = Rc::new(RefCell::new(HashMap::new()));
     let lines = || Lines::new().limit(LONGEST_LINE);
     let session = move || Session { store: store.clone(), over: false };
-    let listener = reactor.listen(&"127.0.0.1:0".parse()?, serve(lines, session))?;
+    let listener = reactor.listen("127.0.0.1:0", serve(lines, session))?;
     let address = reactor.listening_on(listener).ok_or("it listens")?.clone();
     println!("storing on {address}");
 

@@ -126,12 +126,12 @@ impl Connection for Host {
 
 /// Opens any port, and one of those before it.
 fn open_two_ports(reactor: &mut EventLoop) -> Result<u16, Box<dyn Error>> {
-    let listener = reactor.listen(&"127.0.0.1:0".parse()?, |_| Host(Some("220 one of ours\r\n")))?;
+    let listener = reactor.listen("127.0.0.1:0", |_| Host(Some("220 one of ours\r\n")))?;
     let Some(Address::Tcp(first)) = reactor.listening_on(listener).cloned() else {
         return Err("a listener on TCP has an address".into());
     };
     for port in first.port().saturating_sub(40)..first.port() {
-        if reactor.listen(&Address::Tcp((first.ip(), port).into()), |_| Host(None)).is_ok() {
+        if reactor.listen(Address::Tcp((first.ip(), port).into()), |_| Host(None)).is_ok() {
             return Ok(first.port());
         }
     }

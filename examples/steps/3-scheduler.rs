@@ -104,7 +104,7 @@ fn report(reactor: &mut Reactor) {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut reactor = Reactor::new()?;
-    let listener = reactor.listen(&request::address().parse()?, |_| Client::default())?;
+    let listener = reactor.listen(request::address(), |_| Client::default())?;
     println!("http://{}/", reactor.listening_on(listener).ok_or("it does not listen")?);
     reactor.every(REPORT, |reactor, _| report(reactor));
     reactor.run()?;

@@ -137,7 +137,7 @@ impl Connection for Client {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut reactor = Reactor::new()?;
-    let listener = reactor.listen(&request::address().parse()?, |_| Client::default())?;
+    let listener = reactor.listen(request::address(), |_| Client::default())?;
     println!("http://{}/", reactor.listening_on(listener).ok_or("it does not listen")?);
     reactor.run()?;
     Ok(())

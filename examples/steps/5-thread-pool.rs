@@ -120,7 +120,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         reactor.on_signal(signal.as_raw(), |reactor, _| reactor.stop())?;
     }
     reactor.put_state(Files { file: file.clone() });
-    let listener = reactor.listen(&request::address().parse()?, |_| Client::default())?;
+    let listener = reactor.listen(request::address(), |_| Client::default())?;
     println!("http://{}/", reactor.listening_on(listener).ok_or("it does not listen")?);
     reactor.run()?;
     fs::remove_file(&file)?;

@@ -9,6 +9,7 @@ mod actix;
 mod java;
 #[cfg(feature = "actor-peers")]
 mod kameo;
+mod keyed;
 mod mutex;
 mod ours;
 #[cfg(feature = "actor-peers")]
@@ -212,6 +213,8 @@ impl Stage {
             let window = move || Ok(vec![Some(java.play(play, size)?.millions_per_second(size.messages(play)))]);
             contenders.push(Contender::new(JAVA, java.version.clone(), Side::Peer, window));
         }
+        // Not what is compared, but what the same order costs without an actor.
+        contenders.push(entrant::<keyed::Keyed>("pelton Keyed", version("pelton"), Side::Peer, play, size));
         contenders.push(entrant::<ours::Pool>(OURS, version("pelton"), Side::Ours, play, size));
         Contest { name, cases: vec![case], contenders }
     }

@@ -6,11 +6,12 @@
 use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
+use std::panic::Location;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use pelton::task::JoinHandle;
-use pelton::{DeferFailure, Lane, Pool, Promise, Reactor};
+use pelton::{DeferFailure, Fault, Lane, Pool, Promise, Reactor};
 
 use crate::{Body, BodyError, Handler, KeptRequest, RemoteResponder, Request, Responder, Response};
 
@@ -42,7 +43,8 @@ where
 }
 
 /// A handler whose answer is promised. If the client goes, the promise is dropped, which its
-/// [`Deferred`](pelton::Deferred::is_wanted) can tell. One that is rejected gives a 500, and is logged.
+/// [`Deferred`](pelton::Deferred::is_wanted) can tell. One that is rejected gives a 500, and is reported as a
+/// [fault](Reactor::on_fault) of this call.
 ///
 /// ```
 /// use pelton::{Reactor, fs};
@@ -52,17 +54,21 @@ where
 ///     fs::read("motd").promise(reactor).map(|bytes| Response::text(bytes))
 /// }));
 /// ```
+#[track_caller]
 pub fn promised<R, E>(answer: impl Fn(&mut Reactor, Request<'_>) -> Promise<R, E> + 'static) -> impl Handler
 where
     R: Into<Response> + 'static,
     E: fmt::Debug + 'static,
 {
+    let place = Location::caller();
     move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
         let promise = answer(reactor, request);
-        spawn(reactor, responder, async {
+        spawn(reactor, responder, async move {
             promise.await.map_or_else(
                 |rejected| {
-                    tracing::error!("answer a request: {rejected:?}");
+                    let fault = Fault::at(place, "http", format_args!("answer a request: {rejected:?}"));
+                    // Tasks are polled with their reactor at hand.
+                    Reactor::with_current(|reactor| reactor.report(fault));
                     Response::plain_status(500)
                 },
                 R::into,
@@ -89,7 +95,8 @@ fn spawn<R: Into<Response>>(reactor: &mut Reactor, responder: Responder, future:
 }
 
 /// A handler for what blocks, or takes long: `answer` is called with the request and its body, on a thread of `lane`. If the
-/// client goes before that has begun, it is taken back. A lane that is full gives a 503.
+/// client goes before that has begun, it is taken back. A panic gives a 500, and a lane that is full a 503; both are reported
+/// as [faults](Reactor::on_fault) of this call.
 ///
 /// ```
 /// use pelton::Lane;
@@ -97,11 +104,12 @@ fn spawn<R: Into<Response>>(reactor: &mut Reactor, responder: Responder, future:
 ///
 /// let server = Server::new(deferred(Lane::Cpu, |_, body| format!("{}\n", body.iter().map(|&byte| u64::from(byte)).sum::<u64>())));
 /// ```
+#[track_caller]
 pub fn deferred<R>(lane: Lane, answer: impl Fn(KeptRequest, Vec<u8>) -> R + Send + Sync + 'static) -> impl Handler
 where
     R: Into<Response>,
 {
-    let answer = Arc::new(answer);
+    let (answer, place) = (Arc::new(answer), Location::caller());
     move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
         let answer = Arc::clone(&answer);
         with_body(reactor, request, responder, move |reactor, request, body, responder| {
@@ -117,7 +125,8 @@ where
             let then = move |reactor: &mut Reactor, outcome: Result<Response, DeferFailure>| {
                 if let Some(responder) = waiting.take() {
                     let response = outcome.unwrap_or_else(|failure| {
-                        tracing::error!("answer a request on the {lane} lane: {failure}");
+                        let message = format!("answer a request on the {lane} lane: {failure}");
+                        reactor.report(Fault::at(place, "http", message));
                         Response::plain_status(500)
                     });
                     responder.respond(reactor, response);
@@ -126,7 +135,7 @@ where
             match reactor.defer(lane, move || answer(request, body).into(), then) {
                 Ok(deferred) => id.set(Some(deferred)),
                 Err(refused) => {
-                    tracing::warn!("answer a request: {refused}");
+                    reactor.report(Fault::at(place, "http", format_args!("answer a request: {refused}")));
                     if let Some(responder) = slot.take() {
                         responder.respond(reactor, overloaded());
                     }

@@ -211,8 +211,24 @@ impl<'a> Request<'a> {
         self.fields().get(name)
     }
 
+    /// A part of the path that the route has a name for, if it has no escapes: it is borrowed from the request. `None` if there
+    /// is none of this name, or it has escapes. For what is compared with known names, or is a number.
+    ///
+    /// ```
+    /// use pelton_http::{Response, Router, plain};
+    ///
+    /// let router = Router::new().get("/pets/{kind}", plain(|request| match request.plain_parameter("kind") {
+    ///     Some("cat") => Response::text("meow\n"),
+    ///     Some(_) => Response::plain_status(404),
+    ///     None => Response::plain_status(400),
+    /// }));
+    /// ```
+    pub fn plain_parameter(&self, name: &str) -> Option<&'a str> {
+        self.parameters.get(name).filter(|value| !value.contains('%'))
+    }
+
     /// A part of the path that the route, or a prefix that it is mounted below, has a name for, without escapes. `None` if there is none of
-    /// this name, or it is no text.
+    /// this name, or it is no text. It is borrowed if it had no escapes.
     ///
     /// An escape may be a slash: a parameter of one segment can decode to `../../etc/hostname`. To make a file name of it, use a
     /// [`Directory`](pelton::fs::Directory), which names cannot lead out of, instead of joining paths:

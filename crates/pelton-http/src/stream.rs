@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pelton::Reactor;
+use pelton::{Fault, Reactor};
 
 use crate::exchange::{Command, ExchangeToken, Flow, Gone};
 use crate::{Content, ResponseFields};
@@ -83,7 +83,7 @@ impl ResponseStream {
     /// logged.
     pub fn finish_with_trailers(mut self, reactor: &mut Reactor, trailers: ResponseFields) {
         if let Some(fault) = trailers.fault() {
-            tracing::error!(fault, "a trailer of a response is left out");
+            reactor.report(Fault::new("http", format_args!("a trailer of a response is left out: {fault}")));
         }
         if let Some(token) = self.token.take() {
             let _ = token.tell(reactor, Command::Finish(trailers.lines().to_vec()));

@@ -168,7 +168,8 @@ fn routes_are_found(on: On) {
         .get("/users/me", hello())
         .delete("/users/{id}", plain(|_| Response::new(204)))
         .route("PURGE", "/users/{id}", plain(|_| Response::new(202)))
-        .get("/files/{*rest}", rest);
+        .get("/files/{*rest}", rest)
+        .get("/plain/{id}", plain(|request| format!("{:?}\n", request.plain_parameter("id"))));
     let mut site = on.serve(router);
     let mut ask = |line: &str| undated(&site.ask(format!("{line} HTTP/1.1\r\nHost: a\r\n\r\n")));
     assert!(ask("GET /users/7").ends_with("\r\n\r\nuser 7\n"));
@@ -176,6 +177,8 @@ fn routes_are_found(on: On) {
     assert!(ask("GET /users/me").ends_with("\r\n\r\nhello /users/me\n"));
     assert!(ask("GET http://b/users/9").ends_with("\r\n\r\nuser 9\n"), "a whole URI");
     assert!(ask("GET /files/a/b").ends_with("\r\n\r\nrest a/b\n"));
+    assert!(ask("GET /plain/7").ends_with("\r\n\r\nSome(\"7\")\n"));
+    assert!(ask("GET /plain/%37").ends_with("\r\n\r\nNone\n"), "it would not be what it says");
     assert_eq!(statuses(&ask("DELETE /users/7")), [204]);
     assert_eq!(statuses(&ask("PURGE /users/7")), [202]);
     assert_eq!(statuses(&ask("GET /nothing")), [404]);
@@ -190,8 +193,11 @@ fn routes_are_found(on: On) {
 
 fn a_responder_that_is_dropped_gives_500(on: On) {
     let mut site = on.serve(|_: &mut Reactor, _: Request<'_>, responder: Responder| drop(responder));
+    site.reactor.on_fault(|reactor, fault| reactor.state::<Vec<String>>().push(fault.message.clone()));
     let answer = site.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(statuses(&answer), [500, 500], "and the connection goes on");
+    let faults = site.reactor.take_state::<Vec<String>>().unwrap_or_default();
+    assert_eq!(faults, ["a request was not answered; the client gets a 500"; 2]);
 }
 
 fn responses_that_cannot_be_sent_become_500(on: On) {

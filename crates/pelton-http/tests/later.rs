@@ -180,10 +180,16 @@ fn failures_give_500_and_cost_nobody_else(on: On) {
     ];
     for (kind, handler) in kinds {
         let mut site = on.serve_catching(handler);
-        site.reactor.on_fault(|_, _| {});
+        site.reactor.on_fault(|reactor, fault| reactor.state::<Vec<String>>().push(fault.to_string()));
         let answer = site.ask(post("/bad", "") + &post("/fine", ""));
         assert_eq!(statuses(&answer), [500, 200], "{kind}");
         assert!(answer.ends_with("good\n"), "{kind}: {answer}");
+        let faults = site.reactor.take_state::<Vec<String>>().unwrap_or_default().join("\n");
+        // Those of a pool go to the pool's own hook; what is left here is that nobody has answered.
+        let said = if kind == "pooled" { "a request was not answered" } else { "on purpose" };
+        assert!(faults.contains(said), "{kind}: {faults}");
+        let names_handler = matches!(kind, "promised" | "deferred");
+        assert!(!names_handler || faults.contains("http (") && faults.contains("tests/later.rs:"), "{kind}: {faults}");
     }
 }
 

@@ -37,6 +37,22 @@ pub enum Address {
 pub struct BadAddress(String);
 
 impl Address {
+    /// The port, if it is an address of the internet.
+    ///
+    /// ```
+    /// use pelton_os::Address;
+    ///
+    /// assert_eq!("[::1]:8080".parse::<Address>()?.port(), Some(8080));
+    /// assert_eq!("unix:/run/some.sock".parse::<Address>()?.port(), None);
+    /// # Ok::<(), pelton_os::BadAddress>(())
+    /// ```
+    pub fn port(&self) -> Option<u16> {
+        match self {
+            Address::Tcp(address) => Some(address.port()),
+            _ => None,
+        }
+    }
+
     pub(crate) fn to_socket(&self) -> io::Result<(Domain, SockAddr)> {
         match self {
             Address::Tcp(address) => Ok((Domain::for_address(*address), SockAddr::from(*address))),
@@ -62,6 +78,36 @@ impl Address {
             return Address::Abstract(name.to_owned());
         }
         Address::Unnamed
+    }
+}
+
+impl From<&Address> for Address {
+    fn from(address: &Address) -> Address {
+        address.clone()
+    }
+}
+
+impl TryFrom<&str> for Address {
+    type Error = BadAddress;
+
+    fn try_from(text: &str) -> Result<Address, BadAddress> {
+        text.parse()
+    }
+}
+
+impl TryFrom<&String> for Address {
+    type Error = BadAddress;
+
+    fn try_from(text: &String) -> Result<Address, BadAddress> {
+        text.parse()
+    }
+}
+
+impl TryFrom<String> for Address {
+    type Error = BadAddress;
+
+    fn try_from(text: String) -> Result<Address, BadAddress> {
+        text.parse()
     }
 }
 

@@ -71,7 +71,8 @@ fn aligned(buffer: &[u8]) -> usize {
 
 /// Bytes that came in. They are on loan: the memory goes back to the engine when the chunk is dropped.
 ///
-/// A chunk derefs to its bytes. It can be kept, or sent on without copying.
+/// A chunk derefs to its bytes. It can be kept, or sent on without copying. It stays on the thread of its loop;
+/// [`into_vec`](Chunk::into_vec) and `Bytes::from(chunk)` are bytes that can be sent to others.
 pub struct Chunk {
     buffer: Box<[u8]>,
     start: usize,
@@ -86,6 +87,32 @@ impl Chunk {
         self.start += count;
     }
 
+    /// The bytes, in memory of their own: for other threads. A chunk cannot be sent there, because its memory belongs to its
+    /// loop.
+    ///
+    /// ```compile_fail,E0277
+    /// # fn received(chunk: pelton_os::Chunk) {
+    /// std::thread::spawn(move || println!("{} bytes", chunk.len()));
+    /// # }
+    /// ```
+    ///
+    /// ```
+    /// # fn received(chunk: pelton_os::Chunk) {
+    /// let bytes = chunk.into_vec();
+    /// std::thread::spawn(move || println!("{} bytes", bytes.len()));
+    /// # }
+    /// # received(vec![1, 2, 3].into());
+    /// ```
+    ///
+    /// This copies, unless the chunk was made of a `Vec`.
+    #[must_use]
+    pub fn into_vec(mut self) -> Vec<u8> {
+        if self.home.is_some() || self.start > 0 || self.end < self.buffer.len() {
+            return self.to_vec();
+        }
+        std::mem::take(&mut self.buffer).into_vec()
+    }
+
     /// The same bytes in memory of their own if the loan is much larger than they are: for those who keep it for long.
     #[must_use]
     pub fn compacted(self) -> Chunk {
@@ -97,6 +124,18 @@ impl From<Vec<u8>> for Chunk {
     fn from(bytes: Vec<u8>) -> Chunk {
         let buffer = bytes.into_boxed_slice();
         Chunk { start: 0, end: buffer.len(), buffer, home: None }
+    }
+}
+
+impl From<Chunk> for Vec<u8> {
+    fn from(chunk: Chunk) -> Vec<u8> {
+        chunk.into_vec()
+    }
+}
+
+impl From<Chunk> for bytes::Bytes {
+    fn from(chunk: Chunk) -> bytes::Bytes {
+        chunk.into_vec().into()
     }
 }
 

@@ -20,7 +20,10 @@ pub fn count() -> u64 {
         let error = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         if error != 0 {
             // Out of memory. Forks will go unnoticed, which only matters to a program that forks.
-            tracing::error!(error, "pthread_atfork failed; forks will not be noticed");
+            crate::fault::report_here(
+                "fork",
+                &format_args!("pthread_atfork failed ({error}); forks will not be noticed"),
+            );
         }
     });
     FORKS.load(Ordering::Relaxed)

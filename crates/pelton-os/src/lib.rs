@@ -42,6 +42,8 @@ pub mod clock;
 #[cfg(unix)]
 pub mod engine;
 #[cfg(unix)]
+pub mod fault;
+#[cfg(unix)]
 pub mod fork;
 #[cfg(unix)]
 pub mod poller;

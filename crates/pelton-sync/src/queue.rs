@@ -44,7 +44,7 @@ const BLOCK: usize = if cfg!(loom) { 2 } else { 64 };
 /// Emptied blocks kept for reuse: the queue allocates nothing while fewer than `BLOCK * SPARES` values wait in it.
 const SPARES: usize = if cfg!(loom) { 1 } else { 16 };
 
-/// Added to `tail` for each claim; the lowest bit says that the receiver is gone.
+/// Added to `tail` for each claim; the lowest bit says that the queue is closed.
 const CLAIM: usize = 2;
 const CLOSED: usize = 1;
 
@@ -214,7 +214,7 @@ pub fn queue<T: Send>() -> (Sender<T>, Receiver<T>) {
         taken: Padded(AtomicUsize::new(0)),
         spares: std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
     });
-    (Sender { shared: shared.clone() }, Receiver { shared, head: 0, block: first, oldest: first })
+    (Sender { shared: shared.clone() }, Receiver { shared, head: 0, end: None, block: first, oldest: first })
 }
 
 /// What a successful push leaves to be done.
@@ -232,7 +232,7 @@ pub enum Pushed {
 pub enum PushError<T> {
     /// As many values as allowed are waiting.
     Full(T),
-    /// The receiver is gone.
+    /// The queue is [closed](Receiver::close), or the receiver is gone.
     Closed(T),
 }
 
@@ -257,7 +257,8 @@ impl<T> Clone for Sender<T> {
 }
 
 impl<T: Send> Sender<T> {
-    /// Appends `value`, however many are waiting. Refused only if the receiver is gone.
+    /// Appends `value`, however many are waiting. Refused only if the queue is [closed](Receiver::close) or the receiver is
+    /// gone.
     pub fn push(&self, value: T) -> Result<Pushed, PushError<T>> {
         self.push_as(value, |value| value)
     }
@@ -272,7 +273,8 @@ impl<T: Send> Sender<T> {
         // Acquire: sees `front` and `head` as they were moved before the receiver's last look at `tail`.
         let tail = self.shared.tail.fetch_add(CLAIM, Acquire);
         if tail & CLOSED != 0 {
-            // The position claimed in vain is past the last one that the receiver looks at.
+            // The position is past the last one that the receiver reads. Giving it back keeps `len` right.
+            self.shared.tail.fetch_sub(CLAIM, Relaxed);
             return Err(PushError::Closed(value));
         }
         Ok(self.publish(tail / CLAIM, value, make))
@@ -313,6 +315,11 @@ impl<T: Send> Sender<T> {
         self.shared.publish(position, value)
     }
 
+    /// Whether pushes are refused: the queue is [closed](Receiver::close), or the receiver is gone.
+    pub fn is_closed(&self) -> bool {
+        self.shared.tail.load(Relaxed) & CLOSED != 0
+    }
+
     /// How many values have been pushed so far, those included that are just being written.
     #[inline]
     pub fn pushed(&self) -> usize {
@@ -335,6 +342,8 @@ pub struct Receiver<T> {
     shared: Arc<Shared<T>>,
     /// The position to read next; always in `block`.
     head: usize,
+    /// Once closed: the position after the last value.
+    end: Option<usize>,
     block: *mut Block<T>,
     /// The first of the retired blocks that lead up to `block`.
     oldest: *mut Block<T>,
@@ -397,11 +406,39 @@ impl<T> Receiver<T> {
         self.head
     }
 
+    /// Refuses every push from now on. Values that were pushed before can still be taken.
+    ///
+    /// ```
+    /// let (sender, mut receiver) = pelton_sync::queue();
+    /// sender.push("in time").unwrap();
+    /// receiver.close();
+    /// assert_eq!(sender.push("too late"), Err(pelton_sync::PushError::Closed("too late")));
+    /// assert_eq!(receiver.pop_rest(), Some("in time"));
+    /// assert_eq!(receiver.pop_rest(), None);
+    /// ```
+    pub fn close(&mut self) {
+        if self.end.is_none() {
+            self.end = Some(self.shared.tail.fetch_or(CLOSED, AcqRel) / CLAIM);
+        }
+    }
+
+    /// Takes the oldest value of a [closed](Receiver::close) queue. Unlike [`pop`](Receiver::pop), it waits for a sender that
+    /// has claimed a position and is about to write its value. `None`: the queue is empty for good, or not closed.
+    pub fn pop_rest(&mut self) -> Option<T> {
+        while self.head < self.end? {
+            match self.pop() {
+                Some(value) => return Some(value),
+                None => yield_now(),
+            }
+        }
+        None
+    }
+
     /// Closes the queue without waiting for senders that have claimed a position and not published it: in a forked child,
     /// where these threads do not exist, they never will. Gives the values that came before the first such gap. The
     /// queue's memory is leaked.
     pub fn abandon(mut self) -> Vec<T> {
-        self.shared.tail.fetch_or(CLOSED, AcqRel);
+        self.close();
         let values = std::iter::from_fn(|| self.pop()).collect();
         std::mem::forget(self);
         values
@@ -428,13 +465,9 @@ impl<T> Receiver<T> {
 
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
-        let end = self.shared.tail.fetch_or(CLOSED, AcqRel) / CLAIM;
-        while self.head < end {
-            match self.pop() {
-                Some(value) => drop(value),
-                // Claimed before the end and about to be written.
-                None => yield_now(),
-            }
+        self.close();
+        while let Some(value) = self.pop_rest() {
+            drop(value);
         }
         // Every sender that will ever look at a block has published, which is the last it does with one.
         let mut block = self.oldest;

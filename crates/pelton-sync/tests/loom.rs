@@ -194,6 +194,23 @@ impl Drop for Counted {
 }
 
 #[test]
+fn a_value_pushed_while_the_queue_is_closed_is_taken_or_given_back() {
+    model(|| {
+        let (sender, mut receiver) = queue();
+        let other = {
+            let sender = sender.clone();
+            thread::spawn(move || sender.push(1).is_ok())
+        };
+        receiver.close();
+        let taken = std::iter::from_fn(|| receiver.pop_rest()).count();
+        let accepted = other.join().unwrap();
+        assert_eq!(taken, usize::from(accepted));
+        assert!(matches!(sender.push(2), Err(PushError::Closed(2))));
+        assert!(sender.is_empty());
+    });
+}
+
+#[test]
 fn a_value_pushed_while_the_receiver_goes_is_dropped_once_or_given_back() {
     model(|| {
         let drops = Arc::new(AtomicUsize::new(0));

@@ -1,5 +1,6 @@
 //! Building a reactor.
 
+use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use crate::callback::PanicPolicy;
 use crate::connection::{Limit, WaterMarks};
 use crate::reactor::Settings;
 use crate::resolver::SHORTEST_ATTEMPT_DELAY;
-use crate::{Engine, Error, EventLoop, Lane, LaneSettings, Resolver};
+use crate::{Engine, Error, EventLoop, Fault, FaultKind, Lane, LaneSettings, Reactor, Resolver};
 
 /// Builds a reactor other than the default one.
 ///
@@ -29,7 +30,8 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// The engine to run on. If this system does not have it, the best it has is used instead, and the reason is logged.
+    /// The engine to run on. If this system does not have it, the best it has is used instead, and the reason is reported as
+    /// a [fault](Builder::on_fault).
     /// Without a choice here, the environment variable `PELTON_ENGINE` decides; without that, the system.
     pub fn engine(mut self, engine: EngineKind) -> Self {
         self.engine = Some(engine);
@@ -52,6 +54,28 @@ impl Builder {
     /// What happens when a callback panics; by default its source is closed and the loop goes on.
     pub fn panic_policy(mut self, policy: PanicPolicy) -> Self {
         self.settings.panic_policy = policy;
+        self
+    }
+
+    /// Calls `hook` for every fault, as [`Reactor::on_fault`] does, those of building the reactor included. Without a hook,
+    /// faults go to `tracing` if the program has a subscriber, and otherwise to standard error, once per kind and place.
+    ///
+    /// ```
+    /// # use pelton::Reactor;
+    /// let mut reactor = Reactor::builder()
+    ///     .on_fault(|reactor, fault| {
+    ///         eprintln!("{fault}");
+    ///         reactor.stop();
+    ///     })
+    ///     .build()?;
+    /// // A promise that is rejected, and that nobody looks at.
+    /// let (deferred, _) = reactor.promise::<(), &str>();
+    /// deferred.reject("out of water").ok();
+    /// reactor.run()?;
+    /// # Ok::<(), pelton::Error>(())
+    /// ```
+    pub fn on_fault(mut self, hook: impl FnMut(&mut Reactor, &Fault) + 'static) -> Self {
+        self.settings.fault_hook = Some(Box::new(hook));
         self
     }
 
@@ -137,18 +161,48 @@ impl Builder {
         self
     }
 
+    /// Lets the loop be run inside a callback of another loop on the same thread, which stands still meanwhile: none of its
+    /// timers, connections and ticks are served. Otherwise that is refused with [`Error::Nested`], except for a
+    /// [turn](EventLoop::turn) that does not wait.
+    ///
+    /// ```
+    /// # use pelton::{Error, Reactor};
+    /// let mut outer = Reactor::new()?;
+    /// outer.next_tick(|outer| {
+    ///     let mut inner = Reactor::new().unwrap();
+    ///     assert!(matches!(inner.run(), Err(Error::Nested)));
+    ///     let mut inner = Reactor::builder().nested(true).build().unwrap();
+    ///     inner.next_tick(|inner| inner.stop());
+    ///     assert!(inner.run().is_ok());
+    ///     outer.stop();
+    /// });
+    /// outer.run()?;
+    /// # Ok::<(), pelton::Error>(())
+    /// ```
+    pub fn nested(mut self, nested: bool) -> Self {
+        self.settings.nested = nested;
+        self
+    }
+
     /// Builds it.
+    #[track_caller]
     pub fn build(self) -> Result<EventLoop, Error> {
-        let engine = match (self.custom, self.engine) {
-            (Some(engine), _) => engine,
-            (None, wanted) => {
-                let wanted = match wanted {
-                    Some(wanted) => Some(wanted),
-                    None => EngineKind::from_environment()?,
-                };
-                engine::open(wanted).map_err(|error| Error::system("build a reactor", error))?.engine
-            }
+        if let Some(engine) = self.custom {
+            return Ok(EventLoop::on(engine, self.settings));
+        }
+        let wanted = match self.engine {
+            Some(wanted) => Some(wanted),
+            None => EngineKind::from_environment()?,
         };
-        Ok(EventLoop::on(engine, self.settings))
+        let opened = engine::open_quietly(wanted).map_err(|error| Error::system("build a reactor", error))?;
+        let hooked = self.settings.fault_hook.is_some();
+        // Without a hook once per process: a program with many reactors asks for each.
+        let fallback = opened.fallback().filter(|_| hooked || opened.is_news());
+        let mut reactor = EventLoop::on(opened.engine, self.settings);
+        if let Some(message) = fallback {
+            let (kind, place) = (FaultKind::Engine, Location::caller());
+            reactor.report(Fault { kind, label: None, place, message });
+        }
+        Ok(reactor)
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::Reactor;
 use crate::connection::ConnectionId;
 use crate::datagram::DatagramsId;
+use crate::fault::{Fault, FaultKind, Hook};
 use crate::idle::IdleId;
 use crate::listener::ListenerId;
 use crate::signals::SignalId;
@@ -157,28 +158,9 @@ pub enum PanicPolicy {
     Abort,
 }
 
-/// A callback that panicked.
-#[derive(Debug, Clone)]
-pub struct Fault {
-    /// Its kind.
-    pub kind: CallbackKind,
-    /// Its label, if it was given one with [`Reactor::label`].
-    pub label: Option<Arc<str>>,
-    /// Where it was registered.
-    pub place: &'static Location<'static>,
-    /// What it panicked with.
-    pub message: String,
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} panicked: {}", Named { kind: self.kind, label: &self.label, place: self.place }, self.message)
-    }
-}
-
 /// Writes a callback's name: `timer "heartbeat" (src/main.rs:10:5)`.
 pub(crate) struct Named<'a> {
-    pub(crate) kind: CallbackKind,
+    pub(crate) kind: &'static str,
     pub(crate) label: &'a Option<Arc<str>>,
     pub(crate) place: &'static Location<'static>,
 }
@@ -199,12 +181,11 @@ pub(crate) type Panic = Box<dyn Any + Send>;
 /// A panic that has been reported, on its way out through a callback that has called another.
 struct Reported(Panic);
 
-type FaultHook = Box<dyn FnMut(&mut Reactor, &Fault)>;
-
 /// What concerns all callbacks alike.
 pub(crate) struct Callbacks {
     policy: PanicPolicy,
-    hook: Option<FaultHook>,
+    /// What faults are reported to.
+    pub(crate) hook: Option<Hook>,
     /// Few sources have one, so they do not each carry room for it.
     labels: HashMap<SourceId, Arc<str>>,
     /// How many callbacks are running, one inside the other.
@@ -212,8 +193,8 @@ pub(crate) struct Callbacks {
 }
 
 impl Callbacks {
-    pub(crate) fn new(policy: PanicPolicy) -> Callbacks {
-        Callbacks { policy, hook: None, labels: HashMap::new(), depth: 0 }
+    pub(crate) fn new(policy: PanicPolicy, hook: Option<Hook>) -> Callbacks {
+        Callbacks { policy, hook, labels: HashMap::new(), depth: 0 }
     }
 
     pub(crate) fn label(&self, source: Option<SourceId>) -> Option<Arc<str>> {
@@ -249,12 +230,6 @@ impl Reactor {
         self.callbacks.labels.insert(source.into(), label.into());
     }
 
-    /// Calls `hook` for every callback that panics, after its source was ended. There is one such hook; by default a
-    /// panic is logged.
-    pub fn on_fault(&mut self, hook: impl FnMut(&mut Reactor, &Fault) + 'static) {
-        self.callbacks.hook = Some(Box::new(hook));
-    }
-
     /// Calls user code: every callback goes through here.
     pub(crate) fn call(&mut self, site: Site, callback: impl FnOnce(&mut Reactor)) -> Result<(), Panic> {
         if self.meter.needs_mark(site.kind, self.watchdog.is_some()) {
@@ -277,17 +252,8 @@ impl Reactor {
             Err(panic) => panic,
         };
         self.meter.counters.panics += 1;
-        let fault = Fault { kind: site.kind, label, place: site.place, message: message(&panic) };
-        // Taken out while it runs, so that it may replace itself.
-        match self.callbacks.hook.take() {
-            None => tracing::error!("{fault}"),
-            Some(mut hook) => match catch_unwind(AssertUnwindSafe(|| hook(self, &fault))) {
-                Ok(()) => {
-                    self.callbacks.hook.get_or_insert(hook);
-                }
-                Err(second) => tracing::error!("{fault}; then the fault hook panicked: {}", message(&second)),
-            },
-        }
+        let kind = FaultKind::Panicked(site.kind);
+        self.report(Fault { kind, label, place: site.place, message: message(&panic) });
         match self.callbacks.policy {
             PanicPolicy::Close => {}
             PanicPolicy::Propagate => self.propagate(panic),

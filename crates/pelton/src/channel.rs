@@ -98,6 +98,9 @@ impl Default for SubscribeOptions {
     }
 }
 
+/// The number of a subscriber that was never admitted.
+const NOBODY: u64 = u64::MAX;
+
 /// What a subscriber is told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Delivery<T> {
@@ -217,7 +220,7 @@ impl<T> Channel<T> {
         };
         copies.push(value);
         let mut reached = 0;
-        let mut disconnected = Vec::new();
+        let (mut disconnected, mut stopped) = (Vec::new(), Vec::new());
         let mut dropped = Vec::new();
         for (id, inbox) in &state.inboxes {
             let Some(value) = copies.pop() else { break };
@@ -232,12 +235,16 @@ impl<T> Channel<T> {
                     copies.push(value);
                     disconnected.push(*id);
                 }
+                Put::Stopped(value) => {
+                    copies.push(value);
+                    stopped.push(*id);
+                }
             }
         }
         state.stats.published += 1;
         state.stats.dropped += dropped.len() as u64;
         state.stats.disconnected += disconnected.len() as u64;
-        let inboxes: Vec<_> = disconnected.iter().map(|id| state.inboxes.remove(id)).collect();
+        let inboxes: Vec<_> = disconnected.iter().chain(&stopped).map(|id| state.inboxes.remove(id)).collect();
         // What is dropped now, when the function ends, may be the user's.
         drop(state);
         drop(inboxes);
@@ -274,6 +281,8 @@ impl<T> Channel<T> {
 impl<T: 'static> Channel<T> {
     /// Calls `f` on this loop for every value that is published from now on, until the [`Subscription`] is dropped. At most 1,024
     /// values wait for it; then publishers are [refused](PublishError::Full).
+    ///
+    /// On a loop that has stopped, nobody is subscribed, and `f` is dropped.
     #[track_caller]
     pub fn subscribe(&self, reactor: &mut Reactor, mut f: impl FnMut(&mut Reactor, T) + 'static) -> Subscription<T> {
         self.subscribe_from(Location::caller(), reactor, SubscribeOptions::default(), move |reactor, delivery| {
@@ -304,8 +313,15 @@ impl<T: 'static> Channel<T> {
     ) -> Subscription<T> {
         let key = reactor.subscribers.0.insert(None);
         let inbox = Arc::new(Inbox::new(options, reactor.handle(), key, place));
-        let membership = Membership { hub: Arc::downgrade(&self.hub), id: self.hub.admit(inbox.clone()), inbox };
+        let over = reactor.is_over();
+        let id = if over { NOBODY } else { self.hub.admit(inbox.clone()) };
+        let membership = Membership { hub: Arc::downgrade(&self.hub), id, inbox };
         let subscription = Subscription { membership: membership.clone(), kept: false };
+        if over {
+            // Publishers are not to wait for a loop that takes nothing any more.
+            reactor.subscribers.0.remove(key);
+            return subscription;
+        }
         // If the callback goes, by a panic or with its reactor, so does the membership.
         let membership = Leaving(membership);
         let deliver = move |reactor: &mut Reactor| match membership.0.inbox.take() {

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use pelton_os::{Address, Chunk, Token};
 
-pub use detach::Detached;
+pub use detach::{Detached, MoveError};
 pub use dial::FailedAttempt;
 pub use flow::WaterMarks;
 pub(crate) use flow::{Flow, FlowSettings};

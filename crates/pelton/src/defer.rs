@@ -16,6 +16,7 @@ use pelton_sync::{Closure, SendClosure};
 
 use crate::handle::Handle;
 use crate::lane::{JobId, Lane, Refusal, Wake, Worker, attempt};
+use crate::lifecycle::Life;
 use crate::reply::{Replier, Reply, reply};
 use crate::slots::{Key, Slots};
 use crate::{Error, Promise, Reactor};
@@ -253,6 +254,9 @@ impl Reactor {
         Op: FnOnce() -> T + Send + 'static,
         Then: FnOnce(&mut Reactor, Result<T, DeferFailure>) + 'static,
     {
+        if matches!(self.life, Life::Stopping(_) | Life::Stopped) {
+            return Err((op, Refusal::Stopped));
+        }
         let fail = |reactor: &mut Reactor, then: Box<dyn Any>, failure| of_type::<Then>(then)(reactor, Err(failure));
         let awaiting = Awaiting { place, then: Box::new(then), fail, job: None, drain };
         let key = self.deferred.awaiting.insert(awaiting);

@@ -1,7 +1,7 @@
 //! Where to connect to: an address, or a name that has some.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use pelton_os::Address;
@@ -85,6 +85,42 @@ impl From<Address> for Endpoint {
 impl From<&Address> for Endpoint {
     fn from(address: &Address) -> Endpoint {
         Endpoint::Address(address.clone())
+    }
+}
+
+/// A host, by its name or its address, and a port.
+///
+/// ```
+/// use pelton::Endpoint;
+///
+/// assert_eq!(Endpoint::try_from(("localhost", 80))?, "localhost:80".parse()?);
+/// assert_eq!(Endpoint::try_from(("::1", 80))?, "[::1]:80".parse()?);
+/// assert!(Endpoint::try_from(("localhost:80", 80)).is_err());
+/// # Ok::<(), pelton::BadEndpoint>(())
+/// ```
+impl TryFrom<(&str, u16)> for Endpoint {
+    type Error = BadEndpoint;
+
+    fn try_from((host, port): (&str, u16)) -> Result<Endpoint, BadEndpoint> {
+        if let Ok(address) = host.parse::<IpAddr>() {
+            return Ok(Endpoint::Address(SocketAddr::new(address, port).into()));
+        }
+        let is_host = !host.starts_with('[') && host_in(host).is_some();
+        if is_host { Ok(Endpoint::name(host, port)) } else { Err(BadEndpoint(format!("{host}:{port}"))) }
+    }
+}
+
+impl TryFrom<(String, u16)> for Endpoint {
+    type Error = BadEndpoint;
+
+    fn try_from((host, port): (String, u16)) -> Result<Endpoint, BadEndpoint> {
+        (host.as_str(), port).try_into()
+    }
+}
+
+impl From<(IpAddr, u16)> for Endpoint {
+    fn from((address, port): (IpAddr, u16)) -> Endpoint {
+        Endpoint::Address(SocketAddr::new(address, port).into())
     }
 }
 

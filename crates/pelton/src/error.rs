@@ -7,7 +7,7 @@ use std::panic::Location;
 
 use pelton_os::engine::UnknownEngine;
 
-use crate::BadEndpoint;
+use crate::{BadAddress, BadEndpoint};
 
 /// What can go wrong with a reactor.
 #[derive(Debug, thiserror::Error)]
@@ -28,10 +28,11 @@ pub enum Error {
     )]
     Forked,
 
-    /// A loop was to [block](crate::EventLoop::block_on) on a future inside a task of another loop, which would stand still
-    /// meanwhile.
+    /// A loop was to be run inside a callback or a task of another loop on the same thread, which would stand still meanwhile.
+    /// See [`Builder::nested`](crate::Builder::nested).
     #[error(
-        "block on a future: this is inside a task of another loop, which would stand still; spawn it there, or await it"
+        "run a loop: this is inside a callback of another loop, which would stand still; use that loop, or give this one a \
+         thread of its own with Reactor::start_thread, or say Builder::nested if it is meant"
     )]
     Nested,
 
@@ -56,6 +57,10 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+
+    /// A text that should be an address is none.
+    #[error(transparent)]
+    BadAddress(#[from] BadAddress),
 
     /// A text that should say what to connect to does not.
     #[error(transparent)]
@@ -109,7 +114,9 @@ impl From<Error> for io::Error {
             Error::AlreadyWatched { .. } => io::ErrorKind::AlreadyExists,
             Error::NotWatched => io::ErrorKind::NotFound,
             Error::LaneFull { .. } => io::ErrorKind::ResourceBusy,
-            Error::UnknownEngine(_) | Error::BadEndpoint(_) | Error::Signal { .. } => io::ErrorKind::InvalidInput,
+            Error::UnknownEngine(_) | Error::BadAddress(_) | Error::BadEndpoint(_) | Error::Signal { .. } => {
+                io::ErrorKind::InvalidInput
+            }
             Error::Stopped | Error::Forked | Error::Nested | Error::Panicked { .. } => io::ErrorKind::Other,
         };
         io::Error::new(kind, error)

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
+use pelton_os::fork;
 use pelton_sync::{PushError, Pushed, Receiver, SendClosure, Sender, queue};
 
 use crate::Reactor;
@@ -34,9 +35,16 @@ pub(crate) struct Shared {
     pub(crate) draining: AtomicBool,
     /// One per lane: [`Shared::lane`].
     lanes: [Threads<Handle>; Lane::ALL.len()],
+    /// Tasks that were woken after the queue was closed. They must be dropped on the loop's thread, which takes them from
+    /// here. `None` once there is no loop to do that.
+    woken_late: Mutex<WokenLate>,
     /// In a forked child, what has taken the place of this: see `Reactor::after_fork`.
     successor: OnceLock<Arc<Shared>>,
+    /// The process it belongs to, as a number of forks.
+    forks: u64,
 }
+
+type WokenLate = Option<Vec<Box<dyn Send>>>;
 
 /// An address that no other live thread has.
 fn this_thread() -> usize {
@@ -63,7 +71,9 @@ impl Shared {
             holds: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
             lanes,
+            woken_late: Mutex::new(Some(Vec::new())),
             successor: OnceLock::new(),
+            forks: fork::count(),
         };
         (Arc::new(shared), receiver)
     }
@@ -102,6 +112,36 @@ impl Shared {
         self.posts.pushed()
     }
 
+    /// Keeps a woken task that the queue has refused until the loop [drops](Shared::take_woken_late) it.
+    pub(crate) fn woke_late(&self, task: impl Send + 'static) {
+        match self.lock_woken_late().as_deref_mut() {
+            Some(Some(tasks)) => tasks.push(Box::new(task)),
+            // Left behind by a fork: the future is not ours to drop on another thread than its own.
+            Some(None) | None => std::mem::forget(task),
+        }
+    }
+
+    /// The tasks that were woken since the queue was closed, to be dropped.
+    pub(crate) fn take_woken_late(&self) -> Vec<Box<dyn Send>> {
+        let mut tasks = self.lock_woken_late();
+        tasks.as_deref_mut().and_then(Option::as_mut).map(std::mem::take).unwrap_or_default()
+    }
+
+    /// There is no loop any more.
+    pub(crate) fn loop_is_gone(&self) {
+        // Empty, unless a fork has left some behind.
+        std::mem::forget(self.lock_woken_late().and_then(|mut tasks| tasks.take()));
+    }
+
+    /// `None` in a forked child, if a thread of the parent had it locked.
+    fn lock_woken_late(&self) -> Option<MutexGuard<'_, WokenLate>> {
+        if self.forks != fork::count() {
+            return self.woken_late.try_lock().ok();
+        }
+        // No user code runs under the lock, so what a panic left behind is whole.
+        Some(self.woken_late.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     pub(crate) fn waiting(&self) -> usize {
         self.posts.len()
     }
@@ -113,7 +153,8 @@ impl Shared {
 
 /// The way into a reactor from other threads: may be cloned, sent and shared freely.
 ///
-/// Once the reactor is dropped, everything is refused, and what was posted but did not run is dropped.
+/// Once the reactor is told to [stop](Reactor::stop), or is dropped, everything is refused. Closures that were posted and did
+/// not run are dropped on the loop's thread, and their replies are [lost](crate::Lost).
 #[derive(Clone)]
 pub struct Handle {
     pub(crate) shared: Arc<Shared>,
@@ -125,8 +166,8 @@ pub enum PostError<F> {
     /// As many posts as the [builder](crate::Builder::post_bound) allows are waiting for the loop.
     #[error("post to the loop: its queue is full")]
     Full(F),
-    /// The reactor is gone.
-    #[error("post to the loop: it is gone")]
+    /// The reactor has stopped, or is gone.
+    #[error("post to the loop: it has stopped")]
     Gone(F),
 }
 
@@ -196,7 +237,7 @@ impl Handle {
         }
     }
 
-    /// Runs `f` on the loop and gives its result as a [`Reply`]. The reply is [lost](crate::Lost) if the loop goes, or `f`
+    /// Runs `f` on the loop and gives its result as a [`Reply`]. The reply is [lost](crate::Lost) if the loop stops, or `f`
     /// panics, before there is a result.
     #[track_caller]
     pub fn post_with_reply<T, F>(&self, f: F) -> Reply<T>
@@ -250,6 +291,21 @@ impl Handle {
     /// Says that something is in progress that [draining](Reactor::drain) should wait for.
     pub fn hold(&self) -> Hold {
         Hold::new(self.clone())
+    }
+
+    /// Whether the loop was told to [stop](Reactor::stop), or is gone: everything is refused.
+    ///
+    /// ```
+    /// # use pelton::Reactor;
+    /// let mut reactor = Reactor::new()?;
+    /// let handle = reactor.handle();
+    /// assert!(!handle.has_stopped());
+    /// reactor.stop();
+    /// assert!(handle.has_stopped());
+    /// # Ok::<(), pelton::Error>(())
+    /// ```
+    pub fn has_stopped(&self) -> bool {
+        self.shared.latest().posts.is_closed()
     }
 
     /// Whether this is the thread that runs the loop.

@@ -33,8 +33,8 @@
 //! - Work that blocks: [`defer`](Reactor::defer), on [lanes](Lane) of threads.
 //! - Files: [`fs`], which is [`std::fs`] without blocking the loop.
 //! - Futures: [`spawn`](Reactor::spawn), [`block_on`](EventLoop::block_on), the module [`task`]; streams for them in [`net`].
-//! - Many of them, one per thread: [`Reactors`].
-//! - Work on other threads, in order: [`Pool`], with its [actors](Actor).
+//! - A loop on a thread of its own: [`start_thread`](Reactor::start_thread); many of them, one per thread: [`Reactors`].
+//! - Work on other threads, in order: [`Pool`], with its [actors](Actor), and tasks [by key](Keyed).
 //! - Seeing inside: [`stats`](Reactor::stats), [`on_slow_callback`](Reactor::on_slow_callback).
 //!
 //! What happens in a turn of the loop, and in which order, is a contract; [`EventLoop::turn`] states it.
@@ -52,6 +52,7 @@ mod defer;
 mod each;
 mod endpoint;
 mod error;
+mod fault;
 pub mod fs;
 mod handle;
 mod idle;
@@ -76,6 +77,7 @@ mod spin;
 mod state;
 mod stats;
 pub mod task;
+mod thread;
 mod tick_loop;
 mod ticks;
 mod timers;
@@ -85,17 +87,20 @@ mod wheel;
 
 pub use builder::Builder;
 pub use bytes::Bytes;
-pub use callback::{CallbackKind, Fault, PanicPolicy, SourceId};
+pub use callback::{CallbackKind, PanicPolicy, SourceId};
 pub use channel::{
     Channel, ChannelStats, Delivery, Overflow, PublishError, SubscribeOptions, Subscription, SubscriptionEnd,
 };
 pub use codec::{Codec, FrameError};
-pub use connection::{Connection, ConnectionId, Detached, FailedAttempt, Io, Limit, Reason, SendError, WaterMarks};
+pub use connection::{
+    Connection, ConnectionId, Detached, FailedAttempt, Io, Limit, MoveError, Reason, SendError, WaterMarks,
+};
 pub use datagram::{DatagramIo, Datagrams, DatagramsId};
 pub use defer::{DeferError, DeferFailure, DeferId};
 pub use each::Each;
 pub use endpoint::{BadEndpoint, Endpoint};
 pub use error::Error;
+pub use fault::{Fault, FaultKind};
 pub use handle::{Handle, PostError};
 pub use idle::IdleId;
 pub use lane::{Lane, LaneSettings, LaneStats, Refusal};
@@ -108,8 +113,8 @@ pub use pelton_os::{
     ListenOptions, Mode, MulticastInterface, Park, Socket, SocketFile, SocketOptions, Time,
 };
 pub use pool::{
-    Actor, ActorFault, ActorRef, Context, MAILBOX_BOUND, MESSAGES_PER_TURN, MailError, Pool, PoolBuilder, PoolStats,
-    ShutdownError, Spawn,
+    Actor, ActorFault, ActorRef, Context, Keyed, MAILBOX_BOUND, MESSAGES_PER_TURN, MailError, Pool, PoolBuilder,
+    PoolStats, ShutdownError, Spawn, SubmitError,
 };
 pub use promise::{AlreadySettled, Deferred, Next, Promise, Recovery, Rejected, SharedPromise, Unhandled};
 pub use protocol::{
@@ -124,6 +129,7 @@ pub use resolver::{LookupError, LookupFailure, LookupId, Resolver, SystemResolve
 pub use resource_pool::{AcquireError, Lent, ResourcePool, ResourcePoolStats};
 pub use signals::SignalId;
 pub use stats::{Histogram, Stats};
+pub use thread::ReactorThread;
 pub use tick_loop::TickLoop;
 pub use timers::{Beat, TimerId};
 pub use watch::{Ready, WatchId};

@@ -2,16 +2,16 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::panic::Location;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pelton_sync::Closure;
 
-use crate::callback::{CallbackKind, Site};
-use crate::handle::Handle;
+use crate::callback::{CallbackKind, Site, message};
+use crate::handle::{Handle, Post};
 use crate::ticks::Tick;
-use crate::{Pool, Reactor};
+use crate::{Error, Fault, Pool, Reactor};
 
 /// How far along its life a reactor is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,6 +88,23 @@ impl fmt::Debug for Hold {
 impl Reactor {
     /// Stops the loop: the turn under way is finished without waiting, the [shutdown hooks](Reactor::on_shutdown) are run,
     /// and [`run`](crate::EventLoop::run) returns.
+    ///
+    /// From now on the loop takes on nothing new. What other threads post is refused, and so is everything here that can
+    /// fail: [`Error::Stopped`], or the error of that method. Callbacks that are registered all the same are dropped without
+    /// having run. A stopped loop does not run again.
+    ///
+    /// ```
+    /// # use pelton::{Error, PostError, Reactor};
+    /// let mut reactor = Reactor::new()?;
+    /// let handle = reactor.handle();
+    /// let answer = handle.post_with_reply(|_| "never given");
+    /// reactor.stop();
+    /// reactor.run()?;
+    /// assert!(answer.wait().is_err());
+    /// assert!(matches!(handle.post(|_| {}), Err(PostError::Gone(_))));
+    /// assert!(matches!(reactor.run(), Err(Error::Stopped)));
+    /// # Ok::<(), pelton::Error>(())
+    /// ```
     pub fn stop(&mut self) {
         self.stop_with(Exit::Stopped);
     }
@@ -95,6 +112,36 @@ impl Reactor {
     fn stop_with(&mut self, exit: Exit) {
         if matches!(self.life, Life::Running | Life::Draining) {
             self.life = Life::Stopping(exit);
+            // The turn under way runs those that are its own. There is no other turn, so nobody is to wait for one.
+            self.posts.close();
+        }
+    }
+
+    /// Whether the loop has shut down: nothing that is registered now will ever be called.
+    #[inline]
+    pub(crate) fn is_over(&self) -> bool {
+        self.life == Life::Stopped
+    }
+
+    /// Refuses to begin what only further turns could go on with.
+    pub(crate) fn check_takes_on(&self) -> Result<(), Error> {
+        self.check_not_forked()?;
+        if matches!(self.life, Life::Stopping(_) | Life::Stopped) { Err(Error::Stopped) } else { Ok(()) }
+    }
+
+    /// Drops what other threads have posted to a loop that does not turn any more; whoever waits for an answer learns of it.
+    pub(crate) fn drop_posts(&mut self) {
+        self.posts.close();
+        // A thread that stayed in the parent of a forked child never writes what it was about to.
+        let waits = self.check_not_forked().is_ok();
+        while let Some(Post { place, closure }) = if waits { self.posts.pop_rest() } else { self.posts.pop() } {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(closure))) {
+                self.report(Fault::at(
+                    place,
+                    "post",
+                    format_args!("it panicked when it was dropped: {}", message(&panic)),
+                ));
+            }
         }
     }
 
@@ -173,6 +220,9 @@ impl Reactor {
     /// A hook has the whole reactor, but no turn will follow: what it queues is dropped.
     #[track_caller]
     pub fn on_shutdown(&mut self, hook: impl FnOnce(&mut Reactor) + 'static) {
+        if self.is_over() {
+            return;
+        }
         self.hooks.shutdown.push(Tick { place: Location::caller(), closure: Closure::new(hook), after_posts: 0 });
     }
 
@@ -180,13 +230,15 @@ impl Reactor {
     /// [shut down](Pool::shutdown), within `deadline`; what it did not get done is logged. The first one given is the first to
     /// end. Once is enough for a pool that several services run [on](crate::Service::on).
     pub fn shut_down_at_end(&mut self, pool: &Pool, deadline: Duration) {
-        self.hooks.pools.push((pool.clone(), deadline));
+        if !self.is_over() {
+            self.hooks.pools.push((pool.clone(), deadline));
+        }
     }
 
     pub(crate) fn shut_down_pools(&mut self) {
         for (pool, deadline) in std::mem::take(&mut self.hooks.pools) {
             if let Err(error) = pool.shutdown(deadline) {
-                tracing::warn!("{error}");
+                self.report(Fault::new("pool", error));
             }
         }
     }

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::promise::{Core, Source, settle};
+use crate::promise::{Core, Source, pair, settle};
 use crate::reply::Arrival;
 use crate::{Promise, Reactor, Rejected, TimerId};
 
@@ -199,6 +199,10 @@ impl<T: 'static, E: fmt::Debug + 'static> Line<T, E> {
         let mut state = self.lock();
         let ticket = state.next_ticket;
         state.next_ticket += 1;
+        if reactor.is_over() {
+            // It would keep a thing from others, and never pick it up.
+            return (ticket, pair(reactor.continuations.clone(), place).1);
+        }
         let at_once = match state.stock.pop_front() {
             Some(thing) => Some(Ok(thing)),
             None if state.closed => Some(Err((self.closing)())),

@@ -9,7 +9,7 @@ use pelton_os::{Address, ListenOptions, Socket, SocketFile, Token};
 use crate::callback::{CallbackKind, Site};
 use crate::connection::Connection;
 use crate::reactor::Source;
-use crate::{Error, Reactor};
+use crate::{Error, Fault, Reactor};
 
 /// After accepting has failed, as for want of descriptors, it is tried again this much later.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
@@ -36,10 +36,13 @@ pub(crate) struct Listener {
 }
 
 impl Reactor {
-    /// Listens on `address`, and has each connection that comes in served by what `serve` makes for it.
+    /// Listens on `address`, and has each connection that comes in served by what `serve` makes for it. The address is an
+    /// [`Address`], a [`SocketAddr`](std::net::SocketAddr), or a text: `127.0.0.1:80`, `[::1]:80`, `unix:/path`.
     ///
     /// A Unix socket's file that is left from earlier is replaced if nobody listens on it any more. If descriptors run out,
     /// connections are turned away, and accepting goes on a little later.
+    ///
+    /// A loop that was told to [stop](Reactor::stop) refuses with [`Error::Stopped`], before anything is bound.
     ///
     /// ```
     /// use pelton::{Chunk, Connection, Io, Reactor};
@@ -53,17 +56,18 @@ impl Reactor {
     /// }
     ///
     /// let mut reactor = Reactor::new()?;
-    /// let listener = reactor.listen(&"127.0.0.1:0".parse()?, |_| Echo)?;
+    /// let listener = reactor.listen("127.0.0.1:0", |_| Echo)?;
     /// println!("echoing on {}", reactor.listening_on(listener).unwrap());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[track_caller]
     pub fn listen<C: Connection>(
         &mut self,
-        address: &Address,
+        address: impl TryInto<Address, Error: Into<Error>>,
         serve: impl FnMut(&mut Reactor) -> C + 'static,
     ) -> Result<ListenerId, Error> {
-        self.listen_with(address, &ListenOptions::default(), serve)
+        let address = address.try_into().map_err(Into::into)?;
+        self.listen_with(&address, &ListenOptions::default(), serve)
     }
 
     /// Listens as [`listen`](Reactor::listen) does, with [options](ListenOptions) such as the permissions of a Unix socket.
@@ -122,7 +126,7 @@ impl Reactor {
         address: Option<&Address>,
         start: impl FnOnce(&mut Reactor, Token) -> io::Result<()>,
     ) -> Result<ListenerId, Error> {
-        self.check_not_forked()?;
+        self.check_takes_on()?;
         let listener = Listener {
             place,
             accept: Some(accept),
@@ -169,8 +173,9 @@ impl Reactor {
     pub fn unlisten(&mut self, listener: ListenerId) -> bool {
         let Some(Source::Listener(found)) = self.sources.get(listener.0.into()) else { return false };
         // The file is the parent's, if this is a forked child.
-        if let Some(file) = found.file.as_ref().filter(|_| self.check_not_forked().is_ok()) {
-            remove_socket_file(file);
+        if let Some(file) = found.file.clone().filter(|_| self.check_not_forked().is_ok()) {
+            let place = found.place;
+            self.remove_socket_file(&file, place, "listener");
         }
         self.callbacks.ended(listener);
         self.listeners.retain(|token| *token != listener.0);
@@ -186,6 +191,10 @@ impl Reactor {
     }
 
     pub(crate) fn connection_came_in(&mut self, token: Token, socket: Socket) {
+        // It would be told of nothing any more: the socket is closed.
+        if self.check_takes_on().is_err() {
+            return;
+        }
         let Some(Source::Listener(listener)) = self.sources.get_mut(token.into()) else { return };
         let Some(mut accept) = listener.accept.take() else { return };
         let site =
@@ -218,7 +227,12 @@ impl Reactor {
         if std::mem::replace(&mut listener.resting, true) {
             return;
         }
-        tracing::warn!(%error, address = %listener.address, "could not accept a connection");
+        let message = format!("could not accept a connection on {}: {error}", listener.address);
+        let fault = Fault {
+            label: self.callbacks.label(Some(ListenerId(token).into())),
+            ..Fault::at(listener.place, "listener", message)
+        };
+        self.report(fault);
         self.set_accepting(token);
         self.after(ACCEPT_AGAIN_AFTER, move |reactor| {
             if let Some(Source::Listener(listener)) = reactor.sources.get_mut(token.into()) {
@@ -247,7 +261,20 @@ impl Reactor {
         let Some(Source::Listener(listener)) = self.sources.get(token.into()) else { return };
         let on = !listener.resting && !listener.paused && !self.makes_newcomers_wait();
         if let Err(error) = self.engine.accept(token, on) {
-            tracing::error!(%error, "could not pause or resume accepting");
+            self.report(Fault::new("listener", format_args!("could not pause or resume accepting: {error}")));
+        }
+    }
+
+    /// Removes the file of a Unix socket, unless another has taken its place. The socket has to be open still.
+    pub(crate) fn remove_socket_file(
+        &mut self,
+        file: &SocketFile,
+        place: &'static Location<'static>,
+        what: &'static str,
+    ) {
+        if let Err(error) = file.remove() {
+            let path = file.path().display();
+            self.report(Fault::at(place, what, format_args!("could not remove the file of a Unix socket, {path}: {error}")));
         }
     }
 }
@@ -255,13 +282,6 @@ impl Reactor {
 fn is_out_of_descriptors(error: &io::Error) -> bool {
     use rustix::io::Errno;
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
-}
-
-/// Removes the file of a Unix socket, unless another has taken its place. The socket has to be open still.
-pub(crate) fn remove_socket_file(file: &SocketFile) {
-    if let Err(error) = file.remove() {
-        tracing::warn!(%error, path = %file.path().display(), "could not remove the file of a Unix socket");
-    }
 }
 
 /// Takes on each socket, to be served by what `serve` makes for it.
@@ -274,7 +294,13 @@ pub(crate) fn serving<C: Connection>(
         match reactor.take_on(place, socket, handler) {
             // Its handler is told when this returns.
             Ok(id) => reactor.newcomers.push(id.0),
-            Err(error) => tracing::warn!(%error, "a connection that came in is closed"),
+            Err(error) => {
+                reactor.report(Fault::at(
+                    place,
+                    "listener",
+                    format_args!("a connection that came in is closed: {error}"),
+                ));
+            }
         }
     })
 }

@@ -5,6 +5,7 @@
 //! `docs/actors.md` says how it all fits together.
 
 mod actor;
+mod keyed;
 mod worker;
 
 use std::fmt;
@@ -18,6 +19,7 @@ use pelton_os::fork;
 use pelton_sync::Parking;
 
 pub use actor::{Actor, ActorFault, ActorRef, Context, MailError, Spawn};
+pub use keyed::{Keyed, SubmitError};
 use worker::{Setup, Shared, Stage};
 
 use crate::Error;
@@ -108,7 +110,8 @@ impl PoolBuilder {
         self
     }
 
-    /// Calls `hook`, on the worker, for every actor that panics. By default a panic is logged.
+    /// Calls `hook`, on the worker, for every actor that panics. Without a hook, a panic goes where
+    /// other faults [go](crate::Reactor::on_fault) without one.
     pub fn on_fault(mut self, hook: impl Fn(&ActorFault) + Send + Sync + 'static) -> PoolBuilder {
         self.setup.fault = Some(Box::new(hook));
         self

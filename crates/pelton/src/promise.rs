@@ -165,6 +165,35 @@ impl<T: 'static, E: fmt::Debug + 'static> Promise<T, E> {
         promise
     }
 
+    /// A promise of what `future` gives. The future runs on the loop, as a [task](Reactor::spawn), also if the promise is
+    /// dropped. For answers that are futures, such as those of another runtime: a [`Reply`](crate::Reply) has
+    /// [its own way](crate::Reply::into_promise).
+    ///
+    /// It is [abandoned](Rejected::Abandoned) if the future panics, or the loop stops first.
+    ///
+    /// ```
+    /// # use pelton::{Promise, Reactor, task};
+    /// # use std::time::Duration;
+    /// let mut reactor = Reactor::new()?;
+    /// let future = async {
+    ///     task::sleep(Duration::from_millis(1)).await;
+    ///     Ok::<_, String>(21)
+    /// };
+    /// Promise::of_future(&mut reactor, future).map(|half| half * 2).done(|reactor, answer| {
+    ///     assert_eq!(answer, Ok(42));
+    ///     reactor.stop();
+    /// });
+    /// reactor.run()?;
+    /// # Ok::<(), pelton::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn of_future(reactor: &mut Reactor, future: impl Future<Output = Result<T, E>> + 'static) -> Promise<T, E> {
+        let (deferred, promise) = pair(reactor.continuations.clone(), Location::caller());
+        // Nobody else settles it.
+        reactor.spawn(async move { drop(deferred.settle(future.await)) }).detach();
+        promise
+    }
+
     /// Whether it is settled: what is attached to it now will run at the next tick.
     pub fn is_settled(&self) -> bool {
         self.core().is_settled()

@@ -133,7 +133,7 @@ pub trait Protocol: 'static {
 /// }
 ///
 /// let mut reactor = Reactor::new()?;
-/// reactor.listen(&"127.0.0.1:0".parse()?, serve(|| Lines::new().crlf(), || Shout))?;
+/// reactor.listen("127.0.0.1:0", serve(|| Lines::new().crlf(), || Shout))?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn serve<C, P>(

@@ -4,6 +4,7 @@
 //! [`EventLoop::turn_with`]. How callbacks get in is in the files named after them: `timers.rs`, `ticks.rs`, `watch.rs`,
 //! `signals.rs`, `idle.rs`, and `handle.rs` for other threads.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -20,6 +21,7 @@ use crate::channel::Subscribers;
 use crate::connection::{Flow, FlowSettings, Limits, Reason, Stream};
 use crate::datagram::DatagramSocket;
 use crate::defer::Deferred;
+use crate::fault::Hook;
 use crate::handle::{Handle, Post, Shared};
 use crate::idle::Idles;
 use crate::lane::{Lane, LaneSettings};
@@ -38,7 +40,7 @@ use crate::ticks::Tick;
 use crate::timers::Timer;
 use crate::watch::Watch;
 use crate::watchdog::Watchdog;
-use crate::{Builder, Error, Wheel};
+use crate::{Builder, Error, Fault, Wheel};
 
 /// When dispatching takes longer than this, listeners are looked at in between: connections that are going to be refused, for
 /// there is too much to do, should not have to wait until it is done. Accepting so many takes a small part of this.
@@ -48,6 +50,8 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(10);
 pub(crate) struct Settings {
     pub(crate) measure: bool,
     pub(crate) panic_policy: PanicPolicy,
+    pub(crate) fault_hook: Option<Hook>,
+    pub(crate) nested: bool,
     pub(crate) ticks_per_turn: usize,
     pub(crate) post_bound: usize,
     pub(crate) limits: Limits,
@@ -62,6 +66,8 @@ impl Default for Settings {
         Settings {
             measure: true,
             panic_policy: PanicPolicy::Close,
+            fault_hook: None,
+            nested: false,
             // At a microsecond each, events wait a millisecond; and the poll between is a thousandth of the cost.
             ticks_per_turn: 1024,
             // 3 MiB of small closures: far more than a healthy loop is ever behind, far less than a machine has.
@@ -207,14 +213,31 @@ pub struct Reactor {
     pub(crate) meter: Meter,
     pub(crate) watchdog: Option<Watchdog>,
     pub(crate) states: States,
+    /// It may be run inside a callback of another loop.
+    nested: bool,
     /// The process it belongs to, as a number of forks.
     forks: u64,
+}
+
+thread_local! {
+    /// Whether a loop is being turned on this thread, so that whatever runs is called by it.
+    static TURNING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A turn that is under way, with what there was further up the stack.
+struct Turning(bool);
+
+impl Drop for Turning {
+    fn drop(&mut self) {
+        TURNING.set(self.0);
+    }
 }
 
 impl Reactor {
     /// Builds a reactor on the best engine that this system has, or the one that the environment variable `PELTON_ENGINE`
     /// names.
     #[allow(clippy::new_ret_no_self, reason = "what one owns is the loop; what callbacks are handed is the reactor")]
+    #[track_caller]
     pub fn new() -> Result<EventLoop, Error> {
         Reactor::builder().build()
     }
@@ -304,10 +327,11 @@ impl EventLoop {
             idles: Idles::default(),
             hooks: Hooks::default(),
             life: Life::Running,
-            callbacks: Callbacks::new(settings.panic_policy),
+            callbacks: Callbacks::new(settings.panic_policy, settings.fault_hook),
             meter: Meter::new(settings.measure, now),
             watchdog: None,
             states: States::default(),
+            nested: settings.nested,
             forks: fork::count(),
         };
         EventLoop { reactor }
@@ -387,6 +411,8 @@ impl EventLoop {
             Life::Running | Life::Draining => Exit::Stopped,
         };
         self.life = Life::Stopping(exit);
+        // Before the hooks: one may wait for a thread that waits for an answer.
+        self.drop_posts();
         self.run_shutdown_hooks();
         self.unlisten_all();
         self.close_all_datagrams();
@@ -417,7 +443,8 @@ impl EventLoop {
     pub fn next_deadline(&mut self) -> Option<Time> {
         let reactor = &mut self.reactor;
         reactor.queue_continuations();
-        if reactor.has_work() || !reactor.await_posts() {
+        // A turn is what tells that it has stopped.
+        if reactor.is_over() || reactor.has_work() || !reactor.await_posts() {
             return Some(Time::ZERO);
         }
         reactor.timers.next_deadline()
@@ -443,6 +470,9 @@ impl EventLoop {
         reactor.ticks.iter_mut().for_each(|tick| tick.after_posts = 0);
         reactor.ticks.extend(waiting.into_iter().map(Tick::from));
         reactor.shared = shared;
+        if matches!(reactor.life, Life::Stopping(_) | Life::Stopped) {
+            reactor.posts.close();
+        }
         reactor.posts_awaited = false;
         reactor.forks = fork::count();
         reactor.renew_signals()?;
@@ -464,8 +494,13 @@ impl Reactor {
     ) -> Result<(), Error> {
         self.check_not_forked()?;
         if matches!(self.life, Life::Stopping(_) | Life::Stopped) {
+            self.drop_posts();
             return Err(Error::Stopped);
         }
+        if timeout != Some(Duration::ZERO) {
+            self.check_not_nested()?;
+        }
+        let _turning = Turning(TURNING.replace(true));
         self.shared.runs_here();
         let calls_before = self.meter.counters.calls();
 
@@ -481,7 +516,16 @@ impl Reactor {
         }
         self.flush_and_reap();
         self.wake_lanes();
+        if matches!(self.life, Life::Stopping(_)) {
+            self.drop_posts();
+        }
         Ok(())
+    }
+
+    /// Refuses to make another loop of this thread wait for this one.
+    pub(crate) fn check_not_nested(&self) -> Result<(), Error> {
+        let inside = TURNING.get() || Reactor::with_current(|_| ()).is_some();
+        if inside && !self.nested { Err(Error::Nested) } else { Ok(()) }
     }
 
     fn read_clock(&mut self) {
@@ -606,7 +650,8 @@ impl Reactor {
                 Event::Gone(token) => {
                     self.sources.retire(token.into());
                 }
-                other => tracing::error!(?other, "an event that this reactor does not know"),
+                other => self
+                    .report(Fault::new("engine", format_args!("an event that this reactor does not know: {other:?}"))),
             }
             // The latest reading, whatever it was taken for: to look at it costs nothing.
             let latest = self.meter.mark();
@@ -620,7 +665,7 @@ impl Reactor {
     /// Whether there is something to do without waiting for it.
     fn has_work(&self) -> bool {
         let flushing = !self.dirty.is_empty() || !self.over.is_empty();
-        flushing || !self.ticks.is_empty() || !self.idles.is_empty() || matches!(self.life, Life::Stopping(_))
+        flushing || !self.ticks.is_empty() || self.idles.has_work() || matches!(self.life, Life::Stopping(_))
     }
 
     /// Has other threads wake us when they post. `false` if one has posted already.
@@ -631,6 +676,7 @@ impl Reactor {
 
     /// Drops all callbacks while the rest of the reactor still stands: what they own may post from its `Drop`.
     fn drop_callbacks(&mut self) {
+        self.drop_posts();
         Lane::ALL.iter().for_each(|lane| self.shared.lane(*lane).close());
         self.drop_tasks();
         drop(std::mem::take(&mut self.sources));
@@ -650,6 +696,8 @@ impl Reactor {
 
 impl Drop for EventLoop {
     fn drop(&mut self) {
+        self.reactor.life = Life::Stopped;
         self.reactor.drop_callbacks();
+        self.reactor.shared.loop_is_gone();
     }
 }

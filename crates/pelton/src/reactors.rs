@@ -15,8 +15,9 @@ use pelton_os::{Address, ListenOptions, Socket};
 
 use crate::callback;
 use crate::connection::{Connection, Detached};
+use crate::fault;
 use crate::listener::{ListenerId, serving};
-use crate::{Builder, Error, EventLoop, Exit, Handle, Reactor};
+use crate::{Builder, Error, EventLoop, Exit, Fault, Handle, Reactor};
 
 /// Several reactors, each on a thread of its own named `pelton-0`, `pelton-1` and so on.
 ///
@@ -311,7 +312,8 @@ fn run(prepare: impl FnOnce() -> Result<EventLoop, Error>, launch: Launch) -> Re
     let outcome = catch_unwind(AssertUnwindSafe(|| reactor.run()));
     let outcome = outcome.unwrap_or_else(|panic| Err(panicked(thread.clone(), panic)));
     if let Err(error) = &outcome {
-        tracing::error!(thread, %error, "a reactor has failed; the others are stopped");
+        let message = format!("{thread} has failed, and the others are stopped: {error}");
+        reactor.report(Fault::new("reactors", message));
         handles.iter().for_each(Handle::stop);
         // In order, as far as it can: hooks may panic too, and are not what it failed of.
         let _ = catch_unwind(AssertUnwindSafe(|| reactor.shutdown()));
@@ -336,7 +338,7 @@ fn hand_over<C: Connection>(
         let handler = serve(reactor);
         let detached = Detached { socket, unread: Vec::new() };
         if let Err(error) = reactor.take_on_detached(place, detached, Box::new(handler)) {
-            tracing::warn!(%error, "a connection that came in is closed");
+            reactor.report(Fault::at(place, "listener", format_args!("a connection that came in is closed: {error}")));
         }
     };
     for _ in handles {
@@ -347,5 +349,6 @@ fn hand_over<C: Connection>(
             Err(refused) => take_on = refused.into_inner(),
         }
     }
-    tracing::warn!("a connection came in when all reactors are gone; it is closed");
+    let fault = Fault::at(place, "listener", "a connection came in when all reactors had stopped; it is closed");
+    fault::by_default(&fault);
 }

@@ -221,6 +221,9 @@ impl Reconnect {
             timer: None,
         };
         let id = ReconnectId(reactor.reconnects.insert(keeping));
+        if reactor.is_over() {
+            reactor.reconnects.remove(id.0);
+        }
         let closure = Closure::new(move |reactor: &mut Reactor| reactor.connect_again(id));
         reactor.tick_from(place, closure);
         id

@@ -157,7 +157,7 @@ impl<T> Reply<T> {
 
 impl<T: 'static> Reply<T> {
     /// A promise of the answer, to go on with on this loop. The thread that answers posts a wake-up, so the promise is settled
-    /// in the loop's next tick phase.
+    /// in the loop's next tick phase. On a loop that has stopped, it is [abandoned](crate::Rejected::Abandoned).
     ///
     /// ```
     /// # use pelton::Reactor;
@@ -173,6 +173,9 @@ impl<T: 'static> Reply<T> {
     #[track_caller]
     pub fn into_promise(mut self, reactor: &mut Reactor) -> Promise<T, Lost> {
         let (deferred, promise) = reactor.promise();
+        if reactor.is_over() {
+            return promise;
+        }
         let replies = &mut reactor.promises.replies;
         let key = replies.insert(Box::new(|_| {}));
         let arrival = Arrival { handle: Handle { shared: reactor.shared.clone() }, key, place: Location::caller() };

@@ -155,7 +155,7 @@ impl Reactor {
         signal: i32,
         callback: impl FnMut(&mut Reactor, i32) + 'static,
     ) -> Result<SignalId, Error> {
-        self.check_not_forked()?;
+        self.check_takes_on()?;
         if FORBIDDEN.contains(&signal) {
             return Err(Error::Signal { signal, reason: "a program cannot catch it, or must not".into() });
         }

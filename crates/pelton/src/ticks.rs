@@ -50,6 +50,9 @@ impl Reactor {
 
     /// [`next_tick`](Reactor::next_tick), for a callback that was registered at `place`.
     pub(crate) fn tick_from(&mut self, place: &'static Location<'static>, closure: Closure<Reactor>) {
+        if self.is_over() {
+            return;
+        }
         self.queue_continuations();
         self.ticks.push_back(Tick { place, closure, after_posts: self.shared.posted() });
     }

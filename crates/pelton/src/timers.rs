@@ -7,6 +7,7 @@ use pelton_os::Token;
 use pelton_sync::Closure;
 
 use crate::callback::{CallbackKind, Site};
+use crate::slots::Key;
 use crate::{Reactor, Time, TimerKey};
 
 /// Names a timer, to [cancel](Reactor::cancel) or [reset](Reactor::reset) it.
@@ -29,6 +30,13 @@ pub(crate) struct Timer {
     action: Action,
 }
 
+impl Timer {
+    /// Lets idle work run again.
+    pub(crate) fn of_idle(place: &'static Location<'static>, key: Key) -> Timer {
+        Timer { place, action: Action::Idle(key) }
+    }
+}
+
 type Periodic = Box<dyn FnMut(&mut Reactor, Beat)>;
 
 enum Action {
@@ -36,6 +44,8 @@ enum Action {
     Every(Duration, Periodic),
     /// A connection may have reached one of its time limits.
     CheckLimits(Token),
+    /// Idle work may run again.
+    Idle(Key),
     /// A periodic timer, while it runs.
     Running,
 }
@@ -68,14 +78,14 @@ impl Reactor {
         f: impl FnOnce(&mut Reactor) + 'static,
     ) -> TimerId {
         let deadline = self.engine.now() + delay;
-        TimerId(self.timers.insert(deadline, Timer { place, action: Action::Once(Closure::new(f)) }))
+        self.set_timer(deadline, Timer { place, action: Action::Once(Closure::new(f)) })
     }
 
     /// Runs `f` once, at `deadline`; next turn if that has passed.
     #[track_caller]
     pub fn at(&mut self, deadline: Time, f: impl FnOnce(&mut Reactor) + 'static) -> TimerId {
         let timer = Timer { place: Location::caller(), action: Action::Once(Closure::new(f)) };
-        TimerId(self.timers.insert(deadline, timer))
+        self.set_timer(deadline, timer)
     }
 
     /// Runs `f` again and again: first one `period` from now, then whenever another whole period has passed since then.
@@ -88,7 +98,15 @@ impl Reactor {
         let period = period.max(Duration::from_nanos(1));
         let deadline = self.engine.now() + period;
         let timer = Timer { place: Location::caller(), action: Action::Every(period, Box::new(f)) };
-        TimerId(self.timers.insert(deadline, timer))
+        self.set_timer(deadline, timer)
+    }
+
+    fn set_timer(&mut self, deadline: Time, timer: Timer) -> TimerId {
+        let key = self.timers.insert(deadline, timer);
+        if self.is_over() {
+            self.timers.cancel(key);
+        }
+        TimerId(key)
     }
 
     /// Cancels a timer, also from inside its own callback. `false` if it has fired or was cancelled already. What its
@@ -165,6 +183,10 @@ impl Reactor {
             Action::CheckLimits(connection) => {
                 self.timers.cancel(due.key);
                 self.check_limits(connection);
+            }
+            Action::Idle(key) => {
+                self.timers.cancel(due.key);
+                self.idle_has_rested(key);
             }
             Action::Running => debug_assert!(false, "a running timer is not armed"),
         }

@@ -124,7 +124,7 @@ impl Reactor {
         mode: Mode,
         callback: Callback,
     ) -> Result<WatchId, Error> {
-        self.check_not_forked()?;
+        self.check_takes_on()?;
         let fd = fd.as_fd();
         let watch = Watch { place, fd: fd.as_raw_fd(), mode, callback: Some(callback) };
         let token = self.sources.insert(Source::Watch(watch)).token();

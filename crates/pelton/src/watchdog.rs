@@ -28,7 +28,7 @@ pub struct SlowCallback {
 
 impl fmt::Display for SlowCallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Named { kind: self.kind, label: &self.label, place: self.place };
+        let name = Named { kind: self.kind.name(), label: &self.label, place: self.place };
         let verb = if self.finished { "took" } else { "has been blocking the loop for" };
         write!(f, "{name} {verb} {:?}", self.elapsed)
     }

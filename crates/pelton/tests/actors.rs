@@ -487,7 +487,7 @@ impl Server {
         let lobby = Arc::new(Lobby::default());
         let desk = Desk { shared: lobby.clone(), ..Desk::default() };
         let service = serve(|| Lines::new().limit(20_000), move || desk.clone()).on(&pool);
-        let listener = reactor.listen(&"127.0.0.1:0".parse().unwrap(), service).unwrap();
+        let listener = reactor.listen("127.0.0.1:0", service).unwrap();
         let Some(Address::Tcp(address)) = reactor.listening_on(listener) else { panic!("not on TCP") };
         let address = *address;
         Server { reactor, pool, lobby, address }
@@ -726,8 +726,7 @@ fn a_protocol_that_panics_ends_its_connection_only(on: On) {
 fn the_same_protocol_runs_on_the_loop(on: On) {
     let mut server = Server::new(on);
     let desk = Desk { shared: server.lobby.clone(), ..Desk::default() };
-    let listener =
-        server.reactor.listen(&"127.0.0.1:0".parse().unwrap(), serve(Lines::new, move || desk.clone())).unwrap();
+    let listener = server.reactor.listen("127.0.0.1:0", serve(Lines::new, move || desk.clone())).unwrap();
     let Some(Address::Tcp(on_the_loop)) = server.reactor.listening_on(listener).cloned() else { panic!("not on TCP") };
     let addresses = [server.address, on_the_loop];
     let answers = server.run_with(move || {

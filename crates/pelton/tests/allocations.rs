@@ -88,7 +88,7 @@ fn watch_events_and_changes_of_interest_allocate_nothing() {
 /// Serves each connection by what `serve` makes, and counts the allocations of messages that are sent back.
 fn allocations_of_echoes<C: Connection>(serve: fn() -> C) -> u64 {
     let mut reactor = Reactor::new().unwrap();
-    let listener = reactor.listen(&"127.0.0.1:0".parse().unwrap(), move |_| serve()).unwrap();
+    let listener = reactor.listen("127.0.0.1:0", move |_| serve()).unwrap();
     let address = reactor.listening_on(listener).unwrap().to_string();
     let mut clients = [TcpStream::connect(&address).unwrap(), TcpStream::connect(&address).unwrap()];
     allocations(&mut reactor, |reactor| {

@@ -189,7 +189,7 @@ fn many_connections_are_held_echo_a_byte_each_and_leave_nothing(on: On) {
     let mut orders = count.to_string();
     for _ in 0..LISTENERS {
         let counts = counts.clone();
-        let listener = reactor.listen(&"127.0.0.1:0".parse().unwrap(), move |_| Echo(counts.clone())).unwrap();
+        let listener = reactor.listen("127.0.0.1:0", move |_| Echo(counts.clone())).unwrap();
         orders += &format!(" {}", reactor.listening_on(listener).unwrap());
     }
     let mut clients = Clients::start(on, orders, reactor.handle());

@@ -62,7 +62,7 @@ fn a_server_without_descriptors_turns_connections_away_does_not_spin_and_recover
     const TEST: &str = "a_server_without_descriptors_turns_connections_away_does_not_spin_and_recovers";
     if is_child() {
         let mut reactor = Reactor::new().unwrap();
-        let listener = reactor.listen(&"127.0.0.1:0".parse().unwrap(), |_| Echo).unwrap();
+        let listener = reactor.listen("127.0.0.1:0", |_| Echo).unwrap();
         // Room for a handful of connections, beside what is open already.
         let next = rustix::io::dup(io::stdout()).unwrap().as_raw_fd() as u64;
         let limit = Rlimit { current: Some(next + 5), maximum: Some(next + 5) };
@@ -164,4 +164,126 @@ fn the_environment_picks_the_engine() {
     assert!(says(&[(ENGINE_VARIABLE, "")]).contains("engine: epoll.") || cfg!(not(target_os = "linux")));
     let error = says(&[(ENGINE_VARIABLE, "epol")]);
     assert!(error.contains(r#"error: there is no engine called "epol"; the engines are epoll, kqueue, poll, select."#));
+}
+
+/// Lines on standard error that are about faults.
+fn fault_lines(output: &Output) -> Vec<String> {
+    let text = String::from_utf8_lossy(&output.stderr);
+    text.lines().filter(|line| line.starts_with("pelton: ")).map(str::to_owned).collect()
+}
+
+#[test]
+fn faults_go_to_standard_error_once_per_kind_and_place_if_nobody_listens() {
+    if is_child() {
+        let mut reactor = Reactor::new().unwrap();
+        for number in 0..3 {
+            // A rejection and a panic, at one place each.
+            let (deferred, promise) = reactor.promise::<(), String>();
+            drop(promise);
+            deferred.reject(format!("rejected {number}")).unwrap();
+            reactor.next_tick(move |_| std::panic::resume_unwind(Box::new(format!("panicked {number}"))));
+        }
+        reactor.report(pelton::Fault::new("cache", "of a layer above"));
+        let pool = pelton::Pool::builder().workers(1).build().unwrap();
+        let keyed = pool.keyed();
+        keyed.submit(1, || std::panic::resume_unwind(Box::new("on a pool"))).unwrap();
+        assert_eq!(keyed.submit_with_reply(1, || ()).unwrap().wait(), Ok(()));
+        let handle = reactor.handle();
+        reactor.after(Duration::from_millis(1), |reactor| reactor.stop());
+        reactor.run().unwrap();
+        // The loop has stopped: it is reported all the same.
+        handle.report(pelton::Fault::new("late", "from another thread"));
+        return;
+    }
+    let output = child("faults_go_to_standard_error_once_per_kind_and_place_if_nobody_listens", &[]);
+    assert!(output.status.success(), "{output:?}");
+    let lines = fault_lines(&output);
+    let count = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
+    assert_eq!(
+        (count("was rejected, and nobody handled it: \"rejected"), count("panicked: panicked")),
+        (1, 1),
+        "{lines:#?}"
+    );
+    assert_eq!(
+        (count("of a layer above"), count("panicked: on a pool"), count("from another thread")),
+        (1, 1, 1),
+        "{lines:#?}"
+    );
+    assert_eq!(count("tests/processes.rs:"), 5, "each names its place: {lines:#?}");
+    assert_eq!(count("Builder::on_fault"), 1, "how to change it: {lines:#?}");
+    assert_eq!(lines.len(), 6, "{lines:#?}");
+}
+
+#[test]
+fn a_fault_hook_takes_everything_that_would_go_to_standard_error() {
+    if is_child() {
+        let mut reactor = Reactor::builder()
+            .engine(pelton::EngineKind::Epoll)
+            .on_fault(|reactor, fault| reactor.state::<Vec<String>>().push(fault.to_string()))
+            .build()
+            .unwrap();
+        let (deferred, promise) = reactor.promise::<(), &str>();
+        drop(promise);
+        deferred.reject("rejected").unwrap();
+        reactor.next_tick(|_| std::panic::resume_unwind(Box::new("panicked")));
+        reactor.handle().report(pelton::Fault::new("cache", "from another thread"));
+        reactor.after(Duration::from_millis(1), |reactor| reactor.stop());
+        reactor.run().unwrap();
+        let told = reactor.take_state::<Vec<String>>().unwrap();
+        for part in ["nobody handled it: \"rejected\"", "panicked: panicked", "from another thread"] {
+            assert!(told.iter().any(|fault| fault.contains(part)), "{part}: {told:?}");
+        }
+        return;
+    }
+    let output = child("a_fault_hook_takes_everything_that_would_go_to_standard_error", &[]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(fault_lines(&output).is_empty(), "{output:?}");
+}
+
+#[test]
+fn a_loop_that_stops_with_promises_open_reports_nothing() {
+    if is_child() {
+        let mut reactor = Reactor::new().unwrap();
+        let (deferred, promise) = reactor.promise::<(), &str>();
+        promise.map(|()| ()).done(|_, _| {});
+        reactor.after(Duration::from_secs(3600), move |_| drop(deferred));
+        let (deferred, promise) = reactor.promise::<(), &str>();
+        drop(promise.map(|()| ()));
+        reactor.after(Duration::from_secs(3600), move |_| drop(deferred));
+        reactor.after(Duration::from_millis(1), |reactor| reactor.stop());
+        reactor.run().unwrap();
+        return;
+    }
+    let output = child("a_loop_that_stops_with_promises_open_reports_nothing", &[]);
+    assert!(output.status.success() && fault_lines(&output).is_empty(), "{output:?}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_engine_that_cannot_be_had_is_a_fault() {
+    use pelton::{EngineKind, FaultKind};
+    if is_child() {
+        // One descriptor is enough for poll, and one too few for epoll.
+        let free = std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64;
+        setrlimit(Resource::Nofile, Rlimit { current: Some(free + 1), maximum: Some(free + 1) }).unwrap();
+        for _ in 0..2 {
+            let reactor = Reactor::builder().engine(EngineKind::Epoll).build().unwrap();
+            assert_ne!(reactor.engine_name(), "epoll");
+        }
+        let hook = |reactor: &mut Reactor, fault: &pelton::Fault| {
+            reactor.put_state((fault.kind, fault.message.clone()));
+        };
+        let mut reactor = Reactor::builder().engine(EngineKind::Epoll).on_fault(hook).build().unwrap();
+        let (kind, message) = reactor.take_state::<(FaultKind, String)>().unwrap();
+        assert_eq!(kind, FaultKind::Engine);
+        println!("hook: {message}.");
+        return;
+    }
+    let output = child("an_engine_that_cannot_be_had_is_a_fault", &[]);
+    assert!(output.status.success(), "{output:?}");
+    let lines = fault_lines(&output);
+    assert_eq!(lines.len(), 2, "once for both, and how to change it: {lines:#?}");
+    assert!(lines[0].contains("engine not available: epoll was asked for, and "), "{lines:#?}");
+    assert!(lines[0].contains("tests/processes.rs:"), "{lines:#?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("hook: engine not available: epoll"), "{output:?}");
 }

@@ -111,7 +111,7 @@ where
     C: Codec,
     P: Protocol<Message = C::Message>,
 {
-    let listener = reactor.listen(&"127.0.0.1:0".parse().unwrap(), serve(codec, protocol)).unwrap();
+    let listener = reactor.listen("127.0.0.1:0", serve(codec, protocol)).unwrap();
     match reactor.listening_on(listener) {
         Some(Address::Tcp(address)) => *address,
         other => panic!("{other:?}"),

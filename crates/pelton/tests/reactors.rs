@@ -13,7 +13,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pelton::{
-    Address, Chunk, Connection, Error, Exit, Handle, Io, ListenOptions, PanicPolicy, Reactor, Reactors, Sharing,
+    Address, Chunk, Connection, Error, Exit, Handle, Io, ListenOptions, PanicPolicy, Reactor, ReactorThread, Reactors,
+    Sharing,
 };
 
 use common::{On, on_every_engine};
@@ -37,6 +38,9 @@ on_every_engine![
     listening_on_a_thread_of_theirs_is_refused,
     signals_drain_all_then_stop_them,
     nothing_is_left_open_afterwards,
+    a_reactor_on_a_thread_of_its_own_is_set_up_there_and_reached_by_its_handle,
+    a_thread_whose_reactor_cannot_be_set_up_gives_the_error,
+    dropping_a_reactors_thread_stops_and_joins_it,
 ];
 
 /// What takes longer than this hangs.
@@ -318,7 +322,7 @@ fn a_connection_moved_to_one_that_drains_is_told_so(on: On) {
         assert!(second.post_with_reply(|reactor| reactor.stopping()).wait().unwrap());
     }
     let listening = first.post_with_reply(move |reactor| {
-        let listener = reactor.listen(&localhost(), move |_| Mover(second.clone())).unwrap();
+        let listener = reactor.listen(localhost(), move |_| Mover(second.clone())).unwrap();
         reactor.listening_on(listener).cloned()
     });
     let Some(Address::Tcp(address)) = listening.wait().unwrap() else { panic!("no address") };
@@ -509,11 +513,81 @@ fn nothing_is_left_open_afterwards(on: On) {
         3,
         move |_| on.builder(),
         |index, reactor| {
-            reactor.listen(&localhost(), |_| Echo)?;
+            reactor.listen(localhost(), |_| Echo)?;
             if index == 2 { Err(Error::Stopped) } else { Ok(()) }
         },
     );
     assert!(failing.is_err());
     // A thread that has been joined may take a moment to be off the kernel's list.
     until("threads and descriptors are as before", || threads_and_descriptors() == before);
+}
+
+fn a_reactor_on_a_thread_of_its_own_is_set_up_there_and_reached_by_its_handle(on: On) {
+    let reactor = ReactorThread::start(
+        "served",
+        move || on.builder(),
+        |reactor| {
+            reactor.put_state(7_u32);
+            assert_eq!(thread::current().name(), Some("served"));
+            Ok(())
+        },
+    );
+    let reactor = reactor.unwrap();
+    let state =
+        reactor.post_with_reply(|reactor| (*reactor.state::<u32>(), thread::current().name().map(str::to_owned)));
+    assert_eq!(state.wait(), Ok((7, Some("served".to_owned()))));
+    let handle = reactor.handle().clone();
+    reactor.drain(DEADLINE);
+    assert_eq!(reactor.join().unwrap(), Exit::Drained);
+    assert!(handle.has_stopped());
+
+    let reactor = Reactor::start_thread(|reactor| {
+        reactor.next_tick(|reactor| reactor.stop());
+        Ok(())
+    });
+    assert_eq!(reactor.unwrap().join().unwrap(), Exit::Stopped);
+}
+
+fn a_thread_whose_reactor_cannot_be_set_up_gives_the_error(on: On) {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let setup = move |reactor: &mut Reactor| reactor.listen(address, |_| Named).map(drop);
+    let error = ReactorThread::start("fails", move || on.builder(), setup).unwrap_err();
+    assert!(error.to_string().starts_with(&format!("listen on {address}: ")), "{error}");
+    let error = ReactorThread::start("panics", move || on.builder(), |_| std::panic::resume_unwind(Box::new("no")));
+    assert_eq!(error.unwrap_err().to_string(), "thread panics panicked: no");
+    // One that fails later says so when it is joined.
+    let propagate = move || on.builder().panic_policy(PanicPolicy::Propagate).on_fault(|_, _| {});
+    let reactor = ReactorThread::start("later", propagate, |_| Ok(())).unwrap();
+    reactor.post(|_| std::panic::resume_unwind(Box::new("then"))).unwrap();
+    assert_eq!(reactor.join().unwrap_err().to_string(), "thread later panicked: then");
+}
+
+fn dropping_a_reactors_thread_stops_and_joins_it(on: On) {
+    let alive = Arc::new(AtomicUsize::new(0));
+    let count = alive.clone();
+    let reactor = ReactorThread::start(
+        "dropped",
+        move || on.builder(),
+        move |reactor| {
+            count.fetch_add(1, Ordering::SeqCst);
+            reactor.on_shutdown(move |_| {
+                count.fetch_sub(1, Ordering::SeqCst);
+            });
+            Ok(())
+        },
+    );
+    let reactor = reactor.unwrap();
+    assert_eq!(alive.load(Ordering::SeqCst), 1);
+    drop(reactor);
+    assert_eq!(alive.load(Ordering::SeqCst), 0);
+    // Dropped on the thread itself, it cannot be joined; the loop stops.
+    let reactor = ReactorThread::start("own", move || on.builder(), |_| Ok(())).unwrap();
+    let handle = reactor.handle().clone();
+    handle.post(move |_| drop(reactor)).unwrap();
+    let begun = Instant::now();
+    while !handle.has_stopped() {
+        assert!(begun.elapsed() < DEADLINE, "it does not stop");
+        thread::yield_now();
+    }
 }

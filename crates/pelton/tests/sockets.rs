@@ -13,7 +13,7 @@ use std::process::Command;
 use std::rc::Rc;
 use std::time::Duration;
 
-use pelton::{Address, Chunk, ConnectOptions, Connection, EventLoop, Io, ListenOptions, SocketOptions};
+use pelton::{Address, Bytes, Chunk, ConnectOptions, Connection, Error, EventLoop, Io, ListenOptions, SocketOptions};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
@@ -30,6 +30,8 @@ on_every_engine![
     a_listener_from_elsewhere_can_be_adopted,
     a_stream_that_another_process_passes_can_be_adopted,
     a_detached_socket_is_handed_back_in_working_order,
+    addresses_and_endpoints_are_taken_as_people_write_them,
+    a_chunk_becomes_bytes_that_another_thread_can_have,
 ];
 
 struct Echo;
@@ -121,20 +123,19 @@ fn sockets_are_set_up_as_promised(on: On) {
         }
     };
     let accepted = told.clone();
-    let listener =
-        reactor.listen(&"127.0.0.1:0".parse().unwrap(), move |_| Then(Some(check(accepted.clone())))).unwrap();
+    let listener = reactor.listen("127.0.0.1:0", move |_| Then(Some(check(accepted.clone())))).unwrap();
     let address = tcp(&reactor, listener);
     reactor.connect(&address.into(), Then(Some(check(told.clone())))).unwrap();
     run_until(&mut reactor, |_| told.get() == 2);
     // Closed a moment ago, by this side: without SO_REUSEADDR the port would be taken for a minute.
     reactor.unlisten(listener);
     drop(reactor);
-    on.reactor().listen(&address.into(), |_| Echo).unwrap();
+    on.reactor().listen(address, |_| Echo).unwrap();
 }
 
 fn a_dual_stack_listener_takes_both_families_and_an_only_v6_one_does_not(on: On) {
     let mut reactor = on.reactor();
-    let listener = reactor.listen(&"[::]:0".parse().unwrap(), |_| Echo).unwrap();
+    let listener = reactor.listen("[::]:0", |_| Echo).unwrap();
     let port = tcp(&reactor, listener).port();
     for host in ["127.0.0.1", "::1"] {
         is_echoed(&mut reactor, nonblocking(TcpStream::connect((host, port)).unwrap()));
@@ -190,7 +191,7 @@ fn the_file_of_a_unix_socket_has_the_permissions_that_were_asked_for_and_goes_wi
         assert!(!path.exists());
     }
     let path = directory.0.join("left");
-    reactor.listen(&Address::Unix(path.clone()), |_| Echo).unwrap();
+    reactor.listen(Address::Unix(path.clone()), |_| Echo).unwrap();
     reactor.shutdown().unwrap();
     assert!(!path.exists(), "it goes with the reactor too");
 }
@@ -200,16 +201,16 @@ fn a_file_that_is_no_socket_or_is_listened_on_is_not_replaced(on: On) {
     let mut reactor = on.reactor();
     let plain = directory.0.join("plain");
     std::fs::write(&plain, "precious").unwrap();
-    reactor.listen(&Address::Unix(plain.clone()), |_| Echo).unwrap_err();
+    reactor.listen(Address::Unix(plain.clone()), |_| Echo).unwrap_err();
     assert_eq!(std::fs::read_to_string(&plain).unwrap(), "precious");
 
     let taken = directory.0.join("taken");
     let other = UnixListener::bind(&taken).unwrap();
-    let error = reactor.listen(&Address::Unix(taken.clone()), |_| Echo).unwrap_err().to_string();
+    let error = reactor.listen(Address::Unix(taken.clone()), |_| Echo).unwrap_err().to_string();
     assert!(error.starts_with(&format!("listen on unix:{}: ", taken.display())), "{error}");
     assert!(taken.exists());
     drop(other);
-    reactor.listen(&Address::Unix(taken), |_| Echo).unwrap();
+    reactor.listen(Address::Unix(taken), |_| Echo).unwrap();
 }
 
 fn a_listener_from_elsewhere_can_be_adopted(on: On) {
@@ -337,4 +338,70 @@ fn listeners_that_a_service_manager_has_opened_are_found_once() {
     assert_eq!(&answer, b"ping");
     drop(client);
     assert!(child.wait().unwrap().success());
+}
+
+fn addresses_and_endpoints_are_taken_as_people_write_them(on: On) {
+    let mut reactor = on.reactor();
+    let listener = reactor.listen("127.0.0.1:0", |_| Echo).unwrap();
+    let port = reactor.listening_on(listener).and_then(Address::port).unwrap();
+    assert_ne!(port, 0);
+    reactor.listen(String::from("[::1]:0"), |_| Echo).unwrap();
+    reactor.listen(SocketAddr::from(([127, 0, 0, 1], 0)), |_| Echo).unwrap();
+    let address = Address::from(SocketAddr::from(([127, 0, 0, 1], 0)));
+    reactor.listen(&address, |_| Echo).unwrap();
+    assert_eq!(address.port(), Some(0), "it is still there");
+    let error = reactor.listen("localhost", |_| Echo).unwrap_err();
+    assert!(
+        matches!(error, Error::BadAddress(_)) && error.to_string().contains("\"localhost\" is no address"),
+        "{error}"
+    );
+
+    let opened = Rc::new(Cell::new(0));
+    let then = || {
+        let opened = opened.clone();
+        Then(Some(move |io: &mut Io<'_>| {
+            opened.set(opened.get() + 1);
+            io.close();
+        }))
+    };
+    reactor.connect_to(("127.0.0.1", port), then()).unwrap();
+    reactor.connect_to((String::from("localhost"), port), then()).unwrap();
+    reactor.connect_to((std::net::IpAddr::from([127, 0, 0, 1]), port), then()).unwrap();
+    run_until(&mut reactor, |_| opened.get() == 3);
+    for bad in ["", "a b", "[::1]", "host:80", "unix:/path"] {
+        assert!(matches!(reactor.connect_to((bad, port), Echo), Err(Error::BadEndpoint(_))), "{bad:?}");
+    }
+}
+
+/// Hands what it is given to another thread.
+struct HandOver(std::sync::mpsc::Sender<Vec<Bytes>>);
+
+impl Connection for HandOver {
+    fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
+        let place = chunk.as_ptr();
+        let copy = Bytes::copy_from_slice(&chunk);
+        let bytes = Bytes::from(chunk);
+        assert_ne!(bytes.as_ptr(), place, "the memory is the loop's");
+        let sender = self.0.clone();
+        std::thread::spawn(move || sender.send(vec![bytes, copy]).unwrap());
+        io.close();
+    }
+}
+
+fn a_chunk_becomes_bytes_that_another_thread_can_have(on: On) {
+    let mut reactor = on.reactor();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    reactor.adopt(ours, HandOver(sender)).unwrap();
+    theirs.write_all(b"hello").unwrap();
+    run_until(&mut reactor, |reactor| reactor.connection_count() == 0);
+    assert_eq!(receiver.recv_timeout(Duration::from_secs(20)).unwrap(), ["hello", "hello"]);
+    // One that was made of a vector is that vector.
+    let vector = vec![1, 2, 3];
+    let place = vector.as_ptr();
+    let vector = Chunk::from(vector).into_vec();
+    assert_eq!((vector.as_ptr(), &vector[..]), (place, &[1, 2, 3][..]));
+    let mut chunk = Chunk::from(vector);
+    chunk.advance(1);
+    assert_eq!(Vec::from(chunk), [2, 3]);
 }

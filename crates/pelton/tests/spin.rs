@@ -259,7 +259,7 @@ fn an_idle_loop_does_not_spin(on: On) {
 fn everything_gets_through_while_spinning(on: On) {
     const ROUNDS: u32 = 2_000;
     let mut reactor = on.build(on.builder().spin(Duration::from_millis(1)));
-    let listener = reactor.listen(&"127.0.0.1:0".parse().unwrap(), |_| Echo).unwrap();
+    let listener = reactor.listen("127.0.0.1:0", |_| Echo).unwrap();
     let Some(Address::Tcp(address)) = reactor.listening_on(listener).cloned() else { panic!("no address") };
     let handle = reactor.handle();
     let peer = thread::spawn(move || {

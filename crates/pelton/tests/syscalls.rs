@@ -218,7 +218,7 @@ fn an_echoed_message_costs_one_read_one_write_and_a_wait() {
     calls(
         "an_echoed_message_costs_one_read_one_write_and_a_wait",
         |reactor| {
-            let listener = reactor.listen(&"127.0.0.1:0".parse().unwrap(), |_| Echo).unwrap();
+            let listener = reactor.listen("127.0.0.1:0", |_| Echo).unwrap();
             let address = reactor.listening_on(listener).unwrap().to_string();
             let mut client = TcpStream::connect(address).unwrap();
             for round in 0..10 {
@@ -245,7 +245,7 @@ fn a_connection_that_comes_in_costs_one_call_and_what_watching_it_takes() {
     calls(
         "a_connection_that_comes_in_costs_one_call_and_what_watching_it_takes",
         |reactor| {
-            let listener = reactor.listen(&"127.0.0.1:0".parse().unwrap(), |_| Echo).unwrap();
+            let listener = reactor.listen("127.0.0.1:0", |_| Echo).unwrap();
             let address = reactor.listening_on(listener).unwrap().to_string();
             let mut clients = Vec::new();
             for round in 0..10 {

@@ -38,7 +38,7 @@ pub fn serve_framed() -> Result<()> {
 
 fn run<C: Connection>(handler: impl FnMut(&mut Reactor) -> C + 'static) -> Result<()> {
     let mut reactor = Reactor::new().context("make a reactor")?;
-    let listener = reactor.listen(&"127.0.0.1:0".parse()?, handler).context("listen on a free port")?;
+    let listener = reactor.listen("127.0.0.1:0", handler).context("listen on a free port")?;
     let Some(Address::Tcp(address)) = reactor.listening_on(listener) else { bail!("the listener has no TCP address") };
     announce(address.port())?;
     reactor.run()?;

@@ -180,7 +180,7 @@ impl HttpConnection {
         facts.keep_alive &= self.goes_on_after(sequence);
         let mut body = Body::Whole(response.content().len());
         if !head::is_sound(response, facts, body) {
-            *response = head::instead_of(response, facts, body);
+            *response = head::instead_of(io, response, facts, body);
             body = Body::Whole(response.content().len());
         }
         let content = response.take_content();

@@ -1,6 +1,6 @@
 //! What a connection is told by those who answer its requests.
 
-use pelton::Io;
+use pelton::{Fault, Io};
 
 use super::busy::{Answer, Streaming};
 use super::out::Out;
@@ -49,12 +49,13 @@ impl HttpConnection {
                 if head::is_upgrade(&response, exchange.facts) {
                     *answer = Answer::Upgrade(Box::new((response, handler)));
                 } else {
-                    tracing::error!(status = response.status(), "this status does not begin another protocol");
+                    let message = format!("status {} does not begin another protocol", response.status());
+                    io.reactor().report(Fault::new("http", message));
                     *answer = Answer::Ready(Box::new(Response::plain_status(500)));
                 }
             }
             (Command::Dropped, answer @ Answer::Waiting) => {
-                tracing::error!("a request was not answered; the client gets a 500");
+                io.reactor().report(Fault::new("http", "a request was not answered; the client gets a 500"));
                 *answer = Answer::Ready(Box::new(Response::plain_status(500)));
             }
             (Command::Data(data), Answer::Streaming(streaming)) if streaming.finished.is_none() => {

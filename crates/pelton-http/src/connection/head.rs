@@ -1,5 +1,7 @@
 //! What the head of a response says.
 
+use pelton::{Fault, Io};
+
 use super::busy::{Facts, Framing};
 use crate::Response;
 use crate::wire::DATE_LENGTH;
@@ -38,9 +40,9 @@ fn begins_tunnel(response: &Response, facts: Facts) -> bool {
     facts.is_connect && (200..300).contains(&response.status())
 }
 
-/// What is sent instead of a response that is not [sound](is_sound): a 500, and a line in the log.
+/// What is sent instead of a response that is not [sound](is_sound): a 500. The fault is reported.
 #[cold]
-pub(super) fn instead_of(response: &Response, facts: Facts, body: Body) -> Response {
+pub(super) fn instead_of(io: &mut Io<'_>, response: &Response, facts: Facts, body: Body) -> Response {
     let fault = match (response.fault(), response.fields().content_length(), body) {
         (Some(fault), ..) => fault,
         _ if begins_tunnel(response, facts) => format!("{} to CONNECT would begin a tunnel", response.status()),
@@ -49,7 +51,8 @@ pub(super) fn instead_of(response: &Response, facts: Facts, body: Body) -> Respo
         }
         _ => "it is not sound".to_owned(),
     };
-    tracing::error!(fault, "a response cannot be sent; the client gets a 500");
+    let message = format!("a response cannot be sent, and the client gets a 500: {fault}");
+    io.reactor().report(Fault::new("http", message));
     Response::plain_status(500).close()
 }
 

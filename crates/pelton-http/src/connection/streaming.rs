@@ -1,6 +1,6 @@
 //! Bodies that are sent bit by bit.
 
-use pelton::Io;
+use pelton::{Fault, Io};
 
 use super::HttpConnection;
 use super::answering::PIECE;
@@ -31,7 +31,7 @@ impl HttpConnection {
         if let Some(response) = streaming.head.take() {
             facts.keep_alive &= self.goes_on_after(sequence);
             if !head::is_sound(&response, facts, Body::Streamed) {
-                let instead = head::instead_of(&response, facts, Body::Streamed);
+                let instead = head::instead_of(io, &response, facts, Body::Streamed);
                 self.set_keep_alive(sequence, false);
                 self.write_small(io, out, facts, instead);
                 return Some(Progress::Done);
@@ -49,7 +49,7 @@ impl HttpConnection {
                 streaming.held.pop_front();
             }
             if !write_piece(io, out, &mut streaming.framing, piece) {
-                tracing::error!("the body of a response is longer than its Content-Length");
+                io.reactor().report(Fault::new("http", "the body of a response is longer than its Content-Length"));
                 self.break_off(io, out);
                 return None;
             }
@@ -59,7 +59,8 @@ impl HttpConnection {
             Framing::Chunked => encode::last_chunk(out.buffer(), trailers),
             Framing::Counted(0) | Framing::Nothing | Framing::UntilClose => {}
             Framing::Counted(missing) => {
-                tracing::error!(missing, "the body of a response is shorter than its Content-Length");
+                let message = format!("the body of a response is {missing} bytes shorter than its Content-Length");
+                io.reactor().report(Fault::new("http", message));
                 self.break_off(io, out);
                 return None;
             }

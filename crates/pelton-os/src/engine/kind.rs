@@ -6,8 +6,7 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Engine, ReadinessEngine};
-use crate::poller;
-use crate::{ENGINE_VARIABLE, Loopbreaker};
+use crate::{ENGINE_VARIABLE, Loopbreaker, fault, poller};
 
 /// The engines that can be asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -95,6 +94,8 @@ pub struct UnknownEngine(pub String);
 pub struct Opened {
     /// The engine.
     pub engine: Box<dyn Engine>,
+    /// The one that was asked for.
+    pub wanted: Option<EngineKind>,
     /// Those that were to be had rather, and were not.
     pub fallbacks: Vec<Fallback>,
 }
@@ -116,21 +117,41 @@ fn is_news(kind: EngineKind) -> bool {
     !WARNED[kind as usize].swap(true, Ordering::Relaxed)
 }
 
-/// Opens the engine `wanted`, or else the best one that works on this system. What was asked for and could not be had is
-/// logged, with the reason, as a warning the first time.
+impl Opened {
+    /// If the engine that was asked for could not be had: that, and the reason, in words.
+    pub fn fallback(&self) -> Option<String> {
+        let Fallback { wanted, error } =
+            self.fallbacks.first().filter(|fallback| Some(fallback.wanted) == self.wanted)?;
+        Some(format!("engine not available: {wanted} was asked for, and {} is used: {error}", self.engine.name()))
+    }
+
+    /// Whether nobody in this process was told before that this engine could not be had. Every call but the first says no.
+    pub fn is_news(&self) -> bool {
+        self.wanted.is_some_and(is_news)
+    }
+}
+
+/// Opens the engine `wanted`, or else the best one that works on this system. If it is another than was asked for, that is
+/// [reported](crate::fault), once per process.
+#[track_caller]
 pub fn open(wanted: Option<EngineKind>) -> io::Result<Opened> {
+    let opened = open_quietly(wanted)?;
+    if let Some(fallback) = opened.fallback().filter(|_| opened.is_news()) {
+        fault::report_here("engine", &fallback);
+    }
+    Ok(opened)
+}
+
+/// [`open`] for callers that report a [fallback](Opened::fallback) themselves.
+pub fn open_quietly(wanted: Option<EngineKind>) -> io::Result<Opened> {
     let mut fallbacks = Vec::new();
     for kind in wanted.into_iter().chain(EngineKind::ALL.into_iter().filter(|kind| Some(*kind) != wanted)) {
         match kind.open() {
             Ok(engine) => {
                 for Fallback { wanted: passed, error } in &fallbacks {
-                    if Some(*passed) == wanted && is_news(*passed) {
-                        tracing::warn!(wanted = %passed, using = %kind, reason = %error, "engine not available");
-                    } else {
-                        tracing::debug!(wanted = %passed, using = %kind, reason = %error, "engine not available");
-                    }
+                    tracing::debug!(wanted = %passed, using = %kind, reason = %error, "engine not available");
                 }
-                return Ok(Opened { engine, fallbacks });
+                return Ok(Opened { engine, wanted, fallbacks });
             }
             Err(error) => fallbacks.push(Fallback { wanted: kind, error }),
         }

@@ -18,7 +18,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::task::Waker;
 
-pub use kind::{EngineKind, Fallback, Opened, UnknownEngine, open};
+pub use kind::{EngineKind, Fallback, Opened, UnknownEngine, open, open_quietly};
 pub use readiness::ReadinessEngine;
 
 use crate::{

@@ -15,7 +15,7 @@ use crate::poller::{Poller, Trigger};
 use crate::socket::SystemSocket;
 use crate::{
     Address, ConnectOptions, DatagramOptions, DatagramOutbox, DatagramSetting, Interest, ListenOptions, Loopbreaker,
-    Mode, Outbox, Readiness, Socket, Time, Token, clock, fork,
+    Mode, Outbox, Readiness, Socket, Time, Token, clock, fault, fork,
 };
 
 /// An engine on any of the kernel's readiness pollers.
@@ -197,7 +197,8 @@ impl<P: Poller> ReadinessEngine<P> {
             && matches!(watch.place, Place::Registered | Place::Spent)
             && let Err(error) = self.parking.poller.remove(watch.fd)
         {
-            tracing::warn!(fd = watch.fd, %error, engine = self.name, "the poller would not let go of a descriptor");
+            let (name, fd) = (self.name, watch.fd);
+            fault::report_here("engine", &format_args!("{name} would not let go of descriptor {fd}: {error}"));
         }
         self.watchers.remove(watch.fd, token);
         Some(watch)
@@ -395,12 +396,11 @@ impl<P: Poller> Engine for ReadinessEngine<P> {
             }
             let Some(watch) = self.watch_mut(token) else {
                 if self.strangers.is_ghost(token) {
-                    tracing::warn!(
-                        ?token,
-                        "a descriptor was closed while watched, and a duplicate of it is still open"
-                    );
+                    let fault = "a descriptor was closed while watched, and a duplicate of it is still open";
+                    fault::report_here("watch", &fault);
                     if let Err(error) = self.renew() {
-                        tracing::error!(%error, engine = self.name, "could not start over with a new poller");
+                        let name = self.name;
+                        fault::report_here("engine", &format_args!("could not start over with a new {name}: {error}"));
                     }
                 }
                 continue;

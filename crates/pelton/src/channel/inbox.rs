@@ -35,6 +35,8 @@ pub(super) enum Put<T> {
     InPlaceOf(T),
     Dropped(T),
     Disconnected(T),
+    /// The loop has stopped, and takes nothing any more.
+    Stopped(T),
 }
 
 impl<T> Inbox<T> {
@@ -64,8 +66,11 @@ impl<T> Inbox<T> {
         if state.values.len() < self.capacity {
             state.values.push_back(value);
             drop(state);
-            self.call();
-            return Put::Taken;
+            if self.call() {
+                return Put::Taken;
+            }
+            // Publishers come one at a time, so the last value is this one, unless the loop has just taken it.
+            return lock(&self.state).values.pop_back().map_or(Put::Taken, Put::Stopped);
         }
         state.dropped += 1;
         match self.overflow {
@@ -96,6 +101,7 @@ impl<T> Inbox<T> {
         if !state.left && state.end.is_none() {
             state.end = Some(end);
             drop(state);
+            // A loop that has stopped needs not be told.
             self.call();
         }
     }
@@ -115,10 +121,9 @@ impl<T> Inbox<T> {
         let _ = self.handle.post_from(self.place, forget, None);
     }
 
-    /// Has the loop take something out.
-    fn call(&self) {
+    /// Has the loop take something out. `false` if it has stopped.
+    fn call(&self) -> bool {
         let key = self.key;
-        // What a loop that is gone does not take is dropped with the inbox.
-        let _ = self.handle.post_from(self.place, move |reactor| reactor.call_subscriber(key), None);
+        self.handle.post_from(self.place, move |reactor| reactor.call_subscriber(key), None).is_ok()
     }
 }

@@ -8,7 +8,7 @@ use super::io::Input;
 use super::stream::{Ending, Stage};
 use super::{Connection, ConnectionId, Io, Reason};
 use crate::callback::{CallbackKind, Site};
-use crate::{Handle, Reactor, SendError};
+use crate::{Fault, Handle, Reactor, SendError};
 
 /// A connection that the reactor has let go.
 #[derive(Debug)]
@@ -17,6 +17,18 @@ pub struct Detached {
     pub socket: Socket,
     /// What had come in already, and its handler was not given.
     pub unread: Vec<u8>,
+}
+
+/// Why a connection was not moved to another reactor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MoveError {
+    /// The connection is being closed, or has [finished](Io::finish) sending.
+    #[error("move a connection: it is being closed")]
+    Closed,
+    /// The other reactor has stopped. The connection stays where it is.
+    #[error("move a connection: the other reactor has stopped")]
+    Stopped,
 }
 
 /// What to do with it.
@@ -44,26 +56,37 @@ impl Io<'_> {
     /// [opened](Connection::opened) there, and given what had come in and was not read. The handler here is told that it is
     /// [closed](Connection::closed) with [`Reason::Detached`].
     ///
-    /// If that reactor is gone by then, the connection is closed, and a warning logged.
+    /// If that reactor has stopped already, the move is refused and the connection stays here. If it stops before it has taken
+    /// the connection on, the connection is closed.
     #[track_caller]
     pub fn move_to<C: Connection>(
         &mut self,
         handle: &Handle,
         serve: impl FnOnce(&mut Reactor) -> C + Send + 'static,
-    ) -> Result<(), SendError> {
+    ) -> Result<(), MoveError> {
+        if handle.has_stopped() {
+            return Err(MoveError::Stopped);
+        }
         let handle = handle.clone();
         let place = Location::caller();
-        self.detach(move |_, detached| {
+        self.detach(move |reactor, detached| {
             let taken_on = handle.post(move |reactor| {
+                // It takes on nothing new; the socket is closed.
+                if reactor.check_takes_on().is_err() {
+                    return;
+                }
                 let handler = serve(reactor);
                 if let Err(error) = reactor.take_on_detached(place, detached, Box::new(handler)) {
-                    tracing::warn!(%error, "a connection was moved here and could not be taken on");
+                    let message = format!("a connection was moved here and could not be taken on: {error}");
+                    reactor.report(Fault::at(place, "connection", message));
                 }
             });
             if taken_on.is_err() {
-                tracing::warn!("a connection was to be moved to a reactor that is gone; it is closed");
+                let message = "a connection was to be moved to a reactor that has stopped; it is closed";
+                reactor.report(Fault::at(place, "connection", message));
             }
         })
+        .map_err(|_| MoveError::Closed)
     }
 }
 

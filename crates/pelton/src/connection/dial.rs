@@ -60,8 +60,8 @@ pub(super) struct Dial {
 }
 
 impl Reactor {
-    /// Connects to a [name or address](Endpoint), given as such or as a text: `example.org:80`, `127.0.0.1:80`, `[::1]:80`,
-    /// `unix:/path`. The handler is told when it is [opened](Connection::opened), or [closed](Connection::closed) if that
+    /// Connects to a [name or address](Endpoint), given as such, as a text (`example.org:80`, `127.0.0.1:80`, `[::1]:80`,
+    /// `unix:/path`), or as a host and a port (`("example.org", 80)`). The handler is told when it is [opened](Connection::opened), or [closed](Connection::closed) if that
     /// fails; never before this returns. It may be sent to at once, and closed at any time.
     ///
     /// A name is looked up off the loop, by the [resolver](crate::Builder::resolver). If it has several addresses, they are
@@ -143,7 +143,7 @@ impl Reactor {
             Endpoint::Address(address) => return self.connect_from(place, address, options, handler),
             Endpoint::Name { host, port } => (host.clone(), *port),
         };
-        self.check_may_connect()?;
+        self.check_takes_on()?;
         let mut stream = Stream::connecting(place, handler, self.clock());
         stream.extra().dial = Some(Box::new(Dial {
             target,

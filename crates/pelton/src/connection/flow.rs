@@ -4,8 +4,8 @@ use pelton_os::Token;
 
 use super::stream::Stage;
 use super::{Io, Stream};
-use crate::Reactor;
 use crate::reactor::Source;
+use crate::{Fault, Reactor};
 
 /// How much may wait to be sent on a connection.
 ///
@@ -164,9 +164,11 @@ impl Reactor {
     /// accepted either; and if there is room again, everything goes on.
     pub(crate) fn balance_flow(&mut self) {
         if self.flow.is_over_budget() && !self.flow.turned_away {
-            tracing::warn!(queued = self.flow.queued, "over the byte budget: nothing more is taken in");
+            let queued = self.flow.queued;
+            let message = format!("{queued} bytes wait to be sent, over the byte budget: nothing more is taken in");
             self.flow.turned_away = true;
             self.let_listeners_accept();
+            self.report(Fault::new("connections", message));
         }
         if (self.flow.turned_away || !self.flow.choked.is_empty()) && self.flow.has_room() {
             let turned_away = std::mem::take(&mut self.flow.turned_away);

@@ -5,7 +5,6 @@ use std::panic::Location;
 use pelton_os::{Address, ConnectOptions, Socket};
 
 use super::{Connection, ConnectionId, Detached, Stream};
-use crate::lifecycle::Life;
 use crate::reactor::Source;
 use crate::{Error, Reactor};
 
@@ -37,7 +36,7 @@ impl Reactor {
         options: &ConnectOptions,
         handler: Box<dyn Connection>,
     ) -> Result<ConnectionId, Error> {
-        self.check_may_connect()?;
+        self.check_takes_on()?;
         let mut stream = Stream::connecting(place, handler, self.clock());
         stream.extra().address = Some(address.clone());
         let id = self.add_stream(stream);
@@ -55,6 +54,8 @@ impl Reactor {
 
     /// Takes over a connected stream socket from elsewhere: one that another program has passed, or that other code has
     /// connected. It is [opened](Connection::opened) soon, but not before this returns.
+    ///
+    /// A loop that was told to [stop](Reactor::stop) refuses with [`Error::Stopped`], and the socket is closed.
     ///
     /// ```
     /// # use pelton::{Chunk, Connection, Io, Reactor};
@@ -113,7 +114,7 @@ impl Reactor {
         socket: Socket,
         handler: Box<dyn Connection>,
     ) -> Result<ConnectionId, Error> {
-        self.check_not_forked()?;
+        self.check_takes_on()?;
         let mut stream = Stream::connecting(place, handler, self.now);
         // What another side has begun.
         stream.throttles = true;
@@ -125,12 +126,6 @@ impl Reactor {
                 Err(Error::system("take on a connection", error))
             }
         }
-    }
-
-    /// A loop that has stopped tells nobody any more what became of a connection.
-    pub(super) fn check_may_connect(&self) -> Result<(), Error> {
-        self.check_not_forked()?;
-        if matches!(self.life, Life::Stopping(_) | Life::Stopped) { Err(Error::Stopped) } else { Ok(()) }
     }
 
     pub(super) fn add_stream(&mut self, stream: Stream) -> ConnectionId {

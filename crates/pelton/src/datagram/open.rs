@@ -118,7 +118,7 @@ impl Reactor {
         owns_file: bool,
         start: impl FnOnce(&mut Reactor, Token) -> io::Result<()>,
     ) -> Result<DatagramsId, Refused> {
-        self.check_not_forked().map_err(Refused::Here)?;
+        self.check_takes_on().map_err(Refused::Here)?;
         let socket = Box::new(DatagramSocket::new(place, handler, self.flow.marks()));
         let token = self.sources.insert(Source::Datagrams(socket)).token();
         if let Err(error) = start(self, token) {

@@ -8,7 +8,6 @@ use pelton_os::{Address, Datagram, DatagramOutbox, Sending, SocketFile, Token};
 
 use super::{DatagramIo, Datagrams, DatagramsId};
 use crate::callback::{CallbackKind, Site};
-use crate::listener::remove_socket_file;
 use crate::reactor::Source;
 use crate::{Reactor, Reason, WaterMarks};
 
@@ -229,7 +228,7 @@ impl Reactor {
         self.datagram_sockets -= 1;
         // The file is the parent's, if this is a forked child.
         if let Some(file) = file.filter(|_| self.check_not_forked().is_ok()) {
-            remove_socket_file(&file);
+            self.remove_socket_file(&file, place, "datagrams");
         }
         self.end_source(token);
         let id = DatagramsId(token);

@@ -151,7 +151,8 @@ impl<C: Send + 'static> Threads<C> {
                 state.refused += 1;
                 return Err((op, Refusal::NoThread(error)));
             }
-            tracing::warn!(%error, thread = self.name, "could not start another thread");
+            let name = self.name;
+            pelton_os::fault::report_here("lane", &format_args!("could not start another thread {name}: {error}"));
         }
         // Those that a free thread is about to take do not wait.
         if state.jobs.len() >= state.free + self.settings.waiting {

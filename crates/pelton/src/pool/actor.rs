@@ -41,7 +41,7 @@ pub trait Actor: Send + 'static {
 /// An actor's view of its pool, while it receives.
 pub struct Context<'a, M: Send + 'static> {
     inbox: &'a Inbox<'a, M, Scheduler>,
-    shared: &'a Arc<Shared>,
+    pub(super) shared: &'a Arc<Shared>,
     stop: bool,
 }
 

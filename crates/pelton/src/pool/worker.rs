@@ -9,6 +9,7 @@ use std::thread::{self, Thread};
 use std::time::Instant;
 
 use crossbeam_deque::{Stealer, Worker};
+use pelton_os::fault;
 use pelton_sync::{Parking, Schedule, Turn, Turns};
 
 use super::{ActorFault, PoolStats};
@@ -233,10 +234,11 @@ impl Shared {
     pub(super) fn fault(&self, fault: &ActorFault) {
         self.panics.fetch_add(1, Ordering::Relaxed);
         match &self.setup.fault {
-            None => tracing::error!("{fault}"),
+            None => fault::report("actor", fault.place, fault),
             Some(hook) => {
                 if let Err(second) = catch_unwind(AssertUnwindSafe(|| hook(fault))) {
-                    tracing::error!("{fault}; then the fault hook panicked: {}", message(&second));
+                    let fault_and_more = format_args!("{fault}; then the fault hook panicked: {}", message(&second));
+                    fault::report("actor", fault.place, &fault_and_more);
                 }
             }
         }
@@ -264,7 +266,7 @@ impl Shared {
 /// Drops a turn, and with it whatever the user's messages and actors do when they are dropped.
 fn drop_turn(turn: Turn) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(turn))) {
-        tracing::error!("dropping an actor panicked: {}", message(&panic));
+        fault::report_here("actor", &format_args!("dropping an actor panicked: {}", message(&panic)));
     }
 }
 
@@ -315,7 +317,9 @@ impl Seat<'_> {
                 }
             }
             // What actors do when they receive is caught before; this is a message or an actor that was dropped.
-            Err(panic) => tracing::error!("dropping an actor panicked: {}", message(&panic)),
+            Err(panic) => {
+                fault::report_here("actor", &format_args!("dropping an actor panicked: {}", message(&panic)));
+            }
         }
     }
 

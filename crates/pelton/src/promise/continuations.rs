@@ -34,6 +34,9 @@ impl Continuations {
     /// Inlined, as what it calls is: a closure that is written word by word and moved at once has the processor wait.
     #[inline]
     pub(crate) fn push(&self, place: &'static Location<'static>, closure: Closure<Reactor>) {
+        if self.closed.get() {
+            return;
+        }
         let after_posts = self.shared.latest().posted();
         self.queue.borrow_mut().push_back(Tick { place, closure, after_posts });
         self.waiting.set(true);

@@ -339,6 +339,8 @@ fn advance<T: 'static, E: 'static>(mut source: Rc<dyn Source<T, E>>, queue: Queu
 fn report<T: 'static, E: 'static>(source: &dyn Source<T, E>, rejected: &Rejected<E>) {
     let message = match rejected {
         Rejected::Failed(error) => source.describe(error),
+        // A loop that ends drops whatever would have settled its promises.
+        Rejected::Abandoned if source.core().continuations.is_closed() => return,
         Rejected::Abandoned => Rejected::<&str>::Abandoned.to_string(),
         Rejected::TimedOut(limit) => Rejected::<&str>::TimedOut(*limit).to_string(),
         // The fault hook has been told.

@@ -6,7 +6,8 @@ use std::panic::Location;
 use pelton_sync::Closure;
 
 use super::{Continuations, Rejected};
-use crate::Reactor;
+use crate::fault::Undelivered;
+use crate::{Fault, FaultKind, Reactor};
 
 /// A promise was rejected, and whoever had it dropped it.
 #[derive(Debug, Clone)]
@@ -26,32 +27,18 @@ impl fmt::Display for Unhandled {
 
 pub(super) type Hook = Box<dyn FnMut(&mut Reactor, &Unhandled)>;
 
-/// Logged in the end, unless the hook took it: a loop that stops drops what waits.
-struct Report(Option<Unhandled>);
-
-impl Drop for Report {
-    fn drop(&mut self) {
-        if let Some(unhandled) = &self.0 {
-            tracing::warn!("{unhandled}");
-        }
-    }
-}
-
 /// Reports a rejection. This may be called from any `Drop`, so the hook is called by a tick.
 pub(super) fn report(continuations: &Continuations, place: &'static Location<'static>, message: String) {
-    let mut report = Report(Some(Unhandled { place, message }));
-    if continuations.is_closed() {
-        return;
-    }
+    let mut fault = Undelivered::new(Fault { kind: FaultKind::Unhandled, label: None, place, message });
     let tell = move |reactor: &mut Reactor| {
         // Taken out while it runs, so that it may replace itself.
-        if let Some(mut hook) = reactor.promises.unhandled.take()
-            && let Some(unhandled) = report.0.take()
-        {
-            hook(reactor, &unhandled);
+        let Some(mut hook) = reactor.promises.unhandled.take() else { return fault.deliver(reactor) };
+        if let Some(Fault { place, message, .. }) = fault.take() {
+            hook(reactor, &Unhandled { place, message });
             reactor.promises.unhandled.get_or_insert(hook);
         }
     };
+    // A loop that has stopped drops it, and that reports it.
     continuations.push(place, Closure::new(tell));
 }
 
@@ -73,7 +60,7 @@ pub(crate) fn report_unhandled<E: fmt::Debug>(
 
 impl Reactor {
     /// Calls `hook` for every promise that is rejected and dropped without anybody having handled that. There is one such
-    /// hook; by default, this is logged. One that panics is not called again.
+    /// hook; without it, this is a [fault](Reactor::on_fault). One that panics is not called again.
     pub fn on_unhandled_rejection(&mut self, hook: impl FnMut(&mut Reactor, &Unhandled) + 'static) {
         self.promises.unhandled = Some(Box::new(hook));
     }

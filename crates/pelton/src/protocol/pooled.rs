@@ -271,7 +271,7 @@ where
     ///
     /// let pool = Pool::new()?;
     /// let mut reactor = Reactor::new()?;
-    /// reactor.listen(&"127.0.0.1:0".parse()?, serve(Lines::new, || Primes).on(&pool))?;
+    /// reactor.listen("127.0.0.1:0", serve(Lines::new, || Primes).on(&pool))?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     fn on(mut self, pool: &Pool) -> impl FnMut(&mut Reactor) -> Pooled<C, P> + 'static

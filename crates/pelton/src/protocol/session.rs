@@ -253,7 +253,8 @@ where
         let panicked = self.busy;
         let reason = move || if panicked { Reason::Panicked } else { Reason::Local };
         if catch_unwind(AssertUnwindSafe(|| self.tell(&reason()))).is_err() {
-            tracing::error!("a protocol panicked when it was told that its connection is over");
+            let fault = "a protocol panicked when it was told that its connection is over";
+            pelton_os::fault::report_here("protocol", &fault);
         }
         if let Some((handle, id)) = self.out.home.take() {
             let _ = handle.post(move |reactor| {

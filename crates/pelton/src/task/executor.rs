@@ -10,7 +10,8 @@
 //! that wakes itself waits for the next turn.
 //!
 //! Futures that are not `Send` must be dropped on their own thread, and before the reactor is. So there is a table of all tasks:
-//! at the end, each is woken once more, which brings its `Runnable` into the queue, and the queue is emptied.
+//! at the end, when the queue is closed, each is woken once more, which brings its `Runnable` to where the loop takes it from
+//! and drops it.
 
 use std::future::Future;
 use std::mem;
@@ -30,9 +31,8 @@ use pin_project_lite::pin_project;
 use super::{JoinHandle, Local, TaskError};
 use crate::callback::{CallbackKind, Site, message};
 use crate::handle::PostError;
-use crate::lifecycle::Life;
 use crate::slots::Key;
-use crate::{Error, EventLoop, Handle, Reactor};
+use crate::{Error, EventLoop, Fault, Handle, Reactor};
 
 /// How long the end of a reactor waits for a thread that has just woken a task and is about to hand it over. That is a matter of
 /// nanoseconds; but a thread that was left behind by a fork never does.
@@ -128,15 +128,13 @@ impl Reactor {
             let posted =
                 if info.woken_while_running { Some(runnable) } else { continue_with(&handle, place, runnable) };
             let Some(runnable) = posted else { return };
-            // The queue is there as long as there are tasks; but for what a fork has left behind, whose future is not ours
-            // to drop on a thread other than its own.
             if let Err(PostError::Gone(refused)) = post(&handle, place, runnable) {
-                mem::forget(refused);
+                handle.shared.latest().woke_late(refused);
             }
         };
         let (runnable, task) = async_task::spawn_local(work, WithInfo(schedule));
         self.local.set_waker(key, runnable.waker());
-        if self.life == Life::Stopped {
+        if self.is_over() {
             // No turn will follow.
             drop(runnable);
         } else {
@@ -168,21 +166,21 @@ impl Reactor {
             self.queue_continuations();
             let mut found = !self.ticks.is_empty();
             drop(mem::take(&mut self.ticks));
-            while let Some(post) = self.posts.pop() {
-                drop(post);
-                found = true;
-            }
+            let woken = self.shared.take_woken_late();
+            found |= !woken.is_empty();
+            drop(woken);
             if found {
                 waiting_since = None;
             } else if waiting_since.get_or_insert_with(Instant::now).elapsed() < HAND_OVER_WITHIN {
                 thread::yield_now();
             } else {
-                tracing::warn!(tasks = self.task_count(), "tasks were left behind by a fork");
+                let tasks = self.task_count();
+                self.report(Fault::new("task", format_args!("{tasks} tasks were left behind by a fork")));
                 break;
             }
         }
         if let Some(panic) = self.local.take_panic() {
-            tracing::error!("a task panicked when it was dropped: {}", message(&panic));
+            self.report(Fault::new("task", format_args!("a task panicked when it was dropped: {}", message(&panic))));
         }
     }
 }
@@ -214,7 +212,7 @@ impl Handle {
     /// Runs the future that `make` makes on the loop, where both stay: only `make` and the result have to be [`Send`]. The
     /// handle can be awaited on any thread, with any executor.
     ///
-    /// If the loop is gone, or goes before there is a result, that is [`TaskError::Cancelled`].
+    /// If the loop has stopped, or stops before there is a result, that is [`TaskError::Cancelled`].
     ///
     /// ```
     /// # use pelton::{Reactor, task};
@@ -278,7 +276,7 @@ impl EventLoop {
     /// Turns the loop until `future` is ready. It may borrow what is around it, and is polled between turns, whenever it has been
     /// woken. Afterwards the loop can go on; what tasks and streams have left to be done by then, and can be done at once, is.
     ///
-    /// [`Error::Stopped`] if the loop is told to stop first, [`Error::Nested`] inside a task of another loop. A panic in the
+    /// [`Error::Stopped`] if the loop is told to stop first, [`Error::Nested`] inside a callback or task of another loop. A panic in the
     /// future goes on to the caller.
     ///
     /// ```
@@ -296,9 +294,7 @@ impl EventLoop {
     #[track_caller]
     pub fn block_on<F: Future>(&mut self, future: F) -> Result<F::Output, Error> {
         let site = Site { kind: CallbackKind::Tick, place: Location::caller(), source: None };
-        if Reactor::with_current(|_| ()).is_some() {
-            return Err(Error::Nested);
-        }
+        self.check_not_nested()?;
         if self.stopped() {
             return Err(Error::Stopped);
         }

@@ -11,7 +11,7 @@ use async_task::FallibleTask;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TaskError {
-    /// It was cancelled, or its reactor is gone.
+    /// It was cancelled, or its reactor has stopped.
     #[error("the task was cancelled")]
     Cancelled,
     /// It panicked. The reactor's [fault hook](crate::Reactor::on_fault) has been told.

@@ -4,11 +4,12 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use pelton::{Error, Exit, Interest};
+use pelton::{Error, EventLoop, Exit, Interest, PanicPolicy};
 
 use crate::common::{Log, On, on_every_engine, poll, run, run_until};
 
 on_every_engine![
+    a_loop_inside_a_callback_of_another_is_refused_unless_asked_for,
     stopping_runs_the_hooks_last_in_first_out,
     a_stopped_reactor_does_not_run_again,
     run_until_does_not_sleep_once_its_condition_is_met,
@@ -206,4 +207,54 @@ fn run_until_does_not_sleep_on_what_its_condition_has_left_to_do(on: On) {
         }
         ran.get() == 1
     });
+}
+
+fn a_loop_inside_a_callback_of_another_is_refused_unless_asked_for(on: On) {
+    type Start = fn(&mut EventLoop) -> Result<(), Error>;
+    const STARTS: [Start; 4] = [
+        |inner| inner.run().map(drop),
+        |inner| inner.turn(None),
+        |inner| inner.run_until(|_| false),
+        |inner| inner.block_on(std::future::pending::<()>()),
+    ];
+    // From all kinds of callbacks that there are.
+    let inside = move |done: Rc<Cell<usize>>| {
+        for start in STARTS {
+            let mut inner = on.reactor();
+            inner.after(Duration::from_millis(1), |inner| inner.stop());
+            let error = start(&mut inner).unwrap_err();
+            assert!(matches!(error, Error::Nested), "{error:?}");
+            assert!(error.to_string().contains("Reactor::start_thread"), "{error}");
+            // One that does not wait holds up nobody.
+            inner.turn(Some(Duration::ZERO)).unwrap();
+        }
+        // Asked for, it runs.
+        let mut inner = on.build(on.builder().nested(true));
+        inner.after(Duration::from_millis(1), |inner| inner.stop());
+        assert_eq!(inner.run().unwrap(), Exit::Stopped);
+        let mut inner = on.build(on.builder().nested(true));
+        assert_eq!(inner.block_on(async { 7 }).unwrap(), 7);
+        done.set(done.get() + 1);
+    };
+    let mut reactor = on.reactor();
+    let done = Rc::new(Cell::new(0));
+    let count = done.clone();
+    reactor.next_tick(move |_| inside(count));
+    let count = done.clone();
+    reactor.after(Duration::ZERO, move |_| inside(count));
+    let count = done.clone();
+    reactor.when_idle(move |_| inside(count));
+    let count = done.clone();
+    reactor.spawn(async move { inside(count) });
+    let count = done.clone();
+    reactor.on_fault(|_, fault| panic!("{fault}"));
+    run_until(&mut reactor, |_| count.get() == 4);
+    // A loop that has been turned leaves no trace, even if a callback panicked out of it.
+    let mut panics = on.build(on.builder().panic_policy(PanicPolicy::Propagate));
+    panics.on_fault(|_, _| {});
+    panics.next_tick(|_| std::panic::resume_unwind(Box::new("on purpose")));
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| panics.turn(None))).is_err());
+    let mut next = on.reactor();
+    next.next_tick(|reactor| reactor.stop());
+    assert_eq!(next.run().unwrap(), Exit::Stopped);
 }

@@ -118,7 +118,7 @@ fn a_post_to_a_loop_that_is_gone_gives_the_closure_back(on: On) {
     let captured = value.clone();
     match handle.post(move |_| drop(captured)) {
         Err(error @ PostError::Gone(_)) => {
-            assert_eq!(error.to_string(), "post to the loop: it is gone");
+            assert_eq!(error.to_string(), "post to the loop: it has stopped");
             assert_eq!(Arc::strong_count(&value), 2);
             drop(error.into_inner());
         }

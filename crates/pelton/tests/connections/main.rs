@@ -80,7 +80,7 @@ impl Connection for Echo {
 }
 
 fn listen<C: Connection>(reactor: &mut EventLoop, serve: impl FnMut(&mut Reactor) -> C + 'static) -> Address {
-    let listener = reactor.listen(&"127.0.0.1:0".parse().unwrap(), serve).unwrap();
+    let listener = reactor.listen("127.0.0.1:0", serve).unwrap();
     reactor.listening_on(listener).unwrap().clone()
 }
 

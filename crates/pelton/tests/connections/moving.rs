@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::mpsc;
 use std::thread;
 
-use pelton::{Chunk, Connection, Handle, Io, Reactor, Reason};
+use pelton::{Chunk, Connection, Handle, Io, MoveError, Reactor, Reason};
 
 use super::common::{Log, on_every_network, poll, run_until};
 use super::{Network, Scripted, listen, pattern, run_with, with_peer};
@@ -19,7 +19,7 @@ on_every_network![
     closing_a_connection_that_is_being_detached_drops_its_socket,
     a_connection_is_either_detached_or_closed_however_close_the_race,
     a_connection_can_be_moved_between_reactors_under_load,
-    moving_to_a_reactor_that_is_gone_closes_the_connection,
+    moving_to_a_reactor_that_is_gone_is_refused_and_the_connection_stays,
 ];
 
 /// Detaches itself after a while, and is taken on again by the next of its kind.
@@ -257,17 +257,21 @@ fn a_connection_can_be_moved_between_reactors_under_load(on: impl Network) {
     assert_eq!((reactor.connection_count(), reactor.stats().panics), (0, 0));
 }
 
-fn moving_to_a_reactor_that_is_gone_closes_the_connection(on: impl Network) {
+fn moving_to_a_reactor_that_is_gone_is_refused_and_the_connection_stays(on: impl Network) {
     let mut reactor = on.reactor();
     let gone = on.reactor().handle();
     let log = Log::default();
     let entries = log.clone();
     let address = listen(&mut reactor, move |_| {
         let gone = gone.clone();
-        let opened = move |io: &mut Io<'_>| io.move_to(&gone, |_| Scripted::default()).unwrap();
+        let opened = move |io: &mut Io<'_>| {
+            assert_eq!(io.move_to(&gone, |_| Scripted::default()), Err(MoveError::Stopped));
+            io.send(b"still here").unwrap();
+            io.close_after_writing();
+        };
         Scripted { opened: Some(Box::new(opened)), ..Scripted::logging(&entries) }
     });
-    assert!(with_peer(&mut reactor, on, &address, |mut peer| peer.read_all().unwrap()).is_empty());
+    assert_eq!(with_peer(&mut reactor, on, &address, |mut peer| peer.read_all().unwrap()), b"still here");
     run_until(&mut reactor, |_| log.len() == 2);
-    assert_eq!(log.take(), ["opened", "closed: detached"]);
+    assert_eq!(log.take(), ["opened", "closed: closed by this side"]);
 }

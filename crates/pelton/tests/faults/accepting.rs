@@ -92,7 +92,7 @@ fn is_served(stream: &mut TcpStream) -> bool {
 fn without_descriptors_connections_are_turned_away_and_later_served_again(on: On) {
     if std::env::var_os(CHILD).is_some() {
         let mut reactor = on.reactor();
-        let listener = reactor.listen(&"127.0.0.1:0".parse().unwrap(), |_| Echo).unwrap();
+        let listener = reactor.listen("127.0.0.1:0", |_| Echo).unwrap();
         leave_room_for(3);
         println!("address: {}.", reactor.listening_on(listener).unwrap());
         reactor.run().unwrap();
@@ -172,7 +172,7 @@ fn without_descriptors_newcomers_wait_for_those_that_are_about_to_be_closed(on: 
 fn without_descriptors_connecting_is_an_error_and_leaves_nothing(on: On) {
     if std::env::var_os(CHILD).is_some() {
         let mut reactor = on.reactor();
-        let listener = reactor.listen(&"127.0.0.1:0".parse().unwrap(), |_| Echo).unwrap();
+        let listener = reactor.listen("127.0.0.1:0", |_| Echo).unwrap();
         let address: Address = reactor.listening_on(listener).unwrap().clone();
         let before = descriptors();
         // One to count them with.
@@ -235,8 +235,7 @@ fn connections_are_accepted_while_a_turn_takes_long(on: On) {
     let mut reactor = on.reactor();
     let place: std::rc::Rc<std::cell::OnceCell<Address>> = Default::default();
     let known = place.clone();
-    let listener =
-        reactor.listen(&"127.0.0.1:0".parse().unwrap(), move |_| Slow(known.get().unwrap().clone())).unwrap();
+    let listener = reactor.listen("127.0.0.1:0", move |_| Slow(known.get().unwrap().clone())).unwrap();
     let address = reactor.listening_on(listener).unwrap().clone();
     place.set(address.clone()).unwrap();
     let mut clients: Vec<TcpStream> = (0..SLOW.0).map(|_| TcpStream::connect(address.to_string()).unwrap()).collect();

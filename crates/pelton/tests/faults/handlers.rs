@@ -220,7 +220,7 @@ fn making_a_handler_panics(on: On) {
         }
         Actor::new(&cast, echo)
     };
-    let listener = scene.reactor.listen(&"127.0.0.1:0".parse().unwrap(), make).unwrap();
+    let listener = scene.reactor.listen("127.0.0.1:0", make).unwrap();
     let address: SocketAddr = scene.reactor.listening_on(listener).unwrap().to_string().parse().unwrap();
     scene.is_set_up();
     let mut peers: Vec<TcpStream> = (0..10).map(|_| dial(address)).collect();

@@ -114,7 +114,7 @@ fn pattern(bytes: usize) -> Vec<u8> {
 
 /// Listens on a TCP port, and says which.
 fn listen<C: Connection>(reactor: &mut EventLoop, serve: impl FnMut(&mut Reactor) -> C + 'static) -> u16 {
-    let listener = reactor.listen(&"127.0.0.1:0".parse().unwrap(), serve).unwrap();
+    let listener = reactor.listen("127.0.0.1:0", serve).unwrap();
     match reactor.listening_on(listener) {
         Some(Address::Tcp(address)) => address.port(),
         other => panic!("{other:?}"),

@@ -41,7 +41,7 @@ fn nc_gets_back_what_it_sends_over_a_unix_path(on: On) {
     let log = Log::default();
     let entries = log.clone();
     let path = socket_path(on, "nc");
-    let listener = reactor.listen(&Address::Unix(path.clone()), move |_| Echo(entries.clone())).unwrap();
+    let listener = reactor.listen(Address::Unix(path.clone()), move |_| Echo(entries.clone())).unwrap();
     let data = pattern(1_000_000);
     let nc = Program::start("nc", &["-N", "-U", path.to_str().unwrap()]);
     assert!(nc.run(&mut reactor, Input::These(data.clone())).output() == data);

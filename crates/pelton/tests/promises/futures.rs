@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use pelton::Rejected;
+use pelton::{Promise, Rejected};
 
 use crate::common::{Log, poll};
 use crate::{Number, reactor, settle};
@@ -98,4 +98,22 @@ fn a_promise_can_be_awaited_after_the_loop_is_gone() {
     drop(reactor);
     deferred.resolve(1).unwrap();
     assert_eq!(Pin::new(&mut promise).poll(&mut Context::from_waker(&waker)), Poll::Ready(Ok(1)));
+}
+
+#[test]
+fn a_promise_of_a_future_is_settled_by_it_and_abandoned_without() {
+    let mut reactor = reactor();
+    reactor.on_fault(|_, fault| assert_eq!(fault.message, "on purpose"));
+    let kept = crate::outcome(Promise::of_future(&mut reactor, async { Ok::<_, &str>(1) }));
+    let rejected = crate::outcome(Promise::of_future(&mut reactor, async { Err::<u32, _>("no") }));
+    let panics = async { std::panic::resume_unwind(Box::new("on purpose")) };
+    let panicked = crate::outcome(Promise::<u32, &str>::of_future(&mut reactor, panics));
+    settle(&mut reactor);
+    assert_eq!(kept.take(), Some(Ok(1)));
+    assert_eq!(rejected.take(), Some(Err(Rejected::Failed("no"))));
+    assert_eq!(panicked.take(), Some(Err(Rejected::Abandoned)));
+    let never = Promise::of_future(&mut reactor, std::future::pending::<Result<u32, &str>>());
+    let never = crate::outcome(never);
+    drop(reactor);
+    assert_eq!(never.take(), None, "nobody is called any more");
 }
