@@ -146,7 +146,7 @@ impl Connection for Greeter {
 fn without_descriptors_newcomers_wait_for_those_that_are_about_to_be_closed(on: On) {
     if std::env::var_os(CHILD).is_some() {
         let mut reactor = on.reactor();
-        let listener = reactor.listen(&"127.0.0.1:0".parse().unwrap(), |_| Greeter).unwrap();
+        let listener = reactor.listen("127.0.0.1:0", |_| Greeter).unwrap();
         leave_room_for(4);
         println!("address: {}.", reactor.listening_on(listener).unwrap());
         // They are there when the parent has nothing more to say.
