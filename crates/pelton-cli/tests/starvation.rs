@@ -303,11 +303,12 @@ fn the_file_lane_fills_up() {
         strace.args(["-P", &format!("slow{number}")]);
     }
     strace.arg(env!("CARGO_BIN_EXE_pelton"));
+    // The server itself. It is told to end after the tracer is gone, which could keep the signal from it.
+    let _own;
     let scene = Scene::start_with("lane", &["--file-queue", "4"], |arguments| {
         Server::start_command(strace, 2, "serve", arguments)
     });
-    // Whatever becomes of the tracer, it ends with the test.
-    let _own = Successor::of(&scene._site.file(".pid"), 0);
+    _own = Successor::of(&scene._site.file(".pid"), 0);
     let mut first = scene.connect();
     scene.is_served(&mut first);
     // Four are looked up, and four wait; the others are told.
