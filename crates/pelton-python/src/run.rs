@@ -100,10 +100,11 @@ pub(crate) unsafe fn turn(loop_: *mut PyObject, core: *mut Core) -> Result<()> {
             // Often something is ready already, and the lock need not change hands.
             poll(core, Some(Time::ZERO), Lock::Hold)?;
             now = clock::now();
-            if (*core).ready.is_empty() && !has_intake(core) {
-                let deadline = (*core).timers.next_deadline();
-                if deadline.is_none_or(|deadline| deadline > now) {
-                    contexts::forget_foreign(core);
+            if must_sleep(core, now) {
+                // This may run finalizers, and these anything.
+                contexts::forget_foreign(core);
+                if must_sleep(core, now) {
+                    let deadline = (*core).timers.next_deadline();
                     poll(core, deadline, Lock::LetGo)?;
                     now = clock::now();
                 }
@@ -113,6 +114,19 @@ pub(crate) unsafe fn turn(loop_: *mut PyObject, core: *mut Core) -> Result<()> {
         queue_timers(core, now);
         take_in(loop_, core);
         call_queued(loop_, core)
+    }
+}
+
+/// Whether there is nothing to do for now. What is called between asking this and sleeping must not run any Python: what that
+/// schedules would wait for something else to wake the loop.
+#[inline]
+unsafe fn must_sleep(core: *mut Core, now: Time) -> bool {
+    // SAFETY: nothing in here calls anything.
+    unsafe {
+        !(*core).stopping
+            && (*core).ready.is_empty()
+            && !has_intake(core)
+            && (*core).timers.next_deadline().is_none_or(|deadline| deadline > now)
     }
 }
 

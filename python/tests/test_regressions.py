@@ -1,0 +1,221 @@
+"""Programs that once crashed, corrupted or hung the loop. Each runs in a process of its own."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import unittest
+
+DEADLINE = 60
+
+# What every program below can use. `turn` runs everything that is queued, and one turn more.
+PRELUDE = """
+import asyncio, contextvars, gc, os, socket, sys, threading, time, weakref
+import pelton
+
+def turn(loop):
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+"""
+
+
+class RegressionTestCase(unittest.TestCase):
+    def run_program(self, text, *options, **variables):
+        return subprocess.run(
+            [sys.executable, *options, "-c", PRELUDE + textwrap.dedent(text)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(each for each in sys.path if each), **variables},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+        )
+
+    def check(self, text, *options, printed="", **variables):
+        """Runs a program that succeeds, prints exactly that, and logs nothing."""
+        done = self.run_program(text, *options, **variables)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, printed, ""))
+
+
+class LostWakeUps(RegressionTestCase):
+    def test_a_finalizer_of_a_context_variable_that_schedules_a_callback_is_heard(self):
+        for action in "loop.call_soon(loop.stop)", "loop.stop()", "loop.call_later(0.01, loop.stop)":
+            with self.subTest(action=action):
+                self.check(
+                    f"""
+                    v = contextvars.ContextVar("v")
+                    loop = pelton.new_event_loop()
+
+                    class V:
+                        def __del__(self):
+                            {action}
+
+                    def f():
+                        v.set(V())
+                        loop.call_soon(int)
+
+                    loop.call_soon(lambda: contextvars.copy_context().run(f))
+                    loop.call_later(20, os._exit, 1)
+                    loop.run_forever()
+                    """
+                )
+
+
+class Contexts(RegressionTestCase):
+    def test_what_is_released_after_a_callback_is_released_outside_of_its_context(self):
+        # By way of: an argument, the result, the callback itself, a cancelled handle, a timer's time, one argument given twice, and the
+        # object of a method.
+        self.check(
+            """
+            v = contextvars.ContextVar("v", default="outside")
+            loop = pelton.new_event_loop()
+            seen = []
+
+            class Watch:
+                def __init__(self, name):
+                    self.name = name
+                def __del__(self):
+                    seen.append((self.name, v.get()))
+                def method(self, *args):
+                    v.set("inside")
+
+            class When(float):
+                def __del__(self):
+                    seen.append(("when", v.get()))
+
+            class Callable(Watch):
+                def __call__(self):
+                    v.set("inside")
+
+            def enter(*args):
+                v.set("inside")
+
+            def result():
+                v.set("inside")
+                return Watch("result")
+
+            def cancelled(arg):
+                v.set("inside")
+                handles.pop().cancel()
+
+            for debug in False, True:
+                loop.set_debug(debug)
+                loop.call_soon(enter, Watch("argument"))
+                loop.call_soon(enter, 1, 2, 3, 4, 5, Watch("many"))
+                loop.call_soon(result)
+                loop.call_soon(Callable("callback"))
+                loop.call_soon(Watch("self").method)
+                w = Watch("both"); loop.call_soon(w.method, w); del w
+                w = Watch("twice"); loop.call_soon(enter, w, w); del w
+                handles = [loop.call_soon(cancelled, Watch("cancelled"))]
+                loop.call_at(When(0.0), enter)
+                loop.call_soon(Watch("run").method)._run()
+                turn(loop)
+                turn(loop)
+                gc.collect()
+            assert len(seen) == 20, seen
+            assert all(where == "outside" for _, where in seen), seen
+            """
+        )
+
+    def test_an_exception_handler_is_told_of_a_failed_task_that_nobody_awaits(self):
+        self.check(
+            """
+            told = []
+
+            async def bad():
+                raise ZeroDivisionError
+
+            async def main():
+                asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context["exception"]))
+                asyncio.create_task(bad())
+                while not told:
+                    await asyncio.sleep(0)
+
+            pelton.run(asyncio.wait_for(main(), 30))
+            print(told)
+            """,
+            printed="[ZeroDivisionError()]\n",
+        )
+
+    def test_a_handle_that_is_cancelled_while_another_context_is_left_is_not_called(self):
+        self.check(
+            """
+            v = contextvars.ContextVar("v")
+            loop = pelton.new_event_loop()
+            called = []
+
+            class V:
+                def __del__(self):
+                    handle.cancel()
+
+            def first():
+                v.set(V())
+
+            own = contextvars.Context()
+            loop.call_soon(first, context=own)
+            del own
+            handle = loop.call_soon(called.append, 1)
+            turn(loop)
+            assert called == [] and handle.cancelled(), called
+            """
+        )
+
+
+class Handles(RegressionTestCase):
+    def test_a_callback_may_cancel_its_own_handle_in_debug_mode(self):
+        self.check(
+            """
+            loop = pelton.new_event_loop()
+            loop.set_debug(True)
+            loop.slow_callback_duration = 1e9
+
+            def g():
+                yield
+                h.cancel()
+                for _ in range(100000):
+                    yield
+
+            h = loop.call_soon([].extend, g())
+            turn(loop)
+            assert h.cancelled()
+            """
+        )
+
+    def test_a_timer_whose_time_collects_garbage_when_it_dies_is_freed_once(self):
+        self.check(
+            """
+            loop = pelton.new_event_loop()
+
+            class W(float):
+                def __del__(self):
+                    gc.collect()
+
+            for _ in range(100):
+                h = loop.call_at(W(9e9), print)
+                h.cancel()
+                del h
+            assert loop.call_later(9, print) is not loop.call_later(9, print)
+            """
+        )
+
+    def test_a_cycle_through_the_time_of_a_timer_is_collected(self):
+        self.check(
+            """
+            loop = pelton.new_event_loop()
+
+            class W(float):
+                pass
+
+            when = W(9e9)
+            when.handle = loop.call_at(when, print)
+            when.handle.cancel()
+            gone = weakref.ref(when.handle)
+            del when
+            gc.collect()
+            assert gone() is None
+            """
+        )
+
+
+if __name__ == "__main__":
+    unittest.main()
