@@ -13,6 +13,7 @@ use pyo3::ffi::{self, PyObject, PyTypeObject, visitproc};
 use crate::handle::{CANCELLED, Fields, SHARES_CONTEXT, TRACKED, fields, forget_call, is_ours};
 use crate::object::{Owned, Raised, Result};
 use crate::panic::guard;
+use crate::timer_handle;
 
 /// Dead handles that are kept of each type: 100 KiB.
 const KEPT: usize = 512;
@@ -106,8 +107,9 @@ unsafe fn visit_fields(handle: *mut PyObject, visit: visitproc, argument: *mut c
     unsafe {
         let fields = fields(handle);
         let [_, first, second, third] = (*fields).arguments;
-        let Fields { loop_, callback, context, tuple, source_traceback, .. } = *fields;
-        for reference in [loop_, callback, context, first, second, third, tuple, source_traceback] {
+        let Fields { loop_, callback, context, tuple, source_traceback, repr, .. } = *fields;
+        let when = timer_handle::when_object(handle);
+        for reference in [loop_, callback, context, first, second, third, tuple, source_traceback, repr, when] {
             if !reference.is_null() {
                 let status = visit(reference, argument);
                 if status != 0 {
@@ -133,6 +135,7 @@ pub(crate) unsafe extern "C" fn clear(handle: *mut PyObject) -> c_int {
         for field in [&raw mut (*fields).context, &raw mut (*fields).source_traceback] {
             ffi::Py_XDECREF(ptr::replace(field, null_mut()));
         }
+        ffi::Py_XDECREF(timer_handle::take_when_object(handle));
         0
     })
 }
@@ -196,8 +199,9 @@ unsafe fn bury_one(handle: *mut PyObject, kept: &Kept) {
         let fields = fields(handle);
         let Fields { loop_, callback, context, tuple, source_traceback, repr, .. } = *fields;
         let [_, first, second, third] = (*fields).arguments;
+        let when = timer_handle::take_when_object(handle);
         ptr::write_bytes(fields, 0, 1);
-        for reference in [callback, first, second, third, context, loop_, tuple, source_traceback, repr] {
+        for reference in [callback, first, second, third, context, loop_, tuple, source_traceback, repr, when] {
             ffi::Py_XDECREF(reference);
         }
         empty_inherited_slots(handle);
