@@ -157,12 +157,15 @@ pub(crate) unsafe fn is_cancelled(handle: *mut PyObject) -> Result<bool> {
     }
 }
 
-/// Calls the callback, in the context that is current. What it raises stays raised.
+/// Calls the callback, in the context that is current, and returns its result. What it raises stays raised.
+///
+/// The caller leaves the context, and only then lets go of the result and calls [`forget_if_cancelled`]: a finalizer must not find
+/// the callback's context entered.
 ///
 /// # Safety
 /// `handle` is a handle of ours that is not cancelled, and the caller has a reference to it.
 #[inline]
-pub(crate) unsafe fn call(handle: *mut PyObject) -> Result<()> {
+pub(crate) unsafe fn call(handle: *mut PyObject) -> Result<Owned> {
     // SAFETY: while it is marked as running, `cancel` leaves callback and arguments in place, and nothing else takes them
     // out. The array has the room before its second item that the flag promises.
     unsafe {
@@ -177,11 +180,21 @@ pub(crate) unsafe fn call(handle: *mut PyObject) -> Result<()> {
             ffi::PyObject_Call((*fields).callback, (*fields).tuple, null_mut())
         };
         (*fields).flags &= !RUNNING;
-        let result = Owned::returned(result);
-        if (*fields).flags & CANCELLED != 0 {
+        Owned::returned(result)
+    }
+}
+
+/// Lets go of callback and arguments if the handle was cancelled while it was being called, when they had to stay.
+///
+/// # Safety
+/// `handle` is a live handle of ours. No Rust reference into a loop's state is held.
+#[inline]
+pub(crate) unsafe fn forget_if_cancelled(handle: *mut PyObject) {
+    // SAFETY: as the caller says.
+    unsafe {
+        if (*fields(handle)).flags & (CANCELLED | RUNNING) == CANCELLED {
             forget_call(handle);
         }
-        result.map(drop)
     }
 }
 
@@ -260,15 +273,12 @@ pub(crate) unsafe fn cancel(handle: *mut PyObject) -> Result<()> {
         }
         (*fields).flags |= CANCELLED;
         if core::is_in_debug_mode((*fields).loop_) {
-            // With callback and arguments gone, nobody could tell any more what it was.
-            (*fields).flags |= RUNNING;
-            let repr = Owned::returned(ffi::PyObject_Repr(handle));
-            (*fields).flags &= !RUNNING;
-            ffi::Py_XDECREF(ptr::replace(&raw mut (*fields).repr, repr?.into_ptr()));
+            // With callback and arguments gone, nobody could tell any more what it was. Whatever this calls finds the handle
+            // cancelled, and leaves it alone.
+            let repr = Owned::returned(ffi::PyObject_Repr(handle))?;
+            ffi::Py_XDECREF(ptr::replace(&raw mut (*fields).repr, repr.into_ptr()));
         }
-        if (*fields).flags & RUNNING == 0 {
-            forget_call(handle);
-        }
+        forget_if_cancelled(handle);
         Ok(())
     }
 }
@@ -289,6 +299,8 @@ pub(crate) unsafe fn run_alone(handle: *mut PyObject) -> Result<()> {
             let outcome = call(handle);
             check(ffi::PyContext_Exit(context.as_ptr())).and(outcome)
         });
-        outcome.or_else(|Raised| report(handle))
+        let outcome = outcome.map(drop).or_else(|Raised| report(handle));
+        forget_if_cancelled(handle);
+        outcome
     }
 }

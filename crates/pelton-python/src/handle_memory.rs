@@ -52,9 +52,12 @@ pub(crate) unsafe fn allocate(its_type: *mut PyTypeObject, kept: &Kept) -> Resul
     }
 }
 
-// What CPython's own lists of dead objects use; pyo3 does not declare it.
+// pyo3 does not declare these. The first is what CPython's own lists of dead objects use.
 unsafe extern "C" {
     fn _Py_NewReference(object: *mut PyObject);
+    static mut PyMethod_Type: PyTypeObject;
+    fn PyMethod_Function(method: *mut PyObject) -> *mut PyObject;
+    fn PyMethod_Self(method: *mut PyObject) -> *mut PyObject;
 }
 
 /// A queue's reference is given up. If others have the handle too, the garbage collector is told of it from now on.
@@ -69,6 +72,69 @@ pub(crate) unsafe fn release(handle: *mut PyObject) {
             track(handle);
         }
         ffi::Py_DECREF(handle);
+    }
+}
+
+/// Whether giving up a queue's reference to a handle that was called, and was not cancelled meanwhile, runs no code: no finalizer,
+/// and no callback of a weak reference. It may say no where the answer is yes.
+///
+/// # Safety
+/// `handle` is alive, and the caller has a reference to it.
+#[inline]
+pub(crate) unsafe fn is_released_silently(handle: *mut PyObject) -> bool {
+    // SAFETY: fields of a handle of ours are null or owned references, as are those of a method.
+    unsafe {
+        if ffi::Py_REFCNT(handle) > 1 {
+            return true;
+        }
+        if !is_ours(handle) {
+            return false;
+        }
+        let fields = fields(handle);
+        let Fields { callback, context, tuple, source_traceback, repr, count, .. } = *fields;
+        if !(tuple.is_null() && source_traceback.is_null() && repr.is_null())
+            || (!context.is_null() && !stays(context, 1))
+        {
+            return false;
+        }
+        let when = timer_handle::when_object(handle);
+        if !when.is_null() && !stays(when, 1) {
+            return false;
+        }
+        if count == 0 && !callback.is_null() && stays(callback, 1) {
+            return true;
+        }
+        let [_, first, second, third] = (*fields).arguments;
+        let mut given_up = [callback, first, second, third, null_mut()];
+        if !callback.is_null() && ffi::Py_REFCNT(callback) == 1 {
+            if ffi::Py_TYPE(callback) != &raw mut PyMethod_Type || !(*weak_references(callback)).is_null() {
+                return false;
+            }
+            // The method goes, and what it refers to is given up in its place.
+            (given_up[0], given_up[4]) = (PyMethod_Function(callback), PyMethod_Self(callback));
+        }
+        let times = |object| given_up.iter().filter(|&&other| other == object).count() as ffi::Py_ssize_t;
+        given_up.iter().all(|&object| object.is_null() || stays(object, times(object)))
+    }
+}
+
+/// Whether an object stays alive, or goes without any code being run, when so many references to it are given up.
+#[inline]
+unsafe fn stays(object: *mut PyObject, references: ffi::Py_ssize_t) -> bool {
+    // SAFETY: as the caller says, it is alive.
+    unsafe { ffi::Py_REFCNT(object) > references || is_plain(object) }
+}
+
+/// Whether an object is of a type whose objects can go without any code being run.
+#[inline]
+pub(crate) unsafe fn is_plain(object: *mut PyObject) -> bool {
+    // SAFETY: as the caller says, it is alive; the types are there as long as the interpreter is.
+    unsafe {
+        let its_type = ffi::Py_TYPE(object);
+        its_type == &raw mut ffi::PyLong_Type
+            || its_type == &raw mut ffi::PyFloat_Type
+            || its_type == &raw mut ffi::PyUnicode_Type
+            || its_type == &raw mut ffi::PyBytes_Type
     }
 }
 
@@ -186,7 +252,7 @@ pub(crate) unsafe fn bury(handle: *mut PyObject, kept: &'static Kept) {
     }
 }
 
-/// Where an object has its list of weak references.
+/// Where an object, of a type whose objects can be referred to weakly, has its list of weak references.
 unsafe fn weak_references(handle: *mut PyObject) -> *mut *mut PyObject {
     // SAFETY: the type says where; in some versions, before the object's head.
     unsafe { handle.byte_offset((*ffi::Py_TYPE(handle)).tp_weaklistoffset).cast() }

@@ -281,7 +281,11 @@ unsafe fn call_queued(loop_: *mut PyObject, core: *mut Core) -> Result<()> {
         let mut entered = Entered::NONE;
         for _ in 0..count {
             let Some(handle) = (*core).ready.pop_front() else { break };
-            let outcome = call_one(loop_, core, handle, &mut entered);
+            let called = call_one(loop_, core, handle, &mut entered);
+            if !goes_silently(&called, handle) {
+                entered.leave();
+            }
+            let outcome = called.map(drop);
             handle_memory::release(handle);
             if outcome.is_err() {
                 // What is left stays queued, for whoever runs the loop again.
@@ -294,25 +298,59 @@ unsafe fn call_queued(loop_: *mut PyObject, core: *mut Core) -> Result<()> {
     }
 }
 
-/// Calls one handle. Only what is to end the run is an error.
+/// Whether the result of a callback and its handle can be let go of without running any code. If not, that is to be done outside of
+/// the callback's context, as in asyncio: a finalizer would see its variables, and could not enter it.
 #[inline]
-unsafe fn call_one(loop_: *mut PyObject, core: *mut Core, handle: *mut PyObject, entered: &mut Entered) -> Result<()> {
+unsafe fn goes_silently(called: &Result<Option<Owned>>, handle: *mut PyObject) -> bool {
+    // SAFETY: all are alive.
+    unsafe {
+        let Ok(result) = called else { return false };
+        let result = result.as_ref().map_or(ffi::Py_None(), Owned::as_ptr);
+        (ffi::Py_REFCNT(result) > 1 || handle_memory::is_plain(result)) && handle_memory::is_released_silently(handle)
+    }
+}
+
+/// Calls one handle, and returns what the callback has. Only what is to end the run is an error.
+#[inline]
+unsafe fn call_one(
+    loop_: *mut PyObject,
+    core: *mut Core,
+    handle: *mut PyObject,
+    entered: &mut Entered,
+) -> Result<Option<Owned>> {
     // SAFETY: the caller has a reference to the handle.
     unsafe {
         if (*core).debug || !(*core).on_slow.is_null() || !handle::is_ours(handle) {
             entered.leave();
-            return call_with_care(loop_, core, handle);
+            return call_with_care(loop_, core, handle).map(|()| None);
         }
         if handle::is_cancelled(handle)? {
-            return Ok(());
+            return Ok(None);
         }
-        (*core).counters.callbacks += 1;
-        let called = entered.enter(core, handle::fields(handle)).and_then(|()| handle::call(handle));
-        called.or_else(|Raised| {
-            // Not while the callback's context is entered: the exception handler is run in it.
-            entered.leave_keeping_exception();
-            handle::report(handle)
-        })
+        let called = entered.enter(core, handle::fields(handle)).and_then(|()| {
+            // Leaving the context before may have run a finalizer, and that may have cancelled this handle.
+            if handle::is_cancelled(handle)? {
+                return Ok(None);
+            }
+            (*core).counters.callbacks += 1;
+            handle::call(handle).map(Some)
+        });
+        match called {
+            Ok(result) if handle::is_cancelled(handle)? => {
+                entered.leave();
+                drop(result);
+                handle::forget_if_cancelled(handle);
+                Ok(None)
+            }
+            Ok(result) => Ok(result),
+            Err(Raised) => {
+                // Not while the callback's context is entered: the exception handler is run in it.
+                entered.leave_keeping_exception();
+                let outcome = handle::report(handle);
+                handle::forget_if_cancelled(handle);
+                outcome.map(|()| None)
+            }
+        }
     }
 }
 
