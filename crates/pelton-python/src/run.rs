@@ -18,6 +18,7 @@ use crate::contexts::{self, Entered};
 use crate::core::{self, Core};
 use crate::known::known;
 use crate::object::{Owned, Raised, Result, check, raise, raise_io, replace};
+use crate::thread_exit::Suspended;
 use crate::{handle, handle_memory};
 use crate::{loop_type, readers, timer_handle};
 
@@ -38,6 +39,7 @@ pub(crate) unsafe fn until_stopped(loop_: *mut PyObject) -> Result<()> {
     // SAFETY: as the caller says, and it keeps the loop alive, which keeps its core.
     unsafe {
         let core = core::core(loop_)?;
+        let _suspended = Suspended::instead_of_exit();
         // Who runs a loop for a single turn relies on descriptors being looked at in it.
         (*core).polled = Time::ZERO;
         (*core).unlock_every = unlock_every()?;
