@@ -43,6 +43,9 @@ pub(crate) const TRACKED: u32 = 4;
 /// Its context is not its own yet.
 pub(crate) const SHARES_CONTEXT: u32 = 8;
 
+/// It was cancelled, and to Python has no callback and no arguments any more. They are let go of unless it is [`RUNNING`].
+pub(crate) const FORGOTTEN: u32 = 16;
+
 /// Where our fields are in a handle, which [`handle_type`](crate::handle_type) sets: the same for both types, so that one need not ask which it is. It depends on the
 /// version of Python alone.
 pub(crate) static OFFSET: AtomicUsize = AtomicUsize::new(0);
@@ -192,7 +195,7 @@ pub(crate) unsafe fn call(handle: *mut PyObject) -> Result<Owned> {
 pub(crate) unsafe fn forget_if_cancelled(handle: *mut PyObject) {
     // SAFETY: as the caller says.
     unsafe {
-        if (*fields(handle)).flags & (CANCELLED | RUNNING) == CANCELLED {
+        if (*fields(handle)).flags & (FORGOTTEN | RUNNING) == FORGOTTEN {
             forget_call(handle);
         }
     }
@@ -278,6 +281,7 @@ pub(crate) unsafe fn cancel(handle: *mut PyObject) -> Result<()> {
             let repr = Owned::returned(ffi::PyObject_Repr(handle))?;
             ffi::Py_XDECREF(ptr::replace(&raw mut (*fields).repr, repr.into_ptr()));
         }
+        (*fields).flags |= FORGOTTEN;
         forget_if_cancelled(handle);
         Ok(())
     }
