@@ -431,5 +431,216 @@ class Rubbish(RegressionTestCase):
         )
 
 
+class Collected(RegressionTestCase):
+    def test_a_loop_that_only_its_own_handles_keep_is_collected(self):
+        for schedule in "loop.call_later(99, print, a)", "loop.call_soon(print, a)", "loop.call_at(9e9, print, a, 2, 3, 4)":
+            with self.subTest(schedule=schedule):
+                self.check(
+                    f"""
+                    class A:
+                        pass
+
+                    def make():
+                        a = A()
+                        loop = a.loop = pelton.new_event_loop()
+                        a.handle = {schedule}
+                        return weakref.ref(a)
+
+                    gone = make()
+                    # The first finds the handles that somebody keeps, the second collects them.
+                    for _ in range(2):
+                        gc.collect()
+                    assert gone() is None
+                    """,
+                    "-W",
+                    "ignore::ResourceWarning",
+                )
+
+    def test_a_handle_that_somebody_keeps_keeps_its_loop(self):
+        self.check(
+            """
+            loop = pelton.new_event_loop()
+            kept = weakref.ref(loop)
+            called = []
+            handle = loop.call_later(0, called.append, loop)
+            del loop
+            for _ in range(3):
+                gc.collect()
+            loop = kept()
+            assert loop is not None and handle._loop is loop
+            loop.call_later(0.01, loop.stop)
+            loop.run_forever()
+            assert called == [loop]
+            """
+        )
+
+    def test_what_a_bytes_object_of_a_class_of_its_own_refers_to_is_collected(self):
+        self.check(
+            """
+            class Data(bytes):
+                pass
+
+            class Probe:
+                pass
+
+            async def main():
+                loop = asyncio.get_running_loop()
+                a, b = socket.socketpair()
+                a.setblocking(False)
+                transport, _ = await loop.create_connection(asyncio.Protocol, sock=a)
+                data = Data(b"x" * 10_000_000)
+                data.transport, data.probe = transport, Probe()
+                gone = weakref.ref(data.probe)
+                transport.write(data)
+                assert transport.get_write_buffer_size() > 0
+                del data
+                assert gone() is None
+                transport.abort()
+                b.close()
+
+            pelton.run(main())
+            """
+        )
+
+
+class Sockets(RegressionTestCase):
+    def test_a_protocol_factory_may_close_its_listener_while_connections_are_accepted(self):
+        self.check(
+            """
+            async def main():
+                loop = asyncio.get_running_loop()
+                made, others = [], []
+
+                class Protocol(asyncio.Protocol):
+                    def __init__(self):
+                        if not made:
+                            server.close()
+                            # Something else takes over its number.
+                            others.append(socket.create_server(("127.0.0.1", 0)))
+                        made.append(self)
+
+                listener = socket.create_server(("127.0.0.1", 0), backlog=10)
+                clients = [socket.create_connection(listener.getsockname()) for _ in range(5)]
+                server = await loop.create_server(Protocol, sock=listener)
+                while len(made) < 5:
+                    await asyncio.sleep(0.001)
+                for each in clients + others:
+                    each.close()
+
+            errors = []
+            loop = pelton.new_event_loop()
+            loop.set_exception_handler(lambda loop, context: errors.append(context))
+            loop.run_until_complete(asyncio.wait_for(main(), 30))
+            assert not errors, errors
+            """
+        )
+
+    def test_a_socket_object_that_is_asked_for_while_it_is_made_is_made_once(self):
+        self.check(
+            """
+            async def main():
+                loop = asyncio.get_running_loop()
+                server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
+                transport, _ = await loop.create_connection(asyncio.Protocol, *server.sockets[0].getsockname())
+                found = []
+
+                def hook(event, arguments):
+                    if event == "socket.__new__" and not found:
+                        found.append(None)
+                        found.append(transport._sock)
+
+                sys.addaudithook(hook)
+                sock = transport._sock
+                assert found[1] is sock and sock.fileno() >= 0
+                fd = sock.fileno()
+                gc.collect()
+                os.fstat(fd)
+                transport.close()
+                server.close()
+
+            pelton.run(main())
+            """,
+            "-W",
+            "error::ResourceWarning",
+        )
+
+
+class Tls(RegressionTestCase):
+    def test_a_finalizer_that_receives_does_not_change_what_tls_has_received(self):
+        # Before Python 3.12, any object that is made may set off the garbage collector.
+        self.check(
+            """
+            import ssl, test
+            directory = os.path.dirname(test.__file__)
+            certificate = next(
+                path for path in (os.path.join(directory, *each, "keycert.pem") for each in ([], ["certdata"])) if os.path.exists(path)
+            )
+            server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            server_context.load_cert_chain(certificate)
+            client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            client_context.check_hostname = False
+            client_context.verify_mode = ssl.CERT_NONE
+
+            class Cycle:
+                def __init__(self):
+                    self.me = self
+                def __del__(self):
+                    if not done:
+                        noise.send(b"noise" * 1000)
+                        try:
+                            loop.sock_recv(quiet, 5000).send(None)
+                        except StopIteration:
+                            pass
+                        Cycle()
+
+            received = bytearray()
+            done = False
+
+            class Protocol(asyncio.Protocol):
+                def data_received(self, data):
+                    received.extend(data)
+
+            async def main():
+                global done
+                server = await loop.create_server(Protocol, "127.0.0.1", 0, ssl=server_context)
+                transport, _ = await loop.create_connection(
+                    asyncio.Protocol, *server.sockets[0].getsockname(), ssl=client_context
+                )
+                gc.set_threshold(1)
+                Cycle()
+                for _ in range(200):
+                    transport.write(b"message")
+                    await asyncio.sleep(0)
+                while len(received) < 200 * 7:
+                    await asyncio.sleep(0.001)
+                done = True
+                gc.set_threshold(700)
+                assert received == b"message" * 200
+                transport.close()
+                server.close()
+
+            noise, quiet = socket.socketpair()
+            quiet.setblocking(False)
+            loop = pelton.new_event_loop()
+            loop.run_until_complete(asyncio.wait_for(main(), 30))
+            """
+        )
+
+
+class Imports(RegressionTestCase):
+    def test_the_module_is_not_imported_without_the_interpreter_lock(self):
+        # What a free-threaded build says when PYTHON_GIL=0 keeps the lock off.
+        done = subprocess.run(
+            [sys.executable, "-c", "import sys; sys._is_gil_enabled = lambda: False; import pelton"],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)},
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+        )
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("ImportError: pelton needs the interpreter lock", done.stderr)
+        self.assertIn("PYTHON_GIL", done.stderr)
+
+
 if __name__ == "__main__":
     unittest.main()

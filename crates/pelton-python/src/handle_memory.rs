@@ -10,6 +10,7 @@ use std::ptr::{self, null_mut};
 
 use pyo3::ffi::{self, PyObject, PyTypeObject, visitproc};
 
+use crate::core;
 use crate::handle::{CANCELLED, Fields, SHARES_CONTEXT, TRACKED, fields, forget_call, is_ours};
 use crate::object::{Owned, Raised, Result};
 use crate::panic::guard;
@@ -68,9 +69,7 @@ unsafe extern "C" {
 pub(crate) unsafe fn release(handle: *mut PyObject) {
     // SAFETY: it is alive as long as there is that reference.
     unsafe {
-        if ffi::Py_REFCNT(handle) > 1 && is_ours(handle) {
-            track(handle);
-        }
+        track_if_shared(handle);
         ffi::Py_DECREF(handle);
     }
 }
@@ -138,6 +137,19 @@ pub(crate) unsafe fn is_plain(object: *mut PyObject) -> bool {
     }
 }
 
+/// Tells the garbage collector of a handle that a queue has, if somebody else has it too.
+///
+/// # Safety
+/// `handle` is alive. The collector does not run.
+pub(crate) unsafe fn track_if_shared(handle: *mut PyObject) {
+    // SAFETY: as the caller says.
+    unsafe {
+        if ffi::Py_REFCNT(handle) > 1 && is_ours(handle) {
+            track(handle);
+        }
+    }
+}
+
 /// Tells the garbage collector of a handle.
 ///
 /// # Safety
@@ -154,7 +166,8 @@ pub(crate) unsafe fn track(handle: *mut PyObject) {
 }
 
 /// Shows the garbage collector what a queue has: the handle, or if it is hidden what it refers to. If somebody else has a
-/// hidden handle, it is not for the queue alone to say that these references are garbage; so they are not shown.
+/// hidden handle, it is not for the queue alone to say that these references are garbage; so they are not shown. Such a handle
+/// is [tracked soon](core::track_shared_soon), so that the next collection finds out.
 ///
 /// # Safety
 /// Called from a traverse function, with its arguments; the queue's reference is to a live object.
@@ -164,7 +177,11 @@ pub(crate) unsafe fn visit_queued(handle: *mut PyObject, visit: visitproc, argum
         if !is_ours(handle) || (*fields(handle)).flags & TRACKED != 0 {
             return visit(handle, argument);
         }
-        if ffi::Py_REFCNT(handle) == 1 { visit_fields(handle, visit, argument) } else { 0 }
+        if ffi::Py_REFCNT(handle) == 1 {
+            return visit_fields(handle, visit, argument);
+        }
+        core::track_shared_soon();
+        0
     }
 }
 
