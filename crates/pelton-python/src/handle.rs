@@ -196,7 +196,9 @@ pub(crate) unsafe fn forget_if_cancelled(handle: *mut PyObject) {
     // SAFETY: as the caller says.
     unsafe {
         if (*fields(handle)).flags & (FORGOTTEN | RUNNING) == FORGOTTEN {
-            forget_call(handle);
+            for reference in take_call(handle).into_iter().rev() {
+                ffi::Py_XDECREF(reference);
+            }
         }
     }
 }
@@ -252,14 +254,23 @@ pub(crate) unsafe fn report(handle: *mut PyObject) -> Result<()> {
 pub(crate) unsafe fn forget_call(handle: *mut PyObject) {
     // SAFETY: the fields are emptied before anything is let go of.
     unsafe {
+        for reference in take_call(handle) {
+            ffi::Py_XDECREF(reference);
+        }
+    }
+}
+
+/// Takes out callback and arguments, for the caller to let go of: in this order if the handle is cancelled, and the other way round if it
+/// was being called meanwhile, as in asyncio.
+unsafe fn take_call(handle: *mut PyObject) -> [*mut PyObject; 5] {
+    // SAFETY: the caller's handle is alive and ours.
+    unsafe {
         let fields = fields(handle);
         let callback = ptr::replace(&raw mut (*fields).callback, null_mut());
         let [_, first, second, third] = ptr::replace(&raw mut (*fields).arguments, [null_mut(); 1 + INLINE]);
         let tuple = ptr::replace(&raw mut (*fields).tuple, null_mut());
         (*fields).count = 0;
-        for reference in [callback, first, second, third, tuple] {
-            ffi::Py_XDECREF(reference);
-        }
+        [callback, tuple, first, second, third]
     }
 }
 
@@ -282,7 +293,9 @@ pub(crate) unsafe fn cancel(handle: *mut PyObject) -> Result<()> {
             ffi::Py_XDECREF(ptr::replace(&raw mut (*fields).repr, repr.into_ptr()));
         }
         (*fields).flags |= FORGOTTEN;
-        forget_if_cancelled(handle);
+        if (*fields).flags & RUNNING == 0 {
+            forget_call(handle);
+        }
         Ok(())
     }
 }
@@ -303,8 +316,17 @@ pub(crate) unsafe fn run_alone(handle: *mut PyObject) -> Result<()> {
             let outcome = call(handle);
             check(ffi::PyContext_Exit(context.as_ptr())).and(outcome)
         });
-        let outcome = outcome.map(drop).or_else(|Raised| report(handle));
-        forget_if_cancelled(handle);
-        outcome
+        match outcome {
+            Ok(result) => {
+                forget_if_cancelled(handle);
+                drop(result);
+                Ok(())
+            }
+            Err(Raised) => {
+                let outcome = report(handle);
+                forget_if_cancelled(handle);
+                outcome
+            }
+        }
     }
 }

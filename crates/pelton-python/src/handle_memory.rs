@@ -284,7 +284,8 @@ unsafe fn bury_one(handle: *mut PyObject, kept: &Kept) {
         let [_, first, second, third] = (*fields).arguments;
         let when = timer_handle::take_when_object(handle);
         ptr::write_bytes(fields, 0, 1);
-        for reference in [callback, first, second, third, context, loop_, tuple, source_traceback, repr, when] {
+        // In the order in which CPython empties the slots of asyncio's own handles.
+        for reference in [when, third, second, first, tuple, callback, context, loop_, repr, source_traceback] {
             ffi::Py_XDECREF(reference);
         }
         empty_inherited_slots(handle);
