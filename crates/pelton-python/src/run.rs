@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use pelton::{Engine, Time};
 use pelton_os::clock;
+use pyo3::Python;
 use pyo3::ffi::{self, PyObject};
 
 use crate::contexts::{self, Entered};
@@ -177,9 +178,10 @@ unsafe fn poll(core: *mut Core, deadline: Option<Time>, lock: Lock) -> Result<()
             (*core).counters.sleeps += u64::from(deadline != Some(Time::ZERO));
             (*core).parked = true;
             (*core).posted.store(false, Ordering::Relaxed);
-            let thread_state = ffi::PyEval_SaveThread();
-            let outcome = catch_unwind(AssertUnwindSafe(|| sleep(core, engine, deadline)));
-            ffi::PyEval_RestoreThread(thread_state);
+            let lent = Lent { core, engine };
+            // By way of pyo3, which counts who has the lock, and would otherwise let go of objects in there.
+            let outcome =
+                Python::assume_attached().detach(move || catch_unwind(AssertUnwindSafe(|| lent.sleep(deadline))));
             (*core).parked = false;
             if let Some(intake) = (*core).intake.as_mut() {
                 intake.locked();
@@ -195,6 +197,23 @@ unsafe fn poll(core: *mut Core, deadline: Option<Time>, lock: Lock) -> Result<()
             check(ffi::PyErr_CheckSignals())?;
         }
         Ok(())
+    }
+}
+
+/// A core and its engine, for the part of a turn that does without the lock.
+struct Lent {
+    core: *mut Core,
+    engine: *mut dyn Engine,
+}
+
+// SAFETY: it stays on its thread. That it can be sent is how pyo3 asks whether something may be used without the lock, and that it may,
+// as `parked` says.
+unsafe impl Send for Lent {}
+
+impl Lent {
+    fn sleep(&self, deadline: Option<Time>) -> io::Result<()> {
+        // SAFETY: only `poll` makes one, after it has parked the core.
+        unsafe { sleep(self.core, self.engine, deadline) }
     }
 }
 
@@ -340,8 +359,8 @@ unsafe fn call_one(
         match called {
             Ok(result) if handle::is_cancelled(handle)? => {
                 entered.leave();
-                drop(result);
                 handle::forget_if_cancelled(handle);
+                drop(result);
                 Ok(None)
             }
             Ok(result) => Ok(result),
