@@ -18,7 +18,14 @@ REPETITIONS = 4
 def run(module):
     suite = unittest.defaultTestLoader.loadTestsFromName(module)
     with open(os.devnull, "w") as nowhere:
-        result = unittest.TextTestRunner(nowhere).run(suite)
+        # Tests of failures log, and print backtraces.
+        kept = os.dup(2)
+        os.dup2(nowhere.fileno(), 2)
+        try:
+            result = unittest.TextTestRunner(nowhere).run(suite)
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
     if not result.wasSuccessful():
         sys.exit(f"{module}: {(result.failures + result.errors)[0][1]}")
 
@@ -35,10 +42,11 @@ def main():
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     leaking = []
     for module in sys.argv[1:] or MODULES:
-        counts = []
-        for _ in range(REPETITIONS_BEFORE + REPETITIONS):
+        # As long as it will be, so that it does not refer to more and more itself.
+        counts = [0] * (REPETITIONS_BEFORE + REPETITIONS)
+        for index in range(len(counts)):
             run(module)
-            counts.append(references())
+            counts[index] = references()
         more = [after - before for before, after in zip(counts, counts[1:])][-REPETITIONS:]
         print(f"{module}: {more} more references after each repetition", flush=True)
         if all(each > 0 for each in more):
