@@ -4,8 +4,6 @@
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    #[cfg(any(feature = "extension", feature = "embed"))]
-    pyo3_build_config::use_pyo3_cfgs();
     #[cfg(feature = "embed")]
     {
         // A build for another system may not know it; then it is where that system looks anyway.

@@ -99,19 +99,9 @@ fn has_lock() -> bool {
         if ffi::Py_IsInitialized() == 0 {
             return false;
         }
-        let current = current_thread_state();
+        let current = ffi::compat::PyThreadState_GetUnchecked();
         !current.is_null() && current == ffi::PyGILState_GetThisThreadState()
     }
-}
-
-#[cfg(Py_3_13)]
-use ffi::PyThreadState_GetUnchecked as current_thread_state;
-
-// pyo3 does not declare it.
-#[cfg(not(Py_3_13))]
-unsafe extern "C" {
-    #[link_name = "_PyThreadState_UncheckedGet"]
-    fn current_thread_state() -> *mut ffi::PyThreadState;
 }
 
 /// Lets go of all objects that were dropped by threads without the interpreter lock, and says how many these were. Hosts do
