@@ -52,9 +52,12 @@ mod glibc {
 
     type Routine = unsafe extern "C" fn(*mut c_void);
 
+    type Push = unsafe extern "C" fn(*mut Buffer, Routine, *mut c_void);
+    type Pop = unsafe extern "C" fn(*mut Buffer, c_int);
+
     struct Functions {
-        push: unsafe extern "C" fn(*mut Buffer, Routine, *mut c_void),
-        pop: unsafe extern "C" fn(*mut Buffer, c_int),
+        push: Push,
+        pop: Pop,
     }
 
     /// Looked up at run time: they are in another library, and of another version, in older releases of glibc.
@@ -67,7 +70,12 @@ mod glibc {
         let find = || {
             let (push, pop) = (find(c"_pthread_cleanup_push")?, find(c"_pthread_cleanup_pop")?);
             // SAFETY: these are functions of glibc's, with these signatures since its version 2.0.
-            unsafe { Some(Functions { push: transmute(push.as_ptr()), pop: transmute(pop.as_ptr()) }) }
+            unsafe {
+                Some(Functions {
+                    push: transmute::<*mut c_void, Push>(push.as_ptr()),
+                    pop: transmute::<*mut c_void, Pop>(pop.as_ptr()),
+                })
+            }
         };
         FUNCTIONS.get_or_init(find).as_ref()
     }
