@@ -1,5 +1,6 @@
 //! The Python front end: built for each Python that there is, and held to its tests there.
 
+mod checks;
 mod environment;
 mod hosting;
 mod interpreters;
@@ -125,6 +126,9 @@ fn whole(built: &Built<'_>) -> Result<(), Failure> {
     built.conformance("--sabotage")?;
     built.types()?;
     built.programs()?;
+    checks::development_mode(built)?;
+    checks::assertions(built.shell)?;
+    checks::torture(built, checks::TORTURE_SECONDS)?;
     hosting::step(built.shell, &built.python)
 }
 
@@ -133,16 +137,20 @@ const OWN_TESTS_DEADLINE: Duration = Duration::from_secs(30 * 60);
 const LEAKS_DEADLINE: Duration = Duration::from_secs(2 * 60 * 60);
 
 /// A part of the soak: what it is, and what it does.
-type SoakPart = (&'static str, fn(&Built<'_>) -> Result<(), Failure>);
+type SoakPart = (&'static str, fn(&Built<'_>, u64) -> Result<(), Failure>);
 
 /// Everything, and with more connections.
-const AFTER_BUILDING: [SoakPart; 6] = [
-    ("tests of the loop, stress and TLS under torture", |built| built.own_tests()),
-    ("CPython's own tests", |built| built.conformance("")),
-    ("programs that others wrote", |built| built.programs()),
-    ("other packages' own tests", |built| built.suites()),
-    ("leaks, over 100,000 connections", |built| built.leaks()),
-    ("hosting Python, with ten times the stress", |built| {
+const AFTER_BUILDING: [SoakPart; 10] = [
+    ("tests of the loop, stress and TLS under torture", |built, _| built.own_tests()),
+    ("CPython's own tests", |built, _| built.conformance("")),
+    ("programs that others wrote", |built, _| built.programs()),
+    ("other packages' own tests", |built, _| built.suites()),
+    ("leaks, over 100,000 connections", |built, _| built.leaks()),
+    ("hostile programs, compared with asyncio's own loop", checks::torture),
+    ("development mode", |built, _| checks::development_mode(built)),
+    ("an interpreter with assertions, and its references", |built, _| checks::all_assertions(built)),
+    ("valgrind", |built, _| checks::valgrind(built)),
+    ("hosting Python, with ten times the stress", |built, _| {
         hosting::step(built.shell, &built.python)?;
         hosting::soak(built.shell, &built.python)
     }),
@@ -151,13 +159,13 @@ const AFTER_BUILDING: [SoakPart; 6] = [
 /// How many parts the soak has for each version.
 pub const SOAK_PARTS: usize = 1 + AFTER_BUILDING.len();
 
-/// The part of `cargo xtask soak`, for one version.
-pub fn soak(shell: &Shell, python: Python, progress: &mut Progress<'_>) {
+/// The part of `cargo xtask soak`, for one version. What takes as long as one likes takes so many seconds.
+pub fn soak(shell: &Shell, python: Python, seconds: u64, progress: &mut Progress<'_>) {
     let version = python.version.clone();
     let built = progress.part(format!("Python {version}: the package is built"), || Built::new(shell, python));
     for (what, run) in AFTER_BUILDING {
         progress.part(format!("Python {version}: {what}"), || match &built {
-            Some(built) => run(built),
+            Some(built) => run(built, seconds),
             None => Err(Failure::new("there is no package to test")),
         });
     }

@@ -121,7 +121,7 @@ pub fn run(shell: &Shell, choice: &Choice) -> Result<(), Failure> {
     if ours > 0 {
         println!(
             "Connections take {0} min, an equal part of it for each engine, HTTP as long again, and fuzzing about as long \
-             again; Python takes as long as it takes.",
+             again; hostile Python programs as long again for each version, and the rest of Python as long as it takes.",
             choice.minutes
         );
     }
@@ -144,7 +144,7 @@ pub fn run(shell: &Shell, choice: &Choice) -> Result<(), Failure> {
         progress.part("codecs and protocols under made-up input", || fuzz::run(shell, &fuzz::Choice::each_for(each)));
     }
     for python in pythons {
-        python::soak(shell, python, &mut progress);
+        python::soak(shell, python, seconds, &mut progress);
     }
     progress.finish()
 }

@@ -15,7 +15,7 @@ struct Tool {
     what_for: &'static str,
 }
 
-const TOOLS: [Tool; 11] = [
+const TOOLS: [Tool; 12] = [
     Tool { program: "strace", package: "strace", check: "strace --version", what_for: "to count system calls" },
     Tool { program: "socat", package: "socat", check: "socat -V", what_for: PEER },
     // There are several programs of this name; with this one, input that ends can end the connection (-N).
@@ -38,6 +38,12 @@ const TOOLS: [Tool; 11] = [
         package: "libpython3-testsuite",
         check: "python3 -c 'import test.test_asyncio'",
         what_for: "for the Python front end to pass",
+    },
+    Tool {
+        program: "python3-dbg",
+        package: "python3-dbg",
+        check: "python3-dbg -c 'import sys; sys.gettotalrefcount()'",
+        what_for: "to run the Python front end with assertions",
     },
     Tool { program: "redis-server", package: "redis-server", check: "redis-server --version", what_for: PEER },
 ];

@@ -3,6 +3,7 @@
 //! A loop object is a Python object with a dictionary, which CPython's own machinery takes down. Behind it sits one reference
 //! to an object of the type here, which has no attributes and which only this crate can reach.
 
+use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::ptr::{self, null_mut};
@@ -256,8 +257,46 @@ pub(crate) fn new() -> Result<Owned> {
     unsafe {
         let object = Owned::returned(ffi::PyType_GenericAlloc(known().core_type, 0))?;
         ptr::write(&raw mut (*object.as_ptr().cast::<CoreObject>()).core, ManuallyDrop::new(core));
+        (*CORES.0.get()).push((&raw mut (*object.as_ptr().cast::<CoreObject>()).core).cast());
         Ok(object)
     }
+}
+
+/// All cores that there are.
+struct Cores(UnsafeCell<Vec<*mut Core>>);
+
+// SAFETY: only touched with the interpreter lock held.
+unsafe impl Sync for Cores {}
+
+static CORES: Cores = Cores(UnsafeCell::new(Vec::new()));
+
+/// Whether [`track_shared`] is going to be called.
+static TRACKING: AtomicBool = AtomicBool::new(false);
+
+/// The garbage collector has come upon a handle that it does not know of and that somebody besides the queue has. It cannot be told
+/// while it runs, so this has the main thread tell it afterwards.
+pub(crate) fn track_shared_soon() {
+    if !TRACKING.swap(true, Ordering::Relaxed) {
+        // SAFETY: the function can be called at any time with the lock held. Asking for it calls and allocates nothing.
+        let queued = unsafe { ffi::Py_AddPendingCall(Some(track_shared), null_mut()) };
+        // With too much to be called already, the next collection asks again.
+        TRACKING.store(queued == 0, Ordering::Relaxed);
+    }
+}
+
+extern "C" fn track_shared(_: *mut c_void) -> c_int {
+    TRACKING.store(false, Ordering::Relaxed);
+    // SAFETY: the main thread calls it between two instructions of Python, with the lock held. The collector does not run then, and
+    // tracking calls nothing.
+    unsafe {
+        for core in &*CORES.0.get() {
+            let (ready, timers) = (&(**core).ready, &(**core).timers);
+            for handle in ready.iter().copied().chain(timers.iter().map(|(_, timer)| *timer)) {
+                handle_memory::track_if_shared(handle);
+            }
+        }
+    }
+    0
 }
 
 /// Lets go of everything: what is queued is not called any more, and nothing is waited for.
@@ -339,6 +378,7 @@ unsafe extern "C" fn dealloc(object: *mut PyObject) {
             ffi::PyObject_GC_UnTrack(object.cast());
             let core = &raw mut (*object.cast::<CoreObject>()).core;
             close(core.cast());
+            (*CORES.0.get()).retain(|other| *other != core.cast());
             ManuallyDrop::drop(&mut *core);
             let its_type = ffi::Py_TYPE(object);
             ffi::PyObject_GC_Del(object.cast());

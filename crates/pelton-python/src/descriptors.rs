@@ -19,9 +19,14 @@ pub(crate) unsafe fn refuse_transports(loop_: *mut PyObject, fd: *mut PyObject) 
     // one for this descriptor, or if what was given is no number, asyncio's own method says what of it.
     unsafe {
         let core = core::core(loop_)?;
-        let transports = (*core).transports;
-        if !transports.is_null() && ffi::PyLong_CheckExact(fd) != 0 && ffi::PyDict_Contains(transports, fd) == 0 {
-            return Ok(());
+        if !(*core).transports.is_null() && ffi::PyLong_CheckExact(fd) != 0 {
+            // Somebody's own keys may compare in ways that put another dictionary in its place.
+            let transports = Owned::new_reference((*core).transports);
+            match ffi::PyDict_Contains(transports.as_ptr(), fd) {
+                0 => return Ok(()),
+                -1 => return Err(Raised),
+                _ => {}
+            }
         }
         let arguments = [loop_, fd];
         let name = known().names._ensure_fd_no_transport;
@@ -42,6 +47,10 @@ pub(crate) unsafe fn descriptor(object: *mut PyObject) -> Result<RawFd> {
             let number = Owned::returned(ffi::PyObject_CallMethodNoArgs(object, known().names.fileno));
             let number = number.map(|number| ffi::PyLong_AsLong(number.as_ptr()));
             if !ffi::PyErr_Occurred().is_null() {
+                let expected = [ffi::PyExc_AttributeError, ffi::PyExc_TypeError, ffi::PyExc_ValueError];
+                if expected.iter().all(|expected| ffi::PyErr_ExceptionMatches(*expected) == 0) {
+                    return Err(Raised);
+                }
                 ffi::PyErr_Clear();
                 return Err(invalid("file object", object));
             }

@@ -43,6 +43,9 @@ pub(crate) const TRACKED: u32 = 4;
 /// Its context is not its own yet.
 pub(crate) const SHARES_CONTEXT: u32 = 8;
 
+/// It was cancelled, and to Python has no callback and no arguments any more. They are let go of unless it is [`RUNNING`].
+pub(crate) const FORGOTTEN: u32 = 16;
+
 /// Where our fields are in a handle, which [`handle_type`](crate::handle_type) sets: the same for both types, so that one need not ask which it is. It depends on the
 /// version of Python alone.
 pub(crate) static OFFSET: AtomicUsize = AtomicUsize::new(0);
@@ -157,12 +160,15 @@ pub(crate) unsafe fn is_cancelled(handle: *mut PyObject) -> Result<bool> {
     }
 }
 
-/// Calls the callback, in the context that is current. What it raises stays raised.
+/// Calls the callback, in the context that is current, and returns its result. What it raises stays raised.
+///
+/// The caller leaves the context, and only then lets go of the result and calls [`forget_if_cancelled`]: a finalizer must not find
+/// the callback's context entered.
 ///
 /// # Safety
 /// `handle` is a handle of ours that is not cancelled, and the caller has a reference to it.
 #[inline]
-pub(crate) unsafe fn call(handle: *mut PyObject) -> Result<()> {
+pub(crate) unsafe fn call(handle: *mut PyObject) -> Result<Owned> {
     // SAFETY: while it is marked as running, `cancel` leaves callback and arguments in place, and nothing else takes them
     // out. The array has the room before its second item that the flag promises.
     unsafe {
@@ -177,11 +183,23 @@ pub(crate) unsafe fn call(handle: *mut PyObject) -> Result<()> {
             ffi::PyObject_Call((*fields).callback, (*fields).tuple, null_mut())
         };
         (*fields).flags &= !RUNNING;
-        let result = Owned::returned(result);
-        if (*fields).flags & CANCELLED != 0 {
-            forget_call(handle);
+        Owned::returned(result)
+    }
+}
+
+/// Lets go of callback and arguments if the handle was cancelled while it was being called, when they had to stay.
+///
+/// # Safety
+/// `handle` is a live handle of ours. No Rust reference into a loop's state is held.
+#[inline]
+pub(crate) unsafe fn forget_if_cancelled(handle: *mut PyObject) {
+    // SAFETY: as the caller says.
+    unsafe {
+        if (*fields(handle)).flags & (FORGOTTEN | RUNNING) == FORGOTTEN {
+            for reference in take_call(handle).into_iter().rev() {
+                ffi::Py_XDECREF(reference);
+            }
         }
-        result.map(drop)
     }
 }
 
@@ -236,14 +254,23 @@ pub(crate) unsafe fn report(handle: *mut PyObject) -> Result<()> {
 pub(crate) unsafe fn forget_call(handle: *mut PyObject) {
     // SAFETY: the fields are emptied before anything is let go of.
     unsafe {
+        for reference in take_call(handle) {
+            ffi::Py_XDECREF(reference);
+        }
+    }
+}
+
+/// Takes out callback and arguments, for the caller to let go of: in this order if the handle is cancelled, and the other way round if it
+/// was being called meanwhile, as in asyncio.
+unsafe fn take_call(handle: *mut PyObject) -> [*mut PyObject; 5] {
+    // SAFETY: the caller's handle is alive and ours.
+    unsafe {
         let fields = fields(handle);
         let callback = ptr::replace(&raw mut (*fields).callback, null_mut());
         let [_, first, second, third] = ptr::replace(&raw mut (*fields).arguments, [null_mut(); 1 + INLINE]);
         let tuple = ptr::replace(&raw mut (*fields).tuple, null_mut());
         (*fields).count = 0;
-        for reference in [callback, first, second, third, tuple] {
-            ffi::Py_XDECREF(reference);
-        }
+        [callback, tuple, first, second, third]
     }
 }
 
@@ -260,12 +287,12 @@ pub(crate) unsafe fn cancel(handle: *mut PyObject) -> Result<()> {
         }
         (*fields).flags |= CANCELLED;
         if core::is_in_debug_mode((*fields).loop_) {
-            // With callback and arguments gone, nobody could tell any more what it was.
-            (*fields).flags |= RUNNING;
-            let repr = Owned::returned(ffi::PyObject_Repr(handle));
-            (*fields).flags &= !RUNNING;
-            ffi::Py_XDECREF(ptr::replace(&raw mut (*fields).repr, repr?.into_ptr()));
+            // With callback and arguments gone, nobody could tell any more what it was. Whatever this calls finds the handle
+            // cancelled, and leaves it alone.
+            let repr = Owned::returned(ffi::PyObject_Repr(handle))?;
+            ffi::Py_XDECREF(ptr::replace(&raw mut (*fields).repr, repr.into_ptr()));
         }
+        (*fields).flags |= FORGOTTEN;
         if (*fields).flags & RUNNING == 0 {
             forget_call(handle);
         }
@@ -289,6 +316,17 @@ pub(crate) unsafe fn run_alone(handle: *mut PyObject) -> Result<()> {
             let outcome = call(handle);
             check(ffi::PyContext_Exit(context.as_ptr())).and(outcome)
         });
-        outcome.or_else(|Raised| report(handle))
+        match outcome {
+            Ok(result) => {
+                forget_if_cancelled(handle);
+                drop(result);
+                Ok(())
+            }
+            Err(Raised) => {
+                let outcome = report(handle);
+                forget_if_cancelled(handle);
+                outcome
+            }
+        }
     }
 }

@@ -10,9 +10,11 @@ use std::ptr::{self, null_mut};
 
 use pyo3::ffi::{self, PyObject, PyTypeObject, visitproc};
 
+use crate::core;
 use crate::handle::{CANCELLED, Fields, SHARES_CONTEXT, TRACKED, fields, forget_call, is_ours};
 use crate::object::{Owned, Raised, Result};
 use crate::panic::guard;
+use crate::timer_handle;
 
 /// Dead handles that are kept of each type: 100 KiB.
 const KEPT: usize = 512;
@@ -51,9 +53,12 @@ pub(crate) unsafe fn allocate(its_type: *mut PyTypeObject, kept: &Kept) -> Resul
     }
 }
 
-// What CPython's own lists of dead objects use; pyo3 does not declare it.
+// pyo3 does not declare these. The first is what CPython's own lists of dead objects use.
 unsafe extern "C" {
     fn _Py_NewReference(object: *mut PyObject);
+    static mut PyMethod_Type: PyTypeObject;
+    fn PyMethod_Function(method: *mut PyObject) -> *mut PyObject;
+    fn PyMethod_Self(method: *mut PyObject) -> *mut PyObject;
 }
 
 /// A queue's reference is given up. If others have the handle too, the garbage collector is told of it from now on.
@@ -64,10 +69,84 @@ unsafe extern "C" {
 pub(crate) unsafe fn release(handle: *mut PyObject) {
     // SAFETY: it is alive as long as there is that reference.
     unsafe {
+        track_if_shared(handle);
+        ffi::Py_DECREF(handle);
+    }
+}
+
+/// Whether giving up a queue's reference to a handle that was called, and was not cancelled meanwhile, runs no code: no finalizer,
+/// and no callback of a weak reference. It may say no where the answer is yes.
+///
+/// # Safety
+/// `handle` is alive, and the caller has a reference to it.
+#[inline]
+pub(crate) unsafe fn is_released_silently(handle: *mut PyObject) -> bool {
+    // SAFETY: fields of a handle of ours are null or owned references, as are those of a method.
+    unsafe {
+        if ffi::Py_REFCNT(handle) > 1 {
+            return true;
+        }
+        if !is_ours(handle) {
+            return false;
+        }
+        let fields = fields(handle);
+        let Fields { callback, context, tuple, source_traceback, repr, count, .. } = *fields;
+        if !(tuple.is_null() && source_traceback.is_null() && repr.is_null())
+            || (!context.is_null() && !stays(context, 1))
+        {
+            return false;
+        }
+        let when = timer_handle::when_object(handle);
+        if !when.is_null() && !stays(when, 1) {
+            return false;
+        }
+        if count == 0 && !callback.is_null() && stays(callback, 1) {
+            return true;
+        }
+        let [_, first, second, third] = (*fields).arguments;
+        let mut given_up = [callback, first, second, third, null_mut()];
+        if !callback.is_null() && ffi::Py_REFCNT(callback) == 1 {
+            if ffi::Py_TYPE(callback) != &raw mut PyMethod_Type || !(*weak_references(callback)).is_null() {
+                return false;
+            }
+            // The method goes, and what it refers to is given up in its place.
+            (given_up[0], given_up[4]) = (PyMethod_Function(callback), PyMethod_Self(callback));
+        }
+        let times = |object| given_up.iter().filter(|&&other| other == object).count() as ffi::Py_ssize_t;
+        given_up.iter().all(|&object| object.is_null() || stays(object, times(object)))
+    }
+}
+
+/// Whether an object stays alive, or goes without any code being run, when so many references to it are given up.
+#[inline]
+unsafe fn stays(object: *mut PyObject, references: ffi::Py_ssize_t) -> bool {
+    // SAFETY: as the caller says, it is alive.
+    unsafe { ffi::Py_REFCNT(object) > references || is_plain(object) }
+}
+
+/// Whether an object is of a type whose objects can go without any code being run.
+#[inline]
+pub(crate) unsafe fn is_plain(object: *mut PyObject) -> bool {
+    // SAFETY: as the caller says, it is alive; the types are there as long as the interpreter is.
+    unsafe {
+        let its_type = ffi::Py_TYPE(object);
+        its_type == &raw mut ffi::PyLong_Type
+            || its_type == &raw mut ffi::PyFloat_Type
+            || its_type == &raw mut ffi::PyUnicode_Type
+            || its_type == &raw mut ffi::PyBytes_Type
+    }
+}
+
+/// Tells the garbage collector of a handle that a queue has, if somebody else has it too.
+///
+/// # Safety
+/// `handle` is alive. The collector does not run.
+pub(crate) unsafe fn track_if_shared(handle: *mut PyObject) {
+    // SAFETY: as the caller says.
+    unsafe {
         if ffi::Py_REFCNT(handle) > 1 && is_ours(handle) {
             track(handle);
         }
-        ffi::Py_DECREF(handle);
     }
 }
 
@@ -87,7 +166,8 @@ pub(crate) unsafe fn track(handle: *mut PyObject) {
 }
 
 /// Shows the garbage collector what a queue has: the handle, or if it is hidden what it refers to. If somebody else has a
-/// hidden handle, it is not for the queue alone to say that these references are garbage; so they are not shown.
+/// hidden handle, it is not for the queue alone to say that these references are garbage; so they are not shown. Such a handle
+/// is [tracked soon](core::track_shared_soon), so that the next collection finds out.
 ///
 /// # Safety
 /// Called from a traverse function, with its arguments; the queue's reference is to a live object.
@@ -97,7 +177,11 @@ pub(crate) unsafe fn visit_queued(handle: *mut PyObject, visit: visitproc, argum
         if !is_ours(handle) || (*fields(handle)).flags & TRACKED != 0 {
             return visit(handle, argument);
         }
-        if ffi::Py_REFCNT(handle) == 1 { visit_fields(handle, visit, argument) } else { 0 }
+        if ffi::Py_REFCNT(handle) == 1 {
+            return visit_fields(handle, visit, argument);
+        }
+        core::track_shared_soon();
+        0
     }
 }
 
@@ -106,8 +190,9 @@ unsafe fn visit_fields(handle: *mut PyObject, visit: visitproc, argument: *mut c
     unsafe {
         let fields = fields(handle);
         let [_, first, second, third] = (*fields).arguments;
-        let Fields { loop_, callback, context, tuple, source_traceback, .. } = *fields;
-        for reference in [loop_, callback, context, first, second, third, tuple, source_traceback] {
+        let Fields { loop_, callback, context, tuple, source_traceback, repr, .. } = *fields;
+        let when = timer_handle::when_object(handle);
+        for reference in [loop_, callback, context, first, second, third, tuple, source_traceback, repr, when] {
             if !reference.is_null() {
                 let status = visit(reference, argument);
                 if status != 0 {
@@ -133,6 +218,7 @@ pub(crate) unsafe extern "C" fn clear(handle: *mut PyObject) -> c_int {
         for field in [&raw mut (*fields).context, &raw mut (*fields).source_traceback] {
             ffi::Py_XDECREF(ptr::replace(field, null_mut()));
         }
+        ffi::Py_XDECREF(timer_handle::take_when_object(handle));
         0
     })
 }
@@ -183,7 +269,7 @@ pub(crate) unsafe fn bury(handle: *mut PyObject, kept: &'static Kept) {
     }
 }
 
-/// Where an object has its list of weak references.
+/// Where an object, of a type whose objects can be referred to weakly, has its list of weak references.
 unsafe fn weak_references(handle: *mut PyObject) -> *mut *mut PyObject {
     // SAFETY: the type says where; in some versions, before the object's head.
     unsafe { handle.byte_offset((*ffi::Py_TYPE(handle)).tp_weaklistoffset).cast() }
@@ -196,8 +282,10 @@ unsafe fn bury_one(handle: *mut PyObject, kept: &Kept) {
         let fields = fields(handle);
         let Fields { loop_, callback, context, tuple, source_traceback, repr, .. } = *fields;
         let [_, first, second, third] = (*fields).arguments;
+        let when = timer_handle::take_when_object(handle);
         ptr::write_bytes(fields, 0, 1);
-        for reference in [callback, first, second, third, context, loop_, tuple, source_traceback, repr] {
+        // In the order in which CPython empties the slots of asyncio's own handles.
+        for reference in [when, third, second, first, tuple, callback, context, loop_, repr, source_traceback] {
             ffi::Py_XDECREF(reference);
         }
         empty_inherited_slots(handle);

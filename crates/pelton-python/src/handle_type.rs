@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 
 use pyo3::ffi::{self, PyObject, PyTypeObject};
 
-use crate::handle::{CANCELLED, Fields, KEPT_HANDLES, OFFSET, cancel, context, fields, run_alone, tuple};
+use crate::handle::{CANCELLED, FORGOTTEN, Fields, KEPT_HANDLES, OFFSET, cancel, context, fields, run_alone, tuple};
 use crate::handle_memory::{bury, clear, traverse};
-use crate::object::{Result, nothing, or_none, pointer};
+use crate::object::{Result, none, nothing, or_none, pointer};
 use crate::panic::guard;
 use crate::types::{self, attribute, without_arguments};
 
@@ -32,9 +32,15 @@ unsafe extern "C" fn get_cancelled(handle: *mut PyObject, _: *mut c_void) -> *mu
     unsafe { cancelled_method(handle, null_mut()) }
 }
 
+/// Whether it was cancelled, and is only kept because it is being called.
+unsafe fn is_forgotten(handle: *mut PyObject) -> bool {
+    // SAFETY: the caller's handle is alive and ours.
+    unsafe { (*fields(handle)).flags & FORGOTTEN != 0 }
+}
+
 unsafe extern "C" fn get_callback(handle: *mut PyObject, _: *mut c_void) -> *mut PyObject {
     // SAFETY: Python calls it with a live handle of ours.
-    unsafe { or_none((*fields(handle)).callback) }
+    unsafe { or_none(if is_forgotten(handle) { null_mut() } else { (*fields(handle)).callback }) }
 }
 
 unsafe extern "C" fn get_arguments(handle: *mut PyObject, _: *mut c_void) -> *mut PyObject {
@@ -42,6 +48,9 @@ unsafe extern "C" fn get_arguments(handle: *mut PyObject, _: *mut c_void) -> *mu
         // SAFETY: Python calls it with a live handle of ours. As many arguments are set as `count` says, unless there is a
         // tuple of them.
         unsafe {
+            if is_forgotten(handle) {
+                return none();
+            }
             let fields = fields(handle);
             if (*fields).callback.is_null() || !(*fields).tuple.is_null() {
                 return or_none((*fields).tuple);

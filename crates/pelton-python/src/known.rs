@@ -91,7 +91,7 @@ names! {
     callback, fd, context, delay, when, coro, name, data, list_of_data, protocol,
     _run, _run_once, _cancelled, _check_thread, _check_callback, slow_callback_duration, fileno,
     call_soon, call_at, call_soon_threadsafe,
-    done, set_result, set_exception, _recv_ready, _recv_into_ready, _recvfrom_ready, _accept_ready, getpeername, _ensure_fd_no_transport,
+    detach, done, set_result, set_exception, _recv_ready, _recv_into_ready, _recvfrom_ready, _accept_ready, getpeername, _ensure_fd_no_transport,
     data_received, get_buffer, buffer_updated,
     _sslobj, read, write, pending, release, _received, _do_read, _do_write, _write_later,
     _control_ssl_reading, _control_app_writing, _call_eof_received, _start_shutdown,

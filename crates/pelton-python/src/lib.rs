@@ -45,6 +45,7 @@ mod scheduling;
 mod sockets;
 mod stats;
 mod syscalls;
+mod thread_exit;
 mod timer_handle;
 mod transports;
 mod types;

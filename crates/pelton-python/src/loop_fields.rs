@@ -7,7 +7,7 @@ use pyo3::ffi::{self, PyObject};
 
 use crate::core::core;
 use crate::fields::{flag, reference};
-use crate::object::{Owned, Result, pointer, raise};
+use crate::object::{Owned, Result, or_none, pointer, raise, replace, status};
 use crate::panic::guard;
 use crate::timer_handle;
 use crate::types::{attribute, attributes as table};
@@ -21,10 +21,31 @@ pub(crate) fn attributes() -> *mut c_void {
         reference!(c"_thread_id", core, thread),
         reference!(c"_task_factory", core, task_factory),
         reference!(c"_current_handle", core, current_handle),
-        reference!(c"_transports_by_descriptor", core, transports),
+        attribute(c"_transports_by_descriptor", get_transports, Some(set_transports)),
         attribute(c"_ready", get_ready, Some(set_queue)),
         attribute(c"_scheduled", get_scheduled, Some(set_queue)),
     ])
+}
+
+unsafe extern "C" fn get_transports(loop_: *mut PyObject, _: *mut c_void) -> *mut PyObject {
+    // SAFETY: Python calls it with a live loop.
+    unsafe { core(loop_).map_or(null_mut(), |core| or_none((*core).transports)) }
+}
+
+/// Only a dictionary, since it is used as one.
+unsafe extern "C" fn set_transports(loop_: *mut PyObject, value: *mut PyObject, _: *mut c_void) -> c_int {
+    guard(-1, || {
+        // SAFETY: Python calls it with a live loop, and a live value unless the attribute is to be deleted.
+        status(unsafe {
+            core(loop_).and_then(|core| {
+                if !value.is_null() && value != ffi::Py_None() && ffi::PyDict_Check(value) == 0 {
+                    return Err(raise(ffi::PyExc_TypeError, c"the transports of a pelton.Loop are in a dict"));
+                }
+                replace(&raw mut (*core).transports, value);
+                Ok(())
+            })
+        })
+    })
 }
 
 /// A list of new references to these.

@@ -164,8 +164,8 @@ watching!(Side::Writer, add_writer, add_any_writer, remove_writer, remove_any_wr
 unsafe fn watched(loop_: *mut PyObject, fd: *mut PyObject) -> Result<Owned> {
     // SAFETY: both are alive. The handles get a reference before anything is called.
     unsafe {
-        let core = core::core(loop_)?;
-        let (reader, writer) = (*core).readers.of(descriptors::descriptor(fd)?);
+        let fd = descriptors::descriptor(fd)?;
+        let (reader, writer) = (*core::core(loop_)?).readers.of(fd);
         let pair = [Owned::returned(or_none(reader))?, Owned::returned(or_none(writer))?];
         Owned::returned(ffi::PyTuple_Pack(2, pair[0].as_ptr(), pair[1].as_ptr()))
     }

@@ -37,6 +37,15 @@ pub fn _pelton(module: &Bound<'_, PyModule>) -> PyResult<()> {
     if first.is_err_and(|first| first != interpreter) {
         return Err(PyImportError::new_err("pelton can be imported in one interpreter of a process only"));
     }
+    // A free-threaded build turns the lock on for us, unless it was told not to.
+    let asked = py.import("sys")?.getattr_opt("_is_gil_enabled")?;
+    if let Some(asked) = asked
+        && !asked.call0()?.is_truthy()?
+    {
+        return Err(PyImportError::new_err(
+            "pelton needs the interpreter lock, which PYTHON_GIL=0 or -X gil=0 keeps turned off",
+        ));
+    }
     // SAFETY: nobody else gets here, and what makes the classes does not import this module.
     let classes = match unsafe { *IMPORTED.classes.get() } {
         // Somebody has taken it out of `sys.modules`.

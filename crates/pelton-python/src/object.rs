@@ -95,6 +95,23 @@ pub(crate) unsafe fn replace(field: *mut *mut PyObject, new: *mut PyObject) {
     }
 }
 
+/// Puts `new` into a field that was null before it was made, unless making it has called something that has filled the field
+/// meanwhile. Returns a new reference to what is in the field.
+///
+/// # Safety
+/// `field` points at a field of a live object that holds an owned reference or null. No Rust reference to that object's
+/// fields is held.
+pub(crate) unsafe fn fill_once(field: *mut *mut PyObject, new: Owned) -> Owned {
+    // SAFETY: as the caller says. If `new` is not needed, it is let go of last.
+    unsafe {
+        if (*field).is_null() {
+            *field = ffi::Py_NewRef(new.as_ptr());
+            return new;
+        }
+        Owned::new_reference(*field)
+    }
+}
+
 /// Gives back the end of a `bytes` object, which nobody else has seen yet.
 ///
 /// # Safety

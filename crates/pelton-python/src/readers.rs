@@ -13,7 +13,7 @@ use pyo3::ffi::{self, PyObject};
 
 use crate::core::{self, Core};
 use crate::descriptors::descriptor;
-use crate::object::{Owned, Result, raise_io};
+use crate::object::{Owned, Raised, Result, raise_io};
 use crate::{handle, handle_memory};
 
 /// Which of the two.
@@ -98,6 +98,11 @@ impl Readers {
     pub(crate) fn of(&self, fd: RawFd) -> (*mut PyObject, *mut PyObject) {
         let entry = usize::try_from(fd).ok().and_then(|place| self.entries.get(place));
         entry.map_or((null_mut(), null_mut()), |entry| (entry.reader, entry.writer))
+    }
+
+    /// Whether a descriptor is still being watched, and whose it is: a borrowed reference, or null.
+    fn kept(&self, fd: RawFd) -> (Kept, *mut PyObject) {
+        self.entries.get(fd as usize).map_or((Kept::Not, null_mut()), |entry| (entry.kept, entry.owner))
     }
 
     fn entry(&mut self, fd: RawFd) -> &mut Entry {
@@ -281,12 +286,12 @@ pub(crate) unsafe fn keeps(core: *mut Core, fd: RawFd, sock: *mut PyObject) -> R
     // SAFETY: as the caller says. An object has only one weak reference without a callback at a time, and ours is kept, so that
     // being the same reference is being to the same object.
     unsafe {
-        if (*core).readers.entry(fd).kept == Kept::Not || (*core).parked {
+        if (*core).readers.kept(fd).0 == Kept::Not || (*core).parked {
             return Ok(Kept::Not);
         }
         let owner = Owned::returned(ffi::PyWeakref_NewRef(sock, null_mut()))?;
-        let entry = (*core).readers.entry(fd);
-        Ok(if entry.owner == owner.as_ptr() { entry.kept } else { Kept::Not })
+        let (kept, known_owner) = (*core).readers.kept(fd);
+        Ok(if known_owner == owner.as_ptr() { kept } else { Kept::Not })
     }
 }
 
@@ -314,7 +319,7 @@ pub(crate) unsafe fn keep(core: *mut Core, fd: RawFd, sock: *mut PyObject, empti
     // SAFETY: as the caller says. A weak reference is let go of last.
     unsafe {
         let owner = Owned::returned(ffi::PyWeakref_NewRef(sock, null_mut()))?;
-        if (*core).closed {
+        if (*core).closed || fd as usize >= (*core).readers.entries.len() {
             return Ok(null_mut());
         }
         let entry = (*core).readers.entry(fd);
@@ -390,7 +395,8 @@ pub(crate) unsafe fn remove(loop_: *mut PyObject, fd: *mut PyObject, side: Side)
         let number = match descriptor(fd) {
             Ok(number) => number,
             // A socket that was closed before it is taken away no longer has a number, but had one.
-            Err(_) => match owned_by(core, fd) {
+            Err(Raised) if ffi::PyErr_ExceptionMatches(ffi::PyExc_ValueError) == 0 => return Err(Raised),
+            Err(Raised) => match owned_by(core, fd) {
                 Some(number) => number,
                 None => descriptor(fd)?,
             },

@@ -12,12 +12,14 @@ use std::time::Duration;
 
 use pelton::{Engine, Time};
 use pelton_os::clock;
+use pyo3::Python;
 use pyo3::ffi::{self, PyObject};
 
 use crate::contexts::{self, Entered};
 use crate::core::{self, Core};
 use crate::known::known;
 use crate::object::{Owned, Raised, Result, check, raise, raise_io, replace};
+use crate::thread_exit::Suspended;
 use crate::{handle, handle_memory};
 use crate::{loop_type, readers, timer_handle};
 
@@ -38,6 +40,7 @@ pub(crate) unsafe fn until_stopped(loop_: *mut PyObject) -> Result<()> {
     // SAFETY: as the caller says, and it keeps the loop alive, which keeps its core.
     unsafe {
         let core = core::core(loop_)?;
+        let _suspended = Suspended::instead_of_exit();
         // Who runs a loop for a single turn relies on descriptors being looked at in it.
         (*core).polled = Time::ZERO;
         (*core).unlock_every = unlock_every()?;
@@ -100,10 +103,11 @@ pub(crate) unsafe fn turn(loop_: *mut PyObject, core: *mut Core) -> Result<()> {
             // Often something is ready already, and the lock need not change hands.
             poll(core, Some(Time::ZERO), Lock::Hold)?;
             now = clock::now();
-            if (*core).ready.is_empty() && !has_intake(core) {
-                let deadline = (*core).timers.next_deadline();
-                if deadline.is_none_or(|deadline| deadline > now) {
-                    contexts::forget_foreign(core);
+            if must_sleep(core, now) {
+                // This may run finalizers, and these anything.
+                contexts::forget_foreign(core);
+                if must_sleep(core, now) {
+                    let deadline = (*core).timers.next_deadline();
                     poll(core, deadline, Lock::LetGo)?;
                     now = clock::now();
                 }
@@ -113,6 +117,19 @@ pub(crate) unsafe fn turn(loop_: *mut PyObject, core: *mut Core) -> Result<()> {
         queue_timers(core, now);
         take_in(loop_, core);
         call_queued(loop_, core)
+    }
+}
+
+/// Whether there is nothing to do for now. What is called between asking this and sleeping must not run any Python: what that
+/// schedules would wait for something else to wake the loop.
+#[inline]
+unsafe fn must_sleep(core: *mut Core, now: Time) -> bool {
+    // SAFETY: nothing in here calls anything.
+    unsafe {
+        !(*core).stopping
+            && (*core).ready.is_empty()
+            && !has_intake(core)
+            && (*core).timers.next_deadline().is_none_or(|deadline| deadline > now)
     }
 }
 
@@ -161,9 +178,10 @@ unsafe fn poll(core: *mut Core, deadline: Option<Time>, lock: Lock) -> Result<()
             (*core).counters.sleeps += u64::from(deadline != Some(Time::ZERO));
             (*core).parked = true;
             (*core).posted.store(false, Ordering::Relaxed);
-            let thread_state = ffi::PyEval_SaveThread();
-            let outcome = catch_unwind(AssertUnwindSafe(|| sleep(core, engine, deadline)));
-            ffi::PyEval_RestoreThread(thread_state);
+            let lent = Lent { core, engine };
+            // By way of pyo3, which counts who has the lock, and would otherwise let go of objects in there.
+            let outcome =
+                Python::assume_attached().detach(move || catch_unwind(AssertUnwindSafe(|| lent.sleep(deadline))));
             (*core).parked = false;
             if let Some(intake) = (*core).intake.as_mut() {
                 intake.locked();
@@ -179,6 +197,23 @@ unsafe fn poll(core: *mut Core, deadline: Option<Time>, lock: Lock) -> Result<()
             check(ffi::PyErr_CheckSignals())?;
         }
         Ok(())
+    }
+}
+
+/// A core and its engine, for the part of a turn that does without the lock.
+struct Lent {
+    core: *mut Core,
+    engine: *mut dyn Engine,
+}
+
+// SAFETY: it stays on its thread. That it can be sent is how pyo3 asks whether something may be used without the lock, and that it may,
+// as `parked` says.
+unsafe impl Send for Lent {}
+
+impl Lent {
+    fn sleep(&self, deadline: Option<Time>) -> io::Result<()> {
+        // SAFETY: only `poll` makes one, after it has parked the core.
+        unsafe { sleep(self.core, self.engine, deadline) }
     }
 }
 
@@ -267,7 +302,11 @@ unsafe fn call_queued(loop_: *mut PyObject, core: *mut Core) -> Result<()> {
         let mut entered = Entered::NONE;
         for _ in 0..count {
             let Some(handle) = (*core).ready.pop_front() else { break };
-            let outcome = call_one(loop_, core, handle, &mut entered);
+            let called = call_one(loop_, core, handle, &mut entered);
+            if !goes_silently(&called, handle) {
+                entered.leave();
+            }
+            let outcome = called.map(drop);
             handle_memory::release(handle);
             if outcome.is_err() {
                 // What is left stays queued, for whoever runs the loop again.
@@ -280,25 +319,59 @@ unsafe fn call_queued(loop_: *mut PyObject, core: *mut Core) -> Result<()> {
     }
 }
 
-/// Calls one handle. Only what is to end the run is an error.
+/// Whether the result of a callback and its handle can be let go of without running any code. If not, that is to be done outside of
+/// the callback's context, as in asyncio: a finalizer would see its variables, and could not enter it.
 #[inline]
-unsafe fn call_one(loop_: *mut PyObject, core: *mut Core, handle: *mut PyObject, entered: &mut Entered) -> Result<()> {
+unsafe fn goes_silently(called: &Result<Option<Owned>>, handle: *mut PyObject) -> bool {
+    // SAFETY: all are alive.
+    unsafe {
+        let Ok(result) = called else { return false };
+        let result = result.as_ref().map_or(ffi::Py_None(), Owned::as_ptr);
+        (ffi::Py_REFCNT(result) > 1 || handle_memory::is_plain(result)) && handle_memory::is_released_silently(handle)
+    }
+}
+
+/// Calls one handle, and returns what the callback has. Only what is to end the run is an error.
+#[inline]
+unsafe fn call_one(
+    loop_: *mut PyObject,
+    core: *mut Core,
+    handle: *mut PyObject,
+    entered: &mut Entered,
+) -> Result<Option<Owned>> {
     // SAFETY: the caller has a reference to the handle.
     unsafe {
         if (*core).debug || !(*core).on_slow.is_null() || !handle::is_ours(handle) {
             entered.leave();
-            return call_with_care(loop_, core, handle);
+            return call_with_care(loop_, core, handle).map(|()| None);
         }
         if handle::is_cancelled(handle)? {
-            return Ok(());
+            return Ok(None);
         }
-        (*core).counters.callbacks += 1;
-        let called = entered.enter(core, handle::fields(handle)).and_then(|()| handle::call(handle));
-        called.or_else(|Raised| {
-            // Not while the callback's context is entered: the exception handler is run in it.
-            entered.leave_keeping_exception();
-            handle::report(handle)
-        })
+        let called = entered.enter(core, handle::fields(handle)).and_then(|()| {
+            // Leaving the context before may have run a finalizer, and that may have cancelled this handle.
+            if handle::is_cancelled(handle)? {
+                return Ok(None);
+            }
+            (*core).counters.callbacks += 1;
+            handle::call(handle).map(Some)
+        });
+        match called {
+            Ok(result) if handle::is_cancelled(handle)? => {
+                entered.leave();
+                handle::forget_if_cancelled(handle);
+                drop(result);
+                Ok(None)
+            }
+            Ok(result) => Ok(result),
+            Err(Raised) => {
+                // Not while the callback's context is entered: the exception handler is run in it.
+                entered.leave_keeping_exception();
+                let outcome = handle::report(handle);
+                handle::forget_if_cancelled(handle);
+                outcome.map(|()| None)
+            }
+        }
     }
 }
 

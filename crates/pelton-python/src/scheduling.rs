@@ -9,8 +9,8 @@ use pyo3::ffi::{self, PyObject};
 use crate::arguments::{self, Call, Scheduled, complain, is_called};
 use crate::core::{self, Core};
 use crate::known::known;
-use crate::object::{Owned, Raised, Result, check, raise};
-use crate::{handle, timer_handle};
+use crate::object::{Owned, Raised, Result, check, fill_once, raise};
+use crate::{handle, thread_exit, timer_handle};
 
 /// The loop's clock, in seconds.
 #[inline]
@@ -94,6 +94,7 @@ pub(crate) unsafe fn call_soon_threadsafe(loop_: *mut PyObject, call: Call) -> R
     // SAFETY: as for `call_soon`. The lock, which is held, is what makes it safe for other threads; a loop that sleeps
     // without it is woken.
     unsafe {
+        thread_exit::protect_thread();
         let names = [known().names.callback];
         let Scheduled { named: [callback], rest, context } = arguments::scheduled(call, names)?;
         let core = core::core(loop_)?;
@@ -205,7 +206,7 @@ unsafe fn loop_keyword(loop_: *mut PyObject, core: *mut Core) -> Result<Owned> {
         if (*core).loop_keyword.is_null() {
             let keywords = Owned::returned(ffi::PyDict_New())?;
             check(ffi::PyDict_SetItem(keywords.as_ptr(), known().names.loop_, loop_))?;
-            (*core).loop_keyword = keywords.into_ptr();
+            return Ok(fill_once(&raw mut (*core).loop_keyword, keywords));
         }
         Ok(Owned::new_reference((*core).loop_keyword))
     }

@@ -16,7 +16,7 @@ use crate::addresses::{self, Peer};
 use crate::core;
 use crate::descriptors;
 use crate::known::known;
-use crate::object::{Owned, Raised, Result, check, raise_io};
+use crate::object::{Owned, Raised, Result, check, fill_once, raise_io};
 use crate::readers::{self, Side};
 use crate::syscalls::{self, RECEIVE, is_not_now};
 use crate::transports::opening;
@@ -178,16 +178,20 @@ unsafe fn begin(loop_: *mut PyObject, sock: *mut PyObject, with: *mut PyObject, 
             descriptors::refuse_transports(loop_, sock)?;
         }
         let future = crate::scheduling::create_future(loop_)?;
-        if (*core).waiting.context.is_null() {
-            (*core).waiting.context = Owned::returned(ffi::PyContext_New())?.into_ptr();
-        }
+        let context = match (*core).waiting.context {
+            null if null.is_null() => {
+                fill_once(&raw mut (*core).waiting.context, Owned::returned(ffi::PyContext_New())?)
+            }
+            context => Owned::new_reference(context),
+        };
         let place = operation as usize;
-        if (*core).waiting.ready[place].is_null() {
-            let method = Owned::returned(ffi::PyObject_GetAttr(loop_, operation.ready()))?;
-            (*core).waiting.ready[place] = method.into_ptr();
-        }
-        let method = Owned::new_reference((*core).waiting.ready[place]);
-        let context = Owned::new_reference((*core).waiting.context);
+        let method = match (*core).waiting.ready[place] {
+            null if null.is_null() => {
+                let method = Owned::returned(ffi::PyObject_GetAttr(loop_, operation.ready()))?;
+                fill_once(&raw mut (*core).waiting.ready[place], method)
+            }
+            method => Owned::new_reference(method),
+        };
         let arguments = [future.as_ptr(), sock, with];
         let handle = handle::new(loop_, method.as_ptr(), &arguments, context.as_ptr())?;
         handle_memory::track(handle.as_ptr());

@@ -85,6 +85,29 @@ pub(crate) unsafe fn when(timer: *mut PyObject) -> f64 {
     unsafe { (*fields(timer)).when }
 }
 
+/// The time of a handle as it was given: a borrowed reference, or null if that was a float, or if it is no timer.
+///
+/// # Safety
+/// `handle` is a handle of ours, of either type.
+#[inline]
+pub(crate) unsafe fn when_object(handle: *mut PyObject) -> *mut PyObject {
+    // SAFETY: as the caller says.
+    unsafe { if ffi::Py_TYPE(handle) == known().timer_type { (*fields(handle)).when_object } else { null_mut() } }
+}
+
+/// Takes out what [`when_object`] answers: the handle's reference, which is the caller's now. From then on its time is a float.
+///
+/// # Safety
+/// As for [`when_object`].
+#[inline]
+pub(crate) unsafe fn take_when_object(handle: *mut PyObject) -> *mut PyObject {
+    // SAFETY: as the caller says.
+    unsafe {
+        let is_timer = ffi::Py_TYPE(handle) == known().timer_type;
+        if is_timer { ptr::replace(&raw mut (*fields(handle)).when_object, null_mut()) } else { null_mut() }
+    }
+}
+
 unsafe extern "C" fn cancel_method(timer: *mut PyObject, _: *mut PyObject) -> *mut PyObject {
     guard(null_mut(), || {
         // SAFETY: Python calls it with a live timer handle. It is let go of by the wheel after it has been marked, and the
@@ -125,11 +148,7 @@ unsafe extern "C" fn get_scheduled(timer: *mut PyObject, _: *mut c_void) -> *mut
 
 unsafe extern "C" fn dealloc(timer: *mut PyObject) {
     // SAFETY: Python calls it with a handle that nobody has any more, so it is in no wheel.
-    guard((), || unsafe {
-        let when_object = ptr::replace(&raw mut (*fields(timer)).when_object, null_mut());
-        ffi::Py_XDECREF(when_object);
-        bury(timer, &KEPT_TIMERS);
-    });
+    guard((), || unsafe { bury(timer, &KEPT_TIMERS) });
 }
 
 /// Makes the type.

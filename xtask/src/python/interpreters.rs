@@ -30,7 +30,7 @@ pub struct Python {
 }
 
 impl Python {
-    fn ask(shell: &Shell, program: &Path) -> Result<Python, Failure> {
+    pub fn ask(shell: &Shell, program: &Path) -> Result<Python, Failure> {
         let (fine, said) = shell.program(program, "-c").args([ABOUT.into()]).output()?;
         Python::parse(program, &said)
             .filter(|_| fine)

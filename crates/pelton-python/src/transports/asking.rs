@@ -1,6 +1,6 @@
 //! What programs ask a stream transport for.
 
-use std::os::fd::IntoRawFd;
+use std::os::fd::{AsRawFd, IntoRawFd};
 use std::ptr::null_mut;
 
 use pyo3::ffi::{self, PyMethodDef, PyObject};
@@ -10,7 +10,7 @@ use crate::addresses;
 use crate::arguments::{Call, complain};
 use crate::known::known;
 use crate::methods::{with_keywords, without_arguments};
-use crate::object::{Owned, Raised, Result, check, or_none, raise};
+use crate::object::{Owned, Raised, Result, check, fill_once, or_none, raise};
 
 /// The methods.
 pub(crate) fn methods() -> Vec<PyMethodDef> {
@@ -101,18 +101,26 @@ unsafe fn get_extra_info(transport: *mut PyObject, call: Call) -> Result<Owned> 
 pub(crate) unsafe fn socket_object(stream: *mut Stream) -> Result<Owned> {
     // SAFETY: as the caller says. What makes the object takes over the descriptor, or leaves it alone if it fails.
     unsafe {
-        if (*stream).sock.is_null() {
-            let fd = (*stream).own.as_ref().map_or(-1, std::os::fd::AsRawFd::as_raw_fd);
+        loop {
+            if !(*stream).sock.is_null() {
+                return Ok(Owned::new_reference((*stream).sock));
+            }
+            let fd = (*stream).own.as_ref().map_or(-1, AsRawFd::as_raw_fd);
             let kind = (*stream).kind;
             let numbers = ffi::Py_BuildValue(c"(iii)".as_ptr(), kind.family, kind.protocol, fd);
             let numbers = Owned::returned(numbers)?;
             let sock = Owned::returned(ffi::PyObject_CallObject(known().make_socket, numbers.as_ptr()))?;
-            if let Some(own) = (*stream).own.take() {
-                let _ = own.into_raw_fd();
+            if (*stream).own.as_ref().map_or(-1, AsRawFd::as_raw_fd) == fd && (*stream).sock.is_null() {
+                if let Some(own) = (*stream).own.take() {
+                    let _ = own.into_raw_fd();
+                }
+                (*stream).sock = ffi::Py_NewRef(sock.as_ptr());
+                return Ok(sock);
             }
-            (*stream).sock = sock.into_ptr();
+            // Whatever that has called, an audit hook for one, has asked for the object too, or closed the transport. The descriptor
+            // is not this object's to close.
+            drop(Owned::returned(ffi::PyObject_CallMethodNoArgs(sock.as_ptr(), known().names.detach))?);
         }
-        Ok(Owned::new_reference((*stream).sock))
     }
 }
 
@@ -126,7 +134,7 @@ pub(crate) unsafe fn extra(stream: *mut Stream) -> Result<Owned> {
         if (*stream).extra.is_null() {
             let extra = Owned::returned(ffi::PyDict_New())?;
             fill(stream, extra.as_ptr())?;
-            (*stream).extra = extra.into_ptr();
+            return Ok(fill_once(&raw mut (*stream).extra, extra));
         }
         Ok(Owned::new_reference((*stream).extra))
     }

@@ -117,13 +117,14 @@ unsafe fn open(
             // Addresses that Python knows how to read.
             let sock = asking::socket_object(stream)?;
             let extra = Owned::returned(ffi::PyObject_CallOneArg(known().describe_socket, sock.as_ptr()))?;
-            if (*stream).extra.is_null() {
-                (*stream).extra = extra.into_ptr();
-            } else {
-                check(ffi::PyDict_Merge((*stream).extra, extra.as_ptr(), 0))?;
+            if !(*stream).extra.is_null() {
+                let given = Owned::new_reference((*stream).extra);
+                check(ffi::PyDict_Merge(given.as_ptr(), extra.as_ptr(), 0))?;
                 let name = known().names.sockname;
-                let ours = ffi::PyDict_GetItemWithError(extra.as_ptr(), name);
-                check(ffi::PyDict_SetItem((*stream).extra, name, ours))?;
+                let ours = Owned::new_reference(ffi::PyDict_GetItemWithError(extra.as_ptr(), name));
+                check(ffi::PyDict_SetItem(given.as_ptr(), name, ours.as_ptr()))?;
+            } else {
+                (*stream).extra = extra.into_ptr();
             }
         }
         set_protocol(transport, protocol)?;
@@ -194,10 +195,13 @@ unsafe fn start_reading(transport: *mut PyObject) -> Result<()> {
 /// Has the transport called when its socket is ready.
 ///
 /// # Safety
-/// `stream` is the state of `transport`, which is alive and has a loop.
+/// `stream` is the state of `transport`, which is alive.
 pub(crate) unsafe fn watch(transport: *mut PyObject, stream: *mut Stream, side: Side) -> Result<()> {
     // SAFETY: as the caller says.
     unsafe {
+        if (*stream).loop_.is_null() {
+            return Err(raise(ffi::PyExc_RuntimeError, c"the transport has no event loop"));
+        }
         let loop_ = Owned::new_reference((*stream).loop_);
         let name = if side == Side::Reader { known().names._read_ready } else { known().names._write_ready };
         let ready = Owned::returned(ffi::PyObject_GetAttr(transport, name))?;
@@ -215,14 +219,24 @@ pub(crate) unsafe fn accept(
     unsafe {
         let listener = fields::whole(listener)? as c_int;
         let kind = Kind { family: fields::whole(family)? as c_int, protocol: fields::whole(number)? as c_int };
-        for _ in 0..fields::whole(most)? {
+        let most = fields::whole(most)?;
+        // All of them before the first protocol is made: that may close the listener, and its number be another file's then.
+        let mut connections = Vec::new();
+        let mut failed = None;
+        for _ in 0..most {
             match syscalls::accept(listener) {
-                Ok(Some((own, peer))) => accepted(own, kind, peer, [loop_, factory, server])?,
+                Ok(Some(connection)) => connections.push(connection),
                 Ok(None) => break,
-                Err(error) => return Err(raise_io(&error)),
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
             }
         }
-        Ok(())
+        for (own, peer) in connections {
+            accepted(own, kind, peer, [loop_, factory, server])?;
+        }
+        failed.map_or(Ok(()), |error| Err(raise_io(&error)))
     }
 }
 

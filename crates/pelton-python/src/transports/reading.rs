@@ -193,7 +193,12 @@ unsafe fn offered_buffer(protocol: &Owned, view: &mut ffi::Py_buffer) -> Result<
         let buffer = ffi::PyObject_VectorcallMethod(name, arguments.as_ptr(), 2, null_mut());
         let buffer = Owned::returned(buffer)?;
         if ffi::PyObject_GetBuffer(buffer.as_ptr(), view, ffi::PyBUF_WRITABLE) < 0 {
-            return Err(Raised);
+            if ffi::PyErr_ExceptionMatches(ffi::PyExc_BufferError) == 0 {
+                return Err(Raised);
+            }
+            // What the socket's own method would say.
+            ffi::PyErr_Clear();
+            return Err(raise(ffi::PyExc_TypeError, c"get_buffer() must return a read-write bytes-like object"));
         }
         if view.len == 0 {
             ffi::PyBuffer_Release(view);

@@ -75,7 +75,7 @@ const HIGH_WATER: i64 = 64 * 1024;
 
 static PLACE: Place = Place::new();
 
-// SAFETY: these are all. What waits to be sent is `bytes`, which refer to nothing.
+// SAFETY: these are all. What waits to be sent is exactly of type `bytes`, which refers to nothing.
 unsafe impl Hidden for Stream {
     const NAME: &'static CStr = c"pelton._pelton.WriteQueue";
     type References = [*mut *mut PyObject; 6];

@@ -49,11 +49,14 @@ pub(crate) unsafe fn received(protocol: *mut PyObject, start: *mut u8, len: usiz
     // SAFETY: as the caller says. What takes the bytes copies them, and does not let go of the lock.
     unsafe {
         let tls = tls(protocol)?;
-        let view = ffi::PyMemoryView_FromMemory(start.cast(), len as Py_ssize_t, ffi::PyBUF_READ);
-        let view = View(Owned::returned(view)?);
         let incoming = taken((*tls).incoming)?;
-        call_one(&incoming, known().names.write, view.0.as_ptr()).map(drop)?;
-        drop(view);
+        {
+            // Before Python 3.12, making an object may run finalizers, and these may receive into the same memory.
+            let _uncollected = Uncollected::begin();
+            let view = ffi::PyMemoryView_FromMemory(start.cast(), len as Py_ssize_t, ffi::PyBUF_READ);
+            let view = View(Owned::returned(view)?);
+            call_one(&incoming, known().names.write, view.0.as_ptr()).map(drop)?;
+        }
         if (*tls).state == known().tls_states.wrapped {
             read(protocol, tls)
         } else {
@@ -70,6 +73,27 @@ unsafe fn taken(field: *mut PyObject) -> Result<Owned> {
             return Err(raise(ffi::PyExc_RuntimeError, c"the TLS connection is gone"));
         }
         Ok(Owned::new_reference(field))
+    }
+}
+
+/// While this lives, the garbage collector does not run by itself.
+struct Uncollected(bool);
+
+impl Uncollected {
+    /// # Safety
+    /// The interpreter lock is held until it is dropped.
+    unsafe fn begin() -> Uncollected {
+        // SAFETY: as the caller says.
+        Uncollected(unsafe { ffi::PyGC_Disable() != 0 })
+    }
+}
+
+impl Drop for Uncollected {
+    fn drop(&mut self) {
+        if self.0 {
+            // SAFETY: the lock is held, as whoever made it has promised.
+            unsafe { ffi::PyGC_Enable() };
+        }
     }
 }
 
@@ -151,7 +175,13 @@ unsafe fn decrypt(tls: *mut Tls, into: *mut u8, room: usize) -> Result<Decrypted
     unsafe {
         let view = ffi::PyMemoryView_FromMemory(into.cast(), room as Py_ssize_t, ffi::PyBUF_WRITE);
         let view = View(Owned::returned(view)?);
-        decrypt_into(tls, view.0.as_ptr())
+        match decrypt_into(tls, view.0.as_ptr())? {
+            // Somebody has put something else in the place of OpenSSL.
+            Decrypted::Some(count) if count > room => {
+                Err(raise(ffi::PyExc_ValueError, c"more was read than there is room for"))
+            }
+            decrypted => Ok(decrypted),
+        }
     }
 }
 
@@ -355,7 +385,8 @@ unsafe fn write_pieces(protocol: *mut PyObject, pieces: *mut PyObject) -> Result
         let tls = tls(protocol)?;
         let pieces = Owned::returned(ffi::PySequence_List(pieces))?;
         for index in 0..ffi::PyList_GET_SIZE(pieces.as_ptr()) {
-            write_one(protocol, tls, ffi::PyList_GET_ITEM(pieces.as_ptr(), index))?;
+            let piece = Owned::new_reference(ffi::PyList_GET_ITEM(pieces.as_ptr(), index));
+            write_one(protocol, tls, piece.as_ptr())?;
         }
         send_unless_telling(protocol, tls)
     }
@@ -414,16 +445,23 @@ unsafe fn pending(bio: *mut PyObject) -> Result<usize> {
         if bio.is_null() {
             return Ok(0);
         }
-        let pending = Owned::returned(ffi::PyObject_GetAttr(bio, known().names.pending))?;
+        let bio = Owned::new_reference(bio);
+        let pending = Owned::returned(ffi::PyObject_GetAttr(bio.as_ptr(), known().names.pending))?;
         Ok(fields::whole(pending.as_ptr())? as usize)
     }
 }
 
 unsafe fn is_empty(collection: *mut PyObject) -> Result<bool> {
-    // SAFETY: it is null or alive.
-    match if collection.is_null() { 0 } else { unsafe { ffi::PyObject_Size(collection) } } {
-        -1 => Err(Raised),
-        len => Ok(len == 0),
+    if collection.is_null() {
+        return Ok(true);
+    }
+    // SAFETY: it is alive, and is kept while it is asked.
+    unsafe {
+        let collection = Owned::new_reference(collection);
+        match ffi::PyObject_Size(collection.as_ptr()) {
+            -1 => Err(Raised),
+            len => Ok(len == 0),
+        }
     }
 }
 

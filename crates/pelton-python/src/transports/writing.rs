@@ -48,7 +48,9 @@ pub(crate) unsafe fn descriptor(stream: *mut Stream) -> Result<io::Result<RawFd>
         let fd = if (*stream).gone || (*stream).sock.is_null() {
             -1
         } else {
-            let fd = Owned::returned(ffi::PyObject_CallMethodNoArgs((*stream).sock, known().names.fileno))?;
+            // Kept for as long as it is asked: it may be a class of somebody's own, that puts another in its place.
+            let sock = Owned::new_reference((*stream).sock);
+            let fd = Owned::returned(ffi::PyObject_CallMethodNoArgs(sock.as_ptr(), known().names.fileno))?;
             fields::whole(fd.as_ptr())?
         };
         Ok(if fd < 0 { Err(io::Error::from_raw_os_error(libc::EBADF)) } else { Ok(fd as RawFd) })
@@ -139,16 +141,23 @@ impl Data {
     }
 
     /// A `bytes` object for the queue, and how much of it has been sent: the object itself, or a copy of the rest of what
-    /// its owner may yet change.
+    /// its owner may yet change. An object of a class derived from `bytes` is copied too: it may refer to others, which the garbage
+    /// collector would have to know, and its finalizer may do anything.
     fn keep(&self, sent: usize) -> Result<(Owned, usize)> {
         // SAFETY: the object is alive.
         unsafe {
-            if self.view.is_none() {
+            if ffi::PyBytes_CheckExact(self.object) != 0 {
                 return Ok((Owned::new_reference(self.object), sent));
             }
-            let rest = &self.bytes()[sent..];
-            Ok((Owned::returned(ffi::PyBytes_FromStringAndSize(rest.as_ptr().cast(), rest.len() as _))?, 0))
+            Ok((self.rest(sent)?, 0))
         }
+    }
+
+    /// A new `bytes` object with what has not been sent.
+    fn rest(&self, sent: usize) -> Result<Owned> {
+        let rest = &self.bytes()[sent..];
+        // SAFETY: the slice is what its pointer and length say.
+        unsafe { Owned::returned(ffi::PyBytes_FromStringAndSize(rest.as_ptr().cast(), rest.len() as _)) }
     }
 }
 
@@ -185,7 +194,12 @@ pub(crate) unsafe fn write_data(transport: *mut PyObject, data: *mut PyObject) -
             };
             opening::watch(transport, stream, Side::Writer)?;
         }
-        let (rest, sent) = data.keep(sent)?;
+        let (rest, sent) = if (*stream).queue.is_empty() {
+            data.keep(sent)?
+        } else {
+            // What was asked for a descriptor, or told of the socket, has written something itself.
+            (data.rest(sent)?, 0)
+        };
         (*stream).queue.push(rest.into_ptr(), sent);
         pause_if_needed(transport, stream)
     }
@@ -231,7 +245,8 @@ unsafe fn write_pieces(transport: *mut PyObject, lines: *mut PyObject) -> Result
         let lines = Owned::returned(ffi::PySequence_List(lines))?;
         let mut pieces = Vec::new();
         for index in 0..ffi::PyList_GET_SIZE(lines.as_ptr()) {
-            let piece = Data::new(ffi::PyList_GET_ITEM(lines.as_ptr(), index))?;
+            let line = Owned::new_reference(ffi::PyList_GET_ITEM(lines.as_ptr(), index));
+            let piece = Data::new(line.as_ptr())?;
             if !piece.bytes().is_empty() {
                 pieces.push(piece.keep(0)?.0);
             }

@@ -80,13 +80,27 @@ impl fmt::Debug for Object {
 
 impl Drop for Reference {
     fn drop(&mut self) {
-        // SAFETY: these may be asked at any time. The second says yes too where there is no interpreter, hence the first.
-        if unsafe { ffi::Py_IsInitialized() != 0 && ffi::PyGILState_Check() != 0 } {
+        if has_lock() {
             // SAFETY: the reference is ours, and the lock is held.
             unsafe { ffi::Py_DECREF(self.0.as_ptr()) };
         } else {
             DROPPED.push(Dropped(self.0));
         }
+    }
+}
+
+/// Whether this thread has the interpreter lock, as a thread of the main interpreter.
+///
+/// `PyGILState_Check` says yes to every thread as soon as there has been a second interpreter.
+fn has_lock() -> bool {
+    // SAFETY: these may be asked at any time while there is an interpreter. Whoever has the lock has a current state; before Python 3.12
+    // that is the state of whichever thread has the lock, and so is compared with this thread's own.
+    unsafe {
+        if ffi::Py_IsInitialized() == 0 {
+            return false;
+        }
+        let current = ffi::compat::PyThreadState_GetUnchecked();
+        !current.is_null() && current == ffi::PyGILState_GetThisThreadState()
     }
 }
 

@@ -1,0 +1,59 @@
+"""Runs tests again and again, and fails if every repetition leaves more references than the one before.
+
+Needs an interpreter that counts them: Debian's ``python3-dbg``.
+"""
+
+import gc
+import os
+import sys
+import unittest
+
+MODULES = "test_contexts", "test_loop", "test_sockets", "test_connect", "test_tls"
+
+# The first ones fill caches.
+REPETITIONS_BEFORE = 3
+REPETITIONS = 4
+
+
+def run(module):
+    suite = unittest.defaultTestLoader.loadTestsFromName(module)
+    with open(os.devnull, "w") as nowhere:
+        # Tests of failures log, and print backtraces.
+        kept = os.dup(2)
+        os.dup2(nowhere.fileno(), 2)
+        try:
+            result = unittest.TextTestRunner(nowhere).run(suite)
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+    if not result.wasSuccessful():
+        sys.exit(f"{module}: {(result.failures + result.errors)[0][1]}")
+
+
+def references():
+    for _ in range(3):
+        gc.collect()
+    return sys.gettotalrefcount()
+
+
+def main():
+    if not hasattr(sys, "gettotalrefcount"):
+        sys.exit("this interpreter does not count references")
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    leaking = []
+    for module in sys.argv[1:] or MODULES:
+        # As long as it will be, so that it does not refer to more and more itself.
+        counts = [0] * (REPETITIONS_BEFORE + REPETITIONS)
+        for index in range(len(counts)):
+            run(module)
+            counts[index] = references()
+        more = [after - before for before, after in zip(counts, counts[1:])][-REPETITIONS:]
+        print(f"{module}: {more} more references after each repetition", flush=True)
+        if all(each > 0 for each in more):
+            leaking.append(module)
+    if leaking:
+        sys.exit(f"references are left behind by {', '.join(leaking)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+"""Random scenarios with hostile objects, on asyncio's own loop and on pelton's, which must come to the same.
+
+    python -m torture --seconds 60            as long as that, from a seed that is printed
+    python -m torture --first 1234 --count 1  one seed again; --show prints what happened on both
+
+Seeds run in batches, each in a process of its own, since a fault may well be a crash. Of a batch that does not end well, each seed that
+has not been heard of runs by itself. Seeds that crash asyncio's own loop, which some do, are counted and left out.
+"""
+
+import argparse
+import concurrent.futures
+import contextvars
+import faulthandler
+import gc
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from . import exits, handles, rubbish, servers, streams
+
+LOOPS = "asyncio", "pelton"
+BATCH = 20
+
+# What one seed may take, in seconds; they take milliseconds.
+PATIENCE = 20
+
+# As an exit status of a worker, that a seed has taken too long.
+STUCK = 99
+
+
+# How often each kind comes, out of the sum, and whether both loops have to come to the same.
+KINDS = [(handles, 12, True), (streams, 8, True), (servers, 3, True), (rubbish, 6, False), (exits, 1, True)]
+
+
+def kind_of(seed):
+    chosen = seed % sum(weight for _, weight, _ in KINDS)
+    for module, weight, compared in KINDS:
+        if chosen < weight:
+            return module, compared
+        chosen -= weight
+
+
+def work(loop, first, count):
+    """What a worker does: plays seeds, and prints a line for each."""
+    import logging
+    import warnings
+
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    faulthandler.enable()
+    if loop == "pelton":
+        from pelton import new_event_loop
+    else:
+        from asyncio import new_event_loop
+    signal.signal(signal.SIGALRM, lambda *_: (faulthandler.dump_traceback(), os._exit(STUCK)))
+    # Every collection goes through what is left.
+    gc.collect()
+    gc.freeze()
+    for seed in range(first, first + count):
+        module, compared = kind_of(seed)
+        print(json.dumps({"began": seed}), flush=True)
+        # By itself, also if Python code is never run again. Its thread would be missing in a forked child.
+        if module.__name__ != exits.__name__:
+            faulthandler.dump_traceback_later(PATIENCE + 5, exit=True)
+        signal.alarm(PATIENCE)
+        start = time.monotonic()
+        # What one sets, the next must not see.
+        events = contextvars.Context().run(module.play, seed, new_event_loop)
+        signal.alarm(0)
+        faulthandler.cancel_dump_traceback_later()
+        if events is exits.NOW:
+            return
+        took = round(time.monotonic() - start, 3)
+        print(json.dumps({"seed": seed, "took": took, "events": events if compared else []}, default=lambda other: type(other).__name__), flush=True)
+
+
+def run(loop, first, count):
+    """Runs a worker: what each seed came to, and for the one that it died of, why."""
+    # By the package's name, from wherever this was started.
+    directory = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([directory, *(each for each in sys.path if each)])}
+    # What a hash is must not depend on the process.
+    environment["PYTHONHASHSEED"] = "0"
+    worker = subprocess.run(
+        [sys.executable, "-m", "torture", "--worker", loop, "--first", str(first), "--count", str(count)],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+    )
+    outcomes, began = {}, None
+    for line in worker.stdout.splitlines():
+        try:
+            message = json.loads(line)
+        except ValueError:
+            continue
+        if type(message) is not dict:
+            # A hostile callback has printed something.
+            continue
+        if "began" in message:
+            began = message["began"]
+        else:
+            outcomes[message["seed"]] = message["events"]
+    died = None
+    if worker.returncode != 0:
+        why = "stuck" if worker.returncode == STUCK else f"exit status {worker.returncode}"
+        died = f"{why}\n{worker.stderr[-6000:]}"
+    return outcomes, began, died
+
+
+def play_all(loop, first, count):
+    """What each seed came to: a list of events, or why the process died of it."""
+    outcomes = {}
+    while first + count > first + len(outcomes):
+        begin = first + len(outcomes)
+        found, began, died = run(loop, begin, first + count - begin)
+        for seed in range(begin, first + count):
+            if seed not in found:
+                break
+            outcomes[seed] = found[seed]
+        if died is None and first + len(outcomes) < first + count:
+            died = "it ended early"
+        if died is not None:
+            # The process may have died of what an earlier seed has left behind; then it does not die of this one alone.
+            guilty = first + len(outcomes)
+            if guilty >= first + count:
+                outcomes[first + count - 1] = f"after the last seed: {died}"
+                break
+            alone, _, alone_died = run(loop, guilty, 1)
+            if alone_died is None and guilty in alone:
+                _, _, again = run(loop, begin, guilty - begin + 1)
+                outcomes[guilty] = alone[guilty] if again is None else f"only after seeds from {begin} on: {again}"
+            else:
+                outcomes[guilty] = f"{alone_died or died}"
+    return outcomes
+
+
+class Report:
+    def __init__(self, arguments):
+        self.arguments = arguments
+        self.left_out, self.failed, self.unsteady, self.done = [], [], [], 0
+
+    def compare(self, seed, stock, ours):
+        self.done += 1
+        _, compared = kind_of(seed)
+        if isinstance(ours, list) and (not compared or not isinstance(stock, list)):
+            self.left_out += [seed] * (not isinstance(stock, list))
+            return
+        if isinstance(ours, str) and isinstance(stock, str) and compared:
+            self.left_out.append(seed)
+            return
+        if ours == stock:
+            return
+        if isinstance(ours, list) and self.is_unsteady(seed, stock, ours):
+            self.unsteady.append(seed)
+            return
+        self.failed.append(seed)
+        module, _ = kind_of(seed)
+        print(f"\nFAILED: seed {seed} ({module.__name__.rpartition('.')[2]})")
+        if isinstance(ours, str):
+            print(f"  pelton: {ours}")
+        else:
+            at = next((i for i, (one, other) in enumerate(zip(stock, ours)) if one != other), min(len(stock), len(ours)))
+            print(f"  the same for {at} events, then")
+            print(f"  asyncio: {stock[at : at + 4]}\n  pelton:  {ours[at : at + 4]}")
+        print(f"  replay: {self.replay(seed)}", flush=True)
+
+    def is_unsteady(self, seed, stock, ours):
+        """Whether it depends on more than the seed, such as how busy the machine is: asyncio's own loop does not always come to the same,
+        or ours sometimes does come to the same as asyncio's."""
+        for _ in range(3):
+            again = [run(loop, seed, 1)[0].get(seed) for loop in LOOPS]
+            if again[0] != stock or again[1] == stock:
+                return True
+        return False
+
+    def replay(self, seed):
+        directory = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        package = os.environ.get("PYTHONPATH", "")
+        path = os.pathsep.join(each for each in (directory, package) if each)
+        return f"PYTHONPATH={path} {sys.executable} -m torture --first {seed} --count 1 --show"
+
+    def show(self, outcomes):
+        for loop, found in zip(LOOPS, outcomes):
+            for seed, events in found.items():
+                print(f"{loop}, seed {seed}:")
+                for event in events if isinstance(events, list) else [events]:
+                    print(f"  {event}")
+
+    def end(self):
+        print(f"{self.done} seeds, {len(self.failed)} failed; left out since asyncio's own loop does not survive them: {self.left_out or 'none'}")
+        if self.unsteady:
+            print(f"not the same each time, and so not compared: {self.unsteady}")
+        if self.failed:
+            print(f"failed: {self.failed}")
+        return 1 if self.failed else 0
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m torture")
+    parser.add_argument("--seconds", type=float, help="how long; without it, as many seeds as --count says")
+    parser.add_argument("--first", type=int, help="the first seed; without it, the time decides")
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--show", action="store_true", help="print what happened, with --count 1")
+    parser.add_argument("--worker", choices=LOOPS, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        return work(arguments.worker, arguments.first, arguments.count)
+    first = arguments.first if arguments.first is not None else int(time.time()) * 1000
+    end = None if arguments.seconds is None else time.monotonic() + arguments.seconds
+    print(f"torture of the loop, from seed {first} on", flush=True)
+    report = Report(arguments)
+    if end is None:
+        last = first + arguments.count
+        batches = ((seed, min(BATCH, last - seed)) for seed in range(first, last, BATCH))
+    else:
+        batches = ((seed, BATCH) for seed in itertools.count(first, BATCH))
+        batches = itertools.takewhile(lambda _: time.monotonic() < end, batches)
+
+    def play_batch(batch):
+        return *batch, [play_all(loop, *batch) for loop in LOOPS]
+
+    # Much of the time is spent waiting.
+    together = 2 * (os.cpu_count() or 1)
+    with concurrent.futures.ThreadPoolExecutor(together) as pool:
+        playing = {pool.submit(play_batch, batch) for batch in itertools.islice(batches, together)}
+        while playing:
+            done, playing = concurrent.futures.wait(playing, return_when=concurrent.futures.FIRST_COMPLETED)
+            for seed, count, outcomes in (each.result() for each in done):
+                if arguments.show:
+                    report.show(outcomes)
+                for each in range(seed, seed + count):
+                    report.compare(each, outcomes[0].get(each), outcomes[1].get(each))
+                playing |= {pool.submit(play_batch, batch) for batch in itertools.islice(batches, 1)}
+    return report.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+//! The loop under what finds mistakes that tests alone do not: hostile programs, and interpreters and tools that look more closely.
+
+use std::time::Duration;
+
+use super::Built;
+use super::interpreters::Python;
+use crate::shell::{Failure, Shell};
+
+/// Random scenarios with hostile objects, for so many seconds in `cargo xtask test`.
+pub const TORTURE_SECONDS: u64 = 60;
+
+/// What a run of tests that takes minutes may take on a busy machine.
+const DEADLINE: Duration = Duration::from_secs(60 * 60);
+
+/// Which of our tests run where everything is slow: of contexts, of the loop, and programs that once crashed it.
+const SLICE: &str = "test_contexts test_loop test_regressions";
+
+/// What an interpreter with assertions must not have more of after a repetition.
+const REFERENCES: &str = "python/tests/references.py";
+
+/// What valgrind runs, which is some fifty times as slow.
+const UNDER_VALGRIND: &str = "test_contexts test_loop";
+
+const VALGRIND: &str = "--quiet --error-exitcode=9 --leak-check=no --trace-children=no";
+
+/// Debian's interpreter with assertions, in the package `python3-dbg`.
+const DEBUG_INTERPRETER: &str = "python3-dbg";
+
+/// Has the generator of hostile programs run for so long.
+pub fn torture(built: &Built<'_>, seconds: u64) -> Result<(), Failure> {
+    let path = std::env::join_paths([built.shell.path("python/tests"), built.package.clone()]);
+    let path = path.map_err(|error| Failure::new(format!("put together PYTHONPATH: {error}")))?;
+    let deadline = Duration::from_secs(seconds) + DEADLINE;
+    built.run(&format!("-m torture --seconds {seconds}")).env("PYTHONPATH", path).within(deadline).run()
+}
+
+/// Our tests by name, with options for the interpreter.
+fn tests(built: &Built<'_>, options: &str, names: &str) -> Result<(), Failure> {
+    let path = std::env::join_paths([built.shell.path("python/tests"), built.package.clone()]);
+    let path = path.map_err(|error| Failure::new(format!("put together PYTHONPATH: {error}")))?;
+    built.run(&format!("{options} -m unittest {names}")).env("PYTHONPATH", path).within(DEADLINE).run()
+}
+
+/// Python's development mode: debug hooks of the allocator, all warnings, and debug mode of every loop.
+pub fn development_mode(built: &Built<'_>) -> Result<(), Failure> {
+    tests(built, "-X dev", SLICE)
+}
+
+/// The interpreter with assertions, where there is one: on systems that are not Debian's there is not.
+pub fn debug_interpreter(shell: &Shell) -> Option<Python> {
+    let mut python = Python::ask(shell, DEBUG_INTERPRETER.as_ref()).ok()?;
+    // What is built for it counts references, and is not for others of that version.
+    python.version.push_str("-debug");
+    Some(python)
+}
+
+/// A slice of the tests on the interpreter with assertions.
+pub fn assertions(shell: &Shell) -> Result<(), Failure> {
+    let Some(python) = debug_interpreter(shell) else {
+        println!("There is no {DEBUG_INTERPRETER}; tests with an interpreter that has assertions are left out");
+        return Ok(());
+    };
+    let built = Built::new(shell, python)?;
+    tests(&built, "", SLICE)
+}
+
+/// All of the tests on the interpreter with assertions, and that repeating them leaves no references.
+pub fn all_assertions(built: &Built<'_>) -> Result<(), Failure> {
+    let Some(python) = debug_interpreter(built.shell) else {
+        return Err(Failure::new(format!("there is no {DEBUG_INTERPRETER}; Debian has it in a package of that name")));
+    };
+    let built = Built::new(built.shell, python)?;
+    built.own_tests()?;
+    built.run(REFERENCES).within(DEADLINE).run()?;
+    built.conformance("")
+}
+
+/// A slice under valgrind, with Python's own allocator out of the way.
+pub fn valgrind(built: &Built<'_>) -> Result<(), Failure> {
+    let path = std::env::join_paths([built.shell.path("python/tests"), built.package.clone()]);
+    let path = path.map_err(|error| Failure::new(format!("put together PYTHONPATH: {error}")))?;
+    let program = built.python.program.display();
+    built
+        .shell
+        .program("valgrind", &format!("{VALGRIND} {program} -m unittest {UNDER_VALGRIND}"))
+        .env("PYTHONPATH", path)
+        .env("PYTHONMALLOC", "malloc")
+        .env("PELTON_ENGINE", "")
+        .within(DEADLINE)
+        .run()
+}
