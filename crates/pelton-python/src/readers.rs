@@ -27,6 +27,8 @@ pub(crate) enum Side {
 #[derive(Default)]
 pub(crate) struct Readers {
     entries: Vec<Entry>,
+    /// How many of the entries' readers and writers are not null.
+    awaited: usize,
     /// Goes into tokens, so that an event for an earlier file of the same number is recognised.
     generation: u32,
     /// Descriptors that another thread has changed while the engine was lent to the one that sleeps in it.
@@ -113,6 +115,19 @@ impl Readers {
         &mut self.entries[place]
     }
 
+    /// Whether anything is watched beside so many descriptors of the loop's own.
+    pub(crate) fn any_beside(&self, own: i64) -> bool {
+        self.awaited as i64 > own
+    }
+
+    /// Makes `new` the reader or writer of `fd`, and returns the previous one. Both are owned references, or null.
+    fn exchange(&mut self, fd: RawFd, side: Side, new: *mut PyObject) -> *mut PyObject {
+        let old = std::mem::replace(self.entry(fd).side(side), new);
+        self.awaited += usize::from(!new.is_null());
+        self.awaited -= usize::from(!old.is_null());
+        old
+    }
+
     fn next_token(&mut self, fd: RawFd) -> Token {
         self.generation = if self.generation == Token::MAX_GENERATION { 0 } else { self.generation + 1 };
         Token::new(fd as u32, self.generation)
@@ -130,8 +145,8 @@ pub(crate) unsafe fn set(core: *mut Core, fd: RawFd, side: Side, new: *mut PyObj
             ffi::Py_XDECREF(new);
             return Err(raised);
         }
+        let old = (*core).readers.exchange(fd, side, new);
         let entry = (*core).readers.entry(fd);
-        let old = ptr::replace(entry.side(side), new);
         if side == Side::Reader && entry.kept != Kept::Not {
             // Whether it still is the file that is being watched, only the kernel can tell.
             entry.kept = Kept::Not;
@@ -146,7 +161,7 @@ pub(crate) unsafe fn set(core: *mut Core, fd: RawFd, side: Side, new: *mut PyObj
             return Ok(old);
         }
         if let Err(error) = apply(core, fd) {
-            *(*core).readers.entry(fd).side(side) = old;
+            (*core).readers.exchange(fd, side, old);
             ffi::Py_XDECREF(new);
             return Err(raise_io(&error));
         }
@@ -212,10 +227,8 @@ pub(crate) unsafe fn apply_postponed(core: *mut Core) {
         while let Some(fd) = (*core).readers.postponed.pop() {
             if let Err(error) = apply(core, fd) {
                 // Whoever asked has gone on long ago.
-                let mut dropped = [null_mut(); 2];
-                let entry = (*core).readers.entry(fd);
-                std::mem::swap(&mut dropped[0], &mut entry.reader);
-                std::mem::swap(&mut dropped[1], &mut entry.writer);
+                let readers = &mut (*core).readers;
+                let dropped = [Side::Reader, Side::Writer].map(|side| readers.exchange(fd, side, null_mut()));
                 raise_io(&error);
                 ffi::PyErr_WriteUnraisable(null_mut());
                 for handle in dropped {
@@ -305,9 +318,8 @@ pub(crate) unsafe fn wait(core: *mut Core, fd: RawFd, sock: *mut PyObject, handl
         if keeps(core, fd, sock)? == Kept::Not {
             return set(core, fd, Side::Reader, handle.into_ptr());
         }
-        let entry = (*core).readers.entry(fd);
-        entry.kept = Kept::Not;
-        Ok(ptr::replace(&raw mut entry.reader, handle.into_ptr()))
+        (*core).readers.entry(fd).kept = Kept::Not;
+        Ok((*core).readers.exchange(fd, Side::Reader, handle.into_ptr()))
     }
 }
 
@@ -322,8 +334,8 @@ pub(crate) unsafe fn keep(core: *mut Core, fd: RawFd, sock: *mut PyObject, empti
         if (*core).closed || fd as usize >= (*core).readers.entries.len() {
             return Ok(null_mut());
         }
+        let reader = (*core).readers.exchange(fd, Side::Reader, null_mut());
         let entry = (*core).readers.entry(fd);
-        let reader = ptr::replace(&raw mut entry.reader, null_mut());
         if entry.token.is_some() {
             entry.kept = if emptied { Kept::Emptied } else { Kept::Watched };
         }
