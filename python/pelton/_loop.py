@@ -27,8 +27,7 @@ from . import _transports as _transports
 # What may be over in a while.
 _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
-# What there is before anybody puts something else in its place.
-_SOCKET = socket.socket
+_SOCKET = _transports.SOCKET
 
 _OVER_IP = socket.AF_INET, socket.AF_INET6
 
@@ -257,7 +256,13 @@ class BaseLoop(asyncio.SelectorEventLoop):
         backlog=100,
         *timeouts,
     ):
-        if sslcontext is not None or self._debug or type(sock) is not socket.socket:
+        if (
+            sslcontext is not None
+            or self._debug
+            or type(sock) is not _SOCKET
+            or socket.socket is not _SOCKET
+            or self._sockets_are_guarded()
+        ):
             return super()._accept_connection(protocol_factory, sock, sslcontext, server, backlog, *timeouts)
         fd = sock.fileno()
         family, number = _transports.family_of(sock), _transports.protocol_of(sock)
@@ -298,7 +303,8 @@ class BaseLoop(asyncio.SelectorEventLoop):
             # Somebody has other ideas of what a socket is, or of connecting: proxies, tests.
             or base_events.socket is not socket
             or socket.socket is not _SOCKET
-            or type(self).sock_connect is not BaseLoop.sock_connect
+            or getattr(self.sock_connect, "__func__", None) is not BaseLoop.sock_connect
+            or self._sockets_are_guarded()
         ):
             return await super().create_connection(protocol_factory, host, port, ssl=ssl, **options)
         started = self._start_connecting(host, port)
@@ -390,7 +396,7 @@ class BaseLoop(asyncio.SelectorEventLoop):
     async def sock_sendto(self, sock, data, address):
         """Send a datagram to an address, and return how many bytes that was."""
         if (
-            type(sock) is socket.socket
+            type(sock) is _SOCKET
             and data
             and not self._debug
             and address is not None
@@ -414,7 +420,7 @@ class BaseLoop(asyncio.SelectorEventLoop):
     async def sock_connect(self, sock, address):
         """Connect a socket to an address."""
         if (
-            type(sock) is socket.socket
+            type(sock) is _SOCKET
             and not self._debug
             and sock.gettimeout() == 0
             and _transports.family_of(sock) == socket.AF_INET

@@ -11,6 +11,59 @@ from asyncio import base_events, selector_events, transports, trsock, unix_event
 
 logger = logging.getLogger("asyncio")
 
+
+def _original_socket():
+    """Return ``socket.socket`` as CPython made it, also if a program has put another class in its place."""
+    for cls in _socket.socket.__subclasses__():
+        if (cls.__module__, cls.__qualname__) == ("socket", "socket"):
+            return cls
+    return socket.socket
+
+
+def _original_methods():
+    """Return the methods of that class by name, as they are unless somebody has replaced them.
+
+    Most are of the class in C that it derives from, which cannot be changed. Of those in Python, one that was replaced before this
+    module was imported is None here.
+    """
+    in_python = {"accept", "close", "detach"}
+    methods = {
+        name: method
+        for name, method in vars(_socket.socket).items()
+        if callable(method) and not name.startswith("__") and name not in in_python
+    }
+    for name in in_python:
+        method = vars(SOCKET).get(name)
+        methods[name] = method if getattr(method, "__globals__", None) is vars(socket) else None
+    return methods
+
+
+SOCKET = _original_socket()
+# None if it was replaced before this module was imported.
+GET_EXTRA_INFO = transports.BaseTransport.get_extra_info
+if getattr(GET_EXTRA_INFO, "__globals__", None) is not vars(transports):
+    GET_EXTRA_INFO = None
+SOCKET_METHODS = _original_methods()
+
+# What transports call. Not every system has all of them.
+_USED = [
+    name
+    for name in ("recv", "recv_into", "recvfrom", "send", "sendmsg", "sendto", "shutdown")
+    if hasattr(_socket.socket, name)
+]
+
+# Whether asyncio's stream transports have several pieces sent by one call.
+SEND_PIECES = getattr(selector_events, "_HAS_SENDMSG", False)
+
+
+def overrides(sock):
+    """Return whether a socket has methods of its own, or of its class, in the place of those that transports call."""
+    # A mock that is specified as one says that it is an instance.
+    return not issubclass(type(sock), _socket.socket) or any(
+        getattr(sock, name) != getattr(_socket.socket, name).__get__(sock) for name in _USED
+    )
+
+
 # The attributes of socket.socket make enums of them, each time.
 family_of = _socket.socket.family.__get__
 protocol_of = _socket.socket.proto.__get__
@@ -46,13 +99,13 @@ class DatagramTransport(selector_events._SelectorDatagramTransport, transports.D
 
     def __init__(self, loop, sock, protocol, address=None, waiter=None, extra=None):
         super().__init__(loop, sock, protocol, address, waiter, extra)
-        self._over_ip = issubclass(type(sock), _socket.socket) and family_of(sock) in (socket.AF_INET, socket.AF_INET6)
+        self._over_ip = not overrides(sock) and family_of(sock) in (socket.AF_INET, socket.AF_INET6)
 
     def _read_ready(self):
-        if not self._over_ip:
-            return super()._read_ready()
-        if not self._conn_lost:
-            self._loop._receive_datagrams(self, self._sock.fileno())
+        if self._conn_lost:
+            return
+        if not self._over_ip or not self._loop._receive_datagrams(self, self._sock.fileno()):
+            super()._read_ready()
 
     def sendto(self, data, addr=None):
         if self._over_ip and data and not self._buffer and not self._conn_lost and self._sock is not None:

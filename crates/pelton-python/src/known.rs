@@ -13,8 +13,9 @@ pub(crate) struct Known {
     /// `asyncio.Future` and `asyncio.Task`.
     pub(crate) future: *mut PyObject,
     pub(crate) task: *mut PyObject,
-    /// `socket.socket`
+    /// `socket.socket`, as CPython made it, and its original methods by name.
     pub(crate) socket: *mut PyObject,
+    pub(crate) socket_methods: *mut PyObject,
     /// `asyncio.format_helpers.extract_stack`
     pub(crate) extract_stack: *mut PyObject,
     /// `pelton._loop.callback_failed(handle, exception)`
@@ -42,6 +43,9 @@ pub(crate) struct Known {
     pub(crate) empty: *mut PyObject,
     pub(crate) zero: *mut PyObject,
     pub(crate) minus_one: *mut PyObject,
+    pub(crate) overrides: *mut PyObject,
+    /// Whether asyncio's transports send several pieces by `sendmsg`: since Python 3.12.
+    pub(crate) transports_send_pieces: bool,
     /// `ssl.SSLObject`; null in a Python without TLS.
     pub(crate) ssl_object: *mut PyObject,
     /// `asyncio.sslproto.SSLAgainErrors`, likewise.
@@ -94,6 +98,7 @@ names! {
     detach, done, set_result, set_exception, _recv_ready, _recv_into_ready, _recvfrom_ready, _accept_ready, getpeername, _ensure_fd_no_transport,
     data_received, get_buffer, buffer_updated,
     _sslobj, read, write, pending, release, _received, _do_read, _do_write, _write_later,
+    recv, recv_into, send, sendmsg, shutdown,
     _control_ssl_reading, _control_app_writing, _call_eof_received, _start_shutdown,
     datagram_received, error_received, _protocol, _conn_lost, _paused, connection_made, eof_received, connection_lost, close, _attach, _detach, family, proto,
     default, socket, sockname, peername, _start_reading, _read_ready, _write_ready, _call_connection_lost,
@@ -132,7 +137,8 @@ impl Known {
             task_keywords: [keywords(&["loop", "context"])?, keywords(&["loop", "context", "name"])?],
             future: asyncio.getattr("Future")?.into_ptr(),
             task: asyncio.getattr("Task")?.into_ptr(),
-            socket: py.import("socket")?.getattr("socket")?.into_ptr(),
+            socket: transports.getattr("SOCKET")?.into_ptr(),
+            socket_methods: transports.getattr("SOCKET_METHODS")?.into_ptr(),
             extract_stack: py.import("asyncio.format_helpers")?.getattr("extract_stack")?.into_ptr(),
             callback_failed: base.getattr("callback_failed")?.into_ptr(),
             callback_was_slow: base.getattr("callback_was_slow")?.into_ptr(),
@@ -155,6 +161,8 @@ impl Known {
             ssl_again: of_tls(&sslproto, "SSLAgainErrors")?,
             tls_states: TlsStates {
                 wrapped: states.getattr("WRAPPED")?.into_ptr(),
+            overrides: transports.getattr("overrides")?.into_ptr(),
+            transports_send_pieces: transports.getattr("SEND_PIECES")?.extract()?,
                 flushing: states.getattr("FLUSHING")?.into_ptr(),
             },
             tls_inherited: TlsInherited {

@@ -23,6 +23,7 @@ mod core;
 mod datagrams;
 mod descriptors;
 mod fields;
+mod guards;
 mod handle;
 mod handle_memory;
 mod handle_type;

@@ -20,7 +20,7 @@ use crate::object::{Owned, Raised, Result, check, fill_once, raise_io};
 use crate::readers::{self, Side};
 use crate::syscalls::{self, RECEIVE, is_not_now};
 use crate::transports::opening;
-use crate::{fields, handle, handle_memory};
+use crate::{fields, guards, handle, handle_memory};
 
 /// What tells the Python side that asyncio's own way has to be gone.
 unsafe fn not_here() -> Result<Owned> {
@@ -28,11 +28,15 @@ unsafe fn not_here() -> Result<Owned> {
     unsafe { Ok(Owned::new_reference(ffi::Py_NotImplemented())) }
 }
 
-/// The descriptor of a plain `socket.socket`, or `None` for anything else: a TLS socket, a class of somebody's own.
+/// The descriptor of a plain `socket.socket`, or `None` for anything else: a TLS socket, a class of somebody's own, or methods that
+/// somebody has replaced.
 unsafe fn plain(loop_: *mut PyObject, sock: *mut PyObject) -> Result<Option<i32>> {
     // SAFETY: both are alive.
     unsafe {
-        if ffi::Py_TYPE(sock).cast() != known().socket || core::is_in_debug_mode(loop_) {
+        if ffi::Py_TYPE(sock).cast() != known().socket
+            || core::is_in_debug_mode(loop_)
+            || !guards::methods_are_original()?
+        {
             return Ok(None);
         }
         let fd = Owned::returned(ffi::PyObject_CallMethodNoArgs(sock, known().names.fileno))?;
@@ -96,6 +100,11 @@ unsafe fn perform(operation: Operation, fd: RawFd, with: *mut PyObject) -> io::R
                     Ok(wanted) => (wanted as usize).min(RECEIVE),
                     Err(Raised) => return Ok(Err(Raised)),
                 };
+                if wanted == 0 {
+                    return Ok(
+                        Owned::returned(ffi::PyBytes_FromStringAndSize(std::ptr::null(), 0)).map(|it| (it, false))
+                    );
+                }
                 let data = syscalls::receive_bytes(fd, wanted)?;
                 Ok(data.map(|data| {
                     let emptied = (ffi::PyBytes_Size(data.as_ptr()) as usize) < wanted;
@@ -324,7 +333,7 @@ pub(crate) unsafe fn send(loop_: *mut PyObject, [sock, data]: [*mut PyObject; 2]
 }
 
 /// `_connect(fd, address)`: what has become of it: `None` if that will turn out, else 0 or the number of an error. `NotImplemented` if the
-/// address has to be looked up.
+/// address has to be looked up, or sockets are guarded.
 ///
 /// # Safety
 /// The arguments are alive.
@@ -337,3 +346,6 @@ pub(crate) unsafe fn connect(_: *mut PyObject, [fd, address]: [*mut PyObject; 2]
         opening::outcome(&connecting)
     }
 }
+        if guards::is_guarded()? {
+            return not_here();
+        }

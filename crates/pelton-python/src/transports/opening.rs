@@ -54,6 +54,10 @@ unsafe fn open_socket(
             replace(&raw mut (*stream).extra, extra);
         }
         let known = known();
+        if ffi::Py_TYPE(sock).cast() != known.socket {
+            let overrides = Owned::returned(ffi::PyObject_CallOneArg(known.overrides, sock))?;
+            (*stream).overridden = fields::truth(overrides.as_ptr())?;
+        }
         if ffi::PyObject_TypeCheck(sock, known.plain_socket) == 0 {
             // Somebody's own idea of a socket, which has to be asked for everything.
             drop(Owned::returned(ffi::PyObject_CallOneArg(known.set_nodelay, sock))?);

@@ -30,6 +30,8 @@ pub(crate) struct Stream {
     /// The socket object, if there is one: many a connection comes and goes without anybody asking for it. It owns the descriptor,
     /// and is asked for it each time, since somebody may have closed it.
     pub(crate) sock: *mut PyObject,
+    /// That object has methods of its own in the place of those of `socket.socket`, which are to be called.
+    pub(crate) overridden: bool,
     /// The descriptor, as long as there is no socket object.
     pub(crate) own: Option<OwnedFd>,
     /// What is needed to make that object.
@@ -92,6 +94,7 @@ unsafe impl Hidden for Stream {
             empty_waiter: null_mut(),
             extra: null_mut(),
             sock: null_mut(),
+            overridden: false,
             own: None,
             kind: Kind::default(),
             our_address: Peer::Unknown,
