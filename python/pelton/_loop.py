@@ -64,7 +64,15 @@ class Selector(selectors.BaseSelector):
             "a pelton.Loop waits for descriptors itself; use its add_reader() and add_writer()"
         )
 
-    register = unregister = modify = select = _not_here
+    register = unregister = modify = _not_here
+
+    def select(self, timeout=None):
+        raise NotImplementedError(
+            "a pelton.Loop waits for descriptors itself and cannot be run inside of itself, which is what nest_asyncio does. "
+            "Instead of loop.run_until_complete(), await the coroutine: a notebook allows it in any cell. From code that "
+            "cannot await, run it on a loop of another thread with asyncio.run_coroutine_threadsafe(). A program that needs "
+            "nest_asyncio has to run on asyncio's own loop: asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)"
+        )
 
     def get_key(self, fileobj):
         loop = self._loop
@@ -91,8 +99,13 @@ class BaseLoop(asyncio.SelectorEventLoop):
     """The base class of ``pelton.Loop``, of no use by itself."""
 
     def __init__(self):
-        # The first thing that asyncio's constructor asks for is debug mode; all of its state is there already, in Rust.
-        super().__init__(Selector(self))
+        try:
+            # The first thing that asyncio's constructor asks for is debug mode; all of its state is there already, in Rust.
+            super().__init__(Selector(self))
+        except BaseException:
+            # So that there is nothing to be closed when it is deleted.
+            self._close_core()
+            raise
         # For add_reader() and the like, which refuse what a transport uses.
         self._transports_by_descriptor = self._transports.data
 

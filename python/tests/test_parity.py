@@ -1,63 +1,16 @@
 """What programs see alike on both loops: every test runs on asyncio's own loop, too."""
 
 import asyncio
+import errno
+import os
+import resource
 import socket
+import sys
 import unittest
+import warnings
+from unittest import mock
 
-import pelton
-
-DEADLINE = 10
-
-
-class BothLoops:
-    """What tests for both loops have in common; ``on_both_loops`` makes test cases of them."""
-
-    def setUp(self):
-        self.loop = self.new_loop()
-        self.addCleanup(self.loop.close)
-        # Also where Python is told to be careful: in debug mode, pelton goes asyncio's way.
-        self.loop.set_debug(False)
-        self.errors = []
-        self.loop.set_exception_handler(lambda _loop, context: self.errors.append(context))
-
-    def run_main(self, main):
-        return self.loop.run_until_complete(asyncio.wait_for(main, DEADLINE))
-
-    def pair(self, kind=socket.SOCK_STREAM):
-        one, other = socket.socketpair(type=kind)
-        for sock in (one, other):
-            sock.setblocking(False)
-            self.addCleanup(sock.close)
-        return one, other
-
-
-def on_both_loops(cls):
-    """Make a test case for each loop of a class of tests."""
-    for suffix, new_loop in ("OnAsyncio", asyncio.SelectorEventLoop), ("OnPelton", pelton.new_event_loop):
-        name = cls.__name__ + suffix
-        body = {"new_loop": staticmethod(new_loop), "__module__": __name__}
-        globals()[name] = type(name, (cls, BothLoops, unittest.TestCase), body)
-    return cls
-
-
-class Recorder(asyncio.Protocol):
-    """Notes down what happens to it."""
-
-    def __init__(self, events):
-        self.events = events
-
-    def connection_made(self, transport):
-        self.transport = transport
-        self.events.append("made")
-
-    def data_received(self, data):
-        self.events.append(bytes(data))
-
-    def eof_received(self):
-        self.events.append("eof")
-
-    def connection_lost(self, exc):
-        self.events.append(("lost", exc))
+from both_loops import Recorder, on_both_loops
 
 
 @on_both_loops
@@ -119,6 +72,77 @@ class Order:
         self.loop.call_soon(step, 0)
         self.loop.run_forever()
         self.assertEqual(events, [0, 1, 2, 3, 4, "writable", 5, 6])
+
+
+@on_both_loops
+class Edges:
+    """Arguments that are right, and rare."""
+
+    def test_nothing_to_receive_takes_no_waiting(self):
+        one, other = self.pair()
+
+        async def main():
+            self.assertEqual(await self.loop.sock_recv(one, 0), b"")
+            self.assertEqual(await self.loop.sock_recv_into(one, bytearray()), 0)
+            # Also after a wait, which leaves the socket watched.
+            receiving = self.loop.create_task(self.loop.sock_recv(one, 10))
+            await asyncio.sleep(0)
+            other.send(b"x")
+            self.assertEqual(await receiving, b"x")
+            self.assertEqual(await self.loop.sock_recv(one, 0), b"")
+            self.assertEqual(await self.loop.sock_recv_into(one, bytearray()), 0)
+
+        self.run_main(main())
+
+    def test_a_buffer_that_cannot_be_written_to_is_a_type_error(self):
+        one, other = self.pair()
+
+        async def main():
+            for _ in range(2):
+                for buffer in b"read-only", "text", memoryview(b"read-only"), None:
+                    with self.subTest(buffer=buffer), self.assertRaises(TypeError):
+                        await self.loop.sock_recv_into(one, buffer)
+                # Then once more, with the socket still watched from a wait before.
+                receiving = self.loop.create_task(self.loop.sock_recv(one, 10))
+                await asyncio.sleep(0)
+                other.send(b"x")
+                self.assertEqual(await receiving, b"x")
+
+        self.run_main(main())
+
+    def test_no_descriptors_left_is_an_error_with_a_number(self):
+        spare = []
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        lowest = os.dup(0)
+        os.close(lowest)
+        # How many descriptors a loop needs differs; with none to one fewer than that, it cannot be made.
+        for room in range(10):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + room, limits[1]))
+            # asyncio's own loop is half made then, and complains when it is deleted.
+            with mock.patch.object(sys, "unraisablehook"), warnings.catch_warnings():
+                warnings.simplefilter("ignore", ResourceWarning)
+                try:
+                    self.new_loop().close()
+                    break
+                except OSError as error:
+                    spare.append(error.errno)
+        self.assertEqual(set(spare), {errno.EMFILE})
+
+    def test_get_extra_info_of_all_transports_can_be_replaced(self):
+        one, _other = self.pair()
+
+        async def main():
+            transport, _ = await self.loop.create_connection(asyncio.Protocol, sock=one)
+            for cls in asyncio.Transport, asyncio.BaseTransport:
+                with mock.patch.object(cls, "get_extra_info", return_value="replaced") as replaced:
+                    self.assertEqual(transport.get_extra_info("peername"), "replaced")
+                    self.assertEqual(transport.get_extra_info("own", default=1), "replaced")
+                    self.assertEqual(replaced.mock_calls, [mock.call("peername"), mock.call("own", default=1)])
+            self.assertEqual(transport.get_extra_info("own", 1), 1)
+            transport.abort()
+
+        self.run_main(main())
 
 
 if __name__ == "__main__":

@@ -28,6 +28,9 @@ pub(crate) struct Known {
     pub(crate) plain_socket: *mut PyTypeObject,
     /// `asyncio.trsock.TransportSocket`
     pub(crate) transport_socket: *mut PyObject,
+    /// `asyncio.Transport`, and the method that it has from its base.
+    pub(crate) transport_base: *mut PyObject,
+    pub(crate) get_extra_info: *mut PyObject,
     /// `asyncio.BufferedProtocol`
     pub(crate) buffered_protocol: *mut PyObject,
     /// `asyncio.futures._set_result_unless_cancelled`
@@ -40,12 +43,12 @@ pub(crate) struct Known {
     pub(crate) describe_socket: *mut PyObject,
     pub(crate) set_nodelay: *mut PyObject,
     pub(crate) lost_while_emptying: *mut PyObject,
-    pub(crate) empty: *mut PyObject,
-    pub(crate) zero: *mut PyObject,
-    pub(crate) minus_one: *mut PyObject,
     pub(crate) overrides: *mut PyObject,
     /// Whether asyncio's transports send several pieces by `sendmsg`: since Python 3.12.
     pub(crate) transports_send_pieces: bool,
+    pub(crate) empty: *mut PyObject,
+    pub(crate) zero: *mut PyObject,
+    pub(crate) minus_one: *mut PyObject,
     /// `ssl.SSLObject`; null in a Python without TLS.
     pub(crate) ssl_object: *mut PyObject,
     /// `asyncio.sslproto.SSLAgainErrors`, likewise.
@@ -95,13 +98,13 @@ names! {
     callback, fd, context, delay, when, coro, name, data, list_of_data, protocol,
     _run, _run_once, _cancelled, _check_thread, _check_callback, slow_callback_duration, fileno,
     call_soon, call_at, call_soon_threadsafe,
+    recv, recv_into, send, sendmsg, shutdown,
     detach, done, set_result, set_exception, _recv_ready, _recv_into_ready, _recvfrom_ready, _accept_ready, getpeername, _ensure_fd_no_transport,
     data_received, get_buffer, buffer_updated,
     _sslobj, read, write, pending, release, _received, _do_read, _do_write, _write_later,
-    recv, recv_into, send, sendmsg, shutdown,
     _control_ssl_reading, _control_app_writing, _call_eof_received, _start_shutdown,
     datagram_received, error_received, _protocol, _conn_lost, _paused, connection_made, eof_received, connection_lost, close, _attach, _detach, family, proto,
-    default, socket, sockname, peername, _start_reading, _read_ready, _write_ready, _call_connection_lost,
+    default, get_extra_info, socket, sockname, peername, _start_reading, _read_ready, _write_ready, _call_connection_lost,
     _read_ready__on_eof, _maybe_pause_protocol, _maybe_resume_protocol,
 }
 
@@ -145,6 +148,8 @@ impl Known {
             create_task: base.getattr("BaseLoop")?.getattr("create_task")?.into_ptr(),
             plain_socket: py.import("_socket")?.getattr("socket")?.into_ptr().cast(),
             transport_socket: py.import("asyncio.trsock")?.getattr("TransportSocket")?.into_ptr(),
+            transport_base: asyncio.getattr("Transport")?.into_ptr(),
+            get_extra_info: transports.getattr("GET_EXTRA_INFO")?.into_ptr(),
             buffered_protocol: asyncio.getattr("BufferedProtocol")?.into_ptr(),
             set_result_unless_cancelled: py
                 .import("asyncio.futures")?
@@ -156,13 +161,13 @@ impl Known {
             describe_socket: transports.getattr("describe_socket")?.into_ptr(),
             set_nodelay: transports.getattr("set_nodelay")?.into_ptr(),
             lost_while_emptying: transports.getattr("lost_while_emptying")?.into_ptr(),
+            overrides: transports.getattr("overrides")?.into_ptr(),
+            transports_send_pieces: transports.getattr("SEND_PIECES")?.extract()?,
             empty: pyo3::types::PyTuple::empty(py).into_ptr(),
             ssl_object: of_tls(&sslproto.getattr("ssl")?, "SSLObject")?,
             ssl_again: of_tls(&sslproto, "SSLAgainErrors")?,
             tls_states: TlsStates {
                 wrapped: states.getattr("WRAPPED")?.into_ptr(),
-            overrides: transports.getattr("overrides")?.into_ptr(),
-            transports_send_pieces: transports.getattr("SEND_PIECES")?.extract()?,
                 flushing: states.getattr("FLUSHING")?.into_ptr(),
             },
             tls_inherited: TlsInherited {

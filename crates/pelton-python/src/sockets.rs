@@ -117,7 +117,7 @@ unsafe fn perform(operation: Operation, fd: RawFd, with: *mut PyObject) -> io::R
                     return Ok(Err(Raised));
                 }
                 let room = view.len as usize;
-                let count = syscalls::receive(fd, view.buf.cast(), room);
+                let count = if room == 0 { Ok(0) } else { syscalls::receive(fd, view.buf.cast(), room) };
                 ffi::PyBuffer_Release(&mut view);
                 let count = count?;
                 Ok(Owned::returned(ffi::PyLong_FromSize_t(count)).map(|number| (number, count < room)))
@@ -138,6 +138,21 @@ unsafe fn perform(operation: Operation, fd: RawFd, with: *mut PyObject) -> io::R
                 Ok(accepted(own, &peer, with).map(|pair| (pair, false)))
             }
         }
+    }
+}
+
+/// How many bytes there is room for in a buffer; `None` if it cannot be received into.
+unsafe fn room_in(buffer: *mut PyObject) -> Option<usize> {
+    // SAFETY: the buffer is alive, and a view that was got is released.
+    unsafe {
+        let mut view: ffi::Py_buffer = std::mem::zeroed();
+        if ffi::PyObject_GetBuffer(buffer, &mut view, ffi::PyBUF_WRITABLE) < 0 {
+            ffi::PyErr_Clear();
+            return None;
+        }
+        let room = view.len as usize;
+        ffi::PyBuffer_Release(&mut view);
+        Some(room)
     }
 }
 
@@ -175,8 +190,21 @@ unsafe fn begin(loop_: *mut PyObject, sock: *mut PyObject, with: *mut PyObject, 
         {
             return not_here();
         }
+        let room = match operation {
+            Operation::Receive => fields::whole(with)? as usize,
+            Operation::ReceiveInto => match room_in(with) {
+                Some(room) => room,
+                // asyncio's own says what is wrong with it.
+                None => return not_here(),
+            },
+            Operation::ReceiveFrom | Operation::Accept => 1,
+        };
+        if operation == Operation::Accept && guards::is_audited() {
+            return not_here();
+        }
         let waits = readers::keeps(core, fd, sock)?;
-        if waits != readers::Kept::Emptied {
+        // As with Python's own sockets, to receive nothing takes no waiting.
+        if waits != readers::Kept::Emptied || room == 0 {
             match perform(operation, fd, with) {
                 Ok(done) => return done.map(|(done, _)| done),
                 Err(error) if is_not_now(&error) => {}
@@ -341,11 +369,11 @@ pub(crate) unsafe fn connect(_: *mut PyObject, [fd, address]: [*mut PyObject; 2]
     // SAFETY: as the caller says.
     unsafe {
         let fd = fields::whole(fd)? as RawFd;
+        if guards::is_guarded()? {
+            return not_here();
+        }
         let Some(address) = addresses::literal(address)? else { return not_here() };
         let connecting = syscalls::connect(fd, address).map_err(|error| raise_io(&error))?;
         opening::outcome(&connecting)
     }
 }
-        if guards::is_guarded()? {
-            return not_here();
-        }
