@@ -75,11 +75,21 @@ class BothLoops:
 
 def on_both_loops(cls):
     """Make a test case for each loop of a class of tests."""
-    for suffix, new_loop in ("OnAsyncio", asyncio.SelectorEventLoop), ("OnPelton", pelton.new_event_loop):
-        name = cls.__name__ + suffix
-        body = {"new_loop": staticmethod(new_loop), "__module__": cls.__module__}
-        setattr(sys.modules[cls.__module__], name, type(name, (cls, BothLoops, unittest.TestCase), body))
+    make_case(cls, "OnAsyncio", asyncio.SelectorEventLoop)
+    return on_pelton(cls)
+
+
+def on_pelton(cls):
+    """Make a test case for pelton's loop alone."""
+    make_case(cls, "OnPelton", pelton.new_event_loop)
     return cls
+
+
+def make_case(cls, suffix, new_loop):
+    name = cls.__name__ + suffix
+    bases = (cls, unittest.TestCase) if issubclass(cls, BothLoops) else (cls, BothLoops, unittest.TestCase)
+    body = {"new_loop": staticmethod(new_loop), "__module__": cls.__module__}
+    setattr(sys.modules[cls.__module__], name, type(name, bases, body))
 
 
 class Recorder(asyncio.Protocol):

@@ -14,7 +14,10 @@ use pyo3::ffi::{self, PyObject};
 use crate::core::{self, Core};
 use crate::descriptors::descriptor;
 use crate::object::{Owned, Raised, Result, raise_io};
-use crate::{handle, handle_memory};
+use crate::{handle, handle_memory, sockets};
+
+/// How many descriptors are looked at, at most, to find the next one that somebody waits to receive from.
+const DESCRIPTORS_PASSED_OVER: usize = 64;
 
 /// Which of the two.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -29,6 +32,13 @@ pub(crate) struct Readers {
     entries: Vec<Entry>,
     /// How many of the entries' readers and writers are not null.
     awaited: usize,
+    /// How many of the readers wait to receive for a `sock_recv` or the like.
+    receiving: usize,
+    /// How many of these are to be checked before the loop may sleep for long, and where to go on.
+    unchecked: usize,
+    next_check: usize,
+    /// How many callbacks had been called when all were to be checked.
+    checked_after: u64,
     /// Goes into tokens, so that an event for an earlier file of the same number is recognised.
     generation: u32,
     /// Descriptors that another thread has changed while the engine was lent to the one that sleeps in it.
@@ -43,6 +53,8 @@ struct Entry {
     token: Option<Token>,
     /// Nobody waits to read, but the engine goes on watching for whoever will.
     kept: Kept,
+    /// The reader is a handle of [`sockets`](crate::sockets), whose second argument is the socket.
+    receives: bool,
     /// The socket object whose descriptor that is: an owned weak reference, or null.
     owner: *mut PyObject,
 }
@@ -57,8 +69,14 @@ pub(crate) enum Kept {
 }
 
 impl Entry {
-    const EMPTY: Entry =
-        Entry { reader: null_mut(), writer: null_mut(), token: None, kept: Kept::Not, owner: null_mut() };
+    const EMPTY: Entry = Entry {
+        reader: null_mut(),
+        writer: null_mut(),
+        token: None,
+        kept: Kept::Not,
+        receives: false,
+        owner: null_mut(),
+    };
 
     fn side(&mut self, side: Side) -> &mut *mut PyObject {
         match side {
@@ -125,7 +143,39 @@ impl Readers {
         let old = std::mem::replace(self.entry(fd).side(side), new);
         self.awaited += usize::from(!new.is_null());
         self.awaited -= usize::from(!old.is_null());
+        if side == Side::Reader {
+            self.set_receives(fd, false);
+        }
         old
+    }
+
+    fn set_receives(&mut self, fd: RawFd, receives: bool) {
+        let before = std::mem::replace(&mut self.entry(fd).receives, receives);
+        self.receiving += usize::from(receives);
+        self.receiving -= usize::from(before);
+    }
+
+    /// How many sockets are to be checked, of those that somebody waits to receive from: all of them once callbacks have been called,
+    /// one of which may have closed some.
+    pub(crate) fn unchecked(&mut self, callbacks: u64) -> usize {
+        if self.checked_after != callbacks {
+            (self.checked_after, self.unchecked) = (callbacks, self.receiving);
+        }
+        self.unchecked = self.unchecked.min(self.receiving);
+        self.unchecked
+    }
+
+    /// The descriptor of the next one. `None` if there is none among the next few descriptors.
+    pub(crate) fn next_unchecked(&mut self) -> Option<RawFd> {
+        for _ in 0..DESCRIPTORS_PASSED_OVER.min(self.entries.len()) {
+            let place = self.next_check % self.entries.len();
+            self.next_check = place + 1;
+            if self.entries[place].receives {
+                self.unchecked = self.unchecked.saturating_sub(1);
+                return Some(place as RawFd);
+            }
+        }
+        None
     }
 
     fn next_token(&mut self, fd: RawFd) -> Token {
@@ -308,18 +358,44 @@ pub(crate) unsafe fn keeps(core: *mut Core, fd: RawFd, sock: *mut PyObject) -> R
     }
 }
 
-/// Makes a handle the reader of a socket's descriptor, which may be watched for it already, and gives back the previous one.
+/// Makes a handle that waits to receive the reader of a socket's descriptor, which may be watched for it already.
 ///
 /// # Safety
 /// As for [`set`]; `sock` is alive.
-pub(crate) unsafe fn wait(core: *mut Core, fd: RawFd, sock: *mut PyObject, handle: Owned) -> Result<*mut PyObject> {
+pub(crate) unsafe fn wait(core: *mut Core, fd: RawFd, sock: *mut PyObject, handle: Owned) -> Result<()> {
     // SAFETY: as the caller says.
     unsafe {
-        if keeps(core, fd, sock)? == Kept::Not {
-            return set(core, fd, Side::Reader, handle.into_ptr());
+        let previous = if keeps(core, fd, sock)? == Kept::Not {
+            fail_if_closed(core, fd)?;
+            set(core, fd, Side::Reader, handle.into_ptr())?
+        } else {
+            (*core).readers.entry(fd).kept = Kept::Not;
+            (*core).readers.exchange(fd, Side::Reader, handle.into_ptr())
+        };
+        (*core).readers.set_receives(fd, true);
+        Owned::taken(previous).map_or(Ok(()), |previous| handle::cancel(previous.as_ptr()))
+    }
+}
+
+/// Queues the handle that waits to receive from `fd` if its socket was closed meanwhile: it will find out, and fail. Says whether it
+/// has. The number may be that of another file already.
+///
+/// # Safety
+/// As for [`set`].
+pub(crate) unsafe fn fail_if_closed(core: *mut Core, fd: RawFd) -> Result<bool> {
+    // SAFETY: as the caller says. Asking the socket may call anything, so the handle is looked up again.
+    unsafe {
+        let (reader, _) = (*core).readers.of(fd);
+        if reader.is_null() || !(*core).readers.entry(fd).receives {
+            return Ok(false);
         }
-        (*core).readers.entry(fd).kept = Kept::Not;
-        Ok((*core).readers.exchange(fd, Side::Reader, handle.into_ptr()))
+        let handle = Owned::new_reference(reader);
+        if sockets::is_open(handle.as_ptr(), fd)? || (*core).readers.of(fd).0 != handle.as_ptr() {
+            return Ok(false);
+        }
+        drop(Owned::taken(set(core, fd, Side::Reader, null_mut())?));
+        (*core).ready.push_back(handle.into_ptr());
+        Ok(true)
     }
 }
 
@@ -384,6 +460,7 @@ pub(crate) unsafe fn add_number(
         let handle = handle::new(loop_, callback, arguments, null_mut())?;
         // It may stay for as long as the loop does.
         handle_memory::track(handle.as_ptr());
+        fail_if_closed(core, fd)?;
         ffi::Py_INCREF(handle.as_ptr());
         let previous = Owned::taken(set(core, fd, side, handle.as_ptr())?);
         if let Some(previous) = previous {

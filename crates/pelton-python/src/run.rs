@@ -21,7 +21,7 @@ use crate::known::known;
 use crate::object::{Owned, Raised, Result, check, raise, raise_io, replace};
 use crate::thread_exit::Suspended;
 use crate::{handle, handle_memory};
-use crate::{loop_type, readers, timer_handle};
+use crate::{loop_type, readers, sockets, timer_handle};
 
 /// While there is work and no descriptor is watched, the engine is polled no more often than this. Only a signal could be
 /// found, and a system call costs as much as several callbacks.
@@ -105,10 +105,11 @@ pub(crate) unsafe fn turn(loop_: *mut PyObject, core: *mut Core) -> Result<()> {
             poll(core, Some(Time::ZERO), Lock::Hold)?;
             now = clock::now();
             if must_sleep(core, now) {
-                // This may run finalizers, and these anything.
+                // Both may run Python, and that may schedule anything.
                 contexts::forget_foreign(core);
+                let check_again = sockets::check_closed(core, now)?;
                 if must_sleep(core, now) {
-                    let deadline = (*core).timers.next_deadline();
+                    let deadline = [(*core).timers.next_deadline(), check_again].into_iter().flatten().min();
                     poll(core, deadline, Lock::LetGo)?;
                     now = clock::now();
                 }

@@ -8,12 +8,14 @@ use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::ptr::null_mut;
+use std::time::Duration;
 
+use pelton::Time;
 use pyo3::ffi::{self, PyObject};
 use pyo3::prelude::*;
 
 use crate::addresses::{self, Peer};
-use crate::core;
+use crate::core::{self, Core};
 use crate::descriptors;
 use crate::known::known;
 use crate::object::{Owned, Raised, Result, check, fill_once, raise_io};
@@ -21,6 +23,10 @@ use crate::readers::{self, Side};
 use crate::syscalls::{self, RECEIVE, is_not_now};
 use crate::transports::opening;
 use crate::{fields, guards, handle, handle_memory};
+
+/// How many sockets are checked, at most, each time before the loop sleeps; and how long it does if there are more.
+const CHECKED_AT_ONCE: usize = 64;
+const NEXT_CHECK: Duration = Duration::from_millis(20);
 
 /// What tells the Python side that asyncio's own way has to be gone.
 unsafe fn not_here() -> Result<Owned> {
@@ -232,11 +238,43 @@ unsafe fn begin(loop_: *mut PyObject, sock: *mut PyObject, with: *mut PyObject, 
         let arguments = [future.as_ptr(), sock, with];
         let handle = handle::new(loop_, method.as_ptr(), &arguments, context.as_ptr())?;
         handle_memory::track(handle.as_ptr());
-        let previous = Owned::taken(readers::wait(core, fd, sock, handle)?);
-        if let Some(previous) = previous {
-            handle::cancel(previous.as_ptr())?;
-        }
+        readers::wait(core, fd, sock, handle)?;
         Ok(future)
+    }
+}
+
+/// Whether the socket that a handle waits for still has this descriptor.
+///
+/// # Safety
+/// `handle` is alive, and one that `begin` has made.
+pub(crate) unsafe fn is_open(handle: *mut PyObject, fd: RawFd) -> Result<bool> {
+    // SAFETY: its second argument is the socket, unless it was cancelled: then there is nobody to tell.
+    unsafe {
+        let Some(sock) = Owned::taken(ffi::Py_XNewRef((*handle::fields(handle)).arguments[2])) else { return Ok(true) };
+        let number = Owned::returned(ffi::PyObject_CallMethodNoArgs(sock.as_ptr(), known().names.fileno))?;
+        Ok(fields::whole(number.as_ptr())? == i64::from(fd))
+    }
+}
+
+/// Before the loop sleeps: queues what waits to receive from sockets that were closed meanwhile, to fail. The system tells nobody of
+/// that, and it would wait for ever. Returns when to check again, if not all were checked.
+///
+/// # Safety
+/// `core` is that of a live loop that is not parked; no Rust reference into it is held.
+pub(crate) unsafe fn check_closed(core: *mut Core, now: Time) -> Result<Option<Time>> {
+    // SAFETY: as the caller says.
+    unsafe {
+        let unchecked = (*core).readers.unchecked((*core).counters.callbacks);
+        let mut found = false;
+        for _ in 0..unchecked.min(CHECKED_AT_ONCE) {
+            let Some(fd) = (*core).readers.next_unchecked() else { break };
+            found |= readers::fail_if_closed(core, fd)?;
+        }
+        if found {
+            return Ok(Some(Time::ZERO));
+        }
+        let all_checked = (*core).readers.unchecked((*core).counters.callbacks) == 0;
+        Ok((!all_checked).then(|| now + NEXT_CHECK))
     }
 }
 
