@@ -41,6 +41,7 @@ pub mod native;
 mod object;
 mod panic;
 mod readers;
+mod reserve;
 mod run;
 mod scheduling;
 mod sockets;

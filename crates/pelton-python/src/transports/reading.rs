@@ -18,6 +18,7 @@ use crate::known::known;
 use crate::methods::without_arguments;
 use crate::object::{Owned, Raised, Result, raise, raise_io, resize_bytes};
 use crate::readers::{self, Side};
+use crate::reserve;
 use crate::syscalls::{self, RECEIVE, is_not_now};
 
 /// Whoever has received at least so much is likely to again, and saves a copy if the object is there to be received into.
@@ -72,6 +73,7 @@ unsafe fn receive(transport: *mut PyObject, stream: *mut Stream, protocol: &Owne
             Err(error) => return reading_failed(transport, &error),
         };
         let len = ffi::PyBytes_Size(data.as_ptr()) as usize;
+        reserve::received(len);
         let before = (*stream).expected;
         (*stream).expected = len.max(before - before / FORGET);
         if len == 0 {
@@ -201,6 +203,7 @@ unsafe fn receive_into(transport: *mut PyObject, stream: *mut Stream, protocol: 
             Ok(Err(error)) => return reading_failed(transport, &error),
             Err(Raised) => return fatal(transport, READING_FAILED),
         };
+        reserve::received(count);
         let count = Owned::returned(ffi::PyLong_FromSize_t(count))?;
         let told = tell(protocol, known().names.buffer_updated, &count);
         told.or_else(|Raised| fatal(transport, "Fatal error: protocol.buffer_updated() call failed."))
@@ -214,7 +217,10 @@ unsafe fn receive_tls(transport: *mut PyObject, stream: *mut Stream, protocol: &
         let taken = match through::way(stream)? {
             Ok(Way::Descriptor(fd)) => match syscalls::receive_shared(fd) {
                 Ok((_, 0)) => return ended(transport, stream, protocol),
-                Ok((start, len)) => tls_io::received(protocol.as_ptr(), start, len),
+                Ok((start, len)) => {
+                    reserve::received(len);
+                    tls_io::received(protocol.as_ptr(), start, len)
+                }
                 Err(error) => return reading_failed(transport, &error),
             },
             Ok(Way::Socket(sock)) => {

@@ -67,8 +67,9 @@ pub(crate) struct Kind {
 }
 
 impl Kind {
+    /// Whether it is TCP. A socket that was made without naming a protocol has 0 for it, which over IP means TCP for a stream.
     pub(crate) fn is_tcp(self) -> bool {
-        self.protocol == libc::IPPROTO_TCP && matches!(self.family, libc::AF_INET | libc::AF_INET6)
+        matches!(self.protocol, 0 | libc::IPPROTO_TCP) && matches!(self.family, libc::AF_INET | libc::AF_INET6)
     }
 }
 
