@@ -111,6 +111,11 @@ impl Readers {
         entry.map_or((null_mut(), null_mut()), |entry| (entry.reader, entry.writer))
     }
 
+    /// Whether a descriptor is still being watched, and whose it is: a borrowed reference, or null.
+    pub(super) fn kept(&self, fd: RawFd) -> (Kept, *mut PyObject) {
+        self.entries.get(fd as usize).map_or((Kept::Not, null_mut()), |entry| (entry.kept, entry.owner))
+    }
+
     pub(super) fn entry(&mut self, fd: RawFd) -> &mut Entry {
         let place = fd as usize;
         if place >= self.entries.len() {
