@@ -41,6 +41,17 @@ class BufferedEcho(asyncio.BufferedProtocol):
         self.transport.write(bytes(self.view[:count]))
 
 
+class CopyingEcho(BufferedEcho):
+    """As many are written: a buffer of the size of a message, and a slice of it, which is a copy by itself."""
+
+    def connection_made(self, transport):
+        super().connection_made(transport)
+        self.buffer = bytearray(100 << 10)
+
+    def buffer_updated(self, count):
+        self.transport.write(bytes(self.buffer[:count]))
+
+
 class DatagramEcho(asyncio.DatagramProtocol):
     def connection_made(self, transport):
         self.transport = transport
@@ -97,6 +108,11 @@ async def buffered(loop, _options):
     return server.sockets[0].getsockname()[1], server
 
 
+async def copying(loop, _options):
+    server = await loop.create_server(CopyingEcho, sock=listener())
+    return server.sockets[0].getsockname()[1], server
+
+
 async def unix(loop, _options):
     path = os.path.join(tempfile.mkdtemp(), "socket")
     return path, await loop.create_unix_server(Echo, path)
@@ -114,4 +130,4 @@ async def datagrams(loop, _options):
     return transport.get_extra_info("sockname")[1], transport
 
 
-SERVERS = {function.__name__: function for function in (sockets, streams, protocol, buffered, unix, tls, datagrams)}
+SERVERS = {function.__name__: function for function in (sockets, streams, protocol, buffered, copying, unix, tls, datagrams)}

@@ -8,12 +8,12 @@ these.
 """
 
 import asyncio
+import sys
 
 from . import _loop as _loop
 from ._pelton import Handle, Loop, StreamTransport, TimerHandle, __version__
 
-__all__ = (
-    "EventLoopPolicy",
+__all__ = [
     "Handle",
     "Loop",
     "StreamTransport",
@@ -22,7 +22,10 @@ __all__ = (
     "new_event_loop",
     "run",
     "__version__",
-)
+]
+# Python 3.14 warns of policies and later versions have none; ``from pelton import *`` works there all the same.
+if sys.version_info < (3, 14) and hasattr(asyncio, "DefaultEventLoopPolicy"):
+    __all__ += ["EventLoopPolicy"]
 
 
 def new_event_loop():

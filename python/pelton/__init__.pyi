@@ -1,3 +1,4 @@
+import sys
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -8,8 +9,7 @@ from ._pelton import TimerHandle as TimerHandle
 from ._pelton import __version__ as __version__
 from ._policy import EventLoopPolicy as EventLoopPolicy
 
-__all__ = (
-    "EventLoopPolicy",
+__all__ = [
     "Handle",
     "Loop",
     "StreamTransport",
@@ -18,7 +18,9 @@ __all__ = (
     "new_event_loop",
     "run",
     "__version__",
-)
+]
+if sys.version_info < (3, 14):
+    __all__ += ["EventLoopPolicy"]
 
 _T = TypeVar("_T")
 

@@ -27,8 +27,7 @@ from . import _transports as _transports
 # What may be over in a while.
 _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
-# What there is before anybody puts something else in its place.
-_SOCKET = socket.socket
+_SOCKET = _transports.SOCKET
 
 _OVER_IP = socket.AF_INET, socket.AF_INET6
 
@@ -65,7 +64,15 @@ class Selector(selectors.BaseSelector):
             "a pelton.Loop waits for descriptors itself; use its add_reader() and add_writer()"
         )
 
-    register = unregister = modify = select = _not_here
+    register = unregister = modify = _not_here
+
+    def select(self, timeout=None):
+        raise NotImplementedError(
+            "a pelton.Loop waits for descriptors itself and cannot be run inside of itself, which is what nest_asyncio does. "
+            "Instead of loop.run_until_complete(), await the coroutine: a notebook allows it in any cell. From code that "
+            "cannot await, run it on a loop of another thread with asyncio.run_coroutine_threadsafe(). A program that needs "
+            "nest_asyncio has to run on asyncio's own loop: asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)"
+        )
 
     def get_key(self, fileobj):
         loop = self._loop
@@ -92,8 +99,13 @@ class BaseLoop(asyncio.SelectorEventLoop):
     """The base class of ``pelton.Loop``, of no use by itself."""
 
     def __init__(self):
-        # The first thing that asyncio's constructor asks for is debug mode; all of its state is there already, in Rust.
-        super().__init__(Selector(self))
+        try:
+            # The first thing that asyncio's constructor asks for is debug mode; all of its state is there already, in Rust.
+            super().__init__(Selector(self))
+        except BaseException:
+            # So that there is nothing to be closed when it is deleted.
+            self._close_core()
+            raise
         # For add_reader() and the like, which refuse what a transport uses.
         self._transports_by_descriptor = self._transports.data
 
@@ -257,7 +269,13 @@ class BaseLoop(asyncio.SelectorEventLoop):
         backlog=100,
         *timeouts,
     ):
-        if sslcontext is not None or self._debug or type(sock) is not socket.socket:
+        if (
+            sslcontext is not None
+            or self._debug
+            or type(sock) is not _SOCKET
+            or socket.socket is not _SOCKET
+            or self._sockets_are_guarded()
+        ):
             return super()._accept_connection(protocol_factory, sock, sslcontext, server, backlog, *timeouts)
         fd = sock.fileno()
         family, number = _transports.family_of(sock), _transports.protocol_of(sock)
@@ -298,7 +316,8 @@ class BaseLoop(asyncio.SelectorEventLoop):
             # Somebody has other ideas of what a socket is, or of connecting: proxies, tests.
             or base_events.socket is not socket
             or socket.socket is not _SOCKET
-            or type(self).sock_connect is not BaseLoop.sock_connect
+            or getattr(self.sock_connect, "__func__", None) is not BaseLoop.sock_connect
+            or self._sockets_are_guarded()
         ):
             return await super().create_connection(protocol_factory, host, port, ssl=ssl, **options)
         started = self._start_connecting(host, port)
@@ -390,7 +409,7 @@ class BaseLoop(asyncio.SelectorEventLoop):
     async def sock_sendto(self, sock, data, address):
         """Send a datagram to an address, and return how many bytes that was."""
         if (
-            type(sock) is socket.socket
+            type(sock) is _SOCKET
             and data
             and not self._debug
             and address is not None
@@ -414,7 +433,7 @@ class BaseLoop(asyncio.SelectorEventLoop):
     async def sock_connect(self, sock, address):
         """Connect a socket to an address."""
         if (
-            type(sock) is socket.socket
+            type(sock) is _SOCKET
             and not self._debug
             and sock.gettimeout() == 0
             and _transports.family_of(sock) == socket.AF_INET

@@ -5,9 +5,16 @@
 and what passes between the two buffers of OpenSSL and the socket. The ``ssl.SSLContext`` and all that it does stay Python's.
 """
 
+try:
+    import ssl
+except ImportError:
+    ssl = None
 from asyncio import sslproto
 
 _State = sslproto.SSLProtocolState
+
+# Bytes, as much as a few records.
+_DISCARDED_AT_ONCE = 64 * 1024
 
 
 class BaseSSLTransport(sslproto._SSLProtocolTransport):
@@ -43,6 +50,32 @@ class BaseSSLProtocol(sslproto.SSLProtocol):
             self._do_flush()
         elif state is _State.SHUTDOWN:
             self._do_shutdown()
+
+    def _start_shutdown(self):
+        if self._state is _State.FLUSHING and self._eof_received and self._app_reading_paused:
+            # The other side has ended while the program did not read, and now the program has closed: nobody will read on.
+            if self._app_transport is not None:
+                self._app_transport._closed = True
+            self._do_flush()
+        else:
+            super()._start_shutdown()
+
+    def _do_shutdown(self):
+        if not self._eof_received:
+            try:
+                self._discard_incoming()
+            except ssl.SSLError as exc:
+                return self._on_shutdown_complete(exc)
+        super()._do_shutdown()
+
+    def _discard_incoming(self):
+        """Take out what has come in since the program has closed: OpenSSL does not shut down before it has been read."""
+        try:
+            while self._sslobj.read(_DISCARDED_AT_ONCE):
+                pass
+        except (*sslproto.SSLAgainErrors, ssl.SSLZeroReturnError):
+            pass
+        self._control_ssl_reading()
 
     def _write_later(self, data):
         """Data could not be encrypted at once, because OpenSSL has to receive something first."""

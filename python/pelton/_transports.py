@@ -11,9 +11,73 @@ from asyncio import base_events, selector_events, transports, trsock, unix_event
 
 logger = logging.getLogger("asyncio")
 
+
+def _original_socket():
+    """Return ``socket.socket`` as CPython made it, also if a program has put another class in its place."""
+    for cls in _socket.socket.__subclasses__():
+        if (cls.__module__, cls.__qualname__) == ("socket", "socket"):
+            return cls
+    return socket.socket
+
+
+def _original_methods():
+    """Return the methods of that class by name, as they are unless somebody has replaced them.
+
+    Most are of the class in C that it derives from, which cannot be changed. Of those in Python, one that was replaced before this
+    module was imported is None here.
+    """
+    in_python = {"accept", "close", "detach"}
+    methods = {
+        name: method
+        for name, method in vars(_socket.socket).items()
+        if callable(method) and not name.startswith("__") and name not in in_python
+    }
+    for name in in_python:
+        method = vars(SOCKET).get(name)
+        methods[name] = method if getattr(method, "__globals__", None) is vars(socket) else None
+    return methods
+
+
+SOCKET = _original_socket()
+# None if it was replaced before this module was imported.
+GET_EXTRA_INFO = transports.BaseTransport.get_extra_info
+if getattr(GET_EXTRA_INFO, "__globals__", None) is not vars(transports):
+    GET_EXTRA_INFO = None
+SOCKET_METHODS = _original_methods()
+
+# What transports call. Not every system has all of them.
+_USED = [
+    name
+    for name in ("recv", "recv_into", "recvfrom", "send", "sendmsg", "sendto", "shutdown")
+    if hasattr(_socket.socket, name)
+]
+
+# Whether asyncio's stream transports have several pieces sent by one call.
+SEND_PIECES = getattr(selector_events, "_HAS_SENDMSG", False)
+
+
+def overrides(sock):
+    """Return whether a socket has methods of its own, or of its class, in the place of those that transports call."""
+    # A mock that is specified as one says that it is an instance.
+    return not issubclass(type(sock), _socket.socket) or any(
+        getattr(sock, name) != getattr(_socket.socket, name).__get__(sock) for name in _USED
+    )
+
+
 # The attributes of socket.socket make enums of them, each time.
 family_of = _socket.socket.family.__get__
 protocol_of = _socket.socket.proto.__get__
+
+
+_AF_UNIX = getattr(socket, "AF_UNIX", None)
+
+
+def _is_connected(sock):
+    try:
+        sock.getpeername()
+    except OSError:
+        return False
+    return True
 
 
 class BaseStreamTransport(selector_events._SelectorSocketTransport):
@@ -43,18 +107,26 @@ class DatagramTransport(selector_events._SelectorDatagramTransport, transports.D
     """asyncio's transport, but for the common case, which is done in Rust: datagrams over IP, to literal addresses."""
 
     _over_ip = False
+    # One of a pair of Unix sockets: its peer has no address, and asyncio takes it for not connected.
+    _has_nameless_peer = False
 
     def __init__(self, loop, sock, protocol, address=None, waiter=None, extra=None):
         super().__init__(loop, sock, protocol, address, waiter, extra)
-        self._over_ip = issubclass(type(sock), _socket.socket) and family_of(sock) in (socket.AF_INET, socket.AF_INET6)
+        self._has_nameless_peer = sock.family == _AF_UNIX and not self._extra["peername"] and _is_connected(sock)
+        self._over_ip = not overrides(sock) and family_of(sock) in (socket.AF_INET, socket.AF_INET6)
 
     def _read_ready(self):
-        if not self._over_ip:
-            return super()._read_ready()
-        if not self._conn_lost:
-            self._loop._receive_datagrams(self, self._sock.fileno())
+        if self._conn_lost:
+            return
+        if not self._over_ip or not self._loop._receive_datagrams(self, self._sock.fileno()):
+            super()._read_ready()
 
     def sendto(self, data, addr=None):
+        if self._sock is None:
+            # It is closed, and what is sent is let pass, as with streams.
+            return
+        if addr is None and self._has_nameless_peer:
+            return self._send_to_nameless(data)
         if self._over_ip and data and not self._buffer and not self._conn_lost and self._sock is not None:
             # A connected socket sends to nobody else.
             to = addr if self._address is None else None
@@ -62,6 +134,45 @@ class DatagramTransport(selector_events._SelectorDatagramTransport, transports.D
                 if self._loop._send_datagram(self._sock.fileno(), data, to):
                     return
         super().sendto(data, addr)
+
+
+    def _send_to_nameless(self, data):
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            raise TypeError(f"data argument must be a bytes-like object, not {type(data).__name__!r}")
+        if self._conn_lost:
+            self._conn_lost += 1
+            return
+        if not self._buffer:
+            try:
+                self._sock.send(data)
+                return
+            except (BlockingIOError, InterruptedError):
+                self._loop._add_writer(self._sock_fd, self._sendto_ready)
+            except OSError as exc:
+                return self._protocol.error_received(exc)
+        self._buffer.append((bytes(data), None))
+        self._buffer_size += len(data)
+        self._maybe_pause_protocol()
+
+    def _sendto_ready(self):
+        if not self._has_nameless_peer:
+            return super()._sendto_ready()
+        while self._buffer:
+            data, _ = self._buffer.popleft()
+            self._buffer_size -= len(data)
+            try:
+                self._sock.send(data)
+            except (BlockingIOError, InterruptedError):
+                self._buffer.appendleft((data, None))
+                self._buffer_size += len(data)
+                break
+            except OSError as exc:
+                return self._protocol.error_received(exc)
+        self._maybe_resume_protocol()
+        if not self._buffer:
+            self._loop._remove_writer(self._sock_fd)
+            if self._closing:
+                self._call_connection_lost(None)
 
 
 class ReadPipeTransport(unix_events._UnixReadPipeTransport):

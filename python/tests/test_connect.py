@@ -3,7 +3,9 @@
 import asyncio
 import gc
 import os
+import pathlib
 import socket
+import ssl
 import tempfile
 import unittest
 import warnings
@@ -157,6 +159,42 @@ class Connecting(unittest.TestCase):
                 await protocol.lost
                 await self.accepted[0].lost
                 server.close()
+
+        self.run_async(main())
+
+    def test_small_writes_are_not_held_back(self):
+        # A socket that was made without naming TCP, as servers do that pass their own, is TCP all the same.
+        listener = socket.socket()
+        self.addCleanup(listener.close)
+        self.assertEqual(listener.proto, 0)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(pathlib.Path(__file__).with_name("certificate.pem"))
+
+        async def main():
+            for tls in None, context:
+                server = await self.loop.create_server(self.accept, sock=listener.dup(), ssl=tls)
+                client = socket.socket()
+                client.setblocking(False)
+                await self.loop.sock_connect(client, listener.getsockname())
+                if tls:
+                    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+                    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+                    connecting = await self.loop.create_connection(
+                        lambda: Recorder(self.loop), sock=client, ssl=trusting, server_hostname=""
+                    )
+                else:
+                    connecting = await self.loop.create_connection(lambda: Recorder(self.loop), sock=client)
+                while not self.accepted or not self.accepted[-1].made.done():
+                    await asyncio.sleep(0.001)
+                for transport in self.accepted[-1].transport, connecting[0]:
+                    sock = transport.get_extra_info("socket")
+                    self.assertTrue(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+                    transport.abort()
+                await connecting[1].lost
+                server.close()
+                self.accepted.clear()
 
         self.run_async(main())
 

@@ -15,6 +15,7 @@ import threading
 import time
 import unittest
 import weakref
+from unittest import mock
 
 import pelton
 
@@ -43,6 +44,23 @@ class LoopTestCase(unittest.TestCase):
 
     def run_main(self, main):
         return self.loop.run_until_complete(asyncio.wait_for(main, DEADLINE))
+
+
+class Making(unittest.TestCase):
+    def test_a_loop_that_could_not_be_made_leaves_nothing_behind(self):
+        complaints = []
+        with mock.patch.object(sys, "unraisablehook", complaints.append):
+            with mock.patch("socket.socketpair", side_effect=ZeroDivisionError), self.assertRaises(ZeroDivisionError):
+                pelton.new_event_loop()
+            gc.collect()
+        self.assertEqual(complaints, [])
+
+    def test_what_runs_a_loop_inside_of_itself_is_told_what_to_do_instead(self):
+        loop = pelton.new_event_loop()
+        self.addCleanup(loop.close)
+        # As nest_asyncio does, in the place of the loop's turn.
+        with self.assertRaisesRegex(NotImplementedError, "nest_asyncio.*await the coroutine.*SelectorEventLoop"):
+            loop._selector.select(None)
 
 
 class Callbacks(LoopTestCase):
@@ -646,7 +664,8 @@ class Programs(unittest.TestCase):
             "import asyncio\n"
             "del asyncio.DefaultEventLoopPolicy\n"
             "import pelton\n"
-            "print(pelton.run(asyncio.sleep(0, 5)))\n"
+            "from pelton import *\n"
+            "print(run(asyncio.sleep(0, 5)))\n"
             "with asyncio.Runner(loop_factory=pelton.new_event_loop) as runner:\n"
             "    print(runner.run(asyncio.sleep(0, 6)))\n"
             "try:\n"

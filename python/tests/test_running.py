@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -404,6 +405,53 @@ class Processes(ProgramTestCase):
                 await asyncio.create_subprocess_exec("no-such-program-anywhere")
 
         pelton.run(asyncio.wait_for(main(), DEADLINE))
+
+
+@unittest.skipUnless(platform.libc_ver()[0] == "glibc", "it is about glibc's allocator")
+class Memory(ProgramTestCase):
+    def test_memory_for_large_messages_is_not_given_back_and_taken_again(self):
+        program = self.write(
+            "program.py",
+            """\
+                import asyncio, resource, socket, sys, pelton
+                SIZE = 100 << 10
+                held = [bytes(SIZE) for _ in range(int(sys.argv[1]))]
+                class Echo(asyncio.BufferedProtocol):
+                    def __init__(self):
+                        self.buffer = bytearray(SIZE)
+                    def connection_made(self, transport):
+                        self.transport = transport
+                    def get_buffer(self, _hint):
+                        return self.buffer
+                    def buffer_updated(self, count):
+                        self.transport.write(bytes(self.buffer[:count]))
+                async def main():
+                    loop = asyncio.get_running_loop()
+                    one, other = socket.socketpair()
+                    for sock in one, other:
+                        sock.setblocking(False)
+                        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * SIZE)
+                    await loop.create_connection(Echo, sock=one)
+                    message, answer = bytes(SIZE), memoryview(bytearray(SIZE))
+                    async def exchange():
+                        await loop.sock_sendall(other, message)
+                        got = 0
+                        while got < SIZE:
+                            got += await loop.sock_recv_into(other, answer[got:])
+                    for _ in range(20):
+                        await exchange()
+                    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+                    for _ in range(200):
+                        await exchange()
+                    print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 200)
+                pelton.run(main())
+            """,
+        )
+        # What the end of the heap is like decides, and so what is held in it.
+        for held in range(6):
+            status, printed, errors = self.run_program(program, str(held))
+            self.assertEqual((status, errors), (0, ""))
+            self.assertLess(float(printed), 2, "pages that are mapped for each message")
 
 
 class Executors(unittest.TestCase):

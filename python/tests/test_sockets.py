@@ -55,6 +55,22 @@ class Descriptors(SocketTestCase):
         self.turn()
         self.assertEqual(len(called), 3)
 
+    def test_callbacks_cost_no_poll_each_unless_something_is_watched(self):
+        def polls_per_turn():
+            before = self.loop.stats()
+            for _ in range(2000):
+                self.loop.call_soon(int)
+                self.loop._run_once()
+            after = self.loop.stats()
+            return (after["polls"] - before["polls"]) / (after["turns"] - before["turns"])
+
+        one, _ = self.pair()
+        self.assertLess(polls_per_turn(), 0.5)
+        self.loop.add_reader(one, int)
+        self.assertEqual(polls_per_turn(), 1)
+        self.loop.remove_reader(one)
+        self.assertLess(polls_per_turn(), 0.5)
+
     def test_arguments_by_name(self):
         one, _ = self.pair()
         called = []

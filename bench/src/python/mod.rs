@@ -3,6 +3,7 @@
 //! Every loop is a Python process on one core that lives for the whole run, and is told what to do next; the load is here, on
 //! another core. All take turns in short windows.
 
+mod plain;
 mod serving;
 mod tls;
 mod worker;
@@ -21,8 +22,8 @@ use crate::harness::{Better, Case, Contender, Contest, Reading, Readings, Row, S
 use crate::machine::{Place, pin};
 use crate::mark::Mark;
 use crate::process::memory_of;
-use serving::{Served, Serving, address};
-use worker::{Python, Refused, Worker};
+use serving::{From, Served, Serving, address};
+use worker::{Heap, Python, Refused, Worker};
 
 /// Of the servers that speak TLS, relative to this workspace.
 const CERTIFICATE: &str = "../python/tests/certificate.pem";
@@ -134,11 +135,11 @@ pub fn run(load: &Load) -> Result<Vec<Standing>> {
     ensure_known(&load)?;
     raise_descriptor_limit(load.idle as usize + 200)?;
     pin(Place::Partner)?;
-    let python = Python { program: load.python.clone(), package: load.package.clone() };
+    let python = Python { program: load.python.clone(), package: load.package.clone(), heap: Heap::Tuned };
     let loops = start(&load, &python)?;
     let mut standings = Vec::new();
     for row in serving::ROWS.into_iter().filter(|row| load.takes(row.name)) {
-        standings.extend(serve(&load, &loops, row)?);
+        standings.extend(serve(&load, &python, &loops, row)?);
     }
     for row in ROWS.into_iter().filter(|row| load.takes(row)) {
         standings.extend(alone(&load, &loops, row)?);
@@ -196,10 +197,21 @@ fn a_tie_at_least(row: &str) -> Case {
     Case::new(row, "op/s", Better::Higher).mark(Mark::Times { factor: 1.0, against: PEERS.to_vec() })
 }
 
-fn serve(load: &Load, loops: &[Loop], row: Serving) -> Result<Vec<Standing>> {
+fn serve(load: &Load, python: &Python, loops: &[Loop], row: Serving) -> Result<Vec<Standing>> {
     let mut served = Vec::new();
     for one in loops {
-        match Served::start(&one.worker, row)? {
+        let started = match row.from {
+            From::Rust => Served::start(&one.worker, row, python)?,
+            From::Python => {
+                // What the process has done before would decide what its heap is like.
+                let python = python.as_it_comes();
+                match Worker::start(&python, one.name)? {
+                    Ok(worker) => Served::start(&Rc::new(RefCell::new(worker)), row, &python)?,
+                    Err(refused) => Err(refused),
+                }
+            }
+        };
+        match started {
             Ok(server) => served.push((one, Rc::new(RefCell::new(server)))),
             Err(Refused(why)) => refused(one.name, row.name, &why)?,
         }

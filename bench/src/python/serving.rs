@@ -11,8 +11,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
+use super::plain::PlainClient;
 use super::tls::TlsClient;
-use super::worker::{Refused, Worker};
+use super::worker::{Python, Refused, Worker};
 use crate::client::{Client, Exchange, Until};
 use crate::harness::Reading;
 use crate::process::cpu_time_of;
@@ -26,15 +27,29 @@ pub struct Serving {
     /// The server, by its name in `bench/python/servers.py`.
     pub kind: &'static str,
     pub size: usize,
+    pub from: From,
+}
+
+/// Who sends the messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    /// This process, at its best.
+    Rust,
+    /// A Python process, with sockets as they come, to a server whose C library is as it comes.
+    Python,
 }
 
 impl Serving {
     const fn new(name: &'static str, kind: &'static str, size: usize) -> Serving {
-        Serving { name, kind, size }
+        Serving { name, kind, size, from: From::Rust }
+    }
+
+    const fn from_python(name: &'static str, kind: &'static str, size: usize) -> Serving {
+        Serving { name, kind, size, from: From::Python }
     }
 }
 
-pub const ROWS: [Serving; 12] = [
+pub const ROWS: [Serving; 14] = [
     Serving::new("raw sock_* 1K × 8", "sockets", 1 << 10),
     Serving::new("streams 1K × 8", "streams", 1 << 10),
     Serving::new("streams 10K × 8", "streams", 10 << 10),
@@ -47,6 +62,8 @@ pub const ROWS: [Serving; 12] = [
     Serving::new("TLS protocol 1K × 8", "tls", 1 << 10),
     Serving::new("TLS protocol 100K × 8", "tls", 100 << 10),
     Serving::new("UDP 1K × 8", "datagrams", 1 << 10),
+    Serving::from_python("Python client, TLS 100K × 8", "tls", 100 << 10),
+    Serving::from_python("Python client, buffered 100K × 8", "copying", 100 << 10),
 ];
 
 /// A server of one loop under load. It serves until this is dropped.
@@ -58,16 +75,17 @@ pub struct Served {
 enum Load {
     Plain(Client),
     Tls(TlsClient),
+    Python(PlainClient),
 }
 
 impl Served {
     /// Has a loop serve, and connects to it.
-    pub fn start(worker: &Rc<RefCell<Worker>>, row: Serving) -> Result<Result<Served, Refused>> {
+    pub fn start(worker: &Rc<RefCell<Worker>>, row: Serving, python: &Python) -> Result<Result<Served, Refused>> {
         let at = match worker.borrow_mut().serve(row.kind)? {
             Ok(at) => at,
             Err(refused) => return Ok(Err(refused)),
         };
-        match connect(row, &at) {
+        match connect(row, &at, python) {
             Ok(load) => Ok(Ok(Served { worker: worker.clone(), load })),
             Err(error) => {
                 worker.borrow_mut().end()?;
@@ -86,6 +104,7 @@ impl Served {
                 (burst.messages, burst.wall)
             }
             Load::Tls(client) => client.run(window)?,
+            Load::Python(client) => client.run(window)?,
         };
         let used = cpu_time_of(process)? - before;
         let cpu_us = used.as_secs_f64() * 1e6 / messages as f64;
@@ -99,7 +118,7 @@ impl Served {
     }
 }
 
-fn connect(row: Serving, at: &Value) -> Result<Load> {
+fn connect(row: Serving, at: &Value, python: &Python) -> Result<Load> {
     let exchange = Exchange::echo(row.size);
     if let Some(path) = at.as_str() {
         let sockets: Result<Vec<OwnedFd>, _> =
@@ -107,6 +126,10 @@ fn connect(row: Serving, at: &Value) -> Result<Load> {
         return Ok(Load::Plain(Client::over(sockets?, exchange)?));
     }
     let server = address(at)?;
+    if row.from == From::Python {
+        let tls = row.kind == "tls";
+        return Ok(Load::Python(PlainClient::open(python, server.port(), row.size, CONNECTIONS, tls)?));
+    }
     match row.kind {
         "datagrams" => {
             let socket = |_| {

@@ -19,14 +19,32 @@ const MALLOC: [(&str, &str); 2] = [("MALLOC_MMAP_THRESHOLD_", "1048576"), ("MALL
 pub struct Python {
     pub program: PathBuf,
     pub package: PathBuf,
+    pub heap: Heap,
+}
+
+/// How its C library is set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heap {
+    /// As it comes.
+    Plain,
+    /// The same for every loop: see [`MALLOC`].
+    Tuned,
 }
 
 impl Python {
     /// Python with these arguments.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
-        command.env("PYTHONPATH", &self.package).env_remove("PELTON_ENGINE").envs(MALLOC);
+        command.env("PYTHONPATH", &self.package).env_remove("PELTON_ENGINE");
+        if self.heap == Heap::Tuned {
+            command.envs(MALLOC);
+        }
         command
+    }
+
+    /// The same with the C library as it comes.
+    pub fn as_it_comes(&self) -> Python {
+        Python { heap: Heap::Plain, ..self.clone() }
     }
 }
 

@@ -42,6 +42,8 @@ pub(crate) struct Core {
     pub(crate) ready: std::collections::VecDeque<*mut PyObject>,
     pub(crate) timers: Timers,
     pub(crate) readers: Readers,
+    /// How many of the watched descriptors are the loop's own, as asyncio counts them: the one that signals wake it by.
+    pub(crate) internal_descriptors: i64,
     pub(crate) debug: bool,
     pub(crate) closed: bool,
     pub(crate) stopping: bool,
@@ -229,6 +231,7 @@ pub(crate) fn new() -> Result<Owned> {
         ready: Default::default(),
         timers: Wheel::new(now),
         readers: Readers::default(),
+        internal_descriptors: 0,
         debug: false,
         closed: false,
         stopping: false,

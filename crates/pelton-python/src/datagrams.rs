@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 
 use crate::addresses;
 use crate::fields;
+use crate::guards;
 use crate::known::known;
 use crate::object::{Owned, Raised, Result, raise_io};
 use crate::syscalls::{self, is_not_now};
@@ -16,19 +17,23 @@ use crate::syscalls::{self, is_not_now};
 const AT_ONCE: usize = 32;
 
 /// `_receive_datagrams(transport, fd)`: tells the transport's protocol of datagrams, for as long as there are any and it wants them.
+/// False if somebody has replaced methods of sockets, and asyncio's own way has to be gone.
 ///
 /// # Safety
 /// The arguments are alive.
-pub(crate) unsafe fn receive(_: *mut PyObject, [transport, fd]: [*mut PyObject; 2]) -> Result<()> {
+pub(crate) unsafe fn receive(_: *mut PyObject, [transport, fd]: [*mut PyObject; 2]) -> Result<bool> {
     // SAFETY: as the caller says; whoever calls keeps them.
     unsafe {
+        if !guards::methods_are_original()? {
+            return Ok(false);
+        }
         let names = &known().names;
         let fd = fields::whole(fd)? as RawFd;
         for _ in 0..AT_ONCE {
             for flag in [names._conn_lost, names._paused] {
                 let flag = Owned::returned(ffi::PyObject_GetAttr(transport, flag))?;
                 if fields::truth(flag.as_ptr())? {
-                    return Ok(());
+                    return Ok(true);
                 }
             }
             let protocol = Owned::returned(ffi::PyObject_GetAttr(transport, names._protocol))?;
@@ -40,7 +45,7 @@ pub(crate) unsafe fn receive(_: *mut PyObject, [transport, fd]: [*mut PyObject; 
                         ffi::PyObject_VectorcallMethod(names.datagram_received, arguments.as_ptr(), 3, null_mut());
                     drop(Owned::returned(told)?);
                 }
-                Err(error) if is_not_now(&error) => return Ok(()),
+                Err(error) if is_not_now(&error) => return Ok(true),
                 Err(error) => {
                     let Raised = raise_io(&error);
                     return Python::attach(|py| {
@@ -48,24 +53,24 @@ pub(crate) unsafe fn receive(_: *mut PyObject, [transport, fd]: [*mut PyObject; 
                         let arguments = [protocol.as_ptr(), raised.value(py).as_ptr()];
                         let told =
                             ffi::PyObject_VectorcallMethod(names.error_received, arguments.as_ptr(), 2, null_mut());
-                        Owned::returned(told).map(drop)
+                        Owned::returned(told).map(|_| true)
                     });
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 }
 
 /// `_send_datagram(fd, data, address)`: whether it was sent. If not, because there is no room, because the address has to be looked
-/// up, or for an error, asyncio's own way has to be gone.
+/// up, because sockets are guarded, or for an error, asyncio's own way has to be gone.
 ///
 /// # Safety
 /// The arguments are alive.
 pub(crate) unsafe fn send(_: *mut PyObject, [fd, data, address]: [*mut PyObject; 3]) -> Result<bool> {
     // SAFETY: as the caller says. Data that is `bytes` stays where it is.
     unsafe {
-        if ffi::PyBytes_CheckExact(data) == 0 {
+        if ffi::PyBytes_CheckExact(data) == 0 || guards::is_guarded()? {
             return Ok(false);
         }
         let fd = fields::whole(fd)? as RawFd;

@@ -13,8 +13,9 @@ pub(crate) struct Known {
     /// `asyncio.Future` and `asyncio.Task`.
     pub(crate) future: *mut PyObject,
     pub(crate) task: *mut PyObject,
-    /// `socket.socket`
+    /// `socket.socket`, as CPython made it, and its original methods by name.
     pub(crate) socket: *mut PyObject,
+    pub(crate) socket_methods: *mut PyObject,
     /// `asyncio.format_helpers.extract_stack`
     pub(crate) extract_stack: *mut PyObject,
     /// `pelton._loop.callback_failed(handle, exception)`
@@ -27,6 +28,9 @@ pub(crate) struct Known {
     pub(crate) plain_socket: *mut PyTypeObject,
     /// `asyncio.trsock.TransportSocket`
     pub(crate) transport_socket: *mut PyObject,
+    /// `asyncio.Transport`, and the method that it has from its base.
+    pub(crate) transport_base: *mut PyObject,
+    pub(crate) get_extra_info: *mut PyObject,
     /// `asyncio.BufferedProtocol`
     pub(crate) buffered_protocol: *mut PyObject,
     /// `asyncio.futures._set_result_unless_cancelled`
@@ -39,6 +43,9 @@ pub(crate) struct Known {
     pub(crate) describe_socket: *mut PyObject,
     pub(crate) set_nodelay: *mut PyObject,
     pub(crate) lost_while_emptying: *mut PyObject,
+    pub(crate) overrides: *mut PyObject,
+    /// Whether asyncio's transports send several pieces by `sendmsg`: since Python 3.12.
+    pub(crate) transports_send_pieces: bool,
     pub(crate) empty: *mut PyObject,
     pub(crate) zero: *mut PyObject,
     pub(crate) minus_one: *mut PyObject,
@@ -91,12 +98,13 @@ names! {
     callback, fd, context, delay, when, coro, name, data, list_of_data, protocol,
     _run, _run_once, _cancelled, _check_thread, _check_callback, slow_callback_duration, fileno,
     call_soon, call_at, call_soon_threadsafe,
+    recv, recv_into, send, sendmsg, shutdown,
     detach, done, set_result, set_exception, _recv_ready, _recv_into_ready, _recvfrom_ready, _accept_ready, getpeername, _ensure_fd_no_transport,
     data_received, get_buffer, buffer_updated,
     _sslobj, read, write, pending, release, _received, _do_read, _do_write, _write_later,
     _control_ssl_reading, _control_app_writing, _call_eof_received, _start_shutdown,
     datagram_received, error_received, _protocol, _conn_lost, _paused, connection_made, eof_received, connection_lost, close, _attach, _detach, family, proto,
-    default, socket, sockname, peername, _start_reading, _read_ready, _write_ready, _call_connection_lost,
+    default, get_extra_info, socket, sockname, peername, _start_reading, _read_ready, _write_ready, _call_connection_lost,
     _read_ready__on_eof, _maybe_pause_protocol, _maybe_resume_protocol,
 }
 
@@ -132,13 +140,16 @@ impl Known {
             task_keywords: [keywords(&["loop", "context"])?, keywords(&["loop", "context", "name"])?],
             future: asyncio.getattr("Future")?.into_ptr(),
             task: asyncio.getattr("Task")?.into_ptr(),
-            socket: py.import("socket")?.getattr("socket")?.into_ptr(),
+            socket: transports.getattr("SOCKET")?.into_ptr(),
+            socket_methods: transports.getattr("SOCKET_METHODS")?.into_ptr(),
             extract_stack: py.import("asyncio.format_helpers")?.getattr("extract_stack")?.into_ptr(),
             callback_failed: base.getattr("callback_failed")?.into_ptr(),
             callback_was_slow: base.getattr("callback_was_slow")?.into_ptr(),
             create_task: base.getattr("BaseLoop")?.getattr("create_task")?.into_ptr(),
             plain_socket: py.import("_socket")?.getattr("socket")?.into_ptr().cast(),
             transport_socket: py.import("asyncio.trsock")?.getattr("TransportSocket")?.into_ptr(),
+            transport_base: asyncio.getattr("Transport")?.into_ptr(),
+            get_extra_info: transports.getattr("GET_EXTRA_INFO")?.into_ptr(),
             buffered_protocol: asyncio.getattr("BufferedProtocol")?.into_ptr(),
             set_result_unless_cancelled: py
                 .import("asyncio.futures")?
@@ -150,6 +161,8 @@ impl Known {
             describe_socket: transports.getattr("describe_socket")?.into_ptr(),
             set_nodelay: transports.getattr("set_nodelay")?.into_ptr(),
             lost_while_emptying: transports.getattr("lost_while_emptying")?.into_ptr(),
+            overrides: transports.getattr("overrides")?.into_ptr(),
+            transports_send_pieces: transports.getattr("SEND_PIECES")?.extract()?,
             empty: pyo3::types::PyTuple::empty(py).into_ptr(),
             ssl_object: of_tls(&sslproto.getattr("ssl")?, "SSLObject")?,
             ssl_again: of_tls(&sslproto, "SSLAgainErrors")?,

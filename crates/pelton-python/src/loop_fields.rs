@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use pyo3::ffi::{self, PyObject};
 
 use crate::core::core;
-use crate::fields::{flag, reference};
+use crate::fields::{flag, number, reference};
 use crate::object::{Owned, Result, or_none, pointer, raise, replace, status};
 use crate::panic::guard;
 use crate::timer_handle;
@@ -18,6 +18,7 @@ pub(crate) fn attributes() -> *mut c_void {
         flag!(c"_debug", core, debug),
         flag!(c"_closed", core, closed),
         flag!(c"_stopping", core, stopping),
+        number!(c"_internal_fds", core, internal_descriptors),
         reference!(c"_thread_id", core, thread),
         reference!(c"_task_factory", core, task_factory),
         reference!(c"_current_handle", core, current_handle),

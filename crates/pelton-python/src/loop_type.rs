@@ -17,7 +17,7 @@ use crate::panic::guard;
 use crate::readers::{self, Side};
 use crate::transports::opening;
 use crate::types;
-use crate::{datagrams, descriptors, handle, loop_fields, run, scheduling, sockets, stats};
+use crate::{datagrams, descriptors, guards, handle, loop_fields, run, scheduling, sockets, stats};
 
 /// Makes a loop object, with its core; `__init__` does the rest, in Python.
 unsafe extern "C" fn new(its_type: *mut PyTypeObject, _: *mut PyObject, _: *mut PyObject) -> *mut PyObject {
@@ -271,6 +271,7 @@ fn methods() -> *mut c_void {
         with_keywords!(c"_add_writer", add_any_writer, c"Have a callback called when any descriptor is writable."),
         with_several!(c"_accept_streams", opening::accept, c"Accept connections, and make transports for them."),
         with_several!(c"_open_stream", opening::open_descriptor, c"Make a transport for a connected socket."),
+        without_arguments!(c"_sockets_are_guarded", guards::are_guarded, c"Return whether somebody watches over sockets."),
         with_several!(c"_start_connecting", opening::connect, c"Begin to connect to an address."),
         with_one!(c"_connect_outcome", opening::connect_outcome, c"Return the number of the error, or 0."),
         with_several!(c"_receive_datagrams", datagrams::receive, c"Receive datagrams, and tell a protocol of them."),

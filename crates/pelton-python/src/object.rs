@@ -174,11 +174,30 @@ pub(crate) fn raise_text(exception: *mut PyObject, message: &str) -> Raised {
 pub(crate) fn raise_io(error: &io::Error) -> Raised {
     // SAFETY: the exception classes are there as long as the interpreter is.
     let exception = unsafe { ffi::PyExc_OSError };
-    let Some(number) = error.raw_os_error() else { return raise_text(exception, &error.to_string()) };
+    let Some(number) = error.raw_os_error() else { return raise_wrapped(exception, error) };
     // SAFETY: `strerror` answers with a string for any number, and the lock keeps others from asking meanwhile. What the
     // format makes of the two is a tuple, whose reference is ours; an exception with a tuple is called with its items.
     unsafe {
         let arguments = ffi::Py_BuildValue(c"(is)".as_ptr(), number as c_int, libc::strerror(number));
+        if let Ok(arguments) = Owned::returned(arguments) {
+            ffi::PyErr_SetObject(exception, arguments.as_ptr());
+        }
+    }
+    Raised
+}
+
+/// Raises an error that has a text of its own, and perhaps the system's error as its source.
+#[cold]
+fn raise_wrapped(exception: *mut PyObject, error: &io::Error) -> Raised {
+    let source = error.get_ref().and_then(|inner| inner.source());
+    let number = source.and_then(|source| source.downcast_ref::<io::Error>()).and_then(io::Error::raw_os_error);
+    let Some(number) = number else { return raise_text(exception, &error.to_string()) };
+    let text = error.to_string();
+    // SAFETY: as for `raise_io`; the text is passed by pointer and length.
+    unsafe {
+        let text = ffi::PyUnicode_FromStringAndSize(text.as_ptr().cast(), text.len() as ffi::Py_ssize_t);
+        let Ok(text) = Owned::returned(text) else { return Raised };
+        let arguments = ffi::Py_BuildValue(c"(iO)".as_ptr(), number as c_int, text.as_ptr());
         if let Ok(arguments) = Owned::returned(arguments) {
             ffi::PyErr_SetObject(exception, arguments.as_ptr());
         }

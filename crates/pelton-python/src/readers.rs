@@ -3,121 +3,21 @@
 //! As in asyncio, a descriptor has at most one reader and one writer, and is watched for as long as it has either. When it is
 //! ready, their handles are queued.
 
+mod table;
+
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::{self, null_mut};
 
-use pelton::{Interest, Mode};
-use pelton_os::{Event, Readiness, Token};
+use pelton::Mode;
+use pelton_os::{Event, Readiness};
 use pyo3::ffi::{self, PyObject};
 
 use crate::core::{self, Core};
 use crate::descriptors::descriptor;
 use crate::object::{Owned, Raised, Result, raise_io};
-use crate::{handle, handle_memory};
-
-/// Which of the two.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
-    Reader,
-    Writer,
-}
-
-/// All descriptors, at their numbers, which are small.
-#[derive(Default)]
-pub(crate) struct Readers {
-    entries: Vec<Entry>,
-    /// Goes into tokens, so that an event for an earlier file of the same number is recognised.
-    generation: u32,
-    /// Descriptors that another thread has changed while the engine was lent to the one that sleeps in it.
-    postponed: Vec<RawFd>,
-}
-
-struct Entry {
-    /// Owned references, or null.
-    reader: *mut PyObject,
-    writer: *mut PyObject,
-    /// What the engine knows it as, while it does.
-    token: Option<Token>,
-    /// Nobody waits to read, but the engine goes on watching for whoever will.
-    kept: Kept,
-    /// The socket object whose descriptor that is: an owned weak reference, or null.
-    owner: *mut PyObject,
-}
-
-/// Whether a socket is still being watched after a `sock_recv`, for the next one.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kept {
-    Not,
-    Watched,
-    /// Watched, and the last one has left nothing to be received.
-    Emptied,
-}
-
-impl Entry {
-    const EMPTY: Entry =
-        Entry { reader: null_mut(), writer: null_mut(), token: None, kept: Kept::Not, owner: null_mut() };
-
-    fn side(&mut self, side: Side) -> &mut *mut PyObject {
-        match side {
-            Side::Reader => &mut self.reader,
-            Side::Writer => &mut self.writer,
-        }
-    }
-
-    fn interest(&self) -> Interest {
-        let reading = if self.reader.is_null() && self.kept == Kept::Not { Interest::NONE } else { Interest::READABLE };
-        let writing = if self.writer.is_null() { Interest::NONE } else { Interest::WRITABLE };
-        reading | writing
-    }
-}
-
-impl Readers {
-    /// All handles.
-    pub(crate) fn handles(&self) -> impl Iterator<Item = *mut PyObject> {
-        self.entries.iter().flat_map(|entry| [entry.reader, entry.writer]).filter(|handle| !handle.is_null())
-    }
-
-    /// References to socket objects, which are weak, and not for the garbage collector to see.
-    pub(crate) fn owners(&self) -> impl Iterator<Item = *mut PyObject> {
-        self.entries.iter().map(|entry| entry.owner).filter(|owner| !owner.is_null())
-    }
-
-    /// How many descriptors somebody waits for.
-    pub(crate) fn len(&self) -> usize {
-        self.descriptors().len()
-    }
-
-    /// Those that somebody waits for.
-    pub(crate) fn descriptors(&self) -> Vec<RawFd> {
-        let awaited = |entry: &Entry| !entry.reader.is_null() || !entry.writer.is_null();
-        (0..).zip(&self.entries).filter(|(_, entry)| awaited(entry)).map(|(fd, _)| fd).collect()
-    }
-
-    /// Reader and writer of a descriptor: borrowed references, or null.
-    pub(crate) fn of(&self, fd: RawFd) -> (*mut PyObject, *mut PyObject) {
-        let entry = usize::try_from(fd).ok().and_then(|place| self.entries.get(place));
-        entry.map_or((null_mut(), null_mut()), |entry| (entry.reader, entry.writer))
-    }
-
-    /// Whether a descriptor is still being watched, and whose it is: a borrowed reference, or null.
-    fn kept(&self, fd: RawFd) -> (Kept, *mut PyObject) {
-        self.entries.get(fd as usize).map_or((Kept::Not, null_mut()), |entry| (entry.kept, entry.owner))
-    }
-
-    fn entry(&mut self, fd: RawFd) -> &mut Entry {
-        let place = fd as usize;
-        if place >= self.entries.len() {
-            self.entries.resize_with(place + 1, || Entry::EMPTY);
-        }
-        &mut self.entries[place]
-    }
-
-    fn next_token(&mut self, fd: RawFd) -> Token {
-        self.generation = if self.generation == Token::MAX_GENERATION { 0 } else { self.generation + 1 };
-        Token::new(fd as u32, self.generation)
-    }
-}
+use crate::{handle, handle_memory, sockets};
+pub(crate) use table::{Kept, Readers, Side};
 
 /// Makes `new` (an owned reference, or null for none) the reader or writer of `fd`, and gives back what it was.
 ///
@@ -130,8 +30,8 @@ pub(crate) unsafe fn set(core: *mut Core, fd: RawFd, side: Side, new: *mut PyObj
             ffi::Py_XDECREF(new);
             return Err(raised);
         }
+        let old = (*core).readers.exchange(fd, side, new);
         let entry = (*core).readers.entry(fd);
-        let old = ptr::replace(entry.side(side), new);
         if side == Side::Reader && entry.kept != Kept::Not {
             // Whether it still is the file that is being watched, only the kernel can tell.
             entry.kept = Kept::Not;
@@ -146,7 +46,7 @@ pub(crate) unsafe fn set(core: *mut Core, fd: RawFd, side: Side, new: *mut PyObj
             return Ok(old);
         }
         if let Err(error) = apply(core, fd) {
-            *(*core).readers.entry(fd).side(side) = old;
+            (*core).readers.exchange(fd, side, old);
             ffi::Py_XDECREF(new);
             return Err(raise_io(&error));
         }
@@ -212,10 +112,8 @@ pub(crate) unsafe fn apply_postponed(core: *mut Core) {
         while let Some(fd) = (*core).readers.postponed.pop() {
             if let Err(error) = apply(core, fd) {
                 // Whoever asked has gone on long ago.
-                let mut dropped = [null_mut(); 2];
-                let entry = (*core).readers.entry(fd);
-                std::mem::swap(&mut dropped[0], &mut entry.reader);
-                std::mem::swap(&mut dropped[1], &mut entry.writer);
+                let readers = &mut (*core).readers;
+                let dropped = [Side::Reader, Side::Writer].map(|side| readers.exchange(fd, side, null_mut()));
                 raise_io(&error);
                 ffi::PyErr_WriteUnraisable(null_mut());
                 for handle in dropped {
@@ -295,19 +193,44 @@ pub(crate) unsafe fn keeps(core: *mut Core, fd: RawFd, sock: *mut PyObject) -> R
     }
 }
 
-/// Makes a handle the reader of a socket's descriptor, which may be watched for it already, and gives back the previous one.
+/// Makes a handle that waits to receive the reader of a socket's descriptor, which may be watched for it already.
 ///
 /// # Safety
 /// As for [`set`]; `sock` is alive.
-pub(crate) unsafe fn wait(core: *mut Core, fd: RawFd, sock: *mut PyObject, handle: Owned) -> Result<*mut PyObject> {
+pub(crate) unsafe fn wait(core: *mut Core, fd: RawFd, sock: *mut PyObject, handle: Owned) -> Result<()> {
     // SAFETY: as the caller says.
     unsafe {
-        if keeps(core, fd, sock)? == Kept::Not {
-            return set(core, fd, Side::Reader, handle.into_ptr());
+        let previous = if keeps(core, fd, sock)? == Kept::Not {
+            fail_if_closed(core, fd)?;
+            set(core, fd, Side::Reader, handle.into_ptr())?
+        } else {
+            (*core).readers.entry(fd).kept = Kept::Not;
+            (*core).readers.exchange(fd, Side::Reader, handle.into_ptr())
+        };
+        (*core).readers.set_receives(fd, true);
+        Owned::taken(previous).map_or(Ok(()), |previous| handle::cancel(previous.as_ptr()))
+    }
+}
+
+/// Queues the handle that waits to receive from `fd` if its socket was closed meanwhile: it will find out, and fail. Says whether it
+/// has. The number may be that of another file already.
+///
+/// # Safety
+/// As for [`set`].
+pub(crate) unsafe fn fail_if_closed(core: *mut Core, fd: RawFd) -> Result<bool> {
+    // SAFETY: as the caller says. Asking the socket may call anything, so the handle is looked up again.
+    unsafe {
+        let (reader, _) = (*core).readers.of(fd);
+        if reader.is_null() || !(*core).readers.entry(fd).receives {
+            return Ok(false);
         }
-        let entry = (*core).readers.entry(fd);
-        entry.kept = Kept::Not;
-        Ok(ptr::replace(&raw mut entry.reader, handle.into_ptr()))
+        let handle = Owned::new_reference(reader);
+        if sockets::is_open(handle.as_ptr(), fd)? || (*core).readers.of(fd).0 != handle.as_ptr() {
+            return Ok(false);
+        }
+        drop(Owned::taken(set(core, fd, Side::Reader, null_mut())?));
+        (*core).ready.push_back(handle.into_ptr());
+        Ok(true)
     }
 }
 
@@ -322,8 +245,8 @@ pub(crate) unsafe fn keep(core: *mut Core, fd: RawFd, sock: *mut PyObject, empti
         if (*core).closed || fd as usize >= (*core).readers.entries.len() {
             return Ok(null_mut());
         }
+        let reader = (*core).readers.exchange(fd, Side::Reader, null_mut());
         let entry = (*core).readers.entry(fd);
-        let reader = ptr::replace(&raw mut entry.reader, null_mut());
         if entry.token.is_some() {
             entry.kept = if emptied { Kept::Emptied } else { Kept::Watched };
         }
@@ -372,6 +295,7 @@ pub(crate) unsafe fn add_number(
         let handle = handle::new(loop_, callback, arguments, null_mut())?;
         // It may stay for as long as the loop does.
         handle_memory::track(handle.as_ptr());
+        fail_if_closed(core, fd)?;
         ffi::Py_INCREF(handle.as_ptr());
         let previous = Owned::taken(set(core, fd, side, handle.as_ptr())?);
         if let Some(previous) = previous {

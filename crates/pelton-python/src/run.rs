@@ -21,9 +21,10 @@ use crate::known::known;
 use crate::object::{Owned, Raised, Result, check, raise, raise_io, replace};
 use crate::thread_exit::Suspended;
 use crate::{handle, handle_memory};
-use crate::{loop_type, readers, timer_handle};
+use crate::{loop_type, readers, sockets, timer_handle};
 
-/// While there is work, descriptors are looked at no more often than this: a system call costs as much as several callbacks.
+/// While there is work and no descriptor is watched, the engine is polled no more often than this. Only a signal could be
+/// found, and a system call costs as much as several callbacks.
 const POLL_EVERY: Duration = Duration::from_micros(100);
 
 /// While there is work, the lock is let go of no more often than this, however short the interpreter's own interval is.
@@ -94,7 +95,7 @@ pub(crate) unsafe fn turn(loop_: *mut PyObject, core: *mut Core) -> Result<()> {
         (*core).counters.turns += 1;
         let mut now = clock::now();
         if (*core).stopping || !(*core).ready.is_empty() || has_intake(core) {
-            if (*core).stopping || now - (*core).polled >= POLL_EVERY {
+            if (*core).stopping || watches(core) || now - (*core).polled >= POLL_EVERY {
                 (*core).polled = now;
                 let lock = if now - (*core).unlocked >= (*core).unlock_every { Lock::LetGo } else { Lock::Hold };
                 poll(core, Some(Time::ZERO), lock)?;
@@ -104,10 +105,11 @@ pub(crate) unsafe fn turn(loop_: *mut PyObject, core: *mut Core) -> Result<()> {
             poll(core, Some(Time::ZERO), Lock::Hold)?;
             now = clock::now();
             if must_sleep(core, now) {
-                // This may run finalizers, and these anything.
+                // Both may run Python, and that may schedule anything.
                 contexts::forget_foreign(core);
+                let check_again = sockets::check_closed(core, now)?;
                 if must_sleep(core, now) {
-                    let deadline = (*core).timers.next_deadline();
+                    let deadline = [(*core).timers.next_deadline(), check_again].into_iter().flatten().min();
                     poll(core, deadline, Lock::LetGo)?;
                     now = clock::now();
                 }
@@ -131,6 +133,13 @@ unsafe fn must_sleep(core: *mut Core, now: Time) -> bool {
             && !has_intake(core)
             && (*core).timers.next_deadline().is_none_or(|deadline| deadline > now)
     }
+}
+
+/// Whether the program watches a descriptor. Then every turn polls, as in asyncio: protocols see data in the same order.
+#[inline]
+unsafe fn watches(core: *mut Core) -> bool {
+    // SAFETY: the core is that of a live loop, and nothing is called.
+    unsafe { (*core).readers.any_beside((*core).internal_descriptors) }
 }
 
 /// Whether something has come from outside of Python.

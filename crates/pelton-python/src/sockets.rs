@@ -8,19 +8,25 @@ use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::ptr::null_mut;
+use std::time::Duration;
 
+use pelton::Time;
 use pyo3::ffi::{self, PyObject};
 use pyo3::prelude::*;
 
 use crate::addresses::{self, Peer};
-use crate::core;
+use crate::core::{self, Core};
 use crate::descriptors;
 use crate::known::known;
 use crate::object::{Owned, Raised, Result, check, fill_once, raise_io};
 use crate::readers::{self, Side};
 use crate::syscalls::{self, RECEIVE, is_not_now};
 use crate::transports::opening;
-use crate::{fields, handle, handle_memory};
+use crate::{fields, guards, handle, handle_memory};
+
+/// How many sockets are checked, at most, each time before the loop sleeps; and how long it does if there are more.
+const CHECKED_AT_ONCE: usize = 64;
+const NEXT_CHECK: Duration = Duration::from_millis(20);
 
 /// What tells the Python side that asyncio's own way has to be gone.
 unsafe fn not_here() -> Result<Owned> {
@@ -28,11 +34,15 @@ unsafe fn not_here() -> Result<Owned> {
     unsafe { Ok(Owned::new_reference(ffi::Py_NotImplemented())) }
 }
 
-/// The descriptor of a plain `socket.socket`, or `None` for anything else: a TLS socket, a class of somebody's own.
+/// The descriptor of a plain `socket.socket`, or `None` for anything else: a TLS socket, a class of somebody's own, or methods that
+/// somebody has replaced.
 unsafe fn plain(loop_: *mut PyObject, sock: *mut PyObject) -> Result<Option<i32>> {
     // SAFETY: both are alive.
     unsafe {
-        if ffi::Py_TYPE(sock).cast() != known().socket || core::is_in_debug_mode(loop_) {
+        if ffi::Py_TYPE(sock).cast() != known().socket
+            || core::is_in_debug_mode(loop_)
+            || !guards::methods_are_original()?
+        {
             return Ok(None);
         }
         let fd = Owned::returned(ffi::PyObject_CallMethodNoArgs(sock, known().names.fileno))?;
@@ -96,6 +106,11 @@ unsafe fn perform(operation: Operation, fd: RawFd, with: *mut PyObject) -> io::R
                     Ok(wanted) => (wanted as usize).min(RECEIVE),
                     Err(Raised) => return Ok(Err(Raised)),
                 };
+                if wanted == 0 {
+                    return Ok(
+                        Owned::returned(ffi::PyBytes_FromStringAndSize(std::ptr::null(), 0)).map(|it| (it, false))
+                    );
+                }
                 let data = syscalls::receive_bytes(fd, wanted)?;
                 Ok(data.map(|data| {
                     let emptied = (ffi::PyBytes_Size(data.as_ptr()) as usize) < wanted;
@@ -108,7 +123,7 @@ unsafe fn perform(operation: Operation, fd: RawFd, with: *mut PyObject) -> io::R
                     return Ok(Err(Raised));
                 }
                 let room = view.len as usize;
-                let count = syscalls::receive(fd, view.buf.cast(), room);
+                let count = if room == 0 { Ok(0) } else { syscalls::receive(fd, view.buf.cast(), room) };
                 ffi::PyBuffer_Release(&mut view);
                 let count = count?;
                 Ok(Owned::returned(ffi::PyLong_FromSize_t(count)).map(|number| (number, count < room)))
@@ -129,6 +144,21 @@ unsafe fn perform(operation: Operation, fd: RawFd, with: *mut PyObject) -> io::R
                 Ok(accepted(own, &peer, with).map(|pair| (pair, false)))
             }
         }
+    }
+}
+
+/// How many bytes there is room for in a buffer; `None` if it cannot be received into.
+unsafe fn room_in(buffer: *mut PyObject) -> Option<usize> {
+    // SAFETY: the buffer is alive, and a view that was got is released.
+    unsafe {
+        let mut view: ffi::Py_buffer = std::mem::zeroed();
+        if ffi::PyObject_GetBuffer(buffer, &mut view, ffi::PyBUF_WRITABLE) < 0 {
+            ffi::PyErr_Clear();
+            return None;
+        }
+        let room = view.len as usize;
+        ffi::PyBuffer_Release(&mut view);
+        Some(room)
     }
 }
 
@@ -166,8 +196,21 @@ unsafe fn begin(loop_: *mut PyObject, sock: *mut PyObject, with: *mut PyObject, 
         {
             return not_here();
         }
+        let room = match operation {
+            Operation::Receive => fields::whole(with)? as usize,
+            Operation::ReceiveInto => match room_in(with) {
+                Some(room) => room,
+                // asyncio's own says what is wrong with it.
+                None => return not_here(),
+            },
+            Operation::ReceiveFrom | Operation::Accept => 1,
+        };
+        if operation == Operation::Accept && guards::is_audited() {
+            return not_here();
+        }
         let waits = readers::keeps(core, fd, sock)?;
-        if waits != readers::Kept::Emptied {
+        // As with Python's own sockets, to receive nothing takes no waiting.
+        if waits != readers::Kept::Emptied || room == 0 {
             match perform(operation, fd, with) {
                 Ok(done) => return done.map(|(done, _)| done),
                 Err(error) if is_not_now(&error) => {}
@@ -195,11 +238,43 @@ unsafe fn begin(loop_: *mut PyObject, sock: *mut PyObject, with: *mut PyObject, 
         let arguments = [future.as_ptr(), sock, with];
         let handle = handle::new(loop_, method.as_ptr(), &arguments, context.as_ptr())?;
         handle_memory::track(handle.as_ptr());
-        let previous = Owned::taken(readers::wait(core, fd, sock, handle)?);
-        if let Some(previous) = previous {
-            handle::cancel(previous.as_ptr())?;
-        }
+        readers::wait(core, fd, sock, handle)?;
         Ok(future)
+    }
+}
+
+/// Whether the socket that a handle waits for still has this descriptor.
+///
+/// # Safety
+/// `handle` is alive, and one that `begin` has made.
+pub(crate) unsafe fn is_open(handle: *mut PyObject, fd: RawFd) -> Result<bool> {
+    // SAFETY: its second argument is the socket, unless it was cancelled: then there is nobody to tell.
+    unsafe {
+        let Some(sock) = Owned::taken(ffi::Py_XNewRef((*handle::fields(handle)).arguments[2])) else { return Ok(true) };
+        let number = Owned::returned(ffi::PyObject_CallMethodNoArgs(sock.as_ptr(), known().names.fileno))?;
+        Ok(fields::whole(number.as_ptr())? == i64::from(fd))
+    }
+}
+
+/// Before the loop sleeps: queues what waits to receive from sockets that were closed meanwhile, to fail. The system tells nobody of
+/// that, and it would wait for ever. Returns when to check again, if not all were checked.
+///
+/// # Safety
+/// `core` is that of a live loop that is not parked; no Rust reference into it is held.
+pub(crate) unsafe fn check_closed(core: *mut Core, now: Time) -> Result<Option<Time>> {
+    // SAFETY: as the caller says.
+    unsafe {
+        let unchecked = (*core).readers.unchecked((*core).counters.callbacks);
+        let mut found = false;
+        for _ in 0..unchecked.min(CHECKED_AT_ONCE) {
+            let Some(fd) = (*core).readers.next_unchecked() else { break };
+            found |= readers::fail_if_closed(core, fd)?;
+        }
+        if found {
+            return Ok(Some(Time::ZERO));
+        }
+        let all_checked = (*core).readers.unchecked((*core).counters.callbacks) == 0;
+        Ok((!all_checked).then(|| now + NEXT_CHECK))
     }
 }
 
@@ -324,7 +399,7 @@ pub(crate) unsafe fn send(loop_: *mut PyObject, [sock, data]: [*mut PyObject; 2]
 }
 
 /// `_connect(fd, address)`: what has become of it: `None` if that will turn out, else 0 or the number of an error. `NotImplemented` if the
-/// address has to be looked up.
+/// address has to be looked up, or sockets are guarded.
 ///
 /// # Safety
 /// The arguments are alive.
@@ -332,6 +407,9 @@ pub(crate) unsafe fn connect(_: *mut PyObject, [fd, address]: [*mut PyObject; 2]
     // SAFETY: as the caller says.
     unsafe {
         let fd = fields::whole(fd)? as RawFd;
+        if guards::is_guarded()? {
+            return not_here();
+        }
         let Some(address) = addresses::literal(address)? else { return not_here() };
         let connecting = syscalls::connect(fd, address).map_err(|error| raise_io(&error))?;
         opening::outcome(&connecting)

@@ -158,7 +158,15 @@ pub fn open_quietly(wanted: Option<EngineKind>) -> io::Result<Opened> {
     }
     // Every poller refused; what the most portable one said is the most telling.
     let last = fallbacks.pop().expect("there is at least one engine");
-    Err(io::Error::new(last.error.kind(), format!("open an engine: {}: {}", last.wanted, last.error)))
+    Err(io::Error::new(last.error.kind(), NoEngine { kind: last.wanted, source: last.error }))
+}
+
+/// No engine could be opened. The source is the system's own error, with its number.
+#[derive(Debug, thiserror::Error)]
+#[error("open an engine: {kind}: {source}")]
+struct NoEngine {
+    kind: EngineKind,
+    source: io::Error,
 }
 
 #[cfg(test)]

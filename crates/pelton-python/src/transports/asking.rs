@@ -49,6 +49,10 @@ unsafe fn get_extra_info(transport: *mut PyObject, call: Call) -> Result<Owned> 
     unsafe {
         let stream = stream(transport)?;
         let names = &known().names;
+        let inherited = Owned::returned(ffi::PyObject_GetAttr(known().transport_base, names.get_extra_info))?;
+        if inherited.as_ptr() != known().get_extra_info {
+            return call_inherited(transport, inherited, call);
+        }
         if call.count > 2 {
             let message = c"get_extra_info() takes a name and a default";
             return Err(raise(ffi::PyExc_TypeError, message));
@@ -91,6 +95,24 @@ unsafe fn get_extra_info(transport: *mut PyObject, call: Call) -> Result<Owned> 
             return Ok(Owned::new_reference(value));
         }
         if ffi::PyErr_Occurred().is_null() { Ok(Owned::new_reference(default)) } else { Err(Raised) }
+    }
+}
+
+/// Calls what a program has put in the place of asyncio's `get_extra_info`.
+#[cold]
+unsafe fn call_inherited(transport: *mut PyObject, method: Owned, call: Call) -> Result<Owned> {
+    // SAFETY: the transport is alive, and the call is going on: its arguments are followed by those with keywords.
+    unsafe {
+        let named = if call.keywords.is_null() { 0 } else { ffi::PyTuple_GET_SIZE(call.keywords) as usize };
+        let given = std::slice::from_raw_parts(call.arguments, call.count + named);
+        // A function is bound to the transport; what is called as it is, such as a mock, is not.
+        let bind = (*ffi::Py_TYPE(method.as_ptr())).tp_descr_get;
+        let method = match bind {
+            Some(bind) => Owned::returned(bind(method.as_ptr(), transport, ffi::Py_TYPE(transport).cast()))?,
+            None => method,
+        };
+        let called = ffi::PyObject_Vectorcall(method.as_ptr(), given.as_ptr(), call.count, call.keywords);
+        Owned::returned(called)
     }
 }
 

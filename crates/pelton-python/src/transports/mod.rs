@@ -13,6 +13,7 @@ pub(crate) mod queue;
 mod reading;
 pub(crate) mod stream;
 mod stream_fields;
+mod through;
 pub(crate) mod tls;
 mod tls_io;
 mod writing;

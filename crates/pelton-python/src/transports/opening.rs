@@ -54,6 +54,10 @@ unsafe fn open_socket(
             replace(&raw mut (*stream).extra, extra);
         }
         let known = known();
+        if ffi::Py_TYPE(sock).cast() != known.socket {
+            let overrides = Owned::returned(ffi::PyObject_CallOneArg(known.overrides, sock))?;
+            (*stream).overridden = fields::truth(overrides.as_ptr())?;
+        }
         if ffi::PyObject_TypeCheck(sock, known.plain_socket) == 0 {
             // Somebody's own idea of a socket, which has to be asked for everything.
             drop(Owned::returned(ffi::PyObject_CallOneArg(known.set_nodelay, sock))?);
@@ -243,11 +247,16 @@ pub(crate) unsafe fn accept(
 /// Makes a protocol and a transport for a connection. If that fails, the connection is closed; asyncio reports it in debug mode only, in
 /// which this is not called.
 unsafe fn accepted(own: OwnedFd, kind: Kind, peer: Peer, [loop_, factory, server]: [*mut PyObject; 3]) -> Result<()> {
-    // SAFETY: all are alive. Without TLS there is nothing to wait for, and so no need for a task as in asyncio.
+    // SAFETY: all are alive. Without TLS there is nothing to wait for, and so no need for a task as in asyncio. What such a task
+    // would have is a context of its own: what a factory sets is not for the next connection to see.
     let outcome = unsafe {
-        Owned::returned(ffi::PyObject_CallNoArgs(factory)).and_then(|protocol| {
-            let others = [loop_, protocol.as_ptr(), ffi::Py_None(), server];
-            open_own(own, kind, peer, others).map(drop)
+        Owned::returned(ffi::PyContext_CopyCurrent()).and_then(|context| {
+            check(ffi::PyContext_Enter(context.as_ptr()))?;
+            let opened = Owned::returned(ffi::PyObject_CallNoArgs(factory)).and_then(|protocol| {
+                let others = [loop_, protocol.as_ptr(), ffi::Py_None(), server];
+                open_own(own, kind, peer, others).map(drop)
+            });
+            check(ffi::PyContext_Exit(context.as_ptr())).and(opened)
         })
     };
     outcome.or_else(|Raised| {

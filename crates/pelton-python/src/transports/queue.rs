@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
 
-use pyo3::ffi::{self, PyObject};
+use pyo3::ffi::{self, Py_ssize_t, PyObject};
 
+use crate::object::{Owned, Result};
 use crate::syscalls::send_vectors;
 
 /// Pieces that one system call takes: as many as every system does.
@@ -53,7 +54,7 @@ impl WriteQueue {
     }
 
     /// Sends what there is room for. What is done with goes to `done`, for the caller to let go of.
-    pub(crate) fn send(&mut self, fd: RawFd, done: &mut Vec<*mut PyObject>) -> io::Result<usize> {
+    pub(crate) fn send(&mut self, fd: RawFd, done: &mut Vec<*mut PyObject>) -> io::Result<()> {
         let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES_AT_ONCE];
         let mut skip = self.sent;
         let mut count = 0;
@@ -66,10 +67,31 @@ impl WriteQueue {
         }
         let sent = send_vectors(fd, &mut vectors[..count])?;
         self.advance(sent, done);
-        Ok(sent)
+        Ok(())
     }
 
-    fn advance(&mut self, sent: usize, done: &mut Vec<*mut PyObject>) {
+    /// What waits, for a method in Python: a list of as many pieces as one system call takes. The first is what is left of it.
+    pub(crate) fn pieces(&self) -> Result<Owned> {
+        // SAFETY: the pieces are `bytes` objects, and so are those that are made; the list takes over a reference to each.
+        unsafe {
+            let count = self.pieces.len().min(PIECES_AT_ONCE);
+            let list = Owned::returned(ffi::PyList_New(count as Py_ssize_t))?;
+            for (index, piece) in self.pieces.iter().take(count).enumerate() {
+                let bytes = if index == 0 && self.sent > 0 {
+                    let start = ffi::PyBytes_AsString(piece.bytes).add(self.sent);
+                    Owned::returned(ffi::PyBytes_FromStringAndSize(start, (piece.len - self.sent) as Py_ssize_t))?
+                } else {
+                    Owned::new_reference(piece.bytes)
+                };
+                ffi::PyList_SET_ITEM(list.as_ptr(), index as Py_ssize_t, bytes.into_ptr());
+            }
+            Ok(list)
+        }
+    }
+
+    /// So many bytes have been sent, or as many as there are. What is done with goes to `done`, for the caller to let go of.
+    pub(crate) fn advance(&mut self, sent: usize, done: &mut Vec<*mut PyObject>) {
+        let sent = sent.min(self.len);
         self.len -= sent;
         self.sent += sent;
         while let Some(first) = self.pieces.front() {

@@ -7,15 +7,18 @@ use std::ptr::null_mut;
 use pyo3::ffi::{self, Py_ssize_t, PyMethodDef, PyObject};
 
 use super::stream::{Stream, stream};
+use super::through::{self, Way};
 use super::tls::Tls;
-use super::writing::{descriptor, fatal};
+use super::writing::fatal;
 use super::{closing, tls_io};
 use crate::core;
+use crate::fields;
 use crate::hidden;
 use crate::known::known;
 use crate::methods::without_arguments;
 use crate::object::{Owned, Raised, Result, raise, raise_io, resize_bytes};
 use crate::readers::{self, Side};
+use crate::reserve;
 use crate::syscalls::{self, RECEIVE, is_not_now};
 
 /// Whoever has received at least so much is likely to again, and saves a copy if the object is there to be received into.
@@ -24,6 +27,8 @@ const LARGE: usize = 32 * 1024;
 /// What is expected of a connection gets less by one part in so many with every message that is shorter. A message that comes in
 /// pieces is no reason to expect pieces.
 const FORGET: usize = 8;
+
+const READING_FAILED: &str = "Fatal read error on socket transport";
 
 /// The methods.
 pub(crate) fn methods() -> Vec<PyMethodDef> {
@@ -52,33 +57,62 @@ unsafe fn read_ready(transport: *mut PyObject) -> Result<()> {
 unsafe fn receive(transport: *mut PyObject, stream: *mut Stream, protocol: &Owned) -> Result<()> {
     // SAFETY: the transport is alive, and so its state.
     unsafe {
+        let fd = match through::way(stream)? {
+            Ok(Way::Descriptor(fd)) => fd,
+            Ok(Way::Socket(sock)) => return receive_through(transport, stream, protocol, &sock),
+            Err(error) => return reading_failed(transport, &error),
+        };
         let mut failed_after = None;
-        let received = descriptor(stream)?.and_then(|fd| {
-            if (*stream).expected < LARGE {
-                return syscalls::receive_bytes(fd, RECEIVE);
-            }
+        let received = if (*stream).expected < LARGE {
+            syscalls::receive_bytes(fd, RECEIVE)
+        } else {
             receive_expected(fd, (*stream).expected, &mut failed_after)
-        });
+        };
         let data = match received {
             Ok(data) => data?,
             Err(error) => return reading_failed(transport, &error),
         };
         let len = ffi::PyBytes_Size(data.as_ptr()) as usize;
+        reserve::received(len);
         let before = (*stream).expected;
         (*stream).expected = len.max(before - before / FORGET);
         if len == 0 {
             return ended(transport, stream, protocol);
         }
-        let arguments = [protocol.as_ptr(), data.as_ptr()];
-        let name = known().names.data_received;
-        let called = ffi::PyObject_VectorcallMethod(name, arguments.as_ptr(), 2, null_mut());
-        if let Err(Raised) = Owned::returned(called) {
+        if let Err(Raised) = tell(protocol, known().names.data_received, &data) {
             return fatal(transport, "Fatal error: protocol.data_received() call failed.");
         }
         match failed_after {
             Some(error) if (*stream).conn_lost == 0 => reading_failed(transport, &error),
             _ => Ok(()),
         }
+    }
+}
+
+/// Receives through a socket's own method, whose result goes to `data_received` as it is.
+#[cold]
+unsafe fn receive_through(transport: *mut PyObject, stream: *mut Stream, protocol: &Owned, sock: &Owned) -> Result<()> {
+    // SAFETY: the transport is alive, and so its state.
+    unsafe {
+        let data = match through::receive(sock) {
+            Ok(Ok(data)) => data,
+            Ok(Err(error)) => return reading_failed(transport, &error),
+            Err(Raised) => return fatal(transport, READING_FAILED),
+        };
+        if !fields::truth(data.as_ptr())? {
+            return ended(transport, stream, protocol);
+        }
+        let told = tell(protocol, known().names.data_received, &data);
+        told.or_else(|Raised| fatal(transport, "Fatal error: protocol.data_received() call failed."))
+    }
+}
+
+/// Calls a method of the protocol.
+unsafe fn tell(protocol: &Owned, method: *mut PyObject, what: &Owned) -> Result<()> {
+    // SAFETY: all are alive.
+    unsafe {
+        let arguments = [protocol.as_ptr(), what.as_ptr()];
+        Owned::returned(ffi::PyObject_VectorcallMethod(method, arguments.as_ptr(), 2, null_mut())).map(drop)
     }
 }
 
@@ -152,23 +186,27 @@ unsafe fn receive_into(transport: *mut PyObject, stream: *mut Stream, protocol: 
     // SAFETY: the transport is alive, and so its state. The view keeps the buffer in place until it is released.
     unsafe {
         let mut view: ffi::Py_buffer = std::mem::zeroed();
-        if let Err(Raised) = offered_buffer(protocol, &mut view) {
+        let Ok(buffer) = offered_buffer(protocol, &mut view) else {
             return fatal(transport, "Fatal error: protocol.get_buffer() call failed.");
-        }
-        let received = descriptor(stream);
-        let received = received.map(|fd| fd.and_then(|fd| syscalls::receive(fd, view.buf.cast(), view.len as usize)));
-        ffi::PyBuffer_Release(&mut view);
-        let count = match received? {
-            Ok(0) => return ended(transport, stream, protocol),
-            Ok(count) => count,
-            Err(error) => return reading_failed(transport, &error),
         };
+        let room = view.len as usize;
+        let received = match through::way(stream) {
+            Ok(Ok(Way::Descriptor(fd))) => Ok(syscalls::receive(fd, view.buf.cast(), room)),
+            Ok(Ok(Way::Socket(sock))) => through::receive_into(&sock, buffer.as_ptr(), room),
+            Ok(Err(error)) => Ok(Err(error)),
+            Err(Raised) => Err(Raised),
+        };
+        ffi::PyBuffer_Release(&mut view);
+        let count = match received {
+            Ok(Ok(0)) => return ended(transport, stream, protocol),
+            Ok(Ok(count)) => count,
+            Ok(Err(error)) => return reading_failed(transport, &error),
+            Err(Raised) => return fatal(transport, READING_FAILED),
+        };
+        reserve::received(count);
         let count = Owned::returned(ffi::PyLong_FromSize_t(count))?;
-        let arguments = [protocol.as_ptr(), count.as_ptr()];
-        let name = known().names.buffer_updated;
-        let called = ffi::PyObject_VectorcallMethod(name, arguments.as_ptr(), 2, null_mut());
-        let called = Owned::returned(called).map(drop);
-        called.or_else(|Raised| fatal(transport, "Fatal error: protocol.buffer_updated() call failed."))
+        let told = tell(protocol, known().names.buffer_updated, &count);
+        told.or_else(|Raised| fatal(transport, "Fatal error: protocol.buffer_updated() call failed."))
     }
 }
 
@@ -176,16 +214,34 @@ unsafe fn receive_into(transport: *mut PyObject, stream: *mut Stream, protocol: 
 unsafe fn receive_tls(transport: *mut PyObject, stream: *mut Stream, protocol: &Owned) -> Result<()> {
     // SAFETY: the transport is alive, and so its state.
     unsafe {
-        let taken = match descriptor(stream)?.and_then(syscalls::receive_shared) {
-            Ok((_, 0)) => return ended(transport, stream, protocol),
-            Ok((start, len)) => tls_io::received(protocol.as_ptr(), start, len),
+        let taken = match through::way(stream)? {
+            Ok(Way::Descriptor(fd)) => match syscalls::receive_shared(fd) {
+                Ok((_, 0)) => return ended(transport, stream, protocol),
+                Ok((start, len)) => {
+                    reserve::received(len);
+                    tls_io::received(protocol.as_ptr(), start, len)
+                }
+                Err(error) => return reading_failed(transport, &error),
+            },
+            Ok(Way::Socket(sock)) => {
+                let data = match through::receive_copy(&sock) {
+                    Ok(Ok(data)) => data,
+                    Ok(Err(error)) => return reading_failed(transport, &error),
+                    Err(Raised) => return fatal(transport, READING_FAILED),
+                };
+                match ffi::PyBytes_Size(data.as_ptr()) as usize {
+                    0 => return ended(transport, stream, protocol),
+                    len => tls_io::received(protocol.as_ptr(), ffi::PyBytes_AsString(data.as_ptr()).cast(), len),
+                }
+            }
             Err(error) => return reading_failed(transport, &error),
         };
         taken.or_else(|Raised| fatal(transport, "Fatal error: protocol.buffer_updated() call failed."))
     }
 }
 
-unsafe fn offered_buffer(protocol: &Owned, view: &mut ffi::Py_buffer) -> Result<()> {
+/// The buffer that the protocol offers, and a view of it.
+unsafe fn offered_buffer(protocol: &Owned, view: &mut ffi::Py_buffer) -> Result<Owned> {
     // SAFETY: all are alive; a view that was got is either handed out or released.
     unsafe {
         let arguments = [protocol.as_ptr(), known().minus_one];
@@ -204,7 +260,7 @@ unsafe fn offered_buffer(protocol: &Owned, view: &mut ffi::Py_buffer) -> Result<
             ffi::PyBuffer_Release(view);
             return Err(raise(ffi::PyExc_RuntimeError, c"get_buffer() returned an empty buffer"));
         }
-        Ok(())
+        Ok(buffer)
     }
 }
 
@@ -215,5 +271,5 @@ unsafe fn reading_failed(transport: *mut PyObject, error: &io::Error) -> Result<
     }
     raise_io(error);
     // SAFETY: as the caller says.
-    unsafe { fatal(transport, "Fatal read error on socket transport") }
+    unsafe { fatal(transport, READING_FAILED) }
 }

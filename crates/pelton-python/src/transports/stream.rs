@@ -30,6 +30,8 @@ pub(crate) struct Stream {
     /// The socket object, if there is one: many a connection comes and goes without anybody asking for it. It owns the descriptor,
     /// and is asked for it each time, since somebody may have closed it.
     pub(crate) sock: *mut PyObject,
+    /// That object has methods of its own in the place of those of `socket.socket`, which are to be called.
+    pub(crate) overridden: bool,
     /// The descriptor, as long as there is no socket object.
     pub(crate) own: Option<OwnedFd>,
     /// What is needed to make that object.
@@ -65,8 +67,9 @@ pub(crate) struct Kind {
 }
 
 impl Kind {
+    /// Whether it is TCP. A socket that was made without naming a protocol has 0 for it, which over IP means TCP for a stream.
     pub(crate) fn is_tcp(self) -> bool {
-        self.protocol == libc::IPPROTO_TCP && matches!(self.family, libc::AF_INET | libc::AF_INET6)
+        matches!(self.protocol, 0 | libc::IPPROTO_TCP) && matches!(self.family, libc::AF_INET | libc::AF_INET6)
     }
 }
 
@@ -92,6 +95,7 @@ unsafe impl Hidden for Stream {
             empty_waiter: null_mut(),
             extra: null_mut(),
             sock: null_mut(),
+            overridden: false,
             own: None,
             kind: Kind::default(),
             our_address: Peer::Unknown,

@@ -238,6 +238,10 @@ unsafe fn read_copy(protocol: *mut PyObject, tls: *mut Tls) -> Result<()> {
             if filled < room || (*tls).app_reading_paused || (*tls).inner.is_null() {
                 return Ok(());
             }
+            if (*tls).buffered {
+                // It has been told of some by another protocol than it has now.
+                return read_into(protocol, tls);
+            }
         }
     }
 }

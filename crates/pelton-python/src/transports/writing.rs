@@ -1,7 +1,6 @@
 //! What a stream transport does when something is written, and when its socket has room.
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::null_mut;
 use std::slice;
 
@@ -9,13 +8,15 @@ use pyo3::ffi::{self, PyMethodDef, PyObject};
 use pyo3::prelude::*;
 
 use super::stream::{Stream, stream};
+use super::through::{self, Way};
 use super::{closing, opening};
-use crate::fields;
 use crate::known::known;
 use crate::methods::{with_one_named, without_arguments};
 use crate::object::{Owned, Raised, Result, raise_io, raise_text};
 use crate::readers::{self, Side};
 use crate::syscalls::{self, is_not_now};
+
+const WRITING_FAILED: &str = "Fatal write error on socket transport";
 
 /// The methods.
 pub(crate) fn methods() -> Vec<PyMethodDef> {
@@ -33,28 +34,6 @@ pub(crate) fn methods() -> Vec<PyMethodDef> {
         without_arguments!(c"_write_sendmsg", write_ready, write_ready_doc),
         without_arguments!(c"_write_send", write_ready, write_ready_doc),
     ]
-}
-
-/// The descriptor of the socket. If that is closed, the system's error for it: the number may be another file's by now.
-///
-/// # Safety
-/// `stream` is the state of a live transport.
-pub(crate) unsafe fn descriptor(stream: *mut Stream) -> Result<io::Result<RawFd>> {
-    // SAFETY: as the caller says.
-    unsafe {
-        if let Some(own) = &(*stream).own {
-            return Ok(Ok(own.as_raw_fd()));
-        }
-        let fd = if (*stream).gone || (*stream).sock.is_null() {
-            -1
-        } else {
-            // Kept for as long as it is asked: it may be a class of somebody's own, that puts another in its place.
-            let sock = Owned::new_reference((*stream).sock);
-            let fd = Owned::returned(ffi::PyObject_CallMethodNoArgs(sock.as_ptr(), known().names.fileno))?;
-            fields::whole(fd.as_ptr())?
-        };
-        Ok(if fd < 0 { Err(io::Error::from_raw_os_error(libc::EBADF)) } else { Ok(fd as RawFd) })
-    }
 }
 
 /// Ends the connection for what has been raised; `SystemExit` and `KeyboardInterrupt` go on.
@@ -183,15 +162,20 @@ pub(crate) unsafe fn write_data(transport: *mut PyObject, data: *mut PyObject) -
         }
         let mut sent = 0;
         if (*stream).queue.is_empty() {
-            sent = match descriptor(stream)?.and_then(|fd| syscalls::send(fd, data.bytes())) {
-                Ok(sent) if sent == data.bytes().len() => return Ok(()),
-                Ok(sent) => sent,
-                Err(error) if is_not_now(&error) => 0,
-                Err(error) => {
+            sent = match send_now(stream, &data) {
+                Ok(Ok(sent)) if sent == data.bytes().len() => return Ok(()),
+                Ok(Ok(sent)) => sent,
+                Ok(Err(error)) if is_not_now(&error) => 0,
+                Ok(Err(error)) => {
                     raise_io(&error);
-                    return fatal(transport, "Fatal write error on socket transport");
+                    return fatal(transport, WRITING_FAILED);
                 }
+                Err(Raised) => return fatal(transport, WRITING_FAILED),
             };
+            if (*stream).conn_lost != 0 || (*stream).loop_.is_null() {
+                // A method of the socket's own has ended the connection.
+                return Ok(());
+            }
             opening::watch(transport, stream, Side::Writer)?;
         }
         let (rest, sent) = if (*stream).queue.is_empty() {
@@ -202,6 +186,18 @@ pub(crate) unsafe fn write_data(transport: *mut PyObject, data: *mut PyObject) -
         };
         (*stream).queue.push(rest.into_ptr(), sent);
         pause_if_needed(transport, stream)
+    }
+}
+
+/// Sends what there is room for: how much of it.
+unsafe fn send_now(stream: *mut Stream, data: &Data) -> Result<io::Result<usize>> {
+    // SAFETY: the state is that of a live transport.
+    unsafe {
+        match through::way(stream)? {
+            Ok(Way::Descriptor(fd)) => Ok(syscalls::send(fd, data.bytes())),
+            Ok(Way::Socket(sock)) => through::send(&sock, data.object, data.bytes().len()),
+            Err(error) => Ok(Err(error)),
+        }
     }
 }
 
@@ -259,12 +255,12 @@ unsafe fn write_pieces(transport: *mut PyObject, lines: *mut PyObject) -> Result
             (*stream).queue.push(piece.into_ptr(), 0);
         }
         if was_empty {
-            if let Err(error) = send_queued(stream)?
-                && !is_not_now(&error)
-            {
-                return writing_failed(transport, &error);
+            match send_queued(stream) {
+                Ok(Err(error)) if !is_not_now(&error) => return writing_failed(transport, &error),
+                Ok(_) => {}
+                Err(Raised) => return raised_in_writing(transport),
             }
-            if (*stream).queue.is_empty() {
+            if (*stream).queue.is_empty() || (*stream).loop_.is_null() {
                 return Ok(());
             }
             opening::watch(transport, stream, Side::Writer)?;
@@ -278,11 +274,18 @@ unsafe fn send_queued(stream: *mut Stream) -> Result<io::Result<()>> {
     let mut done = Vec::new();
     // SAFETY: the state is that of a live transport. Letting go of `bytes` calls nothing, and comes last all the same.
     unsafe {
-        let outcome = descriptor(stream)?.and_then(|fd| (*stream).queue.send(fd, &mut done));
+        let outcome = match through::way(stream)? {
+            Ok(Way::Descriptor(fd)) => (*stream).queue.send(fd, &mut done),
+            Ok(Way::Socket(sock)) => {
+                let sent = through::send_queued(&sock, &raw const (*stream).queue)?;
+                sent.map(|sent| (*stream).queue.advance(sent, &mut done))
+            }
+            Err(error) => Err(error),
+        };
         for bytes in done {
             ffi::Py_DECREF(bytes);
         }
-        Ok(outcome.map(drop))
+        Ok(outcome)
     }
 }
 
@@ -293,10 +296,11 @@ unsafe fn write_ready(transport: *mut PyObject) -> Result<()> {
         if (*stream).conn_lost != 0 || (*stream).queue.is_empty() {
             return Ok(());
         }
-        match send_queued(stream)? {
-            Ok(()) => sent_some(transport, stream),
-            Err(error) if is_not_now(&error) => Ok(()),
-            Err(error) => writing_failed(transport, &error),
+        match send_queued(stream) {
+            Ok(Ok(())) => sent_some(transport, stream),
+            Ok(Err(error)) if is_not_now(&error) => Ok(()),
+            Ok(Err(error)) => writing_failed(transport, &error),
+            Err(Raised) => raised_in_writing(transport),
         }
     }
 }
@@ -323,13 +327,16 @@ unsafe fn sent_some(transport: *mut PyObject, stream: *mut Stream) -> Result<()>
         if (*stream).closing {
             return closing::call_connection_lost(transport, ffi::Py_None());
         }
-        if (*stream).eof
-            && let Ok(fd) = descriptor(stream)?
-            && libc::shutdown(fd, libc::SHUT_WR) < 0
-        {
-            return Err(raise_io(&io::Error::last_os_error()));
+        if !(*stream).eof {
+            return Ok(());
         }
-        Ok(())
+        match through::way(stream)? {
+            Ok(Way::Descriptor(fd)) if libc::shutdown(fd, libc::SHUT_WR) < 0 => {
+                Err(raise_io(&io::Error::last_os_error()))
+            }
+            Ok(Way::Socket(sock)) => through::shut_down(&sock),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -348,5 +355,11 @@ unsafe fn pause_if_needed(transport: *mut PyObject, stream: *mut Stream) -> Resu
 unsafe fn writing_failed(transport: *mut PyObject, error: &io::Error) -> Result<()> {
     raise_io(error);
     // SAFETY: the transport is alive.
-    unsafe { hand_over(transport, "_writing_failed", "Fatal write error on socket transport") }
+    unsafe { raised_in_writing(transport) }
+}
+
+#[cold]
+unsafe fn raised_in_writing(transport: *mut PyObject) -> Result<()> {
+    // SAFETY: the transport is alive, and an exception is set.
+    unsafe { hand_over(transport, "_writing_failed", WRITING_FAILED) }
 }
