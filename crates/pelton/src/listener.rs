@@ -274,7 +274,11 @@ impl Reactor {
     ) {
         if let Err(error) = file.remove() {
             let path = file.path().display();
-            self.report(Fault::at(place, what, format_args!("could not remove the file of a Unix socket, {path}: {error}")));
+            self.report(Fault::at(
+                place,
+                what,
+                format_args!("could not remove the file of a Unix socket, {path}: {error}"),
+            ));
         }
     }
 }
