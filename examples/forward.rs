@@ -93,7 +93,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut reactor = Reactor::new()?;
     let sides = most.clone();
     let client = move |_: &mut Reactor| Side { other: None, target: Some(target.clone()), most: sides.clone() };
-    let listener = reactor.listen(&"127.0.0.1:0".parse()?, client)?;
+    let listener = reactor.listen("127.0.0.1:0", client)?;
     let Some(Address::Tcp(address)) = reactor.listening_on(listener).cloned() else { return Err("not on TCP".into()) };
 
     // A client that takes its time.

@@ -131,10 +131,10 @@ fn clerks(on: On, pool: Option<&Pool>, limit: usize) -> (EventLoop, SocketAddr, 
     let mut reactor = on.reactor();
     let (reports, desk) = reports();
     let service = serve(|| Lines::new().limit(2 << 20), move || Clerk { reports: reports.clone(), limit, quit: false });
-    let anywhere = "127.0.0.1:0".parse().unwrap();
+    let anywhere = "127.0.0.1:0";
     let listener = match pool {
-        None => reactor.listen(&anywhere, service),
-        Some(pool) => reactor.listen(&anywhere, service.on(pool)),
+        None => reactor.listen(anywhere, service),
+        Some(pool) => reactor.listen(anywhere, service.on(pool)),
     };
     let address = address_of(&reactor, listener.unwrap());
     (reactor, address, desk)
@@ -277,7 +277,7 @@ impl Protocol for Ways {
 
 fn a_message_is_answered_in_every_way_there_is(on: On) {
     let mut reactor = on.reactor();
-    let listener = reactor.listen(&"127.0.0.1:0".parse().unwrap(), serve(Lines::new, Ways::new)).unwrap();
+    let listener = reactor.listen("127.0.0.1:0", serve(Lines::new, Ways::new)).unwrap();
     let address = address_of(&reactor, listener);
     let answers = run_with(&mut reactor, move || {
         let mut client = Client::new(address);
@@ -292,7 +292,7 @@ fn a_message_is_answered_by_workers_and_actors_from_a_pool(on: On) {
     let mut reactor = on.reactor();
     let pool = pool();
     let service = serve(Lines::new, Ways::new).on(&pool);
-    let listener = reactor.listen(&"127.0.0.1:0".parse().unwrap(), service).unwrap();
+    let listener = reactor.listen("127.0.0.1:0", service).unwrap();
     let address = address_of(&reactor, listener);
     let answers = run_with(&mut reactor, move || {
         let mut client = Client::new(address);
@@ -587,7 +587,7 @@ fn whoever_answers_learns_that_the_connection_is_over(on: On) {
         let (kept, dropped) = (kept.clone(), dropped.clone());
         move || Hopeless { kept: kept.clone(), dropped: dropped.clone(), slots: slots.clone() }
     };
-    let listener = reactor.listen(&"127.0.0.1:0".parse().unwrap(), serve(Lines::new, protocol)).unwrap();
+    let listener = reactor.listen("127.0.0.1:0", serve(Lines::new, protocol)).unwrap();
     let address = address_of(&reactor, listener);
     let slot = run_with(&mut reactor, move || {
         let mut client = Client::new(address);
@@ -621,7 +621,7 @@ fn a_rejected_promise_is_reported_and_closes(on: On) {
     let log = Log::default();
     let entries = log.clone();
     reactor.on_unhandled_rejection(move |_: &mut Reactor, unhandled| entries.add(unhandled.message.clone()));
-    let listener = reactor.listen(&"127.0.0.1:0".parse().unwrap(), serve(Lines::new, || Rejects)).unwrap();
+    let listener = reactor.listen("127.0.0.1:0", serve(Lines::new, || Rejects)).unwrap();
     let address = address_of(&reactor, listener);
     let heard = run_with(&mut reactor, move || {
         let mut client = Client::new(address);

@@ -37,7 +37,7 @@ fn unix_sockets_work_and_a_stale_file_is_replaced(on: On) {
 fn a_file_that_has_taken_the_place_of_a_listeners_own_stays(on: On) {
     let path = std::env::temp_dir().join(format!("pelton-{}-{}-other.sock", std::process::id(), on.0));
     let mut reactor = on.reactor();
-    let listener = reactor.listen(&Address::Unix(path.clone()), |_| Echo).unwrap();
+    let listener = reactor.listen(Address::Unix(path.clone()), |_| Echo).unwrap();
     std::fs::remove_file(&path).unwrap();
     let other = std::os::unix::net::UnixListener::bind(&path).unwrap();
     assert!(reactor.unlisten(listener));
@@ -46,7 +46,7 @@ fn a_file_that_has_taken_the_place_of_a_listeners_own_stays(on: On) {
     std::fs::remove_file(&path).unwrap();
     // Nor is a file of another kind replaced.
     std::fs::write(&path, "a file").unwrap();
-    assert!(reactor.listen(&Address::Unix(path.clone()), |_| Echo).is_err());
+    assert!(reactor.listen(Address::Unix(path.clone()), |_| Echo).is_err());
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "a file");
     std::fs::remove_file(&path).unwrap();
 }

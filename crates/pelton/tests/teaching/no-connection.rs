@@ -4,5 +4,5 @@
 
 fn main() {
     let mut reactor = pelton::Reactor::new().unwrap();
-    let _ = reactor.listen(&"127.0.0.1:0".parse().unwrap(), |_| String::new());
+    let _ = reactor.listen("127.0.0.1:0", |_| String::new());
 }
