@@ -109,6 +109,8 @@ class DatagramTransport(selector_events._SelectorDatagramTransport, transports.D
     _over_ip = False
     # One of a pair of Unix sockets: its peer has no address, and asyncio takes it for not connected.
     _has_nameless_peer = False
+    # Releases of Python 3.11 before some point do not set it.
+    _paused = False
 
     def __init__(self, loop, sock, protocol, address=None, waiter=None, extra=None):
         super().__init__(loop, sock, protocol, address, waiter, extra)
