@@ -102,7 +102,7 @@ fn idle_work_by_interval_waits_for_an_idle_turn(on: On) {
 }
 
 fn idle_work_by_interval_can_be_cancelled_while_it_rests_and_from_inside(on: On) {
-    let mut reactor = on.reactor();
+    let mut reactor = on.catching();
     let runs = Rc::new(Cell::new(0));
     let count = runs.clone();
     let work = reactor.idle_every(Duration::from_secs(3600), move |_| count.set(count.get() + 1));
