@@ -29,6 +29,11 @@ impl Reactor {
     /// Calls `f` with the reactor that was [lent](Reactor::enter) to this code. `None` if none was, or if it is in use
     /// further up the stack.
     pub fn with_current<T>(f: impl FnOnce(&mut Reactor) -> T) -> Option<T> {
-        CURRENT.is_set().then(|| CURRENT.with(f))
+        Reactor::is_lent().then(|| CURRENT.with(f))
+    }
+
+    /// Whether a reactor was lent to this code and is not in use further up the stack.
+    pub(crate) fn is_lent() -> bool {
+        CURRENT.is_set()
     }
 }

@@ -224,8 +224,14 @@ thread_local! {
     static TURNING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A turn that is under way, with what there was further up the stack.
-struct Turning(bool);
+/// A loop that is being turned, and whether one was further up the stack.
+pub(crate) struct Turning(bool);
+
+impl Turning {
+    fn begin() -> Turning {
+        Turning(TURNING.replace(true))
+    }
+}
 
 impl Drop for Turning {
     fn drop(&mut self) {
@@ -343,15 +349,18 @@ impl EventLoop {
         if self.life == Life::Stopped {
             return Err(Error::Stopped);
         }
+        let turning = self.begin_turning()?;
         while !self.stopped() {
-            self.turn(None)?;
+            self.reactor.turn(None, &mut |_| false, |park| park.block())?;
         }
+        drop(turning);
         self.shutdown()
     }
 
     /// Turns the loop until `condition` holds. It is asked before each turn and again before each wait, so that the loop
     /// never sleeps on a condition that is met. [`Error::Stopped`] if the loop is told to stop first.
     pub fn run_until(&mut self, mut condition: impl FnMut(&mut Reactor) -> bool) -> Result<(), Error> {
+        let _turning = self.begin_turning()?;
         loop {
             if condition(&mut self.reactor) {
                 return Ok(());
@@ -360,7 +369,7 @@ impl EventLoop {
         }
     }
 
-    /// One turn of the loop, which does not wait if `condition` holds by then.
+    /// One turn of the loop, which does not wait if `condition` holds by then. The caller [has begun](Reactor::begin_turning).
     pub(crate) fn turn_until(&mut self, mut condition: impl FnMut(&mut Reactor) -> bool) -> Result<(), Error> {
         self.reactor.turn(None, &mut condition, |park| park.block())
     }
@@ -392,6 +401,7 @@ impl EventLoop {
         timeout: Option<Duration>,
         block: impl FnOnce(&mut (dyn Park + Send)) -> io::Result<()>,
     ) -> Result<(), Error> {
+        let _turning = if timeout == Some(Duration::ZERO) { Turning::begin() } else { self.begin_turning()? };
         self.reactor.turn(timeout, &mut |_| false, block)
     }
 
@@ -497,10 +507,6 @@ impl Reactor {
             self.drop_posts();
             return Err(Error::Stopped);
         }
-        if timeout != Some(Duration::ZERO) {
-            self.check_not_nested()?;
-        }
-        let _turning = Turning(TURNING.replace(true));
         self.shared.runs_here();
         let calls_before = self.meter.counters.calls();
 
@@ -522,10 +528,10 @@ impl Reactor {
         Ok(())
     }
 
-    /// Refuses to make another loop of this thread wait for this one.
-    pub(crate) fn check_not_nested(&self) -> Result<(), Error> {
-        let inside = TURNING.get() || Reactor::with_current(|_| ()).is_some();
-        if inside && !self.nested { Err(Error::Nested) } else { Ok(()) }
+    /// Begins to turn the loop. Refuses to make another loop of this thread wait for this one.
+    pub(crate) fn begin_turning(&self) -> Result<Turning, Error> {
+        let inside = TURNING.get() || Reactor::is_lent();
+        if inside && !self.nested { Err(Error::Nested) } else { Ok(Turning::begin()) }
     }
 
     fn read_clock(&mut self) {

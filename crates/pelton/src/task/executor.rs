@@ -294,7 +294,7 @@ impl EventLoop {
     #[track_caller]
     pub fn block_on<F: Future>(&mut self, future: F) -> Result<F::Output, Error> {
         let site = Site { kind: CallbackKind::Tick, place: Location::caller(), source: None };
-        self.check_not_nested()?;
+        let _turning = self.begin_turning()?;
         if self.stopped() {
             return Err(Error::Stopped);
         }
