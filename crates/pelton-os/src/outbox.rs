@@ -113,6 +113,21 @@ impl Outbox {
         }
     }
 
+    /// Appends the contents of `block` and empties it. Where nothing else waits, the block itself is taken, and the memory of one that
+    /// was sent before is left in its place: the contents are not copied.
+    pub fn push_block(&mut self, block: &mut Vec<u8>) {
+        if !self.pieces.is_empty() || block.len() > BLOCK {
+            self.push_copy(block);
+            return block.clear();
+        }
+        if block.is_empty() {
+            return;
+        }
+        self.bytes += block.len();
+        let block = std::mem::replace(block, std::mem::take(&mut self.spare_block));
+        self.pieces.push_back(Piece::Copied { block, sent: 0 });
+    }
+
     /// Appends `bytes` without copying them.
     pub fn push_bytes(&mut self, bytes: Bytes) {
         if !bytes.is_empty() {
@@ -275,6 +290,27 @@ mod tests {
             }
         }
         assert!(outbox.is_empty() && outbox.pieces.is_empty());
+    }
+
+    #[test]
+    fn a_block_is_taken_as_it_is_only_where_nothing_waits() {
+        let mut outbox = Outbox::default();
+        let mut block = b"head".to_vec();
+        let memory = block.as_ptr();
+        outbox.push_block(&mut block);
+        assert!(block.is_empty());
+        assert_eq!(outbox.only_piece().map(<[u8]>::as_ptr), Some(memory), "it was not copied");
+        block.extend_from_slice(b" body");
+        outbox.push_block(&mut block);
+        assert_eq!((contents(&outbox), outbox.len(), block.len()), (b"head body".to_vec(), 9, 0));
+        outbox.advance(9);
+        block.extend_from_slice(b"next");
+        outbox.push_block(&mut block);
+        assert_eq!((contents(&outbox), outbox.len()), (b"next".to_vec(), 4));
+        assert_eq!(block.as_ptr(), memory, "the memory of the first block is used again");
+        let mut empty = Vec::new();
+        outbox.push_block(&mut empty);
+        assert_eq!(outbox.pieces.len(), 1);
     }
 
     #[test]

@@ -54,17 +54,19 @@ impl Out {
 
     /// Hands over what has been gathered.
     pub(super) fn send(&mut self, io: &mut Io<'_>) {
-        for piece in self.buffer.chunks(GATHERED) {
-            // It is refused only if the connection is over, which it will be told, or if the reactor allows less to wait than
-            // a few heads, which is to be seen.
-            if let Err(error) = io.send(piece) {
-                tracing::debug!(%error, "a response is not sent");
-                io.close();
-                break;
-            }
-        }
         self.sent += self.buffer.len();
+        let outcome = if self.buffer.len() <= GATHERED {
+            io.send_block(&mut self.buffer)
+        } else {
+            self.buffer.chunks(GATHERED).try_for_each(|piece| io.send(piece))
+        };
         self.buffer.clear();
+        // It is refused only if the connection is over, which it will be told, or if the reactor allows less to wait than a few
+        // heads, which is to be seen.
+        if let Err(error) = outcome {
+            tracing::debug!(%error, "a response is not sent");
+            io.close();
+        }
     }
 
     /// Writes bytes of a body, which are far fewer than what may wait.

@@ -35,6 +35,11 @@ impl Io<'_> {
         self.queue(bytes.len(), |outbox| outbox.push_copy(bytes))
     }
 
+    /// Sends the contents of `block` and leaves it empty, often with other memory. Where nothing else waits they are not copied.
+    pub fn send_block(&mut self, block: &mut Vec<u8>) -> Result<(), SendError> {
+        self.queue(block.len(), |outbox| outbox.push_block(block))
+    }
+
     /// Sends a copy of several slices, one after the other: all of them or, if that is too much, none.
     pub fn send_vectored(&mut self, slices: &[IoSlice<'_>]) -> Result<(), SendError> {
         let bytes = slices.iter().map(|slice| slice.len()).sum();
