@@ -125,7 +125,11 @@ class DatagramTransport(selector_events._SelectorDatagramTransport, transports.D
 
     def sendto(self, data, addr=None):
         if self._sock is None:
-            # It is closed, and what is sent is let pass, as with streams.
+            # It is closed. What is sent is let pass, as with streams, unless it is a mistake also on one that is open.
+            if not isinstance(data, (bytes, bytearray, memoryview)):
+                raise TypeError(f"data argument must be a bytes-like object, not {type(data).__name__!r}")
+            if self._address and addr not in (None, self._address):
+                raise ValueError(f"Invalid address: must be None or {self._address}")
             return
         if addr is None and self._has_nameless_peer:
             return self._send_to_nameless(data)

@@ -621,6 +621,11 @@ class Datagrams:
                     await asyncio.sleep(0.01)
                     for _ in range(3):
                         transport.sendto(b"let pass", None if remote else address)
+                    with self.assertRaises(TypeError):
+                        transport.sendto("text", None if remote else address)
+                    if remote:
+                        with self.assertRaises(ValueError):
+                            transport.sendto(b"to another", ("127.0.0.1", 1))
 
         self.run_main(main())
         self.assertEqual(self.errors, [])

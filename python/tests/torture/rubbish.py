@@ -100,4 +100,6 @@ def play(seed, new_loop):
     world.ended = True
     for each in sum(pairs, ()):
         each.close()
+    # A loop whose attributes are rubbish may end without having said so, and no other would run then.
+    asyncio._set_running_loop(None)
     return []
