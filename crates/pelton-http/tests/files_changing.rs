@@ -38,7 +38,7 @@ fn serve(on: On, tree: &Tree, settings: FileSettings) -> Site {
 /// On the best engine, with a file lane of one thread and room for so many to wait.
 fn serve_on_lane(handler: impl Handler, waiting: usize) -> Site {
     let lane = LaneSettings { threads: 1, waiting, linger: DEADLINE };
-    let mut reactor = Reactor::builder().lane(Lane::Files, lane).build().unwrap();
+    let mut reactor = best().builder().lane(Lane::Files, lane).build().unwrap();
     let server = Server::new(handler);
     let listener = server.listen(&mut reactor, &"127.0.0.1:0".parse().unwrap()).unwrap();
     let address = reactor.listening_on(listener).unwrap().to_string();

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use pelton::{
     Address, Datagram, DatagramIo, DatagramOptions, Datagrams, DatagramsId, EventLoop, Exit, MulticastInterface,
-    Reactor, Reason, SendError, SocketOptions, WaterMarks,
+    PanicPolicy, Reactor, Reason, SendError, SocketOptions, WaterMarks,
 };
 
 use common::{Log, On, activity, on_every_engine, poll, run, run_until};
@@ -895,7 +895,7 @@ fn python_is_answered_and_asked(on: On) {
 
 #[test]
 fn echoed_datagrams_allocate_nothing() {
-    let mut reactor = Reactor::new().unwrap();
+    let mut reactor = Reactor::builder().panic_policy(PanicPolicy::Propagate).build().unwrap();
     let copying = scripted(&Log::default(), |io, datagram| io.send_to(&datagram.from, &datagram.bytes).unwrap());
     let mut servers = vec![bind(&mut reactor, copying).1];
     // Several that hold on to what came in until it is sent on.
@@ -920,7 +920,7 @@ fn echoed_datagrams_allocate_nothing() {
 
 #[test]
 fn a_reactor_that_has_no_datagram_socket_any_more_keeps_no_memory_for_them() {
-    let mut reactor = Reactor::new().unwrap();
+    let mut reactor = Reactor::builder().panic_policy(PanicPolicy::Propagate).build().unwrap();
     // Room for the first sources, signals and whatever else there is only once.
     let (id, _) = bind(&mut reactor, Echo);
     reactor.datagrams(id).unwrap().close();
@@ -946,7 +946,7 @@ fn a_reactor_that_has_no_datagram_socket_any_more_keeps_no_memory_for_them() {
 fn a_forked_child_leaves_the_parents_socket_and_its_file_alone() {
     use fork::{Fork, fork, waitpid};
     let path = std::env::temp_dir().join(format!("pelton-{}-fork.sock", std::process::id()));
-    let mut reactor = Reactor::new().unwrap();
+    let mut reactor = Reactor::builder().panic_policy(PanicPolicy::Propagate).build().unwrap();
     let id = reactor.bind_datagrams(&Address::Unix(path.clone()), logging(&Log::default())).unwrap();
     match fork().unwrap() {
         Fork::Child => {
@@ -978,7 +978,8 @@ fn a_thousand_each_way_take_far_fewer_system_calls() {
     const COUNT: usize = 1_000;
     const NAME: &str = "a_thousand_each_way_take_far_fewer_system_calls";
     if let Ok(name) = std::env::var(CHILD) {
-        let mut reactor = Reactor::builder().engine(name.parse().unwrap()).build().unwrap();
+        let mut reactor =
+            Reactor::builder().engine(name.parse().unwrap()).panic_policy(PanicPolicy::Propagate).build().unwrap();
         let (server, address) = bind(&mut reactor, Echo);
         let client = scripted(&Log::default(), |io, _| *io.reactor().state::<usize>() += 1);
         let client = reactor.connect_datagrams(&address.into(), client).unwrap();

@@ -18,7 +18,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
 use pelton::fs::{self, File, Operation, Progress, Steps};
-use pelton::{Error, EventLoop, Exit, Lane, LaneSettings, Reactor, Rejected};
+use pelton::{Error, EventLoop, Exit, Lane, LaneSettings, PanicPolicy, Reactor, Rejected};
 
 use common::{On, on_every_engine, run, run_until};
 
@@ -90,7 +90,7 @@ fn done<T: Send + 'static>(reactor: &mut EventLoop, operation: Operation<T>) -> 
 }
 
 fn new_loop() -> EventLoop {
-    Reactor::new().unwrap()
+    Reactor::builder().panic_policy(PanicPolicy::Propagate).build().unwrap()
 }
 
 #[test]

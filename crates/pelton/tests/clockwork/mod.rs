@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::Duration;
 
-use pelton::{Address, Builder, ConnectOptions, Engine, EventLoop, Interest, Mode, Park, Reactor, Socket, Time};
+use pelton::{
+    Address, Builder, ConnectOptions, Engine, EventLoop, Interest, Mode, PanicPolicy, Park, Reactor, Socket, Time,
+};
 use pelton_os::{Event, Forgotten, Outbox, Sending, Token};
 
 /// What becomes of connecting to an address.
@@ -66,7 +68,7 @@ pub(crate) fn clockwork(builder: Builder) -> (EventLoop, Rc<Seen>) {
     let seen = Rc::new(Seen::default());
     let sleep = Sleep { clock: Arc::new(Mutex::new(START)), until: None };
     let engine = Clockwork { seen: seen.clone(), sleep, due: VecDeque::new() };
-    (builder.custom_engine(Box::new(engine)).build().unwrap(), seen)
+    (builder.custom_engine(Box::new(engine)).panic_policy(PanicPolicy::Propagate).build().unwrap(), seen)
 }
 
 /// Since time began.

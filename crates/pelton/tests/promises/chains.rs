@@ -92,7 +92,7 @@ fn a_chain_without_end_keeps_nothing_else_waiting() {
     fn forever(reactor: &Reactor, count: u32) -> Number {
         Number::resolved(reactor, count).then(|reactor, count| forever(reactor, count + 1))
     }
-    let mut reactor = Reactor::builder().ticks_per_turn(10).build().unwrap();
+    let mut reactor = crate::builder().ticks_per_turn(10).build().unwrap();
     forever(&reactor, 0).done(|_, _| unreachable!("it never ends"));
     reactor.after(Duration::from_millis(2), |reactor| reactor.stop());
     crate::common::run(&mut reactor);

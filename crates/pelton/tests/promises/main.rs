@@ -19,14 +19,24 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
-use pelton::{EventLoop, Promise, Reactor, Rejected};
+use pelton::{Builder, EventLoop, PanicPolicy, Promise, Reactor, Rejected};
 
 /// What most tests promise.
 type Number = Promise<u32, &'static str>;
 
 type Outcome<T = u32, E = &'static str> = Result<T, Rejected<E>>;
 
+/// What panics in a callback fails the test, unless that is about such panics and says so.
+fn builder() -> Builder {
+    Reactor::builder().panic_policy(PanicPolicy::Propagate)
+}
+
 fn reactor() -> EventLoop {
+    builder().build().unwrap()
+}
+
+/// One that catches panics, as reactors do by default.
+fn catching() -> EventLoop {
     Reactor::new().unwrap()
 }
 

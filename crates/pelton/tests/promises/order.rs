@@ -176,7 +176,7 @@ proptest! {
     /// Whatever queues whatever: it runs in the order in which it was queued, with any number of ticks per turn.
     #[test]
     fn ticks_posts_and_continuations_are_one_queue(acts in acts(), per_turn in 1usize..20) {
-        let reactor = Reactor::builder().ticks_per_turn(per_turn).build().unwrap();
+        let reactor = crate::builder().ticks_per_turn(per_turn).build().unwrap();
         let (ran, count) = first_in_first_out(reactor, acts);
         prop_assert_eq!(ran, (0..count).collect::<Vec<_>>());
     }
