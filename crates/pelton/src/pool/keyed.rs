@@ -249,7 +249,8 @@ impl<K: Hash + Eq + Clone + Send + 'static> Actor for Runner<K> {
     }
 
     fn rested(&mut self) {
-        let Some(shared) = self.shared.upgrade() else { return };
+        // It rests once more when its last reference has gone. By then its key may have another entry, and another actor.
+        let Some(shared) = self.shared.upgrade().filter(|_| !self.done) else { return };
         let ended = std::mem::take(&mut self.ended);
         let mut shard = shared.shard(&self.key);
         let Some(busy) = shard.get_mut(&self.key) else { return };

@@ -3,7 +3,7 @@
 use pelton::{EventLoop, Promise, Reactor};
 use proptest::prelude::*;
 
-use crate::{Outcome, outcome, reactor, settle};
+use crate::{Outcome, catching, outcome, settle};
 
 type Short = Promise<u32, u32>;
 
@@ -65,7 +65,7 @@ fn run(
     settled_first: bool,
     chain: impl FnOnce(&mut EventLoop, Short) -> Short,
 ) -> Option<Outcome<u32, u32>> {
-    let mut reactor = reactor();
+    let mut reactor = catching();
     reactor.on_fault(|_, _| {});
     let (deferred, promise) = reactor.promise();
     if settled_first {

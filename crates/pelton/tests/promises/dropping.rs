@@ -8,7 +8,7 @@ use pelton::{Deferred, EventLoop, Promise, Rejected};
 use proptest::prelude::*;
 
 use crate::common::{Log, poll};
-use crate::{Number, reactor, settle};
+use crate::{Number, catching, reactor, settle};
 
 /// Counts how many of it there are.
 #[derive(Debug)]
@@ -109,7 +109,7 @@ fn a_destructor_that_panics_is_a_fault_and_no_more() {
             panic!("in a destructor");
         }
     }
-    let mut reactor = reactor();
+    let mut reactor = catching();
     reactor.on_fault(|_, _| {});
     let bad = Bad;
     let (deferred, promise) = reactor.promise::<(), &str>();
@@ -237,7 +237,7 @@ proptest! {
     #[test]
     fn nothing_leaks(steps in steps(), goes_first in 0..3) {
         let live = Rc::new(Cell::new(0));
-        let mut reactor = reactor();
+        let mut reactor = catching();
         reactor.on_fault(|_, _| {});
         let (deferred, promise) = reactor.promise();
         let mut deferreds: Vec<Deferred<Counted, Counted>> = vec![deferred];

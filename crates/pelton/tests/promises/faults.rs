@@ -11,7 +11,7 @@ use tracing::span;
 use tracing::{Event, Metadata, Subscriber};
 
 use crate::common::{Log, poll};
-use crate::{Number, Outcome, outcome, outcome_now, reactor, settle};
+use crate::{Number, Outcome, catching, outcome, outcome_now, reactor, settle};
 
 fn panicked(message: &str) -> Outcome {
     Err(Rejected::Panicked(message.into()))
@@ -19,7 +19,7 @@ fn panicked(message: &str) -> Outcome {
 
 #[test]
 fn a_panic_is_a_rejection_to_what_follows_and_a_fault_to_the_loop() {
-    let mut reactor = reactor();
+    let mut reactor = catching();
     let faults = Rc::new(RefCell::new(Vec::<Fault>::new()));
     let fault = faults.clone();
     reactor.on_fault(move |_, it| fault.borrow_mut().push(it.clone()));
@@ -70,7 +70,7 @@ fn each_link_is_a_callback_of_its_own_however_it_is_called() {
 
 #[test]
 fn a_panicking_observer_harms_nobody_else() {
-    let mut reactor = reactor();
+    let mut reactor = catching();
     let log = Log::default();
     let entry = log.clone();
     reactor.on_fault(move |_, fault| entry.add(fault.message.clone()));
@@ -144,7 +144,7 @@ fn a_rejection_that_nobody_handles_is_reported_with_the_end_of_its_chain() {
 
 #[test]
 fn what_is_handled_forgotten_or_a_panic_is_not_reported_as_unhandled() {
-    let mut reactor = reactor();
+    let mut reactor = catching();
     reactor.on_fault(|_, _| {});
     let log = unhandled(&mut reactor);
     Number::rejected(&reactor, "done").done(|_, _| {});
@@ -168,7 +168,7 @@ fn what_is_handled_forgotten_or_a_panic_is_not_reported_as_unhandled() {
 
 #[test]
 fn a_panicking_hook_is_a_fault() {
-    let mut reactor = reactor();
+    let mut reactor = catching();
     reactor.on_fault(|_, _| {});
     reactor.on_unhandled_rejection(|_, _| panic!("hook"));
     drop(Number::rejected(&reactor, "no"));

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use pelton::{Promise, Rejected};
 
 use crate::common::{Log, poll};
-use crate::{Number, reactor, settle};
+use crate::{Number, catching, reactor, settle};
 
 #[derive(Default)]
 struct Wakes(AtomicUsize);
@@ -102,7 +102,7 @@ fn a_promise_can_be_awaited_after_the_loop_is_gone() {
 
 #[test]
 fn a_promise_of_a_future_is_settled_by_it_and_abandoned_without() {
-    let mut reactor = reactor();
+    let mut reactor = catching();
     reactor.on_fault(|_, fault| assert_eq!(fault.message, "on purpose"));
     let kept = crate::outcome(Promise::of_future(&mut reactor, async { Ok::<_, &str>(1) }));
     let rejected = crate::outcome(Promise::of_future(&mut reactor, async { Err::<u32, _>("no") }));

@@ -6,7 +6,7 @@ use pelton::{EventLoop, Reactor};
 use proptest::prelude::*;
 
 use crate::common::{Log, poll};
-use crate::{Number, reactor, settle};
+use crate::{Number, catching, reactor, settle};
 
 #[test]
 fn a_continuation_never_runs_inside_the_call_that_settles() {
@@ -186,7 +186,7 @@ proptest! {
     fn observers_run_in_order_of_registration(
         count in 0usize..8, settled_before in 0usize..10, turned_before in 0usize..10, panics in any::<u8>(),
     ) {
-        let mut reactor = reactor();
+        let mut reactor = catching();
         reactor.on_fault(|_, _| {});
         let log = Rc::new(std::cell::RefCell::new(Vec::new()));
         let (deferred, promise) = reactor.promise::<u32, &str>();
