@@ -54,6 +54,9 @@ impl Out {
 
     /// Hands over what has been gathered.
     pub(super) fn send(&mut self, io: &mut Io<'_>) {
+        if self.buffer.is_empty() {
+            return;
+        }
         self.sent += self.buffer.len();
         let outcome = if self.buffer.len() <= GATHERED {
             io.send_block(&mut self.buffer)
