@@ -128,7 +128,7 @@ fn whole(built: &Built<'_>) -> Result<(), Failure> {
     built.programs()?;
     checks::development_mode(built)?;
     checks::assertions(built.shell)?;
-    checks::torture(built, checks::TORTURE_SECONDS)?;
+    checks::torture(built, checks::Seeds::Fixed, checks::TORTURE_SECONDS)?;
     hosting::step(built.shell, &built.python)
 }
 
@@ -146,7 +146,9 @@ const AFTER_BUILDING: [SoakPart; 10] = [
     ("programs that others wrote", |built, _| built.programs()),
     ("other packages' own tests", |built, _| built.suites()),
     ("leaks, over 100,000 connections", |built, _| built.leaks()),
-    ("hostile programs, compared with asyncio's own loop", checks::torture),
+    ("hostile programs, compared with asyncio's own loop", |built, seconds| {
+        checks::torture(built, checks::Seeds::New, seconds)
+    }),
     ("development mode", |built, _| checks::development_mode(built)),
     ("an interpreter with assertions, and its references", |built, _| checks::all_assertions(built)),
     ("valgrind", |built, _| checks::valgrind(built)),

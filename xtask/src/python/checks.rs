@@ -26,12 +26,22 @@ const VALGRIND: &str = "--quiet --error-exitcode=9 --leak-check=no --trace-child
 /// Debian's interpreter with assertions, in the package `python3-dbg`.
 const DEBUG_INTERPRETER: &str = "python3-dbg";
 
-/// Has the generator of hostile programs run for so long.
-pub fn torture(built: &Built<'_>, seconds: u64) -> Result<(), Failure> {
+/// Which programs the generator of hostile programs makes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Seeds {
+    /// The same each time: what passes today passes tomorrow.
+    Fixed,
+    /// Others each time.
+    New,
+}
+
+/// Runs the generator of hostile programs for so long.
+pub fn torture(built: &Built<'_>, seeds: Seeds, seconds: u64) -> Result<(), Failure> {
     let path = std::env::join_paths([built.shell.path("python/tests"), built.package.clone()]);
     let path = path.map_err(|error| Failure::new(format!("put together PYTHONPATH: {error}")))?;
     let deadline = Duration::from_secs(seconds) + DEADLINE;
-    built.run(&format!("-m torture --seconds {seconds}")).env("PYTHONPATH", path).within(deadline).run()
+    let first = if seeds == Seeds::Fixed { "--first 1" } else { "" };
+    built.run(format!("-m torture --seconds {seconds} {first}").trim()).env("PYTHONPATH", path).within(deadline).run()
 }
 
 /// Our tests by name, with options for the interpreter.
