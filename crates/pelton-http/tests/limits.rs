@@ -286,7 +286,7 @@ fn a_client_that_was_refused_gets_what_was_answered_before(on: On) {
         socket2::SockRef::from(&client.0).set_recv_buffer_size(100_000).unwrap();
         client.send(format!("{GET}nonsense\r\n\r\n"));
         client.read_until("\r\n\r\n");
-        // What is left is the system's to send, the refusal is behind it, and the client still sends.
+        // The system sends the rest, the refusal is queued behind it, and the client still sends.
         let left = 1_500_000;
         client.read_exactly(LARGE - left);
         let read = read_slowly(&mut client, linger, |client| client.send("more"));

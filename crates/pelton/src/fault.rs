@@ -98,7 +98,7 @@ pub(crate) fn by_default(fault: &Fault) {
 
 impl Reactor {
     /// Calls `hook` for every fault: a callback that panicked, after its source was ended; a promise that was rejected with
-    /// nobody to handle it; an engine that was asked for and is not there; whatever else fails with nobody waiting for it.
+    /// nobody to handle it; an engine that was asked for and is not there; other failures that nobody waits for.
     /// There is one hook: this replaces the one before. [`Builder::on_fault`](crate::Builder::on_fault) sets it in time for
     /// faults of the building itself.
     ///

@@ -129,7 +129,7 @@ impl Reactor {
         if matches!(self.life, Life::Stopping(_) | Life::Stopped) { Err(Error::Stopped) } else { Ok(()) }
     }
 
-    /// Drops what other threads have posted to a loop that does not turn any more; whoever waits for an answer learns of it.
+    /// Drops the posts of a loop that does not turn any more. Replies that threads wait for are lost, which wakes them.
     pub(crate) fn drop_posts(&mut self) {
         self.posts.close();
         // A thread that stayed in the parent of a forked child never writes what it was about to.

@@ -85,7 +85,7 @@ impl ReactorThread {
         let run = move || {
             let mut reactor = build().build()?;
             setup(&mut reactor)?;
-            // Whoever starts us waits for this.
+            // The starting thread waits for this.
             let _ = ready.send(reactor.handle());
             reactor.run()
         };
@@ -130,7 +130,7 @@ impl Drop for ReactorThread {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         self.handle.stop();
-        // Whoever drops it on its own thread cannot wait for that.
+        // The loop's own thread cannot wait for itself.
         if !self.handle.is_loop_thread()
             && let Err(error) = end_of(thread, &self.name)
         {

@@ -125,7 +125,7 @@ def judge(package, extra):
         f" loops of ours were made in {with_ours}; it took {time.monotonic() - start:.0f} s"
     )
     for test in ours:
-        # One that passes now has failed all the same. That it does not always is worth knowing to whoever looks for the reason.
+        # One that passes now has failed all the same. Whether it fails again helps to find the reason.
         alone = "fails again" if test in again else "passes when it is tried again"
         print(f"expected: {test} {EXPECTED[test]}" if test in EXPECTED else f"FAILED {test}; {alone}")
     if not extra and with_ours < at_least:

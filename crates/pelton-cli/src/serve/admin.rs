@@ -26,7 +26,7 @@ pub struct Admin {
 /// Which hosts a request may be for.
 ///
 /// A browser on the same machine can reach a loopback address, and what a web page in it may read depends on the name that the page has
-/// come from. Whoever has a name can have it lead to 127.0.0.1 (DNS rebinding), and then read from here what the page gets. The
+/// come from. The owner of a name can point it at 127.0.0.1 (DNS rebinding), and then read from here what the page gets. The
 /// browser says which name it was, though.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Hosts {

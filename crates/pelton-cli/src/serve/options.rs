@@ -83,7 +83,7 @@ pub struct Options {
     #[arg(long, value_name = "MODE", requires = "admin", value_parser = mode, default_value = "600", help_heading = "Seeing what happens")]
     pub admin_socket_mode: u32,
 
-    /// Lets --admin be an address that others can reach: whoever can may read the metrics. See --admin-host for what they call it
+    /// Lets --admin be an address that others can reach; everybody who reaches it can read the metrics. See --admin-host for what they call it
     #[arg(long, requires = "admin", help_heading = "Seeing what happens")]
     pub admin_anywhere: bool,
 

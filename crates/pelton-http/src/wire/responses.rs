@@ -345,7 +345,7 @@ mod tests {
             ("HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n", Finished { status: 204, ..OK }),
             ("HTTP/1.1 102 Processing\r\nContent-Length: 0\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", OK),
             ("HTTP/1.1 200 ä\r\nA: ä\r\nTransfer-Encoding: Chunked\r\n\r\n0\r\n\r\n", OK),
-            // Whoever says both means to close.
+            // A server that says both means to close.
             (
                 "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close, keep-alive\r\n\r\n",
                 Finished { keep_alive: false, ..OK },

@@ -42,7 +42,7 @@ pub(super) struct Entry {
     pub(super) writer: *mut PyObject,
     /// What the engine knows it as, while it does.
     pub(super) token: Option<Token>,
-    /// Nobody waits to read, but the engine goes on watching for whoever will.
+    /// Nobody waits to read, but the engine goes on watching for the next reader.
     pub(super) kept: Kept,
     /// The reader is a handle of [`sockets`](crate::sockets), whose second argument is the socket.
     pub(super) receives: bool,

@@ -91,7 +91,7 @@ impl Uncollected {
 impl Drop for Uncollected {
     fn drop(&mut self) {
         if self.0 {
-            // SAFETY: the lock is held, as whoever made it has promised.
+            // SAFETY: the lock is held, as the constructor requires.
             unsafe { ffi::PyGC_Enable() };
         }
     }

@@ -93,7 +93,7 @@ impl Drop for Reference {
 ///
 /// `PyGILState_Check` says yes to every thread as soon as there has been a second interpreter.
 fn has_lock() -> bool {
-    // SAFETY: these may be asked at any time while there is an interpreter. Whoever has the lock has a current state; before Python 3.12
+    // SAFETY: these may be asked at any time while there is an interpreter. A thread that holds the lock has a current state; before Python 3.12
     // that is the state of whichever thread has the lock, and so is compared with this thread's own.
     unsafe {
         if ffi::Py_IsInitialized() == 0 {

@@ -24,7 +24,7 @@ impl Io<'_> {
     /// so again.
     ///
     /// What waits to be sent goes out first. [Limits](Io::set_limit), [water marks](Io::set_water_marks) and the
-    /// [label](Io::set_label) stay as they are. Reading goes on if it was [paused](Io::pause), and whoever has asked to be
+    /// [label](Io::set_label) stay as they are. Reading goes on if it was [paused](Io::pause), and a handler that has asked to be
     /// [told when everything is sent](Io::tell_when_sent) has to ask again.
     ///
     /// If the connection is closed before the other handler has taken over, that handler is told only that.

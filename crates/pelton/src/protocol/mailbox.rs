@@ -8,7 +8,7 @@ use crate::{ConnectionId, Handle, Reactor};
 
 /// Filled from anywhere, emptied on the loop. The loop is told once, however much is put in before it looks.
 pub(super) struct Mailbox<M> {
-    /// `None` if there is no connection: whoever has the replies looks here by itself.
+    /// `None` if there is no connection: the holder of the replies looks here by itself.
     home: Option<Home>,
     state: Mutex<State<M>>,
 }
@@ -69,7 +69,7 @@ impl<M> Mailbox<M> {
             && let Some(home) = &self.home
         {
             let (deliver, id) = (home.ways.deliver, home.id);
-            // The mailbox stays locked: whoever finds it in use may rely on this post being ahead of theirs.
+            // The mailbox stays locked: a thread that finds it in use may rely on this post being ahead of its own.
             if home.handle.post(move |reactor| deliver(reactor, id)).is_err() {
                 state.over = true;
                 return Err(letter);
