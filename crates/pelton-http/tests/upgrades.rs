@@ -248,7 +248,7 @@ fn connect_is_refused_unless_a_handler_takes_it(on: On) {
         client.send(CONNECT);
         assert_eq!(statuses(&client.read_until("\r\n\r\n")), [501]);
         client.send(GET);
-        assert_eq!(statuses(&client.read_to_end()), []);
+        assert!(statuses(&client.read_to_end()).is_empty());
     });
 }
 
