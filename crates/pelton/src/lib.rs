@@ -41,97 +41,69 @@
 
 #![forbid(unsafe_code)]
 
-mod builder;
-mod callback;
-mod channel;
-pub mod codec;
-mod connection;
-mod current;
-mod datagram;
-mod defer;
-mod each;
-mod endpoint;
+mod actors;
+mod composers;
 mod error;
-mod fault;
 pub mod fs;
-mod handle;
-mod idle;
-mod lane;
-mod lifecycle;
-mod line;
-mod listener;
-pub mod net;
-mod pool;
-mod promise;
-mod protocol;
-mod queue;
+mod messages;
+mod names;
+mod observe;
+mod promises;
 mod reactor;
-mod reactors;
-mod reconnect;
-mod reply;
-mod resolver;
-mod resource_pool;
-mod signals;
-mod slots;
-mod spin;
-mod state;
-mod stats;
-pub mod task;
-mod thread;
-mod tick_loop;
+mod sources;
+mod tasks;
+mod threads;
 mod ticks;
 mod timers;
-mod watch;
-mod watchdog;
-mod wheel;
 
-pub use builder::Builder;
+pub use actors::{
+    Actor, ActorFault, ActorRef, Context, Keyed, MAILBOX_BOUND, MESSAGES_PER_TURN, MailError, Pool, PoolBuilder,
+    PoolStats, ShutdownError, Spawn, SubmitError,
+};
 pub use bytes::Bytes;
-pub use callback::{CallbackKind, PanicPolicy, SourceId};
-pub use channel::{
+pub use composers::channel::{
     Channel, ChannelStats, Delivery, Overflow, PublishError, SubscribeOptions, Subscription, SubscriptionEnd,
 };
-pub use codec::{Codec, FrameError};
-pub use connection::{
-    Connection, ConnectionId, Detached, FailedAttempt, Io, Limit, MoveError, Reason, SendError, WaterMarks,
-};
-pub use datagram::{DatagramIo, Datagrams, DatagramsId};
-pub use defer::{DeferError, DeferFailure, DeferId};
-pub use each::Each;
-pub use endpoint::{BadEndpoint, Endpoint};
+pub use composers::each::Each;
+pub use composers::queue::{PopId, Queue, QueueClosed, QueueRefusal, QueueStats};
+pub use composers::resource_pool::{AcquireError, Lent, ResourcePool, ResourcePoolStats};
 pub use error::Error;
-pub use fault::{Fault, FaultKind};
-pub use handle::{Handle, PostError};
-pub use idle::IdleId;
-pub use lane::{Lane, LaneSettings, LaneStats, Refusal};
-pub use lifecycle::{Exit, Hold};
-pub use listener::ListenerId;
+pub use messages::codec::{self, Codec, FrameError};
+pub use messages::protocol::{
+    ForPool, Framed, PENDING_LIMIT, Peer, Pooled, Protocol, PushError, Replies, ReplySlot, Service, serve,
+};
+pub use names::endpoint::{BadEndpoint, Endpoint};
+pub use names::reconnect::{Backoff, Outage, Reconnect, ReconnectId};
+pub use names::resolver::{LookupError, LookupFailure, LookupId, Resolver, SystemResolver};
+pub use observe::fault::{Fault, FaultKind};
+pub use observe::stats::{Histogram, Stats};
+pub use observe::watchdog::SlowCallback;
 pub use pelton_os::activation::{Inherited, PassedOn, inherited_listeners, pass_on};
 pub use pelton_os::engine::{Engine, EngineKind, UnknownEngine};
 pub use pelton_os::{
     Address, BadAddress, Chunk, ConnectOptions, Datagram, DatagramOptions, DescriptorLimit, ENGINE_VARIABLE, Interest,
     ListenOptions, Mode, MulticastInterface, Park, Socket, SocketFile, SocketOptions, Time,
 };
-pub use pool::{
-    Actor, ActorFault, ActorRef, Context, Keyed, MAILBOX_BOUND, MESSAGES_PER_TURN, MailError, Pool, PoolBuilder,
-    PoolStats, ShutdownError, Spawn, SubmitError,
-};
-pub use promise::{AlreadySettled, Deferred, Next, Promise, Recovery, Rejected, SharedPromise, Unhandled};
-pub use protocol::{
-    ForPool, Framed, PENDING_LIMIT, Peer, Pooled, Protocol, PushError, Replies, ReplySlot, Service, serve,
-};
-pub use queue::{PopId, Queue, QueueClosed, QueueRefusal, QueueStats};
+pub use promises::{AlreadySettled, Deferred, Next, Promise, Recovery, Rejected, SharedPromise, Unhandled};
+pub use reactor::builder::Builder;
+pub use reactor::callback::{CallbackKind, PanicPolicy, SourceId};
+pub use reactor::lifecycle::{Exit, Hold};
 pub use reactor::{EventLoop, Reactor};
-pub use reactors::{Reactors, Sharing};
-pub use reconnect::{Backoff, Outage, Reconnect, ReconnectId};
-pub use reply::{Lost, Reply};
-pub use resolver::{LookupError, LookupFailure, LookupId, Resolver, SystemResolver};
-pub use resource_pool::{AcquireError, Lent, ResourcePool, ResourcePoolStats};
-pub use signals::SignalId;
-pub use stats::{Histogram, Stats};
-pub use thread::ReactorThread;
-pub use tick_loop::TickLoop;
+pub use sources::connection::{
+    Connection, ConnectionId, Detached, FailedAttempt, Io, Limit, MoveError, Reason, SendError, WaterMarks,
+};
+pub use sources::datagram::{DatagramIo, Datagrams, DatagramsId};
+pub use sources::listener::ListenerId;
+pub use sources::signals::SignalId;
+pub use sources::watch::{Ready, WatchId};
+pub use tasks::{net, task};
+pub use threads::defer::{DeferError, DeferFailure, DeferId};
+pub use threads::handle::{Handle, PostError};
+pub use threads::lane::{Lane, LaneSettings, LaneStats, Refusal};
+pub use threads::reactors::{Reactors, Sharing};
+pub use threads::reply::{Lost, Reply};
+pub use threads::thread::ReactorThread;
+pub use ticks::idle::IdleId;
+pub use ticks::tick_loop::TickLoop;
+pub use timers::wheel::{Due, TimerKey, Wheel};
 pub use timers::{Beat, TimerId};
-pub use watch::{Ready, WatchId};
-pub use watchdog::SlowCallback;
-pub use wheel::{Due, TimerKey, Wheel};

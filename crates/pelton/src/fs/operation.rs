@@ -10,9 +10,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use crate::defer::{DeferFailure, Drain, Where};
-use crate::lane::{Lane, Refusal};
-use crate::reply::{Reply, reply};
+use crate::threads::defer::{DeferFailure, Drain, Where};
+use crate::threads::lane::{Lane, Refusal};
+use crate::threads::reply::{Reply, reply};
 use crate::{DeferId, Error, Handle, Promise, Reactor};
 
 /// What is being done, and to what: "read /etc/hosts".

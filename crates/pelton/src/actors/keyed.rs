@@ -1,0 +1,278 @@
+//! Work by key: tasks of one key one at a time and in order, those of different keys side by side.
+//!
+//! A key that has tasks is an actor, whose messages they are; a key that has none is nothing. The table of keys is split into
+//! shards by their hash, each with a lock of its own that is held for a look-up and a send. An entry counts the tasks of its key
+//! that have not ended. The actor settles the count when it rests, once for all tasks of a turn, and removes the entry if
+//! nothing is left. Both happen under the shard's lock, so a task never meets an actor that is about to go.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt;
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::{Actor, ActorFault, ActorRef, Context, MAILBOX_BOUND, Pool, Spawn};
+use crate::reactor::callback::message;
+use crate::threads::reply::{Reply, reply};
+
+/// How many tasks of all keys together may wait, unless it is said otherwise: at a hundred bytes each, some megabytes.
+const TASKS_BOUND: usize = 65_536;
+
+/// Into so many parts the table is split. Threads that submit at the same time seldom meet, and an empty part is small.
+const SHARDS: usize = 32;
+
+/// Runs tasks on a [`Pool`] by key: tasks of one key one at a time, in the order in which they were submitted; tasks of different
+/// keys side by side, on whichever worker is free. Made by [`Pool::keyed`]; may be cloned, sent and shared.
+///
+/// It is for work that has an order but no state of its own; what keeps a state between messages is an [`Actor`]. A key costs
+/// memory only while it has tasks. A task that panics is reported to the pool's [fault hook](super::PoolBuilder::on_fault), and the
+/// next one of its key runs.
+///
+/// ```
+/// # use pelton::Pool;
+/// # use std::time::Duration;
+/// let pool = Pool::builder().workers(2).build()?;
+/// let accounts = pool.keyed();
+/// let (sender, receiver) = std::sync::mpsc::channel();
+/// for number in 0..3 {
+///     let sender = sender.clone();
+///     accounts.submit("alice", move || sender.send(number).unwrap())?;
+/// }
+/// let balance = accounts.submit_with_reply("bob", || 7)?;
+/// assert_eq!(balance.wait(), Ok(7));
+/// assert_eq!(receiver.iter().take(3).collect::<Vec<_>>(), [0, 1, 2]);
+/// pool.shutdown(Duration::from_secs(1))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Keyed<K> {
+    shared: Arc<Shared<K>>,
+}
+
+/// Why a task was not taken on. It comes back.
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError<F> {
+    /// As many tasks of its [key](Keyed::bound_per_key), or of [all](Keyed::bound) keys, wait as may.
+    #[error("submit a task: too many wait already")]
+    Full(F),
+    /// The pool has shut down.
+    #[error("submit a task: the pool has shut down")]
+    Closed(F),
+}
+
+impl<F> SubmitError<F> {
+    /// The task.
+    pub fn into_inner(self) -> F {
+        match self {
+            SubmitError::Full(task) | SubmitError::Closed(task) => task,
+        }
+    }
+}
+
+impl<F> fmt::Debug for SubmitError<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SubmitError::Full(_) => "Full(..)",
+            SubmitError::Closed(_) => "Closed(..)",
+        })
+    }
+}
+
+type Task = Box<dyn FnOnce() + Send>;
+
+struct Shared<K> {
+    pool: Pool,
+    place: &'static Location<'static>,
+    hasher: RandomState,
+    shards: [Mutex<Shard<K>>; SHARDS],
+    per_key: AtomicUsize,
+    bound: AtomicUsize,
+    /// Tasks of all keys that have not ended, as of when their actors last rested.
+    tasks: AtomicUsize,
+}
+
+type Shard<K> = HashMap<K, Busy>;
+
+/// A key that has tasks.
+struct Busy {
+    actor: ActorRef<(Task, &'static Location<'static>)>,
+    /// How many of them have not ended, as of when the actor last rested.
+    tasks: usize,
+}
+
+impl Pool {
+    /// Work by key on this pool: see [`Keyed`]. Each call makes a table of its own; keys of different tables are different keys.
+    #[track_caller]
+    pub fn keyed<K: Hash + Eq + Clone + Send + 'static>(&self) -> Keyed<K> {
+        let shards = std::array::from_fn(|_| Mutex::default());
+        let (per_key, bound) = (AtomicUsize::new(MAILBOX_BOUND), AtomicUsize::new(TASKS_BOUND));
+        let (pool, place, tasks) = (self.clone(), Location::caller(), AtomicUsize::new(0));
+        Keyed { shared: Arc::new(Shared { pool, place, hasher: RandomState::new(), shards, per_key, bound, tasks }) }
+    }
+}
+
+impl<K: Hash + Eq + Clone + Send + 'static> Keyed<K> {
+    /// How many tasks of one key may wait before another is refused. At least 1; by default 1,024.
+    #[must_use]
+    pub fn bound_per_key(self, tasks: usize) -> Keyed<K> {
+        self.shared.per_key.store(tasks.max(1), Ordering::Relaxed);
+        self
+    }
+
+    /// How many tasks of all keys together may wait before another is refused. At least 1; by default 65,536.
+    #[must_use]
+    pub fn bound(self, tasks: usize) -> Keyed<K> {
+        self.shared.bound.store(tasks.max(1), Ordering::Relaxed);
+        self
+    }
+
+    /// Runs `task` on the pool, after those of the same key that were submitted before. Does not wait: if too many wait
+    /// already, the task comes back.
+    ///
+    /// A running task counts too, and one that has ended may count until its worker turns to another key. So a bound is never
+    /// exceeded by a key, but it may be reached a little early.
+    #[track_caller]
+    pub fn submit<F: FnOnce() + Send + 'static>(&self, key: K, task: F) -> Result<(), SubmitError<F>> {
+        self.submit_as(Location::caller(), key, task, |task| Box::new(task))
+    }
+
+    /// [`submit`](Keyed::submit) of a task that gives something. The reply is [lost](crate::Lost) if it panics, or the pool stops
+    /// before it has run.
+    #[track_caller]
+    pub fn submit_with_reply<T, F>(&self, key: K, task: F) -> Result<Reply<T>, SubmitError<F>>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        let (replier, answer) = reply();
+        self.submit_as(Location::caller(), key, task, move |task| Box::new(move || replier.give(task())))?;
+        Ok(answer)
+    }
+
+    /// Submits what `make` makes of `task`, if it is not refused.
+    fn submit_as<F>(
+        &self,
+        place: &'static Location<'static>,
+        key: K,
+        task: F,
+        make: impl FnOnce(F) -> Task,
+    ) -> Result<(), SubmitError<F>> {
+        let shared = &self.shared;
+        if shared.pool.owner.shared.refuses() {
+            return Err(SubmitError::Closed(task));
+        }
+        // Threads that look at the same time may all find room: the sum can pass its bound by as many as there are.
+        if shared.tasks.load(Ordering::Relaxed) >= shared.bound.load(Ordering::Relaxed) {
+            return Err(SubmitError::Full(task));
+        }
+        let mut shard = shared.shard(&key);
+        let busy = match shard.entry(key) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let runner = Runner { shared: Arc::downgrade(shared), key: entry.key().clone(), ended: 0, done: false };
+                let actor = Spawn::new(&shared.pool.owner.shared, shared.place).spawn(runner);
+                entry.insert(Busy { actor, tasks: 0 })
+            }
+        };
+        if busy.tasks >= shared.per_key.load(Ordering::Relaxed) {
+            return Err(SubmitError::Full(task));
+        }
+        busy.tasks += 1;
+        shared.tasks.fetch_add(1, Ordering::Relaxed);
+        let actor = busy.actor.clone();
+        // A pool that stops just now may drop the task in here, which is user code.
+        drop(shard);
+        // If it is refused, it is dropped, as it would be if the pool had stopped a moment later.
+        let _ = actor.send((make(task), place));
+        Ok(())
+    }
+
+    /// How many keys have tasks.
+    pub fn busy_keys(&self) -> usize {
+        self.shared.shards.iter().map(|shard| lock(shard).len()).sum()
+    }
+
+    /// About how many tasks wait or run.
+    pub fn tasks(&self) -> usize {
+        self.shared.tasks.load(Ordering::Relaxed)
+    }
+}
+
+impl<K: Hash> Shared<K> {
+    fn shard(&self, key: &K) -> MutexGuard<'_, Shard<K>> {
+        lock(self.shard_of(key))
+    }
+
+    fn shard_of(&self, key: &K) -> &Mutex<Shard<K>> {
+        &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
+    }
+}
+
+/// Nothing of the user's but a key's `Hash`, `Eq` and `Clone` runs under the lock, before anything is changed.
+fn lock<K>(shard: &Mutex<Shard<K>>) -> MutexGuard<'_, Shard<K>> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Another way to the same keys.
+impl<K> Clone for Keyed<K> {
+    fn clone(&self) -> Self {
+        Keyed { shared: self.shared.clone() }
+    }
+}
+
+impl<K> fmt::Debug for Keyed<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keyed").field("tasks", &self.shared.tasks).finish_non_exhaustive()
+    }
+}
+
+/// Runs the tasks of one key.
+struct Runner<K: Hash + Eq + Clone + Send + 'static> {
+    shared: Weak<Shared<K>>,
+    key: K,
+    /// Tasks that have ended since it last rested.
+    ended: usize,
+    /// Its key has left the table.
+    done: bool,
+}
+
+impl<K: Hash + Eq + Clone + Send + 'static> Actor for Runner<K> {
+    type Message = (Task, &'static Location<'static>);
+
+    fn receive(&mut self, (task, place): Self::Message, context: &mut Context<'_, Self::Message>) {
+        self.ended += 1;
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(task)) {
+            let label = Some(Arc::from("task"));
+            context.shared.fault(&ActorFault { label, place, message: message(&panic) });
+        }
+    }
+
+    fn rested(&mut self) {
+        // It rests once more when its last reference has gone. By then its key may have another entry, and another actor.
+        let Some(shared) = self.shared.upgrade().filter(|_| !self.done) else { return };
+        let ended = std::mem::take(&mut self.ended);
+        let mut shard = shared.shard(&self.key);
+        let Some(busy) = shard.get_mut(&self.key) else { return };
+        busy.tasks -= ended;
+        self.done = busy.tasks == 0;
+        let left = if self.done { shard.remove_entry(&self.key) } else { None };
+        drop(shard);
+        shared.tasks.fetch_sub(ended, Ordering::Relaxed);
+        // With its last reference the actor ends, after this.
+        drop(left);
+    }
+}
+
+impl<K: Hash + Eq + Clone + Send + 'static> Drop for Runner<K> {
+    fn drop(&mut self) {
+        // The pool has stopped, and its tasks are dropped with it.
+        if !self.done
+            && let Some(shared) = self.shared.upgrade()
+        {
+            let left = shared.shard(&self.key).remove_entry(&self.key);
+            shared.tasks.fetch_sub(left.as_ref().map_or(0, |(_, busy)| busy.tasks), Ordering::Relaxed);
+            drop(left);
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What waits for one subscriber of a channel.
+
+use std::collections::VecDeque;
+use std::panic::Location;
+use std::sync::Mutex;
+
+use super::{Delivery, Overflow, SubscribeOptions, SubscriptionEnd, lock};
+use crate::reactor::slots::Key;
+use crate::{Handle, Reactor};
+
+/// What waits for one subscriber.
+pub(super) struct Inbox<T> {
+    state: Mutex<Waiting<T>>,
+    capacity: usize,
+    overflow: Overflow,
+    handle: Handle,
+    /// Of the callback, in its reactor.
+    key: Key,
+    /// Where it was subscribed.
+    place: &'static Location<'static>,
+}
+
+struct Waiting<T> {
+    values: VecDeque<T>,
+    /// To be told after the values.
+    end: Option<SubscriptionEnd>,
+    /// The subscriber is gone.
+    left: bool,
+    dropped: u64,
+}
+
+/// What became of a value that was put into an inbox.
+pub(super) enum Put<T> {
+    Taken,
+    InPlaceOf(T),
+    Dropped(T),
+    Disconnected(T),
+    /// The loop has stopped, and takes nothing any more.
+    Stopped(T),
+}
+
+impl<T> Inbox<T> {
+    pub(super) fn new(options: SubscribeOptions, handle: Handle, key: Key, place: &'static Location<'static>) -> Self {
+        let state = Mutex::new(Waiting { values: VecDeque::new(), end: None, left: false, dropped: 0 });
+        Inbox { state, capacity: options.capacity.max(1), overflow: options.overflow, handle, key, place }
+    }
+
+    /// How many values wait, and how many were dropped.
+    pub(super) fn counts(&self) -> (usize, u64) {
+        let state = lock(&self.state);
+        (state.values.len(), state.dropped)
+    }
+
+    pub(super) fn refuses(&self) -> bool {
+        self.overflow == Overflow::Refuse && {
+            let state = lock(&self.state);
+            !state.left && state.values.len() >= self.capacity
+        }
+    }
+
+    pub(super) fn put(&self, value: T) -> Put<T> {
+        let mut state = lock(&self.state);
+        if state.left {
+            return Put::Dropped(value);
+        }
+        if state.values.len() < self.capacity {
+            state.values.push_back(value);
+            drop(state);
+            if self.call() {
+                return Put::Taken;
+            }
+            // Publishers come one at a time, so the last value is this one, unless the loop has just taken it.
+            return lock(&self.state).values.pop_back().map_or(Put::Taken, Put::Stopped);
+        }
+        state.dropped += 1;
+        match self.overflow {
+            // The call that was made for the oldest is now for the next one.
+            Overflow::DropOldest => {
+                let oldest = state.values.pop_front();
+                state.values.push_back(value);
+                oldest.map_or(Put::Taken, Put::InPlaceOf)
+            }
+            Overflow::Disconnect => {
+                drop(state);
+                self.end(SubscriptionEnd::Overflowed);
+                Put::Disconnected(value)
+            }
+            // Publishers make sure that there is room before they put something in where it would be refused.
+            Overflow::DropNewest | Overflow::Refuse => Put::Dropped(value),
+        }
+    }
+
+    pub(super) fn take(&self) -> Option<Delivery<T>> {
+        let mut state = lock(&self.state);
+        let value = state.values.pop_front().map(Delivery::Value);
+        value.or_else(|| state.end.take().map(Delivery::Ended))
+    }
+
+    pub(super) fn end(&self, end: SubscriptionEnd) {
+        let mut state = lock(&self.state);
+        if !state.left && state.end.is_none() {
+            state.end = Some(end);
+            drop(state);
+            // A loop that has stopped needs not be told.
+            self.call();
+        }
+    }
+
+    pub(super) fn leave(&self) {
+        let mut state = lock(&self.state);
+        if std::mem::replace(&mut state.left, true) {
+            return;
+        }
+        state.end = None;
+        let values = std::mem::take(&mut state.values);
+        drop(state);
+        drop(values);
+        let key = self.key;
+        let forget = move |reactor: &mut Reactor| drop(reactor.subscribers.0.remove(key));
+        // A loop that is gone has forgotten it.
+        let _ = self.handle.post_from(self.place, forget, None);
+    }
+
+    /// Has the loop take something out. `false` if it has stopped.
+    fn call(&self) -> bool {
+        let key = self.key;
+        self.handle.post_from(self.place, move |reactor| reactor.call_subscriber(key), None).is_ok()
+    }
+}

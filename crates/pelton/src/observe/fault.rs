@@ -1,0 +1,183 @@
+//! Faults: what went wrong where no caller could be told.
+//!
+//! Every fault goes through [`Reactor::report`], on the loop it belongs to, and from there to the hook that
+//! [`Builder::on_fault`](crate::Builder::on_fault) or [`Reactor::on_fault`] has set. Without a hook, and where there is no loop,
+//! [`by_default`] takes it.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::sync::Arc;
+
+use crate::reactor::callback::{CallbackKind, Named, message};
+use crate::{Handle, Reactor};
+
+/// Something that went wrong where no caller could be told.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Fault {
+    /// What kind of fault it is.
+    pub kind: FaultKind,
+    /// The label of the source, if it was given one with [`Reactor::label`].
+    pub label: Option<Arc<str>>,
+    /// Where that was asked for which has failed: where a callback was registered, or a promise made.
+    pub place: &'static Location<'static>,
+    /// What happened: what a callback panicked with, or an error in words.
+    pub message: String,
+}
+
+/// The kinds of [faults](Fault).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum FaultKind {
+    /// A callback panicked.
+    Panicked(CallbackKind),
+    /// A promise was rejected, and nobody handled it.
+    Unhandled,
+    /// The engine that was asked for is not available, and another one is used.
+    Engine,
+    /// Something failed that nobody waits for. The name says what: `"listener"`, `"http"`.
+    Failed(&'static str),
+}
+
+impl FaultKind {
+    /// Its name, as it stands in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            FaultKind::Panicked(kind) => kind.name(),
+            FaultKind::Unhandled => "promise",
+            FaultKind::Engine => "engine",
+            FaultKind::Failed(what) => what,
+        }
+    }
+}
+
+impl fmt::Display for FaultKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl PartialEq<CallbackKind> for FaultKind {
+    fn eq(&self, other: &CallbackKind) -> bool {
+        *self == FaultKind::Panicked(*other)
+    }
+}
+
+impl Fault {
+    /// A fault of something that is built on the reactor. `what` names that in a word; the place is that of the caller.
+    #[track_caller]
+    pub fn new(what: &'static str, message: impl fmt::Display) -> Fault {
+        Fault::at(Location::caller(), what, message)
+    }
+
+    /// [`Fault::new`] of what was asked for at `place`.
+    pub fn at(place: &'static Location<'static>, what: &'static str, message: impl fmt::Display) -> Fault {
+        Fault { kind: FaultKind::Failed(what), label: None, place, message: message.to_string() }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Fault { label, place, message, .. } = self;
+        match self.kind {
+            FaultKind::Panicked(kind) => write!(f, "{} panicked: {message}", Named { kind: kind.name(), label, place }),
+            FaultKind::Unhandled => write!(f, "promise ({place}) was rejected, and nobody handled it: {message}"),
+            FaultKind::Engine | FaultKind::Failed(_) => {
+                write!(f, "{}: {message}", Named { kind: self.kind.name(), label, place })
+            }
+        }
+    }
+}
+
+pub(crate) type Hook = Box<dyn FnMut(&mut Reactor, &Fault)>;
+
+/// What becomes of a fault that no hook takes.
+pub(crate) fn by_default(fault: &Fault) {
+    pelton_os::fault::report(fault.kind.name(), fault.place, fault);
+}
+
+impl Reactor {
+    /// Calls `hook` for every fault: a callback that panicked, after its source was ended; a promise that was rejected with
+    /// nobody to handle it; an engine that was asked for and is not there; other failures that nobody waits for.
+    /// There is one hook: this replaces the one before. [`Builder::on_fault`](crate::Builder::on_fault) sets it in time for
+    /// faults of the building itself.
+    ///
+    /// Without a hook, faults go to `tracing` if the program has a subscriber, and otherwise to standard error, once per kind
+    /// and place.
+    ///
+    /// ```
+    /// # use pelton::Reactor;
+    /// let mut reactor = Reactor::new()?;
+    /// reactor.on_fault(|reactor, fault| {
+    ///     assert_eq!(fault.message, "out of water");
+    ///     reactor.stop();
+    /// });
+    /// reactor.next_tick(|_| panic!("out of water"));
+    /// reactor.run()?;
+    /// # Ok::<(), pelton::Error>(())
+    /// ```
+    pub fn on_fault(&mut self, hook: impl FnMut(&mut Reactor, &Fault) + 'static) {
+        self.callbacks.hook = Some(Box::new(hook));
+    }
+
+    /// Reports a fault, for what is built on the reactor: it goes where those of the reactor [go](Reactor::on_fault).
+    ///
+    /// ```
+    /// # use pelton::{Fault, Reactor};
+    /// # let mut reactor = Reactor::new()?;
+    /// # reactor.on_fault(|_, fault| assert!(fault.to_string().ends_with("the cache is not written")));
+    /// reactor.report(Fault::new("cache", "the cache is not written"));
+    /// # Ok::<(), pelton::Error>(())
+    /// ```
+    pub fn report(&mut self, fault: Fault) {
+        // Taken out while it runs, so that it may replace itself.
+        let Some(mut hook) = self.callbacks.hook.take() else { return by_default(&fault) };
+        match catch_unwind(AssertUnwindSafe(|| hook(self, &fault))) {
+            Ok(()) => {
+                self.callbacks.hook.get_or_insert(hook);
+            }
+            Err(second) => {
+                let message = format!("{}; then the fault hook panicked: {}", fault.message, message(&second));
+                by_default(&Fault { message, ..fault });
+            }
+        }
+    }
+}
+
+impl Handle {
+    /// [`Reactor::report`] from any thread. If the loop has stopped, the fault goes where it goes without a hook.
+    pub fn report(&self, fault: Fault) {
+        let place = fault.place;
+        let fault = Undelivered::new(fault);
+        // If it is refused, it is dropped, and that reports it.
+        let _ = self.post_from(place, move |reactor: &mut Reactor| fault.deliver(reactor), None);
+    }
+}
+
+/// A fault on its way to its loop. A loop that stops drops what waits: the fault is then reported without it.
+pub(crate) struct Undelivered(Option<Fault>);
+
+impl Undelivered {
+    pub(crate) fn new(fault: Fault) -> Undelivered {
+        Undelivered(Some(fault))
+    }
+
+    pub(crate) fn deliver(mut self, reactor: &mut Reactor) {
+        if let Some(fault) = self.0.take() {
+            reactor.report(fault);
+        }
+    }
+
+    /// Takes it out: it is not reported here.
+    pub(crate) fn take(&mut self) -> Option<Fault> {
+        self.0.take()
+    }
+}
+
+impl Drop for Undelivered {
+    fn drop(&mut self) {
+        if let Some(fault) = &self.0 {
+            by_default(fault);
+        }
+    }
+}

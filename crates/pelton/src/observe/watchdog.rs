@@ -1,0 +1,190 @@
+//! The watchdog: names the callback that blocks the loop.
+
+use std::fmt;
+use std::panic::Location;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use pelton_os::{clock, fork};
+
+use crate::reactor::callback::{CallbackKind, Named, Site};
+use crate::{Error, Reactor, Time};
+
+/// A callback that took, or is taking, too long.
+#[derive(Debug, Clone)]
+pub struct SlowCallback {
+    /// Its kind.
+    pub kind: CallbackKind,
+    /// Its label, if it was given one with [`Reactor::label`].
+    pub label: Option<Arc<str>>,
+    /// Where it was registered.
+    pub place: &'static Location<'static>,
+    /// How long it has been running, or ran.
+    pub elapsed: Duration,
+    /// Whether it is done. `false`: it is still running, and blocks the loop as this is reported.
+    pub finished: bool,
+}
+
+impl fmt::Display for SlowCallback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Named { kind: self.kind.name(), label: &self.label, place: self.place };
+        let verb = if self.finished { "took" } else { "has been blocking the loop for" };
+        write!(f, "{name} {verb} {:?}", self.elapsed)
+    }
+}
+
+type Hook = dyn Fn(&SlowCallback) + Send + Sync;
+
+pub(crate) struct Watchdog {
+    watched: Arc<Watched>,
+    thread: Option<JoinHandle<()>>,
+    forks: u64,
+}
+
+struct Watched {
+    threshold: Duration,
+    hook: Box<Hook>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    running: Option<Running>,
+    /// The helper sleeps until told that something runs. So an idle loop costs no wake-ups, and a busy one tells it at
+    /// most once per threshold.
+    helper_sleeps: bool,
+    quit: bool,
+}
+
+#[derive(Clone)]
+struct Running {
+    site: Site,
+    label: Option<Arc<str>>,
+    since: Time,
+    reported: bool,
+}
+
+impl Running {
+    fn report(&self, elapsed: Duration, finished: bool) -> SlowCallback {
+        SlowCallback { kind: self.site.kind, label: self.label.clone(), place: self.site.place, elapsed, finished }
+    }
+}
+
+impl Watched {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The helper thread: reports what is still running when it has taken too long.
+    fn watch(&self) {
+        let mut state = self.lock();
+        while !state.quit {
+            let left = match &mut state.running {
+                None => None,
+                Some(running) if running.reported => Some(self.threshold),
+                Some(running) => {
+                    let elapsed = clock::now() - running.since;
+                    if elapsed >= self.threshold {
+                        running.reported = true;
+                        let slow = running.report(elapsed, false);
+                        drop(state);
+                        (self.hook)(&slow);
+                        state = self.lock();
+                        continue;
+                    }
+                    Some(self.threshold - elapsed)
+                }
+            };
+            state.helper_sleeps = left.is_none();
+            state = match left {
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(left) => self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
+            };
+        }
+    }
+}
+
+impl Watchdog {
+    pub(crate) fn begin(&self, site: Site, label: Option<Arc<str>>, since: Time) {
+        let mut state = self.watched.lock();
+        state.running = Some(Running { site, label, since, reported: false });
+        if std::mem::take(&mut state.helper_sleeps) {
+            self.watched.changed.notify_one();
+        }
+    }
+
+    /// The callback took so long; says whether that was too long, and reports it then.
+    pub(crate) fn end(&self, elapsed: Duration) -> bool {
+        let running = self.watched.lock().running.take();
+        match running {
+            Some(running) if elapsed >= self.watched.threshold => {
+                (self.watched.hook)(&running.report(elapsed, true));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// In a forked child: the helper thread stayed in the parent; start another.
+    pub(crate) fn after_fork(&mut self) -> Result<(), Error> {
+        // Joining would wait for ever.
+        std::mem::forget(self.thread.take());
+        self.forks = fork::count();
+        self.thread = Some(start(&self.watched)?);
+        Ok(())
+    }
+}
+
+fn start(watched: &Arc<Watched>) -> Result<JoinHandle<()>, Error> {
+    let watched = watched.clone();
+    std::thread::Builder::new()
+        .name("pelton-watchdog".into())
+        .spawn(move || watched.watch())
+        .map_err(|error| Error::system("start the watchdog's thread", error))
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        let thread = self.thread.take();
+        if self.forks != fork::count() {
+            // The thread is in the parent.
+            std::mem::forget(thread);
+            return;
+        }
+        self.watched.lock().quit = true;
+        self.watched.changed.notify_one();
+        if let Some(thread) = thread {
+            // A hook that panics has been reported by the thread itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Reactor {
+    /// Calls `hook` for every callback that takes `threshold` or longer: from a helper thread while it is still stuck, so
+    /// that a loop which never returns is named too, and again on the loop when it is done. There is one such hook.
+    ///
+    /// ```
+    /// # use pelton::Reactor;
+    /// # use std::time::Duration;
+    /// let mut reactor = Reactor::new()?;
+    /// reactor.on_slow_callback(Duration::from_millis(100), |slow| eprintln!("{slow}"))?;
+    /// # Ok::<(), pelton::Error>(())
+    /// ```
+    pub fn on_slow_callback(
+        &mut self,
+        threshold: Duration,
+        hook: impl Fn(&SlowCallback) + Send + Sync + 'static,
+    ) -> Result<(), Error> {
+        // The old one's thread is told to quit before there is another.
+        self.watchdog = None;
+        let state = Mutex::new(State { running: None, helper_sleeps: false, quit: false });
+        let watched = Arc::new(Watched { threshold, hook: Box::new(hook), state, changed: Condvar::new() });
+        let thread = Some(start(&watched)?);
+        // What has passed since the last callback is not the doing of the next.
+        self.meter.set_mark(self.engine.now());
+        self.watchdog = Some(Watchdog { watched, thread, forks: fork::count() });
+        Ok(())
+    }
+}

@@ -1,0 +1,107 @@
+//! Continuations on their way into the tick queue.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::panic::Location;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use pelton_sync::Closure;
+
+use crate::Reactor;
+use crate::threads::handle::Shared;
+use crate::ticks::Tick;
+
+/// Continuations that have come up since the last tick was queued. Promises are settled by code that may not have the reactor
+/// at hand, a `Drop` for one; this is what they reach instead.
+///
+/// Whoever queues a tick puts these into the queue first, so all are in one order.
+pub(crate) struct Continuations {
+    queue: RefCell<VecDeque<Tick>>,
+    /// Whether there are any: a queue of ticks pays no more than a look at this for them.
+    waiting: Cell<bool>,
+    /// The loop does not run again.
+    closed: Cell<bool>,
+    shared: Arc<Shared>,
+}
+
+impl Continuations {
+    pub(crate) fn new(shared: Arc<Shared>) -> Rc<Continuations> {
+        let (waiting, closed) = (Cell::new(false), Cell::new(false));
+        Rc::new(Continuations { queue: RefCell::default(), waiting, closed, shared })
+    }
+
+    /// Inlined, as what it calls is: a closure that is written word by word and moved at once has the processor wait.
+    #[inline]
+    pub(crate) fn push(&self, place: &'static Location<'static>, closure: Closure<Reactor>) {
+        if self.closed.get() {
+            return;
+        }
+        let after_posts = self.shared.latest().posted();
+        self.queue.borrow_mut().push_back(Tick { place, closure, after_posts });
+        self.waiting.set(true);
+    }
+
+    /// The oldest, unless there are posts before it that have not been taken.
+    #[inline]
+    pub(crate) fn pop(&self, posts_taken: usize) -> Option<Tick> {
+        let mut queue = self.queue.borrow_mut();
+        let tick = queue.pop_front_if(|tick| tick.after_posts <= posts_taken);
+        self.waiting.set(!queue.is_empty());
+        tick
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.waiting.get()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.queue.borrow().len()
+    }
+
+    /// The loop does not run again: drops what waits.
+    pub(crate) fn close(&self) {
+        self.closed.set(true);
+        self.waiting.set(false);
+        drop(self.queue.take());
+    }
+
+    /// Gives back the memory of a burst that is over.
+    pub(crate) fn shrink(&self, kept: usize) {
+        let mut queue = self.queue.borrow_mut();
+        if queue.is_empty() && queue.capacity() > kept {
+            queue.shrink_to(kept / 4);
+        }
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+}
+
+impl Reactor {
+    /// Puts the continuations that wait into the tick queue, before what is queued next.
+    #[inline]
+    pub(crate) fn queue_continuations(&mut self) {
+        if self.continuations.waiting.get() {
+            self.move_continuations();
+        }
+    }
+
+    #[cold]
+    fn move_continuations(&mut self) {
+        self.continuations.waiting.set(false);
+        self.ticks.append(&mut self.continuations.queue.borrow_mut());
+    }
+
+    /// Queues the rest of what has begun, before everything else.
+    pub(super) fn continue_first(&mut self, place: &'static Location<'static>, closure: Closure<Reactor>) {
+        let tick = Tick { place, closure, after_posts: 0 };
+        if self.ticks.is_empty() {
+            self.continuations.queue.borrow_mut().push_front(tick);
+            self.continuations.waiting.set(true);
+        } else {
+            self.ticks.push_front(tick);
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Calling a connection's handler, and sending what it has left to be sent.
+
+use std::time::Duration;
+
+use pelton_os::{Sending, Token};
+
+use super::stream::{Ending, Stage};
+use super::{Connection, ConnectionId, Io, Reason};
+use crate::Reactor;
+use crate::reactor::Source;
+use crate::reactor::callback::{CallbackKind, Site};
+
+/// How long a connection that is being closed waits for the other side to end.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// What came of calling a handler.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Called {
+    /// The connection is over, its handler is running already, or it has panicked.
+    No,
+    Yes,
+    /// Another handler is to take over now.
+    HandsOver,
+}
+
+impl Reactor {
+    /// Calls the handler, then does what it has left to be done.
+    #[inline]
+    pub(super) fn tell(&mut self, token: Token, call: impl FnOnce(&mut dyn Connection, &mut Io<'_>)) {
+        match self.call_handler(token, call) {
+            Called::No => {}
+            Called::Yes => self.flush(token),
+            Called::HandsOver => {
+                self.switch_handlers(token);
+                self.flush(token);
+            }
+        }
+    }
+
+    /// Calls the handler.
+    #[inline]
+    pub(super) fn call_handler(&mut self, token: Token, call: impl FnOnce(&mut dyn Connection, &mut Io<'_>)) -> Called {
+        let Some(stream) = self.stream_mut(token).filter(|stream| stream.stage != Stage::Over) else {
+            return Called::No;
+        };
+        let Some(mut handler) = stream.handler.take() else { return Called::No };
+        let id = ConnectionId(token);
+        let site = Site { kind: CallbackKind::Connection, place: stream.place, source: Some(id.into()) };
+        let outcome = self.call(site, |reactor| call(&mut *handler, &mut Io { reactor, id }));
+        // It is put back even if the connection is over: it has yet to be told.
+        let mut hands_over = false;
+        if let Some(stream) = self.stream_mut(token) {
+            stream.handler = Some(handler);
+            hands_over = stream.hands_over;
+        }
+        match outcome {
+            Ok(()) if hands_over => Called::HandsOver,
+            Ok(()) => Called::Yes,
+            Err(panic) => {
+                let label = self.callbacks.label(site.source);
+                self.connection_is_over(token, Reason::Panicked);
+                self.fault(site, label, panic);
+                Called::No
+            }
+        }
+    }
+
+    /// Has the connection looked at in the next flush: there is something to send. The one whose callback is running is
+    /// looked at when that returns.
+    pub(super) fn needs_attention(&mut self, token: Token) {
+        if self.stream_mut(token).is_some_and(|stream| stream.handler.is_some()) {
+            self.list(token);
+        }
+    }
+
+    pub(super) fn list(&mut self, token: Token) {
+        if let Some(stream) = self.stream_mut(token)
+            && !std::mem::replace(&mut stream.listed, true)
+        {
+            self.dirty.push(token);
+        }
+    }
+
+    /// Sends what waits, as far as there is room.
+    pub(super) fn write(&mut self, token: Token) {
+        let now = self.now;
+        let Some(Source::Connection(stream)) = self.sources.get_mut(token.into()) else { return };
+        // While the engine is busy, trying again is of no use.
+        if stream.stage != Stage::Open || stream.busy || stream.failed {
+            return;
+        }
+        let Some(outbox) = &mut stream.outbox else { return };
+        if outbox.is_empty() {
+            // Everything has landed, or somebody has sent nothing, which is no operation for an engine.
+            self.spare_outbox = stream.outbox.take();
+            return;
+        }
+        let before = outbox.in_memory();
+        let outcome = self.engine.send(token, outbox);
+        self.flow.queued -= before - outbox.in_memory();
+        if outbox.is_empty() {
+            // An idle connection holds no memory for sending; the next one that sends has it.
+            self.spare_outbox = stream.outbox.take();
+        }
+        stream.active_at = now;
+        stream.forget_reading();
+        match outcome {
+            Ok(Sending::Idle) => {}
+            Ok(Sending::Busy) => {
+                stream.busy = true;
+                stream.extra().wrote_at = now;
+                self.arm_limits(token);
+            }
+            Err(error) => match Reason::from_error(error) {
+                reason @ Reason::Reset => self.connection_failed(token, reason),
+                reason => self.connection_is_over(token, reason),
+            },
+        }
+    }
+
+    /// Sends what waits, and does what was to be done after that.
+    pub(super) fn flush(&mut self, token: Token) {
+        self.write(token);
+        let Reactor { sources, flow, .. } = self;
+        let Some(Source::Connection(stream)) = sources.get_mut(token.into()) else { return };
+        if stream.stage != Stage::Open || stream.failed {
+            return;
+        }
+        let waiting = stream.waiting();
+        if stream.choked && waiting == 0 && !stream.busy && flow.serves_over_budget() {
+            self.unchoke_early(token);
+            return self.flush(token);
+        }
+        if waiting == 0 && !stream.busy && stream.ending != Ending::None {
+            let tells = std::mem::take(&mut stream.tells_when_sent);
+            self.sent_everything(token);
+            if tells {
+                self.tell(token, |handler, io| handler.sent(io));
+            }
+            return;
+        }
+        // The marks are far apart from nothing: most of the time there is nothing to compare.
+        if waiting == 0 && !stream.full {
+            if !stream.busy && std::mem::take(&mut stream.tells_when_sent) {
+                self.tell(token, |handler, io| handler.sent(io));
+            }
+            return;
+        }
+        let marks = stream.marks(flow);
+        if waiting > marks.high as u64 && !stream.full {
+            stream.full = true;
+            self.set_receiving(token);
+        } else if waiting <= marks.low as u64 && stream.full {
+            stream.full = false;
+            self.set_receiving(token);
+            self.tell(token, |handler, io| handler.drained(io));
+        }
+    }
+
+    /// Does what was to be done when everything has been sent.
+    fn sent_everything(&mut self, token: Token) {
+        let Some(stream) = self.stream_mut(token) else { return };
+        let peer_finished = stream.peer_finished;
+        let heard_closing = stream.heard_closing || stream.holds_input();
+        let ended = if peer_finished { Reason::Finished } else { Reason::Local };
+        match stream.ending {
+            Ending::None | Ending::Finished | Ending::Linger => {}
+            Ending::Close => {
+                let still_sends = !peer_finished && (heard_closing || self.engine.has_unread(token));
+                if still_sends {
+                    self.linger(token);
+                } else {
+                    self.connection_is_over(token, ended);
+                }
+            }
+            Ending::Detach => {
+                stream.stage = Stage::Detaching;
+                self.begin_detaching(token);
+            }
+            Ending::Finish => {
+                stream.ending = Ending::Finished;
+                match self.engine.finish(token) {
+                    Ok(()) if peer_finished => self.connection_is_over(token, ended),
+                    Ok(()) => {}
+                    Err(error) => self.connection_failed(token, Reason::from_error(error)),
+                }
+            }
+        }
+    }
+
+    /// The other side is still sending: it is told that nothing more comes, and closed when it has ended too.
+    fn linger(&mut self, token: Token) {
+        let Some(stream) = self.stream_mut(token) else { return };
+        stream.ending = Ending::Linger;
+        if let Err(error) = self.engine.finish(token) {
+            return self.connection_is_over(token, Reason::from_error(error));
+        }
+        self.set_linger(token);
+        self.arm_limits(token);
+        self.set_receiving(token);
+    }
+
+    fn set_linger(&mut self, token: Token) {
+        let until = self.now + LINGER;
+        if let Some(stream) = self.stream_mut(token) {
+            stream.extra().linger_until = Some(until);
+        }
+    }
+
+    /// The other side had its time to end. If it is still reading what was sent before, it gets more: closing now would take the
+    /// rest away.
+    pub(super) fn lingers_on(&mut self, token: Token) -> bool {
+        let reads = self.peer_reads(token, LINGER);
+        if reads {
+            self.set_linger(token);
+        }
+        reads
+    }
+
+    /// Has the engine receive, or stop, according to what is wanted now.
+    pub(super) fn set_receiving(&mut self, token: Token) {
+        let Some(stream) = self.stream_mut(token).filter(|stream| stream.stage == Stage::Open) else { return };
+        let (on, held, more) = (stream.receives(), stream.holds_input(), !stream.peer_finished);
+        if on && held {
+            self.list(token);
+        }
+        if more && let Err(error) = self.engine.receive(token, on) {
+            self.connection_is_over(token, Reason::from_error(error));
+        }
+    }
+
+    /// Looks at connections that callbacks other than their own have left something to do for.
+    pub(crate) fn attend_connections(&mut self) {
+        // By number: this calls back, which may add more.
+        let mut next = 0;
+        while let Some(&token) = self.dirty.get(next) {
+            next += 1;
+            if let Some(stream) = self.stream_mut(token) {
+                stream.listed = false;
+                if stream.hands_over && stream.handler.is_some() {
+                    self.switch_handlers(token);
+                }
+                self.flush(token);
+                self.deliver_held(token);
+            } else {
+                self.attend_datagrams(token);
+            }
+        }
+        self.dirty.clear();
+    }
+}

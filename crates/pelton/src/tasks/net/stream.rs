@@ -1,0 +1,380 @@
+//! A connection, to read from and write to.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::panic::Location;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use futures_io::{AsyncRead, AsyncWrite};
+
+use super::pipe::{Filler, Finish, Pipe, Stage};
+use super::{current, current_of, error_of, is_clean};
+use crate::tasks::task::{Chore, Local};
+use crate::{Address, Chunk, ConnectOptions, ConnectionId, Detached, Endpoint, Error, Io, Reactor, SendError, Socket};
+
+/// One write takes no more than this from the caller at a time, so that what waits to be sent stays in proportion to the
+/// [high-water mark](crate::WaterMarks::high).
+const WRITE_AT_ONCE: usize = 64 * 1024;
+
+/// A connection over TCP or a Unix socket, to read from and write to with `futures`' traits; with the feature `tokio`, with
+/// tokio's too.
+///
+/// **Reading.** What comes in is kept until it is read, up to 64 KiB; then the other side has to wait. After the other side has
+/// finished, reads give 0 bytes, and writing still works.
+///
+/// **Writing.** What is written goes out in the turn's next flush, together with what others write. When more than the
+/// [high-water mark](crate::WaterMarks::high) waits, writing waits too. Flushing waits until the system has taken everything;
+/// closing also tells the other side that there is no more, and leaves reading open.
+///
+/// **Dropping.** What has been written is still sent, then the connection is closed. To know that it was, close it first.
+///
+/// **Draining.** A [draining](Reactor::drain) loop waits for its streams to be dropped: the tasks that own them are what is in
+/// progress.
+///
+/// Errors say in their kind what happened, and hold the [`Reason`](crate::Reason), in an [`Arc`](std::sync::Arc). `&Stream` can
+/// be read and written as well, so one task can do both at once; at most one task may wait for each.
+pub struct Stream {
+    id: ConnectionId,
+    pipe: Rc<RefCell<Pipe>>,
+    local: Rc<Local>,
+}
+
+/// Where streams come from.
+impl Stream {
+    /// Connects to `address`.
+    ///
+    /// Dropping the future gives up.
+    #[track_caller]
+    pub fn connect(address: &Address) -> impl Future<Output = io::Result<Stream>> + use<> {
+        Stream::connect_with(address, &ConnectOptions::default())
+    }
+
+    /// Connects as [`connect`](Stream::connect) does, with [options](ConnectOptions) such as where to connect from.
+    #[track_caller]
+    pub fn connect_with(
+        address: &Address,
+        options: &ConnectOptions,
+    ) -> impl Future<Output = io::Result<Stream>> + use<> {
+        Stream::dial(Location::caller(), Endpoint::Address(address.clone()), options.clone())
+    }
+
+    /// Connects to a [name or address](Endpoint), as [`Reactor::connect_to`] does: `example.org:80`, `127.0.0.1:80`,
+    /// `unix:/path`. A name is looked up off the loop, and its addresses are raced.
+    #[track_caller]
+    pub fn connect_to<E>(target: E) -> impl Future<Output = io::Result<Stream>> + use<E>
+    where
+        E: TryInto<Endpoint, Error: Into<Error>>,
+    {
+        let place = Location::caller();
+        let target = target.try_into().map_err(Into::into);
+        async move { Stream::dial(place, target?, ConnectOptions::default()).await }
+    }
+
+    async fn dial(place: &'static Location<'static>, target: Endpoint, options: ConnectOptions) -> io::Result<Stream> {
+        let stream = current(|reactor| {
+            Stream::handled_by(reactor, |reactor, filler| reactor.dial(place, target, &options, filler))
+        })?;
+        poll_fn(|context| stream.poll_open(context)).await?;
+        Ok(stream)
+    }
+
+    /// Takes over a connected stream socket from elsewhere, as [`Reactor::adopt`] does.
+    ///
+    /// ```
+    /// # use futures::{AsyncReadExt, AsyncWriteExt};
+    /// # use pelton::{Reactor, net::Stream};
+    /// let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+    /// let mut reactor = Reactor::new()?;
+    /// reactor.block_on(async {
+    ///     let (mut ours, mut theirs) = (Stream::adopt(ours)?, Stream::adopt(theirs)?);
+    ///     ours.write_all(b"water").await?;
+    ///     let mut word = [0; 5];
+    ///     theirs.read_exact(&mut word).await?;
+    ///     assert_eq!(&word, b"water");
+    ///     Ok::<(), std::io::Error>(())
+    /// })??;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[track_caller]
+    pub fn adopt(socket: impl Into<Socket>) -> io::Result<Stream> {
+        let (place, detached) = (Location::caller(), Detached { socket: socket.into(), unread: Vec::new() });
+        current(|reactor| {
+            Stream::handled_by(reactor, |reactor, filler| reactor.take_on_detached(place, detached, filler))
+        })
+    }
+
+    fn handled_by(
+        reactor: &mut Reactor,
+        begin: impl FnOnce(&mut Reactor, Box<Filler>) -> Result<ConnectionId, Error>,
+    ) -> io::Result<Stream> {
+        let pipe = Pipe::new();
+        let id = begin(reactor, Box::new(Filler { pipe: Rc::clone(&pipe), arrivals: None }))?;
+        Ok(Stream::new(reactor, id, pipe))
+    }
+
+    pub(super) fn new(reactor: &Reactor, id: ConnectionId, pipe: Rc<RefCell<Pipe>>) -> Stream {
+        Stream { id, pipe, local: Rc::clone(&reactor.local) }
+    }
+
+    fn poll_open(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
+        let mut pipe = self.pipe.borrow_mut();
+        match &pipe.stage {
+            Stage::Connecting => {
+                set(&mut pipe.reader, context);
+                Poll::Pending
+            }
+            Stage::Open => Poll::Ready(Ok(())),
+            Stage::Over(reason) => Poll::Ready(Err(error_of(reason))),
+        }
+    }
+}
+
+/// Looking around.
+impl Stream {
+    /// The name of its connection.
+    pub fn id(&self) -> ConnectionId {
+        self.id
+    }
+
+    /// Where the other end is.
+    pub fn peer_address(&self) -> io::Result<Address> {
+        self.with_io(|io| io.peer_address())?
+    }
+
+    /// Where this end is.
+    pub fn local_address(&self) -> io::Result<Address> {
+        self.with_io(|io| io.local_address())?
+    }
+
+    /// Calls `f` with the connection, to set time limits, water marks or a label. Pausing and closing is the stream's.
+    pub fn with_io<T>(&self, f: impl FnOnce(&mut Io<'_>) -> T) -> io::Result<T> {
+        current_of(&self.local, |reactor| match reactor.connection(self.id) {
+            Some(mut io) => Ok(f(&mut io)),
+            None => Err(match &self.pipe.borrow().stage {
+                Stage::Over(reason) => error_of(reason),
+                _ => io::ErrorKind::BrokenPipe.into(),
+            }),
+        })
+    }
+}
+
+/// Reading.
+impl Stream {
+    /// Reads what has come in as it is, without copying it. `None` when the other side has finished.
+    pub async fn read_chunk(&self) -> io::Result<Option<Chunk>> {
+        poll_fn(|context| self.poll_input(context, Pipe::read_chunk)).await
+    }
+
+    pub(super) fn poll_read(&self, context: &Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        if buffer.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        let read = |pipe: &mut Pipe| Some(pipe.read(buffer)).filter(|count| *count > 0);
+        self.poll_input(context, read).map_ok(|count| count.unwrap_or(0))
+    }
+
+    /// Takes from what has come in. `None` at the end.
+    fn poll_input<T>(
+        &self,
+        context: &Context<'_>,
+        take: impl FnOnce(&mut Pipe) -> Option<T>,
+    ) -> Poll<io::Result<Option<T>>> {
+        let mut pipe = self.pipe.borrow_mut();
+        if let Some(input) = take(&mut pipe) {
+            if pipe.takes_more() {
+                self.local.leave(Chore::Read(self.id));
+            }
+            return Poll::Ready(Ok(Some(input)));
+        }
+        match &pipe.stage {
+            Stage::Over(reason) if !is_clean(reason) && !pipe.ended => Poll::Ready(Err(error_of(reason))),
+            Stage::Over(_) => Poll::Ready(Ok(None)),
+            _ if pipe.ended => Poll::Ready(Ok(None)),
+            _ => {
+                set(&mut pipe.reader, context);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+/// Writing.
+impl Stream {
+    /// Writes `bytes` without copying them, all of them or none, once there is room.
+    pub async fn write_bytes(&self, bytes: impl Into<Bytes>) -> io::Result<()> {
+        let mut bytes = Some(bytes.into());
+        poll_fn(|context| self.poll_send(context, |io, _| io.send_bytes(bytes.take().unwrap_or_default()))).await
+    }
+
+    pub(super) fn poll_write(&self, context: &Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_send(context, |io, room| {
+            let count = bytes.len().min(room);
+            io.send(&bytes[..count]).map(|()| count)
+        })
+    }
+
+    pub(super) fn poll_write_vectored(&self, context: &Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        self.poll_send(context, |io, room| {
+            let total = slices.iter().map(|slice| slice.len()).sum();
+            if total <= room {
+                return io.send_vectored(slices).map(|()| total);
+            }
+            let first = slices.iter().find(|slice| !slice.is_empty()).map_or(&[][..], |slice| slice);
+            let count = first.len().min(room);
+            io.send(&first[..count]).map(|()| count)
+        })
+    }
+
+    /// Sends when there is room, and says how much at most.
+    fn poll_send<T>(
+        &self,
+        context: &Context<'_>,
+        send: impl FnOnce(&mut Io<'_>, usize) -> Result<T, SendError>,
+    ) -> Poll<io::Result<T>> {
+        let outcome = self.with_io(|io| {
+            let (marks, queued) = (io.water_marks(), io.queued());
+            let room = marks.most.saturating_sub(queued).min(WRITE_AT_ONCE);
+            if queued > marks.high || room == 0 {
+                // The next flush sends everything, which is told then; or it does not, and `drained` is.
+                io.tell_when_sent();
+                return None;
+            }
+            Some(send(io, room))
+        });
+        match outcome {
+            Err(error) => Poll::Ready(Err(error)),
+            Ok(Some(Ok(value))) => Poll::Ready(Ok(value)),
+            Ok(Some(Err(error))) => {
+                let kind = match error {
+                    SendError::Closed => io::ErrorKind::BrokenPipe,
+                    SendError::Full { .. } => io::ErrorKind::FileTooLarge,
+                };
+                Poll::Ready(Err(io::Error::new(kind, error)))
+            }
+            Ok(None) => {
+                set(&mut self.pipe.borrow_mut().writer, context);
+                Poll::Pending
+            }
+        }
+    }
+
+    pub(super) fn poll_flush(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
+        if let Some(outcome) = self.outcome() {
+            return Poll::Ready(outcome);
+        }
+        let sent = self.with_io(|io| {
+            // Once per turn: more often would be to go on for ever, if the other side reads as fast.
+            let turn = io.reactor().meter.counters.turns;
+            if self.pipe.borrow_mut().flushed_in.replace(turn) != Some(turn) {
+                io.flush();
+            }
+            let sent = io.queued() == 0;
+            if !sent {
+                io.tell_when_sent();
+            }
+            sent
+        })?;
+        if sent {
+            return Poll::Ready(Ok(()));
+        }
+        set(&mut self.pipe.borrow_mut().writer, context);
+        Poll::Pending
+    }
+
+    pub(super) fn poll_close(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
+        if let Some(outcome) = self.outcome() {
+            return Poll::Ready(outcome);
+        }
+        let finish = self.pipe.borrow().finish;
+        match finish {
+            Finish::Done => return Poll::Ready(Ok(())),
+            Finish::Asked => {}
+            Finish::No => self.with_io(|io| {
+                io.finish();
+                io.tell_when_sent();
+            })?,
+        }
+        let mut pipe = self.pipe.borrow_mut();
+        pipe.finish = Finish::Asked;
+        set(&mut pipe.writer, context);
+        Poll::Pending
+    }
+
+    /// What became of everything that was written, if the connection is over.
+    fn outcome(&self) -> Option<io::Result<()>> {
+        match &self.pipe.borrow().stage {
+            Stage::Over(reason) if is_clean(reason) => Some(Ok(())),
+            Stage::Over(reason) => Some(Err(error_of(reason))),
+            Stage::Connecting | Stage::Open => None,
+        }
+    }
+}
+
+/// Has whoever polls be woken.
+pub(super) fn set(place: &mut Option<Waker>, context: &Context<'_>) {
+    match place {
+        Some(waker) => waker.clone_from(context.waker()),
+        None => *place = Some(context.waker().clone()),
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let mut pipe = self.pipe.borrow_mut();
+        let unread = pipe.holds_input();
+        pipe.abandon();
+        if !matches!(pipe.stage, Stage::Over(_)) {
+            self.local.leave(Chore::Close { id: self.id, unread });
+        }
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// `Stream` and `&Stream` are read and written in the same way.
+macro_rules! read_and_write {
+    ($($stream:ty),*) => {
+        $(impl AsyncRead for $stream {
+            fn poll_read(
+                self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+                buffer: &mut [u8],
+            ) -> Poll<io::Result<usize>> {
+                Stream::poll_read(&self, context, buffer)
+            }
+        }
+
+        impl AsyncWrite for $stream {
+            fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+                Stream::poll_write(&self, context, bytes)
+            }
+
+            fn poll_write_vectored(
+                self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+                slices: &[IoSlice<'_>],
+            ) -> Poll<io::Result<usize>> {
+                Stream::poll_write_vectored(&self, context, slices)
+            }
+
+            fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+                Stream::poll_flush(&self, context)
+            }
+
+            fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+                Stream::poll_close(&self, context)
+            }
+        })*
+    };
+}
+
+read_and_write![Stream, &Stream];

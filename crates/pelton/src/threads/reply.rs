@@ -1,0 +1,288 @@
+//! An answer from another thread.
+
+use std::future::Future;
+use std::panic::Location;
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use crate::reactor::slots::Key;
+use crate::{Handle, Promise, Reactor};
+
+/// The answer will never come: whoever was to give it is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the answer was lost: whoever was to give it is gone")]
+pub struct Lost;
+
+/// An answer that another thread will give: a future, which can also be waited for.
+///
+/// ```
+/// # use pelton::Reactor;
+/// let mut reactor = Reactor::new()?;
+/// let handle = reactor.handle();
+/// let other = std::thread::spawn(move || {
+///     let engine = handle.post_with_reply(|reactor| reactor.engine_name());
+///     let name = engine.wait();
+///     handle.stop();
+///     name
+/// });
+/// reactor.run()?;
+/// assert!(other.join().unwrap().is_ok());
+/// # Ok::<(), pelton::Error>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "an answer that nobody takes is dropped"]
+pub struct Reply<T> {
+    shared: Arc<Shared<T>>,
+}
+
+/// Gives the answer. Dropping it instead makes the reply [`Lost`].
+#[derive(Debug)]
+pub(crate) struct Replier<T> {
+    shared: Arc<Shared<T>>,
+}
+
+#[derive(Debug)]
+struct Shared<T> {
+    state: Mutex<State<T>>,
+    settled: Condvar,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    answer: Answer<T>,
+    waker: Option<Waker>,
+    /// A thread waits. Waking nobody would be a system call all the same.
+    waited_for: bool,
+}
+
+#[derive(Debug)]
+enum Answer<T> {
+    Awaited,
+    Given(T),
+    Lost,
+}
+
+pub(crate) fn reply<T>() -> (Replier<T>, Reply<T>) {
+    let state = Mutex::new(State { answer: Answer::Awaited, waker: None, waited_for: false });
+    let shared = Arc::new(Shared { state, settled: Condvar::new() });
+    (Replier { shared: shared.clone() }, Reply { shared })
+}
+
+impl<T> Shared<T> {
+    /// No user code runs under the lock, so what a panic left behind is whole.
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn settle(&self, answer: Answer<T>) {
+        let mut state = self.lock();
+        if !matches!(state.answer, Answer::Awaited) {
+            return;
+        }
+        state.answer = answer;
+        let (waker, waited_for) = (state.waker.take(), state.waited_for);
+        drop(state);
+        if waited_for {
+            self.settled.notify_one();
+        }
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl<T> State<T> {
+    /// The answer, if it has come. It can be had once.
+    fn take(&mut self) -> Option<Result<T, Lost>> {
+        match std::mem::replace(&mut self.answer, Answer::Lost) {
+            Answer::Given(value) => Some(Ok(value)),
+            Answer::Lost => Some(Err(Lost)),
+            Answer::Awaited => {
+                self.answer = Answer::Awaited;
+                None
+            }
+        }
+    }
+}
+
+impl<T> Replier<T> {
+    pub(crate) fn give(self, value: T) {
+        self.shared.settle(Answer::Given(value));
+    }
+}
+
+impl<T> Drop for Replier<T> {
+    fn drop(&mut self) {
+        self.shared.settle(Answer::Lost);
+    }
+}
+
+impl<T> Reply<T> {
+    /// Waits for the answer, however long it takes. On the loop's own thread this would wait for ever.
+    pub fn wait(self) -> Result<T, Lost> {
+        let mut state = self.shared.lock();
+        loop {
+            if let Some(answer) = state.take() {
+                return answer;
+            }
+            state.waited_for = true;
+            state = self.shared.settled.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Waits for the answer for at most `timeout`. If it has not come by then, the reply is given back.
+    pub fn wait_timeout(self, timeout: Duration) -> Result<Result<T, Lost>, Reply<T>> {
+        let start = Instant::now();
+        let mut state = self.shared.lock();
+        loop {
+            if let Some(answer) = state.take() {
+                return Ok(answer);
+            }
+            let Some(left) = timeout.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) else {
+                drop(state);
+                return Err(self);
+            };
+            state.waited_for = true;
+            state = self.shared.settled.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// The answer, if it is there.
+    pub fn try_take(self) -> Result<Result<T, Lost>, Reply<T>> {
+        self.wait_timeout(Duration::ZERO)
+    }
+}
+
+impl<T: 'static> Reply<T> {
+    /// A promise of the answer, to go on with on this loop. The thread that answers posts a wake-up, so the promise is settled
+    /// in the loop's next tick phase. On a loop that has stopped, it is [abandoned](crate::Rejected::Abandoned).
+    ///
+    /// ```
+    /// # use pelton::Reactor;
+    /// let mut reactor = Reactor::new()?;
+    /// let handle = reactor.handle();
+    /// handle.post_with_reply(|reactor| reactor.engine_name()).into_promise(&mut reactor).done(|reactor, name| {
+    ///     assert_eq!(name, Ok(reactor.engine_name()));
+    ///     reactor.stop();
+    /// });
+    /// reactor.run()?;
+    /// # Ok::<(), pelton::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn into_promise(mut self, reactor: &mut Reactor) -> Promise<T, Lost> {
+        let (deferred, promise) = reactor.promise();
+        if reactor.is_over() {
+            return promise;
+        }
+        let replies = &mut reactor.promises.replies;
+        let key = replies.insert(Box::new(|_| {}));
+        let arrival = Arrival { handle: Handle { shared: reactor.shared.clone() }, key, place: Location::caller() };
+        let waker = Waker::from(Arc::new(arrival));
+        // Neither can fail: nobody else settles it.
+        if let Poll::Ready(answer) = Pin::new(&mut self).poll(&mut Context::from_waker(&waker)) {
+            replies.remove(key);
+            let _ = deferred.settle(answer);
+        } else if let Some(take) = replies.get_mut(key) {
+            *take = Box::new(move |_| {
+                if let Ok(answer) = self.try_take() {
+                    let _ = deferred.settle(answer);
+                }
+            });
+        }
+        promise
+    }
+}
+
+/// Tells a loop that an answer has come for one of its promises.
+pub(crate) struct Arrival {
+    pub(crate) handle: Handle,
+    pub(crate) key: Key,
+    pub(crate) place: &'static Location<'static>,
+}
+
+impl Wake for Arrival {
+    fn wake(self: Arc<Self>) {
+        self.tell();
+    }
+}
+
+impl Arrival {
+    pub(crate) fn tell(&self) {
+        let key = self.key;
+        let take = move |reactor: &mut Reactor| {
+            if let Some(take) = reactor.promises.replies.remove(key) {
+                take(reactor);
+            }
+        };
+        // A loop that is gone wants no answer.
+        let _ = self.handle.post_from(self.place, take, None);
+    }
+}
+
+impl<T> Future for Reply<T> {
+    type Output = Result<T, Lost>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.shared.lock();
+        match state.take() {
+            Some(answer) => Poll::Ready(answer),
+            None => {
+                match &mut state.waker {
+                    Some(waker) => waker.clone_from(context.waker()),
+                    none => *none = Some(context.waker().clone()),
+                }
+                Poll::Pending
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn an_answer_is_given_once_and_wakes_who_waits() {
+        let (replier, answer) = reply();
+        let other = std::thread::spawn(move || answer.wait());
+        replier.give(7);
+        assert_eq!(other.join().unwrap(), Ok(7));
+    }
+
+    #[test]
+    fn an_answer_whose_giver_goes_is_lost() {
+        let (replier, answer) = reply::<u32>();
+        drop(replier);
+        assert_eq!(answer.wait(), Err(Lost));
+    }
+
+    #[test]
+    fn a_reply_that_is_not_there_in_time_is_given_back() {
+        let (replier, answer) = reply();
+        let answer = answer.wait_timeout(Duration::from_millis(1)).unwrap_err();
+        let answer = answer.try_take().unwrap_err();
+        replier.give("late");
+        assert_eq!(answer.try_take().unwrap(), Ok("late"));
+    }
+
+    #[test]
+    fn as_a_future_it_wakes_its_task() {
+        struct Count(AtomicUsize);
+        impl Wake for Count {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let count = Arc::new(Count(AtomicUsize::new(0)));
+        let waker = Waker::from(count.clone());
+        let mut context = Context::from_waker(&waker);
+        let (replier, mut answer) = reply();
+        assert_eq!(Pin::new(&mut answer).poll(&mut context), Poll::Pending);
+        replier.give(1);
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        assert_eq!(Pin::new(&mut answer).poll(&mut context), Poll::Ready(Ok(1)));
+    }
+}

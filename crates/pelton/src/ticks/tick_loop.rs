@@ -1,0 +1,117 @@
+//! Work that is repeated once per turn.
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::fmt;
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
+use std::rc::Rc;
+
+use pelton_sync::Closure;
+
+use crate::reactor::callback::message;
+use crate::{Deferred, Promise, Reactor, Rejected};
+
+/// Cancels what [`Reactor::tick_loop`] repeats. It may be cloned; dropping it cancels nothing.
+#[derive(Clone)]
+pub struct TickLoop {
+    cancelled: Rc<Cell<bool>>,
+}
+
+impl TickLoop {
+    /// Has it not run again, also from inside it. It is dropped in the next turn, and its promise is
+    /// [abandoned](Rejected::Abandoned).
+    ///
+    /// ```
+    /// # use pelton::{Reactor, Rejected};
+    /// # use std::ops::ControlFlow;
+    /// # use std::time::Duration;
+    /// let mut reactor = Reactor::new()?;
+    /// let (work, result) = reactor.tick_loop(|_| ControlFlow::<()>::Continue(()));
+    /// result.done(|reactor, result| {
+    ///     assert_eq!(result, Err(Rejected::Abandoned));
+    ///     reactor.stop();
+    /// });
+    /// reactor.after(Duration::from_millis(1), move |_| work.cancel());
+    /// reactor.run()?;
+    /// # Ok::<(), pelton::Error>(())
+    /// ```
+    pub fn cancel(&self) {
+        self.cancelled.set(true);
+    }
+}
+
+impl fmt::Debug for TickLoop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TickLoop").field("cancelled", &self.cancelled.get()).finish()
+    }
+}
+
+struct Repeating<F, T: 'static> {
+    step: F,
+    cancelled: Rc<Cell<bool>>,
+    result: Deferred<T, Infallible>,
+    place: &'static Location<'static>,
+}
+
+impl<F: FnMut(&mut Reactor) -> ControlFlow<T> + 'static, T: 'static> Repeating<F, T> {
+    /// The box is the same all along, so going on allocates nothing.
+    fn run(mut self: Box<Self>, reactor: &mut Reactor) {
+        if self.cancelled.get() {
+            return;
+        }
+        match catch_unwind(AssertUnwindSafe(|| (self.step)(reactor))) {
+            // Queued in a tick phase, it waits for that of the next turn.
+            Ok(ControlFlow::Continue(())) => {
+                reactor.tick_from(self.place, Closure::new(move |reactor: &mut Reactor| self.run(reactor)))
+            }
+            Ok(ControlFlow::Break(value)) => drop(self.result.resolve(value)),
+            Err(panic) => {
+                let _ = self.result.settle_with(Err(Rejected::Panicked(message(&panic).into())));
+                drop(self);
+                // Goes on to where the panics of all callbacks are caught and reported.
+                resume_unwind(panic);
+            }
+        }
+    }
+}
+
+impl Reactor {
+    /// Runs `step` once per turn, as a [tick](Reactor::next_tick), until it breaks: work in small pieces that goes on steadily
+    /// whatever else there is to do. What it breaks with is promised.
+    ///
+    /// Between two pieces the loop does everything else that a turn does: timers, other ticks, events. **It does not sleep
+    /// meanwhile**, so this is for work there is enough of. What may wait until there is nothing else to do is
+    /// [idle work](Reactor::whenever_idle), which a busy loop does not get to; this it does.
+    ///
+    /// ```
+    /// # use pelton::Reactor;
+    /// # use std::ops::ControlFlow;
+    /// let mut reactor = Reactor::new()?;
+    /// let (mut number, mut sum) = (0, 0_u64);
+    /// let (_, result) = reactor.tick_loop(move |_| {
+    ///     // A thousand at a time, so that events wait for a few microseconds at most.
+    ///     sum += (number..number + 1000).sum::<u64>();
+    ///     number += 1000;
+    ///     if number < 100_000 { ControlFlow::Continue(()) } else { ControlFlow::Break(sum) }
+    /// });
+    /// result.done(|reactor, sum| {
+    ///     assert_eq!(sum, Ok(4_999_950_000));
+    ///     reactor.stop();
+    /// });
+    /// reactor.run()?;
+    /// # Ok::<(), pelton::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn tick_loop<T: 'static>(
+        &mut self,
+        step: impl FnMut(&mut Reactor) -> ControlFlow<T> + 'static,
+    ) -> (TickLoop, Promise<T, Infallible>) {
+        let place = Location::caller();
+        let (result, promise) = self.promise();
+        let cancelled = Rc::new(Cell::new(false));
+        let repeating = Box::new(Repeating { step, cancelled: cancelled.clone(), result, place });
+        self.tick_from(place, Closure::new(move |reactor: &mut Reactor| repeating.run(reactor)));
+        (TickLoop { cancelled }, promise)
+    }
+}
