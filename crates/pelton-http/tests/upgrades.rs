@@ -148,6 +148,10 @@ fn an_upgraded_connection_hears_everything(on: On) {
     let log = heard.clone();
     site.run_until(move |_| log.borrow().last() == Some(&"sent"));
     client.send("!");
+    // The client must not read yet: a peer that reads while it is sent to can take all of it at once, and then there is
+    // nothing to drain.
+    let log = heard.clone();
+    site.run_until(move |_| log.borrow().last() == Some(&"received"));
     let mut client = site.run(move |_| {
         client.read_until("\r\n\r\n");
         client.read_exactly(12_000_000);
