@@ -1,0 +1,215 @@
+//! One turn of the loop, phase by phase. docs/turn.md is the contract.
+
+use std::io;
+use std::time::Duration;
+
+use pelton_os::{Event, Park, Time};
+
+use super::lifecycle::Life;
+use super::{Reactor, Source};
+use crate::threads::lane::Lane;
+use crate::{Error, Fault, Wheel};
+
+/// When dispatching takes longer than this, listeners are looked at in between: connections that are going to be refused, for
+/// there is too much to do, should not have to wait until it is done. Accepting so many takes a small part of this.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(10);
+
+/// The turn.
+impl Reactor {
+    pub(super) fn turn(
+        &mut self,
+        timeout: Option<Duration>,
+        done: &mut dyn FnMut(&mut Reactor) -> bool,
+        block: impl FnOnce(&mut (dyn Park + Send)) -> io::Result<()>,
+    ) -> Result<(), Error> {
+        self.check_not_forked()?;
+        if matches!(self.life, Life::Stopping(_) | Life::Stopped) {
+            self.drop_posts();
+            return Err(Error::Stopped);
+        }
+        self.shared.runs_here();
+        let calls_before = self.meter.counters.calls();
+
+        self.gather_deferred();
+        self.read_clock();
+        self.run_timers();
+        self.run_ticks();
+        self.flush_and_reap();
+        self.wait(timeout, done, block)?;
+        self.dispatch();
+        if self.meter.counters.calls() == calls_before {
+            self.run_idle_work();
+        }
+        self.flush_and_reap();
+        self.wake_lanes();
+        if matches!(self.life, Life::Stopping(_)) {
+            self.drop_posts();
+        }
+        Ok(())
+    }
+
+    fn read_clock(&mut self) {
+        self.now = self.engine.now();
+        self.meter.set_mark(self.now);
+    }
+
+    fn run_timers(&mut self) {
+        self.timers.expire(self.now);
+        while self.fire_next_timer() {}
+    }
+
+    fn run_ticks(&mut self) {
+        // Ticks wait in `ticks` and posts in `posts`, but they are one queue: each tick knows how many posts it is behind.
+        let posted = self.shared.posted();
+        self.ticks_left = self.ticks_per_turn;
+        self.queue_continuations();
+        for _ in 0..self.ticks.len() {
+            let after_posts = self.ticks.front().map_or(0, |tick| tick.after_posts);
+            self.run_posts(after_posts.min(posted));
+            if self.ticks_left == 0 {
+                break;
+            }
+            self.run_tick();
+        }
+        self.run_posts(posted);
+        // A chain of promises goes on until something else is before it: a turn per link would be a system call per link.
+        while self.run_continuation() {}
+        self.ticks_finished();
+        self.shrink_ticks();
+    }
+
+    pub(crate) fn flush_and_reap(&mut self) {
+        loop {
+            // What connections are told here may send and close again.
+            while self.has_chores() || !self.dirty.is_empty() || !self.over.is_empty() {
+                self.do_chores();
+                self.attend_connections();
+                self.reap_connections();
+            }
+            self.balance_flow();
+            // With room again, what was held back is delivered now: the loop may be about to sleep.
+            if self.dirty.is_empty() && self.over.is_empty() {
+                break;
+            }
+        }
+        self.sources.recycle();
+    }
+
+    fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        done: &mut dyn FnMut(&mut Reactor) -> bool,
+        block: impl FnOnce(&mut (dyn Park + Send)) -> io::Result<()>,
+    ) -> Result<(), Error> {
+        self.queue_continuations();
+        self.finish_draining();
+        // Asked first: it may leave something to do.
+        let done = done(self);
+        let has_work = self.has_work() || !self.posts.is_empty();
+        let deadline = if done || has_work || timeout == Some(Duration::ZERO) {
+            Some(Time::ZERO)
+        } else {
+            let timeout = timeout.map(|timeout| self.now + timeout);
+            [timeout, self.timers.next_deadline()].into_iter().flatten().min()
+        };
+        self.wake_lanes();
+        self.meter.work_ends();
+        let outcome = self.spin(deadline).and_then(|over| if over { Ok(()) } else { self.block(deadline, block) });
+        if std::mem::take(&mut self.posts_awaited) {
+            self.posts.awake();
+        }
+        self.now = self.engine.now();
+        self.spin.wait_ends(self.now);
+        self.meter.wait_ends(self.now);
+        outcome.map_err(|error| Error::system(format!("wait for events with {}", self.engine.name()), error))?;
+        self.gather_deferred();
+        Ok(())
+    }
+
+    /// Sleeps until `deadline`, unless somebody has posted.
+    fn block(
+        &mut self,
+        deadline: Option<Time>,
+        block: impl FnOnce(&mut (dyn Park + Send)) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let poll_only = deadline == Some(Time::ZERO) || !self.await_posts();
+        if !poll_only {
+            self.meter.counters.sleeps += 1;
+        }
+        block(self.engine.park(if poll_only { Some(Time::ZERO) } else { deadline }))
+    }
+
+    fn dispatch(&mut self) {
+        let mut accept_again = self.now + ACCEPT_AGAIN;
+        while let Some(event) = self.spin.take_found().or_else(|| self.engine.next()) {
+            match event {
+                Event::Ready(token, readiness) => match self.sources.get(token.into()) {
+                    Some(Source::Watch(_)) => self.watched_is_ready(token, readiness),
+                    Some(Source::Signals) => self.deliver_signals(),
+                    // Ended by a callback that was called before it.
+                    _ => {}
+                },
+                Event::Accepted(token, socket) => self.connection_came_in(token, socket),
+                Event::AcceptFailed(token, error) => self.accepting_failed(token, &error),
+                Event::Connected(token) if self.is_attempt(token) => self.attempt_succeeded(token),
+                Event::Ended(token, outcome) if self.is_attempt(token) => self.attempt_ended(token, outcome),
+                Event::Detached(token, socket) if self.is_attempt(token) => self.attempt_is_detached(token, socket),
+                Event::Connected(token) => self.connection_is_open(token),
+                Event::Received(token, chunk) => self.connection_received(token, chunk),
+                Event::Datagram(token, datagram) => self.datagram_received(token, datagram),
+                Event::SendFailed(token, to, error) => self.sending_failed(token, to, error),
+                Event::Ended(token, outcome) => match self.sources.get(token.into()) {
+                    Some(Source::Datagrams(_)) => self.datagrams_ended(token, outcome),
+                    _ => self.connection_ended(token, outcome),
+                },
+                Event::Sendable(token) => match self.sources.get(token.into()) {
+                    Some(Source::Datagrams(_)) => self.datagrams_are_sendable(token),
+                    _ => self.connection_is_sendable(token),
+                },
+                Event::Detached(token, socket) => self.connection_is_detached(token, socket),
+                Event::Gone(token) => {
+                    self.sources.retire(token.into());
+                }
+                other => self
+                    .report(Fault::new("engine", format_args!("an event that this reactor does not know: {other:?}"))),
+            }
+            // The latest reading, whatever it was taken for: to look at it costs nothing.
+            let latest = self.meter.mark();
+            if latest >= accept_again {
+                accept_again = latest + ACCEPT_AGAIN;
+                self.engine.accept_again();
+            }
+        }
+    }
+
+    /// Whether there is something to do without waiting for it.
+    pub(super) fn has_work(&self) -> bool {
+        let flushing = !self.dirty.is_empty() || !self.over.is_empty();
+        flushing || !self.ticks.is_empty() || self.idles.has_work() || matches!(self.life, Life::Stopping(_))
+    }
+
+    /// Has other threads wake us when they post. `false` if one has posted already.
+    pub(super) fn await_posts(&mut self) -> bool {
+        self.posts_awaited = self.posts.sleep();
+        self.posts_awaited
+    }
+
+    /// Drops all callbacks while the rest of the reactor still stands: what they own may post from its `Drop`.
+    pub(super) fn drop_callbacks(&mut self) {
+        self.drop_posts();
+        Lane::ALL.iter().for_each(|lane| self.shared.lane(*lane).close());
+        self.drop_tasks();
+        drop(std::mem::take(&mut self.sources));
+        drop(std::mem::take(&mut self.deferred));
+        drop(std::mem::take(&mut self.promises));
+        drop(std::mem::take(&mut self.subscribers));
+        drop(std::mem::take(&mut self.reconnects));
+        drop(std::mem::take(&mut self.signals));
+        drop(std::mem::replace(&mut self.timers, Wheel::new(self.now)));
+        drop(std::mem::take(&mut self.ticks));
+        self.continuations.close();
+        drop(std::mem::take(&mut self.idles));
+        drop(std::mem::take(&mut self.hooks));
+        self.watchdog = None;
+    }
+}
