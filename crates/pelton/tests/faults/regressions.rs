@@ -111,6 +111,8 @@ fn closing_after_writing_loses_nothing_to_a_peer_that_goes_on_sending(on: On) {
     });
     let peer = std::thread::spawn(move || {
         let mut stream = dial(address);
+        // Before it reads: so that the server hears of it before it has sent everything, however late the other thread is.
+        stream.write_all(b"y").unwrap();
         let mut writer = stream.try_clone().unwrap();
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
         let sending = std::thread::spawn(move || {
