@@ -7,7 +7,7 @@ use std::time::Duration;
 use pelton_os::{ConnectOptions, Time, Token};
 use pelton_sync::Closure;
 
-use crate::reactor::callback::{CallbackKind, Site};
+use crate::reactor::callback::{CallbackKind, Outcome, Site};
 use crate::reactor::slots::Key;
 use crate::sources::connection::{Connection, ConnectionId, Reason};
 use crate::{Endpoint, Reactor, TimerId};
@@ -344,19 +344,20 @@ impl Reactor {
 
     pub(crate) fn tell_outage(&mut self, outage: &Outage) {
         let Some(keeping) = self.reconnects.get_mut(outage.id.0) else { return };
-        let Some(mut hook) = keeping.on_outage.take() else { return };
+        let Some(hook) = keeping.on_outage.take() else { return };
         let site = Site { kind: CallbackKind::Connection, place: keeping.place, source: None };
-        match self.call(site, |reactor| hook(reactor, outage)) {
-            Ok(()) => {
-                if let Some(keeping) = self.reconnects.get_mut(outage.id.0) {
+        self.call_source(
+            site,
+            hook,
+            |hook, reactor| hook(reactor, outage),
+            |reactor, hook, outcome| {
+                if outcome == Outcome::Panicked {
+                    reactor.stop_reconnecting(outage.id);
+                } else if let Some(keeping) = reactor.reconnects.get_mut(outage.id.0) {
                     keeping.on_outage = Some(hook);
                 }
-            }
-            Err(panic) => {
-                self.stop_reconnecting(outage.id);
-                self.fault(site, None, panic);
-            }
-        }
+            },
+        );
     }
 }
 

@@ -175,6 +175,13 @@ impl fmt::Display for Named<'_> {
     }
 }
 
+/// How a callback came out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    Returned,
+    Panicked,
+}
+
 /// What a panic carries.
 pub(crate) type Panic = Box<dyn Any + Send>;
 
@@ -246,7 +253,7 @@ impl Reactor {
     }
 
     /// Reports a panic and does what the policy says. The caller has put everything in order: this may not return.
-    pub(crate) fn fault(&mut self, site: Site, label: Option<Arc<str>>, panic: Panic) {
+    fn fault(&mut self, site: Site, label: Option<Arc<str>>, panic: Panic) {
         let panic = match panic.downcast::<Reported>() {
             Ok(reported) => return self.propagate(reported.0),
             Err(panic) => panic,
@@ -266,6 +273,39 @@ impl Reactor {
         // The turn is over.
         self.wake_lanes();
         resume_unwind(if self.callbacks.depth > 0 { Box::new(Reported(panic)) } else { panic });
+    }
+
+    /// Calls a callback that was taken out of its source, which may have a label. `settle` is handed the callback and how the
+    /// call came out: it puts the callback back, or ends the source. A panic is reported after that, under the label that the
+    /// source had.
+    #[inline]
+    pub(crate) fn call_source<C>(
+        &mut self,
+        site: Site,
+        mut callback: C,
+        call: impl FnOnce(&mut C, &mut Reactor),
+        settle: impl FnOnce(&mut Reactor, C, Outcome),
+    ) {
+        match self.call(site, |reactor| call(&mut callback, reactor)) {
+            Ok(()) => settle(self, callback, Outcome::Returned),
+            Err(panic) => {
+                let label = self.callbacks.label(site.source);
+                settle(self, callback, Outcome::Panicked);
+                self.fault(site, label, panic);
+            }
+        }
+    }
+
+    /// Calls the last callback of a source. Its label outlives it, for the reports.
+    pub(crate) fn call_last(&mut self, site: Site, callback: impl FnOnce(&mut Reactor)) {
+        let outcome = self.call(site, callback);
+        let label = self.callbacks.label(site.source);
+        if let Some(source) = site.source {
+            self.callbacks.ended(source);
+        }
+        if let Err(panic) = outcome {
+            self.fault(site, label, panic);
+        }
     }
 
     /// Calls user code that ends with the call, whether it panics or not.

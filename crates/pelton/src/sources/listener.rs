@@ -196,21 +196,23 @@ impl Reactor {
             return;
         }
         let Some(Source::Listener(listener)) = self.sources.get_mut(token.into()) else { return };
-        let Some(mut accept) = listener.accept.take() else { return };
+        let Some(accept) = listener.accept.take() else { return };
         let site =
             Site { kind: CallbackKind::Connection, place: listener.place, source: Some(ListenerId(token).into()) };
-        let outcome = self.call(site, |reactor| accept(reactor, socket));
-        if let Some(Source::Listener(listener)) = self.sources.get_mut(token.into()) {
-            listener.accept = Some(accept);
-        }
-        while let Some(token) = self.newcomers.pop() {
-            self.connection_is_open(token);
-        }
-        // This connection is not served; the listener is not to blame for the next.
-        if let Err(panic) = outcome {
-            let label = self.callbacks.label(site.source);
-            self.fault(site, label, panic);
-        }
+        self.call_source(
+            site,
+            accept,
+            |accept, reactor| accept(reactor, socket),
+            // Also after a panic: this connection is not served, and the next one is.
+            |reactor, accept, _| {
+                if let Some(Source::Listener(listener)) = reactor.sources.get_mut(token.into()) {
+                    listener.accept = Some(accept);
+                }
+                while let Some(token) = reactor.newcomers.pop() {
+                    reactor.connection_is_open(token);
+                }
+            },
+        );
     }
 
     /// Accepting has failed, most likely for want of descriptors or memory. It would fail again at once, so it rests.

@@ -14,7 +14,7 @@ use signal_hook::consts::FORBIDDEN;
 use signal_hook::low_level::{pipe, unregister};
 
 use crate::reactor::Source;
-use crate::reactor::callback::{CallbackKind, Site};
+use crate::reactor::callback::{CallbackKind, Outcome, Site};
 use crate::reactor::slots::{Key, Slots};
 use crate::{Error, Reactor};
 
@@ -230,20 +230,20 @@ impl Reactor {
         let id = SignalId(key);
         // An earlier callback may have removed it.
         let Some(handler) = self.signals.handlers.get_mut(key) else { return };
-        let Some(mut callback) = handler.callback.take() else { return };
+        let Some(callback) = handler.callback.take() else { return };
         let site = Site { kind: CallbackKind::Signal, place: handler.place, source: Some(id.into()) };
-        match self.call(site, |reactor| callback(reactor, signal)) {
-            Ok(()) => {
-                if let Some(handler) = self.signals.handlers.get_mut(key) {
+        self.call_source(
+            site,
+            callback,
+            |callback, reactor| callback(reactor, signal),
+            |reactor, callback, outcome| {
+                if outcome == Outcome::Panicked {
+                    reactor.remove_signal(id);
+                } else if let Some(handler) = reactor.signals.handlers.get_mut(key) {
                     handler.callback = Some(callback);
                 }
-            }
-            Err(panic) => {
-                let label = self.callbacks.label(site.source);
-                self.remove_signal(id);
-                self.fault(site, label, panic);
-            }
-        }
+            },
+        );
     }
 
     /// In a forked child: signals come in by a socket of its own.

@@ -8,7 +8,7 @@ use std::panic::Location;
 use pelton_os::{Forgotten, Readiness, Token};
 
 use crate::reactor::Source;
-use crate::reactor::callback::{CallbackKind, Site};
+use crate::reactor::callback::{CallbackKind, Outcome, Site};
 use crate::{Error, Interest, Mode, Reactor};
 
 /// Names a watch, to change or end it.
@@ -192,21 +192,21 @@ impl Reactor {
     pub(crate) fn watched_is_ready(&mut self, token: Token, readiness: Readiness) {
         let id = WatchId(token);
         let Some(Source::Watch(watch)) = self.sources.get_mut(token.into()) else { return };
-        let Some(mut callback) = watch.callback.take() else { return };
+        let Some(callback) = watch.callback.take() else { return };
         let site = Site { kind: CallbackKind::Watch, place: watch.place, source: Some(id.into()) };
         let ready = Ready { watch: id, readiness };
-        let outcome = self.call(site, |reactor| callback(reactor, ready));
-        if outcome.is_ok() && !ready.closed() {
-            // Put back, unless it has ended its own watch.
-            if let Some(Source::Watch(watch)) = self.sources.get_mut(token.into()) {
-                watch.callback = Some(callback);
-            }
-            return;
-        }
-        let label = self.callbacks.label(site.source);
-        self.unwatch(id);
-        if let Err(panic) = outcome {
-            self.fault(site, label, panic);
-        }
+        self.call_source(
+            site,
+            callback,
+            |callback, reactor| callback(reactor, ready),
+            |reactor, callback, outcome| {
+                if outcome == Outcome::Panicked || ready.closed() {
+                    reactor.unwatch(id);
+                } else if let Some(Source::Watch(watch)) = reactor.sources.get_mut(token.into()) {
+                    // It has not ended its own watch.
+                    watch.callback = Some(callback);
+                }
+            },
+        );
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::panic::Location;
 use std::time::Duration;
 
-use crate::reactor::callback::{CallbackKind, Site};
+use crate::reactor::callback::{CallbackKind, Outcome, Site};
 use crate::reactor::slots::{Key, Slots};
 use crate::timers::Timer;
 use crate::{Reactor, TimerKey};
@@ -12,10 +12,11 @@ use crate::{Reactor, TimerKey};
 /// Names idle work, to [cancel](Reactor::cancel_idle) it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct IdleId(Key);
+type Repeating = Box<dyn FnMut(&mut Reactor)>;
 
 enum Work {
     Once(Box<dyn FnOnce(&mut Reactor)>),
-    Repeating(Box<dyn FnMut(&mut Reactor)>, Duration),
+    Repeating(Repeating, Duration),
     /// Repeating work, while it runs.
     Running,
 }
@@ -130,39 +131,34 @@ impl Reactor {
             let site = Site { kind: CallbackKind::Idle, place: idle.place, source: Some(IdleId(key).into()) };
             match std::mem::replace(&mut idle.work, Work::Running) {
                 Work::Once(f) => {
-                    // Its label outlives it, for the reports.
                     self.idles.work.remove(key);
-                    let outcome = self.call(site, f);
-                    let label = self.callbacks.label(site.source);
-                    self.callbacks.ended(IdleId(key));
-                    if let Err(panic) = outcome {
-                        self.fault(site, label, panic);
-                    }
+                    self.call_last(site, f);
                 }
-                Work::Repeating(mut f, interval) => {
-                    let outcome = self.call(site, &mut f);
-                    match (outcome, self.idles.work.get_mut(key)) {
-                        (Ok(()), Some(idle)) => {
-                            idle.work = Work::Repeating(f, interval);
-                            if interval.is_zero() {
-                                self.idles.order.push_back(key);
-                            } else {
-                                idle.rests =
-                                    Some(self.timers.insert(self.now + interval, Timer::of_idle(idle.place, key)));
-                                self.idles.resting += 1;
-                            }
+                Work::Repeating(f, interval) => self.call_source(
+                    site,
+                    f,
+                    |f, reactor| f(reactor),
+                    |reactor, f, outcome| match outcome {
+                        Outcome::Returned => reactor.put_idle_back(key, f, interval),
+                        Outcome::Panicked => {
+                            reactor.cancel_idle(IdleId(key));
                         }
-                        // Cancelled by itself.
-                        (Ok(()), None) => {}
-                        (Err(panic), _) => {
-                            let label = self.callbacks.label(site.source);
-                            self.cancel_idle(IdleId(key));
-                            self.fault(site, label, panic);
-                        }
-                    }
-                }
+                    },
+                ),
                 Work::Running => {}
             }
+        }
+    }
+
+    /// Lets repeating idle work run again, at once or after its interval, unless it has cancelled itself.
+    fn put_idle_back(&mut self, key: Key, f: Repeating, interval: Duration) {
+        let Some(idle) = self.idles.work.get_mut(key) else { return };
+        idle.work = Work::Repeating(f, interval);
+        if interval.is_zero() {
+            self.idles.order.push_back(key);
+        } else {
+            idle.rests = Some(self.timers.insert(self.now + interval, Timer::of_idle(idle.place, key)));
+            self.idles.resting += 1;
         }
     }
 }

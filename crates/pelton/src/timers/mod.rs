@@ -8,7 +8,7 @@ use std::time::Duration;
 use pelton_os::Token;
 use pelton_sync::Closure;
 
-use crate::reactor::callback::{CallbackKind, Site};
+use crate::reactor::callback::{CallbackKind, Outcome, Site};
 use crate::reactor::slots::Key;
 use crate::{Reactor, Time, TimerKey};
 
@@ -156,31 +156,29 @@ impl Reactor {
         match action {
             Action::Once(closure) => {
                 self.meter.lag(self.now - due.deadline);
-                // Its label outlives it, for the reports.
                 self.timers.cancel(due.key);
-                let outcome = self.call(site, |reactor| closure.call(reactor));
-                let label = self.callbacks.label(site.source);
-                self.callbacks.ended(id);
-                if let Err(panic) = outcome {
-                    self.fault(site, label, panic);
-                }
+                self.call_last(site, |reactor| closure.call(reactor));
             }
-            Action::Every(period, mut f) => {
+            Action::Every(period, f) => {
                 self.meter.lag(self.now - due.deadline);
                 let missed = whole_periods(self.now - due.deadline, period);
                 let beat = Beat { timer: id, deadline: due.deadline, missed };
-                let outcome = self.call(site, |reactor| f(reactor, beat));
-                if let Err(panic) = outcome {
-                    let label = self.callbacks.label(site.source);
-                    self.cancel(id);
-                    self.fault(site, label, panic);
-                } else if let Some(timer) = self.timers.get_mut(due.key) {
-                    timer.action = Action::Every(period, f);
-                    if self.timers.deadline(due.key).is_none() {
-                        let next = due.deadline + times(period, missed.saturating_add(1));
-                        self.timers.reset(due.key, next);
-                    }
-                }
+                self.call_source(
+                    site,
+                    f,
+                    |f, reactor| f(reactor, beat),
+                    |reactor, f, outcome| {
+                        if outcome == Outcome::Panicked {
+                            reactor.cancel(id);
+                        } else if let Some(timer) = reactor.timers.get_mut(due.key) {
+                            timer.action = Action::Every(period, f);
+                            if reactor.timers.deadline(due.key).is_none() {
+                                let next = due.deadline + times(period, missed.saturating_add(1));
+                                reactor.timers.reset(due.key, next);
+                            }
+                        }
+                    },
+                );
             }
             Action::CheckLimits(connection) => {
                 self.timers.cancel(due.key);

@@ -56,12 +56,7 @@ impl Reactor {
         let id = ConnectionId(token);
         let site = Site { kind: CallbackKind::Connection, place, source: Some(id.into()) };
         if let Some(mut handler) = handler {
-            let outcome = self.call(site, |reactor| handler.closed(reactor, reason));
-            let label = self.callbacks.label(site.source);
-            self.callbacks.ended(id);
-            if let Err(panic) = outcome {
-                self.fault(site, label, panic);
-            }
+            self.call_last(site, |reactor| handler.closed(reactor, reason));
         }
         if let Some(outage) = outage {
             self.tell_outage(&outage);

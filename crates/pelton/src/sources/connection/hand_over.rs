@@ -8,7 +8,7 @@ use super::io::Input;
 use super::stream::Stage;
 use super::{Connection, ConnectionId, Io, Reason};
 use crate::Reactor;
-use crate::reactor::callback::{CallbackKind, Panic, Site};
+use crate::reactor::callback::{CallbackKind, Site};
 
 /// A handler that is to take over.
 pub(super) struct Successor {
@@ -49,17 +49,23 @@ impl Reactor {
     #[cold]
     pub(super) fn switch_handlers(&mut self, token: Token) {
         while let Some(before) = self.switch_handler(token) {
-            let panicked = self.tell_handed_over(token, before);
-            if self.stream_mut(token).is_some_and(|stream| stream.stage == Stage::Open) {
-                self.call_handler(token, |handler, io| handler.opened(io));
-                if self.hooks.connections_told {
-                    self.call_handler(token, |handler, io| handler.draining(io));
-                }
-            }
-            // This may not return. Everything is in order: the other handler has taken over.
-            if let Some((site, panic)) = panicked {
-                let label = self.callbacks.label(site.source);
-                self.fault(site, label, panic);
+            let Some(place) = self.stream_mut(token).map(|stream| stream.place) else { return };
+            let site = Site { kind: CallbackKind::Connection, place, source: Some(ConnectionId(token).into()) };
+            self.call_source(
+                site,
+                before,
+                |handler, reactor| handler.closed(reactor, Reason::HandedOver),
+                |reactor, _, _| reactor.open_successor(token),
+            );
+        }
+    }
+
+    /// Tells the handler that has taken over how things stand.
+    fn open_successor(&mut self, token: Token) {
+        if self.stream_mut(token).is_some_and(|stream| stream.stage == Stage::Open) {
+            self.call_handler(token, |handler, io| handler.opened(io));
+            if self.hooks.connections_told {
+                self.call_handler(token, |handler, io| handler.draining(io));
             }
         }
     }
@@ -85,12 +91,5 @@ impl Reactor {
         // Delivers what is held, too, in the next flush.
         self.set_receiving(token);
         before
-    }
-
-    fn tell_handed_over(&mut self, token: Token, mut handler: Box<dyn Connection>) -> Option<(Site, Panic)> {
-        let place = self.stream_mut(token)?.place;
-        let site = Site { kind: CallbackKind::Connection, place, source: Some(ConnectionId(token).into()) };
-        let told = self.call(site, |reactor| handler.closed(reactor, Reason::HandedOver));
-        told.err().map(|panic| (site, panic))
     }
 }

@@ -8,7 +8,7 @@ use super::stream::{Ending, Stage};
 use super::{Connection, ConnectionId, Io, Reason};
 use crate::Reactor;
 use crate::reactor::Source;
-use crate::reactor::callback::{CallbackKind, Site};
+use crate::reactor::callback::{CallbackKind, Outcome, Site};
 
 /// How long a connection that is being closed waits for the other side to end.
 const LINGER: Duration = Duration::from_secs(5);
@@ -43,26 +43,29 @@ impl Reactor {
         let Some(stream) = self.stream_mut(token).filter(|stream| stream.stage != Stage::Over) else {
             return Called::No;
         };
-        let Some(mut handler) = stream.handler.take() else { return Called::No };
+        let Some(handler) = stream.handler.take() else { return Called::No };
         let id = ConnectionId(token);
         let site = Site { kind: CallbackKind::Connection, place: stream.place, source: Some(id.into()) };
-        let outcome = self.call(site, |reactor| call(&mut *handler, &mut Io { reactor, id }));
-        // It is put back even if the connection is over: it has yet to be told.
-        let mut hands_over = false;
-        if let Some(stream) = self.stream_mut(token) {
-            stream.handler = Some(handler);
-            hands_over = stream.hands_over;
-        }
-        match outcome {
-            Ok(()) if hands_over => Called::HandsOver,
-            Ok(()) => Called::Yes,
-            Err(panic) => {
-                let label = self.callbacks.label(site.source);
-                self.connection_is_over(token, Reason::Panicked);
-                self.fault(site, label, panic);
-                Called::No
-            }
-        }
+        let mut called = Called::No;
+        self.call_source(
+            site,
+            handler,
+            |handler, reactor| call(&mut **handler, &mut Io { reactor, id }),
+            |reactor, handler, outcome| {
+                let mut hands_over = false;
+                // It is put back even if the connection is over: it has yet to be told.
+                if let Some(stream) = reactor.stream_mut(token) {
+                    stream.handler = Some(handler);
+                    hands_over = stream.hands_over;
+                }
+                match outcome {
+                    Outcome::Returned if hands_over => called = Called::HandsOver,
+                    Outcome::Returned => called = Called::Yes,
+                    Outcome::Panicked => reactor.connection_is_over(token, Reason::Panicked),
+                }
+            },
+        );
+        called
     }
 
     /// Has the connection looked at in the next flush: there is something to send. The one whose callback is running is

@@ -8,7 +8,7 @@ use pelton_os::{Address, Datagram, DatagramOutbox, Sending, SocketFile, Token};
 
 use super::{DatagramIo, Datagrams, DatagramsId};
 use crate::reactor::Source;
-use crate::reactor::callback::{CallbackKind, Site};
+use crate::reactor::callback::{CallbackKind, Outcome, Site};
 use crate::{Reactor, Reason, WaterMarks};
 
 /// A datagram socket, as the reactor keeps it.
@@ -132,19 +132,23 @@ impl Reactor {
 impl Reactor {
     fn tell_datagrams(&mut self, token: Token, call: impl FnOnce(&mut dyn Datagrams, &mut DatagramIo<'_>)) {
         let Some(socket) = self.datagram_socket_mut(token).filter(|socket| socket.stage != Stage::Over) else { return };
-        let Some(mut handler) = socket.handler.take() else { return };
+        let Some(handler) = socket.handler.take() else { return };
         let id = DatagramsId(token);
         let site = Site { kind: CallbackKind::Datagrams, place: socket.place, source: Some(id.into()) };
-        let outcome = self.call(site, |reactor| call(&mut *handler, &mut DatagramIo { reactor, id }));
-        // It is put back even if the socket is over: it has yet to be told.
-        if let Some(socket) = self.datagram_socket_mut(token) {
-            socket.handler = Some(handler);
-        }
-        if let Err(panic) = outcome {
-            let label = self.callbacks.label(site.source);
-            self.datagrams_are_over(token, Reason::Panicked);
-            self.fault(site, label, panic);
-        }
+        self.call_source(
+            site,
+            handler,
+            |handler, reactor| call(&mut **handler, &mut DatagramIo { reactor, id }),
+            |reactor, handler, outcome| {
+                // It is put back even if the socket is over: it has yet to be told.
+                if let Some(socket) = reactor.datagram_socket_mut(token) {
+                    socket.handler = Some(handler);
+                }
+                if outcome == Outcome::Panicked {
+                    reactor.datagrams_are_over(token, Reason::Panicked);
+                }
+            },
+        );
     }
 
     /// Has the socket looked at in the next flush. Also if this is its own callback: a batch that came in is handled one by
@@ -234,12 +238,7 @@ impl Reactor {
         let id = DatagramsId(token);
         let site = Site { kind: CallbackKind::Datagrams, place, source: Some(id.into()) };
         if let Some(mut handler) = handler {
-            let outcome = self.call(site, |reactor| handler.closed(reactor, reason));
-            let label = self.callbacks.label(site.source);
-            self.callbacks.ended(id);
-            if let Err(panic) = outcome {
-                self.fault(site, label, panic);
-            }
+            self.call_last(site, |reactor| handler.closed(reactor, reason));
         }
     }
 
