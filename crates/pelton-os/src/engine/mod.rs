@@ -223,6 +223,26 @@ pub enum Event {
     Gone(Token),
 }
 
+impl Event {
+    /// Returns the token of the source that the event is about.
+    #[inline]
+    pub fn token(&self) -> Token {
+        match self {
+            Event::Ready(token, _)
+            | Event::Accepted(token, _)
+            | Event::AcceptFailed(token, _)
+            | Event::Connected(token)
+            | Event::Received(token, _)
+            | Event::Ended(token, _)
+            | Event::Sendable(token)
+            | Event::Datagram(token, _)
+            | Event::SendFailed(token, ..)
+            | Event::Detached(token, _)
+            | Event::Gone(token) => *token,
+        }
+    }
+}
+
 /// Whether a forgotten source is done with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]

@@ -8,14 +8,15 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use pelton_os::{Engine, Park, Time, Token, fork};
+use pelton_os::{Engine, Park, Time, fork};
 
 use super::callback::Callbacks;
 use super::lifecycle::{Exit, Hooks, Life};
 use super::slots::Slots;
+use super::source::Sources;
 use super::spin::Spin;
 use super::state::States;
-use super::{Reactor, Settings, Source};
+use super::{Reactor, Settings};
 use crate::composers::channel::Subscribers;
 use crate::names::resolver::Names;
 use crate::observe::stats::Meter;
@@ -61,14 +62,10 @@ impl EventLoop {
             posts_awaited: false,
             spin: Spin::new(settings.spin),
             shared,
-            sources: Slots::default(),
-            connections: 0,
+            sources: Sources::default(),
             listeners: Vec::new(),
-            datagram_sockets: 0,
             answering: None,
             newcomers: Vec::new(),
-            dirty: Vec::new(),
-            over: Vec::new(),
             spare_outbox: None,
             flow: Flow::new(settings.flow),
             limits: settings.limits,
@@ -173,16 +170,10 @@ impl EventLoop {
         // Before the hooks: one may wait for a thread that waits for an answer.
         self.drop_posts();
         self.run_shutdown_hooks();
-        self.unlisten_all();
-        self.close_all_datagrams();
-        self.close_connections();
+        self.shut_down_sources();
         self.shut_down_pools();
         self.life = Life::Stopped;
-        // Those that are leaving have been forgotten already.
-        let left = self.sources.iter().filter(|(_, source)| !matches!(source, Source::Leaving));
-        for token in left.map(|(key, _)| key.token()).collect::<Vec<Token>>() {
-            self.end_source(token);
-        }
+        self.end_sources();
         self.drop_callbacks();
         Ok(exit)
     }

@@ -172,7 +172,7 @@ impl Reactor {
         self.shared.draining.store(true, Ordering::Release);
         self.after(deadline, |reactor| {
             let holds = reactor.holds() + reactor.deferred.holding;
-            let (holds, connections) = (holds, reactor.connections + reactor.datagram_sockets);
+            let connections = reactor.connection_count() + reactor.datagram_socket_count();
             reactor.stop_with(Exit::DrainTimedOut { holds, connections });
         });
         self.queue_continuations();
@@ -180,8 +180,7 @@ impl Reactor {
         self.unlisten_all();
         self.next_tick(|reactor| {
             reactor.hooks.connections_told = true;
-            reactor.drain_connections();
-            reactor.drain_datagrams();
+            reactor.drain_sources();
         });
     }
 
@@ -246,7 +245,9 @@ impl Reactor {
     /// Ends a drain that has nothing left to wait for.
     pub(crate) fn finish_draining(&mut self) {
         // Hooks and ticks may still take holds, so they go first.
-        let idle = self.connections + self.datagram_sockets == 0 && self.ticks.is_empty() && self.posts.is_empty();
+        let idle = self.connection_count() + self.datagram_socket_count() == 0
+            && self.ticks.is_empty()
+            && self.posts.is_empty();
         if self.life == Life::Draining && idle && self.deferred.holding == 0 && self.holds() == 0 {
             self.stop_with(Exit::Drained);
         }

@@ -30,7 +30,7 @@ use crate::observe::fault::Hook;
 use crate::observe::stats::Meter;
 use crate::observe::watchdog::Watchdog;
 use crate::promises::{Continuations, Promises};
-use crate::sources::connection::{Flow, FlowSettings, Limits, Reason};
+use crate::sources::connection::{Flow, FlowSettings, Limits};
 use crate::sources::signals::Signals;
 use crate::tasks::task::Local;
 use crate::threads::defer::Deferred;
@@ -44,7 +44,7 @@ use callback::{Callbacks, PanicPolicy};
 pub use event_loop::EventLoop;
 use lifecycle::{Hooks, Life};
 use slots::Slots;
-pub(crate) use source::Source;
+use source::Sources;
 use spin::Spin;
 use state::States;
 
@@ -156,18 +156,12 @@ pub struct Reactor {
     posts_awaited: bool,
     pub(crate) spin: Spin,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) sources: Slots<Source>,
-    pub(crate) connections: usize,
+    pub(crate) sources: Sources,
     pub(crate) listeners: Vec<Token>,
-    pub(crate) datagram_sockets: usize,
     /// The datagram socket that was last received from: what it answers goes out together.
     pub(crate) answering: Option<Token>,
     /// Connections that were just accepted, and whose handlers have yet to be told.
     pub(crate) newcomers: Vec<Token>,
-    /// Connections that something is to be done for, which a callback other than their own has left; and datagram sockets.
-    pub(crate) dirty: Vec<Token>,
-    /// Connections and datagram sockets that are over, and whose handlers have yet to be told.
-    pub(crate) over: Vec<(Token, Reason)>,
     /// An empty outbox, for the connection that sends next.
     pub(crate) spare_outbox: Option<Box<Outbox>>,
     pub(crate) flow: Flow,

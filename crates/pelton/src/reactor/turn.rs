@@ -3,12 +3,12 @@
 use std::io;
 use std::time::Duration;
 
-use pelton_os::{Event, Park, Time};
+use pelton_os::{Park, Time};
 
+use super::Reactor;
 use super::lifecycle::Life;
-use super::{Reactor, Source};
 use crate::threads::lane::Lane;
-use crate::{Error, Fault, Wheel};
+use crate::{Error, Wheel};
 
 /// When dispatching takes longer than this, listeners are looked at in between: connections that are going to be refused, for
 /// there is too much to do, should not have to wait until it is done. Accepting so many takes a small part of this.
@@ -81,14 +81,14 @@ impl Reactor {
     pub(crate) fn flush_and_reap(&mut self) {
         loop {
             // What connections are told here may send and close again.
-            while self.has_chores() || !self.dirty.is_empty() || !self.over.is_empty() {
+            while self.has_chores() || self.sources.has_work() {
                 self.do_chores();
-                self.attend_connections();
-                self.reap_connections();
+                self.flush_sources();
+                self.reap_sources();
             }
             self.balance_flow();
             // With room again, what was held back is delivered now: the loop may be about to sleep.
-            if self.dirty.is_empty() && self.over.is_empty() {
+            if !self.sources.has_work() {
                 break;
             }
         }
@@ -142,37 +142,7 @@ impl Reactor {
     fn dispatch(&mut self) {
         let mut accept_again = self.now + ACCEPT_AGAIN;
         while let Some(event) = self.spin.take_found().or_else(|| self.engine.next()) {
-            match event {
-                Event::Ready(token, readiness) => match self.sources.get(token.into()) {
-                    Some(Source::Watch(_)) => self.watched_is_ready(token, readiness),
-                    Some(Source::Signals) => self.deliver_signals(),
-                    // Ended by a callback that was called before it.
-                    _ => {}
-                },
-                Event::Accepted(token, socket) => self.connection_came_in(token, socket),
-                Event::AcceptFailed(token, error) => self.accepting_failed(token, &error),
-                Event::Connected(token) if self.is_attempt(token) => self.attempt_succeeded(token),
-                Event::Ended(token, outcome) if self.is_attempt(token) => self.attempt_ended(token, outcome),
-                Event::Detached(token, socket) if self.is_attempt(token) => self.attempt_is_detached(token, socket),
-                Event::Connected(token) => self.connection_is_open(token),
-                Event::Received(token, chunk) => self.connection_received(token, chunk),
-                Event::Datagram(token, datagram) => self.datagram_received(token, datagram),
-                Event::SendFailed(token, to, error) => self.sending_failed(token, to, error),
-                Event::Ended(token, outcome) => match self.sources.get(token.into()) {
-                    Some(Source::Datagrams(_)) => self.datagrams_ended(token, outcome),
-                    _ => self.connection_ended(token, outcome),
-                },
-                Event::Sendable(token) => match self.sources.get(token.into()) {
-                    Some(Source::Datagrams(_)) => self.datagrams_are_sendable(token),
-                    _ => self.connection_is_sendable(token),
-                },
-                Event::Detached(token, socket) => self.connection_is_detached(token, socket),
-                Event::Gone(token) => {
-                    self.sources.retire(token.into());
-                }
-                other => self
-                    .report(Fault::new("engine", format_args!("an event that this reactor does not know: {other:?}"))),
-            }
+            self.handle_event(event);
             // The latest reading, whatever it was taken for: to look at it costs nothing.
             let latest = self.meter.mark();
             if latest >= accept_again {
@@ -184,8 +154,10 @@ impl Reactor {
 
     /// Whether there is something to do without waiting for it.
     pub(super) fn has_work(&self) -> bool {
-        let flushing = !self.dirty.is_empty() || !self.over.is_empty();
-        flushing || !self.ticks.is_empty() || self.idles.has_work() || matches!(self.life, Life::Stopping(_))
+        self.sources.has_work()
+            || !self.ticks.is_empty()
+            || self.idles.has_work()
+            || matches!(self.life, Life::Stopping(_))
     }
 
     /// Has other threads wake us when they post. `false` if one has posted already.

@@ -26,7 +26,9 @@ use std::time::Duration;
 use pelton_os::{Address, Chunk, Token};
 
 pub use detach::{Detached, MoveError};
+pub(crate) use dial::ATTEMPT;
 pub use dial::FailedAttempt;
+pub(crate) use events::KIND;
 pub use flow::WaterMarks;
 pub(crate) use flow::{Flow, FlowSettings};
 pub use io::Io;

@@ -4,10 +4,10 @@ use std::io;
 use std::panic::Location;
 use std::time::Duration;
 
-use pelton_os::{Address, ListenOptions, Socket, SocketFile, Token};
+use pelton_os::{Address, Event, ListenOptions, Socket, SocketFile, Token};
 
-use crate::reactor::Source;
 use crate::reactor::callback::{CallbackKind, Site};
+use crate::reactor::source::{Kind, Source};
 use crate::sources::connection::Connection;
 use crate::{Error, Fault, Reactor};
 
@@ -34,6 +34,18 @@ pub(crate) struct Listener {
     /// Those that came in have yet to be taken.
     paused: bool,
 }
+
+pub(crate) const KIND: Kind = Kind {
+    event: |reactor, token, event| match event {
+        Event::Accepted(_, socket) => reactor.connection_came_in(token, socket),
+        Event::AcceptFailed(_, error) => reactor.accepting_failed(token, &error),
+        other => reactor.unexpected_event(&other),
+    },
+    shut_down: |reactor, token| {
+        reactor.unlisten(ListenerId(token));
+    },
+    ..Kind::PASSIVE
+};
 
 impl Reactor {
     /// Listens on `address`, and has each connection that comes in served by what `serve` makes for it. The address is an
@@ -135,7 +147,7 @@ impl Reactor {
             resting: false,
             paused: false,
         };
-        let token = self.sources.insert(Source::Listener(Box::new(listener))).token();
+        let token = self.sources.insert(Source::Listener(Box::new(listener)));
         let bound = start(self, token).and_then(|()| self.engine.local_address(token));
         match bound {
             Ok(bound) => {
@@ -144,7 +156,7 @@ impl Reactor {
                     (Some(_), Address::Unix(path)) => SocketFile::at(path).ok(),
                     _ => None,
                 };
-                if let Some(Source::Listener(listener)) = self.sources.get_mut(token.into()) {
+                if let Some(Source::Listener(listener)) = self.sources.get_mut(token) {
                     (listener.address, listener.file) = (bound, file);
                 }
                 self.listeners.push(token);
@@ -163,7 +175,7 @@ impl Reactor {
 
     /// The address that a listener is bound to, with the port that it was given if that was left open.
     pub fn listening_on(&self, listener: ListenerId) -> Option<&Address> {
-        match self.sources.get(listener.0.into()) {
+        match self.sources.get(listener.0) {
             Some(Source::Listener(listener)) => Some(&listener.address),
             _ => None,
         }
@@ -171,7 +183,7 @@ impl Reactor {
 
     /// Stops listening. Connections that came in stay. `false` if it has ended already.
     pub fn unlisten(&mut self, listener: ListenerId) -> bool {
-        let Some(Source::Listener(found)) = self.sources.get(listener.0.into()) else { return false };
+        let Some(Source::Listener(found)) = self.sources.get(listener.0) else { return false };
         // The file is the parent's, if this is a forked child.
         if let Some(file) = found.file.clone().filter(|_| self.check_not_forked().is_ok()) {
             let place = found.place;
@@ -190,12 +202,12 @@ impl Reactor {
         }
     }
 
-    pub(crate) fn connection_came_in(&mut self, token: Token, socket: Socket) {
+    fn connection_came_in(&mut self, token: Token, socket: Socket) {
         // It would be told of nothing any more: the socket is closed.
         if self.check_takes_on().is_err() {
             return;
         }
-        let Some(Source::Listener(listener)) = self.sources.get_mut(token.into()) else { return };
+        let Some(Source::Listener(listener)) = self.sources.get_mut(token) else { return };
         let Some(accept) = listener.accept.take() else { return };
         let site =
             Site { kind: CallbackKind::Connection, place: listener.place, source: Some(ListenerId(token).into()) };
@@ -205,7 +217,7 @@ impl Reactor {
             |accept, reactor| accept(reactor, socket),
             // Also after a panic: this connection is not served, and the next one is.
             |reactor, accept, _| {
-                if let Some(Source::Listener(listener)) = reactor.sources.get_mut(token.into()) {
+                if let Some(Source::Listener(listener)) = reactor.sources.get_mut(token) {
                     listener.accept = Some(accept);
                 }
                 while let Some(token) = reactor.newcomers.pop() {
@@ -216,15 +228,15 @@ impl Reactor {
     }
 
     /// Accepting has failed, most likely for want of descriptors or memory. It would fail again at once, so it rests.
-    pub(crate) fn accepting_failed(&mut self, token: Token, error: &io::Error) {
+    fn accepting_failed(&mut self, token: Token, error: &io::Error) {
         if is_out_of_descriptors(error) {
-            if !self.over.is_empty() {
+            if self.sources.any_over() {
                 // Connections that are over give their descriptors back at the end of this turn. Then it is tried again.
                 return;
             }
             self.engine.turn_away(token);
         }
-        let Some(Source::Listener(listener)) = self.sources.get_mut(token.into()) else { return };
+        let Some(Source::Listener(listener)) = self.sources.get_mut(token) else { return };
         // Several may fail in one turn; they rest together.
         if std::mem::replace(&mut listener.resting, true) {
             return;
@@ -237,7 +249,7 @@ impl Reactor {
         self.report(fault);
         self.set_accepting(token);
         self.after(ACCEPT_AGAIN_AFTER, move |reactor| {
-            if let Some(Source::Listener(listener)) = reactor.sources.get_mut(token.into()) {
+            if let Some(Source::Listener(listener)) = reactor.sources.get_mut(token) {
                 listener.resting = false;
                 reactor.set_accepting(token);
             }
@@ -253,14 +265,14 @@ impl Reactor {
 
     /// Has connections wait to be accepted, or no longer.
     pub(crate) fn pause_accepting(&mut self, listener: ListenerId, paused: bool) {
-        if let Some(Source::Listener(found)) = self.sources.get_mut(listener.0.into()) {
+        if let Some(Source::Listener(found)) = self.sources.get_mut(listener.0) {
             found.paused = paused;
             self.set_accepting(listener.0);
         }
     }
 
     fn set_accepting(&mut self, token: Token) {
-        let Some(Source::Listener(listener)) = self.sources.get(token.into()) else { return };
+        let Some(Source::Listener(listener)) = self.sources.get(token) else { return };
         let on = !listener.resting && !listener.paused && !self.makes_newcomers_wait();
         if let Err(error) = self.engine.accept(token, on) {
             self.report(Fault::new("listener", format_args!("could not pause or resume accepting: {error}")));

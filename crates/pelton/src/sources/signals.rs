@@ -8,14 +8,14 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pelton_os::{Interest, Mode, Token, signal};
+use pelton_os::{Event, Interest, Mode, Token, signal};
 use signal_hook::SigId;
 use signal_hook::consts::FORBIDDEN;
 use signal_hook::low_level::{pipe, unregister};
 
-use crate::reactor::Source;
 use crate::reactor::callback::{CallbackKind, Outcome, Site};
 use crate::reactor::slots::{Key, Slots};
+use crate::reactor::source::{Kind, Source};
 use crate::{Error, Reactor};
 
 /// Names a signal's callback, to [remove](Reactor::remove_signal) it.
@@ -132,6 +132,14 @@ impl Drop for DefaultOff {
     }
 }
 
+pub(crate) const KIND: Kind = Kind {
+    event: |reactor, _, event| match event {
+        Event::Ready(..) => reactor.deliver_signals(),
+        other => reactor.unexpected_event(&other),
+    },
+    ..Kind::PASSIVE
+};
+
 impl Reactor {
     /// Calls `callback` on the loop whenever the process gets `signal` (a number such as `libc::SIGTERM`). Several
     /// callbacks for one signal are called in the order they were added.
@@ -175,13 +183,13 @@ impl Reactor {
 
     /// Opens the socket that signals come in by.
     fn add_signal_wire(&mut self) -> io::Result<Wire> {
-        let token = self.sources.insert(Source::Signals).token();
+        let token = self.sources.insert(Source::Signals(()));
         let wire = Wire::new(token).and_then(|wire| {
             self.engine.watch(token, wire.read.as_fd(), Interest::READABLE, Mode::Level)?;
             Ok(wire)
         });
         if wire.is_err() {
-            self.sources.remove(token.into());
+            self.sources.remove(token);
         }
         wire
     }
@@ -202,7 +210,7 @@ impl Reactor {
     }
 
     /// Calls back for the signals that have arrived.
-    pub(crate) fn deliver_signals(&mut self) {
+    fn deliver_signals(&mut self) {
         if let Some(wire) = &self.signals.wire {
             let mut bytes = [0; 256];
             // A short read has emptied it, and an error is that it was empty.

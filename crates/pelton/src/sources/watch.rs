@@ -5,10 +5,10 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::panic::Location;
 
-use pelton_os::{Forgotten, Readiness, Token};
+use pelton_os::{Event, Readiness, Token};
 
-use crate::reactor::Source;
 use crate::reactor::callback::{CallbackKind, Outcome, Site};
+use crate::reactor::source::{Counted, Kind, Source};
 use crate::{Error, Interest, Mode, Reactor};
 
 /// Names a watch, to change or end it.
@@ -65,6 +65,14 @@ pub(crate) struct Watch {
     /// `None` while it runs.
     callback: Option<Callback>,
 }
+
+pub(crate) const KIND: Kind = Kind {
+    event: |reactor, token, event| match event {
+        Event::Ready(_, readiness) => reactor.watched_is_ready(token, readiness),
+        other => reactor.unexpected_event(&other),
+    },
+    ..Kind::PASSIVE
+};
 
 impl Reactor {
     /// Calls `callback` each turn in which `fd` is ready for what `interest` says, until [`unwatch`](Reactor::unwatch).
@@ -127,11 +135,11 @@ impl Reactor {
         self.check_takes_on()?;
         let fd = fd.as_fd();
         let watch = Watch { place, fd: fd.as_raw_fd(), mode, callback: Some(callback) };
-        let token = self.sources.insert(Source::Watch(watch)).token();
+        let token = self.sources.insert(Source::Watch(watch));
         match self.engine.watch(token, fd, interest, mode) {
             Ok(()) => Ok(WatchId(token)),
             Err(error) => {
-                self.sources.remove(token.into());
+                self.sources.remove(token);
                 Err(self.watch_error(fd.as_raw_fd(), error))
             }
         }
@@ -151,7 +159,7 @@ impl Reactor {
     /// Changes what is reported of a watched descriptor, and arms a one-shot watch again.
     pub fn set_interest(&mut self, watch: WatchId, interest: Interest) -> Result<(), Error> {
         self.check_not_forked()?;
-        let Some(Source::Watch(found)) = self.sources.get(watch.0.into()) else { return Err(Error::NotWatched) };
+        let Some(Source::Watch(found)) = self.sources.get(watch.0) else { return Err(Error::NotWatched) };
         let (fd, mode) = (found.fd, found.mode);
         self.engine
             .rewatch(watch.0, interest, mode)
@@ -161,7 +169,7 @@ impl Reactor {
     /// Ends a watch, also from inside its own callback, and whatever has become of the descriptor. `false` if it has
     /// ended already.
     pub fn unwatch(&mut self, watch: WatchId) -> bool {
-        if !matches!(self.sources.get(watch.0.into()), Some(Source::Watch(_))) {
+        if !matches!(self.sources.get(watch.0), Some(Source::Watch(_))) {
             return false;
         }
         self.callbacks.ended(watch);
@@ -171,27 +179,13 @@ impl Reactor {
 
     /// How many descriptors are being watched.
     pub fn watch_count(&self) -> usize {
-        self.sources.iter().filter(|(_, source)| matches!(source, Source::Watch(_))).count()
-    }
-
-    /// Lets go of a source. Its place is reused once the engine has let go too, next turn at the earliest.
-    pub(crate) fn end_source(&mut self, token: Token) {
-        match self.engine.forget(token) {
-            Forgotten::Now => {
-                self.sources.retire(token.into());
-            }
-            Forgotten::Held => {
-                if let Some(source) = self.sources.get_mut(token.into()) {
-                    *source = Source::Leaving;
-                }
-            }
-        }
+        self.sources.count(Counted::Watch)
     }
 
     /// Calls back a watch whose descriptor is ready.
-    pub(crate) fn watched_is_ready(&mut self, token: Token, readiness: Readiness) {
+    fn watched_is_ready(&mut self, token: Token, readiness: Readiness) {
         let id = WatchId(token);
-        let Some(Source::Watch(watch)) = self.sources.get_mut(token.into()) else { return };
+        let Some(Source::Watch(watch)) = self.sources.get_mut(token) else { return };
         let Some(callback) = watch.callback.take() else { return };
         let site = Site { kind: CallbackKind::Watch, place: watch.place, source: Some(id.into()) };
         let ready = Ready { watch: id, readiness };
@@ -202,7 +196,7 @@ impl Reactor {
             |reactor, callback, outcome| {
                 if outcome == Outcome::Panicked || ready.closed() {
                     reactor.unwatch(id);
-                } else if let Some(Source::Watch(watch)) = reactor.sources.get_mut(token.into()) {
+                } else if let Some(Source::Watch(watch)) = reactor.sources.get_mut(token) {
                     // It has not ended its own watch.
                     watch.callback = Some(callback);
                 }

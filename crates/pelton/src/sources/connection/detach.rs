@@ -114,7 +114,7 @@ impl Reactor {
             }
         }
         self.connection_is_over(token, Reason::Detached);
-        self.reap_connections();
+        self.reap_sources();
         self.call_once(site, |reactor| then(reactor, Detached { socket, unread }));
     }
 

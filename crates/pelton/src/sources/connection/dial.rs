@@ -13,11 +13,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::panic::Location;
 
-use pelton_os::{Address, ConnectOptions, Socket, Token};
+use pelton_os::{Address, ConnectOptions, Event, Socket, Token};
 
 use super::stream::{Stage, Stream};
 use super::{Connection, ConnectionId, Reason};
-use crate::reactor::Source;
+use crate::reactor::source::{Kind, Source};
 use crate::{Endpoint, Error, LookupError, LookupId, Reactor, TimerId};
 
 /// An address of a name that could not be connected to.
@@ -58,6 +58,16 @@ pub(super) struct Dial {
     /// When the next attempt is begun even though the last is still under way.
     timer: Option<TimerId>,
 }
+
+pub(crate) const ATTEMPT: Kind = Kind {
+    event: |reactor, attempt, event| match event {
+        Event::Connected(_) => reactor.attempt_succeeded(attempt),
+        Event::Ended(_, outcome) => reactor.attempt_ended(attempt, outcome),
+        Event::Detached(_, socket) => reactor.attempt_is_detached(attempt, socket),
+        other => reactor.unexpected_event(&other),
+    },
+    ..Kind::PASSIVE
+};
 
 impl Reactor {
     /// Connects to a [name or address](Endpoint), given as such, as a text (`example.org:80`, `127.0.0.1:80`, `[::1]:80`,
@@ -195,7 +205,7 @@ impl Reactor {
 
     /// There is nothing to race: the connection's own token will do.
     fn connect_to_only_address(&mut self, connection: Token) {
-        let Some(Source::Connection(stream)) = self.sources.get_mut(connection.into()) else { return };
+        let Some(Source::Connection(stream)) = self.sources.get_mut(connection) else { return };
         let Some(dial) = stream.extra.as_mut().and_then(|extra| extra.dial.as_deref_mut()) else { return };
         let Some(address) = dial.left.pop_front().map(Address::Tcp) else { return };
         match self.engine.connect(connection, &address, &dial.options) {
@@ -220,10 +230,10 @@ impl Reactor {
                 return;
             };
             let options = dial.options.clone();
-            let token = self.sources.insert(Source::Attempt(connection)).token();
+            let token = self.sources.insert(Source::Attempt(connection));
             let outcome = self.engine.connect(token, &address, &options);
             if outcome.is_err() {
-                self.sources.remove(token.into());
+                self.sources.remove(token);
             }
             let Some(dial) = self.dial_mut(connection) else { return };
             match outcome {
@@ -253,19 +263,15 @@ impl Reactor {
         }
     }
 
-    pub(crate) fn is_attempt(&self, token: Token) -> bool {
-        matches!(self.sources.get(token.into()), Some(Source::Attempt(_)))
-    }
-
     fn connection_of_attempt(&self, attempt: Token) -> Option<Token> {
-        match self.sources.get(attempt.into()) {
+        match self.sources.get(attempt) {
             Some(Source::Attempt(connection)) => Some(*connection),
             _ => None,
         }
     }
 
     /// One is established, and has won: the engine lets go of it, and the others are closed.
-    pub(crate) fn attempt_succeeded(&mut self, attempt: Token) {
+    fn attempt_succeeded(&mut self, attempt: Token) {
         let Some(connection) = self.connection_of_attempt(attempt) else { return };
         if let Err(error) = self.engine.detach(attempt) {
             return self.attempt_ended(attempt, Err(error));
@@ -280,7 +286,7 @@ impl Reactor {
     }
 
     /// One has failed: the next has its turn at once.
-    pub(crate) fn attempt_ended(&mut self, attempt: Token, outcome: io::Result<()>) {
+    fn attempt_ended(&mut self, attempt: Token, outcome: io::Result<()>) {
         let Some(connection) = self.connection_of_attempt(attempt) else { return };
         self.end_source(attempt);
         let Some(dial) = self.dial_mut(connection) else { return };
@@ -292,10 +298,10 @@ impl Reactor {
     }
 
     /// The engine has let go of the one that has won: it becomes the connection.
-    pub(crate) fn attempt_is_detached(&mut self, attempt: Token, socket: Socket) {
+    fn attempt_is_detached(&mut self, attempt: Token, socket: Socket) {
         let Some(connection) = self.connection_of_attempt(attempt) else { return };
         // The engine has forgotten it by itself.
-        self.sources.retire(attempt.into());
+        self.sources.retire(attempt);
         let Some(dial) = self.dial_mut(connection) else { return };
         dial.running.clear();
         match self.engine.adopt(connection, socket) {

@@ -14,7 +14,7 @@ impl Reactor {
             && stream.stage != Stage::Over
         {
             stream.stage = Stage::Over;
-            self.over.push((token, reason));
+            self.sources.reap_later(token, reason);
         }
     }
 
@@ -24,22 +24,14 @@ impl Reactor {
         }
     }
 
-    /// Lets go of connections that are over, and tells their handlers. What closes meanwhile goes too.
-    pub(crate) fn reap_connections(&mut self) {
-        while !self.over.is_empty() {
-            for (token, reason) in std::mem::take(&mut self.over) {
-                self.reap(token, reason);
-            }
-        }
-    }
-
-    fn reap(&mut self, token: Token, reason: Reason) {
+    /// Lets go of a connection that is over, and tells its handler.
+    pub(super) fn reap(&mut self, token: Token, reason: Reason) {
         self.drop_outbox(token);
         if self.stream_mut(token).is_some_and(|stream| stream.hands_over) {
             // Every handler is told of its end, also one that has not heard of its beginning.
             self.switch_handlers(token);
         }
-        let Some(stream) = self.stream_mut(token) else { return self.reap_datagrams(token, reason) };
+        let Some(stream) = self.stream_mut(token) else { return };
         let (place, handler) = (stream.place, stream.handler.take());
         let _kept = stream.extra.as_mut().map(|extra| std::mem::take(&mut extra.kept));
         let timer = stream.extra.as_ref().and_then(|extra| extra.timer);
@@ -47,9 +39,8 @@ impl Reactor {
             self.timers.cancel(timer);
         }
         let outage = self.kept_connection_is_over(token, &reason);
-        self.connections -= 1;
         if self.hang_up(token) {
-            self.sources.retire(token.into());
+            self.sources.retire(token);
         } else {
             self.end_source(token);
         }
@@ -63,21 +54,11 @@ impl Reactor {
         }
     }
 
-    /// Closes all connections, and tells their handlers.
-    pub(crate) fn close_connections(&mut self) {
-        for token in self.connection_tokens() {
-            self.connection_is_over(token, Reason::Local);
-        }
-        self.reap_connections();
-    }
-
-    /// Has connections close, so that the loop can end: those that are in use in their own way.
-    pub(crate) fn drain_connections(&mut self) {
-        for token in self.connection_tokens() {
-            match self.stream_mut(token) {
-                Some(stream) if stream.used => self.tell(token, |handler, io| handler.draining(io)),
-                _ => self.connection_is_over(token, Reason::Local),
-            }
+    /// The reactor drains: a connection that is in use ends in its own way, others at once.
+    pub(super) fn drain_connection(&mut self, token: Token) {
+        match self.stream_mut(token) {
+            Some(stream) if stream.used => self.tell(token, |handler, io| handler.draining(io)),
+            _ => self.connection_is_over(token, Reason::Local),
         }
     }
 }

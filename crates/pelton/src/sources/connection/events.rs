@@ -2,13 +2,28 @@
 
 use std::io;
 
-use pelton_os::{Chunk, Token};
+use pelton_os::{Chunk, Event, Token};
 
 use super::Reason;
 use super::io::Input;
 use super::stream::{Ending, Stage};
 use crate::Reactor;
-use crate::reactor::Source;
+use crate::reactor::source::{Kind, Source};
+
+pub(crate) const KIND: Kind = Kind {
+    event: |reactor, token, event| match event {
+        Event::Received(_, chunk) => reactor.connection_received(token, chunk),
+        Event::Sendable(_) => reactor.connection_is_sendable(token),
+        Event::Connected(_) => reactor.connection_is_open(token),
+        Event::Ended(_, outcome) => reactor.connection_ended(token, outcome),
+        Event::Detached(_, socket) => reactor.connection_is_detached(token, socket),
+        other => reactor.unexpected_event(&other),
+    },
+    flush: Reactor::attend,
+    reap: Reactor::reap,
+    drain: Reactor::drain_connection,
+    shut_down: |reactor, token| reactor.connection_is_over(token, Reason::Local),
+};
 
 impl Reactor {
     /// It is established.
@@ -29,7 +44,7 @@ impl Reactor {
         self.tell(token, |handler, io| handler.opened(io));
     }
 
-    pub(crate) fn connection_received(&mut self, token: Token, chunk: Chunk) {
+    fn connection_received(&mut self, token: Token, chunk: Chunk) {
         let now = self.now;
         let Some(stream) = self.stream_mut(token) else { return };
         stream.active_at = now;
@@ -45,7 +60,7 @@ impl Reactor {
         self.choke_if_over_budget(token);
     }
 
-    pub(crate) fn connection_ended(&mut self, token: Token, outcome: io::Result<()>) {
+    fn connection_ended(&mut self, token: Token, outcome: io::Result<()>) {
         let Some(stream) = self.stream_mut(token) else { return };
         match (outcome, stream.stage) {
             (Err(error), Stage::Connecting) => {
@@ -68,9 +83,9 @@ impl Reactor {
         }
     }
 
-    pub(crate) fn connection_is_sendable(&mut self, token: Token) {
+    fn connection_is_sendable(&mut self, token: Token) {
         let Reactor { sources, flow, now, .. } = self;
-        let Some(Source::Connection(stream)) = sources.get_mut(token.into()) else { return };
+        let Some(Source::Connection(stream)) = sources.get_mut(token) else { return };
         stream.busy = false;
         stream.active_at = *now;
         if let Some(outbox) = &mut stream.outbox {

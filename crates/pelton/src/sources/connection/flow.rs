@@ -4,7 +4,7 @@ use pelton_os::Token;
 
 use super::stream::Stage;
 use super::{Io, Stream};
-use crate::reactor::Source;
+use crate::reactor::source::Source;
 use crate::{Fault, Reactor};
 
 /// How much may wait to be sent on a connection.
@@ -94,7 +94,7 @@ impl Io<'_> {
     /// How much may wait to be sent.
     pub fn water_marks(&mut self) -> WaterMarks {
         let Reactor { sources, flow, .. } = &mut *self.reactor;
-        match sources.get(self.id.0.into()) {
+        match sources.get(self.id.0) {
             Some(Source::Connection(stream)) => stream.marks(flow),
             _ => flow.settings.marks,
         }

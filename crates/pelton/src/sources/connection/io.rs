@@ -13,7 +13,7 @@ use pelton_os::{Address, Chunk, FilePart, Outbox};
 use super::stream::{Ending, Stage};
 use super::{ConnectionId, Reason, SendError};
 use crate::Reactor;
-use crate::reactor::Source;
+use crate::reactor::source::Source;
 
 /// What has come in, and is held back until it is wanted.
 pub(super) enum Input {
@@ -91,7 +91,7 @@ impl Io<'_> {
 
     fn queue(&mut self, bytes: usize, push: impl FnOnce(&mut Outbox)) -> Result<(), SendError> {
         let Reactor { sources, spare_outbox, flow, .. } = &mut *self.reactor;
-        let Some(Source::Connection(stream)) = sources.get_mut(self.id.0.into()) else { return Err(SendError::Closed) };
+        let Some(Source::Connection(stream)) = sources.get_mut(self.id.0) else { return Err(SendError::Closed) };
         if !stream.may_send() {
             return Err(SendError::Closed);
         }

@@ -5,7 +5,7 @@ use std::panic::Location;
 use pelton_os::{Address, ConnectOptions, Socket};
 
 use super::{Connection, ConnectionId, Detached, Stream};
-use crate::reactor::Source;
+use crate::reactor::source::Source;
 use crate::{Error, Reactor};
 
 impl Reactor {
@@ -129,13 +129,11 @@ impl Reactor {
     }
 
     pub(super) fn add_stream(&mut self, stream: Stream) -> ConnectionId {
-        self.connections += 1;
-        ConnectionId(self.sources.insert(Source::Connection(stream)).token())
+        ConnectionId(self.sources.insert(Source::Connection(stream)))
     }
 
     /// Removes a stream that the engine has refused.
     pub(super) fn remove_stream(&mut self, id: ConnectionId) {
-        self.connections -= 1;
-        self.sources.remove(id.0.into());
+        self.sources.remove(id.0);
     }
 }

@@ -12,7 +12,7 @@ use super::hand_over::Successor;
 use super::io::Input;
 use super::progress::Reading;
 use super::{Connection, ConnectionId, Io, Limits, Reason, WaterMarks};
-use crate::reactor::Source;
+use crate::reactor::source::{Counted, Source};
 use crate::{Reactor, ReconnectId, TimerKey};
 
 /// A connection, as the reactor keeps it. There may be very many of them with nothing to do, so what only some need is
@@ -232,19 +232,13 @@ impl Reactor {
 
     /// How many connections there are, established or on their way.
     pub fn connection_count(&self) -> usize {
-        self.connections
+        self.sources.count(Counted::Connection)
     }
 
     pub(crate) fn stream_mut(&mut self, token: Token) -> Option<&mut Stream> {
-        match self.sources.get_mut(token.into()) {
+        match self.sources.get_mut(token) {
             Some(Source::Connection(stream)) => Some(stream),
             _ => None,
         }
-    }
-
-    /// The names of all connections.
-    pub(crate) fn connection_tokens(&self) -> Vec<Token> {
-        let open = |source: &Source| matches!(source, Source::Connection(_));
-        self.sources.iter().filter(|(_, source)| open(source)).map(|(key, _)| key.token()).collect()
     }
 }

@@ -7,8 +7,8 @@ use pelton_os::{Sending, Token};
 use super::stream::{Ending, Stage};
 use super::{Connection, ConnectionId, Io, Reason};
 use crate::Reactor;
-use crate::reactor::Source;
 use crate::reactor::callback::{CallbackKind, Outcome, Site};
+use crate::reactor::source::Source;
 
 /// How long a connection that is being closed waits for the other side to end.
 const LINGER: Duration = Duration::from_secs(5);
@@ -80,14 +80,14 @@ impl Reactor {
         if let Some(stream) = self.stream_mut(token)
             && !std::mem::replace(&mut stream.listed, true)
         {
-            self.dirty.push(token);
+            self.sources.flush_later(token);
         }
     }
 
     /// Sends what waits, as far as there is room.
     pub(super) fn write(&mut self, token: Token) {
         let now = self.now;
-        let Some(Source::Connection(stream)) = self.sources.get_mut(token.into()) else { return };
+        let Some(Source::Connection(stream)) = self.sources.get_mut(token) else { return };
         // While the engine is busy, trying again is of no use.
         if stream.stage != Stage::Open || stream.busy || stream.failed {
             return;
@@ -125,7 +125,7 @@ impl Reactor {
     pub(super) fn flush(&mut self, token: Token) {
         self.write(token);
         let Reactor { sources, flow, .. } = self;
-        let Some(Source::Connection(stream)) = sources.get_mut(token.into()) else { return };
+        let Some(Source::Connection(stream)) = sources.get_mut(token) else { return };
         if stream.stage != Stage::Open || stream.failed {
             return;
         }
@@ -232,23 +232,14 @@ impl Reactor {
         }
     }
 
-    /// Looks at connections that callbacks other than their own have left something to do for.
-    pub(crate) fn attend_connections(&mut self) {
-        // By number: this calls back, which may add more.
-        let mut next = 0;
-        while let Some(&token) = self.dirty.get(next) {
-            next += 1;
-            if let Some(stream) = self.stream_mut(token) {
-                stream.listed = false;
-                if stream.hands_over && stream.handler.is_some() {
-                    self.switch_handlers(token);
-                }
-                self.flush(token);
-                self.deliver_held(token);
-            } else {
-                self.attend_datagrams(token);
-            }
+    /// In a flush: does what a callback other than its own has left to be done.
+    pub(super) fn attend(&mut self, token: Token) {
+        let Some(stream) = self.stream_mut(token) else { return };
+        stream.listed = false;
+        if stream.hands_over && stream.handler.is_some() {
+            self.switch_handlers(token);
         }
-        self.dirty.clear();
+        self.flush(token);
+        self.deliver_held(token);
     }
 }

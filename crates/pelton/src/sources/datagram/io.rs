@@ -10,7 +10,7 @@ use pelton_os::{Address, Chunk, DatagramOutbox, DatagramSetting, MulticastInterf
 
 use super::DatagramsId;
 use super::socket::Stage;
-use crate::reactor::Source;
+use crate::reactor::source::Source;
 use crate::{Reactor, Reason, SendError, WaterMarks};
 
 /// A datagram socket and the reactor it is on: what callbacks of [`Datagrams`](super::Datagrams) are handed.
@@ -57,7 +57,7 @@ impl DatagramIo<'_> {
 
     fn queue(&mut self, bytes: usize, push: impl FnOnce(&mut DatagramOutbox)) -> Result<(), SendError> {
         let Reactor { sources, flow, .. } = &mut *self.reactor;
-        let Some(Source::Datagrams(socket)) = sources.get_mut(self.id.0.into()) else { return Err(SendError::Closed) };
+        let Some(Source::Datagrams(socket)) = sources.get_mut(self.id.0) else { return Err(SendError::Closed) };
         if socket.stage != Stage::Open {
             return Err(SendError::Closed);
         }

@@ -6,7 +6,7 @@ use std::panic::Location;
 use pelton_os::{Address, DatagramOptions, Socket, SocketFile, Token};
 
 use super::{DatagramSocket, Datagrams, DatagramsId};
-use crate::reactor::Source;
+use crate::reactor::source::Source;
 use crate::{Error, Reactor};
 
 impl Reactor {
@@ -120,12 +120,11 @@ impl Reactor {
     ) -> Result<DatagramsId, Refused> {
         self.check_takes_on().map_err(Refused::Here)?;
         let socket = Box::new(DatagramSocket::new(place, handler, self.flow.marks()));
-        let token = self.sources.insert(Source::Datagrams(socket)).token();
+        let token = self.sources.insert(Source::Datagrams(socket));
         if let Err(error) = start(self, token) {
-            self.sources.remove(token.into());
+            self.sources.remove(token);
             return Err(Refused::BySystem(error));
         }
-        self.datagram_sockets += 1;
         if let (true, Ok(Address::Unix(path))) = (owns_file, self.engine.local_address(token))
             && let Some(socket) = self.datagram_socket_mut(token)
         {

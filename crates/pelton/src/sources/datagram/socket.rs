@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::io;
 use std::panic::Location;
 
-use pelton_os::{Address, Datagram, DatagramOutbox, Sending, SocketFile, Token};
+use pelton_os::{Address, Datagram, DatagramOutbox, Event, Sending, SocketFile, Token};
 
 use super::{DatagramIo, Datagrams, DatagramsId};
-use crate::reactor::Source;
 use crate::reactor::callback::{CallbackKind, Outcome, Site};
+use crate::reactor::source::{Counted, Kind, Source};
 use crate::{Reactor, Reason, WaterMarks};
 
 /// A datagram socket, as the reactor keeps it.
@@ -69,6 +69,20 @@ impl DatagramSocket {
     }
 }
 
+pub(crate) const KIND: Kind = Kind {
+    event: |reactor, token, event| match event {
+        Event::Datagram(_, datagram) => reactor.datagram_received(token, datagram),
+        Event::SendFailed(_, to, error) => reactor.sending_failed(token, to, error),
+        Event::Sendable(_) => reactor.datagrams_are_sendable(token),
+        Event::Ended(_, outcome) => reactor.datagrams_ended(token, outcome),
+        other => reactor.unexpected_event(&other),
+    },
+    flush: Reactor::attend_datagrams,
+    reap: Reactor::reap_datagrams,
+    drain: |reactor, token| reactor.tell_datagrams(token, |handler, io| handler.draining(io)),
+    shut_down: |reactor, token| reactor.datagrams_are_over(token, Reason::Local),
+};
+
 impl Reactor {
     /// A datagram socket, to send through it or close it from anywhere on the loop. `None` if it is over.
     pub fn datagrams(&mut self, id: DatagramsId) -> Option<DatagramIo<'_>> {
@@ -78,25 +92,20 @@ impl Reactor {
 
     /// How many datagram sockets there are.
     pub fn datagram_socket_count(&self) -> usize {
-        self.datagram_sockets
+        self.sources.count(Counted::Datagrams)
     }
 
     pub(super) fn datagram_socket_mut(&mut self, token: Token) -> Option<&mut DatagramSocket> {
-        match self.sources.get_mut(token.into()) {
+        match self.sources.get_mut(token) {
             Some(Source::Datagrams(socket)) => Some(socket),
             _ => None,
         }
-    }
-
-    fn datagram_tokens(&self) -> Vec<Token> {
-        let open = |source: &Source| matches!(source, Source::Datagrams(_));
-        self.sources.iter().filter(|(_, source)| open(source)).map(|(key, _)| key.token()).collect()
     }
 }
 
 /// What the engine says.
 impl Reactor {
-    pub(crate) fn datagram_received(&mut self, token: Token, datagram: Datagram) {
+    fn datagram_received(&mut self, token: Token, datagram: Datagram) {
         // The one before has got all that there was for it: its answers need not wait for the end of the turn.
         if let Some(before) = self.answering.replace(token)
             && before != token
@@ -111,11 +120,11 @@ impl Reactor {
         }
     }
 
-    pub(crate) fn sending_failed(&mut self, token: Token, to: Option<Address>, error: io::Error) {
+    fn sending_failed(&mut self, token: Token, to: Option<Address>, error: io::Error) {
         self.tell_datagrams(token, |handler, io| handler.send_failed(io, to.as_ref(), error));
     }
 
-    pub(crate) fn datagrams_are_sendable(&mut self, token: Token) {
+    fn datagrams_are_sendable(&mut self, token: Token) {
         if let Some(socket) = self.datagram_socket_mut(token) {
             socket.busy = false;
             self.flush_datagrams(token);
@@ -123,7 +132,7 @@ impl Reactor {
     }
 
     /// The engine can do nothing more with it.
-    pub(crate) fn datagrams_ended(&mut self, token: Token, outcome: io::Result<()>) {
+    fn datagrams_ended(&mut self, token: Token, outcome: io::Result<()>) {
         self.datagrams_are_over(token, outcome.map_or_else(Reason::Failed, |()| Reason::Local));
     }
 }
@@ -157,12 +166,12 @@ impl Reactor {
         if let Some(socket) = self.datagram_socket_mut(token)
             && !std::mem::replace(&mut socket.listed, true)
         {
-            self.dirty.push(token);
+            self.sources.flush_later(token);
         }
     }
 
     /// In a flush: does what there is to do for a socket, if this is one.
-    pub(crate) fn attend_datagrams(&mut self, token: Token) {
+    fn attend_datagrams(&mut self, token: Token) {
         let Some(socket) = self.datagram_socket_mut(token) else { return };
         socket.listed = false;
         self.flush_datagrams(token);
@@ -171,7 +180,7 @@ impl Reactor {
 
     /// Sends what waits, as far as there is room, and does what was to be done after that.
     fn flush_datagrams(&mut self, token: Token) {
-        let Some(Source::Datagrams(socket)) = self.sources.get_mut(token.into()) else { return };
+        let Some(Source::Datagrams(socket)) = self.sources.get_mut(token) else { return };
         if socket.stage == Stage::Over {
             return;
         }
@@ -220,16 +229,15 @@ impl Reactor {
             && socket.stage != Stage::Over
         {
             socket.stage = Stage::Over;
-            self.over.push((token, reason));
+            self.sources.reap_later(token, reason);
         }
     }
 
     /// Lets go of a socket that is over, if this is one, and tells its handler.
-    pub(crate) fn reap_datagrams(&mut self, token: Token, reason: Reason) {
-        let Some(Source::Datagrams(socket)) = self.sources.get_mut(token.into()) else { return };
+    fn reap_datagrams(&mut self, token: Token, reason: Reason) {
+        let Some(Source::Datagrams(socket)) = self.sources.get_mut(token) else { return };
         let (place, handler, file) = (socket.place, socket.handler.take(), socket.file.take());
         self.flow.queued -= socket.outbox.in_memory();
-        self.datagram_sockets -= 1;
         // The file is the parent's, if this is a forked child.
         if let Some(file) = file.filter(|_| self.check_not_forked().is_ok()) {
             self.remove_socket_file(&file, place, "datagrams");
@@ -239,20 +247,6 @@ impl Reactor {
         let site = Site { kind: CallbackKind::Datagrams, place, source: Some(id.into()) };
         if let Some(mut handler) = handler {
             self.call_last(site, |reactor| handler.closed(reactor, reason));
-        }
-    }
-
-    /// Closes all datagram sockets. Their handlers are told when the loop reaps.
-    pub(crate) fn close_all_datagrams(&mut self) {
-        for token in self.datagram_tokens() {
-            self.datagrams_are_over(token, Reason::Local);
-        }
-    }
-
-    /// Has datagram sockets close, each in its own way, so that the loop can end.
-    pub(crate) fn drain_datagrams(&mut self) {
-        for token in self.datagram_tokens() {
-            self.tell_datagrams(token, |handler, io| handler.draining(io));
         }
     }
 }
