@@ -1,4 +1,4 @@
-//! A server whose work is done by actors on a pool of threads, and two clients of it.
+//! A server that processes requests with actors on a thread pool, and two clients.
 //!
 //! ```text
 //! $ cargo run -p pelton-examples --bin actors
@@ -9,14 +9,14 @@
 //! hasty    > water
 //! hasty    < 12 = 2 * 2 * 3
 //! hasty    < 97 = 97
-//! hasty    < error: water is no number: invalid digit found in string
+//! hasty    < error: water is not a number: invalid digit found in string
 //! patient  < 10000004400000259 = 100000007 * 100000037
 //! the pool received 7 messages in 7 turns
 //! ```
 //!
-//! The protocol is an ordinary one: `serve(codec, protocol)` would run it on the loop, where the large number of one client
-//! would keep the other waiting. `.on(&pool)` makes each connection an actor: its requests are worked on one at a time, in
-//! order, by whichever worker is free. The pool ends with the loop.
+//! The protocol is an ordinary one. `serve(codec, protocol)` would run it on the loop, where one client's large number
+//! would delay the other client. `.on(&pool)` makes each connection an actor: whichever worker is free processes its requests
+//! one at a time, in order. The pool ends with the loop.
 
 #![forbid(unsafe_code)]
 
@@ -28,7 +28,7 @@ use std::time::Duration;
 use pelton::codec::Lines;
 use pelton::{Framed, Peer, Pool, Protocol, Reactor, Reason, Replies, Service, serve};
 
-/// Takes numbers apart.
+/// Factors numbers.
 struct Factors;
 
 impl Protocol for Factors {
@@ -40,12 +40,12 @@ impl Protocol for Factors {
                 let factors: Vec<String> = factors(number).iter().map(u64::to_string).collect();
                 format!("{number} = {}", factors.join(" * "))
             }
-            Err(error) => format!("error: {line} is no number: {error}"),
+            Err(error) => format!("error: {line} is not a number: {error}"),
         });
     }
 }
 
-/// By trial, which takes long for large ones: not for the loop.
+/// Trial division. Slow for large numbers, so not for the loop.
 fn factors(mut number: u64) -> Vec<u64> {
     let mut found = Vec::new();
     let mut candidate = 2;
@@ -60,7 +60,7 @@ fn factors(mut number: u64) -> Vec<u64> {
     found
 }
 
-/// Asks everything at once, and is done when all is answered.
+/// Sends all questions at once, and ends when all are answered.
 struct Client {
     name: &'static str,
     questions: &'static [&'static str],

@@ -7,11 +7,11 @@
 //! client: gets back "water"
 //! client: sends "wheel"
 //! client: gets back "wheel"
-//! client: waits in vain for more
-//! server: the other side has finished
+//! client: nothing more arrives
+//! server: the peer has finished
 //! ```
 //!
-//! Underneath are the same connections, on the same loop: a task reads what a handler would have been given, and callbacks and
+//! The same connections run underneath, on the same loop. A task reads the bytes that a handler would receive, and callbacks and
 //! tasks can be mixed freely.
 
 #![forbid(unsafe_code)]
@@ -30,10 +30,10 @@ async fn echo(mut stream: Stream) -> io::Result<()> {
     loop {
         let count = stream.read(&mut buffer).await?;
         if count == 0 {
-            println!("server: the other side has finished");
+            println!("server: the peer has finished");
             return Ok(());
         }
-        // If the client did not read, this would wait when some 64 KiB wait to be sent, and nothing more would be read.
+        // If the client does not read, this waits once about 64 KiB are queued, and nothing more is read.
         stream.write_all(&buffer[..count]).await?;
     }
 }
@@ -48,9 +48,9 @@ async fn talk(address: &Address) -> io::Result<()> {
         stream.read_exact(&mut back).await?;
         println!("client: gets back {:?}", String::from_utf8_lossy(&back));
     }
-    // A read that is given up on loses nothing.
+    // Cancelling a read loses nothing.
     if task::timeout(Duration::from_millis(20), stream.read(&mut [0])).await.is_err() {
-        println!("client: waits in vain for more");
+        println!("client: nothing more arrives");
     }
     stream.close().await
 }
@@ -61,7 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let listener = Listener::bind(&"127.0.0.1:0".parse()?)?;
         let address = listener.local_address()?;
         println!("echoing on {address}");
-        // A task runs beside this one, on the same thread.
+        // This task runs concurrently, on the same thread.
         let server = task::spawn(async move { echo(listener.accept().await?).await });
         talk(&address).await?;
         server.await??;

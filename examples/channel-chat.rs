@@ -1,5 +1,5 @@
-//! A chat room that is a channel. People speak on threads of their own, ann listens on a loop of her own, and a bot on a third
-//! one answers questions, with two libraries to look things up in.
+//! A chat room built on a channel. People speak from threads, ann listens on her own loop, and a bot on a third
+//! loop answers questions, with two libraries to look things up in.
 //!
 //! ```text
 //! $ cargo run -p pelton-examples --bin channel-chat
@@ -22,21 +22,21 @@ use std::time::Duration;
 
 use pelton::{Channel, Delivery, Promise, Queue, Reactor, ResourcePool, SubscribeOptions};
 
-/// Everybody who listens gets a clone of what is said, so it is in an `Arc`.
+/// Every listener gets a clone of each line, so the line is in an `Arc`.
 type Room = Channel<Arc<str>>;
 
-/// After so many answers the room is closed.
+/// The room closes after this many answers.
 const QUESTIONS: usize = 3;
 
-/// How many there have been.
+/// The number of answers so far.
 #[derive(Default)]
 struct Answers(usize);
 
-/// How many lines ann has heard.
+/// The number of lines ann has heard.
 #[derive(Default)]
 struct Heard(usize);
 
-/// Answers one question at a time, and takes its time.
+/// Answers one question at a time, slowly.
 struct Library;
 
 impl Library {
@@ -50,7 +50,7 @@ impl Library {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let room = Room::new();
-    // Nobody speaks before ann is there.
+    // Nobody speaks before ann listens.
     let ready = Queue::bounded(1);
     let (her_room, she_is_ready) = (room.clone(), ready.clone());
     let ann = thread::spawn(move || listen(her_room, &she_is_ready));
@@ -59,12 +59,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let questions = Queue::bounded(100);
     let libraries = ResourcePool::new(&reactor, 2, |_| Ok::<_, String>(Library)).max_waiting(100);
     let asked = questions.clone();
-    // The bot hears everything, but only takes down what is asked. It hears its own answers too.
+    // The bot hears everything, its own answers included, but queues only the questions.
     let bot = room.subscribe(&mut reactor, move |_, line| {
         if let Some((_, word)) = line.split_once(": ?")
             && asked.push(word.to_owned()).is_err()
         {
-            println!("the bot has too much to do");
+            println!("the bot is overloaded");
         }
     });
     answer(&mut reactor, QUESTIONS, questions, libraries.clone(), room.clone());
@@ -84,14 +84,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A listener that is behind refuses what is said. Whoever is on a thread of their own may wait, and say it again.
+/// A listener that is behind refuses the line. A speaker has its own thread, so it may wait and say it again.
 fn say(room: &Room, line: &str) {
     while room.publish(line.into()).is_err() {
         thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// Answers as many questions as are left, as many at a time as there are libraries.
+/// Answers the remaining questions, as many at a time as there are libraries.
 fn answer(
     reactor: &mut Reactor,
     left: usize,
@@ -105,7 +105,7 @@ fn answer(
     questions.clone().pop_then(reactor, move |reactor, word| {
         let Ok(word) = word else { return };
         let public = room.clone();
-        // In line for a library; meanwhile the next question is waited for.
+        // Waits in line for a library, and meanwhile for the next question.
         libraries.perform(reactor, move |reactor, library| library.look_up(reactor, &word)).done(
             move |reactor, answer| {
                 let line = answer.unwrap_or_else(|error| format!("I cannot say: {error}"));
@@ -124,7 +124,7 @@ fn answer(
     });
 }
 
-/// Listens on a loop of its own until the room is closed. Says how much there was to hear.
+/// Listens on its own loop until the room is closed. Returns the number of lines heard.
 fn listen(room: Room, ready: &Queue<()>) -> Result<usize, pelton::Error> {
     let mut reactor = Reactor::new()?;
     let subscription =
@@ -135,7 +135,7 @@ fn listen(room: Room, ready: &Queue<()>) -> Result<usize, pelton::Error> {
             }
             Delivery::Ended(_) => reactor.stop(),
         });
-    // There is room for one, and nobody else pushes.
+    // The queue has room for one item, and nobody else pushes.
     let _ = ready.push(());
     reactor.run()?;
     drop(subscription);

@@ -1,4 +1,4 @@
-//! A small chat room, and two who talk in it.
+//! A small chat room, and two clients that talk in it.
 //!
 //! ```text
 //! $ cargo run -p pelton-examples --bin chat
@@ -11,9 +11,9 @@
 //! the room is empty
 //! ```
 //!
-//! Who is in the room is in the reactor's state, so the connections share it without locks or reference counts. To tell
-//! somebody else something, one sends on their connection, by its id; to ask something of the other's handler, one
-//! visits it. `pelton chat` is a larger one, on several threads.
+//! The members are in the reactor's state, so the connections share them without locks or reference counts. To send
+//! to another member, send on its connection, by id. To ask another member's handler something, visit
+//! it. `pelton chat` is a larger version, on several threads.
 
 #![forbid(unsafe_code)]
 
@@ -21,11 +21,11 @@ use std::error::Error;
 
 use pelton::{Chunk, Connection, ConnectionId, Io, Reactor, Reason};
 
-/// Who is in the room.
+/// The members of the room.
 #[derive(Default)]
 struct Room(Vec<ConnectionId>);
 
-/// One guest's side in the room. The first line it sends is its name.
+/// The server side of one member. The first line it sends is its name.
 #[derive(Default)]
 struct Guest {
     name: Option<String>,
@@ -57,7 +57,7 @@ impl Connection for Guest {
 impl Guest {
     fn enter(&mut self, io: &mut Io<'_>, name: String) {
         let present = io.reactor().state::<Room>().0.clone();
-        // Names are the handlers' own. A visit reaches a handler that is not running, so not the one that asks.
+        // Each handler owns its name. A visit cannot reach the handler that is running, so not the one that asks.
         let others: Vec<String> = present
             .iter()
             .filter_map(|id| io.reactor().visit(*id, |guest: &mut Guest, _| guest.name.clone()).flatten())
@@ -82,13 +82,13 @@ fn tell_others(reactor: &mut Reactor, except: Option<ConnectionId>, line: &str) 
 }
 
 fn send(io: &mut Io<'_>, line: &str) {
-    // It is refused if much waits already: somebody who does not read must not use up the memory.
+    // Fails if too much is queued: a member that does not read must not exhaust the memory.
     if io.send(format!("{line}\n").as_bytes()).is_err() {
         io.close();
     }
 }
 
-/// Cuts lines out of what comes in: a stream has no borders, so a line may come in parts, or several at once.
+/// Splits input into lines. A stream has no message boundaries: a line may arrive in parts, or several at once.
 #[derive(Default)]
 struct Lines(Vec<u8>);
 
@@ -104,10 +104,10 @@ impl Lines {
     }
 }
 
-/// Somebody who connects, says a name, and reacts to what is heard.
+/// A client that connects, says its name, and reacts to lines.
 struct Talker {
     name: &'static str,
-    /// What to do on hearing a line that ends so.
+    /// What to do after a line with this ending.
     script: &'static [(&'static str, Deed)],
     lines: Lines,
 }

@@ -1,4 +1,4 @@
-//! Another thread computes, and posts what it finds to the loop.
+//! Another thread computes and posts its results to the loop.
 //!
 //! ```text
 //! $ cargo run -p pelton-examples --bin cross-thread-post
@@ -6,10 +6,10 @@
 //! 135 primes from 1000 to 2000
 //! ...
 //! 112 primes from 9000 to 10000
-//! the loop knows of 1229 primes; it had no room for 3 posts at first
+//! the loop has counted 1229 primes; it refused 3 posts at first
 //! ```
 //!
-//! The worker is faster than the loop, and only two posts may wait. So it is refused now and then, and waits.
+//! The worker is faster than the loop, and only two posts may be queued. So some posts are refused, and the worker waits.
 
 #![forbid(unsafe_code)]
 
@@ -19,13 +19,13 @@ use std::time::Duration;
 
 use pelton::{Handle, Lost, PostError, Reactor};
 
-/// What callbacks share lives in the reactor, by its type. It takes no lock: only the loop's thread gets at it.
+/// State that callbacks share, stored in the reactor by its type. It needs no lock: only the loop's thread can access it.
 #[derive(Default)]
 struct Primes(usize);
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut reactor = Reactor::builder().post_bound(2).build()?;
-    // The reactor belongs to this thread. A handle is the way in from others.
+    // The reactor belongs to this thread. Other threads use a handle.
     let handle = reactor.handle();
     let worker = thread::spawn(move || work(&handle));
     reactor.run()?;
@@ -37,23 +37,23 @@ fn work(handle: &Handle) -> Result<(), Lost> {
     let mut refused = 0;
     for start in (0..10_000).step_by(1000) {
         let found = (start..start + 1000).filter(|number| is_prime(*number)).count();
-        // What is posted runs on the loop, in its next turn.
+        // The closure runs on the loop, in its next turn.
         let mut report = move |reactor: &mut Reactor| {
             println!("{found} primes from {start} to {}", start + 1000);
             reactor.state::<Primes>().0 += found;
-            thread::sleep(Duration::from_millis(5)); // as if there were more to do
+            thread::sleep(Duration::from_millis(5)); // simulates more work
         };
-        // `try_post` says when the loop is behind, and gives back what it did not take.
+        // If the loop is behind, `try_post` fails and returns the closure.
         while let Err(PostError::Full(returned)) = handle.try_post(report) {
             refused += 1;
             report = returned;
-            // Posts run in order. So when this one is answered, all before it have run, and there is room again.
+            // Posts run in order. When this one is answered, all earlier ones have run, and there is room again.
             handle.post_with_reply(|_| ()).wait()?;
         }
     }
-    // A post can also bring something back. `wait` blocks this thread, not the loop.
+    // A post can also return a value. `wait` blocks this thread, not the loop.
     let primes = handle.post_with_reply(|reactor| reactor.state::<Primes>().0).wait()?;
-    println!("the loop knows of {primes} primes; it had no room for {refused} posts at first");
+    println!("the loop has counted {primes} primes; it refused {refused} posts at first");
     handle.stop();
     Ok(())
 }

@@ -1,12 +1,12 @@
-//! Work for a processor, off the loop: the loop goes on ticking while primes are counted on other threads.
+//! CPU work off the loop: the loop keeps ticking while other threads count primes.
 //!
-//! One of the pieces panics, one is cancelled before it begins, and the loop ends when the rest is done.
+//! One piece panics, one is cancelled before it starts, and the loop ends when the rest is done.
 
 use std::time::Duration;
 
 use pelton::{Exit, Lane, LaneSettings, Reactor};
 
-/// How far the primes are counted, in how many pieces.
+/// The upper limit of the primes, and the number of pieces.
 const LIMIT: u32 = 200_000;
 const PIECES: u32 = 8;
 
@@ -28,7 +28,7 @@ fn main() -> Result<(), pelton::Error> {
         let numbers = piece * LIMIT / PIECES..(piece + 1) * LIMIT / PIECES;
         let count = move || numbers.filter(|number| is_prime(*number)).count() as u32;
         reactor.defer(Lane::Cpu, count, move |reactor, primes| {
-            // Nobody panics here.
+            // These pieces do not panic.
             let primes = primes.unwrap_or_default();
             println!("piece {piece} has {primes} primes");
             reactor.state::<Counted>().primes += primes;
@@ -40,7 +40,7 @@ fn main() -> Result<(), pelton::Error> {
         || panic!("there is no prime here"),
         |_, outcome: Result<(), _>| {
             if let Err(failure) = outcome {
-                println!("another piece came to nothing: {failure}");
+                println!("another piece failed: {failure}");
             }
         },
     )?;
@@ -56,7 +56,7 @@ fn main() -> Result<(), pelton::Error> {
         println!("{primes} primes below {LIMIT}, and {beats} beats meanwhile");
     });
 
-    // What was deferred is in progress, so it is waited for.
+    // Deferred work counts as in progress, so the loop waits for it.
     reactor.drain(Duration::from_secs(60));
     if reactor.run()? != Exit::Drained {
         println!("it took too long");

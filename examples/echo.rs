@@ -1,4 +1,4 @@
-//! A server that sends back what comes in, and a client of it, on one loop.
+//! An echo server and its client, on one loop.
 //!
 //! ```text
 //! $ cargo run -p pelton-examples --bin echo
@@ -10,8 +10,8 @@
 //! server: finished by the other side
 //! ```
 //!
-//! Neither reads nor writes: the reactor does, and calls them when something has happened. `pelton echo` is the same server
-//! to try things on.
+//! Neither of them reads or writes: the reactor does, and calls them. `pelton echo` is the same server as a
+//! command.
 
 #![forbid(unsafe_code)]
 
@@ -24,8 +24,8 @@ struct Echo;
 
 impl Connection for Echo {
     fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
-        // The chunk is sent on as it is, without being copied. If the client did not read, this would not fill the memory:
-        // when some 64 KiB wait to be sent, nothing more is read.
+        // Sends the chunk back without copying it. If the client does not read, this does not exhaust the memory:
+        // once about 64 KiB are queued, nothing more is read.
         io.send_chunk(chunk).expect("much less than what may wait");
     }
 
@@ -35,10 +35,10 @@ impl Connection for Echo {
     }
 }
 
-/// The client's side: the words it has yet to send.
+/// The client side, with the words it has yet to send.
 struct Client {
     words: Vec<&'static str>,
-    /// What has come back of the current one: a stream has no borders, so a word may come in parts.
+    /// The part of the current word that has come back. A stream has no message boundaries, so a word may arrive in parts.
     back: Vec<u8>,
 }
 
@@ -72,7 +72,7 @@ impl Connection for Client {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut reactor = Reactor::new()?;
-    // Port 0 is any free one. Each connection that comes in is served by what the closure makes for it.
+    // Port 0 picks a free port. The closure creates a handler for each accepted connection.
     let listener = reactor.listen("127.0.0.1:0", |_| Echo)?;
     let address = reactor.listening_on(listener).expect("it was just begun").clone();
     println!("echoing on {address}");

@@ -1,6 +1,6 @@
 //! Files without blocking the loop: writes some, lists them, reads them all at once, and copies one with progress.
 //!
-//! Each step is begun when the one before it is done. What goes wrong anywhere is printed, with what was being done to which
+//! Each step starts when the previous one is done. Any error is printed, with the operation and the
 //! file, and ends the program.
 
 use std::io;
@@ -22,7 +22,7 @@ fn main() -> Result<(), pelton::Error> {
     })?;
     reactor.run()?;
 
-    // The loop is over, so this may block.
+    // The loop has ended, so this may block.
     if std::fs::remove_dir_all(&directory).is_ok() {
         println!("everything is removed again");
     }
@@ -38,7 +38,7 @@ fn stop_if_failed<T>(reactor: &mut Reactor, outcome: io::Result<T>) -> Option<T>
         .ok()
 }
 
-/// How many of the operations that were begun together are done.
+/// The number of finished operations in the current batch.
 #[derive(Default)]
 struct Done(usize);
 
@@ -96,7 +96,7 @@ fn read_all(reactor: &mut Reactor, directory: &Path, paths: Vec<PathBuf>) -> io:
             }
         })?;
     }
-    // A name that is not there is told as an error, and does not end anything.
+    // A missing file is an error, and ends nothing.
     fs::read(directory.join("missing")).then(reactor, |_, outcome| {
         if let Err(error) = outcome {
             println!("as it should: {error}");

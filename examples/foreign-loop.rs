@@ -1,4 +1,4 @@
-//! The reactor inside a loop that is not its own: a plain `poll` of a program that was there first.
+//! The reactor inside somebody else's loop: a program's own `poll` loop.
 //!
 //! ```text
 //! $ cargo run -p pelton-examples --bin foreign-loop
@@ -11,8 +11,8 @@
 //! the reactor was stopped by another thread
 //! ```
 //!
-//! That takes three things: wait for the reactor's descriptor along with your own, no longer than until its next deadline,
-//! and then turn it without waiting.
+//! This takes three things: wait for the reactor's descriptor along with your own, at most until its next deadline,
+//! and then turn the reactor without waiting.
 
 #![forbid(unsafe_code)]
 
@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut reactor = Reactor::new()?;
     reactor.every(Duration::from_millis(100), |_, _| println!("the reactor's timer fires"));
 
-    // What the program waits for itself: bytes from a thread, which in the end stops the reactor.
+    // The program's own input: bytes from a thread, which finally stops the reactor.
     let (mut ours, mut theirs) = UnixStream::pair()?;
     let handle = reactor.handle();
     let writer = thread::spawn(move || {
@@ -43,8 +43,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     });
 
     while !reactor.stopped() {
-        // Asked right before the wait, since from here on a post from another thread makes the descriptor readable. `None`
-        // means that only events bring work, a time in the past that there is work already.
+        // Call this right before the wait: from here on, a post from another thread makes the descriptor readable. `None`
+        // means that only events bring work; a time in the past means that there is work already.
         let timeout = match reactor.next_deadline() {
             Some(deadline) => Some(Timespec::try_from(deadline - reactor.clock())?),
             None => None,
@@ -60,7 +60,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             ours.read_exact(&mut byte)?;
             println!("the program reads {:?}", char::from(byte[0]));
         }
-        // Whatever it was that ended the wait: a turn with nothing to do is cheap.
+        // It does not matter what ended the wait: a turn with nothing to do is cheap.
         reactor.turn(Some(Duration::ZERO))?;
     }
     println!("the reactor was stopped by another thread");

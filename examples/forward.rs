@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! $ cargo run -p pelton-examples --bin forward
-//! 33554432 bytes came through; at most 128 KiB waited in the forwarder
+//! 33554432 bytes came through; at most 128 KiB were queued in the forwarder
 //! ```
 //!
-//! What comes in on one side is sent on the other. If the other side does not read, what it has not read waits here; so when much
-//! waits, reading from this side pauses, and goes on when the other side has drained.
+//! Input from one side is sent to the other. If the other side does not read, the data is queued here. When too much
+//! is queued, reading from this side pauses, and resumes when the other side has drained.
 
 #![forbid(unsafe_code)]
 
@@ -26,16 +26,16 @@ const BYTES: usize = 32 << 20;
 /// One of the two sides.
 struct Side {
     other: Option<ConnectionId>,
-    /// Where a client's other side is.
+    /// The address that a client's data is forwarded to.
     target: Option<Address>,
-    /// The most that has waited to be sent at any time.
+    /// The most that was ever queued.
     most: Rc<Cell<usize>>,
 }
 
 impl Connection for Side {
     fn opened(&mut self, io: &mut Io<'_>) {
         if let Some(target) = self.target.take() {
-            // A client: nothing is read from it before there is another side to send it to.
+            // A client: do not read from it before there is another side to send to.
             io.pause();
             let target_side = Side { other: Some(io.id()), target: None, most: self.most.clone() };
             match io.reactor().connect(&target, target_side) {
@@ -49,7 +49,7 @@ impl Connection for Side {
 
     fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
         let Some(mut other) = self.other.and_then(|other| io.reactor().connection(other)) else { return io.close() };
-        // The chunk goes from one connection to the other without being copied.
+        // The chunk moves from one connection to the other without a copy.
         if other.send_chunk(chunk).is_err() {
             return io.close();
         }
@@ -62,14 +62,14 @@ impl Connection for Side {
     }
 
     fn drained(&mut self, io: &mut Io<'_>) {
-        // There is room here again, so the other side may be read from.
+        // This side has room again, so the other side may be read.
         if let Some(mut other) = self.other.and_then(|other| io.reactor().connection(other)) {
             other.resume();
         }
     }
 
     fn peer_finished(&mut self, io: &mut Io<'_>) {
-        // The end is passed on behind all bytes. What the other side still has to say goes the opposite way.
+        // Passes the end of stream on, after all bytes. The opposite direction stays open.
         match self.other.and_then(|other| io.reactor().connection(other)) {
             Some(mut other) => other.finish(),
             None => io.close_after_writing(),
@@ -96,7 +96,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let listener = reactor.listen("127.0.0.1:0", client)?;
     let Some(Address::Tcp(address)) = reactor.listening_on(listener).cloned() else { return Err("not on TCP".into()) };
 
-    // A client that takes its time.
+    // A slow client.
     let handle = reactor.handle();
     let reading = thread::spawn(move || -> std::io::Result<usize> {
         let mut stream = TcpStream::connect(address)?;
@@ -114,6 +114,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     reactor.run()?;
     sending.join().expect("the source does not panic")?;
     let count = reading.join().expect("the client does not panic")?;
-    println!("{count} bytes came through; at most {} KiB waited in the forwarder", most.get() >> 10);
+    println!("{count} bytes came through; at most {} KiB were queued in the forwarder", most.get() >> 10);
     Ok(())
 }

@@ -7,7 +7,7 @@
 //! hello, ann
 //! ```
 //!
-//! `pelton_http::Router` has more to offer than it needs, and `docs/http.md` says what the server does by itself.
+//! `pelton_http::Router` can do more than this, and `docs/http.md` describes what the server does by default.
 
 #![forbid(unsafe_code)]
 

@@ -18,12 +18,12 @@ fn main() -> Result<(), pelton::Error> {
 
     let start = reactor.now();
     reactor.after(Duration::from_millis(500), move |reactor| {
-        // Every callback is handed the reactor, to ask it things and to register more.
+        // Every callback receives the reactor, to query it and to register more callbacks.
         println!("hello, after {} ms", (reactor.now() - start).as_millis());
         reactor.stop();
     });
 
-    // Sleeps until the timer is due. A loop does not end by itself: `stop` is what makes `run` return.
+    // Sleeps until the timer is due. A loop does not end by itself: `stop` makes `run` return.
     reactor.run()?;
     Ok(())
 }

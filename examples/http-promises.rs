@@ -1,4 +1,4 @@
-//! A chain of promises inside an HTTP handler: a file that lists others, which are read together and sent as one page.
+//! A chain of promises in an HTTP handler: a file lists other files, which are read concurrently and sent as one page.
 //!
 //! ```text
 //! $ mkdir pages; printf 'one\ntwo\n' > pages/index; echo the first part > pages/one; echo the second part > pages/two
@@ -11,7 +11,7 @@
 //! the second part
 //! ```
 //!
-//! Nothing blocks the loop: files are read on threads. A client that goes away takes its chain with it.
+//! Nothing blocks the loop: threads read the files. If the client disconnects, its chain is dropped.
 
 #![forbid(unsafe_code)]
 
@@ -22,7 +22,7 @@ use pelton::fs::Directory;
 use pelton::{Promise, Reactor, Rejected};
 use pelton_http::{Response, Router, Server, promised};
 
-/// The parts that the file `name` lists, one after the other.
+/// The parts that the file `name` lists, concatenated.
 fn page(reactor: &mut Reactor, parts: &Directory, name: &str) -> Promise<String, io::Error> {
     let parts = parts.clone();
     parts.clone().read_to_string(name).promise(reactor).then(move |reactor, list| {
@@ -37,13 +37,13 @@ fn page(reactor: &mut Reactor, parts: &Directory, name: &str) -> Promise<String,
 
 fn main() -> Result<(), Box<dyn Error>> {
     let path = std::env::args().nth(1).unwrap_or_else(|| ".".to_owned());
-    // Names come from clients: a `Directory` lets none of them lead out.
+    // Names come from clients. A `Directory` does not let them lead out.
     let parts = Directory::open(path).now()?;
     let pages = promised(move |reactor: &mut Reactor, request| {
         let name = request.parameter("name").unwrap_or_default();
         page(reactor, &parts, &name).map(Response::text).or_else(|_, rejected| match rejected {
             Rejected::Failed(error) if error.kind() == io::ErrorKind::NotFound => Ok(Response::new(404)),
-            // Anything else is a 500, and reported.
+            // Any other error becomes a 500, and is reported.
             other => Err(other),
         })
     });

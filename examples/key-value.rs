@@ -1,4 +1,4 @@
-//! A key-value store that is spoken to in lines, and a client of it, on one loop.
+//! A key-value store with a line protocol, and a client, on one loop.
 //!
 //! ```text
 //! $ cargo run -p pelton-examples --bin key-value
@@ -15,8 +15,8 @@
 //! < bye
 //! ```
 //!
-//! What is said is a `Protocol`, which knows neither sockets nor how a line ends; how it is said is a codec, `Lines`. `serve` and
-//! `Framed` put both on a connection. Lines that are too long close it, before they fill the memory.
+//! A `Protocol` decides what to answer, and knows neither sockets nor line endings. A codec, `Lines`, handles those. `serve` and
+//! `Framed` put both on a connection. A line that is too long closes the connection before it exhausts the memory.
 
 #![forbid(unsafe_code)]
 
@@ -28,10 +28,10 @@ use std::rc::Rc;
 use pelton::codec::Lines;
 use pelton::{Framed, Peer, Protocol, Reactor, Reason, Replies, serve};
 
-/// Keys are looked up by everybody, so lines of reasonable length will do.
+/// The longest line. Everybody shares the store, so lines are kept short.
 const LONGEST_LINE: usize = 1024;
 
-/// One client's session. All of them are on one thread, so what they share needs no lock.
+/// One client's session. All sessions are on one thread, so their shared state needs no lock.
 struct Session {
     store: Rc<RefCell<HashMap<String, String>>>,
     over: bool,
@@ -69,7 +69,7 @@ impl Protocol for Session {
     }
 }
 
-/// Asks one question after the other.
+/// Asks one question after another.
 struct Client {
     questions: std::vec::IntoIter<&'static str>,
     over: Rc<RefCell<bool>>,

@@ -8,7 +8,7 @@
 //! $ cargo run -p pelton-examples --bin port-scanner -- example.org 80 90
 //! ```
 //!
-//! Without arguments it opens two ports of its own first, so that there is something to find, and looks around there.
+//! Without arguments it opens two ports first, so that there is something to find, and scans around them.
 
 #![forbid(unsafe_code)]
 
@@ -17,16 +17,16 @@ use std::time::Duration;
 
 use pelton::{Address, Chunk, Connection, Endpoint, EventLoop, Io, Limit, Reactor, Reason, Time};
 
-/// A port that neither accepts nor refuses by then is behind a firewall.
+/// A port that neither accepts nor refuses within this time is behind a firewall.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// How many connects are under way at a time: well below the descriptors that a process usually has.
+/// The number of concurrent connects: well below the usual descriptor limit of a process.
 const AT_ONCE: usize = 50;
 
-/// So long an open port has to introduce itself.
+/// How long an open port has to send a greeting.
 const GREETING_TIME: Duration = Duration::from_millis(500);
 
-/// What all the probes share: it lives in the reactor.
+/// The state that all probes share, stored in the reactor.
 #[derive(Default)]
 struct Scan {
     host: String,
@@ -36,7 +36,7 @@ struct Scan {
     begun_at: Time,
 }
 
-/// One connection to find out about one port.
+/// One connection, to probe one port.
 struct Probe {
     port: u32,
     open: bool,
@@ -46,7 +46,7 @@ struct Probe {
 impl Connection for Probe {
     fn opened(&mut self, io: &mut Io<'_>) {
         self.open = true;
-        // Long enough for a greeting, such as that of a mail server; most wait for us to begin.
+        // Long enough for a greeting, such as that of a mail server; most servers wait for us to begin.
         io.set_limit(Limit::Inactivity, Some(GREETING_TIME));
     }
 
@@ -65,7 +65,7 @@ impl Connection for Probe {
         } else {
             scan.closed += 1;
         }
-        // Where one ends, the next begins.
+        // When one probe ends, the next begins.
         probe_next(reactor);
     }
 }
@@ -73,7 +73,7 @@ impl Connection for Probe {
 fn probe_next(reactor: &mut Reactor) {
     while let Some(port) = reactor.state::<Scan>().left.next() {
         let host = reactor.state::<Scan>().host.clone();
-        // A name is looked up off the loop; an address, as here without arguments, is connected to as it is.
+        // Names are looked up off the loop; addresses, as here without arguments, need no look-up.
         let target = format!("{host}:{port}");
         match reactor.connect_to(&target, Probe { port, open: false, greeting: None }) {
             Ok(_) => return,
@@ -86,7 +86,7 @@ fn probe_next(reactor: &mut Reactor) {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // One limit for everything that comes before a connection is established.
+    // One limit for everything up to an established connection.
     let mut reactor = Reactor::builder().limit(Limit::Connect, Some(PATIENCE)).build()?;
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (host, ports) = match &arguments[..] {
@@ -110,13 +110,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Says who it is, or nothing.
+/// Sends a greeting, or nothing.
 struct Host(Option<&'static str>);
 
 impl Connection for Host {
     fn opened(&mut self, io: &mut Io<'_>) {
         if let Some(greeting) = self.0 {
-            // If this cannot be sent, the scanner finds an open port all the same.
+            // If the send fails, the scanner still finds an open port.
             io.send(greeting.as_bytes()).ok();
         }
     }
@@ -124,7 +124,7 @@ impl Connection for Host {
     fn received(&mut self, _: &mut Io<'_>, _: Chunk) {}
 }
 
-/// Opens any port, and one of those before it.
+/// Opens a free port, and another one just below it.
 fn open_two_ports(reactor: &mut EventLoop) -> Result<u16, Box<dyn Error>> {
     let listener = reactor.listen("127.0.0.1:0", |_| Host(Some("220 one of ours\r\n")))?;
     let Some(Address::Tcp(first)) = reactor.listening_on(listener).cloned() else {
@@ -138,7 +138,7 @@ fn open_two_ports(reactor: &mut EventLoop) -> Result<u16, Box<dyn Error>> {
     Err("all ports nearby are taken".into())
 }
 
-/// A hundred ports, with this in the middle.
+/// A hundred ports, with this one in the middle.
 fn around(port: u16) -> std::ops::Range<u32> {
     let first = u32::from(port).saturating_sub(50);
     first..(first + 100).min(65_536)

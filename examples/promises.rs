@@ -1,5 +1,5 @@
-//! The same errand three times: with callbacks inside callbacks, with each step as a promise, and as a chain with a time
-//! limit, a fallback and steps that go on side by side.
+//! The same task three times: with nested callbacks, with each step as a promise, and as a chain with a time
+//! limit, a fallback and concurrent steps.
 //!
 //! ```text
 //! $ cargo run -p pelton-examples --bin promises
@@ -15,12 +15,12 @@ use std::time::Duration;
 
 use pelton::{Promise, Reactor, Rejected};
 
-/// How long everything takes that is asked for.
+/// How long each request takes.
 const DELAY: Duration = Duration::from_millis(20);
 
 type Name = &'static str;
 
-/// Where to begin: functions that take a callback. Errors are for the callback to look at.
+/// The starting point: functions that take a callback. The callback has to handle the error.
 fn find_name(reactor: &mut Reactor, number: u32, then: impl FnOnce(&mut Reactor, Result<Name, String>) + 'static) {
     reactor.after(DELAY, move |reactor| match number {
         1 => then(reactor, Ok("ann")),
@@ -33,7 +33,7 @@ fn find_debts(reactor: &mut Reactor, name: Name, then: impl FnOnce(&mut Reactor,
     reactor.after(DELAY, move |reactor| then(reactor, Ok(if name == "ann" { vec![20, 22] } else { vec![7] })));
 }
 
-/// With callbacks. Each step is one deeper, and has to look at the error of the one before.
+/// With callbacks. Each step is nested one level deeper, and has to handle the error of the previous one.
 fn with_callbacks(reactor: &mut Reactor) {
     find_name(reactor, 1, |reactor, name| match name {
         Err(error) => println!("callbacks: {error}"),
@@ -47,12 +47,12 @@ fn with_callbacks(reactor: &mut Reactor) {
     });
 }
 
-/// The first step of the rewriting: a function that takes a callback becomes one that returns a promise. The deferred goes
-/// where the callback went.
+/// First, turn a function that takes a callback into one that returns a promise. The deferred takes the place of the
+/// callback.
 fn name_of(reactor: &mut Reactor, number: u32) -> Promise<Name, String> {
     let (deferred, name) = reactor.promise();
     find_name(reactor, number, move |_, name| {
-        // Nobody else settles it.
+        // Nothing else settles it.
         let _ = deferred.settle(name);
     });
     name
@@ -66,7 +66,7 @@ fn debts_of(reactor: &mut Reactor, name: Name) -> Promise<Vec<u32>, String> {
     debts
 }
 
-/// The second: steps that stood inside each other stand below each other, and the error is looked at once.
+/// Second, nested steps become a flat chain, with one error handler.
 fn summary(reactor: &mut Reactor, number: u32) -> Promise<String, String> {
     name_of(reactor, number).then(|reactor, name| {
         debts_of(reactor, name).map(move |debts| format!("{name} owes {}", debts.iter().sum::<u32>()))
@@ -88,14 +88,14 @@ fn with_promises(reactor: &mut Reactor) {
         });
 }
 
-/// The third: what is a value can be put together with others.
+/// Third, promises are values, so they can be combined.
 fn side_by_side(reactor: &mut Reactor) {
     let summaries: Vec<_> = (1..=3)
         .map(|number| {
             let summary = summary(reactor, number).timeout(reactor, Duration::from_secs(1));
             summary.or_else(move |_, rejected| match rejected {
                 Rejected::Failed(_) => Ok(format!("and number {number} is unknown")),
-                // A time limit, for one, is not for this step to deal with.
+                // Other rejections, such as a timeout, are not for this step to handle.
                 other => Err(other),
             })
         })

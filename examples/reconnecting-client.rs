@@ -1,4 +1,4 @@
-//! A client that stays connected to a server which keeps dropping it.
+//! A client that stays connected to a server that keeps dropping it.
 //!
 //! ```text
 //! $ cargo run -p pelton-examples --bin reconnecting-client
@@ -9,8 +9,8 @@
 //! that was enough
 //! ```
 //!
-//! Each connection has a handler of its own. What they have in common, here how many ticks were received, outlives them in the
-//! reactor's state.
+//! Each connection has its own handler. State that outlives a connection, here the number of received ticks, is in
+//! the reactor's state.
 
 #![forbid(unsafe_code)]
 
@@ -19,10 +19,10 @@ use std::time::Duration;
 
 use pelton::{Address, Backoff, Chunk, Connection, Io, ListenerId, Reactor, Reconnect};
 
-/// The client is satisfied when it has received so many ticks.
+/// The client stops after this many ticks.
 const ENOUGH: usize = 6;
 
-/// How often a server says what time it is, and after how many times it has had enough of it.
+/// How often the server sends the time, and after how many times it hangs up.
 const TICK: Duration = Duration::from_millis(10);
 const TICKS_PER_CONNECTION: usize = 2;
 
@@ -35,14 +35,14 @@ struct Client {
 
 impl Connection for Client {
     fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
-        // The lines are short and come one at a time, or a few together; a real protocol has a codec.
+        // The lines are short and arrive whole; a real protocol needs a codec.
         for line in String::from_utf8_lossy(&chunk).lines() {
             println!("attempt {} got {line:?}", self.attempt);
             io.reactor().state::<Received>().0 += 1;
         }
         if io.reactor().state::<Received>().0 == ENOUGH {
             println!("that was enough");
-            // A loop that is stopping connects no more.
+            // A stopping loop does not reconnect.
             io.reactor().stop();
         }
     }
@@ -52,14 +52,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut reactor = Reactor::new()?;
     let (listener, address) = serve(&mut reactor, "127.0.0.1:0".parse()?)?;
 
-    // In a real client the waits are longer: by default 100 milliseconds, doubled up to 30 seconds.
+    // A real client uses longer delays: by default 100 milliseconds, doubled up to 30 seconds.
     let backoff = Backoff::default().start(Duration::from_millis(10)).most(Duration::from_millis(100));
     let mut server = Some(listener);
     Reconnect::to(&address)
         .backoff(backoff)
         .on_outage(move |reactor, outage| {
             println!("{outage}");
-            // For a while there is no server at all; then there is one again at the same address.
+            // Removes the server for a while, then starts one again at the same address.
             match outage.attempt {
                 2 => {
                     println!("the server goes away");
@@ -80,7 +80,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Says what time it is, a few times, and hangs up.
+/// Sends the time a few times, and hangs up.
 struct Clock {
     ticks: usize,
 }
@@ -90,7 +90,7 @@ impl Connection for Clock {
         let id = io.id();
         io.reactor().every(TICK, move |reactor, beat| {
             let more = reactor.visit(id, |clock: &mut Clock, io| clock.tick(io));
-            // The connection is over, or has had enough.
+            // The connection is closed, or has got all its ticks.
             if more != Some(true) {
                 reactor.cancel(beat.timer);
             }
@@ -101,10 +101,10 @@ impl Connection for Clock {
 }
 
 impl Clock {
-    /// Says whether there is more to come.
+    /// Returns whether there is more to send.
     fn tick(&mut self, io: &mut Io<'_>) -> bool {
         self.ticks += 1;
-        // A client that is gone is noticed when the connection is over.
+        // If the client has gone, the connection is about to be closed anyway.
         io.send(format!("the time is {}\n", self.ticks).as_bytes()).ok();
         if self.ticks == TICKS_PER_CONNECTION {
             io.close_after_writing();

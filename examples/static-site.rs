@@ -1,4 +1,4 @@
-//! Serves the files below a directory over HTTP, with listings of directories, beside other handlers.
+//! Serves the files below a directory over HTTP, with directory listings, next to other handlers.
 //!
 //! ```text
 //! $ cargo run -p pelton-examples --bin static-site docs
@@ -7,8 +7,8 @@
 //! hello ann, of team red
 //! ```
 //!
-//! Each has a prefix, below which it is mounted, and sees the rest of the path. Files are looked up on threads, so that the loop waits
-//! for no disk, and kept for a second.
+//! Each handler is mounted below a prefix and sees the rest of the path. Threads look files up, so the loop does not wait
+//! for the disk, and results are cached for a second.
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ use std::error::Error;
 use pelton::Reactor;
 use pelton_http::{FileSettings, Files, Request, Response, Router, Server, plain};
 
-/// A router that knows nothing of where it is mounted, but for the parameters of the prefix.
+/// A router that does not know where it is mounted, except for the parameters of the prefix.
 fn team() -> Router {
     let of = |request: &Request<'_>, name: &str| request.parameter(name).unwrap_or_default().into_owned();
     Router::new().get("/", plain(move |request| format!("team {}\n", of(request, "team")))).get(

@@ -1,4 +1,4 @@
-//! What the reactor knows about itself: who blocks it, and its numbers for Prometheus.
+//! What the reactor knows about itself: which callback blocks it, and its metrics for Prometheus.
 //!
 //! ```text
 //! $ cargo run -p pelton-examples --bin stats
@@ -20,18 +20,18 @@ use pelton::Reactor;
 fn main() -> Result<(), pelton::Error> {
     let mut reactor = Reactor::new()?;
 
-    // Called twice for a slow callback: by another thread while it is still stuck, and by the loop when it is done.
+    // Called twice for a slow callback: by another thread while it is still blocking, and by the loop when it has returned.
     reactor.on_slow_callback(Duration::from_millis(20), |slow| eprintln!("{slow}"))?;
 
     let refresh = reactor.after(Duration::from_millis(30), |_| sleep(Duration::from_millis(50)));
-    // Reports say where a callback was registered. A label says what it is for.
+    // Reports name the place where a callback was registered. A label says what it is for.
     reactor.label(refresh, "refresh the cache");
 
     reactor.every(Duration::from_millis(10), |_, _| {});
     reactor.after(Duration::from_millis(150), |reactor| reactor.stop());
     reactor.run()?;
 
-    // In a server, this is what its metrics page would answer with. Each number is also there by itself.
+    // A server would return this from its metrics page. Each number is also available by itself.
     let stats = reactor.stats();
     print!("{}", stats.to_prometheus());
     if let Some(lag) = &stats.lag {

@@ -1,4 +1,4 @@
-//! A periodic timer that stays in step, however late it runs.
+//! A periodic timer that stays in phase, however late it runs.
 //!
 //! ```text
 //! $ cargo run -p pelton-examples --bin ticker
@@ -10,7 +10,7 @@
 //! beat 5 at 600 ms
 //! ```
 //!
-//! The third beat was due at 300 ms. The one due at 400 ms has been missed by then: it is counted, not made up for. And the
+//! The third beat was due at 300 ms. The one due at 400 ms was missed meanwhile: it is counted, not made up for. The
 //! fourth is at 500 ms again, a whole number of periods after the start.
 
 #![forbid(unsafe_code)]

@@ -1,9 +1,9 @@
-//! A time server over UDP, and a client that asks it, on one loop.
+//! A UDP time server and its client, on one loop.
 //!
 //! ```text
 //! $ cargo run -p pelton-examples --bin udp-time
 //! serving the time on 127.0.0.1:40023
-//! 127.0.0.1:51871 asks, and is not answered
+//! 127.0.0.1:51871 asks, and is ignored
 //! 127.0.0.1:51871 asks
 //! answer 1: 1770000000 seconds since 1970
 //! 127.0.0.1:51871 asks
@@ -11,8 +11,8 @@
 //! nobody serves the time on 127.0.0.1:58377: Connection refused (os error 111)
 //! ```
 //!
-//! Datagrams may be lost, and nobody says so: whoever wants an answer asks until there is one. The server ignores the first
-//! question, so that this can be seen. Where nobody receives at all, the system often finds out, and a connected socket is told.
+//! Datagrams can get lost without notice, so a client repeats its question until it is answered. The server ignores the first
+//! question to show this. If nobody receives at all, the kernel often notices, and a connected socket gets the error.
 
 #![forbid(unsafe_code)]
 
@@ -33,11 +33,11 @@ struct Server {
 impl Datagrams for Server {
     fn received(&mut self, io: &mut DatagramIo<'_>, question: Datagram) {
         if !std::mem::replace(&mut self.ignored_one, true) {
-            return println!("{} asks, and is not answered", question.from);
+            return println!("{} asks, and is ignored", question.from);
         }
         println!("{} asks", question.from);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        // If this cannot be sent, the client asks again.
+        // If this send fails, the client asks again.
         io.send_to(&question.from, now.as_secs().to_string().as_bytes()).ok();
     }
 }
@@ -77,7 +77,7 @@ impl Datagrams for Hopeless {
     }
 }
 
-/// Asks at a port that was free a moment ago.
+/// Sends to a port that was free a moment ago.
 fn ask_nobody(reactor: &mut Reactor) -> Result<(), Box<dyn Error>> {
     let nobody = UdpSocket::bind("127.0.0.1:0")?.local_addr()?;
     let id = reactor.connect_datagrams(&nobody.into(), Hopeless)?;
@@ -95,7 +95,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let client = reactor.connect_datagrams(&address, Client::default())?;
     reactor.every(ASK_EVERY, move |reactor, _| {
-        // Until it is closed.
+        // Runs until the socket is closed.
         if let Some(mut client) = reactor.datagrams(client) {
             client.send(b"what time is it?").ok();
         }

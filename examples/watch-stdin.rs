@@ -1,4 +1,4 @@
-//! Watches a descriptor that is not the reactor's: standard input.
+//! Watches a descriptor that the reactor does not own: standard input.
 //!
 //! ```text
 //! $ (echo one; sleep 1; echo two; echo three) | cargo run -p pelton-examples --bin watch-stdin
@@ -18,12 +18,12 @@ use std::os::fd::AsFd;
 
 use pelton::{Interest, Reactor};
 
-/// What is always ready, such as a file on disk, cannot be waited for: epoll refuses to (EPERM), and kqueue falls silent at
+/// A descriptor that is always ready, such as a file on disk, cannot be polled: epoll refuses it (EPERM), and kqueue reports nothing at
 /// the end of the file.
 const NOT_WATCHABLE: &str = "standard input is a file or the like, which is always ready: there is nothing to watch. Try: cat FILE | watch-stdin";
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // Rust's own `Stdin` reads ahead into a buffer that no kernel knows of. As a file, standard input has none.
+    // Rust's own `Stdin` reads ahead into a buffer that the kernel cannot see. A `File` has no buffer.
     let stdin = io::stdin();
     let mut input = File::from(stdin.as_fd().try_clone_to_owned()?);
     if input.metadata()?.is_file() {
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut reactor = Reactor::new()?;
     let (mut bytes, mut lines) = ([0; 4096], 0);
     let watching = reactor.watch(&stdin, Interest::READABLE, move |reactor, _| {
-        // It is readable, so one read does not block. A second one might: what is left makes it readable again next turn.
+        // It is readable, so one read does not block. A second one might; any remaining input makes it readable again next turn.
         match input.read(&mut bytes) {
             Ok(0) => {
                 println!("the end, after {}", count(lines));

@@ -1,6 +1,6 @@
 //! Small programs on Pelton, one per file, each about one thing. `tests/run.rs` runs them all.
 //!
-//! This library is empty, but for one thing: the code in the project's README and guides is tested along with it.
+//! The library itself is empty. It only makes `cargo test` compile the code in the project's README and guides.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! Step 1: a web server that serves one client at a time.
 //!
-//! There is no loop but the one that accepts. Each call waits until it has what it was called for: `accept` for a client, `read` for
-//! its request, `write` until the answer is taken. While it waits for one client, all others wait for it.
+//! The only loop is the accept loop. Each call blocks until it is done: `accept` until there is a client, `read` until there is
+//! a request, `write` until the answer is taken. While the server waits for one client, all others wait too.
 //!
 //! ```text
 //! $ cargo run --release -p pelton-examples --bin step-1 127.0.0.1:8081
@@ -17,14 +17,14 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-/// What `/slow` takes: another server has to be asked, say.
+/// How long `/slow` takes, as if it had to query another server.
 const WAIT: Duration = Duration::from_millis(100);
 
 fn main() -> io::Result<()> {
     let listener = TcpListener::bind(request::address())?;
     println!("http://{}/", listener.local_addr()?);
     for client in listener.incoming() {
-        // One that went is no reason to stop.
+        // A failed client is no reason to stop.
         if let Err(error) = client.and_then(serve) {
             eprintln!("a client is lost: {error}");
         }
@@ -32,7 +32,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Answers one request, and closes: a client that could ask again would keep us to itself.
+/// Answers one request, and closes: a keep-alive client would occupy the server.
 fn serve(mut client: TcpStream) -> io::Result<()> {
     let mut input = Vec::new();
     let path = loop {
@@ -56,7 +56,7 @@ fn serve(mut client: TcpStream) -> io::Result<()> {
     client.write_all(&text)
 }
 
-/// An answer that says that it is the only one.
+/// An answer that announces the end of the connection.
 fn answer(status: &str, text: &str) -> Vec<u8> {
     let length = text.len();
     format!(

@@ -1,8 +1,8 @@
 //! Step 2: a web server on an event loop.
 //!
-//! The loop waits for all clients at once, in one system call, and is told which of them have sent something. A client that says nothing
-//! costs nothing but its memory, so connections can stay open between requests. What was one function that waits is now a
-//! `Connection` that is told what has come in, and keeps what is not complete yet.
+//! The loop waits for all clients at once, in one system call that reports which of them have sent something. A silent client
+//! costs only memory, so connections can stay open between requests. The blocking function becomes a
+//! `Connection` that receives input and keeps what is not complete yet.
 //!
 //! ```text
 //! $ cargo run --release -p pelton-examples --bin step-2 127.0.0.1:8082
@@ -20,12 +20,12 @@ use std::time::Duration;
 
 use pelton::{Chunk, Connection, Io, Reactor};
 
-/// What `/slow` takes.
+/// How long `/slow` takes.
 const WAIT: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
 struct Client {
-    /// What has come in of a request that is not complete.
+    /// The unfinished request.
     input: Vec<u8>,
 }
 
@@ -33,7 +33,7 @@ impl Connection for Client {
     fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
         self.input.extend_from_slice(&chunk);
         while let Some(path) = request::take(&mut self.input) {
-            // Refused if the client is gone, which is no matter.
+            // Fails if the client has gone, which does not matter.
             let _ = io.send(&answer(&path));
         }
     }
@@ -43,7 +43,7 @@ fn answer(path: &str) -> Vec<u8> {
     match path {
         "/" => answer::plain("200 OK", "hello\n"),
         "/slow" => {
-            // The loop is one thread. While it sleeps here, nobody is served: waiting is what a callback must not do.
+            // The loop is one thread. While it sleeps here, nobody is served. A callback must not block.
             thread::sleep(WAIT);
             answer::plain("200 OK", "at last\n")
         }

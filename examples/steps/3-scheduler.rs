@@ -1,8 +1,8 @@
-//! Step 3: a web server that waits without standing still.
+//! Step 3: a web server that waits without blocking.
 //!
-//! Instead of sleeping, a callback asks to be called later. The loop knows when the next of these is due, and waits for events until
-//! then and not longer. There are three kinds here: one-off (`after`, for `/slow`), periodic (`every`, for a report once a second) and idle
-//! (`when_idle`, for what can wait until nobody has to).
+//! Instead of sleeping, a callback asks to be called later. The loop knows when the next callback is due, and waits for events
+//! only until then. There are three kinds here: one-off (`after`, for `/slow`), periodic (`every`, for a report once a second) and idle
+//! (`when_idle`, for work with low priority).
 //!
 //! ```text
 //! $ cargo run --release -p pelton-examples --bin step-3 127.0.0.1:8083
@@ -21,13 +21,13 @@ use std::time::{Duration, Instant};
 
 use pelton::{Chunk, Connection, Io, Reactor};
 
-/// What `/slow` takes.
+/// How long `/slow` takes.
 const WAIT: Duration = Duration::from_millis(100);
 
 /// How often a report is printed.
 const REPORT: Duration = Duration::from_secs(1);
 
-/// What has been served since the last report. It belongs to all connections, so it is in the reactor's state.
+/// The requests served since the last report. All connections share it, so it is in the reactor's state.
 #[derive(Default)]
 struct Served {
     times: Vec<Duration>,
@@ -36,9 +36,9 @@ struct Served {
 #[derive(Default)]
 struct Client {
     input: Vec<u8>,
-    /// Since when a request waits for its answer. The next one is looked at after it.
+    /// When the pending request arrived. The next one is handled after it.
     waiting: Option<Instant>,
-    /// Nothing more comes in.
+    /// The peer has finished sending.
     finished: bool,
 }
 
@@ -53,7 +53,7 @@ impl Client {
                 "/slow" => {
                     let id = io.id();
                     io.reactor().after(WAIT, move |reactor| {
-                        // The client may have gone meanwhile: then there is nobody to visit.
+                        // If the client has gone meanwhile, there is nobody to visit.
                         reactor.visit(id, |client: &mut Client, io| {
                             client.answer(io, "200 OK", "at last\n");
                             client.go_on(io);
@@ -83,13 +83,13 @@ impl Connection for Client {
     }
 
     fn peer_finished(&mut self, io: &mut Io<'_>) {
-        // It asks nothing more, but still wants its answers.
+        // The client sends no more requests, but still expects its answers.
         self.finished = true;
         self.go_on(io);
     }
 }
 
-/// Prints how many there were at once, and what takes longer to find out when there is time.
+/// Prints the number of requests immediately, and the median, which takes longer, when the loop is idle.
 fn report(reactor: &mut Reactor) {
     let mut times = std::mem::take(&mut reactor.state::<Served>().times);
     if times.is_empty() {

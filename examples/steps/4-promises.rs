@@ -1,8 +1,8 @@
 //! Step 4: a web server whose answers take several steps.
 //!
-//! With callbacks, each step stands inside the one before, and each looks at the errors of its own. A promise is a value in the place
-//! of a result that comes later: steps stand below each other, an error skips those that follow, and one place deals with it.
-//! `/order` is the same twice, `/order-nested` the way it was.
+//! With callbacks, each step is nested in the previous one and handles its own errors. A promise is a value that stands for
+//! a result that arrives later: steps form a flat chain, an error skips the steps that follow, and one place handles it.
+//! `/order` is written as a chain, `/order-nested` with callbacks.
 //!
 //! ```text
 //! $ cargo run --release -p pelton-examples --bin step-4 127.0.0.1:8084
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use pelton::{Chunk, Connection, Io, Promise, Reactor};
 
-/// What each look-up takes.
+/// How long each look-up takes.
 const WAIT: Duration = Duration::from_millis(50);
 
 type Looked = Result<&'static str, String>;
@@ -39,10 +39,10 @@ fn look_up_order(reactor: &mut Reactor, name: &str, then: impl FnOnce(&mut React
     reactor.after(WAIT, move |reactor| then(reactor, order));
 }
 
-/// The same, as promises: the deferred goes where the callback went.
+/// The same, as promises: the deferred takes the place of the callback.
 fn name_of(reactor: &mut Reactor, number: u32) -> Promise<&'static str, String> {
     let (deferred, name) = reactor.promise();
-    // Nobody else settles it.
+    // Nothing else settles it.
     look_up_name(reactor, number, move |_, name| drop(deferred.settle(name)));
     name
 }
@@ -72,7 +72,7 @@ fn with_promises(reactor: &mut Reactor, number: u32) -> Promise<String, String> 
         .then(|reactor, name| order_of(reactor, name).map(move |order| format!("{name} has ordered {order}\n")))
 }
 
-/// What a path leads to. That some of it is there already and some of it comes later makes no difference any more.
+/// The answer to a path. It no longer matters whether it is available now or later.
 fn route(reactor: &mut Reactor, path: &str) -> Promise<String, String> {
     match path {
         "/" => Promise::resolved(reactor, "hello\n".to_owned()),
@@ -91,7 +91,7 @@ fn route(reactor: &mut Reactor, path: &str) -> Promise<String, String> {
 struct Client {
     input: Vec<u8>,
     waits: bool,
-    /// Nothing more comes in.
+    /// The peer has finished sending.
     finished: bool,
 }
 
@@ -129,7 +129,7 @@ impl Connection for Client {
     }
 
     fn peer_finished(&mut self, io: &mut Io<'_>) {
-        // It asks nothing more, but still wants its answers.
+        // The client sends no more requests, but still expects its answers.
         self.finished = true;
         self.go_on(io);
     }

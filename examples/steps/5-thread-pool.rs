@@ -1,11 +1,11 @@
 //! Step 5: a web server that reads files.
 //!
-//! Sockets can be waited for together; files cannot. To read one is to wait for the disk, and on the loop everybody would wait along. So
-//! the loop hands it to a few threads, and is told what came of it like of anything else that takes its time. How many threads is a
-//! limit on purpose: a disk does not get faster by being asked for more at once.
+//! Sockets can be polled together; files cannot. Reading a file waits for the disk, and on the loop that would block everybody. So
+//! the loop hands the read to a few threads, and gets the result like any other event. The number of threads is deliberately
+//! limited: a disk does not get faster when asked for more at once.
 //!
-//! `/file` is read by the threads, `/file-on-the-loop` is not. The disk is a slow one, so that a difference can be measured: files
-//! that were read before come from memory.
+//! Threads read `/file`; the loop itself reads `/file-on-the-loop`. The example simulates a slow disk, so that the difference can be
+//! measured: files that were read before come from memory.
 //!
 //! ```text
 //! $ cargo run --release -p pelton-examples --bin step-5 127.0.0.1:8085
@@ -27,16 +27,16 @@ use pelton::{Chunk, Connection, Io, Lane, LaneSettings, Promise, Reactor};
 /// How long the disk takes to find a file.
 const SEEK: Duration = Duration::from_millis(5);
 
-/// How many threads read.
+/// The number of threads that read.
 const THREADS: usize = 4;
 
-/// Waits for the disk, wherever it is called.
+/// Waits for the disk, on the calling thread.
 fn read(path: &Path) -> io::Result<String> {
     thread::sleep(SEEK);
     fs::read_to_string(path)
 }
 
-/// What a path leads to.
+/// The answer to a path.
 fn route(reactor: &mut Reactor, path: &str) -> Promise<String, String> {
     let Files { file } = reactor.state::<Files>();
     let file = file.clone();
@@ -47,7 +47,7 @@ fn route(reactor: &mut Reactor, path: &str) -> Promise<String, String> {
             Err(error) => Promise::rejected(reactor, error.to_string()),
         },
         "/file" => match reactor.defer_promise(Lane::Files, move || read(&file)) {
-            // What can go wrong on the way is one error, what can go wrong with the file another.
+            // One error for the lane, another for the file.
             Ok(read) => {
                 read.map_err(|failure| failure.to_string()).then(|_, text| text.map_err(|error| error.to_string()))
             }
@@ -57,7 +57,7 @@ fn route(reactor: &mut Reactor, path: &str) -> Promise<String, String> {
     }
 }
 
-/// What there is to be read.
+/// The file to read.
 #[derive(Default)]
 struct Files {
     file: PathBuf,
@@ -67,7 +67,7 @@ struct Files {
 struct Client {
     input: Vec<u8>,
     waits: bool,
-    /// Nothing more comes in.
+    /// The peer has finished sending.
     finished: bool,
 }
 
@@ -105,7 +105,7 @@ impl Connection for Client {
     }
 
     fn peer_finished(&mut self, io: &mut Io<'_>) {
-        // It asks nothing more, but still wants its answers.
+        // The client sends no more requests, but still expects its answers.
         self.finished = true;
         self.go_on(io);
     }

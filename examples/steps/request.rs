@@ -1,6 +1,6 @@
-//! As much of HTTP as the steps need: requests without bodies. `pelton-http` has the rest of it.
+//! The part of HTTP that the steps need: requests without bodies. `pelton-http` implements the rest.
 
-/// Takes the first request out of what has come in, if all of it is there, and gives the path that it asks for.
+/// Removes the first complete request from the input, if there is one, and returns its path.
 pub fn take(input: &mut Vec<u8>) -> Option<String> {
     let end = input.windows(4).position(|bytes| bytes == b"\r\n\r\n")? + 4;
     let request: Vec<u8> = input.drain(..end).collect();

@@ -1,4 +1,4 @@
-//! Runs every example for real, and checks that it says what it should.
+//! Runs every example, and checks its output.
 
 #![forbid(unsafe_code)]
 
@@ -12,20 +12,20 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// An example that takes longer than this hangs.
+/// An example that takes longer than this is considered hung.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// The program that an example was built into.
+/// The example's program.
 macro_rules! example {
     ($name:literal) => {
         Command::new(env!(concat!("CARGO_BIN_EXE_", $name)))
     };
 }
 
-/// An example while it runs. Killed if a test gives up on it.
+/// A running example. Killed if its test fails.
 struct Running {
     child: Child,
-    /// What it prints, on standard output and error.
+    /// Its output, on standard output and error.
     lines: Receiver<String>,
     printed: Vec<String>,
     deadline: Instant,
@@ -45,7 +45,7 @@ fn send_lines(from: impl Read + Send + 'static, to: Sender<String>) {
 }
 
 impl Running {
-    /// Waits for a line with this in it.
+    /// Waits for a line that contains this.
     fn expect(&mut self, part: &str) {
         while let Some(line) = self.next_line() {
             if line.contains(part) {
@@ -70,14 +70,14 @@ impl Running {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Waits for its end.
+    /// Waits until it ends.
     fn finish(mut self) -> (ExitStatus, Vec<String>) {
         while self.next_line().is_some() {}
         let status = self.child.wait().unwrap();
         (status, std::mem::take(&mut self.printed))
     }
 
-    /// Waits for its end, which has to be a success.
+    /// Waits until it ends, and checks that it succeeded.
     fn succeed(self) -> Vec<String> {
         let (status, printed) = self.finish();
         assert!(status.success(), "{status}, and it said {printed:#?}");
@@ -87,7 +87,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Fails if it has ended, as it should have.
+        // Fails if it has already ended, as it should have.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -136,7 +136,7 @@ fn watch_stdin_explains_why_it_does_not_watch_a_file() {
 #[test]
 fn cross_thread_post_loses_nothing() {
     let mut posting = start(example!("cross-thread-post"));
-    posting.expect("the loop knows of 1229 primes");
+    posting.expect("the loop has counted 1229 primes");
     posting.succeed();
 }
 
@@ -213,7 +213,7 @@ fn channel_chat_is_heard_and_answered_on_every_loop() {
 #[test]
 fn udp_time_is_answered_at_the_second_try() {
     let mut asking = start(example!("udp-time"));
-    asking.expect("is not answered");
+    asking.expect("is ignored");
     asking.expect("answer 1: 1");
     asking.expect("answer 2: 1");
     asking.expect("nobody serves the time on 127.0.0.1:");
@@ -269,7 +269,7 @@ fn actors_keep_nobody_waiting_for_somebody_elses_work() {
         [
             "hasty    < 12 = 2 * 2 * 3",
             "hasty    < 97 = 97",
-            "hasty    < error: water is no number: invalid digit found in string",
+            "hasty    < error: water is not a number: invalid digit found in string",
             "patient  < 10000004400000259 = 100000007 * 100000037",
         ]
     );
@@ -287,8 +287,8 @@ fn async_echo_sends_everything_back() {
     let mut echo = start(example!("async-echo"));
     echo.expect("gets back \"water\"");
     echo.expect("gets back \"wheel\"");
-    echo.expect("waits in vain");
-    echo.expect("server: the other side has finished");
+    echo.expect("nothing more arrives");
+    echo.expect("server: the peer has finished");
     echo.succeed();
 }
 
@@ -310,7 +310,7 @@ fn defer_counts_primes_while_the_loop_ticks() {
     counting.expect("one was cancelled in time");
     let printed = counting.succeed();
     let said = |part: &str| printed.iter().any(|line| line.contains(part));
-    assert!(said("another piece came to nothing: it panicked: there is no prime here"), "{printed:#?}");
+    assert!(said("another piece failed: it panicked: there is no prime here"), "{printed:#?}");
     assert!(said("17984 primes below 200000, and "), "{printed:#?}");
     assert!(!said("never printed"), "{printed:#?}");
 }
@@ -373,11 +373,11 @@ fn forward_holds_up_the_source_for_a_slow_client() {
     forward.expect("33554432 bytes came through; at most ");
     let line = forward.printed.last().unwrap();
     let waited = line.split("at most ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
-    // The high water mark and what one read brings.
+    // The high-water mark plus one read.
     assert!((1..=128).contains(&waited.parse::<u32>().unwrap()), "{line}");
 }
 
-/// Starts a step, and gives it and where it listens.
+/// Starts a step, and returns it with its address.
 fn start_step(mut step: Command) -> (Running, String) {
     step.arg("127.0.0.1:0");
     let mut server = start(step);
@@ -386,7 +386,7 @@ fn start_step(mut step: Command) -> (Running, String) {
     (server, address)
 }
 
-/// Asks a step for something, on a connection that is closed after it.
+/// Sends a request to a step, on a connection that is closed after it.
 fn asked(address: &str, path: &str) -> TcpStream {
     let mut client = TcpStream::connect(address).unwrap();
     client.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -406,7 +406,7 @@ fn step_1_serves_one_client_after_the_other() {
     let (_server, address) = start_step(example!("step-1"));
     assert_eq!(answered(asked(&address, "/")), "hello\n");
     assert_eq!(answered(asked(&address, "/slow")), "at last\n");
-    // One that says nothing holds up all others, until it goes.
+    // A silent client blocks all others until it disconnects.
     let silent = TcpStream::connect(&address).unwrap();
     let mut other = asked(&address, "/");
     other.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
@@ -423,7 +423,7 @@ fn step_2_serves_others_while_one_says_nothing() {
     assert_eq!(answered(asked(&address, "/")), "hello\n");
     assert_eq!(answered(asked(&address, "/slow")), "at last\n");
     assert_eq!(answered(asked(&address, "/nothing")), "there is no such thing\n");
-    // A connection stays open for the next request, however they are cut.
+    // A connection stays open for the next request, however the requests are split.
     let mut client = TcpStream::connect(&address).unwrap();
     for piece in ["GET / HT", "TP/1.1\r\n\r\nGET /no HTTP/1.1\r\n\r", "\n"] {
         client.write_all(piece.as_bytes()).unwrap();
@@ -442,7 +442,7 @@ fn step_3_waits_for_many_at_once_and_reports() {
     for client in clients {
         assert_eq!(answered(client), "at last\n");
     }
-    // One after the other they would take three seconds.
+    // Sequentially they would take three seconds.
     assert!(begun.elapsed() < Duration::from_secs(2), "it took {:?}", begun.elapsed());
     server.expect("requests in the last second");
     server.expect("half of them took less than ");
@@ -477,11 +477,13 @@ fn step_5_reads_files_beside_the_loop() {
 fn no_example_is_left_out() {
     let this = include_str!("run.rs");
     let manifest = include_str!("../Cargo.toml");
+    let readme = include_str!("../README.md");
     let files = std::fs::read_dir(env!("CARGO_MANIFEST_DIR")).unwrap().map(|entry| entry.unwrap().path());
     let names = files.filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
     for name in names.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()) {
         assert!(manifest.contains(&format!("name = \"{name}\"")), "{name} is not in Cargo.toml");
         assert!(this.contains(&format!("example!(\"{name}\")")), "{name} is not run by any test");
+        assert!(readme.contains(&format!("| [`{name}`]({name}.rs) |")), "{name} is not in README.md");
     }
     for step in 1..=5 {
         assert!(manifest.contains(&format!("path = \"steps/{step}-")), "step {step} is not in Cargo.toml");
