@@ -142,7 +142,7 @@ impl<I: Iterator + 'static> Each<I> {
         R: Default + 'static,
         G: fmt::Debug + 'static,
     {
-        let (whole, promise) = pair(reactor.continuations.clone(), place);
+        let (whole, promise) = pair(reactor.ticks.continuations.clone(), place);
         let rest = Cell::new(Some((self.items.enumerate(), step)));
         let (running, queued, results) = (Cell::new(0), Cell::new(true), RefCell::default());
         let work = Rc::new(Work { rest, running, queued, limit: self.limit, results, keep, whole, place });

@@ -130,7 +130,7 @@ impl<R: 'static, E: fmt::Debug + 'static> ResourcePool<R, E> {
     fn with(reactor: &Reactor, size: usize, make: Option<Make<R, E>>) -> ResourcePool<R, E> {
         let inner = Inner {
             line: Line::new(|| AcquireError::Closed),
-            continuations: reactor.continuations.clone(),
+            continuations: reactor.ticks.continuations.clone(),
             place: Location::caller(),
             can_make: make.is_some(),
             make: RefCell::new(make),

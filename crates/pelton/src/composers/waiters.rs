@@ -201,7 +201,7 @@ impl<T: 'static, E: fmt::Debug + 'static> Line<T, E> {
         state.next_ticket += 1;
         if reactor.is_over() {
             // It would keep a thing from others, and never pick it up.
-            return (ticket, pair(reactor.continuations.clone(), place).1);
+            return (ticket, pair(reactor.ticks.continuations.clone(), place).1);
         }
         let at_once = match state.stock.pop_front() {
             Some(thing) => Some(Ok(thing)),
@@ -209,7 +209,7 @@ impl<T: 'static, E: fmt::Debug + 'static> Line<T, E> {
             None => None,
         };
         let waiter = Rc::new(Waiter {
-            core: Core::new(reactor.continuations.clone(), place),
+            core: Core::new(reactor.ticks.continuations.clone(), place),
             line: self.clone(),
             ticket,
             number: Cell::new(0),

@@ -220,9 +220,9 @@ impl Reconnect {
             up_since: None,
             timer: None,
         };
-        let id = ReconnectId(reactor.reconnects.insert(keeping));
+        let id = ReconnectId(reactor.names.reconnects.insert(keeping));
         if reactor.is_over() {
-            reactor.reconnects.remove(id.0);
+            reactor.names.reconnects.remove(id.0);
         }
         let closure = Closure::new(move |reactor: &mut Reactor| reactor.connect_again(id));
         reactor.tick_from(place, closure);
@@ -250,7 +250,7 @@ impl Reactor {
     /// Connects no more. The connection of the moment stays as it is, if there is [one](Reactor::kept_connection). `false` if
     /// it has ended already.
     pub fn stop_reconnecting(&mut self, id: ReconnectId) -> bool {
-        let Some(keeping) = self.reconnects.remove(id.0) else { return false };
+        let Some(keeping) = self.names.reconnects.remove(id.0) else { return false };
         if let Some(timer) = keeping.timer {
             self.cancel(timer);
         }
@@ -259,13 +259,13 @@ impl Reactor {
 
     /// The connection of the moment, established or on its way. `None` between two attempts, and when it has ended.
     pub fn kept_connection(&self, id: ReconnectId) -> Option<ConnectionId> {
-        self.reconnects.get(id.0)?.connection
+        self.names.reconnects.get(id.0)?.connection
     }
 
     /// The next attempt.
     fn connect_again(&mut self, id: ReconnectId) {
         let stopping = self.stopping();
-        let Some(keeping) = self.reconnects.get_mut(id.0) else { return };
+        let Some(keeping) = self.names.reconnects.get_mut(id.0) else { return };
         keeping.timer = None;
         if stopping {
             self.stop_reconnecting(id);
@@ -283,7 +283,7 @@ impl Reactor {
             }
         };
         // It may have been told to stop.
-        let Some(keeping) = self.reconnects.get_mut(id.0) else { return };
+        let Some(keeping) = self.names.reconnects.get_mut(id.0) else { return };
         keeping.serve = Some(serve);
         let (place, target, options) = (keeping.place, keeping.target.clone(), keeping.options.clone());
         match self.dial(place, target, &options, handler) {
@@ -291,7 +291,7 @@ impl Reactor {
                 if let Some(stream) = self.stream_mut(connection.0) {
                     stream.keep(id);
                 }
-                if let Some(keeping) = self.reconnects.get_mut(id.0) {
+                if let Some(keeping) = self.names.reconnects.get_mut(id.0) {
                     keeping.connection = Some(connection);
                 }
             }
@@ -306,7 +306,7 @@ impl Reactor {
     /// Takes note that a connection is established, if it is one that is kept up.
     pub(crate) fn kept_connection_is_open(&mut self, connection: Token) {
         let now = self.now;
-        if let Some(keeping) = self.keeper_of(connection).and_then(|id| self.reconnects.get_mut(id.0)) {
+        if let Some(keeping) = self.keeper_of(connection).and_then(|id| self.names.reconnects.get_mut(id.0)) {
             keeping.up_since = Some(now);
         }
     }
@@ -327,7 +327,7 @@ impl Reactor {
             return None;
         }
         let now = self.now;
-        let keeping = self.reconnects.get_mut(id.0)?;
+        let keeping = self.names.reconnects.get_mut(id.0)?;
         keeping.connection = None;
         let up = keeping.up_since.take().map(|since| now - since);
         if up.is_some_and(|up| up >= keeping.backoff.steady_after) {
@@ -336,14 +336,14 @@ impl Reactor {
         let again_in = keeping.backoff.next_wait();
         let (place, target, attempt) = (keeping.place, keeping.target.clone(), keeping.attempts);
         let timer = self.after_from(place, again_in, move |reactor| reactor.connect_again(id));
-        if let Some(keeping) = self.reconnects.get_mut(id.0) {
+        if let Some(keeping) = self.names.reconnects.get_mut(id.0) {
             keeping.timer = Some(timer);
         }
         Some(Outage { id, target, attempt, up, reason, again_in })
     }
 
     pub(crate) fn tell_outage(&mut self, outage: &Outage) {
-        let Some(keeping) = self.reconnects.get_mut(outage.id.0) else { return };
+        let Some(keeping) = self.names.reconnects.get_mut(outage.id.0) else { return };
         let Some(hook) = keeping.on_outage.take() else { return };
         let site = Site { kind: CallbackKind::Connection, place: keeping.place, source: None };
         self.call_source(
@@ -353,7 +353,7 @@ impl Reactor {
             |reactor, hook, outcome| {
                 if outcome == Outcome::Panicked {
                     reactor.stop_reconnecting(outage.id);
-                } else if let Some(keeping) = reactor.reconnects.get_mut(outage.id.0) {
+                } else if let Some(keeping) = reactor.names.reconnects.get_mut(outage.id.0) {
                     keeping.on_outage = Some(hook);
                 }
             },

@@ -6,7 +6,8 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::reactor::slots::Key;
+use super::reconnect::Keeping;
+use crate::reactor::slots::{Key, Slots};
 use crate::threads::defer::{DeferFailure, DeferId, Drain, Where};
 use crate::threads::lane::Lane;
 use crate::{Error, Reactor};
@@ -109,12 +110,19 @@ impl Default for NameSettings {
 pub(crate) struct Names {
     resolver: Arc<dyn Resolver>,
     pub(crate) attempt_delay: Duration,
+    /// What is connected again when it is over.
+    pub(super) reconnects: Slots<Keeping>,
 }
 
 impl Names {
     pub(crate) fn new(settings: NameSettings) -> Names {
         let NameSettings { resolver, attempt_delay } = settings;
-        Names { resolver, attempt_delay }
+        Names { resolver, attempt_delay, reconnects: Slots::default() }
+    }
+
+    /// Stops reconnecting, and drops what was called for it.
+    pub(crate) fn drop_reconnects(&mut self) {
+        drop(std::mem::take(&mut self.reconnects));
     }
 }
 

@@ -425,7 +425,7 @@ impl Reactor {
             timers: self.timers.len(),
             watches: self.watch_count(),
             connections: self.connection_count(),
-            pending_ticks: self.ticks.len() + self.continuations.len(),
+            pending_ticks: self.ticks.len(),
             pending_posts: self.shared.waiting(),
             pending_idle: self.idles.len(),
             turn_time,

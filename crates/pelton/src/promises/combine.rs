@@ -39,7 +39,7 @@ impl<T: 'static, E: fmt::Debug + 'static> Promise<T, E> {
     pub fn all(reactor: &Reactor, promises: impl IntoIterator<Item = Promise<T, E>>) -> Promise<Vec<T>, E> {
         let promises: Vec<_> = promises.into_iter().collect();
         let (place, count) = (Location::caller(), promises.len());
-        let (whole, all) = pair(reactor.continuations.clone(), place);
+        let (whole, all) = pair(reactor.ticks.continuations.clone(), place);
         let pieces = RefCell::new((0..count).map(|_| None).collect());
         let gathering = Rc::new(Gathering { pieces, missing: Cell::new(count), whole });
         if count == 0 {
@@ -64,7 +64,7 @@ impl<T: 'static, E: fmt::Debug + 'static> Promise<T, E> {
     pub fn any(reactor: &Reactor, promises: impl IntoIterator<Item = Promise<T, E>>) -> Promise<T, Vec<Rejected<E>>> {
         let promises: Vec<_> = promises.into_iter().collect();
         let (place, count) = (Location::caller(), promises.len());
-        let (whole, any) = pair(reactor.continuations.clone(), place);
+        let (whole, any) = pair(reactor.ticks.continuations.clone(), place);
         let pieces = RefCell::new((0..count).map(|_| None).collect());
         let gathering = Rc::new(Gathering { pieces, missing: Cell::new(count), whole });
         if count == 0 {
@@ -88,7 +88,7 @@ impl<T: 'static, E: fmt::Debug + 'static> Promise<T, E> {
     #[track_caller]
     pub fn race(reactor: &Reactor, promises: impl IntoIterator<Item = Promise<T, E>>) -> Promise<T, E> {
         let place = Location::caller();
-        let (first, race) = pair(reactor.continuations.clone(), place);
+        let (first, race) = pair(reactor.ticks.continuations.clone(), place);
         for promise in promises {
             let first = first.clone();
             promise.sink(place, move |_, outcome| drop(first.settle_with(outcome)));

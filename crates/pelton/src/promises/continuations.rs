@@ -51,6 +51,19 @@ impl Continuations {
         tick
     }
 
+    /// Moves all that wait to the end of a queue.
+    #[cold]
+    pub(crate) fn append_to(&self, queue: &mut VecDeque<Tick>) {
+        self.waiting.set(false);
+        queue.append(&mut self.queue.borrow_mut());
+    }
+
+    pub(crate) fn push_front(&self, tick: Tick) {
+        self.queue.borrow_mut().push_front(tick);
+        self.waiting.set(true);
+    }
+
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         !self.waiting.get()
     }
@@ -76,32 +89,5 @@ impl Continuations {
 
     pub(super) fn is_closed(&self) -> bool {
         self.closed.get()
-    }
-}
-
-impl Reactor {
-    /// Puts the continuations that wait into the tick queue, before what is queued next.
-    #[inline]
-    pub(crate) fn queue_continuations(&mut self) {
-        if self.continuations.waiting.get() {
-            self.move_continuations();
-        }
-    }
-
-    #[cold]
-    fn move_continuations(&mut self) {
-        self.continuations.waiting.set(false);
-        self.ticks.append(&mut self.continuations.queue.borrow_mut());
-    }
-
-    /// Queues the rest of what has begun, before everything else.
-    pub(super) fn continue_first(&mut self, place: &'static Location<'static>, closure: Closure<Reactor>) {
-        let tick = Tick { place, closure, after_posts: 0 };
-        if self.ticks.is_empty() {
-            self.continuations.queue.borrow_mut().push_front(tick);
-            self.continuations.waiting.set(true);
-        } else {
-            self.ticks.push_front(tick);
-        }
     }
 }

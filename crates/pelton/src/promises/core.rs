@@ -295,7 +295,7 @@ fn advance<T: 'static, E: 'static>(mut source: Rc<dyn Source<T, E>>, queue: Queu
             let closure = Closure::new(move |reactor| deliver(source, reactor));
             return match queue {
                 Queue::Behind => continuations.push(place, closure),
-                Queue::First(reactor) => reactor.continue_first(place, closure),
+                Queue::First(reactor) => reactor.ticks.continue_first(place, closure),
             };
         }
         match state.take_reader() {

@@ -133,7 +133,7 @@ impl Reactor {
     /// A promise, and what settles it.
     #[track_caller]
     pub fn promise<T: 'static, E: fmt::Debug + 'static>(&self) -> (Deferred<T, E>, Promise<T, E>) {
-        pair(self.continuations.clone(), Location::caller())
+        pair(self.ticks.continuations.clone(), Location::caller())
     }
 }
 
@@ -152,7 +152,7 @@ impl<T: 'static, E: fmt::Debug + 'static> Promise<T, E> {
     /// A promise that is kept already.
     #[track_caller]
     pub fn resolved(reactor: &Reactor, value: T) -> Promise<T, E> {
-        let (deferred, promise) = pair(reactor.continuations.clone(), Location::caller());
+        let (deferred, promise) = pair(reactor.ticks.continuations.clone(), Location::caller());
         let _ = deferred.resolve(value);
         promise
     }
@@ -160,7 +160,7 @@ impl<T: 'static, E: fmt::Debug + 'static> Promise<T, E> {
     /// A promise that is rejected already.
     #[track_caller]
     pub fn rejected(reactor: &Reactor, error: E) -> Promise<T, E> {
-        let (deferred, promise) = pair(reactor.continuations.clone(), Location::caller());
+        let (deferred, promise) = pair(reactor.ticks.continuations.clone(), Location::caller());
         let _ = deferred.reject(error);
         promise
     }
@@ -188,7 +188,7 @@ impl<T: 'static, E: fmt::Debug + 'static> Promise<T, E> {
     /// ```
     #[track_caller]
     pub fn of_future(reactor: &mut Reactor, future: impl Future<Output = Result<T, E>> + 'static) -> Promise<T, E> {
-        let (deferred, promise) = pair(reactor.continuations.clone(), Location::caller());
+        let (deferred, promise) = pair(reactor.ticks.continuations.clone(), Location::caller());
         // Nobody else settles it.
         reactor.spawn(async move { drop(deferred.settle(future.await)) }).detach();
         promise

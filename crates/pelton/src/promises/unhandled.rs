@@ -55,7 +55,7 @@ pub(crate) fn report_unhandled<E: fmt::Debug>(
         // The fault hook has been told.
         Rejected::Panicked(_) => return,
     };
-    report(&reactor.continuations, place, message);
+    report(&reactor.ticks.continuations, place, message);
 }
 
 impl Reactor {

@@ -1,18 +1,16 @@
 //! The owner of a reactor: it turns the loop, and shuts it down.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use pelton_os::{Engine, Park, Time, fork};
+use pelton_os::{Engine, Park, Time};
 
 use super::callback::Callbacks;
-use super::lifecycle::{Exit, Hooks, Life};
-use super::slots::Slots;
+use super::lifecycle::{Exit, Life, Lifecycle};
 use super::source::Sources;
 use super::spin::Spin;
 use super::state::States;
@@ -21,11 +19,13 @@ use crate::composers::channel::Subscribers;
 use crate::names::resolver::Names;
 use crate::observe::stats::Meter;
 use crate::promises::{Continuations, Promises};
-use crate::sources::connection::Flow;
+use crate::sources::connection::{Connections, Flow};
+use crate::sources::datagram::DatagramSockets;
+use crate::sources::listener::Listeners;
 use crate::sources::signals::Signals;
 use crate::threads::defer::Deferred;
 use crate::threads::handle::Shared;
-use crate::ticks::Tick;
+use crate::ticks::Ticks;
 use crate::ticks::idle::Idles;
 use crate::{Error, Wheel};
 /// Owns a [`Reactor`] and turns it. Derefs to it, so everything can be registered here too.
@@ -50,41 +50,32 @@ impl EventLoop {
     pub(crate) fn on(engine: Box<dyn Engine>, settings: Settings) -> EventLoop {
         let now = engine.now();
         let (shared, posts) = Shared::new(settings.post_bound, engine.waker(), settings.lanes);
+        let continuations = Continuations::new(shared.clone());
         let reactor = Reactor {
             engine,
             now,
             timers: Wheel::new(now),
-            ticks: VecDeque::new(),
-            continuations: Continuations::new(shared.clone()),
-            ticks_per_turn: settings.ticks_per_turn,
-            ticks_left: 0,
+            ticks: Ticks::new(settings.ticks_per_turn, continuations),
+            idles: Idles::default(),
             posts,
-            posts_awaited: false,
             spin: Spin::new(settings.spin),
             shared,
             sources: Sources::default(),
-            listeners: Vec::new(),
-            answering: None,
-            newcomers: Vec::new(),
-            spare_outbox: None,
+            connections: Connections::new(settings.limits),
+            datagram_sockets: DatagramSockets::default(),
+            listeners: Listeners::default(),
             flow: Flow::new(settings.flow),
-            limits: settings.limits,
             names: Names::new(settings.names),
             local: Rc::default(),
             deferred: Deferred::default(),
             promises: Promises::default(),
             subscribers: Subscribers::default(),
-            reconnects: Slots::default(),
             signals: Signals::default(),
-            idles: Idles::default(),
-            hooks: Hooks::default(),
-            life: Life::Running,
+            lifecycle: Lifecycle::new(settings.nested),
             callbacks: Callbacks::new(settings.panic_policy, settings.fault_hook),
             meter: Meter::new(settings.measure, now),
             watchdog: None,
             states: States::default(),
-            nested: settings.nested,
-            forks: fork::count(),
         };
         EventLoop { reactor }
     }
@@ -92,7 +83,7 @@ impl EventLoop {
     /// Turns the loop until it is told to [stop](Reactor::stop), then [shuts down](EventLoop::shutdown). A loop with
     /// nothing to do sleeps; it does not end.
     pub fn run(&mut self) -> Result<Exit, Error> {
-        if self.life == Life::Stopped {
+        if self.is_over() {
             return Err(Error::Stopped);
         }
         let turning = self.begin_turning()?;
@@ -154,25 +145,25 @@ impl EventLoop {
     /// Whether the loop was told to stop, or has finished draining: turning it is over, [`shutdown`](EventLoop::shutdown)
     /// is next.
     pub fn stopped(&self) -> bool {
-        matches!(self.life, Life::Stopping(_) | Life::Stopped)
+        self.lifecycle.has_stopped()
     }
 
     /// Runs the [shutdown hooks](Reactor::on_shutdown), the last one added first, closes all connections and datagram
     /// sockets, ends [pools](Reactor::shut_down_at_end), then drops everything registered.
     /// [`run`](EventLoop::run) does this by itself; those who [turn](EventLoop::turn) the loop by hand call it at the end.
     pub fn shutdown(&mut self) -> Result<Exit, Error> {
-        let exit = match self.life {
+        let exit = match self.lifecycle.life() {
             Life::Stopping(exit) => exit,
             Life::Stopped => return Err(Error::Stopped),
             Life::Running | Life::Draining => Exit::Stopped,
         };
-        self.life = Life::Stopping(exit);
+        self.lifecycle.set_life(Life::Stopping(exit));
         // Before the hooks: one may wait for a thread that waits for an answer.
         self.drop_posts();
         self.run_shutdown_hooks();
         self.shut_down_sources();
         self.shut_down_pools();
-        self.life = Life::Stopped;
+        self.lifecycle.set_life(Life::Stopped);
         self.end_sources();
         self.drop_callbacks();
         Ok(exit)
@@ -192,9 +183,9 @@ impl EventLoop {
     /// Call it right before you wait: it also has other threads wake you when they post.
     pub fn next_deadline(&mut self) -> Option<Time> {
         let reactor = &mut self.reactor;
-        reactor.queue_continuations();
+        reactor.ticks.queue_continuations();
         // A turn is what tells that it has stopped.
-        if reactor.is_over() || reactor.has_work() || !reactor.await_posts() {
+        if reactor.is_over() || reactor.has_work() || !reactor.posts.wake_on_post() {
             return Some(Time::ZERO);
         }
         reactor.timers.next_deadline()
@@ -214,17 +205,13 @@ impl EventLoop {
         reactor.engine.after_fork().map_err(|error| Error::system("renew the engine after a fork", error))?;
         // A thread that is not here any more may have left the queue with a gap that is never filled.
         let (shared, posts) = reactor.shared.succeed();
-        let waiting = std::mem::replace(&mut reactor.posts, posts).abandon();
-        // The new queue counts from 0.
-        reactor.queue_continuations();
-        reactor.ticks.iter_mut().for_each(|tick| tick.after_posts = 0);
-        reactor.ticks.extend(waiting.into_iter().map(Tick::from));
+        let waiting = reactor.posts.replace_by(posts);
+        reactor.ticks.posts_begin_anew(waiting);
         reactor.shared = shared;
-        if matches!(reactor.life, Life::Stopping(_) | Life::Stopped) {
+        if reactor.lifecycle.has_stopped() {
             reactor.posts.close();
         }
-        reactor.posts_awaited = false;
-        reactor.forks = fork::count();
+        reactor.lifecycle.forked();
         reactor.renew_signals()?;
         reactor.renew_deferred();
         if let Some(watchdog) = &mut reactor.watchdog {
@@ -236,7 +223,7 @@ impl EventLoop {
 
 impl Drop for EventLoop {
     fn drop(&mut self) {
-        self.reactor.life = Life::Stopped;
+        self.reactor.lifecycle.set_life(Life::Stopped);
         self.reactor.drop_callbacks();
         self.reactor.shared.loop_is_gone();
     }
@@ -266,6 +253,6 @@ impl Reactor {
     /// Begins to turn the loop. Refuses to make another loop of this thread wait for this one.
     pub(crate) fn begin_turning(&self) -> Result<Turning, Error> {
         let inside = TURNING.get() || Reactor::is_lent();
-        if inside && !self.nested { Err(Error::Nested) } else { Ok(Turning::begin()) }
+        if inside && !self.lifecycle.may_nest() { Err(Error::Nested) } else { Ok(Turning::begin()) }
     }
 }

@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use pelton_os::fork;
 use pelton_sync::Closure;
 
 use crate::reactor::callback::{CallbackKind, Site, message};
@@ -43,15 +44,70 @@ pub enum Exit {
     },
 }
 
-#[derive(Default)]
-pub(crate) struct Hooks {
-    /// They become ticks when the time comes.
+/// How far along its life a reactor is, and what is called when that ends.
+pub(crate) struct Lifecycle {
+    life: Life,
     drain: VecDeque<Tick>,
     shutdown: Vec<Tick>,
-    /// Pools that end with the loop, and how long each may take.
     pools: Vec<(Pool, Duration)>,
-    /// The connections have been told that the loop drains; one that is taken over after that is told by itself.
-    pub(crate) connections_told: bool,
+    /// While draining: connections were asked to end, and so is one that comes later.
+    asks_to_end: bool,
+    /// It may be run inside a callback of another loop.
+    nested: bool,
+    /// The process it belongs to, as a number of forks.
+    forks: u64,
+}
+
+impl Lifecycle {
+    pub(super) fn new(nested: bool) -> Lifecycle {
+        Lifecycle {
+            life: Life::Running,
+            drain: VecDeque::new(),
+            shutdown: Vec::new(),
+            pools: Vec::new(),
+            asks_to_end: false,
+            nested,
+            forks: fork::count(),
+        }
+    }
+
+    pub(super) fn life(&self) -> Life {
+        self.life
+    }
+
+    pub(super) fn set_life(&mut self, life: Life) {
+        self.life = life;
+    }
+
+    /// Whether it was told to stop, or has.
+    pub(crate) fn has_stopped(&self) -> bool {
+        matches!(self.life, Life::Stopping(_) | Life::Stopped)
+    }
+
+    /// Whether a turn that goes on is its last.
+    pub(super) fn is_stopping(&self) -> bool {
+        matches!(self.life, Life::Stopping(_))
+    }
+
+    pub(crate) fn asks_to_end(&self) -> bool {
+        self.asks_to_end
+    }
+
+    pub(super) fn may_nest(&self) -> bool {
+        self.nested
+    }
+
+    /// It belongs to this process now.
+    pub(super) fn forked(&mut self) {
+        self.forks = fork::count();
+    }
+
+    /// Drops the hooks that were not called.
+    pub(super) fn drop_hooks(&mut self) {
+        drop(std::mem::take(&mut self.drain));
+        drop(std::mem::take(&mut self.shutdown));
+        drop(std::mem::take(&mut self.pools));
+    }
 }
 
 /// Says that something is in progress, for as long as it lives: [draining](Reactor::drain) waits for it. It may be held and
@@ -110,23 +166,27 @@ impl Reactor {
     }
 
     fn stop_with(&mut self, exit: Exit) {
-        if matches!(self.life, Life::Running | Life::Draining) {
-            self.life = Life::Stopping(exit);
+        if matches!(self.lifecycle.life, Life::Running | Life::Draining) {
+            self.lifecycle.life = Life::Stopping(exit);
             // The turn under way runs those that are its own. There is no other turn, so nobody is to wait for one.
             self.posts.close();
         }
     }
 
     /// Whether the loop has shut down: nothing that is registered now will ever be called.
+    pub(crate) fn check_not_forked(&self) -> Result<(), Error> {
+        if self.lifecycle.forks == fork::count() { Ok(()) } else { Err(Error::Forked) }
+    }
+
     #[inline]
     pub(crate) fn is_over(&self) -> bool {
-        self.life == Life::Stopped
+        self.lifecycle.life == Life::Stopped
     }
 
     /// Refuses to begin what only further turns could go on with.
     pub(crate) fn check_takes_on(&self) -> Result<(), Error> {
         self.check_not_forked()?;
-        if matches!(self.life, Life::Stopping(_) | Life::Stopped) { Err(Error::Stopped) } else { Ok(()) }
+        if self.lifecycle.has_stopped() { Err(Error::Stopped) } else { Ok(()) }
     }
 
     /// Drops the posts of a loop that does not turn any more. Replies that threads wait for are lost, which wakes them.
@@ -165,21 +225,20 @@ impl Reactor {
     /// ```
     #[track_caller]
     pub fn drain(&mut self, deadline: Duration) {
-        if self.life != Life::Running {
+        if self.lifecycle.life != Life::Running {
             return;
         }
-        self.life = Life::Draining;
+        self.lifecycle.life = Life::Draining;
         self.shared.draining.store(true, Ordering::Release);
         self.after(deadline, |reactor| {
             let holds = reactor.holds() + reactor.deferred.holding;
             let connections = reactor.connection_count() + reactor.datagram_socket_count();
             reactor.stop_with(Exit::DrainTimedOut { holds, connections });
         });
-        self.queue_continuations();
-        self.ticks.append(&mut self.hooks.drain);
+        self.ticks.append(&mut self.lifecycle.drain);
         self.unlisten_all();
         self.next_tick(|reactor| {
-            reactor.hooks.connections_told = true;
+            reactor.lifecycle.asks_to_end = true;
             reactor.drain_sources();
         });
     }
@@ -196,15 +255,15 @@ impl Reactor {
 
     /// Whether the loop was told to stop or to [drain](Reactor::drain): time to take on nothing new.
     pub fn stopping(&self) -> bool {
-        self.life != Life::Running
+        self.lifecycle.life != Life::Running
     }
 
     /// Runs `hook` when the loop begins to [drain](Reactor::drain); at the next tick if it is draining already.
     #[track_caller]
     pub fn on_drain(&mut self, hook: impl FnOnce(&mut Reactor) + 'static) {
-        match self.life {
+        match self.lifecycle.life {
             Life::Running => {
-                self.hooks.drain.push_back(Tick {
+                self.lifecycle.drain.push_back(Tick {
                     place: Location::caller(),
                     closure: Closure::new(hook),
                     after_posts: 0,
@@ -222,7 +281,7 @@ impl Reactor {
         if self.is_over() {
             return;
         }
-        self.hooks.shutdown.push(Tick { place: Location::caller(), closure: Closure::new(hook), after_posts: 0 });
+        self.lifecycle.shutdown.push(Tick { place: Location::caller(), closure: Closure::new(hook), after_posts: 0 });
     }
 
     /// Has `pool` end with the loop: when the hooks have run and the connections are closed, it is
@@ -230,12 +289,12 @@ impl Reactor {
     /// end. Once is enough for a pool that several services run [on](crate::Service::on).
     pub fn shut_down_at_end(&mut self, pool: &Pool, deadline: Duration) {
         if !self.is_over() {
-            self.hooks.pools.push((pool.clone(), deadline));
+            self.lifecycle.pools.push((pool.clone(), deadline));
         }
     }
 
     pub(crate) fn shut_down_pools(&mut self) {
-        for (pool, deadline) in std::mem::take(&mut self.hooks.pools) {
+        for (pool, deadline) in std::mem::take(&mut self.lifecycle.pools) {
             if let Err(error) = pool.shutdown(deadline) {
                 self.report(Fault::new("pool", error));
             }
@@ -248,14 +307,14 @@ impl Reactor {
         let idle = self.connection_count() + self.datagram_socket_count() == 0
             && self.ticks.is_empty()
             && self.posts.is_empty();
-        if self.life == Life::Draining && idle && self.deferred.holding == 0 && self.holds() == 0 {
+        if self.lifecycle.life == Life::Draining && idle && self.deferred.holding == 0 && self.holds() == 0 {
             self.stop_with(Exit::Drained);
         }
     }
 
     pub(crate) fn run_shutdown_hooks(&mut self) {
         // One at a time: a hook may add another, which then is the last one added.
-        while let Some(hook) = self.hooks.shutdown.pop() {
+        while let Some(hook) = self.lifecycle.shutdown.pop() {
             let site = Site { kind: CallbackKind::Hook, place: hook.place, source: None };
             self.call_once(site, |reactor| hook.closure.call(reactor));
         }

@@ -15,35 +15,33 @@ mod spin;
 mod state;
 mod turn;
 
-use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pelton_os::{Engine, Outbox, Time, Token, fork};
-use pelton_sync::Receiver;
+use pelton_os::{Engine, Time};
 
 use crate::composers::channel::Subscribers;
-use crate::names::reconnect::Keeping;
 use crate::names::resolver::{NameSettings, Names};
 use crate::observe::fault::Hook;
 use crate::observe::stats::Meter;
 use crate::observe::watchdog::Watchdog;
-use crate::promises::{Continuations, Promises};
-use crate::sources::connection::{Flow, FlowSettings, Limits};
+use crate::promises::Promises;
+use crate::sources::connection::{Connections, Flow, FlowSettings, Limits};
+use crate::sources::datagram::DatagramSockets;
+use crate::sources::listener::Listeners;
 use crate::sources::signals::Signals;
 use crate::tasks::task::Local;
 use crate::threads::defer::Deferred;
-use crate::threads::handle::{Handle, Post, Shared};
+use crate::threads::handle::{Handle, Posts, Shared};
 use crate::threads::lane::{Lane, LaneSettings};
-use crate::ticks::Tick;
+use crate::ticks::Ticks;
 use crate::ticks::idle::Idles;
 use crate::timers::Timer;
 use crate::{Builder, Error, Wheel};
 use callback::{Callbacks, PanicPolicy};
 pub use event_loop::EventLoop;
-use lifecycle::{Hooks, Life};
-use slots::Slots;
+use lifecycle::Lifecycle;
 use source::Sources;
 use spin::Spin;
 use state::States;
@@ -145,28 +143,16 @@ pub struct Reactor {
     /// The latest reading of the clock.
     pub(crate) now: Time,
     pub(crate) timers: Wheel<Timer>,
-    pub(crate) ticks: VecDeque<Tick>,
-    /// What promises have queued behind them.
-    pub(crate) continuations: Rc<Continuations>,
-    pub(crate) ticks_per_turn: usize,
-    /// How many of them may still run.
-    pub(crate) ticks_left: usize,
-    pub(crate) posts: Receiver<Post>,
-    /// Whether other threads have been told to wake us when they post.
-    posts_awaited: bool,
+    pub(crate) ticks: Ticks,
+    pub(crate) idles: Idles,
+    pub(crate) posts: Posts,
     pub(crate) spin: Spin,
     pub(crate) shared: Arc<Shared>,
     pub(crate) sources: Sources,
-    pub(crate) listeners: Vec<Token>,
-    /// The datagram socket that was last received from: what it answers goes out together.
-    pub(crate) answering: Option<Token>,
-    /// Connections that were just accepted, and whose handlers have yet to be told.
-    pub(crate) newcomers: Vec<Token>,
-    /// An empty outbox, for the connection that sends next.
-    pub(crate) spare_outbox: Option<Box<Outbox>>,
+    pub(crate) connections: Connections,
+    pub(crate) datagram_sockets: DatagramSockets,
+    pub(crate) listeners: Listeners,
     pub(crate) flow: Flow,
-    /// What connections begin with.
-    pub(crate) limits: Limits,
     pub(crate) names: Names,
     /// What it shares with its tasks.
     pub(crate) local: Rc<Local>,
@@ -174,19 +160,12 @@ pub struct Reactor {
     pub(crate) deferred: Deferred,
     pub(crate) promises: Promises,
     pub(crate) subscribers: Subscribers,
-    pub(crate) reconnects: Slots<Keeping>,
     pub(crate) signals: Signals,
-    pub(crate) idles: Idles,
-    pub(crate) hooks: Hooks,
-    pub(crate) life: Life,
+    pub(crate) lifecycle: Lifecycle,
     pub(crate) callbacks: Callbacks,
     pub(crate) meter: Meter,
     pub(crate) watchdog: Option<Watchdog>,
     pub(crate) states: States,
-    /// It may be run inside a callback of another loop.
-    nested: bool,
-    /// The process it belongs to, as a number of forks.
-    forks: u64,
 }
 
 impl Reactor {
@@ -221,9 +200,5 @@ impl Reactor {
     /// The name of the engine it runs on.
     pub fn engine_name(&self) -> &'static str {
         self.engine.name()
-    }
-
-    pub(crate) fn check_not_forked(&self) -> Result<(), Error> {
-        if self.forks == fork::count() { Ok(()) } else { Err(Error::Forked) }
     }
 }

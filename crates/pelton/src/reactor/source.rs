@@ -1,6 +1,6 @@
 //! The table of sources: everything that the engine reports events about.
 //!
-//! To add a kind of source, give it a folder or a file in `sources/` with a [`Kind`] in it, and a line in the table below.
+//! To add a kind of source, give it a folder or a file in `sources/`, implement [`Kind`] there, and add a line to the table.
 //! The turn, draining and shutdown find it there.
 
 use pelton_os::{Event, Forgotten, Token};
@@ -8,41 +8,37 @@ use pelton_os::{Event, Forgotten, Token};
 use super::Reactor;
 use super::slots::{Key, Slots};
 use crate::Fault;
-use crate::sources::connection::{self, Reason, Stream};
-use crate::sources::datagram::{self, DatagramSocket};
-use crate::sources::listener::{self, Listener};
-use crate::sources::signals;
-use crate::sources::watch::{self, Watch};
+use crate::sources::connection::{Attempt, Reason, Stream};
+use crate::sources::datagram::DatagramSocket;
+use crate::sources::listener::Listener;
+use crate::sources::signals::SignalSocket;
+use crate::sources::watch::Watch;
 
-/// What the reactor does with the sources of one kind.
-pub(crate) struct Kind {
-    /// Handles an event. The engine reports it by the token that is passed along.
-    pub(crate) event: fn(&mut Reactor, Token, Event),
+/// What the reactor does with the sources of one kind. It is implemented by what is kept of such a source.
+pub(crate) trait Kind {
+    /// Handles an event that the engine reports about the source.
+    fn event(reactor: &mut Reactor, token: Token, event: Event) {
+        let _ = token;
+        reactor.unexpected_event(&event);
+    }
+
     /// Does what other callbacks have left to be done, in the flush phase: see [`Sources::flush_later`].
-    pub(crate) flush: fn(&mut Reactor, Token),
+    fn flush(_: &mut Reactor, _: Token) {}
+
     /// Lets go of a source that is over, and tells its handler why: see [`Sources::reap_later`].
-    pub(crate) reap: fn(&mut Reactor, Token, Reason),
+    fn reap(_: &mut Reactor, _: Token, _: Reason) {}
+
     /// Asks the source to end, because the reactor drains.
-    pub(crate) drain: fn(&mut Reactor, Token),
+    fn drain(_: &mut Reactor, _: Token) {}
+
     /// Ends the source, because the reactor shuts down. A source that does nothing here is dropped after all handlers were
     /// told.
-    pub(crate) shut_down: fn(&mut Reactor, Token),
+    fn shut_down(_: &mut Reactor, _: Token) {}
 }
 
-impl Kind {
-    /// Handles nothing, and is dropped at the end.
-    pub(crate) const PASSIVE: Kind = Kind {
-        event: |reactor, _, event| reactor.unexpected_event(&event),
-        flush: |_, _| {},
-        reap: |_, _, _| {},
-        drain: |_, _| {},
-        shut_down: |_, _| {},
-    };
-}
-
-/// Makes the table: what the reactor keeps of a source, and what it does with it.
+/// Makes the table: what the reactor keeps of each kind of source. What it does with it is that type's [`Kind`].
 macro_rules! table {
-    ($($(#[$about:meta])* $name:ident($kept:ty) => $kind:expr,)*) => {
+    ($($(#[$about:meta])* $name:ident($kept:ty),)*) => {
         /// A source, as the reactor keeps it.
         pub(crate) enum Source {
             $($(#[$about])* $name($kept),)*
@@ -54,13 +50,51 @@ macro_rules! table {
             $($name,)*
         }
 
-        static KINDS: [Kind; [$(Counted::$name),*].len()] = [$($kind),*];
+        const KINDS: usize = [$(Counted::$name),*].len();
 
         impl Source {
-            #[inline]
-            fn index(&self) -> usize {
+            fn counted(&self) -> Counted {
                 match self {
-                    $(Source::$name(_) => Counted::$name as usize,)*
+                    $(Source::$name(_) => Counted::$name,)*
+                }
+            }
+        }
+
+        /// Each calls its namesake of the source's kind, unless the source has ended.
+        impl Reactor {
+            #[inline]
+            fn source_event(&mut self, token: Token, event: Event) {
+                match self.sources.get(token) {
+                    $(Some(Source::$name(_)) => <$kept as Kind>::event(self, token, event),)*
+                    None => {}
+                }
+            }
+
+            fn flush_source(&mut self, token: Token) {
+                match self.sources.get(token) {
+                    $(Some(Source::$name(_)) => <$kept as Kind>::flush(self, token),)*
+                    None => {}
+                }
+            }
+
+            fn reap_source(&mut self, token: Token, reason: Reason) {
+                match self.sources.get(token) {
+                    $(Some(Source::$name(_)) => <$kept as Kind>::reap(self, token, reason),)*
+                    None => {}
+                }
+            }
+
+            fn drain_source(&mut self, token: Token) {
+                match self.sources.get(token) {
+                    $(Some(Source::$name(_)) => <$kept as Kind>::drain(self, token),)*
+                    None => {}
+                }
+            }
+
+            fn shut_down_source(&mut self, token: Token) {
+                match self.sources.get(token) {
+                    $(Some(Source::$name(_)) => <$kept as Kind>::shut_down(self, token),)*
+                    None => {}
                 }
             }
         }
@@ -69,23 +103,31 @@ macro_rules! table {
 
 table! {
     /// A descriptor that stays its owner's.
-    Watch(Watch) => watch::KIND,
-    Connection(Stream) => connection::KIND,
-    /// One of several ways to connect a connection, whose token this is.
-    Attempt(Token) => connection::ATTEMPT,
-    Listener(Box<Listener>) => listener::KIND,
-    Datagrams(Box<DatagramSocket>) => datagram::KIND,
+    Watch(Watch),
+    Connection(Stream),
+    /// One of several ways to connect a connection.
+    Attempt(Attempt),
+    Listener(Box<Listener>),
+    Datagrams(Box<DatagramSocket>),
     /// The socket that signals come in by.
-    Signals(()) => signals::KIND,
+    Signals(SignalSocket),
     /// Ended, but the engine has not let go of it yet.
-    Leaving(()) => Kind::PASSIVE,
+    Leaving(Leaving),
+}
+
+/// What is left of a source that has ended while the engine still holds it.
+pub(crate) struct Leaving;
+
+impl Kind for Leaving {
+    /// It was ended while the event was on its way.
+    fn event(_: &mut Reactor, _: Token, _: Event) {}
 }
 
 /// All sources of a reactor, by token.
 #[derive(Default)]
 pub(crate) struct Sources {
     slots: Slots<Source>,
-    counts: [usize; KINDS.len()],
+    counts: [usize; KINDS],
     /// Sources that a callback other than their own has left something to do for.
     pending: Vec<Token>,
     /// Sources that are over, and whose handlers have yet to be told.
@@ -94,7 +136,7 @@ pub(crate) struct Sources {
 
 impl Sources {
     pub(crate) fn insert(&mut self, source: Source) -> Token {
-        self.counts[source.index()] += 1;
+        self.counts[source.counted() as usize] += 1;
         self.slots.insert(source).token()
     }
 
@@ -111,7 +153,7 @@ impl Sources {
     /// Removes a source that the engine never heard of. Its token is free at once.
     pub(crate) fn remove(&mut self, token: Token) {
         if let Some(source) = self.slots.remove(token.into()) {
-            self.counts[source.index()] -= 1;
+            self.counts[source.counted() as usize] -= 1;
         }
     }
 
@@ -119,7 +161,7 @@ impl Sources {
     /// then, events that are on their way find nobody.
     pub(crate) fn retire(&mut self, token: Token) {
         if let Some(source) = self.slots.retire(token.into()) {
-            self.counts[source.index()] -= 1;
+            self.counts[source.counted() as usize] -= 1;
         }
     }
 
@@ -130,9 +172,9 @@ impl Sources {
     /// Drops what is kept of a source that the engine has not let go of. Its token stays taken until the engine has.
     fn leave(&mut self, token: Token) {
         if let Some(source) = self.slots.get_mut(token.into()) {
-            self.counts[source.index()] -= 1;
+            self.counts[source.counted() as usize] -= 1;
             self.counts[Counted::Leaving as usize] += 1;
-            *source = Source::Leaving(());
+            *source = Source::Leaving(Leaving);
         }
     }
 
@@ -147,11 +189,6 @@ impl Sources {
     /// The tokens of all sources, to go through them while callbacks add and end some.
     fn tokens(&self) -> Vec<Token> {
         self.iter().map(|(token, _)| token).collect()
-    }
-
-    #[inline]
-    fn kind(&self, token: Token) -> Option<&'static Kind> {
-        self.get(token).map(|source| &KINDS[source.index()])
     }
 
     /// Has a source looked at in the next flush. It takes care not to be listed twice.
@@ -180,20 +217,17 @@ impl Reactor {
     /// Hands an event to the source that it is about, unless that was ended by a callback before it.
     #[inline]
     pub(super) fn handle_event(&mut self, event: Event) {
-        let token = event.token();
-        match (&event, self.sources.kind(token)) {
-            (Event::Gone(_), _) => self.sources.retire(token),
-            (_, Some(kind)) => (kind.event)(self, token, event),
-            (_, None) => {}
+        match event {
+            // Fast path: only connections receive bytes, so there is no kind to look up.
+            Event::Received(token, chunk) => self.connection_received(token, chunk),
+            Event::Gone(token) => self.sources.retire(token),
+            event => self.source_event(event.token(), event),
         }
     }
 
     #[cold]
     pub(crate) fn unexpected_event(&mut self, event: &Event) {
-        // One that is leaving was ended while the event was on its way.
-        if !matches!(self.sources.get(event.token()), Some(Source::Leaving(()))) {
-            self.report(Fault::new("engine", format_args!("an event that its source does not expect: {event:?}")));
-        }
+        self.report(Fault::new("engine", format_args!("an event that its source does not expect: {event:?}")));
     }
 
     /// Looks at sources that callbacks other than their own have left something to do for.
@@ -202,9 +236,7 @@ impl Reactor {
         let mut next = 0;
         while let Some(&token) = self.sources.pending.get(next) {
             next += 1;
-            if let Some(kind) = self.sources.kind(token) {
-                (kind.flush)(self, token);
-            }
+            self.flush_source(token);
         }
         self.sources.pending.clear();
     }
@@ -213,9 +245,7 @@ impl Reactor {
     pub(crate) fn reap_sources(&mut self) {
         while !self.sources.over.is_empty() {
             for (token, reason) in std::mem::take(&mut self.sources.over) {
-                if let Some(kind) = self.sources.kind(token) {
-                    (kind.reap)(self, token, reason);
-                }
+                self.reap_source(token, reason);
             }
         }
     }
@@ -223,18 +253,14 @@ impl Reactor {
     /// Asks all sources to end, so that the loop can.
     pub(super) fn drain_sources(&mut self) {
         for token in self.sources.tokens() {
-            if let Some(kind) = self.sources.kind(token) {
-                (kind.drain)(self, token);
-            }
+            self.drain_source(token);
         }
     }
 
     /// Ends all sources that have handlers to tell, and tells them.
     pub(super) fn shut_down_sources(&mut self) {
         for token in self.sources.tokens() {
-            if let Some(kind) = self.sources.kind(token) {
-                (kind.shut_down)(self, token);
-            }
+            self.shut_down_source(token);
         }
         self.reap_sources();
     }
@@ -243,7 +269,7 @@ impl Reactor {
     pub(super) fn end_sources(&mut self) {
         for token in self.sources.tokens() {
             // Those that are leaving have been forgotten already.
-            if !matches!(self.sources.get(token), Some(Source::Leaving(()))) {
+            if !matches!(self.sources.get(token), Some(Source::Leaving(_))) {
                 self.end_source(token);
             }
         }

@@ -6,7 +6,6 @@ use std::time::Duration;
 use pelton_os::{Park, Time};
 
 use super::Reactor;
-use super::lifecycle::Life;
 use crate::threads::lane::Lane;
 use crate::{Error, Wheel};
 
@@ -23,7 +22,7 @@ impl Reactor {
         block: impl FnOnce(&mut (dyn Park + Send)) -> io::Result<()>,
     ) -> Result<(), Error> {
         self.check_not_forked()?;
-        if matches!(self.life, Life::Stopping(_) | Life::Stopped) {
+        if self.lifecycle.has_stopped() {
             self.drop_posts();
             return Err(Error::Stopped);
         }
@@ -42,7 +41,7 @@ impl Reactor {
         }
         self.flush_and_reap();
         self.wake_lanes();
-        if matches!(self.life, Life::Stopping(_)) {
+        if self.lifecycle.is_stopping() {
             self.drop_posts();
         }
         Ok(())
@@ -56,26 +55,6 @@ impl Reactor {
     fn run_timers(&mut self) {
         self.timers.expire(self.now);
         while self.fire_next_timer() {}
-    }
-
-    fn run_ticks(&mut self) {
-        // Ticks wait in `ticks` and posts in `posts`, but they are one queue: each tick knows how many posts it is behind.
-        let posted = self.shared.posted();
-        self.ticks_left = self.ticks_per_turn;
-        self.queue_continuations();
-        for _ in 0..self.ticks.len() {
-            let after_posts = self.ticks.front().map_or(0, |tick| tick.after_posts);
-            self.run_posts(after_posts.min(posted));
-            if self.ticks_left == 0 {
-                break;
-            }
-            self.run_tick();
-        }
-        self.run_posts(posted);
-        // A chain of promises goes on until something else is before it: a turn per link would be a system call per link.
-        while self.run_continuation() {}
-        self.ticks_finished();
-        self.shrink_ticks();
     }
 
     pub(crate) fn flush_and_reap(&mut self) {
@@ -101,7 +80,7 @@ impl Reactor {
         done: &mut dyn FnMut(&mut Reactor) -> bool,
         block: impl FnOnce(&mut (dyn Park + Send)) -> io::Result<()>,
     ) -> Result<(), Error> {
-        self.queue_continuations();
+        self.ticks.queue_continuations();
         self.finish_draining();
         // Asked first: it may leave something to do.
         let done = done(self);
@@ -115,9 +94,7 @@ impl Reactor {
         self.wake_lanes();
         self.meter.work_ends();
         let outcome = self.spin(deadline).and_then(|over| if over { Ok(()) } else { self.block(deadline, block) });
-        if std::mem::take(&mut self.posts_awaited) {
-            self.posts.awake();
-        }
+        self.posts.loop_is_awake();
         self.now = self.engine.now();
         self.spin.wait_ends(self.now);
         self.meter.wait_ends(self.now);
@@ -132,7 +109,7 @@ impl Reactor {
         deadline: Option<Time>,
         block: impl FnOnce(&mut (dyn Park + Send)) -> io::Result<()>,
     ) -> io::Result<()> {
-        let poll_only = deadline == Some(Time::ZERO) || !self.await_posts();
+        let poll_only = deadline == Some(Time::ZERO) || !self.posts.wake_on_post();
         if !poll_only {
             self.meter.counters.sleeps += 1;
         }
@@ -154,16 +131,7 @@ impl Reactor {
 
     /// Whether there is something to do without waiting for it.
     pub(super) fn has_work(&self) -> bool {
-        self.sources.has_work()
-            || !self.ticks.is_empty()
-            || self.idles.has_work()
-            || matches!(self.life, Life::Stopping(_))
-    }
-
-    /// Has other threads wake us when they post. `false` if one has posted already.
-    pub(super) fn await_posts(&mut self) -> bool {
-        self.posts_awaited = self.posts.sleep();
-        self.posts_awaited
+        self.sources.has_work() || !self.ticks.is_empty() || self.idles.has_work() || self.lifecycle.is_stopping()
     }
 
     /// Drops all callbacks while the rest of the reactor still stands: what they own may post from its `Drop`.
@@ -175,13 +143,12 @@ impl Reactor {
         drop(std::mem::take(&mut self.deferred));
         drop(std::mem::take(&mut self.promises));
         drop(std::mem::take(&mut self.subscribers));
-        drop(std::mem::take(&mut self.reconnects));
+        self.names.drop_reconnects();
         drop(std::mem::take(&mut self.signals));
         drop(std::mem::replace(&mut self.timers, Wheel::new(self.now)));
-        drop(std::mem::take(&mut self.ticks));
-        self.continuations.close();
+        self.ticks.close();
         drop(std::mem::take(&mut self.idles));
-        drop(std::mem::take(&mut self.hooks));
+        self.lifecycle.drop_hooks();
         self.watchdog = None;
     }
 }

@@ -26,15 +26,14 @@ use std::time::Duration;
 use pelton_os::{Address, Chunk, Token};
 
 pub use detach::{Detached, MoveError};
-pub(crate) use dial::ATTEMPT;
+pub(crate) use dial::Attempt;
 pub use dial::FailedAttempt;
-pub(crate) use events::KIND;
 pub use flow::WaterMarks;
 pub(crate) use flow::{Flow, FlowSettings};
 pub use io::Io;
 pub use limits::Limit;
 pub(crate) use limits::Limits;
-pub(crate) use stream::Stream;
+pub(crate) use stream::{Connections, Stream};
 
 use crate::{Endpoint, FrameError, LookupError, Reactor};
 

@@ -13,7 +13,7 @@ use std::fmt;
 use pelton_os::{Address, Datagram, Token};
 
 pub use io::DatagramIo;
-pub(crate) use socket::{DatagramSocket, KIND};
+pub(crate) use socket::{DatagramSocket, DatagramSockets};
 
 use crate::{Reactor, Reason};
 

@@ -18,6 +18,12 @@ const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ListenerId(pub(crate) Token);
 
+/// The listeners of a reactor, to find them among all its sources.
+#[derive(Default)]
+pub(crate) struct Listeners {
+    tokens: Vec<Token>,
+}
+
 /// What is done with each connection that comes in.
 pub(crate) type Accept = Box<dyn FnMut(&mut Reactor, Socket)>;
 
@@ -35,17 +41,19 @@ pub(crate) struct Listener {
     paused: bool,
 }
 
-pub(crate) const KIND: Kind = Kind {
-    event: |reactor, token, event| match event {
-        Event::Accepted(_, socket) => reactor.connection_came_in(token, socket),
-        Event::AcceptFailed(_, error) => reactor.accepting_failed(token, &error),
-        other => reactor.unexpected_event(&other),
-    },
-    shut_down: |reactor, token| {
+impl Kind for Box<Listener> {
+    fn event(reactor: &mut Reactor, token: Token, event: Event) {
+        match event {
+            Event::Accepted(_, socket) => reactor.connection_came_in(token, socket),
+            Event::AcceptFailed(_, error) => reactor.accepting_failed(token, &error),
+            other => reactor.unexpected_event(&other),
+        }
+    }
+
+    fn shut_down(reactor: &mut Reactor, token: Token) {
         reactor.unlisten(ListenerId(token));
-    },
-    ..Kind::PASSIVE
-};
+    }
+}
 
 impl Reactor {
     /// Listens on `address`, and has each connection that comes in served by what `serve` makes for it. The address is an
@@ -159,7 +167,7 @@ impl Reactor {
                 if let Some(Source::Listener(listener)) = self.sources.get_mut(token) {
                     (listener.address, listener.file) = (bound, file);
                 }
-                self.listeners.push(token);
+                self.listeners.tokens.push(token);
                 Ok(ListenerId(token))
             }
             Err(error) => {
@@ -190,14 +198,14 @@ impl Reactor {
             self.remove_socket_file(&file, place, "listener");
         }
         self.callbacks.ended(listener);
-        self.listeners.retain(|token| *token != listener.0);
+        self.listeners.tokens.retain(|token| *token != listener.0);
         self.end_source(listener.0);
         true
     }
 
     /// Stops listening, everywhere.
     pub(crate) fn unlisten_all(&mut self) {
-        for token in self.listeners.clone() {
+        for token in self.listeners.tokens.clone() {
             self.unlisten(ListenerId(token));
         }
     }
@@ -220,7 +228,7 @@ impl Reactor {
                 if let Some(Source::Listener(listener)) = reactor.sources.get_mut(token) {
                     listener.accept = Some(accept);
                 }
-                while let Some(token) = reactor.newcomers.pop() {
+                while let Some(token) = reactor.connections.take_newcomer() {
                     reactor.connection_is_open(token);
                 }
             },
@@ -258,7 +266,7 @@ impl Reactor {
 
     /// Has all listeners accept, or stop, according to what is wanted now.
     pub(crate) fn let_listeners_accept(&mut self) {
-        for token in self.listeners.clone() {
+        for token in self.listeners.tokens.clone() {
             self.set_accepting(token);
         }
     }
@@ -311,7 +319,7 @@ pub(crate) fn serving<C: Connection>(
         let handler = Box::new(serve(reactor));
         match reactor.take_on(place, socket, handler) {
             // Its handler is told when this returns.
-            Ok(id) => reactor.newcomers.push(id.0),
+            Ok(id) => reactor.connections.add_newcomer(id),
             Err(error) => {
                 reactor.report(Fault::at(
                     place,

@@ -132,13 +132,17 @@ impl Drop for DefaultOff {
     }
 }
 
-pub(crate) const KIND: Kind = Kind {
-    event: |reactor, _, event| match event {
-        Event::Ready(..) => reactor.deliver_signals(),
-        other => reactor.unexpected_event(&other),
-    },
-    ..Kind::PASSIVE
-};
+/// The source of signals. Everything about them is in [`Signals`].
+pub(crate) struct SignalSocket;
+
+impl Kind for SignalSocket {
+    fn event(reactor: &mut Reactor, _: Token, event: Event) {
+        match event {
+            Event::Ready(..) => reactor.deliver_signals(),
+            other => reactor.unexpected_event(&other),
+        }
+    }
+}
 
 impl Reactor {
     /// Calls `callback` on the loop whenever the process gets `signal` (a number such as `libc::SIGTERM`). Several
@@ -183,7 +187,7 @@ impl Reactor {
 
     /// Opens the socket that signals come in by.
     fn add_signal_wire(&mut self) -> io::Result<Wire> {
-        let token = self.sources.insert(Source::Signals(()));
+        let token = self.sources.insert(Source::Signals(SignalSocket));
         let wire = Wire::new(token).and_then(|wire| {
             self.engine.watch(token, wire.read.as_fd(), Interest::READABLE, Mode::Level)?;
             Ok(wire)

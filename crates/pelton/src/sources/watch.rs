@@ -66,13 +66,14 @@ pub(crate) struct Watch {
     callback: Option<Callback>,
 }
 
-pub(crate) const KIND: Kind = Kind {
-    event: |reactor, token, event| match event {
-        Event::Ready(_, readiness) => reactor.watched_is_ready(token, readiness),
-        other => reactor.unexpected_event(&other),
-    },
-    ..Kind::PASSIVE
-};
+impl Kind for Watch {
+    fn event(reactor: &mut Reactor, token: Token, event: Event) {
+        match event {
+            Event::Ready(_, readiness) => reactor.watched_is_ready(token, readiness),
+            other => reactor.unexpected_event(&other),
+        }
+    }
+}
 
 impl Reactor {
     /// Calls `callback` each turn in which `fd` is ready for what `interest` says, until [`unwatch`](Reactor::unwatch).

@@ -14,7 +14,6 @@ use std::panic::Location;
 
 use pelton_sync::{Closure, SendClosure};
 
-use crate::reactor::lifecycle::Life;
 use crate::reactor::slots::{Key, Slots};
 use crate::threads::handle::Handle;
 use crate::threads::lane::{JobId, Lane, Refusal, Wake, Worker, attempt};
@@ -254,7 +253,7 @@ impl Reactor {
         Op: FnOnce() -> T + Send + 'static,
         Then: FnOnce(&mut Reactor, Result<T, DeferFailure>) + 'static,
     {
-        if matches!(self.life, Life::Stopping(_) | Life::Stopped) {
+        if self.lifecycle.has_stopped() {
             return Err((op, Refusal::Stopped));
         }
         let fail = |reactor: &mut Reactor, then: Box<dyn Any>, failure| of_type::<Then>(then)(reactor, Err(failure));

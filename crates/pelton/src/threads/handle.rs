@@ -21,6 +21,63 @@ pub(crate) struct Post {
     pub(crate) closure: SendClosure<Reactor>,
 }
 
+/// The loop's end of the queue of posts.
+pub(crate) struct Posts {
+    queue: Receiver<Post>,
+    /// Whether other threads have been told to wake the loop when they post.
+    awaited: bool,
+}
+
+impl Posts {
+    fn new(queue: Receiver<Post>) -> Posts {
+        Posts { queue, awaited: false }
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<Post> {
+        self.queue.pop()
+    }
+
+    /// Takes the oldest post out of a queue that is closed, also if its thread is still writing it.
+    pub(crate) fn pop_rest(&mut self) -> Option<Post> {
+        self.queue.pop_rest()
+    }
+
+    /// How many were ever taken out.
+    #[inline]
+    pub(crate) fn taken(&self) -> usize {
+        self.queue.taken()
+    }
+
+    /// Makes other threads wake the loop when they post. `false` if one has posted already.
+    pub(crate) fn wake_on_post(&mut self) -> bool {
+        self.awaited = self.queue.sleep();
+        self.awaited
+    }
+
+    /// The loop is awake: nobody has to wake it.
+    pub(crate) fn loop_is_awake(&mut self) {
+        if std::mem::take(&mut self.awaited) {
+            self.queue.awake();
+        }
+    }
+
+    /// Refuses all further posts.
+    pub(crate) fn close(&mut self) {
+        self.queue.close();
+    }
+
+    /// Goes on with another queue, in a forked child. Gives what waits in this one.
+    pub(crate) fn replace_by(&mut self, posts: Posts) -> Vec<Post> {
+        std::mem::replace(self, posts).queue.abandon()
+    }
+}
+
 /// What a reactor shares with its handles.
 pub(crate) struct Shared {
     posts: Sender<Post>,
@@ -53,15 +110,11 @@ fn this_thread() -> usize {
 }
 
 impl Shared {
-    pub(crate) fn new(
-        bound: usize,
-        waker: Waker,
-        lanes: [LaneSettings; Lane::ALL.len()],
-    ) -> (Arc<Shared>, Receiver<Post>) {
+    pub(crate) fn new(bound: usize, waker: Waker, lanes: [LaneSettings; Lane::ALL.len()]) -> (Arc<Shared>, Posts) {
         Shared::with(bound, waker, Lane::ALL.map(|lane| Threads::of(lane, lanes[lane as usize])))
     }
 
-    fn with(bound: usize, waker: Waker, lanes: [Threads<Handle>; Lane::ALL.len()]) -> (Arc<Shared>, Receiver<Post>) {
+    fn with(bound: usize, waker: Waker, lanes: [Threads<Handle>; Lane::ALL.len()]) -> (Arc<Shared>, Posts) {
         let (posts, receiver) = queue();
         let shared = Shared {
             posts,
@@ -75,11 +128,11 @@ impl Shared {
             successor: OnceLock::new(),
             forks: fork::count(),
         };
-        (Arc::new(shared), receiver)
+        (Arc::new(shared), Posts::new(receiver))
     }
 
     /// In a forked child: a new queue for everybody who has a handle.
-    pub(crate) fn succeed(&self) -> (Arc<Shared>, Receiver<Post>) {
+    pub(crate) fn succeed(&self) -> (Arc<Shared>, Posts) {
         let lanes = Lane::ALL.map(|lane| self.lane(lane).succeed());
         let (successor, receiver) = Shared::with(self.bound, self.waker.clone(), lanes);
         successor.holds.store(self.holds.load(Ordering::Relaxed), Ordering::Relaxed);

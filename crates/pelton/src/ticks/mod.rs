@@ -3,11 +3,14 @@
 pub(crate) mod idle;
 pub(crate) mod tick_loop;
 
+use std::collections::VecDeque;
 use std::panic::Location;
+use std::rc::Rc;
 
 use pelton_sync::Closure;
 
 use crate::Reactor;
+use crate::promises::Continuations;
 use crate::reactor::callback::{CallbackKind, Site};
 use crate::threads::handle::Post;
 
@@ -23,6 +26,88 @@ pub(crate) struct Tick {
     pub(crate) closure: Closure<Reactor>,
     /// How many posts there had been when it was queued: those come before it.
     pub(crate) after_posts: usize,
+}
+
+/// The ticks that wait, and how many may still run.
+pub(crate) struct Ticks {
+    queue: VecDeque<Tick>,
+    /// What promises have queued behind them.
+    pub(crate) continuations: Rc<Continuations>,
+    per_turn: usize,
+    /// How many may still run in this turn.
+    left: usize,
+}
+
+impl Ticks {
+    pub(crate) fn new(per_turn: usize, continuations: Rc<Continuations>) -> Ticks {
+        Ticks { queue: VecDeque::new(), continuations, per_turn, left: 0 }
+    }
+
+    /// Allows as many ticks as may run in a turn.
+    pub(crate) fn begin_turn(&mut self) {
+        self.left = self.per_turn;
+    }
+
+    /// How many wait, continuations included.
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len() + self.continuations.len()
+    }
+
+    /// Whether none waits. Continuations count once they are [queued](Ticks::queue_continuations).
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Puts the continuations that wait into the queue, before what is queued next.
+    #[inline]
+    pub(crate) fn queue_continuations(&mut self) {
+        if !self.continuations.is_empty() {
+            self.continuations.append_to(&mut self.queue);
+        }
+    }
+
+    /// Queues ticks, in order.
+    pub(crate) fn append(&mut self, ticks: &mut VecDeque<Tick>) {
+        self.queue_continuations();
+        self.queue.append(ticks);
+    }
+
+    /// Queues the rest of what has begun, before everything else.
+    pub(crate) fn continue_first(&mut self, place: &'static Location<'static>, closure: Closure<Reactor>) {
+        let tick = Tick { place, closure, after_posts: 0 };
+        if self.queue.is_empty() {
+            self.continuations.push_front(tick);
+        } else {
+            self.queue.push_front(tick);
+        }
+    }
+
+    /// Goes on with a new queue of posts, which counts from 0. What waited in the one before is queued here.
+    pub(crate) fn posts_begin_anew(&mut self, waiting: Vec<Post>) {
+        self.queue_continuations();
+        self.queue.iter_mut().for_each(|tick| tick.after_posts = 0);
+        self.queue.extend(waiting.into_iter().map(Tick::from));
+    }
+
+    /// Takes out what is queued, to be dropped.
+    pub(crate) fn take_queued(&mut self) -> VecDeque<Tick> {
+        std::mem::take(&mut self.queue)
+    }
+
+    /// The loop does not run again: drops what waits.
+    pub(crate) fn close(&mut self) {
+        drop(self.take_queued());
+        self.continuations.close();
+    }
+
+    /// Gives back the memory of a burst that is over.
+    fn shrink(&mut self) {
+        self.continuations.shrink(TICKS_KEPT);
+        if self.queue.is_empty() && self.queue.capacity() > TICKS_KEPT {
+            self.queue.shrink_to(TICKS_KEPT / 4);
+        }
+    }
 }
 
 impl From<Post> for Tick {
@@ -56,8 +141,8 @@ impl Reactor {
         if self.is_over() {
             return;
         }
-        self.queue_continuations();
-        self.ticks.push_back(Tick { place, closure, after_posts: self.shared.posted() });
+        self.ticks.queue_continuations();
+        self.ticks.queue.push_back(Tick { place, closure, after_posts: self.shared.posted() });
     }
 
     /// Runs `f` at once. What [`Handle::schedule`](crate::Handle::schedule) does on the loop's thread, for code that does
@@ -66,27 +151,43 @@ impl Reactor {
         f(self)
     }
 
-    /// Runs the oldest tick.
-    pub(crate) fn run_tick(&mut self) {
-        if let Some(tick) = self.ticks.pop_front() {
-            self.call_tick(tick.place, |reactor| tick.closure.call(reactor));
+    /// The tick phase: ticks, posts and continuations, as they stand when it begins.
+    pub(crate) fn run_ticks(&mut self) {
+        // Ticks wait in `ticks` and posts in `posts`, but they are one queue: each tick knows how many posts it is behind.
+        let posted = self.shared.posted();
+        self.ticks.begin_turn();
+        self.ticks.queue_continuations();
+        for _ in 0..self.ticks.queue.len() {
+            let after_posts = self.ticks.queue.front().map_or(0, |tick| tick.after_posts);
+            self.run_posts(after_posts.min(posted));
+            if self.ticks.left == 0 {
+                break;
+            }
+            if let Some(tick) = self.ticks.queue.pop_front() {
+                self.call_tick(tick.place, |reactor| tick.closure.call(reactor));
+            }
         }
+        self.run_posts(posted);
+        // A chain of promises goes on until something else is before it: a turn per link would be a system call per link.
+        while self.run_continuation() {}
+        self.ticks_finished();
+        self.ticks.shrink();
     }
 
     /// Runs the oldest continuation that nothing is queued before; `false` if there is none, or no more ticks may run.
     pub(crate) fn run_continuation(&mut self) -> bool {
-        if self.ticks_left == 0 || !self.ticks.is_empty() {
+        if self.ticks.left == 0 || !self.ticks.queue.is_empty() {
             return false;
         }
-        let Some(Tick { place, closure, .. }) = self.continuations.pop(self.posts.taken()) else { return false };
+        let Some(Tick { place, closure, .. }) = self.ticks.continuations.pop(self.posts.taken()) else { return false };
         self.call_tick(place, |reactor| closure.call(reactor));
         true
     }
 
     /// Runs posts up to the one that is number `end`, as long as ticks may run. One that its thread is still writing comes
     /// later, and so do those behind it.
-    pub(crate) fn run_posts(&mut self, end: usize) {
-        while self.ticks_left > 0
+    fn run_posts(&mut self, end: usize) {
+        while self.ticks.left > 0
             && self.posts.taken() < end
             && let Some(post) = self.posts.pop()
         {
@@ -97,7 +198,7 @@ impl Reactor {
 
     #[inline]
     fn call_tick(&mut self, place: &'static Location<'static>, f: impl FnOnce(&mut Reactor)) {
-        self.ticks_left -= 1;
+        self.ticks.left -= 1;
         self.call_once(Site { kind: CallbackKind::Tick, place, source: None }, f);
     }
 
@@ -105,10 +206,10 @@ impl Reactor {
     /// a tick that has nothing left to do may ask.
     #[inline]
     pub(crate) fn comes_next(&self) -> bool {
-        self.ticks_left > 0
+        self.ticks.left > 0
             && self.callbacks.depth() <= TICKS_NESTED
-            && self.ticks.is_empty()
-            && self.continuations.is_empty()
+            && self.ticks.queue.is_empty()
+            && self.ticks.continuations.is_empty()
             && self.posts.taken() == self.shared.posted()
             // One inside the other, they cannot be told apart.
             && self.watchdog.is_none()
@@ -119,13 +220,5 @@ impl Reactor {
     #[inline]
     pub(crate) fn run_at_once(&mut self, place: &'static Location<'static>, f: impl FnOnce(&mut Reactor)) {
         self.call_tick(place, f);
-    }
-
-    /// Gives back the memory of a burst that is over.
-    pub(crate) fn shrink_ticks(&mut self) {
-        self.continuations.shrink(TICKS_KEPT);
-        if self.ticks.is_empty() && self.ticks.capacity() > TICKS_KEPT {
-            self.ticks.shrink_to(TICKS_KEPT / 4);
-        }
     }
 }

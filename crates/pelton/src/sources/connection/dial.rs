@@ -59,15 +59,19 @@ pub(super) struct Dial {
     timer: Option<TimerId>,
 }
 
-pub(crate) const ATTEMPT: Kind = Kind {
-    event: |reactor, attempt, event| match event {
-        Event::Connected(_) => reactor.attempt_succeeded(attempt),
-        Event::Ended(_, outcome) => reactor.attempt_ended(attempt, outcome),
-        Event::Detached(_, socket) => reactor.attempt_is_detached(attempt, socket),
-        other => reactor.unexpected_event(&other),
-    },
-    ..Kind::PASSIVE
-};
+/// One of several ways to connect a connection, whose token this is.
+pub(crate) struct Attempt(Token);
+
+impl Kind for Attempt {
+    fn event(reactor: &mut Reactor, attempt: Token, event: Event) {
+        match event {
+            Event::Connected(_) => reactor.attempt_succeeded(attempt),
+            Event::Ended(_, outcome) => reactor.attempt_ended(attempt, outcome),
+            Event::Detached(_, socket) => reactor.attempt_is_detached(attempt, socket),
+            other => reactor.unexpected_event(&other),
+        }
+    }
+}
 
 impl Reactor {
     /// Connects to a [name or address](Endpoint), given as such, as a text (`example.org:80`, `127.0.0.1:80`, `[::1]:80`,
@@ -230,7 +234,7 @@ impl Reactor {
                 return;
             };
             let options = dial.options.clone();
-            let token = self.sources.insert(Source::Attempt(connection));
+            let token = self.sources.insert(Source::Attempt(Attempt(connection)));
             let outcome = self.engine.connect(token, &address, &options);
             if outcome.is_err() {
                 self.sources.remove(token);
@@ -265,7 +269,7 @@ impl Reactor {
 
     fn connection_of_attempt(&self, attempt: Token) -> Option<Token> {
         match self.sources.get(attempt) {
-            Some(Source::Attempt(connection)) => Some(*connection),
+            Some(Source::Attempt(Attempt(connection))) => Some(*connection),
             _ => None,
         }
     }

@@ -20,7 +20,7 @@ impl Reactor {
 
     pub(super) fn drop_outbox(&mut self, token: Token) {
         if let Some(outbox) = self.stream_mut(token).and_then(|stream| stream.outbox.take()) {
-            self.flow.queued -= outbox.in_memory();
+            self.flow.remove(outbox.in_memory());
         }
     }
 

@@ -4,26 +4,40 @@ use std::io;
 
 use pelton_os::{Chunk, Event, Token};
 
-use super::Reason;
 use super::io::Input;
 use super::stream::{Ending, Stage};
+use super::{Reason, Stream};
 use crate::Reactor;
 use crate::reactor::source::{Kind, Source};
 
-pub(crate) const KIND: Kind = Kind {
-    event: |reactor, token, event| match event {
-        Event::Received(_, chunk) => reactor.connection_received(token, chunk),
-        Event::Sendable(_) => reactor.connection_is_sendable(token),
-        Event::Connected(_) => reactor.connection_is_open(token),
-        Event::Ended(_, outcome) => reactor.connection_ended(token, outcome),
-        Event::Detached(_, socket) => reactor.connection_is_detached(token, socket),
-        other => reactor.unexpected_event(&other),
-    },
-    flush: Reactor::attend,
-    reap: Reactor::reap,
-    drain: Reactor::drain_connection,
-    shut_down: |reactor, token| reactor.connection_is_over(token, Reason::Local),
-};
+impl Kind for Stream {
+    /// [`Event::Received`] does not come this way: it is the hot path.
+    fn event(reactor: &mut Reactor, token: Token, event: Event) {
+        match event {
+            Event::Sendable(_) => reactor.connection_is_sendable(token),
+            Event::Connected(_) => reactor.connection_is_open(token),
+            Event::Ended(_, outcome) => reactor.connection_ended(token, outcome),
+            Event::Detached(_, socket) => reactor.connection_is_detached(token, socket),
+            other => reactor.unexpected_event(&other),
+        }
+    }
+
+    fn flush(reactor: &mut Reactor, token: Token) {
+        reactor.attend(token);
+    }
+
+    fn reap(reactor: &mut Reactor, token: Token, reason: Reason) {
+        reactor.reap(token, reason);
+    }
+
+    fn drain(reactor: &mut Reactor, token: Token) {
+        reactor.drain_connection(token);
+    }
+
+    fn shut_down(reactor: &mut Reactor, token: Token) {
+        reactor.connection_is_over(token, Reason::Local);
+    }
+}
 
 impl Reactor {
     /// It is established.
@@ -44,7 +58,8 @@ impl Reactor {
         self.tell(token, |handler, io| handler.opened(io));
     }
 
-    fn connection_received(&mut self, token: Token, chunk: Chunk) {
+    #[inline]
+    pub(crate) fn connection_received(&mut self, token: Token, chunk: Chunk) {
         let now = self.now;
         let Some(stream) = self.stream_mut(token) else { return };
         stream.active_at = now;
@@ -91,7 +106,7 @@ impl Reactor {
         if let Some(outbox) = &mut stream.outbox {
             let before = outbox.in_memory();
             outbox.landed();
-            flow.queued -= before - outbox.in_memory();
+            flow.remove(before - outbox.in_memory());
         }
         self.flush(token);
     }

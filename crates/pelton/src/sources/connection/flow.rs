@@ -52,7 +52,7 @@ impl Default for FlowSettings {
 pub(crate) struct Flow {
     settings: FlowSettings,
     /// Bytes of memory that wait to be sent, on all connections and datagram sockets.
-    pub(crate) queued: usize,
+    queued: usize,
     /// Connections that nothing is read from while the budget is exceeded.
     choked: Vec<Token>,
     /// Listeners accept nothing either.
@@ -62,6 +62,16 @@ pub(crate) struct Flow {
 impl Flow {
     pub(crate) fn new(settings: FlowSettings) -> Flow {
         Flow { settings, queued: 0, choked: Vec::new(), turned_away: false }
+    }
+
+    #[inline]
+    pub(crate) fn add(&mut self, bytes: usize) {
+        self.queued += bytes;
+    }
+
+    #[inline]
+    pub(crate) fn remove(&mut self, bytes: usize) {
+        self.queued -= bytes;
     }
 
     /// What there is to begin with.

@@ -64,7 +64,7 @@ impl Reactor {
     fn open_successor(&mut self, token: Token) {
         if self.stream_mut(token).is_some_and(|stream| stream.stage == Stage::Open) {
             self.call_handler(token, |handler, io| handler.opened(io));
-            if self.hooks.connections_told {
+            if self.lifecycle.asks_to_end() {
                 self.call_handler(token, |handler, io| handler.draining(io));
             }
         }

@@ -90,7 +90,7 @@ impl Io<'_> {
     }
 
     fn queue(&mut self, bytes: usize, push: impl FnOnce(&mut Outbox)) -> Result<(), SendError> {
-        let Reactor { sources, spare_outbox, flow, .. } = &mut *self.reactor;
+        let Reactor { sources, connections, flow, .. } = &mut *self.reactor;
         let Some(Source::Connection(stream)) = sources.get_mut(self.id.0) else { return Err(SendError::Closed) };
         if !stream.may_send() {
             return Err(SendError::Closed);
@@ -104,9 +104,9 @@ impl Io<'_> {
         if queued + bytes > most {
             return Err(SendError::Full { bytes, queued, most });
         }
-        push(stream.outbox.get_or_insert_with(|| spare_outbox.take().unwrap_or_default()));
+        push(stream.outbox.get_or_insert_with(|| connections.spare_outbox.take().unwrap_or_default()));
         stream.used = true;
-        flow.queued += bytes;
+        flow.add(bytes);
         self.reactor.needs_attention(self.id.0);
         Ok(())
     }

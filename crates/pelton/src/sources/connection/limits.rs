@@ -112,14 +112,14 @@ impl Stream {
 impl Io<'_> {
     /// How long something may take before the connection [has timed out](super::Connection::timed_out), if there is a limit.
     pub fn limit(&mut self, limit: Limit) -> Option<Duration> {
-        let defaults = self.reactor.limits;
+        let defaults = self.reactor.connections.limits;
         self.reactor.stream_mut(self.id.0)?.limits(&defaults).get(limit)
     }
 
     /// Limits how long something may take. `None` lifts the limit. What a reactor's connections begin with is set by
     /// [`Builder::limit`](crate::Builder::limit).
     pub fn set_limit(&mut self, limit: Limit, after: Option<Duration>) {
-        let defaults = self.reactor.limits;
+        let defaults = self.reactor.connections.limits;
         let Some(stream) = self.reactor.stream_mut(self.id.0) else { return };
         stream.extra().limits.get_or_insert(defaults).set(limit, after);
         self.reactor.arm_limits(self.id.0);
@@ -129,7 +129,7 @@ impl Io<'_> {
 impl Reactor {
     /// Has the connection looked at when the nearest of its limits may be reached, or sooner.
     pub(crate) fn arm_limits(&mut self, token: Token) {
-        let defaults = self.limits;
+        let defaults = self.connections.limits;
         let Some(stream) = self.stream_mut(token) else { return };
         let limits = Limit::ALL.iter().filter_map(|limit| stream.deadline_of(*limit, &defaults));
         let nearest = limits.chain(stream.lingers_until()).chain(stream.looks_at_stall_at(&defaults)).min();
@@ -162,7 +162,7 @@ impl Reactor {
     /// The connection's timer has fired.
     pub(crate) fn check_limits(&mut self, token: Token) {
         self.set_limit_timer(token, None);
-        let (now, defaults) = (self.now, self.limits);
+        let (now, defaults) = (self.now, self.connections.limits);
         let Some(stream) = self.stream_mut(token) else { return };
         let stalls_since = stream.wrote_at();
         let lingered = stream.lingers_until().is_some_and(|until| until <= now);

@@ -117,6 +117,30 @@ pub(super) enum Ending {
     Detach,
 }
 
+/// What all connections of a reactor share.
+pub(crate) struct Connections {
+    /// Accepted just now. Their handlers are told when the listener's callback has returned.
+    newcomers: Vec<Token>,
+    /// An empty outbox, for the connection that sends next.
+    pub(super) spare_outbox: Option<Box<Outbox>>,
+    /// What connections begin with.
+    pub(super) limits: Limits,
+}
+
+impl Connections {
+    pub(crate) fn new(limits: Limits) -> Connections {
+        Connections { newcomers: Vec::new(), spare_outbox: None, limits }
+    }
+
+    pub(crate) fn add_newcomer(&mut self, connection: ConnectionId) {
+        self.newcomers.push(connection.0);
+    }
+
+    pub(crate) fn take_newcomer(&mut self) -> Option<Token> {
+        self.newcomers.pop()
+    }
+}
+
 impl Stream {
     pub(super) fn connecting(place: &'static Location<'static>, handler: Box<dyn Connection>, now: Time) -> Stream {
         Stream {

@@ -95,15 +95,15 @@ impl Reactor {
         let Some(outbox) = &mut stream.outbox else { return };
         if outbox.is_empty() {
             // Everything has landed, or somebody has sent nothing, which is no operation for an engine.
-            self.spare_outbox = stream.outbox.take();
+            self.connections.spare_outbox = stream.outbox.take();
             return;
         }
         let before = outbox.in_memory();
         let outcome = self.engine.send(token, outbox);
-        self.flow.queued -= before - outbox.in_memory();
+        self.flow.remove(before - outbox.in_memory());
         if outbox.is_empty() {
             // An idle connection holds no memory for sending; the next one that sends has it.
-            self.spare_outbox = stream.outbox.take();
+            self.connections.spare_outbox = stream.outbox.take();
         }
         stream.active_at = now;
         stream.forget_reading();

@@ -66,7 +66,7 @@ impl DatagramIo<'_> {
             return Err(SendError::Full { bytes, queued, most });
         }
         push(&mut socket.outbox);
-        flow.queued += socket.outbox.in_memory() - queued;
+        flow.add(socket.outbox.in_memory() - queued);
         self.reactor.datagrams_need_attention(self.id.0);
         Ok(())
     }

@@ -69,19 +69,40 @@ impl DatagramSocket {
     }
 }
 
-pub(crate) const KIND: Kind = Kind {
-    event: |reactor, token, event| match event {
-        Event::Datagram(_, datagram) => reactor.datagram_received(token, datagram),
-        Event::SendFailed(_, to, error) => reactor.sending_failed(token, to, error),
-        Event::Sendable(_) => reactor.datagrams_are_sendable(token),
-        Event::Ended(_, outcome) => reactor.datagrams_ended(token, outcome),
-        other => reactor.unexpected_event(&other),
-    },
-    flush: Reactor::attend_datagrams,
-    reap: Reactor::reap_datagrams,
-    drain: |reactor, token| reactor.tell_datagrams(token, |handler, io| handler.draining(io)),
-    shut_down: |reactor, token| reactor.datagrams_are_over(token, Reason::Local),
-};
+/// What all datagram sockets of a reactor share.
+#[derive(Default)]
+pub(crate) struct DatagramSockets {
+    /// The one that was last received from: what it answers goes out together.
+    answering: Option<Token>,
+}
+
+impl Kind for Box<DatagramSocket> {
+    fn event(reactor: &mut Reactor, token: Token, event: Event) {
+        match event {
+            Event::Datagram(_, datagram) => reactor.datagram_received(token, datagram),
+            Event::SendFailed(_, to, error) => reactor.sending_failed(token, to, error),
+            Event::Sendable(_) => reactor.datagrams_are_sendable(token),
+            Event::Ended(_, outcome) => reactor.datagrams_ended(token, outcome),
+            other => reactor.unexpected_event(&other),
+        }
+    }
+
+    fn flush(reactor: &mut Reactor, token: Token) {
+        reactor.attend_datagrams(token);
+    }
+
+    fn reap(reactor: &mut Reactor, token: Token, reason: Reason) {
+        reactor.reap_datagrams(token, reason);
+    }
+
+    fn drain(reactor: &mut Reactor, token: Token) {
+        reactor.tell_datagrams(token, |handler, io| handler.draining(io));
+    }
+
+    fn shut_down(reactor: &mut Reactor, token: Token) {
+        reactor.datagrams_are_over(token, Reason::Local);
+    }
+}
 
 impl Reactor {
     /// A datagram socket, to send through it or close it from anywhere on the loop. `None` if it is over.
@@ -107,7 +128,7 @@ impl Reactor {
 impl Reactor {
     fn datagram_received(&mut self, token: Token, datagram: Datagram) {
         // The one before has got all that there was for it: its answers need not wait for the end of the turn.
-        if let Some(before) = self.answering.replace(token)
+        if let Some(before) = self.datagram_sockets.answering.replace(token)
             && before != token
         {
             self.flush_datagrams(before);
@@ -187,7 +208,7 @@ impl Reactor {
         if !socket.busy && !socket.outbox.is_empty() {
             let before = socket.outbox.in_memory();
             let outcome = self.engine.send_datagrams(token, &mut socket.outbox);
-            self.flow.queued -= before - socket.outbox.in_memory();
+            self.flow.remove(before - socket.outbox.in_memory());
             match outcome {
                 Ok(sending) => socket.busy = sending == Sending::Busy,
                 Err(error) => return self.datagrams_are_over(token, Reason::Failed(error)),
@@ -237,7 +258,7 @@ impl Reactor {
     fn reap_datagrams(&mut self, token: Token, reason: Reason) {
         let Some(Source::Datagrams(socket)) = self.sources.get_mut(token) else { return };
         let (place, handler, file) = (socket.place, socket.handler.take(), socket.file.take());
-        self.flow.queued -= socket.outbox.in_memory();
+        self.flow.remove(socket.outbox.in_memory());
         // The file is the parent's, if this is a forked child.
         if let Some(file) = file.filter(|_| self.check_not_forked().is_ok()) {
             self.remove_socket_file(&file, place, "datagrams");

@@ -14,7 +14,6 @@
 //! and drops it.
 
 use std::future::Future;
-use std::mem;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -138,7 +137,7 @@ impl Reactor {
             // No turn will follow.
             drop(runnable);
         } else {
-            self.continuations.push(place, Closure::new(move |reactor: &mut Reactor| reactor.run_task(runnable)));
+            self.ticks.continuations.push(place, Closure::new(move |reactor: &mut Reactor| reactor.run_task(runnable)));
         }
         JoinHandle::new(task.fallible())
     }
@@ -163,9 +162,9 @@ impl Reactor {
         while self.task_count() > 0 {
             // Those that are not queued yet are now.
             self.local.wakers().into_iter().for_each(Waker::wake);
-            self.queue_continuations();
+            self.ticks.queue_continuations();
             let mut found = !self.ticks.is_empty();
-            drop(mem::take(&mut self.ticks));
+            drop(self.ticks.take_queued());
             let woken = self.shared.take_woken_late();
             found |= !woken.is_empty();
             drop(woken);
@@ -193,7 +192,7 @@ fn continue_with(handle: &Handle, place: &'static Location<'static>, runnable: R
             && let Some(runnable) = waiting.take()
         {
             let closure = Closure::new(move |reactor: &mut Reactor| reactor.run_task(runnable));
-            reactor.continuations.push(place, closure);
+            reactor.ticks.continuations.push(place, closure);
         }
     });
     waiting
@@ -303,7 +302,7 @@ impl EventLoop {
         let waker = Waker::from(Arc::clone(&woken));
         let mut context = Context::from_waker(&waker);
         let mut future = pin!(future);
-        self.ticks_left = self.ticks_per_turn;
+        self.ticks.begin_turn();
         loop {
             if woken.flag.swap(false, Ordering::AcqRel) {
                 let mut outcome = Poll::Pending;
@@ -325,7 +324,7 @@ impl EventLoop {
             }
             if !(has_led_on && woken.flag.load(Ordering::Acquire)) {
                 self.turn_until(|_| woken.flag.load(Ordering::Acquire))?;
-                self.ticks_left = self.ticks_per_turn;
+                self.ticks.begin_turn();
             }
         }
     }
