@@ -88,6 +88,7 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<En
     let program = std::env::current_exe().map_err(failed("find out which program this is"))?;
     // Whatever is wrong with these was put into the environment.
     let inherited = pelton::inherited_listeners().map_err(|error| Failure::Usage(error.to_string()))?;
+    places::check(&inherited, handover::READY).map_err(Failure::Usage)?;
     let is_known = |name: &str| name.starts_with("listen.") || matches!(name, ADMIN | handover::READY);
     let mut inheritance = Inheritance::new(inherited, is_known);
 

@@ -273,6 +273,35 @@ fn an_environment_that_makes_no_sense_ends_it_with_code_2() {
     let script = "LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" serve --listen 127.0.0.1:0 3>&-";
     let output = shell.args(["-c", script, env!("CARGO_BIN_EXE_pelton")]).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
+    // Nor does what is there and cannot accept connections: a file, a datagram socket, a stream that does not listen.
+    let (stream, _other) = UnixStream::pair().unwrap();
+    let datagrams = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let file = fs::File::open("/dev/null").unwrap();
+    for (descriptor, said) in [
+        (std::os::fd::OwnedFd::from(file), "descriptor 3 was announced as a listener: "),
+        (datagrams.into(), "descriptor 3 was announced as a listener, but does not listen"),
+        (stream.into(), "descriptor 3 was announced as a listener, but does not listen"),
+    ] {
+        let mut shell = Command::new("sh");
+        let script = "LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" serve 3<&0 0</dev/null";
+        shell.args(["-c", script, env!("CARGO_BIN_EXE_pelton")]).stdin(descriptor);
+        let mut child = shell.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let ended = (|| {
+            let deadline = std::time::Instant::now() + DEADLINE;
+            while std::time::Instant::now() < deadline {
+                if let Some(status) = child.try_wait().unwrap() {
+                    return status.code();
+                }
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+            child.kill().unwrap();
+            None
+        })();
+        let output = child.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(ended, Some(2), "{text}");
+        assert!(text.contains(said), "{text}");
+    }
 }
 
 #[test]
