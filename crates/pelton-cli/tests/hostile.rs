@@ -141,6 +141,18 @@ fn nothing_that_a_client_sends_breaks_out_of_its_line_in_any_log() {
     }
 }
 
+/// Code that logs a value may forget to escape it, so the log itself does.
+#[test]
+fn values_that_the_code_logs_as_they_are_do_not_break_out_of_their_line_either() {
+    let mut pelton = Command::new(env!("CARGO_BIN_EXE_pelton"));
+    pelton.env("NOTIFY_SOCKET", "/nowhere\n2026-11-16T00:00:00.000000Z ERROR forged\u{1b}[2J\u{9b}\u{202e}");
+    let mut server = Server::start_command(pelton, 1, "serve", &["--listen", "127.0.0.1:0"]);
+    let line = server.log("could not notify the service manager");
+    assert!(line.contains(r"/nowhere\x0a2026-11-16") && line.contains(r"\x1b[2J\xc2\x9b\xe2\x80\xae"), "{line:?}");
+    server.signal(Signal::TERM);
+    assert!(server.whole_log().iter().all(|line| is_clean(line.as_bytes()) && line.contains("could not notify")));
+}
+
 #[test]
 fn the_file_with_its_number_is_not_written_through_links() {
     let directory = Directory::new("pid-links");
