@@ -131,9 +131,9 @@ impl Scene {
 
 #[test]
 fn descriptors_run_out() {
-    for workers in ["1", "2"] {
+    for (engine, workers) in [("epoll", "1"), ("epoll", "2"), ("poll", "2"), ("select", "1")] {
         let limit = if workers == "1" { "ulimit -n 48" } else { "ulimit -n 64" };
-        let mut scene = Scene::start("descriptors", limit, &["--workers", workers]);
+        let mut scene = Scene::start("descriptors", limit, &["--workers", workers, "--engine", engine]);
         let said = scene.server.log("fewer connections than asked for");
         let admitted: usize = said.split("connections=").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
         assert!((4..40).contains(&admitted), "{said}");
@@ -334,7 +334,13 @@ fn hog(scene: &Scene) -> TcpStream {
 
 #[test]
 fn memory_for_what_waits_runs_out() {
-    let mut scene = Scene::start("memory", "true", &["--max-queued", "1m"]);
+    for engine in ["epoll", "poll", "select"] {
+        memory_for_what_waits_runs_out_on(engine);
+    }
+}
+
+fn memory_for_what_waits_runs_out_on(engine: &str) {
+    let mut scene = Scene::start("memory", "true", &["--max-queued", "1m", "--engine", engine]);
     let mut first = scene.connect();
     scene.is_served(&mut first);
     let mut hogs = Vec::new();
