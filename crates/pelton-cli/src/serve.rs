@@ -88,6 +88,7 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<En
     let program = std::env::current_exe().map_err(failed("find out which program this is"))?;
     // Whatever is wrong with these was put into the environment.
     let inherited = pelton::inherited_listeners().map_err(|error| Failure::Usage(error.to_string()))?;
+    places::check(&inherited, handover::READY).map_err(Failure::Usage)?;
     let is_known = |name: &str| name.starts_with("listen.") || matches!(name, ADMIN | handover::READY);
     let mut inheritance = Inheritance::new(inherited, is_known);
 
@@ -176,7 +177,7 @@ fn start_workers(options: &Options, budget: &Budget, places: &[Place], log: Opti
     let shares: Arc<Mutex<Vec<_>>> = Arc::new(Mutex::new((0..workers).map(|worker| Some(share(worker))).collect()));
     let (settings, format, queued) = (options.settings(budget), options.log_format, options.queued());
     let (content, census) = (Content::of(options, budget)?, Census::default());
-    let lane = options.files.lane();
+    let lane = options.files.lane(budget);
     let tune = move |builder: Builder| builder.byte_budget(queued).serve_over_budget(true).lane(Lane::Files, lane);
     let started = options.server.start_as(tune, move |number, reactor| {
         let sockets = shares.lock().unwrap_or_else(PoisonError::into_inner)[number].take();
@@ -198,7 +199,7 @@ impl Content {
         match &options.dir {
             None => Ok(Content::Welcome),
             Some(dir) => {
-                let settings = options.files.settings(budget.open_files);
+                let settings = options.files.settings(budget);
                 // Each worker opens it for itself; whether it can is better known before there are any.
                 Files::with_settings(dir, settings.clone()).map_err(Failure::Files)?;
                 // All workers pin the same one, also if a link is turned between their starts.

@@ -141,6 +141,18 @@ fn nothing_that_a_client_sends_breaks_out_of_its_line_in_any_log() {
     }
 }
 
+/// Code that logs a value may forget to escape it, so the log itself does.
+#[test]
+fn values_that_the_code_logs_as_they_are_do_not_break_out_of_their_line_either() {
+    let mut pelton = Command::new(env!("CARGO_BIN_EXE_pelton"));
+    pelton.env("NOTIFY_SOCKET", "/nowhere\n2026-11-16T00:00:00.000000Z ERROR forged\u{1b}[2J\u{9b}\u{202e}");
+    let mut server = Server::start_command(pelton, 1, "serve", &["--listen", "127.0.0.1:0"]);
+    let line = server.log("could not notify the service manager");
+    assert!(line.contains(r"/nowhere\x0a2026-11-16") && line.contains(r"\x1b[2J\xc2\x9b\xe2\x80\xae"), "{line:?}");
+    server.signal(Signal::TERM);
+    assert!(server.whole_log().iter().all(|line| is_clean(line.as_bytes()) && line.contains("could not notify")));
+}
+
 #[test]
 fn the_file_with_its_number_is_not_written_through_links() {
     let directory = Directory::new("pid-links");
@@ -273,6 +285,35 @@ fn an_environment_that_makes_no_sense_ends_it_with_code_2() {
     let script = "LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" serve --listen 127.0.0.1:0 3>&-";
     let output = shell.args(["-c", script, env!("CARGO_BIN_EXE_pelton")]).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
+    // Nor does what is there and cannot accept connections: a file, a datagram socket, a stream that does not listen.
+    let (stream, _other) = UnixStream::pair().unwrap();
+    let datagrams = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let file = fs::File::open("/dev/null").unwrap();
+    for (descriptor, said) in [
+        (std::os::fd::OwnedFd::from(file), "descriptor 3 was announced as a listener: "),
+        (datagrams.into(), "descriptor 3 was announced as a listener, but does not listen"),
+        (stream.into(), "descriptor 3 was announced as a listener, but does not listen"),
+    ] {
+        let mut shell = Command::new("sh");
+        let script = "LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" serve 3<&0 0</dev/null";
+        shell.args(["-c", script, env!("CARGO_BIN_EXE_pelton")]).stdin(descriptor);
+        let mut child = shell.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let ended = (|| {
+            let deadline = std::time::Instant::now() + DEADLINE;
+            while std::time::Instant::now() < deadline {
+                if let Some(status) = child.try_wait().unwrap() {
+                    return status.code();
+                }
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+            child.kill().unwrap();
+            None
+        })();
+        let output = child.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(ended, Some(2), "{text}");
+        assert!(text.contains(said), "{text}");
+    }
 }
 
 #[test]

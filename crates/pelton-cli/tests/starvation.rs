@@ -131,9 +131,9 @@ impl Scene {
 
 #[test]
 fn descriptors_run_out() {
-    for workers in ["1", "2"] {
+    for (engine, workers) in [("epoll", "1"), ("epoll", "2"), ("poll", "2"), ("select", "1")] {
         let limit = if workers == "1" { "ulimit -n 48" } else { "ulimit -n 64" };
-        let mut scene = Scene::start("descriptors", limit, &["--workers", workers]);
+        let mut scene = Scene::start("descriptors", limit, &["--workers", workers, "--engine", engine]);
         let said = scene.server.log("fewer connections than asked for");
         let admitted: usize = said.split("connections=").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
         assert!((4..40).contains(&admitted), "{said}");
@@ -191,6 +191,69 @@ fn what_is_known_is_served_though_no_file_can_be_opened() {
     assert!(head.starts_with("HTTP/1.1 503 ") && head.contains("Retry-After: "), "{head}");
     limit(1024);
     drop(stream);
+    scene.recovers();
+}
+
+#[test]
+fn files_that_nobody_reads_do_not_take_all_descriptors() {
+    const FILES: usize = 100;
+    let mut scene = Scene::start("unread", "ulimit -n 64", &[]);
+    let said = scene.server.log("fewer connections than asked for");
+    let admitted: usize = said.split("connections=").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    for number in 0..FILES {
+        // Larger than what a socket takes at once.
+        fs::File::create(scene._site.file(&format!("large{number}"))).unwrap().set_len(20_000_000).unwrap();
+    }
+    let mut first = scene.connect();
+    scene.is_served(&mut first);
+    // They ask for eight each, and read nothing.
+    let mut names = (0..FILES).cycle().map(|number| format!("/large{number}"));
+    let hogs: Vec<TcpStream> = (1..admitted)
+        .map(|_| {
+            let mut stream = scene.connect();
+            let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&stream, 4096);
+            for name in names.by_ref().take(8) {
+                write!(stream, "GET {name} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+            }
+            stream
+        })
+        .collect();
+    eventually("no more large files can be opened", || {
+        write!(first, "HEAD {} HTTP/1.1\r\nHost: x\r\n\r\n", names.next().unwrap()).unwrap();
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            let mut byte = [0];
+            first.read_exact(&mut byte).unwrap();
+            head.push(byte[0].into());
+        }
+        (head.starts_with("HTTP/1.1 503 ") && head.contains("Retry-After: ")).then_some(())
+    });
+    scene.newcomer_is_told();
+    scene.admin_answers();
+    let begun = Instant::now();
+    while begun.elapsed() < STALE {
+        scene.is_served(&mut first);
+    }
+    assert!(ask(&mut first, "/other").0.starts_with("HTTP/1.1 200 OK\r\n"));
+    scene.newcomer_is_told();
+    scene.admin_answers();
+    drop((first, hogs));
+    eventually("large files are served again", || {
+        let mut stream = scene.connect();
+        let request = format!("HEAD {} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", names.next().unwrap());
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut head = String::new();
+        stream.read_to_string(&mut head).unwrap();
+        head.starts_with("HTTP/1.1 200 OK\r\n").then_some(())
+    });
+    // Those that are kept for the next request are let go of when they are gone.
+    for number in 0..FILES {
+        fs::remove_file(scene._site.file(&format!("large{number}"))).unwrap();
+    }
+    thread::sleep(STALE);
+    for number in 0..FILES {
+        assert!(ask(&mut scene.connect(), &format!("/large{number}")).0.starts_with("HTTP/1.1 404 "));
+    }
     scene.recovers();
 }
 
@@ -271,7 +334,13 @@ fn hog(scene: &Scene) -> TcpStream {
 
 #[test]
 fn memory_for_what_waits_runs_out() {
-    let mut scene = Scene::start("memory", "true", &["--max-queued", "1m"]);
+    for engine in ["epoll", "poll", "select"] {
+        memory_for_what_waits_runs_out_on(engine);
+    }
+}
+
+fn memory_for_what_waits_runs_out_on(engine: &str) {
+    let mut scene = Scene::start("memory", "true", &["--max-queued", "1m", "--engine", engine]);
     let mut first = scene.connect();
     scene.is_served(&mut first);
     let mut hogs = Vec::new();

@@ -1,7 +1,7 @@
 //! Serving the files below a directory.
 //!
 //! `path.rs` makes names of paths, `root.rs` knows below which directory, `resolve.rs` opens them and nothing outside, `lookup.rs` finds what they lead to, on a thread,
-//! in all forms (`representation.rs`) or as a `listing.rs`; `cache.rs` keeps that. `serving.rs` answers with it, `multipart.rs` if
+//! in all forms (`representation.rs`) or as a `listing.rs`; `cache.rs` keeps that, and `open_files.rs` counts what is open. `serving.rs` answers with it, `multipart.rs` if
 //! several parts are wanted, `cold.rs` sees to it that the loop waits for no disk. What the files here do not have to know, how
 //! ranges, codings and conditions are written, is in [`wire`](crate::wire).
 
@@ -10,6 +10,7 @@ mod cold;
 mod listing;
 mod lookup;
 mod multipart;
+mod open_files;
 mod path;
 mod representation;
 mod resolve;
@@ -28,6 +29,7 @@ use pelton::{DeferFailure, Lane, Reactor};
 
 use cache::{Absence, Cache, Knowledge};
 use lookup::{Found, Resource};
+use open_files::OpenFiles;
 use path::NotAName;
 use root::Root;
 use serving::Trust;
@@ -68,6 +70,7 @@ pub struct Files {
 struct Site {
     root: Arc<Root>,
     settings: Arc<FileSettings>,
+    open: Arc<OpenFiles>,
     cache: RefCell<Cache>,
     /// Names that are being looked up.
     pending: RefCell<HashMap<Box<[u8]>, Pending>>,
@@ -91,7 +94,7 @@ impl Files {
     }
 
     /// Serves what is below `directory`.
-    pub fn with_settings(directory: impl AsRef<Path>, settings: FileSettings) -> io::Result<Files> {
+    pub fn with_settings(directory: impl AsRef<Path>, mut settings: FileSettings) -> io::Result<Files> {
         let directory = directory.as_ref();
         let named = |error: io::Error| {
             io::Error::new(error.kind(), format!("serve the files of {}: {error}", directory.display()))
@@ -100,8 +103,11 @@ impl Files {
             let text = format!("the Cache-Control {:?} is not valid", settings.cache_control.unwrap_or_default());
             return Err(named(io::Error::new(io::ErrorKind::InvalidInput, text)));
         }
+        // The files that are kept must leave room for others to be sent.
+        settings.open = settings.open.min(settings.descriptors / 2);
         let site = Site {
             root: Arc::new(Root::open(directory, (!settings.pinned).then_some(settings.valid)).map_err(named)?),
+            open: Arc::new(OpenFiles::new(settings.descriptors)),
             settings: Arc::new(settings),
             cache: RefCell::new(Cache::new()),
             pending: RefCell::default(),
@@ -185,10 +191,11 @@ impl Site {
         all.insert(name.into(), Pending { known, waiting: vec![waiting] });
         drop(all);
         let (root, settings, own): (_, _, Box<[u8]>) = (self.root.clone(), self.settings.clone(), name.into());
+        let open = self.open.clone();
         let (site, looked_up, now): (_, Box<[u8]>, _) = (self.clone(), name.into(), reactor.now());
         let deferred = reactor.defer(
             Lane::Files,
-            move || lookup::look_up(&root, now, &own, stamps, &settings),
+            move || lookup::look_up(&root, now, &own, stamps, &settings, &open),
             move |reactor, outcome| site.has_looked_up(reactor, looked_up, outcome),
         );
         if let Err(error) = deferred {
@@ -224,7 +231,7 @@ impl Site {
     fn has_looked_up(self: &Rc<Site>, reactor: &mut Reactor, name: Box<[u8]>, outcome: Result<Found, DeferFailure>) {
         let Some(pending) = self.pending.borrow_mut().remove(&name) else { return };
         let (now, settings) = (reactor.now(), &self.settings);
-        // Nothing was learned, for want of descriptors or memory. The known file is served for another while, if it is unchanged.
+        // Nothing was learned, for lack of descriptors or memory. The known file is served for another while, if it is unchanged.
         let failed = matches!(outcome, Ok(Found::Nothing(503)));
         let trust = if failed { Trust::Kept } else { Trust::LookedUp };
         let found = match (outcome, pending.known) {

@@ -61,6 +61,28 @@ impl Socket {
         Ok(Address::from_socket(&socket2::SockRef::from(&fd).local_addr()?))
     }
 
+    /// Whether connections can be accepted on it. Fails if its descriptor is not that of a socket.
+    ///
+    /// ```
+    /// use pelton_os::Socket;
+    /// use std::net::{TcpListener, UdpSocket};
+    ///
+    /// assert!(Socket::from(std::os::fd::OwnedFd::from(TcpListener::bind("127.0.0.1:0")?)).is_listening()?);
+    /// assert!(!Socket::from(std::os::fd::OwnedFd::from(UdpSocket::bind("127.0.0.1:0")?)).is_listening()?);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn is_listening(&self) -> io::Result<bool> {
+        let fd = self.as_fd().ok_or_else(no_descriptor)?;
+        #[cfg(not(target_vendor = "apple"))]
+        return Ok(rustix::net::sockopt::socket_acceptconn(fd)?);
+        // These systems do not tell. A stream that is not connected may listen.
+        #[cfg(target_vendor = "apple")]
+        {
+            let socket = socket2::SockRef::from(&fd);
+            Ok(socket.r#type()? == Type::STREAM && socket.peer_addr().is_err())
+        }
+    }
+
     /// The system's descriptor, if it has one.
     pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.0 {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use pelton::{Engine, EventLoop, Interest, Mode, Park, Reactor, Time};
+use pelton::{Engine, EventLoop, Interest, Mode, PanicPolicy, Park, Reactor, Time};
 use pelton_os::{Event, Forgotten, Readiness, Token};
 
 /// What the test and the engine share.
@@ -100,7 +100,7 @@ fn scripted(fail: bool) -> (EventLoop, Rc<Script>) {
     let clock = Arc::new(Mutex::new(Time::from_nanos(1)));
     let sleep = Sleep { clock: clock.clone(), until: None, fail };
     let engine = Scripted { script: script.clone(), clock, sleep };
-    (Reactor::builder().custom_engine(Box::new(engine)).build().unwrap(), script)
+    (Reactor::builder().custom_engine(Box::new(engine)).panic_policy(PanicPolicy::Propagate).build().unwrap(), script)
 }
 
 fn poll(reactor: &mut EventLoop) {

@@ -137,9 +137,10 @@ impl Silent {
         ([127, 0, 0, number], self.port).into()
     }
 
-    /// How many sockets are trying to connect to it, according to the system.
+    /// How many sockets are trying to connect to it, according to Linux.
     fn attempts(&self) -> usize {
-        let Ok(table) = std::fs::read_to_string("/proc/net/tcp") else { return 0 };
+        // Without it there would seem to be none, which is what most tests expect.
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
         let (to, trying) = (format!(":{:04X}", self.port), "02");
         let sockets = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
         sockets.filter(|fields| fields[2].ends_with(&to) && fields[3] == trying).count()

@@ -9,8 +9,8 @@ every loop that they ask asyncio for is ours, which a plugin counts. There are a
 the files.
 
 What fails is tried on asyncio's own loop: a test that fails there too is the machine's fault (no IPv6, say), and only counted.
-What passes there is tried once more on ours, alone, since some depend on time. If it fails again, so does this, unless it is listed
-below with its reason.
+What passes there fails this run, unless it is listed below with its reason. It is tried once more on ours, alone, only to print whether it
+fails again.
 
 A test may take two minutes, a process as long as is set below: then it says where it stands, and has failed.
 """

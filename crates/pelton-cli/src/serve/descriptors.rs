@@ -3,7 +3,7 @@
 //! The system allows so many and no more. If connections took all of them, no file could be opened, nobody could be told that the server
 //! is full, and the admin address would not answer. So each of these has its share, and connections get the rest.
 
-use pelton::{DescriptorLimit, EngineKind, Reactor};
+use pelton::{DescriptorLimit, EngineKind, LaneSettings, Reactor};
 
 use super::options::Options;
 use super::places::Place;
@@ -20,17 +20,27 @@ const ADMIN: u64 = 16;
 /// What a worker has beside its listeners: its poller, its loopbreaker, a spare one, and the directory that it serves.
 const WORKER: u64 = 4;
 
-/// One look-up on each of the four threads of a worker's file lane: the directory, the file, and its three compressed forms.
-const LOOK_UPS: u64 = 4 * 5;
+/// One look-up on a thread of the file lane: the directory, which may be opened again, the file, its three compressed forms, and one more
+/// while one of them is opened for reading.
+const LOOK_UP: u64 = 6;
 
-/// Files that a worker holds open, at most.
-const OPEN_FILES: u64 = 256;
+/// Threads of a worker's file lane, at most.
+const LOOK_UPS: u64 = LaneSettings::FILES.threads as u64;
+
+/// Files that a worker holds open for the next request, at most.
+const KEPT: u64 = 256;
+
+/// Files of a worker that are open, kept or being sent. There may be more if connections leave some over.
+const OPEN_FILES: u64 = 2 * KEPT;
 
 /// Newcomers of a worker that are told that the server is full: as many as it accepts in one turn, and as many that linger.
 const NEWCOMERS: u64 = 2 * 64;
 
-/// With fewer than this for clients and files, it is no server.
-const LEAST: u64 = 12;
+/// With less than this for each, it is no server: clients, those of the admin address, and of each worker newcomers and files.
+const LEAST_CONNECTIONS: u64 = 4;
+const LEAST_ADMIN: u64 = 2;
+const LEAST_NEWCOMERS: u64 = 2;
+const LEAST_FILES: u64 = LOOK_UP + 1;
 
 /// Divides the descriptors that this process may have. If connections get fewer than were asked for, the log says so.
 pub fn divide(
@@ -84,8 +94,12 @@ pub struct Budget {
     pub connections: usize,
     /// Connections of each worker that were answered with 503 and linger.
     pub turned_away: usize,
-    /// Files that each worker holds open.
+    /// Threads of each worker that look files up.
+    pub look_ups: usize,
+    /// Files of each worker that are open, those that are being sent included.
     pub open_files: usize,
+    /// Files that each worker holds open for the next request.
+    pub kept_files: usize,
     /// Connections of the admin address.
     pub admin: usize,
 }
@@ -97,22 +111,33 @@ impl Budget {
         // The listeners themselves are open already. Each has one more copy when it is passed on to a new process.
         let fixed = open + CONTROL + workers * WORKER + copies + listeners;
         let free = limit.saturating_sub(fixed);
-        if free < LEAST {
-            let least = fixed + LEAST;
+        let least_newcomers = workers * LEAST_NEWCOMERS;
+        let least_files = if files { workers * LEAST_FILES } else { 0 };
+        let least = LEAST_CONNECTIONS + LEAST_ADMIN + least_newcomers + least_files;
+        if free < least {
+            let least = fixed + least;
             return Err(format!(
                 "this process may have {limit} descriptors, but needs at least {least} with these options; raise the \
                  limit (ulimit -n, or LimitNOFILE= in a systemd unit)"
             ));
         }
-        let admin = ADMIN.min(free / 6);
-        let newcomers = (workers * NEWCOMERS).min(free / 4);
-        let for_files = if files { (workers * (LOOK_UPS + OPEN_FILES)).min(free / 4) } else { 0 };
+        let spare = free - least;
+        let admin = (LEAST_ADMIN + spare / 6).min(ADMIN);
+        let newcomers = (least_newcomers + spare / 4).min(workers * NEWCOMERS);
+        let most_files = workers * (LOOK_UPS * LOOK_UP + OPEN_FILES);
+        let for_files = if files { (least_files + spare / 4).min(most_files) } else { 0 };
         let left = free - admin - newcomers - for_files;
-        let each = |of_all: u64| of_all / workers;
+        let connections = connections.min(left);
+        // What connections do not need is for files.
+        let files_each = if files { (for_files + left - connections) / workers } else { 0 };
+        let look_ups = (files_each / 2 / LOOK_UP).clamp(1, LOOK_UPS);
+        let open_files = files_each.saturating_sub(look_ups * LOOK_UP);
         Ok(Budget {
-            connections: number(connections.min(left)),
-            turned_away: number(each(newcomers) / 2).max(1),
-            open_files: number(each(for_files).saturating_sub(LOOK_UPS).clamp(1, OPEN_FILES)),
+            connections: number(connections),
+            turned_away: number(newcomers / workers / 2).max(1),
+            look_ups: number(look_ups),
+            open_files: number(open_files),
+            kept_files: number((open_files / 2).min(KEPT)),
             admin: number(admin),
         })
     }
@@ -137,10 +162,14 @@ mod tests {
     #[test]
     fn connections_get_what_is_left() {
         let budget = Budget::new(1024, 12, NEEDS).unwrap();
-        assert_eq!((budget.turned_away, budget.admin), (64, 16));
-        assert!((600..800).contains(&budget.connections) && budget.open_files > 200, "{budget:?}");
+        assert_eq!((budget.turned_away, budget.admin, budget.look_ups), (64, 16, 4));
+        assert!((550..800).contains(&budget.connections) && budget.open_files > 200, "{budget:?}");
+        assert_eq!(budget.kept_files, budget.open_files / 2);
+        let needs = Needs { connections: 100, ..NEEDS };
+        assert!(Budget::new(1024, 12, needs).unwrap().open_files > 600, "files get what connections do not need");
         let budget = Budget::new(1 << 20, 12, NEEDS).unwrap();
-        assert_eq!(budget, Budget { connections: 16_384, turned_away: 64, open_files: 256, admin: 16 });
+        assert_eq!((budget.connections, budget.turned_away, budget.admin), (16_384, 64, 16));
+        assert_eq!((budget.look_ups, budget.kept_files), (4, 256));
         let budget = Budget::new(u64::MAX, 12, Needs { connections: u64::from(u32::MAX), ..NEEDS }).unwrap();
         assert_eq!(budget.connections as u64, u64::from(u32::MAX));
     }
@@ -152,13 +181,22 @@ mod tests {
                 for limit in (0..4096).chain([20_000, 1 << 20]) {
                     for files in [false, true] {
                         let needs = Needs { workers, listeners, copies: 2 * workers, files, ..NEEDS };
+                        let fixed = 12 + CONTROL + workers * (WORKER + 2) + listeners;
                         let Ok(budget) = Budget::new(limit, 12, needs) else {
-                            assert!(limit < 12 + CONTROL + workers * (WORKER + 2) + listeners + LEAST);
+                            let least = LEAST_NEWCOMERS + if files { LEAST_FILES } else { 0 };
+                            assert!(limit < fixed + LEAST_CONNECTIONS + LEAST_ADMIN + workers * least);
                             continue;
                         };
-                        assert!(budget.connections > 0 && budget.admin > 0, "{limit}: {budget:?}");
-                        let shares = budget.connections + budget.admin + workers as usize * budget.turned_away;
-                        assert!(shares as u64 <= limit - 12 + workers, "{limit}: {budget:?}");
+                        assert!(
+                            budget.connections > 0 && budget.admin > 0 && budget.turned_away > 0,
+                            "{limit}: {budget:?}"
+                        );
+                        // As many newcomers may be accepted in a turn as linger.
+                        let look_ups = if files { budget.look_ups * LOOK_UP as usize } else { 0 };
+                        let each = 2 * budget.turned_away + budget.open_files + look_ups;
+                        let shares = budget.connections + budget.admin + workers as usize * each;
+                        assert!(fixed + shares as u64 <= limit, "{limit}: {budget:?}");
+                        assert_eq!(budget.open_files > 0, files, "{limit}: {budget:?}");
                     }
                 }
             }

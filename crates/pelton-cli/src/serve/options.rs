@@ -145,11 +145,11 @@ fn file_name(text: &str) -> Result<String, String> {
 
 impl FileOptions {
     /// The threads that wait for the disk, of each worker.
-    pub fn lane(&self) -> LaneSettings {
-        LaneSettings { waiting: self.file_queue as usize, ..LaneSettings::FILES }
+    pub fn lane(&self, budget: &Budget) -> LaneSettings {
+        LaneSettings { threads: budget.look_ups, waiting: self.file_queue as usize, ..LaneSettings::FILES }
     }
 
-    pub fn settings(&self, open: usize) -> FileSettings {
+    pub fn settings(&self, budget: &Budget) -> FileSettings {
         let cache_control = match self.cache_seconds {
             Some(seconds) => format!("public, max-age={seconds}"),
             None => "no-cache".to_owned(),
@@ -161,7 +161,8 @@ impl FileOptions {
             index: Some(self.index.clone()),
             cache_control: Some(cache_control),
             memory: self.file_memory,
-            open,
+            open: budget.kept_files,
+            descriptors: budget.open_files,
             ..FileSettings::default()
         }
     }

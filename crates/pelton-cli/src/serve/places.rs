@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use pelton::{Address, Inherited, ListenOptions, Sharing, Socket, SocketFile};
 
@@ -75,6 +75,20 @@ impl Inheritance {
         let places = self.take(ACTIVATED).into_iter().enumerate();
         places.map(|(number, socket)| Place::inherited(format!("{ACTIVATED}.{number}"), vec![socket])).collect()
     }
+}
+
+/// Makes sure that connections can be accepted on all sockets but those of this name. Otherwise the server would say that it serves, and
+/// not do it.
+pub fn check(inherited: &[Inherited], other: &str) -> Result<(), String> {
+    for Inherited { socket, .. } in inherited.iter().filter(|inherited| inherited.name.as_deref() != Some(other)) {
+        let number = socket.as_fd().map_or(-1, |fd| fd.as_raw_fd());
+        match socket.is_listening() {
+            Ok(true) => {}
+            Ok(false) => return Err(format!("descriptor {number} was announced as a listener, but does not listen")),
+            Err(error) => return Err(format!("descriptor {number} was announced as a listener: {error}")),
+        }
+    }
+    Ok(())
 }
 
 /// What a socket is called that is passed on with its file: its name, and which file that is.

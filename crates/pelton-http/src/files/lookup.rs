@@ -7,6 +7,7 @@ use rustix::io::Errno;
 
 use super::FileSettings;
 use super::listing::{self, Listing};
+use super::open_files::OpenFiles;
 use super::representation::{Description, Representation, Stamp, content_type};
 use super::resolve::{Directory, Seen, status_of};
 use super::root::Root;
@@ -43,8 +44,15 @@ pub(super) struct Resource {
 }
 
 /// Looks up a name, and reads what is small, unless that is `known`.
-pub(super) fn look_up(root: &Root, now: Time, name: &[u8], known: Option<Stamps>, settings: &FileSettings) -> Found {
-    match root.directory(now).and_then(|directory| find(&directory, name, known.as_ref(), settings)) {
+pub(super) fn look_up(
+    root: &Root,
+    now: Time,
+    name: &[u8],
+    known: Option<Stamps>,
+    settings: &FileSettings,
+    open: &OpenFiles,
+) -> Found {
+    match root.directory(now).and_then(|directory| find(&directory, name, known.as_ref(), settings, open)) {
         Ok(found) => found,
         Err(error) => {
             let status = status_of(error);
@@ -58,11 +66,17 @@ pub(super) fn look_up(root: &Root, now: Time, name: &[u8], known: Option<Stamps>
     }
 }
 
-fn find(root: &Directory, name: &[u8], known: Option<&Stamps>, settings: &FileSettings) -> Result<Found, Errno> {
+fn find(
+    root: &Directory,
+    name: &[u8],
+    known: Option<&Stamps>,
+    settings: &FileSettings,
+    open: &OpenFiles,
+) -> Result<Found, Errno> {
     let wants_directory = name.is_empty() || name.ends_with(b"/");
     let seen = root.look(name)?;
     match (seen.metadata.is_dir(), wants_directory) {
-        (false, false) => return forms(root, name, seen, known, settings),
+        (false, false) => return forms(root, name, seen, known, settings, open),
         (false, true) => return Err(Errno::NOENT),
         (true, false) => return Ok(Found::Directory),
         (true, true) => {}
@@ -70,7 +84,7 @@ fn find(root: &Directory, name: &[u8], known: Option<&Stamps>, settings: &FileSe
     if let Some(index) = &settings.index {
         let name = [name, index.as_bytes()].concat();
         match root.look(&name) {
-            Ok(seen) if seen.metadata.is_file() => return forms(root, &name, seen, known, settings),
+            Ok(seen) if seen.metadata.is_file() => return forms(root, &name, seen, known, settings, open),
             Ok(_) | Err(Errno::NOENT) => {}
             Err(error) => return Err(error),
         }
@@ -89,6 +103,7 @@ fn forms(
     seen: Seen,
     known: Option<&Stamps>,
     settings: &FileSettings,
+    open: &OpenFiles,
 ) -> Result<Found, Errno> {
     let now = SystemTime::now();
     let stamp = |seen: &Seen| Stamp::of(&seen.metadata, now, settings.settled_after);
@@ -118,20 +133,31 @@ fn forms(
     let mut opened = Vec::new();
     for (at, coding, name, sibling, stamp) in siblings {
         match root.read(&name, sibling) {
-            Ok(file) => opened.push((coding, file, stamp)),
+            Ok(file) => opened.push((at, coding, file, stamp)),
             // One that may not be read is as good as none, until it is changed. Anything else may be over the next time.
             Err(error) if status_of(error) < 500 => {}
             Err(_) => stamps[at] = None,
         }
     }
     let varies = !opened.is_empty();
-    opened.push((Coding::Identity, root.read(name, seen)?, own));
     let content_type = content_type(name);
-    let form = |(coding, file, stamp)| {
+    let form = |coding, file, stamp| {
         let description = Description { coding, content_type: &content_type, varies, settings };
-        Representation::of_file(file, stamp, &description, now)
+        Representation::of_file(file, stamp, &description, now, open)
     };
-    let forms = opened.into_iter().map(form).collect();
+    // The file as it is comes first when only some can be held open: every client takes it.
+    let Some(plain) = form(Coding::Identity, root.read(name, seen)?, own) else {
+        tracing::debug!(name = ?Printable::new(name), "too many files are open");
+        return Ok(Found::Nothing(503));
+    };
+    let mut forms = Vec::with_capacity(opened.len() + 1);
+    for (at, coding, file, stamp) in opened {
+        match form(coding, file, stamp) {
+            Some(form) => forms.push(form),
+            None => stamps[at] = None,
+        }
+    }
+    forms.push(plain);
     Ok(Found::File(Box::new(Resource { forms, stamps: Some(stamps), listing: None })))
 }
 
@@ -159,8 +185,8 @@ mod tests {
             }
         };
         let settings = FileSettings { settled_after: Duration::ZERO, ..FileSettings::default() };
-        let root = Root::open(&tree, None).unwrap();
-        let look = |known: Option<Stamps>| match look_up(&root, Time::ZERO, b"a", known, &settings) {
+        let (root, open) = (Root::open(&tree, None).unwrap(), OpenFiles::new(usize::MAX));
+        let look = |known: Option<Stamps>| match look_up(&root, Time::ZERO, b"a", known, &settings, &open) {
             Found::Same => None,
             Found::File(resource) => Some(resource),
             other => panic!("{other:?}"),
@@ -176,10 +202,19 @@ mod tests {
         write("a.gz", "compressed");
         let third = look(second.stamps).unwrap();
         assert_eq!(third.forms.iter().map(|form| form.coding).collect::<Vec<_>>(), [Coding::Gzip, Coding::Identity]);
-        let with = |settings: &FileSettings, known| look_up(&root, Time::ZERO, b"a", known, settings);
+        let with = |settings: &FileSettings, known| look_up(&root, Time::ZERO, b"a", known, settings, &open);
         let large = FileSettings { small: 2, ..settings.clone() };
         let Found::File(held_open) = with(&large, None) else { panic!("it is there") };
         assert!(held_open.forms.iter().all(|form| matches!(form.held, Held::Open { .. })));
+        // If not all can be held open, the file as it is can; the others are looked for again.
+        let few = OpenFiles::new(1);
+        let Found::File(alone) = look_up(&root, Time::ZERO, b"a", None, &large, &few) else { panic!("it is there") };
+        assert_eq!(alone.forms.iter().map(|form| form.coding).collect::<Vec<_>>(), [Coding::Identity]);
+        assert!(String::from_utf8_lossy(alone.forms[0].lines()).contains("Vary: Accept-Encoding\r\n"));
+        assert!(matches!(look_up(&root, Time::ZERO, b"a", None, &large, &few), Found::Nothing(503)));
+        let stamps = alone.stamps;
+        drop(alone);
+        assert!(matches!(look_up(&root, Time::ZERO, b"a", stamps, &large, &OpenFiles::new(2)), Found::File(_)));
         // What could be changed again without a trace is read again every time, and is known by nothing.
         let young = FileSettings { settled_after: Duration::from_secs(3600), ..settings };
         let Found::File(first) = with(&young, None) else { panic!("it is there") };

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 
 use super::FileSettings;
+use super::open_files::OpenFiles;
 use crate::wire::{Coding, Validators};
 
 /// What a file was like when it was looked at.
@@ -138,14 +139,20 @@ pub(super) struct Description<'a> {
 }
 
 impl Representation {
-    /// Of an open file. It is read, if it is small.
-    pub(super) fn of_file(file: File, stamp: Stamp, description: &Description<'_>, now: SystemTime) -> Representation {
+    /// Of an open file. It is read, if it is small. `None` if it would have to be held open, and too many are.
+    pub(super) fn of_file(
+        file: File,
+        stamp: Stamp,
+        description: &Description<'_>,
+        now: SystemTime,
+        open: &OpenFiles,
+    ) -> Option<Representation> {
         let small = stamp.size <= description.settings.small;
         let whole = if small { read_whole(&file, &stamp) } else { Whole::NotRead };
         let certain = !stamp.young && !matches!(whole, Whole::Changing);
         let held = match whole {
             Whole::Read(bytes) => Held::Memory(bytes),
-            Whole::Changing | Whole::NotRead => Held::Open { file: Arc::new(file), stamp, read: Cell::new(0) },
+            Whole::Changing | Whole::NotRead => Held::Open { file: open.hold(file)?, stamp, read: Cell::new(0) },
         };
         let known_by = if certain {
             let tag = Some(stamp.tag(description.coding).into());
@@ -153,7 +160,7 @@ impl Representation {
         } else {
             KnownBy::default()
         };
-        Representation::new(held, stamp.size, known_by, description)
+        Some(Representation::new(held, stamp.size, known_by, description))
     }
 
     /// Of bytes that were made up just now, and may be made up differently the next time.
@@ -295,7 +302,11 @@ mod tests {
         let description =
             Description { coding: Coding::Identity, content_type: "a/b", varies: false, settings: &settings };
         let look = || Stamp::of(&std::fs::metadata(&path).unwrap(), SystemTime::now(), settings.settled_after);
-        let of = |stamp| Representation::of_file(File::open(&path).unwrap(), stamp, &description, SystemTime::now());
+        let open = OpenFiles::new(1);
+        let of = |stamp| {
+            let file = File::open(&path).unwrap();
+            Representation::of_file(file, stamp, &description, SystemTime::now(), &open).unwrap()
+        };
         std::fs::write(&path, "one").unwrap();
         let stamp = look();
         let unchanged = of(stamp);

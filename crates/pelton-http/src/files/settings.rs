@@ -44,8 +44,13 @@ pub struct FileSettings {
     pub small: u64,
     /// How many bytes of files are held in memory, for all together. By default 16 MiB.
     pub memory: u64,
-    /// How many files are held open. By default 256, a quarter of what most systems let a process have.
+    /// How many files are held open for the next request, at most half of the [`descriptors`](FileSettings::descriptors). By default 256, a
+    /// quarter of what most systems let a process have.
     pub open: usize,
+    /// How many files may be open at a time: those that are held, and those that are being sent. A request for another one is answered with
+    /// 503. By default 4,096. Where the process may not have as many descriptors, it should be less: clients that do not read what they
+    /// have asked for can take all of them.
+    pub descriptors: usize,
     /// How many files are known, in memory or open. By default 4,096.
     pub known: usize,
     /// How many names are known for which there is nothing. By default 1,024.
@@ -70,6 +75,7 @@ impl Default for FileSettings {
             small: 64 << 10,
             memory: 16 << 20,
             open: 256,
+            descriptors: 4096,
             known: 4096,
             missing: 1024,
             idle: Duration::from_secs(60),

@@ -247,7 +247,6 @@ fn a_loop_inside_a_callback_of_another_is_refused_unless_asked_for(on: On) {
     let count = done.clone();
     reactor.spawn(async move { inside(count) });
     let count = done.clone();
-    reactor.on_fault(|_, fault| panic!("{fault}"));
     run_until(&mut reactor, |_| count.get() == 4);
     // A loop that has been turned leaves no trace, even if a callback panicked out of it.
     let mut panics = on.build(on.builder().panic_policy(PanicPolicy::Propagate));

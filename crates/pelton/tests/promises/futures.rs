@@ -1,7 +1,9 @@
 //! Promises as futures.
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
@@ -103,7 +105,10 @@ fn a_promise_can_be_awaited_after_the_loop_is_gone() {
 #[test]
 fn a_promise_of_a_future_is_settled_by_it_and_abandoned_without() {
     let mut reactor = catching();
-    reactor.on_fault(|_, fault| assert_eq!(fault.message, "on purpose"));
+    let faults = Rc::new(RefCell::new(Vec::new()));
+    let list = faults.clone();
+    // What a hook asserts is caught.
+    reactor.on_fault(move |_, fault| list.borrow_mut().push(fault.message.clone()));
     let kept = crate::outcome(Promise::of_future(&mut reactor, async { Ok::<_, &str>(1) }));
     let rejected = crate::outcome(Promise::of_future(&mut reactor, async { Err::<u32, _>("no") }));
     let panics = async { std::panic::resume_unwind(Box::new("on purpose")) };
@@ -112,6 +117,7 @@ fn a_promise_of_a_future_is_settled_by_it_and_abandoned_without() {
     assert_eq!(kept.take(), Some(Ok(1)));
     assert_eq!(rejected.take(), Some(Err(Rejected::Failed("no"))));
     assert_eq!(panicked.take(), Some(Err(Rejected::Abandoned)));
+    assert_eq!(*faults.borrow(), ["on purpose"]);
     let never = Promise::of_future(&mut reactor, std::future::pending::<Result<u32, &str>>());
     let never = crate::outcome(never);
     drop(reactor);

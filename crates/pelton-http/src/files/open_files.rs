@@ -1,0 +1,68 @@
+//! How many files are open: those that are kept for the next request, and those that are being sent.
+//!
+//! A client that asks for many large files and reads none of them keeps each of them open, also when the cache has let go of it. Without a
+//! bound, a few clients could take all descriptors of the process, and nobody else could be accepted, not even to be turned away.
+
+use std::fs::File;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// The files that are open, at most a certain number. Threads of the file lane share it.
+#[derive(Debug)]
+pub(super) struct OpenFiles {
+    most: usize,
+    /// Some may have been closed since they were added here.
+    files: Mutex<Vec<Weak<File>>>,
+}
+
+impl OpenFiles {
+    pub(super) fn new(most: usize) -> OpenFiles {
+        OpenFiles { most, files: Mutex::default() }
+    }
+
+    /// Counts a file as open for as long as somebody holds it. Closes it and returns `None` if there are too many already.
+    pub(super) fn hold(&self, file: File) -> Option<Arc<File>> {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those that were closed make room before the list gets longer.
+        if files.len() >= files.capacity().min(self.most) {
+            files.retain(|file| file.strong_count() > 0);
+        }
+        if files.len() >= self.most {
+            return None;
+        }
+        let file = Arc::new(file);
+        files.push(Arc::downgrade(&file));
+        Some(file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file() -> File {
+        File::open("/dev/null").unwrap()
+    }
+
+    #[test]
+    fn no_more_are_open_than_may_be_and_closing_makes_room() {
+        let open = OpenFiles::new(3);
+        let mut held: Vec<_> = (0..3).map(|_| open.hold(file()).unwrap()).collect();
+        let also_sent = held[1].clone();
+        assert!(open.hold(file()).is_none());
+        held.remove(1);
+        assert!(open.hold(file()).is_none(), "it is still being sent");
+        drop(also_sent);
+        held.push(open.hold(file()).unwrap());
+        assert!(open.hold(file()).is_none());
+        assert!(OpenFiles::new(0).hold(file()).is_none());
+    }
+
+    #[test]
+    fn the_list_is_no_longer_than_what_is_open() {
+        let open = OpenFiles::new(usize::MAX);
+        for _ in 0..1000 {
+            drop(open.hold(file()).unwrap());
+        }
+        assert!(open.files.lock().unwrap().capacity() < 16);
+    }
+}
