@@ -59,7 +59,7 @@ pub use datagram::{Datagram, DatagramOptions, DatagramOutbox, DatagramSetting, M
 #[cfg(unix)]
 pub use descriptor_limit::DescriptorLimit;
 #[cfg(unix)]
-pub use engine::{ENGINE_VARIABLE, Engine, EngineKind, Event, Forgotten, Park, Sending};
+pub use engine::{ENGINE_VARIABLE, Engine, EngineKind, Event, Forgotten, Intake, Park, Sending};
 #[cfg(unix)]
 pub use loopbreaker::Loopbreaker;
 #[cfg(unix)]
