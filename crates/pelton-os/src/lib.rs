@@ -53,7 +53,7 @@ pub mod signal;
 #[cfg(unix)]
 pub use address::{Address, BadAddress};
 #[cfg(unix)]
-pub use chunk::Chunk;
+pub use chunk::{Chunk, Lender};
 #[cfg(unix)]
 pub use datagram::{Datagram, DatagramOptions, DatagramOutbox, DatagramSetting, MulticastInterface};
 #[cfg(unix)]
