@@ -115,13 +115,21 @@ impl Chunk {
     /// Copies the bytes to memory of their own if the loan is much larger than they are. Call it before keeping a chunk for
     /// long.
     #[must_use]
-    pub fn compacted(self) -> Chunk {
+    pub fn compacted(mut self) -> Chunk {
+        self.compact();
+        self
+    }
+
+    /// [`compacted`](Chunk::compacted), in place.
+    pub fn compact(&mut self) {
         let on_loan = match &self.memory {
             Memory::Buffer { home: None, .. } => 0,
             Memory::Buffer { bytes, .. } => bytes.len(),
             Memory::Slot { lender, slot } => lender.slot(*slot).len(),
         };
-        if self.len() < on_loan / 4 { Chunk::from(self.to_vec()) } else { self }
+        if self.len() < on_loan / 4 {
+            *self = Chunk::from(self.to_vec());
+        }
     }
 }
 

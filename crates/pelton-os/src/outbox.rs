@@ -230,12 +230,11 @@ impl Outbox {
         }
     }
 
-    /// To be called when what is left has to wait: lends are given back if they hold much more memory than bytes.
+    /// Gives back loans that hold much more memory than bytes. Call it when the rest of the outbox has to wait.
     pub fn settle(&mut self) {
         for piece in &mut self.pieces {
             if let Piece::Chunk(chunk) = piece {
-                let lent = std::mem::replace(chunk, Chunk::from(Vec::new()));
-                *chunk = lent.compacted();
+                chunk.compact();
             }
         }
     }

@@ -7,13 +7,19 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use socket2::{Protocol, SockAddr, Type};
+use socket2::{Domain, Protocol, SockAddr, Type};
 
 use crate::socket_file::bind_with_mode;
 use crate::{Address, ConnectOptions, ListenOptions, SocketFile};
 
 /// Of a file that the kernel cannot send by itself, so much is copied at a time.
 const COPIED_AT_ONCE: usize = 16 * 1024;
+
+/// Flags for sending: a peer that is gone is an error to handle, not a signal that ends the process.
+#[cfg(not(target_vendor = "apple"))]
+pub(crate) const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL;
+#[cfg(target_vendor = "apple")]
+pub(crate) const SEND_FLAGS: i32 = 0;
 
 /// A stream or a listener that no engine has at the moment: it was just accepted or detached, or comes from elsewhere and is
 /// about to be adopted. It may go to another thread.
@@ -147,7 +153,6 @@ pub(crate) struct SystemSocket(pub(crate) socket2::Socket);
 impl SystemSocket {
     /// Listens on `address`. A stale file of a Unix socket that nobody listens on any more is replaced.
     pub(crate) fn listen(address: &Address, options: &ListenOptions) -> io::Result<SystemSocket> {
-        let (_, name) = address.to_socket()?;
         let socket = SystemSocket::new(address)?;
         if let Address::Tcp(address) = address {
             socket.0.set_reuse_address(true)?;
@@ -158,29 +163,33 @@ impl SystemSocket {
                 socket.0.set_only_v6(options.only_v6)?;
             }
         }
-        match address {
-            Address::Unix(path) => {
-                bind_with_mode(socket.as_fd(), path, options.permissions, || match socket.0.bind(&name) {
-                    Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                        let Some(stale) = SystemSocket::stale(address, path, &name)? else { return Err(error) };
-                        stale.remove()?;
-                        socket.0.bind(&name)
-                    }
-                    outcome => outcome,
-                })?
-            }
-            _ => socket.0.bind(&name)?,
-        }
+        socket.bind(address, options.permissions)?;
         socket.0.listen(options.backlog)?;
         Ok(socket)
     }
 
-    /// The file, if it is a socket that nobody listens on any more.
-    fn stale(address: &Address, path: &Path, name: &SockAddr) -> io::Result<Option<SocketFile>> {
-        // Connecting to a file of any other kind is refused just like this.
+    /// Binds to `address`. The file of a Unix socket gets these permissions, and replaces a stale one.
+    pub(crate) fn bind(&self, address: &Address, permissions: Option<u32>) -> io::Result<()> {
+        let (_, name) = address.to_socket()?;
+        let Address::Unix(path) = address else { return self.0.bind(&name) };
+        bind_with_mode(self.as_fd(), path, permissions, || match self.0.bind(&name) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                let Some(stale) = self.stale(path, &name)? else { return Err(error) };
+                stale.remove()?;
+                self.0.bind(&name)
+            }
+            outcome => outcome,
+        })
+    }
+
+    /// Returns the file at `path` if it is a socket of this type that no process has open.
+    fn stale(&self, path: &Path, name: &SockAddr) -> io::Result<Option<SocketFile>> {
+        // A file that is not a socket would refuse the connection below in the same way.
         let Ok(file) = SocketFile::at(path) else { return Ok(None) };
+        let probe = socket2::Socket::new(Domain::UNIX, self.0.r#type()?, None)?;
+        probe.set_nonblocking(true)?;
         let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-        Ok(SystemSocket::new(address)?.0.connect(name).is_err_and(refused).then_some(file))
+        Ok(probe.connect(name).is_err_and(refused).then_some(file))
     }
 
     /// A socket that may be [connected](SystemSocket::connect) to `address`, bound if that is asked for.
@@ -246,20 +255,12 @@ impl SystemSocket {
     }
 
     pub(crate) fn send_one(&self, bytes: &[u8]) -> io::Result<usize> {
-        // A peer that is gone is an error to be handled, not a signal that ends the process.
-        #[cfg(not(target_vendor = "apple"))]
-        const FLAGS: rustix::net::SendFlags = rustix::net::SendFlags::NOSIGNAL;
-        #[cfg(target_vendor = "apple")]
-        const FLAGS: rustix::net::SendFlags = rustix::net::SendFlags::empty();
+        const FLAGS: rustix::net::SendFlags = rustix::net::SendFlags::from_bits_retain(SEND_FLAGS as u32);
         Ok(rustix::net::send(&self.0, bytes, FLAGS)?)
     }
 
     pub(crate) fn send(&self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
-        #[cfg(not(target_vendor = "apple"))]
-        const FLAGS: i32 = libc::MSG_NOSIGNAL;
-        #[cfg(target_vendor = "apple")]
-        const FLAGS: i32 = 0;
-        self.0.send_vectored_with_flags(slices, FLAGS)
+        self.0.send_vectored_with_flags(slices, SEND_FLAGS)
     }
 
     /// Sends up to `count` bytes of `file`, without them passing through here where the system can do that. 0 at its end.

@@ -75,9 +75,7 @@ impl<R: 'static> Closure<R> {
         unsafe { words.as_mut_ptr().cast::<S>().write(stored) };
         Closure { table: &S::TABLE, words, captured: PhantomData }
     }
-}
 
-impl<R: 'static> Closure<R> {
     /// Calls the closure.
     pub fn call(self, argument: &mut R) {
         let mut this = std::mem::ManuallyDrop::new(self);
@@ -112,9 +110,7 @@ impl<R: 'static> SendClosure<R> {
     pub fn new<F: FnOnce(&mut R) + Send + 'static>(closure: F) -> Self {
         SendClosure(Closure::new(closure))
     }
-}
 
-impl<R: 'static> SendClosure<R> {
     /// Calls the closure.
     pub fn call(self, argument: &mut R) {
         self.0.call(argument);

@@ -151,6 +151,7 @@ mod one_by_one {
     use socket2::{MaybeUninitSlice, Socket};
 
     use super::{Arrived, BATCH};
+    use crate::socket::SEND_FLAGS;
     use crate::{Address, DatagramOutbox};
 
     pub(super) fn receive(
@@ -168,16 +169,11 @@ mod one_by_one {
     }
 
     pub(super) fn send(socket: &Socket, outbox: &DatagramOutbox) -> io::Result<usize> {
-        // A receiver that is gone is an error to be handled, not a signal that ends the process.
-        #[cfg(not(target_vendor = "apple"))]
-        const FLAGS: i32 = libc::MSG_NOSIGNAL;
-        #[cfg(target_vendor = "apple")]
-        const FLAGS: i32 = 0;
         let mut count = 0;
         for (to, bytes) in outbox.iter().take(BATCH) {
             let sent = match to.map(Address::to_socket).transpose() {
-                Ok(None) => socket.send_with_flags(bytes, FLAGS),
-                Ok(Some((_, to))) => socket.send_to_with_flags(bytes, &to, FLAGS),
+                Ok(None) => socket.send_with_flags(bytes, SEND_FLAGS),
+                Ok(Some((_, to))) => socket.send_to_with_flags(bytes, &to, SEND_FLAGS),
                 Err(error) => Err(error),
             };
             match sent {

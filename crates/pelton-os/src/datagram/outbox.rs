@@ -131,12 +131,11 @@ impl DatagramOutbox {
         }
     }
 
-    /// To be called when what is left has to wait: lends are given back if they hold much more memory than bytes.
+    /// Gives back loans that hold much more memory than bytes. Call it when the rest of the outbox has to wait.
     pub fn settle(&mut self) {
         for outgoing in &mut self.waiting {
             if let Content::Chunk(chunk) = &mut outgoing.content {
-                let lent = std::mem::replace(chunk, Chunk::from(Vec::new()));
-                *chunk = lent.compacted();
+                chunk.compact();
             }
         }
     }

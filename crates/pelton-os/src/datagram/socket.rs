@@ -2,13 +2,11 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::AsFd;
 
 use socket2::{Domain, Protocol, Type};
 
 use super::{DatagramOptions, DatagramSetting, MulticastInterface};
 use crate::socket::SystemSocket;
-use crate::socket_file::bind_with_mode;
 use crate::{Address, SocketFile};
 
 impl SystemSocket {
@@ -78,25 +76,10 @@ impl SystemSocket {
     }
 
     fn bind_datagrams(&self, address: &Address, options: &DatagramOptions) -> io::Result<()> {
-        if *address == Address::Unnamed {
-            return Ok(());
+        match address {
+            Address::Unnamed => Ok(()),
+            address => self.bind(address, options.permissions),
         }
-        let (_, name) = address.to_socket()?;
-        let Address::Unix(path) = address else { return self.0.bind(&name) };
-        bind_with_mode(self.as_fd(), path, options.permissions, || match self.0.bind(&name) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                // A file of any other kind is none of ours. A socket that somebody has can be connected to.
-                let Ok(stale) = SocketFile::at(path) else { return Err(error) };
-                match SystemSocket::new_datagrams(address)?.0.connect(&name) {
-                    Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {
-                        stale.remove()?;
-                        self.0.bind(&name)
-                    }
-                    _ => Err(error),
-                }
-            }
-            outcome => outcome,
-        })
     }
 
     /// Changes something about a socket that is in use.

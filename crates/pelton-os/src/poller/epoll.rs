@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 
-use super::{Poller, Trigger};
+use super::{Poller, Trigger, wait_failed};
 use crate::descriptor::{borrow, replace};
 use crate::{Interest, Mode, Readiness, Token, clock};
 
@@ -85,10 +85,7 @@ impl Epoll {
             unsafe { self.events.set_len(found) };
             return Ok(());
         }
-        match io::Error::last_os_error() {
-            error if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-            error => Err(error),
-        }
+        wait_failed()
     }
 }
 

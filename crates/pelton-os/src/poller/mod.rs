@@ -69,6 +69,42 @@ pub trait Poller: Send {
     fn as_fd(&self) -> Option<BorrowedFd<'_>>;
 }
 
+/// What the last wait found, for pollers whose kernel keeps no list.
+#[derive(Default)]
+struct Found {
+    list: Vec<(Token, Readiness)>,
+    next: usize,
+}
+
+impl Found {
+    fn clear(&mut self) {
+        self.list.clear();
+        self.next = 0;
+    }
+
+    fn push(&mut self, token: Token, readiness: Readiness) {
+        self.list.push((token, readiness));
+    }
+
+    fn next(&mut self) -> Option<(Token, Readiness)> {
+        let found = *self.list.get(self.next)?;
+        self.next += 1;
+        Some(found)
+    }
+}
+
+/// The outcome of a wait that the kernel ended with an error. A signal is no error.
+fn wait_failed() -> io::Result<()> {
+    match io::Error::last_os_error() {
+        error if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+        error => Err(error),
+    }
+}
+
+fn already_watched(poller: &str, fd: RawFd) -> io::Error {
+    io::Error::new(io::ErrorKind::AlreadyExists, format!("{poller} already watches descriptor {fd}"))
+}
+
 /// Whether a descriptor that stays ready is reported again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trigger {

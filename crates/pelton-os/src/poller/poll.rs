@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
 
-use super::{Poller, Trigger};
+use super::{Found, Poller, Trigger, already_watched, wait_failed};
 use crate::{Interest, Mode, Readiness, Token};
 
 /// A poller on `poll`: no limits of its own, but each wait costs time in proportion to the number of descriptors.
@@ -20,8 +20,7 @@ pub struct Poll {
     watched: Vec<Watched>,
     places: HashMap<RawFd, usize>,
     /// What the last wait found. It is copied out of `asked` at once, since removing a descriptor moves another one.
-    ready: Vec<(Token, Readiness)>,
-    next: usize,
+    found: Found,
 }
 
 struct Watched {
@@ -59,11 +58,11 @@ impl Poll {
             if asked.revents & libc::POLLNVAL != 0 {
                 // Closed while it was watched. Its number may come to mean another file, so it is not only silenced but
                 // forgotten, and may be added again. Another one is at this place now.
-                self.ready.push((watched.token, Readiness::CLOSED));
+                self.found.push(watched.token, Readiness::CLOSED);
                 self.take_out(place);
                 continue;
             }
-            self.ready.push((watched.token, readiness(asked.revents)));
+            self.found.push(watched.token, readiness(asked.revents));
             if watched.mode == Mode::OneShot {
                 asked.fd = SILENCED;
             }
@@ -126,10 +125,7 @@ fn wait_for(asked: &mut [libc::pollfd], timeout: Option<Duration>) -> libc::c_in
 impl Poller for Poll {
     fn add(&mut self, fd: RawFd, token: Token, interest: Interest, mode: Mode) -> io::Result<()> {
         match self.places.entry(fd) {
-            Entry::Occupied(_) => {
-                let text = format!("poll watches descriptor {fd} already");
-                return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
-            }
+            Entry::Occupied(_) => return Err(already_watched("poll", fd)),
             Entry::Vacant(entry) => entry.insert(self.asked.len()),
         };
         self.asked.push(question(fd, interest));
@@ -160,22 +156,18 @@ impl Poller for Poll {
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        self.ready.clear();
-        self.next = 0;
+        self.found.clear();
         match usize::try_from(wait_for(&mut self.asked, timeout)) {
-            Ok(found) => self.collect(found),
-            Err(_) => match io::Error::last_os_error() {
-                error if error.kind() == io::ErrorKind::Interrupted => {}
-                error => return Err(error),
-            },
+            Ok(found) => {
+                self.collect(found);
+                Ok(())
+            }
+            Err(_) => wait_failed(),
         }
-        Ok(())
     }
 
     fn next(&mut self) -> Option<(Token, Readiness)> {
-        let found = *self.ready.get(self.next)?;
-        self.next += 1;
-        Some(found)
+        self.found.next()
     }
 
     fn renew(&mut self) -> io::Result<()> {

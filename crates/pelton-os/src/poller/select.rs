@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
 
-use super::{Poller, Trigger};
+use super::{Found, Poller, Trigger, already_watched, wait_failed};
 use crate::descriptor::borrow;
 use crate::{Interest, Mode, Readiness, Token, clock};
 
@@ -17,8 +17,7 @@ pub struct Select {
     watched: Vec<Option<Watched>>,
     read: Set,
     write: Set,
-    ready: Vec<(Token, Readiness)>,
-    next: usize,
+    found: Found,
 }
 
 struct Watched {
@@ -29,7 +28,7 @@ struct Watched {
 impl Select {
     /// Empty sets.
     pub fn new() -> Select {
-        Select { watched: Vec::new(), read: Set::new(), write: Set::new(), ready: Vec::new(), next: 0 }
+        Select { watched: Vec::new(), read: Set::new(), write: Set::new(), found: Found::default() }
     }
 
     fn arm(&mut self, fd: RawFd, interest: Interest) {
@@ -62,7 +61,7 @@ impl Select {
             if readiness.is_none() {
                 continue;
             }
-            self.ready.push((token, readiness));
+            self.found.push(token, readiness);
             if mode == Mode::OneShot {
                 self.arm(fd, Interest::NONE);
             }
@@ -81,7 +80,7 @@ impl Select {
             if rustix::io::fcntl_getfd(borrow(&fd)) == Err(rustix::io::Errno::BADF)
                 && let Some(Watched { token, .. }) = self.watched[fd as usize]
             {
-                self.ready.push((token, Readiness::CLOSED));
+                self.found.push(token, Readiness::CLOSED);
                 self.forget(fd);
             }
         }
@@ -98,8 +97,7 @@ impl Poller for Select {
     fn add(&mut self, fd: RawFd, token: Token, interest: Interest, mode: Mode) -> io::Result<()> {
         let place = place_of(fd)?;
         if self.watched.get(place).is_some_and(Option::is_some) {
-            let text = format!("select watches descriptor {fd} already");
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+            return Err(already_watched("select", fd));
         }
         if place >= self.watched.len() {
             self.watched.resize_with(place + 1, || None);
@@ -132,8 +130,7 @@ impl Poller for Select {
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        self.ready.clear();
-        self.next = 0;
+        self.found.clear();
         let (mut read, mut write) = (self.read, self.write);
         let timeout = timeout.map(clock::timespec);
         let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
@@ -145,19 +142,14 @@ impl Poller for Select {
         };
         match usize::try_from(found) {
             Ok(found) => self.collect(&read, &write, found),
-            Err(_) => match io::Error::last_os_error() {
-                error if error.kind() == io::ErrorKind::Interrupted => {}
-                error if error.raw_os_error() == Some(libc::EBADF) => self.report_closed(),
-                error => return Err(error),
-            },
+            Err(_) if io::Error::last_os_error().raw_os_error() == Some(libc::EBADF) => self.report_closed(),
+            Err(_) => return wait_failed(),
         }
         Ok(())
     }
 
     fn next(&mut self) -> Option<(Token, Readiness)> {
-        let found = *self.ready.get(self.next)?;
-        self.next += 1;
-        Some(found)
+        self.found.next()
     }
 
     fn renew(&mut self) -> io::Result<()> {

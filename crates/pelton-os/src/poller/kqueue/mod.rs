@@ -54,7 +54,7 @@ use self::abi::{EV_ADD, EV_CLEAR, EV_DELETE, EV_DISABLE, EV_DISPATCH, EV_ENABLE,
 use self::plan::{Outcome, Plan};
 use self::queue::{Change, Changes, Filter, Queue};
 use self::watched::{List, Reports, Watched, filters_of};
-use super::{Poller, Trigger};
+use super::{Poller, Trigger, already_watched, wait_failed};
 use crate::{Interest, Mode, Readiness, Token};
 
 /// A poller on `kqueue`, with nanosecond timeouts.
@@ -86,8 +86,7 @@ impl Kqueue {
     /// Adds `fd`, with `flags` for its filters.
     fn attach(&mut self, fd: RawFd, token: Token, interest: Interest, mode: Mode, flags: Flags) -> io::Result<()> {
         if self.is_known(fd)? {
-            let text = format!("kqueue watches descriptor {fd} already");
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+            return Err(already_watched("kqueue", fd));
         }
         self.watched.take(fd);
         let plan = filters_of(interest).fold(Plan::new(fd), |plan, filter| plan.with(filter, EV_ADD | flags));

@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustix::io::{Errno, FdFlags};
 
 use super::abi::{self, Count, Event, Flags};
+use super::wait_failed;
 use crate::clock::timespec;
 use crate::descriptor::borrow;
 use crate::fork;
@@ -110,10 +111,7 @@ impl Queue {
         match usize::try_from(found) {
             // SAFETY: the kernel has filled in the first `found` events, at most EVENTS_PER_WAIT, the capacity.
             Ok(found) => unsafe { self.events.set_len(found) },
-            Err(_) => match io::Error::last_os_error() {
-                error if error.kind() == io::ErrorKind::Interrupted => {}
-                error => return Err(error),
-            },
+            Err(_) => return wait_failed(),
         }
         Ok(())
     }
