@@ -4,7 +4,8 @@ use std::fmt;
 use std::ops::Deref;
 use std::rc::Rc;
 
-pub(crate) use self::buffers::Buffers;
+use self::buffers::LentBuffer;
+pub(crate) use self::buffers::{Buffer, Buffers};
 
 mod buffers;
 
@@ -20,11 +21,26 @@ pub struct Chunk {
 
 /// Where the bytes are.
 enum Memory {
-    /// In a buffer that belongs to the chunk, or goes back to `home`.
-    Buffer { bytes: Box<[u8]>, home: Option<Rc<Buffers>> },
-    /// In a slot of memory that belongs to somebody else.
-    Slot { lender: Rc<dyn Lender>, slot: usize },
+    /// In a buffer of the readiness engine.
+    Buffer(LentBuffer),
+    /// In memory of their own.
+    Own(Box<[u8]>),
+    /// In a slot of another engine's memory.
+    Slot { lender: Rc<dyn Lender>, slot: u32 },
 }
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // The other variants need nothing: their fields are dropped next.
+        if let Memory::Slot { lender, slot } = self {
+            lender.give_back(*slot);
+        }
+    }
+}
+
+// A chunk is moved several times per message, so its size counts. A thin pointer to the buffer and a short slot number keep
+// the tag from taking another word.
+const _: () = assert!(size_of::<Chunk>() <= 5 * size_of::<usize>());
 
 /// Memory that an engine lends out in numbered slots: the buffers of a kernel ring, or the messages of a simulated network.
 ///
@@ -43,11 +59,11 @@ enum Memory {
 /// }
 ///
 /// impl Lender for Pool {
-///     fn slot(&self, slot: usize) -> &[u8] {
-///         &self.slots[slot]
+///     fn slot(&self, slot: u32) -> &[u8] {
+///         &self.slots[slot as usize]
 ///     }
 ///
-///     fn give_back(&self, slot: usize) {
+///     fn give_back(&self, slot: u32) {
 ///         self.given_back.set(self.given_back.get() + 1);
 ///     }
 /// }
@@ -60,10 +76,10 @@ enum Memory {
 /// ```
 pub trait Lender: 'static {
     /// Returns all memory of a slot that is on loan. It stays the same, contents included, until the slot is given back.
-    fn slot(&self, slot: usize) -> &[u8];
+    fn slot(&self, slot: u32) -> &[u8];
 
     /// Takes a slot back. Called once per chunk, when the chunk is dropped.
-    fn give_back(&self, slot: usize);
+    fn give_back(&self, slot: u32);
 }
 
 impl Chunk {
@@ -72,10 +88,22 @@ impl Chunk {
     /// # Panics
     ///
     /// If the slot is shorter than that. The slot is then not given back.
-    pub fn lent(lender: Rc<dyn Lender>, slot: usize, len: usize) -> Chunk {
+    pub fn lent(lender: Rc<dyn Lender>, slot: u32, len: usize) -> Chunk {
         let size = lender.slot(slot).len();
         assert!(len <= size, "lend {len} bytes of a slot of {size}");
         Chunk { memory: Memory::Slot { lender, slot }, start: 0, end: len }
+    }
+
+    /// Returns the number of bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Returns whether there are no bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// Drops the first `count` bytes.
@@ -105,9 +133,7 @@ impl Chunk {
     #[must_use]
     pub fn into_vec(mut self) -> Vec<u8> {
         match &mut self.memory {
-            Memory::Buffer { bytes, home: None } if self.start == 0 && self.end == bytes.len() => {
-                std::mem::take(bytes).into_vec()
-            }
+            Memory::Own(bytes) if self.start == 0 && self.end == bytes.len() => std::mem::take(bytes).into_vec(),
             _ => self.to_vec(),
         }
     }
@@ -123,8 +149,8 @@ impl Chunk {
     /// [`compacted`](Chunk::compacted), in place.
     pub fn compact(&mut self) {
         let on_loan = match &self.memory {
-            Memory::Buffer { home: None, .. } => 0,
-            Memory::Buffer { bytes, .. } => bytes.len(),
+            Memory::Own(_) => 0,
+            Memory::Buffer(lent) => lent.bytes().len(),
             Memory::Slot { lender, slot } => lender.slot(*slot).len(),
         };
         if self.len() < on_loan / 4 {
@@ -136,7 +162,7 @@ impl Chunk {
 impl From<Vec<u8>> for Chunk {
     fn from(bytes: Vec<u8>) -> Chunk {
         let bytes = bytes.into_boxed_slice();
-        Chunk { start: 0, end: bytes.len(), memory: Memory::Buffer { bytes, home: None } }
+        Chunk { start: 0, end: bytes.len(), memory: Memory::Own(bytes) }
     }
 }
 
@@ -154,9 +180,11 @@ impl From<Chunk> for bytes::Bytes {
 
 impl Deref for Chunk {
     type Target = [u8];
+    #[inline]
     fn deref(&self) -> &[u8] {
         let memory = match &self.memory {
-            Memory::Buffer { bytes, .. } => bytes,
+            Memory::Buffer(lent) => lent.bytes(),
+            Memory::Own(bytes) => bytes,
             Memory::Slot { lender, slot } => lender.slot(*slot),
         };
         &memory[self.start..self.end]
@@ -166,16 +194,6 @@ impl Deref for Chunk {
 impl AsRef<[u8]> for Chunk {
     fn as_ref(&self) -> &[u8] {
         self
-    }
-}
-
-impl Drop for Chunk {
-    fn drop(&mut self) {
-        match &mut self.memory {
-            Memory::Buffer { home: None, .. } => {}
-            Memory::Buffer { bytes, home: Some(home) } => home.put(std::mem::take(bytes)),
-            Memory::Slot { lender, slot } => lender.give_back(*slot),
-        }
     }
 }
 
@@ -195,7 +213,7 @@ mod tests {
     /// Lends slots of 16 bytes, each filled with its number, and records which came back.
     struct Toy {
         slots: [[u8; 16]; 4],
-        given_back: RefCell<Vec<usize>>,
+        given_back: RefCell<Vec<u32>>,
     }
 
     impl Toy {
@@ -206,12 +224,12 @@ mod tests {
     }
 
     impl Lender for Toy {
-        fn slot(&self, slot: usize) -> &[u8] {
+        fn slot(&self, slot: u32) -> &[u8] {
             assert!(!self.given_back.borrow().contains(&slot), "slot {slot} is not on loan");
-            &self.slots[slot]
+            &self.slots[slot as usize]
         }
 
-        fn give_back(&self, slot: usize) {
+        fn give_back(&self, slot: u32) {
             self.given_back.borrow_mut().push(slot);
         }
     }

@@ -47,6 +47,7 @@ pub struct FilePart {
 
 impl Piece {
     /// What it has in memory.
+    #[inline]
     fn bytes(&self) -> &[u8] {
         match self {
             Piece::Chunk(chunk) => chunk,

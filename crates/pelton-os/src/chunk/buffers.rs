@@ -12,12 +12,15 @@ const BUFFER: usize = 64 * 1024;
 /// within their pages.
 const ALIGNMENT: usize = 4096;
 
+/// Memory for a read at an aligned address.
+pub(crate) type Buffer = [u8; BUFFER + ALIGNMENT];
+
 /// Buffers kept for the next read. One is enough while handlers drop their chunks before they return.
 const KEPT: usize = 4;
 
 /// Free buffers, shared by an engine and the chunks that it has lent.
 pub(crate) struct Buffers {
-    free: RefCell<Vec<Box<[u8]>>>,
+    free: RefCell<Vec<Box<Buffer>>>,
     /// How many free buffers are kept at most.
     kept: usize,
 }
@@ -35,31 +38,37 @@ impl Buffers {
 
     /// Calls `read` with a buffer and lends as many bytes of it as `read` says it has filled.
     pub(crate) fn fill<E>(self: &Rc<Self>, read: impl FnOnce(&mut [u8]) -> Result<usize, E>) -> Result<Chunk, E> {
-        let mut bytes = self.take();
-        let start = aligned(&bytes);
-        match read(&mut bytes[start..start + BUFFER]) {
+        let mut buffer = self.take();
+        let start = aligned(&buffer);
+        match read(&mut buffer[start..start + BUFFER]) {
             Ok(count) => {
-                let memory = Memory::Buffer { bytes, home: Some(self.clone()) };
-                Ok(Chunk { memory, start, end: start + count })
+                // Checked here, because `Chunk::len` takes it for granted.
+                assert!(count <= BUFFER, "{count} bytes do not fit into a buffer");
+                Ok(Chunk { memory: self.memory(buffer), start, end: start + count })
             }
             Err(error) => {
-                self.put(bytes);
+                self.put(buffer);
                 Err(error)
             }
         }
     }
 
     /// Takes a buffer to read into, to be [lent](Buffers::lend) afterwards.
-    pub(crate) fn take(&self) -> Box<[u8]> {
-        self.free.borrow_mut().pop().unwrap_or_else(|| vec![0; BUFFER + ALIGNMENT].into_boxed_slice())
+    pub(crate) fn take(&self) -> Box<Buffer> {
+        self.free.borrow_mut().pop().unwrap_or_else(new)
     }
 
     /// Lends the first `end` bytes of a buffer.
-    pub(crate) fn lend(self: &Rc<Self>, bytes: Box<[u8]>, end: usize) -> Chunk {
-        Chunk { memory: Memory::Buffer { bytes, home: Some(self.clone()) }, start: 0, end }
+    pub(crate) fn lend(self: &Rc<Self>, buffer: Box<Buffer>, end: usize) -> Chunk {
+        assert!(end <= buffer.len(), "lend {end} bytes of a buffer");
+        Chunk { memory: self.memory(buffer), start: 0, end }
     }
 
-    pub(super) fn put(&self, buffer: Box<[u8]>) {
+    fn memory(self: &Rc<Self>, buffer: Box<Buffer>) -> Memory {
+        Memory::Buffer(LentBuffer { buffer: Some(buffer), home: self.clone() })
+    }
+
+    fn put(&self, buffer: Box<Buffer>) {
         let mut free = self.free.borrow_mut();
         if free.len() < self.kept {
             free.push(buffer);
@@ -67,7 +76,35 @@ impl Buffers {
     }
 }
 
+/// A buffer that is on loan, and goes home when this is dropped.
+pub(super) struct LentBuffer {
+    /// `None` only while this is being dropped.
+    buffer: Option<Box<Buffer>>,
+    home: Rc<Buffers>,
+}
+
+impl LentBuffer {
+    #[inline]
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.buffer.as_ref().map_or(&[], |buffer| &buffer[..])
+    }
+}
+
+impl Drop for LentBuffer {
+    fn drop(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            self.home.put(buffer);
+        }
+    }
+}
+
+/// Allocates a buffer. The memory comes zeroed from the system, and is not touched before it is read into.
+fn new() -> Box<Buffer> {
+    let bytes = vec![0; size_of::<Buffer>()].into_boxed_slice();
+    bytes.try_into().unwrap_or_else(|_| unreachable!("it has the size of a buffer"))
+}
+
 /// The first aligned position in a buffer.
-fn aligned(buffer: &[u8]) -> usize {
+fn aligned(buffer: &Buffer) -> usize {
     buffer.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT)
 }

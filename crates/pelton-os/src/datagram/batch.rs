@@ -4,6 +4,7 @@ use std::io;
 
 use super::DatagramOutbox;
 use crate::Address;
+use crate::chunk::Buffer;
 use crate::socket::SystemSocket;
 
 /// How many datagrams one system call takes at most. A call costs as much as a handful of small datagrams; beyond some dozens
@@ -21,7 +22,7 @@ pub(crate) struct Arrived {
 impl SystemSocket {
     /// Receives what there is, one datagram per buffer, and says in order what there is in each. An error, which may be there
     /// besides datagrams, comes last; that there is nothing more is none.
-    pub(crate) fn receive_datagrams(&self, buffers: &mut [Box<[u8]>], arrived: &mut Vec<io::Result<Arrived>>) {
+    pub(crate) fn receive_datagrams(&self, buffers: &mut [Box<Buffer>], arrived: &mut Vec<io::Result<Arrived>>) {
         match system::receive(&self.0, buffers, arrived) {
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(error) => arrived.push(Err(error)),
@@ -61,7 +62,7 @@ mod together {
 
     pub(super) fn receive(
         socket: &Socket,
-        buffers: &mut [Box<[u8]>],
+        buffers: &mut [Box<impl AsMut<[u8]> + ?Sized>],
         arrived: &mut Vec<io::Result<Arrived>>,
     ) -> io::Result<()> {
         let mut names: [SockAddrStorage; BATCH] = std::array::from_fn(|_| SockAddrStorage::zeroed());
@@ -71,6 +72,7 @@ mod together {
         let parts = headers.iter_mut().zip(&mut pieces).zip(&mut names).zip(buffers);
         let mut count = 0;
         for (((header, piece), name), buffer) in parts {
+            let buffer = (**buffer).as_mut();
             *piece = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
             header.msg_hdr.msg_name = std::ptr::from_mut(name).cast();
             header.msg_hdr.msg_namelen = size_of::<SockAddrStorage>() as libc::socklen_t;
@@ -156,12 +158,12 @@ mod one_by_one {
 
     pub(super) fn receive(
         socket: &Socket,
-        buffers: &mut [Box<[u8]>],
+        buffers: &mut [Box<impl AsMut<[u8]> + ?Sized>],
         arrived: &mut Vec<io::Result<Arrived>>,
     ) -> io::Result<()> {
         for buffer in buffers.iter_mut().take(BATCH) {
             // SAFETY: the same bytes, and `recv_from_vectored` promises to write nothing uninitialized to them.
-            let bytes = unsafe { &mut *(std::ptr::from_mut::<[u8]>(buffer) as *mut [MaybeUninit<u8>]) };
+            let bytes = unsafe { &mut *(std::ptr::from_mut::<[u8]>((**buffer).as_mut()) as *mut [MaybeUninit<u8>]) };
             let (len, flags, from) = socket.recv_from_vectored(&mut [MaybeUninitSlice::new(bytes)])?;
             arrived.push(Ok(Arrived { len, from: Address::from_socket(&from), cut: flags.is_truncated() }));
         }

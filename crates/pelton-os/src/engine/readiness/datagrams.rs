@@ -8,7 +8,7 @@ use std::io;
 use std::rc::Rc;
 
 use super::{ReadinessEngine, Role, Watch, with_intake, with_sending};
-use crate::chunk::Buffers;
+use crate::chunk::{Buffer, Buffers};
 use crate::datagram::{Arrived, BATCH};
 use crate::engine::{DatagramEngine, Event, Intake, Sending, WatchEngine, no_such_source};
 use crate::poller::Poller;
@@ -38,7 +38,7 @@ pub(super) struct Datagrams {
 struct Receiving {
     home: Rc<Buffers>,
     /// Free buffers to receive into.
-    buffers: Vec<Box<[u8]>>,
+    buffers: Vec<Box<Buffer>>,
     arrived: Vec<io::Result<Arrived>>,
     batch: usize,
 }
