@@ -16,10 +16,7 @@ use pelton::{Address, Builder, ConnectOptions, Engine, EventLoop, PanicPolicy, P
 use pelton_os::engine::StreamEngine;
 use pelton_os::{Event, Forgotten, Intake, Outbox, Sending, Token};
 
-#[path = "../common/unsupported.rs"]
-mod unsupported;
-
-use unsupported::unsupported;
+use crate::common::unsupported::unsupported;
 
 /// What becomes of connecting to an address.
 #[derive(Clone, Copy)]
