@@ -112,7 +112,7 @@ fn take(fd: RawFd) -> io::Result<Socket> {
 
 /// Parses the list of what the process `parent` has passed on.
 fn passed_on(list: &str, parent: i32) -> io::Result<Vec<(Option<String>, RawFd)>> {
-    let bad = || io::Error::new(io::ErrorKind::InvalidInput, format!("{PASSED_ON} is invalid: {list:?}"));
+    let bad = || io::Error::new(io::ErrorKind::InvalidInput, format!("{PASSED_ON} is {list:?}, not a list of sockets"));
     let mut parts = list.split(',');
     let by: i32 = parts.next().and_then(|pid| pid.parse().ok()).ok_or_else(bad)?;
     if by != parent {
@@ -130,7 +130,7 @@ fn passed_on(list: &str, parent: i32) -> io::Result<Vec<(Option<String>, RawFd)>
 /// Returns how many descriptors the variables announce for the process `own`.
 fn announced(pid: &str, count: &str, own: u32) -> io::Result<RawFd> {
     let bad = |what: &str, value: &str| {
-        io::Error::new(io::ErrorKind::InvalidInput, format!("{what} is not a valid number: {value:?}"))
+        io::Error::new(io::ErrorKind::InvalidInput, format!("{what} is {value:?}, not a valid number"))
     };
     let pid: u32 = pid.parse().map_err(|_| bad("LISTEN_PID", pid))?;
     let wanted: u16 = count.parse().map_err(|_| bad("LISTEN_FDS", count))?;

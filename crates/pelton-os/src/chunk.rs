@@ -38,9 +38,9 @@ impl Drop for Memory {
     }
 }
 
-// A chunk is moved several times per message, so its size counts. A thin pointer to the buffer and a short slot number keep
-// the tag from taking another word.
-const _: () = assert!(size_of::<Chunk>() <= 5 * size_of::<usize>());
+// A chunk is moved several times per message, so its size counts: five words of 64 bits. A thin pointer to the buffer and a
+// short slot number keep the tag from taking another word.
+const _: () = assert!(size_of::<Chunk>() <= 40);
 
 /// Memory that an engine lends out in numbered slots: the buffers of a kernel ring, or the messages of a simulated network.
 ///
