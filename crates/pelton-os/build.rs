@@ -1,4 +1,4 @@
-//! Names the one condition that several files share: whether the kqueue backend is built.
+//! Defines the condition that several files share: whether the kqueue poller is built.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,9 +1,9 @@
-//! Listeners that whoever started this process has opened for it: systemd's socket activation, those who do likewise, and
-//! an older process of the same program that hands over to a newer one.
+//! Listeners that the parent process has opened: systemd's socket activation and compatible managers, and an older process of
+//! the same program that hands over to a newer one.
 //!
-//! systemd's protocol wants the descriptors at 3 and up, and the number of the new process in its environment. Both can only be
-//! brought about between `fork` and `exec`, in a copy of a process that may have many threads. [`pass_on`] needs neither: the
-//! descriptors keep their numbers, and the environment lists them.
+//! systemd's protocol puts the descriptors at 3 and up, and the new process's id in its environment. Both can only be set
+//! between `fork` and `exec`, in a copy of a process that may have many threads. [`pass_on`] avoids that: the descriptors keep
+//! their numbers, and the environment lists them.
 
 use std::fmt::Write;
 use std::io;
@@ -15,34 +15,34 @@ use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::Socket;
 
-/// The first descriptor that is passed on; the others follow it.
+/// systemd's first descriptor. The others follow it.
 const FIRST: RawFd = 3;
 
-/// Where a process lists, for the one that it starts, its own number and what it has [passed on](pass_on):
-/// `4711,listen=12,ready=13`.
+/// The environment variable in which a process lists, for its child, its own process id and the sockets it has [passed
+/// on](pass_on): `4711,listen=12,ready=13`.
 const PASSED_ON: &str = "PELTON_PASSED_ON";
 
 /// A socket that was passed on.
 #[derive(Debug)]
 pub struct Inherited {
-    /// Its name, if it was given one (`FileDescriptorName=` in a systemd unit).
+    /// Its name, if it has one (`FileDescriptorName=` in a systemd unit).
     pub name: Option<String>,
     /// The socket.
     pub socket: Socket,
 }
 
-/// Copies of descriptors that a child process inherits. To be kept until it is started, and not longer.
+/// Copies of descriptors for a child process to inherit. Keep them until the child is started, and no longer.
 #[derive(Debug)]
-#[must_use = "what is dropped before the process is started is not passed on"]
+#[must_use = "sockets that are dropped before the process starts are not passed on"]
 pub struct PassedOn {
     #[expect(dead_code, reason = "held, not used")]
     copies: Vec<OwnedFd>,
 }
 
-/// Has the process that `command` starts inherit these sockets, under these names; it finds them with [`inherited_listeners`].
-/// Names are of letters, digits, `-` and `.`.
+/// Passes these sockets on to the process that `command` starts, under these names. The child gets them from
+/// [`inherited_listeners`]. A name consists of letters, digits, `-` and `.`.
 ///
-/// Any other process that is started before the copies are dropped inherits them as well, and does not know of it.
+/// Every other process that is started before the copies are dropped inherits them too, without knowing.
 pub fn pass_on<'a>(
     command: &mut Command,
     sockets: impl IntoIterator<Item = (&'a str, BorrowedFd<'a>)>,
@@ -52,7 +52,10 @@ pub fn pass_on<'a>(
     for (name, socket) in sockets {
         let fits = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '.');
         if name.is_empty() || !name.chars().all(fits) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("pass on a socket as {name:?}")));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("pass on a socket as {name:?}: invalid name"),
+            ));
         }
         let copy = socket.try_clone_to_owned()?;
         fcntl_setfd(&copy, FdFlags::empty())?;
@@ -67,11 +70,11 @@ pub fn pass_on<'a>(
     Ok(PassedOn { copies })
 }
 
-/// The listeners that were passed on to this process, as the environment variables `LISTEN_PID`, `LISTEN_FDS` and
-/// `LISTEN_FDNAMES` say; none if they say nothing or were meant for another process. Also those that the process that started this
-/// one has [passed on](pass_on).
+/// Returns the listeners that were passed on to this process: by a service manager, in the environment variables `LISTEN_PID`,
+/// `LISTEN_FDS` and `LISTEN_FDNAMES`, or by its parent with [`pass_on`]. Variables that are meant for another process are
+/// ignored.
 ///
-/// They are given out once: asked again, there are none. Children of this process do not get them.
+/// The first call returns them, later calls return none. Children of this process do not inherit them.
 pub fn inherited_listeners() -> io::Result<Vec<Inherited>> {
     static GIVEN_OUT: AtomicBool = AtomicBool::new(false);
     let variable = |name: &str| std::env::var(name).ok();
@@ -92,27 +95,28 @@ pub fn inherited_listeners() -> io::Result<Vec<Inherited>> {
     given.into_iter().map(|(name, fd)| Ok(Inherited { name, socket: take(fd)? })).collect()
 }
 
-/// Takes over a descriptor that this process was started with.
+/// Takes ownership of a descriptor that this process was started with.
 fn take(fd: RawFd) -> io::Result<Socket> {
-    // Looked at before it is taken: a number that nothing is open under must not be closed later, when there may be.
-    // SAFETY: F_GETFD takes no pointer, and any number.
+    // Checked first: an owner of a number that is not open would later close another file.
+    // SAFETY: F_GETFD takes no pointer,
+    // and any number is allowed.
     if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
         let error = io::Error::last_os_error();
-        return Err(io::Error::new(error.kind(), format!("take descriptor {fd}, which was announced: {error}")));
+        return Err(io::Error::new(error.kind(), format!("take the announced descriptor {fd}: {error}")));
     }
-    // SAFETY: it is open, and whoever started this process says that it is for us; it is given out only once.
+    // SAFETY: the descriptor is open, the parent process has announced it for this process, and it is taken only once.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     fcntl_setfd(&fd, FdFlags::CLOEXEC)?;
     Ok(Socket::from(fd))
 }
 
-/// What the process `parent` has passed on, as it says.
+/// Parses the list of what the process `parent` has passed on.
 fn passed_on(list: &str, parent: i32) -> io::Result<Vec<(Option<String>, RawFd)>> {
-    let bad = || io::Error::new(io::ErrorKind::InvalidInput, format!("{PASSED_ON} is {list:?}, which makes no sense"));
+    let bad = || io::Error::new(io::ErrorKind::InvalidInput, format!("{PASSED_ON} is {list:?}, not a list of sockets"));
     let mut parts = list.split(',');
     let by: i32 = parts.next().and_then(|pid| pid.parse().ok()).ok_or_else(bad)?;
     if by != parent {
-        // It was meant for a process between that one and this.
+        // It was meant for a process between that one and this one.
         return Ok(Vec::new());
     }
     let entry = |part: &str| {
@@ -123,10 +127,10 @@ fn passed_on(list: &str, parent: i32) -> io::Result<Vec<(Option<String>, RawFd)>
     parts.map(entry).collect()
 }
 
-/// How many descriptors the variables announce for the process `own`.
+/// Returns how many descriptors the variables announce for the process `own`.
 fn announced(pid: &str, count: &str, own: u32) -> io::Result<RawFd> {
     let bad = |what: &str, value: &str| {
-        io::Error::new(io::ErrorKind::InvalidInput, format!("{what} is {value:?}, which is no number of that kind"))
+        io::Error::new(io::ErrorKind::InvalidInput, format!("{what} is {value:?}, not a valid number"))
     };
     let pid: u32 = pid.parse().map_err(|_| bad("LISTEN_PID", pid))?;
     let wanted: u16 = count.parse().map_err(|_| bad("LISTEN_FDS", count))?;
@@ -138,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_that_make_no_sense_are_named_and_those_for_others_ignored() {
+    fn invalid_variables_are_named_and_those_for_other_processes_ignored() {
         assert_eq!(announced("7", "2", 7).unwrap(), 2);
         assert_eq!(announced("7", "2", 8).unwrap(), 0);
         assert!(announced("x", "2", 7).unwrap_err().to_string().contains("LISTEN_PID"));
@@ -153,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_could_be_read_otherwise_are_refused() {
+    fn ambiguous_names_are_refused() {
         let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         for name in ["", "a=b", "a,b", "a b"] {
             let error = pass_on(&mut Command::new("true"), [(name, std::os::fd::AsFd::as_fd(&socket))]).unwrap_err();

@@ -1,4 +1,4 @@
-//! Where stream sockets listen and connect to.
+//! Socket addresses.
 
 use std::fmt;
 use std::io;
@@ -21,23 +21,23 @@ use socket2::{Domain, SockAddr};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Address {
-    /// An address and port of the internet, version 4 or 6: of TCP for connections, of UDP for datagrams.
+    /// An IPv4 or IPv6 address and port: TCP for connections, UDP for datagrams.
     Tcp(SocketAddr),
-    /// A Unix socket with a name in the file system.
+    /// A Unix socket with a path in the file system.
     Unix(PathBuf),
-    /// A Unix socket with a name of its own kind, which goes with its last user. Linux only.
+    /// A Unix socket in the abstract namespace. The name disappears with its last user. Linux only.
     Abstract(Vec<u8>),
-    /// A Unix socket without a name: the end that connects usually has none.
+    /// A Unix socket without a name, usually the end that connected.
     Unnamed,
 }
 
-/// What is wrong with a text that should be an [`Address`].
+/// Text that is not an [`Address`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no address; write 127.0.0.1:80, [::1]:80, unix:/path or unix:@name")]
+#[error("{0:?} is not an address; write 127.0.0.1:80, [::1]:80, unix:/path or unix:@name")]
 pub struct BadAddress(String);
 
 impl Address {
-    /// The port, if it is an address of the internet.
+    /// Returns the port of an IP address.
     ///
     /// ```
     /// use pelton_os::Address;
@@ -62,7 +62,7 @@ impl Address {
                 let name = [b"\0", &name[..]].concat();
                 Ok((Domain::UNIX, SockAddr::unix(std::ffi::OsStr::from_bytes(&name))?))
             }
-            Address::Unnamed => Err(io::Error::new(io::ErrorKind::InvalidInput, "a socket without a name")),
+            Address::Unnamed => Err(io::Error::new(io::ErrorKind::InvalidInput, "the socket has no name")),
         }
     }
 

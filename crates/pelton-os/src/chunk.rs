@@ -1,94 +1,119 @@
-//! Bytes that came in, on loan from the engine.
+//! Received bytes, on loan from the engine.
 
-use std::cell::RefCell;
 use std::fmt;
 use std::ops::Deref;
 use std::rc::Rc;
 
-/// How much one read takes in at most.
-const BUFFER: usize = 64 * 1024;
+use self::buffers::LentBuffer;
+pub(crate) use self::buffers::{Buffer, Buffers};
 
-/// Reads go to a multiple of this: some processors copy many times slower to an address that is a few bytes past where the
-/// data lies in its own page.
-const ALIGNMENT: usize = 4096;
+mod buffers;
 
-/// Buffers kept for the next read. One is enough while handlers let go of their chunks before they return.
-const KEPT: usize = 4;
-
-/// Buffers to read into, shared by an engine and the chunks it has lent.
-pub(crate) struct Buffers {
-    free: RefCell<Vec<Box<[u8]>>>,
-    /// So many are kept at most.
-    kept: usize,
-}
-
-impl Default for Buffers {
-    fn default() -> Buffers {
-        Buffers::keeping(KEPT)
-    }
-}
-
-impl Buffers {
-    pub(crate) fn keeping(kept: usize) -> Buffers {
-        Buffers { free: RefCell::default(), kept }
-    }
-
-    /// Reads into a buffer with `read`, which says how many bytes there are, and lends these.
-    pub(crate) fn fill<E>(self: &Rc<Self>, read: impl FnOnce(&mut [u8]) -> Result<usize, E>) -> Result<Chunk, E> {
-        let mut buffer = self.take();
-        let start = aligned(&buffer);
-        match read(&mut buffer[start..start + BUFFER]) {
-            Ok(count) => Ok(Chunk { buffer, start, end: start + count, home: Some(self.clone()) }),
-            Err(error) => {
-                self.put(buffer);
-                Err(error)
-            }
-        }
-    }
-
-    /// A buffer to read into, to be [lent](Buffers::lend) afterwards.
-    pub(crate) fn take(&self) -> Box<[u8]> {
-        self.free.borrow_mut().pop().unwrap_or_else(|| vec![0; BUFFER + ALIGNMENT].into_boxed_slice())
-    }
-
-    /// Lends the first `end` bytes of a buffer.
-    pub(crate) fn lend(self: &Rc<Self>, buffer: Box<[u8]>, end: usize) -> Chunk {
-        Chunk { buffer, start: 0, end, home: Some(self.clone()) }
-    }
-
-    fn put(&self, buffer: Box<[u8]>) {
-        let mut free = self.free.borrow_mut();
-        if free.len() < self.kept {
-            free.push(buffer);
-        }
-    }
-}
-
-/// Where in a buffer to begin.
-fn aligned(buffer: &[u8]) -> usize {
-    buffer.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT)
-}
-
-/// Bytes that came in. They are on loan: the memory goes back to the engine when the chunk is dropped.
+/// Received bytes. They are on loan: the memory goes back to the engine when the chunk is dropped.
 ///
 /// A chunk derefs to its bytes. It can be kept, or sent on without copying. It stays on the thread of its loop;
-/// [`into_vec`](Chunk::into_vec) and `Bytes::from(chunk)` are bytes that can be sent to others.
+/// [`into_vec`](Chunk::into_vec) and `Bytes::from(chunk)` give bytes that can go to other threads.
 pub struct Chunk {
-    buffer: Box<[u8]>,
+    memory: Memory,
     start: usize,
     end: usize,
-    home: Option<Rc<Buffers>>,
+}
+
+/// Where the bytes are.
+enum Memory {
+    /// In a buffer of the readiness engine.
+    Buffer(LentBuffer),
+    /// In memory of their own.
+    Own(Box<[u8]>),
+    /// In a slot of another engine's memory.
+    Slot { lender: Rc<dyn Lender>, slot: u32 },
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // The other variants need nothing: their fields are dropped next.
+        if let Memory::Slot { lender, slot } = self {
+            lender.give_back(*slot);
+        }
+    }
+}
+
+// A chunk is moved several times per message, so its size counts: five words of 64 bits. A thin pointer to the buffer and a
+// short slot number keep the tag from taking another word.
+const _: () = assert!(size_of::<Chunk>() <= 40);
+
+/// Memory that an engine lends out in numbered slots: the buffers of a kernel ring, or the messages of a simulated network.
+///
+/// [`Chunk::lent`] makes a chunk of a slot. It reads the slot until it is dropped, and then [gives it
+/// back](Lender::give_back). A chunk costs a reference count, no allocation.
+///
+/// ```
+/// use std::cell::Cell;
+/// use std::rc::Rc;
+///
+/// use pelton_os::{Chunk, Lender};
+///
+/// struct Pool {
+///     slots: [[u8; 8]; 2],
+///     given_back: Cell<usize>,
+/// }
+///
+/// impl Lender for Pool {
+///     fn slot(&self, slot: u32) -> &[u8] {
+///         &self.slots[slot as usize]
+///     }
+///
+///     fn give_back(&self, slot: u32) {
+///         self.given_back.set(self.given_back.get() + 1);
+///     }
+/// }
+///
+/// let pool = Rc::new(Pool { slots: [*b"received", *b"........"], given_back: Cell::new(0) });
+/// let chunk = Chunk::lent(pool.clone(), 0, 7);
+/// assert_eq!(&*chunk, b"receive");
+/// drop(chunk);
+/// assert_eq!(pool.given_back.get(), 1);
+/// ```
+pub trait Lender: 'static {
+    /// Returns all memory of a slot that is on loan. It stays the same, contents included, until the slot is given back.
+    fn slot(&self, slot: u32) -> &[u8];
+
+    /// Takes a slot back. Called once per chunk, when the chunk is dropped.
+    fn give_back(&self, slot: u32);
 }
 
 impl Chunk {
+    /// Makes a chunk of the first `len` bytes of a slot.
+    ///
+    /// # Panics
+    ///
+    /// If the slot is shorter than that. The slot is then not given back.
+    pub fn lent(lender: Rc<dyn Lender>, slot: u32, len: usize) -> Chunk {
+        let size = lender.slot(slot).len();
+        assert!(len <= size, "lend {len} bytes of a slot of {size}");
+        Chunk { memory: Memory::Slot { lender, slot }, start: 0, end: len }
+    }
+
+    /// Returns the number of bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Returns whether there are no bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Drops the first `count` bytes.
     pub fn advance(&mut self, count: usize) {
         assert!(count <= self.len(), "advance a chunk of {} bytes by {count}", self.len());
         self.start += count;
     }
 
-    /// The bytes, in memory of their own: for other threads. A chunk cannot be sent there, because its memory belongs to its
-    /// loop.
+    /// Returns the bytes in memory of their own, for other threads. A chunk itself cannot go there, because its memory belongs
+    /// to its loop.
     ///
     /// ```compile_fail,E0277
     /// # fn received(chunk: pelton_os::Chunk) {
@@ -104,26 +129,40 @@ impl Chunk {
     /// # received(vec![1, 2, 3].into());
     /// ```
     ///
-    /// This copies, unless the chunk was made of a `Vec`.
+    /// This copies, unless the chunk was made from a `Vec`.
     #[must_use]
     pub fn into_vec(mut self) -> Vec<u8> {
-        if self.home.is_some() || self.start > 0 || self.end < self.buffer.len() {
-            return self.to_vec();
+        match &mut self.memory {
+            Memory::Own(bytes) if self.start == 0 && self.end == bytes.len() => std::mem::take(bytes).into_vec(),
+            _ => self.to_vec(),
         }
-        std::mem::take(&mut self.buffer).into_vec()
     }
 
-    /// The same bytes in memory of their own if the loan is much larger than they are: for those who keep it for long.
+    /// Copies the bytes to memory of their own if the loan is much larger than they are. Call it before keeping a chunk for
+    /// long.
     #[must_use]
-    pub fn compacted(self) -> Chunk {
-        if self.home.is_some() && self.len() < self.buffer.len() / 4 { Chunk::from(self.to_vec()) } else { self }
+    pub fn compacted(mut self) -> Chunk {
+        self.compact();
+        self
+    }
+
+    /// [`compacted`](Chunk::compacted), in place.
+    pub fn compact(&mut self) {
+        let on_loan = match &self.memory {
+            Memory::Own(_) => 0,
+            Memory::Buffer(lent) => lent.bytes().len(),
+            Memory::Slot { lender, slot } => lender.slot(*slot).len(),
+        };
+        if self.len() < on_loan / 4 {
+            *self = Chunk::from(self.to_vec());
+        }
     }
 }
 
 impl From<Vec<u8>> for Chunk {
     fn from(bytes: Vec<u8>) -> Chunk {
-        let buffer = bytes.into_boxed_slice();
-        Chunk { start: 0, end: buffer.len(), buffer, home: None }
+        let bytes = bytes.into_boxed_slice();
+        Chunk { start: 0, end: bytes.len(), memory: Memory::Own(bytes) }
     }
 }
 
@@ -141,22 +180,20 @@ impl From<Chunk> for bytes::Bytes {
 
 impl Deref for Chunk {
     type Target = [u8];
+    #[inline]
     fn deref(&self) -> &[u8] {
-        &self.buffer[self.start..self.end]
+        let memory = match &self.memory {
+            Memory::Buffer(lent) => lent.bytes(),
+            Memory::Own(bytes) => bytes,
+            Memory::Slot { lender, slot } => lender.slot(*slot),
+        };
+        &memory[self.start..self.end]
     }
 }
 
 impl AsRef<[u8]> for Chunk {
     fn as_ref(&self) -> &[u8] {
         self
-    }
-}
-
-impl Drop for Chunk {
-    fn drop(&mut self) {
-        if let Some(home) = self.home.take() {
-            home.put(std::mem::take(&mut self.buffer));
-        }
     }
 }
 
@@ -168,10 +205,87 @@ impl fmt::Debug for Chunk {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use super::*;
+    use crate::{DatagramOutbox, Outbox};
+
+    /// Lends slots of 16 bytes, each filled with its number, and records which came back.
+    struct Toy {
+        slots: [[u8; 16]; 4],
+        given_back: RefCell<Vec<u32>>,
+    }
+
+    impl Toy {
+        fn new() -> Rc<Toy> {
+            let slots = [0, 1, 2, 3].map(|number| [number; 16]);
+            Rc::new(Toy { slots, given_back: RefCell::default() })
+        }
+    }
+
+    impl Lender for Toy {
+        fn slot(&self, slot: u32) -> &[u8] {
+            assert!(!self.given_back.borrow().contains(&slot), "slot {slot} is not on loan");
+            &self.slots[slot as usize]
+        }
+
+        fn give_back(&self, slot: u32) {
+            self.given_back.borrow_mut().push(slot);
+        }
+    }
 
     #[test]
-    fn a_chunk_lends_a_buffer_that_comes_back() {
+    fn a_slot_is_given_back_once_however_its_chunk_ends() {
+        let toy = Toy::new();
+        let lend = |slot, len| Chunk::lent(toy.clone(), slot, len);
+        let mut dropped = lend(0, 16);
+        dropped.advance(3);
+        assert_eq!(&*dropped, [0; 13]);
+        drop(dropped);
+        assert_eq!(lend(1, 5).into_vec(), [1; 5]);
+        assert_eq!(bytes::Bytes::from(lend(2, 6)), [2; 6][..]);
+        assert_eq!(*toy.given_back.borrow(), [0, 1, 2]);
+        let compacted = lend(3, 3).compacted();
+        assert_eq!(*toy.given_back.borrow(), [0, 1, 2, 3], "three of sixteen bytes do not keep the slot");
+        assert_eq!(&*compacted, [3; 3]);
+        drop(compacted);
+        assert_eq!(toy.given_back.borrow().len(), 4);
+        assert_eq!(Rc::strong_count(&toy), 1);
+    }
+
+    #[test]
+    fn an_outbox_gives_slots_back_as_they_are_sent() {
+        let toy = Toy::new();
+        let mut outbox = Outbox::default();
+        for slot in 0..3 {
+            outbox.push_chunk(Chunk::lent(toy.clone(), slot, 10));
+        }
+        outbox.advance(15);
+        assert_eq!(*toy.given_back.borrow(), [0]);
+        outbox.settle();
+        assert_eq!(*toy.given_back.borrow(), [0], "five and ten of sixteen bytes are worth the slot");
+        outbox.advance(2);
+        outbox.settle();
+        assert_eq!(*toy.given_back.borrow(), [0, 1], "three are not");
+        drop(outbox);
+        assert_eq!(*toy.given_back.borrow(), [0, 1, 2]);
+        let mut datagrams = DatagramOutbox::default();
+        datagrams.push_chunk(None, Chunk::lent(toy.clone(), 3, 16));
+        assert_eq!(datagrams.iter().next().map(|(_, bytes)| bytes.len()), Some(16));
+        datagrams.advance(1);
+        assert_eq!(*toy.given_back.borrow(), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn more_than_a_slot_holds_is_not_lent() {
+        let toy = Toy::new();
+        let lend = std::panic::AssertUnwindSafe(|| Chunk::lent(toy.clone(), 0, 17));
+        assert!(std::panic::catch_unwind(lend).is_err());
+        assert!(toy.given_back.borrow().is_empty());
+    }
+
+    #[test]
+    fn a_buffer_is_reused_when_its_chunk_is_gone() {
         let buffers = Rc::new(Buffers::default());
         let fill = || {
             buffers.fill(|buffer| {
@@ -187,8 +301,8 @@ mod tests {
         let kept = fill().unwrap();
         assert_eq!(kept.as_ptr(), place, "the same buffer again");
         let other = fill().unwrap();
-        assert_ne!(other.as_ptr(), place, "which is in use now");
+        assert_ne!(other.as_ptr(), place, "it is in use now");
         assert_eq!(&*kept.compacted(), b"hello");
-        assert_eq!(fill().unwrap().as_ptr(), place, "compacting lets go of it");
+        assert_eq!(fill().unwrap().as_ptr(), place, "compacting released it");
     }
 }

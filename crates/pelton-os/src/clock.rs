@@ -6,26 +6,26 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::Time;
 
-/// Reads the monotonic clock: the one the kernel's own timeouts count by, stopped while the machine sleeps.
+/// Reads the monotonic clock. It is the clock of the kernel's own timeouts and stands still while the machine is suspended.
 pub fn now() -> Time {
     let time = clock_gettime(ClockId::Monotonic);
-    // Neither is negative: the clock starts at boot.
+    // Neither is negative, because the clock starts at boot.
     Time::from_nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// The longest timeout that every system takes, in seconds; some refuse longer ones. A wait that a caller wants to last
-/// more than three years ends then, as if by a signal.
+/// The longest timeout, in seconds, that every system accepts. A longer wait ends after this time (more than three years), as
+/// if by a signal.
 const LONGEST_TIMEOUT: u64 = 100_000_000;
 
-/// A timeout for the system calls that count in nanoseconds.
+/// Converts a timeout for system calls that count in nanoseconds.
 pub(crate) fn timespec(timeout: Duration) -> libc::timespec {
     let timeout = timeout.min(Duration::from_secs(LONGEST_TIMEOUT));
-    // Neither overflows its type, not even one of 32 bits.
+    // Neither value overflows, not even in 32 bits.
     libc::timespec { tv_sec: timeout.as_secs() as libc::time_t, tv_nsec: timeout.subsec_nanos() as _ }
 }
 
-/// A timeout for system calls that count in milliseconds and take a negative one for "forever": rounded up, so that no
-/// wait ends early.
+/// Converts a timeout for system calls that count in milliseconds, where negative means "forever". Rounds up, so that no wait
+/// ends early.
 #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
 pub(crate) fn round_up_to_millis(timeout: Option<Duration>) -> i32 {
     match timeout {

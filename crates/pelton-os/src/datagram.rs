@@ -1,7 +1,7 @@
 //! Datagrams, over UDP and Unix sockets.
 //!
-//! This file is what one is when it comes in. Below it, `outbox.rs` is where those that go out wait, `options.rs` what may be
-//! settled about a socket, `socket.rs` how one is made, and `batch.rs` how many are received and sent at once.
+//! This file has the datagram that was received. `outbox.rs` queues outgoing datagrams, `options.rs` has a socket's options,
+//! `socket.rs` creates sockets, and `batch.rs` receives and sends several datagrams per system call.
 
 mod batch;
 mod options;
@@ -14,14 +14,14 @@ pub(crate) use batch::{Arrived, BATCH};
 pub use options::{DatagramOptions, DatagramSetting, MulticastInterface};
 pub use outbox::DatagramOutbox;
 
-/// A datagram that has come in.
+/// A received datagram.
 ///
-/// Its bytes are on loan from the engine, in a buffer that could hold the largest of all datagrams: whoever keeps one for long
-/// asks for them to be [compacted](Chunk::compacted).
+/// Its bytes are on loan from the engine, in a buffer that could hold the largest datagram. To keep one for long,
+/// [compact](Chunk::compacted) it.
 #[derive(Debug)]
 pub struct Datagram {
-    /// What it says. There may be nothing in it.
+    /// The contents, which may be empty.
     pub bytes: Chunk,
-    /// Who sent it. A Unix socket without a name is [`Address::Unnamed`], and cannot be answered.
+    /// The sender. A Unix socket without a name is [`Address::Unnamed`] and cannot be answered.
     pub from: Address,
 }

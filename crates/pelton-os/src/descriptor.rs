@@ -6,21 +6,21 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// Borrows the descriptor with this number for one system call.
 ///
-/// Whoever watches a descriptor promises to unwatch it before closing it. The reactor does not rely on the promise: what
-/// it does with a watched number is to name it to a poller, and a poller's answer to a number that is closed by now, or
-/// taken by another file, is an error or an event nobody hears of. It never reads, writes or closes one.
+/// Owners of watched descriptors are told to unwatch them before closing them, but nothing here relies on that. The engine only
+/// passes a watched number to a poller, and never reads, writes or closes it. If the number is closed, or belongs to another
+/// file by then, the result is an error or an event with a stale token.
 pub(crate) fn borrow(fd: &RawFd) -> BorrowedFd<'_> {
     debug_assert!(*fd >= 0);
-    // SAFETY: -1 is excluded by every caller having it from an `AsFd`; a number that is not open any more makes the call
-    // it is lent to fail with EBADF, which touches no memory.
+    // SAFETY: the number is not -1, because every caller got it from an `AsFd`. If it is no longer open, the system call fails
+    // with EBADF and touches no memory.
     unsafe { BorrowedFd::borrow_raw(*fd) }
 }
 
-/// Puts `new` in the place of `old`, under `old`'s number, so that whoever remembers the number now means the new one.
+/// Replaces the file under `old`'s number by `new`, so that everybody who knows the number uses the new file.
 pub(crate) fn replace(old: &OwnedFd, new: OwnedFd) -> io::Result<()> {
-    // SAFETY: `old` stays open throughout and keeps owning its number; the second owner is never dropped. What `dup2`
-    // needs unique access for is to not pull a file from under a call in flight on another thread; the callers are in a
-    // forked child, which has no other thread, or own the only user of the number.
+    // SAFETY: `old` stays open and keeps owning its number, and the second owner is never dropped. `dup2` takes unique access
+    // so that no file is replaced during a system call on another thread. The callers are in a forked child, which has no other
+    // threads, or own the only user of the number.
     let mut old = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(old.as_raw_fd()) });
     rustix::io::dup2(&new, &mut old)?;
     Ok(rustix::io::fcntl_setfd(&*old, rustix::io::FdFlags::CLOEXEC)?)

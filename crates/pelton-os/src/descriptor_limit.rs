@@ -1,4 +1,4 @@
-//! How many descriptors the process may have.
+//! The limit on the number of open descriptors.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -6,13 +6,13 @@ use std::process::Command;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What systems allow that do not allow the hard limit they announce: macOS says that there is none.
+/// The limit to try where the hard limit itself is refused: macOS reports an unlimited one.
 const USUAL: u64 = 10_240;
 
-/// The soft limit on descriptors, which was [raised](DescriptorLimit::raise) for this process alone.
+/// The soft limit on descriptors, [raised](DescriptorLimit::raise) for this process only.
 ///
-/// The soft limit is low, often 1,024, for the sake of programs that use `select`. Others are meant to raise it to the hard limit, and to
-/// give the programs that they start the old one.
+/// The default soft limit is low, often 1,024, to protect programs that use `select`. Other programs should raise it to the
+/// hard limit, and restore the old one in the programs that they start.
 #[derive(Clone, Copy, Debug)]
 pub struct DescriptorLimit {
     before: Rlimit,
@@ -20,7 +20,7 @@ pub struct DescriptorLimit {
 }
 
 impl DescriptorLimit {
-    /// Raises the soft limit to the hard one, or to what the system allows. It stays as it is if the system allows nothing more.
+    /// Raises the soft limit to the hard limit, or as far as the system allows. Leaves it unchanged if the system refuses.
     ///
     /// ```
     /// let limit = pelton_os::DescriptorLimit::raise();
@@ -40,27 +40,27 @@ impl DescriptorLimit {
         DescriptorLimit { before, now: before }
     }
 
-    /// The soft limit as it was.
+    /// Returns the soft limit before it was raised.
     pub fn before(&self) -> u64 {
         amount(self.before.current)
     }
 
-    /// The soft limit as it is now.
+    /// Returns the current soft limit.
     pub fn now(&self) -> u64 {
         amount(self.now.current)
     }
 
-    /// Gives the process that `command` starts the old limit back.
+    /// Restores the old limit in the process that `command` starts.
     pub fn restore_in(&self, command: &mut Command) {
         let before = self.before;
         let restore = move || setrlimit(Resource::Nofile, before).map_err(io::Error::from);
-        // SAFETY: this runs in the forked child, where only what is safe in a signal handler may be done. It makes one system call
-        // with a value that was copied into the closure; it takes no lock and allocates nothing, an error included.
+        // SAFETY: the closure runs in the forked child, where only async-signal-safe operations are allowed. It makes one
+        // system call with a value that it owns. It takes no lock and does not allocate, not even on error.
         unsafe { command.pre_exec(restore) };
     }
 }
 
-/// No limit is more than any number.
+/// Treats "unlimited" as the highest number.
 fn amount(limit: Option<u64>) -> u64 {
     limit.unwrap_or(u64::MAX)
 }

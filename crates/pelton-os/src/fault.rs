@@ -1,8 +1,7 @@
-//! Faults that no caller can be told of: to the program's log, or else to standard error.
+//! Reports faults that cannot be returned to a caller.
 //!
-//! A library that only logs is silent in a program that sets up no log. So a fault goes to `tracing` if the program has a
-//! subscriber, and to standard error if it has none: there once per kind and place, so that a fault that comes with every
-//! request does not drown the rest.
+//! A library that only logs is silent in a program without a log. So a fault goes to `tracing` if the program has a subscriber,
+//! and otherwise to standard error: once per kind and place, so that a fault in every request does not flood the output.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -10,13 +9,13 @@ use std::io::Write;
 use std::panic::Location;
 use std::sync::{Mutex, PoisonError};
 
-/// So many kinds and places are told apart. A program has a few; the bound is for one that makes up kinds.
+/// How many pairs of kind and place are remembered. A program has a few; the bound protects against one that invents kinds.
 const MOST_REMEMBERED: usize = 1024;
 
-/// Kinds and places that standard error has been told of.
+/// Kinds and places that were already printed to standard error.
 static TOLD: Mutex<Option<HashSet<(&'static str, &'static Location<'static>)>>> = Mutex::new(None);
 
-/// Reports a fault of this kind, which was caused by what was asked for at `place`.
+/// Reports a fault of this kind. `place` is where the operation that caused it was requested.
 pub fn report(kind: &'static str, place: &'static Location<'static>, fault: &dyn fmt::Display) {
     if tracing::dispatcher::has_been_set() {
         tracing::error!(kind, "{fault}");
@@ -28,7 +27,7 @@ pub fn report(kind: &'static str, place: &'static Location<'static>, fault: &dyn
     if told.len() >= MOST_REMEMBERED || !told.insert((kind, place)) {
         return;
     }
-    // A program without standard error has nowhere to be told.
+    // Without standard error there is nowhere to report to.
     let mut output = std::io::stderr().lock();
     let _ = writeln!(output, "pelton: {fault}");
     if first {
@@ -40,7 +39,7 @@ pub fn report(kind: &'static str, place: &'static Location<'static>, fault: &dyn
     }
 }
 
-/// [`report`] with the place of the caller, for faults that nothing in the program has asked for.
+/// Calls [`report`] with the caller's location, for faults that no operation of the program has caused.
 #[track_caller]
 pub fn report_here(kind: &'static str, fault: &dyn fmt::Display) {
     report(kind, Location::caller(), fault);

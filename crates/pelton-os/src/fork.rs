@@ -1,25 +1,25 @@
-//! Noticing a fork without asking the kernel.
+//! Detecting forks without a system call.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many forks lie between the first process and this one, as far as anybody asked.
+/// The number of forks between the first process and this one, from the first call of [`count`] on.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// Counts the forks between the first process and this one. Reading it is one load; what was remembered from it differs
-/// in a forked child.
+/// Returns the number of forks between the first process and this one. A value that was stored before a fork differs in the
+/// child. A call costs one load.
 ///
-/// It sees `fork` as libc does it. A child made by a bare `clone` system call is not seen.
+/// Only libc's `fork` is seen. A child of a bare `clone` system call is not.
 pub fn count() -> u64 {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
         extern "C" fn in_child() {
             FORKS.fetch_add(1, Ordering::Relaxed);
         }
-        // SAFETY: the handler only adds to an atomic, which is async-signal-safe and so fit to run in a forked child.
+        // SAFETY: the handler only adds to an atomic, which is async-signal-safe and therefore allowed in a forked child.
         let error = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         if error != 0 {
-            // Out of memory. Forks will go unnoticed, which only matters to a program that forks.
+            // Out of memory. Forks will not be noticed, which matters only to programs that fork.
             crate::fault::report_here(
                 "fork",
                 &format_args!("pthread_atfork failed ({error}); forks will not be noticed"),

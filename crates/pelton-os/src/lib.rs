@@ -1,8 +1,8 @@
-//! Pelton's side of the kernel.
+//! The operating system, as Pelton sees it.
 //!
-//! Everything that differs between systems, and everything unsafe about talking to them, is in this crate: the
-//! [engines](engine) that a reactor runs on, the [pollers](poller) below them, the [loopbreaker](Loopbreaker) that other
-//! threads wake it with, its clock, and noticing forks. What sits above it is safe code that knows none of that.
+//! Everything that differs between systems, and every unsafe call to them, is in this crate: the [engines](engine) that a
+//! reactor runs on, the [pollers](poller) below them, the [loopbreaker](Loopbreaker) that wakes it from other threads, its
+//! clock, and the detection of forks. The crates above contain only safe, portable code.
 
 #[cfg(windows)]
 compile_error!(
@@ -53,13 +53,13 @@ pub mod signal;
 #[cfg(unix)]
 pub use address::{Address, BadAddress};
 #[cfg(unix)]
-pub use chunk::Chunk;
+pub use chunk::{Chunk, Lender};
 #[cfg(unix)]
 pub use datagram::{Datagram, DatagramOptions, DatagramOutbox, DatagramSetting, MulticastInterface};
 #[cfg(unix)]
 pub use descriptor_limit::DescriptorLimit;
 #[cfg(unix)]
-pub use engine::{ENGINE_VARIABLE, Engine, EngineKind, Event, Forgotten, Park, Sending};
+pub use engine::{ENGINE_VARIABLE, Engine, EngineKind, Event, Forgotten, Intake, Park, Sending};
 #[cfg(unix)]
 pub use loopbreaker::Loopbreaker;
 #[cfg(unix)]

@@ -1,4 +1,4 @@
-//! The loopbreaker: how another thread gets a sleeping loop to look up.
+//! The loopbreaker, which wakes a sleeping loop from another thread.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,25 +10,25 @@ use crate::descriptor::replace;
 use crate::fork;
 use crate::poller::Trigger;
 
-/// A descriptor that becomes readable when somebody calls [`wake`](Loopbreaker::wake): an `eventfd`, or a pipe where the
-/// system has none.
+/// A descriptor that becomes readable when [`wake`](Loopbreaker::wake) is called: an `eventfd`, or a pipe on systems without
+/// one.
 ///
-/// It also is a [`std::task::Wake`], so an engine hands it out as an ordinary [`std::task::Waker`].
+/// It implements [`std::task::Wake`], so that an engine can hand it out as an ordinary [`std::task::Waker`].
 pub struct Loopbreaker {
     read: OwnedFd,
-    /// `None`: the eventfd is both ends.
+    /// `None` for an eventfd, which has one descriptor for both.
     write: Option<OwnedFd>,
-    /// The process that made it, as a number of forks: a child must not wake its parent.
+    /// The fork count of the process that created it: a child must not wake its parent.
     forks: AtomicU64,
 }
 
 impl Loopbreaker {
-    /// Opens an eventfd, or a pipe if there is none to be had.
+    /// Opens an eventfd, or a pipe if the system has no eventfd.
     pub fn new() -> io::Result<Loopbreaker> {
         #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
         match eventfd() {
             Ok(read) => return Ok(Loopbreaker { read, write: None, forks: AtomicU64::new(fork::count()) }),
-            // No descriptors left: a pipe would need two.
+            // Out of descriptors. A pipe would need two.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => return Err(error),
             Err(error) => tracing::debug!(%error, "no eventfd; the loopbreaker is a pipe"),
         }
@@ -41,30 +41,30 @@ impl Loopbreaker {
         Ok(Loopbreaker { read, write: Some(write), forks: AtomicU64::new(fork::count()) })
     }
 
-    /// How a poller should report it. A pipe that is never read fills up in the end, and a write that fails for that may
-    /// be no event, and wake nobody; a counter can be left unread.
+    /// Returns how a poller should report it. An eventfd can be left unread. A pipe cannot: it would fill up, and a write to a
+    /// full pipe may not trigger an edge.
     pub fn trigger(&self) -> Trigger {
         if self.write.is_none() { Trigger::Edge } else { Trigger::Level }
     }
 
-    /// Makes the descriptor readable. Does nothing in a forked child, which shares it with the loop of its parent.
+    /// Makes the descriptor readable. Does nothing in a forked child, which shares the descriptor with its parent's loop.
     pub fn wake(&self) {
         if self.forks.load(Ordering::Relaxed) != fork::count() {
             return;
         }
-        // An eventfd takes exactly eight bytes; to a pipe they are as good as one. A full pipe (or counter) means that
-        // a wake-up is pending already, so that error is the goal reached. There is no other: both ends are open.
+        // An eventfd needs exactly eight bytes, and a pipe takes them too. If the pipe or the counter is full, a wake-up is
+        // already pending. No other error is possible while both ends are open.
         let _ = rustix::io::write(self.write.as_ref().unwrap_or(&self.read), &1u64.to_ne_bytes());
     }
 
-    /// Reads it empty, so that a level-triggered poller falls silent.
+    /// Reads everything, so that a level-triggered poller stops reporting it.
     pub fn drain(&self) {
         let mut bytes = [0; 512];
-        // A short read has emptied it; an error is EAGAIN, empty already.
+        // A short read has emptied it. The only error is EAGAIN: it was empty.
         while rustix::io::read(&self.read, &mut bytes) == Ok(bytes.len()) {}
     }
 
-    /// In a forked child: becomes a loopbreaker of its own, under the same descriptor numbers, for everybody who has it.
+    /// In a forked child: opens a new descriptor under the same number, for everybody who holds this loopbreaker.
     pub fn renew(&self) -> io::Result<()> {
         match &self.write {
             #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]

@@ -1,4 +1,4 @@
-//! What may be settled about sockets.
+//! Options of sockets.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -8,10 +8,10 @@ use socket2::{SockRef, TcpKeepalive};
 
 use crate::Address;
 
-/// Connections that the kernel holds for us before they are accepted. The kernel cuts this down to its own limit.
+/// The default backlog. The kernel reduces it to its own limit.
 const BACKLOG: i32 = 4096;
 
-/// How to listen.
+/// Options for listening.
 ///
 /// ```
 /// use pelton_os::ListenOptions;
@@ -35,33 +35,33 @@ impl Default for ListenOptions {
 }
 
 impl ListenOptions {
-    /// How many connections the kernel holds before they are accepted; by default 4,096, or the kernel's own limit if that
-    /// is less.
+    /// Sets how many connections the kernel holds before they are accepted. The default is 4,096, or the kernel's own limit if
+    /// that is lower.
     pub fn backlog(mut self, connections: u32) -> Self {
         self.backlog = i32::try_from(connections).unwrap_or(i32::MAX);
         self
     }
 
-    /// Several listeners may share the port (`SO_REUSEPORT`), and the kernel spreads connections over them.
+    /// Lets several listeners share the port (`SO_REUSEPORT`). The kernel distributes connections among them.
     pub fn reuse_port(mut self, reuse: bool) -> Self {
         self.reuse_port = reuse;
         self
     }
 
-    /// An IPv6 address is for IPv6 alone. By default `[::]` takes IPv4 too.
+    /// Restricts an IPv6 address to IPv6. By default `[::]` also accepts IPv4.
     pub fn only_v6(mut self, only: bool) -> Self {
         self.only_v6 = only;
         self
     }
 
-    /// The permissions of a Unix socket's file, such as `0o600`; by default what the process's umask leaves.
+    /// Sets the permissions of a Unix socket's file, such as `0o600`. By default the umask decides.
     pub fn permissions(mut self, mode: u32) -> Self {
         self.permissions = Some(mode);
         self
     }
 }
 
-/// How to connect.
+/// Options for connecting.
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct ConnectOptions {
@@ -69,44 +69,44 @@ pub struct ConnectOptions {
 }
 
 impl ConnectOptions {
-    /// Where to connect from: an address of this machine, with port 0 for any port.
+    /// Sets the local address to connect from, with port 0 for any port.
     pub fn bind(mut self, address: Address) -> Self {
         self.bind = Some(address);
         self
     }
 
-    /// Where it is to be connected from, if that matters.
+    /// Returns the local address to connect from, if one was set.
     pub fn bind_address(&self) -> Option<&Address> {
         self.bind.as_ref()
     }
 }
 
-/// The system's options of a socket that is in use.
+/// The options of an open socket.
 #[derive(Debug)]
 pub struct SocketOptions<'a>(SockRef<'a>);
 
 impl<'a> SocketOptions<'a> {
-    /// The options of this socket.
+    /// Returns the options of this socket.
     pub fn of(socket: &'a BorrowedFd<'_>) -> SocketOptions<'a> {
         SocketOptions(SockRef::from(socket))
     }
 
-    /// Whether small pieces are sent at once (`TCP_NODELAY`), which they are by default.
+    /// Returns whether small pieces are sent at once (`TCP_NODELAY`). The reactor's sockets do that by default.
     pub fn nodelay(&self) -> io::Result<bool> {
         self.0.tcp_nodelay()
     }
 
-    /// Has small pieces sent at once, or held back until what was sent before is acknowledged.
+    /// Sends small pieces at once, or holds them back until earlier ones are acknowledged.
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         self.0.set_tcp_nodelay(nodelay)
     }
 
-    /// Whether the kernel asks a silent peer whether it is still there.
+    /// Returns whether the kernel probes silent peers.
     pub fn keepalive(&self) -> io::Result<bool> {
         self.0.keepalive()
     }
 
-    /// Has the kernel ask a peer that has been silent for so long whether it is still there; never with `None`.
+    /// Lets the kernel probe a peer that has been silent for this long. `None` turns probing off.
     pub fn set_keepalive(&self, after: Option<Duration>) -> io::Result<()> {
         match after {
             None => self.0.set_keepalive(false),
@@ -114,28 +114,28 @@ impl<'a> SocketOptions<'a> {
         }
     }
 
-    /// How much the kernel takes in to be sent.
+    /// Returns the size of the kernel's send buffer.
     pub fn send_buffer(&self) -> io::Result<usize> {
         self.0.send_buffer_size()
     }
 
-    /// Has the kernel take in about so many bytes to be sent.
+    /// Sets the approximate size of the kernel's send buffer, in bytes.
     pub fn set_send_buffer(&self, bytes: usize) -> io::Result<()> {
         self.0.set_send_buffer_size(bytes)
     }
 
-    /// How much the kernel holds before it is received.
+    /// Returns the size of the kernel's receive buffer.
     pub fn receive_buffer(&self) -> io::Result<usize> {
         self.0.recv_buffer_size()
     }
 
-    /// Has the kernel hold about so many bytes before they are received.
+    /// Sets the approximate size of the kernel's receive buffer, in bytes.
     pub fn set_receive_buffer(&self, bytes: usize) -> io::Result<()> {
         self.0.set_recv_buffer_size(bytes)
     }
 
-    /// Has closing the socket reset the connection after so long, at once with zero; by default it is closed in the
-    /// background.
+    /// Limits how long the kernel delivers queued bytes after the socket is closed. After that it resets the connection, with
+    /// zero at once. By default it delivers them in the background.
     pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
         self.0.set_linger(linger)
     }

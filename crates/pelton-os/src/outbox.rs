@@ -1,4 +1,4 @@
-//! What is to go out: bytes, and parts of files.
+//! Outgoing bytes and parts of files.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,20 +10,20 @@ use bytes::Bytes;
 
 use crate::Chunk;
 
-/// Small pieces that are copied are put together in blocks of this size.
+/// Copied pieces are collected in blocks of this size.
 const BLOCK: usize = 16 * 1024;
 
-/// What waits to be sent, in order. Bytes that are handed over, not just shown, are not copied.
+/// Queued output, in order. Bytes are copied only if they are passed by reference.
 #[derive(Default)]
 pub struct Outbox {
     pieces: VecDeque<Piece>,
-    /// In memory.
+    /// Bytes in memory.
     bytes: usize,
-    /// In files.
+    /// Bytes in files.
     in_files: u64,
-    /// What an engine has taken to send it later, in memory and in files.
+    /// Bytes that an engine has taken to send later, in memory and in files.
     taken: (usize, u64),
-    /// The memory of a block that has been sent, for the next.
+    /// The memory of a block that has been sent, to reuse.
     spare_block: Vec<u8>,
 }
 
@@ -34,19 +34,20 @@ enum Piece {
     File(FilePart),
 }
 
-/// A part of a file that is to go out.
+/// A part of a file to send.
 #[derive(Clone, Debug)]
 pub struct FilePart {
-    /// The file. Its own position is neither used nor moved.
+    /// The file. Its own position is neither used nor changed.
     pub file: Arc<File>,
-    /// Where the part begins.
+    /// The offset of the part.
     pub offset: u64,
-    /// How long it is.
+    /// The length of the part.
     pub len: u64,
 }
 
 impl Piece {
-    /// What it has in memory.
+    /// Returns the bytes in memory.
+    #[inline]
     fn bytes(&self) -> &[u8] {
         match self {
             Piece::Chunk(chunk) => chunk,
@@ -67,23 +68,22 @@ impl Piece {
 }
 
 impl Outbox {
-    /// How many bytes wait, in memory and in files, here or [taken](Outbox::take).
+    /// Returns how many bytes are queued, in memory and in files, including those [taken](Outbox::take).
     pub fn len(&self) -> u64 {
         self.in_memory() as u64 + self.in_files + self.taken.1
     }
 
-    /// How many bytes wait in memory, here or [taken](Outbox::take).
+    /// Returns how many bytes are queued in memory, including those [taken](Outbox::take).
     pub fn in_memory(&self) -> usize {
         self.bytes + self.taken.0
     }
 
-    /// Whether nothing waits, here or [taken](Outbox::take).
+    /// Returns whether nothing is queued or [taken](Outbox::take).
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty() && self.taken == (0, 0)
     }
 
-    /// Takes everything out, for an engine to send it after it has returned. It still counts as waiting here, until it has
-    /// [landed](Outbox::landed).
+    /// Takes everything out, for an engine that sends it later. It counts as queued until [`landed`](Outbox::landed).
     #[must_use]
     pub fn take(&mut self) -> Outbox {
         let taken = std::mem::replace(self, Outbox { taken: self.taken, ..Outbox::default() });
@@ -92,7 +92,7 @@ impl Outbox {
         Outbox { taken: (0, 0), ..taken }
     }
 
-    /// What was taken has been sent.
+    /// Marks everything that was taken as sent.
     pub fn landed(&mut self) {
         self.taken = (0, 0);
     }
@@ -113,8 +113,8 @@ impl Outbox {
         }
     }
 
-    /// Appends the contents of `block` and empties it. Where nothing else waits, the block itself is taken, and the memory of one that
-    /// was sent before is left in its place: the contents are not copied.
+    /// Appends the contents of `block` and leaves it empty. If nothing else is queued, this does not copy: it takes the block
+    /// itself and leaves the memory of a sent one in its place.
     pub fn push_block(&mut self, block: &mut Vec<u8>) {
         if !self.pieces.is_empty() || block.len() > BLOCK {
             self.push_copy(block);
@@ -136,7 +136,7 @@ impl Outbox {
         }
     }
 
-    /// Appends a chunk that came in, without copying it.
+    /// Appends a received chunk without copying it.
     pub fn push_chunk(&mut self, chunk: Chunk) {
         if !chunk.is_empty() {
             self.bytes += chunk.len();
@@ -152,8 +152,7 @@ impl Outbox {
         }
     }
 
-    /// Lists the first pieces, as far as they are in memory, for one system call. Says how many these are: none if a file is
-    /// next.
+    /// Lists the first pieces in memory, for one vectored write. Returns how many there are: 0 if a file is next.
     pub fn gather<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let in_memory = self.pieces.iter().take_while(|piece| !matches!(piece, Piece::File(_)));
         let mut count = 0;
@@ -164,7 +163,7 @@ impl Outbox {
         count
     }
 
-    /// Everything that waits, if that is one piece in memory.
+    /// Returns all queued bytes if they are a single piece in memory.
     pub fn only_piece(&self) -> Option<&[u8]> {
         match self.pieces.front() {
             Some(piece) if self.pieces.len() == 1 && !matches!(piece, Piece::File(_)) => Some(piece.bytes()),
@@ -172,7 +171,7 @@ impl Outbox {
         }
     }
 
-    /// What was the only piece has been sent.
+    /// Removes the only piece, which has been sent.
     pub fn only_piece_is_sent(&mut self) {
         debug_assert_eq!(self.pieces.len(), 1);
         self.bytes = 0;
@@ -191,7 +190,7 @@ impl Outbox {
         }
     }
 
-    /// The part of a file that is next, if it is one.
+    /// Returns the next piece if it is a part of a file.
     pub fn next_file(&self) -> Option<&FilePart> {
         match self.pieces.front() {
             Some(Piece::File(part)) => Some(part),
@@ -199,7 +198,7 @@ impl Outbox {
         }
     }
 
-    /// Takes out the first `count` bytes, which are in memory and have been sent.
+    /// Removes the first `count` bytes, which are in memory and have been sent.
     pub fn advance(&mut self, mut count: usize) {
         debug_assert!(count <= self.bytes);
         self.bytes -= count;
@@ -216,7 +215,7 @@ impl Outbox {
         }
     }
 
-    /// Takes out the first `count` bytes of the file that is next, which have been sent.
+    /// Removes the first `count` bytes of the file part that is next, which have been sent.
     pub fn advance_file(&mut self, count: u64) {
         let Some(Piece::File(part)) = self.pieces.front_mut() else {
             return debug_assert!(false, "a file is next");
@@ -230,12 +229,11 @@ impl Outbox {
         }
     }
 
-    /// To be called when what is left has to wait: lends are given back if they hold much more memory than bytes.
+    /// Gives back loans that hold much more memory than bytes. Call it when the rest of the outbox has to wait.
     pub fn settle(&mut self) {
         for piece in &mut self.pieces {
             if let Piece::Chunk(chunk) = piece {
-                let lent = std::mem::replace(chunk, Chunk::from(Vec::new()));
-                *chunk = lent.compacted();
+                chunk.compact();
             }
         }
     }
@@ -258,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_counts_until_it_has_landed() {
+    fn taken_bytes_count_as_queued_until_they_have_landed() {
         let mut outbox = Outbox::default();
         outbox.push_copy(b"taken");
         let file = std::env::current_exe().and_then(File::open).unwrap();
@@ -275,14 +273,14 @@ mod tests {
     }
 
     #[test]
-    fn pieces_keep_their_order_and_are_taken_out_from_the_front() {
+    fn pieces_keep_their_order_and_are_removed_from_the_front() {
         let mut outbox = Outbox::default();
         outbox.push_copy(b"one ");
         outbox.push_copy(b"two ");
         outbox.push_bytes(Bytes::from_static(b"three "));
         outbox.push_chunk(Chunk::from(b"four".to_vec()));
         outbox.push_copy(b"");
-        assert_eq!((outbox.len(), outbox.pieces.len()), (18, 3), "small copies are put together");
+        assert_eq!((outbox.len(), outbox.pieces.len()), (18, 3), "small copies are collected in one block");
         for sent in 0..=18 {
             assert_eq!(contents(&outbox), b"one two three four"[sent..]);
             if sent < 18 {
@@ -293,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_taken_as_it_is_only_where_nothing_waits() {
+    fn a_block_is_taken_without_copying_if_nothing_is_queued() {
         let mut outbox = Outbox::default();
         let mut block = b"head".to_vec();
         let memory = block.as_ptr();
@@ -314,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn many_bytes_are_taken_out_at_once_across_pieces() {
+    fn many_bytes_are_removed_at_once_across_pieces() {
         let mut outbox = Outbox::default();
         for _ in 0..100 {
             outbox.push_bytes(Bytes::from_static(b"0123456789"));
@@ -324,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_waits_for_its_turn_and_holds_back_what_is_behind_it() {
+    fn a_file_waits_for_its_turn_and_holds_back_the_pieces_behind_it() {
         let file = Arc::new(File::open("/dev/null").unwrap());
         let mut outbox = Outbox::default();
         outbox.push_copy(b"before");

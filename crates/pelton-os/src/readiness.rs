@@ -1,9 +1,9 @@
-//! What one may ask about a descriptor, and what one is told.
+//! Interest in descriptors and their readiness.
 
 use std::fmt;
 use std::ops::{BitOr, BitOrAssign};
 
-/// What to be told about a descriptor.
+/// What to report about a descriptor.
 ///
 /// ```
 /// use pelton_os::Interest;
@@ -16,29 +16,29 @@ use std::ops::{BitOr, BitOrAssign};
 pub struct Interest(u8);
 
 impl Interest {
-    /// Nothing for now: not even a hang-up is reported.
+    /// Nothing. Not even a hang-up is reported.
     pub const NONE: Interest = Interest(0);
-    /// There is something to read, or the end of it.
+    /// Data to read, or its end.
     pub const READABLE: Interest = Interest(1);
-    /// There is room to write.
+    /// Room to write.
     pub const WRITABLE: Interest = Interest(2);
 
-    /// Whether readability is of interest.
+    /// Returns whether readability is included.
     pub const fn readable(self) -> bool {
         self.0 & 1 != 0
     }
 
-    /// Whether writability is of interest.
+    /// Returns whether writability is included.
     pub const fn writable(self) -> bool {
         self.0 & 2 != 0
     }
 
-    /// Whether nothing is of interest.
+    /// Returns whether nothing is included.
     pub const fn is_none(self) -> bool {
         self.0 == 0
     }
 
-    /// This, less `other`.
+    /// Returns this interest without `other`.
     #[must_use]
     pub const fn without(self, other: Interest) -> Interest {
         Interest(self.0 & !other.0)
@@ -58,13 +58,13 @@ impl fmt::Debug for Interest {
     }
 }
 
-/// How often to be told.
+/// How often to report readiness.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Mode {
-    /// Each turn for as long as the descriptor is ready.
+    /// Each turn while the descriptor is ready.
     #[default]
     Level,
-    /// Once, then not again until interest is set anew.
+    /// Once, until interest is set again.
     OneShot,
 }
 
@@ -73,31 +73,31 @@ pub enum Mode {
 pub struct Readiness(u8);
 
 impl Readiness {
-    /// Nothing.
+    /// Not ready.
     pub const NONE: Readiness = Readiness(0);
-    /// A read will not block: there is data, an end or an error to be had.
+    /// A read will not block: it returns data, the end, or an error.
     pub const READABLE: Readiness = Readiness(1);
-    /// A write will not block: there is room, or an error to be had.
+    /// A write will not block: there is room, or it returns an error.
     pub const WRITABLE: Readiness = Readiness(2);
-    /// The other side is gone for good, in both directions.
+    /// The other side is gone, in both directions.
     pub const HANGUP: Readiness = Readiness(4);
-    /// The descriptor has an error pending.
+    /// An error is pending.
     pub const ERROR: Readiness = Readiness(8);
-    /// The descriptor was closed while it was being watched.
+    /// The descriptor was closed while it was watched.
     pub const CLOSED: Readiness = Readiness(16);
 
-    /// Whether every part of `other` is in this one.
+    /// Returns whether all of `other` is included.
     pub const fn contains(self, other: Readiness) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether there is nothing in it.
+    /// Returns whether nothing is included.
     pub const fn is_none(self) -> bool {
         self.0 == 0
     }
 
-    /// What code that asked for `interest` must hear of this: a hang-up or an error counts as whatever was asked for,
-    /// since the read or write that follows is what tells them apart.
+    /// Returns the readiness to report to code with this interest. A hang-up or an error counts as readable and writable, as
+    /// far as these are of interest, because only the following read or write can tell what happened.
     #[must_use]
     pub fn seen_with(self, interest: Interest) -> Readiness {
         let mut seen = self;

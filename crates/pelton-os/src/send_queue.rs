@@ -1,8 +1,8 @@
-//! How much of what was written to a socket is still in the system's send queue. Each system has its own way to ask.
+//! The length of a socket's send queue. Each system has its own way to ask.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// The length of the send queue. `None` if the system has no way to ask, or refuses.
+/// Returns the length of the send queue, or `None` if the system cannot tell.
 pub(crate) fn length(socket: BorrowedFd<'_>) -> Option<u64> {
     u64::try_from(ask(socket)?).ok()
 }
@@ -35,8 +35,8 @@ fn by_ioctl(
 fn ask(socket: BorrowedFd<'_>) -> Option<libc::c_int> {
     let mut length: libc::c_int = 0;
     let mut size = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the descriptor is open while it is borrowed. The option is an `int`; the system writes at most `size` bytes to
-    // the local, which has that many, and how many it has written to `size`. Both locals outlive the call.
+    // SAFETY: the descriptor is open while it is borrowed. The option is an `int`. The system writes at most `size` bytes to
+    // the local, which is that large, and the number written to `size`. Both locals outlive the call.
     let outcome = unsafe {
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_NWRITE, (&raw mut length).cast(), &raw mut size)
     };
@@ -65,7 +65,7 @@ mod tests {
 
     use super::length;
 
-    /// Waits until the queue's length is as it should be: acknowledgements take a moment.
+    /// Waits until the queue has the expected length: acknowledgements take a moment.
     fn until(socket: BorrowedFd<'_>, fits: impl Fn(u64) -> bool) -> u64 {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn other_descriptors_have_none() {
+    fn other_descriptors_have_no_send_queue() {
         let file = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(length(file.as_fd()), None);
     }

@@ -1,4 +1,4 @@
-//! Stream sockets: made, accepted, and moved between engines.
+//! Stream sockets: creating, accepting, and moving them between engines.
 
 use std::any::Any;
 use std::fs::File;
@@ -7,34 +7,40 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use socket2::{Protocol, SockAddr, Type};
+use socket2::{Domain, Protocol, SockAddr, Type};
 
 use crate::socket_file::bind_with_mode;
 use crate::{Address, ConnectOptions, ListenOptions, SocketFile};
 
-/// Of a file that the kernel cannot send by itself, so much is copied at a time.
+/// Bytes to copy at a time from a file that the kernel cannot send directly.
 const COPIED_AT_ONCE: usize = 16 * 1024;
 
-/// A stream or a listener that no engine has at the moment: it was just accepted or detached, or comes from elsewhere and is
-/// about to be adopted. It may go to another thread.
+/// Flags for sending: a peer that is gone is an error to handle, not a signal that ends the process.
+#[cfg(not(target_vendor = "apple"))]
+pub(crate) const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL;
+#[cfg(target_vendor = "apple")]
+pub(crate) const SEND_FLAGS: i32 = 0;
+
+/// A socket that belongs to no engine at the moment: one that was just accepted or detached, or that comes from elsewhere and
+/// is about to be adopted. It can be sent to another thread.
 #[derive(Debug)]
 pub struct Socket(Kind);
 
 #[derive(Debug)]
 enum Kind {
     System(OwnedFd),
-    /// One that an engine or we have made: it does not block already, and is closed on exec.
+    /// Created by this crate: already non-blocking and close-on-exec.
     Prepared(SystemSocket),
     Custom(Box<dyn Any + Send>),
 }
 
 impl Socket {
-    /// One that is not the system's, of an engine with sockets of its own.
+    /// Wraps a socket of an engine that does not use the system's sockets.
     pub fn custom(socket: Box<dyn Any + Send>) -> Socket {
         Socket(Kind::Custom(socket))
     }
 
-    /// The engine's own kind of socket; the socket itself if it is another.
+    /// Returns what [`custom`](Socket::custom) wrapped, or the socket itself if it is one of the system's.
     pub fn into_custom(self) -> Result<Box<dyn Any + Send>, Socket> {
         match self.0 {
             Kind::Custom(socket) => Ok(socket),
@@ -42,26 +48,26 @@ impl Socket {
         }
     }
 
-    /// A listener on `address` that no engine has yet, for one to [adopt](crate::engine::Engine::adopt_listener), or for
-    /// several: copies of it take connections from the same queue. A stale file of a Unix socket that nobody listens on any more
-    /// is replaced; the file is the caller's to remove.
+    /// Opens a listener on `address` that belongs to no engine yet. An engine can
+    /// [adopt](crate::engine::ListenEngine::adopt_listener) it. Several engines can adopt copies, which accept connections from
+    /// the same backlog. Replaces a stale file of a Unix socket. The caller has to remove the file.
     pub fn listen(address: &Address, options: &ListenOptions) -> io::Result<Socket> {
         SystemSocket::listen(address, options).map(Socket::from)
     }
 
-    /// Another descriptor of the same socket.
+    /// Duplicates the descriptor.
     pub fn try_clone(&self) -> io::Result<Socket> {
         let fd = self.as_fd().ok_or_else(no_descriptor)?;
         fd.try_clone_to_owned().map(Socket::from)
     }
 
-    /// Where it is at this end.
+    /// Returns the local address.
     pub fn local_address(&self) -> io::Result<Address> {
         let fd = self.as_fd().ok_or_else(no_descriptor)?;
         Ok(Address::from_socket(&socket2::SockRef::from(&fd).local_addr()?))
     }
 
-    /// Whether connections can be accepted on it. Fails if its descriptor is not that of a socket.
+    /// Returns whether connections can be accepted on it. Fails if its descriptor is not a socket.
     ///
     /// ```
     /// use pelton_os::Socket;
@@ -75,7 +81,7 @@ impl Socket {
         let fd = self.as_fd().ok_or_else(no_descriptor)?;
         #[cfg(not(target_vendor = "apple"))]
         return Ok(rustix::net::sockopt::socket_acceptconn(fd)?);
-        // These systems do not tell. A stream that is not connected may listen.
+        // These systems cannot tell: an unconnected stream socket may be listening.
         #[cfg(target_vendor = "apple")]
         {
             let socket = socket2::SockRef::from(&fd);
@@ -83,7 +89,7 @@ impl Socket {
         }
     }
 
-    /// The system's descriptor, if it has one.
+    /// Returns the system's descriptor, if it has one.
     pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.0 {
             Kind::System(fd) => Some(fd.as_fd()),
@@ -92,7 +98,7 @@ impl Socket {
         }
     }
 
-    /// The system's descriptor; the socket itself if it has none.
+    /// Returns the system's descriptor, or the socket itself if it has none.
     pub fn into_fd(self) -> Result<OwnedFd, Socket> {
         match self.0 {
             Kind::System(fd) => Ok(fd),
@@ -111,7 +117,7 @@ impl Socket {
 }
 
 fn no_descriptor() -> io::Error {
-    io::Error::new(io::ErrorKind::Unsupported, "a socket of another engine, without a descriptor")
+    io::Error::new(io::ErrorKind::Unsupported, "the socket belongs to another engine and has no descriptor")
 }
 
 impl From<OwnedFd> for Socket {
@@ -126,7 +132,7 @@ impl From<SystemSocket> for Socket {
     }
 }
 
-/// What the standard library has of sockets.
+/// The standard library's sockets.
 macro_rules! from_std {
     ($($socket:ty),*) => {
         $(impl From<$socket> for Socket {
@@ -140,14 +146,13 @@ macro_rules! from_std {
 from_std![std::net::TcpStream, std::net::TcpListener, std::os::unix::net::UnixStream, std::os::unix::net::UnixListener];
 from_std![std::net::UdpSocket, std::os::unix::net::UnixDatagram];
 
-/// A socket that does not block and is closed on exec.
+/// A non-blocking, close-on-exec socket.
 #[derive(Debug)]
 pub(crate) struct SystemSocket(pub(crate) socket2::Socket);
 
 impl SystemSocket {
-    /// Listens on `address`. A stale file of a Unix socket that nobody listens on any more is replaced.
+    /// Listens on `address`. Replaces a stale file of a Unix socket.
     pub(crate) fn listen(address: &Address, options: &ListenOptions) -> io::Result<SystemSocket> {
-        let (_, name) = address.to_socket()?;
         let socket = SystemSocket::new(address)?;
         if let Address::Tcp(address) = address {
             socket.0.set_reuse_address(true)?;
@@ -158,32 +163,36 @@ impl SystemSocket {
                 socket.0.set_only_v6(options.only_v6)?;
             }
         }
-        match address {
-            Address::Unix(path) => {
-                bind_with_mode(socket.as_fd(), path, options.permissions, || match socket.0.bind(&name) {
-                    Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                        let Some(stale) = SystemSocket::stale(address, path, &name)? else { return Err(error) };
-                        stale.remove()?;
-                        socket.0.bind(&name)
-                    }
-                    outcome => outcome,
-                })?
-            }
-            _ => socket.0.bind(&name)?,
-        }
+        socket.bind(address, options.permissions)?;
         socket.0.listen(options.backlog)?;
         Ok(socket)
     }
 
-    /// The file, if it is a socket that nobody listens on any more.
-    fn stale(address: &Address, path: &Path, name: &SockAddr) -> io::Result<Option<SocketFile>> {
-        // Connecting to a file of any other kind is refused just like this.
-        let Ok(file) = SocketFile::at(path) else { return Ok(None) };
-        let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-        Ok(SystemSocket::new(address)?.0.connect(name).is_err_and(refused).then_some(file))
+    /// Binds to `address`. The file of a Unix socket gets these permissions, and replaces a stale one.
+    pub(crate) fn bind(&self, address: &Address, permissions: Option<u32>) -> io::Result<()> {
+        let (_, name) = address.to_socket()?;
+        let Address::Unix(path) = address else { return self.0.bind(&name) };
+        bind_with_mode(self.as_fd(), path, permissions, || match self.0.bind(&name) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                let Some(stale) = self.stale(path, &name)? else { return Err(error) };
+                stale.remove()?;
+                self.0.bind(&name)
+            }
+            outcome => outcome,
+        })
     }
 
-    /// A socket that may be [connected](SystemSocket::connect) to `address`, bound if that is asked for.
+    /// Returns the file at `path` if it is a socket of this type that no process has open.
+    fn stale(&self, path: &Path, name: &SockAddr) -> io::Result<Option<SocketFile>> {
+        // A file that is not a socket would refuse the connection below in the same way.
+        let Ok(file) = SocketFile::at(path) else { return Ok(None) };
+        let probe = socket2::Socket::new(Domain::UNIX, self.0.r#type()?, None)?;
+        probe.set_nonblocking(true)?;
+        let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+        Ok(probe.connect(name).is_err_and(refused).then_some(file))
+    }
+
+    /// Creates a socket to [connect](SystemSocket::connect) to `address`, bound as the options say.
     pub(crate) fn unconnected(address: &Address, options: &ConnectOptions) -> io::Result<SystemSocket> {
         let socket = SystemSocket::new(address)?;
         if let Some(bind) = &options.bind {
@@ -195,7 +204,7 @@ impl SystemSocket {
         Ok(socket)
     }
 
-    /// Begins to connect to `address`. Whether it succeeds shows when the socket is writable.
+    /// Starts to connect to `address`. The socket becomes writable when the outcome is known.
     pub(crate) fn connect(&self, address: &Address) -> io::Result<()> {
         match self.0.connect(&address.to_socket()?.1) {
             Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(()),
@@ -221,15 +230,15 @@ impl SystemSocket {
     }
 
     pub(crate) fn send_without_delay(&self) {
-        // Meaningless for Unix sockets, which say so.
+        // Fails for Unix sockets, which have no such option.
         let _ = self.0.set_tcp_nodelay(true);
     }
 
-    /// Takes a connection that has come in.
+    /// Accepts one connection.
     pub(crate) fn accept(&self) -> io::Result<SystemSocket> {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         {
-            // That TCP is sent without delay, it has from the listener.
+            // TCP_NODELAY is inherited from the listener.
             use rustix::net::{SocketFlags, accept_with};
             Ok(SystemSocket(accept_with(&self.0, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?.into()))
         }
@@ -246,29 +255,22 @@ impl SystemSocket {
     }
 
     pub(crate) fn send_one(&self, bytes: &[u8]) -> io::Result<usize> {
-        // A peer that is gone is an error to be handled, not a signal that ends the process.
-        #[cfg(not(target_vendor = "apple"))]
-        const FLAGS: rustix::net::SendFlags = rustix::net::SendFlags::NOSIGNAL;
-        #[cfg(target_vendor = "apple")]
-        const FLAGS: rustix::net::SendFlags = rustix::net::SendFlags::empty();
+        const FLAGS: rustix::net::SendFlags = rustix::net::SendFlags::from_bits_retain(SEND_FLAGS as u32);
         Ok(rustix::net::send(&self.0, bytes, FLAGS)?)
     }
 
     pub(crate) fn send(&self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
-        #[cfg(not(target_vendor = "apple"))]
-        const FLAGS: i32 = libc::MSG_NOSIGNAL;
-        #[cfg(target_vendor = "apple")]
-        const FLAGS: i32 = 0;
-        self.0.send_vectored_with_flags(slices, FLAGS)
+        self.0.send_vectored_with_flags(slices, SEND_FLAGS)
     }
 
-    /// Sends up to `count` bytes of `file`, without them passing through here where the system can do that. 0 at its end.
+    /// Sends up to `count` bytes of `file`, without copying them through user space where the system can do that. Returns 0 at
+    /// the end of the file.
     pub(crate) fn send_file(&self, file: &File, offset: u64, count: usize) -> io::Result<usize> {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         {
             let mut offset = offset;
             match rustix::fs::sendfile(&self.0, file, Some(&mut offset), count) {
-                // Not every file can: those of some special file systems cannot.
+                // Files of some special file systems cannot be sent this way.
                 Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {}
                 outcome => return Ok(outcome?),
             }
@@ -283,16 +285,16 @@ impl SystemSocket {
         if read == 0 { Ok(0) } else { self.send_one(&block[..read]) }
     }
 
-    /// Whether there is something to be received.
+    /// Returns whether there are bytes to receive.
     pub(crate) fn has_unread(&self) -> bool {
         rustix::io::ioctl_fionread(&self.0).is_ok_and(|bytes| bytes > 0)
     }
 
-    /// How many bytes were sent that the other side has not taken yet, if the system can tell.
+    /// Returns how many sent bytes the other side has not taken yet, or `None` if the system cannot tell.
     ///
     /// For TCP these are the bytes that the peer has not acknowledged. For Unix sockets on Linux it is the memory that sent
-    /// messages take up until the peer has read all of them: not a number of bytes, but it falls as the peer reads. On macOS
-    /// and the BSDs, what is sent on a Unix socket belongs to the receiver at once, so the number is always 0.
+    /// messages occupy until the peer has read all of them: not a number of bytes, but it falls as the peer reads. On macOS and
+    /// the BSDs, bytes sent on a Unix socket belong to the receiver at once, so the number is always 0.
     pub(crate) fn undelivered(&self) -> Option<u64> {
         crate::send_queue::length(self.as_fd())
     }
@@ -301,7 +303,7 @@ impl SystemSocket {
         self.0.shutdown(std::net::Shutdown::Write)
     }
 
-    /// The error that the socket has pending.
+    /// Takes the socket's pending error.
     pub(crate) fn take_error(&self) -> io::Result<Option<io::Error>> {
         self.0.take_error()
     }

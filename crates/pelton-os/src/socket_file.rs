@@ -1,15 +1,15 @@
-//! The files of Unix sockets: who may connect, and whose they are to remove.
+//! The files of Unix sockets: their permissions and their removal.
 //!
-//! A path is not a file. Between two system calls that take the same path, somebody who may write to the directory can put another
-//! file there. So the permissions are set on what was bound, not on what is found under the path, and only the file that was bound is
-//! removed, not one that has taken its place.
+//! A path is not a file. Between two system calls with the same path, anybody who may write to the directory can put another
+//! file there. So permissions are set on the socket that was bound, not on what the path leads to, and only the file that was
+//! bound is removed, not one that has replaced it.
 
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// The file of a Unix socket, known by its device and inode.
+/// The file of a Unix socket, identified by its device and inode.
 ///
 /// ```
 /// use pelton_os::SocketFile;
@@ -34,7 +34,7 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// The socket that is at `path` now. Fails if there is something else. Links are not followed.
+    /// Returns the socket that is at `path` now. Fails for other kinds of files. Does not follow links.
     pub fn at(path: impl Into<PathBuf>) -> io::Result<SocketFile> {
         let path = path.into();
         let found = path.symlink_metadata()?;
@@ -44,24 +44,24 @@ impl SocketFile {
         Ok(SocketFile { device: found.dev(), inode: found.ino(), path })
     }
 
-    /// The socket that was at `path` when another process looked, with the [identity](SocketFile::identity) that it has told.
+    /// Returns the socket that another process found at `path`, with the [identity](SocketFile::identity) that it reported.
     pub fn known_as(path: impl Into<PathBuf>, (device, inode): (u64, u64)) -> SocketFile {
         SocketFile { path: path.into(), device, inode }
     }
 
-    /// Its device and inode.
+    /// Returns the device and inode.
     pub fn identity(&self) -> (u64, u64) {
         (self.device, self.inode)
     }
 
-    /// Where it was.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Removes it, unless it is gone or another file has taken its place. Says whether it was removed.
+    /// Removes the file, unless it is gone or was replaced. Returns whether it was removed.
     ///
-    /// To be called while the socket is open: it keeps the inode in use, so that no other file can have the same number.
+    /// Call it while the socket is open: that keeps the inode in use, so that no other file can have the same number.
     pub fn remove(&self) -> io::Result<bool> {
         match SocketFile::at(&self.path) {
             Ok(found) if found == *self => std::fs::remove_file(&self.path).map(|()| true),
@@ -72,8 +72,8 @@ impl SocketFile {
     }
 }
 
-/// Binds a Unix socket to `path` by `bind`, with these permissions whatever the umask is. Nobody can connect before it listens, and on
-/// Linux the file never has more permissions than these.
+/// Binds a Unix socket to `path` by calling `bind`, with these permissions regardless of the umask. Nobody can connect before
+/// the socket listens, and on Linux the file never has more permissions than these.
 pub(crate) fn bind_with_mode(
     socket: BorrowedFd<'_>,
     path: &Path,
@@ -81,7 +81,7 @@ pub(crate) fn bind_with_mode(
     bind: impl FnOnce() -> io::Result<()>,
 ) -> io::Result<()> {
     let Some(mode) = mode else { return bind() };
-    // The kernel gives the file the permissions of the socket, without those that the umask takes away.
+    // The kernel gives the file the permissions of the socket, less those in the umask.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     rustix::fs::fchmod(socket, rustix::fs::Mode::from_raw_mode(mode as _))?;
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
@@ -92,7 +92,7 @@ pub(crate) fn bind_with_mode(
     })
 }
 
-/// Gives back what the umask has taken away.
+/// Restores the permissions that the umask removed.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn give_mode(path: &Path, mode: u32) -> io::Result<()> {
     use rustix::fs::{FileType, Mode, OFlags};
@@ -100,17 +100,17 @@ fn give_mode(path: &Path, mode: u32) -> io::Result<()> {
     let file = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let found = rustix::fs::fstat(&file)?;
     let has = Mode::from_raw_mode(found.st_mode).as_raw_mode() & 0o7777;
-    // A socket with one name, that is ours and has no more permissions than were asked for, is the one that was bound, unless somebody
-    // has moved another of ours here, who can then do anything with that already.
+    // A socket with one name, that is ours and has no permissions beyond those wanted, is the one that was bound. Otherwise
+    // somebody has moved another socket of ours here, and could do so only with full access to it.
     let is_ours = FileType::from_raw_mode(found.st_mode) == FileType::Socket
         && found.st_uid == rustix::process::geteuid().as_raw()
         && found.st_nlink == 1
         && has & !mode == 0;
     if !is_ours {
-        return Err(io::Error::other("somebody has put another file in its place"));
+        return Err(io::Error::other("another file has replaced it"));
     }
     if has != mode {
-        // By descriptor: `fchmod` does not take one that only names a file.
+        // By descriptor: `fchmod` refuses one that was opened with O_PATH.
         let name = format!("/proc/self/fd/{}", file.as_raw_fd());
         rustix::fs::chmod(name, Mode::from_raw_mode(mode))?;
     }
@@ -120,7 +120,7 @@ fn give_mode(path: &Path, mode: u32) -> io::Result<()> {
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn give_mode(path: &Path, mode: u32) -> io::Result<()> {
     use rustix::fs::{AtFlags, CWD, Mode};
-    // These systems can change a link itself, so one that was put in its place leads nowhere.
+    // These systems can change a link itself, so a link that replaced the file is not followed.
     Ok(rustix::fs::chmodat(CWD, path, Mode::from_raw_mode(mode as _), AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
@@ -147,12 +147,12 @@ mod tests {
         let file = SocketFile::at(&path).unwrap();
         assert_eq!(SocketFile::known_as(&path, file.identity()), file);
         fs::remove_file(&path).unwrap();
-        assert!(!file.remove().unwrap(), "there is nothing");
+        assert!(!file.remove().unwrap(), "the file is gone");
         fs::write(&path, "a file").unwrap();
-        assert!(!file.remove().unwrap() && path.exists(), "it is no socket");
+        assert!(!file.remove().unwrap() && path.exists(), "it is not a socket");
         fs::remove_file(&path).unwrap();
         let theirs = bind();
-        assert!(!file.remove().unwrap() && path.exists(), "it is another's");
+        assert!(!file.remove().unwrap() && path.exists(), "it is another socket");
         fs::rename(&path, directory.join("theirs")).unwrap();
         symlink("theirs", &path).unwrap();
         assert!(SocketFile::at(&path).is_err(), "links are not followed");
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn permissions_are_not_given_to_what_has_taken_its_place() {
+    fn a_file_that_replaced_the_socket_keeps_its_permissions() {
         let directory = directory("mode");
         let (path, victim) = (directory.join("socket"), directory.join("victim"));
         fs::write(&victim, "a secret").unwrap();

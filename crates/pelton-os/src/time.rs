@@ -1,13 +1,13 @@
-//! Points in time as the reactor counts them.
+//! Points in time.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
 use std::time::Duration;
 
-/// A point in time: whole nanoseconds on the engine's clock.
+/// A point in time, in whole nanoseconds on the engine's clock.
 ///
-/// Real engines count from an arbitrary start (the system's monotonic clock), so only differences mean anything, and
-/// only between times of the same engine. Arithmetic saturates: [`Time::MAX`], 584 years in, stands for "never".
+/// Real engines count from an arbitrary start (the system's monotonic clock), so only differences between times of the same
+/// engine have a meaning. Arithmetic saturates. [`Time::MAX`], 584 years after the start, stands for "never".
 ///
 /// ```
 /// use pelton_os::Time;
@@ -23,23 +23,23 @@ use std::time::Duration;
 pub struct Time(u64);
 
 impl Time {
-    /// The earliest time; every clock reading is later or equal.
+    /// The earliest time. No clock reading is earlier.
     pub const ZERO: Time = Time(0);
-    /// The latest time, never reached.
+    /// The latest time. No clock reaches it.
     pub const MAX: Time = Time(u64::MAX);
 
-    /// The time `nanos` nanoseconds after the clock's start.
+    /// Returns the time `nanos` nanoseconds after the clock's start.
     pub const fn from_nanos(nanos: u64) -> Time {
         Time(nanos)
     }
 
-    /// Nanoseconds since the clock's start.
+    /// Returns the nanoseconds since the clock's start.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 }
 
-/// Nanoseconds in `duration`, at most `u64::MAX`.
+/// Converts to nanoseconds, at most `u64::MAX`.
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -66,7 +66,7 @@ impl Sub<Duration> for Time {
 
 impl Sub for Time {
     type Output = Duration;
-    /// How long after `earlier` this is; zero if it is not later.
+    /// Returns the duration from `earlier` to this time, or zero if this time is not later.
     fn sub(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

@@ -1,10 +1,10 @@
-//! The name of a source, as it travels through the kernel and back.
+//! Tokens, which identify sources in the kernel's events.
 
 use std::fmt;
 
-/// Names one source of events for as long as it lives, and nothing after that.
+/// Identifies one source of events. It is never valid for another source.
 ///
-/// A token goes into `epoll_data` (or `user_data`, or `udata`) as it is and comes back with each event:
+/// A token is stored in `epoll_data` (or `user_data`, or `udata`) unchanged and comes back with each event:
 ///
 /// ```text
 ///  63                              35            31              0
@@ -13,9 +13,9 @@ use std::fmt;
 /// └───────────────┴───────────────────────────────┴──────────────┘
 /// ```
 ///
-/// The index says where the source sits. The generation says which of its occupants is meant, so that an event that was
-/// on its way while the source went is recognised as stale. The operation is free for an engine that has several in
-/// flight for one source.
+/// The index is the source's slot. The generation tells successive sources in that slot apart, so that an event that was in
+/// flight while its source was closed is recognised as stale. The operation is for engines that have several operations per
+/// source in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(u64);
 
@@ -24,45 +24,45 @@ const GENERATION_SHIFT: u32 = 32;
 const OPERATION_SHIFT: u32 = GENERATION_SHIFT + GENERATION_BITS;
 
 impl Token {
-    /// Generations count from 0 to this, then start again.
+    /// The highest generation. After it they start again at 0.
     pub const MAX_GENERATION: u32 = (1 << GENERATION_BITS) - 1;
 
-    /// Reserved for an engine's own loopbreaker; no source is ever called so.
+    /// Reserved for the engine's own loopbreaker. No source has this token.
     pub const LOOPBREAKER: Token = Token(u64::MAX);
 
-    /// The token of occupant `generation` of place `index`.
+    /// Returns the token of source number `generation` in slot `index`.
     pub const fn new(index: u32, generation: u32) -> Token {
         debug_assert!(generation <= Self::MAX_GENERATION);
         Token(index as u64 | ((generation & Self::MAX_GENERATION) as u64) << GENERATION_SHIFT)
     }
 
-    /// Where the source sits.
+    /// Returns the slot of the source.
     pub const fn index(self) -> u32 {
         self.0 as u32
     }
 
-    /// Which occupant of that place is meant.
+    /// Returns which source in that slot is meant.
     pub const fn generation(self) -> u32 {
         (self.0 >> GENERATION_SHIFT) as u32 & Self::MAX_GENERATION
     }
 
-    /// Which of the source's operations is meant; 0 unless an engine says otherwise.
+    /// Returns which of the source's operations is meant: 0 unless the engine has set another.
     pub const fn operation(self) -> u8 {
         (self.0 >> OPERATION_SHIFT) as u8
     }
 
-    /// The same source, another operation (0 to 15).
+    /// Returns the token of the same source with another operation (0 to 15).
     pub const fn with_operation(self, operation: u8) -> Token {
         debug_assert!(operation < 16);
         Token(self.0 & ((1 << OPERATION_SHIFT) - 1) | (operation as u64) << OPERATION_SHIFT)
     }
 
-    /// The packed bits, to hand to the kernel.
+    /// Returns the packed bits, to pass to the kernel.
     pub const fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// The token whose packed bits these are.
+    /// Unpacks [`to_bits`](Token::to_bits).
     pub const fn from_bits(bits: u64) -> Token {
         Token(bits)
     }

@@ -1,4 +1,4 @@
-//! The contract of pollers (see `pelton_os::poller`), held against each of them.
+//! Tests each poller against the contract in `pelton_os::poller`.
 
 use std::io::{self, PipeReader, PipeWriter, Read, Write, pipe};
 use std::net::Shutdown;
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use pelton_os::poller::{Poller, Select, Trigger};
 use pelton_os::{Interest, Loopbreaker, Mode, Readiness, Token};
 
-/// Tests close descriptors and count on their numbers staying free, so they must not run side by side.
+/// Tests close descriptors and rely on their numbers staying free, so they must not run in parallel.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Makes a `#[test]` for each poller of each of the functions named.
+/// Generates a `#[test]` per poller for each function.
 macro_rules! on_every_poller {
     ($($behaviour:ident),* $(,)?) => {
         #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -43,11 +43,11 @@ macro_rules! on_every_poller {
 }
 
 on_every_poller! {
-    what_is_readable_is_reported_under_its_token,
-    what_is_writable_is_reported_under_its_token,
+    a_readable_descriptor_is_reported_under_its_token,
+    a_writable_descriptor_is_reported_under_its_token,
     reading_and_writing_come_in_one_report,
     level_repeats_until_drained,
-    a_wait_drops_what_was_not_taken_from_the_one_before,
+    a_wait_discards_the_results_of_the_one_before,
     one_shot_is_silent_until_modified,
     one_shot_is_silent_on_the_side_that_did_not_fire,
     one_shot_is_silent_after_a_hang_up_until_modified,
@@ -62,8 +62,8 @@ on_every_poller! {
     removing_after_closing_succeeds,
     adding_twice_is_an_error,
     a_closed_descriptor_neither_fails_nor_spins_the_wait,
-    a_number_that_changed_hands_is_taken_once_the_poller_knows,
-    a_number_that_changed_hands_is_not_watched_by_modifying,
+    a_reused_number_is_accepted_once_the_poller_knows,
+    modifying_does_not_watch_a_reused_number,
     removing_between_wait_and_next_loses_no_report_of_others,
     five_hundred_descriptors_each_get_their_own_reports,
     a_timeout_is_never_early,
@@ -76,10 +76,10 @@ on_every_poller! {
     a_pipe_that_has_filled_up_still_wakes,
     renew_forgets_everything_and_keeps_the_number,
     a_forked_child_renews_without_disturbing_its_parent,
-    its_descriptor_is_readable_while_there_is_something_to_report,
+    its_descriptor_is_readable_while_there_are_results,
 }
 
-/// Long enough for anything that is bound to happen.
+/// A deadline for events that must happen.
 const DEADLINE: Duration = Duration::from_secs(10);
 const NOW: Duration = Duration::ZERO;
 /// Long enough to notice a wait that returns at once.
@@ -93,19 +93,19 @@ fn token(index: usize) -> Token {
     Token::new(index as u32, 7)
 }
 
-/// Waits, and takes out everything.
+/// Waits and takes out all results.
 fn wait(poller: &mut impl Poller, timeout: Duration) -> Vec<(Token, Readiness)> {
     let start = Instant::now();
     poller.wait(Some(timeout)).unwrap();
     let found = Vec::from_iter(std::iter::from_fn(|| poller.next()));
-    assert!(found.is_empty() || start.elapsed() < DEADLINE, "it slept though there was something to report");
+    assert!(found.is_empty() || start.elapsed() < DEADLINE, "the wait slept although a descriptor was ready");
     found
 }
 
 fn assert_silent(poller: &mut impl Poller) {
     let start = Instant::now();
     assert_eq!(wait(poller, MOMENT), []);
-    assert!(start.elapsed() >= MOMENT, "a wait with nothing to report ended after {:?}", start.elapsed());
+    assert!(start.elapsed() >= MOMENT, "a wait without results ended after {:?}", start.elapsed());
 }
 
 fn fd(source: &impl AsRawFd) -> RawFd {
@@ -125,7 +125,7 @@ fn full_pipe() -> (PipeReader, PipeWriter) {
     (read, write)
 }
 
-fn what_is_readable_is_reported_under_its_token(mut poller: impl Poller) {
+fn a_readable_descriptor_is_reported_under_its_token(mut poller: impl Poller) {
     let (read, mut write) = pipe().unwrap();
     poller.add(fd(&read), token(3), Interest::READABLE, Mode::Level).unwrap();
     assert_eq!(wait(&mut poller, NOW), []);
@@ -133,7 +133,7 @@ fn what_is_readable_is_reported_under_its_token(mut poller: impl Poller) {
     assert_eq!(wait(&mut poller, DEADLINE), [(token(3), Readiness::READABLE)]);
 }
 
-fn what_is_writable_is_reported_under_its_token(mut poller: impl Poller) {
+fn a_writable_descriptor_is_reported_under_its_token(mut poller: impl Poller) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     poller.add(fd(&ours), token(4), Interest::WRITABLE, Mode::Level).unwrap();
     assert_eq!(wait(&mut poller, DEADLINE), [(token(4), Readiness::WRITABLE)]);
@@ -163,7 +163,7 @@ fn level_repeats_until_drained(mut poller: impl Poller) {
     assert_silent(&mut poller);
 }
 
-fn a_wait_drops_what_was_not_taken_from_the_one_before(mut poller: impl Poller) {
+fn a_wait_discards_the_results_of_the_one_before(mut poller: impl Poller) {
     let (mut read, _write) = full_pipe();
     poller.add(fd(&read), token(1), Interest::READABLE, Mode::Level).unwrap();
     poller.wait(Some(DEADLINE)).unwrap();
@@ -205,7 +205,7 @@ fn one_shot_is_silent_after_a_hang_up_until_modified(mut poller: impl Poller) {
     drop(theirs);
     assert_eq!(wait(&mut poller, DEADLINE).len(), 1);
     assert_silent(&mut poller);
-    // Nor does a hang-up that comes after it has fired show.
+    // A hang-up after it has fired is not reported either.
     other_write.write_all(b"x").unwrap();
     assert_eq!(wait(&mut poller, DEADLINE), [(token(2), Readiness::READABLE)]);
     drop(other_write);
@@ -224,7 +224,7 @@ fn one_shot_armed_again_before_the_next_wait_is_reported_by_it(mut poller: impl 
         assert_eq!(wait(&mut poller, DEADLINE), [(token(1), Readiness::WRITABLE)]);
         poller.modify(fd(&ours), token(1), both(), Mode::OneShot).unwrap();
     }
-    // The same with a new registration of the same descriptor, on the side that did not fire before.
+    // The same with a new registration of the descriptor, for the side that did not fire before.
     assert_eq!(wait(&mut poller, DEADLINE), [(token(1), Readiness::WRITABLE)]);
     poller.remove(fd(&ours)).unwrap();
     poller.add(fd(&ours), token(2), Interest::READABLE, Mode::OneShot).unwrap();
@@ -278,7 +278,7 @@ fn the_end_of_the_other_side_shows_as_readable(mut poller: impl Poller) {
 }
 
 fn a_connection_gone_in_both_directions_shows_as_a_hang_up(mut poller: impl Poller) {
-    // It has no words for it.
+    // `select` cannot report it.
     if std::any::type_name_of_val(&poller).ends_with("Select") {
         return;
     }
@@ -316,9 +316,9 @@ fn a_pipe_without_a_reader_shows_as_writable(mut poller: impl Poller) {
     }
     poller.remove(fd(&early)).unwrap();
     assert_silent(&mut poller);
-    // Nothing of it sticks to the number.
+    // No state is left under the number.
     let (ours, _theirs) = UnixStream::pair().unwrap();
-    // SAFETY: both are open, and `early` goes on owning its number, under which there is another file now.
+    // SAFETY: both are open, and `early` keeps owning its number, which now refers to another file.
     assert_eq!(unsafe { libc::dup2(fd(&ours), fd(&early)) }, fd(&early));
     poller.add(fd(&early), token(4), Interest::READABLE, Mode::Level).unwrap();
     assert_silent(&mut poller);
@@ -343,7 +343,7 @@ fn removing_after_closing_succeeds(mut poller: impl Poller) {
             poller.add(number, token(1), interest, mode).unwrap();
             wait(&mut poller, NOW);
             drop(ours);
-            // The number may be another file's by now, which is none of the poller's business.
+            // The number may belong to another file by now, which the poller must ignore.
             let stranger = taken.then(full_pipe);
             assert!(stranger.as_ref().is_none_or(|(read, _)| fd(read) == number));
             poller.remove(number).unwrap();
@@ -359,7 +359,7 @@ fn adding_twice_is_an_error(mut poller: impl Poller) {
     let again = |poller: &mut dyn Poller| poller.add(fd(&read), token(2), Interest::READABLE, Mode::Level).unwrap_err();
     assert_eq!(again(&mut poller).kind(), io::ErrorKind::AlreadyExists);
     assert_eq!(wait(&mut poller, DEADLINE), [(token(1), Readiness::READABLE)]);
-    // A one-shot that has fired is still there, and asking for it again does not arm it.
+    // A one-shot that has fired is still registered, and adding it again does not arm it.
     assert_eq!(again(&mut poller).kind(), io::ErrorKind::AlreadyExists);
     assert_silent(&mut poller);
 }
@@ -373,15 +373,15 @@ fn a_closed_descriptor_neither_fails_nor_spins_the_wait(mut poller: impl Poller)
         drop((ours, theirs));
         let found = [wait(&mut poller, NOW), wait(&mut poller, NOW), wait(&mut poller, NOW)].concat();
         let closed: Vec<_> = found.iter().filter(|(found, _)| *found == token(index)).collect();
-        // Kernels that keep a list forget it silently.
+        // Kernels that keep a list drop it silently.
         assert!(closed.is_empty() || closed == [&(token(index), Readiness::CLOSED)], "found {closed:?}");
-        assert!(found.contains(&(token(1), Readiness::READABLE)), "the others go on");
+        assert!(found.contains(&(token(1), Readiness::READABLE)), "the others are still reported");
     }
     read.read_exact(&mut [0]).unwrap();
     assert_silent(&mut poller);
 }
 
-fn a_number_that_changed_hands_is_taken_once_the_poller_knows(mut poller: impl Poller) {
+fn a_reused_number_is_accepted_once_the_poller_knows(mut poller: impl Poller) {
     for mode in [Mode::Level, Mode::OneShot] {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(b"x").unwrap();
@@ -390,7 +390,7 @@ fn a_number_that_changed_hands_is_taken_once_the_poller_knows(mut poller: impl P
         poller.wait(Some(DEADLINE)).unwrap();
         drop(ours);
         if poller.as_fd().is_none() && mode == Mode::Level {
-            // Not the kernel but the poller keeps the list, and learns of it from the next wait.
+            // The poller, not the kernel, keeps the list, and learns of it from the next wait.
             assert_eq!(wait(&mut poller, DEADLINE), [(token(1), Readiness::CLOSED)]);
         }
         let (read, _write) = full_pipe();
@@ -399,15 +399,15 @@ fn a_number_that_changed_hands_is_taken_once_the_poller_knows(mut poller: impl P
             Ok(()) => assert_eq!(wait(&mut poller, DEADLINE), [(token(2), Readiness::READABLE)]),
             Err(error) => {
                 assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
-                assert!(poller.as_fd().is_none() && mode == Mode::OneShot, "the kernel knows better");
+                assert!(poller.as_fd().is_none() && mode == Mode::OneShot, "a kernel that keeps a list notices");
             }
         }
         poller.remove(number).unwrap();
     }
 }
 
-fn a_number_that_changed_hands_is_not_watched_by_modifying(mut poller: impl Poller) {
-    // Only the kernel can tell.
+fn modifying_does_not_watch_a_reused_number(mut poller: impl Poller) {
+    // Only kernels that keep a list can tell.
     if poller.as_fd().is_none() {
         return;
     }
@@ -486,7 +486,7 @@ fn a_timeout_is_never_early(mut poller: impl Poller) {
         assert_eq!(wait(&mut poller, timeout), []);
         assert!(start.elapsed() >= timeout, "{timeout:?} ended after {:?}", start.elapsed());
     }
-    // A timeout that no system can count to is as good as none.
+    // A timeout beyond what any system can count is as good as none.
     drop(_write);
     assert_eq!(wait(&mut poller, Duration::MAX).len(), 1);
 }
@@ -506,26 +506,26 @@ fn a_short_timeout_is_not_rounded_to_milliseconds(mut poller: impl Poller) {
 
 fn a_signal_ends_the_wait_without_an_error(mut poller: impl Poller) {
     extern "C" fn nothing(_: libc::c_int) {}
-    // SAFETY: the structure may be zero, which is no flags (so calls are not restarted) and an empty mask; the handler does
-    // nothing, which is safe at any time.
+    // SAFETY: the structure may be zero: no flags (so that calls are not restarted) and an empty mask. The handler does
+    // nothing, which is always safe.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = nothing as *const () as usize;
         assert_eq!(libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()), 0);
     }
-    // What the wait before it has found must not come up again either.
+    // The results of the wait before must not come out again either.
     let (mut read, _write) = full_pipe();
     poller.add(fd(&read), token(1), Interest::READABLE, Mode::Level).unwrap();
     assert_eq!(wait(&mut poller, DEADLINE).len(), 1);
     read.read_exact(&mut [0]).unwrap();
-    // SAFETY: it only asks for the thread's own name.
+    // SAFETY: the call only returns the thread's own id.
     let waiting = unsafe { libc::pthread_self() } as usize;
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // One signal might come before the wait has begun, so they keep coming.
+        // One signal could arrive before the wait begins, so they keep coming.
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                // SAFETY: the thread waits for this one to end, so it exists, and has a handler for the signal.
+                // SAFETY: the thread waits for this one to end, so it exists, and it has a handler for the signal.
                 unsafe { libc::pthread_kill(waiting as libc::pthread_t, libc::SIGUSR1) };
                 std::thread::yield_now();
             }
@@ -535,7 +535,7 @@ fn a_signal_ends_the_wait_without_an_error(mut poller: impl Poller) {
         over.store(true, Ordering::Relaxed);
         waited.unwrap();
         assert_eq!(poller.next(), None);
-        assert!(start.elapsed() < DEADLINE, "it slept through the signals");
+        assert!(start.elapsed() < DEADLINE, "the wait slept through the signals");
     });
 }
 
@@ -575,7 +575,7 @@ fn many_wakes_of_a_pipe_are_one_report_and_the_next_is_another(mut poller: impl 
     wakes_coalesce(&mut poller, &Loopbreaker::pipe().unwrap());
 }
 
-/// Wakes it more often than a pipe has room for.
+/// Wakes it more often than the pipe has room for.
 fn a_pipe_that_has_filled_up_still_wakes(mut poller: impl Poller) {
     let loopbreaker = Loopbreaker::pipe().unwrap();
     let trigger = poller.add_loopbreaker(fd(&loopbreaker.as_fd()), loopbreaker.trigger()).unwrap();
@@ -607,8 +607,7 @@ fn a_forked_child_renews_without_disturbing_its_parent(mut poller: impl Poller) 
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     theirs.write_all(b"x").unwrap();
     poller.add(fd(&ours), token(1), Interest::READABLE, Mode::Level).unwrap();
-    // SAFETY: the child calls nothing but the poller and `_exit`; what these lock is not held by another thread, since
-    // tests run one at a time.
+    // SAFETY: the child calls only the poller and `_exit`. No other thread holds their locks, because tests run one at a time.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let mut code = 0;
@@ -624,7 +623,7 @@ fn a_forked_child_renews_without_disturbing_its_parent(mut poller: impl Poller) 
         {
             code |= i32::from(!holds) << place;
         }
-        // SAFETY: it ends the child there and then, without running what is the parent's to run.
+        // SAFETY: it ends the child immediately, without running the parent's cleanup.
         unsafe { libc::_exit(code) };
     }
     let mut status = 0;
@@ -634,7 +633,7 @@ fn a_forked_child_renews_without_disturbing_its_parent(mut poller: impl Poller) 
     assert_eq!(wait(&mut poller, DEADLINE), [(token(1), Readiness::READABLE)]);
 }
 
-fn its_descriptor_is_readable_while_there_is_something_to_report(mut poller: impl Poller) {
+fn its_descriptor_is_readable_while_there_are_results(mut poller: impl Poller) {
     let (mut read, mut write) = pipe().unwrap();
     poller.add(fd(&read), token(1), Interest::READABLE, Mode::Level).unwrap();
     let Some(own) = poller.as_fd().map(|fd| fd.try_clone_to_owned().unwrap()) else { return };

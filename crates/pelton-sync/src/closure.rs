@@ -1,17 +1,17 @@
-//! Closures stored in place.
+//! Closures that are stored inline.
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::{MaybeUninit, align_of, size_of};
 
-/// A closure that captures no more than this is stored in place; a larger one is boxed.
+/// A closure that captures at most this much is stored inline. A larger one is boxed.
 pub const INLINE_BYTES: usize = size_of::<Words>();
 
-/// Room for three words: a handle or a reference-counted pointer, and two numbers.
+/// Three words: a handle or a reference-counted pointer, and two numbers.
 type Words = [usize; 3];
 
-/// A `FnOnce(&mut R)` of any type, like `Box<dyn FnOnce(&mut R)>`, but a small one is kept in place: making, moving and
-/// calling it allocates nothing.
+/// A `FnOnce(&mut R)` of any type, like `Box<dyn FnOnce(&mut R)>`. A small one is stored inline: creating, moving and calling
+/// it does not allocate.
 ///
 /// ```
 /// use pelton_sync::Closure;
@@ -24,9 +24,9 @@ type Words = [usize; 3];
 /// ```
 pub struct Closure<R: 'static> {
     table: &'static Table<R>,
-    /// The captured values, or a box with them; `table` knows.
+    /// The captured values, or a box with them. `table` knows which.
     words: MaybeUninit<Words>,
-    /// What is captured may be anything, so this is neither `Send` nor `Sync`.
+    /// The captured values can have any type, so this is neither `Send` nor `Sync`.
     captured: PhantomData<*mut ()>,
 }
 
@@ -37,18 +37,18 @@ struct Table<R: 'static> {
     drop: unsafe fn(*mut Words),
 }
 
-/// What is kept in the words: the closure itself, or a box with it.
+/// What the words hold: the closure itself, or a closure that holds a box with it.
 trait Stored<R: 'static>: FnOnce(&mut R) + Sized {
     const TABLE: Table<R> = Table {
         call: |words, argument| {
-            // SAFETY: the maker of the words wrote a `Self` there, and `Closure::call` calls this once, as the last thing
-            // it does with them.
+            // SAFETY: `Closure::store` wrote a `Self` to the words. `Closure::call` calls this once, as its last access to
+            // them.
             let closure = unsafe { words.cast::<Self>().read() };
             closure(argument);
         },
         drop: |words| {
-            // SAFETY: the maker of the words wrote a `Self` there, and `Closure::drop` calls this once, as the last thing
-            // that happens to them.
+            // SAFETY: `Closure::store` wrote a `Self` to the words. `Closure::drop` calls this once, as the last access to
+            // them.
             unsafe { words.cast::<Self>().drop_in_place() }
         },
     };
@@ -71,25 +71,23 @@ impl<R: 'static> Closure<R> {
         const { assert!(size_of::<Box<u8>>() <= size_of::<Words>()) };
         assert!(size_of::<S>() <= size_of::<Words>() && align_of::<S>() <= align_of::<Words>());
         let mut words = MaybeUninit::<Words>::uninit();
-        // SAFETY: the words are ours and large and aligned enough for an `S`, as just asserted.
+        // SAFETY: the words are a local that is large and aligned enough for an `S`, as just asserted.
         unsafe { words.as_mut_ptr().cast::<S>().write(stored) };
         Closure { table: &S::TABLE, words, captured: PhantomData }
     }
-}
 
-impl<R: 'static> Closure<R> {
     /// Calls the closure.
     pub fn call(self, argument: &mut R) {
         let mut this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: the words hold the closure that `table` is for; `self` is not dropped, so this is their last use, also
-        // if the closure panics.
+        // SAFETY: the words hold the closure that `table` belongs to. `self` is not dropped, so this is the last access to
+        // them, even if the closure panics.
         unsafe { (this.table.call)(this.words.as_mut_ptr(), argument) }
     }
 }
 
 impl<R: 'static> Drop for Closure<R> {
     fn drop(&mut self) {
-        // SAFETY: the words hold the closure that `table` is for, since `call` would have kept us from being dropped.
+        // SAFETY: the words hold the closure that `table` belongs to, because `call` prevents this drop.
         unsafe { (self.table.drop)(self.words.as_mut_ptr()) }
     }
 }
@@ -104,7 +102,7 @@ impl<R: 'static> fmt::Debug for Closure<R> {
 #[derive(Debug)]
 pub struct SendClosure<R: 'static>(Closure<R>);
 
-// SAFETY: `new` takes only closures that are `Send`, and `table` is shared immutable data.
+// SAFETY: `new` accepts only closures that are `Send`, and `table` is shared immutable data.
 unsafe impl<R: 'static> Send for SendClosure<R> {}
 
 impl<R: 'static> SendClosure<R> {
@@ -112,9 +110,7 @@ impl<R: 'static> SendClosure<R> {
     pub fn new<F: FnOnce(&mut R) + Send + 'static>(closure: F) -> Self {
         SendClosure(Closure::new(closure))
     }
-}
 
-impl<R: 'static> SendClosure<R> {
     /// Calls the closure.
     pub fn call(self, argument: &mut R) {
         self.0.call(argument);
@@ -134,7 +130,7 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::rc::Rc;
 
-    /// Captured by a closure, counts how often it was dropped.
+    /// Counts how often it was dropped, to be captured by a closure.
     struct Counted(Rc<Cell<u32>>);
 
     impl Drop for Counted {
@@ -150,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_captured_is_dropped_once_when_called_in_place() {
+    fn captured_values_are_dropped_once_when_called_inline() {
         dropped_once_by(|counted| {
             let closure = Closure::new(move |calls: &mut u32| {
                 let _counted = &counted;
@@ -163,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_captured_is_dropped_once_when_called_from_a_box() {
+    fn captured_values_are_dropped_once_when_called_from_a_box() {
         dropped_once_by(|counted| {
             let large = [7u64; 9];
             let closure = Closure::new(move |sum: &mut u64| {
@@ -177,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_captured_is_dropped_once_when_never_called() {
+    fn captured_values_are_dropped_once_when_never_called() {
         dropped_once_by(|counted| drop(Closure::new(move |_: &mut ()| drop(counted))));
         dropped_once_by(|counted| {
             let large = [0u64; 9];
@@ -186,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_captured_is_dropped_once_when_the_call_panics() {
+    fn captured_values_are_dropped_once_when_the_call_panics() {
         dropped_once_by(|counted| {
             let closure = Closure::new(move |_: &mut ()| {
                 let _counted = counted;

@@ -1,12 +1,12 @@
-//! Pelton's lock-free parts.
+//! Pelton's lock-free data structures.
 //!
-//! - [`queue`](fn@queue): how other threads hand work to the loop, and how the loop goes to sleep without missing any.
-//! - [`Closure`] and [`SendClosure`]: callbacks stored in place, so that small ones cost no allocation.
-//! - [`mailbox`](fn@mailbox): how messages reach an actor, and how a worker gets the right to run it.
-//! - [`Turns`]: how that right reaches the workers.
-//! - [`Parking`]: how workers without work sleep, and who wakes them.
+//! - [`queue`](fn@queue): passes work from other threads to the loop, and lets the loop sleep without missing any.
+//! - [`Closure`] and [`SendClosure`]: callbacks that are stored inline, so that small ones need no allocation.
+//! - [`mailbox`](fn@mailbox): passes messages to an actor, and gives a worker the right to run it.
+//! - [`Turns`]: passes that right to the workers.
+//! - [`Parking`]: lets idle workers sleep, and decides which one to wake.
 //!
-//! All of it is checked by models that try every interleaving of a few threads (`tests/loom.rs`).
+//! Models in `tests/loom.rs` check all of it under every interleaving of a few threads.
 
 mod closure;
 mod mailbox;

@@ -1,6 +1,6 @@
-//! The mailbox of an actor: many senders, and a receiver that runs only while there is something for it to do.
+//! The mailbox of an actor: many senders, and a receiver that runs only while it has messages.
 //!
-//! One word says everything that senders and workers have to agree on:
+//! One atomic word, `head`, holds everything that senders and workers have to agree on:
 //!
 //! ```text
 //!    head:   IDLE ──────────▶ newest ──▶ … ──▶ oldest        letters wait, and there is a turn
@@ -13,21 +13,21 @@
 //!                             CLOSED                         for good
 //! ```
 //!
-//! **Sending** puts a letter on top with one exchange of that word. Whoever finds it `IDLE` has made a [`Turn`], the right to
-//! run the receiver, and hands it to the scheduler; all others find that there is one. So a mailbox with letters always has
-//! exactly one turn, and as a turn can be neither copied nor made otherwise, the receiver runs on one thread at a time and
-//! needs no lock.
+//! **Sending** puts a letter on top with one exchange of that word. The sender that finds `IDLE` creates a [`Turn`], the right
+//! to run the receiver, and passes it to the scheduler. All others find that there is one. So a mailbox with letters has
+//! exactly one turn. A turn cannot be copied or created in another way, so the receiver runs on one thread at a time and needs
+//! no lock.
 //!
-//! **Receiving** takes all letters off with one exchange, and turns them round: the newest is on top, the oldest is wanted
-//! first. A letter that is being pushed meanwhile lands in the next batch. Rest is an exchange too, from `SCHEDULED` to `IDLE`:
-//! it fails if a letter came first, so none is left behind.
+//! **Receiving** takes all letters with one exchange and reverses them, because the newest is on top and the oldest is wanted
+//! first. A letter that is pushed meanwhile is in the next batch. Going to rest is an exchange too, from `SCHEDULED` to `IDLE`.
+//! It fails if a letter came first, so no letter is left behind.
 //!
-//! **Ending.** The last address that goes sends a letter without a message. It is the newest for good, so the turn that gets
-//! to it has received everything and frees the mailbox. If the mailbox is `CLOSED`, there is no turn any more, and the
-//! address frees it instead. The word decides between the two, so nobody counts references to it but addresses.
+//! **Ending.** When the last address is dropped, it sends a letter without a message. No letter follows it, so the turn that
+//! reaches it has received everything and frees the mailbox. If the mailbox is `CLOSED`, there is no turn any more, and the
+//! address frees it instead. The word decides between the two, so only addresses are counted.
 //!
-//! **Memory.** A few empty letters stay with the mailbox. The receiver alone puts them there, senders take them out: so a
-//! mailbox in which few wait allocates nothing.
+//! **Memory.** The mailbox keeps a few empty letters. Only the receiver puts them there, and senders take them out. So a
+//! mailbox with few queued messages does not allocate.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -39,56 +39,57 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::memory::{AtomicPtr, AtomicUsize, UnsafeCell};
 use crate::queue::PushError;
 
-/// Empty letters kept for the next senders. With these, what senders and receivers write to fills one cache line.
+/// Empty letters that are kept for the next senders. With these, the fields that senders and receivers write fill one cache
+/// line.
 const SPARES: usize = if cfg!(loom) { 1 } else { 4 };
 
-/// Added to `waiting` for each letter; the lowest bit says that somebody was refused and wants to know of room.
+/// Added to `waiting` for each letter. The lowest bit says that a sender was refused and wants to know when there is room.
 const ONE: usize = 2;
 const WANTED: usize = 1;
 
-/// What decides when a mailbox gets its turn.
+/// Decides when a mailbox gets its turn.
 pub trait Schedule: Clone + Send + Sync + 'static {
-    /// Has `turn` run soon. To drop it closes the mailbox.
+    /// Schedules `turn` to run soon. Dropping it closes the mailbox.
     fn schedule(&self, turn: Turn);
 }
 
-/// What receives: it runs on one thread at a time.
+/// The receiver of a mailbox. It runs on one thread at a time.
 pub trait Receive<M: Send + 'static, S: Schedule>: Send + 'static {
-    /// A message has come.
+    /// Receives a message.
     fn receive(&mut self, message: M, inbox: &Inbox<'_, M, S>) -> Next;
 
-    /// No more messages for now: there are none, or others have their turn. Not called once it is closed.
+    /// Called when no message follows for now: the mailbox is empty, or others have their turn. Not called after closing.
     fn rest(&mut self) -> Next {
         Next::GoOn
     }
 
-    /// There is room again in a mailbox that has refused a message.
+    /// Called when there is room again in a mailbox that has refused a message.
     fn has_room(&mut self) {}
 }
 
-/// What becomes of a mailbox after a message.
+/// What happens to a mailbox after a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
-    /// The next message.
+    /// It continues with the next message.
     GoOn,
-    /// It is closed: what waits is dropped, and the receiver too.
+    /// It is closed. Queued messages and the receiver are dropped.
     Close,
 }
 
 struct Letter<M> {
-    /// The one that came before it, or null.
+    /// The letter before it, or null.
     next: AtomicPtr<Letter<M>>,
-    /// `None` in the last letter, and in spares.
+    /// `None` in the last letter and in spares.
     message: UnsafeCell<Option<M>>,
 }
 
-/// What the word says if it is not the address of a letter.
+/// The values of `head` that are not the address of a letter.
 const fn idle<M>() -> *mut Letter<M> {
     ptr::null_mut()
 }
 
 const fn scheduled<M>() -> *mut Letter<M> {
-    // Letters are aligned, so these are none.
+    // No letter has this address or the next value, because letters are aligned.
     ptr::without_provenance_mut(1)
 }
 
@@ -96,19 +97,19 @@ const fn closed<M>() -> *mut Letter<M> {
     ptr::without_provenance_mut(2)
 }
 
-/// Letters in a row, owned.
+/// An owned list of letters.
 struct Letters<M>(*mut Letter<M>);
 
 impl<M> Letters<M> {
     const NONE: Letters<M> = Letters(ptr::null_mut());
 
-    /// Those that the word named, if any, the oldest first.
+    /// Takes the letters that `head` pointed to, if any, and returns them with the oldest first.
     fn oldest_first(newest: *mut Letter<M>) -> Letters<M> {
         let mut letters = Letters::NONE;
         let mut rest = if newest == scheduled() { ptr::null_mut() } else { newest };
         while !rest.is_null() {
-            // SAFETY: what the word names is a letter that came from a box, and leads to those pushed before it. It is ours,
-            // as it was taken off by an exchange.
+            // SAFETY: a letter in `head` came from a box and leads to those pushed before it. They are ours, because the caller
+            // removed them with an exchange.
             let next = unsafe { (*rest).next.load(Relaxed) };
             // SAFETY: as above.
             unsafe { (*rest).next.store(letters.0, Relaxed) };
@@ -120,7 +121,7 @@ impl<M> Letters<M> {
 
     fn pop(&mut self) -> Option<Box<Letter<M>>> {
         let first = NonNull::new(self.0)?;
-        // SAFETY: a letter in a row that we own, which came from a box.
+        // SAFETY: the letter is in a list that we own, and came from a box.
         let letter = unsafe { Box::from_raw(first.as_ptr()) };
         self.0 = letter.next.load(Relaxed);
         Some(letter)
@@ -129,56 +130,56 @@ impl<M> Letters<M> {
 
 impl<M> Letter<M> {
     fn take(&self) -> Option<M> {
-        // SAFETY: whoever calls this has the letter to themselves: it is in a box.
+        // SAFETY: the caller has exclusive access to the letter: it is in a box.
         self.message.with_mut(|message| unsafe { (*message).take() })
     }
 }
 
-/// How a turn refers to its mailbox, whatever the type of that, and stands in a row with others.
+/// The part of a mailbox that a turn refers to, independent of its types. Turns are linked through it.
 pub(crate) struct Link {
     kind: &'static Kind,
-    /// The next in the row. Belongs to whoever has the turn.
+    /// The next turn in a list. Belongs to the holder of the turn.
     pub(crate) next: AtomicPtr<Link>,
 }
 
-/// In this order, so that the link is where the mailbox is.
+/// `repr(C)`, so that the link has the address of the mailbox.
 #[repr(C)]
 struct Mailbox<M: Send + 'static, S: Schedule> {
     link: Link,
-    /// See above.
+    /// See the module documentation.
     head: AtomicPtr<Letter<M>>,
-    /// `ONE` times how many letters wait, plus `WANTED`. The receiver settles it from time to time, so it may be too high.
+    /// `ONE` times the number of queued letters, plus `WANTED`. The receiver updates it in steps, so it may be too high.
     waiting: AtomicUsize,
-    /// How many addresses there are.
+    /// The number of addresses.
     addresses: AtomicUsize,
     spares: [AtomicPtr<Letter<M>>; SPARES],
-    /// How many may wait, for those who care.
+    /// How many letters may be queued before `try_push` is refused.
     bound: usize,
     scheduler: S,
-    /// Belongs to whoever has the turn.
+    /// Belongs to the holder of the turn.
     inside: UnsafeCell<Inside<M, S>>,
 }
 
 struct Inside<M: Send + 'static, S: Schedule> {
-    /// Taken off, and not received yet; the oldest first.
+    /// Letters that were taken but not received yet, the oldest first.
     batch: Letters<M>,
     receiver: Option<Box<dyn Receive<M, S>>>,
 }
 
-/// How far the holder of the turn got.
+/// Why the receiver stopped.
 enum Work {
-    /// No letters were left.
+    /// No letter was left.
     Empty,
-    /// It has received as many as it may.
+    /// It has received `budget` messages.
     Enough,
-    /// It has come to the last letter.
+    /// It has reached the last letter.
     Last,
-    /// The receiver wants no more.
+    /// It wants to close the mailbox.
     Close,
 }
 
 impl<M: Send + 'static, S: Schedule> Mailbox<M, S> {
-    /// An empty letter, to send `message` in.
+    /// Returns a letter with `message`, reusing an empty one if possible.
     fn letter(&self, message: Option<M>) -> *mut Letter<M> {
         for place in &self.spares {
             if place.load(Relaxed).is_null() {
@@ -195,33 +196,34 @@ impl<M: Send + 'static, S: Schedule> Mailbox<M, S> {
         Box::into_raw(Box::new(Letter { next: AtomicPtr::new(ptr::null_mut()), message: UnsafeCell::new(message) }))
     }
 
-    /// Keeps an empty letter for the next sender, or frees it if there are enough. For the holder of the turn.
+    /// Keeps an empty letter for the next sender, or frees it if there are enough. Only for the holder of the turn.
     fn keep(&self, letter: Box<Letter<M>>) {
-        // Nobody else puts letters here, so a place that is empty stays so.
+        // Nobody else puts letters here, so an empty place stays empty.
         if let Some(place) = self.spares.iter().find(|place| place.load(Relaxed).is_null()) {
             place.store(Box::into_raw(letter), Release);
         }
     }
 
-    /// Puts a letter on top, and says what was there. `Err`: closed, and the letter is the caller's again.
+    /// Puts a letter on top and returns what was there. `Err`: the mailbox is closed, and the caller owns the letter again.
     ///
     /// # Safety
     ///
-    /// The mailbox is there, and the letter is the caller's. Unless the caller has an address, the mailbox may be gone when
-    /// this returns.
+    /// The mailbox must exist, and the caller must own the letter. Unless the caller has an address, the mailbox may be freed
+    /// when this returns.
     unsafe fn put(mailbox: NonNull<Self>, letter: *mut Letter<M>) -> Result<*mut Letter<M>, ()> {
-        // SAFETY: it is there until the exchange has succeeded; and a reference to an atomic promises no more than it is used.
+        // SAFETY: the mailbox exists until the exchange has succeeded, and a reference to an atomic is not accessed beyond its
+        // last use.
         let head = unsafe { &(*mailbox.as_ptr()).head };
-        // Acquire: whoever finds it closed may free it.
+        // Acquire: a caller that finds it closed may free it.
         let mut found = head.load(Acquire);
         loop {
             if found == closed() {
                 return Err(());
             }
             let next = if found == scheduled() { ptr::null_mut() } else { found };
-            // SAFETY: the caller's, and in nobody's sight before the exchange.
+            // SAFETY: the caller owns the letter, and nobody else sees it before the exchange.
             unsafe { (*letter).next.store(next, Relaxed) };
-            // Release: the letter is written. Acquire: so is what the receiver left when it went to rest.
+            // Release: the letter is written. Acquire: so is the receiver's state from when it went to rest.
             match head.compare_exchange_weak(found, letter, AcqRel, Acquire) {
                 Ok(_) => return Ok(found),
                 Err(changed) => found = changed,
@@ -233,9 +235,9 @@ impl<M: Send + 'static, S: Schedule> Mailbox<M, S> {
     ///
     /// # Safety
     ///
-    /// The caller has the turn.
+    /// The caller must have the turn.
     unsafe fn work(this: NonNull<Self>, budget: usize, received: &mut usize) -> Work {
-        // SAFETY: the turn keeps it.
+        // SAFETY: the mailbox exists as long as its turn.
         let mailbox = unsafe { this.as_ref() };
         mailbox.inside.with_mut(|inside| {
             // SAFETY: there is one turn, and the caller has it.
@@ -247,7 +249,7 @@ impl<M: Send + 'static, S: Schedule> Mailbox<M, S> {
                     if mailbox.head.load(Relaxed) == scheduled() {
                         break Work::Empty;
                     }
-                    // Acquire: the letters are written. Nobody but the holder of the turn makes the word idle or closed.
+                    // Acquire: the letters are written. Only the holder of the turn sets the word to idle or closed.
                     inside.batch = Letters::oldest_first(mailbox.head.swap(scheduled(), Acquire));
                 }
                 if *received >= budget {
@@ -276,14 +278,14 @@ impl<M: Send + 'static, S: Schedule> Mailbox<M, S> {
         })
     }
 
-    /// Counts what was taken out, and says so if somebody waits for room.
+    /// Subtracts the letters that were received, and tells the receiver if a sender waits for room.
     fn settle(&self, taken: &mut usize, receiver: &mut dyn Receive<M, S>) {
         if *taken == 0 {
             return;
         }
         let before = self.waiting.fetch_sub(*taken * ONE, Relaxed);
         let left = before / ONE - std::mem::take(taken);
-        // Half of it, so that a sender which fills it up is not called back for each message.
+        // At half of the bound, so that a sender that fills the mailbox is not called back for each message.
         if before & WANTED != 0 && left <= self.bound / 2 {
             self.waiting.fetch_and(!WANTED, Relaxed);
             receiver.has_room();
@@ -300,7 +302,7 @@ impl<M: Send + 'static, S: Schedule> Drop for Mailbox<M, S> {
     }
 }
 
-/// Makes a mailbox for `receiver`, in which `bound` messages may wait, and gives its address.
+/// Creates a mailbox for `receiver` with room for `bound` messages, and returns its address.
 ///
 /// ```
 /// use pelton_sync::{Inbox, Next, Receive, Schedule, Turn, mailbox};
@@ -348,24 +350,24 @@ where
     Address { mailbox: NonNull::from(Box::leak(mailbox)) }
 }
 
-/// Where messages are sent to. When the last one has gone, and everything has been received, the receiver is dropped.
+/// The sending end of a mailbox. When the last address is dropped and everything has been received, the receiver is dropped.
 pub struct Address<M: Send + 'static, S: Schedule> {
     mailbox: NonNull<Mailbox<M, S>>,
 }
 
-// SAFETY: messages go from thread to thread, and the receiver with the turn; both are `Send`. All else that addresses share is
-// atomic, or the scheduler, which is `Sync`.
+// SAFETY: messages move between threads, and so does the receiver with its turn. Both are `Send`. Everything else that
+// addresses share is atomic, or the scheduler, which is `Sync`.
 unsafe impl<M: Send + 'static, S: Schedule> Send for Address<M, S> {}
 // SAFETY: as above.
 unsafe impl<M: Send + 'static, S: Schedule> Sync for Address<M, S> {}
 
 impl<M: Send + 'static, S: Schedule> Address<M, S> {
     fn mailbox(&self) -> &Mailbox<M, S> {
-        // SAFETY: it is not freed before the last address has gone.
+        // SAFETY: the mailbox is not freed before the last address is dropped.
         unsafe { self.mailbox.as_ref() }
     }
 
-    /// Sends `message`, however many wait. Refused only if the mailbox is closed.
+    /// Sends `message`, regardless of how many are queued. Refused only if the mailbox is closed.
     pub fn push(&self, message: M) -> Result<(), PushError<M>> {
         if self.is_closed() {
             return Err(PushError::Closed(message));
@@ -374,8 +376,8 @@ impl<M: Send + 'static, S: Schedule> Address<M, S> {
         self.post(message)
     }
 
-    /// Sends `message` if fewer wait than the mailbox is bound to. If it is refused, the receiver
-    /// [is told](Receive::has_room) when half of them have been received.
+    /// Sends `message` if there is room. If it is refused, the receiver [is told](Receive::has_room) when the mailbox is half
+    /// empty.
     pub fn try_push(&self, message: M) -> Result<(), PushError<M>> {
         if self.is_closed() {
             return Err(PushError::Closed(message));
@@ -383,7 +385,7 @@ impl<M: Send + 'static, S: Schedule> Address<M, S> {
         let Mailbox { waiting, bound, .. } = self.mailbox();
         let mut found = waiting.load(Relaxed);
         loop {
-            // The wish for room is in the same word as the number, so the receiver that makes room cannot miss it.
+            // The request for room is in the same word as the number, so a receiver that makes room cannot miss it.
             let full = found / ONE >= *bound;
             let wanted = if full { found | WANTED } else { found + ONE };
             match waiting.compare_exchange_weak(found, wanted, Relaxed, Relaxed) {
@@ -394,10 +396,10 @@ impl<M: Send + 'static, S: Schedule> Address<M, S> {
         }
     }
 
-    /// Sends what has been counted.
+    /// Sends a message that `waiting` already counts.
     fn post(&self, message: M) -> Result<(), PushError<M>> {
         let letter = self.mailbox().letter(Some(message));
-        // SAFETY: there is an address, and the letter is ours.
+        // SAFETY: this address keeps the mailbox alive, and the letter is ours.
         match unsafe { Mailbox::put(self.mailbox, letter) } {
             Ok(found) => {
                 if found == idle() {
@@ -416,28 +418,28 @@ impl<M: Send + 'static, S: Schedule> Address<M, S> {
         }
     }
 
-    /// Whether messages are refused for good.
+    /// Returns whether the mailbox is closed.
     pub fn is_closed(&self) -> bool {
         self.mailbox().head.load(Relaxed) == closed()
     }
 
-    /// How many messages wait. Those that are just being received may be counted too.
+    /// Returns how many messages are queued. Messages that are being received may be included.
     pub fn waiting(&self) -> usize {
         self.mailbox().waiting.load(Relaxed) / ONE
     }
 
-    /// How many may wait before [`try_push`](Address::try_push) is refused.
+    /// Returns how many messages may be queued before [`try_push`](Address::try_push) is refused.
     pub fn bound(&self) -> usize {
         self.mailbox().bound
     }
 
-    /// What schedules it.
+    /// Returns the scheduler.
     pub fn scheduler(&self) -> &S {
         &self.mailbox().scheduler
     }
 }
 
-/// Two are equal if they are addresses of the same mailbox.
+/// Addresses are equal if they belong to the same mailbox.
 impl<M: Send + 'static, S: Schedule> PartialEq for Address<M, S> {
     fn eq(&self, other: &Self) -> bool {
         self.mailbox == other.mailbox
@@ -461,20 +463,21 @@ impl<M: Send + 'static, S: Schedule> Clone for Address<M, S> {
 
 impl<M: Send + 'static, S: Schedule> Drop for Address<M, S> {
     fn drop(&mut self) {
-        // Release and acquire: what was sent by way of the others is in the mailbox before the last letter.
+        // Release and acquire: everything sent through other addresses is in the mailbox before the last letter.
         if self.mailbox().addresses.fetch_sub(1, AcqRel) > 1 {
             return;
         }
-        // The mailbox may be gone as soon as the letter is in it.
+        // The mailbox may be freed as soon as it has the letter.
         let scheduler = self.mailbox().scheduler.clone();
         let letter = self.mailbox().letter(None);
-        // SAFETY: without a last letter in it, the mailbox is there; the letter is ours.
+        // SAFETY: the mailbox exists until it has a last letter, and the letter is ours.
         match unsafe { Mailbox::put(self.mailbox, letter) } {
             Ok(found) if found == idle() => scheduler.schedule(Turn::new(self.mailbox)),
             Ok(_) => {}
             Err(()) => {
                 drop(Letters(letter).pop());
-                // SAFETY: there is neither an address nor, as it was closed without a last letter, a turn: it is ours.
+                // SAFETY: there is no address left. There is no turn either, because the mailbox was closed without a last
+                // letter. So nobody else can access it.
                 drop(unsafe { Box::from_raw(self.mailbox.as_ptr()) });
             }
         }
@@ -488,49 +491,49 @@ pub struct Inbox<'a, M: Send + 'static, S: Schedule> {
 }
 
 impl<M: Send + 'static, S: Schedule> Inbox<'_, M, S> {
-    /// The receiver's own address; `None` if all others are gone, and it is about to end.
+    /// Returns an address of the mailbox, or `None` if all addresses are gone and the mailbox is about to end.
     pub fn address(&self) -> Option<Address<M, S>> {
         let one_more = |addresses| (addresses > 0).then_some(addresses + 1);
-        // SAFETY: the turn keeps it for as long as it is borrowed.
+        // SAFETY: the mailbox exists as long as its turn, which outlives this borrow.
         let addresses = unsafe { &(*self.mailbox.as_ptr()).addresses };
         addresses.fetch_update(Relaxed, Relaxed, one_more).ok()?;
         Some(Address { mailbox: self.mailbox })
     }
 }
 
-/// The right to run a receiver. There is at most one for a mailbox; to drop it closes the mailbox.
+/// The right to run a receiver. A mailbox has at most one. Dropping it closes the mailbox.
 #[must_use = "a mailbox whose turn is dropped is closed"]
 pub struct Turn {
     link: NonNull<Link>,
 }
 
-/// What a mailbox does, whatever its type.
+/// The operations of a mailbox, independent of its types.
 struct Kind {
     run: unsafe fn(NonNull<Link>, usize) -> (usize, bool),
     close: unsafe fn(NonNull<Link>),
 }
 
-/// What mailboxes of these types do.
+/// The operations of mailboxes with these types.
 struct Of<M, S>(PhantomData<(M, S)>);
 
 impl<M: Send + 'static, S: Schedule> Of<M, S> {
     const KIND: Kind = Kind { run: run::<M, S>, close: close::<M, S> };
 }
 
-// SAFETY: it is made for mailboxes of `Send` messages and receivers only.
+// SAFETY: turns exist only for mailboxes whose messages and receivers are `Send`.
 unsafe impl Send for Turn {}
 
-/// What came of a turn.
+/// The outcome of a turn.
 #[derive(Debug)]
 pub struct Ran {
-    /// So many messages were received.
+    /// How many messages were received.
     pub messages: usize,
-    /// There may be more: to be scheduled again.
+    /// The turn, to be scheduled again, if there may be more.
     pub again: Option<Turn>,
 }
 
 impl Turn {
-    /// For a mailbox that has just got one.
+    /// Creates the turn of a mailbox that has just left `IDLE`.
     fn new<M: Send + 'static, S: Schedule>(mailbox: NonNull<Mailbox<M, S>>) -> Turn {
         Turn { link: mailbox.cast() }
     }
@@ -541,25 +544,25 @@ impl Turn {
 
     /// # Safety
     ///
-    /// The link came from a turn, and nobody else makes one of it.
+    /// The link must come from a turn, and no other turn may be made from it.
     pub(crate) unsafe fn from_link(link: NonNull<Link>) -> Turn {
         Turn { link }
     }
 
     fn kind(&self) -> &'static Kind {
-        // SAFETY: the mailbox is there while there is a turn.
+        // SAFETY: the mailbox exists as long as its turn.
         unsafe { self.link.as_ref() }.kind
     }
 
-    /// Has up to `budget` messages received. If the receiver panics, the mailbox is closed, and the panic goes on.
+    /// Receives up to `budget` messages. If the receiver panics, the mailbox is closed, and the panic continues.
     pub fn run(self, budget: usize) -> Ran {
         // If this unwinds, the turn is dropped.
-        // SAFETY: the kind is that of the mailbox, and this is its turn.
+        // SAFETY: `kind` belongs to the mailbox's types, and this is the mailbox's turn.
         let (messages, more) = unsafe { (self.kind().run)(self.link, budget) };
         if more {
             return Ran { messages, again: Some(self) };
         }
-        // The mailbox may be gone.
+        // The mailbox may be freed.
         std::mem::forget(self);
         Ran { messages, again: None }
     }
@@ -567,16 +570,16 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        // SAFETY: as in `run`; and the turn ends here.
+        // SAFETY: as in `run`. The turn ends here.
         unsafe { (self.kind().close)(self.link) };
     }
 }
 
-/// Runs a receiver. `false`: there is no turn any more.
+/// Runs a receiver. Returns the number of messages, and whether there still is a turn.
 ///
 /// # Safety
 ///
-/// The caller has the turn of a mailbox of these types.
+/// The caller must have the turn of a mailbox of these types.
 unsafe fn run<M: Send + 'static, S: Schedule>(link: NonNull<Link>, budget: usize) -> (usize, bool) {
     let mailbox: NonNull<Mailbox<M, S>> = link.cast();
     let mut received = 0;
@@ -585,20 +588,21 @@ unsafe fn run<M: Send + 'static, S: Schedule>(link: NonNull<Link>, budget: usize
         match unsafe { Mailbox::work(mailbox, budget, &mut received) } {
             Work::Enough => return (received, true),
             Work::Empty => {
-                // SAFETY: the turn keeps it up to the exchange, and the reference is to the atomic alone.
+                // SAFETY: the turn keeps the mailbox alive up to the exchange, and the reference is to the atomic only.
                 let head = unsafe { &(*mailbox.as_ptr()).head };
-                // Release: whoever has the next turn finds the receiver as it is now. A failure means that a letter has come.
+                // Release: the holder of the next turn sees the receiver as it is now. A failure means that a letter has come.
                 if head.compare_exchange(scheduled(), idle(), Release, Relaxed).is_ok() {
                     return (received, false);
                 }
             }
             Work::Last => {
-                // SAFETY: all addresses are gone, and nothing can follow the last letter: it is ours.
+                // SAFETY: all addresses are gone, and nothing can follow the last letter, so nobody else can access the
+                // mailbox.
                 drop(unsafe { Box::from_raw(mailbox.as_ptr()) });
                 return (received, false);
             }
             Work::Close => {
-                // SAFETY: we have the turn, and give it up.
+                // SAFETY: we have the turn and give it up.
                 unsafe { close::<M, S>(link) };
                 return (received, false);
             }
@@ -606,22 +610,22 @@ unsafe fn run<M: Send + 'static, S: Schedule>(link: NonNull<Link>, budget: usize
     }
 }
 
-/// Closes a mailbox, and drops its receiver and what waits.
+/// Closes a mailbox and drops its receiver and the queued messages.
 ///
 /// # Safety
 ///
-/// The caller has the turn of a mailbox of these types, and gives it up.
+/// The caller must have the turn of a mailbox of these types, and gives it up.
 unsafe fn close<M: Send + 'static, S: Schedule>(link: NonNull<Link>) {
     let mailbox: NonNull<Mailbox<M, S>> = link.cast();
-    // What is the turn's is taken out before the exchange: after it, the last address may free the mailbox.
-    // SAFETY: the turn keeps it, and lets nobody else in.
+    // Taken out before the exchange, because after it the last address may free the mailbox.
+    // SAFETY: the turn keeps the mailbox alive, and nobody else accesses `inside`.
     let inside = unsafe { &(*mailbox.as_ptr()).inside };
     let (receiver, batch) = inside.with_mut(|inside| {
         // SAFETY: as above.
         let inside = unsafe { &mut *inside };
         (inside.receiver.take(), std::mem::replace(&mut inside.batch, Letters::NONE))
     });
-    // SAFETY: as above, up to the exchange; the reference is to the atomic alone.
+    // SAFETY: as above, up to the exchange. The reference is to the atomic only.
     let newest = unsafe { &(*mailbox.as_ptr()).head }.swap(closed(), AcqRel);
     let mut has_last = false;
     for mut letters in [batch, Letters::oldest_first(newest)] {
@@ -631,7 +635,7 @@ unsafe fn close<M: Send + 'static, S: Schedule>(link: NonNull<Link>) {
     }
     drop(receiver);
     if has_last {
-        // SAFETY: all addresses are gone, and so is the turn: it is ours.
+        // SAFETY: all addresses are gone, and so is the turn, so nobody else can access the mailbox.
         drop(unsafe { Box::from_raw(mailbox.as_ptr()) });
     }
 }

@@ -1,4 +1,4 @@
-//! The memory that queue, mailbox and parking are built on: the real one, or loom's, which tries every order that the memory model allows.
+//! Atomics and cells: the real ones, or loom's, which try every order that the memory model allows.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
@@ -34,7 +34,7 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// Keeps what different threads write on cache lines of their own. Two lines: processors fetch them in pairs.
+/// Puts values that different threads write on separate cache lines. Two lines each, because processors prefetch them in pairs.
 #[repr(align(128))]
 pub(crate) struct Padded<T>(pub(crate) T);
 

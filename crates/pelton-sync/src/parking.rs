@@ -1,10 +1,10 @@
-//! Where workers without work sleep.
+//! Sleeping and waking of idle workers.
 //!
-//! A worker that has run out of work *searches* for a while before it sleeps, and one that is woken searches too. While
-//! somebody searches, those who add work wake nobody: it will be found. So a burst of work wakes one worker, not all; and
-//! the last searcher that finds something has another one woken, in case there was more.
+//! A worker that has run out of work *searches* for a while before it sleeps. A worker that is woken searches too. While a
+//! worker searches, adding work wakes nobody, because the searcher will find it. So a burst of work wakes one worker, not all.
+//! When the last searcher finds something, it wakes another worker, in case there was more.
 //!
-//! One word holds how many search and which workers sleep:
+//! One word holds the number of searchers and the set of sleeping workers:
 //!
 //! ```text
 //!    ┌────────────────────────────────────────────┬───────────┐
@@ -13,9 +13,9 @@
 //!      56 bits (24 where words have 32)             8 bits
 //! ```
 //!
-//! **No wake-up is lost**: whoever adds work first adds it, then looks at the word; a worker that goes to sleep first changes
-//! the word, then looks for work once more. Between the two steps both have a fence in the one order of all such fences, so
-//! at least one of them sees what the other did.
+//! **No wake-up is lost.** Adding work first adds it and then reads the word. A worker that goes to sleep first changes the
+//! word and then looks for work once more. Both have a sequentially consistent fence between the two steps, so at least one of
+//! them sees what the other did.
 
 use std::fmt;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
@@ -26,17 +26,17 @@ use crate::memory::{AtomicUsize, Padded, fence};
 const COUNT: u32 = 8;
 const SEARCHERS: usize = (1 << COUNT) - 1;
 
-/// Who sleeps, who searches.
+/// The sleeping workers and the number of searchers.
 pub struct Parking {
     word: Padded<AtomicUsize>,
     workers: usize,
 }
 
 impl Parking {
-    /// So many workers fit into one word. Where there are more processors than that, several pools serve them better.
+    /// How many workers fit into one word. With more processors than that, use several pools.
     pub const MOST_WORKERS: usize = (usize::BITS - COUNT) as usize;
 
-    /// For so many workers, numbered from 0, all awake.
+    /// Creates the state for this many workers, numbered from 0, all awake.
     ///
     /// # Panics
     ///
@@ -50,39 +50,40 @@ impl Parking {
         1 << (worker as u32 + COUNT)
     }
 
-    /// Begins to search. `false`: enough do already, since searchers get in each other's way.
+    /// Starts to search. Returns `false` if enough workers search already: searchers get in each other's way.
     pub fn search(&self) -> bool {
         let one_more = |word| ((word & SEARCHERS) * 2 < self.workers).then_some(word + 1);
         self.word.fetch_update(AcqRel, Relaxed, one_more).is_ok()
     }
 
-    /// A searcher has found something. `true`: it was the last, so another one [is to be woken](Parking::wake).
+    /// Ends a search that has found something. Returns `true` for the last searcher, which then has to [wake](Parking::wake)
+    /// another worker.
     #[must_use = "what else was added meanwhile may have woken nobody"]
     pub fn found(&self) -> bool {
         self.word.fetch_sub(1, AcqRel) & SEARCHERS == 1
     }
 
-    /// Announces that a worker is about to sleep. It has to look for work once more after this, and sleeps for as long as it
-    /// [is asleep](Parking::is_asleep), or [gets up](Parking::get_up) again.
+    /// Announces that a worker is about to sleep. It has to look for work once more after this. Then it sleeps while it [is
+    /// asleep](Parking::is_asleep), or [gets up](Parking::get_up) again.
     pub fn sleep(&self, worker: usize, searching: bool) {
-        // The bit was not set, so this adds it.
+        // The bit was not set, so the addition sets it.
         self.word.fetch_add(Parking::bit(worker) - usize::from(searching), AcqRel);
         fence(SeqCst);
     }
 
-    /// Whether a worker that announced it would sleep may still do so. Once it may not, it counts as searching.
+    /// Returns whether a worker that announced it would sleep may still do so. If not, it counts as searching.
     pub fn is_asleep(&self, worker: usize) -> bool {
         self.word.load(Acquire) & Parking::bit(worker) != 0
     }
 
-    /// A worker that announced it would sleep does not, and searches.
+    /// Lets a worker that announced it would sleep search instead.
     pub fn get_up(&self, worker: usize) {
         let bit = Parking::bit(worker);
         // A failure means that somebody has woken it.
         let _ = self.word.fetch_update(AcqRel, Acquire, |word| (word & bit != 0).then_some((word & !bit) + 1));
     }
 
-    /// To be called after work was added: names a worker that has to be woken, if one does.
+    /// Returns the worker to wake after work was added, if one has to be woken.
     #[must_use = "the worker sleeps until it is woken"]
     pub fn wake(&self) -> Option<usize> {
         fence(SeqCst);
@@ -101,7 +102,7 @@ impl Parking {
         }
     }
 
-    /// How many workers sleep.
+    /// Returns how many workers sleep.
     pub fn asleep(&self) -> usize {
         (self.word.load(Acquire) >> COUNT).count_ones() as usize
     }

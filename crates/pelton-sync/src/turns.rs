@@ -1,7 +1,7 @@
-//! Turns on their way to the workers: many threads add, whoever is free takes all there are.
+//! Turns on their way to the workers: many threads add them, and a free worker takes all of them.
 //!
-//! The mailboxes themselves are linked, the newest first, so adding allocates nothing; and all are taken off with one exchange,
-//! so nobody can be held up by a thread that stopped half-way through adding one.
+//! The mailboxes themselves are linked, the newest first, so adding does not allocate. One exchange takes all of them, so a
+//! thread that is preempted while adding one delays nobody.
 
 use std::fmt;
 use std::ptr::{self, NonNull};
@@ -10,15 +10,15 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::mailbox::{Link, Turn};
 use crate::memory::{AtomicPtr, AtomicUsize, Padded};
 
-/// Turns that wait to be taken.
+/// Turns that are waiting for a worker.
 pub struct Turns {
     newest: Padded<AtomicPtr<Link>>,
-    /// How many there are, for those who want to know; it may lag behind.
+    /// How many there are, for statistics. It may lag behind.
     count: AtomicUsize,
 }
 
 impl Turns {
-    /// None yet.
+    /// Creates an empty list.
     pub fn new() -> Turns {
         Turns { newest: Padded(AtomicPtr::new(ptr::null_mut())), count: AtomicUsize::new(0) }
     }
@@ -29,11 +29,11 @@ impl Turns {
         let link = turn.into_link();
         let mut newest = self.newest.load(Relaxed);
         loop {
-            // SAFETY: the link is there while there is a turn, and whoever has that has the link to themselves. After the
-            // exchange it is somebody else's.
+            // SAFETY: the link exists as long as its turn, and only the holder of the turn accesses it. After the exchange that
+            // is somebody else.
             unsafe { link.as_ref() }.next.store(newest, Relaxed);
-            // Release: what the turn is for, and the link. That the newest may have been taken and added again meanwhile does
-            // not matter: it is the newest, which is all that this says.
+            // Release: the contents of the mailbox, and the link. It does not matter if the newest turn was taken and added
+            // again meanwhile: it is the newest, which is all that the exchange checks.
             match self.newest.compare_exchange_weak(newest, link.as_ptr(), Release, Relaxed) {
                 Ok(_) => return,
                 Err(changed) => newest = changed,
@@ -41,7 +41,7 @@ impl Turns {
         }
     }
 
-    /// Takes all there are, the oldest first.
+    /// Takes all turns, the oldest first.
     pub fn take(&self) -> Taken {
         let mut taken = Taken(ptr::null_mut());
         if self.is_empty() {
@@ -50,7 +50,8 @@ impl Turns {
         let mut rest = self.newest.swap(ptr::null_mut(), AcqRel);
         let mut count = 0;
         while let Some(link) = NonNull::new(rest) {
-            // SAFETY: it is there while there is a turn, which the exchange has made ours; and so for those it leads to.
+            // SAFETY: the link exists as long as its turn, which the exchange has made ours. The same holds for the links that
+            // it leads to.
             let next = &unsafe { link.as_ref() }.next;
             rest = next.load(Relaxed);
             next.store(taken.0, Relaxed);
@@ -61,12 +62,12 @@ impl Turns {
         taken
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no turns.
     pub fn is_empty(&self) -> bool {
         self.newest.load(Acquire).is_null()
     }
 
-    /// About how many there are.
+    /// Returns about how many turns there are.
     pub fn len(&self) -> usize {
         self.count.load(Relaxed)
     }
@@ -90,10 +91,10 @@ impl fmt::Debug for Turns {
     }
 }
 
-/// Turns that have been taken, the oldest first. To drop it closes the mailboxes of those that are left.
+/// Turns that have been taken, the oldest first. Dropping it closes the mailboxes of those that are left.
 pub struct Taken(*mut Link);
 
-// SAFETY: it stands for turns, which are `Send`.
+// SAFETY: it represents turns, which are `Send`.
 unsafe impl Send for Taken {}
 
 impl Iterator for Taken {
@@ -101,9 +102,9 @@ impl Iterator for Taken {
 
     fn next(&mut self) -> Option<Turn> {
         let link = NonNull::new(self.0)?;
-        // SAFETY: it is there while there is a turn, which is ours.
+        // SAFETY: the link exists as long as its turn, which is ours.
         self.0 = unsafe { link.as_ref() }.next.load(Relaxed);
-        // SAFETY: it came from a turn, and is in the row no more.
+        // SAFETY: the link came from a turn and is no longer in the list.
         Some(unsafe { Turn::from_link(link) })
     }
 }

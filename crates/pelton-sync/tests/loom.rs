@@ -1,7 +1,8 @@
-//! Models of the queue, the mailbox and the parking of workers, run under every interleaving (and every reordering the memory model allows) of a few threads.
+//! Models of the queue, the mailbox and the parking of workers, run under every interleaving of a few threads and every
+//! reordering that the memory model allows.
 //!
-//! `cargo xtask test` runs them; by hand: `RUSTFLAGS="--cfg loom" cargo test --release -p pelton-sync --test loom`.
-//! In these builds a block has two slots, so that a handful of values links, retires and reuses blocks.
+//! `cargo xtask test` runs them. To run them directly: `RUSTFLAGS="--cfg loom" cargo test --release -p pelton-sync --test
+//! loom`. In these builds a block has two slots, so that a few values are enough to link, retire and reuse blocks.
 #![cfg(loom)]
 
 use loom::sync::Arc;
@@ -11,21 +12,21 @@ use pelton_sync::{
     Address, Inbox, Next, Parking, PushError, Pushed, Receive, Receiver, Schedule, Sender, Turn, mailbox, queue,
 };
 
-/// Explores with at most three preemptions per run: enough for every bug of this kind on record, and minutes less.
+/// Explores with at most three preemptions per run. That finds every known bug of this kind, and saves minutes.
 fn model(f: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(builder.preemption_bound.unwrap_or(3));
     builder.check(f);
 }
 
-/// Pushes, and wakes the receiver's thread if told to.
+/// Pushes, and wakes the receiver's thread if necessary.
 fn push_and_wake<T: Send>(sender: &Sender<T>, value: T, receiver: &thread::Thread) {
     if sender.push(value).unwrap() == Pushed::ReceiverSleeps {
         receiver.unpark();
     }
 }
 
-/// Takes `count` values, sleeping whenever there is none. If a wake-up is lost, the model deadlocks, and says so.
+/// Takes `count` values and sleeps while there is none. If a wake-up is lost, loom reports a deadlock.
 fn take<T: Send>(receiver: &mut Receiver<T>, count: usize) -> Vec<T> {
     let mut taken = Vec::new();
     while taken.len() < count {
@@ -153,7 +154,7 @@ fn a_bounded_push_never_exceeds_its_bound_and_gives_the_value_back() {
         };
         let mine = sender.try_push(Box::new(2), 1).is_ok();
         let theirs = other.join().unwrap();
-        // Nothing was taken meanwhile, so exactly one found room.
+        // Nothing was taken meanwhile, so exactly one push found room.
         assert!(mine ^ theirs);
         assert!(receiver.pop().is_some());
         assert!(receiver.pop().is_none());
@@ -211,7 +212,7 @@ fn a_value_pushed_while_the_queue_is_closed_is_taken_or_given_back() {
 }
 
 #[test]
-fn a_value_pushed_while_the_receiver_goes_is_dropped_once_or_given_back() {
+fn a_value_pushed_while_the_receiver_is_dropped_is_dropped_once_or_given_back() {
     model(|| {
         let drops = Arc::new(AtomicUsize::new(0));
         let (sender, receiver) = queue();
@@ -230,7 +231,7 @@ fn a_value_pushed_while_the_receiver_goes_is_dropped_once_or_given_back() {
     });
 }
 
-/// Turns wait here. The lock is the model's, not the mailbox's.
+/// Scheduled turns. The lock belongs to the model, not to the mailbox.
 #[derive(Clone, Default)]
 struct Turns(Arc<loom::sync::Mutex<Vec<Turn>>>);
 
@@ -245,7 +246,7 @@ impl Turns {
         self.0.lock().unwrap().pop()
     }
 
-    /// Runs what is scheduled until there is nothing, one message at a time. Says how many messages there were.
+    /// Runs scheduled turns until there are none, one message at a time. Returns the number of messages.
     fn run(&self) -> usize {
         let mut received = 0;
         while let Some(turn) = self.take() {
@@ -259,9 +260,9 @@ impl Turns {
     }
 }
 
-/// Sees that it is alone, and keeps what it received.
+/// Checks that it runs on one thread at a time, and records what it receives.
 struct Collector {
-    /// Loom notices if two threads have it at a time, or one does not see what another did.
+    /// Loom fails if two threads access it at once, or if one does not see what another did.
     log: loom::cell::UnsafeCell<Vec<(usize, usize)>>,
     out: Arc<loom::sync::Mutex<Vec<(usize, usize)>>>,
     rooms: Arc<AtomicUsize>,
@@ -270,7 +271,7 @@ struct Collector {
 
 impl Receive<(usize, usize), Turns> for Collector {
     fn receive(&mut self, message: (usize, usize), _: &Inbox<'_, (usize, usize), Turns>) -> Next {
-        // SAFETY: the mailbox lets one thread in at a time, which is what this is here to find out.
+        // SAFETY: the mailbox lets one thread in at a time. That is what this test checks.
         self.log.with_mut(|log| unsafe { (*log).push(message) });
         self.out.lock().unwrap().push(message);
         if message.1 == CLOSE { Next::Close } else { Next::GoOn }
@@ -281,7 +282,7 @@ impl Receive<(usize, usize), Turns> for Collector {
     }
 }
 
-/// Has the receiver close the mailbox.
+/// A message on which the receiver closes the mailbox.
 const CLOSE: usize = 99;
 
 struct Scene {
@@ -328,7 +329,7 @@ fn every_message_is_received_once_in_its_senders_order_by_one_worker_at_a_time()
             thread::spawn(move || {
                 address.push((1, 0)).unwrap();
                 address.push((1, 1)).unwrap();
-                // A worker too: turns move between threads.
+                // This thread is a worker too: turns move between threads.
                 turns.run();
             })
         };
@@ -409,7 +410,7 @@ fn a_message_sent_while_the_mailbox_closes_is_dropped_or_given_back_and_all_is_f
 }
 
 #[test]
-fn a_turn_that_is_dropped_closes_the_mailbox_while_the_last_address_goes() {
+fn a_dropped_turn_closes_the_mailbox_while_the_last_address_is_dropped() {
     model(|| {
         let (scene, address) = scene(100);
         address.push((0, 0)).unwrap();
@@ -422,7 +423,7 @@ fn a_turn_that_is_dropped_closes_the_mailbox_while_the_last_address_goes() {
 }
 
 #[test]
-fn who_was_refused_is_told_of_room_exactly_once() {
+fn a_refused_sender_is_told_of_room_exactly_once() {
     model(|| {
         let (scene, address) = scene(1);
         let rooms = scene.rooms.clone();
@@ -475,7 +476,7 @@ fn an_address_made_by_the_receiver_keeps_it_or_comes_too_late() {
     });
 }
 
-/// Turns that wait where a pool has them.
+/// Schedules turns as a pool does.
 #[derive(Clone)]
 struct Injected(Arc<pelton_sync::Turns>);
 
@@ -518,7 +519,7 @@ fn turns_are_taken_once_in_the_order_in_which_they_were_added() {
     });
 }
 
-/// Takes one piece of work, sleeping while there is none.
+/// Takes one piece of work and sleeps while there is none.
 fn work(number: usize, parking: &Parking, work: &AtomicUsize, threads: &[thread::Thread]) {
     let take = || work.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok();
     let mut searching = parking.search();
@@ -557,7 +558,7 @@ fn a_worker_that_goes_to_sleep_is_woken_by_what_is_added_meanwhile() {
                 }
             })
         };
-        // If the wake-up is lost, the model deadlocks, and says so.
+        // If the wake-up is lost, loom reports a deadlock.
         work(0, &parking, &pieces, &[thread::current()]);
         adding.join().unwrap();
     });

@@ -1,4 +1,4 @@
-//! The queue and the mailbox with real threads, in numbers that a model cannot have.
+//! Tests the queue and the mailbox with real threads, and with more values than a model can have.
 #![cfg(not(loom))]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -67,7 +67,7 @@ fn a_bound_holds_against_many_senders() {
         .collect();
     let mut taken = 0;
     while senders.iter().any(|sender| !sender.is_finished()) {
-        // Longer than this only if the bound was passed: nothing is taken between here and the next look.
+        // More than BOUND only if the bound was exceeded: nothing is taken between here and the next check.
         let mut waiting = 0;
         while waiting <= BOUND && receiver.pop().is_some() {
             waiting += 1;
@@ -102,7 +102,7 @@ fn values_are_dropped_with_the_receiver() {
     assert_eq!(std::sync::Arc::strong_count(&value), 1);
 }
 
-/// Turns that wait for a worker, and how many mailboxes have not ended.
+/// Turns that wait for a worker, and the number of mailboxes that have not ended.
 #[derive(Clone, Default)]
 struct Turns(Arc<(Mutex<Vec<Turn>>, Condvar, AtomicUsize)>);
 
@@ -135,7 +135,7 @@ impl Turns {
 }
 
 #[test]
-fn mailboxes_keep_the_order_of_each_sender_and_end_when_their_addresses_have_gone() {
+fn mailboxes_keep_the_order_of_each_sender_and_end_with_their_last_address() {
     const SENDERS: usize = 4;
     const MAILBOXES: usize = 10;
     const MESSAGES: usize = 50_000;
@@ -180,7 +180,7 @@ fn mailboxes_keep_the_order_of_each_sender_and_end_when_their_addresses_have_gon
             let addresses = addresses.clone();
             thread::spawn(move || {
                 for number in 0..MESSAGES {
-                    // Some by one way, some by the other.
+                    // Some messages with one method, some with the other.
                     let address = &addresses[number % MAILBOXES];
                     let mut message = (sender, Box::new(number));
                     while let Err(PushError::Full(back)) =

@@ -11,8 +11,14 @@ use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use pelton::{Engine, EventLoop, Interest, Mode, PanicPolicy, Park, Reactor, Time};
+use pelton::{Address, Engine, EventLoop, Interest, Mode, PanicPolicy, Park, Reactor, Time};
+use pelton_os::engine::WatchEngine;
 use pelton_os::{Event, Forgotten, Readiness, Token};
+
+#[path = "common/unsupported.rs"]
+mod unsupported;
+
+use unsupported::unsupported;
 
 /// What the test and the engine share.
 #[derive(Default)]
@@ -50,6 +56,21 @@ impl Park for Sleep {
     }
 }
 
+impl WatchEngine for Scripted {
+    fn watch(&mut self, token: Token, _: BorrowedFd<'_>, _: Interest, _: Mode) -> io::Result<()> {
+        self.script.watched.borrow_mut().push(token);
+        Ok(())
+    }
+
+    fn rewatch(&mut self, _: Token, _: Interest, _: Mode) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+unsupported!(listening for Scripted);
+unsupported!(streams for Scripted);
+unsupported!(datagrams for Scripted);
+
 impl Engine for Scripted {
     fn name(&self) -> &'static str {
         "scripted"
@@ -61,15 +82,6 @@ impl Engine for Scripted {
 
     fn waker(&self) -> Waker {
         Waker::noop().clone()
-    }
-
-    fn watch(&mut self, token: Token, _: BorrowedFd<'_>, _: Interest, _: Mode) -> io::Result<()> {
-        self.script.watched.borrow_mut().push(token);
-        Ok(())
-    }
-
-    fn rewatch(&mut self, _: Token, _: Interest, _: Mode) -> io::Result<()> {
-        Ok(())
     }
 
     fn forget(&mut self, token: Token) -> Forgotten {
@@ -84,6 +96,18 @@ impl Engine for Scripted {
 
     fn next(&mut self) -> Option<Event> {
         self.script.events.borrow_mut().pop_front()
+    }
+
+    fn local_address(&self, _: Token) -> io::Result<Address> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn peer_address(&self, _: Token) -> io::Result<Address> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn descriptor(&self, _: Token) -> Option<BorrowedFd<'_>> {
+        None
     }
 
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -799,7 +799,7 @@ fn sockets_from_elsewhere_can_be_taken_over(on: On) {
 
     let stream = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let error = reactor.adopt_datagrams(stream, Echo).unwrap_err().to_string();
-    assert_eq!(error, "take on a datagram socket: this is no socket for datagrams");
+    assert_eq!(error, "take on a datagram socket: this is not a datagram socket");
     assert_eq!(reactor.datagram_socket_count(), 1);
 }
 

@@ -10,10 +10,16 @@ use std::task::Waker;
 use std::time::Duration;
 
 use pelton::{
-    Address, Chunk, Datagram, DatagramIo, DatagramOptions, Datagrams, Engine, EventLoop, Interest, Mode,
-    MulticastInterface, Park, Reactor, Reason, Time,
+    Address, Chunk, Datagram, DatagramIo, DatagramOptions, Datagrams, Engine, EventLoop, MulticastInterface, Park,
+    Reactor, Reason, Socket, Time,
 };
-use pelton_os::{DatagramOutbox, Event, Forgotten, Sending, Token};
+use pelton_os::engine::DatagramEngine;
+use pelton_os::{DatagramOutbox, DatagramSetting, Event, Forgotten, Intake, Sending, Token};
+
+#[path = "common/unsupported.rs"]
+mod unsupported;
+
+use unsupported::unsupported;
 
 /// What the test and the engine share.
 #[derive(Default)]
@@ -45,6 +51,41 @@ impl Park for Sleep {
     }
 }
 
+unsupported!(watches for Late);
+unsupported!(listening for Late);
+unsupported!(streams for Late);
+
+impl DatagramEngine for Late {
+    fn bind_datagrams(&mut self, token: Token, _: &Address, _: &DatagramOptions) -> io::Result<()> {
+        self.0.token.set(Some(token));
+        self.0.receiving.set(true);
+        Ok(())
+    }
+
+    fn receive_datagrams(&mut self, _: Token, intake: Intake) -> io::Result<()> {
+        self.0.receiving.set(intake == Intake::On);
+        Ok(())
+    }
+
+    fn send_datagrams(&mut self, _: Token, outbox: &mut DatagramOutbox) -> io::Result<Sending> {
+        let outbox = std::mem::take(outbox);
+        self.0.taken.borrow_mut().extend(outbox.iter().map(|(to, bytes)| (to.cloned(), bytes.to_vec())));
+        Ok(Sending::Busy)
+    }
+
+    fn connect_datagrams(&mut self, _: Token, _: &Address, _: &DatagramOptions) -> io::Result<()> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "this engine only binds"))
+    }
+
+    fn adopt_datagrams(&mut self, _: Token, _: Socket) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn set_datagrams(&mut self, _: Token, _: DatagramSetting) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
 impl Engine for Late {
     fn name(&self) -> &'static str {
         "late"
@@ -58,31 +99,6 @@ impl Engine for Late {
         Waker::noop().clone()
     }
 
-    fn watch(&mut self, _: Token, _: BorrowedFd<'_>, _: Interest, _: Mode) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn rewatch(&mut self, _: Token, _: Interest, _: Mode) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn bind_datagrams(&mut self, token: Token, _: &Address, _: &DatagramOptions) -> io::Result<()> {
-        self.0.token.set(Some(token));
-        self.0.receiving.set(true);
-        Ok(())
-    }
-
-    fn receive(&mut self, _: Token, on: bool) -> io::Result<()> {
-        self.0.receiving.set(on);
-        Ok(())
-    }
-
-    fn send_datagrams(&mut self, _: Token, outbox: &mut DatagramOutbox) -> io::Result<Sending> {
-        let outbox = std::mem::take(outbox);
-        self.0.taken.borrow_mut().extend(outbox.iter().map(|(to, bytes)| (to.cloned(), bytes.to_vec())));
-        Ok(Sending::Busy)
-    }
-
     fn forget(&mut self, _: Token) -> Forgotten {
         Forgotten::Held
     }
@@ -93,6 +109,18 @@ impl Engine for Late {
 
     fn next(&mut self) -> Option<Event> {
         self.0.events.borrow_mut().pop_front()
+    }
+
+    fn local_address(&self, _: Token) -> io::Result<Address> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn peer_address(&self, _: Token) -> io::Result<Address> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn descriptor(&self, _: Token) -> Option<BorrowedFd<'_>> {
+        None
     }
 
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -204,7 +232,7 @@ fn an_engine_without_sockets_of_the_system_says_so_and_one_that_fails_ends_the_s
     let (mut reactor, script) = late();
     let log = Log::default();
     let error = reactor.connect_datagrams(&somewhere(), log.clone()).unwrap_err().to_string();
-    assert_eq!(error, "connect datagrams to 10.0.0.1:1: this engine has no datagrams");
+    assert_eq!(error, "connect datagrams to 10.0.0.1:1: this engine only binds");
     let id = reactor.bind_datagrams(&somewhere(), log.clone()).unwrap();
     let mut io = reactor.datagrams(id).unwrap();
     assert!(io.descriptor().is_none() && io.local_address().is_err());

@@ -283,7 +283,7 @@ fn an_engine_that_cannot_be_had_is_a_fault() {
     assert!(output.status.success(), "{output:?}");
     let lines = fault_lines(&output);
     assert_eq!(lines.len(), 2, "once for both, and how to change it: {lines:#?}");
-    assert!(lines[0].contains("engine not available: epoll was asked for, and "), "{lines:#?}");
+    assert!(lines[0].contains("engine not available: epoll was requested, using "), "{lines:#?}");
     assert!(lines[0].contains("tests/processes.rs:"), "{lines:#?}");
     assert!(String::from_utf8_lossy(&output.stdout).contains("hook: engine not available: epoll"), "{output:?}");
 }

@@ -352,7 +352,7 @@ fn addresses_and_endpoints_are_taken_as_people_write_them(on: On) {
     assert_eq!(address.port(), Some(0), "it is still there");
     let error = reactor.listen("localhost", |_| Echo).unwrap_err();
     assert!(
-        matches!(error, Error::BadAddress(_)) && error.to_string().contains("\"localhost\" is no address"),
+        matches!(error, Error::BadAddress(_)) && error.to_string().contains("\"localhost\" is not an address"),
         "{error}"
     );
 

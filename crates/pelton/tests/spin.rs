@@ -15,8 +15,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pelton::{Address, Chunk, Connection, Engine, EventLoop, Handle, Interest, Io, Mode, Park, Reactor, Time};
+use pelton_os::engine::WatchEngine;
 use pelton_os::{Event, Forgotten, Readiness, Token};
 
+use common::unsupported::unsupported;
 use common::{On, on_every_engine, run, run_until};
 
 on_every_engine![
@@ -82,6 +84,21 @@ impl Park for World {
     }
 }
 
+impl WatchEngine for World {
+    fn watch(&mut self, token: Token, _: BorrowedFd<'_>, _: Interest, _: Mode) -> io::Result<()> {
+        self.lock().token = Some(token);
+        Ok(())
+    }
+
+    fn rewatch(&mut self, _: Token, _: Interest, _: Mode) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+unsupported!(listening for World);
+unsupported!(streams for World);
+unsupported!(datagrams for World);
+
 impl Engine for World {
     fn name(&self) -> &'static str {
         "world"
@@ -93,15 +110,6 @@ impl Engine for World {
 
     fn waker(&self) -> Waker {
         Waker::noop().clone()
-    }
-
-    fn watch(&mut self, token: Token, _: BorrowedFd<'_>, _: Interest, _: Mode) -> io::Result<()> {
-        self.lock().token = Some(token);
-        Ok(())
-    }
-
-    fn rewatch(&mut self, _: Token, _: Interest, _: Mode) -> io::Result<()> {
-        Ok(())
     }
 
     fn forget(&mut self, _: Token) -> Forgotten {
@@ -118,6 +126,18 @@ impl Engine for World {
         let now = state.now;
         state.ready_at.pop_front_if(|at| *at <= now)?;
         state.token.map(|token| Event::Ready(token, Readiness::READABLE))
+    }
+
+    fn local_address(&self, _: Token) -> io::Result<Address> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn peer_address(&self, _: Token) -> io::Result<Address> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn descriptor(&self, _: Token) -> Option<BorrowedFd<'_>> {
+        None
     }
 
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -1,27 +1,28 @@
-//! Receiving and sending several datagrams with one system call, on systems that have such a call.
+//! Receiving and sending several datagrams per system call, on systems that can.
 
 use std::io;
 
 use super::DatagramOutbox;
 use crate::Address;
+use crate::chunk::Buffer;
 use crate::socket::SystemSocket;
 
-/// How many datagrams one system call takes at most. A call costs as much as a handful of small datagrams; beyond some dozens
-/// there is little left to be saved, and what waits its turn gets old.
+/// Datagrams per system call. A call costs as much as a handful of small datagrams, so beyond a few dozen there is little to
+/// save, and queued datagrams would wait longer.
 pub(crate) const BATCH: usize = 32;
 
-/// What is in a buffer that a datagram was received into.
+/// A datagram in a receive buffer.
 pub(crate) struct Arrived {
     pub(crate) len: usize,
     pub(crate) from: Address,
-    /// There was more, which the system has thrown away.
+    /// It was longer than the buffer. The system has dropped the rest.
     pub(crate) cut: bool,
 }
 
 impl SystemSocket {
-    /// Receives what there is, one datagram per buffer, and says in order what there is in each. An error, which may be there
-    /// besides datagrams, comes last; that there is nothing more is none.
-    pub(crate) fn receive_datagrams(&self, buffers: &mut [Box<[u8]>], arrived: &mut Vec<io::Result<Arrived>>) {
+    /// Receives one datagram per buffer and lists them in order. An error, which may follow datagrams, comes last. An empty
+    /// queue is no error.
+    pub(crate) fn receive_datagrams(&self, buffers: &mut [Box<Buffer>], arrived: &mut Vec<io::Result<Arrived>>) {
         match system::receive(&self.0, buffers, arrived) {
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(error) => arrived.push(Err(error)),
@@ -29,12 +30,12 @@ impl SystemSocket {
         }
     }
 
-    /// Sends the first of what waits, and says how many these were; an error is about the very first one.
+    /// Sends the first datagrams of the outbox and returns how many. An error concerns the first one.
     pub(crate) fn send_datagrams(&self, outbox: &DatagramOutbox) -> io::Result<usize> {
         system::send(&self.0, outbox)
     }
 
-    /// Whether the system would take in more, as far as it can tell without knowing for whom.
+    /// Returns whether the socket would accept more, regardless of the receiver.
     pub(crate) fn has_room(&self) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut polled = [PollFd::new(&self.0, PollFlags::OUT)];
@@ -61,16 +62,17 @@ mod together {
 
     pub(super) fn receive(
         socket: &Socket,
-        buffers: &mut [Box<[u8]>],
+        buffers: &mut [Box<impl AsMut<[u8]> + ?Sized>],
         arrived: &mut Vec<io::Result<Arrived>>,
     ) -> io::Result<()> {
         let mut names: [SockAddrStorage; BATCH] = std::array::from_fn(|_| SockAddrStorage::zeroed());
         let mut pieces = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; BATCH];
-        // SAFETY: a header is numbers and pointers, all of which may be zero.
+        // SAFETY: a header consists of numbers and pointers, for which zero is valid.
         let mut headers: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
         let parts = headers.iter_mut().zip(&mut pieces).zip(&mut names).zip(buffers);
         let mut count = 0;
         for (((header, piece), name), buffer) in parts {
+            let buffer = (**buffer).as_mut();
             *piece = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
             header.msg_hdr.msg_name = std::ptr::from_mut(name).cast();
             header.msg_hdr.msg_namelen = size_of::<SockAddrStorage>() as libc::socklen_t;
@@ -78,9 +80,9 @@ mod together {
             header.msg_hdr.msg_iovlen = 1;
             count += 1;
         }
-        // SAFETY: the first `count` headers are filled in. Each points to a name and to one piece of its own, which are in the
-        // arrays above, and that to a buffer that was lent to be written to; all have the lengths that are told, and none is
-        // touched otherwise before the call returns. There is no control buffer, and no timeout.
+        // SAFETY: the first `count` headers are filled in. Each points to its own name and piece in the arrays above, and the
+        // piece to a buffer that was mutably borrowed. All lengths are correct, and nothing else touches this memory during the
+        // call. There is no control buffer and no timeout.
         let received = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
@@ -92,8 +94,8 @@ mod together {
         };
         let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
         for (header, name) in headers.iter().zip(names).take(received) {
-            // SAFETY: the storage was zero and the kernel has written an address to it, of the length that it tells; of
-            // length 0, and so without a family, if the sender has none.
+            // SAFETY: the storage was zeroed, and the kernel has written an address of this length to it: length 0, and thus no
+            // family, if the sender has no name.
             let from = unsafe { SockAddr::new(name, header.msg_hdr.msg_namelen) };
             arrived.push(Ok(Arrived {
                 len: header.msg_len as usize,
@@ -107,14 +109,14 @@ mod together {
     pub(super) fn send(socket: &Socket, outbox: &DatagramOutbox) -> io::Result<usize> {
         let mut names: [Option<SockAddr>; BATCH] = [const { None }; BATCH];
         let mut pieces = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; BATCH];
-        // SAFETY: a header is numbers and pointers, all of which may be zero.
+        // SAFETY: a header consists of numbers and pointers, for which zero is valid.
         let mut headers: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
         let parts = headers.iter_mut().zip(&mut pieces).zip(&mut names).zip(outbox.iter());
         let mut count = 0;
         for (((header, piece), name), (to, bytes)) in parts {
             match to.map(Address::to_socket).transpose() {
                 Ok(to) => *name = to.map(|(_, to)| to),
-                // An address that the system has no form for. Those before it go out first.
+                // The system cannot express this address. The datagrams before it are sent first.
                 Err(error) if count == 0 => return Err(error),
                 Err(_) => break,
             }
@@ -127,9 +129,9 @@ mod together {
             header.msg_hdr.msg_iovlen = 1;
             count += 1;
         }
-        // SAFETY: the first `count` headers are filled in. Each points to one piece of its own, that to bytes in the outbox,
-        // and to a name of its own or none; the kernel only reads these, and all live, unchanged, until the call returns. It
-        // writes to the headers, which are ours. There is no control buffer.
+        // SAFETY: the first `count` headers are filled in. Each points to its own piece, the piece to bytes in the outbox, and
+        // to its own name or none. The kernel only reads these, and they live unchanged until the call returns. It writes to
+        // the headers, which are local. There is no control buffer.
         let sent = unsafe {
             libc::sendmmsg(
                 socket.as_raw_fd(),
@@ -142,7 +144,7 @@ mod together {
     }
 }
 
-/// Everywhere: a call for each.
+/// All systems: one call per datagram.
 #[cfg(any(test, not(any(target_os = "linux", target_os = "android"))))]
 mod one_by_one {
     use std::io;
@@ -151,16 +153,17 @@ mod one_by_one {
     use socket2::{MaybeUninitSlice, Socket};
 
     use super::{Arrived, BATCH};
+    use crate::socket::SEND_FLAGS;
     use crate::{Address, DatagramOutbox};
 
     pub(super) fn receive(
         socket: &Socket,
-        buffers: &mut [Box<[u8]>],
+        buffers: &mut [Box<impl AsMut<[u8]> + ?Sized>],
         arrived: &mut Vec<io::Result<Arrived>>,
     ) -> io::Result<()> {
         for buffer in buffers.iter_mut().take(BATCH) {
-            // SAFETY: the same bytes, and `recv_from_vectored` promises to write nothing uninitialized to them.
-            let bytes = unsafe { &mut *(std::ptr::from_mut::<[u8]>(buffer) as *mut [MaybeUninit<u8>]) };
+            // SAFETY: it is the same memory, and `recv_from_vectored` promises not to write uninitialised bytes to it.
+            let bytes = unsafe { &mut *(std::ptr::from_mut::<[u8]>((**buffer).as_mut()) as *mut [MaybeUninit<u8>]) };
             let (len, flags, from) = socket.recv_from_vectored(&mut [MaybeUninitSlice::new(bytes)])?;
             arrived.push(Ok(Arrived { len, from: Address::from_socket(&from), cut: flags.is_truncated() }));
         }
@@ -168,22 +171,17 @@ mod one_by_one {
     }
 
     pub(super) fn send(socket: &Socket, outbox: &DatagramOutbox) -> io::Result<usize> {
-        // A receiver that is gone is an error to be handled, not a signal that ends the process.
-        #[cfg(not(target_vendor = "apple"))]
-        const FLAGS: i32 = libc::MSG_NOSIGNAL;
-        #[cfg(target_vendor = "apple")]
-        const FLAGS: i32 = 0;
         let mut count = 0;
         for (to, bytes) in outbox.iter().take(BATCH) {
             let sent = match to.map(Address::to_socket).transpose() {
-                Ok(None) => socket.send_with_flags(bytes, FLAGS),
-                Ok(Some((_, to))) => socket.send_to_with_flags(bytes, &to, FLAGS),
+                Ok(None) => socket.send_with_flags(bytes, SEND_FLAGS),
+                Ok(Some((_, to))) => socket.send_to_with_flags(bytes, &to, SEND_FLAGS),
                 Err(error) => Err(error),
             };
             match sent {
                 Ok(_) => count += 1,
                 Err(error) if count == 0 => return Err(error),
-                // It is met again, as the first.
+                // The next call meets it first.
                 Err(_) => break,
             }
         }
@@ -199,7 +197,7 @@ mod tests {
     type Receive = fn(&socket2::Socket, &mut [Box<[u8]>], &mut Vec<io::Result<Arrived>>) -> io::Result<()>;
     type Send = fn(&socket2::Socket, &DatagramOutbox) -> io::Result<usize>;
 
-    /// What this system uses, and what all can.
+    /// The implementation for this system, and the portable one.
     const WAYS: [(Receive, Send); 2] = [(system::receive, system::send), (one_by_one::receive, one_by_one::send)];
 
     fn socket() -> (SystemSocket, Address) {
@@ -214,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_arrives_in_order_with_its_sender_and_more_is_left_for_the_next_call() {
+    fn datagrams_arrive_in_order_with_their_sender_and_the_rest_is_left_for_the_next_call() {
         for (receive, send) in WAYS {
             let ((ours, our_address), (theirs, their_address)) = (socket(), socket());
             let mut outbox = DatagramOutbox::default();
@@ -242,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_fit_is_known_to_be_cut() {
+    fn a_datagram_that_does_not_fit_is_marked_as_cut() {
         for (receive, send) in WAYS {
             let ((ours, _), (theirs, their_address)) = (socket(), socket());
             let mut outbox = DatagramOutbox::default();
@@ -257,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_about_the_first_one() {
+    fn an_error_concerns_the_first_datagram() {
         for (_, send) in WAYS {
             let ((ours, _), (theirs, address)) = (socket(), socket());
             let mut outbox = DatagramOutbox::default();

@@ -1,15 +1,15 @@
-//! What may be settled about datagram sockets.
+//! Options of datagram sockets.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::Address;
 
-/// How to make a datagram socket.
+/// Options for opening a datagram socket.
 ///
 /// ```
 /// use pelton_os::DatagramOptions;
 ///
-/// // One of several that hear what is sent to a multicast group.
+/// // One of several sockets that receive a multicast group.
 /// let options = DatagramOptions::default().reuse_address(true);
 /// # let _ = options;
 /// ```
@@ -25,72 +25,72 @@ pub struct DatagramOptions {
 }
 
 impl DatagramOptions {
-    /// Where a connected socket sends from. By default the system picks an address of the internet, and a Unix socket has no
+    /// Sets the address that a connected socket sends from. By default the system picks an IP address, and a Unix socket has no
     /// name, so that it cannot be answered.
     pub fn bind(mut self, address: Address) -> Self {
         self.bind = Some(address);
         self
     }
 
-    /// Several sockets may have the address (`SO_REUSEADDR`), as those that listen to one multicast group do. Off by default:
-    /// it would let any other program take what is meant for this one.
+    /// Lets several sockets use the address (`SO_REUSEADDR`), for example to receive the same multicast group. Off by default,
+    /// because it would let other programs take this one's datagrams.
     pub fn reuse_address(mut self, reuse: bool) -> Self {
         self.reuse_address = reuse;
         self
     }
 
-    /// Several sockets may share the port (`SO_REUSEPORT`), and the kernel spreads senders over them.
+    /// Lets several sockets share the port (`SO_REUSEPORT`). The kernel distributes senders among them.
     pub fn reuse_port(mut self, reuse: bool) -> Self {
         self.reuse_port = reuse;
         self
     }
 
-    /// An IPv6 address is for IPv6 alone. By default `[::]` takes IPv4 too.
+    /// Restricts an IPv6 address to IPv6. By default `[::]` also receives IPv4.
     pub fn only_v6(mut self, only: bool) -> Self {
         self.only_v6 = only;
         self
     }
 
-    /// It may send to broadcast addresses.
+    /// Allows sending to broadcast addresses.
     pub fn broadcast(mut self, broadcast: bool) -> Self {
         self.broadcast = broadcast;
         self
     }
 
-    /// The permissions of a Unix socket's file, such as `0o600`; by default what the process's umask leaves.
+    /// Sets the permissions of a Unix socket's file, such as `0o600`. By default the umask decides.
     pub fn permissions(mut self, mode: u32) -> Self {
         self.permissions = Some(mode);
         self
     }
 }
 
-/// Something to be changed about a datagram socket that is in use.
+/// A change to an open datagram socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum DatagramSetting {
     /// Receive what is sent to this group, on this interface.
     Join(IpAddr, MulticastInterface),
-    /// Do not any more.
+    /// Stop receiving what is sent to this group.
     Leave(IpAddr, MulticastInterface),
-    /// What is sent to groups goes out there.
+    /// Send multicast through this interface.
     MulticastInterface(MulticastInterface),
-    /// What is sent to groups is heard on this machine too, which it is by default.
+    /// Whether multicast is also delivered to this machine, as it is by default.
     MulticastLoop(bool),
-    /// How many routers pass on what is sent to groups. By default none does: 1.
+    /// How many routers forward multicast, plus one. By default none does: 1.
     MulticastTtl(u32),
-    /// It may send to broadcast addresses.
+    /// Whether sending to broadcast addresses is allowed.
     Broadcast(bool),
 }
 
-/// An interface of this machine that multicast comes in by or goes out by.
+/// A network interface for multicast.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum MulticastInterface {
-    /// The one that the system picks.
+    /// The interface that the system picks.
     #[default]
     Any,
-    /// The one with this IPv4 address.
+    /// The interface with this IPv4 address.
     Address(Ipv4Addr),
-    /// The one with this number, as `ip link` and `if_nametoindex` tell it.
+    /// The interface with this index, as in `ip link` and `if_nametoindex`.
     Index(u32),
 }

@@ -1,4 +1,4 @@
-//! Datagrams that are to go out.
+//! Outgoing datagrams.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -7,17 +7,17 @@ use bytes::Bytes;
 
 use crate::{Address, Chunk};
 
-/// When nothing waits, no more memory than this is kept for the next time: about a batch of small ones.
+/// How much memory an empty outbox keeps: about a batch of small datagrams.
 const KEPT_BYTES: usize = 64 * 1024;
 const KEPT_DATAGRAMS: usize = 256;
 
-/// Datagrams that wait to be sent, in order. Bytes that are handed over, not just shown, are not copied.
+/// Queued datagrams, in order. Bytes are copied only if they are passed by reference.
 #[derive(Default)]
 pub struct DatagramOutbox {
     waiting: VecDeque<Outgoing>,
-    /// The bytes of those that were copied, one after the other.
+    /// The bytes of copied datagrams, one after the other.
     copies: Vec<u8>,
-    /// How many bytes of copies there have been before the ones that are kept.
+    /// How many copied bytes were removed before the first one that is kept.
     before: usize,
     bytes: usize,
 }
@@ -28,7 +28,7 @@ struct Outgoing {
 }
 
 enum Content {
-    /// Somewhere in the copies, counted from the first that there ever was.
+    /// In `copies`, at this position of all bytes ever copied.
     Copied {
         start: usize,
         len: usize,
@@ -38,30 +38,30 @@ enum Content {
 }
 
 impl DatagramOutbox {
-    /// How many datagrams wait.
+    /// Returns how many datagrams are queued.
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Whether none waits.
+    /// Returns whether no datagram is queued.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// How many bytes wait.
+    /// Returns how many bytes are queued.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// What all that takes up. A datagram without any bytes takes up something too, so there cannot be any number of them.
+    /// Returns how much memory is used. A datagram counts even if it is empty, so that their number is bounded too.
     pub fn in_memory(&self) -> usize {
         self.bytes + self.waiting.len() * DatagramOutbox::OVERHEAD
     }
 
-    /// What a datagram takes up besides its bytes.
+    /// The memory that a datagram uses besides its bytes.
     pub const OVERHEAD: usize = size_of::<Outgoing>();
 
-    /// Appends a copy of `bytes`, for `to`, or for whom the socket is connected to.
+    /// Appends a copy of `bytes`, for `to`, or for the address that the socket is connected to.
     pub fn push_copy(&mut self, to: Option<Address>, bytes: &[u8]) {
         let start = self.before + self.copies.len();
         self.copies.extend_from_slice(bytes);
@@ -74,7 +74,7 @@ impl DatagramOutbox {
         self.push(to, Content::Bytes(bytes), len);
     }
 
-    /// Appends what came in, without copying it.
+    /// Appends a received chunk without copying it.
     pub fn push_chunk(&mut self, to: Option<Address>, chunk: Chunk) {
         let len = chunk.len();
         self.push(to, Content::Chunk(chunk), len);
@@ -85,12 +85,12 @@ impl DatagramOutbox {
         self.waiting.push_back(Outgoing { to, content });
     }
 
-    /// Those that wait, in order: for whom, and what.
+    /// Returns the queued datagrams in order: their addresses and bytes.
     pub fn iter(&self) -> impl Iterator<Item = (Option<&Address>, &[u8])> {
         self.waiting.iter().map(|outgoing| (outgoing.to.as_ref(), self.bytes_of(&outgoing.content)))
     }
 
-    /// Whom the first one is for, if it has an address of its own.
+    /// Returns the address of the first datagram, if it has its own.
     pub fn next_to(&self) -> Option<&Address> {
         self.waiting.front()?.to.as_ref()
     }
@@ -103,7 +103,7 @@ impl DatagramOutbox {
         }
     }
 
-    /// Takes out the first one, whatever has become of it, and says whom it was for.
+    /// Removes the first datagram and returns its address.
     pub fn pop(&mut self) -> Option<Option<Address>> {
         let Outgoing { to, content } = self.waiting.pop_front()?;
         self.bytes -= self.bytes_of(&content).len();
@@ -113,7 +113,7 @@ impl DatagramOutbox {
             self.copies.shrink_to(KEPT_BYTES);
             self.waiting.shrink_to(KEPT_DATAGRAMS);
         } else if let Content::Copied { start, len } = content {
-            // Moved up when most of them are gone, so that each byte is moved once at most.
+            // The rest is moved to the front when most of the bytes are gone, so that each byte is moved at most once.
             let gone = start + len - self.before;
             if gone > KEPT_BYTES && gone > self.copies.len() / 2 {
                 self.copies.drain(..gone);
@@ -123,7 +123,7 @@ impl DatagramOutbox {
         Some(to)
     }
 
-    /// Takes out the first `count`, which have been sent.
+    /// Removes the first `count` datagrams, which have been sent.
     pub fn advance(&mut self, count: usize) {
         debug_assert!(count <= self.len());
         for _ in 0..count {
@@ -131,12 +131,11 @@ impl DatagramOutbox {
         }
     }
 
-    /// To be called when what is left has to wait: lends are given back if they hold much more memory than bytes.
+    /// Gives back loans that hold much more memory than bytes. Call it when the rest of the outbox has to wait.
     pub fn settle(&mut self) {
         for outgoing in &mut self.waiting {
             if let Content::Chunk(chunk) = &mut outgoing.content {
-                let lent = std::mem::replace(chunk, Chunk::from(Vec::new()));
-                *chunk = lent.compacted();
+                chunk.compact();
             }
         }
     }
@@ -157,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_keep_their_order_their_bounds_and_their_addresses() {
+    fn datagrams_keep_their_order_bounds_and_addresses() {
         let address: Address = "127.0.0.1:9".parse().unwrap();
         let mut outbox = DatagramOutbox::default();
         outbox.push_copy(None, b"one");
@@ -182,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_moved_up_while_others_wait_behind_them() {
+    fn copies_are_moved_to_the_front_while_others_are_queued() {
         let mut outbox = DatagramOutbox::default();
         let content = |number: usize| vec![number as u8; 1_000 + number];
         for number in 0..400 {
@@ -194,16 +193,16 @@ mod tests {
             outbox.advance(1);
         }
         let waiting: usize = outbox.bytes();
-        assert!(outbox.copies.len() < 3 * waiting, "{} bytes are kept of {waiting}", outbox.copies.len());
+        assert!(outbox.copies.len() < 3 * waiting, "{} bytes are kept for {waiting} queued", outbox.copies.len());
         for number in 400..800 {
             assert_eq!(outbox.iter().next().unwrap().1, content(number));
             outbox.advance(1);
         }
-        assert!(outbox.copies.capacity() <= KEPT_BYTES, "what is left is little");
+        assert!(outbox.copies.capacity() <= KEPT_BYTES, "an empty outbox keeps little");
     }
 
     #[test]
-    fn datagrams_without_bytes_take_up_something() {
+    fn empty_datagrams_use_memory_too() {
         let mut outbox = DatagramOutbox::default();
         outbox.push_copy(None, b"");
         assert!(outbox.bytes() == 0 && outbox.in_memory() > 0 && !outbox.is_empty());

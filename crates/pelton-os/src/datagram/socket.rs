@@ -1,19 +1,17 @@
-//! Datagram sockets: made, bound, connected, changed.
+//! Datagram sockets: creating, binding, connecting, changing.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::AsFd;
 
 use socket2::{Domain, Protocol, Type};
 
 use super::{DatagramOptions, DatagramSetting, MulticastInterface};
 use crate::socket::SystemSocket;
-use crate::socket_file::bind_with_mode;
 use crate::{Address, SocketFile};
 
 impl SystemSocket {
-    /// A socket that receives what is sent to `address`. A stale file of a Unix socket that nobody has any more is replaced.
-    /// [`Address::Unnamed`] is a Unix socket that only sends.
+    /// Opens a socket that receives what is sent to `address`. Replaces a stale file of a Unix socket. [`Address::Unnamed`]
+    /// stands for a Unix socket that only sends.
     pub(crate) fn bound_datagrams(address: &Address, options: &DatagramOptions) -> io::Result<SystemSocket> {
         let socket = SystemSocket::new_datagrams(address)?;
         socket.prepare(address, options)?;
@@ -21,7 +19,7 @@ impl SystemSocket {
         Ok(socket)
     }
 
-    /// A socket that sends to `address` and receives from there alone.
+    /// Opens a socket that sends to `address` and receives only from there.
     pub(crate) fn connected_datagrams(address: &Address, options: &DatagramOptions) -> io::Result<SystemSocket> {
         let socket = SystemSocket::new_datagrams(address)?;
         socket.prepare(address, options)?;
@@ -32,20 +30,20 @@ impl SystemSocket {
             Some(Address::Unix(path)) => SocketFile::at(path).ok(),
             _ => None,
         };
-        // Nothing is sent by this, so it is done at once.
+        // This sends nothing, so it does not block.
         let connected = socket.0.connect(&address.to_socket()?.1);
         if let (Err(_), Some(file)) = (&connected, bound) {
-            // It was made just now, and nobody will want it.
+            // This call has just created the file, and nobody needs it.
             let _ = file.remove();
         }
         connected.map(|()| socket)
     }
 
-    /// Refuses a socket from elsewhere that is of another kind: it would be received from without end.
+    /// Refuses other kinds of sockets, which would be reported as readable without end.
     pub(crate) fn check_datagrams(self) -> io::Result<SystemSocket> {
         match self.0.r#type()? {
             Type::DGRAM => Ok(self),
-            _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "this is no socket for datagrams")),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "this is not a datagram socket")),
         }
     }
 
@@ -78,28 +76,13 @@ impl SystemSocket {
     }
 
     fn bind_datagrams(&self, address: &Address, options: &DatagramOptions) -> io::Result<()> {
-        if *address == Address::Unnamed {
-            return Ok(());
+        match address {
+            Address::Unnamed => Ok(()),
+            address => self.bind(address, options.permissions),
         }
-        let (_, name) = address.to_socket()?;
-        let Address::Unix(path) = address else { return self.0.bind(&name) };
-        bind_with_mode(self.as_fd(), path, options.permissions, || match self.0.bind(&name) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                // A file of any other kind is none of ours. A socket that somebody has can be connected to.
-                let Ok(stale) = SocketFile::at(path) else { return Err(error) };
-                match SystemSocket::new_datagrams(address)?.0.connect(&name) {
-                    Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {
-                        stale.remove()?;
-                        self.0.bind(&name)
-                    }
-                    _ => Err(error),
-                }
-            }
-            outcome => outcome,
-        })
     }
 
-    /// Changes something about a socket that is in use.
+    /// Changes a setting of an open socket.
     pub(crate) fn set_datagrams(&self, setting: DatagramSetting) -> io::Result<()> {
         let v6 = self.0.local_addr()?.is_ipv6();
         match setting {
@@ -133,25 +116,26 @@ impl SystemSocket {
 }
 
 impl MulticastInterface {
-    /// As IPv6 names it: 0 for any.
+    /// Returns the interface as IPv6 identifies it: 0 for any.
     fn number(self) -> io::Result<u32> {
         match self {
             MulticastInterface::Any => Ok(0),
             MulticastInterface::Index(index) => Ok(index),
             MulticastInterface::Address(_) => {
-                Err(io::Error::new(io::ErrorKind::InvalidInput, "IPv6 names an interface by its number"))
+                Err(io::Error::new(io::ErrorKind::InvalidInput, "IPv6 identifies an interface by its index"))
             }
         }
     }
 
-    /// As IPv4 names it.
+    /// Returns the interface as IPv4 identifies it.
     fn address(self) -> io::Result<Ipv4Addr> {
         match self {
             MulticastInterface::Any => Ok(Ipv4Addr::UNSPECIFIED),
             MulticastInterface::Address(address) => Ok(address),
-            MulticastInterface::Index(_) => {
-                Err(io::Error::new(io::ErrorKind::InvalidInput, "IPv4 names an interface to send by by its address"))
-            }
+            MulticastInterface::Index(_) => Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "IPv4 identifies the interface to send through by its address",
+            )),
         }
     }
 }
@@ -168,7 +152,7 @@ fn leave_by_index(socket: &socket2::Socket, group: &Ipv4Addr, index: u32) -> io:
 
 #[cfg(any(target_os = "netbsd", target_os = "openbsd"))]
 fn join_by_index(_: &socket2::Socket, _: &Ipv4Addr, _: u32) -> io::Result<()> {
-    Err(io::Error::new(io::ErrorKind::Unsupported, "this system names an interface of IPv4 by its address"))
+    Err(io::Error::new(io::ErrorKind::Unsupported, "this system identifies an IPv4 interface by its address"))
 }
 
 #[cfg(any(target_os = "netbsd", target_os = "openbsd"))]

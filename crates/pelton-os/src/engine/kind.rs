@@ -1,4 +1,4 @@
-//! Which engines there are, and picking one.
+//! Selecting an engine.
 
 use std::fmt;
 use std::io;
@@ -8,25 +8,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::{Engine, ReadinessEngine};
 use crate::{ENGINE_VARIABLE, Loopbreaker, fault, poller};
 
-/// The engines that can be asked for.
+/// The engines that can be selected. All of them are the [`ReadinessEngine`], each on another poller.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum EngineKind {
-    /// `epoll`: Linux.
+    /// On `epoll`: Linux.
     Epoll,
-    /// `kqueue`: macOS and the BSDs.
+    /// On `kqueue`: macOS and the BSDs.
     Kqueue,
-    /// `poll`: everywhere; each wait costs time in proportion to the number of descriptors.
+    /// On `poll`: everywhere. Each wait takes time proportional to the number of descriptors.
     Poll,
-    /// `select`: everywhere; likewise, and no descriptor may be numbered 1,024 or more.
+    /// On `select`: everywhere. Like `poll`, and limited to descriptors numbered below 1,024.
     Select,
 }
 
 impl EngineKind {
-    /// Every engine, best first: the order of preference when none is asked for.
+    /// All engines, in order of preference.
     pub const ALL: [EngineKind; 4] = [EngineKind::Epoll, EngineKind::Kqueue, EngineKind::Poll, EngineKind::Select];
 
-    /// The name that picks it.
+    /// Returns the name that selects it.
     pub const fn name(self) -> &'static str {
         match self {
             EngineKind::Epoll => "epoll",
@@ -36,7 +36,7 @@ impl EngineKind {
         }
     }
 
-    /// The engine that the environment asks for, if it does.
+    /// Returns the engine that the environment variable [`ENGINE_VARIABLE`] selects, if it is set.
     pub fn from_environment() -> Result<Option<EngineKind>, UnknownEngine> {
         match std::env::var_os(ENGINE_VARIABLE) {
             None => Ok(None),
@@ -53,18 +53,18 @@ impl EngineKind {
             #[cfg(any(target_os = "linux", target_os = "android"))]
             EngineKind::Epoll => Box::new(ReadinessEngine::new(name, poller::Epoll::new()?, loopbreaker)?),
             #[cfg(not(any(target_os = "linux", target_os = "android")))]
-            EngineKind::Epoll => return Err(absent("epoll is Linux's; this system has none")),
+            EngineKind::Epoll => return Err(absent("epoll exists only on Linux")),
             #[cfg(kqueue)]
             EngineKind::Kqueue => Box::new(ReadinessEngine::new(name, poller::Kqueue::new()?, loopbreaker)?),
             #[cfg(not(kqueue))]
-            EngineKind::Kqueue => return Err(absent("kqueue is that of macOS and the BSDs; this system has none")),
+            EngineKind::Kqueue => return Err(absent("kqueue exists only on macOS and the BSDs")),
             EngineKind::Poll => Box::new(ReadinessEngine::new(name, poller::Poll::new(), loopbreaker)?),
             EngineKind::Select => Box::new(ReadinessEngine::new(name, poller::Select::new(), loopbreaker)?),
         })
     }
 }
 
-/// An engine that this build does not have.
+/// The error for an engine that this build does not have.
 #[cfg_attr(all(target_os = "linux", feature = "emulated-kqueue"), allow(dead_code))]
 fn absent(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, why)
@@ -85,54 +85,54 @@ impl FromStr for EngineKind {
     }
 }
 
-/// A name that is no engine's.
+/// A name that no engine has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no engine called {0:?}; the engines are {names}", names = EngineKind::ALL.map(EngineKind::name).join(", "))]
 pub struct UnknownEngine(pub String);
 
-/// An open engine, and how it came to be this one.
+/// An open engine and how it was selected.
 pub struct Opened {
     /// The engine.
     pub engine: Box<dyn Engine>,
-    /// The one that was asked for.
+    /// The engine that was requested, if any.
     pub wanted: Option<EngineKind>,
-    /// Those that were to be had rather, and were not.
+    /// Engines that rank higher but are unavailable here.
     pub fallbacks: Vec<Fallback>,
 }
 
-/// An engine that was passed over.
+/// An engine that could not be opened.
 #[derive(Debug)]
 pub struct Fallback {
-    /// The engine that was wanted.
+    /// Which engine.
     pub wanted: EngineKind,
-    /// Why it could not be had.
+    /// Why it could not be opened.
     pub error: io::Error,
 }
 
-/// Whether it has been said that the engine that was asked for is not there. A program with many reactors asks for each.
+/// Whether it was already reported that a requested engine is unavailable. A program with many reactors requests it for each.
 static WARNED: [AtomicBool; EngineKind::ALL.len()] = [const { AtomicBool::new(false) }; EngineKind::ALL.len()];
 
-/// Whether this is the first time in this process that `kind` was asked for and could not be had.
+/// Returns whether this is the first failed request for `kind` in this process.
 fn is_news(kind: EngineKind) -> bool {
     !WARNED[kind as usize].swap(true, Ordering::Relaxed)
 }
 
 impl Opened {
-    /// If the engine that was asked for could not be had: that, and the reason, in words.
+    /// If the requested engine is unavailable: returns a sentence with the reason.
     pub fn fallback(&self) -> Option<String> {
         let Fallback { wanted, error } =
             self.fallbacks.first().filter(|fallback| Some(fallback.wanted) == self.wanted)?;
-        Some(format!("engine not available: {wanted} was asked for, and {} is used: {error}", self.engine.name()))
+        Some(format!("engine not available: {wanted} was requested, using {} instead: {error}", self.engine.name()))
     }
 
-    /// Whether nobody in this process was told before that this engine could not be had. Every call but the first says no.
+    /// Returns whether the unavailable engine was not reported before in this process. Only the first call returns `true`.
     pub fn is_news(&self) -> bool {
         self.wanted.is_some_and(is_news)
     }
 }
 
-/// Opens the engine `wanted`, or else the best one that works on this system. If it is another than was asked for, that is
-/// [reported](crate::fault), once per process.
+/// Opens the engine `wanted`, or else the best one that works on this system. If that is another one, [reports](crate::fault)
+/// it, once per process.
 #[track_caller]
 pub fn open(wanted: Option<EngineKind>) -> io::Result<Opened> {
     let opened = open_quietly(wanted)?;
@@ -142,7 +142,7 @@ pub fn open(wanted: Option<EngineKind>) -> io::Result<Opened> {
     Ok(opened)
 }
 
-/// [`open`] for callers that report a [fallback](Opened::fallback) themselves.
+/// Like [`open`], for callers that report a [fallback](Opened::fallback) themselves.
 pub fn open_quietly(wanted: Option<EngineKind>) -> io::Result<Opened> {
     let mut fallbacks = Vec::new();
     for kind in wanted.into_iter().chain(EngineKind::ALL.into_iter().filter(|kind| Some(*kind) != wanted)) {
@@ -156,12 +156,12 @@ pub fn open_quietly(wanted: Option<EngineKind>) -> io::Result<Opened> {
             Err(error) => fallbacks.push(Fallback { wanted: kind, error }),
         }
     }
-    // Every poller refused; what the most portable one said is the most telling.
+    // Every engine failed. The error of the most portable one says most.
     let last = fallbacks.pop().expect("there is at least one engine");
     Err(io::Error::new(last.error.kind(), NoEngine { kind: last.wanted, source: last.error }))
 }
 
-/// No engine could be opened. The source is the system's own error, with its number.
+/// No engine could be opened. The source is the system's error with its number.
 #[derive(Debug, thiserror::Error)]
 #[error("open an engine: {kind}: {source}")]
 struct NoEngine {
@@ -181,8 +181,8 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_had_is_news_once_for_each_engine() {
-        // Poll and select are everywhere, so nothing else asks for them in vain.
+    fn an_unavailable_engine_is_news_once() {
+        // Poll and select are always available, so no other test marks them.
         assert!(is_news(EngineKind::Poll) && !is_news(EngineKind::Poll));
         assert!(is_news(EngineKind::Select));
     }

@@ -7,11 +7,11 @@ use std::time::Duration;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 
-use super::{Poller, Trigger};
+use super::{Poller, Trigger, wait_failed};
 use crate::descriptor::{borrow, replace};
 use crate::{Interest, Mode, Readiness, Token, clock};
 
-/// How many descriptors one wait reports at most; the rest come with the next. 12 KiB of events.
+/// Descriptors that one wait reports at most. The next wait reports the others. 12 KiB of events.
 const EVENTS_PER_WAIT: usize = 1024;
 
 /// A poller on `epoll`, with nanosecond timeouts where the kernel has `epoll_pwait2` (Linux 5.11).
@@ -22,7 +22,7 @@ pub struct Epoll {
     precision: Precision,
 }
 
-/// What timeouts the kernel takes.
+/// The resolution of the kernel's timeouts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Precision {
     Nanoseconds,
@@ -30,12 +30,12 @@ enum Precision {
 }
 
 impl Epoll {
-    /// Opens an epoll set.
+    /// Opens an epoll object.
     pub fn new() -> io::Result<Epoll> {
         let fd = epoll::create(CreateFlags::CLOEXEC)?;
         let events = Vec::with_capacity(EVENTS_PER_WAIT);
         let mut epoll = Epoll { fd, events, next: 0, precision: Precision::Nanoseconds };
-        // One empty wait tells whether `epoll_pwait2` is there; seccomp filters that predate it answer EPERM.
+        // An empty wait shows whether `epoll_pwait2` exists. Seccomp filters that are older than the call answer EPERM.
         match epoll.wait_precisely(Some(Duration::ZERO)) {
             Ok(()) => {}
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
@@ -49,8 +49,8 @@ impl Epoll {
     fn wait_precisely(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let timeout = timeout.map(clock::timespec);
         let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: `events` has room for EVENTS_PER_WAIT events; `timeout` is null or points at a live timespec; the
-        // signal mask is null, so its size is not looked at.
+        // SAFETY: `events` has room for EVENTS_PER_WAIT events. `timeout` is null or points to a live timespec. The signal mask
+        // is null, so its size is ignored.
         let found = unsafe {
             libc::syscall(
                 libc::SYS_epoll_pwait2,
@@ -78,17 +78,14 @@ impl Epoll {
         self.found(found.into())
     }
 
-    /// Takes over what the kernel wrote: `found` events, or an error if negative.
+    /// Takes over the kernel's result: `found` events, or an error if negative.
     fn found(&mut self, found: libc::c_long) -> io::Result<()> {
         if let Ok(found) = usize::try_from(found) {
-            // SAFETY: the kernel has filled in the first `found` events, at most EVENTS_PER_WAIT, the capacity.
+            // SAFETY: the kernel has filled in the first `found` events, and found is at most EVENTS_PER_WAIT, the capacity.
             unsafe { self.events.set_len(found) };
             return Ok(());
         }
-        match io::Error::last_os_error() {
-            error if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-            error => Err(error),
-        }
+        wait_failed()
     }
 }
 
@@ -129,7 +126,7 @@ impl Poller for Epoll {
 
     fn remove(&mut self, fd: RawFd) -> io::Result<()> {
         match epoll::delete(&self.fd, borrow(&fd)) {
-            // Closed in the meantime (and its number perhaps taken by another): the kernel has forgotten it already.
+            // It was closed in the meantime, and its number perhaps reused. The kernel has already removed it.
             Ok(()) | Err(Errno::BADF | Errno::NOENT) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -147,7 +144,7 @@ impl Poller for Epoll {
         self.events.clear();
         self.next = 0;
         match (self.precision, timeout) {
-            // The older call is the cheaper one, and as exact for these.
+            // The older call is cheaper, and just as precise for these timeouts.
             (_, None | Some(Duration::ZERO)) | (Precision::Milliseconds, _) => self.wait_roughly(timeout),
             (Precision::Nanoseconds, _) => self.wait_precisely(timeout),
         }

@@ -1,4 +1,4 @@
-//! `poll`, which every Unix has: a list of descriptors, handed to the kernel anew with each wait.
+//! `poll`, which every Unix has. The list of descriptors is passed to the kernel with each wait.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -6,22 +6,22 @@ use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
 
-use super::{Poller, Trigger};
+use super::{Found, Poller, Trigger, already_watched, wait_failed};
 use crate::{Interest, Mode, Readiness, Token};
 
-/// A poller on `poll`: no limits of its own, but each wait costs time in proportion to the number of descriptors.
+/// A poller on `poll`. It has no limits, but each wait takes time proportional to the number of descriptors.
 ///
-/// Timeouts are in nanoseconds where the system has `ppoll`; Apple's have not, and theirs are rounded up to milliseconds.
+/// Timeouts have nanosecond resolution where the system has `ppoll`. Apple's systems do not: there they are rounded up to
+/// milliseconds.
 #[derive(Default)]
 pub struct Poll {
-    /// What the kernel is asked. A one-shot that has fired keeps its place but is [`SILENCED`], hang-ups included.
+    /// The list for the kernel. A one-shot that has fired keeps its place but is [`SILENCED`], including hang-ups.
     asked: Vec<libc::pollfd>,
-    /// Who asked: one for each of `asked`, at the same place.
+    /// Who registered each element of `asked`, at the same index.
     watched: Vec<Watched>,
     places: HashMap<RawFd, usize>,
-    /// What the last wait found. It is copied out of `asked` at once, since removing a descriptor moves another one.
-    ready: Vec<(Token, Readiness)>,
-    next: usize,
+    /// Results are copied from `asked` at once, because removing a descriptor moves another one.
+    found: Found,
 }
 
 struct Watched {
@@ -31,12 +31,12 @@ struct Watched {
 }
 
 impl Poll {
-    /// An empty list.
+    /// Creates an empty list.
     pub fn new() -> Poll {
         Poll::default()
     }
 
-    /// Takes the descriptor at `place` off the list; the last one takes its place.
+    /// Removes the descriptor at `place`. The last one moves to its place.
     fn take_out(&mut self, place: usize) {
         self.asked.swap_remove(place);
         self.places.remove(&self.watched.swap_remove(place).fd);
@@ -45,7 +45,7 @@ impl Poll {
         }
     }
 
-    /// Notes down the `found` descriptors that the kernel has marked.
+    /// Records the `found` descriptors that the kernel has marked.
     fn collect(&mut self, mut found: usize) {
         let mut place = 0;
         while found > 0 && place < self.asked.len() {
@@ -57,13 +57,13 @@ impl Poll {
             found -= 1;
             let watched = &self.watched[place];
             if asked.revents & libc::POLLNVAL != 0 {
-                // Closed while it was watched. Its number may come to mean another file, so it is not only silenced but
-                // forgotten, and may be added again. Another one is at this place now.
-                self.ready.push((watched.token, Readiness::CLOSED));
+                // It was closed while it was watched, and its number may be reused. So it is not only silenced but removed, and
+                // can be added again. Another descriptor is at this place now.
+                self.found.push(watched.token, Readiness::CLOSED);
                 self.take_out(place);
                 continue;
             }
-            self.ready.push((watched.token, readiness(asked.revents)));
+            self.found.push(watched.token, readiness(asked.revents));
             if watched.mode == Mode::OneShot {
                 asked.fd = SILENCED;
             }
@@ -72,7 +72,7 @@ impl Poll {
     }
 }
 
-/// In the place of a descriptor's number, makes the kernel pass it over.
+/// Instead of a descriptor's number: the kernel skips the element.
 const SILENCED: RawFd = -1;
 
 fn question(fd: RawFd, interest: Interest) -> libc::pollfd {
@@ -103,7 +103,7 @@ fn readiness(revents: libc::c_short) -> Readiness {
 
 #[cfg(not(target_vendor = "apple"))]
 fn wait_for(asked: &mut [libc::pollfd], timeout: Option<Duration>) -> libc::c_int {
-    // NetBSD has had the same call under this name for longer.
+    // NetBSD's older name for the same call.
     #[cfg(target_os = "netbsd")]
     use libc::pollts as ppoll;
     #[cfg(not(target_os = "netbsd"))]
@@ -111,25 +111,22 @@ fn wait_for(asked: &mut [libc::pollfd], timeout: Option<Duration>) -> libc::c_in
 
     let timeout = timeout.map(crate::clock::timespec);
     let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the kernel reads and writes the `len` elements of a slice that is ours alone during the call; `timeout` is
-    // null or points at a timespec that outlives it; a null signal mask leaves the mask alone.
+    // SAFETY: the slice is exclusively borrowed during the call, and the kernel accesses `len` elements of it. `timeout` is
+    // null or points to a timespec that outlives the call. A null signal mask leaves the mask unchanged.
     unsafe { ppoll(asked.as_mut_ptr(), asked.len() as libc::nfds_t, timeout, std::ptr::null()) }
 }
 
 #[cfg(target_vendor = "apple")]
 fn wait_for(asked: &mut [libc::pollfd], timeout: Option<Duration>) -> libc::c_int {
     let timeout = crate::clock::round_up_to_millis(timeout);
-    // SAFETY: the kernel reads and writes the `len` elements of a slice that is ours alone during the call.
+    // SAFETY: the slice is exclusively borrowed during the call, and the kernel accesses `len` elements of it.
     unsafe { libc::poll(asked.as_mut_ptr(), asked.len() as libc::nfds_t, timeout) }
 }
 
 impl Poller for Poll {
     fn add(&mut self, fd: RawFd, token: Token, interest: Interest, mode: Mode) -> io::Result<()> {
         match self.places.entry(fd) {
-            Entry::Occupied(_) => {
-                let text = format!("poll watches descriptor {fd} already");
-                return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
-            }
+            Entry::Occupied(_) => return Err(already_watched("poll", fd)),
             Entry::Vacant(entry) => entry.insert(self.asked.len()),
         };
         self.asked.push(question(fd, interest));
@@ -147,7 +144,7 @@ impl Poller for Poll {
     }
 
     fn remove(&mut self, fd: RawFd) -> io::Result<()> {
-        // One that is not there was closed in the meantime, and reported.
+        // A missing descriptor was closed in the meantime, and that was reported.
         if let Some(&place) = self.places.get(&fd) {
             self.take_out(place);
         }
@@ -160,22 +157,18 @@ impl Poller for Poll {
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        self.ready.clear();
-        self.next = 0;
+        self.found.clear();
         match usize::try_from(wait_for(&mut self.asked, timeout)) {
-            Ok(found) => self.collect(found),
-            Err(_) => match io::Error::last_os_error() {
-                error if error.kind() == io::ErrorKind::Interrupted => {}
-                error => return Err(error),
-            },
+            Ok(found) => {
+                self.collect(found);
+                Ok(())
+            }
+            Err(_) => wait_failed(),
         }
-        Ok(())
     }
 
     fn next(&mut self) -> Option<(Token, Readiness)> {
-        let found = *self.ready.get(self.next)?;
-        self.next += 1;
-        Some(found)
+        self.found.next()
     }
 
     fn renew(&mut self) -> io::Result<()> {
@@ -183,7 +176,7 @@ impl Poller for Poll {
         Ok(())
     }
 
-    /// None: the list is only in the kernel while a wait lasts.
+    /// Returns `None`: the kernel has the list only during a wait.
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }

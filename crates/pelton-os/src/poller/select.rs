@@ -1,24 +1,23 @@
-//! `select`, the oldest: one bit per descriptor number, so there is a highest number it can take.
+//! `select`, the oldest poller. It has one bit per descriptor number, so the numbers are limited.
 
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
 
-use super::{Poller, Trigger};
+use super::{Found, Poller, Trigger, already_watched, wait_failed};
 use crate::descriptor::borrow;
 use crate::{Interest, Mode, Readiness, Token, clock};
 
 /// A poller on `select`, for descriptors numbered below `FD_SETSIZE`: 1,024 on most systems.
 ///
-/// It has no words for a hang-up or an error: these show as readable or writable, and the read or write that follows
-/// tells. Each wait costs time in proportion to the highest number watched.
+/// It cannot report hang-ups or errors. They appear as readable or writable, and the following read or write tells. Each wait
+/// takes time proportional to the highest number.
 pub struct Select {
-    /// At each descriptor's number, who watches it. Ends with the highest one.
+    /// Who registered each descriptor, at the index of its number. Ends with the highest one.
     watched: Vec<Option<Watched>>,
     read: Set,
     write: Set,
-    ready: Vec<(Token, Readiness)>,
-    next: usize,
+    found: Found,
 }
 
 struct Watched {
@@ -27,9 +26,9 @@ struct Watched {
 }
 
 impl Select {
-    /// Empty sets.
+    /// Creates empty sets.
     pub fn new() -> Select {
-        Select { watched: Vec::new(), read: Set::new(), write: Set::new(), ready: Vec::new(), next: 0 }
+        Select { watched: Vec::new(), read: Set::new(), write: Set::new(), found: Found::default() }
     }
 
     fn arm(&mut self, fd: RawFd, interest: Interest) {
@@ -45,7 +44,7 @@ impl Select {
         }
     }
 
-    /// Notes down what is left in the sets after a wait that marked `found` bits.
+    /// Records what is left in the sets after a wait that marked `found` bits.
     fn collect(&mut self, read: &Set, write: &Set, mut found: usize) {
         for fd in 0..self.watched.len() as RawFd {
             if found == 0 {
@@ -62,26 +61,26 @@ impl Select {
             if readiness.is_none() {
                 continue;
             }
-            self.ready.push((token, readiness));
+            self.found.push(token, readiness);
             if mode == Mode::OneShot {
                 self.arm(fd, Interest::NONE);
             }
         }
     }
 
-    /// After the kernel has refused the sets because of a closed descriptor, without saying which: asks about each one.
-    /// Those that are closed are reported and forgotten, so that their numbers may be added again.
+    /// The kernel has refused the sets because of a closed descriptor, without saying which. Checks each one, and reports and
+    /// removes those that are closed, so that their numbers can be added again.
     fn report_closed(&mut self) {
-        // From the highest down, since forgetting one shortens the list.
+        // From the highest down, because removing one shortens the list.
         for fd in (0..self.watched.len() as RawFd).rev() {
-            // A one-shot that has fired is in no set. It is not what the kernel minded, and is to stay silent.
+            // A one-shot that has fired is in no set. The kernel did not refuse it, and it has to stay silent.
             if !self.read.has(fd) && !self.write.has(fd) {
                 continue;
             }
             if rustix::io::fcntl_getfd(borrow(&fd)) == Err(rustix::io::Errno::BADF)
                 && let Some(Watched { token, .. }) = self.watched[fd as usize]
             {
-                self.ready.push((token, Readiness::CLOSED));
+                self.found.push(token, Readiness::CLOSED);
                 self.forget(fd);
             }
         }
@@ -98,8 +97,7 @@ impl Poller for Select {
     fn add(&mut self, fd: RawFd, token: Token, interest: Interest, mode: Mode) -> io::Result<()> {
         let place = place_of(fd)?;
         if self.watched.get(place).is_some_and(Option::is_some) {
-            let text = format!("select watches descriptor {fd} already");
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+            return Err(already_watched("select", fd));
         }
         if place >= self.watched.len() {
             self.watched.resize_with(place + 1, || None);
@@ -119,7 +117,7 @@ impl Poller for Select {
     }
 
     fn remove(&mut self, fd: RawFd) -> io::Result<()> {
-        // One that is not there was closed in the meantime, and reported.
+        // A missing descriptor was closed in the meantime, and that was reported.
         if self.watched.get(place_of(fd)?).is_some_and(Option::is_some) {
             self.forget(fd);
         }
@@ -132,32 +130,26 @@ impl Poller for Select {
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        self.ready.clear();
-        self.next = 0;
+        self.found.clear();
         let (mut read, mut write) = (self.read, self.write);
         let timeout = timeout.map(clock::timespec);
         let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: the kernel looks at the bits below the given number, which is at most FD_SETSIZE, of two sets of that
-        // size; `timeout` is null or points at a timespec that outlives the call; no third set, no signal mask.
+        // SAFETY: the kernel accesses the bits below the given number, which is at most FD_SETSIZE, of two sets of that size.
+        // `timeout` is null or points to a timespec that outlives the call. There is no third set and no signal mask.
         let found = unsafe {
             let limit = self.watched.len() as libc::c_int;
             libc::pselect(limit, &mut read.0, &mut write.0, std::ptr::null_mut(), timeout, std::ptr::null())
         };
         match usize::try_from(found) {
             Ok(found) => self.collect(&read, &write, found),
-            Err(_) => match io::Error::last_os_error() {
-                error if error.kind() == io::ErrorKind::Interrupted => {}
-                error if error.raw_os_error() == Some(libc::EBADF) => self.report_closed(),
-                error => return Err(error),
-            },
+            Err(_) if io::Error::last_os_error().raw_os_error() == Some(libc::EBADF) => self.report_closed(),
+            Err(_) => return wait_failed(),
         }
         Ok(())
     }
 
     fn next(&mut self) -> Option<(Token, Readiness)> {
-        let found = *self.ready.get(self.next)?;
-        self.next += 1;
-        Some(found)
+        self.found.next()
     }
 
     fn renew(&mut self) -> io::Result<()> {
@@ -165,13 +157,13 @@ impl Poller for Select {
         Ok(())
     }
 
-    /// None: the sets are only in the kernel while a wait lasts.
+    /// Returns `None`: the kernel has the sets only during a wait.
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 }
 
-/// The place of `fd` in the sets, if it has one.
+/// Returns the index of `fd` in the sets, or an error if it does not fit.
 fn place_of(fd: RawFd) -> io::Result<usize> {
     match usize::try_from(fd) {
         Ok(place) if place < libc::FD_SETSIZE => Ok(place),
@@ -191,17 +183,17 @@ struct Set(libc::fd_set);
 
 impl Set {
     fn new() -> Set {
-        // SAFETY: on every system the structure is an array of integers, of which zeroes are a value: the empty set.
+        // SAFETY: on every system the structure is an array of integers. All zeroes is a valid value, the empty set.
         Set(unsafe { std::mem::zeroed() })
     }
 
     fn set(&mut self, fd: RawFd, on: bool) {
-        // SAFETY: the pointer is to a live set; a number out of its range would be a panic, not an access.
+        // SAFETY: the pointer is to a live set. A number out of range would panic instead of accessing memory.
         unsafe { if on { libc::FD_SET(fd, &mut self.0) } else { libc::FD_CLR(fd, &mut self.0) } }
     }
 
     fn has(&self, fd: RawFd) -> bool {
-        // SAFETY: the pointer is to a live set; a number out of its range would be a panic, not an access.
+        // SAFETY: the pointer is to a live set. A number out of range would panic instead of accessing memory.
         unsafe { libc::FD_ISSET(fd, &self.0) }
     }
 }

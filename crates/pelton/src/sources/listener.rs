@@ -4,7 +4,7 @@ use std::io;
 use std::panic::Location;
 use std::time::Duration;
 
-use pelton_os::{Address, Event, ListenOptions, Socket, SocketFile, Token};
+use pelton_os::{Address, Event, Intake, ListenOptions, Socket, SocketFile, Token};
 
 use crate::reactor::callback::{CallbackKind, Site};
 use crate::reactor::source::{Kind, Source};
@@ -282,7 +282,7 @@ impl Reactor {
     fn set_accepting(&mut self, token: Token) {
         let Some(Source::Listener(listener)) = self.sources.get(token) else { return };
         let on = !listener.resting && !listener.paused && !self.makes_newcomers_wait();
-        if let Err(error) = self.engine.accept(token, on) {
+        if let Err(error) = self.engine.accept(token, Intake::on_if(on)) {
             self.report(Fault::new("listener", format_args!("could not pause or resume accepting: {error}")));
         }
     }

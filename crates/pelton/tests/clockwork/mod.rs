@@ -12,10 +12,11 @@ use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::Duration;
 
-use pelton::{
-    Address, Builder, ConnectOptions, Engine, EventLoop, Interest, Mode, PanicPolicy, Park, Reactor, Socket, Time,
-};
-use pelton_os::{Event, Forgotten, Outbox, Sending, Token};
+use pelton::{Address, Builder, ConnectOptions, Engine, EventLoop, PanicPolicy, Park, Reactor, Socket, Time};
+use pelton_os::engine::StreamEngine;
+use pelton_os::{Event, Forgotten, Intake, Outbox, Sending, Token};
+
+use crate::common::unsupported::unsupported;
 
 /// What becomes of connecting to an address.
 #[derive(Clone, Copy)]
@@ -96,27 +97,11 @@ impl Clockwork {
     }
 }
 
-impl Engine for Clockwork {
-    fn name(&self) -> &'static str {
-        "clockwork"
-    }
+unsupported!(watches for Clockwork);
+unsupported!(listening for Clockwork);
+unsupported!(datagrams for Clockwork);
 
-    fn now(&self) -> Time {
-        *self.sleep.clock.lock().unwrap()
-    }
-
-    fn waker(&self) -> Waker {
-        Waker::noop().clone()
-    }
-
-    fn watch(&mut self, _: Token, _: BorrowedFd<'_>, _: Interest, _: Mode) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn rewatch(&mut self, _: Token, _: Interest, _: Mode) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
+impl StreamEngine for Clockwork {
     fn connect(&mut self, token: Token, address: &Address, options: &ConnectOptions) -> io::Result<()> {
         let from = options.bind_address().map_or_else(String::new, |from| format!(" from {from}"));
         self.log(format!("connect {address}{from}"));
@@ -144,7 +129,7 @@ impl Engine for Clockwork {
         Ok(())
     }
 
-    fn receive(&mut self, _: Token, _: bool) -> io::Result<()> {
+    fn receive(&mut self, _: Token, _: Intake) -> io::Result<()> {
         Ok(())
     }
 
@@ -166,8 +151,42 @@ impl Engine for Clockwork {
         Ok(())
     }
 
+    fn finish(&mut self, _: Token) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn has_unread(&self, _: Token) -> bool {
+        false
+    }
+
+    fn undelivered(&self, _: Token) -> Option<u64> {
+        None
+    }
+}
+
+impl Engine for Clockwork {
+    fn name(&self) -> &'static str {
+        "clockwork"
+    }
+
+    fn now(&self) -> Time {
+        *self.sleep.clock.lock().unwrap()
+    }
+
+    fn waker(&self) -> Waker {
+        Waker::noop().clone()
+    }
+
     fn peer_address(&self, token: Token) -> io::Result<Address> {
         Ok(self.seen.held.borrow()[&token].clone())
+    }
+
+    fn local_address(&self, _: Token) -> io::Result<Address> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn descriptor(&self, _: Token) -> Option<BorrowedFd<'_>> {
+        None
     }
 
     fn forget(&mut self, token: Token) -> Forgotten {

@@ -4,6 +4,7 @@
 
 pub(crate) mod memory;
 pub(crate) mod peer;
+pub(crate) mod unsupported;
 
 use std::cell::RefCell;
 use std::os::unix::net::UnixStream;

@@ -1,31 +1,31 @@
-//! The kernel interface, as the C headers of each system have it.
+//! The kernel interface, as in the C headers of each system.
 //!
-//! The declarations are libc's, which has them right where the systems differ: FreeBSD's `struct kevent` ends in four
-//! words of extension, NetBSD counts filters from 0 in 32 bits, has lists measured in `size_t`, and calls the function
-//! `__kevent50`. What is left of the differences is levelled here, by names for the types that differ.
+//! The declarations are libc's, which has the differences between systems right: FreeBSD's `struct kevent` ends in four words
+//! of extension. NetBSD counts filters from 0 in 32 bits, measures lists in `size_t`, and calls the function `__kevent50`. The
+//! type names below cover the remaining differences.
 
 pub use libc::{EV_ADD, EV_CLEAR, EV_DELETE, EV_DISABLE, EV_DISPATCH, EV_ENABLE, EV_EOF, EV_ERROR, EV_RECEIPT};
 pub use libc::{EVFILT_READ, EVFILT_WRITE, kevent, kevent as Event, kqueue};
 
 pub(super) use crate::descriptor::replace;
 
-/// What `Event::flags` is.
+/// The type of `Event::flags`.
 #[cfg(not(target_os = "netbsd"))]
 pub type Flags = u16;
 #[cfg(target_os = "netbsd")]
 pub type Flags = u32;
 
-/// What lists are measured in.
+/// The type of list lengths.
 #[cfg(not(target_os = "netbsd"))]
 pub type Count = libc::c_int;
 #[cfg(target_os = "netbsd")]
 pub type Count = libc::size_t;
 
-/// Whether a queue is there in a forked child. These kernels close it.
+/// Whether a forked child inherits a queue. These kernels close it.
 pub const SURVIVES_FORK: bool = false;
 
-/// An event with nothing in it.
+/// Returns an empty event.
 pub fn blank() -> Event {
-    // SAFETY: the structure is made of integers and one raw pointer, all of which may be zero.
+    // SAFETY: the structure consists of integers and one raw pointer, for which zero is valid.
     unsafe { std::mem::zeroed() }
 }

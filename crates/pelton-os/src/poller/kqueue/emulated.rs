@@ -1,15 +1,14 @@
-//! A stand-in for the kernel's queue on Linux, with the functions and types of [`abi`](super), so that the backend can be
-//! tested where it will never run.
+//! An emulation of the kernel's queue for Linux, with the functions and types of [`abi`](super), to test the poller where it
+//! will never run.
 //!
-//! Each queue is an epoll set, which is what makes its descriptor readable while there are events. A table beside it
-//! keeps what epoll has no notion of: a registration ("knote") for each descriptor *and filter*, each enabled or not. What
-//! the man pages promise is modelled, and of what they leave open the strictest reading: the flags of a knote are those of
-//! its creation (as FreeBSD does it), a failed change ends the call before it waits, and a write filter on a pipe that
-//! nobody can read any more is refused.
+//! Each queue is an epoll object, which makes its descriptor readable while there are events. A table beside it keeps what
+//! epoll lacks: a registration ("knote") for each descriptor *and filter*, each enabled or not. It models what the man pages
+//! promise. Where they leave something open, it takes the strictest reading: a knote keeps the flags of its creation (as on
+//! FreeBSD), a failed change ends the call before it waits, and a write filter on a pipe without a reader is refused.
 //!
-//! Not modelled: filters other than reading and writing, regular files (epoll refuses them), the amounts in `data` beyond
-//! the bytes to read, the number of the error in `fflags`, `EV_CLEAR` together with a filter that has it not. A
-//! queue is inherited by a forked child.
+//! Not modelled: filters other than reading and writing, regular files (epoll refuses them), values of `data` other than the
+//! bytes to read, the error number in `fflags`, and `EV_CLEAR` together with a filter without it. A forked child inherits a
+//! queue.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -26,7 +25,7 @@ use rustix::io::Errno;
 
 use crate::descriptor::borrow;
 
-/// `struct kevent`, in the shape it has on macOS.
+/// `struct kevent`, as on macOS.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Event {
@@ -55,23 +54,23 @@ pub const EV_DISPATCH: Flags = 0x80;
 pub const EV_ERROR: Flags = 0x4000;
 pub const EV_EOF: Flags = 0x8000;
 
-/// Whether a queue is there in a forked child.
+/// Whether a forked child inherits a queue.
 pub const SURVIVES_FORK: bool = true;
 
-/// An event with nothing in it.
+/// Returns an empty event.
 pub fn blank() -> Event {
     Event { ident: 0, filter: 0, flags: 0, fflags: 0, data: 0, udata: std::ptr::null_mut() }
 }
 
-/// Queues by descriptor number. A place is made once and then serves every queue that gets its number, so a reference to
-/// it is good forever. There is a lock for each and none for all of them: a child forked while another thread is in here
-/// must not find its own queue locked.
+/// Queues by descriptor number. A place is created once and then serves every queue with that number, so references to it stay
+/// valid. Each has its own lock, and there is no common one: a child that is forked while another thread is in here must not
+/// find its own queue locked.
 static QUEUES: [OnceLock<Mutex<Queue>>; 4096] = [const { OnceLock::new() }; 4096];
 
 #[derive(Default)]
 struct Queue {
     members: HashMap<RawFd, Member>,
-    /// Numbers the members ever added, so that a late event of an earlier one is recognised.
+    /// Numbers all members ever added, so that a late event of an earlier one is recognised.
     serials: u32,
 }
 
@@ -90,9 +89,9 @@ struct Knote {
     udata: usize,
 }
 
-/// The events of epoll that make each of a member's knotes active.
+/// The epoll events that activate each of a member's knotes.
 const CAUSES: [EventFlags; 2] = [EventFlags::IN.union(EventFlags::RDHUP), EventFlags::OUT];
-/// Those that make both active, asked for or not.
+/// The epoll events that activate both, requested or not.
 const ENDS: EventFlags = EventFlags::HUP.union(EventFlags::ERR);
 const FILTERS: [FilterNumber; 2] = [EVFILT_READ, EVFILT_WRITE];
 
@@ -101,8 +100,8 @@ impl Member {
         EventData::new_u64(u64::from(self.serial) << 32 | fd as u64)
     }
 
-    /// What to ask of epoll. A member whose knotes are all disabled stays in the set, edge-triggered and asking for
-    /// nothing: that way a closed one is still noticed, and a hang-up is one spurious event.
+    /// Returns the events to request from epoll. A member whose knotes are all disabled stays registered, edge-triggered and
+    /// without events. That way a closed one is still noticed, and a hang-up is one spurious event.
     fn asked(&self) -> EventFlags {
         let mut asked = EventFlags::ET;
         for (knote, cause) in self.knotes.iter().zip(CAUSES) {
@@ -131,8 +130,8 @@ pub unsafe fn kqueue() -> c_int {
 ///
 /// # Safety
 ///
-/// `changes` must point at `nchanges` events and `events` at room for `nevents`, neither in the other; `timeout` must be
-/// null or point at a timespec.
+/// `changes` must point to `nchanges` events and `events` to room for `nevents`. They must not overlap. `timeout` must be null
+/// or point to a timespec.
 pub unsafe fn kevent(
     kq: c_int,
     changes: *const Event,
@@ -142,9 +141,9 @@ pub unsafe fn kevent(
     timeout: *const libc::timespec,
 ) -> c_int {
     let Some(queue) = QUEUES.get(kq as usize).and_then(OnceLock::get) else { return fail(Errno::BADF) };
-    // SAFETY: the caller vouches for as many changes; an empty list may be null.
+    // SAFETY: the caller guarantees `nchanges` changes. An empty list may be null.
     let changes = if nchanges == 0 { &[] } else { unsafe { std::slice::from_raw_parts(changes, nchanges as usize) } };
-    // SAFETY: the caller vouches for a timespec, if any.
+    // SAFETY: the caller guarantees null or a timespec.
     let timeout = unsafe { timeout.as_ref() }.map(|t| Duration::new(t.tv_sec as u64, t.tv_nsec as u32));
     let kq = borrow(&kq);
     let mut answer = Answer { events: Vec::new(), room: nevents as usize };
@@ -153,13 +152,13 @@ pub unsafe fn kevent(
         return fail(error);
     }
     for (place, event) in answer.events.iter().enumerate() {
-        // SAFETY: the caller vouches for room for `nevents`, which is as many as an answer takes.
+        // SAFETY: the caller guarantees room for `nevents`, and an answer has no more events.
         unsafe { events.add(place).write(*event) };
     }
     answer.events.len() as c_int
 }
 
-/// Puts the queue `new` in the place of `old`, under its number.
+/// Replaces the queue `old` by `new`, under its number.
 pub fn replace(old: &OwnedFd, new: OwnedFd) -> io::Result<()> {
     let [old_place, new_place] = [old, &new].map(|fd| &QUEUES[fd.as_raw_fd() as usize]);
     let queue = new_place.get().map(|queue| std::mem::take(&mut *lock(queue))).unwrap_or_default();
@@ -167,7 +166,7 @@ pub fn replace(old: &OwnedFd, new: OwnedFd) -> io::Result<()> {
     crate::descriptor::replace(old, new)
 }
 
-/// What a call gives back, as far as there is room.
+/// The events that a call returns, as far as there is room.
 struct Answer {
     events: Vec<Event>,
     room: usize,
@@ -189,8 +188,8 @@ fn fail(error: Errno) -> c_int {
     -1
 }
 
-/// Applies the changes in order. Those that fail, or ask for a receipt, leave an `EV_ERROR` entry; without room for it a
-/// failure is that of the whole call.
+/// Applies the changes in order. A change that fails or requests a receipt leaves an `EV_ERROR` entry. If there is no room for
+/// it, a failure ends the whole call.
 fn apply(queue: &mut Queue, kq: BorrowedFd<'_>, changes: &[Event], answer: &mut Answer) -> Result<(), Errno> {
     for change in changes {
         let applied = queue.apply(kq, change);
@@ -206,7 +205,7 @@ fn apply(queue: &mut Queue, kq: BorrowedFd<'_>, changes: &[Event], answer: &mut 
     Ok(())
 }
 
-/// Unless there is something to say already, waits for it.
+/// Waits, unless there are entries already.
 fn wait(queue: &Mutex<Queue>, kq: BorrowedFd<'_>, answer: &mut Answer, timeout: Option<Duration>) -> Result<(), Errno> {
     let start = Instant::now();
     while answer.events.is_empty() && !answer.is_full() {
@@ -215,7 +214,7 @@ fn wait(queue: &Mutex<Queue>, kq: BorrowedFd<'_>, answer: &mut Answer, timeout: 
         if !answer.events.is_empty() || left == Some(Duration::ZERO) {
             break;
         }
-        // `poll` takes nanoseconds, which not every kernel's epoll does.
+        // `poll` has nanosecond timeouts. Not every kernel's epoll has.
         let left = left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
         poll(&mut [PollFd::from_borrowed_fd(kq, PollFlags::IN)], left.as_ref())?;
     }
@@ -228,7 +227,7 @@ impl Queue {
         let fd = RawFd::try_from(change.ident).map_err(|_| Errno::BADF)?;
         let kind = FileType::from_raw_mode(rustix::fs::fstat(borrow(&fd))?.st_mode);
         if self.members.contains_key(&fd) && !is_in(kq, fd) {
-            // It was closed, which took its knotes along, and the number is another file's now.
+            // It was closed, which removed its knotes, and the number belongs to another file.
             self.members.remove(&fd);
         }
         if self.members.get(&fd).is_none_or(|member| member.knotes[side].is_none()) {
@@ -260,7 +259,7 @@ impl Queue {
         self.tell(kq, fd)
     }
 
-    /// Tells epoll what is asked of a member now.
+    /// Updates a member's registration with epoll.
     fn tell(&mut self, kq: BorrowedFd<'_>, fd: RawFd) -> Result<(), Errno> {
         let Some(member) = self.members.get(&fd) else { return Ok(()) };
         if matches!(member.knotes, [None, None]) {
@@ -279,33 +278,33 @@ impl Queue {
 
     /// Takes out what is active now.
     fn collect(&mut self, kq: BorrowedFd<'_>, answer: &mut Answer) -> Result<(), Errno> {
-        // Each may make two events.
+        // Each can become two events.
         let mut active = Vec::with_capacity((answer.room / 2).max(1));
         epoll::wait(kq, spare_capacity(&mut active), Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
         let mut ghosts = false;
         for epoll::Event { flags, data } in active {
             let (fd, serial) = (data.u64() as u32 as RawFd, (data.u64() >> 32) as u32);
             match self.members.get_mut(&fd).filter(|member| member.serial == serial) {
-                // Telling epoll about an edge that was just reported would repeat it, hence only if need be.
+                // Only if necessary: changing a registration would repeat an edge that was just reported.
                 Some(member) if is_in(kq, fd) => {
                     if member.report(fd, flags, answer) == Spent::Some {
                         self.tell(kq, fd)?;
                     }
                 }
-                // Closed, but a duplicate of it lives on and keeps it in the epoll set. The real thing goes by number.
+                // It was closed, but a duplicate keeps it registered with epoll. The real queue goes by number.
                 _ => ghosts = true,
             }
         }
         if ghosts { self.rebuild(kq) } else { Ok(()) }
     }
 
-    /// Starts the epoll set over, under its number, with those members that are what they were when they were added.
+    /// Replaces the epoll object, under its number, by one with the members whose descriptors were not reused.
     fn rebuild(&mut self, kq: BorrowedFd<'_>) -> Result<(), Errno> {
         let fresh = epoll::create(CreateFlags::CLOEXEC)?;
         self.members.retain(|fd, member| {
             is_in(kq, *fd) && epoll::add(&fresh, borrow(fd), member.data(*fd), member.asked()).is_ok()
         });
-        // SAFETY: both are open; the queue's owner waits for this call, so nobody else is using the number.
+        // SAFETY: both are open. The owner of the queue waits for this call, so nobody else uses the number.
         match unsafe { libc::dup3(fresh.as_raw_fd(), kq.as_raw_fd(), libc::O_CLOEXEC) } {
             -1 => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::BADF)),
             _ => Ok(()),
@@ -321,7 +320,7 @@ enum Spent {
 }
 
 impl Member {
-    /// Makes an event of each knote that `flags` make active.
+    /// Creates an event for each knote that `flags` activate.
     fn report(&mut self, fd: RawFd, flags: EventFlags, answer: &mut Answer) -> Spent {
         let mut spent = Spent::None;
         for (side, place) in self.knotes.iter_mut().enumerate() {
@@ -335,7 +334,7 @@ impl Member {
                 event.flags |= EV_EOF;
             }
             if flags.contains(EventFlags::ERR) && self.kind == FileType::Socket {
-                // Which error it is cannot be known without taking it from whoever is to have it.
+                // The actual error cannot be read without taking it away from the owner.
                 event.fflags = libc::ECONNRESET as u32;
             }
             if side == 0 {
@@ -354,8 +353,8 @@ impl Member {
     }
 }
 
-/// Whether what `fd` means now is what epoll has under this number. There is no question for it, but an attempt to add
-/// it finds out and changes nothing.
+/// Returns whether `fd` is the file that epoll has under this number. There is no query for that, but an attempt to add it
+/// tells and changes nothing.
 fn is_in(kq: BorrowedFd<'_>, fd: RawFd) -> bool {
     match epoll::add(kq, borrow(&fd), EventData::new_u64(0), EventFlags::ET) {
         Err(Errno::EXIST) => true,
@@ -367,7 +366,7 @@ fn is_in(kq: BorrowedFd<'_>, fd: RawFd) -> bool {
     }
 }
 
-/// Whether `fd` is a pipe that nobody can read any more.
+/// Returns whether `fd` is a pipe without a reader.
 fn is_broken(fd: RawFd) -> Result<bool, Errno> {
     let fd = borrow(&fd);
     let mut asked = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];

@@ -1,39 +1,38 @@
 //! `kqueue`, the poller of macOS and the BSDs.
 //!
 //! ```text
-//! mod.rs       what the backend does: the same code everywhere, down to and including queue.rs
+//! mod.rs       the poller; from here down to queue.rs the code is the same on every system
 //! watched.rs   its list of descriptors, and the reports of a wait
 //! plan.rs      changes to one descriptor that belong together
-//! queue.rs     a kernel queue, made safe
-//! abi.rs       the C interface of the real ones
-//! emulated.rs  a stand-in for it on Linux, for tests
+//! queue.rs     a safe interface to a kernel queue
+//! abi.rs       the C interface of real queues
+//! emulated.rs  an emulation of it for tests on Linux
 //! ```
 //!
-//! The kernel knows a registration for each descriptor and *filter* (reading, writing), of which either may fire alone.
-//! Pollers know descriptors. So this keeps a list of them, to put together what belongs together, to silence the other
-//! filter when one of a one-shot has fired, and to tell a second `add` from a first, which the kernel would take for a
-//! change. `udata` is not used: on systems of 32 bits a token does not fit, and the list is looked at for each event anyway.
+//! The kernel has a registration for each descriptor and *filter* (reading, writing), and each may fire alone. Pollers have one
+//! per descriptor. So this poller keeps a list of descriptors, to combine reports, to silence the other filter when one of a
+//! one-shot has fired, and to refuse a second `add`, which the kernel would take for a change. It does not use `udata`: a token
+//! does not fit on 32-bit systems, and the list is consulted for each event anyway.
 //!
-//! # A descriptor that was closed, and its number taken by another
+//! # A descriptor that was closed and whose number was reused
 //!
-//! The kernel drops the filters of a descriptor when it is closed, duplicates or not, and our list does not hear of it. So a
-//! descriptor on the list that is changed or added is always asked about first: a change to a filter that ought to be there
-//! fails if it is not. Then a `modify` fails, rather than watch a stranger, and an `add` goes ahead. What cannot be known is
-//! whether a pipe that the kernel has refused (below), and therefore has no filter of, is still the same.
+//! The kernel drops the filters of a descriptor when it is closed, even if there are duplicates, and does not tell. So a listed
+//! descriptor is checked before it is changed or added: a change to a filter that should exist fails if it does not. Then
+//! `modify` fails instead of watching another file, and `add` goes ahead. The check is impossible for a pipe that the kernel
+//! has refused (below), because it has no filter.
 //!
-//! # A pipe that nobody reads any more
+//! # A pipe without a reader
 //!
-//! Some kernels refuse a write filter for it (`EPIPE`) instead of reporting it. Such a descriptor is reported by us, as an
-//! error, by each wait until it is removed, the way other pollers would.
+//! Some kernels refuse a write filter for it (`EPIPE`) instead of reporting it. This poller then reports such a descriptor as
+//! an error with each wait until it is removed, as other pollers do.
 //!
 //! # What the tests on the emulated queue prove
 //!
-//! They run everything but `abi.rs` as it is, with real descriptors. They prove the bookkeeping, and that the interface
-//! is used as the manual pages describe it: which changes are made and when, what is done with receipts, failed changes and
-//! ends. They do not prove `abi.rs`, which is not even compiled on Linux, nor what happens to a queue in a forked child,
-//! where the real ones are closed, nor that the kernels do as modelled: when exactly `EV_EOF` is set and for which kinds of
-//! files, what terminals, devices and regular files report, in what order events come, and how precise timeouts are. That
-//! takes a run on the systems themselves.
+//! They run everything except `abi.rs` unchanged, with real descriptors. They prove the bookkeeping, and that the interface is
+//! used as the man pages describe: which changes are made when, and how receipts, failed changes and ends are handled. They do
+//! not prove `abi.rs`, which is not compiled on Linux, nor the behaviour in a forked child, where real queues are closed, nor
+//! that the kernels behave as modelled: when exactly `EV_EOF` is set and for which files, what terminals, devices and regular
+//! files report, the order of events, and the precision of timeouts. Only a run on the real systems shows that.
 
 #[cfg(not(target_os = "linux"))]
 mod abi;
@@ -54,18 +53,18 @@ use self::abi::{EV_ADD, EV_CLEAR, EV_DELETE, EV_DISABLE, EV_DISPATCH, EV_ENABLE,
 use self::plan::{Outcome, Plan};
 use self::queue::{Change, Changes, Filter, Queue};
 use self::watched::{List, Reports, Watched, filters_of};
-use super::{Poller, Trigger};
+use super::{Poller, Trigger, already_watched, wait_failed};
 use crate::{Interest, Mode, Readiness, Token};
 
 /// A poller on `kqueue`, with nanosecond timeouts.
 pub struct Kqueue {
     queue: Queue,
     watched: List,
-    /// The other filters of one-shots that fired: silenced with the next wait, unless they are armed again before.
-    /// Since changes are made before events are looked for, that is soon enough, and costs no call of its own.
+    /// The other filters of one-shots that have fired. The next wait silences them, unless they are armed again before. Changes
+    /// are made before events are collected, so that is early enough, and it needs no extra call.
     silence: Vec<(RawFd, Filter)>,
     changes: Changes,
-    /// Descriptors whose write filter the kernel has refused, and perhaps some that are not watched any more.
+    /// Descriptors whose write filter the kernel has refused, and perhaps some that are no longer watched.
     refused: Vec<RawFd>,
     reports: Reports,
 }
@@ -86,8 +85,7 @@ impl Kqueue {
     /// Adds `fd`, with `flags` for its filters.
     fn attach(&mut self, fd: RawFd, token: Token, interest: Interest, mode: Mode, flags: Flags) -> io::Result<()> {
         if self.is_known(fd)? {
-            let text = format!("kqueue watches descriptor {fd} already");
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+            return Err(already_watched("kqueue", fd));
         }
         self.watched.take(fd);
         let plan = filters_of(interest).fold(Plan::new(fd), |plan, filter| plan.with(filter, EV_ADD | flags));
@@ -96,11 +94,11 @@ impl Kqueue {
         Ok(())
     }
 
-    /// Whether `fd` is on the list, and is still the file that was put there.
+    /// Returns whether `fd` is listed and still the same file.
     fn is_known(&self, fd: RawFd) -> io::Result<bool> {
         let Some(watched) = self.watched.get(fd) else { return Ok(false) };
         let Some(filter) = filters_of(watched.filters).next() else { return Ok(true) };
-        // A filter that is as it should be is told to stay so, to hear whether it is there.
+        // Sets a filter to the state that it should have, to learn whether it exists.
         let flags = if watched.spent { EV_DISABLE } else { EV_ENABLE };
         Ok(self.queue.apply(&[Change { fd, filter, flags }])?[0].is_none())
     }
@@ -117,10 +115,10 @@ impl Kqueue {
         self.watched.put(fd, Watched::new(token, mode, interest, filters));
     }
 
-    /// Notes down what the queue has found, and the refused ones.
+    /// Records what the queue has found, and the refused descriptors.
     fn collect(&mut self) {
         for found in self.queue.found() {
-            // What is not on the list, the kernel has not got either.
+            // The kernel has no filter for a descriptor that is not listed.
             let Some(watched) = self.watched.get_mut(found.fd) else { continue };
             let (mut readiness, side) = match found.filter {
                 Filter::Read => (Readiness::READABLE, Interest::READABLE),
@@ -164,7 +162,7 @@ impl Poller for Kqueue {
         for filter in [Filter::Read, Filter::Write] {
             let is_in = |interest| filters_of(interest).any(|other| other == filter);
             plan = match (is_in(watched.filters), is_in(interest)) {
-                // A filter keeps the flags it was made with, so another mode takes another filter.
+                // A filter keeps the flags of its creation, so a change of mode needs a new filter.
                 (true, true) if watched.mode != mode => {
                     plan.with(filter, EV_DELETE).with(filter, EV_ADD | mode_flags(mode))
                 }

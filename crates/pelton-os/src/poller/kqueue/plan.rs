@@ -13,11 +13,11 @@ pub struct Plan {
     count: usize,
 }
 
-/// What came of a [`Plan`].
+/// The outcome of a [`Plan`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     Done,
-    /// It is done, but for the write filter: the pipe has no reader.
+    /// Done, except for the write filter: the pipe has no reader.
     Refused,
 }
 
@@ -34,7 +34,7 @@ impl Plan {
         self
     }
 
-    /// Makes the changes. If one fails, none of the descriptor's filters is left.
+    /// Makes the changes. If one fails, all filters of the descriptor are removed.
     pub fn carry_out(&self, queue: &Queue) -> io::Result<Outcome> {
         let mut outcome = Outcome::Done;
         let mut failure = None;
@@ -48,16 +48,16 @@ impl Plan {
             }
         }
         let Some(failure) = failure else { return Ok(outcome) };
-        // Those that are not there cannot be deleted, and say so, which is as well.
+        // Deleting a filter that does not exist fails, which is harmless.
         let undo = Plan::new(self.changes[0].fd).with(Filter::Read, EV_DELETE).with(Filter::Write, EV_DELETE);
         queue.apply(undo.changes())?;
         Err(failure.into())
     }
 
-    /// Makes the changes, which all delete filters; those that are gone already are deleted enough.
+    /// Makes the changes, all of which delete filters. Filters that are already gone are no error.
     pub fn clear_away(&self, queue: &Queue) -> io::Result<()> {
         let mut errors = queue.apply(self.changes())?.into_iter().flatten();
-        // Closed in the meantime (and its number perhaps taken by another): the kernel has forgotten it already.
+        // It was closed in the meantime, and its number perhaps reused. The kernel has already removed it.
         errors.find(|error| !matches!(*error, Errno::BADF | Errno::NOENT)).map_or(Ok(()), |error| Err(error.into()))
     }
 

@@ -1,4 +1,4 @@
-//! A kernel queue, made safe.
+//! A safe interface to a kernel queue.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -8,14 +8,15 @@ use std::time::Duration;
 use rustix::io::{Errno, FdFlags};
 
 use super::abi::{self, Count, Event, Flags};
+use super::wait_failed;
 use crate::clock::timespec;
 use crate::descriptor::borrow;
 use crate::fork;
 
-/// How many events one wait takes out at most; the rest come with the next. 32 KiB of them, twice that on FreeBSD.
+/// Events that one wait returns at most. The next wait returns the others. 32 KiB, or 64 KiB on FreeBSD.
 const EVENTS_PER_WAIT: usize = 1024;
 
-/// How many changes [`Queue::apply`] takes: two filters, each deleted and added.
+/// Changes that [`Queue::apply`] takes at most: two filters, each deleted and added.
 pub const CHANGES_AT_ONCE: usize = 4;
 
 /// The side of a descriptor that is watched.
@@ -25,7 +26,7 @@ pub enum Filter {
     Write,
 }
 
-/// What the kernel is to do about a filter of a descriptor.
+/// A change to a filter of a descriptor.
 #[derive(Clone, Copy, Debug)]
 pub struct Change {
     pub fd: RawFd,
@@ -33,24 +34,24 @@ pub struct Change {
     pub flags: Flags,
 }
 
-/// What the kernel says about a filter of a descriptor.
+/// An event of a filter of a descriptor.
 pub struct Found {
     pub fd: RawFd,
     pub filter: Filter,
-    /// There is nothing more to come (or, for writing, to be had) from the other side.
+    /// The other side has finished sending, or, for writing, reading.
     pub ended: bool,
-    /// The end is due to an error, which the next operation on the descriptor will give.
+    /// It has ended because of an error, which the next operation on the descriptor returns.
     pub failed: bool,
 }
 
 pub struct Queue {
     fd: ManuallyDrop<OwnedFd>,
-    /// The process that opened it, as a number of forks. In another one the number may be anybody's.
+    /// The fork count of the process that opened it. In another process the descriptor number may belong to anything.
     forks: u64,
     events: Vec<Event>,
 }
 
-// SAFETY: what keeps it from being `Send` by itself is the `udata` pointer in the events, which is null throughout.
+// SAFETY: only the `udata` pointer in the events prevents `Send`, and it is always null.
 unsafe impl Send for Queue {}
 
 impl Queue {
@@ -59,7 +60,7 @@ impl Queue {
         Ok(Queue { fd, forks: fork::count(), events: Vec::with_capacity(EVENTS_PER_WAIT) })
     }
 
-    /// Makes up to [`CHANGES_AT_ONCE`] changes, each whatever became of those before it, and says how each went.
+    /// Makes up to [`CHANGES_AT_ONCE`] changes, each regardless of the others' outcome, and returns the outcome of each.
     pub fn apply(&self, changes: &[Change]) -> io::Result<[Option<Errno>; CHANGES_AT_ONCE]> {
         let mut receipts = [None; CHANGES_AT_ONCE];
         let mut asked = [abi::blank(); CHANGES_AT_ONCE];
@@ -69,7 +70,7 @@ impl Queue {
         }
         let count = changes.len().min(CHANGES_AT_ONCE) as Count;
         let timeout = timespec(Duration::ZERO);
-        // SAFETY: both lists have at least `count` places, and the timespec outlives the call.
+        // SAFETY: both lists have at least `count` elements, and the timespec outlives the call.
         let answered = unsafe {
             abi::kevent(self.fd.as_raw_fd(), asked.as_ptr(), count, answers.as_mut_ptr(), count, &raw const timeout)
         };
@@ -93,8 +94,8 @@ impl Queue {
         self.events.clear();
         let timeout = timeout.map(timespec);
         let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: the changes are a live list of that length; there is room for EVENTS_PER_WAIT events; `timeout` is null
-        // or points at a timespec that outlives the call.
+        // SAFETY: the changes are a live list of that length. There is room for EVENTS_PER_WAIT events. `timeout` is null or
+        // points to a timespec that outlives the call.
         let found = unsafe {
             abi::kevent(
                 self.fd.as_raw_fd(),
@@ -105,22 +106,19 @@ impl Queue {
                 timeout,
             )
         };
-        // They have been made, also if the call was interrupted, or else their descriptors are gone.
+        // The changes have been made, even if the call was interrupted, or their descriptors are closed.
         changes.0.clear();
         match usize::try_from(found) {
-            // SAFETY: the kernel has filled in the first `found` events, at most EVENTS_PER_WAIT, the capacity.
+            // SAFETY: the kernel has filled in the first `found` events, and found is at most EVENTS_PER_WAIT, the capacity.
             Ok(found) => unsafe { self.events.set_len(found) },
-            Err(_) => match io::Error::last_os_error() {
-                error if error.kind() == io::ErrorKind::Interrupted => {}
-                error => return Err(error),
-            },
+            Err(_) => return wait_failed(),
         }
         Ok(())
     }
 
-    /// What the last wait found.
+    /// Returns what the last wait found.
     pub fn found(&self) -> impl Iterator<Item = Found> {
-        // An error here is that of a change whose descriptor was closed: there is nothing left to change.
+        // An error here means that the descriptor of a change was closed, so there is nothing to change.
         self.events.iter().filter(|event| event.flags & abi::EV_ERROR == 0).map(|event| Found {
             fd: event.ident as RawFd,
             filter: if event.filter == abi::EVFILT_READ { Filter::Read } else { Filter::Write },
@@ -129,10 +127,10 @@ impl Queue {
         })
     }
 
-    /// Becomes a new queue, under the number of the old one.
+    /// Opens a new queue under the number of the old one.
     ///
-    /// In a forked child of a system that closes queues there, the number is free, and is taken again; unless the child
-    /// has opened something else under it, which is left alone: then the queue gets another number.
+    /// In a forked child of a system that closes queues there, the number is free and is taken again. If the child has opened
+    /// something else under it, the queue gets another number.
     pub fn renew(&mut self) -> io::Result<()> {
         self.events.clear();
         let fresh = open()?;
@@ -153,7 +151,7 @@ impl Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         if self.owns_its_number() {
-            // SAFETY: it is not used again, being dropped.
+            // SAFETY: the field is not used again, because the queue is being dropped.
             unsafe { ManuallyDrop::drop(&mut self.fd) };
         }
     }
@@ -166,13 +164,13 @@ impl AsFd for Queue {
 }
 
 fn open() -> io::Result<OwnedFd> {
-    // SAFETY: it takes nothing and touches no memory.
+    // SAFETY: the call takes no arguments and touches no memory.
     let fd = match unsafe { abi::kqueue() } {
         -1 => return Err(io::Error::last_os_error()),
-        // SAFETY: a descriptor that the kernel has just opened for us.
+        // SAFETY: the kernel has just opened this descriptor for us.
         fd => unsafe { OwnedFd::from_raw_fd(fd) },
     };
-    // Not every system can open one with the flag set.
+    // Not every system can set the flag when it opens a queue.
     rustix::io::fcntl_setfd(&fd, FdFlags::CLOEXEC)?;
     Ok(fd)
 }
@@ -190,7 +188,7 @@ impl Change {
     }
 }
 
-/// Changes to be made with the next wait.
+/// Changes to make with the next wait.
 #[derive(Default)]
 pub struct Changes(Vec<Event>);
 

@@ -1,4 +1,4 @@
-//! The backend's own list of descriptors, and what a wait has found about them.
+//! The poller's list of descriptors, and the reports of a wait.
 
 use std::os::fd::RawFd;
 
@@ -10,11 +10,11 @@ pub struct Watched {
     pub token: Token,
     pub mode: Mode,
     pub interest: Interest,
-    /// The filters that the kernel has: those of interest, less a refused one.
+    /// The filters that the kernel has: those of interest, except a refused one.
     pub filters: Interest,
-    /// One-shot, and has fired.
+    /// It is one-shot and has fired.
     pub spent: bool,
-    /// Where it was last reported: the number of the wait, and the place among its reports.
+    /// Its last report: the number of the wait, and the index in its list.
     reported: (u64, usize),
 }
 
@@ -23,13 +23,13 @@ impl Watched {
         Watched { token, mode, interest, filters, spent: false, reported: (0, 0) }
     }
 
-    /// Whether it is to be reported as an error because the kernel would not watch its write side.
+    /// Returns whether to report it as an error because the kernel has refused its write filter.
     pub fn is_refused(&self) -> bool {
         self.interest.writable() && !self.filters.writable()
     }
 }
 
-/// The filters that an interest comes to.
+/// Returns the filters for an interest.
 pub fn filters_of(interest: Interest) -> impl Iterator<Item = Filter> {
     [(interest.readable(), Filter::Read), (interest.writable(), Filter::Write)]
         .into_iter()
@@ -49,7 +49,7 @@ impl List {
         self.0.get_mut(usize::try_from(fd).ok()?)?.as_mut()
     }
 
-    /// `fd` is one that the kernel has taken, so no negative number.
+    /// `fd` is never negative, because the kernel has accepted it.
     pub fn put(&mut self, fd: RawFd, watched: Watched) {
         let place = fd as usize;
         if place >= self.0.len() {
@@ -63,17 +63,17 @@ impl List {
     }
 }
 
-/// What a wait has found about a descriptor.
+/// A report about a descriptor.
 pub struct Report {
     pub fd: RawFd,
     token: Token,
     readiness: Readiness,
-    /// Which filters have reached their end.
+    /// The filters that have reached their end.
     ended: Interest,
 }
 
 impl Report {
-    /// Whether it is `filter` that has fired, or both have.
+    /// Returns whether `filter` has fired.
     pub fn includes(&self, filter: Filter) -> bool {
         self.readiness.contains(match filter {
             Filter::Read => Readiness::READABLE,
@@ -82,7 +82,7 @@ impl Report {
     }
 }
 
-/// What the last wait has found, one report for each descriptor.
+/// The reports of the last wait, one per descriptor.
 #[derive(Default)]
 pub struct Reports {
     list: Vec<Report>,
@@ -91,14 +91,14 @@ pub struct Reports {
 }
 
 impl Reports {
-    /// Starts anew, for another wait.
+    /// Discards the reports of the last wait.
     pub fn new_wait(&mut self) {
         self.list.clear();
         self.next = 0;
         self.waits += 1;
     }
 
-    /// Notes down that `watched` is found to be `readiness`, together with what was found about it before.
+    /// Records `readiness`, combined with what this wait has already found about the descriptor.
     pub fn add(&mut self, fd: RawFd, watched: &mut Watched, readiness: Readiness, ended: Interest) {
         if watched.reported.0 == self.waits {
             let report = &mut self.list[watched.reported.1];
@@ -118,7 +118,7 @@ impl Reports {
     pub fn next(&mut self) -> Option<(Token, Readiness)> {
         let &Report { token, mut readiness, ended, .. } = self.list.get(self.next)?;
         self.next += 1;
-        // One end is a half-closed connection, or all that this descriptor has; only both are known to be a hang-up.
+        // One end can be a half-closed connection, or all that the descriptor has. Only both are certainly a hang-up.
         if ended == Interest::READABLE | Interest::WRITABLE {
             readiness |= Readiness::HANGUP;
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pelton_os::{Sending, Token};
+use pelton_os::{Intake, Sending, Token};
 
 use super::stream::{Ending, Stage};
 use super::{Connection, ConnectionId, Io, Reason};
@@ -227,7 +227,7 @@ impl Reactor {
         if on && held {
             self.list(token);
         }
-        if more && let Err(error) = self.engine.receive(token, on) {
+        if more && let Err(error) = self.engine.receive(token, Intake::on_if(on)) {
             self.connection_is_over(token, Reason::from_error(error));
         }
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::panic::Location;
 
-use pelton_os::{Address, Datagram, DatagramOutbox, Event, Sending, SocketFile, Token};
+use pelton_os::{Address, Datagram, DatagramOutbox, Event, Intake, Sending, SocketFile, Token};
 
 use super::{DatagramIo, Datagrams, DatagramsId};
 use crate::reactor::callback::{CallbackKind, Outcome, Site};
@@ -239,7 +239,7 @@ impl Reactor {
         if on && held {
             self.datagrams_need_attention(token);
         }
-        if let Err(error) = self.engine.receive(token, on) {
+        if let Err(error) = self.engine.receive_datagrams(token, Intake::on_if(on)) {
             self.datagrams_are_over(token, Reason::Failed(error));
         }
     }

@@ -9,9 +9,11 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::Waker;
 
-use pelton::{Address, ConnectOptions, Engine, Interest, ListenOptions, Mode, Park, Socket, Time};
-use pelton_os::{Event, Forgotten, Outbox, Sending, Token, clock};
+use pelton::{Address, ConnectOptions, Engine, ListenOptions, Park, Socket, Time};
+use pelton_os::engine::{ListenEngine, StreamEngine};
+use pelton_os::{Event, Forgotten, Intake, Outbox, Sending, Token, clock};
 
+use super::super::unsupported::unsupported;
 use super::Random;
 use super::stream::{Outcomes, Stream};
 use super::switchboard::{Alarm, End, Listener, Switchboard};
@@ -200,27 +202,10 @@ impl Source {
     }
 }
 
-impl Engine for MemoryEngine {
-    fn name(&self) -> &'static str {
-        "memory"
-    }
+unsupported!(watches for MemoryEngine);
+unsupported!(datagrams for MemoryEngine);
 
-    fn now(&self) -> Time {
-        clock::now()
-    }
-
-    fn waker(&self) -> Waker {
-        Waker::from(self.parking.alarm.clone())
-    }
-
-    fn watch(&mut self, _: Token, _: BorrowedFd<'_>, _: Interest, _: Mode) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn rewatch(&mut self, _: Token, _: Interest, _: Mode) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
+impl ListenEngine for MemoryEngine {
     fn listen(&mut self, token: Token, address: &Address, _: &ListenOptions) -> io::Result<()> {
         let listener = self.board.listen(address)?;
         listener.set_alarm(&self.parking.alarm);
@@ -228,14 +213,24 @@ impl Engine for MemoryEngine {
         Ok(())
     }
 
-    fn accept(&mut self, token: Token, on: bool) -> io::Result<()> {
+    fn accept(&mut self, token: Token, intake: Intake) -> io::Result<()> {
         match self.sources.get_mut(&token) {
-            Some(Source { role: Role::Listener { accepting, .. }, .. }) => *accepting = on,
+            Some(Source { role: Role::Listener { accepting, .. }, .. }) => *accepting = intake == Intake::On,
             _ => return Err(io::ErrorKind::NotFound.into()),
         }
         Ok(())
     }
 
+    fn adopt_listener(&mut self, _: Token, _: Socket) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn accept_again(&mut self) {}
+
+    fn turn_away(&mut self, _: Token) {}
+}
+
+impl StreamEngine for MemoryEngine {
     fn connect(&mut self, token: Token, address: &Address, _: &ConnectOptions) -> io::Result<()> {
         if *address == Address::Unnamed {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -251,8 +246,8 @@ impl Engine for MemoryEngine {
         Ok(())
     }
 
-    fn receive(&mut self, token: Token, on: bool) -> io::Result<()> {
-        self.stream(token)?.0.receiving = on;
+    fn receive(&mut self, token: Token, intake: Intake) -> io::Result<()> {
+        self.stream(token)?.0.receiving = intake == Intake::On;
         Ok(())
     }
 
@@ -288,6 +283,24 @@ impl Engine for MemoryEngine {
         stream.end.set_alarm(None);
         outcomes.push_back((random.below(5), Event::Detached(token, Socket::custom(Box::new(stream.end)))));
         Ok(())
+    }
+
+    fn has_unread(&self, _: Token) -> bool {
+        false
+    }
+}
+
+impl Engine for MemoryEngine {
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+
+    fn now(&self) -> Time {
+        clock::now()
+    }
+
+    fn waker(&self) -> Waker {
+        Waker::from(self.parking.alarm.clone())
     }
 
     fn local_address(&self, token: Token) -> io::Result<Address> {
@@ -331,6 +344,10 @@ impl Engine for MemoryEngine {
 
     fn next(&mut self) -> Option<Event> {
         self.found.pop_front()
+    }
+
+    fn descriptor(&self, _: Token) -> Option<BorrowedFd<'_>> {
+        None
     }
 
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -1,0 +1,118 @@
+//! The four groups of operations that every [`Engine`](super::Engine) provides.
+//!
+//! Each group is a trait of its own, so that an engine implements it in the file that deals with it. No method has a default
+//! body: the compiler lists what a new engine still has to do.
+//!
+//! Common to all of them:
+//!
+//! - The caller picks the [`Token`], and does not use it for another source before [`forget`](super::Engine::forget) allows it.
+//! - If a method that opens a source returns an error, nothing was started and the token is free. Later errors are events.
+//! - Events of one source come out in order, sending and receiving each for itself. Between sources there is no order.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use super::{Intake, Sending};
+use crate::{
+    Address, ConnectOptions, DatagramOptions, DatagramOutbox, DatagramSetting, Interest, ListenOptions, Mode, Outbox,
+    Socket, Token,
+};
+
+/// Reports the readiness of descriptors that belong to somebody else.
+///
+/// The engine never reads, writes or closes a watched descriptor. An engine without descriptors answers
+/// [`Unsupported`](io::ErrorKind::Unsupported).
+pub trait WatchEngine {
+    /// Starts to report `fd` as [`Event::Ready`](super::Event::Ready). With [`Interest::NONE`] it is silent until
+    /// [`rewatch`](WatchEngine::rewatch).
+    fn watch(&mut self, token: Token, fd: BorrowedFd<'_>, interest: Interest, mode: Mode) -> io::Result<()>;
+
+    /// Changes what is reported, and arms a one-shot watch that has fired.
+    fn rewatch(&mut self, token: Token, interest: Interest, mode: Mode) -> io::Result<()>;
+}
+
+/// Accepts connections. Each is an [`Event::Accepted`](super::Event::Accepted).
+pub trait ListenEngine {
+    /// Listens on `address` and starts to accept.
+    fn listen(&mut self, token: Token, address: &Address, options: &ListenOptions) -> io::Result<()>;
+
+    /// Takes over a listening socket and starts to accept.
+    fn adopt_listener(&mut self, token: Token, socket: Socket) -> io::Result<()>;
+
+    /// Pauses or resumes accepting.
+    fn accept(&mut self, token: Token, intake: Intake) -> io::Result<()>;
+
+    /// Checks all accepting listeners for connections now instead of at the next wait, so that a long turn does not keep new
+    /// connections waiting. The events come out of [`next`](super::Engine::next). An engine that is notified of connections
+    /// does nothing here.
+    fn accept_again(&mut self);
+
+    /// Accepts one waiting connection and closes it at once, after
+    /// [`Event::AcceptFailed`](super::Event::AcceptFailed) said that the process has no descriptor left for it.
+    fn turn_away(&mut self, token: Token);
+}
+
+/// Moves bytes over connections.
+///
+/// A stream begins with [`connect`](StreamEngine::connect) or [`adopt`](StreamEngine::adopt). It then receives nothing until
+/// it is told to.
+pub trait StreamEngine {
+    /// Connects to `address`: [`Event::Connected`](super::Event::Connected), or [`Event::Ended`](super::Event::Ended) if the
+    /// other side does not answer or refuses. An error that is returned at once is local.
+    fn connect(&mut self, token: Token, address: &Address, options: &ConnectOptions) -> io::Result<()>;
+
+    /// Takes over a connected stream.
+    fn adopt(&mut self, token: Token, socket: Socket) -> io::Result<()>;
+
+    /// Starts or stops receiving: [`Event::Received`](super::Event::Received) for each piece, then
+    /// [`Event::Ended`](super::Event::Ended). Bytes that were in flight may still come out after a stop.
+    fn receive(&mut self, token: Token, intake: Intake) -> io::Result<()>;
+
+    /// Sends as much of the outbox as it can and removes it from there.
+    ///
+    /// After [`Sending::Busy`] the caller sends nothing more before [`Event::Sendable`](super::Event::Sendable) or
+    /// [`Event::Ended`](super::Event::Ended). Bytes that the engine will send after it has returned are removed with
+    /// [`Outbox::take`], so that they count as queued until `Sendable`.
+    fn send(&mut self, token: Token, outbox: &mut Outbox) -> io::Result<Sending>;
+
+    /// Tells the other side that nothing more will be sent.
+    fn finish(&mut self, token: Token) -> io::Result<()>;
+
+    /// Gives up a stream that has nothing queued: [`Event::Detached`](super::Event::Detached) carries its socket and follows
+    /// everything that was received. The engine has then forgotten the source.
+    fn detach(&mut self, token: Token) -> io::Result<()>;
+
+    /// Returns whether bytes have arrived that were not received yet. `false` if the engine cannot tell.
+    fn has_unread(&self, token: Token) -> bool;
+
+    /// Returns how many sent bytes the other side has not taken yet, or `None` if the engine cannot tell. A falling number
+    /// shows that the other side reads although there is no room to send more.
+    ///
+    /// The reactor asks when a timeout is about to expire, not per message.
+    fn undelivered(&self, token: Token) -> Option<u64>;
+}
+
+/// Exchanges datagrams. A datagram socket receives from the start.
+pub trait DatagramEngine {
+    /// Binds a datagram socket to `address`: [`Event::Datagram`](super::Event::Datagram) for each that arrives.
+    fn bind_datagrams(&mut self, token: Token, address: &Address, options: &DatagramOptions) -> io::Result<()>;
+
+    /// Opens a datagram socket that exchanges datagrams with `address` only.
+    fn connect_datagrams(&mut self, token: Token, address: &Address, options: &DatagramOptions) -> io::Result<()>;
+
+    /// Takes over a bound or connected datagram socket.
+    fn adopt_datagrams(&mut self, token: Token, socket: Socket) -> io::Result<()>;
+
+    /// Starts or stops receiving. Datagrams that were in flight may still come out after a stop.
+    fn receive_datagrams(&mut self, token: Token, intake: Intake) -> io::Result<()>;
+
+    /// Sends as many datagrams of the outbox as it can and removes them from there.
+    ///
+    /// After [`Sending::Busy`] the caller sends nothing more before [`Event::Sendable`](super::Event::Sendable). A datagram
+    /// that cannot be sent is removed too and is no error here:
+    /// [`Event::SendFailed`](super::Event::SendFailed) reports it before that `Sendable`.
+    fn send_datagrams(&mut self, token: Token, outbox: &mut DatagramOutbox) -> io::Result<Sending>;
+
+    /// Changes a setting of a datagram socket.
+    fn set_datagrams(&mut self, token: Token, setting: DatagramSetting) -> io::Result<()>;
+}

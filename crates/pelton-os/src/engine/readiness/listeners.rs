@@ -1,0 +1,120 @@
+//! Listeners on the readiness engine.
+
+use std::fs::File;
+use std::io;
+
+use super::{ReadinessEngine, Role, Watch};
+use crate::engine::{Event, Intake, ListenEngine, WatchEngine};
+use crate::poller::Poller;
+use crate::socket::SystemSocket;
+use crate::{Address, Interest, ListenOptions, Mode, Socket, Token};
+
+/// Connections that one listener accepts per turn, so that a flood of them does not starve other sources.
+const ACCEPTS_PER_TURN: usize = 64;
+
+#[derive(Default)]
+pub(super) struct Listeners {
+    /// The listener that is accepting, and how many more connections it may accept this turn.
+    accepting: Option<(Token, usize)>,
+    /// All listeners, and some that were forgotten.
+    all: Vec<Token>,
+    /// Listeners to check although the poller did not report them.
+    unchecked: Vec<Token>,
+    /// A descriptor in reserve, to turn connections away with when there are no others left.
+    spare: Option<File>,
+}
+
+impl<P: Poller> ReadinessEngine<P> {
+    fn add_listener(&mut self, token: Token, socket: SystemSocket) -> io::Result<()> {
+        if self.listeners.spare.is_none() {
+            self.listeners.spare = Some(File::open("/dev/null")?);
+        }
+        self.register_socket(token, Interest::READABLE, Role::Listener(socket))?;
+        self.drop_forgotten_listeners();
+        let Listeners { all, unchecked, .. } = &mut self.listeners;
+        all.push(token);
+        // Reserved now, so that `accept_again` does not allocate.
+        unchecked.reserve(all.len().saturating_sub(unchecked.len()));
+        Ok(())
+    }
+
+    fn drop_forgotten_listeners(&mut self) {
+        let watches = &self.watches;
+        let is_listener = |token: &Token| matches!(watches.get(*token), Some(Watch { role: Role::Listener(_), .. }));
+        self.listeners.all.retain(is_listener);
+    }
+
+    /// The poller has reported a listener: returns its first connection.
+    pub(super) fn listener_is_ready(&mut self, token: Token) -> Option<Event> {
+        self.listeners.accepting = Some((token, ACCEPTS_PER_TURN));
+        self.next_accepted()
+    }
+
+    /// Accepts the next connection of the listener that is accepting, or of one that is unchecked.
+    pub(super) fn next_accepted(&mut self) -> Option<Event> {
+        loop {
+            if self.listeners.accepting.is_none() {
+                let token = self.listeners.unchecked.pop()?;
+                let accepts = self.watches.get(token).is_some_and(|watch| watch.interest.readable());
+                self.listeners.accepting = accepts.then_some((token, ACCEPTS_PER_TURN));
+            }
+            let Some((token, left)) = self.listeners.accepting else { continue };
+            self.listeners.accepting = (left > 1).then_some((token, left - 1));
+            match self.accept_one(token) {
+                None => self.listeners.accepting = None,
+                event => return event,
+            }
+        }
+    }
+
+    fn accept_one(&mut self, token: Token) -> Option<Event> {
+        loop {
+            let Role::Listener(listener) = &self.watches.get(token)?.role else { return None };
+            match listener.accept() {
+                Ok(socket) => return Some(Event::Accepted(token, socket.into())),
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EAGAIN) => return None,
+                    // The connection was closed before it was accepted, or a signal came: try the next.
+                    Some(libc::ECONNABORTED | libc::EINTR | libc::EPROTO) => {}
+                    _ => return Some(Event::AcceptFailed(token, error)),
+                },
+            }
+        }
+    }
+}
+
+impl<P: Poller> ListenEngine for ReadinessEngine<P> {
+    fn listen(&mut self, token: Token, address: &Address, options: &ListenOptions) -> io::Result<()> {
+        self.add_listener(token, SystemSocket::listen(address, options)?)
+    }
+
+    fn adopt_listener(&mut self, token: Token, socket: Socket) -> io::Result<()> {
+        let socket = socket.into_system()?;
+        socket.send_without_delay();
+        self.add_listener(token, socket)
+    }
+
+    fn accept(&mut self, token: Token, intake: Intake) -> io::Result<()> {
+        let interest = match intake {
+            Intake::On => Interest::READABLE,
+            Intake::Off => Interest::NONE,
+        };
+        self.rewatch(token, interest, Mode::Level)
+    }
+
+    fn accept_again(&mut self) {
+        self.drop_forgotten_listeners();
+        let Listeners { all, unchecked, .. } = &mut self.listeners;
+        unchecked.clone_from(all);
+    }
+
+    /// A connection that cannot be accepted stays in the backlog and keeps the listener readable. So the spare descriptor is
+    /// closed, the connection accepted in its place and closed at once: its other side learns immediately that it is refused.
+    fn turn_away(&mut self, token: Token) {
+        self.listeners.spare = None;
+        if let Some(Role::Listener(listener)) = self.watches.get(token).map(|watch| &watch.role) {
+            drop(listener.accept());
+        }
+        self.listeners.spare = File::open("/dev/null").ok();
+    }
+}

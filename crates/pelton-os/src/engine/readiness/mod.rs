@@ -1,0 +1,245 @@
+//! The readiness engine: a poller reports what is ready, and non-blocking system calls do the rest.
+//!
+//! ```text
+//! mod.rs        the engine: its sources' roles, the event queue, waiting, and turning readiness into events
+//! watches.rs    the table of sources, kept in step with the poller
+//! listeners.rs  accepting
+//! streams.rs    connecting, receiving and sending bytes
+//! datagrams.rs  receiving and sending datagrams
+//! ```
+
+mod datagrams;
+mod listeners;
+mod streams;
+mod watches;
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use self::datagrams::Datagrams;
+use self::listeners::Listeners;
+use self::streams::Streams;
+use self::watches::{Place, Strangers, Watch, Watches};
+use super::{Engine, Event, Forgotten, Intake, Park, Sending, no_such_source};
+use crate::poller::{Poller, Trigger};
+use crate::socket::SystemSocket;
+use crate::{Address, Interest, Loopbreaker, Mode, Readiness, Time, Token, clock, fault, fork};
+
+/// An engine on any of the kernel's pollers.
+pub struct ReadinessEngine<P> {
+    name: &'static str,
+    parking: Parking<P>,
+    loopbreaker: Arc<Loopbreaker>,
+    trigger: Trigger,
+    watches: Watches,
+    strangers: Strangers,
+    /// Events that did not come out of the poller one by one: the second half of a readiness, a batch of datagrams, an
+    /// operation that ended as soon as it began.
+    events: VecDeque<Event>,
+    listeners: Listeners,
+    streams: Streams,
+    datagrams: Datagrams,
+    /// The fork count of the process that owns the kernel objects.
+    forks: u64,
+}
+
+/// What a source is.
+enum Role {
+    /// A descriptor that belongs to somebody else.
+    Watched,
+    Listener(SystemSocket),
+    Connecting(SystemSocket),
+    Stream {
+        socket: SystemSocket,
+        /// Nothing more will arrive.
+        ended: bool,
+    },
+    Datagrams(SystemSocket),
+}
+
+impl Role {
+    fn socket(&self) -> Option<&SystemSocket> {
+        match self {
+            Role::Watched => None,
+            Role::Listener(socket) | Role::Connecting(socket) | Role::Stream { socket, .. } => Some(socket),
+            Role::Datagrams(socket) => Some(socket),
+        }
+    }
+}
+
+/// `interest` with or without readability.
+fn with_intake(interest: Interest, intake: Intake) -> Interest {
+    match intake {
+        Intake::On => interest | Interest::READABLE,
+        Intake::Off => interest.without(Interest::READABLE),
+    }
+}
+
+/// `interest` with or without writability: the poller is asked about room only while there is none.
+fn with_sending(interest: Interest, sending: Sending) -> Interest {
+    match sending {
+        Sending::Busy => interest | Interest::WRITABLE,
+        Sending::Idle => interest.without(Interest::WRITABLE),
+    }
+}
+
+struct Parking<P> {
+    poller: P,
+    until: Option<Time>,
+}
+
+impl<P: Poller> Park for Parking<P> {
+    fn block(&mut self) -> io::Result<()> {
+        let timeout = match self.until {
+            None => None,
+            // Fast path: a time that has come needs no clock reading.
+            Some(Time::ZERO) => Some(Duration::ZERO),
+            Some(until) => Some(until - clock::now()),
+        };
+        self.poller.wait(timeout)
+    }
+}
+
+impl<P: Poller> ReadinessEngine<P> {
+    /// Creates an engine on `poller`, called `name`, woken by `loopbreaker`.
+    pub fn new(name: &'static str, mut poller: P, loopbreaker: Loopbreaker) -> io::Result<Self> {
+        let trigger = poller.add_loopbreaker(loopbreaker.as_fd().as_raw_fd(), loopbreaker.trigger())?;
+        Ok(ReadinessEngine {
+            name,
+            parking: Parking { poller, until: None },
+            loopbreaker: Arc::new(loopbreaker),
+            trigger,
+            watches: Watches::default(),
+            strangers: Strangers::default(),
+            events: VecDeque::new(),
+            listeners: Listeners::default(),
+            streams: Streams::default(),
+            datagrams: Datagrams::default(),
+            forks: fork::count(),
+        })
+    }
+
+    fn socket(&self, token: Token) -> io::Result<&SystemSocket> {
+        let socket = self.watches.get(token).and_then(|watch| watch.role.socket());
+        socket.ok_or_else(|| no_such_source(token))
+    }
+
+    /// Turns the readiness of a source into events: returns the first and queues the others.
+    fn source_is_ready(&mut self, token: Token, readiness: Readiness) -> Option<Event> {
+        let watch = self.watches.get(token)?;
+        match &watch.role {
+            Role::Watched => Some(Event::Ready(token, readiness)),
+            Role::Listener(_) => self.listener_is_ready(token),
+            Role::Connecting(_) => self.connect_is_over(token),
+            Role::Datagrams(_) => {
+                self.datagrams_are_ready(token, readiness);
+                self.events.pop_front()
+            }
+            Role::Stream { .. } => {
+                let sendable = readiness.contains(Readiness::WRITABLE);
+                if !(watch.interest.readable() && readiness.contains(Readiness::READABLE)) {
+                    return sendable.then_some(Event::Sendable(token));
+                }
+                if sendable {
+                    self.events.push_back(Event::Sendable(token));
+                }
+                self.receive_once(token)
+            }
+        }
+    }
+
+    /// Handles a report for a token that no source has.
+    fn meet_stranger(&mut self, token: Token) {
+        if !self.strangers.is_ghost(token) {
+            return;
+        }
+        fault::report_here("watch", &"a descriptor was closed while watched, and a duplicate of it is still open");
+        if let Err(error) = self.renew() {
+            let name = self.name;
+            fault::report_here("engine", &format_args!("could not replace the {name} object: {error}"));
+        }
+    }
+}
+
+impl<P: Poller> Engine for ReadinessEngine<P> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn now(&self) -> Time {
+        clock::now()
+    }
+
+    fn waker(&self) -> Waker {
+        Waker::from(self.loopbreaker.clone())
+    }
+
+    fn park(&mut self, until: Option<Time>) -> &mut (dyn Park + Send) {
+        self.release_failures();
+        self.parking.until = if self.events.is_empty() { until } else { Some(Time::ZERO) };
+        self.strangers.new_wait();
+        &mut self.parking
+    }
+
+    fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Some(event) = self.events.pop_front().or_else(|| self.next_accepted()) {
+                return Some(event);
+            }
+            let (token, readiness) = self.parking.poller.next()?;
+            if token == Token::LOOPBREAKER {
+                if self.trigger == Trigger::Level {
+                    self.loopbreaker.drain();
+                }
+                continue;
+            }
+            let Some(watch) = self.watches.get_mut(token) else {
+                self.meet_stranger(token);
+                continue;
+            };
+            if readiness.contains(Readiness::CLOSED) {
+                watch.place = Place::Lost;
+            } else if watch.mode == Mode::OneShot {
+                watch.place = Place::Spent;
+            }
+            let readiness = readiness.seen_with(watch.interest);
+            if let Some(event) = self.source_is_ready(token, readiness) {
+                return Some(event);
+            }
+        }
+    }
+
+    fn forget(&mut self, token: Token) -> Forgotten {
+        if let Some(Watch { role: Role::Datagrams(_), .. }) = self.remove(token) {
+            self.datagrams.removed();
+        }
+        Forgotten::Now
+    }
+
+    fn local_address(&self, token: Token) -> io::Result<Address> {
+        self.socket(token)?.local_address()
+    }
+
+    fn peer_address(&self, token: Token) -> io::Result<Address> {
+        self.socket(token)?.peer_address()
+    }
+
+    fn descriptor(&self, token: Token) -> Option<BorrowedFd<'_>> {
+        Some(self.socket(token).ok()?.as_fd())
+    }
+
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.parking.poller.as_fd()
+    }
+
+    fn after_fork(&mut self) -> io::Result<()> {
+        self.loopbreaker.renew()?;
+        self.renew()?;
+        self.forks = fork::count();
+        Ok(())
+    }
+}

@@ -1,0 +1,198 @@
+//! Streams on the readiness engine: connecting, receiving, sending.
+//!
+//! Each readiness is answered with one read, into a buffer that the engine lends out. There is no second read, because the
+//! poller will report the rest. Writes are tried at once, and the poller is asked about room only if there was none.
+
+use std::io;
+use std::rc::Rc;
+
+use super::{ReadinessEngine, Role, Watch, with_intake, with_sending};
+use crate::chunk::Buffers;
+use crate::engine::{Event, Intake, Sending, StreamEngine, WatchEngine, no_such_source};
+use crate::outbox::FilePart;
+use crate::poller::Poller;
+use crate::socket::SystemSocket;
+use crate::{Address, ConnectOptions, Interest, Mode, Outbox, Socket, Token};
+
+/// Pieces that one system call takes at most.
+const PIECES_PER_CALL: usize = 64;
+
+/// Bytes that one source sends per turn at most, so that a fast reader of a large file does not starve other sources.
+const BYTES_PER_TURN: usize = 1024 * 1024;
+
+#[derive(Default)]
+pub(super) struct Streams {
+    buffers: Rc<Buffers>,
+}
+
+impl<P: Poller> ReadinessEngine<P> {
+    /// The poller has reported a connecting socket: the attempt has succeeded or failed.
+    pub(super) fn connect_is_over(&mut self, token: Token) -> Option<Event> {
+        let watch = self.watches.get_mut(token)?;
+        let Role::Connecting(socket) = std::mem::replace(&mut watch.role, Role::Watched) else { return None };
+        let outcome = match socket.take_error() {
+            Ok(None) => Ok(()),
+            Ok(Some(error)) | Err(error) => Err(error),
+        };
+        watch.role = Role::Stream { socket, ended: outcome.is_err() };
+        let outcome = outcome.and_then(|()| self.rewatch(token, Interest::NONE, Mode::Level));
+        Some(match outcome {
+            Ok(()) => Event::Connected(token),
+            Err(error) => Event::Ended(token, Err(error)),
+        })
+    }
+
+    pub(super) fn receive_once(&mut self, token: Token) -> Option<Event> {
+        let watch = self.watches.get_mut(token)?;
+        let Role::Stream { socket, ended } = &mut watch.role else { return None };
+        let outcome = match self.streams.buffers.fill(|buffer| socket.receive(buffer)) {
+            Ok(chunk) if !chunk.is_empty() => return Some(Event::Received(token, chunk)),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                return None;
+            }
+            Ok(_) => Ok(()),
+            Err(error) => Err(error),
+        };
+        *ended = true;
+        // A level-triggered poller would report the end over and over.
+        let interest = with_intake(watch.interest, Intake::Off);
+        let outcome = outcome.and(self.rewatch(token, interest, Mode::Level));
+        Some(Event::Ended(token, outcome))
+    }
+}
+
+impl<P: Poller> StreamEngine for ReadinessEngine<P> {
+    fn connect(&mut self, token: Token, address: &Address, options: &ConnectOptions) -> io::Result<()> {
+        let socket = SystemSocket::unconnected(address, options)?;
+        let started = socket.connect(address);
+        let interest = if started.is_ok() { Interest::WRITABLE } else { Interest::NONE };
+        self.register_socket(token, interest, Role::Connecting(socket))?;
+        // Some systems know some failures at once. They are reported like later ones.
+        if let Err(error) = started {
+            self.events.push_back(Event::Ended(token, Err(error)));
+        }
+        Ok(())
+    }
+
+    fn adopt(&mut self, token: Token, socket: Socket) -> io::Result<()> {
+        let role = Role::Stream { socket: socket.into_system()?, ended: false };
+        self.register_socket(token, Interest::NONE, role)
+    }
+
+    fn receive(&mut self, token: Token, intake: Intake) -> io::Result<()> {
+        let Some(watch) = self.watches.get(token) else { return Err(no_such_source(token)) };
+        let Role::Stream { ended, .. } = watch.role else { return Err(io::ErrorKind::NotConnected.into()) };
+        let intake = if ended { Intake::Off } else { intake };
+        self.rewatch(token, with_intake(watch.interest, intake), Mode::Level)
+    }
+
+    fn send(&mut self, token: Token, outbox: &mut Outbox) -> io::Result<Sending> {
+        let Some(watch) = self.watches.get(token) else { return Err(no_such_source(token)) };
+        let Role::Stream { socket, .. } = &watch.role else { return Err(io::ErrorKind::NotConnected.into()) };
+        let sending = send_some(socket, outbox)?;
+        let interest = with_sending(watch.interest, sending);
+        if interest != watch.interest {
+            self.rewatch(token, interest, Mode::Level)?;
+        }
+        Ok(sending)
+    }
+
+    fn finish(&mut self, token: Token) -> io::Result<()> {
+        self.socket(token)?.finish()
+    }
+
+    fn detach(&mut self, token: Token) -> io::Result<()> {
+        if !matches!(self.watches.get(token), Some(Watch { role: Role::Stream { .. }, .. })) {
+            return Err(no_such_source(token));
+        }
+        if let Some(Watch { role: Role::Stream { socket, .. }, .. }) = self.remove(token) {
+            self.events.push_back(Event::Detached(token, socket.into()));
+        }
+        Ok(())
+    }
+
+    fn has_unread(&self, token: Token) -> bool {
+        self.socket(token).is_ok_and(SystemSocket::has_unread)
+    }
+
+    fn undelivered(&self, token: Token) -> Option<u64> {
+        self.socket(token).ok()?.undelivered()
+    }
+}
+
+/// Sends as much of the outbox as the socket takes.
+fn send_some(socket: &SystemSocket, outbox: &mut Outbox) -> io::Result<Sending> {
+    // Fast path: one piece that fits. After an error the general path below meets the same error.
+    if let Some(piece) = outbox.only_piece() {
+        match socket.send_one(piece) {
+            Ok(sent) if sent == piece.len() => {
+                outbox.only_piece_is_sent();
+                return Ok(Sending::Idle);
+            }
+            Ok(sent) => {
+                outbox.advance(sent);
+                outbox.settle();
+                return Ok(Sending::Busy);
+            }
+            Err(_) => {}
+        }
+    }
+    send_all(socket, outbox)
+}
+
+/// Sends until the outbox is empty, the socket is full, or this source has used up its share of the turn.
+fn send_all(socket: &SystemSocket, outbox: &mut Outbox) -> io::Result<Sending> {
+    let mut share = BYTES_PER_TURN;
+    while !outbox.is_empty() {
+        let sent = match outbox.next_file() {
+            Some(part) => send_file(socket, part, share),
+            None => send_pieces(socket, outbox),
+        };
+        match sent {
+            Ok(Sent { bytes, wanted, from_file }) => {
+                if from_file {
+                    outbox.advance_file(bytes as u64);
+                } else {
+                    outbox.advance(bytes);
+                }
+                share = share.saturating_sub(bytes);
+                if bytes < wanted || (share == 0 && !outbox.is_empty()) {
+                    outbox.settle();
+                    return Ok(Sending::Busy);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                outbox.settle();
+                return Ok(Sending::Busy);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Sending::Idle)
+}
+
+struct Sent {
+    bytes: usize,
+    /// If less than this was sent, the socket is full.
+    wanted: usize,
+    from_file: bool,
+}
+
+fn send_pieces(socket: &SystemSocket, outbox: &Outbox) -> io::Result<Sent> {
+    let mut slices = [io::IoSlice::new(&[]); PIECES_PER_CALL];
+    let count = outbox.gather(&mut slices);
+    let wanted = slices[..count].iter().map(|slice| slice.len()).sum();
+    let bytes = socket.send(&slices[..count])?;
+    Ok(Sent { bytes, wanted, from_file: false })
+}
+
+fn send_file(socket: &SystemSocket, part: &FilePart, most: usize) -> io::Result<Sent> {
+    let wanted = usize::try_from(part.len).unwrap_or(usize::MAX).min(most);
+    let bytes = socket.send_file(&part.file, part.offset, wanted)?;
+    if bytes == 0 {
+        let text = format!("send a file: it ends {} bytes early", part.len);
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
+    }
+    Ok(Sent { bytes, wanted, from_file: true })
+}
