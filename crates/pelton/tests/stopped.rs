@@ -18,9 +18,10 @@ use common::peer::Network;
 use pelton::codec::Lines;
 use pelton::task::TaskError;
 use pelton::{
-    AcquireError, Address, Channel, Chunk, Connection, Datagram, DatagramIo, Datagrams, DeferFailure, Each, Endpoint,
-    Error, EventLoop, Exit, Handle, Interest, Io, Lane, Lost, MoveError, PostError, Protocol, PublishError, PushError,
-    Queue, Reactor, Reason, Reconnect, Refusal, Rejected, Replies, Reply, ResourcePool, fs, net, serve, task,
+    AcquireError, Address, Channel, Chunk, Connection, Datagram, DatagramIo, Datagrams, DeferFailure, Detached, Each,
+    Endpoint, Error, EventLoop, Exit, Handle, Interest, Io, Lane, Lost, MoveError, PostError, Protocol, PublishError,
+    PushError, Queue, Reactor, Reason, Reconnect, Refusal, Rejected, Replies, Reply, ResourcePool, fs, net, serve,
+    task,
 };
 
 on_every_network![
@@ -116,7 +117,7 @@ fn loopback() -> Address {
 }
 
 fn posts_are_refused_and_given_back(on: impl Network) {
-    let reactor = stopped(on);
+    let mut reactor = stopped(on);
     let handle = reactor.handle();
     let value = String::from("mine");
     let refused = handle.post(move |_| drop(value)).unwrap_err();
@@ -124,6 +125,8 @@ fn posts_are_refused_and_given_back(on: impl Network) {
     assert_eq!(refused.to_string(), "post to the loop: it has stopped");
     assert!(matches!(handle.try_post(|_| {}), Err(PostError::Gone(_))));
     assert!(matches!(handle.schedule(|_| {}), Err(PostError::Gone(_))));
+    let lent = reactor.enter(|| handle.schedule(|_| panic!("it ran")));
+    assert!(matches!(lent, Err(PostError::Gone(_))), "where it would run at once, too");
     assert!(handle.has_stopped());
     assert_eq!(handle.pending_posts(), 0, "refused posts do not wait");
     // These have no error to give, and must do no harm.
@@ -245,7 +248,9 @@ fn connections_and_listeners_are_refused(on: impl Network) {
             reactor.connect_with(&peers.address(), &Default::default(), Mute).err(),
             reactor.connect_to("localhost:1", Mute).err(),
             reactor.connect_to("127.0.0.1:1", Mute).err(),
+            reactor.connect_to_with("localhost:1", &Default::default(), Mute).err(),
             reactor.resolve("localhost", 1, |_, _| panic!("called")).err(),
+            reactor.on_slow_callback(DEADLINE, |_| panic!("called")).err(),
         ];
         for (index, error) in refused.iter().enumerate() {
             assert!(matches!(error, Some(Error::Stopped)), "entry {index}: {error:?}");
@@ -254,6 +259,11 @@ fn connections_and_listeners_are_refused(on: impl Network) {
         assert!(matches!(reactor.adopt(ours, Mute), Err(Error::Stopped)));
         theirs.set_read_timeout(Some(DEADLINE)).unwrap();
         assert_eq!(theirs.read(&mut [0]).unwrap(), 0, "a socket that was handed over is closed");
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let detached = Detached { socket: ours.into(), unread: b"unread".to_vec() };
+        assert!(matches!(reactor.adopt_detached(detached, Mute), Err(Error::Stopped)));
+        theirs.set_read_timeout(Some(DEADLINE)).unwrap();
+        assert_eq!(theirs.read(&mut [0]).unwrap(), 0, "nor is one that had been detached kept");
         assert_eq!(reactor.connection_count(), 0);
     }
 }
@@ -461,23 +471,25 @@ fn items_stay_in_their_queue_and_resources_in_their_pool(on: impl Network) {
 fn deferred_work_is_refused_and_given_back(on: impl Network) {
     let mut told = on.reactor();
     told.stop();
-    let refused = told.defer(Lane::Cpu, || 1, |_, _: Result<i32, DeferFailure>| panic!("called")).unwrap_err();
-    assert!(matches!(refused.refusal, Refusal::Stopped));
-    assert_eq!((refused.op)(), 1);
-
-    let mut reactor = stopped(on);
-    let handle = reactor.handle();
-    for lane in Lane::ALL {
-        let refused = reactor.defer(lane, || 1, |_, _: Result<i32, DeferFailure>| panic!("called")).unwrap_err();
-        assert!(matches!(refused.refusal, Refusal::Stopped));
-        assert_eq!((refused.op)(), 1);
-        assert!(matches!(reactor.defer_reply(lane, || 1).unwrap_err().refusal, Refusal::Stopped));
-        assert!(matches!(handle.defer_reply(lane, || 1).unwrap_err().refusal, Refusal::Stopped));
-        assert!(matches!(reactor.defer_promise(lane, || 1).unwrap_err().refusal, Refusal::Stopped));
+    for mut reactor in [told, stopped(on)] {
+        let handle = reactor.handle();
+        for lane in Lane::ALL {
+            let refused = reactor.defer(lane, || 1, |_, _: Result<i32, DeferFailure>| panic!("called")).unwrap_err();
+            assert!(matches!(refused.refusal, Refusal::Stopped));
+            assert_eq!((refused.op)(), 1);
+            assert!(matches!(reactor.defer_reply(lane, || 1).unwrap_err().refusal, Refusal::Stopped));
+            let refused = handle.defer_reply(lane, || 1).unwrap_err();
+            assert!(matches!(refused.refusal, Refusal::Stopped));
+            assert_eq!((refused.op)(), 1);
+            assert!(matches!(reactor.defer_promise(lane, || 1).unwrap_err().refusal, Refusal::Stopped));
+        }
+        assert!(matches!(fs::exists("/").then(&mut reactor, |_, _| panic!("called")), Err(Error::Stopped)));
+        // It would succeed if it were done.
+        assert!(within_deadline(fs::exists("/").reply(&reactor)).unwrap().is_err());
+        assert!(within_deadline(fs::exists("/").reply_by(&handle)).unwrap().is_err());
+        assert_eq!(handle.pending_posts(), 0);
+        assert_eq!(reactor.holds(), 0, "nothing that was refused holds up a drain");
     }
-    assert!(matches!(fs::read("/").then(&mut reactor, |_, _| panic!("called")), Err(Error::Stopped)));
-    assert!(within_deadline(fs::read("/").reply(&reactor)).unwrap().is_err());
-    assert!(within_deadline(fs::read("/").reply_by(&handle)).unwrap().is_err());
     // Work that waits for a thread when the loop stops.
     let settings = pelton::LaneSettings { threads: 1, ..pelton::LaneSettings::CPU };
     let mut reactor = on.build(on.builder().lane(Lane::Cpu, settings));
@@ -511,6 +523,8 @@ fn tasks_are_dropped_and_net_is_refused(on: impl Network) {
         assert!(is_stopped(net::Listener::bind(&loopback()).unwrap_err()));
         let (ours, _theirs) = UnixStream::pair().unwrap();
         assert!(is_stopped(net::Stream::adopt(ours).unwrap_err()));
+        assert!(is_stopped(net::Datagrams::bind(&loopback()).unwrap_err()));
+        assert!(is_stopped(net::Datagrams::connect(&"127.0.0.1:1".parse().unwrap()).unwrap_err()));
         let connecting = std::pin::pin!(net::Stream::connect_to("127.0.0.1:1"));
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         match connecting.poll(&mut context) {
@@ -582,6 +596,8 @@ fn watches_signals_and_datagrams_are_refused(on: common::On) {
             reactor.on_signal(signal_hook::consts::SIGUSR2, |_, _| panic!("called")).err(),
             reactor.bind_datagrams(&loopback(), Deaf).err(),
             reactor.connect_datagrams(&socket.local_addr().unwrap().into(), Deaf).err(),
+            reactor.bind_datagrams_with(&loopback(), &Default::default(), Deaf).err(),
+            reactor.connect_datagrams_with(&socket.local_addr().unwrap().into(), &Default::default(), Deaf).err(),
             reactor.adopt_datagrams(socket, Deaf).err(),
         ];
         for (index, error) in refused.iter().enumerate() {
