@@ -79,12 +79,26 @@ fn walk(directory: BorrowedFd<'_>, name: &Path, flags: OFlags, mode: Mode) -> Re
     while let Some(segment) = segments.next() {
         let from = at.as_ref().map_or(directory, |at| at.as_fd());
         if segments.peek().is_none() {
-            return rustix::fs::openat(from, segment.as_os_str(), flags | OFlags::NOFOLLOW, mode);
+            let opened = rustix::fs::openat(from, segment.as_os_str(), flags | OFlags::NOFOLLOW, mode)?;
+            return refuse_link(opened, flags);
         }
         let down = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         at = Some(rustix::fs::openat(from, segment.as_os_str(), down, Mode::empty())?);
     }
     rustix::fs::openat(directory, ".", flags, mode)
+}
+
+/// With `O_PATH`, Linux opens a link that it does not follow: the link itself, which is nothing that was asked for.
+fn refuse_link(opened: OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
+    #[cfg(target_os = "linux")]
+    if flags.contains(OFlags::PATH)
+        && rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&opened)?.st_mode).is_symlink()
+    {
+        return Err(Errno::LOOP);
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = flags;
+    Ok(opened)
 }
 
 /// The system's errors about links say little to those who did not ask for these flags.
@@ -180,7 +194,14 @@ mod tests {
             // A link where a directory should be is none.
             let kinds = [Err(io::ErrorKind::NotFound), Err(io::ErrorKind::NotADirectory)];
             assert!(kinds.contains(&name(link)), "{link}: {:?}", name(link));
+            // A look at it gives nothing of the link, either.
+            #[cfg(target_os = "linux")]
+            if let Ok(name) = checked(Path::new(link)) {
+                assert!(walk(root.as_fd(), name, OFlags::PATH, Mode::empty()).is_err(), "{link}");
+            }
         }
+        #[cfg(target_os = "linux")]
+        assert!(walk(root.as_fd(), Path::new("sub/file"), OFlags::PATH, Mode::empty()).is_ok());
         fs::remove_dir_all(tree).unwrap();
     }
 }
