@@ -296,7 +296,7 @@ mod tests {
         let pool = Pool::builder().workers(1).build().unwrap();
         let keyed = pool.keyed();
         let (release, released) = channel::<()>();
-        keyed.submit(0, move || drop(released.recv())).unwrap();
+        keyed.submit(0, move || _ = released.recv()).unwrap();
         for key in 1..10_000 {
             keyed.submit(key, || {}).unwrap();
         }
