@@ -7,6 +7,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 
 use rustix::fs::{Mode, OFlags};
@@ -26,6 +27,10 @@ fn checked(name: &Path) -> io::Result<&Path> {
     let down = |component| matches!(component, Component::Normal(_) | Component::CurDir);
     if !name.components().all(down) {
         return Err(leads_out());
+    }
+    // The system would call it an invalid argument. To those who pass on what a client asks for, it is a name like any other.
+    if name.as_os_str().as_bytes().contains(&0) {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "no file has a null byte in its name"));
     }
     Ok(if name.as_os_str().is_empty() { Path::new(".") } else { name })
 }
@@ -105,6 +110,7 @@ fn refuse_link(opened: OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
 fn describe(error: Errno) -> io::Error {
     match error {
         Errno::XDEV => leads_out(),
+        Errno::NAMETOOLONG => io::Error::new(io::ErrorKind::NotFound, "no file has a name of this length"),
         // What some systems say to a link that is not to be followed.
         Errno::LOOP | Errno::MLINK => {
             io::Error::new(io::ErrorKind::NotFound, "the name leads over a link that is not followed")
@@ -148,7 +154,13 @@ mod tests {
         opened.map_err(|error| error.kind()).map(|file| io::read_to_string(File::from(file)).unwrap())
     }
 
-    const OUT: [&str; 12] = [
+    /// More than the 255 bytes that a name may have, which are not as many as a path may have.
+    const TOO_LONG: &str = match std::str::from_utf8(&[b'x'; 300]) {
+        Ok(name) => name,
+        Err(_) => unreachable!(),
+    };
+
+    const OUT: [&str; 14] = [
         "leads-out",
         "up/out",
         "up/in/file",
@@ -161,6 +173,8 @@ mod tests {
         "sub/../../out",
         "sub/../file",
         "/etc/hostname",
+        "sub/fi\0le",
+        TOO_LONG,
     ];
 
     #[test]
