@@ -20,8 +20,8 @@ use pelton::task::TaskError;
 use pelton::{
     AcquireError, Address, Channel, Chunk, Connection, Datagram, DatagramIo, Datagrams, DeferFailure, Detached, Each,
     Endpoint, Error, EventLoop, Exit, Handle, Interest, Io, Lane, Lost, MoveError, PostError, Protocol, PublishError,
-    PushError, Queue, Reactor, Reason, Reconnect, Refusal, Rejected, Replies, Reply, ResourcePool, fs, net, serve,
-    task,
+    PushError, Queue, Reactor, Reason, Reconnect, Refusal, Rejected, Replies, Reply, ReplySlot, ResourcePool, fs, net,
+    serve, task,
 };
 
 on_every_network![
@@ -47,6 +47,7 @@ on_every_network![
     // The engine in memory needs a turn to close what it has let go of.
     a_connection_that_comes_in_after_stop_is_closed,
     a_connection_is_not_moved_there_and_stays,
+    a_connection_that_leaves_goes_in_the_last_turn_or_is_closed,
 ];
 
 /// Long enough for whatever is waited for.
@@ -321,6 +322,36 @@ fn a_connection_is_not_moved_there_and_stays(on: impl Network) {
     assert_eq!(*moves.borrow(), [Err(MoveError::Stopped)]);
 }
 
+/// Stops its loop and leaves it, with so many bytes to be sent before.
+struct Leaving(usize, Rc<RefCell<Vec<String>>>);
+
+impl Connection for Leaving {
+    fn opened(&mut self, io: &mut Io<'_>) {
+        io.send(&vec![0; self.0]).unwrap();
+        io.reactor().stop();
+        let told = self.1.clone();
+        io.detach(move |_, _| told.borrow_mut().push("detached".into())).unwrap();
+    }
+
+    fn received(&mut self, _: &mut Io<'_>, _: Chunk) {}
+
+    fn closed(&mut self, _: &mut Reactor, reason: Reason) {
+        self.1.borrow_mut().push(format!("closed: {reason:?}"));
+    }
+}
+
+fn a_connection_that_leaves_goes_in_the_last_turn_or_is_closed(on: common::On) {
+    // The second is more than the kernel takes for a peer that does not read.
+    for (bytes, expected) in [(5, &["closed: Detached", "detached"][..]), (15 << 20, &["closed: Local"])] {
+        let (mut reactor, told) = (on.reactor(), Rc::<RefCell<Vec<String>>>::default());
+        let list = told.clone();
+        let listener = reactor.listen(loopback(), move |_| Leaving(bytes, list.clone())).unwrap();
+        let _peer = on.connect_peer(reactor.listening_on(listener).unwrap());
+        assert_eq!(reactor.run().unwrap(), Exit::Stopped);
+        assert_eq!(*told.borrow(), expected);
+    }
+}
+
 fn a_connection_on_its_way_there_is_closed(on: impl Network) {
     // It takes the connection into its queue, and stops instead of taking it out.
     let mut there = on.reactor();
@@ -534,14 +565,14 @@ fn tasks_are_dropped_and_net_is_refused(on: impl Network) {
     });
 }
 
-/// Gives away how to reach the connection.
-struct Introduce(std::sync::mpsc::Sender<pelton::Peer<String>>);
+/// Gives away how to reach the connection, and a place in line.
+struct Introduce(std::sync::mpsc::Sender<(pelton::Peer<String>, ReplySlot<String>)>);
 
 impl Protocol for Introduce {
     type Message = String;
 
-    fn opened(&mut self, peer: &pelton::Peer<String>, _: &mut Replies<String>) {
-        self.0.send(peer.clone()).unwrap();
+    fn opened(&mut self, peer: &pelton::Peer<String>, replies: &mut Replies<String>) {
+        self.0.send((peer.clone(), replies.later())).unwrap();
     }
 
     fn process(&mut self, _: String, _: &mut Replies<String>) {}
@@ -564,7 +595,9 @@ fn peers_are_told_that_the_connection_is_over(on: impl Network) {
     });
     reactor.stop();
     reactor.run().unwrap();
-    let peer = peer.unwrap();
+    let (peer, slot) = peer.unwrap();
+    assert!(slot.is_gone());
+    slot.send("late".into());
     assert_eq!(peer.push("late".into()), Err(PushError("late".into())));
     peer.close();
     peer.close_after_writing();
