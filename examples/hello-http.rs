@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let hello = plain(|request| format!("hello, {}\n", request.parameter("name").unwrap_or_default()));
     let server = Server::new(Router::new().get("/", plain(|_| "hello\n")).get("/{name}", hello));
     let mut reactor = Reactor::new()?;
-    let listener = server.listen(&mut reactor, &"127.0.0.1:0".parse()?)?;
+    let listener = server.listen(&mut reactor, "127.0.0.1:0")?;
     println!("http://{}/", reactor.listening_on(listener).expect("it was just begun"));
     reactor.run()?;
     Ok(())

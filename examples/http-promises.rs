@@ -16,7 +16,10 @@
 #![forbid(unsafe_code)]
 
 use std::error::Error;
-use std::io;
+use std::io::{
+    self,
+    ErrorKind::{IsADirectory, NotADirectory, NotFound},
+};
 
 use pelton::fs::Directory;
 use pelton::{Promise, Reactor, Rejected};
@@ -42,14 +45,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     let pages = promised(move |reactor: &mut Reactor, request| {
         let name = request.parameter("name").unwrap_or_default();
         page(reactor, &parts, &name).map(Response::text).or_else(|_, rejected| match rejected {
-            Rejected::Failed(error) if error.kind() == io::ErrorKind::NotFound => Ok(Response::new(404)),
+            // Errors that a client causes by the name that it chooses.
+            Rejected::Failed(error) if matches!(error.kind(), NotFound | NotADirectory | IsADirectory) => {
+                Ok(Response::new(404))
+            }
             // Any other error becomes a 500, and is reported.
             other => Err(other),
         })
     });
     let server = Server::new(Router::new().get("/pages/{name}", pages));
     let mut reactor = Reactor::new()?;
-    let listener = server.listen(&mut reactor, &"127.0.0.1:0".parse()?)?;
+    let listener = server.listen(&mut reactor, "127.0.0.1:0")?;
     println!("http://{}/pages/index", reactor.listening_on(listener).expect("it was just begun"));
     reactor.run()?;
     Ok(())

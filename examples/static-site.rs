@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .mount("/files", files)
         .mount("/api/teams/{team}", team());
     let mut reactor = Reactor::new()?;
-    let listener = Server::new(router).listen(&mut reactor, &address.parse()?)?;
+    let listener = Server::new(router).listen(&mut reactor, address)?;
     println!("serving {directory} on http://{}/files/", reactor.listening_on(listener).expect("it was just begun"));
     reactor.run()?;
     Ok(())

@@ -276,6 +276,14 @@ fn actors_keep_nobody_waiting_for_somebody_elses_work() {
 }
 
 #[test]
+fn keyed_does_the_work_of_each_account_in_order() {
+    let printed = start(example!("keyed")).succeed();
+    assert!(printed.iter().any(|line| line.ends_with("the ledger of carol is gone")), "{printed:?}");
+    let told: Vec<&str> = printed.iter().filter(|line| !line.contains("panicked")).map(String::as_str).collect();
+    assert_eq!(told, ["alice: 100, 70, 75", "bob: 50, 30, 40", "carol: 10, 5", "0 keys are busy, 0 tasks wait"]);
+}
+
+#[test]
 fn key_value_stores_and_answers() {
     let printed = start(example!("key-value")).succeed();
     let told: Vec<&str> = printed.iter().filter_map(|line| line.strip_prefix("< ")).collect();
@@ -361,8 +369,10 @@ fn http_promises_sends_what_a_file_lists_and_lets_nobody_out() {
     };
     let page = get("/pages/index");
     assert!(page.ends_with("\r\n\r\n== one ==\nthe first part\n== two ==\nthe second part\n"), "{page}");
-    for path in ["/pages/missing", "/pages/..%2f..%2fetc%2fhostname", "/pages/%2fetc%2fhostname"] {
-        assert!(get(path).starts_with("HTTP/1.1 404 "), "{path}");
+    let out =
+        ["missing", "..%2f..%2fetc%2fhostname", "%2fetc%2fhostname", "%00", "one%2ftwo", "%2e", &"long".repeat(100)];
+    for name in out {
+        assert!(get(&format!("/pages/{name}")).starts_with("HTTP/1.1 404 "), "{name}");
     }
     std::fs::remove_dir_all(pages).unwrap();
 }

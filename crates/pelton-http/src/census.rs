@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// let serve = move |_, reactor: &mut pelton::Reactor| {
 ///     let settings = Settings { connections: 100, ..Settings::default() };
 ///     let server = Server::sharing(plain(|_| "hello\n"), settings, &census);
-///     server.listen(reactor, &"127.0.0.1:0".parse().unwrap())?;
+///     server.listen(reactor, "127.0.0.1:0")?;
 ///     Ok(())
 /// };
 /// // At most 100 connections, however they are spread over the four.

@@ -51,7 +51,7 @@ const RETRY_AFTER: &str = "1";
 ///
 /// let mut reactor = Reactor::new()?;
 /// let server = Server::new(Files::open(".")?);
-/// server.listen(&mut reactor, &"127.0.0.1:0".parse()?)?;
+/// server.listen(&mut reactor, "127.0.0.1:0")?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///

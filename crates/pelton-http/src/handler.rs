@@ -28,6 +28,24 @@ use crate::{Request, Responder, Response};
 ///
 /// let handler = only_with_key("open", plain(|_| "come in\n"));
 /// ```
+///
+/// # What does not compile
+///
+/// A closure of another shape is no handler. The compiler counts its arguments and does not say what to do:
+///
+/// ```compile_fail,E0593
+/// use pelton_http::{Request, Server};
+///
+/// let server = Server::new(|request: Request<'_>| "hello");
+/// ```
+///
+/// A function from a request to a response becomes a handler by [`plain`]:
+///
+/// ```
+/// use pelton_http::{Server, plain};
+///
+/// let server = Server::new(plain(|request| "hello"));
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not handle requests",
     label = "not a `Handler`",

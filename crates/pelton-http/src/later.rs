@@ -16,7 +16,7 @@ use pelton::{DeferFailure, Fault, Lane, Pool, Promise, Reactor};
 use crate::{Body, BodyError, Handler, KeptRequest, RemoteResponder, Request, Responder, Response};
 
 /// A handler that is a task: the future that `answer` makes of a request runs on the loop. If the client goes, it is dropped
-/// where it waits. One that panics gives a 500.
+/// where it waits. One that panics gives a 500, and is reported as a [fault](Reactor::on_fault) of this call.
 ///
 /// ```
 /// use pelton::task;
@@ -31,14 +31,16 @@ use crate::{Body, BodyError, Handler, KeptRequest, RemoteResponder, Request, Res
 ///     }
 /// }));
 /// ```
+#[track_caller]
 pub fn spawned<R, F>(answer: impl Fn(KeptRequest, Body) -> F + 'static) -> impl Handler
 where
     R: Into<Response>,
     F: Future<Output = R> + 'static,
 {
+    let place = Location::caller();
     move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
         let future = answer(request.keep(), request.body());
-        spawn(reactor, responder, future);
+        spawn(reactor, place, responder, future);
     }
 }
 
@@ -63,7 +65,7 @@ where
     let place = Location::caller();
     move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
         let promise = answer(reactor, request);
-        spawn(reactor, responder, async move {
+        spawn(reactor, place, responder, async move {
             promise.await.map_or_else(
                 |rejected| {
                     let fault = Fault::at(place, "http", format_args!("answer a request: {rejected:?}"));
@@ -78,7 +80,12 @@ where
 }
 
 /// Answers with what comes of a future, unless the client goes first.
-fn spawn<R: Into<Response>>(reactor: &mut Reactor, responder: Responder, future: impl Future<Output = R> + 'static) {
+fn spawn<R: Into<Response>>(
+    reactor: &mut Reactor,
+    place: &'static Location<'static>,
+    responder: Responder,
+    future: impl Future<Output = R> + 'static,
+) {
     let slot = Rc::new(Cell::new(None));
     let running = Rc::clone(&slot);
     responder.on_gone(reactor, move |_| {
@@ -86,7 +93,7 @@ fn spawn<R: Into<Response>>(reactor: &mut Reactor, responder: Responder, future:
             JoinHandle::cancel(task);
         }
     });
-    let task = reactor.spawn(async {
+    let task = reactor.spawn_from(place, async {
         let response = future.await;
         // Tasks are polled with their reactor at hand.
         Reactor::with_current(|reactor| responder.respond(reactor, response));
@@ -146,7 +153,8 @@ where
 }
 
 /// A handler whose work is done by the workers of a pool: `answer` is called with the request and its body. If the client goes
-/// before that has begun, it is not. A pool that has shut down gives a 503. For actors that keep something, send them a
+/// before that has begun, it is not. A panic gives a 500, and is reported to the pool's [fault hook](pelton::PoolBuilder::on_fault) as a
+/// fault of this call. A pool that has shut down gives a 503. For actors that keep something, send them a
 /// [`RemoteResponder`].
 ///
 /// ```
@@ -157,19 +165,21 @@ where
 /// let server = Server::new(pooled(&pool, |request, _| format!("{} was worked on\n", request.get().path())));
 /// # Ok::<(), pelton::Error>(())
 /// ```
+#[track_caller]
 pub fn pooled<R>(pool: &Pool, answer: impl Fn(KeptRequest, Vec<u8>) -> R + Send + Sync + 'static) -> impl Handler
 where
     R: Into<Response>,
 {
-    let (pool, answer) = (pool.clone(), Arc::new(answer));
+    let (pool, answer, place) = (pool.clone(), Arc::new(answer), Location::caller());
     move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
         let (pool, answer) = (pool.clone(), Arc::clone(&answer));
         with_body(reactor, request, responder, move |reactor, request, body, responder| {
-            let worker = pool.spawn_fn(move |(request, body, remote): (KeptRequest, _, RemoteResponder), _| {
-                if !remote.is_gone() {
-                    remote.respond(answer(request, body));
-                }
-            });
+            let worker =
+                pool.actor_at(place).spawn_fn(move |(request, body, remote): (KeptRequest, _, RemoteResponder), _| {
+                    if !remote.is_gone() {
+                        remote.respond(answer(request, body));
+                    }
+                });
             if let Err(refused) = worker.send((request, body, responder.remote(reactor))) {
                 let (.., remote) = refused.into_inner();
                 remote.respond(overloaded());

@@ -6,7 +6,7 @@
 //!
 //! let mut reactor = Reactor::new()?;
 //! let server = Server::new(plain(|request| format!("hello, {}\n", request.path())));
-//! server.listen(&mut reactor, &"127.0.0.1:0".parse()?)?;
+//! server.listen(&mut reactor, "127.0.0.1:0")?;
 //! # reactor.next_tick(|reactor| reactor.stop());
 //! reactor.run()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -29,7 +29,7 @@ const SPARE_BOOKS: usize = 64;
 ///
 /// let mut reactor = Reactor::new()?;
 /// let server = Server::new(plain(|_| "hello\n"));
-/// let listener = server.listen(&mut reactor, &"127.0.0.1:0".parse()?)?;
+/// let listener = server.listen(&mut reactor, "127.0.0.1:0")?;
 /// println!("http://{}/", reactor.listening_on(listener).unwrap());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -54,9 +54,13 @@ impl Server {
         Server { shared: Rc::new(Shared::new(Box::new(handler), settings, census.clone())) }
     }
 
-    /// Listens on `address`.
+    /// Listens on `address`, which may be a text, as with [`Reactor::listen`].
     #[track_caller]
-    pub fn listen(&self, reactor: &mut Reactor, address: &Address) -> Result<ListenerId, Error> {
+    pub fn listen(
+        &self,
+        reactor: &mut Reactor,
+        address: impl TryInto<Address, Error: Into<Error>>,
+    ) -> Result<ListenerId, Error> {
         let server = self.clone();
         reactor.listen(address, move |_| server.connection())
     }

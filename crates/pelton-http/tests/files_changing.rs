@@ -40,7 +40,7 @@ fn serve_on_lane(handler: impl Handler, waiting: usize) -> Site {
     let lane = LaneSettings { threads: 1, waiting, linger: DEADLINE };
     let mut reactor = best().builder().lane(Lane::Files, lane).build().unwrap();
     let server = Server::new(handler);
-    let listener = server.listen(&mut reactor, &"127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = server.listen(&mut reactor, "127.0.0.1:0").unwrap();
     let address = reactor.listening_on(listener).unwrap().to_string();
     Site { reactor, server, address }
 }

@@ -44,7 +44,7 @@ impl Talk {
         let settings = FileSettings { valid, listing: true, ..settled() };
         let mut reactor = Reactor::new().unwrap();
         let server = Server::new(Files::with_settings(tree.path(), settings).unwrap());
-        let listener = server.listen(&mut reactor, &"127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = server.listen(&mut reactor, "127.0.0.1:0").unwrap();
         let client = TcpStream::connect(reactor.listening_on(listener).unwrap().to_string()).unwrap();
         client.set_nonblocking(true).unwrap();
         Talk { reactor, client, tree }

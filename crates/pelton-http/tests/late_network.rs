@@ -107,7 +107,7 @@ fn serve(on: Memory, settings: Settings) -> (EventLoop, pelton::Address) {
         .get("/stream", stream);
     let mut reactor = on.reactor();
     let server = Server::with_settings(router, settings);
-    let listener = server.listen(&mut reactor, &"127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = server.listen(&mut reactor, "127.0.0.1:0").unwrap();
     let address = reactor.listening_on(listener).unwrap().clone();
     (reactor, address)
 }

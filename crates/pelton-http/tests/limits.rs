@@ -384,7 +384,7 @@ fn servers_that_share_a_census_count_together(on: On) {
     let second = Server::sharing(plain(hello), settings, &census);
     let mut addresses = Vec::new();
     for (server, address) in [(&first.server, "127.0.0.1:0"), (&second, "127.0.0.1:0")] {
-        let listener = server.listen(&mut first.reactor, &address.parse().unwrap()).unwrap();
+        let listener = server.listen(&mut first.reactor, address).unwrap();
         addresses.push(first.reactor.listening_on(listener).unwrap().to_string());
     }
     let from = |address: &str, ip: &str| {

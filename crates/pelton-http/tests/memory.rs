@@ -12,7 +12,7 @@ const GET: &[u8] = b"GET /users/7?x=y HTTP/1.1\r\nHost: example.org\r\nUser-Agen
 
 fn serve(handler: impl Handler) -> (EventLoop, String) {
     let mut reactor = Reactor::new().unwrap();
-    let listener = Server::new(handler).listen(&mut reactor, &"127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = Server::new(handler).listen(&mut reactor, "127.0.0.1:0").unwrap();
     let address = reactor.listening_on(listener).unwrap().to_string();
     (reactor, address)
 }

@@ -39,7 +39,7 @@ fn connections_requests_and_refusals_are_counted_and_refusals_told() {
     });
     // Only the first counts.
     server.on_refusal(|_, _| panic!("this one is not told"));
-    let listener = server.listen(&mut reactor, &"127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = server.listen(&mut reactor, "127.0.0.1:0").unwrap();
     let address = reactor.listening_on(listener).unwrap().clone();
     let handle = reactor.handle();
     let clients = thread::spawn(move || {

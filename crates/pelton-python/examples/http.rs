@@ -58,7 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     });
     let server = Server::new(Router::new().get("/{name}", greet));
     let mut reactor = Reactor::new()?;
-    let listener = server.listen(&mut reactor, &"127.0.0.1:0".parse()?)?;
+    let listener = server.listen(&mut reactor, "127.0.0.1:0")?;
     let address = reactor.listening_on(listener).expect("it was just begun").to_string();
     println!("http://{address}/");
     if std::env::args().any(|argument| argument == "--demo") {

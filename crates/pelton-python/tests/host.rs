@@ -695,3 +695,34 @@ fn each_thread_has_a_loop_of_its_own_among_several() {
     });
     assert_eq!(others.len(), 3, "and threads are spread over all loops");
 }
+
+#[test]
+fn a_reply_is_a_promise_on_the_loop_that_asks_for_one() {
+    let host = start();
+    let mut reactor = pelton::Reactor::new().unwrap();
+    let root = host.create_task("math", "sqrt", (2.0,), ()).unwrap().into_promise(&mut reactor);
+    let refused = host.create_task("math", "sqrt", (-1.0,), ()).unwrap().into_promise(&mut reactor);
+    let (outcome, outcomes) = std::sync::mpsc::channel();
+    let second = outcome.clone();
+    root.map(|root| root.as_float()).done(move |_, root| outcome.send(format!("{root:?}")).unwrap());
+    refused.done(move |_, error| {
+        let raised = matches!(error, Err(pelton::Rejected::Failed(TaskError::Raised(_))));
+        second.send(format!("raised: {raised}")).unwrap();
+    });
+    reactor.after(LONG, |reactor| reactor.stop());
+    let mut told = Vec::new();
+    reactor
+        .run_until(|_| {
+            told.extend(outcomes.try_iter());
+            told.len() == 2
+        })
+        .unwrap();
+    told.sort();
+    assert_eq!(told, ["Ok(Some(1.4142135623730951))", "raised: true"]);
+    reactor.stop();
+    reactor.run().unwrap();
+    let late = host.create_task("math", "sqrt", (2.0,), ()).unwrap().into_promise(&mut reactor);
+    let late = pelton::Reactor::new().unwrap().block_on(late).unwrap();
+    assert!(matches!(late, Err(pelton::Rejected::Abandoned)), "{late:?}");
+    assert!(host.shutdown(LONG).is_clean());
+}

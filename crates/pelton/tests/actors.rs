@@ -441,6 +441,7 @@ struct Lobby {
     gate: Mutex<()>,
     peers: Mutex<Vec<Peer<String>>>,
     closed: Mutex<Vec<String>>,
+    faults: Mutex<Vec<pelton::ActorFault>>,
     processed: AtomicUsize,
 }
 
@@ -482,9 +483,11 @@ struct Server {
 
 impl Server {
     fn new(on: On) -> Server {
-        let pool = Pool::builder().workers(2).on_fault(|_| {}).build().unwrap();
-        let mut reactor = on.reactor();
         let lobby = Arc::new(Lobby::default());
+        let hook = lobby.clone();
+        let report = move |fault: &pelton::ActorFault| hook.faults.lock().unwrap().push(fault.clone());
+        let pool = Pool::builder().workers(2).on_fault(report).build().unwrap();
+        let mut reactor = on.reactor();
         let desk = Desk { shared: lobby.clone(), ..Desk::default() };
         let service = serve(|| Lines::new().limit(20_000), move || desk.clone()).on(&pool);
         let listener = reactor.listen("127.0.0.1:0", service).unwrap();
@@ -721,6 +724,8 @@ fn a_protocol_that_panics_ends_its_connection_only(on: On) {
     });
     assert_eq!(server.closed(2), ["its handler panicked", "finished by the other side"]);
     assert_eq!(server.pool.stats().panics, 1);
+    let faults = server.lobby.faults.lock().unwrap();
+    assert!(faults[0].place.file().ends_with("actors.rs"), "where it was put on the pool: {}", faults[0].place);
 }
 
 fn the_same_protocol_runs_on_the_loop(on: On) {

@@ -183,3 +183,31 @@ fn a_task_may_submit_to_its_own_key_and_runs_after_what_was_there() {
     drop(release);
     assert_eq!(order.iter().collect::<Vec<_>>(), ["first", "second", "third"]);
 }
+
+#[test]
+fn a_shutdown_in_the_middle_of_submitting_leaves_no_key_and_no_count_behind() {
+    for round in 0..100 {
+        let pool = pool(2);
+        let keyed = pool.keyed();
+        let submitting: Vec<_> = (0..2)
+            .map(|_| {
+                let keyed = keyed.clone();
+                thread::spawn(move || {
+                    let mut last = None;
+                    for key in (0..7).cycle() {
+                        match keyed.submit_with_reply(key, || ()) {
+                            Ok(reply) => last = Some(reply),
+                            Err(SubmitError::Full(_)) => thread::yield_now(),
+                            Err(SubmitError::Closed(_)) => break,
+                        }
+                    }
+                    last.is_none_or(|reply| reply.wait_timeout(DEADLINE).is_ok())
+                })
+            })
+            .collect();
+        wait_for(|| keyed.tasks() > 0);
+        let _ = pool.shutdown(if round % 2 == 0 { Duration::ZERO } else { DEADLINE });
+        assert!(submitting.into_iter().all(|thread| thread.join().unwrap()), "a reply neither comes nor is lost");
+        wait_for(|| (keyed.busy_keys(), keyed.tasks()) == (0, 0));
+    }
+}

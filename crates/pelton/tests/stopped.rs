@@ -18,9 +18,10 @@ use common::peer::Network;
 use pelton::codec::Lines;
 use pelton::task::TaskError;
 use pelton::{
-    AcquireError, Address, Channel, Chunk, Connection, Datagram, DatagramIo, Datagrams, DeferFailure, Each, Endpoint,
-    Error, EventLoop, Exit, Handle, Interest, Io, Lane, Lost, MoveError, PostError, Protocol, PublishError, PushError,
-    Queue, Reactor, Reason, Reconnect, Refusal, Rejected, Replies, Reply, ResourcePool, fs, net, serve, task,
+    AcquireError, Address, Channel, Chunk, Connection, Datagram, DatagramIo, Datagrams, DeferFailure, Detached, Each,
+    Endpoint, Error, EventLoop, Exit, Handle, Interest, Io, Lane, Lost, MoveError, PostError, Protocol, PublishError,
+    PushError, Queue, Reactor, Reason, Reconnect, Refusal, Rejected, Replies, Reply, ReplySlot, ResourcePool, fs, net,
+    serve, task,
 };
 
 on_every_network![
@@ -46,6 +47,7 @@ on_every_network![
     // The engine in memory needs a turn to close what it has let go of.
     a_connection_that_comes_in_after_stop_is_closed,
     a_connection_is_not_moved_there_and_stays,
+    a_connection_that_leaves_goes_in_the_last_turn_or_is_closed,
 ];
 
 /// Long enough for whatever is waited for.
@@ -116,7 +118,7 @@ fn loopback() -> Address {
 }
 
 fn posts_are_refused_and_given_back(on: impl Network) {
-    let reactor = stopped(on);
+    let mut reactor = stopped(on);
     let handle = reactor.handle();
     let value = String::from("mine");
     let refused = handle.post(move |_| drop(value)).unwrap_err();
@@ -124,6 +126,8 @@ fn posts_are_refused_and_given_back(on: impl Network) {
     assert_eq!(refused.to_string(), "post to the loop: it has stopped");
     assert!(matches!(handle.try_post(|_| {}), Err(PostError::Gone(_))));
     assert!(matches!(handle.schedule(|_| {}), Err(PostError::Gone(_))));
+    let lent = reactor.enter(|| handle.schedule(|_| panic!("it ran")));
+    assert!(matches!(lent, Err(PostError::Gone(_))), "where it would run at once, too");
     assert!(handle.has_stopped());
     assert_eq!(handle.pending_posts(), 0, "refused posts do not wait");
     // These have no error to give, and must do no harm.
@@ -245,7 +249,9 @@ fn connections_and_listeners_are_refused(on: impl Network) {
             reactor.connect_with(&peers.address(), &Default::default(), Mute).err(),
             reactor.connect_to("localhost:1", Mute).err(),
             reactor.connect_to("127.0.0.1:1", Mute).err(),
+            reactor.connect_to_with("localhost:1", &Default::default(), Mute).err(),
             reactor.resolve("localhost", 1, |_, _| panic!("called")).err(),
+            reactor.on_slow_callback(DEADLINE, |_| panic!("called")).err(),
         ];
         for (index, error) in refused.iter().enumerate() {
             assert!(matches!(error, Some(Error::Stopped)), "entry {index}: {error:?}");
@@ -254,6 +260,11 @@ fn connections_and_listeners_are_refused(on: impl Network) {
         assert!(matches!(reactor.adopt(ours, Mute), Err(Error::Stopped)));
         theirs.set_read_timeout(Some(DEADLINE)).unwrap();
         assert_eq!(theirs.read(&mut [0]).unwrap(), 0, "a socket that was handed over is closed");
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let detached = Detached { socket: ours.into(), unread: b"unread".to_vec() };
+        assert!(matches!(reactor.adopt_detached(detached, Mute), Err(Error::Stopped)));
+        theirs.set_read_timeout(Some(DEADLINE)).unwrap();
+        assert_eq!(theirs.read(&mut [0]).unwrap(), 0, "nor is one that had been detached kept");
         assert_eq!(reactor.connection_count(), 0);
     }
 }
@@ -309,6 +320,36 @@ fn a_connection_is_not_moved_there_and_stays(on: impl Network) {
     common::run(&mut reactor);
     assert_eq!(peer.join().unwrap(), b"still here");
     assert_eq!(*moves.borrow(), [Err(MoveError::Stopped)]);
+}
+
+/// Stops its loop and leaves it, with so many bytes to be sent before.
+struct Leaving(usize, Rc<RefCell<Vec<String>>>);
+
+impl Connection for Leaving {
+    fn opened(&mut self, io: &mut Io<'_>) {
+        io.send(&vec![0; self.0]).unwrap();
+        io.reactor().stop();
+        let told = self.1.clone();
+        io.detach(move |_, _| told.borrow_mut().push("detached".into())).unwrap();
+    }
+
+    fn received(&mut self, _: &mut Io<'_>, _: Chunk) {}
+
+    fn closed(&mut self, _: &mut Reactor, reason: Reason) {
+        self.1.borrow_mut().push(format!("closed: {reason:?}"));
+    }
+}
+
+fn a_connection_that_leaves_goes_in_the_last_turn_or_is_closed(on: common::On) {
+    // The second is more than the kernel takes for a peer that does not read.
+    for (bytes, expected) in [(5, &["closed: Detached", "detached"][..]), (15 << 20, &["closed: Local"])] {
+        let (mut reactor, told) = (on.reactor(), Rc::<RefCell<Vec<String>>>::default());
+        let list = told.clone();
+        let listener = reactor.listen(loopback(), move |_| Leaving(bytes, list.clone())).unwrap();
+        let _peer = on.connect_peer(reactor.listening_on(listener).unwrap());
+        assert_eq!(reactor.run().unwrap(), Exit::Stopped);
+        assert_eq!(*told.borrow(), expected);
+    }
 }
 
 fn a_connection_on_its_way_there_is_closed(on: impl Network) {
@@ -461,23 +502,25 @@ fn items_stay_in_their_queue_and_resources_in_their_pool(on: impl Network) {
 fn deferred_work_is_refused_and_given_back(on: impl Network) {
     let mut told = on.reactor();
     told.stop();
-    let refused = told.defer(Lane::Cpu, || 1, |_, _: Result<i32, DeferFailure>| panic!("called")).unwrap_err();
-    assert!(matches!(refused.refusal, Refusal::Stopped));
-    assert_eq!((refused.op)(), 1);
-
-    let mut reactor = stopped(on);
-    let handle = reactor.handle();
-    for lane in Lane::ALL {
-        let refused = reactor.defer(lane, || 1, |_, _: Result<i32, DeferFailure>| panic!("called")).unwrap_err();
-        assert!(matches!(refused.refusal, Refusal::Stopped));
-        assert_eq!((refused.op)(), 1);
-        assert!(matches!(reactor.defer_reply(lane, || 1).unwrap_err().refusal, Refusal::Stopped));
-        assert!(matches!(handle.defer_reply(lane, || 1).unwrap_err().refusal, Refusal::Stopped));
-        assert!(matches!(reactor.defer_promise(lane, || 1).unwrap_err().refusal, Refusal::Stopped));
+    for mut reactor in [told, stopped(on)] {
+        let handle = reactor.handle();
+        for lane in Lane::ALL {
+            let refused = reactor.defer(lane, || 1, |_, _: Result<i32, DeferFailure>| panic!("called")).unwrap_err();
+            assert!(matches!(refused.refusal, Refusal::Stopped));
+            assert_eq!((refused.op)(), 1);
+            assert!(matches!(reactor.defer_reply(lane, || 1).unwrap_err().refusal, Refusal::Stopped));
+            let refused = handle.defer_reply(lane, || 1).unwrap_err();
+            assert!(matches!(refused.refusal, Refusal::Stopped));
+            assert_eq!((refused.op)(), 1);
+            assert!(matches!(reactor.defer_promise(lane, || 1).unwrap_err().refusal, Refusal::Stopped));
+        }
+        assert!(matches!(fs::exists("/").then(&mut reactor, |_, _| panic!("called")), Err(Error::Stopped)));
+        // It would succeed if it were done.
+        assert!(within_deadline(fs::exists("/").reply(&reactor)).unwrap().is_err());
+        assert!(within_deadline(fs::exists("/").reply_by(&handle)).unwrap().is_err());
+        assert_eq!(handle.pending_posts(), 0);
+        assert_eq!(reactor.holds(), 0, "nothing that was refused holds up a drain");
     }
-    assert!(matches!(fs::read("/").then(&mut reactor, |_, _| panic!("called")), Err(Error::Stopped)));
-    assert!(within_deadline(fs::read("/").reply(&reactor)).unwrap().is_err());
-    assert!(within_deadline(fs::read("/").reply_by(&handle)).unwrap().is_err());
     // Work that waits for a thread when the loop stops.
     let settings = pelton::LaneSettings { threads: 1, ..pelton::LaneSettings::CPU };
     let mut reactor = on.build(on.builder().lane(Lane::Cpu, settings));
@@ -511,6 +554,8 @@ fn tasks_are_dropped_and_net_is_refused(on: impl Network) {
         assert!(is_stopped(net::Listener::bind(&loopback()).unwrap_err()));
         let (ours, _theirs) = UnixStream::pair().unwrap();
         assert!(is_stopped(net::Stream::adopt(ours).unwrap_err()));
+        assert!(is_stopped(net::Datagrams::bind(&loopback()).unwrap_err()));
+        assert!(is_stopped(net::Datagrams::connect(&"127.0.0.1:1".parse().unwrap()).unwrap_err()));
         let connecting = std::pin::pin!(net::Stream::connect_to("127.0.0.1:1"));
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         match connecting.poll(&mut context) {
@@ -520,14 +565,14 @@ fn tasks_are_dropped_and_net_is_refused(on: impl Network) {
     });
 }
 
-/// Gives away how to reach the connection.
-struct Introduce(std::sync::mpsc::Sender<pelton::Peer<String>>);
+/// Gives away how to reach the connection, and a place in line.
+struct Introduce(std::sync::mpsc::Sender<(pelton::Peer<String>, ReplySlot<String>)>);
 
 impl Protocol for Introduce {
     type Message = String;
 
-    fn opened(&mut self, peer: &pelton::Peer<String>, _: &mut Replies<String>) {
-        self.0.send(peer.clone()).unwrap();
+    fn opened(&mut self, peer: &pelton::Peer<String>, replies: &mut Replies<String>) {
+        self.0.send((peer.clone(), replies.later())).unwrap();
     }
 
     fn process(&mut self, _: String, _: &mut Replies<String>) {}
@@ -550,7 +595,9 @@ fn peers_are_told_that_the_connection_is_over(on: impl Network) {
     });
     reactor.stop();
     reactor.run().unwrap();
-    let peer = peer.unwrap();
+    let (peer, slot) = peer.unwrap();
+    assert!(slot.is_gone());
+    slot.send("late".into());
     assert_eq!(peer.push("late".into()), Err(PushError("late".into())));
     peer.close();
     peer.close_after_writing();
@@ -582,6 +629,8 @@ fn watches_signals_and_datagrams_are_refused(on: common::On) {
             reactor.on_signal(signal_hook::consts::SIGUSR2, |_, _| panic!("called")).err(),
             reactor.bind_datagrams(&loopback(), Deaf).err(),
             reactor.connect_datagrams(&socket.local_addr().unwrap().into(), Deaf).err(),
+            reactor.bind_datagrams_with(&loopback(), &Default::default(), Deaf).err(),
+            reactor.connect_datagrams_with(&socket.local_addr().unwrap().into(), &Default::default(), Deaf).err(),
             reactor.adopt_datagrams(socket, Deaf).err(),
         ];
         for (index, error) in refused.iter().enumerate() {

@@ -15,11 +15,12 @@ fn mistakes_are_answered_with_a_way_out() {
     let mut cases: Vec<_> =
         std::fs::read_dir(here.join("tests/teaching")).unwrap().map(|entry| entry.unwrap()).collect();
     cases.sort_by_key(|case| case.path());
-    assert!(cases.len() >= 8, "{}", cases.len());
+    assert!(cases.len() >= 9, "{}", cases.len());
 
+    let http = here.with_file_name("pelton-http");
     let mut manifest = format!(
         "[package]\nname = \"teaching\"\nversion = \"0.0.0\"\nedition = \"2024\"\nautobins = false\n\n[workspace]\n\n\
-         [dependencies]\npelton = {{ path = {here:?} }}\n"
+         [dependencies]\npelton = {{ path = {here:?} }}\npelton-http = {{ path = {http:?} }}\n"
     );
     for case in &cases {
         let path = case.path();

@@ -26,7 +26,7 @@ pub fn serve(stage: &Path, connections: Option<usize>) -> Result<()> {
     let settings = Settings { connections: connections.unwrap_or(defaults.connections), ..defaults };
     let mut reactor = Reactor::new().context("make a reactor")?;
     let server = Server::with_settings(router, settings);
-    let listener = server.listen(&mut reactor, &"127.0.0.1:0".parse()?).context("listen on a free port")?;
+    let listener = server.listen(&mut reactor, "127.0.0.1:0").context("listen on a free port")?;
     let Some(Address::Tcp(address)) = reactor.listening_on(listener) else { bail!("the listener has no TCP address") };
     announce(address.port())?;
     reactor.run()?;

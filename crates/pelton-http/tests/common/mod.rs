@@ -66,7 +66,7 @@ pub(crate) struct Site {
 impl Site {
     pub(crate) fn new(mut reactor: EventLoop, handler: impl Handler, settings: Settings) -> Site {
         let server = Server::with_settings(handler, settings);
-        let listener = server.listen(&mut reactor, &"127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = server.listen(&mut reactor, "127.0.0.1:0").unwrap();
         let address = reactor.listening_on(listener).unwrap().to_string();
         Site { reactor, server, address }
     }

@@ -6,6 +6,8 @@ use std::sync::{Arc, Condvar, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use pelton::{Promise, Reactor};
+
 use super::TaskError;
 use super::completion::Request;
 use super::lock_order::{Rank, Ranked, RankedGuard};
@@ -236,6 +238,28 @@ impl Reply {
     fn told(mut self, outcome: Option<Outcome>) -> Result<Outcome, Reply> {
         self.cancels &= outcome.is_none();
         outcome.ok_or(self)
+    }
+
+    /// The outcome as a promise on the loop of `reactor`, for chains in callbacks and handlers there. A [`TaskError`] rejects it. If the
+    /// promise is dropped, the task goes on.
+    ///
+    /// The promise is [abandoned](pelton::Rejected::Abandoned) if that loop stops first; so it is if that loop has stopped already.
+    ///
+    /// ```no_run
+    /// # use pelton_python::host::{Config, Host};
+    /// let host = Host::start(Config::new())?;
+    /// let mut reactor = pelton::Reactor::new()?;
+    /// let root = host.create_task("math", "sqrt", (2.0,), ())?.into_promise(&mut reactor);
+    /// root.map(|root| root.as_float()).done(|reactor, root| {
+    ///     println!("{root:?}");
+    ///     reactor.stop();
+    /// });
+    /// reactor.run()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[track_caller]
+    pub fn into_promise(self, reactor: &mut Reactor) -> Promise<Value, TaskError> {
+        Promise::of_future(reactor, self)
     }
 
     /// Cancels the task: one that is queued never starts; one that awaits something gets `asyncio.CancelledError` there, and

@@ -313,6 +313,11 @@ impl<M: Send + 'static> ActorRef<M> {
         Ok(self.address.push(message)?)
     }
 
+    /// Sends `message` without asking whether the pool takes something from this thread: the caller has asked before.
+    pub(super) fn send_accepted(&self, message: M) -> Result<(), MailError<M>> {
+        Ok(self.address.push(message)?)
+    }
+
     /// Sends `message` if fewer wait than [may](Spawn::bound): so senders that outrun the actor notice.
     pub fn try_send(&self, message: M) -> Result<(), MailError<M>> {
         if self.address.scheduler().0.refuses() {

@@ -23,6 +23,10 @@ const TASKS_BOUND: usize = 65_536;
 /// Into so many parts the table is split. Threads that submit at the same time seldom meet, and an empty part is small.
 const SHARDS: usize = 32;
 
+/// An empty part of the table keeps room for this many keys, so that a few keys that come and go allocate nothing. A larger one
+/// is given back.
+const ROOM_KEPT: usize = 64;
+
 /// Runs tasks on a [`Pool`] by key: tasks of one key one at a time, in the order in which they were submitted; tasks of different
 /// keys side by side, on whichever worker is free. Made by [`Pool::keyed`]; may be cloned, sent and shared.
 ///
@@ -183,8 +187,9 @@ impl<K: Hash + Eq + Clone + Send + 'static> Keyed<K> {
         let actor = busy.actor.clone();
         // A pool that stops just now may drop the task in here, which is user code.
         drop(shard);
-        // If it is refused, it is dropped, as it would be if the pool had stopped a moment later.
-        let _ = actor.send((make(task), place));
+        // It is counted, so it has to reach the actor even if the pool begins to shut down just now: the actor takes it off the
+        // count. One that has ended meanwhile has taken off all of its tasks; this one is dropped then.
+        let _ = actor.send_accepted((make(task), place));
         Ok(())
     }
 
@@ -257,7 +262,10 @@ impl<K: Hash + Eq + Clone + Send + 'static> Actor for Runner<K> {
         busy.tasks -= ended;
         self.done = busy.tasks == 0;
         let left = if self.done { shard.remove_entry(&self.key) } else { None };
+        // After a burst of keys, their table goes, too.
+        let room = (shard.is_empty() && shard.capacity() > ROOM_KEPT).then(|| std::mem::take(&mut *shard));
         drop(shard);
+        drop(room);
         shared.tasks.fetch_sub(ended, Ordering::Relaxed);
         // With its last reference the actor ends, after this.
         drop(left);
@@ -273,6 +281,32 @@ impl<K: Hash + Eq + Clone + Send + 'static> Drop for Runner<K> {
             let left = shared.shard(&self.key).remove_entry(&self.key);
             shared.tasks.fetch_sub(left.as_ref().map_or(0, |(_, busy)| busy.tasks), Ordering::Relaxed);
             drop(left);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn the_room_of_many_keys_is_given_back_when_they_are_idle() {
+        let pool = Pool::builder().workers(1).build().unwrap();
+        let keyed = pool.keyed();
+        let (release, released) = channel::<()>();
+        keyed.submit(0, move || _ = released.recv()).unwrap();
+        for key in 1..10_000 {
+            keyed.submit(key, || {}).unwrap();
+        }
+        let room = || keyed.shared.shards.iter().map(|shard| lock(shard).capacity()).sum::<usize>();
+        assert!(room() >= 10_000);
+        drop(release);
+        let start = Instant::now();
+        while keyed.busy_keys() > 0 || room() > SHARDS * ROOM_KEPT {
+            assert!(start.elapsed() < Duration::from_secs(20), "there is room for {} keys", room());
+            std::thread::yield_now();
         }
     }
 }

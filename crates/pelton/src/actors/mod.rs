@@ -268,7 +268,13 @@ impl Pool {
     /// Settings, to take on an actor with.
     #[track_caller]
     pub fn actor(&self) -> Spawn<'_> {
-        Spawn::new(&self.owner.shared, Location::caller())
+        self.actor_at(Location::caller())
+    }
+
+    /// [`actor`](Pool::actor) for layers on top, whose callers have given a place: a panic is reported with it.
+    #[doc(hidden)]
+    pub fn actor_at(&self, place: &'static Location<'static>) -> Spawn<'_> {
+        Spawn::new(&self.owner.shared, place)
     }
 
     /// What the pool knows about itself.

@@ -7,6 +7,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 
 use rustix::fs::{Mode, OFlags};
@@ -26,6 +27,10 @@ fn checked(name: &Path) -> io::Result<&Path> {
     let down = |component| matches!(component, Component::Normal(_) | Component::CurDir);
     if !name.components().all(down) {
         return Err(leads_out());
+    }
+    // The system would call it an invalid argument. To those who pass on what a client asks for, it is a name like any other.
+    if name.as_os_str().as_bytes().contains(&0) {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "no file has a null byte in its name"));
     }
     Ok(if name.as_os_str().is_empty() { Path::new(".") } else { name })
 }
@@ -79,7 +84,8 @@ fn walk(directory: BorrowedFd<'_>, name: &Path, flags: OFlags, mode: Mode) -> Re
     while let Some(segment) = segments.next() {
         let from = at.as_ref().map_or(directory, |at| at.as_fd());
         if segments.peek().is_none() {
-            return rustix::fs::openat(from, segment.as_os_str(), flags | OFlags::NOFOLLOW, mode);
+            let opened = rustix::fs::openat(from, segment.as_os_str(), flags | OFlags::NOFOLLOW, mode)?;
+            return refuse_link(opened, flags);
         }
         let down = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         at = Some(rustix::fs::openat(from, segment.as_os_str(), down, Mode::empty())?);
@@ -87,10 +93,24 @@ fn walk(directory: BorrowedFd<'_>, name: &Path, flags: OFlags, mode: Mode) -> Re
     rustix::fs::openat(directory, ".", flags, mode)
 }
 
+/// With `O_PATH`, Linux opens a link that it does not follow: the link itself, which is nothing that was asked for.
+fn refuse_link(opened: OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
+    #[cfg(target_os = "linux")]
+    if flags.contains(OFlags::PATH)
+        && rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&opened)?.st_mode).is_symlink()
+    {
+        return Err(Errno::LOOP);
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = flags;
+    Ok(opened)
+}
+
 /// The system's errors about links say little to those who did not ask for these flags.
 fn describe(error: Errno) -> io::Error {
     match error {
         Errno::XDEV => leads_out(),
+        Errno::NAMETOOLONG => io::Error::new(io::ErrorKind::NotFound, "no file has a name of this length"),
         // What some systems say to a link that is not to be followed.
         Errno::LOOP | Errno::MLINK => {
             io::Error::new(io::ErrorKind::NotFound, "the name leads over a link that is not followed")
@@ -134,7 +154,13 @@ mod tests {
         opened.map_err(|error| error.kind()).map(|file| io::read_to_string(File::from(file)).unwrap())
     }
 
-    const OUT: [&str; 12] = [
+    /// More than the 255 bytes that a name may have, which are not as many as a path may have.
+    const TOO_LONG: &str = match std::str::from_utf8(&[b'x'; 300]) {
+        Ok(name) => name,
+        Err(_) => unreachable!(),
+    };
+
+    const OUT: [&str; 14] = [
         "leads-out",
         "up/out",
         "up/in/file",
@@ -147,6 +173,8 @@ mod tests {
         "sub/../../out",
         "sub/../file",
         "/etc/hostname",
+        "sub/fi\0le",
+        TOO_LONG,
     ];
 
     #[test]
@@ -180,7 +208,14 @@ mod tests {
             // A link where a directory should be is none.
             let kinds = [Err(io::ErrorKind::NotFound), Err(io::ErrorKind::NotADirectory)];
             assert!(kinds.contains(&name(link)), "{link}: {:?}", name(link));
+            // A look at it gives nothing of the link, either.
+            #[cfg(target_os = "linux")]
+            if let Ok(name) = checked(Path::new(link)) {
+                assert!(walk(root.as_fd(), name, OFlags::PATH, Mode::empty()).is_err(), "{link}");
+            }
         }
+        #[cfg(target_os = "linux")]
+        assert!(walk(root.as_fd(), Path::new("sub/file"), OFlags::PATH, Mode::empty()).is_ok());
         fs::remove_dir_all(tree).unwrap();
     }
 }

@@ -25,7 +25,8 @@ const FILE_MODE: Mode =
 ///
 /// A name is a relative path without `..`. Whatever is asked for is looked up below the directory; a name that would lead
 /// out of it, be it by `..`, by a leading slash or by a symbolic link, fails with [`io::ErrorKind::NotFound`], like one that
-/// is not there. On Linux (5.6 and later) the kernel sees to that, and links that stay inside are followed; elsewhere no link
+/// is not there; so does one that no file can have, because it is too long or has a null byte. The choice of a name can also lead
+/// to [`NotADirectory`](io::ErrorKind::NotADirectory) and [`IsADirectory`](io::ErrorKind::IsADirectory). On Linux (5.6 and later) the kernel sees to that, and links that stay inside are followed; elsewhere no link
 /// is followed at all.
 ///
 /// It stays the same directory if that is renamed, or another takes its place. Clones are the same directory.

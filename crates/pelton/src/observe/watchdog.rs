@@ -177,6 +177,7 @@ impl Reactor {
         threshold: Duration,
         hook: impl Fn(&SlowCallback) + Send + Sync + 'static,
     ) -> Result<(), Error> {
+        self.check_takes_on()?;
         // The old one's thread is told to quit before there is another.
         self.watchdog = None;
         let state = Mutex::new(State { running: None, helper_sleeps: false, quit: false });

@@ -97,21 +97,19 @@ impl Default for Settings {
 /// std::thread::spawn(move || reactor.run());
 /// ```
 ///
-/// Make it on that thread, and take its [`Handle`] to the others:
+/// [`Reactor::start_thread`] makes one on a thread of its own, sets it up there, and gives its [`Handle`] to this one:
 ///
 /// ```
 /// use pelton::Reactor;
-/// use std::sync::mpsc;
+/// use std::time::Duration;
 ///
-/// let (sender, receiver) = mpsc::channel();
-/// let thread = std::thread::spawn(move || {
-///     let mut reactor = Reactor::new()?;
-///     let _ = sender.send(reactor.handle());
-///     reactor.run()
-/// });
-/// let handle = receiver.recv()?;
-/// handle.stop();
-/// thread.join().unwrap()?;
+/// let reactor = Reactor::start_thread(|reactor| {
+///     reactor.every(Duration::from_secs(1), |_, _| println!("tick"));
+///     Ok(())
+/// })?;
+/// reactor.handle().post(|_| println!("on that thread"))?;
+/// reactor.handle().stop();
+/// reactor.join()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///

@@ -359,6 +359,10 @@ impl Handle {
         A: Send + 'static,
         Op: FnOnce() -> T + Send + 'static,
     {
+        // Its lanes are open until it has shut down, which may be a while after it was told to stop.
+        if self.has_stopped() {
+            return Err((op, replier, Refusal::Stopped));
+        }
         let hold = self.hold();
         let job = move |(op, replier): (Op, Replier<A>)| {
             SendClosure::new(move |worker: &mut Worker<Handle>| {

@@ -311,7 +311,7 @@ impl Handle {
     #[track_caller]
     pub fn schedule<F: FnOnce(&mut Reactor) + Send + 'static>(&self, f: F) -> Result<(), PostError<F>> {
         let mut f = Some(f);
-        if self.is_loop_thread() {
+        if self.is_loop_thread() && !self.has_stopped() {
             Reactor::with_current(|reactor| {
                 // Another reactor of this thread may be the current one.
                 if Arc::ptr_eq(&reactor.shared, &self.shared)

@@ -14,6 +14,7 @@
 //! [`WINDOW`] bytes of replies have not been taken by the socket, the session decodes nothing more until they are.
 
 use std::collections::VecDeque;
+use std::panic::Location;
 
 use super::framed::close_with;
 use super::mailbox::Ways;
@@ -40,6 +41,8 @@ where
     P: Protocol<Message = C::Message> + Send,
 {
     pool: Pool,
+    /// Where it was said that it runs there: panics are reported with this.
+    place: &'static Location<'static>,
     /// Until it is opened.
     parts: Option<(C, P)>,
     /// From then on.
@@ -61,9 +64,15 @@ where
     P: Protocol<Message = C::Message> + Send,
 {
     /// A connection that `protocol` speaks on, in messages that are bytes by `codec`; both on `pool`.
+    #[track_caller]
     pub fn new(pool: &Pool, codec: C, protocol: P) -> Pooled<C, P> {
+        Pooled::from_place(Location::caller(), pool, codec, protocol)
+    }
+
+    fn from_place(place: &'static Location<'static>, pool: &Pool, codec: C, protocol: P) -> Pooled<C, P> {
         Pooled {
             pool: pool.clone(),
+            place,
             parts: Some((codec, protocol)),
             session: None,
             peer: None,
@@ -196,7 +205,7 @@ where
             }
         };
         let session = Session::new(codec, protocol, Some((handle, id)));
-        self.session = Some(self.pool.actor().bound(TASKS).on_room(room).spawn(session));
+        self.session = Some(self.pool.actor_at(self.place).bound(TASKS).on_room(room).spawn(session));
         self.give(io, Task::Opened(peer));
     }
 
@@ -219,7 +228,7 @@ where
     fn closed(&mut self, _: &mut Reactor, reason: Reason) {
         if let Some((codec, protocol)) = self.parts.take() {
             // It could not be connected.
-            self.session = Some(self.pool.spawn(Session::new(codec, protocol, None)));
+            self.session = Some(self.pool.actor_at(self.place).spawn(Session::new(codec, protocol, None)));
         }
         if let Some(session) = self.session.take() {
             for task in self.unsent.drain(..) {
@@ -274,15 +283,16 @@ where
     /// reactor.listen("127.0.0.1:0", serve(Lines::new, || Primes).on(&pool))?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[track_caller]
     fn on(mut self, pool: &Pool) -> impl FnMut(&mut Reactor) -> Pooled<C, P> + 'static
     where
         C: Codec<Message: Send> + ForPool,
         P: ForPool,
     {
-        let pool = pool.clone();
+        let (pool, place) = (pool.clone(), Location::caller());
         move |reactor| {
             let (codec, protocol) = self(reactor).into_parts();
-            Pooled::new(&pool, codec, protocol)
+            Pooled::from_place(place, &pool, codec, protocol)
         }
     }
 }

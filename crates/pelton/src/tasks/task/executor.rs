@@ -114,7 +114,9 @@ impl Reactor {
         self.spawn_from(Location::caller(), future)
     }
 
-    pub(super) fn spawn_from<F>(&mut self, place: &'static Location<'static>, future: F) -> JoinHandle<F::Output>
+    /// [`spawn`](Reactor::spawn) for layers on top, whose callers have given a place: a panic is reported with it.
+    #[doc(hidden)]
+    pub fn spawn_from<F>(&mut self, place: &'static Location<'static>, future: F) -> JoinHandle<F::Output>
     where
         F: Future + 'static,
         F::Output: 'static,
