@@ -1,7 +1,5 @@
 //! Actors on a pool of workers, and servers whose protocols run there, on every engine.
 
-mod common;
-
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::panic::resume_unwind;
@@ -16,11 +14,7 @@ use pelton::{
     Actor, ActorRef, Address, Codec, Context, EventLoop, Exit, FrameError, MailError, Peer, Pool, Protocol, Reason,
     Replies, Service, serve,
 };
-
-use common::{On, on_every_engine, run_until};
-
-/// What takes longer than this hangs.
-const DEADLINE: Duration = Duration::from_secs(30);
+use pelton_testing::{Alive, Counted, On, POOL_DEADLINE, on_every_engine, run_until, run_with, wait_for};
 
 fn pool(workers: usize) -> Pool {
     Pool::builder().workers(workers).build().unwrap()
@@ -29,31 +23,6 @@ fn pool(workers: usize) -> Pool {
 /// Panics without the noise of a panic hook.
 fn panic_quietly() -> ! {
     resume_unwind(Box::new("on purpose"))
-}
-
-/// Waits until the condition holds, and fails if that takes too long.
-fn wait_for(mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + DEADLINE;
-    while !condition() {
-        assert!(Instant::now() < end, "not within {DEADLINE:?}");
-        thread::yield_now();
-    }
-}
-
-/// Counts how many there are.
-struct Counted(Arc<AtomicUsize>);
-
-impl Counted {
-    fn new(alive: &Arc<AtomicUsize>) -> Counted {
-        alive.fetch_add(1, Ordering::Relaxed);
-        Counted(alive.clone())
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// An actor that keeps its worker until it is let go.
@@ -118,7 +87,7 @@ fn a_million_messages_of_eight_senders_to_a_thousand_actors_keep_their_order() {
         sender.join().unwrap();
     }
     drop(actors);
-    pool.shutdown(DEADLINE).unwrap();
+    pool.shutdown(POOL_DEADLINE).unwrap();
     assert_eq!(total.load(Ordering::Relaxed), SENDERS * EACH as usize);
     let stats = pool.stats();
     assert_eq!((stats.messages, stats.panics, stats.actors), (SENDERS as u64 * u64::from(EACH), 0, 0));
@@ -127,8 +96,7 @@ fn a_million_messages_of_eight_senders_to_a_thousand_actors_keep_their_order() {
 #[test]
 fn actors_that_panic_at_random_leave_the_others_alone_and_nothing_behind() {
     const ACTORS: usize = 200;
-    let (alive, faults, received) =
-        (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (alive, faults, received) = (Alive::default(), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let told = faults.clone();
     let pool = Pool::builder().workers(3).on_fault(move |fault| {
         assert!(fault.to_string().contains("panicked: on purpose"), "{fault}");
@@ -164,15 +132,15 @@ fn actors_that_panic_at_random_leave_the_others_alone_and_nothing_behind() {
         })
         .collect();
     let refused: usize = senders.into_iter().map(|sender| sender.join().unwrap()).sum();
-    pool.shutdown(DEADLINE).unwrap();
+    pool.shutdown(POOL_DEADLINE).unwrap();
     let closed = actors.iter().filter(|actor| actor.is_closed()).count();
     assert_eq!(closed, faults.load(Ordering::Relaxed));
     assert_eq!(pool.stats().panics as usize, closed);
     assert!(closed > 0 && refused > 0, "{closed} closed, {refused} refused");
     assert!(received.load(Ordering::Relaxed) + refused <= 200_000);
-    assert_eq!(alive.load(Ordering::Relaxed), ACTORS - closed);
+    assert_eq!(alive.count(), ACTORS - closed);
     drop(actors);
-    assert_eq!((alive.load(Ordering::Relaxed), pool.stats().actors), (0, 0));
+    assert_eq!((alive.count(), pool.stats().actors), (0, 0));
 }
 
 #[test]
@@ -209,8 +177,8 @@ fn a_flooded_actor_has_no_more_than_its_share() {
     let other = pool.spawn_fn(move |(), _| seen.0.send(count.load(Ordering::Relaxed)).unwrap());
     other.send(()).unwrap();
     release.send(()).unwrap();
-    assert_eq!(seen.1.recv_timeout(DEADLINE), Ok(10));
-    pool.shutdown(DEADLINE).unwrap();
+    assert_eq!(seen.1.recv_timeout(POOL_DEADLINE), Ok(10));
+    pool.shutdown(POOL_DEADLINE).unwrap();
     assert_eq!(flooded.load(Ordering::Relaxed), 10_000);
 }
 
@@ -229,10 +197,10 @@ fn actors_that_keep_each_other_busy_do_not_starve_what_comes_from_outside() {
     for _ in 0..100 {
         let (answer, answered) = channel();
         pool.spawn_fn(move |(), _| answer.send(()).unwrap()).send(()).unwrap();
-        answered.recv_timeout(DEADLINE).unwrap();
+        answered.recv_timeout(POOL_DEADLINE).unwrap();
     }
     busy.send(true).unwrap();
-    pool.shutdown(DEADLINE).unwrap();
+    pool.shutdown(POOL_DEADLINE).unwrap();
 }
 
 #[test]
@@ -247,7 +215,7 @@ fn a_full_mailbox_refuses_and_tells_of_room_once() {
             released.recv().unwrap();
         });
     actor.try_send(0).unwrap();
-    inside.recv_timeout(DEADLINE).unwrap();
+    inside.recv_timeout(POOL_DEADLINE).unwrap();
     // The one being received may still count.
     let sent = (1..).find(|number| actor.try_send(*number) == Err(MailError::Full(*number))).unwrap();
     assert!(sent == 4 || sent == 5, "{sent}");
@@ -257,19 +225,19 @@ fn a_full_mailbox_refuses_and_tells_of_room_once() {
     for _ in 0..sent {
         release.send(()).unwrap();
     }
-    rooms.recv_timeout(DEADLINE).unwrap();
+    rooms.recv_timeout(POOL_DEADLINE).unwrap();
     actor.try_send(6).unwrap();
     drop(actor);
     for _ in 0..2 {
         release.send(()).unwrap();
     }
-    pool.shutdown(DEADLINE).unwrap();
+    pool.shutdown(POOL_DEADLINE).unwrap();
     assert!(rooms.try_recv().is_err(), "once for both refusals");
 }
 
 #[test]
 fn everything_is_dropped_once_whichever_way_an_actor_ends() {
-    let alive = Arc::new(AtomicUsize::new(0));
+    let alive = Alive::default();
     let pool = Pool::builder().workers(2).on_fault(|_| {}).build().unwrap();
     for ending in 0..4 {
         let own = Counted::new(&alive);
@@ -289,7 +257,7 @@ fn everything_is_dropped_once_whichever_way_an_actor_ends() {
         drop(actor);
     }
     wait_for(|| pool.stats().actors == 0);
-    wait_for(|| alive.load(Ordering::Relaxed) == 0);
+    wait_for(|| alive.count() == 0);
 }
 
 #[test]
@@ -303,7 +271,7 @@ fn a_chain_of_actors_that_own_each_other_ends_on_the_pool_or_after_it() {
         let pool = pool(2);
         let chain = (0..50_000).fold(None, |next, _| Some(pool.spawn(Link(next))));
         if stopped {
-            pool.shutdown(DEADLINE).unwrap();
+            pool.shutdown(POOL_DEADLINE).unwrap();
         }
         drop(chain);
         wait_for(|| pool.stats().actors == 0);
@@ -315,7 +283,7 @@ fn no_worker_waits_for_an_actor_that_blocks() {
     let pool = pool(2);
     let (gate, inside, release) = blocker(&pool);
     gate.send(()).unwrap();
-    inside.recv_timeout(DEADLINE).unwrap();
+    inside.recv_timeout(POOL_DEADLINE).unwrap();
     // More for the one that blocks keeps nobody else busy either.
     gate.send(()).unwrap();
     let (done, finished) = channel();
@@ -324,10 +292,10 @@ fn no_worker_waits_for_an_actor_that_blocks() {
         pool.spawn_fn(move |number: u32, _| done.send(number).unwrap()).send(number).unwrap();
     }
     for _ in 0..1_000 {
-        finished.recv_timeout(DEADLINE).unwrap();
+        finished.recv_timeout(POOL_DEADLINE).unwrap();
     }
     drop(release);
-    pool.shutdown(DEADLINE).unwrap();
+    pool.shutdown(POOL_DEADLINE).unwrap();
 }
 
 #[test]
@@ -346,7 +314,7 @@ fn what_a_blocking_worker_has_in_its_own_queue_is_taken_by_others() {
         });
         spreader.send(()).unwrap();
         for _ in 0..10 {
-            finished.recv_timeout(DEADLINE).unwrap();
+            finished.recv_timeout(POOL_DEADLINE).unwrap();
         }
         drop(release);
     }
@@ -376,19 +344,19 @@ fn shutdown_finishes_what_waits_and_refuses_what_comes() {
     for _ in 0..1_000 {
         counter.send(9).unwrap();
     }
-    pool.shutdown(DEADLINE).unwrap();
+    pool.shutdown(POOL_DEADLINE).unwrap();
     assert_eq!(count.load(Ordering::Relaxed), 10_000);
     assert_eq!(counter.send(0), Err(MailError::Closed(0)));
-    pool.shutdown(DEADLINE).unwrap();
+    pool.shutdown(POOL_DEADLINE).unwrap();
 }
 
 #[test]
 fn shutdown_drops_what_is_left_at_the_deadline() {
-    let alive = Arc::new(AtomicUsize::new(0));
+    let alive = Alive::default();
     let pool = pool(1);
     let (gate, inside, release) = blocker(&pool);
     gate.send(()).unwrap();
-    inside.recv_timeout(DEADLINE).unwrap();
+    inside.recv_timeout(POOL_DEADLINE).unwrap();
     let other = pool.spawn_fn(|_: Counted, _| unreachable!("it never has its turn"));
     for _ in 0..100 {
         other.send(Counted::new(&alive)).unwrap();
@@ -396,7 +364,7 @@ fn shutdown_drops_what_is_left_at_the_deadline() {
     let error = pool.shutdown(Duration::from_millis(20)).unwrap_err();
     assert_eq!((error.busy, error.waiting), (1, 1));
     drop(release);
-    wait_for(|| alive.load(Ordering::Relaxed) == 0 && other.is_closed());
+    wait_for(|| alive.count() == 0 && other.is_closed());
 }
 
 #[test]
@@ -407,7 +375,7 @@ fn an_idle_pool_sleeps() {
     let (done, finished) = channel();
     let actor = pool.spawn_fn(move |(), _| done.send(()).unwrap());
     actor.send(()).unwrap();
-    finished.recv_timeout(DEADLINE).unwrap();
+    finished.recv_timeout(POOL_DEADLINE).unwrap();
     wait_for(|| pool.stats().asleep == 3);
     assert!(pool.stats().parks > parks);
 }
@@ -498,11 +466,7 @@ impl Server {
 
     /// Turns the loop until the other thread is done.
     fn run_with<T: Send + 'static>(&mut self, act: impl FnOnce() -> T + Send + 'static) -> T {
-        let other = thread::spawn(act);
-        let waiting = self.reactor.every(Duration::from_millis(1), |_, _| {});
-        run_until(&mut self.reactor, |_| other.is_finished());
-        self.reactor.cancel(waiting);
-        other.join().unwrap()
+        run_with(&mut self.reactor, act)
     }
 
     fn run_until(&mut self, mut condition: impl FnMut(&Lobby) -> bool) {
@@ -753,7 +717,7 @@ fn draining_answers_what_has_come_in(on: On) {
     let mut stream = TcpStream::connect(server.address).unwrap();
     stream.write_all(b"wait\nafter\n").unwrap();
     server.run_until(|lobby| lobby.processed.load(Ordering::Relaxed) == 1);
-    server.reactor.drain(DEADLINE);
+    server.reactor.drain(POOL_DEADLINE);
     server.reactor.turn(Some(Duration::ZERO)).unwrap();
     drop(gate);
     assert_eq!(server.reactor.run().unwrap(), Exit::Drained);
@@ -765,7 +729,7 @@ fn a_pool_that_has_shut_down_closes_its_connections(on: On) {
     let mut server = Server::new(on);
     let stream = TcpStream::connect(server.address).unwrap();
     server.run_until(|lobby| lobby.peers.lock().unwrap().len() == 1);
-    server.pool.shutdown(DEADLINE).unwrap();
+    server.pool.shutdown(POOL_DEADLINE).unwrap();
     (&stream).write_all(b"too late\n").unwrap();
     assert_eq!(server.closed(1), ["closed by this side"]);
 }
@@ -778,11 +742,11 @@ fn a_pool_ends_with_its_loop_after_the_connections(on: On) {
     // What is in the middle of something is waited for, and what waits is received.
     let (slow, begun, release) = blocker(&server.pool);
     slow.send(()).unwrap();
-    begun.recv_timeout(DEADLINE).unwrap();
+    begun.recv_timeout(POOL_DEADLINE).unwrap();
     let (sender, received) = channel();
     let last = server.pool.spawn_fn(move |word: &str, _| sender.send(word).unwrap());
     last.send("received at the end").unwrap();
-    server.reactor.shut_down_at_end(&server.pool, DEADLINE);
+    server.reactor.shut_down_at_end(&server.pool, POOL_DEADLINE);
     let lobby = server.lobby.clone();
     let freeing = std::thread::spawn(move || {
         wait_for(|| lobby.closed.lock().unwrap().len() == 1);
@@ -791,6 +755,6 @@ fn a_pool_ends_with_its_loop_after_the_connections(on: On) {
     server.reactor.stop();
     server.reactor.run().unwrap();
     freeing.join().unwrap();
-    assert_eq!(received.recv_timeout(DEADLINE).unwrap(), "received at the end");
+    assert_eq!(received.recv_timeout(POOL_DEADLINE).unwrap(), "received at the end");
     assert!(slow.send(()).is_err(), "the pool takes nothing more");
 }

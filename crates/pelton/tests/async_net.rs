@@ -2,10 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-mod common;
-
 use std::cell::RefCell;
-use std::future::Future;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::pin::Pin;
@@ -24,10 +21,8 @@ use hyper::body::Bytes;
 use hyper::rt::ReadBufCursor;
 use pelton::net::{Datagrams, Listener, Stream};
 use pelton::task;
-use pelton::{Address, EventLoop, Exit, Limit, Reactor, Reason, WaterMarks};
-
-use common::peer::Network;
-use common::{On, on_every_network, poll, run_until};
+use pelton::{Address, Exit, Limit, Reactor, Reason, WaterMarks};
+use pelton_testing::{Network, On, block_on, localhost, on_every_network, pattern, poll, run_until};
 
 on_every_network![
     what_is_written_is_read_by_the_other_side,
@@ -64,25 +59,9 @@ on_every_network![
     a_client_that_knows_nothing_of_pelton_works,
 ];
 
-/// Blocks on `future`, and fails if it takes too long.
-fn block_on<T>(reactor: &mut EventLoop, future: impl Future<Output = T>) -> T {
-    let late = reactor.after(Duration::from_secs(20), |reactor| reactor.stop());
-    let value = reactor.block_on(future).expect("it does not take that long");
-    reactor.cancel(late);
-    value
-}
-
-fn anywhere() -> Address {
-    "127.0.0.1:0".parse().unwrap()
-}
-
-fn pattern(length: usize) -> Vec<u8> {
-    (0..length).map(|index| (index % 251) as u8).collect()
-}
-
 /// A stream and a plain blocking peer.
-async fn accepted<N: Network>(network: N) -> (Stream, common::peer::Peer) {
-    let listener = Listener::bind(&anywhere()).unwrap();
+async fn accepted<N: Network>(network: N) -> (Stream, pelton_testing::Peer) {
+    let listener = Listener::bind(&localhost()).unwrap();
     let address = listener.local_address().unwrap();
     let peer = thread::spawn(move || network.connect_peer(&address));
     let stream = listener.accept().await.unwrap();
@@ -91,7 +70,7 @@ async fn accepted<N: Network>(network: N) -> (Stream, common::peer::Peer) {
 
 /// Two streams that are connected with each other.
 async fn pair() -> (Stream, Stream) {
-    let listener = Listener::bind(&anywhere()).unwrap();
+    let listener = Listener::bind(&localhost()).unwrap();
     let address = listener.local_address().unwrap();
     let (accepted, connected) = futures::join!(listener.accept(), Stream::connect(&address));
     (accepted.unwrap(), connected.unwrap())
@@ -425,7 +404,7 @@ fn dropping_the_reactor_drops_tasks_with_their_streams(network: impl Network) {
             let _counts = reads;
             task::timeout(Duration::from_secs(3600), stream.read(&mut [0; 8])).await.ok();
         });
-        let listener = Listener::bind(&anywhere()).unwrap();
+        let listener = Listener::bind(&localhost()).unwrap();
         task::spawn(async move {
             let _counts = accepts;
             listener.accept().await.ok();
@@ -448,7 +427,7 @@ fn dropping_the_reactor_drops_tasks_with_their_streams(network: impl Network) {
 fn streams_outlive_their_reactor_harmlessly(network: impl Network) {
     let mut reactor = network.reactor();
     let (server, mut client) = block_on(&mut reactor, pair());
-    let listener = block_on(&mut reactor, async { Listener::bind(&anywhere()).unwrap() });
+    let listener = block_on(&mut reactor, async { Listener::bind(&localhost()).unwrap() });
     drop(reactor);
     let error = futures::executor::block_on(client.write(b"x")).unwrap_err();
     assert!(error.to_string().contains("no current reactor"), "{error}");
@@ -457,8 +436,8 @@ fn streams_outlive_their_reactor_harmlessly(network: impl Network) {
     assert!(error.to_string().contains("another reactor"), "{error}");
     assert!(block_on(&mut other, listener.accept()).is_err());
     drop((server, client, listener));
-    assert!(futures::executor::block_on(Stream::connect(&anywhere())).is_err());
-    assert!(Listener::bind(&anywhere()).is_err());
+    assert!(futures::executor::block_on(Stream::connect(&localhost())).is_err());
+    assert!(Listener::bind(&localhost()).is_err());
 }
 
 fn a_stream_belongs_to_its_reactor(network: impl Network) {
@@ -480,7 +459,7 @@ fn a_stream_belongs_to_its_reactor(network: impl Network) {
 fn a_listener_that_is_dropped_ends(network: impl Network) {
     let mut reactor = network.reactor();
     block_on(&mut reactor, async {
-        let listener = Listener::bind(&anywhere()).unwrap();
+        let listener = Listener::bind(&localhost()).unwrap();
         let address = listener.local_address().unwrap();
         let connecting = Stream::connect(&address);
         let (client, accepted) = futures::join!(connecting, listener.accept());
@@ -499,7 +478,7 @@ fn a_listener_that_is_dropped_ends(network: impl Network) {
 fn a_listener_is_a_stream_of_streams(network: impl Network) {
     let mut reactor = network.reactor();
     block_on(&mut reactor, async {
-        let listener = Listener::bind(&anywhere()).unwrap();
+        let listener = Listener::bind(&localhost()).unwrap();
         let address = listener.local_address().unwrap();
         let clients = join_all((0..20u8).map(|number| {
             let address = address.clone();
@@ -527,9 +506,9 @@ fn a_draining_loop_waits_for_its_streams(network: impl Network) {
         // One on which nothing was ever sent or received would be closed.
         server.write_all(b".").await.unwrap();
         client.read_exact(&mut [0]).await.unwrap();
-        (server, client, Listener::bind(&anywhere()).unwrap())
+        (server, client, Listener::bind(&localhost()).unwrap())
     });
-    let log = common::Log::default();
+    let log = pelton_testing::Log::default();
     let (answered, ended) = (log.clone(), log.clone());
     reactor.spawn(async move {
         client.write_all(b"?").await.unwrap();
@@ -546,7 +525,7 @@ fn a_draining_loop_waits_for_its_streams(network: impl Network) {
         assert!(listener.accept().await.is_err());
         ended.add("ended");
     });
-    assert_eq!(common::run(&mut reactor), Exit::Drained);
+    assert_eq!(pelton_testing::run(&mut reactor), Exit::Drained);
     assert_eq!(log.take(), ["ended", "answered"]);
 }
 
@@ -554,7 +533,7 @@ fn connections_that_are_not_accepted_wait_in_the_kernel(on: On) {
     const CLIENTS: usize = 200;
     let mut reactor = on.reactor();
     block_on(&mut reactor, async {
-        let listener = Listener::bind(&anywhere()).unwrap();
+        let listener = Listener::bind(&localhost()).unwrap();
         let address = listener.local_address().unwrap().to_string();
         let clients = thread::spawn(move || {
             (0..CLIENTS).map(|_| TcpStream::connect(&address).unwrap()).collect::<Vec<TcpStream>>()
@@ -600,7 +579,7 @@ fn names_and_unix_sockets_can_be_connected_to(on: On) {
     let path = std::env::temp_dir().join(format!("pelton-async-{}-{}.sock", reactor.engine_name(), std::process::id()));
     let unix: Address = format!("unix:{}", path.display()).parse().unwrap();
     block_on(&mut reactor, async {
-        for address in [anywhere(), unix] {
+        for address in [localhost(), unix] {
             let listener = Listener::bind(&address).unwrap();
             let target = match listener.local_address().unwrap() {
                 Address::Tcp(address) => format!("a-name:{}", address.port()),
@@ -638,7 +617,7 @@ fn sockets_can_be_adopted(on: On) {
 fn datagrams_are_answered(on: On) {
     let mut reactor = on.reactor();
     block_on(&mut reactor, async {
-        let echo = Datagrams::bind(&anywhere()).unwrap();
+        let echo = Datagrams::bind(&localhost()).unwrap();
         let address = echo.local_address().unwrap();
         task::spawn(async move {
             loop {
@@ -660,14 +639,14 @@ fn datagrams_are_answered(on: On) {
 fn a_datagram_that_nobody_receives_is_told(on: On) {
     let mut reactor = on.reactor();
     block_on(&mut reactor, async {
-        let gone = Datagrams::bind(&anywhere()).unwrap().local_address().unwrap();
+        let gone = Datagrams::bind(&localhost()).unwrap().local_address().unwrap();
         task::sleep(Duration::from_millis(2)).await;
         let client = Datagrams::connect(&gone).unwrap();
         client.send(b"anybody?").await.unwrap();
         assert_eq!(client.receive().await.unwrap_err().kind(), ErrorKind::ConnectionRefused);
         client.send(b"still here").await.unwrap();
         // Too large for any network.
-        let socket = Datagrams::bind(&anywhere()).unwrap();
+        let socket = Datagrams::bind(&localhost()).unwrap();
         socket.send_to(&gone, &[0; 70_000]).await.unwrap();
         let error = socket.receive().await.unwrap_err();
         assert!(error.to_string().contains(&gone.to_string()), "{error}");

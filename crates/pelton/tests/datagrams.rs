@@ -1,7 +1,5 @@
 //! Datagrams, on every engine, with peers that are plain blocking sockets in other threads, or other programs.
 
-mod common;
-
 use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -16,8 +14,7 @@ use pelton::{
     Address, Datagram, DatagramIo, DatagramOptions, Datagrams, DatagramsId, EventLoop, Exit, MulticastInterface,
     PanicPolicy, Reactor, Reason, SendError, SocketOptions, WaterMarks,
 };
-
-use common::{Log, On, activity, on_every_engine, poll, run, run_until};
+use pelton_testing::{Echo, Log, On, activity, child, localhost, on_every_engine, poll, run, run_until, run_with};
 
 on_every_engine![
     what_is_sent_over_udp_comes_back_from_where_it_went,
@@ -88,22 +85,6 @@ fn logging(log: &Log) -> Scripted {
     Scripted { log: log.clone(), received: None }
 }
 
-struct Echo;
-
-impl Datagrams for Echo {
-    fn received(&mut self, io: &mut DatagramIo<'_>, datagram: Datagram) {
-        io.send_chunk_to(&datagram.from, datagram.bytes).unwrap();
-    }
-
-    fn send_failed(&mut self, _: &mut DatagramIo<'_>, to: Option<&Address>, error: io::Error) {
-        panic!("send to {to:?}: {error}");
-    }
-}
-
-fn localhost() -> Address {
-    "127.0.0.1:0".parse().unwrap()
-}
-
 fn local(reactor: &mut EventLoop, id: DatagramsId) -> Address {
     reactor.datagrams(id).unwrap().local_address().unwrap()
 }
@@ -136,16 +117,6 @@ fn unix_peer(socket: UnixDatagram) -> UnixDatagram {
 
 fn scratch(on: On, name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("pelton-{}-{}-{name}", std::process::id(), on.0))
-}
-
-/// Turns the loop until the other thread is done.
-fn run_with<T: Send + 'static>(reactor: &mut EventLoop, act: impl FnOnce() -> T + Send + 'static) -> T {
-    let other = thread::spawn(act);
-    // A loop that sleeps has to notice that the thread is done.
-    let waiting = reactor.every(Duration::from_millis(1), |_, _| {});
-    run_until(reactor, |_| other.is_finished());
-    reactor.cancel(waiting);
-    other.join().unwrap()
 }
 
 fn what_is_sent_over_udp_comes_back_from_where_it_went(on: On) {
@@ -419,7 +390,7 @@ fn a_thousand_each_way_arrive(on: On) {
             reactor.datagrams(client).unwrap().send(&number.to_be_bytes()).unwrap();
         }
     });
-    run_until(&mut reactor, |_| log.len() > 0);
+    run_until(&mut reactor, |_| !log.is_empty());
     assert_eq!(log.take(), ["closed: closed by this side"]);
 }
 
@@ -564,7 +535,7 @@ fn a_paused_socket_delivers_nothing_and_costs_nothing_and_loses_nothing(on: On) 
         sender.send_to(number.to_string().as_bytes(), address).unwrap();
     }
     for number in 0..20 {
-        run_until(&mut reactor, |_| log.len() > 0);
+        run_until(&mut reactor, |_| !log.is_empty());
         assert_eq!(log.take(), [number.to_string()]);
         if number == 10 {
             let (turns, calls) = activity(&mut reactor, &log);
@@ -717,7 +688,7 @@ fn a_panicking_handler_closes_its_socket_only(on: On) {
         sender.send_to(b"x", bad_address).unwrap();
     }
     sender.send_to(b"x", good_address).unwrap();
-    run_until(&mut reactor, |_| log.len() > 0);
+    run_until(&mut reactor, |_| !log.is_empty());
     assert_eq!(log.take(), ["closed: its handler panicked"]);
     assert!(reactor.state::<String>().starts_with("datagrams \"bad\" ("), "{}", reactor.state::<String>());
     run_with(&mut reactor, move || sender.recv(&mut [0; 10]).unwrap());
@@ -968,16 +939,12 @@ fn a_forked_child_leaves_the_parents_socket_and_its_file_alone() {
     assert!(!path.exists());
 }
 
-/// Set in the child of the test below: the engine to use.
-#[cfg(target_os = "linux")]
-const CHILD: &str = "PELTON_TEST_CHILD";
-
 #[cfg(target_os = "linux")]
 #[test]
 fn a_thousand_each_way_take_far_fewer_system_calls() {
     const COUNT: usize = 1_000;
     const NAME: &str = "a_thousand_each_way_take_far_fewer_system_calls";
-    if let Ok(name) = std::env::var(CHILD) {
+    if let Some(name) = child::role() {
         let mut reactor =
             Reactor::builder().engine(name.parse().unwrap()).panic_policy(PanicPolicy::Propagate).build().unwrap();
         let (server, address) = bind(&mut reactor, Echo);
@@ -1005,7 +972,7 @@ fn a_thousand_each_way_take_far_fewer_system_calls() {
             .args(["-f", "-o", trace.to_str().unwrap()])
             .arg(std::env::current_exe().unwrap())
             .args(["--exact", NAME, "--nocapture"])
-            .env(CHILD, engine)
+            .env(child::CHILD, engine)
             .output()
             .expect("strace is needed for this test");
         assert!(output.status.success(), "{output:?}");

@@ -1,7 +1,5 @@
 //! Files and directories, compared with what `std::fs` says of them.
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::future::{Future, IntoFuture};
@@ -19,8 +17,7 @@ use std::time::{Duration, SystemTime};
 
 use pelton::fs::{self, File, Operation, Progress, Steps};
 use pelton::{Error, EventLoop, Exit, Lane, LaneSettings, PanicPolicy, Reactor, Rejected};
-
-use common::{On, on_every_engine, run, run_until};
+use pelton_testing::{DEADLINE, On, on_every_engine, run, run_until};
 
 on_every_engine![
     an_operation_has_the_same_outcome_in_every_form,
@@ -31,9 +28,6 @@ on_every_engine![
     a_copy_says_how_far_it_is,
     a_lock_that_is_waited_for_holds_up_nothing_else,
 ];
-
-/// Long enough for whatever is waited for.
-const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A directory of the test's own, removed at its end.
 struct Scratch(PathBuf);

@@ -1,7 +1,5 @@
 //! Protocols that answer later: in order, from anywhere, so many at a time; on the loop of every engine, and on a pool.
 
-mod common;
-
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -17,10 +15,9 @@ use pelton::{
     ActorRef, Address, Deferred, EventLoop, Lane, ListenerId, Peer, Pool, Protocol, Reactor, Reason, Replies,
     ReplySlot, Service, serve, task,
 };
+use pelton_testing::{Log, On, on_every_engine, run_until, run_with};
 
 use socket2::SockRef;
-
-use common::{Log, On, on_every_engine, run_until};
 
 on_every_engine![
     replies_go_out_in_order_whoever_answers_first,
@@ -143,15 +140,6 @@ fn clerks(on: On, pool: Option<&Pool>, limit: usize) -> (EventLoop, SocketAddr, 
 
 fn pool() -> Pool {
     Pool::builder().workers(2).build().unwrap()
-}
-
-/// Turns the loop until the other thread is done.
-fn run_with<T: Send + 'static>(reactor: &mut EventLoop, act: impl FnOnce() -> T + Send + 'static) -> T {
-    let other = thread::spawn(act);
-    let waiting = reactor.every(Duration::from_millis(1), |_, _| {});
-    run_until(reactor, |_| other.is_finished());
-    reactor.cancel(waiting);
-    other.join().unwrap()
 }
 
 /// A client that has a deadline.

@@ -1,8 +1,5 @@
 //! Connecting by name, on every engine; and the race between addresses on one whose time and network are the test's own.
 
-mod clockwork;
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -16,9 +13,8 @@ use pelton::{
     Address, Chunk, ConnectOptions, Connection, Error, Io, LaneSettings, Limit, LookupFailure, Reactor, Reason,
     Resolver,
 };
-
-use clockwork::{Fate, Seen, clockwork, elapsed};
-use common::{Log, On, on_every_engine, poll, run, run_until};
+use pelton_testing::clockwork::{Fate, Seen, clockwork, elapsed};
+use pelton_testing::{DEADLINE, Log, On, on_every_engine, poll, run, run_until};
 
 on_every_engine![
     localhost_is_found_and_addresses_need_no_look_up,
@@ -37,9 +33,6 @@ on_every_engine![
     a_look_up_can_be_asked_for_alone_and_cancelled,
     stopping_does_not_wait_for_a_look_up,
 ];
-
-/// Long enough for whatever is waited for.
-const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Logs what it is told, and whom it was connected to.
 #[derive(Clone, Default)]
@@ -508,7 +501,7 @@ fn race(fates: &[(&str, Fate)], options: &ConnectOptions) -> (Rc<Seen>, Vec<Stri
     let log = Log::default();
     let id = reactor.connect_to_with("somewhere:1", options, Logging(log.clone())).unwrap();
     reactor.connection(id).unwrap().send(b"hello").unwrap();
-    assert!(seen.log.borrow().is_empty() && log.len() == 0);
+    assert!(seen.log.borrow().is_empty() && log.is_empty());
     run_until(&mut reactor, |_| log.len() == 1);
     poll(&mut reactor);
     (seen, log.take())

@@ -1,8 +1,6 @@
 //! What a reactor does once it was told to stop, until it is dropped: it takes nothing on, says so, and nobody waits for it.
 //! `docs/turn.md` states the rule; each entry has its line here.
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -13,8 +11,6 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-use common::on_every_network;
-use common::peer::Network;
 use pelton::codec::Lines;
 use pelton::task::TaskError;
 use pelton::{
@@ -23,6 +19,7 @@ use pelton::{
     PushError, Queue, Reactor, Reason, Reconnect, Refusal, Rejected, Replies, Reply, ReplySlot, ResourcePool, fs, net,
     serve, task,
 };
+use pelton_testing::{DEADLINE, Network, on_every_network};
 
 on_every_network![
     posts_are_refused_and_given_back,
@@ -49,9 +46,6 @@ on_every_network![
     a_connection_is_not_moved_there_and_stays,
     a_connection_that_leaves_goes_in_the_last_turn_or_is_closed,
 ];
-
-/// Long enough for whatever is waited for.
-const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A loop that has run, and is still there.
 fn stopped(on: impl Network) -> EventLoop {
@@ -317,7 +311,7 @@ fn a_connection_is_not_moved_there_and_stays(on: impl Network) {
     let listener = reactor.listen(loopback(), move |_| Moving(handle.clone(), list.clone())).unwrap();
     let address = reactor.listening_on(listener).unwrap().clone();
     let peer = thread::spawn(move || on.connect_peer(&address).read_all().unwrap());
-    common::run(&mut reactor);
+    pelton_testing::run(&mut reactor);
     assert_eq!(peer.join().unwrap(), b"still here");
     assert_eq!(*moves.borrow(), [Err(MoveError::Stopped)]);
 }
@@ -340,7 +334,7 @@ impl Connection for Leaving {
     }
 }
 
-fn a_connection_that_leaves_goes_in_the_last_turn_or_is_closed(on: common::On) {
+fn a_connection_that_leaves_goes_in_the_last_turn_or_is_closed(on: pelton_testing::On) {
     // The second is more than the kernel takes for a peer that does not read.
     for (bytes, expected) in [(5, &["closed: Detached", "detached"][..]), (15 << 20, &["closed: Local"])] {
         let (mut reactor, told) = (on.reactor(), Rc::<RefCell<Vec<String>>>::default());
@@ -361,7 +355,7 @@ fn a_connection_on_its_way_there_is_closed(on: impl Network) {
     let listener = reactor.listen(loopback(), move |_| Moving(handle.clone(), list.clone())).unwrap();
     let address = reactor.listening_on(listener).unwrap().clone();
     let peer = thread::spawn(move || on.connect_peer(&address).read_all().unwrap_or_default());
-    common::run(&mut reactor);
+    pelton_testing::run(&mut reactor);
     assert_eq!(*moves.borrow(), [Ok(())]);
     assert_eq!(there.handle().pending_posts(), 1);
     there.stop();
@@ -589,7 +583,7 @@ fn peers_are_told_that_the_connection_is_over(on: impl Network) {
         peer.read_all().unwrap_or_default()
     });
     let mut peer = None;
-    common::run_until(&mut reactor, |_| {
+    pelton_testing::run_until(&mut reactor, |_| {
         peer = told.try_recv().ok().or(peer.take());
         peer.is_some()
     });
@@ -617,7 +611,7 @@ fn running_again_is_refused(on: impl Network) {
     assert!(reactor.next_deadline().is_some_and(|deadline| deadline <= reactor.now()), "who waits would wait for ever");
 }
 
-fn watches_signals_and_datagrams_are_refused(on: common::On) {
+fn watches_signals_and_datagrams_are_refused(on: pelton_testing::On) {
     let mut told = on.reactor();
     told.stop();
     for mut reactor in [told, stopped(on)] {

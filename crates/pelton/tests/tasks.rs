@@ -2,8 +2,6 @@
 
 #![forbid(unsafe_code)]
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::future::{Future, pending, poll_fn};
 use std::io::Write;
@@ -21,8 +19,7 @@ use futures::future::{Either, join_all, select};
 use futures::stream;
 use pelton::task::{self, JoinHandle, TaskError};
 use pelton::{Error, EventLoop, Interest, PanicPolicy, Reactor};
-
-use common::{Log, On, on_every_engine, poll, run, run_until};
+use pelton_testing::{Log, On, block_on, on_every_engine, poll, run, run_until};
 
 on_every_engine![
     a_task_runs_in_the_next_tick_phase_and_gives_its_result,
@@ -64,14 +61,6 @@ on_every_engine![
     channels_between_threads_work,
     many_tasks_come_and_go,
 ];
-
-/// Blocks on `future`, and fails if it takes too long.
-fn block_on<T>(reactor: &mut EventLoop, future: impl Future<Output = T>) -> T {
-    let late = reactor.after(Duration::from_secs(20), |reactor| reactor.stop());
-    let value = reactor.block_on(future).expect("it does not take that long");
-    reactor.cancel(late);
-    value
-}
 
 /// Ready when told to be, from anywhere.
 #[derive(Clone, Default)]

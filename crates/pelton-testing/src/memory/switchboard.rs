@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use pelton::Address;
 
-use crate::common::peer::Duplex;
+use crate::Duplex;
 
 /// How many bytes are on their way in one direction at most.
 pub(super) const ROOM: usize = 50_000;

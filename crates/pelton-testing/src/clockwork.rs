@@ -1,7 +1,5 @@
-//! An engine of the tests' own: sleeping makes the time come at once, and what connects, when, and what does not, is settled
-//! by address. It has no descriptors.
-
-#![allow(dead_code, reason = "no test uses all of it")]
+//! An engine with a simulated clock. A sleep advances the clock at once, and the test decides per address whether and when a
+//! connection is established. It has no descriptors.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -16,42 +14,49 @@ use pelton::{Address, Builder, ConnectOptions, Engine, EventLoop, PanicPolicy, P
 use pelton_os::engine::StreamEngine;
 use pelton_os::{Event, Forgotten, Intake, Outbox, Sending, Token};
 
-use crate::common::unsupported::unsupported;
+use crate::unsupported;
 
-/// What becomes of connecting to an address.
+/// The outcome of connecting to an address.
 #[derive(Clone, Copy)]
-pub(crate) enum Fate {
+pub enum Fate {
+    /// Established after this time.
     Connects(Duration),
-    /// It is established, and over so much later.
+    /// Established after the first time, and reset after the second.
     ConnectsAndEnds(Duration, Duration),
+    /// Refused after this time.
     Refuses(Duration),
+    /// Neither established nor refused.
     NeverAnswers,
-    /// The engine does not even begin.
+    /// `Engine::connect` itself fails.
     Fails,
 }
 
-/// What the test sees of the engine.
+/// The state of the engine that the test sees and sets.
 #[derive(Default)]
-pub(crate) struct Seen {
-    pub(crate) fates: RefCell<HashMap<String, Fate>>,
-    /// When something was asked for, in milliseconds, and what.
-    pub(crate) log: RefCell<Vec<String>>,
-    /// What the engine has, and where it is connected to.
-    pub(crate) held: RefCell<HashMap<Token, Address>>,
-    pub(crate) sent: RefCell<Vec<u8>>,
+pub struct Seen {
+    /// The outcome for each address.
+    pub fates: RefCell<HashMap<String, Fate>>,
+    /// The operations requested, each with its time in milliseconds.
+    pub log: RefCell<Vec<String>>,
+    /// The streams that the engine holds, with their peers.
+    pub held: RefCell<HashMap<Token, Address>>,
+    /// The bytes sent, on all streams together.
+    pub sent: RefCell<Vec<u8>>,
 }
 
 impl Seen {
-    pub(crate) fn fate(&self, address: &str, fate: Fate) {
+    /// Sets the outcome of connecting to an address.
+    pub fn fate(&self, address: &str, fate: Fate) {
         self.fates.borrow_mut().insert(address.into(), fate);
     }
 
-    pub(crate) fn take_log(&self) -> Vec<String> {
+    /// Removes and returns the log.
+    pub fn take_log(&self) -> Vec<String> {
         self.log.take()
     }
 }
 
-pub(crate) struct Clockwork {
+struct Clockwork {
     seen: Rc<Seen>,
     sleep: Sleep,
     due: VecDeque<(Time, Event)>,
@@ -62,18 +67,19 @@ struct Sleep {
     until: Option<Time>,
 }
 
-/// Time begins here.
-pub(crate) const START: Time = Time::from_nanos(1);
+/// The time at which the clock starts.
+pub const START: Time = Time::from_nanos(1);
 
-pub(crate) fn clockwork(builder: Builder) -> (EventLoop, Rc<Seen>) {
+/// Builds a reactor on this engine.
+pub fn clockwork(builder: Builder) -> (EventLoop, Rc<Seen>) {
     let seen = Rc::new(Seen::default());
     let sleep = Sleep { clock: Arc::new(Mutex::new(START)), until: None };
     let engine = Clockwork { seen: seen.clone(), sleep, due: VecDeque::new() };
     (builder.custom_engine(Box::new(engine)).panic_policy(PanicPolicy::Propagate).build().unwrap(), seen)
 }
 
-/// Since time began.
-pub(crate) fn elapsed(reactor: &Reactor) -> Duration {
+/// The time since the clock started.
+pub fn elapsed(reactor: &Reactor) -> Duration {
     reactor.clock() - START
 }
 
@@ -146,7 +152,7 @@ impl StreamEngine for Clockwork {
     fn detach(&mut self, token: Token) -> io::Result<()> {
         let address = self.seen.held.borrow_mut().remove(&token).unwrap();
         self.log(format!("detach {address}"));
-        // An engine may take its time.
+        // An engine may take time for this.
         self.later(Duration::from_millis(1), Event::Detached(token, Socket::custom(Box::new(address))));
         Ok(())
     }

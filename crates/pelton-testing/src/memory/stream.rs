@@ -9,7 +9,7 @@ use pelton_os::{Event, Outbox, Sending, Token};
 
 use super::Random;
 use super::switchboard::End;
-use crate::common::peer::Duplex;
+use crate::Duplex;
 
 /// What is to be told next, and in how many turns.
 pub(super) type Outcomes = VecDeque<(usize, Event)>;

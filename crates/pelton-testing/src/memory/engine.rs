@@ -13,7 +13,8 @@ use pelton::{Address, ConnectOptions, Engine, ListenOptions, Park, Socket, Time}
 use pelton_os::engine::{ListenEngine, StreamEngine};
 use pelton_os::{Event, Forgotten, Intake, Outbox, Sending, Token, clock};
 
-use super::super::unsupported::unsupported;
+use crate::unsupported;
+
 use super::Random;
 use super::stream::{Outcomes, Stream};
 use super::switchboard::{Alarm, End, Listener, Switchboard};

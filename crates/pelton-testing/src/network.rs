@@ -1,4 +1,4 @@
-//! Networks that tests run on, and the peers there: plain blocking streams, in the kernel or in memory.
+//! Networks that tests run on, and the blocking peers there.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -8,37 +8,39 @@ use std::time::Duration;
 
 use pelton::{Address, Builder, EventLoop, PanicPolicy};
 
-use super::On;
+use crate::On;
 
-/// Where reactors and their peers are: the kernel's network, below one of its engines, or one in memory.
-pub(crate) trait Network: Copy + Send + 'static {
-    /// Whether a peer may read some of what was sent without that making room to send more.
+/// The network that reactors and their peers use: the kernel's, through one of the engines, or one [in memory](crate::memory).
+pub trait Network: Copy + Send + 'static {
+    /// Whether a peer may read some of the bytes sent without making room for more, as the kernel's buffers allow.
     const HIDES_READING: bool;
 
-    /// For a reactor on this network.
+    /// Starts a reactor on this network. A panic in a callback fails the test.
     fn builder(self) -> Builder;
 
+    /// Builds a reactor, and checks that it is on this network.
     fn build(self, builder: Builder) -> EventLoop;
 
+    /// Builds a reactor with the default settings.
     fn reactor(self) -> EventLoop {
         self.build(self.builder())
     }
 
-    /// One that catches panics, as reactors do by default.
+    /// Builds a reactor that catches panics, as reactors do by default.
     fn catching(self) -> EventLoop {
         self.build(self.builder().panic_policy(PanicPolicy::Close))
     }
 
-    /// Connects to a reactor that listens there.
+    /// Connects to a reactor that listens on this address.
     fn connect_peer(self, address: &Address) -> Peer;
 
-    /// Somebody for a reactor to connect to.
+    /// Listens on an address that a reactor can connect to.
     fn listen_peer(self) -> PeerListener;
 
-    /// An address that neither takes a connection nor refuses it, while this lives.
+    /// Makes an address that neither accepts nor refuses connections while the listener lives.
     fn silent_listener(self) -> PeerListener;
 
-    /// Sending so many bytes to a peer that does not read leaves some of them waiting here.
+    /// The number of bytes of which some stay queued in the reactor if the peer does not read.
     fn more_than_fits(self) -> usize;
 }
 
@@ -73,7 +75,7 @@ impl Network for On {
         socket.listen(0).unwrap();
         let listener = TcpListener::from(socket);
         let address = listener.local_addr().unwrap();
-        // When as many wait as may, the kernel does not answer the next.
+        // With a full backlog, the kernel does not answer the next one.
         let waiting: Vec<_> = (0..8)
             .map(|_| {
                 let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
@@ -92,16 +94,18 @@ impl Network for On {
     }
 }
 
-/// A stream that may be read and written by several threads, and blocks.
-pub(crate) trait Duplex: Send + Sync + 'static {
+/// A blocking stream that several threads may read and write.
+pub trait Duplex: Send + Sync + 'static {
+    /// Reads some bytes; 0 is the end.
     fn read(&self, buffer: &mut [u8]) -> io::Result<usize>;
 
+    /// Writes some bytes.
     fn write(&self, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Says that nothing more will be written.
+    /// Ends the writing direction.
     fn finish(&self);
 
-    /// Has the other side told, by the time this is dropped, that something went wrong.
+    /// Makes the other side see a reset, at the latest when this is dropped.
     fn reset(&self);
 }
 
@@ -130,34 +134,35 @@ macro_rules! duplex {
 
 duplex![TcpStream, UnixStream];
 
-/// The other end of a connection. Clones are the same end; it is closed when the last is dropped.
+/// The other end of a connection. Clones are the same end. Dropping the last one closes it.
 #[derive(Clone)]
-pub(crate) struct Peer(Arc<dyn Duplex>);
+pub struct Peer(Arc<dyn Duplex>);
 
 impl Peer {
-    pub(crate) fn new(stream: impl Duplex) -> Peer {
+    /// Makes a peer of a stream.
+    pub fn new(stream: impl Duplex) -> Peer {
         Peer(Arc::new(stream))
     }
 
-    /// Says that nothing more will be written.
-    pub(crate) fn finish(&self) {
+    /// Ends the writing direction.
+    pub fn finish(&self) {
         self.0.finish();
     }
 
-    /// Closes it in a way that the other side takes for an error.
-    pub(crate) fn reset(self) {
+    /// Resets the connection: the other side sees an error.
+    pub fn reset(self) {
         self.0.reset();
     }
 
-    /// Everything that comes, up to the end.
-    pub(crate) fn read_all(&mut self) -> io::Result<Vec<u8>> {
+    /// Reads everything up to the end.
+    pub fn read_all(&mut self) -> io::Result<Vec<u8>> {
         let mut all = Vec::new();
         self.read_to_end(&mut all)?;
         Ok(all)
     }
 
-    /// So many bytes.
-    pub(crate) fn read_some(&mut self, count: usize) -> Vec<u8> {
+    /// Reads exactly `count` bytes.
+    pub fn read_some(&mut self, count: usize) -> Vec<u8> {
         let mut some = vec![0; count];
         self.read_exact(&mut some).unwrap();
         some
@@ -180,23 +185,25 @@ impl Write for Peer {
     }
 }
 
-/// Somebody to connect to.
-pub(crate) struct PeerListener {
+/// A listening peer.
+pub struct PeerListener {
     address: Address,
     accept: Box<dyn Fn() -> Peer + Send>,
 }
 
 impl PeerListener {
-    pub(crate) fn new(address: Address, accept: impl Fn() -> Peer + Send + 'static) -> PeerListener {
+    /// Makes a listener on this address of a function that blocks until it has accepted a connection.
+    pub fn new(address: Address, accept: impl Fn() -> Peer + Send + 'static) -> PeerListener {
         PeerListener { address, accept: Box::new(accept) }
     }
 
-    pub(crate) fn address(&self) -> Address {
+    /// The address to connect to.
+    pub fn address(&self) -> Address {
         self.address.clone()
     }
 
-    /// Blocks until somebody has connected.
-    pub(crate) fn accept(&self) -> Peer {
+    /// Blocks until a reactor has connected.
+    pub fn accept(&self) -> Peer {
         (self.accept)()
     }
 }

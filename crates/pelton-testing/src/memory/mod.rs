@@ -1,8 +1,8 @@
-//! A network in memory, and an engine on it that completes everything late, in parts and in odd orders: it shows that nothing
-//! above an engine assumes readiness.
+//! A network in memory, with an engine that completes every operation late, in parts and in odd orders. Tests that pass on it show
+//! that the code above the engine does not assume readiness.
 //!
-//! Which odd order it is follows from a seed. Each test runs with a few; `PELTON_TEST_SEEDS=0..200` or `PELTON_TEST_SEEDS=7` picks
-//! others. Peers are threads, so the same seed gives the same decisions, but not the same run to the last turn.
+//! A seed determines the order. Each test runs with five seeds; `PELTON_TEST_SEEDS=0..200` or `PELTON_TEST_SEEDS=7` picks others.
+//! Peers are threads: the same seed repeats the engine's decisions, but not every interleaving with the peers.
 
 mod engine;
 mod stream;
@@ -14,14 +14,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pelton::{Address, Builder, EventLoop, PanicPolicy, Reactor};
 
-use super::peer::{Network, Peer, PeerListener};
+use crate::{Network, Peer, PeerListener};
+
 use engine::MemoryEngine;
 use switchboard::Switchboard;
 
 const SEEDS: Range<u64> = 0..5;
 
-/// Runs a test on the network in memory, with each seed.
-pub(crate) fn with_seeds(test: fn(Memory)) {
+/// Runs a test on a new network in memory for each seed. Prints the seed that failed.
+pub fn with_seeds(test: fn(Memory)) {
     for seed in seeds() {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| test(Memory::new(seed)))) {
             eprintln!("this was PELTON_TEST_SEEDS={seed}");
@@ -39,11 +40,11 @@ fn seeds() -> Range<u64> {
     }
 }
 
-/// A network of its own to build reactors on.
+/// A network in memory to build reactors on. Copies are the same network.
 #[derive(Clone, Copy)]
-pub(crate) struct Memory {
+pub struct Memory {
     seed: u64,
-    /// Leaked, so that tests can copy it into threads as they do with the name of an engine.
+    /// Leaked, so that tests can copy it into threads as they copy the name of an engine.
     board: &'static Switchboard,
     engines: &'static AtomicU64,
 }
@@ -58,7 +59,7 @@ impl Network for Memory {
     const HIDES_READING: bool = false;
 
     fn builder(self) -> Builder {
-        // Several reactors of one test are not to do the same at the same time.
+        // Reactors of one test make different decisions.
         let number = self.engines.fetch_add(1, Ordering::Relaxed);
         let random = Random(self.seed ^ number << 32);
         let engine = Box::new(MemoryEngine::new(self.board, random));
