@@ -1,7 +1,7 @@
-//! The engine: it takes operations on, and completes them some turns later.
+//! The engine: it accepts operations, and completes them some turns later.
 //!
-//! What one source has to tell stays in order, as the contract of [`Engine`] has it; sending and receiving are two orders. Between
-//! sources there is none.
+//! The events of one source keep their order, as the contract of [`Engine`] demands; sending and receiving are ordered separately.
+//! Events of different sources have no order.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -22,7 +22,7 @@ use super::switchboard::{Alarm, End, Listener, Switchboard};
 pub(super) struct MemoryEngine {
     board: &'static Switchboard,
     random: Random,
-    /// In an order that is the same every time.
+    /// Sorted, so that iteration is deterministic.
     sources: BTreeMap<Token, Source>,
     leaving: Vec<Leaving>,
     found: VecDeque<Event>,
@@ -44,11 +44,11 @@ enum Role {
         turns: usize,
     },
     Stream(Stream),
-    /// All that is left of it is what it has to tell.
+    /// Only its pending events are left.
     Spent,
 }
 
-/// A source that was forgotten, and is held until it has said all that it has to say.
+/// A forgotten source, held until its pending events are delivered.
 struct Leaving {
     token: Token,
     turns: usize,
@@ -105,14 +105,14 @@ impl MemoryEngine {
         }
     }
 
-    /// Goes on with everything, and finds what there is to tell. Says whether the next turn will find more without anybody else
-    /// doing something.
+    /// Advances every operation and collects the events that are due. Returns whether the next turn will find more without outside
+    /// help.
     fn go_on(&mut self) -> bool {
         let mut tokens: Vec<Token> = self.sources.keys().copied().collect();
         for token in &tokens {
             self.operate(*token);
         }
-        // One each from sources at random, until none has any more.
+        // Takes one event each from random sources, until none is due.
         while !tokens.is_empty() {
             let pick = self.random.below(tokens.len());
             match self.next_outcome(tokens[pick]) {
@@ -124,7 +124,7 @@ impl MemoryEngine {
         !self.leaving.is_empty() || self.sources.values().any(Source::is_under_way)
     }
 
-    /// Goes on with what a source has asked for.
+    /// Advances the operations of one source.
     fn operate(&mut self, token: Token) {
         let MemoryEngine { random, sources, board, parking, .. } = self;
         let Some(Source { role, outcomes }) = sources.get_mut(&token) else { return };
@@ -141,7 +141,7 @@ impl MemoryEngine {
                         *role = Role::Stream(Stream::new(end));
                         Event::Connected(token)
                     }
-                    // Nobody answers, ever.
+                    // The peer never answers.
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => return *role = Role::Spent,
                     Err(error) => {
                         *role = Role::Spent;
@@ -156,7 +156,7 @@ impl MemoryEngine {
         }
     }
 
-    /// What is to be told of a source, if its time has come.
+    /// The next event of a source, if it is due.
     fn next_outcome(&mut self, token: Token) -> Option<Event> {
         let source = self.sources.get_mut(&token)?;
         if let Role::Stream(stream) = &mut source.role
@@ -176,7 +176,7 @@ impl MemoryEngine {
         Some(event)
     }
 
-    /// Tells the rest of what is stale, and lets go.
+    /// Delivers stale events of forgotten sources, and releases them.
     fn let_go(&mut self) {
         let MemoryEngine { leaving, found, .. } = self;
         leaving.retain_mut(|leaving| {
@@ -192,7 +192,7 @@ impl MemoryEngine {
 }
 
 impl Source {
-    /// Whether something will happen by itself.
+    /// Whether it will make progress by itself.
     fn is_under_way(&self) -> bool {
         let acts = match &self.role {
             Role::Connecting { .. } => true,
@@ -324,7 +324,7 @@ impl Engine for MemoryEngine {
         let mut stale: VecDeque<Event> = source.outcomes.into_iter().map(|(_, event)| event).collect();
         stale.truncate(self.random.below(4));
         let role = match source.role {
-            // Nobody else can listen there otherwise.
+            // Frees the address for other listeners.
             Role::Listener { .. } => None,
             role => Some(role),
         };

@@ -1,4 +1,4 @@
-//! Streams of the engine: what they have in flight, and how it gets on.
+//! Streams of the engine, with their operations in flight.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -11,34 +11,34 @@ use super::Random;
 use super::switchboard::End;
 use crate::Duplex;
 
-/// What is to be told next, and in how many turns.
+/// Pending events, each with the number of turns until it is due.
 pub(super) type Outcomes = VecDeque<(usize, Event)>;
 
-/// Pieces that a source has received and not told of yet, at most.
+/// The most chunks that a source may have received and not yet delivered.
 const PIECES: usize = 4;
 
-/// A connection of the engine's.
+/// A connection that the engine holds.
 pub(super) struct Stream {
     pub(super) end: End,
     pub(super) receiving: bool,
-    /// What comes in has ended.
+    /// The incoming direction has ended.
     ended: bool,
     pub(super) sending: Option<InFlight>,
-    /// The other side is to be told that nothing more will be sent, in so many turns.
+    /// Ends the outgoing direction in this many turns.
     pub(super) finishing: Option<usize>,
 }
 
-/// A send that has been taken on.
+/// An accepted send.
 pub(super) struct InFlight {
     outbox: Outbox,
-    /// It goes on in so many turns.
+    /// It continues in this many turns.
     turns: usize,
-    /// It is over when there is room for more, not when this is sent.
+    /// It completes when there is room for more, not when the outbox is empty.
     until_room: bool,
 }
 
 impl InFlight {
-    /// If it only waits for the other side to make room, it does not go on by itself; there will be news of that.
+    /// Whether it will make progress by itself. A send that waits for room does not: the other side wakes it.
     fn is_under_way(&self, end: &End) -> bool {
         self.turns > 0 || end.has_room() || self.is_over(end)
     }
@@ -53,18 +53,18 @@ impl Stream {
         Stream { end, receiving: false, ended: false, sending: None, finishing: None }
     }
 
-    /// Whether something will happen by itself.
+    /// Whether it will make progress by itself.
     pub(super) fn is_under_way(&self) -> bool {
         let sending = self.sending.as_ref();
         self.finishing.is_some() || sending.is_some_and(|sending| sending.is_under_way(&self.end))
     }
 
-    /// What was sent, or taken on, and the other side has not read yet.
+    /// The number of bytes accepted that the other side has not read.
     pub(super) fn undelivered(&self) -> u64 {
         self.sending.as_ref().map_or(0, |sending| sending.outbox.len()) + self.end.on_its_way()
     }
 
-    /// Sends a little of the outbox at once, or takes on some of it, or all.
+    /// Sends a little of the outbox at once, or accepts some or all of it for later.
     pub(super) fn send(&mut self, outbox: &mut Outbox, random: &mut Random) -> io::Result<Sending> {
         let mut in_flight = InFlight { outbox: Outbox::default(), turns: random.below(4), until_room: false };
         match random.below(4) {
@@ -91,7 +91,7 @@ impl Stream {
         Ok(Sending::Busy)
     }
 
-    /// Goes on with everything that it has been told to do.
+    /// Advances all operations.
     pub(super) fn operate(&mut self, token: Token, outcomes: &mut Outcomes, random: &mut Random) {
         if let Some(sending) = &mut self.sending {
             if sending.turns > 0 {
@@ -129,7 +129,7 @@ impl Stream {
         }
     }
 
-    /// A send has failed after it was taken on. That is the end of everything, but what had come in before that comes first.
+    /// Ends the stream after an accepted send has failed. Bytes received before are delivered first.
     fn fail(&mut self, token: Token, error: io::Error, outcomes: &mut Outcomes) {
         self.sending = None;
         if std::mem::replace(&mut self.ended, true) {
@@ -147,7 +147,7 @@ impl Stream {
     }
 }
 
-/// Sends up to `most` bytes of the outbox. Says nothing of no room: there will be some.
+/// Sends up to `most` bytes of the outbox. A lack of room is not an error.
 fn trickle(end: &End, outbox: &mut Outbox, most: usize) -> io::Result<()> {
     let sent = if let Some(part) = outbox.next_file() {
         let mut buffer = vec![0; most.min(usize::try_from(part.len).unwrap())];

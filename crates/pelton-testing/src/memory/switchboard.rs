@@ -1,4 +1,4 @@
-//! Streams without descriptors: two pipes between two ends, each of which belongs to an engine or to a thread that blocks.
+//! Streams without descriptors: two pipes between two ends. Each end belongs to an engine or to a blocking thread.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -10,7 +10,7 @@ use pelton::Address;
 
 use crate::Duplex;
 
-/// How many bytes are on their way in one direction at most.
+/// The capacity of a pipe, in bytes.
 pub(super) const ROOM: usize = 50_000;
 
 /// What wakes an engine.
@@ -34,13 +34,13 @@ impl Alarm {
         self.changed.notify_one();
     }
 
-    /// To be called before looking at the network; what changes after that ends the next sleep. A call of the waker is kept for
-    /// the sleep: what it was about may be none of the network's business.
+    /// Called before the engine looks at the network; later changes end the next sleep. A call of the waker stays: it may be about
+    /// something other than the network.
     pub(super) fn forget_news(&self) {
         self.rung.lock().unwrap().news = false;
     }
 
-    /// Sleeps until somebody rings, or for so long.
+    /// Sleeps until the alarm rings or the timeout expires.
     pub(super) fn sleep(&self, timeout: Option<Duration>) {
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let mut rung = self.rung.lock().unwrap();
@@ -62,7 +62,7 @@ impl std::task::Wake for Alarm {
     }
 }
 
-/// Who listens where.
+/// The listeners, by address.
 #[derive(Default)]
 pub(super) struct Switchboard {
     listeners: Mutex<HashMap<Address, Arc<Backlog>>>,
@@ -91,7 +91,7 @@ impl Switchboard {
         Ok(Listener { board: self, address, backlog })
     }
 
-    /// Connects to whoever listens there. As in a kernel, nobody has to accept it for that.
+    /// Connects to the listener on this address. As in a kernel, the connection is established before it is accepted.
     pub(super) fn connect(&self, address: &Address) -> io::Result<End> {
         let listeners = self.listeners.lock().unwrap();
         let backlog = listeners.get(address).ok_or(io::ErrorKind::ConnectionRefused)?;
@@ -109,7 +109,7 @@ impl Switchboard {
     }
 }
 
-/// Connections that nobody has accepted yet.
+/// Connections that are not yet accepted.
 #[derive(Default)]
 struct Backlog {
     waiting: Mutex<Waiting>,
@@ -120,7 +120,7 @@ struct Backlog {
 struct Waiting {
     ends: VecDeque<End>,
     alarm: Option<Arc<Alarm>>,
-    /// It takes no more, and does not say so.
+    /// Neither accepts nor refuses.
     silent: bool,
 }
 
@@ -147,7 +147,7 @@ impl Listener {
         self.backlog.waiting.lock().unwrap().ends.pop_front()
     }
 
-    /// Accepts one, and blocks until there is one.
+    /// Blocks until there is a connection, and accepts it.
     pub(super) fn accept(&self) -> End {
         let waiting = self.backlog.waiting.lock().unwrap();
         let mut waiting = self.backlog.changed.wait_while(waiting, |waiting| waiting.ends.is_empty()).unwrap();
@@ -163,7 +163,7 @@ impl Drop for Listener {
     }
 }
 
-/// What connects two ends.
+/// The connection between two ends.
 #[derive(Default)]
 struct Link {
     state: Mutex<State>,
@@ -172,7 +172,7 @@ struct Link {
 
 #[derive(Default)]
 struct State {
-    /// The bytes on their way to each side.
+    /// The bytes in flight to each side.
     pipes: [Pipe; 2],
     /// The engine on each side, if there is one.
     alarms: [Option<Arc<Alarm>>; 2],
@@ -181,11 +181,11 @@ struct State {
 #[derive(Default)]
 struct Pipe {
     bytes: VecDeque<u8>,
-    /// The writer has said so.
+    /// The writer has ended its direction.
     finished: bool,
-    /// After the bytes comes an error.
+    /// An error follows the bytes.
     broken: bool,
-    /// Nobody will read any more.
+    /// The reader is gone.
     abandoned: bool,
 }
 
@@ -237,12 +237,12 @@ impl End {
         self.link.state.lock().unwrap().alarms[self.side] = alarm.cloned();
     }
 
-    /// Takes what there is, as a read that does not block.
+    /// Reads without blocking.
     pub(super) fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.attempt(|state| state.receive(self.side, buffer))
     }
 
-    /// Puts in what there is room for, as a write that does not block.
+    /// Writes without blocking.
     pub(super) fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         self.attempt(|state| state.send(self.side, bytes))
     }
@@ -254,19 +254,20 @@ impl End {
         pipe.bytes.len() < ROOM || pipe.abandoned || state.pipes[self.side].broken
     }
 
-    /// How many bytes the other side has not read yet.
+    /// The number of bytes that the other side has not read.
     pub(super) fn on_its_way(&self) -> u64 {
         self.link.state.lock().unwrap().pipes[1 - self.side].bytes.len() as u64
     }
 
-    /// Does something, and lets everybody else know.
+    /// Changes the state, and wakes the other side.
     fn act(&self, act: impl FnOnce(&mut State)) {
         let mut state = self.link.state.lock().unwrap();
         act(&mut state);
         self.tell(&state);
     }
 
-    /// Does something if it can be done. Two engines that tell each other of attempts would never sleep.
+    /// Tries something, and wakes the other side only if bytes moved: two engines that woke each other for attempts would never
+    /// sleep.
     fn attempt(&self, act: impl FnOnce(&mut State) -> io::Result<usize>) -> io::Result<usize> {
         let mut state = self.link.state.lock().unwrap();
         let outcome = act(&mut state);
@@ -283,7 +284,7 @@ impl End {
         }
     }
 
-    /// Does something as soon as it does not block.
+    /// Retries until it does not block.
     fn block_on<T>(&self, mut act: impl FnMut(&mut State) -> io::Result<T>) -> io::Result<T> {
         let mut state = self.link.state.lock().unwrap();
         loop {
@@ -300,7 +301,7 @@ impl End {
     }
 }
 
-/// What threads do with it: they block.
+/// For threads: these calls block.
 impl Duplex for End {
     fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.block_on(|state| state.receive(self.side, buffer))
@@ -322,7 +323,7 @@ impl Duplex for End {
 impl Drop for End {
     fn drop(&mut self) {
         self.act(|state| {
-            // As TCP does: whoever did not read everything says so.
+            // As in TCP, closing with unread bytes resets the connection.
             let unread = !state.pipes[self.side].bytes.is_empty();
             state.pipes[self.side].abandoned = true;
             state.pipes[1 - self.side].finished = true;
