@@ -8,7 +8,7 @@ use pelton_os::{Event, Forgotten, Token};
 use super::Reactor;
 use super::slots::{Key, Slots};
 use crate::Fault;
-use crate::sources::connection::{Attempt, Reason, Stream};
+use crate::sources::connection::{Attempt, ConnectionState, Reason};
 use crate::sources::datagram::DatagramSocket;
 use crate::sources::listener::Listener;
 use crate::sources::signals::SignalSocket;
@@ -104,7 +104,7 @@ macro_rules! table {
 table! {
     /// A descriptor that stays its owner's.
     Watch(Watch),
-    Connection(Stream),
+    Connection(ConnectionState),
     /// One of several ways to connect a connection.
     Attempt(Attempt),
     Listener(Box<Listener>),
@@ -191,7 +191,7 @@ impl Sources {
         self.iter().map(|(token, _)| token).collect()
     }
 
-    /// Has a source looked at in the next flush. It takes care not to be listed twice.
+    /// Has a source looked at in the next flush. It takes care not to be flush_queued twice.
     pub(crate) fn flush_later(&mut self, token: Token) {
         self.pending.push(token);
     }

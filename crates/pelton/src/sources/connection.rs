@@ -33,7 +33,7 @@ pub(crate) use flow::{Flow, FlowSettings};
 pub use io::Io;
 pub use limits::Limit;
 pub(crate) use limits::Limits;
-pub(crate) use stream::{Connections, Stream};
+pub(crate) use stream::{ConnectionState, Connections};
 
 use crate::{Endpoint, FrameError, LookupError, Reactor};
 

@@ -48,7 +48,7 @@ impl Io<'_> {
         stream.ending = Ending::Detach;
         stream.extra().detach = Some(Box::new(then));
         self.reactor.set_receiving(self.id.0);
-        self.reactor.needs_attention(self.id.0);
+        self.reactor.request_flush(self.id.0);
         Ok(())
     }
 

@@ -15,7 +15,7 @@ use std::panic::Location;
 
 use pelton_os::{Address, ConnectOptions, Event, Socket, Token};
 
-use super::stream::{Stage, Stream};
+use super::stream::{ConnectionState, Stage};
 use super::{Connection, ConnectionId, Reason};
 use crate::reactor::source::{Kind, Source};
 use crate::{Endpoint, Error, LookupError, LookupId, Reactor, TimerId};
@@ -158,7 +158,7 @@ impl Reactor {
             Endpoint::Name { host, port } => (host.clone(), *port),
         };
         self.check_takes_on()?;
-        let mut stream = Stream::connecting(place, handler, self.clock());
+        let mut stream = ConnectionState::connecting(place, handler, self.clock());
         stream.extra().dial = Some(Box::new(Dial {
             target,
             options: options.clone(),

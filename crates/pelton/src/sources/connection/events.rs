@@ -6,11 +6,11 @@ use pelton_os::{Chunk, Event, Token};
 
 use super::io::Input;
 use super::stream::{Ending, Stage};
-use super::{Reason, Stream};
+use super::{ConnectionState, Reason};
 use crate::Reactor;
 use crate::reactor::source::{Kind, Source};
 
-impl Kind for Stream {
+impl Kind for ConnectionState {
     /// [`Event::Received`] does not come this way: it is the hot path.
     fn event(reactor: &mut Reactor, token: Token, event: Event) {
         match event {
@@ -23,7 +23,7 @@ impl Kind for Stream {
     }
 
     fn flush(reactor: &mut Reactor, token: Token) {
-        reactor.attend(token);
+        reactor.flush_queued(token);
     }
 
     fn reap(reactor: &mut Reactor, token: Token, reason: Reason) {
@@ -108,7 +108,7 @@ impl Reactor {
             outbox.landed();
             flow.remove(before - outbox.in_memory());
         }
-        self.flush(token);
+        self.write_and_settle(token);
     }
 
     /// It broke: it is over when what had come in before that has been delivered, even if reading was paused.
@@ -134,7 +134,7 @@ impl Reactor {
             let Some(stream) = self.stream_mut(token).filter(|stream| stream.receives()) else { return };
             if stream.handler.is_none() {
                 // It runs, and has just found out that the connection is broken. One thing after the other.
-                return self.list(token);
+                return self.queue_flush(token);
             }
             let Some(extra) = &mut stream.extra else { return };
             let closes = matches!(stream.ending, Ending::Close | Ending::Linger);

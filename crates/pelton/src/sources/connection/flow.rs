@@ -3,7 +3,7 @@
 use pelton_os::Token;
 
 use super::stream::Stage;
-use super::{Io, Stream};
+use super::{ConnectionState, Io};
 use crate::reactor::source::Source;
 use crate::{Fault, Reactor};
 
@@ -94,7 +94,7 @@ impl Flow {
     }
 }
 
-impl Stream {
+impl ConnectionState {
     pub(super) fn marks(&self, flow: &Flow) -> WaterMarks {
         self.extra.as_ref().and_then(|extra| extra.marks).unwrap_or(flow.settings.marks)
     }
@@ -115,7 +115,7 @@ impl Io<'_> {
     pub fn set_water_marks(&mut self, marks: WaterMarks) {
         if let Some(stream) = self.reactor.stream_mut(self.id.0) {
             stream.extra().marks = Some(WaterMarks { low: marks.low.min(marks.high), ..marks });
-            self.reactor.needs_attention(self.id.0);
+            self.reactor.request_flush(self.id.0);
         }
     }
 

@@ -32,7 +32,7 @@ impl Io<'_> {
         let Some(stream) = self.reactor.stream_mut(self.id.0) else { return };
         stream.hands_over = true;
         stream.extra().successors.push_back(Successor { handler, unread });
-        self.reactor.needs_attention(self.id.0);
+        self.reactor.request_flush(self.id.0);
     }
 
     /// Keeps a value until the connection is over, whatever handler it has then. It is dropped after

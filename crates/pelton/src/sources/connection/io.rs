@@ -85,7 +85,7 @@ impl Io<'_> {
     pub fn tell_when_sent(&mut self) {
         if let Some(stream) = self.reactor.stream_mut(self.id.0) {
             stream.tells_when_sent = true;
-            self.reactor.needs_attention(self.id.0);
+            self.reactor.request_flush(self.id.0);
         }
     }
 
@@ -107,7 +107,7 @@ impl Io<'_> {
         push(stream.outbox.get_or_insert_with(|| connections.spare_outbox.take().unwrap_or_default()));
         stream.used = true;
         flow.add(bytes);
-        self.reactor.needs_attention(self.id.0);
+        self.reactor.request_flush(self.id.0);
         Ok(())
     }
 
@@ -176,7 +176,7 @@ impl Io<'_> {
         if replaces {
             stream.ending = ending;
             self.reactor.set_receiving(self.id.0);
-            self.reactor.needs_attention(self.id.0);
+            self.reactor.request_flush(self.id.0);
         }
     }
 }

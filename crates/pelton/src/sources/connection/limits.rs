@@ -10,7 +10,7 @@ use std::time::Duration;
 use pelton_os::{Time, Token};
 
 use super::stream::Stage;
-use super::{Io, Reason, Stream};
+use super::{ConnectionState, Io, Reason};
 use crate::Reactor;
 
 /// The system is asked how much the other side has yet to read when this part of the write-stall limit has passed. From then on
@@ -71,7 +71,7 @@ impl Limits {
     }
 }
 
-impl Stream {
+impl ConnectionState {
     fn limits<'a>(&'a self, defaults: &'a Limits) -> &'a Limits {
         self.extra.as_ref().and_then(|extra| extra.limits.as_ref()).unwrap_or(defaults)
     }

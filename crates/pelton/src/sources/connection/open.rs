@@ -4,7 +4,7 @@ use std::panic::Location;
 
 use pelton_os::{Address, ConnectOptions, Socket};
 
-use super::{Connection, ConnectionId, Detached, Stream};
+use super::{Connection, ConnectionId, ConnectionState, Detached};
 use crate::reactor::source::Source;
 use crate::{Error, Reactor};
 
@@ -37,7 +37,7 @@ impl Reactor {
         handler: Box<dyn Connection>,
     ) -> Result<ConnectionId, Error> {
         self.check_takes_on()?;
-        let mut stream = Stream::connecting(place, handler, self.clock());
+        let mut stream = ConnectionState::connecting(place, handler, self.clock());
         stream.extra().address = Some(address.clone());
         let id = self.add_stream(stream);
         match self.engine.connect(id.0, address, options) {
@@ -115,7 +115,7 @@ impl Reactor {
         handler: Box<dyn Connection>,
     ) -> Result<ConnectionId, Error> {
         self.check_takes_on()?;
-        let mut stream = Stream::connecting(place, handler, self.now);
+        let mut stream = ConnectionState::connecting(place, handler, self.now);
         // What another side has begun.
         stream.throttles = true;
         let id = self.add_stream(stream);
@@ -128,7 +128,7 @@ impl Reactor {
         }
     }
 
-    pub(super) fn add_stream(&mut self, stream: Stream) -> ConnectionId {
+    pub(super) fn add_stream(&mut self, stream: ConnectionState) -> ConnectionId {
         ConnectionId(self.sources.insert(Source::Connection(stream)))
     }
 

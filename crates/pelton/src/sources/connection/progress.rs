@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pelton_os::{Time, Token};
 
-use super::{Io, Limit, Stream};
+use super::{ConnectionState, Io, Limit};
 use crate::Reactor;
 
 /// How much the other side had yet to take, and when that was. Dropped when something is written, so a later reading can be
@@ -19,7 +19,7 @@ pub(super) struct Reading {
     undelivered: u64,
 }
 
-impl Stream {
+impl ConnectionState {
     pub(super) fn reading(&self) -> Option<Reading> {
         self.extra.as_ref()?.reading
     }

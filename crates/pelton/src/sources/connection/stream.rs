@@ -17,7 +17,7 @@ use crate::{Reactor, ReconnectId, TimerKey};
 
 /// A connection, as the reactor keeps it. There may be very many of them with nothing to do, so what only some need is
 /// [elsewhere](Extra).
-pub(crate) struct Stream {
+pub(crate) struct ConnectionState {
     pub(super) place: &'static Location<'static>,
     /// `None` while it runs.
     pub(super) handler: Option<Box<dyn Connection>>,
@@ -41,7 +41,7 @@ pub(crate) struct Stream {
     /// `sent` is to be called.
     pub(super) tells_when_sent: bool,
     /// In the list of those that need attention.
-    pub(super) listed: bool,
+    pub(super) flush_queued: bool,
     /// Another handler is to take over.
     pub(super) hands_over: bool,
     /// Something was sent or received, or is about to be.
@@ -141,9 +141,13 @@ impl Connections {
     }
 }
 
-impl Stream {
-    pub(super) fn connecting(place: &'static Location<'static>, handler: Box<dyn Connection>, now: Time) -> Stream {
-        Stream {
+impl ConnectionState {
+    pub(super) fn connecting(
+        place: &'static Location<'static>,
+        handler: Box<dyn Connection>,
+        now: Time,
+    ) -> ConnectionState {
+        ConnectionState {
             place,
             handler: Some(handler),
             outbox: None,
@@ -157,7 +161,7 @@ impl Stream {
             choked: false,
             busy: false,
             tells_when_sent: false,
-            listed: false,
+            flush_queued: false,
             hands_over: false,
             used: false,
             peer_finished: false,
@@ -259,7 +263,7 @@ impl Reactor {
         self.sources.count(Counted::Connection)
     }
 
-    pub(crate) fn stream_mut(&mut self, token: Token) -> Option<&mut Stream> {
+    pub(crate) fn stream_mut(&mut self, token: Token) -> Option<&mut ConnectionState> {
         match self.sources.get_mut(token) {
             Some(Source::Connection(stream)) => Some(stream),
             _ => None,

@@ -29,10 +29,10 @@ impl Reactor {
     pub(super) fn tell(&mut self, token: Token, call: impl FnOnce(&mut dyn Connection, &mut Io<'_>)) {
         match self.call_handler(token, call) {
             Called::No => {}
-            Called::Yes => self.flush(token),
+            Called::Yes => self.write_and_settle(token),
             Called::HandsOver => {
                 self.switch_handlers(token);
-                self.flush(token);
+                self.write_and_settle(token);
             }
         }
     }
@@ -70,15 +70,15 @@ impl Reactor {
 
     /// Has the connection looked at in the next flush: there is something to send. The one whose callback is running is
     /// looked at when that returns.
-    pub(super) fn needs_attention(&mut self, token: Token) {
+    pub(super) fn request_flush(&mut self, token: Token) {
         if self.stream_mut(token).is_some_and(|stream| stream.handler.is_some()) {
-            self.list(token);
+            self.queue_flush(token);
         }
     }
 
-    pub(super) fn list(&mut self, token: Token) {
+    pub(super) fn queue_flush(&mut self, token: Token) {
         if let Some(stream) = self.stream_mut(token)
-            && !std::mem::replace(&mut stream.listed, true)
+            && !std::mem::replace(&mut stream.flush_queued, true)
         {
             self.sources.flush_later(token);
         }
@@ -122,7 +122,7 @@ impl Reactor {
     }
 
     /// Sends what waits, and does what was to be done after that.
-    pub(super) fn flush(&mut self, token: Token) {
+    pub(super) fn write_and_settle(&mut self, token: Token) {
         self.write(token);
         let Reactor { sources, flow, .. } = self;
         let Some(Source::Connection(stream)) = sources.get_mut(token) else { return };
@@ -132,7 +132,7 @@ impl Reactor {
         let waiting = stream.waiting();
         if stream.choked && waiting == 0 && !stream.busy && flow.serves_over_budget() {
             self.unchoke_early(token);
-            return self.flush(token);
+            return self.write_and_settle(token);
         }
         if waiting == 0 && !stream.busy && stream.ending != Ending::None {
             let tells = std::mem::take(&mut stream.tells_when_sent);
@@ -225,7 +225,7 @@ impl Reactor {
         let Some(stream) = self.stream_mut(token).filter(|stream| stream.stage == Stage::Open) else { return };
         let (on, held, more) = (stream.receives(), stream.holds_input(), !stream.peer_finished);
         if on && held {
-            self.list(token);
+            self.queue_flush(token);
         }
         if more && let Err(error) = self.engine.receive(token, Intake::on_if(on)) {
             self.connection_is_over(token, Reason::from_error(error));
@@ -233,13 +233,13 @@ impl Reactor {
     }
 
     /// In a flush: does what a callback other than its own has left to be done.
-    pub(super) fn attend(&mut self, token: Token) {
+    pub(super) fn flush_queued(&mut self, token: Token) {
         let Some(stream) = self.stream_mut(token) else { return };
-        stream.listed = false;
+        stream.flush_queued = false;
         if stream.hands_over && stream.handler.is_some() {
             self.switch_handlers(token);
         }
-        self.flush(token);
+        self.write_and_settle(token);
         self.deliver_held(token);
     }
 }

@@ -67,7 +67,7 @@ impl DatagramIo<'_> {
         }
         push(&mut socket.outbox);
         flow.add(socket.outbox.in_memory() - queued);
-        self.reactor.datagrams_need_attention(self.id.0);
+        self.reactor.queue_datagram_flush(self.id.0);
         Ok(())
     }
 
@@ -92,7 +92,7 @@ impl DatagramIo<'_> {
     pub fn set_water_marks(&mut self, marks: WaterMarks) {
         if let Some(socket) = self.reactor.datagram_socket_mut(self.id.0) {
             socket.marks = WaterMarks { low: marks.low.min(marks.high), ..marks };
-            self.reactor.datagrams_need_attention(self.id.0);
+            self.reactor.queue_datagram_flush(self.id.0);
         }
     }
 }
@@ -116,7 +116,7 @@ impl DatagramIo<'_> {
         {
             socket.stage = Stage::Closing;
             self.reactor.set_receiving_datagrams(self.id.0);
-            self.reactor.datagrams_need_attention(self.id.0);
+            self.reactor.queue_datagram_flush(self.id.0);
         }
     }
 }

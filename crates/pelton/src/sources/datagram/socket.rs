@@ -27,7 +27,7 @@ pub(crate) struct DatagramSocket {
     /// More waits than the high-water mark, or did so a while ago.
     pub(super) high: bool,
     /// In the list of those that need attention.
-    listed: bool,
+    flush_queued: bool,
     /// The file of a Unix socket, which is ours and goes with it.
     pub(super) file: Option<SocketFile>,
 }
@@ -58,7 +58,7 @@ impl DatagramSocket {
             held: VecDeque::new(),
             busy: false,
             high: false,
-            listed: false,
+            flush_queued: false,
             file: None,
         }
     }
@@ -88,7 +88,7 @@ impl Kind for Box<DatagramSocket> {
     }
 
     fn flush(reactor: &mut Reactor, token: Token) {
-        reactor.attend_datagrams(token);
+        reactor.flush_queued_datagrams(token);
     }
 
     fn reap(reactor: &mut Reactor, token: Token, reason: Reason) {
@@ -183,18 +183,18 @@ impl Reactor {
 
     /// Has the socket looked at in the next flush. Also if this is its own callback: a batch that came in is handled one by
     /// one, and what is sent in answer should go out as one too.
-    pub(super) fn datagrams_need_attention(&mut self, token: Token) {
+    pub(super) fn queue_datagram_flush(&mut self, token: Token) {
         if let Some(socket) = self.datagram_socket_mut(token)
-            && !std::mem::replace(&mut socket.listed, true)
+            && !std::mem::replace(&mut socket.flush_queued, true)
         {
             self.sources.flush_later(token);
         }
     }
 
     /// In a flush: does what there is to do for a socket, if this is one.
-    fn attend_datagrams(&mut self, token: Token) {
+    fn flush_queued_datagrams(&mut self, token: Token) {
         let Some(socket) = self.datagram_socket_mut(token) else { return };
-        socket.listed = false;
+        socket.flush_queued = false;
         self.flush_datagrams(token);
         self.deliver_held_datagrams(token);
     }
@@ -237,7 +237,7 @@ impl Reactor {
         let Some(socket) = self.datagram_socket_mut(token).filter(|socket| socket.stage != Stage::Over) else { return };
         let (on, held) = (socket.receives(), !socket.held.is_empty());
         if on && held {
-            self.datagrams_need_attention(token);
+            self.queue_datagram_flush(token);
         }
         if let Err(error) = self.engine.receive_datagrams(token, Intake::on_if(on)) {
             self.datagrams_are_over(token, Reason::Failed(error));
