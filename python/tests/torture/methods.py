@@ -240,7 +240,7 @@ def transport(stage):
     return stage.world.choose("transport", [None, 5, "x"])
 
 
-yes_or_no = some("bool", True, False, Whole(1), None)
+yes_or_no = some("bool", True, False, Whole(1))
 name_of_info = some("info", "peername", "sockname", Text("socket"), "nothing", [], None)
 limit = some("limit", 0, 100, Whole(50), -1, None, "x")
 
