@@ -10,6 +10,7 @@ import functools
 import gc
 import os
 import random
+import resource
 import sys
 import threading
 import time
@@ -18,6 +19,11 @@ import time
 WATCHDOG = 0.03
 
 variable = contextvars.ContextVar("variable", default="unset")
+
+
+def sleeps():
+    """How often this process has waited for something, as opposed to being interrupted by the system."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
 
 
 class World:
@@ -54,8 +60,16 @@ class World:
         if not self.ended:
             self.events.append(event)
 
+    def arm(self):
+        """Has the watchdog called if the loop has nothing to do."""
+        self.sleeps = sleeps()
+        self.watchdog = self.loop.call_later(WATCHDOG, self.watch)
+
     def watch(self):
-        """The watchdog of a run."""
+        """The watchdog of a run. If the loop has not slept, it has only been slow: the machine is busy."""
+        if sleeps() == self.sleeps:
+            self.arm()
+            return
         self.note("watchdog")
         self.loop.stop()
 
@@ -246,11 +260,11 @@ class Value:
 
     def __del__(self):
         if not self.world.ended and not self.world.loop.is_closed():
-            self.world.loop.call_soon(self.heard, self.world, self.own_name, self.world.runs, time.monotonic())
+            self.world.loop.call_soon(self.heard, self.world, self.own_name, self.world.runs, time.monotonic(), sleeps())
 
     @staticmethod
-    def heard(world, name, run, released):
-        if run == world.runs and time.monotonic() - released > WATCHDOG / 2:
+    def heard(world, name, run, released, slept):
+        if run == world.runs and sleeps() != slept and time.monotonic() - released > WATCHDOG / 2:
             world.late.append(name)
 
 

@@ -349,7 +349,7 @@ TABLES = {
         "get_pid": [],
         "get_returncode": [],
         "get_pipe_transport": [some("fd", 0, 1, 5, "x", None)],
-        "send_signal": [some("signal", 0, signal.SIGTERM, "x", -1)],
+        "send_signal": [some("signal", 0, "x", -1)],
         "terminate": [],
         "kill": [],
     },
@@ -440,9 +440,7 @@ def finish(stage):
         if made.transport is not None:
             end(made.transport)
     settle(stage.world)
-    until = loop.time() + DEADLINE
-    while any(isinstance(made, HostileProcess) and made.runs() for made in stage.made) and loop.time() < until:
-        settle(stage.world)
+    wait_for_processes(stage, [made for made in stage.made if isinstance(made, HostileProcess)])
     # What is left of the tasks must not be heard of in the next scenario.
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
@@ -456,6 +454,12 @@ def finish(stage):
     for number in signal.SIGUSR1, signal.SIGUSR2:
         signal.signal(number, signal.SIG_IGN)
     loop.close()
+
+
+def wait_for_processes(stage, protocols):
+    until = stage.loop.time() + DEADLINE
+    while any(protocol.runs() for protocol in protocols) and stage.loop.time() < until:
+        settle(stage.world)
 
 
 def step(stage, kind, thing):
@@ -498,6 +502,9 @@ def step(stage, kind, thing):
     del called
     if not stage.loop.is_closed():
         settle(world)
+        if kind == "process" and name in ("kill", "terminate", "close"):
+            # When that is noticed is the system's business.
+            wait_for_processes(stage, [stage.process])
 
 
 def note(stage, kind, name, *outcome):
@@ -603,7 +610,7 @@ async def open_write_pipe(stage):
 
 
 async def open_process(stage):
-    made, _ = await stage.loop.subprocess_exec(lambda: stage.protocol(HostileProcess), "cat", stderr=None)
+    made, stage.process = await stage.loop.subprocess_exec(lambda: stage.protocol(HostileProcess), "cat", stderr=None)
     return made
 
 
