@@ -60,14 +60,14 @@ class Stage:
 
 
 class HostileProcess(HostileStream, asyncio.SubprocessProtocol):
-    """The order in which its callbacks come is the system's business, so each has a log of its own."""
+    """The order in which its callbacks come is the system's business, and with it what a transport says in each: only callbacks are noted, each
+    in a log of its own, and in how many pieces output comes is not."""
 
-    def __init__(self, world, name):
-        super().__init__(world, name)
-        self.exited = False
+    CALLBACKS = {"made", "exited", "lost", "lost0", "lost1", "lost2"}
 
     def note(self, *event):
-        self.world.log.setdefault(f"{self.name}.{event[0]}", []).append(event)
+        if event[0] in self.CALLBACKS:
+            self.world.log.setdefault(f"{self.name}.{event[0]}", []).append(event)
 
     def pipe_data_received(self, fd, data):
         self.note(f"pipe{fd}")
@@ -78,13 +78,13 @@ class HostileProcess(HostileStream, asyncio.SubprocessProtocol):
         self.act(f"lost{fd}")
 
     def process_exited(self):
-        self.exited = True
         self.note("exited")
         self.act("exited")
 
 
     def runs(self):
-        return self.transport is not None and not self.exited
+        # Not whether it was told of the end: another protocol may be in its place by then.
+        return self.transport is not None and self.transport.get_returncode() is None
 
 
 class HostilePipe(HostileStream):
