@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Built;
+use super::environment;
 use super::interpreters::Python;
 use crate::shell::{Failure, Shell};
 
@@ -17,6 +18,10 @@ const SLICE: &str = "test_contexts test_loop test_regressions";
 
 /// What an interpreter with assertions must not have more of after a repetition.
 const REFERENCES: &str = "python/tests/references.py";
+
+/// What AddressSanitizer runs: what does not measure time or memory, of which it takes some ten times as much.
+const UNDER_ADDRESS_SANITIZER: &str = "test_connect test_contexts test_endings test_guards test_loop test_parity test_regressions \
+    test_running test_sockets test_stress test_subprocess test_tls test_tls_torture";
 
 /// What valgrind runs, which is some fifty times as slow.
 const UNDER_VALGRIND: &str = "test_contexts test_loop";
@@ -51,9 +56,14 @@ fn tests(built: &Built<'_>, options: &str, names: &str) -> Result<(), Failure> {
     built.run(&format!("{options} -m unittest {names}")).env("PYTHONPATH", path).within(DEADLINE).run()
 }
 
-/// Python's development mode: debug hooks of the allocator, all warnings, and debug mode of every loop.
+/// A slice in Python's development mode: debug hooks of the allocator, all warnings, and debug mode of every loop.
 pub fn development_mode(built: &Built<'_>) -> Result<(), Failure> {
     tests(built, "-X dev", SLICE)
+}
+
+/// All of the tests in development mode.
+pub fn all_in_development_mode(built: &Built<'_>) -> Result<(), Failure> {
+    built.run("-X dev -m unittest discover -s python/tests").within(DEADLINE).run()
 }
 
 /// The interpreter with assertions, where there is one: on systems that are not Debian's there is not.
@@ -98,4 +108,43 @@ pub fn valgrind(built: &Built<'_>) -> Result<(), Failure> {
         .env("PELTON_ENGINE", "")
         .within(DEADLINE)
         .run()
+}
+
+/// Tests and hostile programs with AddressSanitizer in the module, and Python's own allocator out of the way: it finds uses of objects
+/// that are freed, also where that happens to do no harm. Where there is no nightly toolchain, nothing is done.
+pub fn address_sanitizer(built: &Built<'_>, seconds: u64) -> Result<(), Failure> {
+    let shell = built.shell;
+    let Some(library) = address_sanitizer_library(shell) else {
+        println!("There is no nightly toolchain for x86-64 Linux with AddressSanitizer's library; it is left out");
+        return Ok(());
+    };
+    let package = environment::build_with_address_sanitizer(shell, &built.python)?;
+    let path = std::env::join_paths([shell.path("python/tests"), package]);
+    let path = path.map_err(|error| Failure::new(format!("put together PYTHONPATH: {error}")))?;
+    for words in [format!("-m unittest {UNDER_ADDRESS_SANITIZER}"), format!("-m torture --seconds {seconds}")] {
+        shell
+            .program(&built.python.program, &words)
+            .env("PYTHONPATH", &path)
+            .env("PYTHONMALLOC", "malloc")
+            .env("PELTON_ENGINE", "")
+            .env("LD_PRELOAD", &library)
+            // Python leaves much to the end of the process.
+            .env("ASAN_OPTIONS", "detect_leaks=0")
+            .within(Duration::from_secs(seconds) + DEADLINE)
+            .run()?;
+    }
+    Ok(())
+}
+
+/// The library that the C compiler has for programs with AddressSanitizer: an interpreter without it has to load it first.
+fn address_sanitizer_library(shell: &Shell) -> Option<String> {
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64"))
+        || !shell.program("cargo", "+nightly --version").succeeds()
+    {
+        return None;
+    }
+    let (fine, said) = shell.program("cc", "-print-file-name=libasan.so").output().ok()?;
+    // Without one, it says the name alone.
+    let library = said.trim();
+    (fine && library.starts_with('/')).then(|| library.to_owned())
 }
