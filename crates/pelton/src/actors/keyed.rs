@@ -264,9 +264,10 @@ impl<K: Hash + Eq + Clone + Send + 'static> Actor for Runner<K> {
         let left = if self.done { shard.remove_entry(&self.key) } else { None };
         // After a burst of keys, their table goes, too.
         let room = (shard.is_empty() && shard.capacity() > ROOM_KEPT).then(|| std::mem::take(&mut *shard));
+        // Under the lock: once no key is busy, no task counts.
+        shared.tasks.fetch_sub(ended, Ordering::Relaxed);
         drop(shard);
         drop(room);
-        shared.tasks.fetch_sub(ended, Ordering::Relaxed);
         // With its last reference the actor ends, after this.
         drop(left);
     }
@@ -278,8 +279,10 @@ impl<K: Hash + Eq + Clone + Send + 'static> Drop for Runner<K> {
         if !self.done
             && let Some(shared) = self.shared.upgrade()
         {
-            let left = shared.shard(&self.key).remove_entry(&self.key);
+            let mut shard = shared.shard(&self.key);
+            let left = shard.remove_entry(&self.key);
             shared.tasks.fetch_sub(left.as_ref().map_or(0, |(_, busy)| busy.tasks), Ordering::Relaxed);
+            drop(shard);
             drop(left);
         }
     }
