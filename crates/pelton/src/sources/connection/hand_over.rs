@@ -64,7 +64,7 @@ impl Reactor {
     fn open_successor(&mut self, token: Token) {
         if self.stream_mut(token).is_some_and(|stream| stream.stage == Stage::Open) {
             self.call_handler(token, |handler, io| handler.opened(io));
-            if self.lifecycle.asks_to_end() {
+            if self.lifecycle.drains_connections() {
                 self.call_handler(token, |handler, io| handler.draining(io));
             }
         }

@@ -100,7 +100,7 @@ impl Reactor {
         self.hold_unread(id.0, detached.unread);
         self.next_tick(move |reactor| {
             reactor.connection_is_open(id.0);
-            if reactor.lifecycle.asks_to_end() {
+            if reactor.lifecycle.drains_connections() {
                 reactor.tell(id.0, |handler, io| handler.draining(io));
             }
         });
