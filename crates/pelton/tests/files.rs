@@ -442,7 +442,7 @@ fn a_full_lane_names_what_was_to_be_done(on: On) {
     begun.recv_timeout(DEADLINE).unwrap();
     fs::exists("/").then(&mut reactor, |reactor, _| reactor.stop()).unwrap();
     let error = fs::read("/etc/hosts").then(&mut reactor, |_, _| {}).unwrap_err();
-    let text = "read /etc/hosts: 1 of its kind are waiting for a thread already, and no more may";
+    let text = "read /etc/hosts: the lane is full, with 1 waiting for a thread";
     assert!(matches!(error, Error::LaneFull { waiting: 1, .. }) && error.to_string() == text, "{error}");
     let error = fs::read("/etc/hosts").reply(&reactor).wait().unwrap().unwrap_err();
     assert_eq!((error.kind(), error.to_string()), (ErrorKind::ResourceBusy, text.into()));

@@ -64,7 +64,7 @@ impl<T, E> State<T, E> {
     fn serve(&mut self, thing: Numbered<T>) -> Option<Numbered<T>> {
         let Some((ticket, arrival)) = self.waiting.pop_first() else { return Some(thing) };
         // Told under the lock, so that those who are served first are told first.
-        arrival.tell();
+        arrival.notify();
         self.served.insert(ticket, (arrival, Ok(thing)));
         None
     }
@@ -133,7 +133,7 @@ impl<T, E> Line<T, E> {
     pub(crate) fn fail_first(&self, error: E) -> Result<(), E> {
         let mut state = self.lock();
         let Some((ticket, arrival)) = state.waiting.pop_first() else { return Err(error) };
-        arrival.tell();
+        arrival.notify();
         state.served.insert(ticket, (arrival, Err(error)));
         Ok(())
     }
@@ -145,7 +145,7 @@ impl<T, E> Line<T, E> {
             return false;
         }
         for (ticket, arrival) in std::mem::take(&mut state.waiting) {
-            arrival.tell();
+            arrival.notify();
             state.served.insert(ticket, (arrival, Err((self.closing)())));
         }
         true
@@ -157,11 +157,11 @@ impl<T, E> Line<T, E> {
         let mut state = self.lock();
         if let Some(arrival) = state.waiting.remove(&ticket) {
             // There is something to clear away on its loop.
-            arrival.tell();
+            arrival.notify();
             return true;
         }
         let Some((arrival, served)) = state.served.remove(&ticket) else { return false };
-        arrival.tell();
+        arrival.notify();
         match served {
             Ok(thing) => state.put_back(thing),
             Err(error) => {
@@ -231,7 +231,7 @@ impl<T: 'static, E: fmt::Debug + 'static> Line<T, E> {
         let arrival = Arrival { handle: reactor.handle(), key, place };
         if let Some(outcome) = at_once {
             // Others were served before, and have not heard of it yet: this one is told after them.
-            arrival.tell();
+            arrival.notify();
             state.served.insert(ticket, (arrival, outcome));
             return (ticket, Promise::of(waiter));
         }
