@@ -255,9 +255,9 @@ fn errors_say_what_was_being_done_and_to_what() {
     check(reactor, fs::remove_dir_all(missing), "remove all of /nonexistent/file");
     check(reactor, fs::create_dir(missing), "create directory /nonexistent/file");
     check(reactor, fs::read_dir(missing), "list /nonexistent/file");
-    check(reactor, fs::metadata(missing), "look at /nonexistent/file");
-    check(reactor, fs::symlink_metadata(missing), "look at /nonexistent/file");
-    check(reactor, fs::canonicalize(missing), "find /nonexistent/file");
+    check(reactor, fs::metadata(missing), "get metadata of /nonexistent/file");
+    check(reactor, fs::symlink_metadata(missing), "get metadata of /nonexistent/file");
+    check(reactor, fs::canonicalize(missing), "resolve /nonexistent/file");
     check(reactor, fs::hard_link(missing, "/tmp/x"), "link /nonexistent/file to /tmp/x");
     check(reactor, fs::symlink("x", missing), "link x to /nonexistent/file");
     check(reactor, fs::read_link(missing), "read link /nonexistent/file");
@@ -403,7 +403,7 @@ fn an_operation_has_the_same_outcome_in_every_form(on: On) {
     let mut context = Context::from_waker(Waker::noop());
     let mut nowhere = pin!(fs::read(&path).into_future());
     let Poll::Ready(Err(error)) = nowhere.as_mut().poll(&mut context) else { panic!("no reactor was lent") };
-    assert_eq!(error.to_string(), format!("read {}: there is no reactor here to do it", path.display()));
+    assert_eq!(error.to_string(), format!("read {}: there is no current reactor to run it", path.display()));
     drop(reactor);
     let error = fs::read(&path).reply_by(&handle).wait().unwrap().unwrap_err();
     assert_eq!(error.to_string(), format!("read {}: the reactor has stopped", path.display()));
@@ -442,7 +442,7 @@ fn a_full_lane_names_what_was_to_be_done(on: On) {
     begun.recv_timeout(DEADLINE).unwrap();
     fs::exists("/").then(&mut reactor, |reactor, _| reactor.stop()).unwrap();
     let error = fs::read("/etc/hosts").then(&mut reactor, |_, _| {}).unwrap_err();
-    let text = "read /etc/hosts: 1 of its kind are waiting for a thread already, and no more may";
+    let text = "read /etc/hosts: the lane is full, with 1 waiting for a thread";
     assert!(matches!(error, Error::LaneFull { waiting: 1, .. }) && error.to_string() == text, "{error}");
     let error = fs::read("/etc/hosts").reply(&reactor).wait().unwrap().unwrap_err();
     assert_eq!((error.kind(), error.to_string()), (ErrorKind::ResourceBusy, text.into()));
@@ -579,10 +579,10 @@ fn a_copy_onto_itself_is_refused_and_an_empty_one_is_one_step() {
     let (scratch, mut reactor) = (Scratch::new(), new_loop());
     let path = scratch.file("one", "water");
     let error = outcome(&mut reactor, fs::copy_in_steps(&path, &path).step()).unwrap_err();
-    assert!(error.to_string().ends_with("they are the same file"), "{error}");
+    assert!(error.to_string().ends_with("the source and the target are the same file"), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), b"water");
     let error = outcome(&mut reactor, fs::copy_in_steps(&scratch.0, scratch.path("two")).step()).unwrap_err();
-    assert!(error.to_string().ends_with("it is no file"), "{error}");
+    assert!(error.to_string().ends_with("the source is not a file"), "{error}");
     let empty = scratch.file("empty", "");
     let (progress, rest) = done(&mut reactor, fs::copy_in_steps(empty, scratch.path("three")).step());
     assert_eq!(progress, Progress { copied: 0, total: 0 });

@@ -1,4 +1,4 @@
-//! What hangs on a promise and takes its outcome.
+//! Links: the continuations attached to a promise.
 
 use std::cell::Cell;
 use std::fmt;
@@ -11,13 +11,13 @@ use super::{Continuations, Promise, Rejected, Settlement};
 use crate::Reactor;
 use crate::reactor::callback::message;
 
-/// What a continuation gives.
+/// The result of a continuation.
 pub enum Step<T: 'static, E: 'static> {
     Settled(Settlement<T, E>),
     Follow(Promise<T, E>),
 }
 
-/// A continuation and the promise of what it gives, in one allocation.
+/// A continuation and the promise of its result, in one allocation.
 pub(super) struct Link<T, E, U: 'static, G: 'static, F> {
     act: Cell<Option<F>>,
     core: Core<U, G>,
@@ -40,8 +40,8 @@ where
         self.act.set(Some(act));
     }
 
-    /// Takes what the continuation gave to whoever reads it: at once if that is the next thing that would happen anyway, since
-    /// the way through the queue takes longer than most continuations do.
+    /// Passes the outcome to its reader. Does so at once if it would run next anyway, because the way through the queue
+    /// takes longer than most continuations.
     #[inline]
     fn settled(self: Rc<Self>, reactor: &mut Reactor, outcome: Settlement<U, G>) {
         if reactor.comes_next()
@@ -50,7 +50,7 @@ where
             drop(self);
             return reactor.run_at_once(next.place(), |reactor| next.read(reactor, outcome));
         }
-        // Whether it was settled already does not matter: one with a time limit may have been, by that.
+        // It may already be settled, by a time limit.
         drop(settle(self, outcome));
     }
 }
@@ -91,14 +91,14 @@ where
             Ok(Step::Follow(promise)) => follow(self, promise),
             Err(panic) => {
                 let _ = settle(self, Err(Rejected::Panicked(message(&panic).into())));
-                // Goes on to where the panics of all callbacks are caught and reported.
+                // Propagate to the code that catches and reports the panics of all callbacks.
                 resume_unwind(panic);
             }
         }
     }
 }
 
-/// The end of a chain: a continuation that gives nothing.
+/// The end of a chain: a continuation without a result.
 pub(super) struct Sink<F> {
     act: Cell<Option<F>>,
     place: &'static Location<'static>,
