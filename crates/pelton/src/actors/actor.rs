@@ -3,7 +3,7 @@
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -11,7 +11,7 @@ use pelton_sync::{Address, Inbox, Next, PushError, Receive, mailbox};
 
 use super::MAILBOX_BOUND;
 use super::worker::{Scheduler, Shared};
-use crate::reactor::callback::{Panic, message};
+use crate::reactor::panics::{Panic, catch};
 
 /// Receives messages one at a time, in the order in which they arrived. Its state therefore needs no lock.
 ///
@@ -204,13 +204,13 @@ struct Cell<A: Actor> {
 
 impl<A: Actor> Cell<A> {
     fn fault(&self, panic: &Panic) {
-        self.shared.fault(&ActorFault { label: self.label.clone(), place: self.place, message: message(panic) });
+        self.shared.fault(&ActorFault { label: self.label.clone(), place: self.place, message: panic.message() });
     }
 
     /// Calls the actor, and closes it if the call panics.
     fn call(&mut self, call: impl FnOnce(&mut A, &Arc<Shared>) -> Next) -> Next {
         let Cell { actor, shared, .. } = self;
-        match catch_unwind(AssertUnwindSafe(|| call(actor, shared))) {
+        match catch(|| call(actor, shared)) {
             Ok(next) => next,
             Err(panic) => {
                 self.panicked = true;
@@ -239,7 +239,7 @@ impl<A: Actor> Receive<A::Message, Scheduler> for Cell<A> {
 
     fn has_room(&mut self) {
         if let Some(room) = &mut self.room
-            && let Err(panic) = catch_unwind(AssertUnwindSafe(room))
+            && let Err(panic) = catch(room)
         {
             // Drop the hook, not the actor: only the hook has failed.
             self.room = None;

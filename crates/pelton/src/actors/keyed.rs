@@ -10,12 +10,12 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
 use std::hash::{BuildHasher, Hash, RandomState};
-use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::panic::Location;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::{Actor, ActorFault, ActorRef, Context, MAILBOX_BOUND, Pool, Spawn};
-use crate::reactor::callback::message;
+use crate::reactor::panics::catch;
 use crate::threads::reply::{Reply, reply};
 
 /// Default limit for the queued tasks of all keys together. At a hundred bytes each, this is a few megabytes.
@@ -252,9 +252,9 @@ impl<K: Hash + Eq + Clone + Send + 'static> Actor for Runner<K> {
 
     fn receive(&mut self, (task, place): Self::Message, context: &mut Context<'_, Self::Message>) {
         self.ended += 1;
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(task)) {
+        if let Err(panic) = catch(task) {
             let label = Some(Arc::from("task"));
-            context.shared.fault(&ActorFault { label, place, message: message(&panic) });
+            context.shared.fault(&ActorFault { label, place, message: panic.message() });
         }
     }
 

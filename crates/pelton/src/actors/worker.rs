@@ -2,7 +2,6 @@
 
 use std::cell::{Cell, OnceCell};
 use std::iter::repeat_with;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{self, Thread};
@@ -13,7 +12,7 @@ use pelton_os::fault;
 use pelton_sync::{Parking, Schedule, Turn, Turns};
 
 use super::{ActorFault, PoolStats};
-use crate::reactor::callback::message;
+use crate::reactor::panics::catch;
 
 /// After this many turns from its own queue, a worker checks the injected queue first, so that actors that send to each
 /// other do not starve messages from outside. A prime, so that it does not fall into step with the actors' patterns.
@@ -238,8 +237,8 @@ impl Shared {
         match &self.setup.fault {
             None => fault::report("actor", fault.place, fault),
             Some(hook) => {
-                if let Err(second) = catch_unwind(AssertUnwindSafe(|| hook(fault))) {
-                    let fault_and_more = format_args!("{fault}; then the fault hook panicked: {}", message(&second));
+                if let Err(second) = catch(|| hook(fault)) {
+                    let fault_and_more = format_args!("{fault}; then the fault hook panicked: {}", second.message());
                     fault::report("actor", fault.place, &fault_and_more);
                 }
             }
@@ -267,8 +266,8 @@ impl Shared {
 
 /// Drops a turn, catching panics from the destructors of the user's messages and actors.
 fn drop_turn(turn: Turn) {
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(turn))) {
-        fault::report_here("actor", &format_args!("dropping an actor panicked: {}", message(&panic)));
+    if let Err(panic) = catch(|| drop(turn)) {
+        fault::report_here("actor", &format_args!("dropping an actor panicked: {}", panic.message()));
     }
 }
 
@@ -302,7 +301,7 @@ impl WorkerLoop<'_> {
 
     fn run(&mut self, turn: Turn) {
         let ThisWorker { shared, queue, .. } = self.here;
-        let outcome = catch_unwind(AssertUnwindSafe(|| turn.run(shared.setup.budget)));
+        let outcome = catch(|| turn.run(shared.setup.budget));
         count(&self.counters().turns, 1);
         match outcome {
             Ok(ran) => {
@@ -320,7 +319,7 @@ impl WorkerLoop<'_> {
             }
             // Panics while receiving are caught in the actor's cell. This one came from dropping a message or an actor.
             Err(panic) => {
-                fault::report_here("actor", &format_args!("dropping an actor panicked: {}", message(&panic)));
+                fault::report_here("actor", &format_args!("dropping an actor panicked: {}", panic.message()));
             }
         }
     }

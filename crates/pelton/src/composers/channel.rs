@@ -10,13 +10,14 @@ mod subscription;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::ControlFlow;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
+use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use self::inbox::{Inbox, Put};
 pub use self::subscription::Subscription;
 use self::subscription::{Leaving, Membership};
 use crate::Reactor;
+use crate::reactor::panics::catch;
 use crate::reactor::slots::{Key, Slots};
 
 /// How many values may wait for a subscriber by default. Enough for a burst.
@@ -405,7 +406,7 @@ impl Reactor {
     /// Makes a subscriber take one event out of its inbox.
     fn call_subscriber(&mut self, key: Key) {
         let Some(mut subscriber) = self.subscribers.0.get_mut(key).and_then(Option::take) else { return };
-        match catch_unwind(AssertUnwindSafe(|| subscriber(self))) {
+        match catch(|| subscriber(self)) {
             Ok(ControlFlow::Continue(())) => {
                 if let Some(slot) = self.subscribers.0.get_mut(key) {
                     *slot = Some(subscriber);
@@ -416,7 +417,7 @@ impl Reactor {
                 self.subscribers.0.remove(key);
                 drop(subscriber);
                 // Propagate to the code that catches and reports the panics of all callbacks.
-                resume_unwind(panic);
+                panic.resume();
             }
         }
     }

@@ -3,13 +3,13 @@
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
+use std::panic::Location;
 use std::rc::Rc;
 
 use pelton_sync::Closure;
 
 use crate::promises::{Step, pair};
-use crate::reactor::callback::message;
+use crate::reactor::panics::catch;
 use crate::{Deferred, Next, Promise, Reactor, Rejected};
 
 /// How many steps one tick starts at most, so that steps that finish at once do not starve the loop's events.
@@ -207,13 +207,13 @@ where
                 return;
             }
             let next = || items.next().map(|(index, item)| (index, step(reactor, item).into_step()));
-            let (index, begun) = match catch_unwind(AssertUnwindSafe(next)) {
+            let (index, begun) = match catch(next) {
                 Ok(Some(begun)) => begun,
                 Ok(None) => return self.finish_if_done(),
                 Err(panic) => {
-                    self.end(Err(Rejected::Panicked(message(&panic).into())));
+                    self.end(Err(Rejected::Panicked(panic.message().into())));
                     // Propagate to the code that catches and reports the panics of all callbacks.
-                    resume_unwind(panic);
+                    panic.resume();
                 }
             };
             match begun {

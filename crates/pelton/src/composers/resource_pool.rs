@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
+use std::panic::Location;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use pelton_sync::Closure;
 
 use crate::composers::waiters::Waiters;
 use crate::promises::{Continuations, Step};
-use crate::reactor::callback::message;
+use crate::reactor::panics::catch;
 use crate::{Next, Promise, Reactor, Rejected};
 
 /// A pool of resources that are used exclusively, such as database connections, with a queue for those who wait for
@@ -296,7 +296,7 @@ impl<R: 'static, E: fmt::Debug + 'static> Inner<R, E> {
     fn make_needed(self: Rc<Self>, reactor: &mut Reactor) {
         while self.lacks_one() {
             let Some(mut make) = self.make.take() else { return };
-            let begun = catch_unwind(AssertUnwindSafe(|| make(reactor)));
+            let begun = catch(|| make(reactor));
             *self.make.borrow_mut() = Some(make);
             match begun {
                 Ok(Step::Settled(outcome)) => self.made(outcome),
@@ -310,10 +310,10 @@ impl<R: 'static, E: fmt::Debug + 'static> Inner<R, E> {
                     });
                 }
                 Err(panic) => {
-                    self.made(Err(Rejected::Panicked(message(&panic).into())));
+                    self.made(Err(Rejected::Panicked(panic.message().into())));
                     self.make_soon();
                     // Propagate to the code that catches and reports the panics of all callbacks.
-                    resume_unwind(panic);
+                    panic.resume();
                 }
             }
         }

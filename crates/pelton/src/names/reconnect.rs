@@ -1,13 +1,14 @@
 //! Re-establishes a connection whenever it ends.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
+use std::panic::Location;
 use std::time::Duration;
 
 use pelton_os::{ConnectOptions, Time, Token};
 use pelton_sync::Closure;
 
 use crate::reactor::callback::{CallbackKind, Outcome, Site};
+use crate::reactor::panics::catch;
 use crate::reactor::slots::Key;
 use crate::sources::connection::{Connection, ConnectionId, Reason};
 use crate::{Endpoint, Reactor, TimerId};
@@ -275,12 +276,12 @@ impl Reactor {
         let Some(mut serve) = keeping.serve.take() else { return };
         keeping.attempts += 1;
         let attempt = keeping.attempts;
-        let handler = match catch_unwind(AssertUnwindSafe(|| serve(self, attempt))) {
+        let handler = match catch(|| serve(self, attempt)) {
             Ok(handler) => handler,
             Err(panic) => {
                 self.stop_reconnecting(id);
                 // This runs as a timer or a tick, so the panic is caught and reported there.
-                resume_unwind(panic);
+                panic.resume();
             }
         };
         // `serve` may have stopped it.

@@ -5,10 +5,11 @@
 //! reports it.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::panic::Location;
 use std::sync::Arc;
 
-use crate::reactor::callback::{CallbackKind, Named, message};
+use crate::reactor::callback::{CallbackKind, Named};
+use crate::reactor::panics::catch;
 use crate::{Handle, Reactor};
 
 /// A failure that no caller can receive.
@@ -132,12 +133,12 @@ impl Reactor {
     pub fn report(&mut self, fault: Fault) {
         // Taken out while it runs, so that it can replace itself.
         let Some(mut hook) = self.callbacks.hook.take() else { return by_default(&fault) };
-        match catch_unwind(AssertUnwindSafe(|| hook(self, &fault))) {
+        match catch(|| hook(self, &fault)) {
             Ok(()) => {
                 self.callbacks.hook.get_or_insert(hook);
             }
             Err(second) => {
-                let message = format!("{}; then the fault hook panicked: {}", fault.message, message(&second));
+                let message = format!("{}; then the fault hook panicked: {}", fault.message, second.message());
                 by_default(&Fault { message, ..fault });
             }
         }

@@ -6,7 +6,7 @@
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
+use std::panic::Location;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
@@ -15,6 +15,7 @@ use pelton_sync::Closure;
 use super::remains::drop_later;
 use super::{Continuations, Promise, Rejected, Settlement, unhandled};
 use crate::Reactor;
+use crate::reactor::panics::catch;
 
 /// The source of a promise: a plain promise, or the output of a link.
 pub(crate) trait Source<T: 'static, E: 'static>: Any {
@@ -357,14 +358,14 @@ fn deliver<T: 'static, E: 'static>(source: Rc<dyn Source<T, E>>, reactor: &mut R
     let Some(outcome) = state.outcome.take() else { return };
     if let Some(observer) = state.take_observer() {
         drop(state);
-        let ended = catch_unwind(AssertUnwindSafe(|| (observer.look)(reactor, &outcome)));
+        let ended = catch(|| (observer.look)(reactor, &outcome));
         let mut state = core.state.borrow_mut();
         state.outcome = Some(outcome);
         state.queued = false;
         drop(state);
         advance(source, Queue::First(reactor));
         if let Err(panic) = ended {
-            resume_unwind(panic);
+            panic.resume();
         }
         return;
     }

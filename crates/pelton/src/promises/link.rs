@@ -3,13 +3,13 @@
 use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
+use std::panic::Location;
 use std::rc::Rc;
 
 use super::core::{Core, Read, Source, follow, settle};
 use super::{Continuations, Promise, Rejected, Settlement};
 use crate::Reactor;
-use crate::reactor::callback::message;
+use crate::reactor::panics::catch;
 
 /// The result of a continuation.
 pub enum Step<T: 'static, E: 'static> {
@@ -86,13 +86,13 @@ where
 
     fn read(self: Rc<Self>, reactor: &mut Reactor, outcome: Settlement<T, E>) {
         let Some(act) = self.act.take() else { return };
-        match catch_unwind(AssertUnwindSafe(|| act(reactor, outcome))) {
+        match catch(|| act(reactor, outcome)) {
             Ok(Step::Settled(outcome)) => self.settled(reactor, outcome),
             Ok(Step::Follow(promise)) => follow(self, promise),
             Err(panic) => {
-                let _ = settle(self, Err(Rejected::Panicked(message(&panic).into())));
+                let _ = settle(self, Err(Rejected::Panicked(panic.message().into())));
                 // Propagate to the code that catches and reports the panics of all callbacks.
-                resume_unwind(panic);
+                panic.resume();
             }
         }
     }

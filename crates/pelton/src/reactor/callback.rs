@@ -1,11 +1,11 @@
 //! Calls user code: identifies callbacks and handles their panics.
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
+use std::panic::{Location, resume_unwind};
 use std::sync::Arc;
 
+use super::panics::{Panic, catch};
 use crate::Reactor;
 use crate::observe::fault::{Fault, FaultKind, Hook};
 use crate::sources::connection::ConnectionId;
@@ -182,9 +182,6 @@ pub(crate) enum Outcome {
     Panicked,
 }
 
-/// The payload of a panic.
-pub(crate) type Panic = Box<dyn Any + Send>;
-
 /// A panic that was reported and now unwinds through an outer callback.
 struct Reported(Panic);
 
@@ -225,12 +222,6 @@ impl Callbacks {
     }
 }
 
-/// Returns the message of a panic.
-pub(crate) fn message(panic: &Panic) -> String {
-    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("(not a string)").to_owned()
-}
-
 impl Reactor {
     /// Gives a source a label, which reports of slow and panicking callbacks print.
     pub fn label(&mut self, source: impl Into<SourceId>, label: impl Into<Arc<str>>) {
@@ -246,7 +237,7 @@ impl Reactor {
             watchdog.begin(site, self.callbacks.label(site.source), self.meter.mark());
         }
         self.callbacks.depth += 1;
-        let outcome = catch_unwind(AssertUnwindSafe(|| callback(self)));
+        let outcome = catch(|| callback(self));
         self.callbacks.depth -= 1;
         self.finished(site);
         outcome
@@ -255,13 +246,13 @@ impl Reactor {
     /// Reports a panic and applies the panic policy. This may unwind, so the caller must have restored all state
     /// before.
     fn fault(&mut self, site: Site, label: Option<Arc<str>>, panic: Panic) {
-        let panic = match panic.downcast::<Reported>() {
+        let panic = match panic.into_payload().downcast::<Reported>() {
             Ok(reported) => return self.propagate(reported.0),
-            Err(panic) => panic,
+            Err(payload) => Panic::from(payload),
         };
         self.meter.counters.panics += 1;
         let kind = FaultKind::Panicked(site.kind);
-        self.report(Fault { kind, label, place: site.place, message: message(&panic) });
+        self.report(Fault { kind, label, place: site.place, message: panic.message() });
         match self.callbacks.policy {
             PanicPolicy::Close => {}
             PanicPolicy::Propagate => self.propagate(panic),
@@ -273,7 +264,8 @@ impl Reactor {
     fn propagate(&mut self, panic: Panic) {
         // The panic ends the turn, so its last phase does not do this.
         self.wake_lanes();
-        resume_unwind(if self.callbacks.depth > 0 { Box::new(Reported(panic)) } else { panic });
+        // The outer callback's fault is this one, which was reported.
+        if self.callbacks.depth > 0 { resume_unwind(Box::new(Reported(panic))) } else { panic.resume() }
     }
 
     /// Calls a callback that was taken out of its source, which may have a label. `settle` receives the callback and

@@ -2,14 +2,15 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::panic::Location;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pelton_os::fork;
 use pelton_sync::Closure;
 
-use crate::reactor::callback::{CallbackKind, Site, message};
+use crate::reactor::callback::{CallbackKind, Site};
+use crate::reactor::panics::catch;
 use crate::threads::handle::{Handle, Post};
 use crate::ticks::Tick;
 use crate::{Error, Fault, Pool, Reactor};
@@ -197,11 +198,11 @@ impl Reactor {
         // In a forked child, a thread that exists only in the parent never completes its push.
         let waits = self.check_not_forked().is_ok();
         while let Some(Post { place, closure }) = if waits { self.posts.pop_rest() } else { self.posts.pop() } {
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(closure))) {
+            if let Err(panic) = catch(|| drop(closure)) {
                 self.report(Fault::at(
                     place,
                     "post",
-                    format_args!("it panicked while being dropped: {}", message(&panic)),
+                    format_args!("it panicked while being dropped: {}", panic.message()),
                 ));
             }
         }

@@ -9,6 +9,7 @@ pub(crate) mod callback;
 mod current;
 pub(crate) mod event_loop;
 pub(crate) mod lifecycle;
+pub(crate) mod panics;
 pub(crate) mod slots;
 pub(crate) mod source;
 mod spin;

@@ -3,9 +3,8 @@
 //! Each thread builds its reactor, sets it up, and reports the outcome. It runs when all have been set up. Only the
 //! listening addresses and the shutdown are shared.
 
-use std::any::Any;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::panic::Location;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
@@ -14,7 +13,7 @@ use std::time::Duration;
 use pelton_os::{Address, ListenOptions, Socket};
 
 use crate::observe::fault;
-use crate::reactor::callback;
+use crate::reactor::panics::{Panic, catch};
 use crate::sources::connection::{Connection, Detached};
 use crate::sources::listener::{ListenerId, serving};
 use crate::{Builder, Error, EventLoop, Exit, Fault, Handle, Reactor};
@@ -298,8 +297,8 @@ fn join(threads: Vec<Thread>) -> Vec<Result<Exit, Error>> {
     ended.collect()
 }
 
-fn panicked(thread: String, panic: Box<dyn Any + Send>) -> Error {
-    Error::Panicked { thread, message: callback::message(&panic) }
+fn panicked(thread: String, panic: impl Into<Panic>) -> Error {
+    Error::Panicked { thread, message: panic.into().message() }
 }
 
 /// The body of each thread.
@@ -309,14 +308,14 @@ fn run(prepare: impl FnOnce() -> Result<EventLoop, Error>, launch: Launch) -> Re
     let _ = launch.ready.send(reactor.handle());
     let Ok(handles) = launch.go.recv() else { return reactor.shutdown() };
     let thread = thread::current().name().unwrap_or_default().to_owned();
-    let outcome = catch_unwind(AssertUnwindSafe(|| reactor.run()));
+    let outcome = catch(|| reactor.run());
     let outcome = outcome.unwrap_or_else(|panic| Err(panicked(thread.clone(), panic)));
     if let Err(error) = &outcome {
         let message = format!("{thread} has failed, so the other reactors are stopped: {error}");
         reactor.report(Fault::new("reactors", message));
         handles.iter().for_each(Handle::stop);
         // Shut down as orderly as possible. A panic in a hook must not hide the original failure.
-        let _ = catch_unwind(AssertUnwindSafe(|| reactor.shutdown()));
+        let _ = catch(|| reactor.shutdown());
     }
     outcome
 }

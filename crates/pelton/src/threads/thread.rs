@@ -1,12 +1,12 @@
 //! A reactor on its own thread.
 
+use crate::reactor::panics::Panic;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 
 use crate::observe::fault::by_default;
-use crate::reactor::callback::message;
 use crate::{Builder, Error, Exit, Fault, Handle, Reactor};
 
 /// A reactor that runs on its own thread. It derefs to its [`Handle`].
@@ -116,7 +116,9 @@ impl ReactorThread {
 
 /// Waits for a thread, and returns how its loop ended.
 fn end_of(thread: JoinHandle<Result<Exit, Error>>, name: &str) -> Result<Exit, Error> {
-    thread.join().unwrap_or_else(|panic| Err(Error::Panicked { thread: name.to_owned(), message: message(&panic) }))
+    thread
+        .join()
+        .unwrap_or_else(|panic| Err(Error::Panicked { thread: name.to_owned(), message: Panic::from(panic).message() }))
 }
 
 impl Deref for ReactorThread {

@@ -4,12 +4,12 @@ use std::cell::Cell;
 use std::convert::Infallible;
 use std::fmt;
 use std::ops::ControlFlow;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
+use std::panic::Location;
 use std::rc::Rc;
 
 use pelton_sync::Closure;
 
-use crate::reactor::callback::message;
+use crate::reactor::panics::catch;
 use crate::{Deferred, Promise, Reactor, Rejected};
 
 /// Cancels a [`Reactor::tick_loop`]. Can be cloned. Dropping it does not cancel the loop.
@@ -60,17 +60,17 @@ impl<F: FnMut(&mut Reactor) -> ControlFlow<T> + 'static, T: 'static> Repeating<F
         if self.cancelled.get() {
             return;
         }
-        match catch_unwind(AssertUnwindSafe(|| (self.step)(reactor))) {
+        match catch(|| (self.step)(reactor)) {
             // A tick queued during a tick phase waits for that of the next turn.
             Ok(ControlFlow::Continue(())) => {
                 reactor.tick_from(self.place, Closure::new(move |reactor: &mut Reactor| self.run(reactor)))
             }
             Ok(ControlFlow::Break(value)) => drop(self.result.resolve(value)),
             Err(panic) => {
-                let _ = self.result.settle_with(Err(Rejected::Panicked(message(&panic).into())));
+                let _ = self.result.settle_with(Err(Rejected::Panicked(panic.message().into())));
                 drop(self);
                 // Propagate to the code that catches and reports the panics of all callbacks.
-                resume_unwind(panic);
+                panic.resume();
             }
         }
     }

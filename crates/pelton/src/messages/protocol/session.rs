@@ -1,12 +1,11 @@
 //! The half of a connection that runs on the pool: an actor that owns the codec and the protocol.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use super::dialogue::{Dialogue, Last, Sink, Step, Stop};
 use super::mailbox::Letter;
 use super::pooled::Pooled;
 use super::{Peer, Protocol};
 use crate::messages::codec::{Buffer, Rest};
+use crate::reactor::panics::catch;
 use crate::{Actor, Chunk, Codec, ConnectionId, Context, FrameError, Handle, Reactor, Reason};
 
 /// How many bytes of replies may wait for the loop or the peer before processing stops.
@@ -253,7 +252,7 @@ where
         // It has panicked, or the pool has shut down. The loop does not know yet.
         let panicked = self.busy;
         let reason = move || if panicked { Reason::Panicked } else { Reason::Local };
-        if catch_unwind(AssertUnwindSafe(|| self.call_closed(&reason()))).is_err() {
+        if catch(|| self.call_closed(&reason())).is_err() {
             let fault = "a protocol panicked in `closed`";
             pelton_os::fault::report_here("protocol", &fault);
         }

@@ -14,7 +14,7 @@
 //! delivers its `Runnable` to the loop, which drops it.
 
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
+use std::panic::Location;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -28,7 +28,8 @@ use pelton_sync::Closure;
 use pin_project_lite::pin_project;
 
 use super::{JoinHandle, Local, TaskError};
-use crate::reactor::callback::{CallbackKind, Site, message};
+use crate::reactor::callback::{CallbackKind, Site};
+use crate::reactor::panics::catch;
 use crate::reactor::slots::Key;
 use crate::threads::handle::PostError;
 use crate::{Error, EventLoop, Fault, Handle, Reactor};
@@ -60,7 +61,7 @@ pin_project! {
 /// unrelated drops.
 fn drop_future<F>(mut future: Pin<&mut Option<F>>, local: &Local) {
     if future.is_some()
-        && let Err(panic) = catch_unwind(AssertUnwindSafe(|| future.set(None)))
+        && let Err(panic) = catch(|| future.set(None))
     {
         local.panicked(panic);
     }
@@ -72,11 +73,11 @@ impl<F: Future> Future for Work<F> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let Some(future) = this.future.as_mut().as_pin_mut() else { return Poll::Ready(Err(TaskError::Cancelled)) };
-        let outcome = match catch_unwind(AssertUnwindSafe(|| future.poll(context))) {
+        let outcome = match catch(|| future.poll(context)) {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(value)) => Ok(value),
             Err(panic) => {
-                let message = message(&panic);
+                let message = panic.message();
                 this.local.panicked(panic);
                 Err(TaskError::Panicked { message })
             }
@@ -156,7 +157,7 @@ impl Reactor {
         // It was caught to report it to the code that awaits the task. Now it propagates to the code that catches the
         // panics of all callbacks.
         if let Some(panic) = self.local.take_panic() {
-            resume_unwind(panic);
+            panic.resume();
         }
     }
 
@@ -183,7 +184,7 @@ impl Reactor {
             }
         }
         if let Some(panic) = self.local.take_panic() {
-            self.report(Fault::new("task", format_args!("a task panicked while being dropped: {}", message(&panic))));
+            self.report(Fault::new("task", format_args!("a task panicked while being dropped: {}", panic.message())));
         }
     }
 }
@@ -316,7 +317,7 @@ impl EventLoop {
                     outcome = reactor.enter(|| future.as_mut().poll(&mut context));
                 };
                 if let Err(panic) = self.call(site, poll) {
-                    resume_unwind(panic);
+                    panic.resume();
                 }
                 if let Poll::Ready(value) = outcome {
                     self.flush_and_reap();

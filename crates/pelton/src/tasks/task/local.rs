@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::Waker;
 
-use crate::reactor::callback::Panic;
+use crate::reactor::panics::Panic;
 use crate::reactor::slots::{Key, Slots};
 use crate::{ConnectionId, DatagramsId, ListenerId, Reactor, TimerId};
 

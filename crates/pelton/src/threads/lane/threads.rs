@@ -13,7 +13,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use pelton_os::fork;
 use pelton_sync::SendClosure;
 
 use super::{Lane, LaneSettings, LaneStats, Refusal};
-use crate::reactor::callback::message;
+use crate::reactor::panics::catch;
 use crate::threads::defer::DeferFailure;
 
 /// When to wake a thread for a job.
@@ -66,7 +66,7 @@ impl<C> Worker<C> {
 
 /// Calls `op` and converts a panic to an error.
 pub(crate) fn attempt<T>(op: impl FnOnce() -> T) -> Result<T, DeferFailure> {
-    catch_unwind(AssertUnwindSafe(op)).map_err(|panic| DeferFailure::Panicked(message(&panic)))
+    catch(op).map_err(|panic| DeferFailure::Panicked(panic.message()))
 }
 
 /// The threads of a lane. Each has a `C` for its jobs.
@@ -312,7 +312,7 @@ fn work<C>(mut worker: Worker<C>, linger: Duration) {
             shared.wake_one(state, Wake::Now);
             worker.place = job.place;
             // The closure delivers its result itself. Only dropping its captures can still panic.
-            let _ = catch_unwind(AssertUnwindSafe(|| job.closure.call(&mut worker)));
+            let _ = catch(|| job.closure.call(&mut worker));
             state = shared.lock();
             state.free += 1;
             continue;
