@@ -1,4 +1,4 @@
-//! Hands the compiler's version to the crate: it is the version of every contender that comes from `std`.
+//! Passes the compiler's version to the crate: it is the version of every contender from `std`.
 
 use std::{env, process::Command};
 

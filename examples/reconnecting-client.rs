@@ -4,7 +4,7 @@
 //! $ cargo run -p pelton-examples --bin reconnecting-client
 //! attempt 1 got "the time is 1"
 //! attempt 1 got "the time is 2"
-//! 127.0.0.1:41235 was connected for 20.4ms: finished by the other side; again in 8.2ms
+//! 127.0.0.1:41235 was connected for 20.4ms: finished by the other side; reconnecting in 8.2ms
 //! ...
 //! that was enough
 //! ```

@@ -1,7 +1,7 @@
-//! Instructions that a server executes in user space per message, counted by callgrind: a figure that no neighbour on the
-//! machine can change, and so one that a small change in the code shows up in.
+//! Counts with callgrind the instructions that a server executes in user space per message. Other load on the machine does not
+//! affect this number, so it shows even small changes in the code.
 //!
-//! Reading the clock counts for next to nothing here: valgrind hides the kernel's clock page, so it becomes a system call.
+//! The cost of reading the clock hardly counts here: valgrind hides the kernel's clock page, so it becomes a system call.
 
 use std::fs;
 use std::net::SocketAddrV4;
@@ -15,20 +15,20 @@ use crate::process::Server;
 
 pub const TOOL: &str = "valgrind";
 
-/// Messages of the shorter run: what the longer one executes more is the work of the messages it has more.
+/// Messages of the shorter run. The difference to the longer run is the cost of the additional messages.
 const FEW: u64 = 500;
 
-/// A server that is looked at, and those who talk to it.
+/// A server under callgrind, and its clients.
 pub struct Counted<'a> {
     pub command: &'a dyn Fn() -> Result<Command>,
-    /// Opens so many connections.
+    /// Opens this many connections.
     pub client: &'a dyn Fn(SocketAddrV4, usize) -> Result<Client>,
-    /// Connections that have a message for the server at once, in every turn.
+    /// Number of connections with a message for the server in every turn.
     pub at_once: usize,
 }
 
 impl Counted<'_> {
-    /// Instructions in user space per message, over `messages` messages.
+    /// Returns the instructions in user space per message, over `messages` messages.
     pub fn per_message(&self, messages: u64) -> Result<f64> {
         let whole_rounds = |messages: u64| messages.next_multiple_of(self.at_once as u64);
         let (few, many) = (whole_rounds(FEW), whole_rounds(FEW + messages));
@@ -37,7 +37,7 @@ impl Counted<'_> {
         Ok((long.saturating_sub(short)) as f64 / (many - few) as f64)
     }
 
-    /// All instructions of a server that has answered this many messages.
+    /// Returns all instructions of a server that has answered this many messages.
     fn executed(&self, messages: u64) -> Result<u64> {
         let profile = Profile::new();
         let own = (self.command)()?;
@@ -51,23 +51,23 @@ impl Counted<'_> {
         if at_once == 1 {
             client.run(Until::Sent(messages))?;
         } else {
-            // How many messages a turn finds would be up to chance. So it is held until all of them are there; that costs
-            // it one more turn, in which its wait was interrupted.
+            // Otherwise chance would decide how many messages a turn finds. So the server is stopped until all of them have
+            // arrived. This costs one more turn, whose wait was interrupted.
             for _ in 0..messages / at_once {
                 server.hold()?;
                 client.run_held(Until::Sent(at_once), || server.let_go())?;
             }
         }
-        // Valgrind writes the profile before it goes.
+        // Valgrind writes the profile before it exits.
         server.end()?;
         let text = fs::read_to_string(&profile.0).with_context(|| format!("read {}", profile.0.display()))?;
         let total = total(&text).context("find the total in what callgrind wrote")?;
-        ensure!(total > 0, "callgrind has counted nothing");
+        ensure!(total > 0, "callgrind counted nothing");
         Ok(total)
     }
 }
 
-/// A file that is removed when this is dropped.
+/// A file that is removed on drop.
 struct Profile(PathBuf);
 
 impl Profile {
@@ -84,25 +84,25 @@ impl Drop for Profile {
 }
 
 fn remove_if_there(path: &Path) {
-    // It is not there if valgrind did not get that far.
+    // The file is missing if valgrind did not get that far.
     let _ = fs::remove_file(path);
 }
 
-/// The total of all parts of a profile.
+/// Returns the total of all parts of a profile.
 fn total(profile: &str) -> Option<u64> {
     let totals = profile.lines().filter_map(|line| line.strip_prefix("totals:"));
     let parts: Option<Vec<u64>> = totals.map(|figure| figure.trim().parse().ok()).collect();
     parts.filter(|parts| !parts.is_empty()).map(|parts| parts.iter().sum())
 }
 
-/// Prints how many instructions the floor and pelton execute per `operation`, one line each: the name and the number. An error if
-/// pelton executes more than `most`.
+/// Prints the instructions of the floor and of pelton per `operation`, one line each: the name and the number. Fails if pelton
+/// executes more than `most`.
 pub fn print((floor, pelton): (f64, f64), operation: &str, connections: usize, most: Option<u64>) -> Result<()> {
     println!("floor {floor:.0}\npelton {pelton:.0}");
     match most {
-        Some(most) if pelton > most as f64 => bail!(
-            "{pelton:.0} instructions per {operation}, with {connections} at once: more than the {most} that were agreed on"
-        ),
+        Some(most) if pelton > most as f64 => {
+            bail!("{pelton:.0} instructions per {operation}, with {connections} at once: more than the limit of {most}")
+        }
         _ => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! A load: connections that each keep one message in flight, and wait for what comes back before they send the next.
+//! A load: connections that each keep one message in flight and wait for its answer before they send the next.
 
 mod pages;
 
@@ -16,57 +16,56 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use pages::Pages;
 
-/// A server that says nothing for this long is broken.
+/// A server that does not answer for this long is broken.
 const PATIENCE_MS: u16 = 10_000;
 
-/// Connections that are opened before the first of them is waited for: fewer than any server's backlog.
+/// Connections that are opened before waiting for the first of them: fewer than any server's backlog.
 const OPENED_TOGETHER: usize = 64;
 
-/// Connections from one source address. Each address has some 28,000 ports of its own, and picking one is slow when few
-/// of them are left.
+/// Connections per source address. Each address has about 28,000 ports, and picking one gets slow when few are left.
 const PER_SOURCE: usize = 4_000;
 
 const EVENTS_PER_WAIT: usize = 1024;
 
-/// Longest latency that the histogram tells apart, in nanoseconds.
+/// Longest latency that the histogram distinguishes, in nanoseconds.
 const LONGEST: u64 = 60_000_000_000;
 
-/// When to send no more.
+/// When to stop sending.
 #[derive(Clone, Copy, Debug)]
 pub enum Until {
     Elapsed(Duration),
-    /// So many have been sent.
+    /// After this many messages.
     Sent(u64),
 }
 
-/// What is sent, and what comes back for it.
+/// A message, and the answer it gets.
 #[derive(Clone, Debug)]
 pub struct Exchange {
     message: Pages,
-    /// How long an answer is.
+    /// Length of the answer.
     length: usize,
-    /// What it begins with: all of it, or what is the same in every answer.
+    /// What the answer begins with: all of it, or the part that is the same in every answer.
     begins: Vec<u8>,
 }
 
 impl Exchange {
-    /// Random bytes, which come back as they are.
+    /// Creates an exchange of random bytes that are echoed.
     pub fn echo(size: usize) -> Self {
         let message: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(size).collect();
         Self { length: size, message: Pages::new(&message), begins: message }
     }
 
-    /// A message whose answers are of this length, and begin with this.
+    /// Creates an exchange whose answers have this length and begin with these bytes.
     pub fn answered(message: Vec<u8>, length: usize, begins: &[u8]) -> Self {
         Self { message: Pages::new(&message), length, begins: begins.to_vec() }
     }
 }
 
-/// What came of a burst.
+/// The result of a burst.
 pub struct Burst {
     pub messages: u64,
     pub wall: Duration,
-    /// Nanoseconds from sending a message to having all of the answer.
+    /// Nanoseconds from sending a message to receiving the complete answer.
     pub latencies: Histogram<u64>,
 }
 
@@ -80,29 +79,29 @@ pub struct Client {
 
 struct Connection {
     socket: OwnedFd,
-    /// Of the message in flight.
+    /// Bytes sent of the message in flight.
     sent: usize,
-    /// Of the answer.
+    /// Bytes received of the answer.
     received: usize,
     since: Instant,
 }
 
 impl Client {
-    /// Opens `count` connections and has a message answered on each of them, which is compared.
+    /// Opens `count` connections, and exchanges and checks a message on each of them.
     pub fn open(server: SocketAddrV4, count: usize, exchange: Exchange) -> Result<Self> {
         let mut client = Self::over([], exchange)?;
         client.grow(server, count)?;
         Ok(client)
     }
 
-    /// Takes over connections, of any kind that answers what is sent at once, and has a message answered on each.
+    /// Takes over connections of any kind whose peer answers at once, and exchanges a message on each.
     pub fn over(sockets: impl IntoIterator<Item = OwnedFd>, exchange: Exchange) -> Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("create an epoll set")?;
         let mut client = Self { epoll, connections: Vec::new(), exchange, buffer: Pages::new(&[0; 64 << 10]) };
         for socket in sockets {
             client.take(socket)?;
         }
-        client.compare_answers(0).context("compare what comes back with what should")?;
+        client.compare_answers(0).context("check the first answers")?;
         Ok(client)
     }
 
@@ -121,12 +120,12 @@ impl Client {
                 self.take(opened(server, number).with_context(|| format!("open connection {number}"))?)?;
             }
             // Once all of these have been answered, they have been accepted.
-            self.compare_answers(first).context("compare what comes back with what should")?;
+            self.compare_answers(first).context("check the first answers")?;
         }
         Ok(())
     }
 
-    /// One message on each connection from `first` on.
+    /// Exchanges and checks one message on each connection from `first` on.
     fn compare_answers(&mut self, first: usize) -> Result<()> {
         for number in first..self.connections.len() {
             self.begin(number)?;
@@ -148,12 +147,13 @@ impl Client {
         Ok(())
     }
 
-    /// Keeps a message in flight on every connection, and ends when the last answer is in.
+    /// Keeps a message in flight on every connection, and ends when the last answer has arrived.
     pub fn run(&mut self, until: Until) -> Result<Burst> {
         self.run_held(until, || Ok(()))
     }
 
-    /// The same with a server that is held until `let_go`, which is called when the first message of each connection is there.
+    /// Like [`run`](Client::run), with a server that is stopped until `let_go`, which is called when the first message of each
+    /// connection has arrived.
     pub fn run_held(&mut self, until: Until, let_go: impl FnOnce() -> Result<()>) -> Result<Burst> {
         let mut latencies = Histogram::new_with_bounds(1, LONGEST, 2).context("make a histogram")?;
         let mut events = [EpollEvent::empty(); EVENTS_PER_WAIT];
@@ -217,7 +217,7 @@ impl Client {
         Ok(())
     }
 
-    /// Goes on with what is in flight. `true` if the answer is complete.
+    /// Continues the exchange in flight. Returns `true` if the answer is complete.
     fn advance(&mut self, number: usize, flags: EpollFlags) -> Result<bool> {
         if flags.contains(EpollFlags::EPOLLOUT) {
             self.send(number)?;
@@ -230,7 +230,7 @@ impl Client {
             Err(error) => return Err(error).context("receive an answer"),
         }
         let (length, received) = (self.exchange.length, connection.received);
-        ensure!(received <= length, "{received} bytes came back, and not {length}");
+        ensure!(received <= length, "received {received} bytes instead of {length}");
         let whole = received == length;
         if whole {
             (connection.sent, connection.received) = (0, 0);
@@ -239,11 +239,11 @@ impl Client {
     }
 }
 
-/// Clients that come, have one byte echoed, and go.
+/// Clients that connect, have one byte echoed, and disconnect.
 ///
-/// They wait for the echo so that each has been accepted and served for certain. They go by a reset: an orderly close
-/// would leave each port waiting for a minute, and there are fewer ports than clients. So for every server alike, the
-/// end of a connection is a read that fails, and closing costs no last exchange of packets.
+/// Each waits for the echo, so that it has certainly been accepted and served. They disconnect by a reset: an orderly close would
+/// block each port for a minute, and there are fewer ports than clients. So for every server alike, a connection ends with a
+/// failing read, and closing costs no last exchange of packets.
 pub fn come_and_go(server: SocketAddrV4, at_once: usize, window: Duration) -> Result<(u64, Duration)> {
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("create an epoll set")?;
     let mut events = [EpollEvent::empty(); EVENTS_PER_WAIT];
@@ -265,7 +265,7 @@ pub fn come_and_go(server: SocketAddrV4, at_once: usize, window: Duration) -> Re
             let socket = sockets[number].take().context("an event without a connection")?;
             let mut echo = [0; 2];
             let (count, _) = recv(&socket, &mut echo[..], RecvFlags::DONTWAIT).context("receive one byte")?;
-            ensure!(count == 1 && echo[0] == b'!', "{count} bytes came back of 1 sent");
+            ensure!(count == 1 && echo[0] == b'!', "received {count} bytes instead of 1");
             served += 1;
             drop(socket);
             if start.elapsed() < window {
@@ -278,7 +278,7 @@ pub fn come_and_go(server: SocketAddrV4, at_once: usize, window: Duration) -> Re
     Ok((served, start.elapsed()))
 }
 
-/// A connected socket that is reset when it is closed, so that its port is free again at once.
+/// Returns a connected socket that is reset on close, so that its port is free again at once.
 pub fn opened(server: SocketAddrV4, number: usize) -> Result<OwnedFd> {
     let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockopt::set_socket_linger(&socket, Some(Duration::ZERO))?;
@@ -287,7 +287,7 @@ pub fn opened(server: SocketAddrV4, number: usize) -> Result<OwnedFd> {
         let source = Ipv4Addr::new(127, 0, 0, 1 + u8::try_from(number / PER_SOURCE)?);
         bind(&socket, &SocketAddrV4::new(source, 0))?;
     }
-    // On the loopback interface this is done as soon as the packets have been passed on, whether or not the server is awake.
+    // On the loopback interface, connecting completes as soon as the packets are queued, whether or not the server is awake.
     connect(&socket, &server)?;
     Ok(socket)
 }
@@ -300,18 +300,21 @@ pub fn wait<'a>(epoll: &Epoll, events: &'a mut [EpollEvent]) -> Result<&'a [Epol
     loop {
         match epoll.wait(events, EpollTimeout::from(PATIENCE_MS)) {
             Err(Errno::EINTR) => {}
-            Ok(0) => bail!("the server has not answered for {} s", PATIENCE_MS / 1000),
+            Ok(0) => bail!("the server did not answer for {} s", PATIENCE_MS / 1000),
             Ok(ready) => return Ok(&events[..ready]),
             Err(error) => return Err(error).context("wait for an epoll set"),
         }
     }
 }
 
-/// Lets this process, and those it starts, have as many descriptors as the system allows, which must be these at least.
+/// Raises the descriptor limit of this process and its children to the system's maximum. Fails if that is below `needed`.
 pub fn raise_descriptor_limit(needed: usize) -> Result<()> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     if let Some(maximum) = maximum {
-        ensure!(needed as u64 <= maximum, "{needed} descriptors are needed, and {maximum} allowed (ulimit -Hn)");
+        ensure!(
+            needed as u64 <= maximum,
+            "{needed} descriptors are needed, but only {maximum} are allowed (ulimit -Hn)"
+        );
     }
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).context("raise the limit of descriptors")
 }

@@ -1,5 +1,5 @@
-//! The floor: a level-triggered epoll loop by hand. One read per event and one write, one buffer for all connections, `EPOLLOUT`
-//! only after a write found no room, nothing measured, nothing caught, nobody else to serve.
+//! The floor: a hand-written level-triggered epoll loop. One read and one write per event, one buffer for all connections,
+//! `EPOLLOUT` only after a write found no room, no statistics, no error recovery, no other sources.
 
 use std::collections::HashMap;
 use std::net::TcpListener;
@@ -11,21 +11,21 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use rustix::io::Errno as Error;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send, sockopt};
 
-/// How many descriptors one wait reports at most; the same as pelton's.
+/// Most descriptors that one wait reports; the same as pelton's.
 const EVENTS_PER_WAIT: usize = 1024;
 
-/// Connections accepted per event at most.
+/// Most connections accepted per event.
 const ACCEPTS_PER_EVENT: usize = 64;
 
-/// How much one read takes in.
+/// How much one read takes in, in bytes.
 const BUFFER: usize = 64 << 10;
 
-/// What is served. It is known when the loop is compiled, so that nothing stands between the two.
+/// What the loop serves. A type parameter, so that calls are inlined.
 pub trait Service {
-    /// What to send for what has come in by this descriptor, which may be nothing; `None` ends the connection.
+    /// Returns what to send for this input of a descriptor, which may be nothing; `None` ends the connection.
     fn answer<'a>(&'a mut self, fd: usize, input: &'a [u8]) -> Option<&'a [u8]>;
 
-    /// This descriptor's connection is over.
+    /// Called when this descriptor's connection is over.
     fn ended(&mut self, fd: usize);
 }
 
@@ -35,19 +35,19 @@ struct Floor<S> {
     listener: TcpListener,
     /// By descriptor.
     streams: Vec<Option<OwnedFd>>,
-    /// What found no room, by descriptor. Such a connection is not read from until all of it has gone out.
+    /// Output that found no room, by descriptor. Such a connection is not read until all of it is sent.
     waiting: HashMap<usize, Vec<u8>>,
     buffer: Vec<u8>,
 }
 
-/// Whether a connection goes on.
+/// Whether a connection stays open.
 #[derive(PartialEq, Eq)]
 enum Stream {
     Open,
     Over,
 }
 
-/// Serves whoever connects to `listener`, for ever.
+/// Serves everybody who connects to `listener`, for ever.
 pub fn serve(listener: TcpListener, service: impl Service) -> Result<()> {
     // Accepted sockets inherit it.
     sockopt::set_tcp_nodelay(&listener, true).context("send without delay")?;

@@ -1,8 +1,8 @@
 //! Windows, their interleaving, and the statistics over them. Every benchmark runs through here.
 //!
-//! A [`Contest`] is a set of contenders doing the same work. It is run in many short windows, one contender after the
-//! other and round again, so that whatever else the machine is doing falls on all of them alike. One window may answer
-//! several questions at once (the [`Case`]s): setting and cancelling timers, say.
+//! A [`Contest`] is a set of contenders that do the same work. They run in many short windows, one contender after the other in
+//! turn, so that other load on the machine affects all of them alike. One window may answer several questions at once (the
+//! [`Case`]s), such as setting and cancelling timers.
 
 use std::hint::black_box;
 use std::io::{IsTerminal, Write, stderr};
@@ -14,40 +14,40 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::mark::Mark;
 
-/// Which direction is good.
+/// Which direction is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
     Lower,
     Higher,
 }
 
-/// What a contender is to the comparison.
+/// The role of a contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Pelton.
     Ours,
     /// What somebody would use instead.
     Peer,
-    /// The least that can be done: a bare system call loop that is no use by itself.
+    /// The minimum that the work takes: a bare system call loop that is useless by itself.
     Floor,
 }
 
-/// Whether a case gets bars in the plot, or only rows in the table and the JSON.
+/// Whether a case is plotted, or only appears in the table and the JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plotted {
     Yes,
     No,
 }
 
-/// One question: a figure that every contender has a value for.
+/// One question: a number that every contender has a value for.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub name: String,
     pub unit: &'static str,
     pub better: Better,
-    /// What pelton has promised here. Without any, it is held against the reference.
+    /// What pelton promises here. Without a mark, it is compared with the reference.
     pub marks: Vec<Mark>,
-    /// The contender that all others are set against. Without one, it is the best that is not pelton.
+    /// The contender that all others are compared with. By default the best that is not pelton.
     pub relative_to: Option<&'static str>,
     pub plotted: Plotted,
 }
@@ -73,18 +73,18 @@ impl Case {
     }
 }
 
-/// What one window says about one case.
+/// The reading of one window for one case.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
     /// In the unit of the case.
     pub value: f64,
     /// Processor time of the whole process, per operation.
     pub cpu_us: Option<f64>,
-    /// Per operation, where they were counted.
+    /// Per operation, if counted.
     pub syscalls: Option<f64>,
 }
 
-/// The readings of one window, one for each case of the contest; `None` where the contender cannot do what is asked.
+/// The readings of one window, one for each case of the contest; `None` where the contender cannot do the work.
 pub type Readings = Vec<Option<Reading>>;
 
 /// One way of doing the work.
@@ -96,7 +96,7 @@ pub struct Contender<'a> {
 }
 
 impl<'a> Contender<'a> {
-    /// `window` does the work once. It must fail if not all of it was done.
+    /// Creates a contender. `window` does the work once, and must fail if not all of it was done.
     pub fn new(
         name: &'static str,
         version: impl Into<String>,
@@ -107,14 +107,14 @@ impl<'a> Contender<'a> {
     }
 }
 
-/// Contenders doing the same work.
+/// Contenders that do the same work.
 pub struct Contest<'a> {
     pub name: String,
     pub cases: Vec<Case>,
     pub contenders: Vec<Contender<'a>>,
 }
 
-/// How one contender did in one case, over all windows.
+/// The result of one contender in one case, over all windows.
 #[derive(Clone, Debug)]
 pub struct Row {
     pub contender: &'static str,
@@ -127,7 +127,7 @@ pub struct Row {
     pub syscalls: Option<f64>,
 }
 
-/// A case together with how everybody did.
+/// A case with the results of all contenders.
 #[derive(Clone, Debug)]
 pub struct Standing {
     pub case: Case,
@@ -135,7 +135,7 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// What everything in this case is compared with: the row that the case names, or the best that is not ours.
+    /// Returns the row that this case is compared with: the one that the case names, or the best that is not ours.
     pub fn reference(&self) -> Option<&Row> {
         match self.case.relative_to {
             Some(named) => self.rows.iter().find(|row| row.contender == named),
@@ -143,7 +143,7 @@ impl Standing {
         }
     }
 
-    /// The best row among those that `eligible` lets in.
+    /// Returns the best row among those that are `eligible`.
     pub fn best_of(&self, eligible: impl Fn(&Row) -> bool) -> Option<&Row> {
         self.rows.iter().filter(|row| eligible(row)).min_by(|a, b| match self.case.better {
             Better::Lower => a.best.total_cmp(&b.best),
@@ -151,7 +151,7 @@ impl Standing {
         })
     }
 
-    /// How many times as costly `row` is as `other`: under 1 is better, whichever way the unit points.
+    /// Returns how many times as costly `row` is as `other`: below 1 is better, whichever direction the unit has.
     pub fn relative_cost(&self, row: &Row, other: &Row) -> f64 {
         match self.case.better {
             Better::Lower => row.best / other.best,
@@ -161,25 +161,25 @@ impl Standing {
 }
 
 impl Contest<'_> {
-    /// Runs `windows` rounds after one that does not count, which faults pages in and warms caches.
+    /// Runs `windows` rounds after one warm-up round that does not count.
     pub fn run(self, windows: usize) -> Result<Vec<Standing>> {
         ensure!(windows > 0, "{}: at least one window is needed", self.name);
         self.rounds(0..=windows)
     }
 
-    /// Runs one round, for what is counted and not timed: nothing has to warm up, and more rounds say the same.
+    /// Runs one round, for values that are counted, not timed: these need no warm-up and do not vary.
     pub fn count(self) -> Result<Vec<Standing>> {
         self.rounds(1..=1)
     }
 
-    /// Runs these rounds, of which number 0 does not count.
+    /// Runs these rounds; number 0 does not count.
     fn rounds(mut self, rounds: RangeInclusive<usize>) -> Result<Vec<Standing>> {
         let windows = *rounds.end();
         let entrants = self.contenders.len();
         announce(format_args!("{} · {entrants} contenders, windows each: {windows}", self.name));
         let mut taken: Vec<Vec<Vec<Reading>>> = vec![vec![Vec::new(); self.cases.len()]; entrants];
         for round in rounds {
-            // Each round starts one further on, so that nobody always runs in the wake of the same neighbour.
+            // Each round starts one further on, so that no contender always follows the same one.
             for index in (0..entrants).map(|offset| (offset + round) % entrants) {
                 let contender = &mut self.contenders[index];
                 progress(format_args!("{} · window {round}/{windows} · {}", self.name, contender.name));
@@ -230,8 +230,8 @@ fn row(contender: &Contender, better: Better, readings: &[Reading]) -> Row {
     }
 }
 
-/// The best of `values`, which must not be empty. On a machine that is shared, noise only ever makes things slower, so
-/// this is the steadiest estimate there is.
+/// Returns the best of `values`, which must not be empty. On a shared machine, noise only makes things slower, so this is the
+/// most stable estimate.
 pub fn best(values: &[f64], better: Better) -> f64 {
     let pick = match better {
         Better::Lower => f64::min,
@@ -240,7 +240,7 @@ pub fn best(values: &[f64], better: Better) -> f64 {
     values.iter().copied().reduce(pick).unwrap_or(f64::NAN)
 }
 
-/// The `q` quantile (0 to 1), interpolated between neighbours.
+/// Returns the `q` quantile (0 to 1), interpolated between neighbours.
 pub fn quantile(values: &[f64], q: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -250,13 +250,13 @@ pub fn quantile(values: &[f64], q: f64) -> f64 {
     sorted[below] + (sorted[above] - sorted[below]) * rank.fract()
 }
 
-/// Wall clock and processor time, read together.
+/// Measures wall-clock and processor time together.
 pub struct Stopwatch {
     wall: Instant,
     cpu: Duration,
 }
 
-/// What a [`Stopwatch`] measured.
+/// The times that a [`Stopwatch`] measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Elapsed {
     pub wall: Duration,
@@ -280,25 +280,25 @@ impl Elapsed {
         self.cpu.as_secs_f64() * 1e6 / operations as f64
     }
 
-    /// Nanoseconds of processor time per operation. For one thread that never sleeps this is its wall time without what
-    /// the neighbours on the machine took away.
+    /// Returns nanoseconds of processor time per operation. For one thread that never sleeps, this is its wall time without the
+    /// time that others on the machine took away.
     pub fn cpu_ns_each(self, operations: u64) -> Reading {
         let cpu_us = self.cpu_us(operations);
         Reading { value: cpu_us * 1e3, cpu_us: Some(cpu_us), syscalls: None }
     }
 
-    /// Milliseconds of wall time, of something that was done once.
+    /// Returns milliseconds of wall time, for work that was done once.
     pub fn milliseconds(self) -> Reading {
         Reading { value: self.wall.as_secs_f64() * 1e3, cpu_us: Some(self.cpu_us(1)), syscalls: None }
     }
 
-    /// Thousand operations per second of wall time.
+    /// Returns thousand operations per second of wall time.
     pub fn thousands_per_second(self, operations: u64) -> Reading {
         let millions = self.millions_per_second(operations);
         Reading { value: millions.value * 1e3, ..millions }
     }
 
-    /// Million operations per second of wall time.
+    /// Returns million operations per second of wall time.
     pub fn millions_per_second(self, operations: u64) -> Reading {
         let value = operations as f64 / 1e6 / self.wall.as_secs_f64();
         Reading { value, cpu_us: Some(self.cpu_us(operations)), syscalls: None }
@@ -318,14 +318,14 @@ fn process_cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Joins freed blocks into large ones, so that what a window allocates lies the same for everybody. Otherwise it would be
-/// scattered in the order in which the window before freed its blocks, which alone can double the cost of a timer.
+/// Merges freed blocks, so that the allocations of a window have the same layout for everybody. Otherwise they would be scattered
+/// in the order in which the previous window freed its blocks, which alone can double the cost of a timer.
 fn settle_heap() {
-    // glibc merges its free lists when a block of more than 64 KiB is freed that was not mapped by itself (128 KiB).
+    // glibc merges its free lists when a block of more than 64 KiB is freed that was not mapped separately (128 KiB).
     drop(black_box(Vec::<u8>::with_capacity(96 << 10)));
 }
 
-/// Says what comes next where progress is not shown: in a log, a line for each window would be too much.
+/// Prints what comes next if progress is not shown: in a log, a line per window would be too much.
 fn announce(what: std::fmt::Arguments) {
     if !stderr().is_terminal() {
         let _ = writeln!(stderr(), "{what}");
@@ -334,7 +334,7 @@ fn announce(what: std::fmt::Arguments) {
 
 fn progress(what: std::fmt::Arguments) {
     if stderr().is_terminal() {
-        // A terminal that went away is no reason to stop measuring.
+        // Measuring continues even if the terminal is gone.
         let _ = write!(stderr(), "\r\x1b[K{what}");
     }
 }

@@ -1,4 +1,4 @@
-//! The machine under the benchmark: which core runs what, and what to write next to the figures.
+//! The machine: which core runs what, and the description that is stored with the numbers.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 /// Where a thread of a benchmark runs. The same for every contender; on a machine with one core, anywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// The first core: the loop's.
+    /// The first core: for the loop.
     Loop,
-    /// The second core: the one thread that talks to the loop.
+    /// The second core: for the one thread that talks to the loop.
     Partner,
-    /// Every core but the loop's: threads that talk to it all at once.
+    /// Every core but the loop's: for several threads that talk to it.
     Others,
-    /// Every core: where it is up to the system who runs where.
+    /// Every core: the system decides.
     Anywhere,
 }
 
@@ -38,7 +38,7 @@ pub fn pin(place: Place) -> Result<()> {
     sched_setaffinity(None, &set).with_context(|| format!("pin a thread to {chosen:?}"))
 }
 
-/// The cores this process may use. Read once, before the first thread is pinned, because pinning narrows the answer.
+/// The cores that this process may use. Read once, before the first thread is pinned, because pinning changes the result.
 fn cores() -> &'static [usize] {
     static CORES: OnceLock<Vec<usize>> = OnceLock::new();
     CORES.get_or_init(|| {
@@ -47,7 +47,7 @@ fn cores() -> &'static [usize] {
     })
 }
 
-/// What the figures were taken on.
+/// Description of the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     pub cores: usize,
@@ -72,9 +72,9 @@ fn cpu_model(cpuinfo: &str) -> Option<&str> {
     Some(line.split_once(':')?.1.trim())
 }
 
-/// The commit that is checked out at `root`, with `-dirty` if the sources differ from it; `None` outside a repository.
+/// Returns the commit that is checked out at `root`, with `-dirty` if the sources differ from it; `None` outside a repository.
 pub fn commit(root: &Path) -> Option<String> {
-    // Reading must not take the index lock: somebody may be committing meanwhile.
+    // Reading must not take the index lock: a commit may be in progress.
     let git = || {
         let mut git = Command::new("git");
         git.arg("--no-optional-locks").arg("-C").arg(root);
@@ -90,19 +90,19 @@ pub fn commit(root: &Path) -> Option<String> {
     Some(if clean { hash } else { format!("{hash}-dirty") })
 }
 
-/// The version of `package` that this binary was built with.
+/// Returns the version of `package` that this binary was built with.
 pub fn version(package: &str) -> String {
     locked_version(include_str!("../Cargo.lock"), package).unwrap_or("unknown").to_owned()
 }
 
-/// The version of everything that comes with the compiler.
+/// Returns the version of everything that comes with the compiler.
 pub fn std_version() -> String {
     env!("RUSTC_VERSION").to_owned()
 }
 
 fn locked_version<'a>(lock: &'a str, package: &str) -> Option<&'a str> {
     let name = format!("name = \"{package}\"");
-    // Versions of one package stand in rising order; older ones are what others depend on.
+    // Versions of a package are in ascending order; older ones are dependencies of others.
     let lines: Vec<&str> = lock.lines().collect();
     let last = lines.windows(2).rfind(|pair| pair[0] == name)?[1];
     last.strip_prefix("version = \"")?.strip_suffix('"')
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cpu_model_is_the_first_core_s() {
+    fn the_cpu_model_is_that_of_the_first_core() {
         assert_eq!(cpu_model("processor\t: 0\nmodel name\t: Fast 9000\n"), Some("Fast 9000"));
         assert_eq!(cpu_model("Hardware: none"), None);
     }

@@ -1,7 +1,8 @@
 //! `pelton-bench`: pelton against its peers.
 //!
-//! `harness`, `mark`, `machine`, `report`, `results` and `plot` know nothing of what is measured; `client`, `process`, `floor`,
-//! `callgrind` and `installed` are for benchmarks of servers. Each benchmark is a module of contests next to them and a subcommand here.
+//! `harness`, `mark`, `machine`, `report`, `results` and `plot` do not depend on what is measured; `client`, `process`, `floor`,
+//! `callgrind` and `installed` are for benchmarks of servers. Each benchmark is a module of contests next to them, and a
+//! subcommand here.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("the benchmarks compare with bare eventfd and epoll loops, which only Linux has");
@@ -32,13 +33,13 @@ use clap::{Args, Parser, Subcommand};
 
 use harness::Standing;
 
-/// Pelton measured against its peers.
+/// Measures pelton against its peers.
 ///
-/// Every benchmark runs its contenders in many short windows, interleaved (A, B, C, A, B, C, ...), after one round that
-/// does not count. The table gives the best and the median window, processor time per operation, and the ratios of both
-/// to the best contender that is not pelton in the same run, or to the floor. Pelton's rows are held to a stated mark:
-/// `win`, `tie` (within 15 % of the mark) or `lose`; or to a bound: `pass`, `tie` (over it by no more than a program is
-/// from its copy, 5 %) or `miss`. A contender that did not do all of its work is an error.
+/// Every benchmark runs its contenders in many short windows, interleaved (A, B, C, A, B, C, ...), after one warm-up round. The
+/// table shows the best and the median window, processor time per operation, and the ratios of both to the best contender that is
+/// not pelton in the same run, or to the floor. Pelton's rows are compared with a stated mark: `win`, `tie` (within 15 % of the
+/// mark) or `lose`; or with a bound: `pass`, `tie` (above it by at most 5 %, the difference between a program and its copy) or
+/// `miss`. A contender that did not do all of its work is an error.
 #[derive(Parser)]
 #[command(name = "pelton-bench", version)]
 struct Cli {
@@ -48,12 +49,12 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Bench {
-    /// The wheel alone: timers, posts from other threads, wake-ups, idle turns, the cost of statistics.
+    /// The reactor without connections: timers, posts from other threads, wake-ups, idle turns, the cost of statistics.
     ///
     /// Examples:
     ///   pelton-bench wheel                              everything, a few minutes
-    ///   pelton-bench wheel --quick                      does it all build and run? a few seconds
-    ///   pelton-bench wheel --only posts --windows 30    one part, more carefully
+    ///   pelton-bench wheel --quick                      a check that it runs, a few seconds
+    ///   pelton-bench wheel --only posts --windows 30    one part, with more windows
     #[command(verbatim_doc_comment)]
     Wheel {
         #[command(flatten)]
@@ -61,18 +62,17 @@ enum Bench {
         #[command(flatten)]
         load: wheel::Load,
     },
-    /// Connections: echo servers under load, system calls, memory, connections that come and go.
+    /// Connections: echo servers under load, system calls, memory, short-lived connections.
     ///
-    /// Each server is a process on one core; the load is on another. Next to pelton there are a
-    /// hand-written epoll loop (the floor; twice, since how far the second is from the first is how
-    /// little a difference means), tokio, mio, calloop and monoio, and Node and EventMachine if they
-    /// are installed. System calls are counted by strace, and instructions by valgrind, if they are.
+    /// Each server is a process on one core; the load is on another. Pelton is compared with a hand-written epoll loop (the
+    /// floor; it runs twice, to show how large a difference must be to mean anything), tokio, mio, calloop and monoio, and with
+    /// Node and EventMachine if they are installed. strace counts system calls and valgrind counts instructions, if installed.
     ///
     /// Examples:
-    ///   pelton-bench net                              everything, some ten minutes
-    ///   pelton-bench net --quick                      does everybody echo? a few seconds
-    ///   pelton-bench net --only churn --windows 40    one part, more carefully
-    ///   pelton-bench net --only instructions          what a change costs, without noise
+    ///   pelton-bench net                              everything, about ten minutes
+    ///   pelton-bench net --quick                      a check that it runs, a few seconds
+    ///   pelton-bench net --only churn --windows 40    one part, with more windows
+    ///   pelton-bench net --only instructions          the cost of a change, without noise
     ///   pelton-bench net --only echo --loads 64x50 --contenders pelton
     ///                                                 one load, pelton against the floor
     #[command(verbatim_doc_comment)]
@@ -84,14 +84,14 @@ enum Bench {
     },
     /// Work beside the loop: deferring, actors, tasks, promises, files.
     ///
-    /// Next to pelton there are tokio, channels and rayon, a pool of actors that is made of locks, actix,
-    /// kameo and ractor (if built with the feature actor-peers, as `cargo xtask bench work` does), an actor
-    /// thread pool in Java (if javac is installed), and the standard library.
+    /// Pelton is compared with tokio, channels and rayon, an actor pool made of locks, actix, kameo and ractor (if built with the
+    /// feature actor-peers, as `cargo xtask bench work` does), an actor thread pool in Java (if javac is installed), and the
+    /// standard library.
     ///
     /// Examples:
-    ///   pelton-bench work                             everything, some five minutes
-    ///   pelton-bench work --quick                     does it all build and run? a few seconds
-    ///   pelton-bench work --only actors --windows 30  one part, more carefully
+    ///   pelton-bench work                             everything, about five minutes
+    ///   pelton-bench work --quick                     a check that it runs, a few seconds
+    ///   pelton-bench work --only actors --windows 30  one part, with more windows
     #[command(verbatim_doc_comment)]
     Work {
         #[command(flatten)]
@@ -99,17 +99,17 @@ enum Bench {
         #[command(flatten)]
         load: work::Load,
     },
-    /// HTTP: short answers, one at a time and pipelined, files, overload, idle connections.
+    /// HTTP: short responses, one at a time and pipelined, files, overload, idle connections.
     ///
-    /// Each server is a process on one core; the load is wrk on another. Next to pelton there are a
-    /// hand-written epoll loop that parses heads and always answers the same (the floor, twice), hyper,
-    /// actix-web and may_minihttp (if built with the feature http-peers, as `cargo xtask bench http` does),
-    /// and nginx, Apache and Node if they are installed. Instructions are counted by valgrind, if that is.
+    /// Each server is a process on one core; the load is wrk on another. Pelton is compared with a hand-written epoll loop that
+    /// parses heads and always gives the same response (the floor, twice), hyper, actix-web and may_minihttp (if built with the
+    /// feature http-peers, as `cargo xtask bench http` does), and nginx, Apache and Node if they are installed. valgrind counts
+    /// instructions, if installed.
     ///
     /// Examples:
-    ///   pelton-bench http                             everything, some fifteen minutes
-    ///   pelton-bench http --quick                     does it all build and run? a few seconds
-    ///   pelton-bench http --only files --windows 30   one part, more carefully
+    ///   pelton-bench http                             everything, about fifteen minutes
+    ///   pelton-bench http --quick                     a check that it runs, a few seconds
+    ///   pelton-bench http --only files --windows 30   one part, with more windows
     ///   pelton-bench http --only hello --contenders pelton,nginx
     ///                                                 pelton and nginx against the floor
     #[command(verbatim_doc_comment)]
@@ -121,13 +121,13 @@ enum Bench {
     },
     /// Python from Rust: functions and coroutines of a hosted Python, called from other threads.
     ///
-    /// Next to pelton there are a bare eventfd (the floor of a round trip), a loop in Python (the floor of a
-    /// call), and asyncio itself, all in the same process. Needs the feature pyhost, which
-    /// `cargo xtask bench pyhost` builds it with, and the Python that PYO3_PYTHON names.
+    /// Pelton is compared with a bare eventfd (the floor of a round trip), a loop in Python (the floor of a call), and asyncio
+    /// itself, all in the same process. Needs the feature pyhost, which `cargo xtask bench pyhost` enables, and the Python that
+    /// PYO3_PYTHON names.
     ///
     /// Examples:
-    ///   pelton-bench pyhost                           everything, some three minutes
-    ///   pelton-bench pyhost --quick                   does it all build and run? a few seconds
+    ///   pelton-bench pyhost                           everything, about three minutes
+    ///   pelton-bench pyhost --quick                   a check that it runs, a few seconds
     ///   pelton-bench pyhost --only latency            one part
     #[cfg(feature = "pyhost")]
     #[command(verbatim_doc_comment)]
@@ -137,17 +137,17 @@ enum Bench {
         #[command(flatten)]
         load: pyhost::Load,
     },
-    /// asyncio loops: callbacks, servers under load, what a connection and what the import costs.
+    /// asyncio loops: callbacks, servers under load, the cost of a connection and of the import.
     ///
-    /// Next to pelton there are asyncio's own loop, uvloop, rloop and rsloop, as far as they are installed for
-    /// the Python that is given. `cargo xtask bench python` gives one, with pelton built for it and the others
-    /// installed. Each loop is a process on one core; the load is on another.
+    /// Pelton is compared with asyncio's own loop, uvloop, rloop and rsloop, as far as they are installed for the given Python.
+    /// `cargo xtask bench python` provides one, with pelton built for it and the others installed. Each loop is a process on one
+    /// core; the load is on another.
     ///
     /// Examples:
-    ///   cargo xtask bench python                              everything, some ten minutes
-    ///   cargo xtask bench python --quick                      does it all run?
+    ///   cargo xtask bench python                              everything, about ten minutes
+    ///   cargo xtask bench python --quick                      a check that it runs
     ///   cargo xtask bench python --only 'protocol,TLS' --contenders uvloop --windows 15
-    ///                                                         some rows against one loop, more carefully
+    ///                                                         some rows against one loop, with more windows
     #[command(verbatim_doc_comment)]
     Python {
         #[command(flatten)]
@@ -159,10 +159,10 @@ enum Bench {
     ///
     /// One line each: the name and the number. The same build always gives the same numbers.
     NetInstructions {
-        /// Connections that have a message for the server at once, in every turn
+        /// Number of connections with a message for the server in every turn
         #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
         connections: u16,
-        /// Messages to count over
+        /// Number of messages to count over
         #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..))]
         messages: u64,
         /// Fails if pelton executes more than this per message
@@ -176,34 +176,34 @@ enum Bench {
     ///
     /// One line each: the name and the number.
     HttpInstructions {
-        /// Connections that have a request for the server at once, in every turn
+        /// Number of connections with a request for the server in every turn
         #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
         connections: u16,
-        /// Requests to count over
+        /// Number of requests to count over
         #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..))]
         requests: u64,
         /// Fails if pelton executes more than this per request
         #[arg(long, value_name = "N")]
         at_most: Option<u64>,
     },
-    /// One of the servers of `net`. Prints its port, and echoes until its parent has gone.
+    /// Runs one of the servers of `net`. Prints its port, and echoes until its parent exits.
     #[command(hide = true)]
     NetServer { server: net::Kind },
-    /// One of the servers of `http`. Prints its port, and serves until its parent has gone.
+    /// Runs one of the servers of `http`. Prints its port, and serves until its parent exits.
     #[command(hide = true)]
     HttpServer(http::Serving),
 }
 
 #[derive(Args)]
 struct Output {
-    /// Where to write the JSON and the SVG [default: bench/results; bench/target/quick if only a part is run, or quickly]
+    /// Directory for the JSON and the SVG [default: bench/results; bench/target/quick for a partial or quick run]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
 
 impl Output {
     fn directory(self, whole: bool) -> PathBuf {
-        // A smoke run, or a part, must never replace a measurement of everything.
+        // A quick or partial run must never replace a complete measurement.
         let default = if whole { "results" } else { "target/quick" };
         self.out.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join(default))
     }
@@ -249,7 +249,7 @@ fn main() -> Result<()> {
     }
 }
 
-/// Prints the table and leaves `<bench>.json` and `<bench>.svg` in `out`.
+/// Prints the table and writes `<bench>.json` and `<bench>.svg` to `out`.
 fn publish(bench: &str, title: &str, out: &Path, machine: machine::Machine, standings: &[Standing]) -> Result<()> {
     let commit = machine::commit(Path::new(env!("CARGO_MANIFEST_DIR")));
     let results = results::Results::new(bench, commit, machine, standings);

@@ -1,29 +1,29 @@
-//! What pelton has promised, and whether it was kept.
+//! The promises about pelton's performance, and whether it keeps them.
 
 use std::fmt;
 
 use crate::harness::{Better, Row, Side, Standing};
 use crate::report::figure;
 
-/// Differences under this factor mean nothing on a shared machine: a program measured against a copy of itself
-/// differs by a third of it.
+/// Differences below this factor mean nothing on a shared machine: a program and its own copy differ by a third of it.
 pub const TIE: f64 = 1.15;
 
-/// How far a program is from a copy of itself, at most: a bound that is missed by less may have been kept.
+/// Largest difference between a program and its own copy: a bound that is missed by less may have been kept.
 const NOISE: f64 = 1.05;
 
 /// A promise about a case.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Mark {
-    /// Against the best of the named contenders: at most (where lower is better) or at least (where higher is) this many times it.
+    /// Relative to the best of the named contenders: at most (where lower is better) or at least (where higher is better) this
+    /// factor.
     Times { factor: f64, against: Vec<&'static str> },
     /// At most this much more than the named contender, in the unit of the case.
     Above { at_most: f64, contender: &'static str },
-    /// At most this many times the named contender. What may be lost to it is in the factor already: no more is a pass.
+    /// At most this many times the named contender. The factor already includes the tolerance: anything below it is a pass.
     AtMost { factor: f64, against: &'static str },
-    /// At most this much, in the unit of the case, for what is counted and not timed.
+    /// At most this much, in the unit of the case, for values that are counted, not timed.
     Limit { at_most: f64 },
-    /// At least this much, in the unit of the case, whoever else is there.
+    /// At least this much, in the unit of the case, whatever the others do.
     #[cfg_attr(
         not(feature = "pyhost"),
         allow(dead_code, reason = "only the calls of a hosted Python have such a mark")
@@ -31,16 +31,16 @@ pub enum Mark {
     Rate { at_least: f64 },
 }
 
-/// How a result stands to a mark.
+/// The result of comparing with a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Win,
-    /// Within [`TIE`] of the mark, on either side; of a bound, over it by no more than [`NOISE`].
+    /// Within [`TIE`] of the mark, on either side; for a bound, above it by at most [`NOISE`].
     Tie,
     Lose,
-    /// A bound was kept.
+    /// The bound was kept.
     Pass,
-    /// A bound was not kept.
+    /// The bound was not kept.
     Miss,
 }
 
@@ -68,7 +68,7 @@ impl Verdict {
         }
     }
 
-    /// `share` is what was used of the bound; up to `tolerated` it may still have been kept.
+    /// `share` is how much of the bound was used; up to `tolerated`, it counts as a tie.
     fn from_bound(share: f64, tolerated: f64) -> Self {
         if share <= 1.0 {
             Self::Pass
@@ -84,9 +84,9 @@ impl Verdict {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judgement {
     pub verdict: Verdict,
-    /// The same, going by the medians instead of the best windows.
+    /// The same for the medians instead of the best windows.
     pub median_verdict: Verdict,
-    /// The measured ratio or difference, and the mark it is held to.
+    /// The measured ratio or difference, and its mark.
     pub reason: String,
 }
 
@@ -100,7 +100,7 @@ impl fmt::Display for Judgement {
     }
 }
 
-/// Holds `row` to the marks of its case. A row that is not ours has none; nor has a mark whose opponent did not run.
+/// Compares `row` with the marks of its case. Rows that are not ours have no marks; marks whose opponent did not run are skipped.
 pub fn judge(standing: &Standing, row: &Row) -> Vec<Judgement> {
     if row.side != Side::Ours {
         return Vec::new();
@@ -119,7 +119,7 @@ pub fn judge(standing: &Standing, row: &Row) -> Vec<Judgement> {
 fn hold(standing: &Standing, row: &Row, mark: &Mark) -> Option<Judgement> {
     let (better, unit) = (standing.case.better, standing.case.unit);
     let best_of = |names: &[&'static str]| standing.best_of(|row| names.contains(&row.contender));
-    // Best windows are held against best windows, and medians against medians.
+    // Best windows are compared with best windows, and medians with medians.
     let judged = |verdict: &dyn Fn(f64, f64) -> Verdict, other: Option<&Row>, reason: String| {
         let (best, median) = other.map_or((f64::NAN, f64::NAN), |other| (other.best, other.median));
         Judgement { verdict: verdict(row.best, best), median_verdict: verdict(row.median, median), reason }
@@ -139,7 +139,7 @@ fn hold(standing: &Standing, row: &Row, mark: &Mark) -> Option<Judgement> {
         }
         Mark::Above { at_most, contender } => {
             let other = best_of(&[contender])?;
-            // A difference below zero is noise around no difference at all: as good as it gets.
+            // A difference below zero is noise around no difference.
             let verdict =
                 |ours: f64, theirs: f64| Verdict::from_margin(at_most / (ours - theirs).max(f64::MIN_POSITIVE));
             let difference = row.best - other.best;
@@ -153,7 +153,7 @@ fn hold(standing: &Standing, row: &Row, mark: &Mark) -> Option<Judgement> {
             judged(&verdict, Some(other), format!("{ratio:.2}x, mark <= {factor:.2}x {against}"))
         }
         Mark::Limit { at_most } => {
-            // Not divided by it, which may be zero.
+            // Not divided by the limit, which may be zero.
             let verdict = |ours, _| if ours <= *at_most { Verdict::Pass } else { Verdict::Miss };
             judged(&verdict, None, format!("{} {unit}, mark <= {}", figure(row.best), figure(*at_most)))
         }
@@ -215,14 +215,14 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_needs_nobody_to_compare_with_and_may_be_zero() {
+    fn a_limit_needs_no_opponent_and_may_be_zero() {
         let case = |at_most| Case::new("epoll_ctl", "each", Better::Lower).mark(Mark::Limit { at_most });
         assert_eq!(verdicts(case(0.0), (0.0, 0.1), 0.0), (Verdict::Pass, Verdict::Miss));
         assert_eq!(verdicts(case(2.1), (2.05, 2.2), 2.0), (Verdict::Pass, Verdict::Miss));
     }
 
     #[test]
-    fn without_a_mark_the_best_of_the_others_is_the_mark() {
+    fn without_a_mark_the_best_peer_is_the_mark() {
         let case = Case::new("idle", "ns", Better::Lower);
         assert_eq!(verdicts(case, (105.0, 120.0), 100.0), (Verdict::Tie, Verdict::Lose));
     }

@@ -1,7 +1,7 @@
-//! The picture for the README: grouped horizontal bars as a hand-written SVG.
+//! The plot for the README: grouped horizontal bars as SVG.
 //!
-//! Every case is drawn as *cost relative to its best contender that is not pelton* (rates are inverted), so that cases
-//! with different units share one axis and shorter is better throughout. The figure itself is written behind each bar.
+//! Every case shows the *cost relative to its best contender that is not pelton* (rates are inverted), so that cases with
+//! different units share one axis and shorter is always better. The number itself is printed after each bar.
 
 use std::fmt::Write;
 
@@ -10,20 +10,20 @@ use crate::report::figure;
 
 const WIDTH: f64 = 900.0;
 const MARGIN: f64 = 24.0;
-/// Where bars begin; contender names stand to the left of it.
+/// Where bars begin; contender names are to the left.
 const BARS_LEFT: f64 = 232.0;
-/// Where bars end; figures that no longer fit behind a bar's end stand to the right of it.
+/// Where bars end; numbers that do not fit after a bar are to the right.
 const BARS_RIGHT: f64 = 730.0;
 const ROW_HEIGHT: f64 = 19.0;
 const BAR_HEIGHT: f64 = 13.0;
 const CASE_HEIGHT: f64 = 30.0;
 const HEADER_HEIGHT: f64 = 98.0;
 const FOOTER_HEIGHT: f64 = 76.0;
-/// Bars are cut here, with a mark that says so: one hopeless contender must not flatten all the others.
+/// Bars are cut here, with a mark: one very slow contender must not flatten all the others.
 const MOST: f64 = 4.0;
 
-/// GitHub shows this through `<img>`, where the page's own colours are out of reach but the media query works. Viewers
-/// that know no media queries get the light colours, background included.
+/// GitHub shows this through `<img>`, where the page's colours are out of reach but media queries work. Viewers without media
+/// queries get the light colours, background included.
 const STYLE: &str = "\
 text { font-family: system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif; font-size: 12.5px; fill: #1f2328 }
 .title { font-size: 19px; font-weight: 600 } .case { font-weight: 600; font-size: 13px }
@@ -58,7 +58,7 @@ pub fn svg(title: &str, caption: &str, standings: &[Standing]) -> String {
     drawing.0
 }
 
-/// What all bars are relative to, in words.
+/// Describes what all bars are relative to.
 fn reference_of(plotted: &[&Standing]) -> String {
     let best = "the best contender that is not pelton";
     let mut named: Vec<_> = plotted.iter().map(|standing| standing.case.relative_to).collect();
@@ -201,12 +201,12 @@ mod tests {
     fn widths(svg: &str, class: &str) -> Vec<f64> {
         let bars = svg.lines().filter(|line| line.starts_with("<rect") && line.contains(&format!("class=\"{class}\"")));
         let width = |line: &str| line.split("width=\"").nth(1)?.split('"').next()?.parse().ok();
-        // The first of each class is the legend's.
+        // The first of each class belongs to the legend.
         bars.skip(1).filter_map(width).collect()
     }
 
     #[test]
-    fn bars_show_relative_cost_whichever_way_the_unit_points() {
+    fn bars_show_relative_cost_for_either_direction_of_the_unit() {
         let unit = (BARS_RIGHT - BARS_LEFT) / MOST;
         let rate = svg("t", "c", &[standing(Case::new("posts", "M/s", Better::Higher))]);
         let close = |measured: f64, expected: f64| (measured - expected).abs() < 0.1;

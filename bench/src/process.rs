@@ -1,4 +1,4 @@
-//! A server as a process, and what the kernel knows about it; and what such a process does to begin with.
+//! A server as a process, and its data in the kernel; also what such a process does at its start.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -13,13 +13,13 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, set_pa
 
 use crate::machine::{Place, pin};
 
-/// How long a server may take from its last answer to its next sleep: what it does then is part of its work.
+/// How long a server may take from its last answer until it sleeps: this is part of its work.
 const SETTLE: Duration = Duration::from_millis(1);
 
-/// How long a server may take to end. One that valgrind looks after has a profile to write.
+/// How long a server may take to exit. Under valgrind it has a profile to write.
 const ENDING: Duration = Duration::from_secs(30);
 
-/// Connections that may wait to be accepted: more than the load opens at once.
+/// Length of the backlog: more than the load opens at once.
 const BACKLOG: i32 = 4096;
 
 /// A server that runs until this is dropped.
@@ -31,12 +31,12 @@ pub struct Server {
 impl Server {
     /// Starts a server on the loop's core and waits until it listens.
     pub fn start(mut command: Command) -> Result<Self> {
-        // It inherits the core from the thread that starts it, whatever it is written in.
+        // It inherits the core from the thread that starts it.
         pin(Place::Loop)?;
         let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         pin(Place::Partner)?;
         let child = started.with_context(|| format!("start {:?}", command.get_program()))?;
-        // Kills it if what follows fails.
+        // Kills it if the following fails.
         let mut server = Self { child, address: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0) };
         let mut line = String::new();
         let stdout = server.child.stdout.take().context("a server without standard output")?;
@@ -54,17 +54,17 @@ impl Server {
         Pid::from_raw(i32::try_from(self.id())?).context("a process without a number")
     }
 
-    /// Processor time of all its threads so far, in user space and in the kernel, to the nanosecond.
+    /// Returns the processor time of all its threads so far, in user space and in the kernel, in nanoseconds.
     pub fn cpu_time(&self) -> Result<Duration> {
         cpu_time_of(self.id())
     }
 
-    /// User-space memory that is its own and has been written to, in bytes.
+    /// Returns the private user-space memory that has been written to, in bytes.
     pub fn memory(&self) -> Result<u64> {
         memory_of(self.id())
     }
 
-    /// Stops the server where it is, and waits until it has.
+    /// Stops the server with SIGSTOP, and waits until it has stopped.
     pub fn hold(&self) -> Result<()> {
         let id = self.pid()?;
         kill_process(id, Signal::STOP).context("stop a server")?;
@@ -73,17 +73,17 @@ impl Server {
         Ok(())
     }
 
-    /// Lets it go on.
+    /// Continues a stopped server.
     pub fn let_go(&self) -> Result<()> {
         kill_process(self.pid()?, Signal::CONT).context("let a server go on")
     }
 
-    /// Asks it to end, by a signal that can be caught, and waits for that.
+    /// Ends the server with SIGTERM, and waits for it.
     pub fn end(mut self) -> Result<()> {
         kill_process(self.pid()?, Signal::TERM).context("end a server")?;
         let deadline = Instant::now() + ENDING;
         while self.child.try_wait().context("wait for a server to end")?.is_none() {
-            ensure!(Instant::now() < deadline, "a server has not ended within {ENDING:?}");
+            ensure!(Instant::now() < deadline, "a server did not exit within {ENDING:?}");
             thread::sleep(SETTLE);
         }
         Ok(())
@@ -92,40 +92,41 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself, and then there is nothing left to do.
+        // It may have exited already, and then there is nothing left to do.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Processor time of all threads of a process so far, in user space and in the kernel, to the nanosecond.
+/// Returns the processor time of all threads of a process so far, in user space and in the kernel, in nanoseconds.
 pub fn cpu_time_of(process: u32) -> Result<Duration> {
     thread::sleep(SETTLE);
-    // Unlike the sum over the threads that there are, this goes on counting those that have ended: io_uring has such.
+    // Unlike the sum over the current threads, this includes threads that have ended: io_uring has such.
     let clock = clock_getcpuclockid(nix::unistd::Pid::from_raw(i32::try_from(process)?))?;
     Ok(clock.now().context("read a server's processor time")?.into())
 }
 
-/// User-space memory of a process that is its own and has been written to, in bytes.
+/// Returns the private user-space memory of a process that has been written to, in bytes.
 pub fn memory_of(process: u32) -> Result<u64> {
     let path = format!("/proc/{process}/smaps_rollup");
     let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
     anonymous(&text).with_context(|| format!("understand {path}"))
 }
 
-/// The `Anonymous` line of a `smaps_rollup`.
+/// Parses the `Anonymous` line of a `smaps_rollup`.
 fn anonymous(smaps_rollup: &str) -> Option<u64> {
     let line = smaps_rollup.lines().find_map(|line| line.strip_prefix("Anonymous:"))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kilobytes << 10)
 }
 
-/// Has this process killed together with its parent, also if it becomes another program.
+/// Makes the kernel kill this process when its parent exits, even after an exec.
 pub fn end_with_parent() -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL)).context("ask to be killed together with the parent")
 }
 
-/// A socket that listens on a free port and does not block. Its port has been [announced](announce): connections wait for `accept`.
+/// Returns a non-blocking socket that listens on a free port. The port has been [announced](announce): connections wait in the
+/// backlog.
 pub fn listener() -> Result<TcpListener> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("listen on a free port")?;
     rustix::net::listen(&listener, BACKLOG).context("let more connections wait")?;
@@ -134,7 +135,7 @@ pub fn listener() -> Result<TcpListener> {
     Ok(listener)
 }
 
-/// Tells the parent where to connect to. Fails if it has gone.
+/// Tells the parent the port. Fails if the parent is gone.
 pub fn announce(port: u16) -> Result<()> {
     let mut stdout = io::stdout();
     writeln!(stdout, "{port}").and_then(|()| stdout.flush()).context("announce the port")
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_announces_no_port_is_an_error_and_does_not_stay() {
+    fn a_server_that_announces_no_port_is_an_error_and_is_killed() {
         let error = Server::start(Command::new("true")).err().unwrap();
         assert!(format!("{error:#}").contains("not a port"), "{error:#}");
     }

@@ -1,4 +1,4 @@
-//! The table a run ends with.
+//! The table at the end of a run.
 
 use crate::harness::{Row, Standing};
 use crate::mark::judge;
@@ -18,11 +18,11 @@ const HEADER: [&str; COLUMNS] = [
     "pelton against its mark",
 ];
 
-/// Columns that hold numbers, and so line up on the right.
+/// Columns with numbers, which are aligned on the right.
 const NUMERIC: [bool; COLUMNS] = [false, false, false, true, true, false, true, true, true, false];
 
-/// All standings as one aligned table. `ratio` is best against best and median against median, of this row to the reference
-/// of its case: the contender that the case names, or the best one that is not pelton's.
+/// Formats all standings as one aligned table. `ratio` is best to best and median to median, of this row to the reference of its
+/// case: the contender that the case names, or the best one that is not pelton.
 pub fn table(standings: &[Standing]) -> String {
     let mut lines = vec![HEADER.map(str::to_owned)];
     for standing in standings {
@@ -67,7 +67,7 @@ fn cells(case: &str, standing: &Standing, row: &Row) -> [String; COLUMNS] {
     ]
 }
 
-/// About three significant digits.
+/// Formats a number with about three significant digits.
 pub fn figure(value: f64) -> String {
     match value.abs() {
         100.0.. => format!("{value:.0}"),

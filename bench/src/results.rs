@@ -1,4 +1,4 @@
-//! The JSON that results are kept in. One format for every benchmark of the project.
+//! The JSON format of results, the same for every benchmark.
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::harness::{self, Standing};
 use crate::machine::Machine;
 
-/// Counts up whenever a field changes its meaning.
+/// Incremented whenever a field changes its meaning.
 const SCHEMA: u32 = 1;
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ struct Row {
     windows: usize,
     /// Per operation, of the cheapest window.
     cpu_us: Option<f64>,
-    /// Per operation; null where nobody counted.
+    /// Per operation; null if not counted.
     syscalls: Option<f64>,
 }
 
@@ -44,11 +44,11 @@ impl Results {
         Ok(json + "\n")
     }
 
-    /// Where the figures come from, in one line.
+    /// Describes the origin of the numbers, in one line.
     pub fn caption(&self) -> String {
         let Machine { cores, cpu, kernel } = &self.machine;
         let windows = self.rows.iter().map(|row| row.windows).max().unwrap_or(0);
-        // Ten digits name a commit well enough; `-dirty` has to stay.
+        // Ten digits are enough to identify a commit; `-dirty` has to stay.
         let commit = self.commit.as_deref().map_or("no commit".into(), |commit| {
             let (hash, rest) = commit.split_once('-').map_or((commit, ""), |(hash, _)| (hash, "-dirty"));
             format!("commit {}{rest}", &hash[..hash.len().min(10)])
@@ -73,7 +73,7 @@ impl Row {
     }
 }
 
-/// Five significant digits: more would be noise, and would make every difference between two files unreadable.
+/// Rounds to five significant digits: more would be noise, and would clutter every diff between two files.
 fn rounded(value: f64) -> f64 {
     format!("{value:.4e}").parse().unwrap_or(value)
 }

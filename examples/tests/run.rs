@@ -238,9 +238,9 @@ fn port_scanner_looks_up_names() {
 fn reconnecting_client_survives_a_server_that_hangs_up_and_one_that_is_gone() {
     let mut client = start(example!("reconnecting-client"));
     client.expect("attempt 1 got \"the time is 2\"");
-    client.expect("finished by the other side; again in ");
+    client.expect("finished by the other side; reconnecting in ");
     client.expect("the server goes away");
-    client.expect("refused; again in ");
+    client.expect("refused; reconnecting in ");
     client.expect("the server is back");
     client.expect("that was enough");
     client.succeed();

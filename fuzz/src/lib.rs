@@ -1,4 +1,4 @@
-//! What every codec has to do, whatever comes in.
+//! Properties that every codec must have, for any input.
 
 #![forbid(unsafe_code)]
 
@@ -7,27 +7,27 @@ use std::fmt::Debug;
 use pelton::codec::Buffer;
 use pelton::{Chunk, Codec, FrameError};
 
-/// The longest frame that targets allow: short, so that the limits are met often.
+/// The longest frame that targets allow: short, so that the limits are reached often.
 pub const LIMIT: usize = 64;
 
-/// What the fuzzer has made up: a choice, seven lengths, and the input of a connection.
+/// The fuzzer's input: a choice, seven lengths, and the bytes of a connection.
 pub struct Input<'a> {
-    /// Picks among variants of a codec.
+    /// Selects among variants of a codec.
     pub choice: usize,
-    /// How long the pieces are that the input comes in, over and over.
+    /// Lengths of the pieces in which the input arrives, repeated.
     cuts: [u8; 7],
     /// The input.
     pub bytes: &'a [u8],
 }
 
 impl<'a> Input<'a> {
-    /// `None` if the data is too short to be one.
+    /// Parses the fuzzer's data. Returns `None` if it is too short.
     pub fn new(data: &'a [u8]) -> Option<Input<'a>> {
         let ([choice, cuts @ ..], bytes) = data.split_first_chunk::<8>()?;
         Some(Input { choice: usize::from(*choice), cuts: *cuts, bytes })
     }
 
-    /// The input in pieces, as the fuzzer has cut it.
+    /// Returns the input in pieces, as the fuzzer cut it.
     pub fn pieces(&self) -> impl Iterator<Item = &'a [u8]> {
         let mut rest = self.bytes;
         let mut cuts = self.cuts.into_iter().cycle();
@@ -35,7 +35,7 @@ impl<'a> Input<'a> {
             if rest.is_empty() {
                 return None;
             }
-            // Nothing at all may come, too; but not for ever.
+            // Empty pieces are possible too, but not for ever.
             let cut = usize::from(cuts.next()?).min(rest.len()).max(usize::from(self.cuts == [0; 7]));
             let (piece, left) = rest.split_at(cut);
             rest = left;
@@ -44,10 +44,10 @@ impl<'a> Input<'a> {
     }
 }
 
-/// What came out, and how it ended.
+/// The messages, and how the stream ended.
 type Outcome<M> = (Vec<M>, Result<(), FrameError>);
 
-/// Decodes the pieces of a stream, and makes sure that no more than `memory` bytes are kept for a frame meanwhile.
+/// Decodes the pieces of a stream, and checks that at most `memory` bytes are buffered for a frame.
 pub fn decode<'a, C: Codec + Clone>(
     codec: &C,
     pieces: impl IntoIterator<Item = &'a [u8]>,
@@ -73,17 +73,17 @@ pub fn decode<'a, C: Codec + Clone>(
     (messages, end)
 }
 
-/// However the input is cut, the messages and the error are the same; and what `writer` makes of the messages are these
-/// messages again.
+/// Checks that messages and error do not depend on how the input is cut, and that decoding what `writer` encodes yields the same
+/// messages.
 ///
-/// The writer is the codec itself, unless some of what that decodes it cannot encode.
+/// The writer is the codec itself, unless the codec cannot encode everything that it decodes.
 pub fn check<C>(codec: &C, writer: &C, input: &Input<'_>, memory: usize)
 where
     C: Codec<Message: PartialEq + Debug> + Clone,
 {
     let whole = decode(codec, [input.bytes], memory);
-    assert_eq!(decode(codec, input.pieces(), memory), whole, "in pieces, and whole");
-    assert_eq!(decode(codec, input.bytes.chunks(1), memory), whole, "byte by byte, and whole");
+    assert_eq!(decode(codec, input.pieces(), memory), whole, "in pieces or whole");
+    assert_eq!(decode(codec, input.bytes.chunks(1), memory), whole, "byte by byte or whole");
     let (messages, _) = whole;
     let mut encoder = writer.clone();
     let mut out = Vec::new();
@@ -92,5 +92,5 @@ where
             panic!("encode {message:?}: {error}");
         }
     }
-    assert_eq!(decode(writer, [&*out], usize::MAX), (messages, Ok(())), "decoded from what was encoded");
+    assert_eq!(decode(writer, [&*out], usize::MAX), (messages, Ok(())), "decoding the encoded messages");
 }

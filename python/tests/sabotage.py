@@ -4,6 +4,7 @@ Each comes with a test of CPython's that must be reported as failed, and what th
 kind: a crash, or a test that hangs. On a loop that is right, the same tests must pass.
 """
 
+import ctypes
 import os
 
 import pelton
@@ -76,6 +77,15 @@ class ItStaysOpen(pelton.Loop):
 class ItCrashes(pelton.Loop):
     async def create_server(self, *args, **options):
         os.abort()
+
+
+class HandlesAreReleasedTwice(pelton.Loop):
+    """For the generator of hostile programs alone: which test notices is a matter of luck."""
+
+    def call_soon(self, callback, *args, context=None):
+        handle = super().call_soon(callback, *args, context=context)
+        ctypes.pythonapi.Py_DecRef(ctypes.py_object(handle))
+        return handle
 
 
 class Sabotage:

@@ -243,6 +243,28 @@ class OwnSockets:
 
         self.run_main(main())
 
+    def test_a_transport_asks_them_for_their_addresses(self):
+        class Named(socket.socket):
+            def getsockname(self):
+                return "ours"
+
+            def getpeername(self):
+                return "theirs"
+
+        async def addresses(sock):
+            transport, _ = await self.loop.create_connection(asyncio.Protocol, sock=sock)
+            transport.abort()
+            await asyncio.sleep(0)
+            return transport.get_extra_info("sockname"), transport.get_extra_info("peername")
+
+        one, _ = self.pair()
+        named = Named(fileno=one.detach())
+        self.addCleanup(named.close)
+        self.assertEqual(self.run_main(addresses(named)), ("ours", "theirs"))
+        replaced = mock.patch.multiple(socket.socket, getsockname=Named.getsockname, getpeername=Named.getpeername)
+        with replaced:
+            self.assertEqual(self.run_main(addresses(self.pair()[0])), ("ours", "theirs"))
+
     def test_a_transport_of_a_buffered_protocol_calls_them(self):
         one, other = self.connected()
 

@@ -144,6 +144,37 @@ class Edges:
 
         self.run_main(main())
 
+    def test_data_that_is_not_in_one_piece_ends_the_connection(self):
+        one, _other = self.pair()
+        events = []
+
+        async def main():
+            transport, _ = await self.loop.create_connection(lambda: Recorder(events), sock=one)
+            transport.write(memoryview(bytearray(8))[::2])
+            self.assertTrue(transport.is_closing())
+            await asyncio.sleep(0)
+            transport.write(memoryview(bytearray(8))[::2])
+
+        self.run_main(main())
+        self.assertEqual([event[1].__class__ for event in events[1:]], [BufferError])
+        self.assertEqual([type(context["exception"]) for context in self.errors], [BufferError])
+
+    def test_a_protocol_that_is_none_is_an_error_in_the_end(self):
+        for end in "close", "abort":
+            one, _other = self.pair()
+
+            async def main():
+                transport, _ = await self.loop.create_connection(asyncio.Protocol, sock=one)
+                transport.set_protocol(None)
+                getattr(transport, end)()
+                while one.fileno() >= 0:
+                    await asyncio.sleep(0)
+
+            with self.subTest(end):
+                self.errors.clear()
+                self.run_main(main())
+                self.assertEqual([type(context["exception"]) for context in self.errors], [AttributeError])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -145,6 +145,38 @@ class Contexts(RegressionTestCase):
             printed="[ZeroDivisionError()]\n",
         )
 
+    def test_values_of_variables_are_not_released_on_a_thread_that_schedules_a_callback(self):
+        self.check(
+            """
+            v = contextvars.ContextVar("v")
+            loop = pelton.new_event_loop()
+            released = []
+
+            class V:
+                def __del__(self):
+                    released.append(threading.current_thread())
+
+            def f():
+                v.set(V())
+                loop.call_soon(int).cancel()
+
+            def post():
+                # The loop alone still keeps the context of the cancelled callback, for those that are scheduled under the same variables.
+                thread = threading.Thread(target=loop.call_soon_threadsafe, args=[loop.stop])
+                thread.start()
+                thread.join()
+
+            def main():
+                contextvars.copy_context().run(f)
+                loop.call_soon(post, context=contextvars.copy_context())
+
+            loop.call_soon(main)
+            loop.run_forever()
+            loop.close()
+            assert released == [threading.main_thread()], released
+            """
+        )
+
     def test_a_handle_that_is_cancelled_while_another_context_is_left_is_not_called(self):
         self.check(
             """

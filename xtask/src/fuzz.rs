@@ -1,6 +1,6 @@
-//! Fuzzing: a program makes up input for codecs and protocols, and keeps to what takes it to code where it has not been.
+//! Fuzzing: generates input for codecs and protocols, guided by code coverage.
 //!
-//! Every file in `fuzz/src/bin` is a target, and has seeds in the folder of its name in `fuzz/seeds`.
+//! Every file in `fuzz/src/bin` is a target. Its seeds are in the folder of the same name in `fuzz/seeds`.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -9,31 +9,31 @@ use std::thread;
 
 use crate::shell::{Failure, Shell, Task};
 
-/// How long each target runs as a step of the tests.
+/// How long each target runs as a step of the tests, in seconds.
 const SECONDS_IN_TESTS: u32 = 10;
 
-/// How long each target runs if nothing else is said.
+/// How long each target runs by default, in seconds.
 const SECONDS: u32 = 60;
 
-/// Has the compiler count which code runs and show what is compared, in the form that libFuzzer takes. These passes are part of
-/// stable Rust; only the option that would ask for them by name is not.
+/// Makes the compiler instrument code for libFuzzer: counters of executed code, and traced comparisons. These passes are part of
+/// stable Rust; only the option that requests them by name is not.
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares";
 
-/// Input longer than this says nothing that shorter does not: the limits of the targets are far below.
+/// Longer input reveals nothing that shorter input does not: the limits of the targets are far below.
 const LONGEST_INPUT: u32 = 512;
 
-/// How much of what a target has said is shown if it fails, in lines: its message, the stack and the input.
+/// How many lines of a failing target's output are shown: its message, the stack and the input.
 const LINES_SHOWN: usize = 50;
 
 /// What to run.
 #[derive(Debug, PartialEq)]
 pub struct Choice {
     seconds: u32,
-    /// All if none is named.
+    /// All targets if none is named.
     target: Option<String>,
-    /// The one input to try, instead of making some up.
+    /// The one input to try, instead of generating some.
     input: Option<OsString>,
 }
 
@@ -49,26 +49,26 @@ impl Choice {
             } else {
                 let targets = targets(&Shell::new()).map_err(|failure| failure.to_string())?;
                 if !targets.iter().any(|target| *target == word) {
-                    return Err(format!("there is nothing to fuzz called {word:?}; there are {}", targets.join(", ")));
+                    return Err(format!("there is no target {word:?}; the targets are {}", targets.join(", ")));
                 }
                 choice.target = Some(word.into_owned());
             }
         }
         if choice.input.is_some() && choice.target.is_none() {
-            return Err("--input needs the name of a target, too".to_owned());
+            return Err("--input also needs the name of a target".to_owned());
         }
         Ok(choice)
     }
 }
 
 impl Choice {
-    /// Every target for so long.
+    /// Runs every target for this many seconds.
     pub fn each_for(seconds: u32) -> Choice {
         Choice { seconds, target: None, input: None }
     }
 }
 
-/// The step of the tests: lints, and a while for each target.
+/// The step of the tests: lints, and a short run of each target.
 pub fn step(shell: &Shell) -> Result<(), Failure> {
     cargo(shell, "clippy", "--all-targets -- -D warnings").run()?;
     run(shell, &Choice::each_for(SECONDS_IN_TESTS))
@@ -111,7 +111,7 @@ pub fn run(shell: &Shell, choice: &Choice) -> Result<(), Failure> {
     }
 }
 
-/// Every target, by name.
+/// Returns the names of all targets.
 fn targets(shell: &Shell) -> Result<Vec<String>, Failure> {
     let folder = shell.path("fuzz/src/bin");
     let failed = |error| Failure::new(format!("list {}: {error}", folder.display()));
@@ -124,10 +124,10 @@ fn targets(shell: &Shell) -> Result<Vec<String>, Failure> {
     Ok(names)
 }
 
-/// A command of cargo's in the fuzzing workspace.
+/// Returns a cargo command for the fuzzing workspace.
 fn cargo<'a>(shell: &'a Shell, command: &str, words: &str) -> Task<'a> {
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default() + " " + FLAGS;
-    // With a target named, cargo builds what runs while building without these flags: it would not link with them.
+    // With a target named, cargo builds build scripts and macros without these flags, with which they would not link.
     let common = "--release --target host-tuple --manifest-path fuzz/Cargo.toml";
     shell
         .cargo(&format!("{command} {common} {words}"))
@@ -155,7 +155,7 @@ fn fuzz(shell: &Shell, target: &str, seconds: u32) -> Result<(), Failure> {
     let input = said.split("Test unit written to ").nth(1).and_then(|rest| rest.lines().next());
     match input.map(Path::new) {
         Some(input) => Err(Failure::new(format!(
-            "fuzzing {target} has found a mistake. Again, with what it found: cargo xtask fuzz {target} --input {}",
+            "fuzzing {target} found a failure. To reproduce it: cargo xtask fuzz {target} --input {}",
             input.display()
         ))),
         None => Err(Failure::new(format!("fuzzing {target} failed"))),

@@ -1,4 +1,4 @@
-//! Pelton's chores: `cargo xtask --help`.
+//! Development tasks: `cargo xtask --help`.
 
 #![forbid(unsafe_code)]
 
@@ -16,53 +16,56 @@ use shell::{Failure, Shell};
 use test::Choice;
 
 const HELP: &str = "\
-Pelton's chores.
+Development tasks of Pelton.
 
-Usage: cargo xtask <CHORE>
+Usage: cargo xtask <TASK>
 
-  test                Everything that has to pass before a change goes in: formatting, lints, documentation,
-                      tests on every engine, models, fuzzing, examples, benchmarks. Tools that are missing are
-                      installed first. Stops at the first failure.
-  test --list         Lists the steps of it.
-  test --only STEP    Runs one step; give it several times for several.
-  soak [MINUTES]      Has connections come and go at random, in release mode and on every engine, and checks that
-                      nothing is left of them; likewise clients of an HTTP server; then fuzzes. 10 minutes each if
-                      not told otherwise. Then all of what is tested of Python, on every version that is
-                      installed, for as long as that takes. Goes on after a failure, and tells of all at the end.
-  soak --only PART    Only connections, http, fuzz or python; give it several times for several.
+  test                Runs everything that must pass before a change goes in: formatting, lints, documentation,
+                      tests on every engine, models, fuzzing, examples, benchmarks. Installs missing tools first.
+                      Stops at the first failure.
+  test --quick        Runs a part of it, for every day: formatting, lints, and the unit and behaviour tests, mostly on the
+                      best poller only and without load tests. Under 3 minutes on two cores once it is built.
+  test --list         Lists the steps.
+  test --only STEP    Runs one step. May be repeated.
+  soak [MINUTES]      Opens and closes connections at random, in release mode and on every engine, and checks for
+                      leaks; does the same with clients of an HTTP server; then fuzzes. 10 minutes each by default.
+                      Then runs all tests of Python, on every installed version, however long that takes.
+                      Continues after a failure, and reports all failures at the end.
+  soak --only PART    Runs only connections, http, fuzz or python. May be repeated.
   bench NAME [ARGS]   Runs a benchmark in release mode, with its own arguments.
   fuzz [SECONDS] [TARGET]
-                      Fuzzes one codec, or each, for so long; 60 s if not said. What it finds out it keeps in
-                      fuzz/corpus; what breaks a codec, in fuzz/artifacts. Needs a C++ compiler.
+                      Fuzzes one target or all of them, 60 s each by default. Keeps interesting input in
+                      fuzz/corpus, and input that causes a failure in fuzz/artifacts. Needs a C++ compiler.
   fuzz TARGET --input FILE
-                      Tries one such input again.
+                      Runs a target with one input.
   deny                Checks licences, advisories and sources of all dependencies. Needs cargo-deny.
-  help                This.
+  help                Prints this help.
 
 Examples:
   cargo xtask test                          what continuous integration runs
+  cargo xtask test --quick                  before each commit
   cargo xtask test --only clippy            only the lints
-  cargo xtask test --only python            the Python front end, on what is installed of 3.11 to 3.13
+  cargo xtask test --only python            the Python front end, on the installed versions of 3.11 to 3.13
   PELTON_PYTHONS='python3.12 python3.13' cargo xtask test --only python
-                                            the same, on these
+                                            the same, on these versions
   cargo xtask soak 480                      overnight
-  cargo xtask soak --only python            an hour or two
-  cargo xtask bench wheel                   a few minutes; leaves its results in bench/results
+  cargo xtask soak --only python            one to two hours
+  cargo xtask bench wheel                   a few minutes; writes its results to bench/results
   cargo xtask bench wheel --only posts      one part of it
-  cargo xtask bench wheel --help            what else it takes
-  cargo xtask fuzz 3600 lines               an hour of lines
-  cargo xtask bench net                     connections, some ten minutes; leaves its results there too
-  cargo xtask bench work                    deferring, actors, tasks, promises, files, some five minutes; likewise
-  cargo xtask bench http                    HTTP servers, some fifteen minutes; likewise. Needs wrk; compares with nginx and
-                                            Apache if they are installed
-  cargo xtask bench python                  asyncio loops, some ten minutes; likewise. Installs uvloop and others for that
+  cargo xtask bench wheel --help            its options
+  cargo xtask fuzz 3600 lines               the target `lines` for an hour
+  cargo xtask bench net                     connections, about ten minutes
+  cargo xtask bench work                    deferring, actors, tasks, promises, files, about five minutes
+  cargo xtask bench http                    HTTP servers, about fifteen minutes. Needs wrk; includes nginx and Apache if
+                                            they are installed
+  cargo xtask bench python                  asyncio loops, about ten minutes. Installs uvloop and others to compare with
 
-Exit codes: 0 all is well, 1 something failed, 2 no such chore or option.
+Exit codes: 0 success, 1 failure, 2 unknown task or option.
 ";
 
-/// What was asked for on the command line.
+/// A parsed command line.
 #[derive(Debug, PartialEq)]
-enum Chore {
+enum Job {
     Help,
     List,
     Test(Choice),
@@ -72,44 +75,45 @@ enum Chore {
     Deny,
 }
 
-fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Chore, String> {
+fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Job, String> {
     let mut arguments = arguments.into_iter();
-    let Some(chore) = arguments.next() else { return Ok(Chore::Help) };
-    match chore.to_str() {
-        Some("help" | "-h" | "--help") => Ok(Chore::Help),
+    let Some(task) = arguments.next() else { return Ok(Job::Help) };
+    match task.to_str() {
+        Some("help" | "-h" | "--help") => Ok(Job::Help),
         Some("test") => parse_test(arguments),
         Some("soak") => {
             let arguments: Vec<OsString> = arguments.collect();
             if arguments.iter().any(|argument| argument == "-h" || argument == "--help") {
-                return Ok(Chore::Help);
+                return Ok(Job::Help);
             }
-            soak::Choice::parse(arguments.into_iter()).map(Chore::Soak)
+            soak::Choice::parse(arguments.into_iter()).map(Job::Soak)
         }
-        // What comes after the name is the benchmark's own, --help included.
-        Some("bench") => Ok(Chore::Bench(arguments.collect())),
-        Some("fuzz") => fuzz::Choice::parse(arguments).map(Chore::Fuzz),
+        // Everything after the name belongs to the benchmark, --help included.
+        Some("bench") => Ok(Job::Bench(arguments.collect())),
+        Some("fuzz") => fuzz::Choice::parse(arguments).map(Job::Fuzz),
         Some("deny") => match arguments.next() {
-            None => Ok(Chore::Deny),
-            Some(other) => Err(format!("deny takes no argument, and got {other:?}")),
+            None => Ok(Job::Deny),
+            Some(other) => Err(format!("deny takes no arguments; unexpected {other:?}")),
         },
-        _ => Err(format!("there is no chore called {chore:?}; the chores are test, soak, bench, fuzz, deny and help")),
+        _ => Err(format!("there is no task {task:?}; the tasks are test, soak, bench, fuzz, deny and help")),
     }
 }
 
-fn parse_test(mut arguments: impl Iterator<Item = OsString>) -> Result<Chore, String> {
+fn parse_test(mut arguments: impl Iterator<Item = OsString>) -> Result<Job, String> {
     let mut choice = Choice::default();
     while let Some(argument) = arguments.next() {
         match argument.to_str() {
-            Some("-h" | "--help") => return Ok(Chore::Help),
-            Some("--list") => return Ok(Chore::List),
+            Some("-h" | "--help") => return Ok(Job::Help),
+            Some("--list") => return Ok(Job::List),
+            Some("--quick") => choice.quick(),
             Some("--only") => {
                 let step = arguments.next().ok_or("--only needs the name of a step; see cargo xtask test --list")?;
                 choice.only(&step.to_string_lossy())?;
             }
-            _ => return Err(format!("test does not know {argument:?}; see cargo xtask --help")),
+            _ => return Err(format!("unknown option {argument:?} of test; see cargo xtask --help")),
         }
     }
-    Ok(Chore::Test(choice))
+    Ok(Job::Test(choice))
 }
 
 fn bench(shell: &Shell, mut arguments: Vec<OsString>) -> Result<(), Failure> {
@@ -122,7 +126,7 @@ fn bench(shell: &Shell, mut arguments: Vec<OsString>) -> Result<(), Failure> {
     shell.cargo(&run).args(arguments).run()
 }
 
-/// What a benchmark has to be built with, to be compared with everybody: some need crates that are costly to build.
+/// Returns the features for a benchmark with all its contenders. Some of these take long to build.
 fn features_for(arguments: &[OsString]) -> &'static str {
     match arguments.first().and_then(|name| name.to_str()) {
         Some("work") => "--features actor-peers",
@@ -132,7 +136,7 @@ fn features_for(arguments: &[OsString]) -> &'static str {
     }
 }
 
-/// Checks all workspaces by the same rules.
+/// Checks all workspaces with the same rules.
 fn deny(shell: &Shell) -> Result<(), Failure> {
     if !shell.cargo("deny --version").succeeds() {
         return Err(Failure::new("cargo-deny is needed; install it with: cargo install --locked cargo-deny"));
@@ -144,28 +148,28 @@ fn deny(shell: &Shell) -> Result<(), Failure> {
 }
 
 fn main() -> ExitCode {
-    let chore = match parse(std::env::args_os().skip(1)) {
-        Ok(chore) => chore,
+    let task = match parse(std::env::args_os().skip(1)) {
+        Ok(task) => task,
         Err(error) => {
             eprintln!("error: {error}");
             return ExitCode::from(2);
         }
     };
     let shell = Shell::new();
-    let outcome = match chore {
-        Chore::Help => {
+    let outcome = match task {
+        Job::Help => {
             print!("{HELP}");
             Ok(())
         }
-        Chore::List => {
+        Job::List => {
             test::list();
             Ok(())
         }
-        Chore::Test(choice) => test::run(&shell, &choice),
-        Chore::Soak(choice) => soak::run(&shell, &choice),
-        Chore::Bench(arguments) => bench(&shell, arguments),
-        Chore::Fuzz(choice) => fuzz::run(&shell, &choice),
-        Chore::Deny => deny(&shell),
+        Job::Test(choice) => test::run(&shell, &choice),
+        Job::Soak(choice) => soak::run(&shell, &choice),
+        Job::Bench(arguments) => bench(&shell, arguments),
+        Job::Fuzz(choice) => fuzz::run(&shell, &choice),
+        Job::Deny => deny(&shell),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -180,23 +184,23 @@ fn main() -> ExitCode {
 mod tests {
     use super::*;
 
-    fn parsed(line: &str) -> Result<Chore, String> {
+    fn parsed(line: &str) -> Result<Job, String> {
         parse(line.split_whitespace().map(OsString::from))
     }
 
     #[test]
-    fn without_a_chore_it_explains_itself() {
-        assert_eq!(parsed(""), Ok(Chore::Help));
-        assert_eq!(parsed("test --help"), Ok(Chore::Help));
+    fn without_a_task_it_prints_help() {
+        assert_eq!(parsed(""), Ok(Job::Help));
+        assert_eq!(parsed("test --help"), Ok(Job::Help));
     }
 
     #[test]
-    fn what_follows_bench_is_the_benchmarks() {
-        assert_eq!(parsed("bench wheel --help"), Ok(Chore::Bench(vec!["wheel".into(), "--help".into()])));
+    fn arguments_after_bench_belong_to_the_benchmark() {
+        assert_eq!(parsed("bench wheel --help"), Ok(Job::Bench(vec!["wheel".into(), "--help".into()])));
     }
 
     #[test]
-    fn crates_that_are_costly_to_build_are_only_where_they_are_compared_with() {
+    fn costly_contenders_are_built_only_where_they_compete() {
         assert_eq!(features_for(&["work".into(), "--quick".into()]), "--features actor-peers");
         assert_eq!(features_for(&["http".into()]), "--features http-peers");
         assert_eq!(features_for(&["pyhost".into()]), "--features pyhost");
@@ -204,9 +208,9 @@ mod tests {
     }
 
     #[test]
-    fn fuzzing_takes_a_time_a_target_and_an_input() {
+    fn fuzz_takes_a_time_a_target_and_an_input() {
         for line in ["fuzz", "fuzz 5", "fuzz lines", "fuzz 5 lines", "fuzz lines 5", "fuzz lines --input some/file"] {
-            assert!(matches!(parsed(line), Ok(Chore::Fuzz(_))), "{line}");
+            assert!(matches!(parsed(line), Ok(Job::Fuzz(_))), "{line}");
         }
         let error = parsed("fuzz lnes").unwrap_err();
         assert!(error.contains("lnes") && error.contains("length_prefixed, lines"), "{error}");
@@ -217,9 +221,9 @@ mod tests {
     #[test]
     fn soak_takes_minutes_and_names() {
         for line in ["soak", "soak 3", "soak --only python", "soak 3 --only http --only fuzz"] {
-            assert!(matches!(parsed(line), Ok(Chore::Soak(_))), "{line}");
+            assert!(matches!(parsed(line), Ok(Job::Soak(_))), "{line}");
         }
-        assert_eq!(parsed("soak --help"), Ok(Chore::Help));
+        assert_eq!(parsed("soak --help"), Ok(Job::Help));
         assert!(parsed("soak 3 4").is_err() && parsed("soak long").is_err());
     }
 
@@ -229,6 +233,7 @@ mod tests {
         let error = parsed("test --only clipy").unwrap_err();
         assert!(error.contains("clipy") && error.contains("format, clippy"), "{error}");
         assert!(parsed("test --only").is_err());
+        assert!(parsed("test --quick").is_ok() && parsed("test --quick").ok() != parsed("test").ok());
         assert!(parsed("test clippy").is_err());
         assert!(parsed("tset").is_err());
     }

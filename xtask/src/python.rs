@@ -140,7 +140,7 @@ const LEAKS_DEADLINE: Duration = Duration::from_secs(2 * 60 * 60);
 type SoakPart = (&'static str, fn(&Built<'_>, u64) -> Result<(), Failure>);
 
 /// Everything, and with more connections.
-const AFTER_BUILDING: [SoakPart; 10] = [
+const AFTER_BUILDING: [SoakPart; 11] = [
     ("tests of the loop, stress and TLS under torture", |built, _| built.own_tests()),
     ("CPython's own tests", |built, _| built.conformance("")),
     ("programs that others wrote", |built, _| built.programs()),
@@ -149,12 +149,13 @@ const AFTER_BUILDING: [SoakPart; 10] = [
     ("hostile programs, compared with asyncio's own loop", |built, seconds| {
         checks::torture(built, checks::Seeds::New, seconds)
     }),
-    ("development mode", |built, _| checks::development_mode(built)),
+    ("development mode", |built, _| checks::all_in_development_mode(built)),
     ("an interpreter with assertions, and its references", |built, _| checks::all_assertions(built)),
     ("valgrind", |built, _| checks::valgrind(built)),
-    ("hosting Python, with ten times the stress", |built, _| {
+    ("AddressSanitizer", checks::address_sanitizer),
+    ("hosting Python, with ten times the stress", |built, seconds| {
         hosting::step(built.shell, &built.python)?;
-        hosting::soak(built.shell, &built.python)
+        hosting::soak(built.shell, &built.python, seconds)
     }),
 ];
 

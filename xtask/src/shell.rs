@@ -1,4 +1,4 @@
-//! Running commands, with a word about each.
+//! Runs commands, and prints them.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -8,7 +8,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Why a chore was not done.
+/// Why a command failed.
 #[derive(Debug)]
 pub struct Failure(String);
 
@@ -24,14 +24,14 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Where commands run, and how what is said about them looks.
+/// Where commands run, and how their announcements look.
 pub struct Shell {
     root: PathBuf,
     cargo: OsString,
     colours: bool,
 }
 
-/// How a piece of text looks on a terminal.
+/// Style of a piece of text on a terminal.
 #[derive(Clone, Copy)]
 pub enum Look {
     Bold,
@@ -45,13 +45,13 @@ impl Shell {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
         Shell {
             root: manifest.parent().unwrap_or(manifest).to_owned(),
-            // The cargo that runs us, so that the whole chore uses one toolchain.
+            // The cargo that runs this program, so that everything uses one toolchain.
             cargo: std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()),
             colours: std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none(),
         }
     }
 
-    /// Where the workspace's builds go.
+    /// Returns the target directory of the workspace.
     pub fn target(&self) -> PathBuf {
         match std::env::var_os("CARGO_TARGET_DIR") {
             Some(target) => self.root.join(target),
@@ -59,7 +59,7 @@ impl Shell {
         }
     }
 
-    /// Something in the repository.
+    /// Returns a path in the repository.
     pub fn path(&self, relative: &str) -> PathBuf {
         self.root.join(relative)
     }
@@ -74,16 +74,16 @@ impl Shell {
         if self.colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_string() }
     }
 
-    /// `cargo` with these words as its arguments.
+    /// Returns `cargo` with these arguments, separated by spaces.
     pub fn cargo(&self, words: &str) -> Task<'_> {
         let mut task = self.program(&self.cargo, words);
         task.shown = format!("cargo {words}");
-        // An engine that somebody prefers must not change what is tested.
+        // The engine that a user prefers must not change what is tested.
         task.command.env_remove("PELTON_ENGINE");
         task
     }
 
-    /// A program with these words as its arguments, run at the root of the repository.
+    /// Returns a program with these arguments, run at the root of the repository.
     pub fn program(&self, program: impl AsRef<OsStr>, words: &str) -> Task<'_> {
         let program = program.as_ref();
         let mut command = Command::new(program);
@@ -93,7 +93,7 @@ impl Shell {
     }
 }
 
-/// A command that is about to run.
+/// A command to run.
 pub struct Task<'a> {
     shell: &'a Shell,
     command: Command,
@@ -102,8 +102,8 @@ pub struct Task<'a> {
     deadline: Option<Duration>,
 }
 
-/// How often a command with a deadline is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often a running command is polled.
+const POLL_EVERY: Duration = Duration::from_millis(50);
 
 impl Task<'_> {
     pub fn args(mut self, arguments: impl IntoIterator<Item = OsString>) -> Self {
@@ -122,7 +122,7 @@ impl Task<'_> {
         self
     }
 
-    /// Ends it if it has not ended by itself by then, which makes it a failure. For what might hang.
+    /// Kills the command at this deadline, which makes it a failure. For commands that might hang.
     pub fn within(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
         self
@@ -139,14 +139,14 @@ impl Task<'_> {
             if start.elapsed() > deadline {
                 child.kill()?;
                 child.wait()?;
-                let message = format!("it was ended, not being done after {} s", deadline.as_secs());
+                let message = format!("killed: it did not finish within {} s", deadline.as_secs());
                 return Err(io::Error::new(io::ErrorKind::TimedOut, message));
             }
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(POLL_EVERY);
         }
     }
 
-    /// Says what it runs, runs it, and fails if it does.
+    /// Prints the command, runs it, and fails if it does.
     pub fn run(mut self) -> Result<(), Failure> {
         println!("{}", self.shell.paint(Look::Dim, format_args!("$ {}", self.shown)));
         match self.status() {
@@ -156,7 +156,7 @@ impl Task<'_> {
         }
     }
 
-    /// Runs it silently, and gives what it said: whether it did well, and all that it wrote.
+    /// Runs the command silently. Returns whether it succeeded, and its output.
     pub fn output(mut self) -> Result<(bool, String), Failure> {
         let output = self.command.stdin(Stdio::null()).output();
         let output = output.map_err(|error| Failure(format!("run `{}`: {error}", self.shown)))?;
@@ -164,7 +164,7 @@ impl Task<'_> {
         Ok((output.status.success(), String::from_utf8_lossy(&said).into_owned()))
     }
 
-    /// Runs it silently, and says whether it did well.
+    /// Runs the command silently. Returns whether it succeeded.
     pub fn succeeds(mut self) -> bool {
         self.command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         self.command.status().is_ok_and(|status| status.success())
@@ -176,11 +176,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_done_in_time_is_ended_and_has_failed() {
+    fn a_command_that_misses_its_deadline_is_killed_and_fails() {
         let shell = Shell::new();
         let start = Instant::now();
         let failure = shell.program("sleep", "60").within(Duration::from_millis(10)).run().unwrap_err().to_string();
-        assert!(failure.contains("sleep 60") && failure.contains("not being done"), "{failure}");
+        assert!(failure.contains("sleep 60") && failure.contains("did not finish"), "{failure}");
         assert!(start.elapsed() < Duration::from_secs(30));
         shell.program("true", "").within(Duration::from_secs(60)).run().unwrap();
         assert!(shell.program("false", "").within(Duration::from_secs(60)).run().is_err());

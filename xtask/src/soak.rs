@@ -1,4 +1,4 @@
-//! The long run: what the tests do for seconds, for as long as one likes.
+//! The soak: runs for as long as you like what the tests run for seconds.
 
 use std::ffi::OsString;
 use std::num::NonZeroU64;
@@ -10,20 +10,20 @@ use crate::{fuzz, python};
 /// Long enough for a leak of a few bytes per connection to show, short enough to wait for.
 const DEFAULT_MINUTES: NonZeroU64 = NonZeroU64::new(10).unwrap();
 
-/// What can be asked for by name.
+/// Parts that can be selected by name.
 const NAMES: [&str; 4] = ["connections", "http", "fuzz", "python"];
 
-/// What to do, and for how long.
+/// What to run, and for how long.
 #[derive(Debug, PartialEq)]
 pub struct Choice {
-    /// For all engines together; as long again for HTTP, and for fuzzing.
+    /// For all engines together; the same again for HTTP, and for fuzzing.
     minutes: NonZeroU64,
-    /// All if none is named.
+    /// All parts if none is named.
     only: Vec<&'static str>,
 }
 
 impl Choice {
-    /// The arguments of the chore: a number of minutes, and names.
+    /// Parses the arguments: a number of minutes, and names.
     pub fn parse(mut arguments: impl Iterator<Item = OsString>) -> Result<Choice, String> {
         let mut choice = Choice { minutes: DEFAULT_MINUTES, only: Vec::new() };
         let mut counted = false;
@@ -32,13 +32,13 @@ impl Choice {
                 let name = arguments.next().unwrap_or_default();
                 let known = NAMES.into_iter().find(|known| name == *known);
                 let names = NAMES.join(", ");
-                choice.only.push(known.ok_or_else(|| format!("--only takes one of {names}, and got {name:?}"))?);
+                choice.only.push(known.ok_or_else(|| format!("--only takes one of {names}, not {name:?}"))?);
             } else if counted {
-                return Err(format!("soak takes one number of minutes, and got {argument:?} too"));
+                return Err(format!("soak takes one number of minutes; unexpected {argument:?}"));
             } else {
                 let number = argument.to_str().and_then(|text| text.parse().ok());
-                choice.minutes = number
-                    .ok_or_else(|| format!("soak takes a number of minutes, at least 1, and got {argument:?}"))?;
+                choice.minutes =
+                    number.ok_or_else(|| format!("soak takes a number of minutes, at least 1, not {argument:?}"))?;
                 counted = true;
             }
         }
@@ -54,8 +54,8 @@ impl Choice {
     }
 }
 
-/// Says how far it is, and what came of each part. One that fails does not keep the next from being tried: nobody waits for hours
-/// to learn of one failure at a time.
+/// Reports progress and the result of each part. A failure does not stop the next part: nobody wants to wait hours to learn of
+/// one failure at a time.
 pub struct Progress<'a> {
     shell: &'a Shell,
     parts: usize,
@@ -67,7 +67,7 @@ impl<'a> Progress<'a> {
         Progress { shell, parts, done: Vec::new() }
     }
 
-    /// Runs one part, and returns what it gives if all goes well.
+    /// Runs one part, and returns its result on success.
     pub fn part<T>(&mut self, title: impl Into<String>, run: impl FnOnce() -> Result<T, Failure>) -> Option<T> {
         let title = title.into();
         let number = format!("[{}/{}]", self.done.len() + 1, self.parts);
@@ -89,7 +89,7 @@ impl<'a> Progress<'a> {
         given
     }
 
-    /// Says what came of it all.
+    /// Prints a summary, and fails if any part failed.
     pub fn finish(self) -> Result<(), Failure> {
         println!();
         for (title, time, failure) in &self.done {
@@ -109,19 +109,19 @@ fn minutes(time: Duration) -> String {
     format!("{} min {:02} s", time.as_secs() / 60, time.as_secs() % 60)
 }
 
-/// Each target of fuzzing has this part of the time.
+/// Each fuzz target runs for this fraction of the time.
 const PER_FUZZ_TARGET: u64 = 5;
 
-/// Has connections come and go, then clients of an HTTP server, in release mode; then codecs and protocols are fuzzed. Each says how far
-/// it is now and then. Then come the tests of Python that take long.
+/// Opens and closes connections at random, then runs clients of an HTTP server, in release mode, then fuzzes codecs and
+/// protocols. Each prints its progress. The long tests of Python come last.
 pub fn run(shell: &Shell, choice: &Choice) -> Result<(), Failure> {
-    // Found first: what is missing is to be known now, and not in an hour.
+    // Looked up first: a missing Python should show now, not in an hour.
     let pythons = if choice.takes("python") { python::find(shell)? } else { Vec::new() };
     let ours = NAMES.iter().filter(|name| **name != "python" && choice.takes(name)).count();
     if ours > 0 {
         println!(
-            "Connections take {0} min, an equal part of it for each engine, HTTP as long again, and fuzzing about as long \
-             again; hostile Python programs as long again for each version, and the rest of Python as long as it takes.",
+            "Connections take {0} min, divided equally among the engines; HTTP takes the same again, and so does fuzzing. \
+             Hostile Python programs take the same for each version; the rest of Python takes as long as it needs.",
             choice.minutes
         );
     }
@@ -129,19 +129,19 @@ pub fn run(shell: &Shell, choice: &Choice) -> Result<(), Failure> {
     let mut progress = Progress::new(shell, ours + pythons.len() * python::SOAK_PARTS);
     if choice.takes("connections") {
         let words = "test --release -p pelton --test churn -- --nocapture --test-threads 1";
-        progress.part("connections come and go, on every engine", || {
+        progress.part("connections opened and closed at random, on every engine", || {
             shell.cargo(words).env("PELTON_CHURN_SECONDS", seconds.to_string()).run()
         });
     }
     if choice.takes("http") {
         let words = "test --release -p pelton-http --test soak -- --nocapture";
-        progress.part("clients of an HTTP server come and go", || {
+        progress.part("clients of an HTTP server", || {
             shell.cargo(words).env("PELTON_SOAK_SECONDS", seconds.to_string()).run()
         });
     }
     if choice.takes("fuzz") {
         let each = u32::try_from(seconds / PER_FUZZ_TARGET).unwrap_or(u32::MAX);
-        progress.part("codecs and protocols under made-up input", || fuzz::run(shell, &fuzz::Choice::each_for(each)));
+        progress.part("codecs and protocols with generated input", || fuzz::run(shell, &fuzz::Choice::each_for(each)));
     }
     for python in pythons {
         python::soak(shell, python, seconds, &mut progress);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn minutes_are_a_number_that_may_be_left_out() {
+    fn the_number_of_minutes_is_optional() {
         assert_eq!(parsed("").unwrap().minutes, DEFAULT_MINUTES);
         assert_eq!(parsed("90").unwrap().minutes.get(), 90);
         for wrong in ["0", "-1", "ten", "1.5"] {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_is_told_at_the_end_and_stops_nothing() {
+    fn failures_are_reported_at_the_end_and_stop_nothing() {
         let shell = Shell::new();
         let mut progress = Progress::new(&shell, 3);
         assert_eq!(progress.part("first", || Ok(1)), Some(1));

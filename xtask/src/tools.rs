@@ -1,5 +1,5 @@
-//! The tools that the tests need besides cargo. What is missing is installed; what cannot be installed is an error, since
-//! a test that is left out silently is worse than one that fails.
+//! The tools that the tests need besides cargo. Missing ones are installed. A tool that cannot be installed is an error: a
+//! silently skipped test is worse than a failing one.
 
 use std::fs;
 
@@ -8,9 +8,9 @@ use crate::shell::{Failure, Shell};
 /// A program that tests run.
 struct Tool {
     program: &'static str,
-    /// What contains it, by Debian's names.
+    /// The Debian package that contains it.
     package: &'static str,
-    /// Succeeds in a shell if the program is there, and is the right one.
+    /// A shell command that succeeds if the right program is installed.
     check: &'static str,
     what_for: &'static str,
 }
@@ -18,26 +18,26 @@ struct Tool {
 const TOOLS: [Tool; 12] = [
     Tool { program: "strace", package: "strace", check: "strace --version", what_for: "to count system calls" },
     Tool { program: "socat", package: "socat", check: "socat -V", what_for: PEER },
-    // There are several programs of this name; with this one, input that ends can end the connection (-N).
+    // Several programs have this name. With this one, the end of input can end the connection (-N).
     Tool { program: "nc", package: "netcat-openbsd", check: "nc -h 2>&1 | grep -q OpenBSD", what_for: PEER },
     Tool { program: "curl", package: "curl", check: "curl --version", what_for: PEER },
     Tool { program: "valgrind", package: "valgrind", check: "valgrind --version", what_for: "to count instructions" },
-    // It has no option to ask it whether it is there that succeeds.
+    // It has no option that prints a version and succeeds.
     Tool { program: "wrk", package: "wrk", check: "command -v wrk", what_for: "to put HTTP servers under load" },
     Tool { program: "c++", package: "g++", check: "c++ --version", what_for: "to build the fuzzer" },
     Tool { program: "python3", package: "python3", check: "python3 -c 'import asyncio'", what_for: PEER },
-    // Parts of Python that some distributions keep apart.
+    // Parts of Python that some distributions package separately.
     Tool {
         program: "Python's environments",
         package: "python3-venv",
         check: "python3 -c 'import ensurepip, venv'",
-        what_for: "to install other packages in, for the Python front end to run",
+        what_for: "to install packages for tests of the Python front end",
     },
     Tool {
         program: "Python's own tests",
         package: "libpython3-testsuite",
         check: "python3 -c 'import test.test_asyncio'",
-        what_for: "for the Python front end to pass",
+        what_for: "to test the Python front end with",
     },
     Tool {
         program: "python3-dbg",
@@ -70,13 +70,13 @@ pub fn provide(shell: &Shell) -> Result<(), Failure> {
     provide_python_peers(shell)
 }
 
-/// The packages of Python that tests talk to, one per line.
+/// The Python packages that tests use as peers, one per line.
 const PYTHON_PEERS: &str = "crates/pelton-http/tests/python/requirements.txt";
 
-/// Succeeds if Python can use them.
+/// Succeeds if Python can import them.
 const TRY_PYTHON_PEERS: &str = "import aiohttp, brotli";
 
-/// Installs packages of Python in an environment of their own below the target directory, where the tests find it.
+/// Installs Python packages in an environment below the target directory, where the tests find it.
 fn provide_python_peers(shell: &Shell) -> Result<(), Failure> {
     let environment = shell.target().join("peers");
     let (python, installed) = (environment.join("bin/python3"), environment.join("installed.txt"));
@@ -97,8 +97,7 @@ fn provide_python_peers(shell: &Shell) -> Result<(), Failure> {
         shell.program(&python, pip).args([PYTHON_PEERS.into()]).run()?;
         fs::write(&installed, &wanted).map_err(|error| Failure::new(format!("write {}: {error}", installed.display())))
     };
-    let by_hand =
-        format!("aiohttp is needed {PEER}; it is installed by pip from {PYTHON_PEERS}, for which pip has to work");
+    let by_hand = format!("aiohttp is needed {PEER}; pip installs it from {PYTHON_PEERS}, so pip must work");
     install().map_err(|failure: Failure| Failure::new(format!("{failure}\n{by_hand}")))?;
     if present() { Ok(()) } else { Err(still_missing(&[by_hand])) }
 }
@@ -134,10 +133,10 @@ fn provide_tools(shell: &Shell) -> Result<(), Failure> {
     if left.is_empty() { Ok(()) } else { Err(still_missing(&left)) }
 }
 
-/// All of them together, since fetching the lists of packages takes longer than most packages do.
+/// Installs all of them in one go, because updating the package lists takes longer than installing most packages.
 fn install(shell: &Shell, tools: &[&Tool]) -> Result<(), Failure> {
     let apt = AptGet::find(shell).ok_or_else(|| {
-        Failure::new("nothing can be installed from here: that takes apt-get, and root or sudo without a password")
+        Failure::new("cannot install packages: that requires apt-get, and root or sudo without a password")
     })?;
     let packages: Vec<&str> = tools.iter().map(|tool| tool.package).collect();
     apt.run(shell, "update")?;
@@ -145,10 +144,10 @@ fn install(shell: &Shell, tools: &[&Tool]) -> Result<(), Failure> {
 }
 
 fn still_missing(by_hand: &[String]) -> Failure {
-    Failure::new(format!("something was installed and still cannot be run\n{}", by_hand.join("\n")))
+    Failure::new(format!("still not usable after installation:\n{}", by_hand.join("\n")))
 }
 
-/// Debian's package manager, and how we may use it.
+/// Debian's package manager, and how to run it.
 enum AptGet {
     AsRoot,
     WithSudo,

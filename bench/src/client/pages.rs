@@ -1,14 +1,14 @@
-//! Memory that is sent from and received into.
+//! Buffers for sending and receiving.
 
 use std::ops::{Deref, DerefMut};
 
 const PAGE: usize = 4096;
 
-/// Bytes that begin where a page does.
+/// Bytes that begin at a page boundary.
 ///
-/// The kernel copies by `rep movsb`. On AMD's Zen 3 and 4 that takes up to five times as long if it copies to between 1 and 31 bytes
-/// further into a page than it copies from. Messages of whole pages lie at the beginning of pages in the kernel; where a `Vec` lies
-/// depends on what has been allocated before, which differs from contender to contender but is the same in every run.
+/// The kernel copies with `rep movsb`. On AMD's Zen 3 and 4 that takes up to five times as long if the destination is between 1
+/// and 31 bytes further into a page than the source. Messages of whole pages begin at page boundaries in the kernel. Where a
+/// `Vec` begins depends on earlier allocations, which differ between contenders but are the same in every run.
 pub struct Pages {
     bytes: Vec<u8>,
     start: usize,

@@ -3,7 +3,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
-/// A server that serves each connection on a thread of its own, which ends with the connection.
+/// Starts a server that serves each connection on its own thread, which ends with the connection.
 fn server(serve: fn(TcpStream)) -> SocketAddrV4 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let SocketAddr::V4(address) = listener.local_addr().unwrap() else { unreachable!("bound to an IPv4 address") };
@@ -15,7 +15,7 @@ fn server(serve: fn(TcpStream)) -> SocketAddrV4 {
     address
 }
 
-/// Passes on what comes in, changed by `change`.
+/// Echoes input, modified by `change`.
 fn answer(mut stream: TcpStream, change: fn(&mut Vec<u8>)) {
     let mut buffer = vec![0; 5_000];
     while let Ok(count @ 1..) = stream.read(&mut buffer) {
@@ -32,7 +32,7 @@ fn echo(stream: TcpStream) {
 }
 
 #[test]
-fn every_message_is_counted_and_timed_also_if_it_comes_back_in_pieces() {
+fn every_message_is_counted_and_timed_even_if_it_is_echoed_in_pieces() {
     let mut client = Client::open(server(echo), 3, Exchange::echo(16 << 10)).unwrap();
     let burst = client.run(Until::Sent(50)).unwrap();
     assert_eq!((burst.messages, burst.latencies.len()), (50, 50));
@@ -41,7 +41,7 @@ fn every_message_is_counted_and_timed_also_if_it_comes_back_in_pieces() {
 }
 
 #[test]
-fn fewer_messages_than_connections_are_no_more_than_asked_for() {
+fn the_number_of_messages_may_be_below_the_number_of_connections() {
     let mut client = Client::open(server(echo), 5, Exchange::echo(64)).unwrap();
     assert_eq!(client.run(Until::Sent(2)).unwrap().messages, 2);
 }
@@ -55,15 +55,15 @@ fn connections_can_be_added() {
 }
 
 #[test]
-fn a_server_that_does_not_echo_is_found_out() {
+fn a_server_that_does_not_echo_is_an_error() {
     let failure = |serve| format!("{:#}", Client::open(server(serve), 1, Exchange::echo(64)).err().unwrap());
     assert!(failure(|stream| answer(stream, |bytes| bytes[0] ^= 1)).contains("the answer differs"));
-    assert!(failure(|stream| answer(stream, |bytes| bytes.push(0))).contains("65 bytes came back, and not 64"));
+    assert!(failure(|stream| answer(stream, |bytes| bytes.push(0))).contains("received 65 bytes instead of 64"));
     assert!(failure(|mut stream| drop(stream.read(&mut [0; 64]))).contains("closed a connection"));
 }
 
 #[test]
-fn clients_that_come_and_go_are_all_served() {
+fn short_lived_clients_are_all_served() {
     let (served, wall) = come_and_go(server(echo), 4, Duration::from_millis(5)).unwrap();
     assert!(served >= 4 && wall >= Duration::from_millis(5));
 }
@@ -83,7 +83,7 @@ fn connections_of_any_kind_can_be_taken_over() {
     thread::spawn(move || {
         let mut buffer = [0; 1000];
         while let Ok((count, from)) = socket.recv_from(&mut buffer) {
-            // The client may have gone.
+            // The client may be gone.
             let _ = socket.send_to(&buffer[..count], from);
         }
     });

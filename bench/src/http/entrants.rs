@@ -1,4 +1,4 @@
-//! Who takes part: the servers of this binary, and those that are programs of their own, if they are installed.
+//! The contenders: the servers of this binary, and external programs, if they are installed.
 
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
@@ -16,12 +16,12 @@ use crate::machine::version;
 use crate::process::Server;
 
 pub const FLOOR: &str = "floor";
-/// The floor once more: how far it is from the first is how little a difference means.
+/// The floor again: its distance from the first shows how large a difference must be to mean anything.
 pub const FLOOR_AGAIN: &str = "floor again";
 pub const OURS: &str = "pelton";
 pub const NGINX: &str = "nginx";
 
-/// How long a server may take to begin to listen.
+/// How long a server may take until it listens.
 const STARTING: Duration = Duration::from_secs(10);
 
 /// A server that can be started.
@@ -38,32 +38,32 @@ impl Entrant {
         Self { name, version: version(package), side, kind }
     }
 
-    /// Starts it and waits until it listens.
+    /// Starts the server and waits until it listens.
     pub fn start(&self, stage: &Stage) -> Result<Server> {
         self.start_with(stage, &[])
     }
 
-    /// The same, with more arguments.
+    /// Like [`start`](Entrant::start), with more arguments.
     pub fn start_with(&self, stage: &Stage, arguments: &[String]) -> Result<Server> {
         let mut command = command(self.kind, stage)?;
         command.args(arguments);
         let server = Server::start(command).with_context(|| format!("start {}", self.name))?;
-        // Other programs begin to listen after their port has been announced.
+        // External programs begin to listen after their port was announced.
         let deadline = Instant::now() + STARTING;
         while TcpStream::connect(server.address).is_err() {
-            ensure!(Instant::now() < deadline, "{} does not listen", self.name);
+            ensure!(Instant::now() < deadline, "{} did not listen in time", self.name);
             thread::sleep(Duration::from_millis(5));
         }
         Ok(server)
     }
 
-    /// Whether it serves files.
+    /// Returns whether it serves files.
     pub fn serves_files(&self) -> bool {
         matches!(self.kind, Kind::Pelton | Kind::Nginx | Kind::Apache)
     }
 }
 
-/// The command that starts a server.
+/// Returns the command that starts a server.
 pub fn command(kind: Kind, stage: &Stage) -> Result<Command> {
     let name = kind.to_possible_value().context("a server without a name")?;
     let mut command = Command::new(std::env::current_exe().context("find this program")?);
@@ -71,7 +71,7 @@ pub fn command(kind: Kind, stage: &Stage) -> Result<Command> {
     Ok(command)
 }
 
-/// Everybody who can take part on this machine, the floor first, and a line on each who cannot.
+/// Returns all contenders that are available on this machine, the floor first, and a line about each that is not.
 pub fn all() -> (Vec<Entrant>, Vec<String>) {
     let mut entrants = vec![
         Entrant::own(FLOOR, "httparse", Side::Floor, Kind::Floor),
@@ -85,11 +85,11 @@ pub fn all() -> (Vec<Entrant>, Vec<String>) {
     ];
     let mut missing = Vec::new();
     if cfg!(not(feature = "http-peers")) {
-        missing.push("actix-web, may_minihttp: left out, for this was built without the feature http-peers".to_owned());
+        missing.push("actix-web, may_minihttp: skipped: built without the feature http-peers".to_owned());
     }
     let mut program = |name, kind, version: Option<String>, package| match version {
         Some(version) => entrants.push(Entrant { name, version, side: Side::Peer, kind }),
-        None => missing.push(format!("{name}: not installed, so it is left out (apt-get install {package})")),
+        None => missing.push(format!("{name}: skipped: not installed (apt-get install {package})")),
     };
     program(NGINX, Kind::Nginx, nginx_version(), "nginx-light");
     program("Apache", Kind::Apache, apache_version(), "apache2");
@@ -97,13 +97,13 @@ pub fn all() -> (Vec<Entrant>, Vec<String>) {
     (entrants, missing)
 }
 
-/// From `nginx version: nginx/1.22.1`, which it says on standard error.
+/// Parses `nginx version: nginx/1.22.1`, which nginx prints on standard error.
 fn nginx_version() -> Option<String> {
     let output = Command::new("nginx").arg("-v").stdin(Stdio::null()).output().ok()?;
     after_slash(&String::from_utf8(output.stderr).ok()?)
 }
 
-/// From `Server version: Apache/2.4.58 (Debian)`.
+/// Parses `Server version: Apache/2.4.58 (Debian)`.
 fn apache_version() -> Option<String> {
     after_slash(&answer("apache2", &["-v"])?)
 }
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_stand_after_a_slash() {
+    fn versions_follow_a_slash() {
         assert_eq!(after_slash("nginx version: nginx/1.22.1\n").as_deref(), Some("1.22.1"));
         assert_eq!(after_slash("Server version: Apache/2.4.58 (Debian)\nServer built: x").as_deref(), Some("2.4.58"));
         assert_eq!(after_slash("nothing"), None);

@@ -1,4 +1,4 @@
-//! One request and its answer, as bytes.
+//! One request and its response, as bytes.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddrV4, TcpStream};
@@ -8,18 +8,18 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::client::Exchange;
 
-/// A server that says nothing for this long is broken.
+/// A server that does not answer for this long is broken.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What an answer begins with that is one.
+/// The beginning of a successful response.
 pub const OK: &[u8] = b"HTTP/1.1 200 ";
 
-/// What wrk would send too.
+/// Returns the request that wrk would send.
 pub fn request(server: SocketAddrV4, path: &str) -> Vec<u8> {
     format!("GET {path} HTTP/1.1\r\nHost: {server}\r\n\r\n").into_bytes()
 }
 
-/// Asks a server once, to learn how long its answer is.
+/// Sends one request to learn the length of the response.
 pub fn tried(server: SocketAddrV4, path: &str) -> Result<Exchange> {
     let request = request(server, path);
     let mut stream = TcpStream::connect(server).context("connect to a server")?;
@@ -28,7 +28,7 @@ pub fn tried(server: SocketAddrV4, path: &str) -> Result<Exchange> {
     let (mut answer, mut buffer) = (Vec::new(), [0; 4096]);
     loop {
         if let Some(length) = whole_length(&answer)? {
-            ensure!(answer.len() <= length, "more than an answer came back");
+            ensure!(answer.len() <= length, "received more than one response");
             if answer.len() == length {
                 return Ok(Exchange::answered(request, length, OK));
             }
@@ -40,11 +40,11 @@ pub fn tried(server: SocketAddrV4, path: &str) -> Result<Exchange> {
     }
 }
 
-/// How long an answer is as a whole, once its head is there.
+/// Returns the length of the whole response, once its head has arrived.
 fn whole_length(answer: &[u8]) -> Result<Option<usize>> {
     let Some(end) = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n") else { return Ok(None) };
     let head = String::from_utf8_lossy(&answer[..end]);
-    ensure!(answer.starts_with(OK), "a server answers with {:?}", head.lines().next().unwrap_or_default());
+    ensure!(answer.starts_with(OK), "a server responded with {:?}", head.lines().next().unwrap_or_default());
     let fields = head.lines().skip(1).filter_map(|line| line.split_once(':'));
     let mut lengths = fields.filter(|(name, _)| name.eq_ignore_ascii_case("content-length"));
     let (_, length) = lengths.next().context("an answer without a length")?;
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_length_of_an_answer_is_known_when_its_head_is_there() {
+    fn the_length_of_a_response_is_known_once_its_head_has_arrived() {
         let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc";
         assert_eq!(whole_length(&answer[..answer.len() - 5]).unwrap(), None);
         assert_eq!(whole_length(answer).unwrap(), Some(answer.len()));

@@ -1,5 +1,4 @@
-//! Connections that have been answered and are kept for later: what each costs in user space, and what very many of them do to those
-//! that are at work.
+//! Idle keep-alive connections: what each costs in user space, and how very many of them affect active ones.
 
 use std::time::Duration;
 
@@ -13,19 +12,19 @@ use crate::client::{Burst, Client, Until};
 use crate::harness::{Better, Case, Contender, Contest, Reading, Side};
 use crate::mark::Mark;
 
-/// Bytes that a connection may cost, with all that HTTP needs to know of it.
+/// Most bytes that a connection may cost, including all HTTP state.
 const MOST: f64 = 600.0;
 
-/// How many times longer the slowest of a hundred answers may take because of those that are idle.
+/// By what factor idle connections may increase the p99 latency.
 const MOST_SLOWER: f64 = 1.2;
 
-/// Connections that come and go before the first look, so that what is made once is there.
+/// Connections opened and closed before the first measurement, so that one-time allocations are done.
 const WARM_UP: usize = 64;
 
-/// Connections that are at work.
+/// Number of active connections.
 pub const ACTIVE: usize = 64;
 
-/// How much a server grows by when so many connections have had one answer each.
+/// Measures how much a server grows when this many connections have had one response each.
 pub fn memory<'a>(entrants: &'a [Entrant], stage: &'a Stage, count: usize) -> Contest<'a> {
     let contenders = entrants.iter().map(|entrant| {
         Contender::new(entrant.name, entrant.version.clone(), entrant.side, move || {
@@ -42,13 +41,13 @@ pub fn memory<'a>(entrants: &'a [Entrant], stage: &'a Stage, count: usize) -> Co
     let case = Case::new(format!("idle, {count}"), "B each", Better::Lower);
     Contest {
         name: "idle connections".into(),
-        // Not drawn: next to a floor that keeps nothing but a descriptor, every bar would be cut.
+        // Not plotted: next to a floor that keeps only a descriptor, every bar would be cut.
         cases: vec![case.relative_to(FLOOR).mark(Mark::Limit { at_most: MOST }).table_only()],
         contenders: contenders.collect(),
     }
 }
 
-/// Latency of those that are at work, without any that are idle and with so many.
+/// Measures the latency of active connections, without idle ones and with this many.
 pub fn latency<'a>(servers: &'a Servers, count: usize, window: Duration) -> Contest<'a> {
     let compared = servers.iter().filter(|(entrant, _)| entrant.side != Side::Peer || entrant.name == "hyper");
     let contenders = compared.map(|(entrant, server)| {
@@ -60,7 +59,7 @@ pub fn latency<'a>(servers: &'a Servers, count: usize, window: Duration) -> Cont
             let idle = Client::open(server.address, count, exchange)?;
             let beside = p99()?;
             drop(idle);
-            // Their ends are dealt with meanwhile, and not at the cost of whoever comes next.
+            // Give the servers time to close them, so that the next contender does not pay for it.
             p99()?;
             let reading = |value| Some(Reading { value, cpu_us: None, syscalls: None });
             Ok(vec![reading(alone), reading(beside), reading(beside / alone)])

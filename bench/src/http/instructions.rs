@@ -10,10 +10,10 @@ use crate::callgrind::Counted;
 use crate::client::Client;
 use crate::harness::{Better, Case, Contender, Contest, Reading};
 
-/// Connections that have a request for the server at once, in every turn.
+/// Number of connections with a request for the server in every turn.
 const AT_ONCE: [usize; 2] = [1, 50];
 
-/// A contest of the floor and pelton.
+/// Returns the contest of the floor and pelton.
 pub fn contest<'a>(entrants: &'a [Entrant], stage: &'a Stage, requests: u64) -> Contest<'a> {
     let counted = entrants.iter().filter(|entrant| matches!(entrant.kind, Kind::Floor | Kind::Pelton));
     let contenders = counted.map(|entrant| {
@@ -32,7 +32,7 @@ pub fn contest<'a>(entrants: &'a [Entrant], stage: &'a Stage, requests: u64) -> 
     Contest { name: "instructions".into(), cases: AT_ONCE.iter().map(case).collect(), contenders: contenders.collect() }
 }
 
-/// Instructions in user space per request, over `requests` requests.
+/// Returns the instructions in user space per request, over `requests` requests.
 pub fn per_request(kind: Kind, stage: &Stage, at_once: usize, requests: u64) -> Result<f64> {
     let counted = Counted {
         command: &|| command(kind, stage),

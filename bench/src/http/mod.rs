@@ -1,6 +1,6 @@
-//! HTTP: servers under load, each a process of its own on one core, the load on the other.
+//! HTTP: servers under load, each a process on one core, with the load on the other.
 //!
-//! The floor is a hand-written epoll loop that parses heads and answers all of them with the same bytes.
+//! The floor is a hand-written epoll loop that parses heads and gives all requests the same response.
 
 mod entrants;
 mod exchange;
@@ -29,34 +29,34 @@ use stage::Stage;
 
 pub use servers::{Serving, serve};
 
-/// Connections that ask for the same at once.
+/// Numbers of concurrent connections.
 const CONNECTIONS: [u32; 2] = [64, 512];
 
-/// Requests that are sent at once where they are pipelined.
+/// Number of pipelined requests.
 const DEPTH: u32 = 16;
 
-/// How long a server is overloaded: long enough, also when looked at quickly, that it has to refuse something.
+/// How long a server is overloaded: long enough, even with `--quick`, that it has to refuse requests.
 const OVERLOADED: Duration = Duration::from_secs(1);
 
-/// Descriptors that a process needs besides those of the connections.
+/// Descriptors that a process needs besides its connections.
 const OTHER_DESCRIPTORS: usize = 200;
 
-/// How much is done in a window, and how many windows.
+/// Amount of work per window, and number of windows.
 #[derive(Args, Clone, Debug)]
 pub struct Load {
     /// Windows per contender
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     windows: u32,
 
-    /// How long a window is, in seconds
+    /// Length of a window, in seconds
     #[arg(long, value_name = "S", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     window: u32,
 
-    /// How many idle connections to hold
+    /// Number of idle connections
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(2..=19_000))]
     idle: u32,
 
-    /// Requests over which instructions are counted
+    /// Number of requests over which instructions are counted
     #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..))]
     requests: u64,
 
@@ -64,42 +64,42 @@ pub struct Load {
     #[arg(long, value_name = "PARTS", value_delimiter = ',', default_value = "hello,files,overload,idle")]
     only: Vec<Part>,
 
-    /// Contenders, separated by commas; the floor is always among them [default: all that are installed]
+    /// Contenders, separated by commas; the floor always takes part [default: all that are installed]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     contenders: Vec<String>,
 
-    /// Also count instructions per request of the floor and of pelton, under valgrind's callgrind
+    /// Also counts instructions per request of the floor and of pelton, with valgrind's callgrind
     #[arg(long)]
     callgrind: bool,
 
-    /// One small window of everything, for the floor, pelton and hyper: shows that they serve, and measures nothing
+    /// One small window of everything, with the floor, pelton and hyper: shows that they work; the numbers mean nothing
     #[arg(long)]
     quick: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// A short answer: processor time per request, rate and latency, also with several requests at once
+    /// Short responses: processor time per request, rate and latency, also pipelined
     Hello,
     /// Files, small and large
     Files,
-    /// Twice as many requests as can be answered
+    /// Twice as many requests as the server can answer
     Overload,
-    /// Connections that are kept: bytes each, and what they do to the others
+    /// Idle connections: bytes each, and their effect on the others
     Idle,
     /// Instructions per request
     Instructions,
 }
 
 impl Load {
-    /// Whether this measures everything there is to measure; what needs an extra tool and much time may be left out.
+    /// Returns whether this measures everything, except for optional parts that need an extra tool and much time.
     pub fn is_whole(&self) -> bool {
         let everybody = cfg!(feature = "http-peers") && self.contenders.is_empty();
         let mut parts = Part::value_variants().iter().filter(|part| **part != Part::Instructions);
         everybody && !self.quick && parts.all(|part| self.only.contains(part))
     }
 
-    /// All parts filled in; under `--quick`, no more than is needed to run through every line once.
+    /// Fills in all parts; with `--quick`, only as much as is needed to run every line once.
     fn effective(&self) -> Self {
         let mut load = self.clone();
         if load.callgrind && !load.only.contains(&Part::Instructions) {
@@ -112,13 +112,13 @@ impl Load {
         load
     }
 
-    /// How long a window is where the load is not wrk, which can do nothing shorter than a second.
+    /// Returns the length of a window where the load is not wrk, which cannot run for less than a second.
     fn short_window(&self) -> Duration {
         Duration::from_millis(if self.quick { 20 } else { 200 })
     }
 }
 
-/// Runs the chosen parts one after the other. The calling thread becomes the load.
+/// Runs the selected parts one after the other. The calling thread generates the load.
 pub fn run(load: &Load) -> Result<Vec<Standing>> {
     let load = &load.effective();
     pin(Place::Partner)?;
@@ -131,13 +131,17 @@ pub fn run(load: &Load) -> Result<Vec<Standing>> {
     Ok(standings)
 }
 
-/// Who takes part. Says who does not because it is not installed.
+/// Returns the contenders. Prints which are missing.
 fn entrants(load: &Load) -> Result<Vec<Entrant>> {
     let (mut entrants, missing) = entrants::all();
     missing.iter().for_each(|line| eprintln!("{line}"));
     let names: Vec<&str> = entrants.iter().map(|entrant| entrant.name).collect();
     for name in &load.contenders {
-        ensure!(names.contains(&name.as_str()), "no contender {name:?} here; there are: {}", names.join(", "));
+        ensure!(
+            names.contains(&name.as_str()),
+            "there is no contender {name:?}; the contenders are {}",
+            names.join(", ")
+        );
     }
     let chosen = |name: &str| {
         let quick = load.quick && [entrants::FLOOR, entrants::OURS, "hyper"].contains(&name);
@@ -181,30 +185,33 @@ impl Bench<'_> {
                 Ok(standings)
             }
             Part::Instructions if !is_installed(callgrind::TOOL) => {
-                eprintln!("{0}: not installed, so nothing is counted with it (apt-get install {0})", callgrind::TOOL);
+                eprintln!(
+                    "{0}: not installed; skipping the counts that need it (apt-get install {0})",
+                    callgrind::TOOL
+                );
                 Ok(Vec::new())
             }
             Part::Instructions => instructions::contest(&self.entrants, &self.stage, self.load.requests).count(),
         }
     }
 
-    /// Under `--quick`, one round is enough.
+    /// Runs a contest. With `--quick`, one round is enough.
     fn hold(&self, contest: Contest<'_>) -> Result<Vec<Standing>> {
         if self.load.quick { contest.count() } else { contest.run(self.load.windows as usize) }
     }
 
-    /// Starts everybody anew: no part is to pay for what another has left behind.
+    /// Starts all servers anew, so that no part is affected by an earlier one.
     fn start(&self) -> Result<Vec<(Entrant, Server)>> {
         self.entrants.iter().map(|entrant| Ok((entrant.clone(), entrant.start(&self.stage)?))).collect()
     }
 
-    /// Holds contests under wrk, if that is installed.
+    /// Runs contests with wrk, if it is installed.
     fn under_wrk(
         &self,
         contests: impl FnOnce(&[(Entrant, Server)], &mut dyn FnMut(Contest<'_>) -> Result<()>) -> Result<()>,
     ) -> Result<Vec<Standing>> {
         if !wrk::is_installed() {
-            eprintln!("{}: not installed, so nothing is measured with it (apt-get install wrk)", wrk::TOOL);
+            eprintln!("{}: not installed; skipping the measurements that need it (apt-get install wrk)", wrk::TOOL);
             return Ok(Vec::new());
         }
         let mut standings = Vec::new();
@@ -216,7 +223,7 @@ impl Bench<'_> {
     }
 }
 
-/// Prints how many instructions a request takes; see [`callgrind::print`].
+/// Prints the instructions per request; see [`callgrind::print`].
 pub fn print_instructions(connections: usize, requests: u64, most: Option<u64>) -> Result<()> {
     pin(Place::Partner)?;
     let stage = Stage::new()?;

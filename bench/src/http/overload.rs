@@ -1,4 +1,4 @@
-//! Twice as many requests as a server can answer: it goes on answering as many as it can, soon enough, and refuses the rest early.
+//! Twice as many requests as a server can answer: it should still answer as many as it can, in time, and refuse the rest early.
 
 mod offer;
 
@@ -17,32 +17,32 @@ use crate::harness::{Better, Case, Contender, Contest, Reading, Side};
 use crate::mark::Mark;
 use offer::{Offer, offer};
 
-/// How long a server may take to get over it.
+/// How long a server may take to recover.
 const SETTLING: Duration = Duration::from_secs(5);
 
-/// An answer that takes a millisecond of processor time.
+/// A response that takes a millisecond of processor time.
 const PATH: &str = "/costly";
 
-/// Connections that the server may have.
+/// Most connections that the server may have.
 const CONNECTIONS: usize = 64;
 
-/// How many times what it can answer is asked of it.
+/// Offered load, as a multiple of the server's capacity.
 const TIMES: f64 = 2.0;
 
-/// How much of what it can answer may be lost over refusing the rest, in percent.
+/// How much of its capacity the server may lose by refusing the rest, in percent.
 const MOST_LOST: f64 = 10.0;
 
-/// How long an answer may take, in rounds. A round is the time in which all connections that are admitted can be answered once: a
-/// request may come when one has just begun, and be the last of the next.
+/// How long a response may take, in rounds. A round is the time in which all admitted connections can be answered once: a request
+/// may arrive when a round has just begun, and be the last of the next.
 const MOST_ROUNDS: f64 = 2.0;
 
 /// How long a refusal may take, in rounds: it does not wait for its turn.
 const MOST_ROUNDS_REFUSED: f64 = 0.5;
 
-/// By how much the server may grow between the first overload and the last, in KiB.
+/// How much the server may grow between the first overload and the last, in KiB.
 const MOST_GROWTH: f64 = 256.0;
 
-/// Asks once, when there is room: the connections of the time before may have to be closed first.
+/// Sends one request as soon as there is room: connections of the previous run may have to be closed first.
 fn admitted(server: SocketAddrV4) -> Result<Exchange> {
     let deadline = Instant::now() + SETTLING;
     loop {
@@ -53,12 +53,12 @@ fn admitted(server: SocketAddrV4) -> Result<Exchange> {
     }
 }
 
-/// A contest of pelton against what it can do itself.
+/// Returns the contest of pelton against its own capacity.
 pub fn contest<'a>(entrants: &'a [Entrant], stage: &'a Stage, window: Duration) -> Result<Contest<'a>> {
     let mut contenders = Vec::new();
     for entrant in entrants.iter().filter(|entrant| entrant.side == Side::Ours) {
         let server = entrant.start_with(stage, &["--connections".to_owned(), CONNECTIONS.to_string()])?;
-        // What it used after the first time.
+        // Memory in use after the first run.
         let settled = Cell::new(None);
         contenders.push(Contender::new(entrant.name, entrant.version.clone(), entrant.side, move || {
             let exchange = admitted(server.address)?;
@@ -108,7 +108,7 @@ pub fn contest<'a>(entrants: &'a [Entrant], stage: &'a Stage, window: Duration) 
         case("at its peak", "k/s", Better::Higher),
         case(&format!("at {TIMES} times that"), "k/s", Better::Higher),
         limited("lost of the peak", "%", MOST_LOST),
-        // What was lost to the neighbours on the machine is not in this one.
+        // Processor time excludes what others on the machine took away.
         limited("lost of the peak, by CPU", "%", MOST_LOST),
         case("refused", "%", Better::Higher),
         case("p99 of what is served", "ms", Better::Lower),

@@ -1,4 +1,4 @@
-//! Requests under wrk: processor time of the server per request, requests per second, and latency.
+//! Requests from wrk: processor time of the server per request, requests per second, and latency.
 
 use anyhow::{Context, Result};
 
@@ -9,17 +9,17 @@ use crate::harness::{Better, Case, Contender, Contest, Reading, Readings, Side};
 use crate::mark::Mark;
 use crate::process::Server;
 
-/// How many times the floor's processor time is the most that pelton may need: for one request at a time, and for
-/// several at once, where no system call hides the rest.
+/// How much processor time pelton may need, relative to the floor: for one request at a time, and pipelined, where no system call
+/// hides the rest.
 const MOST_PLAIN: f64 = 1.10;
 const MOST_PIPELINED: f64 = 1.5;
 
-/// How much of nginx's processor time a small file may take.
+/// How much processor time a small file may need, relative to nginx.
 const MOST_SMALL: f64 = 0.8;
 
 pub type Servers = [(Entrant, Server)];
 
-/// A short answer, by so many connections with so many requests at once.
+/// Returns the contest for a short response, with this many connections and pipelined requests.
 pub fn hello<'a>(servers: &'a Servers, stage: &'a Stage, connections: u32, depth: u32, seconds: u32) -> Contest<'a> {
     let shape = Shape { path: "/hello", connections, depth };
     let name = match depth {
@@ -32,7 +32,7 @@ pub fn hello<'a>(servers: &'a Servers, stage: &'a Stage, connections: u32, depth
     contest(servers.iter().collect(), stage, shape, name, FLOOR, marks, seconds)
 }
 
-/// A small file or a large one.
+/// Returns the contest for a file.
 pub fn file<'a>(servers: &'a Servers, stage: &'a Stage, file: &Served, connections: u32, seconds: u32) -> Contest<'a> {
     let shape = Shape { path: file.path, connections, depth: 1 };
     let mark = match file.path == super::stage::SMALL.path {
@@ -56,7 +56,7 @@ fn contest<'a>(
     let case = |what, unit, better| Case::new(format!("{name}, {what}"), unit, better).relative_to(reference);
     let mut cases =
         vec![Case { marks, ..case("CPU", "µs", Better::Lower) }, case("rate", "k/s", Better::Higher).table_only()];
-    // Of requests that are sent together, wrk times only some.
+    // For pipelined requests, wrk measures only some latencies.
     if shape.depth == 1 {
         cases.extend(["p50", "p99"].map(|what| case(what, "µs", Better::Lower).table_only()));
     }
@@ -79,7 +79,7 @@ fn measured(server: &Server, stage: &Stage, shape: Shape, seconds: u32) -> Resul
     Ok(readings)
 }
 
-/// In the order of the cases.
+/// Returns the readings in the order of the cases.
 fn readings(burst: &Burst, cpu_seconds: f64) -> Readings {
     let cpu_us = cpu_seconds * 1e6 / burst.requests as f64;
     let reading = |value| Some(Reading { value, cpu_us: Some(cpu_us), syscalls: None });

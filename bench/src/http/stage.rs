@@ -1,4 +1,4 @@
-//! What all servers of a run share on disk: files to serve, and room for configurations.
+//! Files that all servers of a run share: files to serve, and configurations.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-/// A directory that is removed when this is dropped.
+/// A directory that is removed on drop.
 pub struct Stage {
     directory: TempDir,
 }
 
-/// A file to serve, by its path.
+/// A file to serve, with its path.
 pub struct Served {
     pub path: &'static str,
     pub name: &'static str,
@@ -27,7 +27,7 @@ impl Stage {
         let stage = Self { directory: TempDir::with_prefix("pelton-bench-").context("make a temporary directory")? };
         let files = stage.path().join("files");
         fs::create_dir(&files).with_context(|| format!("make {}", files.display()))?;
-        // Servers that are started by root become somebody else.
+        // Servers that are started by root switch to another user.
         for directory in [stage.path(), &files] {
             fs::set_permissions(directory, Permissions::from_mode(0o755))
                 .with_context(|| format!("let others read {}", directory.display()))?;
@@ -49,7 +49,7 @@ impl Stage {
         self.directory.path()
     }
 
-    /// What wrk is told.
+    /// Returns the path of wrk's script.
     pub fn script(&self) -> PathBuf {
         self.path().join("load.lua")
     }

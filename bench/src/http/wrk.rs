@@ -1,4 +1,4 @@
-//! The load: wrk, a client that keeps so many connections busy, with one thread on the core next to the server's.
+//! The load: wrk, a client that keeps a number of connections busy, with one thread on the core next to the server's.
 
 use std::net::SocketAddrV4;
 use std::path::Path;
@@ -9,16 +9,16 @@ use anyhow::{Context, Result, ensure};
 
 pub const TOOL: &str = "wrk";
 
-/// What is asked of a server, and by how many.
+/// The kind of load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub path: &'static str,
     pub connections: u32,
-    /// Requests that are sent at once on each.
+    /// Requests that are pipelined on each connection.
     pub depth: u32,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Burst {
     pub requests: u64,
@@ -27,13 +27,13 @@ pub struct Burst {
     pub p99: Duration,
 }
 
-/// Whether it is installed. It has no `--version` that succeeds.
+/// Returns whether wrk is installed. It has no `--version` that succeeds.
 pub fn is_installed() -> bool {
     let mut command = Command::new(TOOL);
     command.arg("-v").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
 }
 
-/// Keeps a server busy for so many seconds: less than one it cannot.
+/// Loads a server for this many seconds; wrk needs at least one.
 pub fn run(script: &Path, server: SocketAddrV4, shape: Shape, seconds: u32) -> Result<Burst> {
     let mut command = Command::new(TOOL);
     command.args(["--threads", "1", "--connections"]).arg(shape.connections.to_string());
@@ -42,11 +42,11 @@ pub fn run(script: &Path, server: SocketAddrV4, shape: Shape, seconds: u32) -> R
     command.arg(format!("http://{server}{}", shape.path)).arg("--").arg(shape.depth.to_string());
     let output = command.stdin(Stdio::null()).output().context("start wrk")?;
     let printed = String::from_utf8_lossy(&output.stdout);
-    ensure!(output.status.success(), "wrk has failed: {printed}{}", String::from_utf8_lossy(&output.stderr));
-    read(&printed).with_context(|| format!("read what wrk says: {printed}"))
+    ensure!(output.status.success(), "wrk failed: {printed}{}", String::from_utf8_lossy(&output.stderr));
+    read(&printed).with_context(|| format!("read the output of wrk: {printed}"))
 }
 
-/// Reads the line of figures. An error if any request was not answered, or not well.
+/// Parses the line of figures. Fails if any request was not answered properly.
 fn read(printed: &str) -> Result<Burst> {
     let line = printed.lines().find_map(|line| line.strip_prefix("figures: ")).context("there are no figures")?;
     let figure = |name: &str| -> Result<u64> {
@@ -56,7 +56,7 @@ fn read(printed: &str) -> Result<Burst> {
     };
     for error in ["connect", "read", "write", "status", "timeout"] {
         let count = figure(error)?;
-        ensure!(count == 0, "{count} requests were not answered well ({error})");
+        ensure!(count == 0, "{count} requests failed ({error})");
     }
     let time = |name| figure(name).map(Duration::from_micros);
     let burst = Burst { requests: figure("requests")?, wall: time("us")?, p50: time("p50")?, p99: time("p99")? };
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_figures_are_one_line_among_others() {
+    fn the_figures_are_found_among_other_lines() {
         let line = "figures: requests=1000 us=500000 connect=0 read=0 write=0 status=0 timeout=0 p50=70 p99=200";
         let burst = read(&format!("Running 1s test\n{line}\nRequests/sec: 2000\n")).unwrap();
         let expected = Burst {

@@ -1,4 +1,4 @@
-//! Connections that come and go: what accepting one, echoing a byte and letting go of it costs.
+//! Short-lived connections: the cost of accepting one, echoing a byte and closing it.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::harness::{Better, Case, Contender, Contest, Reading};
 use crate::mark::Mark;
 use crate::process::Server;
 
-/// The contest, with `at_once` clients at any time.
+/// Returns the contest, with `at_once` clients at any time.
 pub fn contest<'a>(servers: &'a [(Entrant, Server)], at_once: usize, window: Duration) -> Contest<'a> {
     let contenders = servers.iter().map(|(entrant, server)| {
         Contender::new(entrant.name, entrant.version.clone(), entrant.side, move || {

@@ -10,10 +10,10 @@ use crate::harness::{Better, Case, Contender, Contest, Reading, Readings, Side};
 use crate::mark::Mark;
 use crate::process::Server;
 
-/// Connections that are left open between windows, of all contenders together. A process has 20,000 descriptors.
+/// Most connections left open between windows, over all contenders. A process has 20,000 descriptors.
 const MOST_KEPT: usize = 15_000;
 
-/// One load that servers are put under.
+/// One kind of load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Bytes per message.
@@ -31,19 +31,19 @@ impl Shape {
         format!("{size} × {}", self.connections)
     }
 
-    /// Whether the connections of so many contenders are left open between windows.
+    /// Returns whether the connections of this many contenders stay open between windows.
     fn is_kept(self, contenders: usize) -> bool {
         self.connections * contenders <= MOST_KEPT
     }
 
-    /// How many connections are open at once.
+    /// Returns how many connections are open at once.
     pub fn open_at_once(self, contenders: usize) -> usize {
         if self.is_kept(contenders) { self.connections * contenders } else { self.connections }
     }
 
-    /// How many times the floor's processor time is the most that pelton may need.
+    /// Returns how much processor time pelton may need, relative to the floor.
     fn most_over_floor(self) -> f64 {
-        // So many connections fall out of the caches, and what pelton knows of each is more than a descriptor.
+        // This many connections do not fit into the caches, and pelton's state per connection is larger than a descriptor.
         if self.connections >= 5_000 { 1.10 } else { 1.05 }
     }
 
@@ -65,7 +65,7 @@ impl Shape {
     }
 }
 
-/// A contest of `servers` under one load, in windows of this length.
+/// Returns the contest of `servers` under one load, in windows of this length.
 pub fn contest<'a>(servers: &'a [(Entrant, Server)], shape: Shape, window: Duration) -> Contest<'a> {
     let peers: Vec<_> = servers.iter().filter(|(entrant, _)| entrant.side == Side::Peer).map(|(e, _)| e.name).collect();
     let kept = shape.is_kept(servers.len());
@@ -91,7 +91,7 @@ fn measured(server: &Server, client: &mut Client, window: Duration) -> Result<Re
     Ok(readings(&burst, cpu))
 }
 
-/// In the order of the cases.
+/// Returns the readings in the order of the cases.
 fn readings(burst: &Burst, cpu: Duration) -> Readings {
     let cpu_us = cpu.as_secs_f64() * 1e6 / burst.messages as f64;
     let reading = |value| Some(Reading { value, cpu_us: Some(cpu_us), syscalls: None });

@@ -1,4 +1,4 @@
-//! Who takes part: the servers of the benchmark itself, and those that need an interpreter, if that is installed.
+//! The contenders: the servers of this binary, and those that need an interpreter, if it is installed.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use crate::installed::answer;
 use crate::machine::version;
 
 pub const FLOOR: &str = "floor";
-/// The floor once more: how far it is from the first is how little a difference means.
+/// The floor again: its distance from the first shows how large a difference must be to mean anything.
 pub const FLOOR_AGAIN: &str = "floor again";
 pub const OURS: &str = "pelton";
 
@@ -27,7 +27,7 @@ pub struct Entrant {
 enum Program {
     /// This binary, as another process.
     Own(Kind),
-    /// An interpreter, and what it is to run.
+    /// An interpreter, and its program.
     Script { interpreter: &'static str, text: &'static str },
 }
 
@@ -36,7 +36,7 @@ impl Entrant {
         Self { name, version: version(package), side, program: Program::Own(kind) }
     }
 
-    /// Which of the servers in this binary it is.
+    /// Returns which of the servers in this binary it is.
     pub fn kind(&self) -> Option<Kind> {
         match self.program {
             Program::Own(kind) => Some(kind),
@@ -44,7 +44,7 @@ impl Entrant {
         }
     }
 
-    /// The command that starts the server.
+    /// Returns the command that starts the server.
     pub fn command(&self) -> Result<Command> {
         match &self.program {
             Program::Own(kind) => own_command(*kind),
@@ -57,7 +57,7 @@ impl Entrant {
     }
 }
 
-/// The command that starts a server of this binary.
+/// Returns the command that starts a server of this binary.
 pub fn own_command(kind: Kind) -> Result<Command> {
     use clap::ValueEnum;
     let name = kind.to_possible_value().context("a server without a name")?;
@@ -66,7 +66,7 @@ pub fn own_command(kind: Kind) -> Result<Command> {
     Ok(command)
 }
 
-/// Everybody who can take part on this machine, the floor first, and a line on each who cannot.
+/// Returns all contenders that are available on this machine, the floor first, and a line about each that is not.
 pub fn all() -> (Vec<Entrant>, Vec<String>) {
     let mut entrants = vec![
         Entrant::own(FLOOR, "rustix", Side::Floor, Kind::Floor),

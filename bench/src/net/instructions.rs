@@ -9,7 +9,7 @@ use crate::callgrind::Counted;
 use crate::client::{Client, Exchange};
 use crate::harness::{Better, Case, Contender, Contest, Reading};
 
-/// A contest of those `entrants` that run in this binary and are named here, under each of these loads.
+/// Returns the contest of those `entrants` that run in this binary, under each of these loads.
 pub fn contest<'a>(entrants: &'a [Entrant], shapes: &'a [Shape], messages: u64) -> Contest<'a> {
     let counted = entrants.iter().filter(|entrant| matches!(entrant.kind(), Some(Kind::Floor | Kind::Pelton)));
     let contenders = counted.map(|entrant| {
@@ -28,7 +28,7 @@ pub fn contest<'a>(entrants: &'a [Entrant], shapes: &'a [Shape], messages: u64) 
     Contest { name: "instructions".into(), cases: shapes.iter().map(case).collect(), contenders: contenders.collect() }
 }
 
-/// Instructions in user space per message, over `messages` messages.
+/// Returns the instructions in user space per message, over `messages` messages.
 pub fn per_message(kind: Kind, shape: Shape, messages: u64) -> Result<f64> {
     let counted = Counted {
         command: &|| own_command(kind),

@@ -1,5 +1,5 @@
-//! Memory per idle connection, in user space: how much a server grows by when so many connections have had one message
-//! echoed each and say no more. What the kernel keeps for a connection is the same for everybody, and not counted.
+//! Memory per idle connection in user space: how much a server grows when this many connections have had one message echoed and
+//! are idle. The kernel's memory per connection is the same for everybody, and not counted.
 
 use super::entrants::{Entrant, FLOOR};
 use crate::client::{Client, Exchange};
@@ -7,16 +7,16 @@ use crate::harness::{Better, Case, Contender, Contest, Reading};
 use crate::mark::Mark;
 use crate::process::Server;
 
-/// Bytes that a connection with an empty handler may cost.
+/// Most bytes that a connection with an empty handler may cost.
 const MOST: f64 = 200.0;
 
-/// Bytes per message: small, since the buffers that servers have for one are what is measured.
+/// Bytes per message: small, because the test also measures the servers' buffers for it.
 const SIZE: usize = 64;
 
-/// Connections that come and go before the first look, so that what is made once is there.
+/// Connections opened and closed before the first measurement, so that one-time allocations are done.
 const WARM_UP: usize = 50;
 
-/// The contest over these numbers of connections, in rising order.
+/// Returns the contest for these numbers of connections, in ascending order.
 pub fn contest<'a>(entrants: &'a [Entrant], counts: &'a [usize]) -> Contest<'a> {
     let contenders = entrants.iter().map(|entrant| {
         Contender::new(entrant.name, entrant.version.clone(), entrant.side, move || {
@@ -36,7 +36,7 @@ pub fn contest<'a>(entrants: &'a [Entrant], counts: &'a [usize]) -> Contest<'a> 
     });
     let case = |count: &usize| {
         let case = Case::new(format!("idle connections, {count}"), "B each", Better::Lower);
-        // Not drawn: next to a floor that keeps nothing but a descriptor, every bar would be cut.
+        // Not plotted: next to a floor that keeps only a descriptor, every bar would be cut.
         case.relative_to(FLOOR).mark(Mark::Limit { at_most: MOST }).table_only()
     };
     Contest {

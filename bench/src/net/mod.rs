@@ -1,7 +1,7 @@
-//! Connections: echo servers under load, each a process of its own on one core, the load on the other.
+//! Connections: echo servers under load, each a process on one core, with the load on the other.
 //!
-//! The floor is a hand-written epoll loop. All servers are up at the same time, and idle ones cost nothing, so windows
-//! can be short and go round: whatever the machine does besides falls on everybody alike.
+//! The floor is a hand-written epoll loop. All servers run at the same time, and idle ones cost nothing, so windows can be short
+//! and interleaved: other load on the machine affects everybody alike.
 
 mod churn;
 mod echo;
@@ -36,34 +36,34 @@ const SHAPES: [Shape; 7] = [
     Shape::new(16 << 10, 500),
 ];
 
-/// Where system calls are counted.
+/// The load under which system calls are counted.
 const COUNTED: Shape = Shape::new(64, 50);
 
-/// Where instructions are: one message per turn, and many.
+/// The loads under which instructions are counted: one message per turn, and many.
 const COUNTED_BY_CALLGRIND: [Shape; 2] = [Shape::new(64, 1), COUNTED];
 
-/// Clients that are there at once when they come and go.
+/// Number of concurrent short-lived clients.
 const AT_ONCE: usize = 50;
 
-/// Descriptors that a process needs besides those of the connections.
+/// Descriptors that a process needs besides its connections.
 const OTHER_DESCRIPTORS: usize = 200;
 
-/// How much is done in a window, and how many windows.
+/// Amount of work per window, and number of windows.
 #[derive(Args, Clone, Debug)]
 pub struct Load {
     /// Windows per contender
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     windows: u32,
 
-    /// How long a window is, in milliseconds
+    /// Length of a window, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 150, value_parser = clap::value_parser!(u64).range(1..))]
     window: u64,
 
-    /// Messages over which system calls and instructions are counted
+    /// Number of messages over which system calls and instructions are counted
     #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..))]
     messages: u64,
 
-    /// How many idle connections to hold, rising, separated by commas
+    /// Numbers of idle connections, ascending, separated by commas
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "10000,19000")]
     idle: Vec<usize>,
 
@@ -75,15 +75,15 @@ pub struct Load {
     #[arg(long, value_name = "LOADS", value_delimiter = ',', value_parser = shape)]
     loads: Vec<Shape>,
 
-    /// Contenders, separated by commas; the floor is always among them [default: all that are installed]
+    /// Contenders, separated by commas; the floor always takes part [default: all that are installed]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     contenders: Vec<String>,
 
-    /// Also count instructions per message of the floor and of pelton, under valgrind's callgrind
+    /// Also counts instructions per message of the floor and of pelton, with valgrind's callgrind
     #[arg(long)]
     callgrind: bool,
 
-    /// Two small windows of everything: shows that everybody echoes, and measures nothing
+    /// Two small windows of everything: shows that it works; the numbers mean nothing
     #[arg(long)]
     quick: bool,
 }
@@ -96,7 +96,7 @@ enum Part {
     Syscalls,
     /// Bytes per idle connection
     Memory,
-    /// Connections that come and go
+    /// Short-lived connections
     Churn,
     /// Instructions per message
     Instructions,
@@ -111,14 +111,14 @@ fn shape(text: &str) -> Result<Shape> {
 }
 
 impl Load {
-    /// Whether this measures everything there is to measure; what needs an extra tool and much time may be left out.
+    /// Returns whether this measures everything, except for optional parts that need an extra tool and much time.
     pub fn is_whole(&self) -> bool {
         let mut parts = Part::value_variants().iter().filter(|part| **part != Part::Instructions);
         let all = self.loads.is_empty() && self.contenders.is_empty() && parts.all(|part| self.only.contains(part));
         all && !self.quick
     }
 
-    /// How many descriptors a process needs at most.
+    /// Returns how many descriptors a process needs at most.
     fn descriptors(&self, contenders: usize) -> usize {
         let echo = self.loads.iter().filter(|_| self.only.contains(&Part::Echo));
         let echo = echo.map(|shape| shape.open_at_once(contenders));
@@ -130,7 +130,7 @@ impl Load {
         Duration::from_millis(self.window)
     }
 
-    /// All loads and parts filled in; under `--quick`, no more than is needed to run through every line once.
+    /// Fills in all loads and parts; with `--quick`, only as much as is needed to run every line once.
     fn effective(&self) -> Self {
         let mut load = self.clone();
         if load.loads.is_empty() {
@@ -153,7 +153,7 @@ impl Load {
     }
 }
 
-/// Runs the chosen parts one after the other. The calling thread becomes the load.
+/// Runs the selected parts one after the other. The calling thread generates the load.
 pub fn run(load: &Load) -> Result<Vec<Standing>> {
     let load = &load.effective();
     pin(Place::Partner)?;
@@ -166,14 +166,18 @@ pub fn run(load: &Load) -> Result<Vec<Standing>> {
     Ok(standings)
 }
 
-/// Who takes part. Says who does not because it is not installed.
+/// Returns the contenders. Prints which are missing.
 fn entrants(load: &Load) -> Result<Vec<Entrant>> {
     let (mut entrants, missing) = entrants::all();
     missing.iter().for_each(|line| eprintln!("{line}"));
     if !load.contenders.is_empty() {
         let names: Vec<&str> = entrants.iter().map(|entrant| entrant.name).collect();
         for name in &load.contenders {
-            ensure!(names.contains(&name.as_str()), "no contender {name:?} here; there are: {}", names.join(", "));
+            ensure!(
+                names.contains(&name.as_str()),
+                "there is no contender {name:?}; the contenders are {}",
+                names.join(", ")
+            );
         }
         let chosen = |name: &str| name == entrants::FLOOR || load.contenders.iter().any(|chosen| chosen == name);
         entrants.retain(|entrant| chosen(entrant.name));
@@ -183,7 +187,7 @@ fn entrants(load: &Load) -> Result<Vec<Entrant>> {
 
 fn run_part(part: Part, load: &Load, entrants: &[Entrant]) -> Result<Vec<Standing>> {
     let windows = load.windows as usize;
-    // Anew for every part: none is to pay for what another has left behind.
+    // Restarted for every part, so that none is affected by an earlier one.
     let start = || -> Result<Vec<(Entrant, Server)>> {
         let started = entrants.iter().map(|entrant| {
             let server = Server::start(entrant.command()?).with_context(|| format!("start {}", entrant.name))?;
@@ -202,11 +206,11 @@ fn run_part(part: Part, load: &Load, entrants: &[Entrant]) -> Result<Vec<Standin
         Part::Memory => memory::contest(entrants, &load.idle).count(),
         Part::Syscalls => counted_by(syscalls::TOOL, || {
             let servers = start()?;
-            // Containers and hardened systems forbid it, which is no reason to fail.
+            // Containers and hardened systems forbid tracing, which is no reason to fail.
             if let Some((_, server)) = servers.first()
                 && let Err(error) = syscalls::try_out(server)
             {
-                eprintln!("{}: {error:#}; so nothing is counted with it", syscalls::TOOL);
+                eprintln!("{}: {error:#}; skipping the counts that need it", syscalls::TOOL);
                 return Ok(Vec::new());
             }
             syscalls::contest(&servers, COUNTED, load.messages).count()
@@ -217,16 +221,16 @@ fn run_part(part: Part, load: &Load, entrants: &[Entrant]) -> Result<Vec<Standin
     }
 }
 
-/// Runs a part that needs a tool, if that is installed.
+/// Runs a part that needs a tool, if it is installed.
 fn counted_by(tool: &str, run: impl FnOnce() -> Result<Vec<Standing>>) -> Result<Vec<Standing>> {
     if is_installed(tool) {
         return run();
     }
-    eprintln!("{tool}: not installed, so nothing is counted with it");
+    eprintln!("{tool}: not installed; skipping the counts that need it");
     Ok(Vec::new())
 }
 
-/// Prints how many instructions a message takes; see [`callgrind::print`].
+/// Prints the instructions per message; see [`callgrind::print`].
 pub fn print_instructions(framed: bool, connections: usize, messages: u64, most: Option<u64>) -> Result<()> {
     pin(Place::Partner)?;
     let ours = if framed { Kind::PeltonFramed } else { Kind::Pelton };

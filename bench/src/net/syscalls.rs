@@ -18,7 +18,7 @@ pub const TOOL: &str = "strace";
 /// A read, a write, and a share of the wait.
 const MOST: f64 = 2.1;
 
-/// The contest over `messages` messages.
+/// Returns the contest over `messages` messages.
 pub fn contest<'a>(servers: &'a [(Entrant, Server)], shape: Shape, messages: u64) -> Contest<'a> {
     let contenders = servers.iter().map(|(entrant, server)| {
         Contender::new(entrant.name, entrant.version.clone(), entrant.side, move || {
@@ -41,12 +41,12 @@ pub fn contest<'a>(servers: &'a [(Entrant, Server)], shape: Shape, messages: u64
     Contest { name: format!("system calls, {}", shape.name()), cases, contenders: contenders.collect() }
 }
 
-/// Fails if servers may not be traced.
+/// Fails if servers cannot be traced.
 pub fn try_out(server: &Server) -> Result<()> {
     Tracer::attach(server.id()).map(drop)
 }
 
-/// A strace that is attached to a process until this is dropped.
+/// An strace that is attached to a process until it is dropped.
 struct Tracer {
     strace: Child,
     said: BufReader<std::process::ChildStderr>,
@@ -66,24 +66,24 @@ impl Tracer {
         let mut tracer = Self { strace, said: BufReader::new(stderr) };
         let mut line = String::new();
         tracer.said.read_line(&mut line).context("read what strace says")?;
-        ensure!(line.contains("attached"), "it did not attach: {}", line.trim());
+        ensure!(line.contains("attached"), "strace did not attach: {}", line.trim());
         Ok(tracer)
     }
 
     fn detach(mut self) -> Result<Counts> {
-        // An interrupt is how it is asked for its summary.
+        // An interrupt makes it print its summary.
         kill_process(Pid::from_child(&self.strace), Signal::INT).context("interrupt strace")?;
         let mut summary = String::new();
         self.said.read_to_string(&mut summary).context("read the summary of strace")?;
         let counts = Counts::from_summary(&summary);
-        ensure!(!counts.0.is_empty(), "strace has counted nothing: {summary}");
+        ensure!(!counts.0.is_empty(), "strace counted nothing: {summary}");
         Ok(counts)
     }
 }
 
 impl Drop for Tracer {
     fn drop(&mut self) {
-        // It has ended by itself if it was interrupted.
+        // It has already exited if it was interrupted.
         let _ = self.strace.kill();
         let _ = self.strace.wait();
     }
@@ -94,7 +94,7 @@ impl Drop for Tracer {
 struct Counts(Vec<(String, u64)>);
 
 impl Counts {
-    /// From the table of `strace -c`: share, seconds, microseconds per call, calls, errors if any, name.
+    /// Parses the table of `strace -c`: share, seconds, microseconds per call, calls, errors if any, name.
     fn from_summary(summary: &str) -> Self {
         let row = |line: &str| {
             let columns: Vec<&str> = line.split_whitespace().collect();

@@ -1,4 +1,4 @@
-//! Functions: many calls outstanding, of one caller and of twenty.
+//! Functions: many outstanding calls, from one caller and from twenty.
 
 use std::collections::VecDeque;
 use std::thread;
@@ -16,7 +16,7 @@ const BATCH: usize = 1_000;
 const CALLERS: u64 = 20;
 const OUTSTANDING: usize = 64;
 
-/// The least that calling takes, from Python.
+/// The minimum that calling takes, from Python.
 const LOOP: &str = "
 import math
 def calls(count):
@@ -72,7 +72,7 @@ fn loop_in_python(calls: u64) -> Result<Elapsed> {
     })
 }
 
-/// Calls in batches, the next as soon as the one before has come back.
+/// Calls in batches, the next as soon as the one before has returned.
 fn in_batches(host: &Host, calls: u64, batch: usize) -> Result<()> {
     let mut left = calls as usize;
     while left > 0 {
@@ -85,7 +85,7 @@ fn in_batches(host: &Host, calls: u64, batch: usize) -> Result<()> {
     Ok(())
 }
 
-/// Calls one by one, so many ahead of the answers.
+/// Calls one by one, with this many outstanding.
 fn one_by_one(host: &Host, calls: u64, ahead: usize) -> Result<()> {
     let mut outstanding: VecDeque<Reply> = VecDeque::with_capacity(ahead);
     for _ in 0..calls {

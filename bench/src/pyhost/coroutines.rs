@@ -1,4 +1,4 @@
-//! Coroutines: one that does nothing, and one that lets others go first once.
+//! Coroutines: one that does nothing, and one that yields once.
 
 use anyhow::{Result, ensure};
 use pelton_python::Value;
@@ -11,7 +11,7 @@ use crate::mark::Mark;
 
 const PLAIN: &str = "asyncio create_task + gather";
 
-/// As many as wait for each other at a time, here and there.
+/// Number of concurrent coroutines, on both sides.
 const BATCH: u64 = 1_000;
 
 const SOURCE: &str = "

@@ -1,4 +1,4 @@
-//! One call outstanding: how long an answer takes.
+//! One outstanding call: the latency of the result.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::wheel::bare_round_trips;
 
 const FLOOR: &str = "bare eventfd + epoll";
 
-/// How long a loop looks for work before it sleeps, where it does.
+/// How long a loop spins before it sleeps, where it does.
 const SPIN: Duration = Duration::from_micros(100);
 
 pub fn contest(trips: u64) -> Result<Contest<'static>> {

@@ -1,6 +1,6 @@
-//! Python from Rust: what it costs to have a function or a coroutine called, and how soon the answer is there.
+//! Python from Rust: the cost of calling a function or a coroutine, and the latency of the result.
 //!
-//! The loop is pinned to the first core, and those who call it to the second. There can be one host in a process, so each
+//! The loop is pinned to the first core, and its callers to the second. A process can have only one host at a time, so each
 //! window starts its own.
 
 mod calls;
@@ -16,14 +16,14 @@ use pelton_python::host::{Call, Config, Host, Outcome};
 use crate::harness::{Contest, Standing};
 use crate::machine::{Place, pin};
 
-/// How much is done in a window, and how many windows.
+/// Amount of work per window, and number of windows.
 #[derive(Args, Clone, Debug)]
 pub struct Load {
     /// Windows per contender
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
     windows: u32,
 
-    /// Calls of functions per window
+    /// Function calls per window
     #[arg(long, value_name = "N", default_value_t = 400_000, value_parser = clap::value_parser!(u64).range(1..))]
     calls: u64,
 
@@ -39,23 +39,23 @@ pub struct Load {
     #[arg(long, value_name = "PARTS", value_delimiter = ',', default_value = "calls,latency,coroutines")]
     only: Vec<Part>,
 
-    /// Two small windows of everything: shows that it builds and runs, and measures nothing
+    /// Two small windows of everything: shows that it works; the numbers mean nothing
     #[arg(long)]
     quick: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// Functions, many outstanding
+    /// Functions, many outstanding calls
     Calls,
-    /// A function, one outstanding
+    /// A function, one outstanding call
     Latency,
     /// Coroutines
     Coroutines,
 }
 
 impl Load {
-    /// Whether this measures everything there is to measure.
+    /// Returns whether this measures everything.
     pub fn is_whole(&self) -> bool {
         !self.quick && Part::value_variants().iter().all(|part| self.only.contains(part))
     }
@@ -74,7 +74,7 @@ impl Load {
     }
 }
 
-/// Runs the chosen parts one after the other.
+/// Runs the selected parts one after the other.
 pub fn run(load: &Load) -> Result<Vec<Standing>> {
     let load = &load.effective();
     let mut standings = Vec::new();
@@ -89,19 +89,19 @@ pub fn run(load: &Load) -> Result<Vec<Standing>> {
     Ok(standings)
 }
 
-/// Runs `work` with a host whose loop is on the first core, from the second.
+/// Runs `work` on the second core, with a host whose loop is on the first.
 fn hosting<R>(config: Config, work: impl FnOnce(&Host) -> Result<R>) -> Result<R> {
-    // Threads begin where the one that starts them is.
+    // Threads inherit the core of the thread that starts them.
     pin(Place::Loop)?;
     let host = Host::start(config.stall(Duration::ZERO)).context("start Python")?;
     pin(Place::Partner)?;
     let done = work(&host);
     let remains = host.shutdown(Duration::from_secs(30));
-    ensure!(remains.is_clean(), "not all tasks came to their end: {remains:?}");
+    ensure!(remains.is_clean(), "some tasks did not finish: {remains:?}");
     done
 }
 
-/// The version of Python that runs.
+/// Returns the version of Python.
 fn python_version() -> Result<String> {
     hosting(Config::new(), |host| {
         let version = host.run("platform", "python_version", (), ()).context("ask Python for its version")?;
@@ -109,7 +109,7 @@ fn python_version() -> Result<String> {
     })
 }
 
-/// Calls a function of a script on a thread of its own, on the first core, and waits for what it returns.
+/// Calls a function of a script on its own thread, on the first core, and returns its result.
 fn on_the_loops_core(host: &Host, source: &'static str, function: &'static str, count: u64) -> Outcome {
     let process = host.process();
     process.exec(source)?.wait()?;

@@ -1,6 +1,6 @@
-//! asyncio loops: callbacks, servers under load, what a connection and what the import costs.
+//! asyncio loops: callbacks, servers under load, the cost of a connection and of the import.
 //!
-//! Every loop is a Python process on one core that lives for the whole run, and is told what to do next; the load is here, on
+//! Every loop is a Python process on one core that lives for the whole run and receives commands; the load is generated here, on
 //! another core. All take turns in short windows.
 
 mod plain;
@@ -25,13 +25,13 @@ use crate::process::memory_of;
 use serving::{From, Served, Serving, address};
 use worker::{Heap, Python, Refused, Worker};
 
-/// Of the servers that speak TLS, relative to this workspace.
+/// Certificate of the TLS servers, relative to this workspace.
 const CERTIFICATE: &str = "../python/tests/certificate.pem";
 
 const OURS: &str = "pelton";
 const PEERS: [&str; 4] = ["asyncio", "uvloop", "rloop", "rsloop"];
 
-/// Rows that need nobody else, by their names in `bench/python/rows.py`. The first of them are about callbacks alone.
+/// Rows that need no load, by their names in `bench/python/rows.py`. The first ones are about callbacks alone.
 const ROWS: [&str; 13] = [
     "call_soon chain",
     "call_soon burst",
@@ -49,7 +49,7 @@ const ROWS: [&str; 13] = [
 ];
 const CALLBACKS: usize = 8;
 
-/// How much faster we have promised to be on the rows about callbacks, on the whole.
+/// Promised speed-up for the rows about callbacks, as a geometric mean.
 const CALLBACK_FACTOR: f64 = 1.2;
 
 /// How much longer an import may take than that of asyncio and ssl, in milliseconds.
@@ -58,14 +58,14 @@ const IMPORT_AT_MOST: f64 = 10.0;
 const MEMORY: &str = "memory of an idle connection";
 const IMPORT: &str = "import beyond asyncio and ssl";
 
-/// What is measured, and how long.
+/// What to measure, and for how long.
 #[derive(Args, Clone, Debug)]
 pub struct Load {
-    /// Python, with the loops to compare with installed
+    /// Python interpreter, with the loops to compare with installed
     #[arg(long, value_name = "PROGRAM")]
     python: PathBuf,
 
-    /// The directory to import pelton from
+    /// Directory to import pelton from
     #[arg(long, value_name = "DIR")]
     package: PathBuf,
 
@@ -73,29 +73,29 @@ pub struct Load {
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
     windows: u32,
 
-    /// How long a window is, in milliseconds
+    /// Length of a window, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     window: u64,
 
-    /// Idle connections to hold
+    /// Number of idle connections
     #[arg(long, value_name = "N", default_value_t = 4_000, value_parser = clap::value_parser!(u32).range(1..))]
     idle: u32,
 
-    /// Rows whose name begins so, separated by commas [default: all]
+    /// Prefixes of the rows to run, separated by commas [default: all]
     #[arg(long, value_name = "ROWS", value_delimiter = ',')]
     only: Vec<String>,
 
-    /// Loops, separated by commas; pelton is always among them [default: all that are installed]
+    /// Loops, separated by commas; pelton always takes part [default: all that are installed]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     contenders: Vec<String>,
 
-    /// Two small windows of everything: shows that it runs, and measures nothing
+    /// Two small windows of everything: shows that it works; the numbers mean nothing
     #[arg(long)]
     quick: bool,
 }
 
 impl Load {
-    /// Whether this measures everything there is to measure.
+    /// Returns whether this measures everything.
     pub fn is_whole(&self) -> bool {
         !self.quick && self.only.is_empty() && self.contenders.is_empty()
     }
@@ -117,7 +117,7 @@ impl Load {
     }
 }
 
-/// A loop that is installed.
+/// An installed loop.
 struct Loop {
     name: &'static str,
     version: String,
@@ -186,7 +186,7 @@ fn start(load: &Load, python: &Python) -> Result<Vec<Loop>> {
     Ok(loops)
 }
 
-/// A peer that cannot do something has no figure there. We have no such excuse.
+/// Reports a row that a contender cannot do. For a peer the row is empty; for pelton it is an error.
 fn refused(name: &str, row: &str, why: &str) -> Result<()> {
     ensure!(name != OURS, "{row}: {why}");
     eprintln!("{row}: {name} cannot: {why}");
@@ -203,7 +203,7 @@ fn serve(load: &Load, python: &Python, loops: &[Loop], row: Serving) -> Result<V
         let started = match row.from {
             From::Rust => Served::start(&one.worker, row, python)?,
             From::Python => {
-                // What the process has done before would decide what its heap is like.
+                // A fresh process, because the state of the heap depends on its history.
                 let python = python.as_it_comes();
                 match Worker::start(&python, one.name)? {
                     Ok(worker) => Served::start(&Rc::new(RefCell::new(worker)), row, &python)?,
@@ -252,7 +252,7 @@ fn alone(load: &Load, loops: &[Loop], row: &'static str) -> Result<Vec<Standing>
     contest.run(load.windows as usize)
 }
 
-/// Our time for the rows about callbacks, set against that of the best peer of each: the geometric mean.
+/// Returns our time for the callback rows relative to the best peer of each: the geometric mean.
 fn callbacks_on_the_whole(standings: &[Standing]) -> Option<Standing> {
     let of = |figure: fn(&Row) -> f64| -> Option<f64> {
         let mut logarithms = 0.0;
@@ -273,7 +273,7 @@ fn callbacks_on_the_whole(standings: &[Standing]) -> Option<Standing> {
     Some(Standing { case, rows: vec![Row { best, median, cpu_us: None, syscalls: None, ..ours.clone() }] })
 }
 
-/// Each in a process of its own, that has done nothing before.
+/// Measures memory, each loop in a fresh process.
 fn memory(load: &Load, python: &Python, loops: &[Loop]) -> Result<Vec<Standing>> {
     let idle = load.idle as usize;
     let contenders = loops.iter().map(|one| {
@@ -286,7 +286,7 @@ fn memory(load: &Load, python: &Python, loops: &[Loop]) -> Result<Vec<Standing>>
                 Ok(at) => address(&at)?,
                 Err(Refused(why)) => anyhow::bail!("{why}"),
             };
-            // The first ones have it allocate what all share.
+            // The first connections allocate what all share.
             let mut client = Client::open(at, 100, Exchange::echo(64))?;
             let before = memory_of(worker.id())?;
             client.grow(at, 100 + idle)?;
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_is_the_mean_of_what_each_row_is_to_its_best_peer() {
+    fn the_total_is_the_mean_of_each_rows_ratio_to_its_best_peer() {
         let row = |(index, name): (usize, &&'static str)| {
             let ours = if index % 2 == 0 { 100.0 } else { 400.0 };
             standing(name, &[("slow", Side::Peer, 50.0), ("fast", Side::Peer, 100.0), (OURS, Side::Ours, ours)])

@@ -1,4 +1,4 @@
-//! A load as programs have it: a Python process with blocking sockets, Nagle's algorithm and unaligned buffers included.
+//! A load like that of ordinary programs: a Python process with blocking sockets, Nagle's algorithm and unaligned buffers.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -18,7 +18,7 @@ pub struct PlainClient {
 }
 
 impl PlainClient {
-    /// Starts it on this process's core, and connects it.
+    /// Starts the client on this process's core, and connects it.
     pub fn open(python: &Python, port: u16, size: usize, connections: usize, tls: bool) -> Result<PlainClient> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/client.py");
         let mut command = python.command();
@@ -36,7 +36,7 @@ impl PlainClient {
         Ok(client)
     }
 
-    /// Sends messages for so long: how many came back, and how long that took.
+    /// Sends messages for this long. Returns how many were echoed, and how long that took.
     pub fn run(&mut self, window: Duration) -> Result<(u64, Duration)> {
         writeln!(self.asks, "{}", json!({ "seconds": window.as_secs_f64() })).context("ask the client")?;
         let answer = self.answer()?;
@@ -49,13 +49,13 @@ impl PlainClient {
     fn answer(&mut self) -> Result<Value> {
         let mut line = String::new();
         self.answers.read_line(&mut line).context("read what the client answers")?;
-        serde_json::from_str(&line).with_context(|| format!("the client has answered {line:?}"))
+        serde_json::from_str(&line).with_context(|| format!("the client answered {line:?}"))
     }
 }
 
 impl Drop for PlainClient {
     fn drop(&mut self) {
-        // It may have ended by itself, and then there is nothing left to do.
+        // It may have exited already, and then there is nothing left to do.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

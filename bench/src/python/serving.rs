@@ -1,4 +1,4 @@
-//! Rows that need a load: servers that echo, each kind with messages of some size, over eight connections.
+//! Rows that need a load: echo servers of several kinds, with messages of several sizes, over eight connections.
 
 use std::cell::RefCell;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
@@ -30,12 +30,12 @@ pub struct Serving {
     pub from: From,
 }
 
-/// Who sends the messages.
+/// The source of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum From {
-    /// This process, at its best.
+    /// This process, as fast as possible.
     Rust,
-    /// A Python process, with sockets as they come, to a server whose C library is as it comes.
+    /// A Python process with default sockets, to a server with a default C library.
     Python,
 }
 
@@ -79,7 +79,7 @@ enum Load {
 }
 
 impl Served {
-    /// Has a loop serve, and connects to it.
+    /// Makes a loop serve, and connects to it.
     pub fn start(worker: &Rc<RefCell<Worker>>, row: Serving, python: &Python) -> Result<Result<Served, Refused>> {
         let at = match worker.borrow_mut().serve(row.kind)? {
             Ok(at) => at,
@@ -94,7 +94,7 @@ impl Served {
         }
     }
 
-    /// One window: messages per second, and processor time of all threads of the server's process for each.
+    /// Runs one window: messages per second, and processor time per message of all threads of the server's process.
     pub fn window(&mut self, window: Duration) -> Result<Reading> {
         let process = self.worker.borrow().id();
         let before = cpu_time_of(process)?;
@@ -148,7 +148,7 @@ fn connect(row: Serving, at: &Value, python: &Python) -> Result<Load> {
     }
 }
 
-/// Where a server listens.
+/// Parses the address of a server.
 pub fn address(at: &Value) -> Result<SocketAddrV4> {
     let port = at.as_u64().and_then(|port| u16::try_from(port).ok());
     Ok(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port.with_context(|| format!("{at} is no port"))?))

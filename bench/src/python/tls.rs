@@ -1,4 +1,4 @@
-//! A load of TLS: like [`Client`](crate::client::Client), over encrypted connections.
+//! A load over TLS: like [`Client`](crate::client::Client), over encrypted connections.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddrV4, TcpStream};
@@ -26,13 +26,13 @@ pub struct TlsClient {
 struct Connection {
     socket: TcpStream,
     session: ClientConnection,
-    /// Of the answer.
+    /// Bytes received of the answer.
     received: usize,
     waits_for_room: bool,
 }
 
 impl TlsClient {
-    /// Opens connections, to a server that has this certificate, and has a message answered on each, which is compared.
+    /// Opens connections to a server with this certificate, and exchanges and checks a message on each.
     pub fn open(server: SocketAddrV4, certificate: &Path, count: usize, size: usize) -> Result<Self> {
         let certificate = CertificateDer::from_pem_file(certificate)
             .map_err(|error| anyhow::anyhow!("read {}: {error}", certificate.display()))?;
@@ -51,17 +51,18 @@ impl TlsClient {
             let socket = TcpStream::from(opened(server, number)?);
             let name = ServerName::try_from("localhost").context("name the server")?;
             let mut session = ClientConnection::new(config.clone(), name).context("begin TLS")?;
-            // One message may be longer than it would take at once.
+            // A message may be longer than the default limit.
             session.set_buffer_limit(None);
             socket.set_nonblocking(true)?;
             client.epoll.add(&socket, event(EpollFlags::EPOLLIN, number)).context("watch a connection")?;
             client.connections.push(Connection { socket, session, received: 0, waits_for_room: false });
         }
-        client.exchange(|sent| sent < count as u64, true).context("compare what comes back with what should")?;
+        client.exchange(|sent| sent < count as u64, true).context("check the first answers")?;
         Ok(client)
     }
 
-    /// Keeps a message in flight on every connection for so long, and ends when the last answer is in. Says how many there were.
+    /// Keeps a message in flight on every connection for this long, and ends when the last answer has arrived. Returns their
+    /// number.
     pub fn run(&mut self, window: Duration) -> Result<(u64, Duration)> {
         let start = Instant::now();
         let messages = self.exchange(|_| start.elapsed() < window, false)?;
@@ -97,7 +98,7 @@ impl TlsClient {
         self.flush(number)
     }
 
-    /// Sends what is encrypted, as far as there is room.
+    /// Sends encrypted data, as far as there is room.
     fn flush(&mut self, number: usize) -> Result<()> {
         let Connection { socket, session, waits_for_room, .. } = &mut self.connections[number];
         while session.wants_write() {
@@ -116,7 +117,7 @@ impl TlsClient {
         Ok(())
     }
 
-    /// Decrypts what there is. `true` if the answer is complete.
+    /// Decrypts input. Returns `true` if the answer is complete.
     fn receive(&mut self, number: usize, compare: bool) -> Result<bool> {
         let Connection { socket, session, received, .. } = &mut self.connections[number];
         match session.read_tls(socket) {
@@ -131,7 +132,7 @@ impl TlsClient {
                 Ok(0) => anyhow::bail!("the server ended a connection"),
                 Ok(count) => {
                     let after = *received + count;
-                    ensure!(after <= self.message.len(), "{after} bytes came back, and not {}", self.message.len());
+                    ensure!(after <= self.message.len(), "received {after} bytes instead of {}", self.message.len());
                     let same = !compare || self.message[*received..after] == self.buffer[..count];
                     ensure!(same, "the answer differs");
                     *received = after;

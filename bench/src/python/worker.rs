@@ -1,4 +1,4 @@
-//! A Python process that has one loop, and does what it is told: the other end of `bench/python/loops.py`.
+//! A Python process that runs one loop and receives commands: the other end of `bench/python/loops.py`.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 
 use crate::machine::{Place, pin};
 
-/// Blocks of up to a mebibyte come from the heap. Otherwise the receive buffers of some loops are mapped and unmapped for every
-/// message until glibc has learned better, and whether it has depends on what else the process did: asyncio runs at half its
-/// speed or at all of it. The same for every loop.
+/// Makes glibc take blocks of up to a mebibyte from the heap. Otherwise the receive buffers of some loops are mapped and unmapped
+/// for every message until glibc adapts, and whether it does depends on the history of the process: asyncio runs at half speed or
+/// at full speed. The same for every loop.
 const MALLOC: [(&str, &str); 2] = [("MALLOC_MMAP_THRESHOLD_", "1048576"), ("MALLOC_TRIM_THRESHOLD_", "8388608")];
 
-/// Where Python is, and what it finds `pelton` in.
+/// The Python interpreter, and where it finds `pelton`.
 #[derive(Clone, Debug)]
 pub struct Python {
     pub program: PathBuf,
@@ -22,17 +22,17 @@ pub struct Python {
     pub heap: Heap,
 }
 
-/// How its C library is set up.
+/// Configuration of its C library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heap {
-    /// As it comes.
+    /// The default.
     Plain,
     /// The same for every loop: see [`MALLOC`].
     Tuned,
 }
 
 impl Python {
-    /// Python with these arguments.
+    /// Returns the command that starts Python.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.env("PYTHONPATH", &self.package).env_remove("PELTON_ENGINE");
@@ -42,7 +42,7 @@ impl Python {
         command
     }
 
-    /// The same with the C library as it comes.
+    /// Returns the same with the default C library.
     pub fn as_it_comes(&self) -> Python {
         Python { heap: Heap::Plain, ..self.clone() }
     }
@@ -55,7 +55,7 @@ pub struct Worker {
     pub version: String,
 }
 
-/// What a loop cannot do, in its own words.
+/// Why a loop cannot do something, in its own words.
 pub struct Refused(pub String);
 
 impl Worker {
@@ -64,7 +64,7 @@ impl Worker {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/loops.py");
         let mut command = python.command();
         command.arg(&script).arg(name).stdin(Stdio::piped()).stdout(Stdio::piped());
-        // Threads and processes that it starts are on the same core: all it costs is on its side.
+        // Threads and processes that it starts are on the same core: all of its cost is on its side.
         pin(Place::Loop)?;
         let started = command.spawn();
         pin(Place::Partner)?;
@@ -85,7 +85,7 @@ impl Worker {
         self.child.id()
     }
 
-    /// Runs a row for about so long; what comes back is operations per second and microseconds of processor time of each.
+    /// Runs a row for about this long. Returns operations per second, and microseconds of processor time per operation.
     pub fn run(&mut self, row: &str, seconds: f64) -> Result<Result<(f64, f64), Refused>> {
         self.ask(&json!({ "run": row, "seconds": seconds }))?;
         Ok(match self.answer()? {
@@ -94,7 +94,7 @@ impl Worker {
         })
     }
 
-    /// Has it serve, and says where: a port, or a path.
+    /// Makes the loop serve. Returns where: a port, or a path.
     pub fn serve(&mut self, kind: &str) -> Result<Result<Value, Refused>> {
         let certificate = Path::new(env!("CARGO_MANIFEST_DIR")).join(super::CERTIFICATE);
         self.ask(&json!({ "serve": kind, "certificate": certificate }))?;
@@ -105,8 +105,8 @@ impl Worker {
     pub fn end(&mut self) -> Result<()> {
         self.ask(&json!({ "end": true }))?;
         match self.answer()? {
-            Ok(answer) => ensure!(answer["ended"] == true, "asked to serve no more, a loop said {answer}"),
-            Err(Refused(why)) => bail!("asked to serve no more, a loop said: {why}"),
+            Ok(answer) => ensure!(answer["ended"] == true, "asked to stop serving, a loop answered {answer}"),
+            Err(Refused(why)) => bail!("asked to stop serving, a loop answered: {why}"),
         }
         Ok(())
     }
@@ -118,7 +118,7 @@ impl Worker {
     fn answer(&mut self) -> Result<Result<Value, Refused>> {
         let mut line = String::new();
         self.answers.read_line(&mut line).context("read what Python answers")?;
-        let answer: Value = serde_json::from_str(&line).with_context(|| format!("Python has answered {line:?}"))?;
+        let answer: Value = serde_json::from_str(&line).with_context(|| format!("Python answered {line:?}"))?;
         Ok(match answer["error"].as_str() {
             Some(why) => Err(Refused(why.to_owned())),
             None => Ok(answer),
@@ -128,7 +128,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It may have ended by itself, and then there is nothing left to do.
+        // It may have exited already, and then there is nothing left to do.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,11 +1,11 @@
-//! The bare minimum of an event loop: an eventfd that breaks an `epoll_wait`. The floor that loops are measured against.
+//! The minimum of an event loop: an eventfd that interrupts an `epoll_wait`. The floor that loops are compared with.
 
 use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-/// Room for what one wait finds.
+/// Room for the events of one wait.
 pub type Ready = [EpollEvent; 64];
 
 pub fn ready() -> Ready {
@@ -26,7 +26,7 @@ impl Breaker {
         Ok(Self { epoll, eventfd })
     }
 
-    /// Ends the wait under way, or else the next one.
+    /// Ends the current wait, or else the next one.
     pub fn wake(&self) {
         match self.eventfd.write(1) {
             // A full counter means that the loop has been woken already.
@@ -35,14 +35,14 @@ impl Breaker {
         }
     }
 
-    /// Sleeps until woken, and takes the wake-up.
+    /// Sleeps until woken, and consumes the wake-up.
     pub fn sleep(&self, ready: &mut Ready) -> Result<()> {
         self.poll(ready, EpollTimeout::NONE)?;
         self.eventfd.read().context("read an eventfd")?;
         Ok(())
     }
 
-    /// Waits for no longer than `timeout` and says how many descriptors are ready.
+    /// Waits for at most `timeout` and returns how many descriptors are ready.
     pub fn poll(&self, ready: &mut Ready, timeout: EpollTimeout) -> Result<usize> {
         loop {
             match self.epoll.wait(ready, timeout) {
@@ -53,7 +53,7 @@ impl Breaker {
     }
 }
 
-/// A non-blocking eventfd that holds `value`: readable unless that is zero.
+/// Returns a non-blocking eventfd that holds `value`: readable unless that is zero.
 pub fn eventfd(value: u32) -> Result<EventFd> {
     EventFd::from_value_and_flags(value, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).context("create an eventfd")
 }

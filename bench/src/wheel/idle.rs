@@ -1,6 +1,6 @@
-//! An idle turn: what going round once costs when there is nothing to do and no time to wait.
+//! An idle turn: the cost of a turn with nothing to do and no waiting.
 //!
-//! Every loop has its own waker registered, as a loop in use has.
+//! Every loop has its waker registered, like a loop in use.
 
 mod ours;
 
@@ -13,7 +13,7 @@ use super::breaker::{Breaker, ready};
 use crate::harness::{Better, Case, Contender, Contest, Readings, Side, Stopwatch};
 use crate::machine::version;
 
-/// The contest over `turns` turns.
+/// Returns the contest over `turns` turns.
 pub fn contest(turns: u64) -> Contest<'static> {
     let entrant = |name, version, side, window: fn(u64) -> Result<Readings>| {
         Contender::new(name, version, side, move || window(turns))
@@ -27,7 +27,7 @@ pub fn contest(turns: u64) -> Contest<'static> {
     Contest { name: "idle turn".into(), cases: vec![Case::new("idle turn", "ns", Better::Lower)], contenders }
 }
 
-/// Times `turn`, called `turns` times.
+/// Times `turns` calls of `turn`.
 fn timed(turns: u64, mut turn: impl FnMut() -> Result<()>) -> Result<Readings> {
     let watch = Stopwatch::start();
     for _ in 0..turns {

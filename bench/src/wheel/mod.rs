@@ -1,4 +1,4 @@
-//! The wheel alone, without connections: timers, posts, wake-ups, idle turns, and what its statistics cost.
+//! The reactor without connections: timers, posts, wake-ups, idle turns, and the cost of statistics.
 
 mod breaker;
 mod idle;
@@ -18,7 +18,7 @@ use clap::{Args, ValueEnum};
 use crate::harness::{Contest, Standing};
 use crate::machine::{Place, pin};
 
-/// How much is done in a window, and how many windows.
+/// Amount of work per window, and number of windows.
 #[derive(Args, Clone, Debug)]
 pub struct Load {
     /// Windows per contender
@@ -37,7 +37,7 @@ pub struct Load {
     #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..))]
     pings: u64,
 
-    /// Turns with nothing to do per window
+    /// Idle turns per window
     #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..))]
     turns: u64,
 
@@ -49,7 +49,7 @@ pub struct Load {
     #[arg(long, value_name = "PARTS", value_delimiter = ',', default_value = "timers,posts,wakeup,idle,stats")]
     only: Vec<Part>,
 
-    /// Two small windows of everything: shows that it builds and runs, and measures nothing
+    /// Two small windows of everything: shows that it works; the numbers mean nothing
     #[arg(long)]
     quick: bool,
 }
@@ -64,12 +64,12 @@ enum Part {
 }
 
 impl Load {
-    /// Whether this measures everything there is to measure.
+    /// Returns whether this measures everything.
     pub fn is_whole(&self) -> bool {
         !self.quick && Part::value_variants().iter().all(|part| self.only.contains(part))
     }
 
-    /// Under `--quick`, no more than is needed to run through every line once.
+    /// With `--quick`, returns only as much as is needed to run every line once.
     fn effective(&self) -> Self {
         if !self.quick {
             return self.clone();
@@ -86,7 +86,7 @@ impl Load {
     }
 }
 
-/// Runs the chosen parts one after the other on the calling thread, which becomes the loop's thread.
+/// Runs the selected parts one after the other on the calling thread, which becomes the loop's thread.
 pub fn run(load: &Load) -> Result<Vec<Standing>> {
     let load = &load.effective();
     pin(Place::Loop)?;

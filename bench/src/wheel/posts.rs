@@ -1,7 +1,7 @@
-//! Posts: closures from other threads, run on the loop's thread against the loop's own state.
+//! Posts: closures from other threads, run on the loop's thread with the loop's own state.
 //!
-//! The closure is the same for everybody: 16 captured bytes. A window is over when the loop has run all of them.
-//! The loop keeps the first core to itself; the posting threads share the others.
+//! The closure is the same for everybody: 16 captured bytes. A window ends when the loop has run all of them. The loop has the
+//! first core to itself; the posting threads share the others.
 
 mod ours;
 mod peers;
@@ -33,16 +33,16 @@ impl Tally {
     }
 }
 
-/// The contest over `posts` posts in all, from `threads` threads.
+/// Returns the contest over `posts` posts in all, from `threads` threads.
 pub fn contest(threads: u64, posts: u64) -> Contest<'static> {
     let plural = if threads == 1 { "" } else { "s" };
     let name = format!("posts, {threads} thread{plural}");
     let load = Posting { threads, each: posts.div_ceil(threads) };
     let mut case = Case::new(name.clone(), "M/s", Better::Higher)
-        // Whichever way of receiving suits tokio better: a mark beaten by the slower one would be no mark.
+        // Uses the faster of tokio's ways to receive: beating the slower one would prove nothing.
         .mark(Mark::Times { factor: 1.5, against: vec![peers::MPSC, peers::MPSC_MANY] })
         .mark(Mark::Times { factor: 1.0, against: vec![peers::MUTEX, peers::SEG_QUEUE] });
-    // What happens between one thread and four is no surprise: not worth its bars.
+    // The cases between one thread and four hold no surprise, and are not plotted.
     if threads == 2 {
         case = case.table_only();
     }
@@ -59,7 +59,7 @@ pub fn contest(threads: u64, posts: u64) -> Contest<'static> {
     Contest { name, cases: vec![case], contenders }
 }
 
-/// Who posts how much.
+/// How many threads post, and how much.
 #[derive(Clone, Copy)]
 pub struct Posting {
     threads: u64,
@@ -71,7 +71,7 @@ impl Posting {
         self.threads * self.each
     }
 
-    /// Lets `post(thread, number)` loose on every thread at once, and times `run` until it has seen all of it.
+    /// Runs `post(thread, number)` on every thread at once, and times `run` until it has seen all of it.
     fn race(self, post: impl Fn(u64, u64) + Sync, run: impl FnOnce() -> Result<Tally>) -> Result<Readings> {
         let waiting = AtomicUsize::new(0);
         let gate = Barrier::new(self.threads as usize + 1);
@@ -87,7 +87,7 @@ impl Posting {
                     (0..self.each).for_each(|number| post(thread, number));
                 });
             }
-            // Starting a thread is not what is measured.
+            // Starting a thread is not measured.
             while waiting.load(SeqCst) < self.threads as usize {
                 thread::yield_now();
             }

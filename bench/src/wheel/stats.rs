@@ -1,4 +1,4 @@
-//! What pelton's statistics cost per event: the same reactor with them on and off.
+//! The cost of pelton's statistics per event: the same reactor with them on and off.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use crate::mark::Mark;
 
 const OFF: &str = "pelton, stats off";
 const ON: &str = "pelton, stats on";
-/// Descriptors that are ready in every turn: a busy loop, in which the wait is shared by many events.
+/// Number of ready descriptors in every turn: a busy loop, in which many events share the wait.
 const WATCHES: u64 = 64;
 
-/// How many callbacks have run, kept by the reactor.
+/// How many callbacks have run; kept in the reactor's state.
 #[derive(Default)]
 struct Events(u64);
 
-/// Readiness of descriptors nobody reads, so that all of them are ready in every turn.
+/// Returns the contest with descriptors that nobody reads, so that all of them are ready in every turn.
 pub fn watches(events: u64) -> Contest<'static> {
-    // A whole number of turns, or the last one would run more events than were asked for.
+    // A whole number of turns, or the last one would run more events than requested.
     contest("stats, 64 watches a turn", events.next_multiple_of(WATCHES), |events, mut reactor| {
         let descriptors = (0..WATCHES).map(|_| eventfd(1)).collect::<Result<Vec<_>>>()?;
         for descriptor in &descriptors {
@@ -33,7 +33,7 @@ pub fn watches(events: u64) -> Contest<'static> {
     })
 }
 
-/// Ticks, each of which sets the next.
+/// Returns the contest with ticks, each of which sets the next.
 pub fn ticks(events: u64) -> Contest<'static> {
     fn again(reactor: &mut Reactor) {
         reactor.state::<Events>().0 += 1;

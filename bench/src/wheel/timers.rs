@@ -1,9 +1,9 @@
 //! Timers: setting and cancelling a million of them, and firing a million.
 //!
-//! Deadlines are spread evenly over a minute, from one seed for everybody. Each timer owns a boxed callback with 16
-//! captured bytes, made while setting it and freed while cancelling or firing it. They are cancelled in the order they
-//! were set, as time-outs of requests are. Time is virtual, so firing a minute's worth takes as long as the work takes:
-//! once with the clock jumping past the last deadline, once with it moving on a millisecond at a time as it does in a loop.
+//! Deadlines are spread evenly over a minute, from the same seed for everybody. Each timer owns a boxed callback with 16 captured
+//! bytes, allocated when it is set and freed when it is cancelled or fires. Timers are cancelled in the order in which they were
+//! set, like timeouts of requests. Time is virtual, so firing a minute's worth takes only as long as the work: once with the
+//! clock jumping past the last deadline, once with it advancing by a millisecond at a time, as in a loop.
 
 mod ours;
 mod peers;
@@ -21,7 +21,7 @@ const SPREAD_MS: u64 = 60_000;
 const NS_PER_MS: u64 = 1_000_000;
 const SEED: u64 = 0x5eed;
 
-/// What a timer does: 16 bytes, as a callback that knows its connection and its reason.
+/// What a timer owns: 16 bytes, like a callback that knows its connection and its reason.
 struct Work {
     fired: Rc<Cell<u64>>,
     number: u64,
@@ -35,28 +35,28 @@ impl Work {
 
 type Callback = Box<dyn FnOnce()>;
 
-/// A set of timers. Times are nanoseconds since the set was made.
+/// A set of timers. Times are nanoseconds since the set was created.
 trait Timers {
     type Key;
 
     fn insert(&mut self, deadline: u64, work: Work) -> Self::Key;
 
-    /// Drops the callback unfired. `None` if this set has no way to cancel.
+    /// Drops the callback without firing it. `None` if this set cannot cancel.
     fn cancel(&mut self, key: Self::Key) -> Option<bool>;
 }
 
-/// Timers whose clock can be told what time it is.
+/// Timers with a settable clock.
 trait Fire: Timers {
-    /// Fires whatever is due at each reading of the clock in turn.
+    /// Fires everything that is due at each reading of the clock in turn.
     fn fire(&mut self, readings: &[u64]);
 }
 
-/// Setting and cancelling `count` timers, as one contest; firing them with either clock, each as its own. Apart, so that
-/// no contender fires into a heap that its own cancelling has left behind.
+/// Returns the contests: setting and cancelling `count` timers together, and firing them with either clock. Firing is separate,
+/// so that no contender fires into a heap fragmented by its own cancelling.
 pub fn contests(count: usize) -> Vec<Contest<'static>> {
     let mut random = fastrand::Rng::with_seed(SEED);
     let deadlines: Rc<[u64]> = (0..count).map(|_| random.u64(1..=SPREAD_MS * NS_PER_MS)).collect();
-    // Two milliseconds over, because DelayQueue rounds up.
+    // Two more milliseconds, because DelayQueue rounds up.
     let by_millisecond: Rc<[u64]> = (1..=SPREAD_MS + 2).map(|ms| ms * NS_PER_MS).collect();
     let one_jump: Rc<[u64]> = by_millisecond.iter().copied().next_back().into_iter().collect();
     vec![
@@ -97,7 +97,7 @@ fn setting(deadlines: &Rc<[u64]>) -> Contest<'static> {
     }
 }
 
-/// A reactor is not among these: its clock is the real one, and firing a minute's worth would take a minute.
+/// A reactor cannot take part: its clock is real, and firing a minute's worth would take a minute.
 fn firing(name: &'static str, deadlines: &Rc<[u64]>, readings: &Rc<[u64]>) -> Contest<'static> {
     let shared = (deadlines.clone(), readings.clone());
     fn entrant<T: Fire + 'static>(
@@ -121,7 +121,7 @@ fn firing(name: &'static str, deadlines: &Rc<[u64]>, readings: &Rc<[u64]>) -> Co
     }
 }
 
-/// Under which name a contender appears.
+/// The name, version and side of a contender.
 struct Entry(&'static str, String, Side);
 
 impl Entry {
@@ -146,7 +146,7 @@ impl Entry {
     }
 }
 
-/// Both steps together and each alone.
+/// Measures both steps together and each alone.
 fn set_and_cancel<T: Timers>(timers: &mut T, deadlines: &[u64]) -> Result<Readings> {
     let count = deadlines.len() as u64;
     let fired = Rc::new(Cell::new(0));
@@ -189,7 +189,7 @@ fn fire<T: Fire>(timers: &mut T, deadlines: &[u64], readings: &[u64]) -> Result<
     let watch = Stopwatch::start();
     timers.fire(readings);
     let elapsed = watch.stop();
-    // Every callback adds its own number and lets go of the counter: together they tell that each ran, and once.
+    // Every callback adds its own number and drops the counter: together these show that each ran exactly once.
     let expected = count * count.saturating_sub(1) / 2;
     let left = Rc::strong_count(&fired) - 1;
     ensure!(fired.get() == expected && left == 0, "of {count} timers {left} were left, or some fired twice");

@@ -1,6 +1,6 @@
-//! Wake-up round trip: another thread pings a sleeping loop, and sleeps until the loop has answered.
+//! Wake-up round trip: another thread wakes a sleeping loop, and sleeps until the loop has answered.
 //!
-//! How the ping gets in is the contender's; the answer is the same for everybody, a counter and an `unpark` (a futex).
+//! Each contender has its own way to wake the loop; the answer is the same for everybody, a counter and an `unpark` (a futex).
 //! The loop is pinned to the first core and the pinging thread to the second.
 
 mod ours;
@@ -16,14 +16,14 @@ use anyhow::{Context, Result, ensure};
 use crate::harness::{Better, Case, Contender, Contest, Reading, Readings, Side, Stopwatch, quantile};
 use crate::machine::{Place, pin, version};
 
-/// Round trips to a bare eventfd: a floor elsewhere too.
+/// Round trips to a bare eventfd, also used as a floor elsewhere.
 #[cfg_attr(
     not(feature = "pyhost"),
     allow(unused_imports, reason = "only what answers by waking a thread needs it")
 )]
 pub use peers::bare as bare_round_trips;
 
-/// The contest over `pings` round trips.
+/// Returns the contest over `pings` round trips.
 pub fn contest(pings: u64) -> Contest<'static> {
     let cases = vec![
         Case::new("wake-up round trip, p50", "µs", Better::Lower),
@@ -40,17 +40,17 @@ pub fn contest(pings: u64) -> Contest<'static> {
     Contest { name: "wake-up".into(), cases, contenders }
 }
 
-/// What the loop answers through.
+/// The way the loop answers.
 #[derive(Default)]
 struct Answers {
     given: AtomicU64,
     pinger: OnceLock<Thread>,
-    /// No more answers will come, given or not.
+    /// No more answers will follow.
     stopped: AtomicBool,
 }
 
 impl Answers {
-    /// Called on the loop's thread, once for each ping. Says how many it has answered.
+    /// Called on the loop's thread, once for each ping. Returns how many it has answered.
     fn give(&self) -> u64 {
         let given = self.given.fetch_add(1, SeqCst) + 1;
         self.wake_pinger();
@@ -73,8 +73,8 @@ impl Answers {
     }
 }
 
-/// Calls `ping` from another thread, each time after the answer to the one before, while `run` runs the loop until it has
-/// given `pings` answers.
+/// Calls `ping` from another thread, each time after the answer to the one before, while `run` runs the loop until it has given
+/// `pings` answers.
 fn round_trips(
     pings: u64,
     answers: &Answers,

@@ -1,8 +1,8 @@
 //! Actors: messages to very many of them, from outside and among each other.
 //!
-//! Everybody runs the same [`Member`]s on as many threads, and sends without waiting for room, which is the fastest that each
-//! of them has. From outside, messages go to one actor after the other; a window is over when each has received its share.
-//! Among each other, they pass on messages in a ring, many at once; it is over when all of these have gone as far as they should.
+//! Everybody runs the same [`Member`]s on the same number of threads, and sends without waiting for room, which is the fastest
+//! way each of them has. From outside, messages go to one actor after the other; a window ends when each has received its share.
+//! Among each other, they pass on messages in a ring, many at once; it ends when all of these have made their last hop.
 
 #[cfg(feature = "actor-peers")]
 mod actix;
@@ -29,10 +29,10 @@ use crate::mark::Mark;
 /// Threads that run actors.
 const WORKERS: usize = 2;
 
-/// Of so many actors in the ring, one has a message to pass on.
+/// One of this many actors in the ring has a message to pass on.
 const APART: usize = 10;
 
-/// How long a window may take before something must have got lost.
+/// A window that takes longer has lost a message.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const OURS: &str = "pelton Pool";
@@ -40,7 +40,7 @@ const MUTEX: &str = "Mutex<VecDeque> pool";
 const CRATES: [&str; 3] = ["actix", "kameo", "ractor"];
 const JAVA: &str = "Java actor thread pool";
 
-/// A way of running actors. They all receive numbers.
+/// A way to run actors. They all receive numbers.
 trait ActorSystem: Sized + 'static {
     type Ref: Send + Sync;
 
@@ -53,7 +53,7 @@ trait ActorSystem: Sized + 'static {
     fn end(self) -> Result<()>;
 }
 
-/// What one actor does, whoever runs it.
+/// What one actor does, in any system.
 struct Member<S: ActorSystem> {
     index: usize,
     /// How much it has yet to receive.
@@ -62,7 +62,7 @@ struct Member<S: ActorSystem> {
     scene: Arc<Scene<S>>,
 }
 
-/// What the actors of a window share.
+/// State shared by the actors of a window.
 struct Scene<S: ActorSystem> {
     play: Play,
     cast: OnceLock<Vec<S::Ref>>,
@@ -71,9 +71,9 @@ struct Scene<S: ActorSystem> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Play {
-    /// Each adds up what it gets from so many threads outside.
+    /// Each adds up the numbers from this many outside threads.
     Outside { senders: u64 },
-    /// Each passes on what it gets, less one, to the next.
+    /// Each passes on its number, less one, to the next.
     Ring,
 }
 
@@ -109,7 +109,7 @@ impl<S: ActorSystem> Member<S> {
     }
 }
 
-/// Tells the thread that waits when all is over.
+/// Tells the waiting thread when everything is done.
 struct Curtain {
     left: AtomicU64,
     sum: AtomicU64,
@@ -121,7 +121,7 @@ impl Curtain {
         Self { left: AtomicU64::new(parts), sum: AtomicU64::new(0), waits: thread::current() }
     }
 
-    /// One of the parts is over.
+    /// Records that one of the parts is done.
     fn fall(&self, sum: u64) {
         self.sum.fetch_add(sum, SeqCst);
         if self.left.fetch_sub(1, SeqCst) == 1 {
@@ -129,7 +129,7 @@ impl Curtain {
         }
     }
 
-    /// Waits for all parts; gives the sum.
+    /// Waits for all parts; returns the sum.
     fn wait(&self) -> Result<u64> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -138,17 +138,17 @@ impl Curtain {
                 return Ok(self.sum.load(SeqCst));
             }
             let rest = deadline.saturating_duration_since(Instant::now());
-            ensure!(!rest.is_zero(), "after {PATIENCE:?} there was still something to wait for, from {left} sides");
+            ensure!(!rest.is_zero(), "after {PATIENCE:?}, {left} parts were still not done");
             thread::park_timeout(rest);
         }
     }
 }
 
-/// How many actors there are, and how much they are sent.
+/// How many actors there are, and how many messages they get.
 #[derive(Clone, Copy, Debug)]
 struct Size {
     actors: usize,
-    /// What each is to receive from each sender.
+    /// How many each receives from each sender.
     each: u64,
 }
 
@@ -160,7 +160,7 @@ impl Size {
         }
     }
 
-    /// Messages that are on their way round the ring at any time.
+    /// Returns the number of messages in the ring at any time.
     fn tokens(self) -> u64 {
         self.actors.div_ceil(APART) as u64
     }
@@ -170,7 +170,7 @@ impl Size {
     }
 }
 
-/// The contests of this part, and the one contender that is a process of its own.
+/// The contests of this part, and the one contender that is a separate process.
 pub struct Stage {
     actors: usize,
     messages: u64,
@@ -178,7 +178,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Says who does not take part.
+    /// Prepares the contests. Prints which contenders are missing.
     pub fn prepare(actors: usize, messages: u64) -> Result<Self> {
         if !cfg!(feature = "actor-peers") {
             eprintln!("{}: built without the feature actor-peers", CRATES.join(", "));
@@ -213,7 +213,7 @@ impl Stage {
             let window = move || Ok(vec![Some(java.play(play, size)?.millions_per_second(size.messages(play)))]);
             contenders.push(Contender::new(JAVA, java.version.clone(), Side::Peer, window));
         }
-        // Not what is compared, but what the same order costs without an actor.
+        // Not a competitor: it shows what the same ordering costs without an actor.
         contenders.push(entrant::<keyed::Keyed>("pelton Keyed", version("pelton"), Side::Peer, play, size));
         contenders.push(entrant::<ours::Pool>(OURS, version("pelton"), Side::Ours, play, size));
         Contest { name, cases: vec![case], contenders }
@@ -233,7 +233,7 @@ fn entrant<S: ActorSystem>(
     })
 }
 
-/// Everything that has to be there is before the clock starts, and goes after it has stopped.
+/// Runs a window. Setup and teardown are not timed.
 fn window<S: ActorSystem>(play: Play, size: Size) -> Result<Elapsed> {
     let (parts, left, expected) = match play {
         Play::Outside { senders } => {
@@ -257,7 +257,7 @@ fn window<S: ActorSystem>(play: Play, size: Size) -> Result<Elapsed> {
     };
     system.end().context("end the actors")?;
     let sum = sum?;
-    ensure!(sum == expected, "the actors say {sum} instead of {expected}");
+    ensure!(sum == expected, "the actors report {sum} instead of {expected}");
     Ok(elapsed)
 }
 
@@ -273,7 +273,7 @@ fn from_outside<S: ActorSystem>(senders: u64, each: u64, cast: &[S::Ref], curtai
                 }
             });
         }
-        // Starting a thread is not what is measured.
+        // Starting a thread is not measured.
         while waiting.load(SeqCst) < senders as usize {
             thread::yield_now();
         }

@@ -1,7 +1,7 @@
-//! Deferring: round trips to another thread and back to the loop, as many in flight as a busy server has.
+//! Deferring: round trips to another thread and back to the loop, with as many in flight as a busy server has.
 //!
-//! What is done there is next to nothing, so this is what it costs to have it done there. Everybody has as many threads for
-//! it; but tokio is also tried as it comes, with up to 512.
+//! The work itself is trivial, so this measures the overhead. Everybody has the same number of threads; tokio also runs with its
+//! default, up to 512.
 
 mod ours;
 mod peers;
@@ -15,10 +15,10 @@ use crate::mark::Mark;
 /// Threads beside the loop.
 const THREADS: usize = 2;
 
-/// Round trips that are under way at any time.
+/// Round trips in flight at any time.
 const IN_FLIGHT: u64 = 64;
 
-/// The contest over `trips` round trips.
+/// Returns the contest over `trips` round trips.
 pub fn contest(trips: u64) -> Contest<'static> {
     let name = format!("defer, {IN_FLIGHT} in flight");
     let against = vec![peers::SPAWN_BLOCKING, peers::SPAWN_BLOCKING_NARROW];
@@ -37,7 +37,7 @@ pub fn contest(trips: u64) -> Contest<'static> {
     Contest { name, cases: vec![case], contenders }
 }
 
-/// What is done on the other thread. Adding up what it gives shows that everything was, and once.
+/// The work on the other thread. The sum of its results shows that everything ran exactly once.
 fn work(number: u64) -> u64 {
     number ^ 0x5eed
 }

@@ -1,7 +1,7 @@
 //! Files: many small ones at once, and one large one, both from the page cache.
 //!
-//! Nobody waits for a disk, so this is what it costs not to block the loop. pelton has 4 threads for files; tokio is tried with as
-//! many, and as it comes, with up to 512.
+//! Nobody waits for a disk, so this measures the cost of not blocking the loop. pelton has 4 threads for files; tokio runs with
+//! the same number, and with its default, up to 512.
 
 mod ours;
 mod peers;
@@ -19,16 +19,16 @@ use crate::mark::Mark;
 /// Threads that read files.
 const THREADS: usize = 4;
 
-/// How large a small file is: a page.
+/// Size of a small file: a page.
 const SMALL: usize = 4 << 10;
 
-/// How much of the large file is read at once, where it is read in pieces.
+/// Size of the pieces in which the large file is read.
 const PIECE: usize = 1 << 20;
 
 const STD_READ: &str = "std::fs::read";
 const STD_PIECES: &str = "std read, one buffer";
 
-/// The files that are read. They go when this does.
+/// The files to read. They are removed on drop.
 pub struct Files {
     small: Vec<PathBuf>,
     large: PathBuf,
@@ -36,7 +36,7 @@ pub struct Files {
     _directory: TempDir,
 }
 
-/// What was read: bytes, and of small files how often the right first one.
+/// What was read: the number of bytes, and for small files how often the first byte was right.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Tally {
     bytes: u64,
@@ -50,12 +50,12 @@ impl Tally {
     }
 }
 
-/// What a small file is full of.
+/// Returns the byte that a small file is filled with.
 fn mark(index: usize) -> u8 {
     (index % 251) as u8
 }
 
-/// Does it twice and times the second: threads that stay are started by the first.
+/// Runs it twice and times the second run: the first one starts long-lived threads.
 fn again(mut read: impl FnMut() -> Result<Tally>) -> Result<(Tally, Elapsed)> {
     read()?;
     let watch = Stopwatch::start();
@@ -72,7 +72,7 @@ impl Files {
             Ok(path)
         };
         let small = (0..small as usize).map(make).collect::<Result<Vec<_>>>()?;
-        // A hole takes no room on the disk; in the page cache, where it is read from, it is as large as anything.
+        // A hole takes no room on disk; in the page cache, from which it is read, it takes as much as anything.
         let (large, large_size) = (directory.path().join("large"), u64::from(large_mebibytes) << 20);
         let file = File::create(&large).with_context(|| format!("create {}", large.display()))?;
         file.set_len(large_size).with_context(|| format!("make {} larger", large.display()))?;
@@ -87,7 +87,7 @@ impl Files {
         let paths = self.small.as_slice();
         let count = paths.len() as u64;
         let name = format!("read {count} small files");
-        // As it comes. One with as many threads as we have is twice as far from blocking reads as we are, and no more.
+        // The default. With as many threads as pelton, tokio is about twice as far from blocking reads as pelton is.
         let case = Case::new(name.clone(), "k/s", Better::Higher)
             .mark(Mark::Times { factor: 3.0, against: vec![peers::TOKIO] });
         let entrant = |name, version, side, window: fn(&[PathBuf]) -> Result<(Tally, Elapsed)>| {

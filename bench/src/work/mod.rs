@@ -12,7 +12,7 @@ use clap::{Args, ValueEnum};
 use crate::harness::{Contest, Standing};
 use crate::machine::{Place, pin};
 
-/// How much is done in a window, and how many windows.
+/// Amount of work per window, and number of windows.
 #[derive(Args, Clone, Debug)]
 pub struct Load {
     /// Windows per contender
@@ -27,7 +27,7 @@ pub struct Load {
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     actors: u32,
 
-    /// Messages to all actors together per window
+    /// Messages per window, to all actors together
     #[arg(long, value_name = "N", default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1..))]
     messages: u64,
 
@@ -43,7 +43,7 @@ pub struct Load {
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
     files: u32,
 
-    /// How large the large file is, in MiB. It is made among the temporary files, and needs as much page cache
+    /// Size of the large file, in MiB. It is created in the temporary directory, and needs as much page cache
     #[arg(long, value_name = "MIB", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(1..))]
     large: u32,
 
@@ -51,14 +51,14 @@ pub struct Load {
     #[arg(long, value_name = "PARTS", value_delimiter = ',', default_value = "defer,actors,tasks,promises,files")]
     only: Vec<Part>,
 
-    /// Two small windows of everything: shows that it builds and runs, and measures nothing
+    /// Two small windows of everything: shows that it works; the numbers mean nothing
     #[arg(long)]
     quick: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// Work that is done on another thread, and comes back
+    /// Work on another thread, with the result back on the loop
     Defer,
     /// Messages to very many actors, from outside and among each other
     Actors,
@@ -71,14 +71,14 @@ enum Part {
 }
 
 impl Load {
-    /// Whether this measures everything there is to measure.
+    /// Returns whether this measures everything.
     pub fn is_whole(&self) -> bool {
-        // Without the crates that run actors, half of what they are compared with is missing.
+        // Without the actor crates, half of the contenders are missing.
         let everybody = cfg!(feature = "actor-peers");
         everybody && !self.quick && Part::value_variants().iter().all(|part| self.only.contains(part))
     }
 
-    /// Under `--quick`, no more than is needed to run through every line once.
+    /// With `--quick`, returns only as much as is needed to run every line once.
     fn effective(&self) -> Self {
         if !self.quick {
             return self.clone();
@@ -97,14 +97,14 @@ impl Load {
     }
 }
 
-/// Runs the chosen parts one after the other. The calling thread becomes the loop's thread.
+/// Runs the selected parts one after the other. The calling thread becomes the loop's thread.
 pub fn run(load: &Load) -> Result<Vec<Standing>> {
     let load = &load.effective();
     let mut standings = Vec::new();
     let mut hold = |contest: Contest| contest.run(load.windows as usize).map(|more| standings.extend(more));
     for part in &load.only {
-        // Threads begin where the one that starts them is. Which of them works for whom at any moment is up to the contender
-        // and the system, so only what has a single thread is kept in its place.
+        // Threads inherit the core of the thread that starts them. The contender and the system decide which thread works for
+        // whom, so only single-threaded parts are pinned.
         pin(match part {
             Part::Tasks | Part::Promises => Place::Loop,
             Part::Defer | Part::Actors | Part::Files => Place::Anywhere,

@@ -1,9 +1,8 @@
-//! Promises: what a link of a chain costs, beside a closure that is boxed and called.
+//! Promises: the cost of a link of a chain, compared with a boxed closure.
 //!
-//! Chains are of a hundred links, made and run one after the other. Everything that a chain needs is in the figure: the promise
-//! that it begins with, its end, and the turn of the loop that runs it. What is compared with has nothing of that: as many
-//! closures in boxes, made first and then called with what the one before gave, which is the least that something to be done
-//! later can cost.
+//! Chains have a hundred links, and are made and run one after the other. The number includes everything that a chain needs: its
+//! first promise, its end, and the turn of the loop that runs it. The comparison has none of that: the same number of boxed
+//! closures, made first and then called with the result of the one before, which is the minimum cost of deferred work.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -20,7 +19,7 @@ const LENGTH: u64 = 100;
 
 const BOXED: &str = "boxed closure";
 
-/// The contests over at least `links` links.
+/// Returns the contests over at least `links` links.
 pub fn contests(links: u64) -> Vec<Contest<'static>> {
     let chains = links.div_ceil(LENGTH);
     vec![
@@ -29,11 +28,11 @@ pub fn contests(links: u64) -> Vec<Contest<'static>> {
     ]
 }
 
-/// `chain` makes and runs one chain that begins with a number; what it ends with is the loop's.
+/// `chain` makes and runs one chain that begins with a number; the loop keeps its result.
 fn contest(name: &'static str, chains: u64, chain: fn(&mut EventLoop, u64)) -> Contest<'static> {
     let mark = Mark::AtMost { factor: 2.0, against: BOXED };
     let readings = move |(sum, elapsed): (u64, Elapsed)| {
-        // Each link adds its place in the chain.
+        // Each link adds its position in the chain.
         let expected = (0..chains).map(|start| start + (0..LENGTH).sum::<u64>()).sum::<u64>();
         ensure!(sum == expected, "{chains} chains add up to {sum} instead of {expected}");
         Ok(vec![Some(elapsed.cpu_ns_each(chains * LENGTH))])
@@ -50,14 +49,14 @@ fn boxed(chains: u64) -> (u64, Elapsed) {
     let (mut sum, mut links) = (0, Vec::<Link>::with_capacity(LENGTH as usize));
     let watch = Stopwatch::start();
     for start in 0..chains {
-        // Not optimised away, and not seen through.
+        // Prevents the optimiser from removing or inlining the calls.
         links.extend((0..LENGTH).map(|number| black_box(Box::new(move |value| value + number) as Link)));
         sum += links.drain(..).fold(start, |value, link| link(value));
     }
     (sum, watch.stop())
 }
 
-/// The sum of what the chains have come to.
+/// The sum of the results of the chains.
 #[derive(Default)]
 struct Ends {
     count: u64,
@@ -80,7 +79,7 @@ fn promised(chains: u64, chain: fn(&mut EventLoop, u64)) -> Result<(u64, Elapsed
 fn settled_after(reactor: &mut EventLoop, start: u64) {
     let (deferred, promise) = reactor.promise::<u64, ()>();
     link(promise);
-    assert!(deferred.resolve(start).is_ok(), "nobody else settles it");
+    assert!(deferred.resolve(start).is_ok(), "nothing else settles it");
 }
 
 fn settled_before(reactor: &mut EventLoop, start: u64) {

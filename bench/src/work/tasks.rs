@@ -1,7 +1,7 @@
-//! Tasks: futures that are spawned and joined, in batches and one at a time; and two that wake each other.
+//! Tasks: futures that are spawned and joined, in batches and one at a time; and two tasks that wake each other.
 //!
-//! Both sides run them on one thread, where they need not be `Send`: pelton on its loop, tokio in a `LocalSet` of a runtime that
-//! could serve sockets too.
+//! Both sides run them on one thread, where they need not be `Send`: pelton on its loop, tokio in a `LocalSet` of a runtime with
+//! I/O enabled.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -24,10 +24,10 @@ const TOKIO: &str = "tokio LocalSet";
 
 /// A loop that runs tasks.
 trait Executor {
-    /// Runs `main`, on the loop, to its end.
+    /// Runs `main` on the loop, to its end.
     fn block_on<F: Future>(&mut self, main: F) -> Result<F::Output>;
 
-    /// Spawns a task; what is awaited is its result.
+    /// Spawns a task. The returned future yields its result.
     fn spawn(future: impl Future<Output = u64> + 'static) -> impl Future<Output = Result<u64>> + 'static;
 }
 
@@ -57,7 +57,7 @@ impl Executor for Tokio {
     }
 }
 
-/// The contests over `tasks` tasks, and as many wake-ups.
+/// Returns the contests over `tasks` tasks, and as many wake-ups.
 pub fn contests(tasks: u64) -> Vec<Contest<'static>> {
     vec![
         contest("task spawn + join, by 1,000", tasks, batches::<Pelton>, batches::<Tokio>),
@@ -124,7 +124,7 @@ fn check(sum: u64, tasks: u64) -> Result<()> {
 /// A ball that is played back and forth: each player waits until it has it, counts, and wakes the other.
 #[derive(Default)]
 struct Ball {
-    /// How often it has been played. Even: it is with the first player.
+    /// How often it has been played. Even: the first player has it.
     played: Cell<u64>,
     waiting: RefCell<Option<Waker>>,
 }
@@ -136,7 +136,7 @@ impl Ball {
             while self.played.get() < end && self.played.get() % 2 == parity {
                 self.played.set(self.played.get() + 1);
                 mine += 1;
-                // To be woken again by the other, who is the one that waits.
+                // To be woken by the other player when that one has played.
                 if let Some(other) = self.waiting.replace(Some(context.waker().clone())) {
                     other.wake();
                 }

@@ -1,7 +1,7 @@
-//! `pelton bench`: a load of HTTP requests, and how it was answered.
+//! `pelton bench`: sends a load of HTTP requests and reports how the server answered.
 //!
-//! Each thread is a reactor with its share of the connections. `target.rs` is where they go, `client.rs` one of them,
-//! `load.rs` when they send, `tally.rs` what they count, and `report.rs` what is made of that.
+//! Each thread runs a reactor with its share of the connections. `target.rs` parses the URL, `client.rs` is one connection,
+//! `load.rs` decides when to send, `tally.rs` counts, and `report.rs` prints the result.
 
 mod client;
 mod load;
@@ -28,60 +28,61 @@ use report::Report;
 use tally::Tally;
 use target::Url;
 
-/// How often the line that shows progress is renewed.
+/// How often the progress line is refreshed.
 const PROGRESS: Duration = Duration::from_millis(250);
 
 #[derive(Args)]
 pub struct Options {
-    /// What to ask for: http://host:port/path
+    /// URL to request: http://host:port/path
     #[arg(value_name = "URL")]
     url: String,
 
-    /// How many connections there are, of all threads together
+    /// Number of connections, over all threads
     #[arg(short, long, value_name = "NUMBER", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     connections: u32,
 
-    /// For how long
+    /// How long to run
     #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = units::positive_duration)]
     duration: Duration,
 
-    /// How many requests to send, instead of for how long
+    /// Number of requests to send; replaces --duration
     #[arg(short = 'n', long, value_name = "NUMBER", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
 
-    /// How many threads send, each with a reactor of its own
+    /// Number of threads that send, each with its own reactor
     #[arg(short, long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: u32,
 
-    /// How many requests a connection sends before it waits for an answer
+    /// Number of requests a connection may send before it waits for a response
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pipeline: u32,
 
-    /// How many requests a second, of all connections together, at fixed times: latency then counts from when each was due
+    /// Requests per second, over all connections, sent at fixed times. Latency then counts from the time each request was due
     #[arg(long, value_name = "NUMBER", value_parser = rate)]
     rate: Option<f64>,
 
-    /// Opens a connection for each request
+    /// Opens a new connection for each request
     #[arg(long, conflicts_with = "pipeline")]
     no_keepalive: bool,
 
-    /// The method
+    /// Request method
     #[arg(short, long, value_name = "NAME", default_value = "GET", value_parser = method)]
     method: String,
 
-    /// A header field to send: 'Name: value'. May be repeated
+    /// Header field to send: 'Name: value'. May be repeated
     #[arg(short = 'H', long = "header", value_name = "FIELD", value_parser = field)]
     headers: Vec<String>,
 
-    /// A body to send; @FILE reads it from a file
+    /// Request body; @FILE reads it from a file
     #[arg(short = 'b', long, value_name = "TEXT")]
     body: Option<String>,
 
-    /// Connects to this Unix socket, whatever host the URL names
+    /// Connects to this Unix socket, whichever host the URL names
     #[arg(long, value_name = "PATH")]
     unix: Option<PathBuf>,
 
-    /// A request has failed whose answer is not complete so long after it was sent; so has a connection that is not made in that time
+    /// Deadline for a complete response after its request was sent, and for making a connection. A request that misses it has
+    /// failed
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = units::positive_duration)]
     timeout: Duration,
 
@@ -89,7 +90,7 @@ pub struct Options {
     #[arg(long)]
     json: bool,
 
-    /// The engine to run on, by its name; see `pelton engines`
+    /// Engine to run on, by name; see `pelton engines`
     #[arg(long, value_name = "NAME")]
     engine: Option<EngineKind>,
 }
@@ -97,7 +98,7 @@ pub struct Options {
 fn rate(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(rate) if (0.01..=1e8).contains(&rate) => Ok(rate),
-        _ => Err("write a number of requests a second, from 0.01 to 100000000".to_owned()),
+        _ => Err("give a number of requests per second, from 0.01 to 100000000".to_owned()),
     }
 }
 
@@ -108,20 +109,20 @@ fn method(text: &str) -> Result<String, String> {
 }
 
 fn field(text: &str) -> Result<String, String> {
-    let (name, value) = text.split_once(':').ok_or("write 'Name: value'")?;
-    method(name).map_err(|_| "the name of a field is one word, such as Accept")?;
+    let (name, value) = text.split_once(':').ok_or("use the form 'Name: value'")?;
+    method(name).map_err(|_| "a field name is one word, such as Accept")?;
     if value.contains(['\r', '\n', '\0']) {
-        return Err("the value of a field is one line".to_owned());
+        return Err("a field value is a single line".to_owned());
     }
     if ["connection", "content-length", "transfer-encoding"].contains(&name.to_ascii_lowercase().as_str()) {
-        return Err(format!("{name} is this program's own; see --no-keepalive and --body"));
+        return Err(format!("{name} cannot be set: pelton bench sets it itself; see --no-keepalive and --body"));
     }
     Ok(format!("{name}: {}\r\n", value.trim()))
 }
 
 /// Why there is no result.
 pub enum Failure {
-    /// What was asked for makes no sense.
+    /// The options make no sense.
     Usage(String),
     /// Something went wrong.
     Other(String),
@@ -136,7 +137,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// What came of it: a text to print, and whether anything was answered.
+/// Runs the load. Returns the text to print, and whether any request was answered.
 pub fn run(options: &Options) -> Result<(String, bool), Failure> {
     let url: Url = options.url.parse().map_err(|why| Failure::Usage(format!("bench {}: {why}", options.url)))?;
     let plan = Arc::new(plan(options, &url)?);
@@ -156,7 +157,7 @@ pub fn run(options: &Options) -> Result<(String, bool), Failure> {
         load::start(reactor, &of_all.0, thread, &of_all.1, sender.clone())
     })?;
     let handles = reactors.handles().to_vec();
-    // Ctrl-c ends it early, with a report of what there is.
+    // Ctrl-C ends the run early, with a report of the results so far.
     let signals = reactors.handles()[0].post_with_reply(move |reactor| {
         let interrupt = move |_: &mut Reactor, _| {
             for handle in &handles {
@@ -165,7 +166,7 @@ pub fn run(options: &Options) -> Result<(String, bool), Failure> {
         };
         reactor.on_signal(SIGINT, interrupt).map(drop)
     });
-    // It may have ended already.
+    // The run may have ended already.
     if let Ok(outcome) = signals.wait() {
         outcome?;
     }
@@ -181,7 +182,9 @@ pub fn run(options: &Options) -> Result<(String, bool), Failure> {
 
 fn plan(options: &Options, url: &Url) -> Result<Plan, Failure> {
     if options.method == "CONNECT" {
-        return Err(Failure::Usage("bench -m CONNECT: what follows is a tunnel, and no response".to_owned()));
+        return Err(Failure::Usage(
+            "bench -m CONNECT: the response would open a tunnel, which cannot be measured".to_owned(),
+        ));
     }
     let address = url.address(options.unix.as_deref()).map_err(Failure::Other)?;
     let body = match options.body.as_deref().map(|body| (body, body.strip_prefix('@'))) {
@@ -209,7 +212,7 @@ fn plan(options: &Options, url: &Url) -> Result<Plan, Failure> {
         address,
         request,
         to: if options.method == "HEAD" { To::Head } else { To::Other },
-        // More threads than connections would have nothing to do.
+        // More threads than connections would be idle.
         threads: options.threads.min(options.connections) as usize,
         connections: options.connections as usize,
         pipeline: options.pipeline as usize,
@@ -221,7 +224,7 @@ fn plan(options: &Options, url: &Url) -> Result<Plan, Failure> {
     })
 }
 
-/// Waits for what all threads have counted, and shows how far they are meanwhile, if somebody watches.
+/// Waits for the counts of all threads. Shows progress meanwhile if standard error is a terminal.
 fn gather(plan: &Plan, progress: &Progress, done: &Receiver<Tally>, begun: Instant) -> Tally {
     let watched = std::io::stderr().is_terminal();
     let mut all = Tally::new();
@@ -250,7 +253,7 @@ fn gather(plan: &Plan, progress: &Progress, done: &Receiver<Tally>, begun: Insta
     all
 }
 
-/// The processor time that this process has used.
+/// Returns the processor time that this process has used.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))

@@ -1,6 +1,6 @@
-//! `pelton chat`: a room to talk in, by telnet.
+//! `pelton chat`: a chat room for telnet.
 //!
-//! `lines.rs` turns bytes into lines, `guest.rs` is one connection, and `room.rs` is who is there and who hears what.
+//! `lines.rs` splits bytes into lines, `guest.rs` is one connection, and `room.rs` knows who is present and delivers lines.
 
 mod guest;
 mod lines;
@@ -17,7 +17,7 @@ use room::{Door, Place};
 
 #[derive(Args)]
 pub struct Options {
-    /// Where to listen: 127.0.0.1:7008, [::1]:7008, unix:/path, unix:@name; port 0 picks a free one. May be repeated
+    /// Address to listen on: 127.0.0.1:7008, [::1]:7008, unix:/path, unix:@name; port 0 picks a free one. May be repeated
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7008")]
     listen: Vec<Address>,
 
@@ -25,14 +25,14 @@ pub struct Options {
     server: ServerOptions,
 }
 
-/// A guest who has this much waiting does not read: some hundred lines, beside what the kernel holds.
+/// A guest with this much queued output does not read: about a hundred lines, on top of the kernel's buffers.
 const MOST_WAITING: usize = 128 * 1024;
 
 fn tune(builder: Builder) -> Builder {
     builder.water_marks(WaterMarks { most: MOST_WAITING, ..WaterMarks::default() })
 }
 
-/// Runs until it is told to stop by a signal. `say` is given each address as soon as connections are taken there.
+/// Runs until a signal stops it. Calls `say` with each address as soon as it accepts connections.
 pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<(), Error> {
     let reactors = options.server.start(tune)?;
     let door = Door::new(reactors.handles());
@@ -40,6 +40,7 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<()
         let worker = reactor.try_state().map_or(0, |Worker(number)| *number);
         Guest::new(door.clone(), worker)
     };
-    // Handed over, so that the port is this program's alone: a second one on the same port would be a second room.
+    // Connections are handed over from one listener, so the port belongs to this process alone: a second process on the same port
+    // would be a second room.
     serving::serve(reactors, "chatting", &options.listen, Sharing::HandOver, serve, say)
 }

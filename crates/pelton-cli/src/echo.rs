@@ -1,4 +1,4 @@
-//! `pelton echo`: sends back whatever comes in.
+//! `pelton echo`: sends back all input.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use crate::serving::{self, ServerOptions};
 
 #[derive(Args)]
 pub struct Options {
-    /// Where to listen: 127.0.0.1:7007, [::1]:7007, unix:/path, unix:@name; port 0 picks a free one. May be repeated
+    /// Address to listen on: 127.0.0.1:7007, [::1]:7007, unix:/path, unix:@name; port 0 picks a free one. May be repeated
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7007")]
     listen: Vec<Address>,
 
@@ -21,7 +21,7 @@ struct Echo;
 
 impl Connection for Echo {
     fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
-        // Reading pauses long before this fails: only a single chunk of many megabytes could.
+        // Reading pauses long before this fails; only a single chunk of many megabytes could fail.
         if let Err(error) = io.send_chunk(chunk) {
             tracing::warn!(%error, "closing a connection");
             io.close();
@@ -29,7 +29,7 @@ impl Connection for Echo {
     }
 }
 
-/// Runs until it is told to stop by a signal. `say` is given each address as soon as connections are taken there.
+/// Runs until a signal stops it. Calls `say` with each address as soon as it accepts connections.
 pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<(), Error> {
     let reactors = options.server.start(|builder| builder)?;
     serving::serve(reactors, "echoing", &options.listen, Sharing::default(), |_| Echo, say)

@@ -1,19 +1,19 @@
-//! `pelton engines`: what a reactor could run on here, and what it would.
+//! `pelton engines`: lists the engines, which of them work here, and which one a reactor would use.
 
 use std::fmt::{self, Write};
 
 use pelton::{ENGINE_VARIABLE, EngineKind, Error, Reactor};
 use rustix::process::{Resource, getrlimit};
 
-/// Width of the first column: no engine has a longer name.
+/// Width of the first column. No engine has a longer name.
 const NAME_WIDTH: usize = 8;
 
 pub fn report() -> Result<String, Error> {
     let asked = EngineKind::from_environment()?;
-    // Found out by building one, as any program would.
+    // Builds a reactor to find out, as any program would.
     let picked = Reactor::new()?.engine_name();
     let mut text = String::new();
-    write_report(&mut text, asked, picked).expect("a String takes any text");
+    write_report(&mut text, asked, picked).expect("writing to a String cannot fail");
     Ok(text)
 }
 
@@ -27,11 +27,11 @@ fn write_report(text: &mut String, asked: Option<EngineKind>, picked: &str) -> f
         }
     }
     let because = match asked {
-        None => format!("the best that this system has. {ENGINE_VARIABLE} would pick another."),
+        None => format!("the best that this system has. Set {ENGINE_VARIABLE} to use another."),
         Some(asked) if asked.name() == picked => format!("because {ENGINE_VARIABLE} asks for it."),
         Some(asked) => {
             format!(
-                "the best that this system has. {ENGINE_VARIABLE} asks for {asked}, which cannot be had: see above."
+                "the best that this system has. {ENGINE_VARIABLE} asks for {asked}, which is unavailable: see above."
             )
         }
     };
@@ -39,25 +39,27 @@ fn write_report(text: &mut String, asked: Option<EngineKind>, picked: &str) -> f
     writeln!(text, "{}", this_system())
 }
 
-/// Why one would pick it, or not.
+/// Says why one would choose this engine, or not.
 fn what_it_costs(kind: EngineKind) -> &'static str {
     match kind.name() {
-        "epoll" | "kqueue" => "the kernel keeps the list: a wait costs what is ready, however much is watched",
-        "poll" => "the list is handed over with each wait: good for hundreds of connections",
-        "select" => "like poll, and only for descriptors below 1024",
+        "epoll" | "kqueue" => {
+            "the kernel keeps the list: the cost of a wait depends on what is ready, not on what is watched"
+        }
+        "poll" => "passes the whole list with each wait: fine for hundreds of connections",
+        "select" => "like poll, but only for descriptors below 1024",
         _ => "",
     }
 }
 
-/// What else decides how much a server can do here.
+/// Describes other limits of this system that matter to a server.
 fn this_system() -> String {
-    // Elsewhere than on Linux there is no such file, and no need to know.
+    // Only Linux has this file; other systems omit the version.
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let limit = getrlimit(Resource::Nofile);
     let show = |limit: Option<u64>| limit.map_or("any number of".to_owned(), |limit| limit.to_string());
     format!(
-        "This is {} {}with {processors} {}. A process may have {} descriptors, and raise that to {} (ulimit -n).",
+        "This is {} {}with {processors} {}. A process may have {} descriptors, and may raise that to {} (ulimit -n).",
         std::env::consts::OS,
         if release.is_empty() { String::new() } else { format!("{} ", release.trim()) },
         if processors == 1 { "processor" } else { "processors" },

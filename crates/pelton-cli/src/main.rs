@@ -18,16 +18,16 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::filter::LevelFilter;
 
-/// Pelton, a reactor, from the command line.
+/// The command line of Pelton, a reactor
 #[derive(Parser)]
 #[command(name = "pelton", version, arg_required_else_help = true)]
 #[command(after_help = "\
 Environment:
-  PELTON_ENGINE   The engine to run on, by its name; see `pelton engines`
+  PELTON_ENGINE   Engine to run on, by name; see `pelton engines`
 
-Exit codes: 0 all is well, 1 something failed, 2 the command line or the environment makes no sense")]
+Exit codes: 0 success, 1 failure, 2 invalid command line or environment")]
 struct Cli {
-    /// How much to log, on standard error
+    /// Log level, on standard error
     #[arg(long, global = true, value_name = "LEVEL", default_value = "warn")]
     log_level: LogLevel,
 
@@ -37,32 +37,31 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Lists the engines: which of them this system has, and which one a reactor would run on.
+    /// Lists the engines that this system has, and the one that a reactor would use.
     ///
-    /// An engine is how a reactor waits for events. The best that the system has is picked, unless the environment
-    /// variable PELTON_ENGINE names another. If that one cannot be had, a reactor runs on the best there is instead, and a
-    /// warning is logged.
+    /// An engine is how a reactor waits for events. A reactor uses the best one that the system has, unless the environment
+    /// variable PELTON_ENGINE names another. If that one is unavailable, the reactor uses the best one and logs a warning.
     ///
     /// Examples:
-    ///   pelton engines                        what is here, and what would be picked
-    ///   PELTON_ENGINE=poll pelton engines     whether poll could be had
-    ///   pelton engines --log-level debug      also what was passed over on the way
+    ///   pelton engines                        engines here, and the default
+    ///   PELTON_ENGINE=poll pelton engines     whether poll is available
+    ///   pelton engines --log-level debug      also why others were passed over
     #[command(verbatim_doc_comment)]
     Engines,
 
-    /// Serves a directory over HTTP/1.1, or a page that says welcome.
+    /// Serves a directory over HTTP/1.1, or a welcome page.
     ///
-    /// Prints a line with the URL for each address, when it serves. There is no TLS yet: for the open Internet, put a server in
-    /// front that has it, and let that one talk to a Unix socket here.
+    /// Prints a line with the URL of each address once it accepts connections. There is no TLS yet: on the open Internet, run it
+    /// behind a server that terminates TLS and connects to it over a Unix socket.
     ///
     /// Signals:
-    ///   SIGTERM, SIGINT   take no more connections, answer what was asked, end; the second time, end at once
-    ///   SIGHUP            open the access log anew, after it was moved away
-    ///   SIGUSR2           start a new process from the same path with the same arguments, hand it the sockets, and end
-    ///                     when it serves: no connection is refused, no request lost
+    ///   SIGTERM, SIGINT   stop accepting, answer outstanding requests, exit; the second time, exit at once
+    ///   SIGHUP            reopen the access log, after it was moved away
+    ///   SIGUSR2           start a new process from the same path with the same arguments, pass it the sockets, and
+    ///                     exit once it serves: no connection is refused, no request lost
     ///
-    /// Exit codes: 0 everything was answered, or handed over; 1 something failed; 2 the command line or the environment makes
-    /// no sense; 3 it could not listen; 4 something was cut off, after the time for it or by a second signal.
+    /// Exit codes: 0 everything was answered or handed over; 1 failure; 2 invalid command line or environment; 3 cannot listen; 4
+    /// requests were cut off, by --drain-time or by a second signal.
     ///
     /// Examples:
     ///   pelton serve                             the welcome page, on 127.0.0.1:8080
@@ -70,34 +69,34 @@ enum Command {
     ///   pelton serve public --listen '[::]:8080' --workers auto
     ///                                            to the whole network, on all processors
     ///   pelton serve public --listen unix:/run/pelton.sock --socket-mode 660
-    ///                                            behind a server that does TLS
+    ///                                            behind a server that terminates TLS
     ///   pelton serve --access-log - --log-format json
-    ///                                            with a line per request, to be piped on
+    ///                                            with a JSON line per request, for a pipe
     ///   pelton serve --admin 127.0.0.1:9090      with /metrics and /health
-    ///   kill -USR2 $(cat pelton.pid)             replace one that runs with --pid-file pelton.pid
+    ///   kill -USR2 $(cat pelton.pid)             replace a server started with --pid-file pelton.pid
     #[command(verbatim_doc_comment)]
     Serve(serve::Options),
 
-    /// Sends requests to an HTTP server, and tells how they were answered.
+    /// Sends requests to an HTTP server and reports throughput and latency.
     ///
-    /// Without --rate, each connection sends its next request when it has its answer: that finds out how much a server can do. With
-    /// --rate, requests are due at fixed times, and latency counts from then, also if all connections were busy: that finds out
-    /// how long clients wait. Responses are read strictly, and one that is malformed is an error. Ctrl-c ends it early.
+    /// Without --rate, each connection sends its next request when it has the response: this measures throughput. With --rate,
+    /// requests are due at fixed times, and latency counts from then, even if all connections were busy: this measures how long
+    /// clients wait. Responses are parsed strictly, and a malformed one is an error. Ctrl-C ends the run early.
     ///
-    /// Exit codes: 0 something was answered; 1 nothing was, or something failed; 2 the command line makes no sense.
+    /// Exit codes: 0 at least one request was answered; 1 none was, or another failure; 2 invalid command line.
     ///
     /// Examples:
     ///   pelton bench http://127.0.0.1:8080/                 for ten seconds, on 50 connections
     ///   pelton bench http://127.0.0.1:8080/ -c 500 -t 2 -d 30s
     ///                                                       on 500, from two threads
-    ///   pelton bench http://127.0.0.1:8080/ --rate 1000     how long they take at 1,000 a second
+    ///   pelton bench http://127.0.0.1:8080/ --rate 1000     latency at 1,000 requests per second
     ///   pelton bench http://127.0.0.1:8080/ --pipeline 16   sixteen at a time on each connection
     ///   pelton bench http://localhost/ --unix /run/pelton.sock --json
     ///                                                       over a Unix socket, for a program to read
     #[command(verbatim_doc_comment)]
     Bench(bench::Options),
 
-    /// Prints a script that has a shell complete this command.
+    /// Prints a completion script for a shell.
     ///
     /// Examples:
     ///   pelton completions bash > ~/.local/share/bash-completion/completions/pelton
@@ -106,7 +105,7 @@ enum Command {
     #[command(verbatim_doc_comment)]
     Completions(pages::CompletionOptions),
 
-    /// Prints the manual page, of this command or of one of its own.
+    /// Prints the manual page of this command, or of a subcommand.
     ///
     /// Examples:
     ///   pelton man serve | man -l -                  reads it
@@ -115,10 +114,10 @@ enum Command {
     #[command(verbatim_doc_comment)]
     Man(pages::ManOptions),
 
-    /// Sends back whatever comes in: something to try a client on, or to telnet to.
+    /// Sends back all input: for trying out a client, or telnet.
     ///
-    /// Prints the addresses that it listens on. With ctrl-c or SIGTERM it takes no more connections, sends what is queued
-    /// on those it has, and ends, after ten seconds in any case; the second time it ends at once.
+    /// Prints the addresses that it listens on. On Ctrl-C or SIGTERM it stops accepting, sends what is queued, and exits within
+    /// ten seconds; the second time it exits at once.
     ///
     /// Examples:
     ///   pelton echo                              on 127.0.0.1:7007; try `telnet 127.0.0.1 7007`
@@ -126,17 +125,17 @@ enum Command {
     ///   pelton echo --listen unix:/tmp/e.sock    on a Unix socket
     ///   pelton echo --listen '[::]:7007' --workers auto
     ///                                            to the whole network, on all processors
-    ///   pelton echo --spin 50                    with answers that come sooner, for more processor time
+    ///   pelton echo --spin 50                    lower latency for more processor time
     #[command(verbatim_doc_comment)]
     Echo(echo::Options),
 
-    /// A room to talk in: connect with telnet, say your name, and type.
+    /// Runs a chat room: connect with telnet, enter a name, and type.
     ///
-    /// What one types, all others read. /who tells who is there, /me says what one does, /quit leaves, /help lists these.
-    /// A line has up to 1024 bytes. One who does not read is dropped, and a warning logged, when 128 KiB wait for it.
+    /// Everybody sees what the others type. /who lists the guests, /me describes an action, /quit leaves, /help lists these. A
+    /// line has up to 1024 bytes. A guest that does not read is dropped, with a warning, when 128 KiB are queued for it.
     ///
-    /// Prints the addresses that it listens on. With ctrl-c or SIGTERM it says goodbye to all and ends, after ten
-    /// seconds in any case; the second time it ends at once.
+    /// Prints the addresses that it listens on. On Ctrl-C or SIGTERM it says goodbye and exits within ten seconds; the second
+    /// time it exits at once.
     ///
     /// Examples:
     ///   pelton chat                              on 127.0.0.1:7008; try `telnet 127.0.0.1 7008`, twice
@@ -211,7 +210,7 @@ fn main() -> ExitCode {
 }
 
 fn serve(options: &serve::Options) -> ExitCode {
-    // What is printed would be in between the lines of the log.
+    // Otherwise the output would be interleaved with the log.
     let logs_to_stdout = options.access_log.as_deref() == Some(std::path::Path::new("-"));
     let say = |line: &str| if logs_to_stdout { io::stderr().write_all(line.as_bytes()) } else { print(line) };
     let (text, code) = match serve::run(options, say) {
@@ -244,7 +243,7 @@ fn bench(options: &bench::Options) -> ExitCode {
     }
 }
 
-/// Prints what came of something, to standard output or error.
+/// Prints the outcome, to standard output or standard error.
 fn printed(outcome: Result<Vec<u8>, String>) -> ExitCode {
     let why = match outcome.map(|text| print_bytes(&text)) {
         Ok(Ok(())) => return ExitCode::SUCCESS,
@@ -255,7 +254,7 @@ fn printed(outcome: Result<Vec<u8>, String>) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Prints to standard output. A reader that has seen enough, such as `head`, is no failure.
+/// Prints to standard output. A reader that closes early, such as `head`, is no failure.
 fn print(text: &str) -> io::Result<()> {
     print_bytes(text.as_bytes())
 }

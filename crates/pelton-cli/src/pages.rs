@@ -1,4 +1,4 @@
-//! `pelton completions` and `pelton man`: what is made of the command line itself.
+//! `pelton completions` and `pelton man`: pages generated from the command line's own definition.
 
 use std::fs;
 use std::io;
@@ -9,14 +9,14 @@ use clap_complete::Shell;
 
 #[derive(Args)]
 pub struct CompletionOptions {
-    /// The shell to complete in
+    /// Shell to generate the script for
     #[arg(value_name = "SHELL")]
     shell: Shell,
 }
 
 #[derive(Args)]
 pub struct ManOptions {
-    /// The command whose page is printed, such as `serve`; without one, that of `pelton` itself
+    /// Command whose page is printed, such as `serve`; by default `pelton` itself
     #[arg(value_name = "COMMAND")]
     command: Option<String>,
 
@@ -35,11 +35,11 @@ pub fn completions(mut command: Command, options: &CompletionOptions) -> Vec<u8>
 pub enum Failure {
     /// There is no such command.
     NoPage(String),
-    /// They could not be written.
+    /// The pages could not be written.
     Write(String),
 }
 
-/// The page that was asked for; nothing if they were written to a directory.
+/// Returns the requested page, or nothing if the pages were written to a directory.
 pub fn man(command: Command, options: &ManOptions) -> Result<Vec<u8>, Failure> {
     let name = command.get_name().to_owned();
     if let Some(directory) = &options.directory {
@@ -58,11 +58,11 @@ pub fn man(command: Command, options: &ManOptions) -> Result<Vec<u8>, Failure> {
     let pages = pages(command);
     let names: Vec<&str> = pages.iter().filter_map(|(page, _)| page.strip_prefix("pelton-")).collect();
     let asked = options.command.as_deref().unwrap_or_default();
-    let unknown = format!("there is no page for {asked:?}; there are {}", names.join(", "));
+    let unknown = format!("there is no page for {asked:?}; the pages are {}", names.join(", "));
     pages.into_iter().find(|(page, _)| *page == wanted).map(|(_, text)| text).ok_or(Failure::NoPage(unknown))
 }
 
-/// The page of each command, by its name.
+/// Returns the page of each command, by name.
 fn pages(mut command: Command) -> Vec<(String, Vec<u8>)> {
     command.build();
     let subcommands = command.get_subcommands().filter(|command| command.get_name() != "help").cloned();
@@ -71,7 +71,7 @@ fn pages(mut command: Command) -> Vec<(String, Vec<u8>)> {
         let name = command.get_display_name().unwrap_or(command.get_name()).to_owned();
         let mut text = Vec::new();
         let source = format!("pelton {}", env!("CARGO_PKG_VERSION"));
-        clap_mangen::Man::new(command).source(source).render(&mut text).expect("a Vec takes any text");
+        clap_mangen::Man::new(command).source(source).render(&mut text).expect("writing to a Vec cannot fail");
         (name, text)
     };
     all.map(page).collect()

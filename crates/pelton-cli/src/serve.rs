@@ -1,9 +1,9 @@
-//! `pelton serve`: files, or a page that says welcome, over HTTP.
+//! `pelton serve`: serves files, or a welcome page, over HTTP.
 //!
-//! The workers serve, each a reactor on a thread of its own (`worker.rs`), on sockets that are opened before them (`places.rs`). The
-//! main thread runs one more reactor, which controls them: it gets the signals, answers at the admin address (`admin.rs`) and
-//! hands over to a newer process (`handover.rs`). So metrics and signals are not held up by busy workers, and `/health` can be asked
-//! until the last of them has ended.
+//! The workers serve. Each is a reactor on its own thread (`worker.rs`), on sockets that are opened before it starts
+//! (`places.rs`). The main thread runs one more reactor that controls them: it receives signals, answers at the admin address
+//! (`admin.rs`) and hands over to a newer process (`handover.rs`). So busy workers do not delay metrics and signals, and
+//! `/health` answers until the last worker has ended.
 
 mod access_log;
 mod admin;
@@ -39,27 +39,27 @@ pub use options::Options;
 use pid_file::PidFile;
 use places::{CannotListen, Inheritance, Place};
 
-/// What the socket of the admin address is called when it is passed on.
+/// The name under which the admin address's socket is passed on.
 const ADMIN: &str = "admin";
 
-/// How it has ended.
+/// How the server ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ended {
     /// Everything was answered.
     Drained,
-    /// Something was cut off, after the time for it, or by a second signal.
+    /// Requests were cut off, by the drain deadline or by a second signal.
     CutShort,
 }
 
-/// Why it does not serve.
+/// Why the server does not serve.
 pub enum Failure {
-    /// What was asked for makes no sense.
+    /// The options make no sense.
     Usage(String),
-    /// It cannot listen where it should.
+    /// It cannot listen on an address.
     Listen(String),
     /// The files cannot be served.
     Files(io::Error),
-    /// Something else went wrong.
+    /// Anything else.
     Other(Error),
 }
 
@@ -79,14 +79,14 @@ fn failed(doing: &str) -> impl FnOnce(io::Error) -> Failure {
     move |error| Failure::Other(Error::System { doing: doing.to_owned(), error })
 }
 
-/// Serves until it is told to end by a signal. `say` is given each address as soon as connections are taken there.
+/// Serves until a signal stops it. Calls `say` with each address as soon as it accepts connections.
 pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<Ended, Failure> {
     options.check().map_err(Failure::Usage)?;
     let limit = DescriptorLimit::raise();
     ignore_full_files();
-    // Before the program on disk is replaced, after which the system could not tell.
-    let program = std::env::current_exe().map_err(failed("find out which program this is"))?;
-    // Whatever is wrong with these was put into the environment.
+    // Done before the program on disk can be replaced: afterwards the system could not tell.
+    let program = std::env::current_exe().map_err(failed("find the path of this program"))?;
+    // Anything wrong with these comes from the environment.
     let inherited = pelton::inherited_listeners().map_err(|error| Failure::Usage(error.to_string()))?;
     places::check(&inherited, handover::READY).map_err(Failure::Usage)?;
     let is_known = |name: &str| name.starts_with("listen.") || matches!(name, ADMIN | handover::READY);
@@ -130,7 +130,7 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<En
     listen_for_signals(&mut control, &controls)?;
     let pid_file = options.pid_file.as_deref().map(PidFile::write).transpose().map_err(failed("start"))?;
     for line in lines {
-        // Nobody may be there to read it, which is no reason not to serve.
+        // Serve even if nobody can read this.
         let _ = say(&line);
     }
     controls.borrow_mut().take_over();
@@ -147,10 +147,10 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<En
     how_it_ended(exits)
 }
 
-/// Has writing to a file that has reached the size which the process may give it fail, instead of ending the process. It is the log that
-/// is full then, and no reason not to serve.
+/// Makes writing to a file at the process's size limit fail instead of killing the process: a full log is no reason to stop
+/// serving.
 fn ignore_full_files() {
-    // Nobody asks whether it was raised. Where this is not possible, it is as if it had not been tried.
+    // Nothing reads the flag. If registering fails, the default action stays.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
 }
 
@@ -173,7 +173,7 @@ fn start_workers(options: &Options, budget: &Budget, places: &[Place], log: Opti
         let shares = places.iter().map(|place| place.share_of(worker, workers));
         Ok(shares.collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect())
     };
-    // Taken by each worker on its own thread.
+    // Each worker takes its part on its own thread.
     let shares: Arc<Mutex<Vec<_>>> = Arc::new(Mutex::new((0..workers).map(|worker| Some(share(worker))).collect()));
     let (settings, format, queued) = (options.settings(budget), options.log_format, options.queued());
     let (content, census) = (Content::of(options, budget)?, Census::default());
@@ -188,7 +188,7 @@ fn start_workers(options: &Options, budget: &Budget, places: &[Place], log: Opti
     Ok(started?)
 }
 
-/// What is served.
+/// What the server serves.
 enum Content {
     Welcome,
     Files(PathBuf, FileSettings),
@@ -200,9 +200,9 @@ impl Content {
             None => Ok(Content::Welcome),
             Some(dir) => {
                 let settings = options.files.settings(budget);
-                // Each worker opens it for itself; whether it can is better known before there are any.
+                // Each worker opens the directory itself. Opening it here first reports an error before any worker starts.
                 Files::with_settings(dir, settings.clone()).map_err(Failure::Files)?;
-                // All workers pin the same one, also if a link is turned between their starts.
+                // All workers pin the same directory, even if a link changes between their starts.
                 let dir = if settings.pinned { dir.canonicalize().map_err(Failure::Files)? } else { dir.clone() };
                 Ok(Content::Files(dir, settings))
             }
@@ -220,7 +220,7 @@ impl Content {
     }
 }
 
-/// What the main thread controls.
+/// State of the main thread.
 struct Control {
     drain_time: Duration,
     program: PathBuf,
@@ -245,7 +245,7 @@ impl Control {
         let hosts = match &place.address {
             Address::Tcp(address) => {
                 if options.admin_host.is_empty() && !is_loopback(address.ip()) {
-                    tracing::warn!(%address, "without --admin-host, the admin address answers requests for this machine itself only");
+                    tracing::warn!(%address, "without --admin-host, the admin address answers only requests for localhost and loopback addresses");
                 }
                 Hosts::LoopbackAnd(options.admin_host.clone())
             }
@@ -260,7 +260,7 @@ impl Control {
         Ok(())
     }
 
-    /// What is said about each address when it is served.
+    /// Returns the lines to print for the addresses once they are served.
     fn lines(&self, reactor: &Reactor, options: &Options) -> impl Iterator<Item = String> {
         let engine = reactor.engine_name();
         let workers = match self.workers.len() {
@@ -271,27 +271,26 @@ impl Control {
             Some(dir) => dir.display().to_string(),
             None => "the welcome page".to_owned(),
         };
-        let served = self
-            .places
-            .iter()
-            .map(move |place| format!("serving {what} on {}, with {engine}{workers}; ctrl-c ends it\n", place.url()));
+        let served = self.places.iter().map(move |place| {
+            format!("serving {what} on {}, with {engine}{workers}; press Ctrl-C to stop\n", place.url())
+        });
         let admin = self.admin.iter().map(|(place, _)| format!("metrics and health on {}\n", place.url()));
         served.chain(admin)
     }
 
-    /// It serves: what was another process's is this one's.
+    /// Takes ownership of what another process handed over, now that this one serves.
     fn take_over(&mut self) {
         let of_admin = self.admin.iter_mut().map(|(place, _)| place);
         self.places.iter_mut().chain(of_admin).for_each(Place::take_over);
     }
 
-    /// The first time everything is finished, the second time it ends at once.
+    /// Drains on the first signal, and stops at once on the second.
     fn told_to_end(&mut self) {
         if self.draining.get() {
-            tracing::info!("told to end again: it ends at once");
+            tracing::info!("second signal: stopping at once");
             self.workers.iter().for_each(Handle::stop);
         } else {
-            tracing::info!("told to end: what is in progress is finished");
+            tracing::info!("signal received: finishing requests in progress");
             notify::ending();
             self.drain(false);
         }
@@ -302,7 +301,7 @@ impl Control {
         self.places.iter_mut().for_each(|place| place.close(handed_over));
         for worker in &self.workers {
             let deadline = self.drain_time;
-            // One that is gone has nothing to finish.
+            // A worker that has ended has nothing to drain.
             let _ = worker.post(move |reactor| reactor.drain(deadline));
         }
     }
@@ -326,11 +325,11 @@ fn listen_for_signals(reactor: &mut Reactor, control: &Rc<RefCell<Control>>) -> 
     Ok(())
 }
 
-/// Starts a new process in place of this one, and drains when it serves.
+/// Starts a new process to replace this one, and drains when that one serves.
 fn hand_over(reactor: &mut Reactor, control: &Rc<RefCell<Control>>) {
     let mut controls = control.borrow_mut();
     if controls.draining.get() || controls.handing_over {
-        tracing::warn!("told to hand over, but it is ending already, or a new process is about to take over");
+        tracing::warn!("handover ignored: the server is shutting down, or a new process is already starting");
         return;
     }
     let of_admin = controls.admin.iter().map(|(place, _)| place);
@@ -343,7 +342,7 @@ fn hand_over(reactor: &mut Reactor, control: &Rc<RefCell<Control>>) {
         Ok(()) => controls.handing_over = true,
         Err(error) => {
             let program = controls.program.display();
-            tracing::error!(%error, %program, "could not start a new process; this one goes on");
+            tracing::error!(%error, %program, "could not start a new process; this one continues to serve");
         }
     }
 }
@@ -353,18 +352,18 @@ fn handed_over(reactor: &mut Reactor, control: &Rc<RefCell<Control>>, outcome: R
     controls.handing_over = false;
     match outcome {
         Ok(process) => {
-            tracing::info!(process, "a new process serves; this one finishes what it has begun");
+            tracing::info!(process, "the new process serves; this one finishes its requests");
             if let Some((mut place, listener)) = controls.admin.take() {
                 reactor.unlisten(listener);
                 place.close(true);
             }
             controls.drain(true);
         }
-        Err(why) => tracing::error!(why, "the new process did not take over; this one goes on"),
+        Err(why) => tracing::error!(why, "the new process did not take over; this one continues to serve"),
     }
 }
 
-/// Runs the control until the last worker has ended.
+/// Runs the control reactor until the last worker has ended.
 fn run_to_end(control: &mut EventLoop, reactors: Reactors) -> Result<Vec<Result<Exit, Error>>, Failure> {
     struct Exits(Vec<Result<Exit, Error>>);
     let handle = control.handle();
@@ -392,7 +391,7 @@ fn how_it_ended(exits: Vec<Result<Exit, Error>>) -> Result<Ended, Failure> {
         match exit? {
             Exit::Drained => {}
             Exit::DrainTimedOut { connections, .. } => {
-                tracing::warn!(connections, "not everything could be answered in time");
+                tracing::warn!(connections, "connections were cut off at the drain deadline");
                 ended = Ended::CutShort;
             }
             _ => ended = Ended::CutShort,

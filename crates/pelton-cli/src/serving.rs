@@ -1,4 +1,4 @@
-//! What the servers have in common: how many workers they run on, what they say, and how they end.
+//! The common part of the servers: workers, start-up messages and shutdown.
 
 use std::io;
 use std::sync::Arc;
@@ -8,27 +8,27 @@ use clap::Args;
 use pelton::{Address, Builder, Connection, EngineKind, Error, Exit, ListenOptions, Reactor, Reactors, Sharing};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-/// How long connections have for what was queued, after the first signal.
+/// How long connections may take to send queued output after the first signal.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Far more than any machine has processors, and far less than it can have threads.
 const MOST_WORKERS: usize = 1024;
 
-/// Polling for longer than a second, in microseconds, is polling for good.
+/// In microseconds. Spinning for longer than a second is spinning all the time.
 const MOST_SPIN: u64 = 1_000_000;
 
-/// The options that all of them have.
+/// The options that all servers have.
 #[derive(Args)]
 pub struct ServerOptions {
-    /// The engine to run on, by its name; see `pelton engines`
+    /// Engine to run on, by name; see `pelton engines`
     #[arg(long, value_name = "NAME")]
     engine: Option<EngineKind>,
 
-    /// How many threads serve, each with a reactor of its own; `auto`: one per processor
+    /// Number of threads that serve, each with its own reactor; `auto`: one per processor
     #[arg(long, value_name = "NUMBER", default_value = "1", value_parser = workers)]
     workers: usize,
 
-    /// Poll for so long before sleeping, if events come in quick succession: answers come sooner, and cost processor time
+    /// Polls this long before sleeping while events arrive in quick succession: lower latency for more processor time
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=MOST_SPIN))]
     spin: u64,
 }
@@ -37,20 +37,20 @@ fn workers(text: &str) -> Result<usize, String> {
     match text.parse() {
         _ if text == "auto" => std::thread::available_parallelism().map(usize::from).map_err(|error| error.to_string()),
         Ok(number @ 1..=MOST_WORKERS) => Ok(number),
-        _ => Err(format!("write a number from 1 to {MOST_WORKERS}, or auto")),
+        _ => Err(format!("give a number from 1 to {MOST_WORKERS}, or auto")),
     }
 }
 
-/// The number of a worker, which each has in its state.
+/// The number of a worker, in its state.
 pub struct Worker(pub usize);
 
 impl ServerOptions {
-    /// How many workers there are to be.
+    /// Returns the number of workers.
     pub fn workers(&self) -> usize {
         self.workers
     }
 
-    /// A reactor that runs on the engine that was asked for.
+    /// Sets the engine, if the options name one.
     pub fn tuned(&self, builder: Builder) -> Builder {
         match self.engine {
             Some(engine) => builder.engine(engine),
@@ -58,7 +58,7 @@ impl ServerOptions {
         }
     }
 
-    /// Starts the workers, each as `tune` likes it.
+    /// Starts the workers, each configured by `tune`.
     pub fn start(&self, tune: fn(Builder) -> Builder) -> Result<Reactors, Error> {
         self.start_as(tune, |index, reactor| {
             reactor.put_state(Worker(index));
@@ -66,7 +66,7 @@ impl ServerOptions {
         })
     }
 
-    /// Starts the workers, each as `tune` likes it and set up by `setup`, which is given its number.
+    /// Starts the workers, each configured by `tune` and set up by `setup`, which receives the worker's number.
     pub fn start_as(
         &self,
         tune: impl Fn(Builder) -> Builder + Send + Sync + 'static,
@@ -84,8 +84,8 @@ impl ServerOptions {
     }
 }
 
-/// Serves on all `addresses` until a signal ends it. `say` is given a line for each, as soon as connections are taken there;
-/// it begins with what is being `done`.
+/// Serves on all `addresses` until a signal stops it. Calls `say` with a line for each address as soon as it accepts connections;
+/// the line begins with `done`, a verb such as "echoing".
 pub fn serve<C: Connection>(
     reactors: Reactors,
     done: &str,
@@ -105,12 +105,12 @@ pub fn serve<C: Connection>(
     for address in addresses {
         let serve = serve.clone();
         let bound = reactors.listen(address, sharing, &ListenOptions::default(), move |reactor| serve(reactor))?;
-        // Nobody may be there to read it, which is no reason not to serve.
-        let _ = say(&format!("{done} on {bound}, with {engine}{workers}; ctrl-c ends it\n"));
+        // Serve even if nobody can read this.
+        let _ = say(&format!("{done} on {bound}, with {engine}{workers}; press Ctrl-C to stop\n"));
     }
     for exit in reactors.join() {
         if let Exit::DrainTimedOut { connections, .. } = exit? {
-            tracing::warn!(connections, "not everything could be sent in time");
+            tracing::warn!(connections, "connections were cut off at the drain deadline");
         }
     }
     Ok(())

@@ -1,12 +1,12 @@
-//! Durations and sizes, as people write them on a command line.
+//! Parses and prints durations and sizes.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// The longest duration that can be written: a year. What is meant to take longer is meant never to happen.
+/// The longest duration accepted: a year. Anything longer means "never".
 const MOST_DURATION: Duration = Duration::from_secs(365 * 86400);
 
-/// A duration: a number and a unit, such as `250ms`, `1.5s`, `2m`. At most a year.
+/// Parses a duration: a number and a unit, such as `250ms`, `1.5s`, `2m`. At most a year.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text);
     let seconds = match unit {
@@ -17,24 +17,24 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         "h" => 3600.0,
         "d" => 86400.0,
         "" if number == "0" => 1.0,
-        _ => return Err("write a number and a unit: 250ms, 30s, 5m, 2h".to_owned()),
+        _ => return Err("give a number and a unit: 250ms, 30s, 5m, 2h".to_owned()),
     };
-    let number: f64 = number.parse().map_err(|_| "write a number and a unit: 250ms, 30s, 5m, 2h".to_owned())?;
+    let number: f64 = number.parse().map_err(|_| "give a number and a unit: 250ms, 30s, 5m, 2h".to_owned())?;
     let duration = Duration::try_from_secs_f64(number * seconds).ok().filter(|duration| *duration <= MOST_DURATION);
-    duration.ok_or_else(|| "that is too long; write at most 365d".to_owned())
+    duration.ok_or_else(|| "too long; the maximum is 365d".to_owned())
 }
 
-/// A duration that is not zero.
+/// Parses a duration that is not zero.
 pub fn positive_duration(text: &str) -> Result<Duration, String> {
     match duration(text)? {
-        Duration::ZERO => Err("it has to be more than nothing".to_owned()),
+        Duration::ZERO => Err("must be greater than zero".to_owned()),
         duration => Ok(duration),
     }
 }
 
-/// A number of bytes: `4096`, `64k`, `2MiB`, `1g`. Units are powers of 1,024.
+/// Parses a number of bytes: `4096`, `64k`, `2MiB`, `1g`. Units are powers of 1,024.
 pub fn size(text: &str) -> Result<u64, String> {
-    let wrong = || "write a number of bytes: 4096, 64k, 2m, 1g".to_owned();
+    let wrong = || "give a number of bytes: 4096, 64k, 2m, 1g".to_owned();
     let (number, unit) = split(text);
     let shift = match unit.to_ascii_lowercase().as_str() {
         "" | "b" => 0,
@@ -44,32 +44,32 @@ pub fn size(text: &str) -> Result<u64, String> {
         _ => return Err(wrong()),
     };
     let number: u64 = number.parse().map_err(|_| wrong())?;
-    number.checked_mul(1 << shift).ok_or_else(|| "that is too much".to_owned())
+    number.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
 }
 
-/// A number of bytes within a range.
+/// Parses a number of bytes within a range.
 pub fn size_within(range: RangeInclusive<u64>) -> impl Fn(&str) -> Result<u64, String> + Clone {
     move |text| match size(text) {
         Ok(bytes) if range.contains(&bytes) => Ok(bytes),
-        Ok(_) => Err(format!("write a size from {} to {}", written(*range.start()), written(*range.end()))),
+        Ok(_) => Err(format!("give a size from {} to {}", written(*range.start()), written(*range.end()))),
         Err(why) => Err(why),
     }
 }
 
-/// A size as it is written on a command line.
+/// Formats a size as one would type it.
 fn written(bytes: u64) -> String {
     let units = [(1 << 30, "g"), (1 << 20, "m"), (1 << 10, "k")];
     let unit = units.into_iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit));
     unit.map_or(bytes.to_string(), |(unit, letter)| format!("{}{letter}", bytes / unit))
 }
 
-/// The number in front, and what follows it.
+/// Splits a text into the leading number and the rest.
 fn split(text: &str) -> (&str, &str) {
     let end = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(text.len());
     (&text[..end], text[end..].trim_start())
 }
 
-/// A duration to be read: three digits and the unit that suits them.
+/// Formats a duration with three digits and a suitable unit.
 pub fn show_duration(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
     let (value, unit) = match seconds {
@@ -87,7 +87,7 @@ pub fn show_duration(duration: Duration) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// A number of bytes to be read.
+/// Formats a number of bytes with a suitable unit.
 pub fn show_bytes(bytes: f64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let (mut value, mut unit) = (bytes, 0);
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_as_they_are_meant() {
+    fn durations_are_parsed_with_their_units() {
         for (text, meant) in
             [("250ms", 250), ("1.5s", 1500), ("2m", 120_000), ("1h", 3_600_000), ("0", 0), ("3 s", 3000)]
         {
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_read_as_they_are_meant() {
+    fn sizes_are_parsed_with_their_units() {
         for (text, meant) in [("0", 0), ("4096", 4096), ("64k", 65536), ("2MiB", 2 << 20), ("1g", 1 << 30)] {
             assert_eq!(size(text), Ok(meant), "{text}");
         }
@@ -128,12 +128,12 @@ mod tests {
         let within = size_within(100..=3 << 20);
         assert_eq!((within("100"), within("3m")), (Ok(100), Ok(3 << 20)));
         for outside in ["99", "3145729", "18446744073709551615"] {
-            assert_eq!(within(outside), Err("write a size from 100 to 3m".to_owned()), "{outside}");
+            assert_eq!(within(outside), Err("give a size from 100 to 3m".to_owned()), "{outside}");
         }
     }
 
     #[test]
-    fn what_is_shown_has_a_unit_that_suits_it() {
+    fn values_are_printed_with_a_suitable_unit() {
         assert_eq!(show_duration(Duration::from_micros(1234)), "1.23 ms");
         assert_eq!(show_duration(Duration::from_secs(75)), "75.0 s");
         assert_eq!(show_duration(Duration::from_nanos(800)), "0.80 µs");

@@ -1,4 +1,4 @@
-//! `pelton bench` against servers that are known, and some that misbehave; and the pages that the command makes of itself.
+//! `pelton bench` against well-behaved and misbehaving servers; also completions and manual pages.
 
 #![forbid(unsafe_code)]
 
@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use server::http::{Directory, bench};
 
-/// A server whose connections are each served by this on a thread. It is given the number of the connection, and a way to wait
-/// for the next request, which says whether there was one.
+/// Starts a server that runs this function for each connection, on a thread. The function gets the connection's number, and a
+/// closure that waits for the next request and returns whether there was one.
 fn server(
     serve: impl Fn(usize, &mut TcpStream, &mut dyn FnMut() -> bool) + Send + Sync + 'static,
 ) -> (String, Arc<AtomicUsize>) {
@@ -23,7 +23,7 @@ fn server(
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let requests = Arc::new(AtomicUsize::new(0));
     let (serve, seen) = (Arc::new(serve), requests.clone());
-    // It ends with the test's process.
+    // The thread ends with the test process.
     thread::spawn(move || {
         for (number, stream) in listener.incoming().enumerate() {
             let (mut stream, serve, seen) = (stream.unwrap(), serve.clone(), seen.clone());
@@ -50,7 +50,7 @@ fn answering(answer: &'static str) -> (String, Arc<AtomicUsize>) {
 }
 
 #[test]
-fn every_way_to_end_a_body_is_understood() {
+fn every_way_to_end_a_body_is_supported() {
     for (answer, body) in [
         ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", 5),
         ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n1\r\n!\r\n0\r\n\r\n", 6),
@@ -69,7 +69,7 @@ fn every_way_to_end_a_body_is_understood() {
 }
 
 #[test]
-fn a_body_may_end_with_its_connection_and_a_server_may_close_when_it_says_so() {
+fn a_body_may_end_with_its_connection_and_a_server_may_announce_that_it_closes() {
     let (url, seen) = server(|_, stream, request| {
         request();
         stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nuntil the end").unwrap();
@@ -78,7 +78,7 @@ fn a_body_may_end_with_its_connection_and_a_server_may_close_when_it_says_so() {
     assert_eq!((&result["completed"], &result["body_bytes"]), (&20.into(), &260.into()), "{result}");
     assert_eq!((&result["errors"]["reset"], seen.load(Ordering::Relaxed)), (&0.into(), 20));
 
-    // What was sent after the request whose answer says that it is the last was not looked at, and is sent again.
+    // Requests sent after the one whose response announces the close were not processed, and are sent again.
     let (url, _) = server(|_, stream, request| {
         request();
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
@@ -93,13 +93,13 @@ fn a_body_may_end_with_its_connection_and_a_server_may_close_when_it_says_so() {
 }
 
 #[test]
-fn errors_are_told_apart() {
+fn errors_are_counted_by_kind() {
     let expect = |url: &str, more: &[&str], kind: &str, count: u64| {
         let result = bench(&[&[url, "-c", "1", "--timeout", "300ms"], more].concat());
         assert_eq!(result["errors"][kind], count, "{kind}: {result}");
         result
     };
-    // The second request of each connection is cut off.
+    // The second response on each connection is cut off.
     let (url, _) = server(|_, stream, request| {
         request();
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
@@ -123,11 +123,11 @@ fn errors_are_told_apart() {
         expect(&answering(answer).0, &["-n", "2"], "malformed", 2);
     }
 
-    // More than was asked for.
+    // More than was requested.
     let (url, _) = answering("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nxyz");
     let result = expect(&url, &["-n", "1"], "malformed", 1);
     assert_eq!(result["completed"], 1);
-    assert!(result["first_fault"].as_str().unwrap().contains("nobody has asked for it"), "{result}");
+    assert!(result["first_fault"].as_str().unwrap().contains("no request was waiting for it"), "{result}");
 
     let (url, _) = answering("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n");
     assert_eq!(expect(&url, &["-n", "7"], "status", 7)["status"]["5xx"], 7);
@@ -135,14 +135,14 @@ fn errors_are_told_apart() {
     let (url, _) = server(|_, _, request| while request() {});
     expect(&url, &["-n", "2"], "timeout", 2);
 
-    // One that is there for a while, and then is not: so many requests cannot be sent any more.
+    // A server that stops listening after a while: the remaining requests cannot be sent.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
         drop(listener);
-        // Up to the end of the other side, so that nothing is lost.
+        // Read to the end, so that closing does not reset the connection.
         std::io::copy(&mut stream, &mut std::io::sink()).unwrap();
     });
     let result = bench(&[&url, "-n", "5", "-c", "1", "--timeout", "300ms"]);
@@ -155,7 +155,7 @@ fn errors_are_told_apart() {
     assert!(result["first_fault"].as_str().unwrap().contains(&format!("connect to {nobody}: refused")), "{result}");
 }
 
-/// Sends something again and again, until the other side is gone.
+/// Sends the same bytes again and again until the peer is gone.
 fn drip(stream: &mut TcpStream, bytes: &[u8], pause: Duration) {
     while stream.write_all(bytes).is_ok() {
         thread::sleep(pause);
@@ -164,7 +164,7 @@ fn drip(stream: &mut TcpStream, bytes: &[u8], pause: Duration) {
 
 type Hostile = fn(&mut TcpStream);
 
-/// Servers that always have something to say, but never all of it.
+/// Servers that keep sending, but never a complete response.
 const HOSTILE: [(&str, Hostile); 10] = [
     ("nothing", |stream| drop(std::io::copy(stream, &mut std::io::sink()))),
     ("interim responses", |stream| drip(stream, b"HTTP/1.1 100 Continue\r\n\r\n", Duration::from_millis(10))),
@@ -202,7 +202,7 @@ const HOSTILE: [(&str, Hostile); 10] = [
 ];
 
 #[test]
-fn an_answer_that_goes_on_for_ever_is_given_up_in_time() {
+fn an_endless_response_times_out() {
     for (what, act) in HOSTILE {
         let (url, _) = server(move |_, stream, request| {
             request();
@@ -216,7 +216,7 @@ fn an_answer_that_goes_on_for_ever_is_given_up_in_time() {
 }
 
 #[test]
-fn a_server_that_does_not_read_is_given_up_in_time() {
+fn a_request_to_a_server_that_does_not_read_times_out() {
     let directory = Directory::new("large-body");
     std::fs::write(directory.file("body"), vec![b'x'; 12_000_000]).unwrap();
     let body = format!("@{}", directory.file("body").to_str().unwrap());
@@ -228,8 +228,8 @@ fn a_server_that_does_not_read_is_given_up_in_time() {
 }
 
 #[test]
-fn at_a_constant_rate_a_server_that_stands_still_shows_in_all_requests_that_were_due() {
-    // It stands still once, for half a second: half of what is due in a second.
+fn at_a_fixed_rate_a_stall_shows_in_all_requests_that_were_due() {
+    // The server stalls once for half a second: half of the requests of one second are due meanwhile.
     let begun = Instant::now();
     let (url, seen) = server(move |_, stream, request| {
         while request() {
@@ -247,8 +247,8 @@ fn at_a_constant_rate_a_server_that_stands_still_shows_in_all_requests_that_were
     assert_eq!(result["latency_seconds"]["corrected"], true);
     let seconds = result["seconds"].as_f64().unwrap();
     assert!((0.9..3.0).contains(&seconds), "{result}");
-    // Of 200 requests, about 100 were due while it stood still: on average they have waited for a quarter of a second. Had only
-    // those been counted that were sent before it stood still, there would be two.
+    // Of 200 requests, about 100 were due during the stall and waited a quarter of a second on average. Counting from the send
+    // time would show only two.
     let at = |percentile: f64| {
         let all = result["latency_seconds"]["percentiles"].as_array().unwrap();
         all.iter().find(|pair| pair[0] == percentile).unwrap()[1].as_f64().unwrap()
@@ -257,7 +257,7 @@ fn at_a_constant_rate_a_server_that_stands_still_shows_in_all_requests_that_were
 }
 
 #[test]
-fn a_body_and_fields_are_sent_as_they_were_given() {
+fn a_body_and_fields_are_sent_as_given() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/path?q=1", listener.local_addr().unwrap());
     let expected = format!(
@@ -283,30 +283,30 @@ fn pelton(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn people_are_told_what_came_of_it() {
+fn the_report_has_counts_percentiles_and_errors() {
     let (url, _) = answering("HTTP/1.1 404 Not Found\r\nContent-Length: 5\r\n\r\nhello");
     let output = pelton(&["bench", &url, "-n", "50", "-c", "2"]);
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success() && output.stderr.is_empty(), "{said}");
     for part in
-        ["50 requests in ", "requests/s", "p99.9", "max", "█", "50 responses have a status of 400 or more", "of its"]
+        ["50 requests in ", "requests/s", "p99.9", "max", "█", "50 responses had a status of 400 or more", "of its"]
     {
         assert!(said.contains(part), "{part} is not in\n{said}");
     }
 }
 
 #[test]
-fn what_cannot_be_asked_is_refused_with_an_explanation() {
+fn impossible_requests_are_refused_with_an_explanation() {
     let cases: [(&[&str], i32, &str); 10] = [
-        (&["http://127.0.0.1/", "-m", "CONNECT"], 2, "what follows is a tunnel"),
-        (&["ftp://x/"], 2, "write http://host:port/path"),
-        (&["https://x/"], 2, "there is no TLS here yet"),
+        (&["http://127.0.0.1/", "-m", "CONNECT"], 2, "the response would open a tunnel"),
+        (&["ftp://x/"], 2, "use http://host:port/path"),
+        (&["https://x/"], 2, "TLS is not supported yet"),
         (&["http://no.such.host.invalid/"], 1, "look up no.such.host.invalid: "),
         (&["http://x/", "-c", "0"], 2, "0 is not in 1..=1000000"),
-        (&["http://x/", "-d", "5"], 2, "write a number and a unit"),
+        (&["http://x/", "-d", "5"], 2, "give a number and a unit"),
         (&["http://x/", "--rate=-1"], 2, "from 0.01 to 100000000"),
-        (&["http://x/", "-H", "nonsense"], 2, "write 'Name: value'"),
-        (&["http://x/", "-H", "Content-Length: 5"], 2, "this program's own"),
+        (&["http://x/", "-H", "nonsense"], 2, "use the form 'Name: value'"),
+        (&["http://x/", "-H", "Content-Length: 5"], 2, "cannot be set"),
         (&["http://127.0.0.1/", "-b", "@/nowhere/body"], 1, "read the body from /nowhere/body: "),
     ];
     for (arguments, code, explanation) in cases {
@@ -318,7 +318,7 @@ fn what_cannot_be_asked_is_refused_with_an_explanation() {
 }
 
 #[test]
-fn shells_get_completions() {
+fn completion_scripts_are_printed_for_every_shell() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let output = pelton(&["completions", shell]);
         let script = String::from_utf8(output.stdout).unwrap();
@@ -327,7 +327,7 @@ fn shells_get_completions() {
             "{shell}: {script}"
         );
     }
-    // One that is here can be asked whether that is a script.
+    // If the shell is installed, it checks the script's syntax.
     let output = pelton(&["completions", "bash"]);
     let directory = Directory::new("completions");
     std::fs::write(directory.file("pelton"), &output.stdout).unwrap();

@@ -27,7 +27,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// The engines that this system has, best first.
+/// Returns the engines that this system has, best first.
 fn present() -> Vec<EngineKind> {
     EngineKind::ALL.into_iter().filter(|kind| kind.open().is_ok()).collect()
 }
@@ -49,7 +49,7 @@ fn engines_lists_all_and_marks_the_best_one_here() {
 }
 
 #[test]
-fn engines_picks_what_the_environment_asks_for() {
+fn engines_marks_the_one_that_the_environment_names() {
     let output = pelton(&["engines"], Some("poll"));
     assert!(output.status.success(), "{output:?}");
     let printed = text(&output.stdout);
@@ -58,13 +58,13 @@ fn engines_picks_what_the_environment_asks_for() {
 }
 
 #[test]
-fn engines_says_why_it_does_not_pick_what_this_system_lacks() {
+fn engines_says_why_a_requested_engine_is_not_used() {
     let present = present();
     for absent in EngineKind::ALL.into_iter().filter(|kind| !present.contains(kind)) {
         let output = pelton(&["engines"], Some(absent.name()));
         assert!(output.status.success(), "{output:?}");
         let printed = text(&output.stdout);
-        assert!(printed.contains(&format!("asks for {absent}, which cannot be had")), "{printed}");
+        assert!(printed.contains(&format!("asks for {absent}, which is unavailable")), "{printed}");
         assert!(text(&output.stderr).contains("engine not available"), "{output:?}");
         assert_eq!(text(&pelton(&["engines", "--log-level", "off"], Some(absent.name())).stderr), "");
     }
@@ -80,7 +80,7 @@ fn an_unknown_engine_is_an_error_that_lists_the_known_ones() {
 }
 
 #[test]
-fn help_and_version_are_there_and_nonsense_is_refused() {
+fn help_and_version_work_and_unknown_arguments_are_refused() {
     let help = pelton(&["--help"], None);
     assert!(help.status.success());
     assert!(text(&help.stdout).contains("engines") && text(&help.stdout).contains("PELTON_ENGINE"), "{help:?}");
@@ -89,7 +89,7 @@ fn help_and_version_are_there_and_nonsense_is_refused() {
 }
 
 #[test]
-fn echo_sends_back_what_comes_in_and_ends_on_a_signal_with_every_engine() {
+fn echo_sends_back_its_input_and_ends_on_a_signal_with_every_engine() {
     for engine in present() {
         for (workers, signal) in [("1", Signal::TERM), ("2", Signal::INT), ("auto", Signal::TERM)] {
             let arguments = ["--listen", "127.0.0.1:0", "--engine", engine.name(), "--workers", workers];
@@ -108,7 +108,7 @@ fn echo_sends_back_what_comes_in_and_ends_on_a_signal_with_every_engine() {
 }
 
 #[test]
-fn echo_listens_on_several_addresses_and_spins_if_asked_to() {
+fn echo_listens_on_several_addresses_and_spins_on_request() {
     let file = socket_file("echo");
     let unix = format!("unix:{}", file.display());
     let server =
@@ -122,7 +122,7 @@ fn echo_listens_on_several_addresses_and_spins_if_asked_to() {
     }
     server.signal(Signal::TERM);
     server.succeed();
-    assert!(!file.exists(), "its file goes with it");
+    assert!(!file.exists(), "the socket's file is removed");
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn a_second_signal_ends_it_at_once() {
     for workers in ["1", "2"] {
         let mut server = Server::start("echo", &["--listen", "127.0.0.1:0", "--workers", workers]);
         let mut stream = TcpStream::connect(server.address(0)).unwrap();
-        // Nobody reads what comes back. When nothing more is taken, some of it is queued, and draining would take its time.
+        // Nobody reads the output. Once the socket accepts no more, some output is queued, and draining would take its time.
         stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
         while stream.write_all(&[b'x'; 65536]).is_ok() {}
         server.signal(Signal::TERM);
@@ -142,22 +142,22 @@ fn a_second_signal_ends_it_at_once() {
     }
 }
 
-/// Waits until nobody listens there any more.
+/// Waits until connections to this address are refused.
 fn until_refused(address: &str) {
     let deadline = Instant::now() + server::DEADLINE;
     while TcpStream::connect(address).is_ok() {
-        assert!(Instant::now() < deadline, "it still takes connections");
+        assert!(Instant::now() < deadline, "it still accepts connections");
     }
 }
 
 #[test]
-fn nonsense_is_refused_with_an_explanation() {
+fn invalid_arguments_are_refused_with_an_explanation() {
     let cases: [(&[&str], &str); 6] = [
         (&["echo", "--listen", "nowhere"], "write 127.0.0.1:80"),
         (&["chat", "--listen", "unix:"], "write 127.0.0.1:80"),
         (&["echo", "--engine", "epol"], "the engines are epoll, kqueue, poll, select"),
-        (&["chat", "--workers", "0"], "write a number from 1 to 1024, or auto"),
-        (&["chat", "--workers", "many"], "write a number from 1 to 1024, or auto"),
+        (&["chat", "--workers", "0"], "give a number from 1 to 1024, or auto"),
+        (&["chat", "--workers", "many"], "give a number from 1 to 1024, or auto"),
         (&["echo", "--spin", "a bit"], "invalid digit"),
     ];
     for (arguments, explanation) in cases {
@@ -166,7 +166,7 @@ fn nonsense_is_refused_with_an_explanation() {
         let said = text(&output.stderr);
         assert!(said.contains(explanation) && said.contains(arguments[1]), "{arguments:?}: {said}");
     }
-    // What the system refuses is no nonsense, but it fails too.
+    // An error of the system is not a usage error, but it fails too.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     for command in ["echo", "chat"] {
@@ -188,12 +188,12 @@ fn help_teaches_with_examples() {
     }
 }
 
-/// Connects and goes by `name`.
+/// Connects and enters the room as `name`.
 fn chatter(address: &str, name: &str) -> Client {
     let mut client = Client::tcp(address);
     client.hear("Welcome.");
     client.say(name);
-    client.hear("/help shows what you can do.");
+    client.hear("Type /help for the commands.");
     client
 }
 
@@ -211,9 +211,9 @@ fn chatters_hear_each_other_with_every_engine_on_one_worker_and_on_two() {
             bob.say("/me waves");
             ann.hear("* bob waves");
             bob.say("/who");
-            bob.hear("Here are: Ann, bob.");
+            bob.hear("Here: Ann, bob.");
             bob.say("/dance");
-            bob.hear("There is no /dance");
+            bob.hear("Unknown command /dance");
             bob.say("/help");
             bob.hear("/quit");
             bob.say("/quit");
@@ -234,37 +234,37 @@ fn chatters_hear_each_other_with_every_engine_on_one_worker_and_on_two() {
 }
 
 #[test]
-fn a_name_is_asked_for_until_it_is_a_free_one() {
+fn chat_asks_for_a_name_until_it_is_valid_and_free() {
     for workers in ["1", "2"] {
         let server = Server::start("chat", &["--listen", "127.0.0.1:0", "--workers", workers]);
         let mut ann = chatter(server.address(0), "ann");
         let mut other = Client::tcp(server.address(0));
-        // All at once: what comes after the name waits until the room has answered.
+        // All at once: input after the name waits until the room has answered.
         other.send(b"a name\r\nANN\r\n\r\nben\r\nhello\r\n");
         other.hear("Welcome.");
         other.hear("A name has up to 20 letters");
-        other.hear("There is a ANN already.");
+        other.hear("ANN is taken.");
         other.hear("A name has up to 20 letters");
-        other.hear("Here already: ann.");
+        other.hear("Also here: ann.");
         ann.hear("* ben has joined");
         ann.hear("ben: hello");
-        // One that leaves unnamed was never there.
+        // A guest that leaves without a name was never in the room.
         let mut nobody = Client::tcp(server.address(0));
         nobody.hear("Welcome.");
         nobody.say("/quit");
         nobody.hear("Goodbye.");
         nobody.hear_end();
         ann.say("/who");
-        ann.hear("Here are: ann, ben.");
+        ann.hear("Here: ann, ben.");
     }
 }
 
 #[test]
-fn chat_takes_what_telnet_and_others_send() {
+fn chat_accepts_the_input_of_telnet_and_other_clients() {
     let server = Server::start("chat", &["--listen", "127.0.0.1:0"]);
     let (mut ann, mut bob) = (chatter(server.address(0), "ann"), chatter(server.address(0), "bob"));
     ann.hear("* bob has joined");
-    // In pieces, with either end of line, no text, codes that would clear a screen, far too long.
+    // In pieces, with both line endings, invalid UTF-8, escape codes that would clear a screen, and far too long.
     for piece in [&b"one\n"[..], b"tw", b"o\r", b"\nno \xff text\r\n", b"\x1b[2Jclear\n"] {
         bob.send(piece);
     }
@@ -278,7 +278,7 @@ fn chat_takes_what_telnet_and_others_send() {
 }
 
 #[test]
-fn one_room_has_several_ways_in() {
+fn one_room_can_have_several_addresses() {
     let file = socket_file("chat");
     let unix = format!("unix:{}", file.display());
     let server = Server::start_on(2, "chat", &["--listen", "127.0.0.1:0", "--listen", &unix, "--workers", "2"]);
@@ -295,7 +295,7 @@ fn one_room_has_several_ways_in() {
 }
 
 #[test]
-fn a_chatter_who_does_not_read_is_dropped() {
+fn a_guest_that_does_not_read_is_dropped() {
     for workers in ["1", "2"] {
         let mut server = Server::start("chat", &["--listen", "127.0.0.1:0", "--workers", workers]);
         let mut deaf = chatter(server.address(0), "deaf");
@@ -303,7 +303,7 @@ fn a_chatter_who_does_not_read_is_dropped() {
         let mut ears = chatter(server.address(0), "ears");
         deaf.hear("* loud has joined");
         deaf.hear("* ears has joined");
-        // More and more, until it is more than the kernel holds for the deaf one. The others hear everything in time.
+        // Sends more each round, until it exceeds the kernel's buffers for the deaf guest. The others hear everything in time.
         let lines = format!("{}\r\n", "x".repeat(1000)).repeat(50);
         let mut dropped = false;
         let mut round = 0;
@@ -319,7 +319,7 @@ fn a_chatter_who_does_not_read_is_dropped() {
                 }
             }
         }
-        server.log("dropping a guest who does not read name=\"deaf\"");
+        server.log("dropping a guest that does not read name=\"deaf\"");
         server.signal(Signal::TERM);
         server.succeed();
     }

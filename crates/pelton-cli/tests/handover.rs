@@ -36,12 +36,12 @@ fn no_request_is_lost_when_one_process_takes_over_from_another() {
         ];
         let mut idle = connect(&url);
         ask(&mut idle, "/");
-        // Twice, so that one that has taken over hands over too.
+        // Twice, so that a process that has taken over hands over too.
         let asked = |url: &str| (0..20).for_each(|_| assert!(curl(&[url]).contains("Pelton")));
         asked(&url);
         server.signal(Signal::USR2);
         let second = Successor::of(&pid_file, server.id());
-        assert_eq!(server.code(), 0, "it has answered everything");
+        assert_eq!(server.code(), 0, "all requests were answered");
         ends(&mut idle);
         asked(&url);
         second.signal(Signal::USR2);
@@ -55,9 +55,9 @@ fn no_request_is_lost_when_one_process_takes_over_from_another() {
             assert!(result["completed"].as_u64().unwrap() > 50, "{result}");
             assert_eq!(result["completed"], result["sent"], "{result}");
         }
-        assert!(socket.exists(), "the file is the last one's");
+        assert!(socket.exists(), "the file belongs to the last process");
         third.signal(Signal::TERM);
-        eventually("the file goes with the last one", || (!socket.exists() && !pid_file.exists()).then_some(()));
+        eventually("the last process removes the file", || (!socket.exists() && !pid_file.exists()).then_some(()));
     }
 }
 
@@ -78,7 +78,7 @@ fn a_request_in_flight_is_answered_by_the_process_that_has_it() {
     std::io::Write::write_all(&mut stream, b"GET / HTTP/1.1\r\n").unwrap();
     server.signal(Signal::USR2);
     let successor = Successor::of(&pid_file, server.id());
-    // The old one drains when one that is idle is closed.
+    // The old process drains once an idle connection is closed.
     ends(&mut idle);
     assert!(server.is_running());
     std::io::Write::write_all(&mut stream, b"Host: x\r\n\r\n").unwrap();
@@ -87,14 +87,14 @@ fn a_request_in_flight_is_answered_by_the_process_that_has_it() {
     ends(&mut stream);
     assert_eq!(server.code(), 0);
     assert_eq!(fs::read_to_string(&pid_file).unwrap(), format!("{}\n", successor.id()));
-    assert!(server.prints().contains(&unix), "the new one says so too");
+    assert!(server.prints().contains(&unix), "the new process prints its address too");
     let mut stream = UnixStream::connect(&socket).unwrap();
     assert!(ask(&mut stream, "/").0.starts_with("HTTP/1.1 200 OK\r\n"));
     drop(successor);
 }
 
 #[test]
-fn a_service_manager_learns_which_process_to_look_after() {
+fn a_service_manager_learns_the_new_main_process() {
     let directory = Directory::new("notify");
     let (pid_file, socket) = (directory.file("pelton.pid"), directory.file("notify"));
     let manager = UnixDatagram::bind(&socket).unwrap();
@@ -121,7 +121,7 @@ fn a_service_manager_learns_which_process_to_look_after() {
 #[test]
 fn a_new_process_that_fails_changes_nothing() {
     let directory = Directory::new("fails");
-    // A program of its own, to be replaced.
+    // A copy of the program, to be replaced.
     let program = directory.file("pelton");
     fs::copy(env!("CARGO_BIN_EXE_pelton"), &program).unwrap();
     let mut server = Server::start_program(&program, 1, "serve", &["--listen", "127.0.0.1:0"]);
@@ -135,12 +135,12 @@ fn a_new_process_that_fails_changes_nothing() {
     replace("#!/bin/sh\nexit 7\n", 0o755);
     server.signal(Signal::USR2);
     server.log(
-        "the new process did not take over; this one goes on why=\"it ended before it served, with exit status: 7\"",
+        "the new process did not take over; this one continues to serve why=\"it ended before it served, with exit status: 7\"",
     );
     assert!(curl(&[&url]).contains("Pelton"));
     replace("no program", 0o644);
     server.signal(Signal::USR2);
-    server.log("could not start a new process; this one goes on");
+    server.log("could not start a new process; this one continues to serve");
     assert!(curl(&[&url]).contains("Pelton"));
     server.signal(Signal::TERM);
     assert_eq!(server.code(), 0);
@@ -156,7 +156,7 @@ fn a_new_process_that_cannot_serve_leaves_the_socket_of_the_old_one_alone() {
     fs::remove_dir(&site).unwrap();
     server.signal(Signal::USR2);
     server.log(&format!("error: serve the files of {}: ", site.display()));
-    server.log("the new process did not take over; this one goes on");
+    server.log("the new process did not take over; this one continues to serve");
     let mut stream = UnixStream::connect(&socket).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
     assert!(ask(&mut stream, "/").0.starts_with("HTTP/1.1 404"));

@@ -1,4 +1,4 @@
-//! `pelton serve` against clients, directories and environments that mean no good.
+//! `pelton serve` with hostile clients, directories and environments.
 
 #![forbid(unsafe_code)]
 
@@ -16,7 +16,7 @@ use rustix::process::Signal;
 use server::http::{Directory, Successor, ask, connect, curl, response};
 use server::{DEADLINE, Server, eventually};
 
-/// Every character of Unicode that controls, formats or separates (Cc, Cf, Zs, Zl, Zp), but the space.
+/// Every Unicode character that controls, formats or separates (Cc, Cf, Zs, Zl, Zp), except the space.
 fn unprintable() -> Vec<char> {
     const RANGES: [(u32, u32); 31] = [
         (0x0, 0x1f),
@@ -45,7 +45,7 @@ fn unprintable() -> Vec<char> {
         (0x1d173, 0x1d17a),
         (0xe0001, 0xe0001),
         (0xe0020, 0xe007f),
-        // Not of these categories, but not to be seen either.
+        // Of other categories, but invisible too.
         (0x34f, 0x34f),
         (0x115f, 0x1160),
         (0x3164, 0x3164),
@@ -55,7 +55,7 @@ fn unprintable() -> Vec<char> {
     RANGES.into_iter().flat_map(|(first, last)| (first..=last).filter_map(char::from_u32)).collect()
 }
 
-/// Only printable ASCII, and ends of lines.
+/// Returns whether a text is printable ASCII and line endings only.
 fn is_clean(text: &[u8]) -> bool {
     text.iter().all(|byte| matches!(byte, b'\n' | b' '..=b'~'))
 }
@@ -64,7 +64,7 @@ fn percent_encoded(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("%{byte:02x}")).collect()
 }
 
-/// Sends this in every place where a client can put something. Says how many lines of the access log it should have.
+/// Sends these bytes in every place that a client controls. Returns how many lines the access log should have.
 fn send_everywhere(address: &str, bytes: &[u8]) -> usize {
     let encoded = percent_encoded(bytes);
     let raw: [(&[u8], &[u8]); 6] = [
@@ -79,7 +79,7 @@ fn send_everywhere(address: &str, bytes: &[u8]) -> usize {
     let mut exchange = |request: &[u8]| {
         let mut stream = connect(address);
         stream.write_all(request).unwrap();
-        // What is no end of a head has to be one.
+        // Text that does not end a head needs an end of the head.
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
@@ -97,12 +97,12 @@ fn send_everywhere(address: &str, bytes: &[u8]) -> usize {
 }
 
 #[test]
-fn nothing_that_a_client_sends_breaks_out_of_its_line_in_any_log() {
+fn client_input_never_breaks_out_of_its_line_in_any_log() {
     let directory = Directory::new("forged");
     let (site, log) = (directory.file("site"), directory.file("access.log"));
     fs::create_dir(&site).unwrap();
     let forged = "\n2026-11-16T00:00:00.000000Z ERROR forged\u{1b}[2J";
-    // A name in the directory that leads nowhere is logged when it is asked for.
+    // A dangling link in the directory is logged when it is requested.
     symlink("nowhere", site.join(format!("x{forged}y"))).unwrap();
     for format in ["text", "json"] {
         let _ = fs::remove_file(&log);
@@ -111,7 +111,7 @@ fn nothing_that_a_client_sends_breaks_out_of_its_line_in_any_log() {
         let mut server = Server::start("serve", &[&arguments[..], &more].concat());
         let mut texts: Vec<Vec<u8>> = vec![forged.into(), b"\xff\xfe\xc0\x80\xed\xa0\x80\x80".to_vec()];
         texts.extend(unprintable().chunks(16).map(|chunk| chunk.iter().collect::<String>().into_bytes()));
-        // One at a time, too: a single one that is refused would otherwise hide the others.
+        // One at a time, too: a single refused request would otherwise hide the others.
         let alone = ['\u{85}', '\u{9b}', '\u{2028}', '\u{2029}', '\u{202e}', '\u{2066}', '\u{200b}', '\u{feff}'];
         texts.extend(alone.map(|char| char.to_string().into_bytes()));
         let lines: usize = texts.iter().map(|text| send_everywhere(server.address(0), text)).sum();
@@ -134,16 +134,16 @@ fn nothing_that_a_client_sends_breaks_out_of_its_line_in_any_log() {
                     .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
                     .filter_map(|line| line["agent"].as_str().map(str::to_owned))
                     .collect();
-                // What was escaped is the same when it is read.
+                // Parsing restores what was escaped.
                 assert!(agents.iter().any(|agent| agent == "a\u{202e}b"), "{agents:?}");
             }
         }
     }
 }
 
-/// Code that logs a value may forget to escape it, so the log itself does.
+/// Code that logs a value may forget to escape it, so the log itself escapes.
 #[test]
-fn values_that_the_code_logs_as_they_are_do_not_break_out_of_their_line_either() {
+fn values_logged_without_escaping_do_not_break_out_of_their_line_either() {
     let mut pelton = Command::new(env!("CARGO_BIN_EXE_pelton"));
     pelton.env("NOTIFY_SOCKET", "/nowhere\n2026-11-16T00:00:00.000000Z ERROR forged\u{1b}[2J\u{9b}\u{202e}");
     let mut server = Server::start_command(pelton, 1, "serve", &["--listen", "127.0.0.1:0"]);
@@ -154,12 +154,12 @@ fn values_that_the_code_logs_as_they_are_do_not_break_out_of_their_line_either()
 }
 
 #[test]
-fn the_file_with_its_number_is_not_written_through_links() {
+fn the_pid_file_is_not_written_through_links() {
     let directory = Directory::new("pid-links");
     let (pid_file, victim) = (directory.file("pid"), directory.file("victim"));
     fs::write(&victim, "precious").unwrap();
     symlink(&victim, &pid_file).unwrap();
-    // The shell that it is started from has its number already.
+    // The shell it is started from already has its process ID.
     let plant = format!("ln -s {} {}.$$", victim.display(), pid_file.display());
     let arguments = ["--listen", "127.0.0.1:0", "--pid-file", pid_file.to_str().unwrap()];
     let mut server = Server::start_after(&plant, 1, "serve", &arguments);
@@ -172,14 +172,14 @@ fn the_file_with_its_number_is_not_written_through_links() {
 }
 
 #[test]
-fn a_socket_that_has_taken_the_place_of_its_own_is_left_alone() {
+fn a_socket_that_replaced_the_servers_own_is_left_alone() {
     let directory = Directory::new("sockets");
     let (web, admin, pid_file) = (directory.file("web"), directory.file("admin"), directory.file("pid"));
     let (unix_web, unix_admin) = (format!("unix:{}", web.display()), format!("unix:{}", admin.display()));
     for hand_over in [false, true] {
         let arguments = ["--listen", &unix_web, "--admin", &unix_admin, "--pid-file", pid_file.to_str().unwrap()];
         let mut server = Server::start_on(2, "serve", &arguments);
-        // Others have put theirs there.
+        // Other programs have put theirs there.
         let others = [&web, &admin].map(|path| {
             fs::remove_file(path).unwrap();
             UnixListener::bind(path).unwrap()
@@ -201,7 +201,7 @@ fn a_socket_that_has_taken_the_place_of_its_own_is_left_alone() {
         fs::remove_file(&web).unwrap();
         fs::remove_file(&admin).unwrap();
     }
-    // One that was handed over is the successor's to remove.
+    // The successor removes a socket that was handed over.
     let arguments = ["--listen", &unix_web, "--pid-file", pid_file.to_str().unwrap()];
     let mut server = Server::start("serve", &arguments);
     server.signal(Signal::USR2);
@@ -232,14 +232,14 @@ fn the_sockets_of_clients_and_of_the_admin_have_permissions_of_their_own() {
     }
 }
 
-/// What is answered to a request for this host.
+/// Returns the status of the response to a request for this host.
 fn status(stream: &mut (impl Read + Write), path: &str, host: &str) -> String {
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
     response(stream).0[9..12].to_owned()
 }
 
 #[test]
-fn the_admin_address_answers_only_those_who_call_it_by_its_name() {
+fn the_admin_address_answers_only_requests_for_its_own_names() {
     let directory = Directory::new("rebinding");
     let socket = directory.file("admin");
     let arguments = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--admin-host", "Metrics.Example.org"];
@@ -253,7 +253,7 @@ fn the_admin_address_answers_only_those_who_call_it_by_its_name() {
             assert_eq!(status(&mut stream, path, host), "421", "{host}");
         }
     }
-    // The target names the host, if it does; and who says none is not a browser.
+    // An absolute target overrides `Host`; a client that sends no host is not a browser.
     write!(stream, "GET http://attacker.example/metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     assert!(response(&mut stream).0.starts_with("HTTP/1.1 421 "));
     stream.write_all(b"GET /health HTTP/1.0\r\n\r\n").unwrap();
@@ -267,7 +267,7 @@ fn the_admin_address_answers_only_those_who_call_it_by_its_name() {
 }
 
 #[test]
-fn an_environment_that_makes_no_sense_ends_it_with_code_2() {
+fn an_invalid_environment_is_an_error_with_code_2() {
     for (variables, said) in [
         (&[("LISTEN_PID", "x"), ("LISTEN_FDS", "1")][..], "LISTEN_PID is \"x\""),
         (&[("LISTEN_PID", "1"), ("LISTEN_FDS", "many")], "LISTEN_FDS is \"many\""),
@@ -280,19 +280,19 @@ fn an_environment_that_makes_no_sense_ends_it_with_code_2() {
         assert_eq!(output.status.code(), Some(2), "{text}");
         assert!(text.contains(said), "{text}");
     }
-    // What was announced and is not there makes no sense either. The shell's number becomes that of the server.
+    // A descriptor that was announced but does not exist is invalid too. The shell's process ID becomes the server's.
     let mut shell = Command::new("sh");
     let script = "LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" serve --listen 127.0.0.1:0 3>&-";
     let output = shell.args(["-c", script, env!("CARGO_BIN_EXE_pelton")]).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
-    // Nor does what is there and cannot accept connections: a file, a datagram socket, a stream that does not listen.
+    // So is a descriptor that cannot accept connections: a file, a datagram socket, a stream that is not listening.
     let (stream, _other) = UnixStream::pair().unwrap();
     let datagrams = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let file = fs::File::open("/dev/null").unwrap();
     for (descriptor, said) in [
-        (std::os::fd::OwnedFd::from(file), "descriptor 3 was announced as a listener: "),
-        (datagrams.into(), "descriptor 3 was announced as a listener, but does not listen"),
-        (stream.into(), "descriptor 3 was announced as a listener, but does not listen"),
+        (std::os::fd::OwnedFd::from(file), "descriptor 3 was passed as a listener: "),
+        (datagrams.into(), "descriptor 3 was passed as a listener, but is not listening"),
+        (stream.into(), "descriptor 3 was passed as a listener, but is not listening"),
     ] {
         let mut shell = Command::new("sh");
         let script = "LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" serve 3<&0 0</dev/null";

@@ -1,6 +1,6 @@
-//! Every option of every command, with values that make no sense: each is an error that says so, or has a meaning, and none is a panic.
+//! Every option of every command, with invalid and extreme values: each is accepted or refused with an error; none panics.
 //!
-//! The options are those that the program itself lists for shells, so a new one is tried without being named here.
+//! The options are taken from the program's own shell completions, so a new one is tested without being listed here.
 
 #![forbid(unsafe_code)]
 
@@ -23,10 +23,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use server::http::Directory;
 use server::{DEADLINE, eventually};
 
-/// The largest values that servers allow: what is computed with them must not overflow. A load generator would do what they say.
+/// The largest values that servers accept: calculations with them must not overflow. Not for the load generator, which would run
+/// that long.
 const CEILINGS: [&str; 8] = ["365d", "1024g", "1g", "1m", "1024", "1000000", "10000000", "2147483647"];
 
-/// Zero, the largest numbers, a negative one and rubbish, with and without units.
+/// Zero, the largest numbers, a negative number and rubbish, with and without units.
 const VALUES: [&str; 9] = [
     "0",
     "0s",
@@ -39,10 +40,10 @@ const VALUES: [&str; 9] = [
     "rubbish\u{1b}",
 ];
 
-/// How many programs are tried at a time.
+/// How many programs run at a time.
 const AT_ONCE: usize = 4;
 
-/// The commands and their options that take a value, as the program lists them for a shell.
+/// Returns the commands and their options that take a value, as the program lists them for a shell.
 fn options() -> Vec<(String, String)> {
     let output = Command::new(env!("CARGO_BIN_EXE_pelton")).args(["completions", "fish"]).output().unwrap();
     let script = String::from_utf8(output.stdout).unwrap();
@@ -70,7 +71,7 @@ fn every_option_is_found() {
     ] {
         assert!(found.contains(&(command.to_owned(), name.to_owned())), "{command} --{name}: {found:?}");
     }
-    // The help has no option that the shell does not know.
+    // The help shows no option that the completions lack.
     for command in ["serve", "bench", "echo", "chat", "man"] {
         let output = Command::new(env!("CARGO_BIN_EXE_pelton")).args([command, "--help"]).output().unwrap();
         let help = String::from_utf8(output.stdout).unwrap();
@@ -111,7 +112,7 @@ impl Program {
         Program { child, output, said }
     }
 
-    /// Where it serves; nothing if it has ended.
+    /// Returns the address it serves on, or nothing if it has ended.
     fn serves(&mut self) -> Option<String> {
         match self.output.recv_timeout(DEADLINE) {
             Ok(line) => Some(line.split_once(" on ").unwrap().1.split(',').next().unwrap().to_owned()),
@@ -137,7 +138,7 @@ impl Drop for Program {
     }
 }
 
-/// What a command is started with besides the option that is tried.
+/// Returns the other arguments that a command needs.
 fn others(command: &str, option: &str, target: &str) -> Vec<String> {
     let given: &[&[&str]] = match command {
         "serve" => &[&["."], &["--listen", "127.0.0.1:0"], &["--admin", "127.0.0.1:0"]],
@@ -151,7 +152,7 @@ fn others(command: &str, option: &str, target: &str) -> Vec<String> {
     others.flat_map(|given| given.iter().map(|&text| text.to_owned())).collect()
 }
 
-/// Has it read part of a head, which it then does not get the rest of, and answer a request.
+/// Sends part of a head and leaves it at that, then a complete request.
 fn use_server(command: &str, address: &str) {
     let Some(address) = address.strip_prefix("http://").map(|address| address.trim_end_matches('/')).or_else(|| {
         let is_tcp = !address.starts_with("unix:");
@@ -177,7 +178,7 @@ fn use_server(command: &str, address: &str) {
     }
 }
 
-/// Tries an option with a value. Says what is wrong with what comes of it.
+/// Runs an option with a value. Fails with a description of what went wrong.
 fn try_it(
     directory: &Path,
     command: &str,
@@ -195,7 +196,7 @@ fn try_it(
             program.signal(Signal::TERM);
         }),
         "bench" => {
-            // Some would go on for ever.
+            // Some would run for ever.
             eventually("it ends, or asks", || {
                 let ended = program.child.try_wait().unwrap().is_some();
                 (ended || target.1.load(Ordering::Relaxed) > before).then_some(())
@@ -216,22 +217,22 @@ fn try_it(
         && (said.contains(&format!("--{option}")) || said.contains(value.trim_end_matches('\u{1b}')));
     let fine = match status.code() {
         Some(0) => true,
-        // It was cut short, which was asked for.
+        // The server was cut short, as requested.
         Some(4) => served.is_some(),
         Some(1..=3) => explained || command == "bench",
-        // A load that has not begun to listen for signals.
+        // A load that has not installed its signal handler yet.
         None => command == "bench" && status.signal() == Some(Signal::INT.as_raw()),
         _ => false,
     };
     if fine && !said.contains("panicked") { Ok(()) } else { Err(format!("{arguments:?}: {status}: {said}")) }
 }
 
-/// A server that answers everything, and how often it was asked.
+/// Starts a server that answers every request. Returns its URL and a counter of requests.
 fn target() -> (String, &'static AtomicUsize) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let asked: &AtomicUsize = Box::leak(Box::default());
-    // It ends with the test's process.
+    // The thread ends with the test process.
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
             thread::spawn(move || {
@@ -251,7 +252,7 @@ fn target() -> (String, &'static AtomicUsize) {
 }
 
 #[test]
-fn every_option_takes_any_value_without_a_panic() {
+fn no_value_of_any_option_causes_a_panic() {
     let directory = Directory::new("options");
     let path = directory.file("");
     let options = options();
@@ -266,7 +267,7 @@ fn every_option_takes_any_value_without_a_panic() {
     thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
-                // Each its own, to tell whose requests those are.
+                // A path for each, to tell the requests apart.
                 let target = target();
                 while let Some((command, option, value)) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
                     if let Err(why) = try_it(&path, command, option, value, &target) {
@@ -281,7 +282,7 @@ fn every_option_takes_any_value_without_a_panic() {
 }
 
 #[test]
-fn what_is_not_an_option_takes_any_value_too() {
+fn no_value_of_any_argument_causes_a_panic() {
     let directory = Directory::new("arguments");
     for command in ["", "serve", "bench", "echo", "chat", "man", "completions", "engines", "help"] {
         for value in VALUES {

@@ -27,7 +27,7 @@ fn refuses(url: &str) {
     eventually("connections are refused", || TcpStream::connect(host(url)).is_err().then_some(()));
 }
 
-/// The value of a sample in Prometheus text, summed over all workers.
+/// Returns the value of a sample in Prometheus text, summed over all workers.
 fn metric(metrics: &str, name: &str, labels: &str) -> f64 {
     let of_it = |line: &&str| line.split(['{', ' ']).next() == Some(name) && line.contains(labels);
     metrics.lines().filter(of_it).map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
@@ -58,7 +58,7 @@ fn the_welcome_page_is_served_with_every_engine_on_tcp_and_unix_sockets() {
             assert_eq!(mode & 0o777, 0o600);
             server.signal(Signal::TERM);
             server.succeed();
-            assert!(!socket.exists(), "its file goes with it");
+            assert!(!socket.exists(), "the socket's file is removed");
         }
     }
 }
@@ -121,7 +121,7 @@ fn a_link_to_the_directory_is_followed_unless_it_is_pinned() {
     std::os::unix::fs::symlink("two", directory.file("next")).unwrap();
     fs::rename(directory.file("next"), &link).unwrap();
     eventually("the link is followed", || (served(&following) == "two").then_some(()));
-    // What is kept of it is not that old any more, in either worker.
+    // Neither worker serves the old content any more.
     assert_eq!((0..4).map(|_| served(&pinned)).collect::<Vec<_>>(), ["one"; 4]);
     for server in [following, pinned] {
         server.signal(Signal::TERM);
@@ -130,7 +130,7 @@ fn a_link_to_the_directory_is_followed_unless_it_is_pinned() {
 }
 
 #[test]
-fn a_download_under_way_is_completed_when_it_is_told_to_end() {
+fn a_download_in_progress_is_completed_after_the_signal() {
     let directory = Directory::new("download");
     let length = 64 << 20;
     fs::File::create(directory.file("large")).unwrap().set_len(length).unwrap();
@@ -151,7 +151,7 @@ fn a_download_under_way_is_completed_when_it_is_told_to_end() {
 }
 
 #[test]
-fn what_was_asked_before_it_is_told_to_end_is_answered() {
+fn requests_begun_before_the_signal_are_answered() {
     for workers in ["1", "2"] {
         let arguments =
             ["--listen", "127.0.0.1:0", "--workers", workers, "--admin", "127.0.0.1:0", "--drain-idle", "20s"];
@@ -162,12 +162,12 @@ fn what_was_asked_before_it_is_told_to_end_is_answered() {
             (connect(server.address(0)), connect(server.address(0)), connect(server.address(0)));
         assert!(ask(&mut idle, "/").0.starts_with("HTTP/1.1 200 OK\r\n"));
         busy.write_all(b"GET / HTTP/1.1\r\nHost: te").unwrap();
-        // Another request on a connection says that what was sent before has been seen.
+        // A response to another request proves that the earlier bytes have been read.
         assert!(ask(&mut idle, "/").0.starts_with("HTTP/1.1 200 OK\r\n"));
         server.signal(Signal::TERM);
         refuses(server.address(0));
         assert_eq!(curl(&["--write-out", "%{http_code}", &health]), "draining\n503");
-        // Neither what has begun, nor what an idle client or a new one was about to ask, is lost.
+        // No request is lost: neither one in progress, nor the next one of an idle or a new client.
         busy.write_all(b"st\r\n\r\n").unwrap();
         let answers = [response(&mut busy), ask(&mut idle, "/"), ask(&mut fresh, "/")];
         for (head, body) in answers {
@@ -179,12 +179,12 @@ fn what_was_asked_before_it_is_told_to_end_is_answered() {
         }
         let begun = Instant::now();
         assert_eq!(server.code(), 0);
-        assert!(begun.elapsed() < Duration::from_secs(10), "it waits for nobody");
+        assert!(begun.elapsed() < Duration::from_secs(10), "the server waits for no idle client");
     }
 }
 
 #[test]
-fn idle_connections_are_closed_when_their_time_is_over() {
+fn idle_connections_are_closed_after_the_idle_time() {
     let mut server = Server::start("serve", &["--listen", "127.0.0.1:0", "--drain-idle", "100ms"]);
     let mut idle = connect(server.address(0));
     ask(&mut idle, "/");
@@ -194,12 +194,12 @@ fn idle_connections_are_closed_when_their_time_is_over() {
 }
 
 #[test]
-fn what_takes_too_long_to_end_is_cut_off_and_so_it_is_by_a_second_signal() {
+fn slow_requests_are_cut_off_by_the_deadline_and_by_a_second_signal() {
     let begun = |server: &Server| {
         let mut stream = connect(server.address(0));
         ask(&mut stream, "/");
         stream.write_all(b"GET / HTTP/1.1\r\n").unwrap();
-        // It has been seen when a later request on another connection was answered.
+        // The bytes have been read once a later request on another connection is answered.
         ask(&mut connect(server.address(0)), "/");
         stream
     };
@@ -208,7 +208,7 @@ fn what_takes_too_long_to_end_is_cut_off_and_so_it_is_by_a_second_signal() {
     let stream = begun(&server);
     server.signal(Signal::TERM);
     assert_eq!(server.code(), 4);
-    server.log("not everything could be answered in time");
+    server.log("connections were cut off at the drain deadline");
     drop(stream);
 
     for workers in ["1", "2"] {
@@ -226,7 +226,7 @@ fn what_takes_too_long_to_end_is_cut_off_and_so_it_is_by_a_second_signal() {
 }
 
 #[test]
-fn the_log_is_opened_anew_when_it_was_moved_away() {
+fn the_log_is_reopened_after_it_was_moved_away() {
     let directory = Directory::new("log");
     let (log, old) = (directory.file("access.log"), directory.file("access.log.1"));
     let arguments = ["--listen", "127.0.0.1:0", "--workers", "2", "--access-log", log.to_str().unwrap()];
@@ -246,7 +246,7 @@ fn the_log_is_opened_anew_when_it_was_moved_away() {
     curl(&[&format!("{url}after")]);
     let line = eventually("a line is there", || text(&log).ends_with('\n').then(|| text(&log)));
     assert!(line.contains("\"GET /after HTTP/1.1\" 404 14 "), "{line}");
-    // What is no request has a line, and so has a client that was refused.
+    // Input that is no request has a line, and so has a client that was refused.
     connect(&url).write_all(b"nonsense\r\n\r\n").unwrap();
     eventually("a line is there", || text(&log).contains("\"-\" 400 0 ").then_some(()));
     server.signal(Signal::TERM);
@@ -260,7 +260,7 @@ fn the_log_can_be_json_on_standard_output() {
     let mut pelton = Command::new(env!("CARGO_BIN_EXE_pelton"));
     pelton.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = pelton.spawn().unwrap();
-    // The line about the address goes where it is in nobody's way.
+    // The line about the address goes to standard error, apart from the log.
     let mut said = std::io::BufReader::new(child.stderr.take().unwrap());
     let mut line = String::new();
     std::io::BufRead::read_line(&mut said, &mut line).unwrap();
@@ -284,7 +284,7 @@ fn the_log_can_be_json_on_standard_output() {
 }
 
 #[test]
-fn metrics_count_what_a_load_has_asked() {
+fn metrics_match_the_load() {
     for workers in ["1", "2"] {
         let arguments = ["--listen", "127.0.0.1:0", "--workers", workers, "--admin", "127.0.0.1:0"];
         let server = Server::start_on(2, "serve", &arguments);
@@ -323,7 +323,7 @@ fn metrics_count_what_a_load_has_asked() {
 }
 
 #[test]
-fn limits_are_kept() {
+fn limits_are_enforced() {
     let arguments =
         ["--listen", "127.0.0.1:0", "--max-connections", "1", "--header-time", "200ms", "--max-requests", "2"];
     let server = Server::start("serve", &[&arguments[..], &["--max-header", "200"]].concat());
@@ -337,7 +337,7 @@ fn limits_are_kept() {
     let free = || {
         eventually("there is room", || {
             let mut stream = connect(server.address(0));
-            // One that is turned away is told at once.
+            // A refused client is told at once.
             stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
             std::io::Read::read(&mut stream, &mut [0]).is_err().then_some(stream)
         })
@@ -372,7 +372,7 @@ fn sockets_that_another_program_has_opened_are_served() {
 }
 
 #[test]
-fn the_file_with_its_number_comes_and_goes() {
+fn the_pid_file_is_written_and_removed() {
     let directory = Directory::new("pid");
     let file = directory.file("pelton.pid");
     let server = Server::start("serve", &["--listen", "127.0.0.1:0", "--pid-file", file.to_str().unwrap()]);
@@ -389,7 +389,7 @@ fn fails(arguments: &[&str], code: i32, explanation: &str) {
     while child.try_wait().unwrap().is_none() {
         if begun.elapsed() > DEADLINE {
             child.kill().unwrap();
-            panic!("{arguments:?}: it does not fail");
+            panic!("{arguments:?}: it did not fail");
         }
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -400,11 +400,11 @@ fn fails(arguments: &[&str], code: i32, explanation: &str) {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_an_explanation() {
+fn invalid_options_are_refused_with_an_explanation() {
     fails(&["serve", "--listen", "nowhere"], 2, "write 127.0.0.1:80");
-    fails(&["serve", "--drain-time", "5"], 2, "write a number and a unit");
-    fails(&["serve", "--idle-time", "0s"], 2, "more than nothing");
-    fails(&["serve", "--max-body", "much"], 2, "write a number of bytes");
+    fails(&["serve", "--drain-time", "5"], 2, "give a number and a unit");
+    fails(&["serve", "--idle-time", "0s"], 2, "greater than zero");
+    fails(&["serve", "--max-body", "much"], 2, "give a number of bytes");
     fails(&["serve", "--max-connections", "0"], 2, "0 is not in 1..");
     fails(&["serve", "--socket-mode", "9"], 2, "octal");
     fails(&["serve", "--log-format", "xml"], 2, "possible values: text, json");
@@ -427,7 +427,7 @@ fn what_makes_no_sense_is_refused_with_an_explanation() {
 }
 
 #[test]
-fn a_port_that_another_one_serves_is_taken_however_many_workers_there_are() {
+fn a_port_of_another_server_is_refused_with_any_number_of_workers() {
     let server = Server::start("serve", &["--listen", "127.0.0.1:0", "--workers", "2"]);
     let address = host(server.address(0));
     fails(&["serve", "--listen", address, "--workers", "2"], 3, &format!("listen on {address}: "));
@@ -435,7 +435,7 @@ fn a_port_that_another_one_serves_is_taken_however_many_workers_there_are() {
 }
 
 #[test]
-fn the_admin_address_may_be_one_that_others_reach_if_told_so() {
+fn the_admin_address_may_be_public_if_allowed() {
     let arguments = ["--listen", "127.0.0.1:0", "--admin", "0.0.0.0:0", "--admin-anywhere"];
     let mut server = Server::start_on(2, "serve", &arguments);
     server.log("without --admin-host");
@@ -451,7 +451,7 @@ fn the_admin_address_may_be_one_that_others_reach_if_told_so() {
 }
 
 #[test]
-fn a_unix_socket_serves_those_who_keep_their_connection() {
+fn a_unix_socket_serves_keep_alive_connections() {
     let directory = Directory::new("unix");
     let socket = directory.file("s.sock");
     let server = Server::start("serve", &["--listen", &format!("unix:{}", socket.display()), "--workers", "2"]);
@@ -471,7 +471,7 @@ fn connections_are_counted_over_all_workers() {
     for limit in ["--max-connections", "--max-connections-per-address"] {
         let most = MOST.to_string();
         let server = Server::start("serve", &["--listen", "127.0.0.1:0", "--workers", "2", limit, &most]);
-        // However the kernel spreads them over the workers.
+        // However the kernel distributes them over the workers.
         let mut streams: Vec<TcpStream> = (0..MOST).map(|_| connect(server.address(0))).collect();
         for stream in &mut streams {
             assert!(ask(stream, "/").0.starts_with("HTTP/1.1 200 OK\r\n"));

@@ -1,10 +1,10 @@
-//! `pelton serve` when something runs out: descriptors, memory, threads that wait for the disk, room for the log.
+//! `pelton serve` when it runs out of something: descriptors, memory, file lane threads, space for the log.
 //!
-//! Whatever it is, those who are connected are served on, those who come are told, the admin address answers, everything goes on
-//! without a restart when there is enough again, and nothing is left behind.
+//! In each case, connected clients are still served, new ones get an error, the admin address answers, the server recovers
+//! without a restart, and nothing leaks.
 
 #![forbid(unsafe_code)]
-// Limits and `/proc` are Linux's, and so is `strace`.
+// Limits and `/proc` are specific to Linux, and so is `strace`.
 #![cfg(target_os = "linux")]
 
 mod server;
@@ -23,10 +23,10 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use server::http::{Directory, Successor, ask, connect, curl, response};
 use server::{DEADLINE, Server, eventually};
 
-/// For how long a file is served without looking at the disk, and a little.
+/// A little longer than a file is served without checking the disk.
 const STALE: Duration = Duration::from_millis(1200);
 
-/// A server of files with an admin address, and what it had when nobody had asked for anything.
+/// A file server with an admin address, and its number of descriptors before the first request.
 struct Scene {
     server: Server,
     id: u32,
@@ -35,7 +35,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// Starts it from a shell that has done `preparation`.
+    /// Starts it from a shell that first runs `preparation`.
     fn start(name: &str, preparation: &str, arguments: &[&str]) -> Scene {
         Scene::start_with(name, arguments, |arguments| Server::start_after(preparation, 2, "serve", arguments))
     }
@@ -50,7 +50,7 @@ impl Scene {
         let server = start(&[&own[..], &[pid_file.to_str().unwrap()], arguments].concat());
         let id = fs::read_to_string(&pid_file).unwrap().trim().parse().unwrap();
         let mut scene = Scene { server, id, descriptors: 0, _site: site };
-        // One of each, so that what is kept for good is there.
+        // One request of each kind, so that long-lived descriptors are open.
         scene.is_served(&mut scene.connect());
         scene.admin_answers();
         scene.descriptors = scene.settled_descriptors();
@@ -67,7 +67,7 @@ impl Scene {
         assert_eq!(body, b"known\n");
     }
 
-    /// Those who come are answered with 503, and not left waiting.
+    /// Checks that a new client gets 503 at once.
     fn newcomer_is_told(&self) {
         let (head, _) = response(&mut self.connect());
         assert!(head.starts_with("HTTP/1.1 503 ") && head.contains("Connection: close\r\n"), "{head}");
@@ -92,13 +92,13 @@ impl Scene {
         fs::read_dir(format!("/proc/{}/fd", self.id)).unwrap().count()
     }
 
-    /// How many there are when those of clients that have gone are closed.
+    /// Returns the number of descriptors once those of disconnected clients are closed.
     fn settled_descriptors(&self) -> usize {
         eventually("connections are closed", || {
             let idle = ["pelton_http_connections", "pelton_http_requests_in_flight"];
             idle.iter().all(|name| self.metric(name) == 0.0).then_some(())
         });
-        // Those of the admin address go a moment later.
+        // Those of the admin address are closed a moment later.
         let (mut last, mut since) = (self.open_descriptors(), Instant::now());
         eventually("the number of descriptors stays the same", || {
             let now = self.open_descriptors();
@@ -109,7 +109,7 @@ impl Scene {
         })
     }
 
-    /// There is enough again: newcomers are served, and nothing is left of what has been.
+    /// Checks that new clients are served again, and that nothing leaked.
     fn recovers(mut self) {
         eventually("newcomers are served", || {
             let mut stream = self.connect();
@@ -134,12 +134,12 @@ fn descriptors_run_out() {
     for (engine, workers) in [("epoll", "1"), ("epoll", "2"), ("poll", "2"), ("select", "1")] {
         let limit = if workers == "1" { "ulimit -n 48" } else { "ulimit -n 64" };
         let mut scene = Scene::start("descriptors", limit, &["--workers", workers, "--engine", engine]);
-        let said = scene.server.log("fewer connections than asked for");
+        let said = scene.server.log("fewer connections than requested");
         let admitted: usize = said.split("connections=").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
         assert!((4..40).contains(&admitted), "{said}");
         let mut first = scene.connect();
         scene.is_served(&mut first);
-        // All at once, as far as it can tell.
+        // All at once, from the server's point of view.
         kill_process(scene.pid(), Signal::STOP).unwrap();
         let mut others: Vec<TcpStream> = (0..60).map(|_| scene.connect()).collect();
         kill_process(scene.pid(), Signal::CONT).unwrap();
@@ -147,7 +147,7 @@ fn descriptors_run_out() {
             (scene.metric("pelton_http_connections_refused_total") == (61 - admitted) as f64).then_some(())
         });
         assert_eq!(scene.metric("pelton_http_connections"), admitted as f64);
-        // Whom the workers have admitted is theirs to choose: the others have been told by now.
+        // The workers choose whom they admit: the others have their response by now.
         let is_told = |stream: &mut TcpStream| {
             stream.set_nonblocking(true).unwrap();
             let mut head = [0; 12];
@@ -157,7 +157,7 @@ fn descriptors_run_out() {
         assert_eq!(told, 61 - admitted);
         scene.newcomer_is_told();
         scene.is_served(&mut first);
-        // A file that has to be looked up again, and one that nobody has asked for.
+        // A file that has to be looked up again, and one that was not requested before.
         let begun = Instant::now();
         while begun.elapsed() < STALE {
             scene.is_served(&mut first);
@@ -170,7 +170,7 @@ fn descriptors_run_out() {
 }
 
 #[test]
-fn what_is_known_is_served_though_no_file_can_be_opened() {
+fn cached_files_are_served_when_no_file_can_be_opened() {
     let scene = Scene::start("exhausted", "true", &[]);
     let mut stream = scene.connect();
     scene.is_served(&mut stream);
@@ -198,15 +198,15 @@ fn what_is_known_is_served_though_no_file_can_be_opened() {
 fn files_that_nobody_reads_do_not_take_all_descriptors() {
     const FILES: usize = 100;
     let mut scene = Scene::start("unread", "ulimit -n 64", &[]);
-    let said = scene.server.log("fewer connections than asked for");
+    let said = scene.server.log("fewer connections than requested");
     let admitted: usize = said.split("connections=").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
     for number in 0..FILES {
-        // Larger than what a socket takes at once.
+        // Larger than a socket's buffer.
         fs::File::create(scene._site.file(&format!("large{number}"))).unwrap().set_len(20_000_000).unwrap();
     }
     let mut first = scene.connect();
     scene.is_served(&mut first);
-    // They ask for eight each, and read nothing.
+    // They request eight files each, and read nothing.
     let mut names = (0..FILES).cycle().map(|number| format!("/large{number}"));
     let hogs: Vec<TcpStream> = (1..admitted)
         .map(|_| {
@@ -246,7 +246,7 @@ fn files_that_nobody_reads_do_not_take_all_descriptors() {
         stream.read_to_string(&mut head).unwrap();
         head.starts_with("HTTP/1.1 200 OK\r\n").then_some(())
     });
-    // Those that are kept for the next request are let go of when they are gone.
+    // Files kept for the next request are closed once they are deleted.
     for number in 0..FILES {
         fs::remove_file(scene._site.file(&format!("large{number}"))).unwrap();
     }
@@ -258,7 +258,7 @@ fn files_that_nobody_reads_do_not_take_all_descriptors() {
 }
 
 #[test]
-fn connections_that_were_refused_do_not_pile_up() {
+fn refused_connections_do_not_pile_up() {
     let scene = Scene::start("lingering", "true", &["--max-connections", "1"]);
     let mut first = scene.connect();
     scene.is_served(&mut first);
@@ -269,9 +269,9 @@ fn connections_that_were_refused_do_not_pile_up() {
         (scene.metric("pelton_http_connections_refused_total") == 200.0).then_some(())
     });
     let now = scene.open_descriptors();
-    // The last of those who asked for the metrics may still be there.
+    // The last clients of the admin address may still be connected.
     assert!(now <= before + 64 + 4, "{before} descriptors have become {now}");
-    // The oldest, which are closed, have been told as the newest have.
+    // The oldest, which are closed, got the same response as the newest.
     for stream in &mut refused {
         let (head, _) = response(stream);
         assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
@@ -284,7 +284,7 @@ fn connections_that_were_refused_do_not_pile_up() {
 }
 
 #[test]
-fn the_limit_on_descriptors_is_raised_for_the_server_and_not_for_what_it_starts() {
+fn the_descriptor_limit_is_raised_for_the_server_but_not_for_its_children() {
     let directory = Directory::new("raised");
     let (program, said) = (directory.file("pelton"), directory.file("said"));
     fs::copy(env!("CARGO_BIN_EXE_pelton"), &program).unwrap();
@@ -294,7 +294,7 @@ fn the_limit_on_descriptors_is_raised_for_the_server_and_not_for_what_it_starts(
     let limits = fs::read_to_string(format!("/proc/{}/limits", server.id())).unwrap();
     let of_files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
     assert_eq!(of_files.split_whitespace().nth(3), Some("700"), "{of_files}");
-    let line = server.log("fewer connections than asked for");
+    let line = server.log("fewer connections than requested");
     assert!(line.contains("asked_for=16384") && line.contains("descriptors=700"), "{line}");
     let new = directory.file("new");
     fs::write(&new, format!("#!/bin/sh\nulimit -Sn > {}\nulimit -Hn >> {0}\nexit 7\n", said.display())).unwrap();
@@ -323,17 +323,17 @@ fn a_process_with_too_few_descriptors_says_how_many_it_needs() {
     assert!(said.contains("may have 24 descriptors, but needs at least "), "{said}");
 }
 
-/// A client that asks and asks, and does not read.
+/// A client that sends requests and does not read.
 fn hog(scene: &Scene) -> TcpStream {
     let mut stream = scene.connect();
-    // The less the kernel takes in, the more waits in the server.
+    // The less the kernel buffers, the more is queued in the server.
     let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&stream, 4096);
     stream.write_all("GET /block HTTP/1.1\r\nHost: x\r\n\r\n".repeat(100).as_bytes()).unwrap();
     stream
 }
 
 #[test]
-fn memory_for_what_waits_runs_out() {
+fn memory_for_queued_output_runs_out() {
     for engine in ["epoll", "poll", "select"] {
         memory_for_what_waits_runs_out_on(engine);
     }
@@ -351,7 +351,7 @@ fn memory_for_what_waits_runs_out_on(engine: &str) {
         head.starts_with("HTTP/1.1 503 ").then_some(())
     });
     scene.server.log("over the byte budget");
-    // Those who take their answers are served as often as they ask.
+    // Clients that read their responses are served as often as they ask.
     for _ in 0..20 {
         scene.is_served(&mut first);
     }
@@ -363,7 +363,7 @@ fn memory_for_what_waits_runs_out_on(engine: &str) {
 
 #[test]
 fn the_file_lane_fills_up() {
-    // All that begin with "slow" wait for the disk, until there is no tracer any more.
+    // Files whose names begin with "slow" wait for the disk until the tracer is gone.
     const SLOW: usize = 16;
     let mut strace = Command::new("strace");
     strace.args(["--seccomp-bpf", "-f", "-o", "/dev/null", "-e", "trace=openat2"]);
@@ -372,7 +372,7 @@ fn the_file_lane_fills_up() {
         strace.args(["-P", &format!("slow{number}")]);
     }
     strace.arg(env!("CARGO_BIN_EXE_pelton"));
-    // The server itself. It is told to end after the tracer is gone, which could keep the signal from it.
+    // The server itself. It is stopped after the tracer is gone, which could keep the signal from it.
     let _own;
     let scene = Scene::start_with("lane", &["--file-queue", "4"], |arguments| {
         Server::start_command(strace, 2, "serve", arguments)
@@ -380,7 +380,7 @@ fn the_file_lane_fills_up() {
     _own = Successor::of(&scene._site.file(".pid"), 0);
     let mut first = scene.connect();
     scene.is_served(&mut first);
-    // Four are looked up, and four wait; the others are told.
+    // Four are looked up and four wait; the others get an error.
     let mut streams: Vec<TcpStream> = (0..SLOW).map(|_| scene.connect()).collect();
     for (number, stream) in streams.iter_mut().enumerate() {
         write!(stream, "GET /slow{number} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
@@ -389,7 +389,7 @@ fn the_file_lane_fills_up() {
     assert_eq!(scene.metric("pelton_http_responses_total"), 2.0 + (SLOW - 8) as f64);
     let (head, _) = ask(&mut scene.connect(), "/other");
     assert!(head.starts_with("HTTP/1.1 503 ") && head.contains("Retry-After: "), "{head}");
-    // What is known is served, also when it is time to look whether it has changed.
+    // Cached files are served, even when it is time to check them for changes.
     let begun = Instant::now();
     while begun.elapsed() < STALE {
         scene.is_served(&mut first);
@@ -407,7 +407,7 @@ fn the_file_lane_fills_up() {
 }
 
 impl Scene {
-    /// [Recovers](Scene::recovers), when the process that was started is not the server itself.
+    /// Like [`recovers`](Scene::recovers), for a server that is not the process that was started.
     fn recovers_untraced(self) {
         eventually("newcomers are served", || {
             ask(&mut self.connect(), "/other").0.starts_with("HTTP/1.1 200 OK\r\n").then_some(())
@@ -418,7 +418,7 @@ impl Scene {
     }
 }
 
-/// Lines as the access log has them.
+/// Returns whether a line has the format of the access log.
 fn is_line(line: &str) -> bool {
     line.starts_with("127.0.0.1 - - [") && line.split(' ').count() == 13
 }
@@ -441,7 +441,7 @@ fn the_disk_of_the_log_fills_up() {
     scene.is_served(&mut scene.connect());
     asked += 2;
     scene.admin_answers();
-    // It is moved away, and there is room again.
+    // The log is moved away, and there is room again.
     let old = directory.file("old.log");
     let dropped = eventually("all lines are dropped that do not fit", || {
         let dropped = scene.metric("pelton_log_lines_dropped_total") as usize;
@@ -465,7 +465,7 @@ fn the_disk_of_the_log_fills_up() {
 }
 
 #[test]
-fn a_log_that_cannot_be_written_at_all_holds_nobody_up() {
+fn a_log_that_cannot_be_written_at_all_delays_nobody() {
     let scene = Scene::start("no-log", "true", &["--access-log", "/dev/full"]);
     let mut first = scene.connect();
     eventually("lines are dropped", || {
@@ -475,7 +475,7 @@ fn a_log_that_cannot_be_written_at_all_holds_nobody_up() {
     scene.admin_answers();
     drop(first);
     scene.recovers();
-    // Not even the other log, on standard error, can.
+    // The other log, on standard error, cannot be written either.
     let mut shell = Command::new("sh");
     shell.args(["-c", "exec \"$0\" \"$@\" 2>/dev/full", env!("CARGO_BIN_EXE_pelton"), "--log-level", "debug"]);
     let mut server = Server::start_command(shell, 2, "serve", &["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
@@ -483,12 +483,12 @@ fn a_log_that_cannot_be_written_at_all_holds_nobody_up() {
     assert!(ask(&mut stream, "/").0.starts_with("HTTP/1.1 200 OK\r\n"));
     let mut bad = connect(server.address(0));
     bad.write_all(b"nonsense\r\n\r\n").unwrap();
-    assert!(response(&mut bad).0.starts_with("HTTP/1.1 400 "), "what is logged about it is lost");
+    assert!(response(&mut bad).0.starts_with("HTTP/1.1 400 "), "its log line is lost");
     assert!(curl(&[&format!("{}metrics", server.address(1))]).contains("pelton_panics_total{worker=\"0\"} 0\n"));
     server.signal(Signal::TERM);
     drop((stream, bad));
     assert_eq!(server.code(), 0);
-    // Nor does a command fail in another way because it cannot say why.
+    // A command that cannot print its error still fails with the same code.
     let fails = |arguments: &[&str]| {
         let full = fs::OpenOptions::new().write(true).open(Path::new("/dev/full")).unwrap();
         let status =

@@ -102,6 +102,10 @@ pub(crate) unsafe fn call_soon_threadsafe(loop_: *mut PyObject, call: Call) -> R
         if (*core).debug {
             check_call(loop_, callback, known().names.call_soon_threadsafe, false)?;
         }
+        // Not one that the loop's handles share: that would replace the one that was shared so far, and release values of its
+        // variables on this thread.
+        let copy = if context.is_null() { Some(Owned::returned(ffi::PyContext_CopyCurrent())?) } else { None };
+        let context = copy.as_ref().map_or(context, Owned::as_ptr);
         let handle = handle::new(loop_, callback, rest, context)?;
         queue(core, &handle);
         (*core).counters.posts += 1;

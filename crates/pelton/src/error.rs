@@ -1,4 +1,4 @@
-//! What can go wrong with a reactor.
+//! The errors of a reactor.
 
 use std::convert::Infallible;
 use std::io;
@@ -9,47 +9,47 @@ use pelton_os::engine::UnknownEngine;
 
 use crate::{BadAddress, BadEndpoint};
 
-/// What can go wrong with a reactor.
+/// An error of a reactor.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// `PELTON_ENGINE` names no engine.
+    /// `PELTON_ENGINE` does not name an engine.
     #[error(transparent)]
     UnknownEngine(#[from] UnknownEngine),
 
-    /// The reactor was told to stop. It does not run again: its shutdown hooks have run, or will when
+    /// The reactor was stopped and does not run again. Its shutdown hooks have run, or they run when
     /// [`run`](crate::EventLoop::run) is called.
     #[error("this reactor was stopped; build a new one")]
     Stopped,
 
-    /// The process was forked since the reactor was built, and this is the child.
+    /// The process was forked after the reactor was built, and this is the child.
     #[error(
         "this reactor belongs to the process that forked this one; call after_fork() to make it this process's own"
     )]
     Forked,
 
-    /// A loop was to be run inside a callback or a task of another loop on the same thread, which would stand still meanwhile.
+    /// A callback or a task of one loop tried to run another loop on the same thread, which would block the first one.
     /// See [`Builder::nested`](crate::Builder::nested).
     #[error(
-        "run a loop: this is inside a callback of another loop, which would stand still; use that loop, or give this one a \
-         thread of its own with Reactor::start_thread, or say Builder::nested if it is meant"
+        "run a loop: a callback of another loop is running on this thread, and that loop would block; use that loop, give \
+ this one its own thread with Reactor::start_thread, or allow it with Builder::nested"
     )]
     Nested,
 
-    /// The descriptor is being watched already.
-    #[error("watch descriptor {fd}: it is being watched already, since {place}")]
+    /// The descriptor is already being watched.
+    #[error("watch descriptor {fd}: it is already being watched, since {place}")]
     AlreadyWatched {
         /// The descriptor.
         fd: RawFd,
-        /// Where the other watch was asked for.
+        /// Where the other watch was created.
         place: &'static Location<'static>,
     },
 
-    /// There is no such watch any more.
-    #[error("change what is watched: this watch has ended")]
+    /// The watch has ended.
+    #[error("change a watch: it has ended")]
     NotWatched,
 
-    /// A signal that no program may catch, or none at all.
+    /// The signal does not exist, or programs cannot catch it.
     #[error("catch signal {signal}: {reason}")]
     Signal {
         /// Its number.
@@ -58,29 +58,29 @@ pub enum Error {
         reason: String,
     },
 
-    /// A text that should be an address is none.
+    /// The text is not a valid address.
     #[error(transparent)]
     BadAddress(#[from] BadAddress),
 
-    /// A text that should say what to connect to does not.
+    /// The text does not name a valid endpoint to connect to.
     #[error(transparent)]
     BadEndpoint(#[from] BadEndpoint),
 
-    /// So much waits for threads already that no more is taken on. See [`LaneSettings`](crate::LaneSettings).
-    #[error("{doing}: {waiting} of its kind are waiting for a thread already, and no more may")]
+    /// The lane's queue is full. See [`LaneSettings`](crate::LaneSettings).
+    #[error("{doing}: the lane is full, with {waiting} waiting for a thread")]
     LaneFull {
         /// What was being done, and to what.
         doing: String,
-        /// How many wait.
+        /// How many jobs are waiting.
         waiting: usize,
     },
 
-    /// One of several [reactors](crate::Reactors) panicked, and was ended by it.
+    /// One of several [reactors](crate::Reactors) panicked and ended.
     #[error("thread {thread} panicked: {message}")]
     Panicked {
         /// The name of its thread.
         thread: String,
-        /// What it panicked with.
+        /// The panic message.
         message: String,
     },
 
@@ -89,7 +89,7 @@ pub enum Error {
     System {
         /// What was being done, and to what.
         doing: String,
-        /// What the system said.
+        /// The system's error.
         #[source]
         error: io::Error,
     },

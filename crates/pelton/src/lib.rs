@@ -1,7 +1,7 @@
 //! Pelton: one native reactor, several front ends.
 //!
-//! A [`Reactor`] is one thread in a loop that is pushed around by events (a timer is due, a descriptor is ready, another
-//! thread calls) and hands each push to the code that asked for it:
+//! A [`Reactor`] is one thread that runs a loop. Events drive it (a timer is due, a descriptor is ready, another thread
+//! posts a call), and it passes each event to the code that asked for it:
 //!
 //! ```
 //! use pelton::Reactor;
@@ -16,28 +16,29 @@
 //! # Ok::<(), pelton::Error>(())
 //! ```
 //!
-//! - Timers: [`after`](Reactor::after), [`every`](Reactor::every), on a [`Wheel`] that can be used alone.
+//! - Timers: [`after`](Reactor::after), [`every`](Reactor::every), on a [`Wheel`] that also works alone.
 //! - Ticks: [`next_tick`](Reactor::next_tick), and from other threads [`Handle::post`].
 //! - Idle work: [`when_idle`](Reactor::when_idle).
-//! - Descriptors that stay yours: [`watch`](Reactor::watch).
+//! - Readiness of descriptors that you own: [`watch`](Reactor::watch).
 //! - Signals: [`on_signal`](Reactor::on_signal).
-//! - Connections: [`listen`](Reactor::listen), [`connect`](Reactor::connect), by name [`connect_to`](Reactor::connect_to),
-//!   served by a [`Connection`]; [`Reconnect`] keeps one up.
-//! - Messages instead of bytes: a [`Protocol`] and one of the [codecs](codec), put together by [`serve`] or [`Framed`], on
-//!   the loop or, by [`Service::on`], on a pool.
-//! - Datagrams: [`bind_datagrams`](Reactor::bind_datagrams), [`connect_datagrams`](Reactor::connect_datagrams), handled by
-//!   [`Datagrams`].
-//! - Results that come later, in chains: [`promise`](Reactor::promise), settled by a [`Deferred`].
-//! - Several loops and threads talking: [`Channel`], [`Queue`]; taking turns: [`Each`], [`ResourcePool`],
-//!   [`tick_loop`](Reactor::tick_loop).
-//! - Work that blocks: [`defer`](Reactor::defer), on [lanes](Lane) of threads.
-//! - Files: [`fs`], which is [`std::fs`] without blocking the loop.
-//! - Futures: [`spawn`](Reactor::spawn), [`block_on`](EventLoop::block_on), the module [`task`]; streams for them in [`net`].
-//! - A loop on a thread of its own: [`start_thread`](Reactor::start_thread); many of them, one per thread: [`Reactors`].
-//! - Work on other threads, in order: [`Pool`], with its [actors](Actor), and tasks [by key](Keyed).
-//! - Seeing inside: [`stats`](Reactor::stats), [`on_slow_callback`](Reactor::on_slow_callback).
+//! - Connections: [`listen`](Reactor::listen), [`connect`](Reactor::connect), by name
+//!   [`connect_to`](Reactor::connect_to), handled by a [`Connection`]; [`Reconnect`] keeps one open.
+//! - Messages instead of bytes: a [`Protocol`] and one of the [codecs](codec), combined by [`serve`] or [`Framed`].
+//!   They run on the loop or, with [`Service::on`], on a pool.
+//! - Datagrams: [`bind_datagrams`](Reactor::bind_datagrams), [`connect_datagrams`](Reactor::connect_datagrams), handled
+//!   by [`Datagrams`].
+//! - Results that arrive later, in chains: [`promise`](Reactor::promise), settled by a [`Deferred`].
+//! - Communication between loops and threads: [`Channel`], [`Queue`]. Scheduling on one loop: [`Each`],
+//!   [`ResourcePool`], [`tick_loop`](Reactor::tick_loop).
+//! - Blocking work: [`defer`](Reactor::defer), on [lanes](Lane) of threads.
+//! - Files: [`fs`], the operations of [`std::fs`] without blocking the loop.
+//! - Futures: [`spawn`](Reactor::spawn), [`block_on`](EventLoop::block_on), the module [`task`]; streams for them in
+//!   [`net`].
+//! - A loop on its own thread: [`start_thread`](Reactor::start_thread); many loops, one per thread: [`Reactors`].
+//! - Ordered work on other threads: [`Pool`], with its [actors](Actor) and tasks [by key](Keyed).
+//! - Observability: [`stats`](Reactor::stats), [`on_slow_callback`](Reactor::on_slow_callback).
 //!
-//! What happens in a turn of the loop, and in which order, is a contract; [`EventLoop::turn`] states it.
+//! The phases of a turn and their order are a contract, which [`EventLoop::turn`] states.
 
 #![forbid(unsafe_code)]
 

@@ -184,10 +184,7 @@ fn a_full_lane_gives_the_work_back(on: On) {
     let error = reactor.defer(Lane::Cpu, || "done here instead", move |_, _| drop(kept)).unwrap_err();
     assert_eq!(Rc::strong_count(&dropped), 1, "the callback is dropped");
     assert!(matches!(error.refusal, Refusal::Full(1)));
-    assert_eq!(
-        error.to_string(),
-        "defer to the cpu lane: 1 of its kind are waiting for a thread already, and no more may"
-    );
+    assert_eq!(error.to_string(), "defer to the cpu lane: the lane is full, with 1 waiting for a thread");
     assert_eq!((error.op)(), "done here instead");
     let error = reactor.defer_reply(Lane::Cpu, || 7).unwrap_err();
     assert_eq!((error.op)(), 7);

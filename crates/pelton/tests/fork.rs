@@ -182,7 +182,7 @@ fn a_look_up_that_stays_in_the_parent_fails_in_the_child_which_can_look_up_other
         assert!(matches!(look_up(&mut reactor, "fast"), Err(Error::Forked)));
         reactor.after_fork().unwrap();
         run_until(&mut reactor, |_| log.len() == 1);
-        assert_eq!(log.take(), ["look up slow: the process was forked meanwhile"]);
+        assert_eq!(log.take(), ["look up slow: the process was forked during the lookup"]);
         look_up(&mut reactor, "fast").unwrap();
         run_until(&mut reactor, |_| log.len() == 1);
         assert_eq!(log.take(), ["[127.0.0.1:1]"]);

@@ -201,3 +201,19 @@ fn a_shutdown_in_the_middle_of_submitting_leaves_no_key_and_no_count_behind() {
         wait_for(|| (keyed.busy_keys(), keyed.tasks()) == (0, 0));
     }
 }
+
+#[test]
+fn a_panic_whose_payload_panics_when_dropped_takes_nothing_else_with_it() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("dropped on purpose");
+        }
+    }
+    let pool = pool(2);
+    let keyed = pool.keyed();
+    keyed.submit(1, || std::panic::panic_any(Bomb)).unwrap();
+    assert_eq!(keyed.submit_with_reply(1, || "next").unwrap().wait(), Ok("next"));
+    assert_eq!(keyed.submit_with_reply(2, || "other").unwrap().wait(), Ok("other"));
+    wait_for(|| keyed.busy_keys() == 0 && keyed.tasks() == 0);
+}

@@ -267,7 +267,7 @@ fn a_push_to_a_connection_that_is_over_comes_back(on: On) {
     run_until(&mut reactor, |reactor| reactor.connection_count() == 0);
     let peer = opened.recv().unwrap();
     assert_eq!(peer.push("late".to_owned()), Err(PushError("late".to_owned())));
-    assert_eq!(PushError("late").to_string(), "push a message: the connection is over");
+    assert_eq!(PushError("late").to_string(), "push a message: the connection has ended");
 
     // Likewise if the loop itself is gone, whatever state it left the connection in.
     let _stream = TcpStream::connect(address).unwrap();

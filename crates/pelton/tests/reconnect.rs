@@ -291,8 +291,8 @@ fn an_outage_says_in_words_what_happened() {
     assert_eq!(
         words.take(),
         [
-            "1.1.1.1:1 was connected for 3.0s: reset by the other side; again in 100.0ms",
-            "1.1.1.1:1 is not connected: connect to 1.1.1.1:1: refused; again in 200.0ms",
+            "1.1.1.1:1 was connected for 3.0s: reset by the other side; reconnecting in 100.0ms",
+            "1.1.1.1:1 is not connected: connect to 1.1.1.1:1: refused; reconnecting in 200.0ms",
         ]
     );
 }

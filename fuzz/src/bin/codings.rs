@@ -1,4 +1,4 @@
-//! Which coding a client wants.
+//! Choosing the content coding that a client prefers.
 
 #![no_main]
 
@@ -16,13 +16,13 @@ fuzz_target!(|data: &[u8]| {
         .collect();
     let best = chosen(&offered, &[value]);
     assert!(best.is_none_or(|coding| offered.contains(&coding)));
-    // What is liked best of all is liked best of any that it is among.
+    // The preferred one of all is also the preferred one of any subset that contains it.
     if let Some(best) = chosen(&Coding::ALL, &[value]) {
         assert!(!offered.contains(&best) || chosen(&offered, &[value]) == Some(best));
     } else {
         assert_eq!(best, None);
     }
-    // A list may come in several fields.
+    // A list may be split over several fields.
     if let Some(comma) = value.iter().position(|byte| *byte == b',') {
         assert_eq!(chosen(&offered, &[&value[..comma], &value[comma + 1..]]), best);
     }

@@ -1,4 +1,4 @@
-//! Bytes up to a delimiter, among them such that overlap themselves.
+//! Bytes up to a delimiter, including delimiters that overlap themselves.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Messages that are all of one length.
+//! Messages of a fixed length.
 
 #![no_main]
 

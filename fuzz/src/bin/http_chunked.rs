@@ -1,4 +1,4 @@
-//! Bodies that come in chunks.
+//! Chunked bodies.
 
 #![no_main]
 
@@ -9,7 +9,7 @@ use pelton_http::wire::{ChunkLimits, Chunked, Decoded, HeadLimits, Refusal, enco
 const LIMITS: ChunkLimits =
     ChunkLimits { extensions: LIMIT, trailers: HeadLimits { request_line: 0, header_bytes: 2 * LIMIT, headers: 6 } };
 
-/// The body, its trailers, and how much of the input it took; `None` if it is not complete.
+/// The body, its trailers, and how much of the input was used; `None` if it is incomplete.
 type Outcome = Result<Option<(Vec<u8>, Vec<(String, Vec<u8>)>, usize)>, Refusal>;
 
 fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Outcome {
@@ -25,7 +25,7 @@ fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Outcome {
                     assert!(!data.is_empty());
                     body.extend_from_slice(data);
                 }
-                Decoded::More => break assert!(rest.is_empty(), "what is there is looked at"),
+                Decoded::More => break assert!(rest.is_empty(), "all input was examined"),
                 Decoded::End => {
                     let trailers = decoder.trailers().iter();
                     let trailers = trailers.map(|(name, value)| (name.to_owned(), value.to_vec())).collect();
@@ -40,8 +40,8 @@ fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Outcome {
 fuzz_target!(|data: &[u8]| {
     let Some(input) = Input::new(data) else { return };
     let whole = decode([input.bytes].into_iter());
-    assert_eq!(decode(input.pieces()), whole, "in pieces, and whole");
-    assert_eq!(decode(input.bytes.chunks(1)), whole, "byte by byte, and whole");
+    assert_eq!(decode(input.pieces()), whole, "in pieces or whole");
+    assert_eq!(decode(input.bytes.chunks(1)), whole, "byte by byte or whole");
     let Ok(Some((body, _, _))) = whole else { return };
     let mut out = Vec::new();
     for chunk in body.chunks(7) {
@@ -51,5 +51,5 @@ fuzz_target!(|data: &[u8]| {
     }
     encode::last_chunk(&mut out, b"");
     let length = out.len();
-    assert_eq!(decode([&*out].into_iter()), Ok(Some((body, Vec::new(), length))), "decoded from what was encoded");
+    assert_eq!(decode([&*out].into_iter()), Ok(Some((body, Vec::new(), length))), "decoding the encoded body");
 });

@@ -1,4 +1,4 @@
-//! Responses, as clients read them.
+//! Responses, as clients parse them.
 
 #![no_main]
 
@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use pelton_fuzz::Input;
 use pelton_http::wire::responses::{Finished, Responses, To};
 
-/// What is read of a stream that comes in these pieces and then ends, and whether it was malformed.
+/// Parses a stream that arrives in these pieces and then ends. Returns the result, and whether it was malformed.
 fn read<'a>(to: To, pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Finished>, bool) {
     let mut responses = Responses::default();
     let mut all = Vec::new();
@@ -14,7 +14,7 @@ fn read<'a>(to: To, pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Finished>, b
         while !piece.is_empty() {
             match responses.advance(to, piece) {
                 Ok((used, finished)) => {
-                    assert!(used > 0 || finished.is_some(), "it goes on");
+                    assert!(used > 0 || finished.is_some(), "it makes progress");
                     piece = &piece[used..];
                     all.extend(finished);
                 }
@@ -30,8 +30,8 @@ fuzz_target!(|data: &[u8]| {
     let Some(input) = Input::new(data) else { return };
     let to = if input.choice % 2 == 0 { To::Other } else { To::Head };
     let whole = read(to, [input.bytes].into_iter());
-    assert_eq!(read(to, input.pieces()), whole, "in pieces, and whole");
-    assert_eq!(read(to, input.bytes.chunks(1)), whole, "byte by byte, and whole");
+    assert_eq!(read(to, input.pieces()), whole, "in pieces or whole");
+    assert_eq!(read(to, input.bytes.chunks(1)), whole, "byte by byte or whole");
     let (responses, malformed) = whole;
     let bodies: u64 = responses.iter().map(|response| response.body).sum();
     assert!(bodies <= input.bytes.len() as u64);
@@ -40,9 +40,9 @@ fuzz_target!(|data: &[u8]| {
         let may_have_body = to == To::Other && !matches!(response.status, 204 | 304);
         assert!(may_have_body || response.body == 0);
     }
-    // What was taken to the end, and has no bodies, is heads: these can be read in one way only.
+    // Input that was accepted to its end and has no bodies consists of heads, which can be interpreted in one way only.
     if !malformed && bodies == 0 && !responses.is_empty() {
         let ends = |pair: &[u8]| pair[1] != b'\n' || pair[0] == b'\r';
-        assert!(input.bytes.windows(2).all(ends), "CR comes before every LF");
+        assert!(input.bytes.windows(2).all(ends), "CR precedes every LF");
     }
 });

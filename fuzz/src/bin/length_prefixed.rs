@@ -1,4 +1,4 @@
-//! Bytes, after their number in each of the encodings.
+//! Bytes prefixed with their length, in each of the encodings.
 
 #![no_main]
 
@@ -19,6 +19,6 @@ fuzz_target!(|data: &[u8]| {
         Prefix::Varint,
     ];
     let codec = LengthPrefixed::new(PREFIXES[input.choice % PREFIXES.len()]).limit(LIMIT);
-    // While the prefix is read, as much as the longest may take is kept together with the beginning of the content.
+    // While the prefix is read, up to the longest prefix is buffered, together with the beginning of the content.
     check(&codec, &codec, &input, LIMIT + 10);
 });

@@ -8,7 +8,7 @@ use pelton_fuzz::{Input, LIMIT, check};
 
 fuzz_target!(|data: &[u8]| {
     let Some(input) = Input::new(data) else { return };
-    // Lines that end in CR can be told apart only before CRLF.
+    // Lines that end in CR are preserved only before CRLF.
     let codec = Lines::new().limit(LIMIT).crlf();
     check(&codec, &codec, &input, LIMIT + 2);
 });

@@ -1,4 +1,4 @@
-//! Whatever comes: the messages depend on the cuts, their bytes do not.
+//! Raw input: the messages depend on the cuts, their bytes do not.
 
 #![no_main]
 

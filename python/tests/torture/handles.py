@@ -5,7 +5,7 @@ import contextvars
 import gc
 import socket
 
-from .hostile import WATCHDOG, Callback, Moment, Mortal, Value, Whole, World, callback, keep, variable
+from .hostile import Callback, Moment, Mortal, Value, Whole, World, callback, keep, variable
 
 STEPS = 25
 
@@ -188,13 +188,13 @@ def run_for_a_while(world):
     """Until nothing happens any more. What waits although there is something to do is seen after the watchdog, or never."""
     if world.loop.is_closed():
         return
-    watchdog = world.loop.call_later(WATCHDOG, world.watch)
+    world.arm()
     world.runs += 1
     try:
         world.loop.run_forever()
     except BaseException as exc:
         world.note("run raised", type(exc).__name__)
-    watchdog.cancel()
+    world.watchdog.cancel()
 
 
 STEP = [

@@ -10,6 +10,7 @@ import functools
 import gc
 import os
 import random
+import resource
 import sys
 import threading
 import time
@@ -18,6 +19,11 @@ import time
 WATCHDOG = 0.03
 
 variable = contextvars.ContextVar("variable", default="unset")
+
+
+def sleeps():
+    """How often this process has waited for something, as opposed to being interrupted by the system."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
 
 
 class World:
@@ -54,8 +60,16 @@ class World:
         if not self.ended:
             self.events.append(event)
 
+    def arm(self):
+        """Has the watchdog called if the loop has nothing to do."""
+        self.sleeps = sleeps()
+        self.watchdog = self.loop.call_later(WATCHDOG, self.watch)
+
     def watch(self):
-        """The watchdog of a run."""
+        """The watchdog of a run. If the loop has not slept, it has only been slow: the machine is busy."""
+        if sleeps() == self.sleeps:
+            self.arm()
+            return
         self.note("watchdog")
         self.loop.stop()
 
@@ -183,8 +197,30 @@ def switch_threads(world, who):
     time.sleep(0)
 
 
+def asyncio_refuses_to_run_inside():
+    """Whether asyncio's own loop, run inside itself, does no more than refuse: that of Python 3.13.0 takes itself for stopped then."""
+    loop = asyncio.SelectorEventLoop()
+    running = []
+
+    def inside():
+        try:
+            loop.run_forever()
+        except RuntimeError:
+            running.append(loop.is_running())
+
+    loop.call_soon(inside)
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    loop.close()
+    return running == [True]
+
+
+# Found out now: later, another loop runs.
+ASYNCIO_REFUSES_TO_RUN_INSIDE = asyncio_refuses_to_run_inside()
+
+
 def run_inside(world, who):
-    if world.loop.is_running():
+    if world.loop.is_running() and ASYNCIO_REFUSES_TO_RUN_INSIDE:
         try:
             world.loop.run_forever()
         except RuntimeError:
@@ -246,11 +282,11 @@ class Value:
 
     def __del__(self):
         if not self.world.ended and not self.world.loop.is_closed():
-            self.world.loop.call_soon(self.heard, self.world, self.own_name, self.world.runs, time.monotonic())
+            self.world.loop.call_soon(self.heard, self.world, self.own_name, self.world.runs, time.monotonic(), sleeps())
 
     @staticmethod
-    def heard(world, name, run, released):
-        if run == world.runs and time.monotonic() - released > WATCHDOG / 2:
+    def heard(world, name, run, released, slept):
+        if run == world.runs and sleeps() != slept and time.monotonic() - released > WATCHDOG / 2:
             world.late.append(name)
 
 

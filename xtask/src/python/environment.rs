@@ -8,13 +8,33 @@ use crate::shell::{Failure, Shell};
 /// Builds the module and puts the package together around it. Returns where to import it from.
 pub fn build(shell: &Shell, python: &Python) -> Result<PathBuf, Failure> {
     let target = target(shell, python);
-    cargo(shell, python, "build --release -p pelton-python --features extension").run()?;
+    cargo(shell, python, BUILD).run()?;
+    put_together(shell, python, &target.join("release"), target.join("package"))
+}
+
+const BUILD: &str = "build --release -p pelton-python --features extension";
+
+/// What AddressSanitizer is built for: it wants to be told, so that build scripts are built without it.
+const SANITIZED_TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// The same with AddressSanitizer, which takes a nightly toolchain.
+pub fn build_with_address_sanitizer(shell: &Shell, python: &Python) -> Result<PathBuf, Failure> {
+    let target = shell.target().join("python").join(format!("{}-address", python.version));
+    shell
+        .program("cargo", &format!("+nightly {BUILD} --target {SANITIZED_TARGET}"))
+        .env("CARGO_TARGET_DIR", &target)
+        .env("PYO3_PYTHON", &python.program)
+        .env("RUSTFLAGS", "-Zsanitizer=address")
+        .run()?;
+    put_together(shell, python, &target.join(SANITIZED_TARGET).join("release"), target.join("package"))
+}
+
+/// Puts the package together from the sources in Python and a library in `built`.
+fn put_together(shell: &Shell, python: &Python, built: &Path, package: PathBuf) -> Result<PathBuf, Failure> {
     let library = if cfg!(target_vendor = "apple") { "libpelton_python.dylib" } else { "libpelton_python.so" };
-    let package = target.join("package");
     let module = package.join("pelton");
-    let copied = copy_sources(&shell.path("python/pelton"), &module).and_then(|()| {
-        std::fs::copy(target.join("release").join(library), module.join(format!("_pelton{}", python.suffix)))
-    });
+    let copied = copy_sources(&shell.path("python/pelton"), &module)
+        .and_then(|()| std::fs::copy(built.join(library), module.join(format!("_pelton{}", python.suffix))));
     copied.map_err(|error| Failure::new(format!("put the package together in {}: {error}", package.display())))?;
     // As pip does for what it installs: otherwise it is for every import to do, where Python may not write beside the sources.
     shell.program(&python.program, "-m compileall -q").args([module.into()]).run()?;

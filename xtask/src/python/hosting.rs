@@ -1,8 +1,10 @@
 //! Python from Rust: the tests and examples of a program that hosts Python, with one that is given.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use super::environment;
 use super::interpreters::Python;
-use crate::shell::{Failure, Shell};
+use crate::shell::{Failure, Shell, Task};
 
 /// Where Python has its library, and whether it has one that a program can be linked with.
 const LIBRARY: &str =
@@ -13,9 +15,8 @@ const LIBRARY_PATH: &str = if cfg!(target_vendor = "apple") { "DYLD_LIBRARY_PATH
 
 /// Tests and examples. Without optimisation, locks are checked to be taken in their order.
 pub fn step(shell: &Shell, python: &Python) -> Result<(), Failure> {
-    let cargo = linked_with(shell, python)?;
-    cargo("clippy -p pelton-python --features embed --all-targets -- -D warnings")?;
-    cargo("test -p pelton-python --features embed")?;
+    linked(shell, python, "clippy -p pelton-python --features embed --all-targets -- -D warnings")?.run()?;
+    linked(shell, python, "test -p pelton-python --features embed")?.run()?;
     // Programs find the library by themselves: their build scripts have told the linker where it is.
     let alone = |words: &str| environment::cargo(shell, python, words).env(LIBRARY_PATH, "").run();
     for example in ["processes", "publish", "rust-functions", "numpy", "http -- --demo"] {
@@ -24,14 +25,20 @@ pub fn step(shell: &Shell, python: &Python) -> Result<(), Failure> {
     alone("run --manifest-path examples/python-host/Cargo.toml")
 }
 
-/// With optimisation, the tests under stress have ten times as many tasks.
-pub fn soak(shell: &Shell, python: &Python) -> Result<(), Failure> {
-    linked_with(shell, python)?("test --release -p pelton-python --features embed --test host_stress -- --nocapture")
+/// With optimisation, the tests under stress have ten times as many tasks. Hostile functions are called for so many seconds, from a seed
+/// that is another each time.
+pub fn soak(shell: &Shell, python: &Python, seconds: u64) -> Result<(), Failure> {
+    linked(shell, python, "test --release -p pelton-python --features embed --test host_stress -- --nocapture")?
+        .run()?;
+    let seed = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs() * 1000);
+    linked(shell, python, "test --release -p pelton-python --features embed --test host_torture -- --nocapture")?
+        .env("PELTON_TORTURE_SECONDS", seconds.to_string())
+        .env("PELTON_TORTURE_SEED", seed.to_string())
+        .run()
 }
 
-/// Runs cargo with what is built linked to this Python. Examples in the documentation are linked without what build scripts
-/// say, so they are told where the library is.
-fn linked_with<'a>(shell: &'a Shell, python: &'a Python) -> Result<impl Fn(&str) -> Result<(), Failure> + 'a, Failure> {
+/// Cargo, with what is built linked to this Python.
+fn linked<'a>(shell: &'a Shell, python: &'a Python, words: &str) -> Result<Task<'a>, Failure> {
     let (fine, said) = shell.program(&python.program, "-c").args([LIBRARY.into()]).output()?;
     let (shared, directory) = said.trim().split_once(' ').unwrap_or_default();
     if !fine || shared != "1" {
@@ -41,8 +48,8 @@ fn linked_with<'a>(shell: &'a Shell, python: &'a Python) -> Result<impl Fn(&str)
             python.program.display()
         )));
     }
-    let directory = directory.to_owned();
-    Ok(move |words: &str| environment::cargo(shell, python, words).env(LIBRARY_PATH, &directory).run())
+    // Examples in the documentation are linked without what build scripts say, so they are told where the library is.
+    Ok(environment::cargo(shell, python, words).env(LIBRARY_PATH, directory))
 }
 
 #[cfg(test)]

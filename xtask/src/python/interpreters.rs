@@ -1,29 +1,29 @@
-//! Finding the Pythons of this machine.
+//! Finds the Pythons on this machine.
 
 use std::path::{Path, PathBuf};
 
 use crate::shell::{Failure, Shell};
 
-/// The environment variable that names the Pythons to use, apart by spaces.
+/// The environment variable that names the Pythons to use, separated by spaces.
 const PYTHONS: &str = "PELTON_PYTHONS";
 
-/// The versions that are supported. What has to be done with one only is done with the first of these that is there.
+/// The supported versions. Whatever runs on only one uses the first of these that is installed.
 const VERSIONS: [&str; 3] = ["3.12", "3.13", "3.11"];
 
-/// What Python says about itself: its version, how the names of its modules end, and whether it has its own tests with it.
+/// Prints a Python's version, the file name suffix of its modules, and whether CPython's tests are installed.
 const ABOUT: &str = "\
 import importlib.util, sys, sysconfig
 print('{}.{}'.format(*sys.version_info), sysconfig.get_config_var('EXT_SUFFIX'))
 print(importlib.util.find_spec('test') is not None and importlib.util.find_spec('test.test_asyncio') is not None)
 ";
 
-/// A Python that runs.
+/// A working Python.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Python {
     pub program: PathBuf,
-    /// As 3.12.
+    /// For example 3.12.
     pub version: String,
-    /// What the file names of its modules end with.
+    /// File name suffix of its modules.
     pub suffix: String,
     /// Whether CPython's own tests are installed with it.
     pub has_tests: bool,
@@ -34,7 +34,7 @@ impl Python {
         let (fine, said) = shell.program(program, "-c").args([ABOUT.into()]).output()?;
         Python::parse(program, &said)
             .filter(|_| fine)
-            .ok_or_else(|| Failure::new(format!("{} does not say which Python it is: {said}", program.display())))
+            .ok_or_else(|| Failure::new(format!("{} did not report its version: {said}", program.display())))
     }
 
     fn parse(program: &Path, said: &str) -> Option<Python> {
@@ -49,35 +49,43 @@ impl Python {
     }
 }
 
-/// The Pythons to use, the most important first: those that were asked for, or one of each supported version. Says which
-/// there are and which not.
+/// Returns the Pythons to use, like [`search`], and prints which are found.
 pub fn find(shell: &Shell) -> Result<Vec<Python>, Failure> {
-    if let Ok(named) = std::env::var(PYTHONS) {
-        let pythons: Result<Vec<Python>, Failure> =
-            named.split_whitespace().map(|program| Python::ask(shell, Path::new(program))).collect();
-        let mut pythons = pythons?;
-        if pythons.is_empty() {
-            return Err(Failure::new(format!("{PYTHONS} is set and names no Python")));
-        }
-        pythons.sort_by_key(|python| VERSIONS.iter().position(|version| *version == python.version));
+    let pythons = search(shell)?;
+    if std::env::var_os(PYTHONS).is_some() {
         for python in &pythons {
             println!("Python {}: {}, named in {PYTHONS}", python.version, python.program.display());
         }
         return Ok(pythons);
     }
-    let installed = installed_by_pyenv(shell);
-    let mut found = Vec::new();
     for version in VERSIONS {
-        match best(candidates(shell, version, &installed)) {
+        match pythons.iter().find(|python| python.version == version) {
             Some(python) => {
                 let without = if python.has_tests { "" } else { ", without CPython's own tests" };
                 println!("Python {version}: {}{without}", python.program.display());
-                found.push(python);
             }
             None => println!("Python {version}: not found"),
         }
     }
-    // One without them is of little use, whichever version it is.
+    Ok(pythons)
+}
+
+/// Returns the Pythons to use, the most important first: those named in the environment, or one of each supported version.
+pub fn search(shell: &Shell) -> Result<Vec<Python>, Failure> {
+    if let Ok(named) = std::env::var(PYTHONS) {
+        let pythons: Result<Vec<Python>, Failure> =
+            named.split_whitespace().map(|program| Python::ask(shell, Path::new(program))).collect();
+        let mut pythons = pythons?;
+        if pythons.is_empty() {
+            return Err(Failure::new(format!("{PYTHONS} is set but names no Python")));
+        }
+        pythons.sort_by_key(|python| VERSIONS.iter().position(|version| *version == python.version));
+        return Ok(pythons);
+    }
+    let installed = installed_by_pyenv(shell);
+    let found = VERSIONS.iter().filter_map(|version| best(candidates(shell, version, &installed)));
+    let mut found: Vec<Python> = found.collect();
+    // A Python without them is of little use, whichever version it is.
     found.sort_by_key(|python| !python.has_tests);
     if found.is_empty() {
         return Err(Failure::new(format!("none of Python {} is installed", VERSIONS.join(", "))));
@@ -85,7 +93,7 @@ pub fn find(shell: &Shell) -> Result<Vec<Python>, Failure> {
     Ok(found)
 }
 
-/// All of this version, in the order in which one would look for it.
+/// Returns all interpreters of this version, in search order.
 fn candidates(shell: &Shell, version: &str, installed_by_pyenv: &[PathBuf]) -> Vec<Python> {
     let on_path = [PathBuf::from(format!("python{version}")), PathBuf::from("python3")];
     let of_version = |directory: &PathBuf| {
@@ -93,18 +101,18 @@ fn candidates(shell: &Shell, version: &str, installed_by_pyenv: &[PathBuf]) -> V
         name.strip_prefix(version).is_some_and(|rest| rest.starts_with('.'))
     };
     let by_pyenv = installed_by_pyenv.iter().filter(|directory| of_version(directory)).map(|d| d.join("bin/python3"));
-    // Something of that name may be there and not run: pyenv puts names on the path of versions that are switched off.
+    // A program of that name may exist and not run: pyenv puts names of disabled versions on the path.
     let answers = on_path.into_iter().chain(by_pyenv).filter_map(|program| Python::ask(shell, &program).ok());
     answers.filter(|python| python.version == version).collect()
 }
 
-/// The first that has CPython's tests, or else the first.
+/// Returns the first with CPython's tests, or else the first.
 fn best(candidates: Vec<Python>) -> Option<Python> {
     let with_tests = candidates.iter().position(|python| python.has_tests);
     candidates.into_iter().nth(with_tests.unwrap_or(0))
 }
 
-/// The directories that pyenv has installed Pythons in, newest first.
+/// Returns the directories in which pyenv has installed Pythons, newest first.
 fn installed_by_pyenv(shell: &Shell) -> Vec<PathBuf> {
     let asked = || match shell.program("pyenv", "root").output() {
         Ok((true, said)) => Some(PathBuf::from(said.trim())),
@@ -120,7 +128,7 @@ fn installed_by_pyenv(shell: &Shell) -> Vec<PathBuf> {
     directories
 }
 
-/// 3.12.10 is newer than 3.12.9.
+/// Parses the version, because 3.12.10 is newer than 3.12.9.
 fn numbers(directory: &Path) -> Vec<u32> {
     let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
     name.split('.').map_while(|number| number.parse().ok()).collect()
@@ -135,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_python_says_is_understood() {
+    fn the_description_of_a_python_is_parsed() {
         let said = "3.12 .cpython-312-x86_64-linux-gnu.so\nTrue\n";
         let parsed = Python::parse(Path::new("python3.12"), said).unwrap();
         assert_eq!((parsed.version.as_str(), parsed.has_tests), ("3.12", true));
@@ -152,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_numbers() {
+    fn versions_are_compared_as_numbers() {
         assert!(numbers(Path::new("some/3.12.10")) > numbers(Path::new("some/3.12.9")));
         assert_eq!(numbers(Path::new("some/pypy3.10")), []);
     }

@@ -1,5 +1,5 @@
-//! Requests that come when they come, whether or not the earlier ones have been answered: half of them by connections that were kept,
-//! as far as there are any, the others by new ones.
+//! Requests that arrive at fixed times, whether or not earlier ones have been answered: half of them on kept connections, as far
+//! as there are any, the others on new ones.
 
 use std::net::SocketAddrV4;
 use std::os::fd::OwnedFd;
@@ -13,38 +13,38 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::client::{event, opened};
 
-/// A server that says nothing for this long is broken.
+/// A server that does not answer for this long is broken.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long it sleeps at most before it looks whether another request is due.
+/// How long it sleeps at most before it checks whether another request is due.
 const TICK_MS: u16 = 1;
 
-/// More that wait for their answers are not offered: the server has stopped to refuse.
+/// With more outstanding requests than this, the run fails: the server has stopped refusing.
 const MOST_WAITING: usize = 4_000;
 
-/// Longest latency that the histograms tell apart, in nanoseconds.
+/// Longest latency that the histograms distinguish, in nanoseconds.
 const LONGEST: u64 = 60_000_000_000;
 
 const SERVED: &[u8] = b"HTTP/1.1 200 ";
 const REFUSED: &[u8] = b"HTTP/1.1 503 ";
 
-/// What is asked of a server.
+/// The load to offer.
 pub struct Offer {
     pub server: SocketAddrV4,
     pub request: Vec<u8>,
     /// Requests per second.
     pub rate: f64,
-    /// Connections that are kept for later at most.
+    /// Most idle connections to keep.
     pub kept: usize,
     pub window: Duration,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug)]
 pub struct Offered {
     pub served: u64,
     pub refused: u64,
-    /// Connections that ended without an answer.
+    /// Connections that ended without a response.
     pub failed: u64,
     pub wall: Duration,
     /// Nanoseconds from when a request was due.
@@ -52,7 +52,7 @@ pub struct Offered {
     pub refused_after: Histogram<u64>,
 }
 
-/// Makes an offer, and waits for the last answer.
+/// Offers the load, and waits for the last response.
 pub fn offer(offer: &Offer) -> Result<Offered> {
     let histogram = || Histogram::new_with_bounds(1, LONGEST, 2).context("make a histogram");
     let outcome = Offered {
@@ -73,9 +73,9 @@ struct Crowd<'a> {
     offer: &'a Offer,
     epoll: Epoll,
     connections: Vec<Option<Connection>>,
-    /// Places of connections that are over.
+    /// Slots of connections that are over.
     vacant: Vec<usize>,
-    /// Connections that wait for nothing.
+    /// Idle connections.
     kept: Vec<usize>,
     waiting: usize,
     outcome: Offered,
@@ -83,7 +83,7 @@ struct Crowd<'a> {
 
 struct Connection {
     socket: OwnedFd,
-    /// When the request was due that is not answered; `None` if there is none.
+    /// When the outstanding request was due; `None` if there is none.
     due: Option<Instant>,
 }
 
@@ -106,8 +106,8 @@ impl Crowd<'_> {
             if due >= end && self.waiting == 0 {
                 break;
             }
-            ensure!(now - last_heard < PATIENCE, "{} requests have not been answered for {PATIENCE:?}", self.waiting);
-            // Requests may be due more often than a clock ticks, and then come together.
+            ensure!(now - last_heard < PATIENCE, "{} requests were not answered within {PATIENCE:?}", self.waiting);
+            // Requests may be due more often than the clock ticks, and then arrive together.
             let ready = match self.epoll.wait(&mut events, EpollTimeout::from(TICK_MS)) {
                 Err(Errno::EINTR) => 0,
                 found => found.context("wait for an epoll set")?,
@@ -123,21 +123,21 @@ impl Crowd<'_> {
         Ok(self.outcome)
     }
 
-    /// A request is due.
+    /// Sends a request that is due.
     fn arrive(&mut self, due: Instant, by_new: bool) -> Result<()> {
-        ensure!(self.waiting < MOST_WAITING, "{MOST_WAITING} requests are neither answered nor refused");
+        ensure!(self.waiting < MOST_WAITING, "{MOST_WAITING} requests were neither answered nor refused");
         let kept = if by_new { None } else { self.kept.pop() };
         let number = match kept {
             Some(number) => number,
             None => self.connect()?,
         };
-        let connection = self.connections[number].as_mut().context("a place without a connection")?;
+        let connection = self.connections[number].as_mut().context("a slot without a connection")?;
         connection.due = Some(due);
         self.waiting += 1;
         match send(&connection.socket, &self.offer.request, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
             Ok(sent) if sent == self.offer.request.len() => Ok(()),
             Ok(sent) => bail!("{sent} bytes of a request were sent"),
-            // It has been refused and closed already; the answer is there to be read.
+            // The server has refused and closed it already; the response can be read.
             Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => Ok(()),
             Err(error) => Err(error).context("send a request"),
         }
@@ -154,7 +154,7 @@ impl Crowd<'_> {
         Ok(number)
     }
 
-    /// Something has come back: an answer is short, and comes in one piece.
+    /// Reads a response, which is short and arrives in one piece.
     fn hear(&mut self, number: usize) -> Result<()> {
         let Some(connection) = &mut self.connections[number] else { return Ok(()) };
         let mut buffer = [0; 2048];
@@ -180,8 +180,8 @@ impl Crowd<'_> {
                 self.outcome.refused_after.saturating_record(after);
             }
             Some(_) if answer.is_empty() => self.outcome.failed += 1,
-            Some(_) => bail!("not an answer that was expected: {:?}", String::from_utf8_lossy(answer)),
-            // One that was kept has been closed.
+            Some(_) => bail!("unexpected response: {:?}", String::from_utf8_lossy(answer)),
+            // The server has closed an idle connection.
             None => self.kept.retain(|kept| *kept != number),
         }
         self.connections[number] = None;

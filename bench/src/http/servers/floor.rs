@@ -1,5 +1,5 @@
-//! The [floor](crate::floor) that speaks HTTP: every head that is there is parsed, and one write has as many copies of the same answer. No
-//! routes, no clock, no limits, no timeouts: the least that can be called serving HTTP.
+//! The [floor](crate::floor) for HTTP: it parses every head, and writes that many copies of the same response at once. No routes,
+//! clock, limits or timeouts: the minimum that can be called an HTTP server.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use httparse::Status;
 use super::listener;
 use crate::floor::{self, Service};
 
-/// As many as pelton allows.
+/// The same number as pelton allows.
 const MOST_FIELDS: usize = 100;
 
 /// As long as pelton's.
@@ -22,7 +22,7 @@ const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\n\
 
 #[derive(Default)]
 struct Hello {
-    /// The beginnings of heads, by descriptor.
+    /// Incomplete heads, by descriptor.
     begun: HashMap<usize, Vec<u8>>,
     answers: Vec<u8>,
 }
@@ -31,7 +31,7 @@ pub fn serve() -> Result<()> {
     floor::serve(listener()?, Hello::default())
 }
 
-/// Appends an answer for every request in `input`. Says how much of it has been answered; `None` if some of it is no request.
+/// Appends a response for every request in `input`. Returns how much of the input was answered; `None` if it is invalid.
 fn answer(mut input: &[u8], answers: &mut Vec<u8>) -> Option<usize> {
     let whole = input.len();
     while !input.is_empty() {
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_request_that_is_there_is_answered_once() {
+    fn every_complete_request_is_answered_once() {
         let request = b"GET /hello HTTP/1.1\r\nHost: a\r\n\r\n";
         let mut answers = Vec::new();
         let input = [&request[..], request, &request[..10]].concat();
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_in_two_pieces_is_answered_when_it_is_whole() {
+    fn a_request_in_two_pieces_is_answered_when_it_is_complete() {
         let mut hello = Hello::default();
         assert_eq!(hello.answer(5, b"GET / HTTP/1.1\r\nHo"), Some(&b""[..]));
         assert_eq!(hello.answer(6, b"GET / HTTP/1.1\r\n\r\n"), Some(ANSWER));

@@ -22,10 +22,10 @@ pub fn serve() -> Result<()> {
             let (stream, _) = listener.accept().await.context("accept a connection")?;
             stream.set_nodelay(true).context("send without delay")?;
             tokio::spawn(async move {
-                // As cheap as it can be: answers to several requests together, no timeouts.
+                // As cheap as possible: pipelined responses are flushed together, no timeouts.
                 let mut http = http1::Builder::new();
                 http.pipeline_flush(true);
-                // A client that goes away is nobody's fault.
+                // A client that disconnects is no error.
                 let _ = http.serve_connection(TokioIo::new(stream), service_fn(hello)).await;
             });
         }

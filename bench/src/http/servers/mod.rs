@@ -1,7 +1,7 @@
-//! The servers, each a process of its own: `pelton-bench http-server NAME`.
+//! The servers, each a separate process: `pelton-bench http-server NAME`.
 //!
-//! A server listens on a free port of the loopback interface, says which on its standard output, and serves until it is killed. Those
-//! that are other programs are told where to listen, and take this process's place.
+//! A server listens on a free port of the loopback interface, prints it on standard output, and serves until it is killed.
+//! External programs are told where to listen, and replace this process.
 
 #[cfg(feature = "http-peers")]
 mod actix;
@@ -20,7 +20,7 @@ use clap::{Args, ValueEnum};
 
 use crate::process::{announce, end_with_parent, listener};
 
-/// What is said to everybody.
+/// The response to every request.
 const HELLO: &str = "Hello, world!\n";
 
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -39,21 +39,21 @@ pub enum Kind {
     Apache,
 }
 
-/// Which server, and with what.
+/// Which server to run, and how.
 #[derive(Args, Clone, Debug)]
 pub struct Serving {
     kind: Kind,
-    /// The directory with configurations, and files to serve
+    /// Directory with configurations, and files to serve
     #[arg(long, value_name = "DIR")]
     stage: PathBuf,
-    /// Connections that there may be (of pelton only)
+    /// Most connections (pelton only)
     #[arg(long, value_name = "N")]
     connections: Option<usize>,
 }
 
-/// Serves until the process is killed, which the kernel does when its parent has gone.
+/// Serves until the process is killed, which the kernel does when its parent exits.
 pub fn serve(serving: &Serving) -> Result<()> {
-    // It outlives the start of another program in this process.
+    // The setting survives exec.
     end_with_parent()?;
     let stage = &serving.stage;
     match serving.kind {
@@ -70,7 +70,7 @@ pub fn serve(serving: &Serving) -> Result<()> {
     }
 }
 
-/// A port that nobody listens on, for those who want to be told. Somebody else may take it meanwhile, and then they fail.
+/// Returns a free port, for servers that have to be told one. Another program may take it meanwhile, and then they fail.
 fn free_port() -> Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("find a free port")?;
     Ok(listener.local_addr().context("ask which port it is")?.port())

@@ -1,4 +1,4 @@
-//! Pelton, as anybody would use it: the default engine, limits and timeouts, several routes, statistics on.
+//! Pelton in its usual configuration: the default engine, limits and timeouts, several routes, statistics on.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::{HELLO, announce};
 
-/// What an answer costs that is not for free: as much as a page with a template and a few look-ups.
+/// Processor time of a costly response: about that of a page with a template and a few look-ups.
 const COST: Duration = Duration::from_millis(1);
 
 pub fn serve(stage: &Path, connections: Option<usize>) -> Result<()> {
@@ -33,7 +33,7 @@ pub fn serve(stage: &Path, connections: Option<usize>) -> Result<()> {
     Ok(())
 }
 
-/// Keeps the processor busy for a while, by the time that it was really there, and then says the same as everybody.
+/// Keeps the processor busy for a while, measured in processor time, and then returns the usual response.
 fn costly() -> &'static str {
     let used = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default();
     let until = used() + COST;

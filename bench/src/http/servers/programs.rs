@@ -1,4 +1,4 @@
-//! Servers that are programs of their own. Each runs in the foreground and as one process, with its configuration from `peers/`.
+//! Servers that are external programs. Each runs in the foreground, as one process, with its configuration from `peers/`.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -19,7 +19,7 @@ pub fn nginx(stage: &Path) -> Result<()> {
 pub fn apache(stage: &Path) -> Result<()> {
     let (port, configuration) = configured(stage, "apache.conf", include_str!("../peers/apache.conf"))?;
     let mut command = Command::new("apache2");
-    // One process that stays in the foreground; what it does per request is the same.
+    // One process that stays in the foreground; the work per request is the same.
     command.arg("-X").arg("-f").arg(configuration);
     become_it(port, command)
 }
@@ -31,7 +31,7 @@ pub fn node() -> Result<()> {
     become_it(port, command)
 }
 
-/// Writes a configuration for a port that is free.
+/// Writes a configuration with a free port.
 fn configured(stage: &Path, name: &str, text: &str) -> Result<(u16, std::path::PathBuf)> {
     let port = free_port()?;
     let path = stage.join(format!("{port}-{name}"));
@@ -40,7 +40,7 @@ fn configured(stage: &Path, name: &str, text: &str) -> Result<(u16, std::path::P
     Ok((port, path))
 }
 
-/// Announces the port and makes this process another program. Returns only if that fails.
+/// Announces the port and replaces this process with another program. Returns only if that fails.
 fn become_it(port: u16, mut command: Command) -> Result<()> {
     announce(port)?;
     let program = command.get_program().to_string_lossy().into_owned();

@@ -41,7 +41,7 @@ fn adopt(handle: &LoopHandle<()>, stream: TcpStream, buffer: Buffer) -> io::Resu
     inserted.map(drop).map_err(|refused| io::Error::other(refused.error))
 }
 
-/// A connection. A source of its own kind, since only that can change its interest when there is no room to send.
+/// A connection. It is a custom source, because only that can change its interest when there is no room to send.
 struct Echo {
     stream: Generic<TcpStream>,
     pending: Vec<u8>,

@@ -18,7 +18,7 @@ struct Connection {
 struct Server {
     poll: Poll,
     listener: TcpListener,
-    /// By descriptor, which is the token too.
+    /// By descriptor, which is also the token.
     connections: Vec<Option<Connection>>,
     buffer: Vec<u8>,
 }

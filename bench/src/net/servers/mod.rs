@@ -1,8 +1,8 @@
-//! The echo servers that ship with the benchmark, each a process of its own: `pelton-bench net-server NAME`.
+//! The echo servers of the benchmark, each a separate process: `pelton-bench net-server NAME`.
 //!
-//! A server listens on a free port of the loopback interface, says which on its standard output, and echoes until it is
-//! killed. It has one thread, and nothing but its sockets to wait for: a second thread that waited for its parent to go
-//! would make every system call of the first dearer (the kernel then counts references to descriptors).
+//! A server listens on a free port of the loopback interface, prints it on standard output, and echoes until it is killed. It has
+//! one thread: a second one that waited for the parent to exit would make every system call of the first more expensive, because
+//! the kernel then counts references to descriptors.
 
 mod calloop;
 mod floor;
@@ -21,10 +21,10 @@ use crate::process::{announce, end_with_parent, listener};
 /// How much one read takes in, where a loop has one buffer for all connections.
 const SHARED_BUFFER: usize = 64 << 10;
 
-/// How much one read takes in, where every connection needs a buffer of its own.
+/// How much one read takes in, where every connection needs its own buffer.
 const OWN_BUFFER: usize = 16 << 10;
 
-/// How long the messages are that the framed server takes apart: those of the load that instructions are counted under.
+/// Message length of the framed server: that of the load under which instructions are counted.
 const FRAME: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -40,7 +40,7 @@ pub enum Kind {
     MonoioUring,
 }
 
-/// Serves until the process is killed, which the kernel does when its parent has gone.
+/// Serves until the process is killed, which the kernel does when its parent exits.
 pub fn serve(kind: Kind) -> Result<()> {
     end_with_parent()?;
     match kind {
@@ -55,18 +55,18 @@ pub fn serve(kind: Kind) -> Result<()> {
     }
 }
 
-/// What became of an attempt to echo.
+/// The result of an attempt to echo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Echoed {
-    /// All of this many bytes, which may be zero if there was nothing to read.
+    /// This many bytes were echoed, which may be zero if there was nothing to read.
     All(usize),
-    /// There is no room to send the rest, which was left in `pending`.
+    /// There is no room to send the rest, which is in `pending`.
     Blocked,
-    /// The other side has finished or reset.
+    /// The peer has finished or reset the connection.
     Ended,
 }
 
-/// Reads once and writes what there was, as the callbacks of mio and calloop do.
+/// Reads once and writes the result, like the callbacks of mio and calloop.
 fn echo_once<S: Read + Write>(stream: &mut S, buffer: &mut [u8], pending: &mut Vec<u8>) -> Echoed {
     match stream.read(buffer) {
         Ok(0) => Echoed::Ended,
@@ -83,7 +83,7 @@ fn echo_once<S: Read + Write>(stream: &mut S, buffer: &mut [u8], pending: &mut V
     }
 }
 
-/// Sends what had to wait.
+/// Sends pending output.
 fn send_pending(stream: &mut impl Write, pending: &mut Vec<u8>) -> Echoed {
     match write(stream, pending) {
         Ok(sent) => {
@@ -94,7 +94,7 @@ fn send_pending(stream: &mut impl Write, pending: &mut Vec<u8>) -> Echoed {
     }
 }
 
-/// One attempt to write; no room is no error.
+/// Writes once; returns 0 if there is no room.
 fn write(stream: &mut impl Write, bytes: &[u8]) -> io::Result<usize> {
     match stream.write(bytes) {
         Err(error) if is_temporary(&error) => Ok(0),

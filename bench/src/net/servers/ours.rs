@@ -1,4 +1,4 @@
-//! Pelton, as anybody would use it: the default engine, statistics on.
+//! Pelton in its usual configuration: the default engine, statistics on.
 
 use anyhow::{Context, Result, bail};
 use pelton::codec::Fixed;

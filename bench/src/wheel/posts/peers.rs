@@ -26,7 +26,7 @@ fn job(thread: u64, number: u64) -> Job {
     Box::new(move |tally| tally.add(thread, number))
 }
 
-/// A runtime that could serve sockets too, as a loop must: without them it would wait on a condition variable.
+/// Returns a runtime with I/O enabled, as a loop needs it: without I/O it would wait on a condition variable.
 pub fn tokio_loop() -> Result<Runtime> {
     Builder::new_current_thread().enable_io().build().context("build a tokio runtime")
 }
@@ -67,7 +67,7 @@ pub fn mpsc_many(load: Posting) -> Result<Readings> {
     )
 }
 
-/// The vector is swapped for an empty one and run outside the lock; whoever finds it empty wakes the loop.
+/// Swaps the vector for an empty one and runs it outside the lock; a thread that finds it empty wakes the loop.
 pub fn mutex_vec(load: Posting) -> Result<Readings> {
     let breaker = Breaker::new()?;
     let queue = Mutex::new(Vec::<Job>::new());
@@ -95,7 +95,7 @@ pub fn mutex_vec(load: Posting) -> Result<Readings> {
     )
 }
 
-/// A lock-free queue, and a flag that the loop raises before it sleeps: only who sees it wakes the loop.
+/// A lock-free queue, and a flag that the loop sets before it sleeps: only a thread that sees it wakes the loop.
 pub fn seg_queue(load: Posting) -> Result<Readings> {
     let breaker = Breaker::new()?;
     let queue = SegQueue::<Job>::new();
@@ -103,8 +103,8 @@ pub fn seg_queue(load: Posting) -> Result<Readings> {
     load.race(
         |thread, number| {
             queue.push(job(thread, number));
-            // The push moves the queue's tail, and the loop reads that tail after raising the flag, all sequentially
-            // consistent: either this sees the flag or the loop sees the job.
+            // The push moves the queue's tail, and the loop reads that tail after setting the flag, all sequentially consistent:
+            // either this thread sees the flag or the loop sees the job.
             if about_to_sleep.load(SeqCst) && about_to_sleep.swap(false, SeqCst) {
                 breaker.wake();
             }

@@ -41,7 +41,7 @@ impl Fire for WheelTimers {
     }
 }
 
-/// The same timers set on a reactor. It boxes the callback itself, so it is handed the bare closure.
+/// The same timers on a reactor. It boxes the callback itself, so it gets the bare closure.
 pub struct ReactorTimers {
     reactor: EventLoop,
     start: Time,

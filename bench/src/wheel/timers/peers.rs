@@ -17,7 +17,7 @@ use super::{Callback, Fire, Timers, Work};
 pub const DELAY_QUEUE: &str = "tokio-util DelayQueue";
 pub const BINARY_HEAP: &str = "std BinaryHeap";
 
-/// tokio-util's wheel, on a runtime whose clock only moves when told to.
+/// tokio-util's wheel, on a runtime with a paused clock.
 pub struct Delayed {
     queue: DelayQueue<Callback>,
     start: Instant,
@@ -40,7 +40,7 @@ impl Timers for Delayed {
     type Key = Key;
 
     fn insert(&mut self, deadline: u64, work: Work) -> Key {
-        // The queue arms a sleep for its earliest entry, which has to know its runtime: two thread-local stores.
+        // The queue arms a sleep for its earliest entry, which needs its runtime: two thread-local stores.
         let _inside = self.runtime.enter();
         self.queue.insert_at(Box::new(move || work.run()), self.start + Duration::from_nanos(deadline))
     }
@@ -54,7 +54,7 @@ impl Timers for Delayed {
 impl Fire for Delayed {
     fn fire(&mut self, readings: &[u64]) {
         let queue = &mut self.queue;
-        // Unconstrained, or the cooperative budget would send every 128th poll around the scheduler.
+        // Unconstrained, because the cooperative budget would reschedule every 128th poll.
         self.runtime.block_on(unconstrained(async move {
             let mut now = 0;
             for &reading in readings {
@@ -68,7 +68,7 @@ impl Fire for Delayed {
     }
 }
 
-/// A heap of deadlines. Cancelling in the middle is what a heap cannot do.
+/// A heap of deadlines. A heap cannot cancel in the middle.
 #[derive(Default)]
 pub struct Heap {
     heap: BinaryHeap<Reverse<Entry>>,

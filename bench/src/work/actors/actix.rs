@@ -1,7 +1,7 @@
-//! actix: an arbiter is a thread with a runtime of its own, which its actors stay on. So there are as many arbiters as the
-//! others have workers, and every other actor is on the same one.
+//! actix: an arbiter is a thread with its own runtime, on which its actors stay. So there are as many arbiters as the others have
+//! workers, and actors are assigned to them in turn.
 //!
-//! `do_send` is what does not wait for room in a mailbox.
+//! `do_send` does not wait for room in a mailbox.
 
 use actix::{Actor, Addr, Arbiter, Context, Handler, Message, System, SystemRunner};
 use anyhow::{Result, anyhow, ensure};
@@ -10,7 +10,7 @@ use super::{ActorSystem, Member, WORKERS};
 
 pub struct Arbiters {
     arbiters: Vec<Arbiter>,
-    /// Arbiters are parts of one, though nothing runs on it.
+    /// Arbiters need one, though nothing runs on it.
     _system: SystemRunner,
 }
 
@@ -48,7 +48,7 @@ impl ActorSystem for Arbiters {
     }
 
     fn end(self) -> Result<()> {
-        ensure!(self.arbiters.iter().all(Arbiter::stop), "an arbiter has gone");
+        ensure!(self.arbiters.iter().all(Arbiter::stop), "an arbiter is gone");
         self.arbiters.into_iter().try_for_each(|arbiter| arbiter.join().map_err(|_| anyhow!("an arbiter panicked")))
     }
 }

@@ -1,5 +1,5 @@
-//! The Java program next to this, compiled when it is started; as a process of its own, and always the same one, since it gets
-//! faster while it runs.
+//! The Java program next to this file, compiled at the start. It is one process for the whole run, because it gets faster while
+//! it runs.
 
 use std::cell::RefCell;
 use std::fs;
@@ -18,7 +18,7 @@ const PROGRAM: &str = include_str!("Actors.java");
 pub struct Pool {
     pub version: String,
     process: RefCell<Process>,
-    /// Where the compiled program is.
+    /// The directory of the compiled program.
     _directory: TempDir,
 }
 
@@ -29,7 +29,7 @@ struct Process {
 }
 
 impl Pool {
-    /// Compiles the program and starts it. `None` if there is no compiler.
+    /// Compiles the program and starts it. Returns `None` if there is no compiler.
     pub fn start(actors: usize) -> Result<Option<Self>> {
         let Ok(printed) = Command::new("javac").arg("-version").stdin(Stdio::null()).output() else { return Ok(None) };
         // "javac 17.0.15"
@@ -40,7 +40,7 @@ impl Pool {
         let source = directory.path().join("Actors.java");
         fs::write(&source, PROGRAM).with_context(|| format!("write {}", source.display()))?;
         let compiled = Command::new("javac").arg("-d").arg(directory.path()).arg(&source).status();
-        ensure!(compiled.context("run javac")?.success(), "javac has not compiled {}", source.display());
+        ensure!(compiled.context("run javac")?.success(), "javac could not compile {}", source.display());
 
         let mut command = Command::new("java");
         command.arg("-cp").arg(directory.path()).args(["Actors", &actors.to_string(), &WORKERS.to_string()]);
@@ -51,7 +51,7 @@ impl Pool {
         Ok(Some(Self { version, process, _directory: directory }))
     }
 
-    /// One run.
+    /// Runs one window.
     pub fn play(&self, play: Play, size: Size) -> Result<Elapsed> {
         let (line, expected) = match play {
             Play::Outside { senders } => {
@@ -68,15 +68,15 @@ impl Pool {
         let [wall, cpu, sum] = numbers
             .ok()
             .and_then(|numbers| <[u64; 3]>::try_from(numbers).ok())
-            .with_context(|| format!("java was to say how long a run has taken, and said {answer:?}"))?;
-        ensure!(sum == expected, "the actors say {sum} instead of {expected}");
+            .with_context(|| format!("java should have printed the time of a run, but printed {answer:?}"))?;
+        ensure!(sum == expected, "the actors report {sum} instead of {expected}");
         Ok(Elapsed { wall: Duration::from_nanos(wall), cpu: Duration::from_nanos(cpu) })
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself, and then there is nothing left to do.
+        // It may have exited already, and then there is nothing left to do.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

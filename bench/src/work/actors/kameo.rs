@@ -1,6 +1,6 @@
-//! kameo: an actor is a task of tokio, on a runtime with as many workers as the others have.
+//! kameo: an actor is a tokio task, on a runtime with as many workers as the others have.
 //!
-//! With an unbounded mailbox, `try_send` never waits and is never refused.
+//! With an unbounded mailbox, `try_send` neither waits nor fails.
 
 use std::convert::Infallible;
 

@@ -1,4 +1,4 @@
-//! Pelton's tasks by key: what it costs to have an order, and no actor.
+//! Pelton's tasks by key: the cost of ordering without an actor.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,7 +8,7 @@ use super::{ActorSystem, Member, PATIENCE, WORKERS};
 
 pub struct Keyed(pelton::Pool);
 
-/// A key, and what its tasks work on. Nobody ever waits for the lock: they run one at a time.
+/// A key, and the state of its tasks. The lock is never contended: the tasks run one at a time.
 pub struct Key {
     keyed: pelton::Keyed<usize>,
     key: usize,

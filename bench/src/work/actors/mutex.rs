@@ -1,7 +1,7 @@
-//! The classic design, with locks: a queue of messages per actor, and one queue of actors that have any.
+//! The classic design, with locks: a queue of messages per actor, and one queue of actors that have messages.
 //!
-//! An actor is in the queue of actors once, or not at all, as its flag says. A worker gives each that it takes as many messages
-//! as pelton's does before others have their turn, and takes them out of its queue in one go.
+//! An actor is in the queue of actors once, or not at all, as its flag says. A worker takes all messages of an actor's queue at
+//! once, and handles as many as pelton's pool does before others get their turn.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -31,7 +31,7 @@ struct Ready {
 
 pub struct Actor {
     mailbox: Mutex<Mailbox>,
-    /// Nothing at the end: members know each other, and would keep each other for ever.
+    /// Empty at the end: members refer to each other, and would keep each other alive.
     member: Mutex<Option<Member<Pool>>>,
     shared: Arc<Shared>,
 }
@@ -39,7 +39,7 @@ pub struct Actor {
 #[derive(Default)]
 struct Mailbox {
     messages: VecDeque<u64>,
-    /// It is in the queue of actors, or a worker has it.
+    /// Set while the actor is in the queue of actors, or a worker has it.
     scheduled: bool,
 }
 

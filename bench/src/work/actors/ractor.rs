@@ -1,4 +1,4 @@
-//! ractor: an actor is a task of tokio, on a runtime with as many workers as the others have. Its mailboxes have no bound.
+//! ractor: an actor is a tokio task, on a runtime with as many workers as the others have. Its mailboxes are unbounded.
 
 use anyhow::{Context, Result};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -8,7 +8,7 @@ use super::{ActorSystem, Member, WORKERS};
 
 pub struct Ractor(Runtime);
 
-/// What is called; its state is the member.
+/// The actor; its state is the member.
 struct Receiver;
 
 impl Actor for Receiver {

@@ -22,7 +22,7 @@ fn reactor() -> Result<EventLoop> {
     Reactor::builder().lane(Lane::Cpu, settings).build().context("make a reactor")
 }
 
-/// With a callback, which begins the next one.
+/// With a callback that starts the next one.
 pub fn defer(trips: u64) -> Result<(u64, Elapsed)> {
     fn begin(reactor: &mut Reactor) {
         let trips = reactor.state::<Trips>();
@@ -52,7 +52,7 @@ pub fn defer(trips: u64) -> Result<(u64, Elapsed)> {
     Ok((reactor.state::<Trips>().sum, elapsed))
 }
 
-/// With answers that are awaited in the order in which they were asked for.
+/// With replies that are awaited in the order in which they were requested.
 pub fn defer_reply(trips: u64) -> Result<(u64, Elapsed)> {
     let mut reactor = reactor()?;
     let handle = reactor.handle();

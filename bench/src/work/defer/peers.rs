@@ -1,4 +1,4 @@
-//! The peers' ways of having work done on another thread.
+//! The peers' ways to run work on another thread.
 
 use std::collections::VecDeque;
 use std::thread;
@@ -16,7 +16,7 @@ pub const SPAWN_BLOCKING_NARROW: &str = "tokio spawn_blocking, 2";
 
 type Job = Box<dyn FnOnce() -> u64 + Send>;
 
-/// As it comes.
+/// With the default number of threads.
 pub fn spawn_blocking(trips: u64) -> Result<(u64, Elapsed)> {
     tokio(trips, Builder::new_current_thread().enable_io())
 }
@@ -26,7 +26,7 @@ pub fn spawn_blocking_narrow(trips: u64) -> Result<(u64, Elapsed)> {
     tokio(trips, Builder::new_current_thread().enable_io().max_blocking_threads(THREADS))
 }
 
-/// Joined in the order in which they were spawned: of the ways to wait for several, the one that costs least.
+/// Joined in the order in which they were spawned: the cheapest way to wait for several.
 fn tokio(trips: u64, runtime: &mut Builder) -> Result<(u64, Elapsed)> {
     let runtime = runtime.build().context("build a tokio runtime")?;
     let watch = Stopwatch::start();
@@ -46,7 +46,7 @@ fn tokio(trips: u64, runtime: &mut Builder) -> Result<(u64, Elapsed)> {
     Ok((sum, watch.stop()))
 }
 
-/// Threads at the ends of two channels. There is no loop: the calling thread can do nothing else but wait.
+/// Threads at the ends of two channels. There is no loop: the calling thread can only wait.
 pub fn channels(trips: u64) -> Result<(u64, Elapsed)> {
     let ((jobs, taken), (results, back)) = (unbounded::<Job>(), unbounded());
     thread::scope(|scope| {
@@ -60,7 +60,7 @@ pub fn channels(trips: u64) -> Result<(u64, Elapsed)> {
                 }
             });
         }
-        // Moved in, so that the threads end when this does.
+        // Moved in, so that the threads end when this function does.
         let jobs: Sender<Job> = jobs;
         round_trips(trips, &back, |number| {
             jobs.send(Box::new(move || work(number))).map_err(|_| anyhow!("the threads have gone"))
@@ -68,7 +68,7 @@ pub fn channels(trips: u64) -> Result<(u64, Elapsed)> {
     })
 }
 
-/// What computes in parallel, with a channel for the way back; there is no loop here either.
+/// rayon's pool, with a channel for the results; there is no loop here either.
 pub fn rayon(trips: u64) -> Result<(u64, Elapsed)> {
     let pool = rayon_core::ThreadPoolBuilder::new().num_threads(THREADS).build().context("start rayon's threads")?;
     let (results, back) = unbounded();

@@ -38,7 +38,7 @@ pub fn many(paths: &[PathBuf]) -> Result<(Tally, Elapsed)> {
     again(|| read(&mut reactor, paths))
 }
 
-/// Begun all at once, and awaited in turn.
+/// Started all at once, and awaited in turn.
 pub fn many_awaited(paths: &[PathBuf]) -> Result<(Tally, Elapsed)> {
     async fn read(paths: &[PathBuf]) -> Result<Tally> {
         let begun: Vec<_> = paths.iter().map(|path| fs::read(path).into_future()).collect();
@@ -60,7 +60,7 @@ pub fn whole(path: &Path) -> Result<(u64, Elapsed)> {
     Ok((contents.len() as u64, elapsed))
 }
 
-/// With one buffer that goes back and forth.
+/// With one buffer that is passed back and forth.
 pub fn in_pieces(path: &Path) -> Result<(u64, Elapsed)> {
     let mut reactor = reactor()?;
     let watch = Stopwatch::start();

@@ -15,7 +15,7 @@ use crate::harness::{Elapsed, Stopwatch};
 pub const TOKIO: &str = "tokio::fs";
 pub const TOKIO_NARROW: &str = "tokio::fs, 4 threads";
 
-/// Each thread reads its share. Starting them is part of it, since nothing else is there to be used again.
+/// Each thread reads its share. Starting the threads is included, because none can be reused.
 pub fn std(paths: &[PathBuf], threads: usize) -> Result<(Tally, Elapsed)> {
     let share = paths.len().div_ceil(threads);
     let read = |start: usize| -> Result<Tally> {
@@ -43,7 +43,7 @@ pub fn std(paths: &[PathBuf], threads: usize) -> Result<(Tally, Elapsed)> {
     Ok((tally, watch.stop()))
 }
 
-/// As it comes.
+/// With the default number of threads.
 pub fn tokio(paths: &[PathBuf]) -> Result<(Tally, Elapsed)> {
     many(paths, Builder::new_current_thread().enable_io())
 }
@@ -55,7 +55,7 @@ pub fn tokio_narrow(paths: &[PathBuf]) -> Result<(Tally, Elapsed)> {
 
 fn many(paths: &[PathBuf], runtime: &mut Builder) -> Result<(Tally, Elapsed)> {
     async fn read(paths: &[PathBuf]) -> Result<Tally> {
-        // Its operations begin when they are polled, so each has a task.
+        // tokio's operations start when they are polled, so each has a task.
         let begun: Vec<_> = paths.iter().map(|path| tokio::spawn(tokio::fs::read(path.clone()))).collect();
         let mut tally = Tally::default();
         for (index, contents) in begun.into_iter().enumerate() {
@@ -102,7 +102,7 @@ pub fn tokio_in_pieces(path: &Path) -> Result<(u64, Elapsed)> {
     let watch = Stopwatch::start();
     let bytes = runtime.block_on(async {
         let mut file = tokio::fs::File::open(path).await?;
-        // It reads into a buffer of its own, of this size, and copies from there.
+        // It reads into its own buffer of this size, and copies from there.
         file.set_max_buf_size(PIECE);
         let (mut buffer, mut bytes) = (vec![0; PIECE], 0);
         loop {

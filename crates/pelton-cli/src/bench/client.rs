@@ -1,4 +1,4 @@
-//! One connection of a load.
+//! One connection of the load.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -12,27 +12,27 @@ use super::load::Load;
 pub struct Client {
     load: Rc<Load>,
     responses: Responses,
-    /// The requests that wait for their answers.
+    /// Requests waiting for their responses.
     waiting: VecDeque<Waiting>,
-    /// Looks whether the first of them has waited too long. Set when there is none, and not for each request.
+    /// Checks whether the oldest of them has timed out. Set when the first request is sent, not for each request.
     timer: Option<TimerId>,
     opened: bool,
-    /// It said so when it had nothing to send.
+    /// The connection reported itself free because it had nothing to send.
     is_free: bool,
-    /// No more requests are sent on it.
+    /// No more requests are sent on this connection.
     last: bool,
-    /// The server has said that its answer was the last.
+    /// The server announced that its last response closes the connection.
     server_closes: bool,
-    /// What came was no response.
+    /// The server sent something that is not a valid response.
     malformed: Option<Malformed>,
     timed_out: bool,
 }
 
-/// A request that waits for its answer.
+/// A request waiting for its response.
 struct Waiting {
-    /// When it was to be sent.
+    /// When it was due.
     due: Instant,
-    /// When its answer has to be complete.
+    /// Deadline for its complete response.
     deadline: Time,
 }
 
@@ -52,7 +52,7 @@ impl Client {
         }
     }
 
-    /// Sends as many requests as there may be at once.
+    /// Sends requests until the pipeline is full.
     pub fn send_more(&mut self, io: &mut Io<'_>) {
         self.is_free = false;
         if self.last || !self.opened {
@@ -69,7 +69,7 @@ impl Client {
             let deadline = io.reactor().now() + self.load.plan.timeout;
             self.waiting.push_back(Waiting { due, deadline });
             self.arm(io);
-            // Refused only if the connection is over, which it will be told.
+            // Sending fails only on a connection that has ended; `closed` will report that.
             let _ = io.send(&self.load.plan.request);
             if !self.load.plan.keep_alive {
                 self.last = true;
@@ -78,7 +78,7 @@ impl Client {
         }
     }
 
-    /// Has the time looked at by when the first request has to be answered.
+    /// Sets the timer to the deadline of the oldest request.
     fn arm(&mut self, io: &mut Io<'_>) {
         if self.timer.is_some() {
             return;
@@ -91,7 +91,7 @@ impl Client {
         self.timer = Some(io.reactor().at(first.deadline, look));
     }
 
-    /// However much has come in of an answer: it has to be complete by then.
+    /// Fails the request if its response is not complete by the deadline, however much of it has arrived.
     fn look_at_time(&mut self, io: &mut Io<'_>) {
         self.timer = None;
         let now = io.reactor().now();
@@ -113,7 +113,7 @@ impl Client {
     fn read(&mut self, mut input: &[u8]) -> Result<(), Malformed> {
         while !input.is_empty() {
             if self.waiting.is_empty() {
-                return Err(Malformed("nobody has asked for it"));
+                return Err(Malformed("no request was waiting for it"));
             }
             let (used, finished) = self.responses.advance(self.load.plan.to, input)?;
             input = &input[used..];
@@ -171,7 +171,7 @@ impl Connection for Client {
         }
         let unanswered = self.waiting.len() as u64;
         if let Some(Malformed(why)) = self.malformed {
-            // What comes behind the last answer is nobody's, but is counted, too.
+            // Bytes after the last response belong to no request, but are still an error.
             load.failed(unanswered, |_, _| {});
             let mut tally = load.tally.borrow_mut();
             tally.errors.malformed += unanswered.max(1);

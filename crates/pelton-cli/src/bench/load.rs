@@ -1,8 +1,9 @@
-//! The load that one thread makes: when a request is sent, on which connection, and when it is over.
+//! The load of one thread: when a request is sent, on which connection, and when the run ends.
 //!
-//! Without a rate, every connection sends its next request when it has its answer. With one, requests are due at fixed times,
-//! whatever has become of those before; one that finds no connection free waits, and that wait is part of its latency. Otherwise a server
-//! that stands still would be measured by the few requests that caught it, instead of by all that should have been sent meanwhile.
+//! Without a rate, every connection sends its next request as soon as it has a response. With a rate, requests are due at fixed
+//! times, regardless of earlier ones. A request that finds no free connection waits, and the wait is part of its latency.
+//! Otherwise a server that stalls would be judged by the few requests it held up, not by all that should have been sent meanwhile
+//! (coordinated omission).
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -18,13 +19,13 @@ use pelton_http::wire::responses::To;
 use super::client::Client;
 use super::tally::Tally;
 
-/// After a connection could not be made, the next attempt is this much later.
+/// Delay before the next attempt after a connection failed to open.
 const CONNECT_AGAIN_AFTER: Duration = Duration::from_millis(20);
 
-/// What is to be done, for all threads.
+/// What all threads together have to do.
 pub struct Plan {
     pub address: Address,
-    /// The request, as it is sent.
+    /// The request, as bytes on the wire.
     pub request: Vec<u8>,
     pub to: To,
     pub threads: usize,
@@ -32,22 +33,22 @@ pub struct Plan {
     pub pipeline: usize,
     pub keep_alive: bool,
     pub duration: Duration,
-    /// How many requests to send, if that is fixed.
+    /// Number of requests to send, if fixed.
     pub requests: Option<u64>,
-    /// Requests per second, of all threads together.
+    /// Requests per second, over all threads.
     pub rate: Option<f64>,
     pub timeout: Duration,
 }
 
 impl Plan {
-    /// How much of `whole` is the part of one thread.
+    /// Returns the share of `whole` that belongs to one thread.
     fn part(&self, whole: u64, thread: usize) -> u64 {
         let threads = self.threads as u64;
         whole / threads + u64::from((thread as u64) < whole % threads)
     }
 }
 
-/// How far all threads are, for those who watch.
+/// Progress of all threads, for the progress line.
 #[derive(Default)]
 pub struct Progress {
     pub completed: AtomicU64,
@@ -59,27 +60,27 @@ pub struct Load {
     pub plan: Arc<Plan>,
     pub tally: RefCell<Tally>,
     progress: Arc<Progress>,
-    /// Since when no connection can be made.
+    /// Since when no connection could be made.
     unreachable_since: Cell<Option<Instant>>,
-    /// How many more requests may be sent, if that is fixed.
+    /// Number of requests left to send, if fixed.
     left: Cell<Option<u64>>,
-    /// Sent, and neither answered nor failed.
+    /// Requests sent, and neither answered nor failed.
     outstanding: Cell<u64>,
     over: Cell<bool>,
-    /// When requests were due that have yet to be sent, or sent again.
+    /// Due times of requests still to be sent, or sent again.
     backlog: RefCell<VecDeque<Instant>>,
     pace: Option<Pace>,
 }
 
-/// Requests at fixed times.
+/// A schedule of requests at fixed times.
 struct Pace {
     interval: Duration,
     next: Cell<Instant>,
-    /// Connections with room for another request. Some may be gone.
+    /// Connections with room for another request. Some may have ended.
     free: RefCell<VecDeque<ConnectionId>>,
 }
 
-/// Begins the load of a thread. What it has counted is sent when its reactor ends, which it does by itself.
+/// Starts the load of a thread. Its reactor stops by itself, and sends the counts when it does.
 pub fn start(
     reactor: &mut Reactor,
     plan: &Arc<Plan>,
@@ -89,7 +90,7 @@ pub fn start(
 ) -> Result<(), Error> {
     let pace = plan.rate.map(|rate| {
         let interval = Duration::from_secs_f64(plan.threads as f64 / rate);
-        // The threads take turns.
+        // The threads interleave their requests.
         let next = Instant::now() + interval.mul_f64(thread as f64 / plan.threads as f64);
         Pace { interval, next: Cell::new(next), free: RefCell::default() }
     });
@@ -121,12 +122,12 @@ pub fn start(
         let _ = done.send(tally);
     });
     reactor.put_state(load.clone());
-    // There may be nothing to do for one of many threads.
+    // With many threads, one may have nothing to do.
     load.end_if_done(reactor);
     Ok(())
 }
 
-/// Ends the load of a thread before its time.
+/// Ends the load of a thread early.
 pub fn interrupt(reactor: &mut Reactor) {
     if let Some(load) = reactor.try_state::<Rc<Load>>().cloned() {
         load.end(reactor);
@@ -152,7 +153,7 @@ impl Load {
         tally.errors.connect += 1;
         tally.connections -= 1;
         tally.first_fault.get_or_insert_with(|| why.to_owned());
-        // For a given time, the server may come back; for a number of requests, there would be no end.
+        // In a timed run the server may come back. A run with a fixed number of requests would never end.
         let waits = tally.completed > 0 && self.plan.requests.is_none();
         let since = self.unreachable_since.get().unwrap_or_else(Instant::now);
         self.unreachable_since.set(Some(since));
@@ -165,12 +166,12 @@ impl Load {
         reactor.after(CONNECT_AGAIN_AFTER, move |reactor| load.connect(reactor));
     }
 
-    /// A connection was made.
+    /// Records that a connection was made.
     pub fn is_reached(&self) {
         self.unreachable_since.set(None);
     }
 
-    /// When the next request was due, if there is one to be sent now. It counts as sent.
+    /// Returns the due time of the next request, if one is to be sent now, and counts it as sent.
     pub fn take(&self) -> Option<Instant> {
         if self.over.get() {
             return None;
@@ -189,14 +190,15 @@ impl Load {
         Some(due)
     }
 
-    /// A connection has room for another request, but there was none.
+    /// Records that a connection has room for another request, but there was none to send.
     pub fn is_free(&self, connection: ConnectionId) {
         if let Some(pace) = &self.pace {
             pace.free.borrow_mut().push_back(connection);
         }
     }
 
-    /// A request that was sent on a connection which the server said it would close: it has not been looked at, and is sent again.
+    /// Queues a request again that was sent on a connection which the server had announced to close: the server has not processed
+    /// it.
     pub fn send_again(&self, due: Instant) {
         self.outstanding.set(self.outstanding.get() - 1);
         self.tally.borrow_mut().sent -= 1;
@@ -209,7 +211,7 @@ impl Load {
         self.progress.completed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// So many requests will not be answered.
+    /// Counts requests that will not be answered.
     pub fn failed(&self, count: u64, kind: impl FnOnce(&mut Tally, u64)) {
         if count > 0 {
             self.outstanding.set(self.outstanding.get() - count);
@@ -222,14 +224,14 @@ impl Load {
         self.over.get()
     }
 
-    /// Nothing more is begun. What has been sent is waited for, but not for ever.
+    /// Starts nothing new, and waits for outstanding responses, up to the timeout.
     fn end(&self, reactor: &mut Reactor) {
         self.over.set(true);
         reactor.after(self.plan.timeout, Reactor::stop);
         self.end_if_done(reactor);
     }
 
-    /// Stops the reactor if nothing is left to be done.
+    /// Stops the reactor if nothing is left to do.
     pub fn end_if_done(&self, reactor: &mut Reactor) {
         let sent_all = self.over.get() || (self.left.get() == Some(0) && self.backlog.borrow().is_empty());
         if sent_all && self.outstanding.get() == 0 {
@@ -238,7 +240,7 @@ impl Load {
         }
     }
 
-    /// Sends what is due, and comes back when the next is.
+    /// Sends the requests that are due, and sets a timer for the next one.
     fn keep_pace(self: Rc<Load>, reactor: &mut Reactor) {
         let Some(pace) = &self.pace else { return };
         let now = Instant::now();
@@ -259,7 +261,7 @@ impl Load {
         }
     }
 
-    /// Has a free connection send what waits.
+    /// Sends waiting requests on free connections.
     fn hand_out(&self, reactor: &mut Reactor, pace: &Pace) {
         loop {
             let Some(id) = pace.free.borrow_mut().pop_front() else { return };

@@ -1,4 +1,4 @@
-//! What came of a load, for people and for programs.
+//! The results of a load, as text and as JSON.
 
 use std::fmt::{self, Write};
 use std::time::Duration;
@@ -10,14 +10,14 @@ use super::load::Plan;
 use super::tally::{Errors, Tally};
 use crate::units::{show_bytes, show_duration};
 
-/// What is told of the distribution of latencies.
+/// Percentiles of the latency distribution that are reported.
 const PERCENTILES: [f64; 7] = [50.0, 75.0, 90.0, 99.0, 99.9, 99.99, 100.0];
 
-/// Bars of the histogram: so many, so wide.
+/// Number of bars in the histogram, and their width.
 const BARS: usize = 14;
 const BAR_WIDTH: usize = 44;
 
-/// A load generator that uses more of its threads than this may be what is slow.
+/// Above this share of its threads' time, the load generator itself may be the bottleneck.
 const BUSY: f64 = 0.9;
 
 #[derive(Serialize)]
@@ -41,7 +41,7 @@ pub struct Report {
     status: Classes,
     errors: Errors,
     latency_seconds: Latency,
-    /// Processor time of the load generator, as a part of what its threads could use.
+    /// Processor time of the load generator, as a share of what its threads could use.
     own_cpu: f64,
     first_fault: Option<String>,
     #[serde(skip)]
@@ -62,7 +62,7 @@ struct Classes {
 
 #[derive(Serialize)]
 struct Latency {
-    /// From when a request was due, which at a constant rate may be before it could be sent.
+    /// Counted from when a request was due. At a fixed rate that may be earlier than when it was sent.
     corrected: bool,
     mean: f64,
     deviation: f64,
@@ -112,20 +112,20 @@ impl Report {
         }
     }
 
-    /// Whether anything was answered.
+    /// Returns whether any request was answered.
     pub fn is_success(&self) -> bool {
         self.completed > 0
     }
 
     pub fn to_json(&self) -> String {
-        let mut text = serde_json::to_string_pretty(self).expect("it has nothing that is not JSON");
+        let mut text = serde_json::to_string_pretty(self).expect("a report is valid JSON");
         text.push('\n');
         text
     }
 
     pub fn to_text(&self) -> String {
         let mut text = String::new();
-        self.write(&mut text).expect("a String takes any text");
+        self.write(&mut text).expect("writing to a String cannot fail");
         text
     }
 
@@ -143,7 +143,7 @@ impl Report {
         if self.own_cpu > BUSY {
             writeln!(
                 text,
-                "\nThe load generator used {:.0} % of its {} threads: it may be what is slow. Try more (-t).",
+                "\nThe load generator used {:.0} % of its {} threads: it may be the bottleneck. Try more threads (-t).",
                 self.own_cpu * 100.0,
                 self.threads
             )?;
@@ -160,7 +160,7 @@ impl Report {
         writeln!(text, "\nLatency, from {from}")?;
         writeln!(
             text,
-            "  mean {}, deviation {}, least {}",
+            "  mean {}, standard deviation {}, min {}",
             show(latency.mean),
             show(latency.deviation),
             show(latency.min)
@@ -172,7 +172,7 @@ impl Report {
         self.write_bars(text)
     }
 
-    /// How many requests took how long, on a logarithmic scale.
+    /// Draws how many requests took how long, on a logarithmic scale.
     fn write_bars(&self, text: &mut String) -> fmt::Result {
         let histogram = &self.histogram;
         let least = histogram.min().max(1) as f64;
@@ -199,12 +199,12 @@ impl Report {
     fn write_errors(&self, text: &mut String) -> fmt::Result {
         let Errors { connect, reset, timeout, malformed, status } = self.errors;
         let kinds = [
-            (connect, "connections could not be made"),
+            (connect, "connections failed to open"),
             (reset, "requests were cut off: the connection was closed or reset"),
             (timeout, "requests took too long"),
             (malformed, "responses were malformed"),
-            (status, "responses have a status of 400 or more"),
-            (self.unsent, "requests were due and could not be sent"),
+            (status, "responses had a status of 400 or more"),
+            (self.unsent, "requests were due but could not be sent"),
         ];
         if kinds.iter().any(|(count, _)| *count > 0) {
             writeln!(text, "\nErrors")?;
@@ -213,7 +213,7 @@ impl Report {
             writeln!(text, "  {count} {what}")?;
         }
         if let Some(fault) = &self.first_fault {
-            writeln!(text, "  the first: {fault}")?;
+            writeln!(text, "  first error: {fault}")?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What is counted while a load runs.
+//! Counters of a running load.
 
 use std::time::Duration;
 
@@ -7,41 +7,41 @@ use hdrhistogram::Histogram;
 /// Longer waits count as this long.
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// Latencies are kept to three digits.
+/// Latencies keep three significant digits.
 const DIGITS: u8 = 3;
 
-/// What one thread, or all together, have counted.
+/// Counts of one thread, or of all.
 pub struct Tally {
     /// In nanoseconds.
     pub latency: Histogram<u64>,
     pub sent: u64,
     pub completed: u64,
-    /// By the first digit of their status, from 2 to 5.
+    /// By the first digit of the status, from 2 to 5.
     pub classes: [u64; 4],
-    /// Of bodies.
+    /// Bytes of bodies.
     pub body_bytes: u64,
-    /// Of everything.
+    /// All bytes.
     pub received_bytes: u64,
     pub connections: u64,
     pub errors: Errors,
-    /// At a constant rate: requests that were due, and could not be sent.
+    /// At a fixed rate: requests that were due but could not be sent.
     pub unsent: u64,
-    /// What was wrong with the first response that was malformed, and why the first connection failed.
+    /// What was wrong with the first malformed response, or why the first connection failed.
     pub first_fault: Option<String>,
 }
 
-/// What went wrong, by kind. All but the first are requests.
+/// Failures by kind. All but the first count requests.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct Errors {
-    /// Connections that did not come about.
+    /// Connections that failed to open.
     pub connect: u64,
-    /// The connection was closed or reset before the answer was complete.
+    /// The connection was closed or reset before the response was complete.
     pub reset: u64,
-    /// The answer was not complete in time.
+    /// The response was not complete in time.
     pub timeout: u64,
-    /// What came was no proper response.
+    /// The server sent something that is not a valid response.
     pub malformed: u64,
-    /// Answers with a status of 400 or more; they count as completed too.
+    /// Responses with a status of 400 or more; they also count as completed.
     pub status: u64,
 }
 
@@ -70,7 +70,7 @@ impl Tally {
         self.latency.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX).max(1));
     }
 
-    /// Takes in what another has counted.
+    /// Adds the counts of another tally.
     pub fn add(&mut self, other: Tally) {
         self.latency.add(&other.latency).expect("both have the same bounds");
         self.sent += other.sent;

@@ -1,4 +1,4 @@
-//! What a load is sent to.
+//! The target of a load.
 
 use std::net::ToSocketAddrs;
 use std::path::Path;
@@ -6,14 +6,14 @@ use std::str::FromStr;
 
 use pelton::Address;
 
-/// A URL of the kind that can be asked here: `http://host:port/path?query`.
+/// A URL that can be requested: `http://host:port/path?query`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Url {
     host: String,
     port: u16,
-    /// What the `Host` field says.
+    /// The value of the `Host` field.
     pub authority: String,
-    /// The path and the query.
+    /// Path and query.
     pub target: String,
 }
 
@@ -21,18 +21,18 @@ impl FromStr for Url {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Url, String> {
-        let wrong = || "write http://host:port/path".to_owned();
+        let wrong = || "use http://host:port/path".to_owned();
         if text.starts_with("https://") {
-            return Err("there is no TLS here yet; write http://host:port/path".to_owned());
+            return Err("TLS is not supported yet; use http://host:port/path".to_owned());
         }
         let rest = text.strip_prefix("http://").ok_or_else(wrong)?;
         if !rest.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err("escape blanks and letters beyond ASCII, as in %20".to_owned());
+            return Err("percent-encode spaces and non-ASCII characters, as in %20".to_owned());
         }
         let rest = rest.split('#').next().unwrap_or_default();
         let (authority, target) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
         if authority.contains('@') {
-            return Err("names and passwords go into a header: -H 'Authorization: …'".to_owned());
+            return Err("put credentials into a header: -H 'Authorization: …'".to_owned());
         }
         let (host, port) = match authority.rsplit_once(':') {
             Some((host, port)) if !port.ends_with(']') => (host, port.parse().map_err(|_| wrong())?),
@@ -48,7 +48,7 @@ impl FromStr for Url {
 }
 
 impl Url {
-    /// Where to connect to, which may be a Unix socket whatever the URL says.
+    /// Returns the address to connect to: the Unix socket if there is one, whatever the URL says.
     pub fn address(&self, unix: Option<&Path>) -> Result<Address, String> {
         if let Some(path) = unix {
             return Ok(Address::Unix(path.to_owned()));
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_are_taken_apart() {
+    fn urls_are_split_into_their_parts() {
         let url = |text: &str| text.parse::<Url>().unwrap();
         let parts = |text: &str| {
             let url = url(text);

@@ -1,4 +1,4 @@
-//! One guest: what it types, and what it is told.
+//! One guest: its input, and the replies it gets.
 
 use pelton::{Chunk, Connection, Io, Reactor, Reason};
 
@@ -6,13 +6,13 @@ use super::lines::{LONGEST, Line, Lines};
 use super::room::{self, Answer, Busy};
 use super::{Door, Place};
 
-/// Longer names would leave no room for what is said.
+/// Longer names would leave too little room for the text.
 const LONGEST_NAME: usize = 20;
 
 const HELP: &str = "\
-What you type, everybody else reads. And there are:\r
-  /who        who is here\r
-  /me TEXT    say what you do: /me waves\r
+Everybody else reads what you type. Commands:\r
+  /who        list the guests\r
+  /me TEXT    describe an action: /me waves\r
   /quit       leave\r
 ";
 
@@ -21,15 +21,15 @@ pub struct Guest {
     worker: usize,
     lines: Lines,
     stage: Stage,
-    /// Known as soon as it is open.
+    /// Set as soon as the connection is open.
     place: Option<Place>,
 }
 
 #[derive(PartialEq)]
 enum Stage {
-    /// To be asked for its name.
+    /// Not yet asked for a name.
     Nameless,
-    /// The room has yet to say whether it may have its name. What it types meanwhile has to wait.
+    /// Waiting for the room to accept the name. Further input is held back until then.
     Asking,
     In,
 }
@@ -39,21 +39,21 @@ impl Guest {
         Guest { door, worker, lines: Lines::default(), stage: Stage::Nameless, place: None }
     }
 
-    /// The room lets it know something.
+    /// Handles an answer of the room.
     pub fn told(&mut self, io: &mut Io<'_>, answer: Answer) {
         let text = match answer {
             Answer::Welcome { others } => {
                 self.stage = Stage::In;
                 match &others[..] {
-                    [] => "Nobody else is here yet. /help shows what you can do.".to_owned(),
-                    _ => format!("Here already: {}. /help shows what you can do.", others.join(", ")),
+                    [] => "Nobody else is here yet. Type /help for the commands.".to_owned(),
+                    _ => format!("Also here: {}. Type /help for the commands.", others.join(", ")),
                 }
             }
             Answer::Taken { name } => {
                 self.stage = Stage::Nameless;
-                format!("There is a {name} already. Which other name would you like?")
+                format!("{name} is taken. Please choose another name:")
             }
-            Answer::Who { names } => format!("Here are: {}.", names.join(", ")),
+            Answer::Who { names } => format!("Here: {}.", names.join(", ")),
         };
         say(io, &text);
         if io.is_paused() {
@@ -68,7 +68,7 @@ impl Guest {
             && let Some(line) = self.lines.next()
         {
             match line {
-                Line::TooLong => say(io, &format!("That was too long: a line has {LONGEST} bytes at most.")),
+                Line::TooLong => say(io, &format!("Line too long: the limit is {LONGEST} bytes.")),
                 Line::Text(line) if self.stage == Stage::Nameless => self.ask_for_name(io, line.trim()),
                 Line::Text(line) => self.act_on(io, line.trim()),
             }
@@ -84,7 +84,7 @@ impl Guest {
                 io.pause();
                 self.door.enter(place, name.to_owned());
             }
-            _ => say(io, &format!("A name has up to {LONGEST_NAME} letters, digits, - or _. Which would you like?")),
+            _ => say(io, &format!("A name has up to {LONGEST_NAME} letters, digits, - or _. Please choose one:")),
         }
     }
 
@@ -108,7 +108,7 @@ impl Guest {
             }
             "/me" if !text.is_empty() => self.door.say(place, move |name| format!("* {name} {text}")),
             _ if command.starts_with('/') => {
-                say(io, &format!("There is no {command}; /help shows what there is."));
+                say(io, &format!("Unknown command {command}; type /help for the commands."));
                 Ok(())
             }
             _ => {
@@ -117,7 +117,7 @@ impl Guest {
             }
         };
         if let Err(Busy) = said {
-            say(io, "Too much is being said at once: nobody has heard that.");
+            say(io, "The room is overloaded: your line was not delivered.");
         }
     }
 }
@@ -125,7 +125,7 @@ impl Guest {
 impl Connection for Guest {
     fn opened(&mut self, io: &mut Io<'_>) {
         self.place = Some(Place { worker: self.worker, id: io.id() });
-        say(io, "Welcome. Which name would you like to go by?");
+        say(io, "Welcome. What is your name?");
     }
 
     fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
@@ -139,7 +139,7 @@ impl Connection for Guest {
     }
 
     fn closed(&mut self, reactor: &mut Reactor, reason: Reason) {
-        tracing::debug!(%reason, "a guest is gone");
+        tracing::debug!(%reason, "a guest has left");
         if let Some(place) = self.place {
             room::forget(reactor, place.id);
             if self.stage != Stage::Nameless {
@@ -159,8 +159,8 @@ fn say(io: &mut Io<'_>, line: &str) {
 }
 
 fn send(io: &mut Io<'_>, text: &str) {
-    // Either it is being closed, or so much waits for it that the room is about to drop it.
+    // Either the connection is closing, or so much is queued for this guest that the room is about to drop it.
     if let Err(error) = io.send(text.as_bytes()) {
-        tracing::debug!(%error, "a guest was not told something");
+        tracing::debug!(%error, "a line was not sent to a guest");
     }
 }

@@ -1,23 +1,23 @@
-//! Lines out of bytes, as people send them: what `pelton::codec::Lines` would hang up on, a guest is told about instead.
+//! Splits input into lines. Unlike `pelton::codec::Lines`, it reports a line that is too long instead of ending the connection.
 
-/// Lines are up to this many bytes long, so that nobody fills the memory, or everybody's screen, with one.
+/// The longest line, in bytes. It bounds memory, and the space one guest can take on everybody's screen.
 pub const LONGEST: usize = 1024;
 
 #[derive(PartialEq, Eq, Debug)]
 pub enum Line {
-    /// Without its end. What is no UTF-8 is replaced, and control characters, which could take over a terminal, are left out.
+    /// Without its line ending. Invalid UTF-8 is replaced, and control characters, which could take over a terminal, are removed.
     Text(String),
-    /// It was longer than [`LONGEST`], and is lost.
+    /// Longer than [`LONGEST`], and discarded.
     TooLong,
 }
 
-/// Cuts lines out of what comes in, however it is cut up.
+/// Splits input into lines, however it is chunked.
 #[derive(Default)]
 pub struct Lines {
     bytes: Vec<u8>,
-    /// How many of them have been handed out.
+    /// How many of these bytes have been returned.
     taken: usize,
-    /// The line at hand is too long, and what was there of it is gone.
+    /// The current line is too long, and its beginning was discarded.
     skipping: bool,
 }
 
@@ -26,7 +26,7 @@ impl Lines {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next whole line.
+    /// Returns the next complete line.
     pub fn next(&mut self) -> Option<Line> {
         let rest = &self.bytes[self.taken..];
         let Some(len) = rest.iter().position(|byte| *byte == b'\n') else {
@@ -43,7 +43,7 @@ impl Lines {
 }
 
 fn clean(bytes: &[u8]) -> String {
-    // The carriage return of a line's end is a control character too.
+    // This removes the carriage return of a line ending too.
     String::from_utf8_lossy(bytes).replace('\t', " ").chars().filter(|letter| !letter.is_control()).collect()
 }
 
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_out_whole_however_they_come_in() {
+    fn lines_are_complete_however_the_input_is_chunked() {
         let bytes = "one\r\ntwo\n\nüñí\r\nrest".as_bytes();
         for size in 1..=bytes.len() {
             let mut lines = Lines::default();
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_too_long_is_lost_and_the_next_is_not() {
+    fn a_line_that_is_too_long_is_dropped_and_the_next_is_kept() {
         for size in [1, 700, 5000] {
             let mut lines = Lines::default();
             let mut got = Vec::new();
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_does_no_harm() {
+    fn bytes_that_are_no_text_are_replaced_or_removed() {
         let mut lines = Lines::default();
         lines.push(b"a\xffb\n\x1b[2Jclear\x07\n\ttab\n");
         assert_eq!(all(&mut lines), [text("a\u{fffd}b"), text("[2Jclear"), text(" tab")]);

@@ -1,8 +1,8 @@
-//! The room: who is there, and who hears what.
+//! The room: who is present, and who hears what.
 //!
-//! It lives on the first worker, and takes no lock: guests of any worker post what they do to it, and it posts what is to be
-//! heard to all workers, each of which passes it on to its own guests. So everybody hears everything in the same order, and
-//! a name is one guest's only.
+//! The room lives on the first worker and takes no lock. Guests on any worker post their actions to it, and it posts each line to
+//! all workers, which pass it on to their guests. So everybody hears everything in the same order, and a name belongs to one
+//! guest.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,28 +11,28 @@ use pelton::{ConnectionId, Handle, PostError, Reactor, Reason, SendError};
 
 use super::guest::Guest;
 
-/// Where a guest is.
+/// The worker and connection of a guest.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Place {
     pub worker: usize,
     pub id: ConnectionId,
 }
 
-/// The names of those who are in the room; in the first worker's state.
+/// Names of the guests in the room; in the first worker's state.
 #[derive(Default)]
 struct Room(HashMap<Place, String>);
 
-/// The guests of a worker who are in the room; in each worker's state.
+/// A worker's guests in the room; in each worker's state.
 #[derive(Default)]
 struct Present(HashMap<ConnectionId, String>);
 
-/// What the room lets a guest know.
+/// What the room tells a guest.
 pub enum Answer {
-    /// It is in, and so are these.
+    /// The guest is in, and so are these.
     Welcome { others: Vec<String> },
-    /// Somebody else has the name.
+    /// The name is taken.
     Taken { name: String },
-    /// Who is there.
+    /// The guests present.
     Who { names: Vec<String> },
 }
 
@@ -40,7 +40,7 @@ pub enum Answer {
 #[derive(Clone)]
 pub struct Door(Arc<[Handle]>);
 
-/// The room has more to do than it can; what was to be said is not.
+/// The room is overloaded, and the line was not delivered.
 pub struct Busy;
 
 impl Door {
@@ -48,7 +48,7 @@ impl Door {
         Door(workers.into())
     }
 
-    /// Asks to be let in under this name.
+    /// Asks to enter under this name.
     pub fn enter(&self, place: Place, name: String) {
         let door = self.clone();
         self.post(0, move |reactor| {
@@ -63,7 +63,7 @@ impl Door {
         });
     }
 
-    /// Leaves, or takes back having asked to be let in.
+    /// Leaves the room, or withdraws the request to enter.
     pub fn leave(&self, place: Place) {
         let door = self.clone();
         self.post(0, move |reactor| {
@@ -73,7 +73,7 @@ impl Door {
         });
     }
 
-    /// Says something: all others hear what `line` makes of the guest's name.
+    /// Says something: all others hear the line that `line` makes of the guest's name.
     pub fn say(&self, place: Place, line: impl FnOnce(&str) -> String + Send + 'static) -> Result<(), Busy> {
         let door = self.clone();
         let posted = self.0[0].try_post(move |reactor| {
@@ -81,11 +81,11 @@ impl Door {
                 door.tell_all(&line(name), Some(place));
             }
         });
-        // If the room is gone, the guest is about to be told.
+        // If the room is gone, its shutdown is about to reach the guest.
         if let Err(PostError::Full(_)) = posted { Err(Busy) } else { Ok(()) }
     }
 
-    /// Asks who is there.
+    /// Asks who is present.
     pub fn who(&self, place: Place) {
         let door = self.clone();
         self.post(0, move |reactor| {
@@ -97,7 +97,7 @@ impl Door {
     fn let_in(&self, place: Place, name: String, others: Vec<String>) {
         self.post(place.worker, move |reactor| {
             let admitted = reactor.visit(place.id, |guest: &mut Guest, io| guest.told(io, Answer::Welcome { others }));
-            // One that is gone already has said so, and the room will hear of it next.
+            // A guest that has already left has posted so, and the room will handle that next.
             if admitted.is_some() {
                 reactor.state::<Present>().0.insert(place.id, name);
             }
@@ -115,13 +115,13 @@ impl Door {
         for (worker, handle) in self.0.iter().enumerate() {
             let (line, except) = (line.clone(), except.filter(|place| place.worker == worker).map(|place| place.id));
             if let Err(PostError::Full(_)) = handle.try_post(move |reactor| tell_guests(reactor, &line, except)) {
-                tracing::warn!(worker, "a worker is behind: its guests do not hear a line");
+                tracing::warn!(worker, "a worker is overloaded: its guests miss a line");
             }
         }
     }
 
     fn post(&self, worker: usize, act: impl FnOnce(&mut Reactor) + Send + 'static) {
-        // A worker that is gone has no guests, and a room that is gone is being left by all.
+        // A worker that is gone has no guests, and when the room is gone, everybody is leaving.
         let _ = self.0[worker].post(act);
     }
 }
@@ -132,8 +132,8 @@ fn sorted(names: &HashMap<Place, String>) -> Vec<String> {
     names
 }
 
-/// Tells the guests of this worker. One that does not read is dropped: what waits for it takes up memory, and it will never
-/// catch up.
+/// Sends a line to the guests of this worker. Drops a guest that does not read: its queue takes memory, and it will never catch
+/// up.
 fn tell_guests(reactor: &mut Reactor, line: &str, except: Option<ConnectionId>) {
     let Some(present) = reactor.take_state::<Present>() else { return };
     for (id, name) in &present.0 {
@@ -141,14 +141,14 @@ fn tell_guests(reactor: &mut Reactor, line: &str, except: Option<ConnectionId>) 
             && let Some(mut io) = reactor.connection(*id)
             && let Err(SendError::Full { queued, .. }) = io.send(line.as_bytes())
         {
-            tracing::warn!(name, queued, "dropping a guest who does not read");
+            tracing::warn!(name, queued, "dropping a guest that does not read");
             io.close_with(Reason::Overflow);
         }
     }
     reactor.put_state(present);
 }
 
-/// A guest of this worker is gone.
+/// Removes a guest of this worker that has left.
 pub fn forget(reactor: &mut Reactor, id: ConnectionId) {
     reactor.state::<Present>().0.remove(&id);
 }

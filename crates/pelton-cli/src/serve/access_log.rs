@@ -1,7 +1,7 @@
-//! The access log: a line per request, written by a thread of its own.
+//! The access log: one line per request, written by a dedicated thread.
 //!
-//! A loop only appends to a buffer, and hands that on when it is full or a moment has passed. If the disk cannot keep up, so many
-//! buffers wait and no more: what comes after that is dropped and counted, and the loops are not held up.
+//! A worker only appends to a buffer, and queues that when it is full or after a short delay. If the disk cannot keep up, the
+//! queue is bounded: further lines are dropped and counted, and the workers are not held up.
 
 use std::cell::{Cell, RefCell};
 use std::fs::{File, OpenOptions};
@@ -17,19 +17,19 @@ use std::time::{Duration, Instant};
 
 use pelton::Reactor;
 
-/// A buffer is handed on when it has so many bytes: some hundred lines.
+/// A buffer is queued at this many bytes: a few hundred lines.
 const BATCH: usize = 32 * 1024;
 
-/// A line is handed on after this long in any case.
+/// A line is queued after this long at the latest.
 const DELAY: Duration = Duration::from_millis(50);
 
-/// So many buffers may wait for the disk, of all workers together: 8 MiB.
+/// How many buffers of all workers may wait for the disk: 8 MiB.
 const WAITING: usize = 256;
 
-/// What was dropped is reported at most this often.
+/// Dropped lines are reported at most this often.
 const REPORT: Duration = Duration::from_secs(10);
 
-/// How long the last lines have to be written at the end.
+/// How long the last lines may take to be written at the end.
 const LAST_LINES: Duration = Duration::from_secs(5);
 
 /// Where the lines go.
@@ -46,7 +46,7 @@ impl Target {
 
     fn open(&self) -> io::Result<File> {
         match self {
-            // Without a buffer in between, which would keep what could not be written.
+            // Unbuffered: a buffer would keep bytes that could not be written.
             Target::Stdout => io::stdout().as_fd().try_clone_to_owned().map(File::from),
             Target::File(path) => {
                 let in_context = |error: io::Error| {
@@ -58,14 +58,14 @@ impl Target {
     }
 }
 
-/// What the thread is told.
+/// Messages to the thread.
 enum Message {
     Lines(Vec<u8>),
-    /// The file may have been moved away: begin a new one.
+    /// The file may have been moved away: open the path again.
     Reopen,
 }
 
-/// The way to the thread, for any number of workers.
+/// The sending side, for any number of workers.
 #[derive(Clone)]
 pub struct Sink {
     sender: SyncSender<Message>,
@@ -73,15 +73,15 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Begins a new file, if the old one was moved away.
+    /// Reopens the file, if it was moved away.
     pub fn reopen(&self) {
-        // The thread is there as long as there is a sink; waiting for a slow disk is the loop's no more than writing is.
+        // The thread lives as long as any sink. The loop must not wait for a slow disk here either.
         if let Err(TrySendError::Full(_)) = self.sender.try_send(Message::Reopen) {
-            tracing::error!("the access log is not opened anew: its disk does not keep up");
+            tracing::error!("could not reopen the access log: its disk does not keep up");
         }
     }
 
-    /// How many lines were dropped.
+    /// Returns how many lines were dropped.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
@@ -99,7 +99,7 @@ pub struct Writer {
     finished: Receiver<()>,
 }
 
-/// Opens the log, and starts its thread.
+/// Opens the log and starts its thread.
 pub fn start(target: Target) -> io::Result<(Sink, Writer)> {
     let file = Box::new(target.open()?);
     let (sender, messages) = sync_channel(WAITING);
@@ -115,11 +115,12 @@ pub fn start(target: Target) -> io::Result<(Sink, Writer)> {
 }
 
 impl Writer {
-    /// Waits until the last lines are written, when all sinks are gone; not for ever, for a disk may never answer.
+    /// Waits until the last lines are written, after all sinks are dropped. Gives up after [`LAST_LINES`], because a disk may
+    /// hang.
     pub fn finish(self) {
         match self.finished.recv_timeout(LAST_LINES) {
             Err(RecvTimeoutError::Timeout) => {
-                tracing::error!("the last lines of the access log are not written in time")
+                tracing::error!("the last lines of the access log were not written in time")
             }
             _ => {
                 let _ = self.thread.join();
@@ -134,9 +135,9 @@ struct Work {
     dropped: Arc<AtomicU64>,
     /// How many dropped lines have been reported.
     reported: u64,
-    /// Writing fails, which was reported.
+    /// Writing fails, and that was reported.
     failed: bool,
-    /// The end of the last line is missing, because writing failed in the middle of it.
+    /// The last line is incomplete because a write failed in the middle of it.
     torn: bool,
 }
 
@@ -170,9 +171,9 @@ impl Work {
         }
     }
 
-    /// Writes lines. Says how many bytes of them were written.
+    /// Writes lines. Returns how many bytes were written.
     fn write_lines(&mut self, text: &[u8]) -> (usize, io::Result<()>) {
-        // What is left of a line must not become the beginning of another.
+        // The rest of a cut line must not become the beginning of the next.
         while self.torn {
             match self.file.write(b"\n") {
                 Ok(0) => return (0, Err(io::ErrorKind::WriteZero.into())),
@@ -201,10 +202,10 @@ impl Work {
             Ok(file) => {
                 self.torn &= file.metadata().is_ok_and(|about| about.len() > 0);
                 self.file = Box::new(file);
-                tracing::info!("the access log is opened anew");
+                tracing::info!("reopened the access log");
             }
-            // The old one is better than none.
-            Err(error) => tracing::error!(%error, "the access log goes on where it was"),
+            // The old file is better than none.
+            Err(error) => tracing::error!(%error, "could not reopen the access log; it continues in the old file"),
         }
     }
 
@@ -217,7 +218,7 @@ impl Work {
     }
 }
 
-/// The lines of one worker that have not been handed on. Clones are the same.
+/// The lines of one worker that are not queued yet. Clones share them.
 #[derive(Clone)]
 pub struct Lines {
     shared: Rc<Shared>,
@@ -227,9 +228,9 @@ struct Shared {
     sink: Sink,
     text: RefCell<Vec<u8>>,
     count: Cell<u64>,
-    /// Requests that will have a line.
+    /// Requests that will log a line.
     pending: Cell<usize>,
-    /// A timer is set that hands on what is there.
+    /// A timer to queue the lines is set.
     armed: Cell<bool>,
 }
 
@@ -239,13 +240,13 @@ impl Lines {
         Lines { shared: Rc::new(Shared { sink, text, count, pending, armed }) }
     }
 
-    /// A request has come in, and will have a line.
+    /// Records that a request has arrived and will log a line.
     pub fn expect(&self, reactor: &mut Reactor) {
         self.shared.pending.set(self.shared.pending.get() + 1);
         self.arm(reactor);
     }
 
-    /// Sees to it that lines are handed on soon. There is no timer while there is nothing to log.
+    /// Sets the timer that queues the lines. There is none while there is nothing to log.
     fn arm(&self, reactor: &mut Reactor) {
         if self.shared.armed.replace(true) {
             return;
@@ -260,7 +261,7 @@ impl Lines {
         });
     }
 
-    /// The line of a request that was [expected](Lines::expect). It ends with a line's end.
+    /// Appends the line of an [expected](Lines::expect) request. The line ends with a newline.
     pub fn push(&self, write: impl FnOnce(&mut Vec<u8>)) {
         let shared = &self.shared;
         shared.pending.set(shared.pending.get().saturating_sub(1));
@@ -273,7 +274,7 @@ impl Lines {
         }
     }
 
-    /// Hands on what is there.
+    /// Queues the lines so far.
     pub fn hand_on(&self) {
         let text = self.shared.text.take();
         if !text.is_empty() {
@@ -286,7 +287,7 @@ impl Lines {
 mod tests {
     use super::*;
 
-    /// A disk that does not answer until it is let.
+    /// A disk that hangs until it is released.
     struct Stuck(Receiver<()>, SyncSender<Vec<u8>>);
 
     impl Write for Stuck {
@@ -305,7 +306,7 @@ mod tests {
         Work { target: Target::Stdout, file, dropped, reported: 0, failed: false, torn: false }
     }
 
-    /// A disk with room for so many bytes, shared with those who look at it.
+    /// A disk with this much room, shared with the test.
     struct Full(Arc<std::sync::Mutex<(usize, Vec<u8>)>>);
 
     impl Write for Full {
@@ -322,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_was_cut_off_does_not_become_the_beginning_of_another() {
+    fn a_cut_line_does_not_become_the_beginning_of_the_next() {
         let disk = Arc::new(std::sync::Mutex::new((15, Vec::new())));
         let dropped = Arc::new(AtomicU64::new(0));
         let mut work = work(Box::new(Full(disk.clone())), dropped.clone());
@@ -336,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_hangs_costs_lines_and_not_time() {
+    fn a_disk_that_hangs_costs_lines_but_no_time() {
         let ((letting, let_it), (written, output)) = (sync_channel(0), sync_channel(10_000));
         let (sender, messages) = sync_channel(WAITING);
         let dropped = Arc::new(AtomicU64::new(0));
@@ -349,7 +350,7 @@ mod tests {
             lines.push(|text| text.extend_from_slice(b"a line\n"));
             lines.hand_on();
         }
-        // One may have been taken from the queue before it was full.
+        // The thread may have taken one from the queue before it was full.
         let dropped = lines.shared.sink.dropped();
         assert!((19..=20).contains(&dropped), "{dropped} were dropped");
         drop(letting);

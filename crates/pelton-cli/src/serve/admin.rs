@@ -15,7 +15,7 @@ use super::worker;
 /// A worker that does not report within this time is left out.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What the answers are made of.
+/// What the responses are made from.
 pub struct Admin {
     pub workers: Vec<Handle>,
     pub log: Option<Sink>,
@@ -23,21 +23,22 @@ pub struct Admin {
     pub hosts: Hosts,
 }
 
-/// Which hosts a request may be for.
+/// The hosts that a request may be for.
 ///
-/// A browser on the same machine can reach a loopback address, and what a web page in it may read depends on the name that the page has
-/// come from. The owner of a name can point it at 127.0.0.1 (DNS rebinding), and then read from here what the page gets. The
-/// browser says which name it was, though.
+/// A browser on the same machine can reach a loopback address, and the same-origin policy goes by host name. The owner of a name
+/// can point it at 127.0.0.1 (DNS rebinding) and then read these responses from a web page. The browser sends that name in
+/// `Host`, though.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Hosts {
-    /// Any: no browser can be led to a Unix socket.
+    /// Any host: no browser can be led to a Unix socket.
     Any,
-    /// Those of this machine itself, and these.
+    /// The loopback names and addresses, and these.
     LoopbackAnd(Vec<String>),
 }
 
 impl Hosts {
-    /// Whether a request for `host`, which may have a port, is answered. One without a host is not from a browser.
+    /// Returns whether to answer a request for `host`, which may include a port. A request without a host does not come from a
+    /// browser.
     fn takes(&self, host: Option<&str>) -> bool {
         let (Hosts::LoopbackAnd(others), Some(host)) = (self, host) else { return true };
         let name = plain_name(without_port(host));
@@ -45,7 +46,7 @@ impl Hosts {
     }
 }
 
-/// A host for `--admin-host`.
+/// Parses a host for `--admin-host`.
 pub fn host_name(text: &str) -> Result<String, String> {
     let name = plain_name(text);
     let fits = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.');
@@ -53,7 +54,7 @@ pub fn host_name(text: &str) -> Result<String, String> {
     if is_name || address(&name).is_some() {
         Ok(name)
     } else {
-        Err("write a name or an address without a port, such as metrics.example.org, 192.0.2.1 or [2001:db8::1]"
+        Err("give a name or an address without a port, such as metrics.example.org, 192.0.2.1 or [2001:db8::1]"
             .to_owned())
     }
 }
@@ -65,7 +66,7 @@ fn without_port(host: &str) -> &str {
     }
 }
 
-/// Names are the same in upper and lower case, and with a dot at their end.
+/// Normalises a name: case and a trailing dot make no difference.
 fn plain_name(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
@@ -77,7 +78,7 @@ fn address(name: &str) -> Option<IpAddr> {
     }
 }
 
-/// Whether an address is of this machine itself.
+/// Returns whether an address is a loopback address.
 pub fn is_loopback(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_loopback(),
@@ -111,7 +112,7 @@ impl Admin {
         }
     }
 
-    /// Asks all workers, and answers when they have.
+    /// Asks all workers, and responds when they have reported.
     fn metrics(&self, reactor: &mut Reactor, responder: Responder) {
         let replies: Vec<_> = self.workers.iter().map(|worker| worker.post_with_reply(worker::report)).collect();
         let dropped = self.log.as_ref().map(Sink::dropped);
@@ -120,7 +121,7 @@ impl Admin {
             for (number, reply) in replies.into_iter().enumerate() {
                 match task::timeout(PATIENCE, reply).await {
                     Ok(Ok(Some(report))) => reports.push((number, report)),
-                    _ => tracing::warn!(worker = number, "a worker does not report"),
+                    _ => tracing::warn!(worker = number, "a worker did not report"),
                 }
             }
             let text = metrics::render(&reports, dropped);
@@ -135,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_for_other_hosts_are_not_taken() {
+    fn requests_for_other_hosts_are_refused() {
         let hosts = Hosts::LoopbackAnd(vec!["metrics.example.org".to_owned(), "[2001:db8::1]".to_owned()]);
         let own = ["localhost", "LOCALHOST:9090", "localhost.", "127.0.0.1", "127.1.2.3:80", "[::1]", "[::1]:9090"];
         let named = ["metrics.example.org", "Metrics.Example.org:9090", "metrics.example.org.", "[2001:DB8::1]:80"];
@@ -150,11 +151,11 @@ mod tests {
             assert!(!hosts.takes(Some(host)), "{host}");
             assert!(Hosts::Any.takes(Some(host)), "{host}");
         }
-        assert!(hosts.takes(None), "it is not from a browser");
+        assert!(hosts.takes(None), "a request without a host is not from a browser");
     }
 
     #[test]
-    fn hosts_are_written_without_a_port() {
+    fn hosts_have_no_port() {
         assert_eq!(host_name("Metrics.Example.org."), Ok("metrics.example.org".to_owned()));
         assert!(host_name("192.0.2.1").is_ok() && host_name("[2001:db8::1]").is_ok());
         for nonsense in ["", ".", "a b", "a:80", "[::1", "http://a", "a/", "*", "-1", "2001:db8::1"] {

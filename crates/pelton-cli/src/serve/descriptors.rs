@@ -1,48 +1,49 @@
-//! What the descriptors of this process are for.
+//! Divides the descriptors of this process.
 //!
-//! The system allows so many and no more. If connections took all of them, no file could be opened, nobody could be told that the server
-//! is full, and the admin address would not answer. So each of these has its share, and connections get the rest.
+//! The system limits them. If connections took all of them, no file could be opened, new clients could not be told that the
+//! server is full, and the admin address would not answer. So each of these has a share, and connections get the rest.
 
 use pelton::{DescriptorLimit, EngineKind, LaneSettings, Reactor};
 
 use super::options::Options;
 use super::places::Place;
 
-/// `select` watches no descriptor from this number on.
+/// `select` cannot watch descriptors from this number on.
 const MOST_WITH_SELECT: u64 = 1024;
 
-/// What control and handing over need beside their listeners: signals, the socket pair and the pipe of a new process, its log.
+/// Control and handover, besides their listeners: signals, the socket pair and the pipe of a new process, its log.
 const CONTROL: u64 = 8;
 
-/// Clients of the admin address, at most.
+/// Most clients of the admin address.
 const ADMIN: u64 = 16;
 
-/// What a worker has beside its listeners: its poller, its loopbreaker, a spare one, and the directory that it serves.
+/// A worker, besides its listeners: its poller, its loopbreaker, a spare descriptor, and the directory that it serves.
 const WORKER: u64 = 4;
 
-/// One look-up on a thread of the file lane: the directory, which may be opened again, the file, its three compressed forms, and one more
-/// while one of them is opened for reading.
+/// One look-up on a thread of the file lane: the directory, which may be reopened, the file, its three compressed forms, and one
+/// more while one of them is opened for reading.
 const LOOK_UP: u64 = 6;
 
-/// Threads of a worker's file lane, at most.
+/// Most threads of a worker's file lane.
 const LOOK_UPS: u64 = LaneSettings::FILES.threads as u64;
 
-/// Files that a worker holds open for the next request, at most.
+/// Most files that a worker keeps open for later requests.
 const KEPT: u64 = 256;
 
-/// Files of a worker that are open, kept or being sent. There may be more if connections leave some over.
+/// Open files of a worker, kept or being sent. There may be more if connections leave descriptors unused.
 const OPEN_FILES: u64 = 2 * KEPT;
 
-/// Newcomers of a worker that are told that the server is full: as many as it accepts in one turn, and as many that linger.
+/// Connections of a worker that are refused because the server is full: as many as it accepts in one turn, and as many that
+/// linger.
 const NEWCOMERS: u64 = 2 * 64;
 
-/// With less than this for each, it is no server: clients, those of the admin address, and of each worker newcomers and files.
+/// Below this many of each, a server is useless: clients, admin clients, and, per worker, refused connections and files.
 const LEAST_CONNECTIONS: u64 = 4;
 const LEAST_ADMIN: u64 = 2;
 const LEAST_NEWCOMERS: u64 = 2;
 const LEAST_FILES: u64 = LOOK_UP + 1;
 
-/// Divides the descriptors that this process may have. If connections get fewer than were asked for, the log says so.
+/// Divides the descriptors that this process may have. Logs a warning if connections get fewer than requested.
 pub fn divide(
     options: &Options,
     limit: &DescriptorLimit,
@@ -68,47 +69,47 @@ pub fn divide(
             connections = budget.connections,
             asked_for = needs.connections,
             descriptors = most,
-            "fewer connections than asked for: this process may not have more descriptors"
+            "fewer connections than requested: the descriptor limit is too low"
         );
     }
     Ok(budget)
 }
 
-/// Whom the descriptors are for, besides connections.
+/// The needs of everything besides connections.
 #[derive(Clone, Copy, Debug)]
 struct Needs {
-    /// How many connections were asked for.
+    /// Requested number of connections.
     connections: u64,
     workers: u64,
-    /// Listening sockets, of all places together, and the copies of them that the reactors adopt.
+    /// Listening sockets of all places, including the copies that the reactors adopt.
     listeners: u64,
     copies: u64,
     /// Whether files are served.
     files: bool,
 }
 
-/// How many there are for what.
+/// The shares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Budget {
-    /// Connections, of all workers together.
+    /// Connections, over all workers.
     pub connections: usize,
-    /// Connections of each worker that were answered with 503 and linger.
+    /// Connections per worker that were answered with 503 and linger.
     pub turned_away: usize,
-    /// Threads of each worker that look files up.
+    /// Threads per worker that look up files.
     pub look_ups: usize,
-    /// Files of each worker that are open, those that are being sent included.
+    /// Open files per worker, including those being sent.
     pub open_files: usize,
-    /// Files that each worker holds open for the next request.
+    /// Files that each worker keeps open for later requests.
     pub kept_files: usize,
     /// Connections of the admin address.
     pub admin: usize,
 }
 
 impl Budget {
-    /// Divides `limit` descriptors, of which so many are `open` already. Fails with an explanation if there are not enough.
+    /// Divides `limit` descriptors, `open` of which are in use already. Fails with an explanation if there are too few.
     fn new(limit: u64, open: u64, needs: Needs) -> Result<Budget, String> {
         let Needs { connections, workers, listeners, copies, files } = needs;
-        // The listeners themselves are open already. Each has one more copy when it is passed on to a new process.
+        // The listeners themselves are open already. Each gets one more copy when it is passed on to a new process.
         let fixed = open + CONTROL + workers * WORKER + copies + listeners;
         let free = limit.saturating_sub(fixed);
         let least_newcomers = workers * LEAST_NEWCOMERS;
@@ -128,7 +129,7 @@ impl Budget {
         let for_files = if files { (least_files + spare / 4).min(most_files) } else { 0 };
         let left = free - admin - newcomers - for_files;
         let connections = connections.min(left);
-        // What connections do not need is for files.
+        // Files get what connections do not need.
         let files_each = if files { (for_files + left - connections) / workers } else { 0 };
         let look_ups = (files_each / 2 / LOOK_UP).clamp(1, LOOK_UPS);
         let open_files = files_each.saturating_sub(look_ups * LOOK_UP);
@@ -147,9 +148,9 @@ fn number(count: u64) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }
 
-/// How many descriptors are open.
+/// Returns how many descriptors are open.
 fn open() -> u64 {
-    // The one that this takes counts too, which does no harm.
+    // This counts the one it uses itself, which does no harm.
     std::fs::read_dir("/dev/fd").map_or(0, |entries| entries.count() as u64)
 }
 
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn all_shares_together_are_no_more_than_there_are() {
+    fn the_shares_never_exceed_the_limit() {
         for workers in [1, 2, 16, 1024] {
             for listeners in [1, workers, 5 * workers] {
                 for limit in (0..4096).chain([20_000, 1 << 20]) {
@@ -191,7 +192,7 @@ mod tests {
                             budget.connections > 0 && budget.admin > 0 && budget.turned_away > 0,
                             "{limit}: {budget:?}"
                         );
-                        // As many newcomers may be accepted in a turn as linger.
+                        // As many may be accepted in a turn as linger.
                         let look_ups = if files { budget.look_ups * LOOK_UP as usize } else { 0 };
                         let each = 2 * budget.turned_away + budget.open_files + look_ups;
                         let shares = budget.connections + budget.admin + workers as usize * each;
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_are_refused_with_the_number_that_it_takes() {
+    fn too_few_descriptors_are_refused_with_the_number_needed() {
         let why = Budget::new(20, 12, NEEDS).unwrap_err();
         let needed: u64 = why.split("at least ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
         assert!(Budget::new(needed - 1, 12, NEEDS).is_err() && Budget::new(needed, 12, NEEDS).is_ok(), "{why}");

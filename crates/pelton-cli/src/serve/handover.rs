@@ -1,8 +1,8 @@
-//! Handing over to a newer process of the same program, without a connection being refused or a request lost.
+//! Hands over to a newer process of the same program, without refusing a connection or losing a request.
 //!
 //! The new process is started from the same path, which may hold another version by now, with the same arguments. It inherits the
-//! listening sockets and the end of a socket pair, on which it says when it serves. Until then nothing changes here, and if it
-//! never does, nothing has.
+//! listening sockets and one end of a socket pair, on which it reports when it serves. Until then, and if it never does, nothing
+//! changes here.
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,16 +13,16 @@ use std::time::Duration;
 
 use pelton::{Chunk, Connection, DescriptorLimit, Io, Lane, Limit, Reactor, Reason, Socket};
 
-/// What the socket is called on which the new process reports.
+/// The name of the socket on which the new process reports.
 pub const READY: &str = "ready";
 
-/// What it says there.
+/// The message it sends there.
 const WORD: &[u8] = b"serving\n";
 
 /// How long a new process may take until it serves.
 const START_TIME: Duration = Duration::from_secs(60);
 
-/// Starts a new process that inherits `sockets`, by name. `then` is told when it serves, or why it will not.
+/// Starts a new process that inherits `sockets`, by name. Calls `then` when it serves, or with the reason why it will not.
 pub fn begin(
     reactor: &mut Reactor,
     program: &Path,
@@ -45,13 +45,13 @@ pub fn begin(
     if let Some(mut io) = reactor.connection(connection) {
         io.set_limit(Limit::Inactivity, Some(START_TIME));
     }
-    tracing::info!(process = id, "a new process is started");
+    tracing::info!(process = id, "started a new process");
     Ok(())
 }
 
 type Then = Box<dyn FnOnce(&mut Reactor, Result<u32, String>)>;
 
-/// Waits for the new process to report.
+/// Waits for the new process's report.
 struct Waiting {
     successor: Option<(Child, Then)>,
     said: Vec<u8>,
@@ -72,13 +72,13 @@ impl Connection for Waiting {
         let Some((mut child, then)) = self.successor.take() else { return };
         let too_late = matches!(reason, Reason::TimedOut { .. });
         if too_late {
-            // Fails if it has just ended, which is as good.
+            // Killing fails if the process has just ended, which is as good.
             let _ = child.kill();
         }
         let end = move || child.wait();
         let told = reactor.defer(Lane::Waits, end, move |reactor, outcome| {
             let why = match outcome {
-                _ if too_late => format!("it did not serve within {START_TIME:?}, and was ended"),
+                _ if too_late => format!("it did not serve within {START_TIME:?} and was killed"),
                 Ok(Ok(status)) => format!("it ended before it served, with {status}"),
                 Ok(Err(error)) => format!("it ended before it served: {error}"),
                 Err(failure) => format!("it ended before it served: {failure}"),
@@ -86,16 +86,16 @@ impl Connection for Waiting {
             then(reactor, Err(why));
         });
         if told.is_err() {
-            tracing::error!("a new process ended before it served");
+            tracing::error!("the new process ended before it served");
         }
     }
 }
 
-/// Tells the process that has started this one, if it hands over, that this one serves.
+/// Reports to the process that started this one, if it is handing over, that this one serves.
 pub fn report(ready: impl Iterator<Item = Socket>) {
     for socket in ready {
         let Ok(fd) = socket.into_fd() else { continue };
-        // If it is gone, there is nobody to wait for.
+        // If that process is gone, nobody waits for the report.
         let _ = UnixStream::from(fd).write_all(WORD);
     }
 }

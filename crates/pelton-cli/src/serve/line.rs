@@ -1,4 +1,4 @@
-//! What a line of the access log says.
+//! The format of an access log line.
 
 use std::cell::RefCell;
 use std::io::{self, Write};
@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::options::LogFormat;
 
-/// What is kept of a request for its line.
+/// What a request's line needs of the request.
 pub struct Subject {
     peer: Option<Address>,
     method: Box<str>,
@@ -23,7 +23,7 @@ pub struct Subject {
     agent: Option<Box<[u8]>>,
 }
 
-/// What came of it.
+/// How the request ended.
 #[derive(Clone, Copy)]
 pub struct Outcome {
     pub status: u16,
@@ -45,7 +45,7 @@ impl Subject {
         }
     }
 
-    /// Appends its line.
+    /// Appends the line of the request.
     pub fn write(&self, format: LogFormat, outcome: Outcome, now: SystemTime, text: &mut Vec<u8>) {
         match format {
             LogFormat::Text => self.write_text(outcome, now, text),
@@ -58,7 +58,7 @@ impl Subject {
         text.extend_from_slice(b" - - [");
         write_common_date(text, now);
         let (method, target) = (Printable::new(&*self.method), Printable::new(&*self.target));
-        // Writing to a Vec does not fail.
+        // Writing to a Vec cannot fail.
         let _ = write!(text, "] \"{method} {target} {}\" {status} {bytes}", version(self.version));
         for field in [&self.referer, &self.agent] {
             let _ = write!(text, " {:?}", Printable::new(field.as_deref().unwrap_or(b"-")));
@@ -87,7 +87,7 @@ impl Subject {
     }
 }
 
-/// Appends the line of something that was refused before it was a request.
+/// Appends the line of input that was refused before it was a request.
 pub fn write_refusal(
     format: LogFormat,
     peer: Option<&Address>,
@@ -101,7 +101,7 @@ pub fn write_refusal(
             write_peer(text, peer);
             text.extend_from_slice(b" - - [");
             write_common_date(text, now);
-            // So do other servers write what was no request.
+            // Other servers also write `-` for input that was no request.
             let _ = writeln!(text, "] \"-\" {status} 0 \"-\" \"-\" 0.000000");
         }
         LogFormat::Json => {
@@ -137,7 +137,7 @@ struct Json<'a> {
 
 impl Json<'_> {
     fn write(&self, text: &mut Vec<u8>) {
-        // Neither does writing to a Vec fail, nor has this anything that is not JSON.
+        // Writing to a Vec cannot fail, and the value is valid JSON.
         let _ = self.serialize(&mut serde_json::Serializer::with_formatter(&mut *text, Ascii));
         text.push(b'\n');
     }
@@ -150,7 +150,7 @@ fn version(version: Version) -> &'static str {
     }
 }
 
-/// The address alone, as the format has it: no port, and one word in any case.
+/// Appends the address as the format requires: without a port, and always one word.
 fn write_peer(text: &mut Vec<u8>, peer: Option<&Address>) {
     let _ = match peer {
         Some(Address::Tcp(address)) => write!(text, "{}", address.ip()),
@@ -159,15 +159,14 @@ fn write_peer(text: &mut Vec<u8>, peer: Option<&Address>) {
     };
 }
 
-/// JSON in which every character that [may not stand](may_stand) in a log is escaped. JSON itself demands that for some of them
-/// only.
+/// JSON with every character escaped that [may not stand](may_stand) in a log. JSON itself requires that for some of them only.
 struct Ascii;
 
 impl serde_json::ser::Formatter for Ascii {
     fn write_string_fragment<W: ?Sized + Write>(&mut self, to: &mut W, fragment: &str) -> io::Result<()> {
         let mut rest = fragment;
         while !rest.is_empty() {
-            // Only ASCII stands, so the run ends where a character begins.
+            // Only ASCII stands unescaped, so the run ends at a character boundary.
             let run = rest.bytes().position(|byte| !may_stand(byte)).unwrap_or(rest.len());
             to.write_all(&rest.as_bytes()[..run])?;
             let mut others = rest[run..].chars();
@@ -183,11 +182,11 @@ impl serde_json::ser::Formatter for Ascii {
 }
 
 thread_local! {
-    /// The last date that was written, and the second that it is of: most lines have the date of the line before.
+    /// The last date written, and its second: most lines have the same date as the line before.
     static LAST_DATE: RefCell<(Option<u64>, String)> = const { RefCell::new((None, String::new())) };
 }
 
-/// `16/Nov/2026:02:51:02 +0000`, from `Mon, 16 Nov 2026 02:51:02 GMT`.
+/// Appends `16/Nov/2026:02:51:02 +0000`, made from `Mon, 16 Nov 2026 02:51:02 GMT`.
 fn write_common_date(text: &mut Vec<u8>, now: SystemTime) {
     let second = now.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs());
     LAST_DATE.with_borrow_mut(|(of, last)| {
@@ -200,7 +199,7 @@ fn write_common_date(text: &mut Vec<u8>, now: SystemTime) {
     });
 }
 
-/// `2026-11-16T02:51:02.123Z`, from the same.
+/// Returns `2026-11-16T02:51:02.123Z`, made from the same.
 fn timestamp(now: SystemTime) -> String {
     const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let date = httpdate::fmt_http_date(now);
@@ -254,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_no_request_has_a_line_too() {
+    fn input_that_was_no_request_has_a_line_too() {
         let mut text = Vec::new();
         write_refusal(LogFormat::Text, None, 400, "no", UNIX_EPOCH, &mut text);
         write_refusal(LogFormat::Json, None, 400, "no", UNIX_EPOCH, &mut text);

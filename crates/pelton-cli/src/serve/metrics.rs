@@ -1,4 +1,4 @@
-//! What all workers have counted, as Prometheus reads it.
+//! The counters of all workers, in Prometheus's text format.
 
 use std::fmt::{self, Write};
 
@@ -7,7 +7,7 @@ use pelton_http::ServerStats;
 
 use super::observe::{BUCKETS, Counts};
 
-/// What one worker has to report.
+/// The report of one worker.
 pub struct Report {
     pub reactor: Stats,
     pub server: ServerStats,
@@ -15,10 +15,10 @@ pub struct Report {
     pub connections: usize,
 }
 
-/// Everything that is told, by worker.
+/// Renders all metrics, by worker.
 pub fn render(reports: &[(usize, Report)], log_lines_dropped: Option<u64>) -> String {
     let mut text = String::new();
-    write_http(&mut text, reports, log_lines_dropped).expect("a String takes any text");
+    write_http(&mut text, reports, log_lines_dropped).expect("writing to a String cannot fail");
     let texts: Vec<(usize, String)> =
         reports.iter().map(|(worker, report)| (*worker, report.reactor.to_prometheus())).collect();
     text.push_str(&merge(&texts));
@@ -35,21 +35,18 @@ fn write_http(text: &mut String, reports: &[(usize, Report)], log_lines_dropped:
         }
     }
     let families: [(&str, &str, &str, Value); 8] = [
-        ("requests_total", "counter", "Requests that were taken on.", |report| report.server.requests),
-        ("unanswered_total", "counter", "Requests whose client went before they were answered.", |report| {
+        ("requests_total", "counter", "Requests received.", |report| report.server.requests),
+        ("unanswered_total", "counter", "Requests whose client disconnected before the response.", |report| {
             report.counts.unanswered
         }),
-        ("refused_total", "counter", "What was refused before it was a request.", |report| report.server.refused),
-        ("requests_in_flight", "gauge", "Requests that are being answered.", |report| report.counts.in_flight),
-        ("response_body_bytes_total", "counter", "Bytes in bodies of responses.", |report| report.counts.bytes),
-        ("connections", "gauge", "Connections that are open.", |report| report.connections as u64),
-        ("connections_total", "counter", "Connections that were taken on.", |report| report.server.accepted),
-        (
-            "connections_refused_total",
-            "counter",
-            "Connections that were turned away, for there were too many.",
-            |report| report.server.turned_away,
-        ),
+        ("refused_total", "counter", "Input refused before it was a request.", |report| report.server.refused),
+        ("requests_in_flight", "gauge", "Requests in progress.", |report| report.counts.in_flight),
+        ("response_body_bytes_total", "counter", "Bytes of response bodies.", |report| report.counts.bytes),
+        ("connections", "gauge", "Open connections.", |report| report.connections as u64),
+        ("connections_total", "counter", "Connections accepted.", |report| report.server.accepted),
+        ("connections_refused_total", "counter", "Connections refused because of a limit.", |report| {
+            report.server.turned_away
+        }),
     ];
     for (name, kind, help, value) in families {
         head(text, &format!("pelton_http_{name}"), kind, help)?;
@@ -57,7 +54,7 @@ fn write_http(text: &mut String, reports: &[(usize, Report)], log_lines_dropped:
             writeln!(text, "pelton_http_{name}{{worker=\"{worker}\"}} {}", value(report))?;
         }
     }
-    head(text, "pelton_http_request_seconds", "histogram", "Time from a request's head to its answer.")?;
+    head(text, "pelton_http_request_seconds", "histogram", "Time from a request's head to its response.")?;
     for (worker, Report { counts, .. }) in reports {
         let mut so_far = 0;
         for (bound, count) in BUCKETS.iter().zip(counts.times) {
@@ -72,7 +69,7 @@ fn write_http(text: &mut String, reports: &[(usize, Report)], log_lines_dropped:
         writeln!(text, "pelton_http_request_seconds_count{{worker=\"{worker}\"}} {all}")?;
     }
     if let Some(dropped) = log_lines_dropped {
-        head(text, "pelton_log_lines_dropped_total", "counter", "Lines of the access log that were not written.")?;
+        head(text, "pelton_log_lines_dropped_total", "counter", "Access log lines that were dropped.")?;
         writeln!(text, "pelton_log_lines_dropped_total {dropped}")?;
     }
     Ok(())
@@ -82,8 +79,8 @@ fn head(text: &mut String, name: &str, kind: &str, help: &str) -> fmt::Result {
     writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}")
 }
 
-/// One text out of several that have the same families in the same order: each family is described once, and its samples follow, with
-/// the worker that they are of.
+/// Merges texts that have the same families in the same order: each family is described once, followed by the samples of all
+/// workers, labelled with the worker.
 fn merge(texts: &[(usize, String)]) -> String {
     struct Family<'a> {
         comments: Vec<&'a str>,
@@ -121,7 +118,7 @@ fn merge(texts: &[(usize, String)]) -> String {
     merged
 }
 
-/// A sample with one more label.
+/// Returns a sample with one more label.
 fn labelled(sample: &str, worker: usize) -> String {
     let name_ends = sample.find(['{', ' ']).unwrap_or(sample.len());
     let (name, rest) = sample.split_at(name_ends);
@@ -136,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn families_are_described_once_and_samples_say_whose_they_are() {
+    fn families_are_described_once_and_samples_name_their_worker() {
         let text = |value| {
             format!(
                 "# HELP a_total One.\n# TYPE a_total counter\na_total {value}\n# HELP b Two.\n# TYPE b gauge\n\

@@ -1,24 +1,24 @@
-//! Telling a service manager how far we are: systemd's `sd_notify`, a datagram to the socket that `NOTIFY_SOCKET` names.
+//! Reports the state to a service manager: systemd's `sd_notify`, a datagram to the socket that `NOTIFY_SOCKET` names.
 
 use std::io;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// It serves, and this process is the one to look after, also if another was before.
+/// Reports that this process serves, and is now the main process, even if another one was before.
 pub fn serving() {
     let process = std::process::id();
     tell(&format!("READY=1\nMAINPID={process}\nSTATUS=serving\n"));
 }
 
-/// It is going to end, and nobody has taken over.
+/// Reports that this process is shutting down and none has taken over.
 pub fn ending() {
-    tell("STOPPING=1\nSTATUS=finishing what is in progress\n");
+    tell("STOPPING=1\nSTATUS=finishing requests in progress\n");
 }
 
 fn tell(state: &str) {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else { return };
     let told = address(&name).and_then(|address| {
         let socket = UnixDatagram::unbound()?;
-        // A manager that does not read is no reason to stand still.
+        // A manager that does not read must not block the server.
         socket.set_nonblocking(true)?;
         socket.send_to_addr(state.as_bytes(), &address)
     });

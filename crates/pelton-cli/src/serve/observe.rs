@@ -1,4 +1,4 @@
-//! Counting, timing and logging what goes through a handler.
+//! Counts, times and logs the requests that a handler answers.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,10 +12,10 @@ use super::access_log::Lines;
 use super::line::{self, Outcome, Subject};
 use super::options::LogFormat;
 
-/// What the log says of a request whose client went before there was an answer.
+/// Status in the log for a request whose client disconnected before the response.
 const CLIENT_WENT: u16 = 499;
 
-/// Upper bounds of the buckets that times are counted in.
+/// Upper bounds of the histogram's buckets.
 pub const BUCKETS: [Duration; 14] = [
     Duration::from_micros(50),
     Duration::from_micros(100),
@@ -33,17 +33,17 @@ pub const BUCKETS: [Duration; 14] = [
     Duration::from_secs(10),
 ];
 
-/// What one worker has counted.
+/// The counts of one worker.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counts {
-    /// By the first digit of their status, from 2 to 5.
+    /// By the first digit of the status, from 2 to 5.
     pub answered: [u64; 4],
-    /// Not answered, for the client went, or the handler panicked.
+    /// Not answered, because the client disconnected or the handler panicked.
     pub unanswered: u64,
     pub in_flight: u64,
-    /// Of bodies of answers.
+    /// Bytes of response bodies.
     pub bytes: u64,
-    /// How many took no longer than each bucket says, and longer than the one before it; the last have no bound.
+    /// Requests in each bucket: slower than the previous bound, not slower than this one. The last bucket has no bound.
     pub times: [u64; BUCKETS.len() + 1],
     pub time: Duration,
 }
@@ -56,7 +56,7 @@ impl Counts {
     }
 }
 
-/// What the handlers of a worker share.
+/// State shared by a worker's handlers.
 pub struct Watch {
     pub counts: RefCell<Counts>,
     log: Option<(Lines, LogFormat)>,
@@ -67,14 +67,14 @@ impl Watch {
         Watch { counts: RefCell::default(), log }
     }
 
-    /// Hands on the lines that are left.
+    /// Queues the remaining lines of the log.
     pub fn finish(&self) {
         if let Some((lines, _)) = &self.log {
             lines.hand_on();
         }
     }
 
-    /// Logs what was refused before it was a request.
+    /// Logs input that was refused before it was a request.
     pub fn refused(&self, io: &mut Io<'_>, refusal: Refusal) {
         let Some((lines, format)) = &self.log else { return };
         let peer = io.peer_address().ok();
@@ -85,7 +85,7 @@ impl Watch {
     }
 }
 
-/// A handler that is watched.
+/// A handler whose requests are counted, timed and logged.
 pub struct Watched<H> {
     pub inner: H,
     pub watch: Rc<Watch>,
@@ -106,13 +106,13 @@ impl<H: Handler> Handler for Watched<H> {
     }
 }
 
-/// A request that has yet to be answered.
+/// A request that is not answered yet.
 struct Exchange {
     watch: Rc<Watch>,
     begun: Instant,
     subject: Option<Subject>,
     head_only: bool,
-    /// Its status, and how long its body is.
+    /// Status, and length of the body.
     answer: Option<(u16, u64)>,
 }
 
@@ -124,7 +124,7 @@ impl Exchange {
     }
 }
 
-/// It is over, one way or another.
+/// Counts and logs the request when it is over, answered or not.
 impl Drop for Exchange {
     fn drop(&mut self) {
         let took = self.begun.elapsed();

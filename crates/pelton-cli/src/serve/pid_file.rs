@@ -1,4 +1,4 @@
-//! The file with the number of the process.
+//! The PID file.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
@@ -6,11 +6,10 @@ use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// How many names are tried for the file before it has its own. They are random, so the first one is free, unless somebody is able
-/// to tell what comes next.
+/// How many random names are tried for the temporary file. The first one is free unless somebody can predict them.
 const ATTEMPTS: usize = 8;
 
-/// It is removed when this is dropped, unless another file has taken its place.
+/// A PID file, removed on drop unless another file has taken its place.
 pub struct PidFile {
     path: PathBuf,
     /// Device and inode.
@@ -18,8 +17,8 @@ pub struct PidFile {
 }
 
 impl PidFile {
-    /// Writes the number of this process, in one step: who reads it sees the old number or the new. What is at `path` is replaced, also
-    /// if it is a link; no link is followed.
+    /// Writes the process ID atomically: readers see the old one or the new one. Replaces what is at `path`, even a link; follows
+    /// no link.
     pub fn write(path: &Path) -> io::Result<PidFile> {
         let doing =
             |error: io::Error| io::Error::new(error.kind(), format!("write the PID file {}: {error}", path.display()));
@@ -36,7 +35,7 @@ impl PidFile {
     }
 }
 
-/// A new file in the same directory, under a name that nothing has had: neither a file nor a link is opened that is there already.
+/// Creates a new file in the same directory. It never opens an existing file or link.
 fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
     let mut attempt = 0;
     loop {
@@ -69,19 +68,19 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn what_stands_in_its_way_is_neither_followed_nor_overwritten() {
+    fn an_obstacle_is_neither_followed_nor_overwritten() {
         let directory = std::env::temp_dir().join(format!("pelton-pid-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let (path, victim) = (directory.join("pid"), directory.join("victim"));
         fs::write(&victim, "precious").unwrap();
         symlink(&victim, &path).unwrap();
-        // The name that it used to be written under first.
+        // The temporary name that earlier versions used.
         symlink(&victim, directory.join(format!("pid.{}", std::process::id()))).unwrap();
         let file = PidFile::write(&path).unwrap();
         assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
         assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
         assert!(!path.is_symlink());
-        // Another process takes over, or somebody puts a FIFO there: it is not ours to remove, nor to read.
+        // Another process takes over, or somebody puts a FIFO there: we must not remove or read it.
         fs::rename(&path, directory.join("kept")).unwrap();
         symlink("kept", &path).unwrap();
         drop(file);

@@ -1,7 +1,7 @@
-//! Where it listens: the sockets, opened here or inherited, and who may remove their files.
+//! The listening sockets, opened here or inherited, and the ownership of their files.
 //!
-//! They are opened before any reactor is there and kept here, beside the copies that the workers adopt: what is handed over to
-//! another process are these very sockets, so that connections that wait in their queues are not lost.
+//! They are opened before any reactor starts and kept here, besides the copies that the workers adopt. A handover passes on these
+//! very sockets, so connections waiting in their backlogs are not lost.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,19 +11,20 @@ use pelton::{Address, Inherited, ListenOptions, Sharing, Socket, SocketFile};
 
 /// One address to listen on.
 pub struct Place {
-    /// What its sockets are called when they are passed on.
+    /// The name under which its sockets are passed on.
     name: String,
-    /// As it was bound.
+    /// As bound.
     pub address: Address,
-    /// One for each worker if the kernel spreads connections over them, else one that all share.
+    /// One per worker if the kernel distributes connections over them, otherwise one that all share.
     sockets: Vec<Socket>,
-    /// The file of a Unix socket that is this process's to remove.
+    /// The file of a Unix socket, if this process has to remove it.
     file: Option<SocketFile>,
-    /// One that will be when this process serves; until then it is that of the process which hands over, and may go on.
+    /// A file that becomes this process's once it serves; until then it belongs to the process that hands over, which may
+    /// continue.
     file_to_come: Option<SocketFile>,
 }
 
-/// A place that cannot be listened on.
+/// Why an address cannot be listened on.
 #[derive(Debug)]
 pub struct CannotListen {
     pub address: Address,
@@ -35,24 +36,24 @@ impl std::fmt::Display for CannotListen {
         write!(f, "listen on {}: {}", self.address, self.error)?;
         match (self.error.kind(), &self.address) {
             (io::ErrorKind::AddrInUse, Address::Tcp(_)) => {
-                f.write_str("; another program listens there, so end that or choose another port")
+                f.write_str("; another program is listening there; stop it or choose another port")
             }
             (io::ErrorKind::PermissionDenied, Address::Tcp(address)) if address.port() < 1024 => {
-                f.write_str("; ports below 1024 are root's, unless the system says otherwise")
+                f.write_str("; ports below 1024 usually require root")
             }
             _ => Ok(()),
         }
     }
 }
 
-/// What this process was started with, by name.
+/// The sockets that this process was started with, by name.
 #[derive(Default)]
 pub struct Inheritance(HashMap<String, Vec<Heirloom>>);
 
-/// A socket that this process was started with, and the device and inode of its file, if it has one that is handed over.
+/// An inherited socket, and the device and inode of its file, if that is handed over too.
 type Heirloom = (Socket, Option<(u64, u64)>);
 
-/// What sockets are called that come from a service manager, whatever it calls them.
+/// The name given to sockets from a service manager, whatever it calls them.
 const ACTIVATED: &str = "activated";
 
 impl Inheritance {
@@ -70,28 +71,27 @@ impl Inheritance {
         self.0.remove(name).unwrap_or_default()
     }
 
-    /// Sockets from a service manager, each a place by itself.
+    /// Takes the sockets from a service manager, each as a place of its own.
     pub fn activated(&mut self) -> Result<Vec<Place>, CannotListen> {
         let places = self.take(ACTIVATED).into_iter().enumerate();
         places.map(|(number, socket)| Place::inherited(format!("{ACTIVATED}.{number}"), vec![socket])).collect()
     }
 }
 
-/// Makes sure that connections can be accepted on all sockets but those of this name. Otherwise the server would say that it serves, and
-/// not do it.
+/// Checks that all sockets except those of this name are listening. Otherwise the server would claim to serve, but not do it.
 pub fn check(inherited: &[Inherited], other: &str) -> Result<(), String> {
     for Inherited { socket, .. } in inherited.iter().filter(|inherited| inherited.name.as_deref() != Some(other)) {
         let number = socket.as_fd().map_or(-1, |fd| fd.as_raw_fd());
         match socket.is_listening() {
             Ok(true) => {}
-            Ok(false) => return Err(format!("descriptor {number} was announced as a listener, but does not listen")),
-            Err(error) => return Err(format!("descriptor {number} was announced as a listener: {error}")),
+            Ok(false) => return Err(format!("descriptor {number} was passed as a listener, but is not listening")),
+            Err(error) => return Err(format!("descriptor {number} was passed as a listener: {error}")),
         }
     }
     Ok(())
 }
 
-/// What a socket is called that is passed on with its file: its name, and which file that is.
+/// Appends a file's identity to the name of its socket, to be passed on.
 fn with_identity(name: &str, file: Option<&SocketFile>) -> String {
     match file.map(SocketFile::identity) {
         Some((device, inode)) => format!("{name}.file-{device}-{inode}"),
@@ -99,7 +99,7 @@ fn with_identity(name: &str, file: Option<&SocketFile>) -> String {
     }
 }
 
-/// The opposite.
+/// Splits what [`with_identity`] joined.
 fn split_identity(name: &str) -> (&str, Option<(u64, u64)>) {
     let split = name.split_once(".file-").and_then(|(name, identity)| {
         let (device, inode) = identity.split_once('-')?;
@@ -108,13 +108,13 @@ fn split_identity(name: &str) -> (&str, Option<(u64, u64)>) {
     split.map_or((name, None), |(name, identity)| (name, Some(identity)))
 }
 
-/// What the sockets for the `number`th address are called.
+/// Returns the name of the sockets for the `number`th address.
 pub fn name_of(number: usize) -> String {
     format!("listen.{number}")
 }
 
 impl Place {
-    /// Takes over the sockets of this name if they were inherited; otherwise listens on `address`, for so many workers.
+    /// Takes over the inherited sockets of this name if there are any; otherwise listens on `address`, for this many workers.
     pub fn open(
         name: String,
         address: &Address,
@@ -134,7 +134,7 @@ impl Place {
         let sockets: Vec<Socket> = inherited.into_iter().map(|(socket, _)| socket).collect();
         let address = sockets.first().map_or(Ok(Address::Unnamed), Socket::local_address);
         let address = address.map_err(|error| CannotListen { address: Address::Unnamed, error })?;
-        // The file of one that a service manager has opened stays; that of one that was handed over is ours now.
+        // The file of a socket from a service manager stays; the file of one that was handed over is now ours.
         let file_to_come = match (&address, identity) {
             (Address::Unix(path), Some(identity)) => Some(SocketFile::known_as(path, identity)),
             _ => None,
@@ -154,7 +154,7 @@ impl Place {
             let file = if let Address::Unix(path) = &address { Some(SocketFile::at(path)?) } else { None };
             return Ok(Place { name, address, sockets: vec![socket], file, file_to_come: None });
         }
-        // Another program of the same user that shares its port too would otherwise get some of the connections, unnoticed.
+        // Otherwise another program of the same user that shares its port too would silently get some of the connections.
         if matches!(address, Address::Tcp(address) if address.port() != 0) {
             drop(Socket::listen(address, &options)?);
         }
@@ -168,34 +168,34 @@ impl Place {
         Ok(Place { name, address, sockets, file: None, file_to_come: None })
     }
 
-    /// What the worker of this number listens on: each socket is somebody's, and everybody has one.
+    /// Returns the sockets for one worker: every socket has a worker, and every worker has a socket.
     pub fn share_of(&self, worker: usize, workers: usize) -> io::Result<Vec<Socket>> {
         let count = self.sockets.len();
         let mine = (worker..count.max(workers)).step_by(workers).map(|number| self.sockets[number % count].try_clone());
         mine.collect()
     }
 
-    /// It is served, so what comes with it is this process's from here on.
+    /// Takes ownership of the file, now that this process serves.
     pub fn take_over(&mut self) {
         if let Some(file) = self.file_to_come.take() {
             self.file = Some(file);
         }
     }
 
-    /// Its sockets, to be passed on.
+    /// Returns its sockets, to be passed on.
     pub fn to_pass_on(&self) -> impl Iterator<Item = (String, BorrowedFd<'_>)> {
         let name = with_identity(&self.name, self.file.as_ref());
         self.sockets.iter().filter_map(move |socket| Some((name.clone(), socket.as_fd()?)))
     }
 
-    /// How many sockets it has.
+    /// Returns how many sockets it has.
     pub fn sockets(&self) -> usize {
         self.sockets.len()
     }
 
-    /// Nothing more is accepted by this process, and the file stays if it is somebody else's now.
+    /// Stops accepting in this process. Removes the file unless another process owns it now.
     pub fn close(&mut self, handed_over: bool) {
-        // Before the sockets are closed: until then no other file can have the same inode.
+        // Done before the sockets are closed: until then no other file can have the same inode.
         if let Some(file) = self.file.take().filter(|_| !handed_over)
             && let Err(error) = file.remove()
         {
@@ -204,7 +204,7 @@ impl Place {
         self.sockets.clear();
     }
 
-    /// How a client would get there.
+    /// Returns the URL for clients.
     pub fn url(&self) -> String {
         match &self.address {
             Address::Tcp(address) => format!("http://{address}/"),
@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn which_file_it_is_is_passed_on_with_the_name() {
+    fn the_identity_of_the_file_is_passed_on_with_the_name() {
         let file = SocketFile::known_as("/run/web.sock", (66_305, 4711));
         assert_eq!(split_identity(&with_identity("listen.0", Some(&file))), ("listen.0", Some((66_305, 4711))));
         for name in ["listen.0", "admin", "ready", "listen.0.file-", "listen.0.file-1", "listen.0.file-x-1"] {

@@ -1,10 +1,10 @@
-//! The page that says welcome, for those who have nothing to serve yet.
+//! The welcome page, served when no directory is given.
 
 use pelton_http::{Handler, Response, Router, plain};
 
 const PAGE: &str = include_str!("welcome.html");
 
-/// Answers `/` with the page, on which stands what it runs on.
+/// Answers `/` with the page, which names the engine and the workers.
 pub fn handler(engine: &str, workers: usize) -> impl Handler {
     let workers = if workers == 1 { "one worker".to_owned() } else { format!("{workers} workers") };
     let page =

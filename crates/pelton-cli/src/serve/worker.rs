@@ -1,4 +1,4 @@
-//! A worker: a reactor that serves its share of the connections, and reports what it has counted.
+//! A worker: a reactor that serves its share of the connections and reports its counts.
 
 use std::io;
 use std::rc::Rc;
@@ -11,13 +11,13 @@ use super::metrics::Report;
 use super::observe::{Watch, Watched};
 use super::options::LogFormat;
 
-/// What a worker has, in its reactor's state.
+/// A worker's state, kept in its reactor.
 struct Worker {
     server: Server,
     watch: Rc<Watch>,
 }
 
-/// Has `handler` answer what comes in on `sockets`. All workers share the `census`.
+/// Serves `handler` on `sockets`. All workers share the `census`.
 pub fn set_up(
     reactor: &mut Reactor,
     handler: impl Handler,
@@ -40,7 +40,7 @@ pub fn set_up(
     Ok(())
 }
 
-/// What it has counted; nothing if it was not set up.
+/// Returns the worker's counts, or nothing if it was not set up.
 pub fn report(reactor: &mut Reactor) -> Option<Report> {
     let stats = reactor.stats();
     let Worker { server, watch } = reactor.try_state()?;

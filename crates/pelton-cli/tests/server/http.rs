@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{DEADLINE, eventually};
 
-/// A directory that no other test uses, and that goes with it.
+/// A directory that no other test uses, removed on drop.
 pub struct Directory(PathBuf);
 
 impl Directory {
@@ -31,7 +31,7 @@ impl Drop for Directory {
     }
 }
 
-/// What curl makes of this, which has to succeed.
+/// Runs curl, which must succeed, and returns its output.
 pub fn curl(arguments: &[&str]) -> String {
     let curl = Command::new("curl").args(["--silent", "--show-error", "--max-time", "20"]).args(arguments).output();
     let output = curl.expect("curl is there");
@@ -39,19 +39,19 @@ pub fn curl(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A connection on which one writes and reads what one likes.
+/// Opens a connection for writing and reading raw bytes.
 pub fn connect(url: &str) -> TcpStream {
     let stream = TcpStream::connect(host(url)).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
     stream
 }
 
-/// The address in a URL.
+/// Returns the address in a URL.
 pub fn host(url: &str) -> &str {
     url.trim_start_matches("http://").trim_end_matches('/')
 }
 
-/// The next response on a connection: its head, and its body.
+/// Reads the next response on a connection: its head and its body.
 pub fn response(stream: &mut impl Read) -> (String, Vec<u8>) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -69,13 +69,13 @@ pub fn response(stream: &mut impl Read) -> (String, Vec<u8>) {
     (head, body)
 }
 
-/// Asks on a connection that stays open.
+/// Sends a request on a connection that stays open.
 pub fn ask(stream: &mut (impl Read + Write), path: &str) -> (String, Vec<u8>) {
     write!(stream, "GET {path} HTTP/1.1\r\nHost: test\r\n\r\n").unwrap();
     response(stream)
 }
 
-/// Waits for the end of a connection on which nothing more is to come.
+/// Waits for the end of a connection on which nothing more may arrive.
 pub fn ends(stream: &mut impl Read) {
     let mut rest = Vec::new();
     match stream.read_to_end(&mut rest) {
@@ -95,7 +95,7 @@ impl Load {
     }
 
     pub fn finish(mut self) -> serde_json::Value {
-        // What it prints fits into a pipe.
+        // The output fits into a pipe.
         eventually("the load ends", || self.0.as_mut().unwrap().try_wait().unwrap());
         let output = self.0.take().unwrap().wait_with_output().unwrap();
         result(&output)
@@ -111,7 +111,7 @@ impl Drop for Load {
     }
 }
 
-/// What `pelton bench --json` says.
+/// Returns the output of `pelton bench --json`.
 pub fn bench(arguments: &[&str]) -> serde_json::Value {
     Load::start(arguments).finish()
 }
@@ -120,11 +120,11 @@ fn result(output: &Output) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
-/// A process that has taken over from one that was started here. Told to end when a test gives up on it.
+/// A process that has taken over from one that was started here. Stopped if the test fails.
 pub struct Successor(Pid);
 
 impl Successor {
-    /// The one that has written its number to this file, which is not `before`.
+    /// Returns the process that has written its ID to this file, other than `before`.
     pub fn of(pid_file: &Path, before: u32) -> Successor {
         let number = eventually("another process has written its number", || {
             let number: u32 = fs::read_to_string(pid_file).ok()?.trim().parse().ok()?;

@@ -1,6 +1,6 @@
-//! A server of the `pelton` command, and clients of it.
+//! A running `pelton` server, and clients for it.
 
-// Each of the tests that share this uses some of it.
+// Each test file that shares this uses a part of it.
 #![allow(dead_code)]
 
 pub mod http;
@@ -18,15 +18,15 @@ use pelton_testing::child::lines;
 pub use pelton_testing::{DEADLINE, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A path for a Unix socket that no other test uses.
+/// Returns a path for a Unix socket that no other test uses.
 pub fn socket_file(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("pelton-cli-{}-{name}.sock", std::process::id()))
 }
 
-/// A running server. Killed if a test gives up on it.
+/// A running server. Killed if the test fails.
 pub struct Server {
     child: Child,
-    /// What it has said about its addresses.
+    /// The lines it printed about its addresses.
     pub said: Vec<String>,
     addresses: Vec<String>,
     output: Receiver<String>,
@@ -38,7 +38,7 @@ impl Server {
         Server::start_on(1, command, arguments)
     }
 
-    /// Starts it, and waits until it listens on so many addresses.
+    /// Starts it, and waits until it listens on this many addresses.
     pub fn start_on(addresses: usize, command: &str, arguments: &[&str]) -> Server {
         Server::start_program(Path::new(env!("CARGO_BIN_EXE_pelton")), addresses, command, arguments)
     }
@@ -63,14 +63,14 @@ impl Server {
         Server { child, addresses: said.iter().map(address).collect(), said, output, log }
     }
 
-    /// Starts it from a shell that has done something first, such as to set a limit.
+    /// Starts it from a shell that first runs `preparation`, such as setting a limit.
     pub fn start_after(preparation: &str, addresses: usize, command: &str, arguments: &[&str]) -> Server {
         let mut shell = Command::new("sh");
         shell.args(["-c", &format!("{preparation}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_pelton")]);
         Server::start_command(shell, addresses, command, arguments)
     }
 
-    /// All lines that it has logged, after it has ended.
+    /// Returns all lines that it logged, after it has ended.
     pub fn whole_log(&mut self) -> Vec<String> {
         self.code();
         self.log.iter().collect()
@@ -84,17 +84,17 @@ impl Server {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// The number of its process.
+    /// Returns its process ID.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// The next line that it, or one that has taken over from it, prints.
+    /// Returns the next line that it, or its successor, prints.
     pub fn prints(&self) -> String {
         self.output.recv_timeout(DEADLINE).unwrap()
     }
 
-    /// Waits for the end of the process, whatever others there are that have taken over from it, and says with which code.
+    /// Waits for the end of this process, not of its successors, and returns its exit code.
     pub fn code(&mut self) -> i32 {
         let status = eventually("it ends", || self.child.try_wait().unwrap());
         status.code().unwrap_or_else(|| panic!("{status}"))
@@ -104,7 +104,7 @@ impl Server {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Waits for a line with this in its log, and says which it is.
+    /// Waits for a log line that contains `part`, and returns it.
     pub fn log(&mut self, part: &str) -> String {
         let deadline = Instant::now() + DEADLINE;
         let mut logged = Vec::new();
@@ -117,7 +117,7 @@ impl Server {
         panic!("it did not log {part:?}, but {logged:#?}");
     }
 
-    /// Waits for its end, which has to be a success. Says how long it took.
+    /// Waits for it to end, which must be a success. Returns how long that took.
     pub fn succeed(mut self) -> Duration {
         let begun = Instant::now();
         // Its log ends with it.
@@ -150,7 +150,7 @@ impl Client {
     pub fn tcp(address: &str) -> Client {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
-        // The less the kernel holds for one that does not read, the sooner that shows.
+        // The smaller the kernel's buffers for a client that does not read, the sooner it shows.
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&stream, 64 * 1024);
         let reader = stream.try_clone().unwrap();
         Client { writer: Box::new(stream), reader: BufReader::new(Box::new(reader)) }
@@ -183,12 +183,12 @@ impl Client {
         Ok(line)
     }
 
-    /// Waits for a line with this in it.
+    /// Waits for a line that contains `part`.
     pub fn hear(&mut self, part: &str) {
         while !self.next_line().contains(part) {}
     }
 
-    /// Waits for the end.
+    /// Waits for the end of the connection.
     pub fn hear_end(&mut self) {
         while !self.read_line().unwrap().is_empty() {}
     }

@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use pyo3::ffi::{self, PyMethodDef, PyObject};
 
 use super::stream::{Stream, stream};
-use crate::addresses;
+use crate::addresses::{self, Peer};
 use crate::arguments::{Call, complain};
 use crate::known::known;
 use crate::methods::{with_keywords, without_arguments};
@@ -175,7 +175,8 @@ pub(crate) unsafe fn fill(stream: *mut Stream, extra: *mut PyObject) -> Result<(
         check(ffi::PyDict_SetItem(extra, names.socket, sock.as_ptr()))?;
         let ours = addresses::to_python(&(*stream).our_address)?;
         check(ffi::PyDict_SetItem(extra, names.sockname, ours.as_ptr()))?;
-        if ffi::PyDict_Contains(extra, names.peername) == 0 {
+        let asked_later = matches!((*stream).their_address, Peer::Other);
+        if !asked_later && ffi::PyDict_Contains(extra, names.peername) == 0 {
             let theirs = addresses::to_python(&(*stream).their_address)?;
             check(ffi::PyDict_SetItem(extra, names.peername, theirs.as_ptr()))?;
         }

@@ -10,7 +10,7 @@ use super::stream::{Stream, stream};
 use crate::core;
 use crate::known::known;
 use crate::methods::{with_one, without_arguments};
-use crate::object::{Owned, Raised, Result};
+use crate::object::{Owned, Raised, Result, or_none};
 use crate::readers::{self, Side};
 use crate::scheduling;
 
@@ -58,8 +58,9 @@ pub(crate) unsafe fn call_connection_lost(transport: *mut PyObject, error: *mut 
         // From here on, writes are let pass; also if what was waiting at close() has been sent only now.
         (*stream).conn_lost += 1;
         let mut told = Ok(());
-        if (*stream).connected && !(*stream).protocol.is_null() {
-            let protocol = Owned::new_reference((*stream).protocol);
+        if (*stream).connected {
+            // Somebody may have set it to None, which is an error, as in asyncio.
+            let protocol = Owned::returned(or_none((*stream).protocol))?;
             let arguments = [protocol.as_ptr(), error];
             let name = known().names.connection_lost;
             told = Owned::returned(ffi::PyObject_VectorcallMethod(name, arguments.as_ptr(), 2, null_mut())).map(drop);

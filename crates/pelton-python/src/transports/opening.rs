@@ -11,6 +11,7 @@ use super::stream::{Kind, Stream, stream};
 use crate::addresses::{self, Peer};
 use crate::core;
 use crate::fields;
+use crate::guards;
 use crate::hidden;
 use crate::known::known;
 use crate::methods::{with_one_named, with_several, without_arguments};
@@ -46,14 +47,17 @@ unsafe fn open_socket(
         let stream = stream(transport)?;
         let fd = Owned::returned(ffi::PyObject_CallMethodNoArgs(sock, known().names.fileno))?;
         let fd = fields::whole(fd.as_ptr())? as c_int;
-        (*stream).our_address = syscalls::address(fd, End::Ours);
-        (*stream).their_address = syscalls::address(fd, End::Theirs);
+        let known = known();
+        let plain = ffi::Py_TYPE(sock).cast() == known.socket && guards::methods_are_original()?;
+        // Other classes may have their own ideas of addresses.
+        let address = |end| if plain { syscalls::address(fd, end) } else { Peer::Other };
+        (*stream).our_address = address(End::Ours);
+        (*stream).their_address = address(End::Theirs);
         replace(&raw mut (*stream).sock, sock);
         if extra != ffi::Py_None() {
             asking::fill(stream, extra)?;
             replace(&raw mut (*stream).extra, extra);
         }
-        let known = known();
         if ffi::Py_TYPE(sock).cast() != known.socket {
             let overrides = Owned::returned(ffi::PyObject_CallOneArg(known.overrides, sock))?;
             (*stream).overridden = fields::truth(overrides.as_ptr())?;

@@ -155,7 +155,12 @@ pub(crate) unsafe fn write_data(transport: *mut PyObject, data: *mut PyObject) -
     // SAFETY: both are alive. The state is not borrowed while anything is called.
     unsafe {
         let stream = stream(transport)?;
-        let data = Data::new(data)?;
+        let data = match Data::new(data) {
+            Err(Raised) if ffi::PyErr_ExceptionMatches(ffi::PyExc_BufferError) != 0 => {
+                return fail_to_send(transport, stream);
+            }
+            data => data?,
+        };
         check_writable(stream, "write")?;
         if data.bytes().is_empty() || !is_connected(stream)? {
             return Ok(());
@@ -187,6 +192,28 @@ pub(crate) unsafe fn write_data(transport: *mut PyObject, data: *mut PyObject) -
         (*stream).queue.push(rest.into_ptr(), sent);
         pause_if_needed(transport, stream)
     }
+}
+
+/// Ends the connection for a memoryview that is not in one piece, as asyncio does: no socket can send that.
+///
+/// # Safety
+/// `stream` is the state of `transport`, which is alive; an exception is set.
+#[cold]
+unsafe fn fail_to_send(transport: *mut PyObject, stream: *mut Stream) -> Result<()> {
+    Python::attach(|py| {
+        let error = PyErr::take(py);
+        // SAFETY: as the caller says.
+        unsafe {
+            check_writable(stream, "write")?;
+            if !is_connected(stream)? {
+                return Ok(());
+            }
+            if let Some(error) = error {
+                error.restore(py);
+            }
+            fatal(transport, WRITING_FAILED)
+        }
+    })
 }
 
 /// Sends what there is room for: how much of it.

@@ -1,9 +1,9 @@
-//! Actors, and how they are sent to.
+//! Actors and the references that send to them.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -11,34 +11,35 @@ use pelton_sync::{Address, Inbox, Next, PushError, Receive, mailbox};
 
 use super::MAILBOX_BOUND;
 use super::worker::{Scheduler, Shared};
-use crate::reactor::callback::{Panic, message};
+use crate::reactor::panics::{Panic, catch};
 
-/// Something that receives messages one at a time, in the order in which they arrived. So its state needs no lock.
+/// Receives messages one at a time, in the order in which they arrived. Its state therefore needs no lock.
 ///
-/// If it panics, it is closed: what waits for it is dropped, it is reported to the [fault hook](super::PoolBuilder::on_fault), and
-/// the pool goes on.
+/// An actor that panics is closed. Its queued messages are dropped, the [fault hook](super::PoolBuilder::on_fault) is
+/// called, and the pool keeps running.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an actor",
     label = "not an `Actor`",
-    note = "implement `Actor` for it, or make one of a closure: `pool.spawn_fn(|message, context| ...)`"
+    note = "implement `Actor` for it, or spawn a closure: `pool.spawn_fn(|message, context| ...)`"
 )]
 pub trait Actor: Send + 'static {
-    /// What it receives.
+    /// The type of the messages.
     type Message: Send + 'static;
 
-    /// A message has come.
+    /// Handles a message.
     fn receive(&mut self, message: Self::Message, context: &mut Context<'_, Self::Message>);
 
-    /// Nothing more to receive for now: no message waits, or others have their turn. The place to hand on together what
-    /// several messages have brought about.
+    /// Called when a turn ends: the mailbox is empty, or other actors get their turn. A good time to flush work that
+    /// several messages have produced.
     fn rested(&mut self) {}
 
-    /// No message will come any more: the last reference has gone, it has [stopped](Context::stop), or the pool has shut
-    /// down. Called once, and last; but not after a panic, which leaves its state in an unknown shape.
+    /// Called once, last, when no more messages will arrive: the last reference was dropped, the actor has
+    /// [stopped](Context::stop), or the pool has shut down. Not called after a panic, which may have left the state
+    /// inconsistent.
     fn stopped(&mut self) {}
 }
 
-/// An actor's view of its pool, while it receives.
+/// Gives an actor access to its pool while it receives a message.
 pub struct Context<'a, M: Send + 'static> {
     inbox: &'a Inbox<'a, M, Scheduler>,
     pub(super) shared: &'a Arc<Shared>,
@@ -46,18 +47,18 @@ pub struct Context<'a, M: Send + 'static> {
 }
 
 impl<M: Send + 'static> Context<'_, M> {
-    /// Ends the actor after this message. What waits for it is dropped, and later messages are refused.
+    /// Ends the actor after this message. Its queued messages are dropped, and later ones are refused.
     pub fn stop(&mut self) {
         self.stop = true;
     }
 
-    /// A reference to the actor itself, to hand to others; `None` if all others have gone. An actor that keeps one of its own
-    /// does not end by itself.
+    /// Returns a reference to the actor itself, or `None` if all other references are gone. An actor that keeps one of
+    /// these does not end when the others are dropped.
     pub fn me(&self) -> Option<ActorRef<M>> {
         self.inbox.address().map(|address| ActorRef { address })
     }
 
-    /// Takes on another actor, on the same pool.
+    /// Spawns another actor on the same pool.
     #[track_caller]
     pub fn spawn<A: Actor>(&self, actor: A) -> ActorRef<A::Message> {
         Spawn::new(self.shared, Location::caller()).spawn(actor)
@@ -70,7 +71,7 @@ impl<M: Send + 'static> fmt::Debug for Context<'_, M> {
     }
 }
 
-/// Settings of an actor. See [`Pool::actor`](super::Pool::actor).
+/// Configures an actor. See [`Pool::actor`](super::Pool::actor).
 ///
 /// ```
 /// # use pelton::{MailError, Pool};
@@ -103,7 +104,7 @@ impl<'a> Spawn<'a> {
         Spawn { shared, place, bound: MAILBOX_BOUND, label: None, room: None }
     }
 
-    /// How many messages may wait for it before [`ActorRef::try_send`] is refused. At least 1; by default
+    /// Sets how many messages may be queued before [`ActorRef::try_send`] fails. At least 1; by default
     /// [`MAILBOX_BOUND`].
     #[must_use]
     pub fn bound(mut self, messages: usize) -> Spawn<'a> {
@@ -111,22 +112,23 @@ impl<'a> Spawn<'a> {
         self
     }
 
-    /// A name of your own, to be read in reports.
+    /// Sets a name that appears in fault reports.
     #[must_use]
     pub fn label(mut self, label: impl Into<Arc<str>>) -> Spawn<'a> {
         self.label = Some(label.into());
         self
     }
 
-    /// Calls `hook` when [`ActorRef::try_send`] has been refused and half of what may wait has been received. It is called on
-    /// the worker, once for however many refusals: the place to [post](crate::Handle::post) to a loop that it may go on.
+    /// Calls `hook` after [`ActorRef::try_send`] has failed, once the mailbox is down to half of its bound. It runs on
+    /// the worker, once for any number of failures. It can, for example, [post](crate::Handle::post) to a loop that
+    /// waits to send more.
     #[must_use]
     pub fn on_room(mut self, hook: impl FnMut() + Send + 'static) -> Spawn<'a> {
         self.room = Some(Box::new(hook));
         self
     }
 
-    /// Takes on the actor.
+    /// Spawns the actor.
     pub fn spawn<A: Actor>(self, actor: A) -> ActorRef<A::Message> {
         self.shared.actors.fetch_add(1, Ordering::Relaxed);
         let cell = Cell {
@@ -140,7 +142,7 @@ impl<'a> Spawn<'a> {
         ActorRef { address: mailbox(Scheduler(self.shared.clone()), self.bound, Box::new(cell)) }
     }
 
-    /// Takes on an actor that is a closure.
+    /// Spawns a closure as an actor.
     pub fn spawn_fn<M: Send + 'static>(
         self,
         receive: impl FnMut(M, &mut Context<'_, M>) + Send + 'static,
@@ -169,14 +171,14 @@ impl<M: Send + 'static, F: FnMut(M, &mut Context<'_, M>) + Send + 'static> Actor
     }
 }
 
-/// An actor that panicked.
+/// Describes an actor that panicked.
 #[derive(Debug, Clone)]
 pub struct ActorFault {
     /// Its [label](Spawn::label), if it has one.
     pub label: Option<Arc<str>>,
-    /// Where it was taken on.
+    /// Where it was spawned.
     pub place: &'static Location<'static>,
-    /// What it panicked with.
+    /// The panic message.
     pub message: String,
 }
 
@@ -190,7 +192,7 @@ impl fmt::Display for ActorFault {
     }
 }
 
-/// An actor, as its mailbox sees it.
+/// Adapts an actor to its mailbox.
 struct Cell<A: Actor> {
     actor: A,
     shared: Arc<Shared>,
@@ -202,13 +204,13 @@ struct Cell<A: Actor> {
 
 impl<A: Actor> Cell<A> {
     fn fault(&self, panic: &Panic) {
-        self.shared.fault(&ActorFault { label: self.label.clone(), place: self.place, message: message(panic) });
+        self.shared.fault(&ActorFault { label: self.label.clone(), place: self.place, message: panic.message() });
     }
 
-    /// Calls the actor. If that panics, it is over.
+    /// Calls the actor, and closes it if the call panics.
     fn call(&mut self, call: impl FnOnce(&mut A, &Arc<Shared>) -> Next) -> Next {
         let Cell { actor, shared, .. } = self;
-        match catch_unwind(AssertUnwindSafe(|| call(actor, shared))) {
+        match catch(|| call(actor, shared)) {
             Ok(next) => next,
             Err(panic) => {
                 self.panicked = true;
@@ -237,9 +239,9 @@ impl<A: Actor> Receive<A::Message, Scheduler> for Cell<A> {
 
     fn has_room(&mut self) {
         if let Some(room) = &mut self.room
-            && let Err(panic) = catch_unwind(AssertUnwindSafe(room))
+            && let Err(panic) = catch(room)
         {
-            // The hook is to blame, not the actor.
+            // Drop the hook, not the actor: only the hook has failed.
             self.room = None;
             self.fault(&panic);
         }
@@ -258,25 +260,25 @@ impl<A: Actor> Drop for Cell<A> {
     }
 }
 
-/// Refers to an actor, to send to it. May be cloned, sent and shared. When the last one has gone and everything has been
-/// received, the actor ends.
+/// Sends messages to an actor. Can be cloned, sent and shared. The actor ends when the last reference has been dropped
+/// and all messages have been received.
 pub struct ActorRef<M: Send + 'static> {
     address: Address<M, Scheduler>,
 }
 
-/// Why an actor was not sent a message. It comes back.
+/// The error of sending to an actor. It returns the message.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MailError<M> {
-    /// As many messages wait for it as [may](Spawn::bound).
+    /// The mailbox holds as many messages as its [bound](Spawn::bound) allows.
     #[error("send to an actor: its mailbox is full")]
     Full(M),
-    /// It has ended, or its pool has.
+    /// The actor or its pool has ended.
     #[error("send to an actor: it has ended")]
     Closed(M),
 }
 
 impl<M> MailError<M> {
-    /// The message.
+    /// Returns the message.
     pub fn into_inner(self) -> M {
         match self {
             MailError::Full(message) | MailError::Closed(message) => message,
@@ -303,9 +305,9 @@ impl<M> From<PushError<M>> for MailError<M> {
 }
 
 impl<M: Send + 'static> ActorRef<M> {
-    /// Sends `message`, however many wait. It is received, unless the actor ends before.
+    /// Sends `message`, regardless of the mailbox's bound. The actor receives it unless the actor ends first.
     ///
-    /// Takes no lock and waits for nobody; and allocates nothing while few messages wait.
+    /// Takes no lock, does not block, and does not allocate while few messages are queued.
     pub fn send(&self, message: M) -> Result<(), MailError<M>> {
         if self.address.scheduler().0.refuses() {
             return Err(MailError::Closed(message));
@@ -313,12 +315,13 @@ impl<M: Send + 'static> ActorRef<M> {
         Ok(self.address.push(message)?)
     }
 
-    /// Sends `message` without asking whether the pool takes something from this thread: the caller has asked before.
+    /// Sends `message` without checking whether the pool accepts it from this thread. The caller has already checked.
     pub(super) fn send_accepted(&self, message: M) -> Result<(), MailError<M>> {
         Ok(self.address.push(message)?)
     }
 
-    /// Sends `message` if fewer wait than [may](Spawn::bound): so senders that outrun the actor notice.
+    /// Sends `message` if the mailbox is below its [bound](Spawn::bound), so that senders notice when they outrun the
+    /// actor.
     pub fn try_send(&self, message: M) -> Result<(), MailError<M>> {
         if self.address.scheduler().0.refuses() {
             return Err(MailError::Closed(message));
@@ -326,17 +329,17 @@ impl<M: Send + 'static> ActorRef<M> {
         Ok(self.address.try_push(message)?)
     }
 
-    /// About how many messages wait.
+    /// Returns approximately how many messages are queued.
     pub fn waiting(&self) -> usize {
         self.address.waiting()
     }
 
-    /// How many may wait before [`try_send`](ActorRef::try_send) is refused.
+    /// Returns how many messages may be queued before [`try_send`](ActorRef::try_send) fails.
     pub fn bound(&self) -> usize {
         self.address.bound()
     }
 
-    /// Whether it has ended: by [itself](Context::stop), by a panic, or with its pool.
+    /// Returns whether the actor has ended: by [itself](Context::stop), by a panic, or with its pool.
     pub fn is_closed(&self) -> bool {
         self.address.is_closed()
     }
@@ -348,7 +351,7 @@ impl<M: Send + 'static> Clone for ActorRef<M> {
     }
 }
 
-/// Two are equal if they refer to the same actor.
+/// Two references are equal if they refer to the same actor.
 impl<M: Send + 'static> PartialEq for ActorRef<M> {
     fn eq(&self, other: &ActorRef<M>) -> bool {
         self.address == other.address

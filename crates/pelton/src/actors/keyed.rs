@@ -1,38 +1,40 @@
-//! Work by key: tasks of one key one at a time and in order, those of different keys side by side.
+//! Work by key: tasks of one key run one at a time and in order, tasks of different keys run in parallel.
 //!
-//! A key that has tasks is an actor, whose messages they are; a key that has none is nothing. The table of keys is split into
-//! shards by their hash, each with a lock of its own that is held for a look-up and a send. An entry counts the tasks of its key
-//! that have not ended. The actor settles the count when it rests, once for all tasks of a turn, and removes the entry if
-//! nothing is left. Both happen under the shard's lock, so a task never meets an actor that is about to go.
+//! A key that has tasks is an actor, and its tasks are the actor's messages. A key without tasks has no entry. The
+//! table of keys is split by hash into shards. Each shard has its own lock, held for a lookup and a send. An entry
+//! counts the unfinished tasks of its key. The actor updates the count at the end of its turn, once for all tasks of
+//! the turn, and removes the entry if none is left. Both happen under the shard's lock, so a task is never sent to an
+//! actor that is about to end.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
 use std::hash::{BuildHasher, Hash, RandomState};
-use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::panic::Location;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::{Actor, ActorFault, ActorRef, Context, MAILBOX_BOUND, Pool, Spawn};
-use crate::reactor::callback::message;
+use crate::reactor::panics::catch;
 use crate::threads::reply::{Reply, reply};
 
-/// How many tasks of all keys together may wait, unless it is said otherwise: at a hundred bytes each, some megabytes.
+/// Default limit for the queued tasks of all keys together. At a hundred bytes each, this is a few megabytes.
 const TASKS_BOUND: usize = 65_536;
 
-/// Into so many parts the table is split. Threads that submit at the same time seldom meet, and an empty part is small.
+/// The number of shards. Threads that submit at the same time rarely contend, and an empty shard is small.
 const SHARDS: usize = 32;
 
-/// An empty part of the table keeps room for this many keys, so that a few keys that come and go allocate nothing. A larger one
-/// is given back.
+/// An empty shard keeps capacity for this many keys, so that a few keys that come and go do not allocate. A larger
+/// table is freed.
 const ROOM_KEPT: usize = 64;
 
-/// Runs tasks on a [`Pool`] by key: tasks of one key one at a time, in the order in which they were submitted; tasks of different
-/// keys side by side, on whichever worker is free. Made by [`Pool::keyed`]; may be cloned, sent and shared.
+/// Runs tasks on a [`Pool`] by key. Tasks of one key run one at a time, in the order in which they were submitted.
+/// Tasks of different keys run in parallel, on any free worker. Created by [`Pool::keyed`]; can be cloned, sent and
+/// shared.
 ///
-/// It is for work that has an order but no state of its own; what keeps a state between messages is an [`Actor`]. A key costs
-/// memory only while it has tasks. A task that panics is reported to the pool's [fault hook](super::PoolBuilder::on_fault), and the
-/// next one of its key runs.
+/// Use it for ordered work without state. Use an [`Actor`] to keep state between messages. A key uses memory only while
+/// it has tasks. A task that panics is reported to the pool's [fault hook](super::PoolBuilder::on_fault), and the next
+/// task of its key runs.
 ///
 /// ```
 /// # use pelton::Pool;
@@ -54,11 +56,11 @@ pub struct Keyed<K> {
     shared: Arc<Shared<K>>,
 }
 
-/// Why a task was not taken on. It comes back.
+/// The error of submitting a task. It returns the task.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError<F> {
-    /// As many tasks of its [key](Keyed::bound_per_key), or of [all](Keyed::bound) keys, wait as may.
-    #[error("submit a task: too many wait already")]
+    /// The limit for the tasks of this [key](Keyed::bound_per_key) or of [all](Keyed::bound) keys is reached.
+    #[error("submit a task: too many tasks are already waiting")]
     Full(F),
     /// The pool has shut down.
     #[error("submit a task: the pool has shut down")]
@@ -66,7 +68,7 @@ pub enum SubmitError<F> {
 }
 
 impl<F> SubmitError<F> {
-    /// The task.
+    /// Returns the task.
     pub fn into_inner(self) -> F {
         match self {
             SubmitError::Full(task) | SubmitError::Closed(task) => task,
@@ -92,7 +94,7 @@ struct Shared<K> {
     shards: [Mutex<Shard<K>>; SHARDS],
     per_key: AtomicUsize,
     bound: AtomicUsize,
-    /// Tasks of all keys that have not ended, as of when their actors last rested.
+    /// Unfinished tasks of all keys, as of the last turn of each actor.
     tasks: AtomicUsize,
 }
 
@@ -101,12 +103,12 @@ type Shard<K> = HashMap<K, Busy>;
 /// A key that has tasks.
 struct Busy {
     actor: ActorRef<(Task, &'static Location<'static>)>,
-    /// How many of them have not ended, as of when the actor last rested.
+    /// How many tasks are unfinished, as of the actor's last turn.
     tasks: usize,
 }
 
 impl Pool {
-    /// Work by key on this pool: see [`Keyed`]. Each call makes a table of its own; keys of different tables are different keys.
+    /// Runs tasks by key on this pool: see [`Keyed`]. Each call creates a separate table with separate keys.
     #[track_caller]
     pub fn keyed<K: Hash + Eq + Clone + Send + 'static>(&self) -> Keyed<K> {
         let shards = std::array::from_fn(|_| Mutex::default());
@@ -117,31 +119,32 @@ impl Pool {
 }
 
 impl<K: Hash + Eq + Clone + Send + 'static> Keyed<K> {
-    /// How many tasks of one key may wait before another is refused. At least 1; by default 1,024.
+    /// Sets how many tasks of one key may be waiting before another is refused. At least 1; by default 1,024.
     #[must_use]
     pub fn bound_per_key(self, tasks: usize) -> Keyed<K> {
         self.shared.per_key.store(tasks.max(1), Ordering::Relaxed);
         self
     }
 
-    /// How many tasks of all keys together may wait before another is refused. At least 1; by default 65,536.
+    /// Sets how many tasks of all keys together may be waiting before another is refused. At least 1; by default
+    /// 65,536.
     #[must_use]
     pub fn bound(self, tasks: usize) -> Keyed<K> {
         self.shared.bound.store(tasks.max(1), Ordering::Relaxed);
         self
     }
 
-    /// Runs `task` on the pool, after those of the same key that were submitted before. Does not wait: if too many wait
-    /// already, the task comes back.
+    /// Runs `task` on the pool after the earlier tasks of the same key. Does not block: returns the task if too many
+    /// are already waiting.
     ///
-    /// A running task counts too, and one that has ended may count until its worker turns to another key. So a bound is never
-    /// exceeded by a key, but it may be reached a little early.
+    /// A running task counts as well, and a finished one may count until its worker switches to another key. A key
+    /// therefore never exceeds its limit, but may reach it slightly early.
     #[track_caller]
     pub fn submit<F: FnOnce() + Send + 'static>(&self, key: K, task: F) -> Result<(), SubmitError<F>> {
         self.submit_as(Location::caller(), key, task, |task| Box::new(task))
     }
 
-    /// [`submit`](Keyed::submit) of a task that gives something. The reply is [lost](crate::Lost) if it panics, or the pool stops
+    /// Submits a task that returns a value. The reply is [lost](crate::Lost) if the task panics, or if the pool stops
     /// before it has run.
     #[track_caller]
     pub fn submit_with_reply<T, F>(&self, key: K, task: F) -> Result<Reply<T>, SubmitError<F>>
@@ -154,7 +157,7 @@ impl<K: Hash + Eq + Clone + Send + 'static> Keyed<K> {
         Ok(answer)
     }
 
-    /// Submits what `make` makes of `task`, if it is not refused.
+    /// Submits the result of `make(task)`, unless the task is refused.
     fn submit_as<F>(
         &self,
         place: &'static Location<'static>,
@@ -166,7 +169,7 @@ impl<K: Hash + Eq + Clone + Send + 'static> Keyed<K> {
         if shared.pool.owner.shared.refuses() {
             return Err(SubmitError::Closed(task));
         }
-        // Threads that look at the same time may all find room: the sum can pass its bound by as many as there are.
+        // Threads that check at the same time may all pass: the sum can exceed its limit by the number of such threads.
         if shared.tasks.load(Ordering::Relaxed) >= shared.bound.load(Ordering::Relaxed) {
             return Err(SubmitError::Full(task));
         }
@@ -185,20 +188,21 @@ impl<K: Hash + Eq + Clone + Send + 'static> Keyed<K> {
         busy.tasks += 1;
         shared.tasks.fetch_add(1, Ordering::Relaxed);
         let actor = busy.actor.clone();
-        // A pool that stops just now may drop the task in here, which is user code.
+        // If the pool is stopping, the send may drop the task, which runs user code. It must not run under the lock.
         drop(shard);
-        // It is counted, so it has to reach the actor even if the pool begins to shut down just now: the actor takes it off the
-        // count. One that has ended meanwhile has taken off all of its tasks; this one is dropped then.
+        // The task is counted, so it must reach the actor even if the pool is starting to shut down: the actor
+        // subtracts it from the count. An actor that has ended meanwhile has subtracted all of its tasks, and this one
+        // is dropped.
         let _ = actor.send_accepted((make(task), place));
         Ok(())
     }
 
-    /// How many keys have tasks.
+    /// Returns how many keys have tasks.
     pub fn busy_keys(&self) -> usize {
         self.shared.shards.iter().map(|shard| lock(shard).len()).sum()
     }
 
-    /// About how many tasks wait or run.
+    /// Returns approximately how many tasks are waiting or running.
     pub fn tasks(&self) -> usize {
         self.shared.tasks.load(Ordering::Relaxed)
     }
@@ -214,12 +218,13 @@ impl<K: Hash> Shared<K> {
     }
 }
 
-/// Nothing of the user's but a key's `Hash`, `Eq` and `Clone` runs under the lock, before anything is changed.
+/// Locks a shard. The only user code that runs under the lock is a key's `Hash`, `Eq` and `Clone`, and it runs before
+/// any change, so a poisoned lock still protects consistent data.
 fn lock<K>(shard: &Mutex<Shard<K>>) -> MutexGuard<'_, Shard<K>> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Another way to the same keys.
+/// Clones refer to the same keys.
 impl<K> Clone for Keyed<K> {
     fn clone(&self) -> Self {
         Keyed { shared: self.shared.clone() }
@@ -236,9 +241,9 @@ impl<K> fmt::Debug for Keyed<K> {
 struct Runner<K: Hash + Eq + Clone + Send + 'static> {
     shared: Weak<Shared<K>>,
     key: K,
-    /// Tasks that have ended since it last rested.
+    /// Tasks that have finished since the end of the last turn.
     ended: usize,
-    /// Its key has left the table.
+    /// The key has been removed from the table.
     done: bool,
 }
 
@@ -247,14 +252,15 @@ impl<K: Hash + Eq + Clone + Send + 'static> Actor for Runner<K> {
 
     fn receive(&mut self, (task, place): Self::Message, context: &mut Context<'_, Self::Message>) {
         self.ended += 1;
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(task)) {
+        if let Err(panic) = catch(task) {
             let label = Some(Arc::from("task"));
-            context.shared.fault(&ActorFault { label, place, message: message(&panic) });
+            context.shared.fault(&ActorFault { label, place, message: panic.message() });
         }
     }
 
     fn rested(&mut self) {
-        // It rests once more when its last reference has gone. By then its key may have another entry, and another actor.
+        // `rested` is called once more when the last reference is gone. By then the key may have a new entry with
+        // another actor.
         let Some(shared) = self.shared.upgrade().filter(|_| !self.done) else { return };
         let ended = std::mem::take(&mut self.ended);
         let mut shard = shared.shard(&self.key);
@@ -262,24 +268,27 @@ impl<K: Hash + Eq + Clone + Send + 'static> Actor for Runner<K> {
         busy.tasks -= ended;
         self.done = busy.tasks == 0;
         let left = if self.done { shard.remove_entry(&self.key) } else { None };
-        // After a burst of keys, their table goes, too.
+        // After a burst of keys, free the shard's table as well.
         let room = (shard.is_empty() && shard.capacity() > ROOM_KEPT).then(|| std::mem::take(&mut *shard));
+        // Under the lock: once no key is busy, no task counts.
+        shared.tasks.fetch_sub(ended, Ordering::Relaxed);
         drop(shard);
         drop(room);
-        shared.tasks.fetch_sub(ended, Ordering::Relaxed);
-        // With its last reference the actor ends, after this.
+        // This drops the last reference, so the actor ends after this call.
         drop(left);
     }
 }
 
 impl<K: Hash + Eq + Clone + Send + 'static> Drop for Runner<K> {
     fn drop(&mut self) {
-        // The pool has stopped, and its tasks are dropped with it.
+        // The pool has stopped, and the tasks are dropped with it.
         if !self.done
             && let Some(shared) = self.shared.upgrade()
         {
-            let left = shared.shard(&self.key).remove_entry(&self.key);
+            let mut shard = shared.shard(&self.key);
+            let left = shard.remove_entry(&self.key);
             shared.tasks.fetch_sub(left.as_ref().map_or(0, |(_, busy)| busy.tasks), Ordering::Relaxed);
+            drop(shard);
             drop(left);
         }
     }

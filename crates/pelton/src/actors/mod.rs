@@ -1,8 +1,8 @@
 //! A pool of workers that run actors.
 //!
-//! This file is what a user sees of the pool. Next to it, `pool/actor.rs` is what actors are and how they are sent to,
-//! `worker.rs` what a worker does and how it finds work. The mailboxes and the sleep of workers are pelton-sync's;
-//! `docs/actors.md` says how it all fits together.
+//! This file is the pool's public interface. `actor.rs` defines actors and the references that send to them, `keyed.rs`
+//! runs tasks by key, and `worker.rs` is the workers' scheduling loop. The mailboxes and the parking of workers are in
+//! pelton-sync. `docs/actors.md` describes how the parts fit together.
 
 mod actor;
 mod keyed;
@@ -24,18 +24,19 @@ use worker::{Setup, Shared, Stage};
 
 use crate::Error;
 
-/// How many messages an actor receives before others have their turn: enough that changing actors costs next to nothing per
-/// message, few enough that messages of a few microseconds keep nobody waiting for long.
+/// How many messages an actor receives per turn before other actors run. Large enough to amortise the switch between
+/// actors; small enough that messages of a few microseconds do not delay other actors for long.
 pub const MESSAGES_PER_TURN: usize = 64;
 
-/// How many messages may wait for an actor before [`ActorRef::try_send`] is refused, unless it is
-/// [told otherwise](Spawn::bound): a burst fits, and at a hundred bytes each it is as much memory as a read buffer.
+/// How many messages may be queued for an actor before [`ActorRef::try_send`] fails, by [default](Spawn::bound). A
+/// burst fits, and at a hundred bytes each it takes as much memory as a read buffer.
 pub const MAILBOX_BOUND: usize = 1024;
 
-/// Workers that run actors. May be cloned, sent and shared; its threads end when the last clone is dropped.
+/// A pool of worker threads that run actors. Can be cloned, sent and shared. Its threads end when the last clone is
+/// dropped.
 ///
-/// Each actor receives its messages one at a time, in the order in which they arrived, on whichever worker is free. No
-/// worker ever waits for an actor, and sending takes no lock.
+/// Each actor receives its messages one at a time, in the order in which they arrived, on any free worker. Workers
+/// never wait for an actor, and sending takes no lock.
 ///
 /// ```
 /// use pelton::{Actor, Context, Pool};
@@ -65,7 +66,7 @@ pub const MAILBOX_BOUND: usize = 1024;
 /// for number in 1..=100 {
 ///     sum.send(number)?;
 /// }
-/// // When the last reference has gone and everything has been received, the actor ends.
+/// // The actor ends when the last reference is gone and all messages have been received.
 /// drop(sum);
 /// assert_eq!(total.recv()?, 5_050);
 /// pool.shutdown(Duration::from_secs(1))?;
@@ -76,42 +77,41 @@ pub struct Pool {
     owner: Arc<Owner>,
 }
 
-/// Ends the threads when it goes.
+/// Ends the threads when it is dropped.
 struct Owner {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// The process that the threads are in, as a number of forks.
+    /// The fork count of the process in which the threads were started.
     forks: u64,
 }
 
-/// Settings of a [`Pool`].
+/// Configures a [`Pool`].
 pub struct PoolBuilder {
     workers: usize,
     setup: Setup,
 }
 
 impl PoolBuilder {
-    /// How many threads there are: by default one for each processor. At least one, at most
-    /// [`Pool::MOST_WORKERS`].
+    /// Sets the number of threads, by default one per processor. At least one, at most [`Pool::MOST_WORKERS`].
     pub fn workers(mut self, workers: usize) -> PoolBuilder {
         self.workers = workers;
         self
     }
 
-    /// What the threads are called, with a number after it. By default `actors`.
+    /// Sets the name of the threads, which is followed by a number. By default `actors`.
     pub fn name(mut self, name: impl Into<String>) -> PoolBuilder {
         self.setup.name = name.into();
         self
     }
 
-    /// How many messages an actor receives before others have their turn. By default [`MESSAGES_PER_TURN`].
+    /// Sets how many messages an actor receives per turn before other actors run. By default [`MESSAGES_PER_TURN`].
     pub fn messages_per_turn(mut self, messages: usize) -> PoolBuilder {
         self.setup.budget = messages.max(1);
         self
     }
 
-    /// Calls `hook`, on the worker, for every actor that panics. Without a hook, a panic goes where
-    /// other faults [go](crate::Reactor::on_fault) without one.
+    /// Calls `hook`, on the worker, for every actor that panics. Without a hook, a panic is reported like other faults
+    /// [without a hook](crate::Reactor::on_fault).
     pub fn on_fault(mut self, hook: impl Fn(&ActorFault) + Send + Sync + 'static) -> PoolBuilder {
         self.setup.fault = Some(Box::new(hook));
         self
@@ -148,19 +148,19 @@ impl fmt::Debug for PoolBuilder {
     }
 }
 
-/// A [shutdown](Pool::shutdown) took longer than it may.
+/// A [shutdown](Pool::shutdown) reached its deadline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "shut the pool down: at the deadline {busy} workers were busy, and {waiting} actors had messages, which are dropped"
+    "shut the pool down: at the deadline {busy} workers were busy, and the messages of {waiting} actors were dropped"
 )]
 pub struct ShutdownError {
-    /// So many workers were in the middle of a message, which they finish.
+    /// How many workers were running an actor. They finish their current message.
     pub busy: usize,
-    /// So many actors had not received all their messages.
+    /// How many actors had messages left.
     pub waiting: usize,
 }
 
-/// What a pool knows about itself, as of when it was asked.
+/// A snapshot of a pool's statistics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolStats {
@@ -170,24 +170,24 @@ pub struct PoolStats {
     pub actors: usize,
     /// Messages received.
     pub messages: u64,
-    /// Turns of actors: one is for up to [so many](PoolBuilder::messages_per_turn) messages.
+    /// Turns of actors. A turn receives up to [a set number](PoolBuilder::messages_per_turn) of messages.
     pub turns: u64,
-    /// Times that a worker took turns from another one's queue.
+    /// How often a worker stole turns from another worker's queue.
     pub steals: u64,
-    /// Times that a worker went to sleep.
+    /// How often a worker went to sleep.
     pub parks: u64,
     /// Actors that panicked.
     pub panics: u64,
-    /// Workers that sleep.
+    /// Workers that are asleep.
     pub asleep: usize,
-    /// Actors that wait for a turn, and were sent to from outside: no worker has taken them on yet.
+    /// Actors that were scheduled from outside the pool and that no worker has taken yet.
     pub injected: usize,
-    /// Actors that wait for a turn, by the worker in whose queue they are.
+    /// Actors waiting for a turn, by the worker whose queue they are in.
     pub queued: Vec<usize>,
 }
 
 impl PoolStats {
-    /// Everything in the Prometheus text format, for the pool by this name.
+    /// Returns all statistics in the Prometheus text format, labelled with the pool's name.
     ///
     /// ```
     /// # use pelton::Pool;
@@ -200,17 +200,17 @@ impl PoolStats {
         let values = [
             ("workers", "gauge", "Threads of the pool.", self.workers as u64),
             ("actors", "gauge", "Actors that have not ended.", self.actors as u64),
-            ("asleep", "gauge", "Workers that sleep.", self.asleep as u64),
+            ("asleep", "gauge", "Workers that are asleep.", self.asleep as u64),
             (
                 "waiting",
                 "gauge",
-                "Actors that wait for a turn.",
+                "Actors waiting for a turn.",
                 (self.injected + self.queued.iter().sum::<usize>()) as u64,
             ),
             ("messages_total", "counter", "Messages received.", self.messages),
             ("turns_total", "counter", "Turns of actors.", self.turns),
-            ("steals_total", "counter", "Times that a worker took turns from another.", self.steals),
-            ("parks_total", "counter", "Times that a worker went to sleep.", self.parks),
+            ("steals_total", "counter", "Times a worker stole turns from another.", self.steals),
+            ("parks_total", "counter", "Times a worker went to sleep.", self.parks),
             ("panics_total", "counter", "Actors that panicked.", self.panics),
         ];
         let line = |(name, kind, help, value)| {
@@ -224,27 +224,27 @@ impl PoolStats {
 }
 
 impl Pool {
-    /// So many workers a pool has at most. Where there are more processors, several pools serve them better.
+    /// The maximum number of workers in a pool. On machines with more processors, use several pools.
     pub const MOST_WORKERS: usize = Parking::MOST_WORKERS;
 
-    /// Settings, to build a pool with.
+    /// Returns a builder with default settings.
     pub fn builder() -> PoolBuilder {
         let workers = std::thread::available_parallelism().map_or(1, usize::from);
         PoolBuilder { workers, setup: Setup { name: "actors".to_owned(), budget: MESSAGES_PER_TURN, fault: None } }
     }
 
-    /// A pool with a worker for each processor.
+    /// Creates a pool with one worker per processor.
     pub fn new() -> Result<Pool, Error> {
         Pool::builder().build()
     }
 
-    /// Takes on an actor.
+    /// Spawns an actor.
     #[track_caller]
     pub fn spawn<A: Actor>(&self, actor: A) -> ActorRef<A::Message> {
         self.actor().spawn(actor)
     }
 
-    /// Takes on an actor that is a closure.
+    /// Spawns a closure as an actor.
     ///
     /// ```
     /// # use pelton::Pool;
@@ -265,32 +265,33 @@ impl Pool {
         self.actor().spawn_fn(receive)
     }
 
-    /// Settings, to take on an actor with.
+    /// Returns the settings of an actor to be spawned.
     #[track_caller]
     pub fn actor(&self) -> Spawn<'_> {
         self.actor_at(Location::caller())
     }
 
-    /// [`actor`](Pool::actor) for layers on top, whose callers have given a place: a panic is reported with it.
+    /// Does the same as [`actor`](Pool::actor), for layers on top that pass on their caller's location. Panics are
+    /// reported with it.
     #[doc(hidden)]
     pub fn actor_at(&self, place: &'static Location<'static>) -> Spawn<'_> {
         Spawn::new(&self.owner.shared, place)
     }
 
-    /// What the pool knows about itself.
+    /// Returns a snapshot of the pool's statistics.
     pub fn stats(&self) -> PoolStats {
         self.owner.shared.stats()
     }
 
-    /// Has what waits received, then ends the threads; after `deadline` in any case.
+    /// Lets the actors receive their queued messages, then ends the threads, at the latest after `deadline`.
     ///
-    /// From now on nothing is accepted from outside, while actors may go on sending to each other. At the deadline, what is
-    /// left is dropped; a worker that is in the middle of a message finishes that, and nobody waits for it. An actor
-    /// that calls this has the rest dropped at once, since it would wait for itself. A message that another thread
-    /// sends at the very moment may be accepted, and dropped.
+    /// From now on the pool refuses messages from outside, while its actors may still send to each other. At the
+    /// deadline all remaining messages are dropped. A worker that is in the middle of a message finishes it, but this
+    /// call does not wait for it. If an actor calls this, it would wait for itself, so the remaining messages are
+    /// dropped at once. A message that another thread sends during this call may be accepted and then dropped.
     ///
-    /// In a forked child there is nothing to wait for: the threads have stayed in the parent, and what is sent there is never
-    /// received. Make another pool.
+    /// In a forked child there is nothing to wait for: the threads stayed in the parent, and messages are never
+    /// received. Create another pool.
     pub fn shutdown(&self, deadline: Duration) -> Result<(), ShutdownError> {
         let shared = &self.owner.shared;
         if self.owner.forks != fork::count() {
@@ -304,7 +305,7 @@ impl Pool {
             join(threads);
             return Ok(());
         }
-        // The threads that are left end by themselves.
+        // The remaining threads end by themselves.
         Err(unfinished)
     }
 }
@@ -317,13 +318,13 @@ impl fmt::Debug for Pool {
 
 fn join(threads: Vec<JoinHandle<()>>) {
     for thread in threads {
-        // What an actor panics with is reported when it does.
+        // Panics of actors have already been reported.
         let _ = thread.join();
     }
 }
 
 impl Owner {
-    /// Tells the threads to end, and gives them to whoever is the first.
+    /// Tells the threads to end. Returns them to the first caller.
     fn stop(&self) -> Vec<JoinHandle<()>> {
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         self.shared.stop(threads.iter().map(JoinHandle::thread));
@@ -334,11 +335,11 @@ impl Owner {
 impl Drop for Owner {
     fn drop(&mut self) {
         if self.forks != fork::count() {
-            // The threads have stayed in the parent, perhaps in the middle of something.
+            // The threads stayed in the parent, perhaps in the middle of something.
             return;
         }
         let threads = self.stop();
-        // An actor may have the last clone of its pool.
+        // An actor may drop the last clone of its pool.
         if !self.shared.is_here() {
             join(threads);
         }

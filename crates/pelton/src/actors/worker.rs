@@ -1,8 +1,7 @@
-//! What a worker does: it takes the next turn from its own queue, from that of all, or from another worker's.
+//! The workers' scheduling loop: take the next turn from the own queue, the injected queue, or another worker's queue.
 
 use std::cell::{Cell, OnceCell};
 use std::iter::repeat_with;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{self, Thread};
@@ -13,26 +12,26 @@ use pelton_os::fault;
 use pelton_sync::{Parking, Schedule, Turn, Turns};
 
 use super::{ActorFault, PoolStats};
-use crate::reactor::callback::message;
+use crate::reactor::panics::catch;
 
-/// After so many turns from its own queue, a worker looks into the queue of all first: so what comes from outside has its turn
-/// however much actors send to each other. A prime, so that it does not fall into step with what they do.
-const LOOK_OUTSIDE_EVERY: u32 = 61;
+/// After this many turns from its own queue, a worker checks the injected queue first, so that actors that send to each
+/// other do not starve messages from outside. A prime, so that it does not fall into step with the actors' patterns.
+const CHECK_INJECTED_EVERY: u32 = 61;
 
-/// How often a worker looks round for work before it sleeps. To sleep and be woken takes as long as some hundred messages,
-/// so it pays to look again shortly after; but not for long, as somebody else could use the processor.
+/// How many rounds a worker searches for work before it sleeps. Sleeping and waking take as long as a hundred messages
+/// or so, which makes a short spin worthwhile. A long one would waste the processor.
 const ROUNDS: u32 = 8;
 
-/// Before each of these rounds the processor is offered to others, who may be about to send something.
-const POLITE_ROUNDS: u32 = 4;
+/// In this many of the last rounds the worker yields the processor to threads that may be about to send.
+const YIELD_ROUNDS: u32 = 4;
 
-/// How far along its life a pool is.
+/// The stage of a pool's life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
     Running,
-    /// Nothing is accepted from outside; what there is goes on.
+    /// Messages from outside are refused; queued ones are received.
     Draining,
-    /// Workers end.
+    /// The workers end.
     Stopped,
 }
 
@@ -48,14 +47,14 @@ impl Stage {
 
 type FaultHook = Box<dyn Fn(&ActorFault) + Send + Sync>;
 
-/// What a builder settles.
+/// The settings made by the builder.
 pub(super) struct Setup {
     pub(super) name: String,
     pub(super) budget: usize,
     pub(super) fault: Option<FaultHook>,
 }
 
-/// What one worker counts. Nobody else writes it, so counting needs no exchange.
+/// The counters of one worker. Only this worker writes them, so counting needs no read-modify-write operation.
 #[derive(Default)]
 #[repr(align(128))]
 struct Counters {
@@ -69,21 +68,21 @@ fn count(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
 }
 
-/// What workers and actors share.
+/// The state that workers and actors share.
 pub(super) struct Shared {
     setup: Setup,
-    /// What is scheduled from outside.
+    /// Turns scheduled from outside the pool.
     injected: Turns,
     /// The other ends of the workers' own queues.
     stealers: Box<[Stealer<Turn>]>,
     parking: Parking,
-    /// Known before there is an actor to wake anybody for.
+    /// Set before the first actor can be spawned.
     threads: OnceLock<Box<[Thread]>>,
     counters: Box<[Counters]>,
     pub(super) stage: AtomicU8,
     pub(super) actors: AtomicUsize,
     panics: AtomicU64,
-    /// Whoever drains waits here for the workers to sleep.
+    /// A drain waits here until all workers are asleep.
     draining: (Mutex<()>, Condvar),
 }
 
@@ -91,22 +90,22 @@ pub(super) struct Shared {
 #[derive(Clone)]
 pub(super) struct Scheduler(pub(super) Arc<Shared>);
 
-/// The worker that a thread is.
-struct Here {
+/// The worker that runs on this thread.
+struct ThisWorker {
     shared: Arc<Shared>,
     queue: Worker<Turn>,
-    /// It ends, and takes on nothing more.
+    /// The worker is ending and accepts no more turns.
     leaving: Cell<bool>,
 }
 
 thread_local! {
-    static HERE: OnceCell<Here> = const { OnceCell::new() };
-    /// Turns are being dropped further up the stack.
+    static HERE: OnceCell<ThisWorker> = const { OnceCell::new() };
+    /// An outer call on this thread is already dropping turns.
     static DISCARDING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Has `f` look at the worker that this thread is, if it is one of this pool.
-fn here<R>(shared: &Shared, f: impl FnOnce(&Here) -> R) -> Option<R> {
+/// Calls `f` with this thread's worker, if it belongs to this pool.
+fn here<R>(shared: &Shared, f: impl FnOnce(&ThisWorker) -> R) -> Option<R> {
     HERE.try_with(|here| here.get().filter(|here| std::ptr::eq(&*here.shared, shared)).map(f)).ok()?
 }
 
@@ -126,7 +125,8 @@ impl Schedule for Scheduler {
             Some(turn) => {
                 shared.injected.push(turn);
                 shared.wake();
-                // The fence in `wake` stands between the push and this look, as one does between `stop` and its discarding.
+                // The fence in `wake` orders the push before this load. `discard` has the matching fence after `stop`'s
+                // store.
                 if shared.stage() == Stage::Stopped {
                     shared.discard();
                 }
@@ -154,16 +154,16 @@ impl Shared {
     }
 
     pub(super) fn started(&self, threads: Box<[Thread]>) {
-        // It is set once, by the builder.
+        // The builder sets it only once.
         let _ = self.threads.set(threads);
     }
 
-    /// Whether this thread is one of the workers.
+    /// Returns whether this thread is one of the workers.
     pub(super) fn is_here(&self) -> bool {
         here(self, |_| ()).is_some()
     }
 
-    /// Whether a message from this thread comes too late.
+    /// Returns whether messages from this thread are refused.
     pub(super) fn refuses(&self) -> bool {
         match self.stage() {
             Stage::Running => false,
@@ -172,7 +172,7 @@ impl Shared {
         }
     }
 
-    /// After a turn was added: wakes a worker, if that is needed.
+    /// Wakes a worker if necessary, after a turn was added.
     fn wake(&self) {
         if let Some(worker) = self.parking.wake()
             && let Some(threads) = self.threads.get()
@@ -185,7 +185,7 @@ impl Shared {
         !self.injected.is_empty() || self.stealers.iter().any(|queue| !queue.is_empty())
     }
 
-    /// Waits until there is nothing left to do. `false`: not before the deadline.
+    /// Waits until there is no work left. Returns `false` if the deadline passes first.
     pub(super) fn drain(&self, deadline: Option<Instant>) -> bool {
         let _ = self.stage.compare_exchange(
             Stage::Running as u8,
@@ -193,7 +193,8 @@ impl Shared {
             Ordering::Relaxed,
             Ordering::Relaxed,
         );
-        // A worker that goes to sleep announces it, then looks at the stage; with a fence between, as here.
+        // A worker that goes to sleep first announces it, then loads the stage, with a fence between. This is the
+        // matching fence.
         fence(Ordering::SeqCst);
         let (lock, changed) = &self.draining;
         let mut guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -210,17 +211,17 @@ impl Shared {
         true
     }
 
-    /// Has the workers end, which these threads are.
+    /// Ends the workers, whose threads are given.
     pub(super) fn stop<'a>(&self, threads: impl Iterator<Item = &'a Thread>) {
         self.stage.store(Stage::Stopped as u8, Ordering::Release);
         threads.for_each(Thread::unpark);
         self.discard();
     }
 
-    /// In a pool that has stopped: drops what is scheduled, which closes the actors.
+    /// Drops all scheduled turns of a stopped pool, which closes their actors.
     fn discard(&self) {
         fence(Ordering::SeqCst);
-        // To drop an actor may schedule others, and so on: one after the other, not one inside the other.
+        // Dropping an actor may schedule others, and so on. Drop them in a loop instead of recursively.
         if DISCARDING.try_with(|discarding| discarding.replace(true)).unwrap_or(true) {
             return;
         }
@@ -236,8 +237,8 @@ impl Shared {
         match &self.setup.fault {
             None => fault::report("actor", fault.place, fault),
             Some(hook) => {
-                if let Err(second) = catch_unwind(AssertUnwindSafe(|| hook(fault))) {
-                    let fault_and_more = format_args!("{fault}; then the fault hook panicked: {}", message(&second));
+                if let Err(second) = catch(|| hook(fault)) {
+                    let fault_and_more = format_args!("{fault}; then the fault hook panicked: {}", second.message());
                     fault::report("actor", fault.place, &fault_and_more);
                 }
             }
@@ -263,20 +264,20 @@ impl Shared {
     }
 }
 
-/// Drops a turn, and with it whatever the user's messages and actors do when they are dropped.
+/// Drops a turn, catching panics from the destructors of the user's messages and actors.
 fn drop_turn(turn: Turn) {
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(turn))) {
-        fault::report_here("actor", &format_args!("dropping an actor panicked: {}", message(&panic)));
+    if let Err(panic) = catch(|| drop(turn)) {
+        fault::report_here("actor", &format_args!("dropping an actor panicked: {}", panic.message()));
     }
 }
 
-/// What a worker's thread does until the pool stops.
+/// Runs a worker's thread until the pool stops.
 pub(super) fn work(shared: Arc<Shared>, index: usize, queue: Worker<Turn>) {
     HERE.with(|here| {
-        let here = here.get_or_init(|| Here { shared, queue, leaving: Cell::new(false) });
-        let mut seat = Seat { here, index, turns: 0 };
-        while let Some(turn) = seat.next() {
-            seat.run(turn);
+        let here = here.get_or_init(|| ThisWorker { shared, queue, leaving: Cell::new(false) });
+        let mut worker = WorkerLoop { here, index, turns: 0 };
+        while let Some(turn) = worker.next() {
+            worker.run(turn);
         }
         here.leaving.set(true);
         while let Some(turn) = here.queue.pop() {
@@ -286,71 +287,71 @@ pub(super) fn work(shared: Arc<Shared>, index: usize, queue: Worker<Turn>) {
     });
 }
 
-/// A worker at work.
-struct Seat<'a> {
-    here: &'a Here,
+/// A worker and its scheduling state.
+struct WorkerLoop<'a> {
+    here: &'a ThisWorker,
     index: usize,
     turns: u32,
 }
 
-impl Seat<'_> {
+impl WorkerLoop<'_> {
     fn counters(&self) -> &Counters {
         &self.here.shared.counters[self.index]
     }
 
     fn run(&mut self, turn: Turn) {
-        let Here { shared, queue, .. } = self.here;
-        let outcome = catch_unwind(AssertUnwindSafe(|| turn.run(shared.setup.budget)));
+        let ThisWorker { shared, queue, .. } = self.here;
+        let outcome = catch(|| turn.run(shared.setup.budget));
         count(&self.counters().turns, 1);
         match outcome {
             Ok(ran) => {
                 count(&self.counters().messages, ran.messages as u64);
                 if let Some(turn) = ran.again {
-                    // Nobody has to wait for one that never rests.
+                    // Queue injected turns ahead, so that an actor that is always busy does not starve them.
                     self.queue_injected();
                     let alone = queue.is_empty();
                     queue.push(turn);
-                    // The next one may take long: somebody else should look after this one.
+                    // The next turn may take long: let another worker take this one.
                     if !alone {
                         shared.wake();
                     }
                 }
             }
-            // What actors do when they receive is caught before; this is a message or an actor that was dropped.
+            // Panics while receiving are caught in the actor's cell. This one came from dropping a message or an actor.
             Err(panic) => {
-                fault::report_here("actor", &format_args!("dropping an actor panicked: {}", message(&panic)));
+                fault::report_here("actor", &format_args!("dropping an actor panicked: {}", panic.message()));
             }
         }
     }
 
-    /// The next turn. `None`: the pool has stopped.
+    /// Returns the next turn, or `None` once the pool has stopped.
     fn next(&mut self) -> Option<Turn> {
-        let Here { shared, queue, .. } = self.here;
+        let ThisWorker { shared, queue, .. } = self.here;
         if shared.stage() == Stage::Stopped {
             return None;
         }
         self.turns = self.turns.wrapping_add(1);
-        if self.turns.is_multiple_of(LOOK_OUTSIDE_EVERY) {
+        if self.turns.is_multiple_of(CHECK_INJECTED_EVERY) {
             self.queue_injected();
         }
         queue.pop().or_else(|| self.take_injected()).or_else(|| self.search())
     }
 
-    /// Queues what came from outside, where others can steal it.
+    /// Moves injected turns to the own queue, where other workers can steal them.
     fn queue_injected(&self) {
-        let Here { shared, queue, .. } = self.here;
+        let ThisWorker { shared, queue, .. } = self.here;
         shared.injected.take().for_each(|turn| queue.push(turn));
     }
 
-    /// Takes what came from outside.
+    /// Takes an injected turn.
     fn take_injected(&self) -> Option<Turn> {
         self.queue_injected();
         self.share(self.here.queue.pop())
     }
 
-    /// Takes some of what another worker has.
+    /// Steals turns from another worker.
     fn steal(&self) -> Option<Turn> {
-        let Here { shared, queue, .. } = self.here;
+        let ThisWorker { shared, queue, .. } = self.here;
         let workers = shared.stealers.len();
         let first = fastrand::usize(..workers);
         for offset in 0..workers {
@@ -368,7 +369,8 @@ impl Seat<'_> {
         None
     }
 
-    /// What was taken along is in nobody's sight while it moves: a worker that looked for it then may have gone to sleep.
+    /// Wakes a worker if more than one turn was moved. The turns were invisible while they moved, so a worker that
+    /// searched at that moment may have gone to sleep.
     fn share(&self, turn: Option<Turn>) -> Option<Turn> {
         if !self.here.queue.is_empty() {
             self.here.shared.wake();
@@ -376,7 +378,7 @@ impl Seat<'_> {
         turn
     }
 
-    /// Looks for work until there is some, and sleeps in between.
+    /// Searches for work until there is some, and sleeps in between.
     fn search(&self) -> Option<Turn> {
         let shared = &*self.here.shared;
         let mut searching = shared.parking.search();
@@ -388,7 +390,7 @@ impl Seat<'_> {
                     }
                     return Some(turn);
                 }
-                if round >= ROUNDS - POLITE_ROUNDS {
+                if round >= ROUNDS - YIELD_ROUNDS {
                     thread::yield_now();
                 } else {
                     std::hint::spin_loop();
@@ -398,7 +400,7 @@ impl Seat<'_> {
             if shared.has_work() {
                 shared.parking.get_up(self.index);
             } else {
-                self.rest();
+                self.park();
             }
             if shared.stage() == Stage::Stopped {
                 return None;
@@ -407,7 +409,7 @@ impl Seat<'_> {
         }
     }
 
-    fn rest(&self) {
+    fn park(&self) {
         let shared = &*self.here.shared;
         count(&self.counters().parks, 1);
         if shared.stage() != Stage::Running {

@@ -1,8 +1,8 @@
-//! Publish and subscribe, inside one process.
+//! Publish and subscribe within one process.
 //!
-//! Each subscriber has an inbox, which publishers fill and its loop empties. For each value that goes into an inbox there is one
-//! post to the loop, which takes one value out: so deliveries are ticks like any other, in order with them and counted by the
-//! same budget, and a subscriber that panics costs nobody else anything.
+//! Each subscriber has an inbox, which publishers fill and its loop empties. Each value in an inbox comes with one post
+//! to the loop, which takes one value out. Deliveries are therefore ordinary ticks: they run in order with other ticks
+//! and count against the same budget. A subscriber that panics does not affect the others.
 
 mod inbox;
 mod subscription;
@@ -10,28 +10,31 @@ mod subscription;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::ControlFlow;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
+use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use self::inbox::{Inbox, Put};
 pub use self::subscription::Subscription;
 use self::subscription::{Leaving, Membership};
 use crate::Reactor;
+use crate::reactor::panics::catch;
 use crate::reactor::slots::{Key, Slots};
 
-/// How many values may wait for a subscriber, unless it says otherwise: a burst, not a backlog.
+/// How many values may wait for a subscriber by default. Enough for a burst.
 const CAPACITY: usize = 1024;
 
-/// Values go in at any thread, and out to everybody who has subscribed, each on its own loop.
+/// Delivers values published on any thread to all subscribers, each on its own loop.
 ///
-/// It may be cloned, sent and shared freely, if its values may be sent. Everybody gets a clone of each value, in the order in
-/// which they were published, which is the same for all; what is costly to clone goes into an [`Arc`], or is
-/// [`Bytes`](crate::Bytes). Subscribers are called from the tick queue, never inside [`publish`](Channel::publish).
+/// A channel can be cloned, and it can be sent and shared if its values are `Send`. Every subscriber receives a clone
+/// of each value, and all of them in the order in which the values were published. Wrap values that are costly to clone
+/// in an [`Arc`], or use [`Bytes`](crate::Bytes). Subscribers are called from the tick queue, never from within
+/// [`publish`](Channel::publish).
 ///
-/// A subscriber that is slower than the publishers has an [inbox](SubscribeOptions) that fills up. What happens then is
-/// [for the subscriber to say](Overflow).
+/// If a subscriber is slower than the publishers, its [inbox](SubscribeOptions) fills up. The subscriber's [`Overflow`]
+/// policy decides what happens then.
 ///
-/// A subscriber that panics is reported like any callback, and its subscription ends. The others do not notice.
+/// If a subscriber panics, the panic is reported like that of any callback, and its subscription ends. Other
+/// subscribers are not affected.
 ///
 /// ```
 /// # use pelton::{Channel, Reactor};
@@ -50,21 +53,23 @@ pub struct Channel<T> {
     hub: Arc<Hub<T>>,
 }
 
-/// What happens to a value that a subscriber's inbox has no room for.
+/// What to do with a value when a subscriber's inbox is full.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Overflow {
-    /// The publisher is [refused](PublishError::Full), and nobody gets the value: publishers go as fast as this subscriber.
+    /// [Refuse](PublishError::Full) the value, for all subscribers. Publishers are limited to the speed of this
+    /// subscriber.
     #[default]
     Refuse,
-    /// The value that has waited longest makes room: for who wants to know how things are, not how they were.
+    /// Drop the oldest value in the inbox. Use it when only the current state matters.
     DropOldest,
-    /// This subscriber does not get it: for who wants the beginning of a burst.
+    /// Drop the new value for this subscriber. Use it when the beginning of a burst matters.
     DropNewest,
-    /// The subscription ends: for who can do nothing with values if some are missing. What waits is delivered first.
+    /// End the subscription, after the values in the inbox have been delivered. Use it when values are useless with
+    /// gaps.
     Disconnect,
 }
 
-/// How much may wait for a subscriber, and what happens if more comes.
+/// The capacity of a subscriber's inbox and its overflow policy.
 ///
 /// ```
 /// # use pelton::{Channel, Delivery, Overflow, Reactor, SubscribeOptions, SubscriptionEnd};
@@ -86,9 +91,9 @@ pub enum Overflow {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SubscribeOptions {
-    /// How many values may wait. One, if this is 0. By default 1,024.
+    /// How many values may wait in the inbox. 0 means 1. By default 1,024.
     pub capacity: usize,
-    /// What happens if more come. By default they are [refused](Overflow::Refuse).
+    /// What happens to further values. By default they are [refused](Overflow::Refuse).
     pub overflow: Overflow,
 }
 
@@ -98,33 +103,33 @@ impl Default for SubscribeOptions {
     }
 }
 
-/// The number of a subscriber that was never admitted.
+/// The id of a subscriber that was never admitted.
 const NOBODY: u64 = u64::MAX;
 
-/// What a subscriber is told.
+/// An event for a subscriber.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Delivery<T> {
     /// A value was published.
     Value(T),
-    /// There will be no more: the last there is to tell.
+    /// There will be no more values. This is the last event.
     Ended(SubscriptionEnd),
 }
 
-/// Why a subscription is over, though nobody unsubscribed.
+/// Why a subscription ended without an unsubscribe.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum SubscriptionEnd {
-    /// The channel was [closed](Channel::close), or all of its clones are gone.
+    /// The channel was [closed](Channel::close), or all of its clones were dropped.
     Closed,
-    /// More came than the inbox had room for, and [`Overflow::Disconnect`] was asked for.
+    /// The inbox was full, and its policy is [`Overflow::Disconnect`].
     Overflowed,
 }
 
-/// Why a value was not published. It comes back; nobody got it.
+/// The error of publishing a value. It returns the value, which no subscriber has received.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError<T> {
-    /// A subscriber that [does not want to miss anything](Overflow::Refuse) is behind.
-    #[error("publish to a channel: a subscriber is behind")]
+    /// The inbox of a subscriber with [`Overflow::Refuse`] is full.
+    #[error("publish to a channel: the inbox of a subscriber is full")]
     Full(T),
     /// The channel is [closed](Channel::close).
     #[error("publish to a channel: it is closed")]
@@ -132,7 +137,7 @@ pub enum PublishError<T> {
 }
 
 impl<T> PublishError<T> {
-    /// The value that was refused.
+    /// Returns the value.
     pub fn into_inner(self) -> T {
         match self {
             PublishError::Full(value) | PublishError::Closed(value) => value,
@@ -149,19 +154,19 @@ impl<T> fmt::Debug for PublishError<T> {
     }
 }
 
-/// What has gone through a channel.
+/// The statistics of a channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ChannelStats {
-    /// Values that were published.
+    /// Published values.
     pub published: u64,
-    /// Values that were [refused](PublishError).
+    /// [Refused](PublishError) values.
     pub refused: u64,
-    /// Values that were dropped because an inbox was full, one for each subscriber that missed one.
+    /// Values dropped because an inbox was full, counted once per subscriber.
     pub dropped: u64,
-    /// Subscriptions that were ended because an inbox was full.
+    /// Subscriptions ended because an inbox was full.
     pub disconnected: u64,
-    /// Subscribers that there are now.
+    /// Current subscribers.
     pub subscribers: usize,
 }
 
@@ -170,29 +175,29 @@ struct Hub<T> {
 }
 
 struct State<T> {
-    /// In the order in which they came.
+    /// In the order of subscription.
     inboxes: BTreeMap<u64, Arc<Inbox<T>>>,
     next_id: u64,
     closed: bool,
     stats: ChannelStats,
 }
 
-/// No user code runs under a lock, so what a panic left behind is whole.
+/// Locks the mutex. No user code runs under the lock, so a panic leaves its data consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<T> Channel<T> {
-    /// A channel that nobody has subscribed to yet.
+    /// Creates a channel without subscribers.
     pub fn new() -> Channel<T> {
         let state = State { inboxes: BTreeMap::new(), next_id: 0, closed: false, stats: ChannelStats::default() };
         Channel { hub: Arc::new(Hub { state: Mutex::new(state) }) }
     }
 
-    /// Gives everybody who has subscribed a clone of `value`. Says how many had room for it; nobody having subscribed is no
-    /// error. Nobody is called before this returns, on whatever thread it is.
+    /// Gives every subscriber a clone of `value`. Returns how many had room for it, which may be 0. No subscriber is
+    /// called before this returns, on any thread.
     ///
-    /// All or nothing, as far as [`Overflow::Refuse`] goes: if one such subscriber has no room, nobody gets the value.
+    /// If the inbox of one subscriber with [`Overflow::Refuse`] is full, no subscriber receives the value.
     pub fn publish(&self, value: T) -> Result<usize, PublishError<T>>
     where
         T: Clone,
@@ -210,7 +215,7 @@ impl<T> Channel<T> {
                 drop(state);
                 return Err(PublishError::Full(value));
             }
-            // The value itself is for the last one. To clone is the user's code, so the lock has to go meanwhile.
+            // The last subscriber gets the value itself. Cloning runs user code, so it happens without the lock.
             let missing = state.inboxes.len().saturating_sub(copies.len() + 1);
             if missing == 0 {
                 break state;
@@ -245,14 +250,15 @@ impl<T> Channel<T> {
         state.stats.dropped += dropped.len() as u64;
         state.stats.disconnected += disconnected.len() as u64;
         let inboxes: Vec<_> = disconnected.iter().chain(&stopped).map(|id| state.inboxes.remove(id)).collect();
-        // What is dropped now, when the function ends, may be the user's.
+        // Drop these values without the lock: their destructors may be user code.
         drop(state);
         drop(inboxes);
         Ok(reached)
     }
 
-    /// Ends all subscriptions, once what waits has been delivered, with [`SubscriptionEnd::Closed`]. Nothing can be published any
-    /// more. The same happens when the last clone is dropped. `false` if it was closed before.
+    /// Closes the channel: nothing more can be published, and all subscriptions end with [`SubscriptionEnd::Closed`]
+    /// after the values in their inboxes have been delivered. Dropping the last clone does the same. Returns `false` if
+    /// it was already closed.
     ///
     /// ```
     /// # use pelton::{Channel, PublishError};
@@ -264,7 +270,7 @@ impl<T> Channel<T> {
         self.hub.close()
     }
 
-    /// What has gone through it, and how many have subscribed.
+    /// Returns the channel's statistics.
     ///
     /// ```
     /// # let channel = pelton::Channel::new();
@@ -279,10 +285,10 @@ impl<T> Channel<T> {
 }
 
 impl<T: 'static> Channel<T> {
-    /// Calls `f` on this loop for every value that is published from now on, until the [`Subscription`] is dropped. At most 1,024
-    /// values wait for it; then publishers are [refused](PublishError::Full).
+    /// Calls `f` on this loop for every value published from now on, until the [`Subscription`] is dropped. Up to 1,024
+    /// values wait in its inbox. Beyond that, publishers are [refused](PublishError::Full).
     ///
-    /// On a loop that has stopped, nobody is subscribed, and `f` is dropped.
+    /// If the loop has stopped, nothing is subscribed and `f` is dropped.
     #[track_caller]
     pub fn subscribe(&self, reactor: &mut Reactor, mut f: impl FnMut(&mut Reactor, T) + 'static) -> Subscription<T> {
         self.subscribe_from(Location::caller(), reactor, SubscribeOptions::default(), move |reactor, delivery| {
@@ -292,8 +298,7 @@ impl<T: 'static> Channel<T> {
         })
     }
 
-    /// [`subscribe`](Channel::subscribe) with a say in how much may wait and what happens to the rest. `f` is also told when
-    /// there will be no more.
+    /// Subscribes with the given capacity and overflow policy. `f` is also called when the subscription ends.
     #[track_caller]
     pub fn subscribe_with(
         &self,
@@ -318,11 +323,11 @@ impl<T: 'static> Channel<T> {
         let membership = Membership { hub: Arc::downgrade(&self.hub), id, inbox };
         let subscription = Subscription { membership: membership.clone(), kept: false };
         if over {
-            // Publishers are not to wait for a loop that takes nothing any more.
+            // The loop is over and takes no values. Publishers must not wait for it.
             reactor.subscribers.0.remove(key);
             return subscription;
         }
-        // If the callback goes, by a panic or with its reactor, so does the membership.
+        // When the callback is dropped, by a panic or with its reactor, its membership ends.
         let membership = Leaving(membership);
         let deliver = move |reactor: &mut Reactor| match membership.0.inbox.take() {
             None => ControlFlow::Continue(()),
@@ -372,7 +377,7 @@ impl<T> Drop for Hub<T> {
     }
 }
 
-/// Another way to the same channel.
+/// Clones refer to the same channel.
 impl<T> Clone for Channel<T> {
     fn clone(&self) -> Self {
         Channel { hub: self.hub.clone() }
@@ -393,26 +398,26 @@ impl<T> fmt::Debug for Channel<T> {
 
 type Subscriber = Box<dyn FnMut(&mut Reactor) -> ControlFlow<()>>;
 
-/// The subscribers on a loop. One that is being called is not there meanwhile.
+/// The subscribers on a loop. A subscriber is taken out of its slot while it is being called.
 #[derive(Default)]
 pub(crate) struct Subscribers(Slots<Option<Subscriber>>);
 
 impl Reactor {
-    /// Has a subscriber take one thing out of its inbox.
+    /// Makes a subscriber take one event out of its inbox.
     fn call_subscriber(&mut self, key: Key) {
         let Some(mut subscriber) = self.subscribers.0.get_mut(key).and_then(Option::take) else { return };
-        match catch_unwind(AssertUnwindSafe(|| subscriber(self))) {
+        match catch(|| subscriber(self)) {
             Ok(ControlFlow::Continue(())) => {
-                if let Some(place) = self.subscribers.0.get_mut(key) {
-                    *place = Some(subscriber);
+                if let Some(slot) = self.subscribers.0.get_mut(key) {
+                    *slot = Some(subscriber);
                 }
             }
             Ok(ControlFlow::Break(())) => drop(self.subscribers.0.remove(key)),
             Err(panic) => {
                 self.subscribers.0.remove(key);
                 drop(subscriber);
-                // Goes on to where the panics of all callbacks are caught and reported.
-                resume_unwind(panic);
+                // Propagate to the code that catches and reports the panics of all callbacks.
+                panic.resume();
             }
         }
     }

@@ -1,33 +1,33 @@
-//! The same for each of many, some at a time.
+//! Runs a step for each of many items, with limited concurrency.
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
+use std::panic::Location;
 use std::rc::Rc;
 
 use pelton_sync::Closure;
 
 use crate::promises::{Step, pair};
-use crate::reactor::callback::message;
+use crate::reactor::panics::catch;
 use crate::{Deferred, Next, Promise, Reactor, Rejected};
 
-/// How many steps one tick starts at most, so that those which are over at once do not keep the loop from events.
+/// How many steps one tick starts at most, so that steps that finish at once do not starve the loop's events.
 const STEPS_PER_TICK: usize = 64;
 
 type Outcome<V, E> = Result<V, Rejected<E>>;
 
-/// Puts what came of the step for an item to the results; or says that it all comes to nothing.
+/// Stores the outcome of an item's step in the results, or fails the whole run.
 type Keep<R, V, E, G> = fn(&mut R, usize, Outcome<V, E>) -> Result<(), Rejected<G>>;
 
-/// Does the same for each of many items, [some at a time](Each::at_most): [`for_each`](Each::for_each), [`map`](Each::map), or
-/// [`outcomes`](Each::outcomes), which goes on after errors.
+/// Runs a step for each of many items, with [limited concurrency](Each::at_most): [`for_each`](Each::for_each),
+/// [`map`](Each::map), or [`outcomes`](Each::outcomes), which continues after errors.
 ///
-/// A step is given an item, and returns a `Result`, or a [`Promise`] to wait for. Steps are started in the order of the items, from
-/// the tick queue, never before the call that begins has returned. The items may be endless, and are taken one by one: there
-/// are never more of them than steps in progress.
+/// A step receives an item and returns a `Result` or a [`Promise`]. Steps start in the order of the items, from the
+/// tick queue, never before the starting call has returned. The iterator may be infinite: an item is taken only when
+/// its step starts.
 ///
-/// After an error no step is started. Those in progress go on; what comes of them is dropped.
+/// After an error no more steps start. Running steps continue, and their outcomes are dropped.
 ///
 /// ```
 /// # use pelton::{Each, Promise, Reactor};
@@ -47,25 +47,25 @@ type Keep<R, V, E, G> = fn(&mut R, usize, Outcome<V, E>) -> Result<(), Rejected<
 /// # Ok::<(), pelton::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "nothing is done before it is said what"]
+#[must_use = "an `Each` does nothing until a method such as `for_each` runs it"]
 pub struct Each<I> {
     items: I,
     limit: usize,
 }
 
 impl<I: Iterator + 'static> Each<I> {
-    /// One at a time, unless [`at_most`](Each::at_most) says otherwise.
+    /// Creates an `Each` that runs one step at a time. [`at_most`](Each::at_most) raises the limit.
     pub fn of(items: impl IntoIterator<IntoIter = I>) -> Each<I> {
         Each { items: items.into_iter(), limit: 1 }
     }
 
-    /// How many may be in progress at a time. At least one is, whatever is said here.
+    /// Sets how many steps may run at a time. At least one.
     pub fn at_most(self, limit: usize) -> Each<I> {
         Each { limit: limit.max(1), ..self }
     }
 
-    /// Does `step` for each item, and drops the values. The promise is kept when all are done, or rejected with the first error,
-    /// as soon as it is there.
+    /// Runs `step` for each item and drops the values. The promise resolves when all steps are done. It rejects on the
+    /// first error.
     #[track_caller]
     pub fn for_each<N, E>(
         self,
@@ -79,8 +79,8 @@ impl<I: Iterator + 'static> Each<I> {
         self.start(Location::caller(), reactor, step, |(), _, outcome| outcome.map(drop))
     }
 
-    /// Does `step` for each item. What comes of them is promised in the order of the items; or else the first error, as soon as
-    /// it is there.
+    /// Runs `step` for each item. The promise resolves with the values in the order of the items. It rejects on the
+    /// first error.
     #[track_caller]
     pub fn map<N, E>(
         self,
@@ -97,8 +97,8 @@ impl<I: Iterator + 'static> Each<I> {
         values.map(Values::into_vec)
     }
 
-    /// Does `step` for each item, whatever becomes of the others. Everything that came of them is promised, in the order of the
-    /// items. Only if `step` itself panics, no more are started, and the promise is rejected.
+    /// Runs `step` for each item, and continues after errors. The promise resolves with all outcomes in the order of
+    /// the items. It rejects only if `step` itself panics; then no more steps start.
     ///
     /// ```
     /// # use pelton::{Each, Reactor, Rejected};
@@ -151,7 +151,7 @@ impl<I: Iterator + 'static> Each<I> {
     }
 }
 
-/// What has come of some of the items.
+/// The values of the items that have finished.
 struct Values<V>(Vec<Option<V>>);
 
 impl<V> Default for Values<V> {
@@ -173,12 +173,13 @@ impl<V> Values<V> {
     }
 }
 
-/// Steps in progress, and those to come. `V` and `E` are what comes of a step, `R` and `G` what comes of it all.
+/// Running and future steps. `V` and `E` are the outcome of a step, `R` and `G` that of the whole run.
 struct Work<I, S, V, E, R: 'static, G: 'static> {
-    /// What is left to do, and how. Nothing once the items are at their end, or the work is; nor while a step is being started.
+    /// The remaining items and the step function. `None` after the last item, after the run has ended, and while a step
+    /// is being started.
     rest: Cell<Option<(std::iter::Enumerate<I>, S)>>,
     running: Cell<usize>,
-    /// A tick is on its way that starts more.
+    /// A tick that starts more steps is queued.
     queued: Cell<bool>,
     limit: usize,
     results: RefCell<R>,
@@ -196,7 +197,7 @@ where
     R: Default + 'static,
     G: fmt::Debug + 'static,
 {
-    /// Starts as many steps as there may be. What a promise comes to is told by a tick, so no step is ever inside another.
+    /// Starts as many steps as the limit allows. Promises settle from ticks, so steps never nest.
     fn start_steps(self: Rc<Self>, reactor: &mut Reactor) {
         self.queued.set(false);
         let Some((mut items, mut step)) = self.rest.take() else { return };
@@ -206,13 +207,13 @@ where
                 return;
             }
             let next = || items.next().map(|(index, item)| (index, step(reactor, item).into_step()));
-            let (index, begun) = match catch_unwind(AssertUnwindSafe(next)) {
+            let (index, begun) = match catch(next) {
                 Ok(Some(begun)) => begun,
                 Ok(None) => return self.finish_if_done(),
                 Err(panic) => {
-                    self.end(Err(Rejected::Panicked(message(&panic).into())));
-                    // Goes on to where the panics of all callbacks are caught and reported.
-                    resume_unwind(panic);
+                    self.end(Err(Rejected::Panicked(panic.message().into())));
+                    // Propagate to the code that catches and reports the panics of all callbacks.
+                    panic.resume();
                 }
             };
             match begun {
@@ -238,7 +239,7 @@ where
         reactor.tick_from(self.place, Closure::new(move |reactor: &mut Reactor| self.start_steps(reactor)));
     }
 
-    /// A step is over.
+    /// Starts more steps after one has finished.
     fn go_on(self: Rc<Self>, reactor: &mut Reactor) {
         if self.queued.get() {
             return;
@@ -252,7 +253,7 @@ where
         }
     }
 
-    /// Keeps what came of a step, and says whether to go on.
+    /// Stores the outcome of a step. Returns whether to continue.
     fn keep(&self, index: usize, outcome: Outcome<N::Value, E>) -> bool {
         if self.whole.is_settled() {
             return false;
@@ -276,7 +277,7 @@ where
 
     fn end(&self, outcome: Outcome<R, G>) {
         let _ = self.whole.settle_with(outcome);
-        // Nothing else is wanted.
+        // The rest is not needed any more.
         drop(self.rest.take());
         drop(self.results.take());
     }

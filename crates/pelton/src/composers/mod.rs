@@ -1,4 +1,4 @@
-//! Composers: small parts that connect callbacks, loops and threads with each other.
+//! Composers: small parts that connect callbacks, loops and threads.
 
 pub(crate) mod channel;
 pub(crate) mod each;

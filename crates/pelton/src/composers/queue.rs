@@ -5,17 +5,17 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::composers::waiters::{Line, Refused};
+use crate::composers::waiters::{Refused, Waiters};
 use crate::{Promise, Reactor, Rejected};
 
-/// Items on one side, those who wait for them on the other, both first in, first out.
+/// A first-in, first-out queue of items, with consumers that are served in the order in which they came.
 ///
-/// It may be cloned, sent and shared freely, if its items may be sent: any thread [pushes](Queue::push), and any loop
-/// [pops](Queue::pop), each on its own. Several loops that pop from one queue share the work.
+/// A queue can be cloned, and it can be sent and shared if its items are `Send`. Any thread can [push](Queue::push),
+/// and any loop can [pop](Queue::pop). Several loops that pop from one queue share the work.
 ///
-/// An item is handed to exactly one popper, the one that has waited longest. If that one goes before it has got to the item
-/// (its promise is dropped, its pop [cancelled](Queue::cancel_pop), or its reactor dropped), the next one gets it, and so no
-/// item is lost.
+/// Each item is delivered to exactly one consumer, the one that has waited longest. If that consumer goes away before
+/// it has picked up the item (its promise is dropped, its pop [cancelled](Queue::cancel_pop), or its reactor dropped),
+/// the item goes to the next one. No item is lost.
 ///
 /// ```
 /// # use pelton::{Queue, Reactor};
@@ -38,28 +38,28 @@ pub struct Queue<T> {
 }
 
 struct Shared<T> {
-    line: Arc<Line<T, QueueClosed>>,
+    waiters: Arc<Waiters<T, QueueClosed>>,
     bound: usize,
 }
 
-/// The queue is closed, and nothing is left in it.
+/// The queue is closed and empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("pop from a queue: it is closed, and empty")]
+#[error("pop from a queue: it is closed and empty")]
 pub struct QueueClosed;
 
-/// Why a queue did not take an item, which comes back.
+/// The error of pushing an item. It returns the item.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum QueueRefusal<T> {
-    /// As many items as it is [bounded](Queue::bounded) to wait already.
+    /// The queue holds as many items as its [bound](Queue::bounded) allows.
     #[error("push to a queue: it is full")]
     Full(T),
-    /// It is [closed](Queue::close).
+    /// The queue is [closed](Queue::close).
     #[error("push to a queue: it is closed")]
     Closed(T),
 }
 
 impl<T> QueueRefusal<T> {
-    /// The item that was refused.
+    /// Returns the item.
     pub fn into_inner(self) -> T {
         match self {
             QueueRefusal::Full(item) | QueueRefusal::Closed(item) => item,
@@ -76,28 +76,30 @@ impl<T> fmt::Debug for QueueRefusal<T> {
     }
 }
 
-/// Names a pop that was begun with [`pop_then`](Queue::pop_then), to [cancel](Queue::cancel_pop) it. It belongs to that queue.
+/// Identifies a pop started with [`pop_then`](Queue::pop_then), to [cancel](Queue::cancel_pop) it. Valid for that queue
+/// only.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PopId(u64);
 
-/// What has gone through a queue, and what is in it.
+/// The statistics of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct QueueStats {
-    /// Items that were taken in.
+    /// Accepted items.
     pub pushed: u64,
-    /// Items that somebody got.
+    /// Delivered items.
     pub popped: u64,
-    /// Items that were [refused](QueueRefusal).
+    /// [Refused](QueueRefusal) items.
     pub refused: u64,
-    /// Items that are in it.
+    /// Items in the queue.
     pub len: usize,
-    /// Poppers that wait.
+    /// Waiting consumers.
     pub waiting: usize,
 }
 
 impl<T> Queue<T> {
-    /// A queue that refuses items while `bound` of them wait already. With a bound of 0 it takes only what somebody waits for.
+    /// Creates a queue that holds at most `bound` items and refuses more. With a bound of 0 it accepts an item only if
+    /// a consumer is waiting.
     ///
     /// ```
     /// # use pelton::{Queue, QueueRefusal};
@@ -107,10 +109,10 @@ impl<T> Queue<T> {
     /// assert_eq!(queue.try_pop(), Some("first"));
     /// ```
     pub fn bounded(bound: usize) -> Queue<T> {
-        Queue { shared: Arc::new(Shared { line: Line::new(|| QueueClosed), bound }) }
+        Queue { shared: Arc::new(Shared { waiters: Waiters::new(|| QueueClosed), bound }) }
     }
 
-    /// A queue that takes as much as there is memory: for items whose number something else limits.
+    /// Creates a queue without a bound. Use it when something else limits the number of items.
     ///
     /// ```
     /// let queue = pelton::Queue::unbounded();
@@ -120,21 +122,22 @@ impl<T> Queue<T> {
         Queue::bounded(usize::MAX)
     }
 
-    /// Puts an item in: it goes to whoever has waited longest, or waits itself. Nothing is called before this returns, on
-    /// whatever thread it is.
+    /// Pushes an item. It goes to the consumer that has waited longest, or into the queue. No callback runs before this
+    /// returns, on any thread.
     pub fn push(&self, item: T) -> Result<(), QueueRefusal<T>> {
-        self.shared.line.put(item, self.shared.bound).map_err(|refused| match refused {
+        self.shared.waiters.put(item, self.shared.bound).map_err(|refused| match refused {
             Refused::Full(item) => QueueRefusal::Full(item),
             Refused::Closed(item) => QueueRefusal::Closed(item),
         })
     }
 
-    /// The item that has waited longest, if there is one. For any thread.
+    /// Pops the oldest item, if there is one. Can be called on any thread.
     pub fn try_pop(&self) -> Option<T> {
-        self.shared.line.take()
+        self.shared.waiters.take()
     }
 
-    /// Cancels a pop that waits: its callback is dropped, uncalled. `false` if it has its item, or was cancelled already.
+    /// Cancels a pop. Its callback is dropped without being called. Returns `false` if the pop has already received its
+    /// item or was already cancelled.
     ///
     /// ```
     /// # use pelton::{Queue, Reactor};
@@ -148,11 +151,12 @@ impl<T> Queue<T> {
     /// # Ok::<(), pelton::Error>(())
     /// ```
     pub fn cancel_pop(&self, id: PopId) -> bool {
-        self.shared.line.withdraw(id.0)
+        self.shared.waiters.withdraw(id.0)
     }
 
-    /// Takes no more items. Those who wait are told that it is [closed](QueueClosed); what is in it can still be popped, and
-    /// then everybody is told so. Also when the last clone is dropped. `false` if it was closed before.
+    /// Closes the queue, which then refuses further items. Waiting consumers are rejected with [`QueueClosed`]. Items
+    /// in the queue can still be popped; once it is empty, pops are rejected as well. Dropping the last clone also
+    /// closes the queue. Returns `false` if it was already closed.
     ///
     /// ```
     /// # use pelton::{Queue, QueueClosed, QueueRefusal, Reactor, Rejected};
@@ -170,49 +174,51 @@ impl<T> Queue<T> {
     /// # Ok::<(), pelton::Error>(())
     /// ```
     pub fn close(&self) -> bool {
-        self.shared.line.close()
+        self.shared.waiters.close()
     }
 
-    /// Whether it takes no more items.
+    /// Returns whether the queue is closed.
     pub fn is_closed(&self) -> bool {
-        self.shared.line.standing().closed
+        self.shared.waiters.snapshot().closed
     }
 
-    /// How many items wait.
+    /// Returns how many items are in the queue.
     pub fn len(&self) -> usize {
-        self.shared.line.standing().stock
+        self.shared.waiters.snapshot().stock
     }
 
-    /// Whether no item waits.
+    /// Returns whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What has gone through it, and what is in it.
+    /// Returns the queue's statistics.
     pub fn stats(&self) -> QueueStats {
-        let standing = self.shared.line.standing();
+        let snapshot = self.shared.waiters.snapshot();
         QueueStats {
-            pushed: standing.counts.put,
-            popped: standing.counts.taken,
-            refused: standing.counts.refused,
-            len: standing.stock,
-            waiting: standing.waiting,
+            pushed: snapshot.counts.put,
+            popped: snapshot.counts.taken,
+            refused: snapshot.counts.refused,
+            len: snapshot.stock,
+            waiting: snapshot.waiting,
         }
     }
 }
 
 impl<T: 'static> Queue<T> {
-    /// A promise of the next item, on this loop. Those who wait are served in the order in which they came.
+    /// Returns a promise of the next item, on this loop. Consumers are served in the order in which they came.
     ///
-    /// Dropping the promise leaves the line, at once; if it was settled by then, the item goes to the next. So a task that awaits
-    /// it may be cancelled. Once something is attached to it, the item goes there: to give up waiting then, say
-    /// [`pop_within`](Queue::pop_within) instead of [`timeout`](Promise::timeout), which would drop an item that comes later.
+    /// Dropping the promise leaves the queue at once. If the promise was already settled, its item goes to the next
+    /// consumer, so a task that awaits it can be cancelled safely. Once a callback is attached, the item goes to the
+    /// callback. Use [`pop_within`](Queue::pop_within) to limit the wait: [`timeout`](Promise::timeout) would drop an
+    /// item that arrives later.
     #[track_caller]
     pub fn pop(&self, reactor: &mut Reactor) -> Promise<T, QueueClosed> {
         self.wait(reactor, Location::caller(), None).1
     }
 
-    /// [`pop`](Queue::pop) that leaves the line when `limit` is over, with [`Rejected::TimedOut`].
+    /// Pops with a time limit. After `limit` the promise rejects with [`Rejected::TimedOut`], and the consumer leaves
+    /// the queue.
     ///
     /// ```
     /// # use pelton::{Queue, Reactor, Rejected};
@@ -235,7 +241,7 @@ impl<T: 'static> Queue<T> {
         self.wait(reactor, Location::caller(), Some(limit)).1
     }
 
-    /// [`pop`](Queue::pop) with a callback, which can be [cancelled](Queue::cancel_pop). It is called from the tick queue, never
+    /// Pops with a callback, which can be [cancelled](Queue::cancel_pop). The callback runs from the tick queue, never
     /// before this returns.
     #[track_caller]
     pub fn pop_then(
@@ -254,11 +260,11 @@ impl<T: 'static> Queue<T> {
         place: &'static Location<'static>,
         limit: Option<Duration>,
     ) -> (u64, Promise<T, QueueClosed>) {
-        self.shared.line.wait(reactor, place, limit, |item| item, |item| item)
+        self.shared.waiters.wait(reactor, place, limit, |item| item, |item| item)
     }
 }
 
-/// Another way to the same queue.
+/// Clones refer to the same queue.
 impl<T> Clone for Queue<T> {
     fn clone(&self) -> Self {
         Queue { shared: self.shared.clone() }
@@ -267,8 +273,8 @@ impl<T> Clone for Queue<T> {
 
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
-        // Nobody can push any more, so nobody needs to wait.
-        self.line.close();
+        // Nothing can be pushed any more, so nobody needs to wait.
+        self.waiters.close();
     }
 }
 

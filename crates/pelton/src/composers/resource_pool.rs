@@ -1,29 +1,29 @@
-//! Things that are few, lent to those who need one.
+//! A pool of resources that are lent to one user at a time.
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
+use std::panic::Location;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pelton_sync::Closure;
 
-use crate::composers::waiters::Line;
+use crate::composers::waiters::Waiters;
 use crate::promises::{Continuations, Step};
-use crate::reactor::callback::message;
+use crate::reactor::panics::catch;
 use crate::{Next, Promise, Reactor, Rejected};
 
-/// So many things of which each can be used by one at a time, such as connections to a database, and a line of those who wait
-/// for one.
+/// A pool of resources that are used exclusively, such as database connections, with a queue for those who wait for
+/// one.
 ///
-/// Whoever [acquires](ResourcePool::acquire) one has it [lent](Lent) until that is dropped; those who wait get one in the order in
-/// which they came. A resource that is found to be broken is [discarded](Lent::discard), and made anew when somebody needs one.
+/// [`acquire`](ResourcePool::acquire) lends a resource until the [`Lent`] is dropped. Waiters are served in the order
+/// in which they came. A broken resource is [discarded](Lent::discard), and a new one is made when it is needed.
 ///
-/// It belongs to a loop, and may be cloned there. It is made with [what makes resources](ResourcePool::new), which is called only
-/// when one is needed; or [of resources](ResourcePool::of) that are there.
+/// A pool belongs to a loop and can be cloned there. It is created either with [a function that makes
+/// resources](ResourcePool::new) on demand, or [from existing resources](ResourcePool::of).
 ///
 /// ```
 /// # use pelton::{Promise, Reactor, ResourcePool};
@@ -57,54 +57,54 @@ pub struct ResourcePool<R: 'static, E: 'static = Infallible> {
     inner: Rc<Inner<R, E>>,
 }
 
-/// Why no resource was lent. Besides, waiting may [time out](Rejected::TimedOut).
+/// Why no resource was lent. In addition, waiting may [time out](Rejected::TimedOut).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError<E> {
-    /// As many wait already as [may](ResourcePool::max_waiting): this many.
-    #[error("acquire a resource: {0} are waiting for one already")]
+    /// The [limit](ResourcePool::max_waiting) on waiters is reached. Holds their number.
+    #[error("acquire a resource: {0} others are already waiting for one")]
     Crowded(usize),
-    /// A resource was to be made for whoever has waited longest, and could not be.
-    #[error("acquire a resource: it could not be made: {0}")]
+    /// Making a resource failed. Only the waiter that has waited longest gets this error.
+    #[error("acquire a resource: making one failed: {0}")]
     NotMade(Rejected<E>),
-    /// All resources were discarded, and there is nothing to make others with.
-    #[error("acquire a resource: none is left")]
+    /// All resources were discarded, and the pool cannot make new ones.
+    #[error("acquire a resource: none are left")]
     NoneLeft,
     /// The pool was [closed](ResourcePool::close).
     #[error("acquire a resource: the pool is closed")]
     Closed,
 }
 
-/// How a pool stands.
+/// The statistics of a resource pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ResourcePoolStats {
-    /// Resources that nobody uses.
+    /// Resources that are not lent.
     pub free: usize,
-    /// Resources that are lent, or on their way to whoever waited.
+    /// Resources that are lent, or about to be picked up by a waiter.
     pub lent: usize,
     /// Resources that are being made.
     pub making: usize,
-    /// Those who wait.
+    /// Waiters.
     pub waiting: usize,
-    /// Resources that were [discarded](Lent::discard), so far.
+    /// Resources [discarded](Lent::discard) so far.
     pub discarded: u64,
-    /// Those who were [turned away](AcquireError::Crowded), so far.
+    /// Acquisitions [refused](AcquireError::Crowded) so far.
     pub refused: u64,
 }
 
 type Make<R, E> = Box<dyn FnMut(&mut Reactor) -> Step<R, E>>;
 
 struct Inner<R: 'static, E: 'static> {
-    line: Arc<Line<R, AcquireError<E>>>,
+    waiters: Arc<Waiters<R, AcquireError<E>>>,
     continuations: Rc<Continuations>,
     place: &'static Location<'static>,
-    /// Not there while it is being called.
+    /// `None` while it is being called.
     make: RefCell<Option<Make<R, E>>>,
     can_make: bool,
-    /// How many resources there may be.
+    /// The maximum number of resources.
     size: Cell<usize>,
-    /// How many there are, free and lent.
+    /// The number of resources, free and lent.
     made: Cell<usize>,
     making: Cell<usize>,
     max_waiting: Cell<usize>,
@@ -114,8 +114,8 @@ struct Inner<R: 'static, E: 'static> {
 }
 
 impl<R: 'static, E: fmt::Debug + 'static> ResourcePool<R, E> {
-    /// A pool of up to `size` resources, at least one, that `make` makes as they are needed: it returns a `Result`, or a promise to
-    /// wait for. If it fails, whoever has waited longest is [told](AcquireError::NotMade).
+    /// Creates a pool of up to `size` resources, at least one. `make` is called when one is needed, and returns a
+    /// `Result` or a promise. If it fails, the waiter that has waited longest gets [`AcquireError::NotMade`].
     #[track_caller]
     pub fn new<N: Next<E, Value = R>>(
         reactor: &Reactor,
@@ -129,7 +129,7 @@ impl<R: 'static, E: fmt::Debug + 'static> ResourcePool<R, E> {
     #[track_caller]
     fn with(reactor: &Reactor, size: usize, make: Option<Make<R, E>>) -> ResourcePool<R, E> {
         let inner = Inner {
-            line: Line::new(|| AcquireError::Closed),
+            waiters: Waiters::new(|| AcquireError::Closed),
             continuations: reactor.ticks.continuations.clone(),
             place: Location::caller(),
             can_make: make.is_some(),
@@ -145,29 +145,30 @@ impl<R: 'static, E: fmt::Debug + 'static> ResourcePool<R, E> {
         ResourcePool { inner: Rc::new(inner) }
     }
 
-    /// Turns away who comes when so many wait already. Without it, any number may.
+    /// Refuses to let more than `most` wait. By default there is no limit.
     pub fn max_waiting(self, most: usize) -> Self {
         self.inner.max_waiting.set(most);
         self
     }
 
-    /// Nobody waits longer than this: then it is [`Rejected::TimedOut`].
+    /// Limits the wait. After `limit` it fails with [`Rejected::TimedOut`].
     pub fn wait_limit(self, limit: Duration) -> Self {
         self.inner.wait_limit.set(Some(limit));
         self
     }
 
-    /// Puts one more resource in.
+    /// Adds a resource to the pool.
     pub fn add(&self, resource: R) {
         let inner = &self.inner;
-        // A closed pool takes nothing; what it refuses is dropped here.
-        if inner.line.put(resource, usize::MAX).is_ok() {
+        // A closed pool refuses the resource, which is dropped here.
+        if inner.waiters.put(resource, usize::MAX).is_ok() {
             inner.made.set(inner.made.get() + 1);
             inner.size.set(inner.size.get().max(inner.made.get()));
         }
     }
 
-    /// A promise of a resource, until what is promised is dropped. Dropping the promise leaves the line.
+    /// Returns a promise of a resource, which is lent until the [`Lent`] is dropped. Dropping the promise stops
+    /// waiting.
     ///
     /// ```
     /// # use pelton::{AcquireError, Reactor, Rejected, ResourcePool};
@@ -183,25 +184,26 @@ impl<R: 'static, E: fmt::Debug + 'static> ResourcePool<R, E> {
     #[track_caller]
     pub fn acquire(&self, reactor: &mut Reactor) -> Promise<Lent<R, E>, AcquireError<E>> {
         let inner = &self.inner;
-        let standing = inner.line.standing();
-        if standing.stock == 0 && !standing.closed {
+        let snapshot = inner.waiters.snapshot();
+        if snapshot.stock == 0 && !snapshot.closed {
             if !inner.can_make && inner.made.get() == 0 {
                 return Promise::rejected(reactor, AcquireError::NoneLeft);
             }
-            if standing.waiting >= inner.max_waiting.get() {
+            if snapshot.waiting >= inner.max_waiting.get() {
                 inner.refused.set(inner.refused.get() + 1);
-                return Promise::rejected(reactor, AcquireError::Crowded(standing.waiting));
+                return Promise::rejected(reactor, AcquireError::Crowded(snapshot.waiting));
             }
         }
         let pool = inner.clone();
         let lend = move |resource| Lent { resource: Some(resource), pool };
-        let (_, promise) = inner.line.wait(reactor, Location::caller(), inner.wait_limit.get(), lend, Lent::take_back);
+        let (_, promise) =
+            inner.waiters.wait(reactor, Location::caller(), inner.wait_limit.get(), lend, Lent::take_back);
         inner.make_soon();
         promise
     }
 
-    /// Acquires a resource, calls `f` with it, and has it back when what `f` returns is settled. Its type of error has to be able
-    /// to say that there was [no resource](AcquireError): `Box<dyn Error>` is.
+    /// Acquires a resource, calls `f` with it, and takes it back when the promise returned by `f` settles. The error
+    /// type must be constructible from [`AcquireError`], as `Box<dyn Error>` is.
     #[track_caller]
     pub fn perform<T, F>(
         &self,
@@ -218,16 +220,16 @@ impl<R: 'static, E: fmt::Debug + 'static> ResourcePool<R, E> {
         })
     }
 
-    /// Lends nothing any more. Those who wait are told; what is free is dropped now, and what is lent when it is given back.
+    /// Closes the pool. Waiters are rejected, free resources are dropped now, and lent ones when they are given back.
     pub fn close(&self) {
-        self.inner.line.close();
-        while let Some(resource) = self.inner.line.take() {
+        self.inner.waiters.close();
+        while let Some(resource) = self.inner.waiters.take() {
             self.inner.made.set(self.inner.made.get() - 1);
             drop(resource);
         }
     }
 
-    /// How it stands.
+    /// Returns the pool's statistics.
     ///
     /// ```
     /// # use pelton::{Reactor, ResourcePool};
@@ -237,12 +239,12 @@ impl<R: 'static, E: fmt::Debug + 'static> ResourcePool<R, E> {
     /// # Ok::<(), pelton::Error>(())
     /// ```
     pub fn stats(&self) -> ResourcePoolStats {
-        let (inner, standing) = (&self.inner, self.inner.line.standing());
+        let (inner, snapshot) = (&self.inner, self.inner.waiters.snapshot());
         ResourcePoolStats {
-            free: standing.stock,
-            lent: inner.made.get() - standing.stock,
+            free: snapshot.stock,
+            lent: inner.made.get() - snapshot.stock,
             making: inner.making.get(),
-            waiting: standing.waiting,
+            waiting: snapshot.waiting,
             discarded: inner.discarded.get(),
             refused: inner.refused.get(),
         }
@@ -250,7 +252,7 @@ impl<R: 'static, E: fmt::Debug + 'static> ResourcePool<R, E> {
 }
 
 impl<R: 'static> ResourcePool<R> {
-    /// A pool of what is there. If a resource is discarded, there is one less; [`add`](ResourcePool::add) puts one in.
+    /// Creates a pool of existing resources. A discarded resource is not replaced; [`add`](ResourcePool::add) adds one.
     ///
     /// ```
     /// # use pelton::{AcquireError, Reactor, Rejected, ResourcePool};
@@ -278,7 +280,7 @@ impl<R: 'static> ResourcePool<R> {
 }
 
 impl<R: 'static, E: fmt::Debug + 'static> Inner<R, E> {
-    /// Makes what is needed, from a tick: this may be called where there is no reactor.
+    /// Makes the needed resources from a tick, since callers may not have a reactor.
     fn make_soon(self: &Rc<Self>) {
         if self.lacks_one() {
             let pool = self.clone();
@@ -288,13 +290,13 @@ impl<R: 'static, E: fmt::Debug + 'static> Inner<R, E> {
 
     fn lacks_one(&self) -> bool {
         let room = self.made.get() + self.making.get() < self.size.get();
-        self.can_make && room && self.line.standing().waiting > self.making.get()
+        self.can_make && room && self.waiters.snapshot().waiting > self.making.get()
     }
 
     fn make_needed(self: Rc<Self>, reactor: &mut Reactor) {
         while self.lacks_one() {
             let Some(mut make) = self.make.take() else { return };
-            let begun = catch_unwind(AssertUnwindSafe(|| make(reactor)));
+            let begun = catch(|| make(reactor));
             *self.make.borrow_mut() = Some(make);
             match begun {
                 Ok(Step::Settled(outcome)) => self.made(outcome),
@@ -308,10 +310,10 @@ impl<R: 'static, E: fmt::Debug + 'static> Inner<R, E> {
                     });
                 }
                 Err(panic) => {
-                    self.made(Err(Rejected::Panicked(message(&panic).into())));
+                    self.made(Err(Rejected::Panicked(panic.message().into())));
                     self.make_soon();
-                    // Goes on to where the panics of all callbacks are caught and reported.
-                    resume_unwind(panic);
+                    // Propagate to the code that catches and reports the panics of all callbacks.
+                    panic.resume();
                 }
             }
         }
@@ -320,24 +322,24 @@ impl<R: 'static, E: fmt::Debug + 'static> Inner<R, E> {
     fn made(&self, outcome: Result<R, Rejected<E>>) {
         match outcome {
             Ok(resource) => {
-                if self.line.put(resource, usize::MAX).is_ok() {
+                if self.waiters.put(resource, usize::MAX).is_ok() {
                     self.made.set(self.made.get() + 1);
                 }
             }
-            Err(rejected) => drop(self.line.fail_first(AcquireError::NotMade(rejected))),
+            Err(rejected) => drop(self.waiters.fail_first(AcquireError::NotMade(rejected))),
         }
     }
 }
 
 impl<R: 'static, E: 'static> Inner<R, E> {
     fn give_back(&self, resource: R) {
-        if self.line.put(resource, usize::MAX).is_err() {
+        if self.waiters.put(resource, usize::MAX).is_err() {
             self.made.set(self.made.get() - 1);
         }
     }
 }
 
-/// Another way to the same pool.
+/// Clones refer to the same pool.
 impl<R: 'static, E: 'static> Clone for ResourcePool<R, E> {
     fn clone(&self) -> Self {
         ResourcePool { inner: self.inner.clone() }
@@ -350,29 +352,29 @@ impl<R: 'static, E: fmt::Debug + 'static> fmt::Debug for ResourcePool<R, E> {
     }
 }
 
-/// A resource of a [`ResourcePool`], on loan: dropping it gives it back.
+/// A resource lent by a [`ResourcePool`]. Dropping it gives the resource back.
 pub struct Lent<R: 'static, E: 'static = Infallible> {
-    /// Nothing once it is discarded.
+    /// `None` after it was discarded or taken back.
     resource: Option<R>,
     pool: Rc<Inner<R, E>>,
 }
 
 impl<R: 'static, E: fmt::Debug + 'static> Lent<R, E> {
-    /// Takes the resource out of the pool for good, because it is broken. If somebody waits, another one is made.
+    /// Removes the resource from the pool because it is broken. If somebody is waiting, another one is made.
     pub fn discard(mut self) -> R {
         let pool = self.pool.clone();
-        let resource = self.resource.take().expect("nothing else takes it");
+        let resource = self.resource.take().expect("a resource is taken once, since this consumes `self`");
         pool.made.set(pool.made.get() - 1);
         pool.discarded.set(pool.discarded.get() + 1);
         if !pool.can_make && pool.made.get() == 0 {
-            while pool.line.fail_first(AcquireError::NoneLeft).is_ok() {}
+            while pool.waiters.fail_first(AcquireError::NoneLeft).is_ok() {}
         }
         pool.make_soon();
         resource
     }
 
     fn take_back(mut self) -> R {
-        self.resource.take().expect("nothing else takes it")
+        self.resource.take().expect("a resource is taken once, since this consumes `self`")
     }
 }
 
@@ -380,13 +382,13 @@ impl<R: 'static, E: 'static> Deref for Lent<R, E> {
     type Target = R;
 
     fn deref(&self) -> &R {
-        self.resource.as_ref().expect("it is there until it is discarded")
+        self.resource.as_ref().expect("only `discard` and `take_back` take the resource, and they consume `self`")
     }
 }
 
 impl<R: 'static, E: 'static> DerefMut for Lent<R, E> {
     fn deref_mut(&mut self) -> &mut R {
-        self.resource.as_mut().expect("it is there until it is discarded")
+        self.resource.as_mut().expect("only `discard` and `take_back` take the resource, and they consume `self`")
     }
 }
 

@@ -1,9 +1,9 @@
-//! Standing in line for things that are handed out one by one: what a [`Queue`](crate::Queue) and a
-//! [`ResourcePool`](crate::ResourcePool) have in common.
+//! Waiting for things that are handed out one by one. [`Queue`](crate::Queue) and [`ResourcePool`](crate::ResourcePool)
+//! share this.
 //!
-//! There are things in stock, or there are waiters, never both. A thing that comes in is handed to the first waiter there and
-//! then, so nobody who comes later can get ahead of it; its loop is told by a post, and picks the thing up. Until it has, the
-//! thing is accounted for here: if the waiter goes, or its whole loop does, the thing goes to the next one.
+//! There are either things in stock or waiters, never both. A thing that arrives is assigned to the first waiter at
+//! once, so that later waiters cannot overtake it. The waiter's loop is notified by a post and picks the thing up.
+//! Until then the thing is kept here. If the waiter or its whole loop goes away, the thing goes to the next waiter.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -17,20 +17,20 @@ use crate::promises::{Core, Source, pair, settle};
 use crate::threads::reply::Arrival;
 use crate::{Promise, Reactor, Rejected, TimerId};
 
-pub(crate) struct Line<T, E> {
+pub(crate) struct Waiters<T, E> {
     state: Mutex<State<T, E>>,
-    /// What those are told who wait when it is closed.
+    /// Makes the error for those who are waiting when it is closed.
     closing: fn() -> E,
 }
 
-/// Things have numbers, so that one that comes back finds the place it had.
+/// A thing with a sequence number, so that one that is put back regains its position.
 type Numbered<T> = (u64, T);
 
 struct State<T, E> {
     stock: VecDeque<Numbered<T>>,
-    /// By ticket, so the first is the one that has waited longest.
+    /// By ticket, so the first entry has waited longest.
     waiting: BTreeMap<u64, Arrival>,
-    /// Handed over, and not yet picked up.
+    /// Assigned, but not yet picked up.
     served: BTreeMap<u64, (Arrival, Result<Numbered<T>, E>)>,
     next_ticket: u64,
     next_number: u64,
@@ -45,40 +45,40 @@ pub(crate) struct Counts {
     pub(crate) refused: u64,
 }
 
-/// How a line is.
-pub(crate) struct Standing {
+/// A snapshot of the state.
+pub(crate) struct Snapshot {
     pub(crate) stock: usize,
     pub(crate) waiting: usize,
     pub(crate) closed: bool,
     pub(crate) counts: Counts,
 }
 
-/// Why a thing was not taken in.
+/// The error of putting a thing in.
 pub(crate) enum Refused<T> {
     Full(T),
     Closed(T),
 }
 
 impl<T, E> State<T, E> {
-    /// Hands it to whoever has waited longest; or else it comes back.
+    /// Assigns the thing to the waiter that has waited longest, or returns it if nobody is waiting.
     fn serve(&mut self, thing: Numbered<T>) -> Option<Numbered<T>> {
         let Some((ticket, arrival)) = self.waiting.pop_first() else { return Some(thing) };
-        // Told under the lock, so that those who are served first are told first.
-        arrival.tell();
+        // Notify under the lock, so that notifications have the same order as assignments.
+        arrival.notify();
         self.served.insert(ticket, (arrival, Ok(thing)));
         None
     }
 
     fn put_back(&mut self, thing: Numbered<T>) {
         if let Some((number, thing)) = self.serve(thing) {
-            let place = self.stock.partition_point(|(other, _)| *other < number);
-            self.stock.insert(place, (number, thing));
+            let position = self.stock.partition_point(|(other, _)| *other < number);
+            self.stock.insert(position, (number, thing));
         }
     }
 }
 
-impl<T, E> Line<T, E> {
-    pub(crate) fn new(closing: fn() -> E) -> Arc<Line<T, E>> {
+impl<T, E> Waiters<T, E> {
+    pub(crate) fn new(closing: fn() -> E) -> Arc<Waiters<T, E>> {
         let state = State {
             stock: VecDeque::new(),
             waiting: BTreeMap::new(),
@@ -88,20 +88,21 @@ impl<T, E> Line<T, E> {
             closed: false,
             counts: Counts::default(),
         };
-        Arc::new(Line { state: Mutex::new(state), closing })
+        Arc::new(Waiters { state: Mutex::new(state), closing })
     }
 
-    /// Nothing of the user's runs or is dropped under the lock, so what a panic left behind is whole.
+    /// Locks the state. No user code runs under the lock and nothing of the user's is dropped, so a panic leaves it
+    /// consistent.
     fn lock(&self) -> MutexGuard<'_, State<T, E>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn standing(&self) -> Standing {
+    pub(crate) fn snapshot(&self) -> Snapshot {
         let state = self.lock();
-        Standing { stock: state.stock.len(), waiting: state.waiting.len(), closed: state.closed, counts: state.counts }
+        Snapshot { stock: state.stock.len(), waiting: state.waiting.len(), closed: state.closed, counts: state.counts }
     }
 
-    /// Takes a thing in; but not if `bound` things are in stock already.
+    /// Puts a thing in. Refuses it if `bound` things are already in stock.
     pub(crate) fn put(&self, thing: T, bound: usize) -> Result<(), Refused<T>> {
         let mut state = self.lock();
         if state.closed {
@@ -121,7 +122,7 @@ impl<T, E> Line<T, E> {
         Ok(())
     }
 
-    /// Takes a thing out, if there is one.
+    /// Takes a thing out of the stock, if there is one.
     pub(crate) fn take(&self) -> Option<T> {
         let mut state = self.lock();
         let (_, thing) = state.stock.pop_front()?;
@@ -129,39 +130,39 @@ impl<T, E> Line<T, E> {
         Some(thing)
     }
 
-    /// Tells the one that has waited longest that it gets none. The error comes back if nobody waits.
+    /// Fails the waiter that has waited longest with `error`, or returns the error if nobody is waiting.
     pub(crate) fn fail_first(&self, error: E) -> Result<(), E> {
         let mut state = self.lock();
         let Some((ticket, arrival)) = state.waiting.pop_first() else { return Err(error) };
-        arrival.tell();
+        arrival.notify();
         state.served.insert(ticket, (arrival, Err(error)));
         Ok(())
     }
 
-    /// Takes nothing in any more, and tells everybody who waits. `false` if it was closed before.
+    /// Closes: refuses further things, and fails all waiters. Returns `false` if it was already closed.
     pub(crate) fn close(&self) -> bool {
         let mut state = self.lock();
         if std::mem::replace(&mut state.closed, true) {
             return false;
         }
         for (ticket, arrival) in std::mem::take(&mut state.waiting) {
-            arrival.tell();
+            arrival.notify();
             state.served.insert(ticket, (arrival, Err((self.closing)())));
         }
         true
     }
 
-    /// Takes a waiter out of the line. What it was handed, and has not picked up, goes to the next. `false` if it was not in
-    /// line any more.
+    /// Removes a waiter. If it was assigned a thing and has not picked it up, the next waiter gets it. Returns `false`
+    /// if it was not waiting any more.
     pub(crate) fn withdraw(&self, ticket: u64) -> bool {
         let mut state = self.lock();
         if let Some(arrival) = state.waiting.remove(&ticket) {
-            // There is something to clear away on its loop.
-            arrival.tell();
+            // Its loop still has an entry to remove.
+            arrival.notify();
             return true;
         }
         let Some((arrival, served)) = state.served.remove(&ticket) else { return false };
-        arrival.tell();
+        arrival.notify();
         match served {
             Ok(thing) => state.put_back(thing),
             Err(error) => {
@@ -172,7 +173,7 @@ impl<T, E> Line<T, E> {
         true
     }
 
-    /// Takes a waiter out of the line, unless it was served.
+    /// Removes a waiter, unless it has been served.
     fn give_up(&self, ticket: u64) -> bool {
         self.lock().waiting.remove(&ticket).is_some()
     }
@@ -185,9 +186,9 @@ impl<T, E> Line<T, E> {
     }
 }
 
-impl<T: 'static, E: fmt::Debug + 'static> Line<T, E> {
-    /// Waits for a thing, for `limit` at most. What is promised is made of it by `wrap`; `unwrap` takes that apart again, should
-    /// nobody take it. Gives the ticket too.
+impl<T: 'static, E: fmt::Debug + 'static> Waiters<T, E> {
+    /// Waits for a thing, for at most `limit`. `wrap` converts the thing to the promised value; `unwrap` converts it
+    /// back if the value is never taken. Also returns the ticket.
     pub(crate) fn wait<U: 'static>(
         self: &Arc<Self>,
         reactor: &mut Reactor,
@@ -200,7 +201,7 @@ impl<T: 'static, E: fmt::Debug + 'static> Line<T, E> {
         let ticket = state.next_ticket;
         state.next_ticket += 1;
         if reactor.is_over() {
-            // It would keep a thing from others, and never pick it up.
+            // Do not assign a thing to a loop that will never pick it up.
             return (ticket, pair(reactor.ticks.continuations.clone(), place).1);
         }
         let at_once = match state.stock.pop_front() {
@@ -210,7 +211,7 @@ impl<T: 'static, E: fmt::Debug + 'static> Line<T, E> {
         };
         let waiter = Rc::new(Waiter {
             core: Core::new(reactor.ticks.continuations.clone(), place),
-            line: self.clone(),
+            waiters: self.clone(),
             ticket,
             number: Cell::new(0),
             wrap: Cell::new(Some(wrap)),
@@ -230,8 +231,8 @@ impl<T: 'static, E: fmt::Debug + 'static> Line<T, E> {
         let key = reactor.promises.replies.insert(Box::new(move |reactor| claim.pick_up(reactor)));
         let arrival = Arrival { handle: reactor.handle(), key, place };
         if let Some(outcome) = at_once {
-            // Others were served before, and have not heard of it yet: this one is told after them.
-            arrival.tell();
+            // Others were served earlier but have not been notified yet. Notify this one after them.
+            arrival.notify();
             state.served.insert(ticket, (arrival, outcome));
             return (ticket, Promise::of(waiter));
         }
@@ -240,7 +241,7 @@ impl<T: 'static, E: fmt::Debug + 'static> Line<T, E> {
         if let Some(limit) = limit {
             let late = waiter.clone();
             let timer = reactor.after_from(place, limit, move |reactor| {
-                if late.line.give_up(ticket) {
+                if late.waiters.give_up(ticket) {
                     let _ = settle(late, Err(Rejected::TimedOut(limit)));
                     drop(reactor.promises.replies.remove(key));
                 }
@@ -251,12 +252,12 @@ impl<T: 'static, E: fmt::Debug + 'static> Line<T, E> {
     }
 }
 
-/// Somebody in line, and the promise of what there is to get.
+/// A waiter, and the promise that it waits for.
 struct Waiter<T, E: 'static, U: 'static, W> {
     core: Core<U, E>,
-    line: Arc<Line<T, E>>,
+    waiters: Arc<Waiters<T, E>>,
     ticket: u64,
-    /// Of the thing it got.
+    /// The sequence number of the thing it received.
     number: Cell<u64>,
     wrap: Cell<Option<W>>,
     unwrap: fn(U) -> T,
@@ -290,18 +291,18 @@ impl<T: 'static, E: fmt::Debug + 'static, U: 'static, W: 'static> Source<U, E> f
     }
 
     fn unwanted(&self) {
-        self.line.withdraw(self.ticket);
+        self.waiters.withdraw(self.ticket);
     }
 
     fn untaken(&self, value: U) {
         let thing = (self.unwrap)(value);
-        let mut state = self.line.lock();
+        let mut state = self.waiters.lock();
         state.counts.taken -= 1;
         state.put_back((self.number.get(), thing));
     }
 }
 
-/// A waiter's stake in what its reactor keeps: if that goes, the waiter leaves the line.
+/// A waiter's entry in its reactor. When the reactor drops it, the waiter is removed.
 struct Claim<T: 'static, E: 'static, U: 'static, W: 'static>(Rc<Waiter<T, E, U, W>>);
 
 impl<T, E, U, W> Claim<T, E, U, W>
@@ -313,8 +314,8 @@ where
         if let Some(timer) = self.0.timer.take() {
             reactor.cancel(timer);
         }
-        // Nothing, if it was withdrawn.
-        if let Some(served) = self.0.line.pick_up(self.0.ticket) {
+        // `None` if it was withdrawn.
+        if let Some(served) = self.0.waiters.pick_up(self.0.ticket) {
             self.0.clone().settle(served);
         }
     }
@@ -323,7 +324,7 @@ where
 impl<T, E, U, W> Drop for Claim<T, E, U, W> {
     fn drop(&mut self) {
         if !self.0.core.is_settled() {
-            self.0.line.withdraw(self.0.ticket);
+            self.0.waiters.withdraw(self.0.ticket);
         }
     }
 }

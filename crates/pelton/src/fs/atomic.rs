@@ -1,4 +1,4 @@
-//! Files that are never half written.
+//! Atomic replacement of files.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -8,15 +8,14 @@ use std::path::{Path, PathBuf};
 
 use super::Operation;
 
-/// Names that are tried before giving up: two writers pick the same one in 2^64.
+/// How many names are tried. Two writers choose the same one with a probability of 2^-64.
 const ATTEMPTS: usize = 8;
 
-/// Writes a whole file so that it has either its old contents or the new ones, whatever happens: not half of them, and also not
-/// after the power fails.
+/// Writes a whole file atomically: it has either its old contents or the new ones, even after a crash or power failure.
 ///
-/// The new contents are written beside the file, put on the disk, and take its name; then the directory is put on the disk. A
-/// file that was there passes on its permissions, but not its owner, nor its other names. What a link leads to is replaced, and
-/// the link stays.
+/// The new contents are written to a temporary file in the same directory, which is synced and then renamed. Finally
+/// the directory is synced. An existing file's permissions are preserved, but not its owner or its other hard links. If
+/// the path is a symbolic link, its target is replaced and the link stays.
 pub fn write_atomic(path: impl AsRef<Path>, contents: impl AsRef<[u8]> + Send + 'static) -> Operation<()> {
     Operation::on("write", path, move |path| {
         let target = match fs::canonicalize(path) {
@@ -34,7 +33,7 @@ pub fn write_atomic(path: impl AsRef<Path>, contents: impl AsRef<[u8]> + Send + 
         let (file, beside) = create_beside(&target, directory, old.as_ref())?;
         let written = replace(file, &beside, &target, old, contents.as_ref());
         if written.is_err() {
-            // What went wrong first is what counts.
+            // Report the first error.
             let _ = fs::remove_file(&beside);
         }
         written?;
@@ -43,11 +42,11 @@ pub fn write_atomic(path: impl AsRef<Path>, contents: impl AsRef<[u8]> + Send + 
 }
 
 fn create_beside(target: &Path, directory: &Path, old: Option<&Permissions>) -> io::Result<(File, PathBuf)> {
-    let name = target.file_name().ok_or(io::Error::new(io::ErrorKind::InvalidInput, "it is no name of a file"))?;
+    let name = target.file_name().ok_or(io::Error::new(io::ErrorKind::InvalidInput, "the path has no file name"))?;
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
     if let Some(old) = old {
-        // From the start, so that nobody reads it who could not read the old one.
+        // Set it from the start, so that nobody can read it who could not read the old file.
         options.mode(old.mode());
     }
     let mut attempts = 0;
@@ -65,7 +64,7 @@ fn create_beside(target: &Path, directory: &Path, old: Option<&Permissions>) -> 
 
 fn replace(mut file: File, beside: &Path, target: &Path, old: Option<Permissions>, contents: &[u8]) -> io::Result<()> {
     if let Some(old) = old {
-        // The process's mask has been taken off them.
+        // `open` has applied the process's umask to the mode.
         file.set_permissions(old)?;
     }
     file.write_all(contents)?;

@@ -1,9 +1,9 @@
-//! Opening what is below a directory, and nothing else.
+//! Opens files below a directory, and nowhere else.
 //!
-//! A name without `..` may still lead out of the directory by a symbolic link, or by one that is put there while the name is
-//! looked up. So the lookup is left to the kernel where it can do that: `openat2` with `RESOLVE_BENEATH` does not leave the directory it
-//! begins in, and `RESOLVE_NO_MAGICLINKS` refuses the links in `/proc` that lead to other processes' files. Elsewhere the name is
-//! walked segment by segment, and no link is followed at all.
+//! A name without `..` may still lead out of the directory through a symbolic link, even one created during the lookup.
+//! Where possible, the kernel therefore does the lookup: `openat2` with `RESOLVE_BENEATH` does not leave the directory
+//! where it starts, and `RESOLVE_NO_MAGICLINKS` refuses the links in `/proc` that lead to files of other processes.
+//! Elsewhere the name is walked segment by segment without following any link.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,42 +13,45 @@ use std::path::{Component, Path};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-/// `openat2` gives up with `EAGAIN` if directories are renamed while it checks that it has not left the root.
+/// How often `openat2` is tried. It fails with `EAGAIN` if directories are renamed while it checks that it has not left
+/// the root.
 #[cfg(target_os = "linux")]
 const ATTEMPTS: usize = 8;
 
-/// Why a name is refused although the system has no objection.
+/// The error for a name that the system would accept but that leads out of the directory.
 fn leads_out() -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, "the name leads out of the directory")
 }
 
-/// The name, if it can only lead down.
+/// Returns the name if it contains no component that leads up.
 fn checked(name: &Path) -> io::Result<&Path> {
     let down = |component| matches!(component, Component::Normal(_) | Component::CurDir);
     if !name.components().all(down) {
         return Err(leads_out());
     }
-    // The system would call it an invalid argument. To those who pass on what a client asks for, it is a name like any other.
+    // The system would report an invalid argument. Report it like any other missing name, because it may come from a
+    // client's request.
     if name.as_os_str().as_bytes().contains(&0) {
-        return Err(io::Error::new(io::ErrorKind::NotFound, "no file has a null byte in its name"));
+        return Err(io::Error::new(io::ErrorKind::NotFound, "a file name cannot contain a null byte"));
     }
     Ok(if name.as_os_str().is_empty() { Path::new(".") } else { name })
 }
 
-/// Opens `name` below `directory`. `mode` is for files that are made.
+/// Opens `name` below `directory`. `mode` applies to created files.
 pub(super) fn open(directory: BorrowedFd<'_>, name: &Path, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
     let name = checked(name)?;
     let flags = flags | OFlags::CLOEXEC;
     #[cfg(target_os = "linux")]
     match beneath(directory, name, flags, mode) {
-        // Linux before 5.6, or a sandbox that does not know the call. (A kernel that knows it says so of the root itself, too.)
-        Err(Errno::NOSYS | Errno::PERM) if !knows_the_call(directory) => {}
+        // Linux before 5.6, or a sandbox that blocks the call. If the call works for the root itself, the error is
+        // about the name.
+        Err(Errno::NOSYS | Errno::PERM) if !is_supported(directory) => {}
         opened => return opened.map_err(describe),
     }
     walk(directory, name, flags, mode).map_err(describe)
 }
 
-/// Opens the directory that `name` is in, and gives the last segment of the name.
+/// Opens the parent directory of `name`. Returns it with the last segment of the name.
 pub(super) fn open_parent<'a>(directory: BorrowedFd<'_>, name: &'a Path) -> io::Result<(OwnedFd, &'a Path)> {
     let name = checked(name)?;
     let last = name.file_name().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the name is empty"))?;
@@ -71,9 +74,10 @@ fn beneath(directory: BorrowedFd<'_>, name: &Path, flags: OFlags, mode: Mode) ->
     attempt()
 }
 
-/// Tells a name that may not be opened from a call that may not be made.
+/// Returns whether `openat2` works here, to distinguish a name that may not be opened from a call that is not
+/// permitted.
 #[cfg(target_os = "linux")]
-fn knows_the_call(directory: BorrowedFd<'_>) -> bool {
+fn is_supported(directory: BorrowedFd<'_>) -> bool {
     beneath(directory, Path::new("."), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).is_ok()
 }
 
@@ -93,7 +97,7 @@ fn walk(directory: BorrowedFd<'_>, name: &Path, flags: OFlags, mode: Mode) -> Re
     rustix::fs::openat(directory, ".", flags, mode)
 }
 
-/// With `O_PATH`, Linux opens a link that it does not follow: the link itself, which is nothing that was asked for.
+/// Refuses a symbolic link. With `O_PATH` and `O_NOFOLLOW`, Linux opens the link itself instead of failing.
 fn refuse_link(opened: OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
     #[cfg(target_os = "linux")]
     if flags.contains(OFlags::PATH)
@@ -106,14 +110,14 @@ fn refuse_link(opened: OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
     Ok(opened)
 }
 
-/// The system's errors about links say little to those who did not ask for these flags.
+/// Describes errors about links, which would not make sense to callers who do not know these flags.
 fn describe(error: Errno) -> io::Error {
     match error {
         Errno::XDEV => leads_out(),
-        Errno::NAMETOOLONG => io::Error::new(io::ErrorKind::NotFound, "no file has a name of this length"),
-        // What some systems say to a link that is not to be followed.
+        Errno::NAMETOOLONG => io::Error::new(io::ErrorKind::NotFound, "the name is too long for a file"),
+        // Some systems return `EMLINK` for a link that is not followed.
         Errno::LOOP | Errno::MLINK => {
-            io::Error::new(io::ErrorKind::NotFound, "the name leads over a link that is not followed")
+            io::Error::new(io::ErrorKind::NotFound, "the name contains a link that is not followed")
         }
         other => other.into(),
     }
@@ -126,7 +130,7 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::path::PathBuf;
 
-    /// A directory `in` with links in it that lead everywhere, next to a file `out`.
+    /// A directory `in` with links to various targets, next to a file `out`.
     fn tree(test: &str) -> (PathBuf, File) {
         let tree = std::env::temp_dir().join(format!("pelton-beneath-{test}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&tree);
@@ -154,7 +158,7 @@ mod tests {
         opened.map_err(|error| error.kind()).map(|file| io::read_to_string(File::from(file)).unwrap())
     }
 
-    /// More than the 255 bytes that a name may have, which are not as many as a path may have.
+    /// More than the 255 bytes of the longest name, but less than the longest path.
     const TOO_LONG: &str = match std::str::from_utf8(&[b'x'; 300]) {
         Ok(name) => name,
         Err(_) => unreachable!(),
@@ -205,10 +209,10 @@ mod tests {
         assert_eq!(name("file"), Ok("file".to_owned()));
         assert_eq!(name("sub/file"), Ok("sub".to_owned()));
         for link in OUT.iter().chain(&["stays-in", "sub-too/file", "sub/up-and-in"]) {
-            // A link where a directory should be is none.
+            // A link in place of a directory is not a directory.
             let kinds = [Err(io::ErrorKind::NotFound), Err(io::ErrorKind::NotADirectory)];
             assert!(kinds.contains(&name(link)), "{link}: {:?}", name(link));
-            // A look at it gives nothing of the link, either.
+            // `metadata` does not reveal the link either.
             #[cfg(target_os = "linux")]
             if let Ok(name) = checked(Path::new(link)) {
                 assert!(walk(root.as_fd(), name, OFlags::PATH, Mode::empty()).is_err(), "{link}");

@@ -7,21 +7,21 @@ use std::path::{Path, PathBuf};
 
 use super::{Operation, Steps};
 
-/// Bytes per step: a few milliseconds on a fast disk, and next to them the way to the loop and back is nothing.
+/// Bytes per step: a few milliseconds on a fast disk, which makes the round trip to the loop negligible.
 const BYTES_PER_STEP: u64 = 8 * 1024 * 1024;
 
-/// Copies a file, and its permissions, [step by step](Steps), so that one hears how far it is. Where the system can, the bytes
+/// Copies a file and its permissions [step by step](Steps), reporting progress. Where the system supports it, the bytes
 /// stay in the kernel.
 ///
-/// What has been copied when it is broken off stays.
+/// If the copy is abandoned, the part already copied stays.
 pub fn copy_in_steps(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Copying {
     let (from, to) = (from.as_ref().to_path_buf(), to.as_ref().to_path_buf());
     Copying { from, to, files: None, progress: Progress { copied: 0, total: 0 }, most: BYTES_PER_STEP }
 }
 
-/// A file that is being copied: see [`copy_in_steps`].
+/// A copy in progress: see [`copy_in_steps`].
 #[derive(Debug)]
-#[must_use = "nothing is copied until it is stepped on"]
+#[must_use = "nothing is copied until it is stepped"]
 pub struct Copying {
     from: PathBuf,
     to: PathBuf,
@@ -30,17 +30,17 @@ pub struct Copying {
     most: u64,
 }
 
-/// How far a copy is.
+/// The progress of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
-    /// Bytes that have been copied.
+    /// Bytes copied so far.
     pub copied: u64,
-    /// Bytes that there are, unless the file changes meanwhile.
+    /// The size of the file when the copy started.
     pub total: u64,
 }
 
 impl Copying {
-    /// How many bytes a step copies at most; by default 8 MiB.
+    /// Sets how many bytes a step copies at most. By default 8 MiB.
     pub fn bytes_per_step(mut self, most: u64) -> Copying {
         self.most = most.max(1);
         self
@@ -50,14 +50,14 @@ impl Copying {
         let from = File::open(&self.from)?;
         let about = from.metadata()?;
         if !about.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the source is not a file"));
         }
         self.progress.total = about.len();
         let mut options = OpenOptions::new();
         let to = options.write(true).create(true).truncate(false).mode(about.permissions().mode()).open(&self.to)?;
         let about_to = to.metadata()?;
         if same_file(&about, &about_to) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "they are the same file"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the source and the target are the same file"));
         }
         if about_to.is_file() {
             to.set_len(0)?;
@@ -67,7 +67,7 @@ impl Copying {
     }
 }
 
-/// Emptying the one would empty the other.
+/// Returns whether both are the same file. Truncating one would truncate the other.
 fn same_file(one: &fs::Metadata, other: &fs::Metadata) -> bool {
     use std::os::unix::fs::MetadataExt;
     (one.dev(), one.ino()) == (other.dev(), other.ino())
@@ -86,7 +86,7 @@ impl Steps for Copying {
             let copied = io::copy(&mut (&from).take(self.most), &mut to)?;
             self.progress.copied += copied;
             let progress = self.progress;
-            // What grows is copied to its end, and what does not needs no step that finds nothing.
+            // A file that grows is copied to its end. Checking for the end saves a last step that would copy nothing.
             let over = copied < self.most || (progress.copied >= progress.total && at_end(&from, progress.copied)?);
             self.files = Some((from, to));
             Ok((progress, (!over).then_some(self)))

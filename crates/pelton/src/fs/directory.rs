@@ -1,4 +1,4 @@
-//! A directory that names cannot lead out of.
+//! A directory that names cannot escape from.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, Metadata};
@@ -12,24 +12,26 @@ use rustix::fs::{AtFlags, Dir, Mode, OFlags};
 
 use super::{File, Operation, beneath, reading};
 
-/// Files are opened without waiting, as opening a FIFO would, and without making a terminal this process's own.
+/// `NONBLOCK`: opening a FIFO must not block. `NOCTTY`: a terminal must not become the controlling one.
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
 const WRITE: OFlags = OFlags::WRONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CREATE);
 
-/// Who may do what with a file that is made, before the process's umask.
+/// The mode of created files, before the process's umask.
 const FILE_MODE: Mode =
     Mode::RUSR.union(Mode::WUSR).union(Mode::RGRP).union(Mode::WGRP).union(Mode::ROTH).union(Mode::WOTH);
 
-/// A directory that is open, for names that somebody else has chosen: a part of a request's path, an entry of an archive.
+/// An open directory for untrusted names, such as a part of a request's path or an entry of an archive.
 ///
-/// A name is a relative path without `..`. Whatever is asked for is looked up below the directory; a name that would lead
-/// out of it, be it by `..`, by a leading slash or by a symbolic link, fails with [`io::ErrorKind::NotFound`], like one that
-/// is not there; so does one that no file can have, because it is too long or has a null byte. The choice of a name can also lead
-/// to [`NotADirectory`](io::ErrorKind::NotADirectory) and [`IsADirectory`](io::ErrorKind::IsADirectory). On Linux (5.6 and later) the kernel sees to that, and links that stay inside are followed; elsewhere no link
-/// is followed at all.
+/// A name is a relative path without `..`. It is looked up below the directory. A name that leads out of the directory,
+/// by `..`, a leading slash or a symbolic link, fails with [`io::ErrorKind::NotFound`], like a missing one. So does a
+/// name that no file can have, because it is too long or contains a null byte. Depending on the name, an operation may
+/// also fail with [`NotADirectory`](io::ErrorKind::NotADirectory) or [`IsADirectory`](io::ErrorKind::IsADirectory). On
+/// Linux 5.6 and later the kernel enforces this, and links that stay inside are followed. Elsewhere no links are
+/// followed.
 ///
-/// It stays the same directory if that is renamed, or another takes its place. Clones are the same directory.
+/// It refers to the same directory even if that is renamed or another takes its path. Clones refer to the same
+/// directory.
 ///
 /// ```
 /// use pelton::{Reactor, fs};
@@ -50,7 +52,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Opens a directory. Its path may be any: it is the program's own.
+    /// Opens a directory. The path is trusted and not restricted.
     pub fn open(path: impl AsRef<Path>) -> Operation<Directory> {
         Operation::on("open directory", path, Directory::at)
     }
@@ -60,12 +62,12 @@ impl Directory {
         Ok(Directory { directory: Arc::new(rustix::fs::open(path, flags, Mode::empty())?), path: path.into() })
     }
 
-    /// The path that it was opened by.
+    /// Returns the path with which it was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Does something with a name, which error messages have below the directory's path.
+    /// Creates an operation on a name. Error messages show the name joined to the directory's path.
     fn on<T: Send + 'static>(
         &self,
         what: &'static str,
@@ -86,22 +88,22 @@ impl Directory {
         })
     }
 
-    /// Opens a file, to read it.
+    /// Opens a file for reading.
     pub fn file(&self, name: impl AsRef<Path>) -> Operation<File> {
         self.open_file("open", name, READ)
     }
 
-    /// Makes a file, or empties it if there is one, to write it.
+    /// Creates a file, or truncates an existing one, for writing.
     pub fn create(&self, name: impl AsRef<Path>) -> Operation<File> {
         self.open_file("create", name, WRITE | OFlags::TRUNC)
     }
 
-    /// Makes a file that was not there, to write it.
+    /// Creates a file for writing. Fails if it exists.
     pub fn create_new(&self, name: impl AsRef<Path>) -> Operation<File> {
         self.open_file("create", name, WRITE | OFlags::EXCL)
     }
 
-    /// Opens a directory, out of which names cannot lead either. The empty name is the directory itself.
+    /// Opens a subdirectory with the same protection. The empty name is the directory itself.
     pub fn directory(&self, name: impl AsRef<Path>) -> Operation<Directory> {
         let path: Arc<Path> = self.path.join(name.as_ref()).into();
         self.on("open directory", name, |directory, name| {
@@ -115,12 +117,12 @@ impl Directory {
         self.on("read", name, read)
     }
 
-    /// Reads a whole file that is text.
+    /// Reads a whole file as text.
     pub fn read_to_string(&self, name: impl AsRef<Path>) -> Operation<String> {
         self.on("read", name, |directory, name| reading::into_text(read(directory, name)?))
     }
 
-    /// Writes a whole file, and makes it if there is none.
+    /// Writes a whole file, creating it if necessary.
     pub fn write(&self, name: impl AsRef<Path>, contents: impl AsRef<[u8]> + Send + 'static) -> Operation<()> {
         self.on("write", name, move |directory, name| {
             let file = beneath::open(directory.as_fd(), name, WRITE | OFlags::TRUNC, FILE_MODE)?;
@@ -128,18 +130,18 @@ impl Directory {
         })
     }
 
-    /// What there is to know of a file, or of what a link leads to.
+    /// Returns the metadata of a file, following a symbolic link.
     pub fn metadata(&self, name: impl AsRef<Path>) -> Operation<Metadata> {
         #[cfg(target_os = "linux")]
         const LOOK: OFlags = OFlags::PATH;
         #[cfg(not(target_os = "linux"))]
         const LOOK: OFlags = READ;
-        self.on("look at", name, |directory, name| {
+        self.on("get metadata of", name, |directory, name| {
             fs::File::from(beneath::open(directory.as_fd(), name, LOOK, Mode::empty())?).metadata()
         })
     }
 
-    /// The names of what is in a directory, in no particular order. The empty name is the directory itself.
+    /// Returns the names of a directory's entries, in no particular order. The empty name is the directory itself.
     pub fn names(&self, name: impl AsRef<Path>) -> Operation<Vec<OsString>> {
         self.on("list", name, |directory, name| {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY;
@@ -155,7 +157,7 @@ impl Directory {
         })
     }
 
-    /// Makes a directory. The one that it is in has to be there.
+    /// Creates a directory. Its parent must exist.
     pub fn create_dir(&self, name: impl AsRef<Path>) -> Operation<()> {
         self.on("create directory", name, |directory, name| {
             let (parent, last) = beneath::open_parent(directory.as_fd(), name)?;
@@ -163,7 +165,7 @@ impl Directory {
         })
     }
 
-    /// Removes a file; of a link, the link itself.
+    /// Removes a file. If it is a symbolic link, removes the link itself.
     pub fn remove_file(&self, name: impl AsRef<Path>) -> Operation<()> {
         self.on("remove", name, |directory, name| {
             let (parent, last) = beneath::open_parent(directory.as_fd(), name)?;

@@ -1,11 +1,11 @@
-//! What a directory holds.
+//! Entries of a directory.
 
 use std::ffi::OsStr;
 use std::fs::{DirEntry, FileType};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Something in a directory. Unlike [`std::fs::DirEntry`], it keeps no directory open.
+/// An entry of a directory. Unlike [`std::fs::DirEntry`], it does not keep the directory open.
 #[derive(Clone, Debug)]
 pub struct Entry {
     path: PathBuf,
@@ -18,27 +18,27 @@ impl Entry {
         Ok(Entry { path: entry.path(), file_type: entry.file_type()?, depth })
     }
 
-    /// The path of the directory that was listed, and the name in it.
+    /// Returns the path: that of the listed directory, joined with the name.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The same, to keep.
+    /// Returns the path as an owned value.
     pub fn into_path(self) -> PathBuf {
         self.path
     }
 
-    /// Its name.
+    /// Returns the name.
     pub fn file_name(&self) -> &OsStr {
         self.path.file_name().unwrap_or_default()
     }
 
-    /// What it is: a file, a directory, a link.
+    /// Returns the type: file, directory or link.
     pub fn file_type(&self) -> FileType {
         self.file_type
     }
 
-    /// How far below the directory that was listed: 1 for what is in it.
+    /// Returns the depth below the listed directory: 1 for its direct entries.
     pub fn depth(&self) -> usize {
         self.depth
     }

@@ -1,4 +1,4 @@
-//! One thing to be done to a file, and the ways to hear of its outcome.
+//! A file operation and the ways to start it.
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
@@ -15,7 +15,7 @@ use crate::threads::lane::{Lane, Refusal};
 use crate::threads::reply::{Reply, reply};
 use crate::{DeferId, Error, Handle, Promise, Reactor};
 
-/// What is being done, and to what: "read /etc/hosts".
+/// The operation and its paths, as text: "read /etc/hosts".
 #[derive(Clone)]
 pub(super) struct Doing {
     what: &'static str,
@@ -33,7 +33,7 @@ impl fmt::Display for Doing {
     }
 }
 
-/// An error of the system, with what was being done.
+/// A system error with the operation that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{doing}: {error}")]
 struct WhileDoing {
@@ -61,15 +61,15 @@ impl Doing {
     }
 }
 
-/// One thing to be done to a file. It does nothing until it is started, in one of these ways:
+/// A file operation. It does nothing until it is started, in one of these ways:
 ///
-/// - [`then`](Operation::then) has the outcome told to a callback, on the loop.
-/// - [`promise`](Operation::promise) gives a [`Promise`], for what follows on the loop.
-/// - [`reply`](Operation::reply) gives a [`Reply`], which can be waited for on other threads.
-/// - `.await` does it in code that the reactor was [lent](Reactor::enter) to.
-/// - [`now`](Operation::now) does it on this thread, which blocks.
+/// - [`then`](Operation::then) passes the outcome to a callback on the loop.
+/// - [`promise`](Operation::promise) returns a [`Promise`] on the loop.
+/// - [`reply`](Operation::reply) returns a [`Reply`], which other threads can wait for.
+/// - `.await` runs it in code that has [entered](Reactor::enter) the reactor.
+/// - [`now`](Operation::now) runs it on this thread, which blocks.
 ///
-/// What it does with files is what [`std::fs`] says.
+/// Its effects on files are those of [`std::fs`].
 #[must_use = "an operation does nothing until it is started"]
 pub struct Operation<T> {
     doing: Doing,
@@ -97,7 +97,7 @@ impl<T: Send + 'static> Operation<T> {
         Operation::new(doing, move |doing| op(&doing.path, &to))
     }
 
-    /// To a file that is open.
+    /// Creates an operation on an open file.
     pub(super) fn of(
         what: &'static str,
         path: &Arc<Path>,
@@ -111,19 +111,19 @@ impl<T: Send + 'static> Operation<T> {
         Operation { doing, lane: Lane::Files, op: Box::new(move || op(&about).map_err(|error| about.failed(error))) }
     }
 
-    /// Does it right here, and blocks until it is done: for programs that are starting, and for threads that may block, such
-    /// as those of a lane or a pool. On a loop it would hold up everything else.
+    /// Runs the operation on this thread and blocks until it is done. Use it while a program starts, and on threads
+    /// that may block, such as those of a lane or a pool. On a loop it would block everything else.
     pub fn now(self) -> io::Result<T> {
         (self.op)()
     }
 
-    /// It waits for somebody else, and so must not keep a thread from the other operations.
-    pub(super) fn that_waits(self) -> Operation<T> {
+    /// Runs it on the `Waits` lane: it waits for others, so it must not occupy a thread that other operations need.
+    pub(super) fn on_waits_lane(self) -> Operation<T> {
         Operation { lane: Lane::Waits, ..self }
     }
 
-    /// Starts it, and has `then` told of its outcome, on the loop and never before this returns. Refused with
-    /// [`Error::LaneFull`] if too much waits already.
+    /// Starts the operation and passes its outcome to `then`, on the loop, never before this returns. Fails with
+    /// [`Error::LaneFull`] if too many operations are already waiting.
     ///
     /// It can be [cancelled](Reactor::cancel_deferred) until it begins.
     #[track_caller]
@@ -138,7 +138,7 @@ impl<T: Send + 'static> Operation<T> {
         deferred.map(DeferId).map_err(|(_, refusal)| refusal.while_doing(self.doing.to_string()))
     }
 
-    /// Starts it; its outcome settles the promise, and so does a refusal.
+    /// Starts the operation. Its outcome settles the promise. A refusal rejects it.
     ///
     /// ```
     /// # use pelton::{Reactor, fs};
@@ -154,9 +154,9 @@ impl<T: Send + 'static> Operation<T> {
     pub fn promise(self, reactor: &mut Reactor) -> Promise<T, io::Error> {
         let (deferred, promise) = reactor.promise();
         let deferred = Rc::new(deferred);
-        let (tell, doing) = (Rc::clone(&deferred), self.doing.clone());
-        // Nobody else can have settled it.
-        let then = move |_: &mut Reactor, outcome| drop(tell.settle(doing.outcome(outcome)));
+        let (settle, doing) = (Rc::clone(&deferred), self.doing.clone());
+        // Nothing else settles it.
+        let then = move |_: &mut Reactor, outcome| drop(settle.settle(doing.outcome(outcome)));
         let started = reactor.defer_to(Where::Lane(self.lane), Drain::Waits, Location::caller(), self.op, then);
         if let Err((_, refusal)) = started {
             let _ = deferred.reject(self.doing.refused(refusal));
@@ -164,7 +164,7 @@ impl<T: Send + 'static> Operation<T> {
         promise
     }
 
-    /// Starts it; its outcome is the answer, and so is a refusal.
+    /// Starts the operation. The reply is its outcome, or the error if it is refused.
     ///
     /// ```
     /// # use pelton::{Reactor, fs};
@@ -178,7 +178,7 @@ impl<T: Send + 'static> Operation<T> {
         self.reply_by(&reactor.handle())
     }
 
-    /// [`reply`](Operation::reply) on any thread.
+    /// Starts the operation from any thread. See [`reply`](Operation::reply).
     #[track_caller]
     pub fn reply_by(self, handle: &Handle) -> Reply<io::Result<T>> {
         let (replier, answer) = reply();
@@ -198,7 +198,7 @@ impl<T> fmt::Debug for Operation<T> {
     }
 }
 
-/// The outcome of an [`Operation`] that was awaited.
+/// The future of an awaited [`Operation`].
 #[must_use = "futures do nothing unless awaited"]
 pub struct OperationFuture<T> {
     doing: Doing,
@@ -209,7 +209,7 @@ impl<T: Send + 'static> IntoFuture for Operation<T> {
     type Output = io::Result<T>;
     type IntoFuture = OperationFuture<T>;
 
-    /// Starts it on the reactor that was [lent](Reactor::enter) to this code.
+    /// Starts the operation on the reactor that this code has [entered](Reactor::enter).
     #[track_caller]
     fn into_future(self) -> OperationFuture<T> {
         let doing = self.doing.clone();
@@ -218,7 +218,7 @@ impl<T: Send + 'static> IntoFuture for Operation<T> {
             Some(handle) => self.reply_by(&handle),
             None => {
                 let (replier, answer) = reply();
-                replier.give(Err(doing.failed(io::Error::other("there is no reactor here to do it"))));
+                replier.give(Err(doing.failed(io::Error::other("there is no current reactor to run it"))));
                 answer
             }
         };

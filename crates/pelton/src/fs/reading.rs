@@ -1,4 +1,4 @@
-//! Reading into memory that need not be cleared first, in as few system calls as will do.
+//! Reads into uninitialised memory, with as few system calls as possible.
 
 use std::fs::File;
 use std::io;
@@ -7,19 +7,19 @@ use std::path::Path;
 use rustix::buffer::spare_capacity;
 use rustix::io::{pread, read, retry_on_intr};
 
-/// Some systems refuse to read more than 2 GiB at a time.
+/// Some systems refuse to read 2 GiB or more at a time.
 const MOST_AT_ONCE: usize = 1 << 30;
 
-/// What is asked for where nobody knows how much there is.
+/// How many bytes to ask for when the size is unknown.
 const AT_A_GUESS: usize = 8 << 10;
 
-/// Reads a file to its end. Of one whose size is as the system says, that takes one call: if there is room for a byte more,
-/// and none comes, that was the end.
+/// Reads a file to its end. If the size is as reported, this takes one system call: the buffer has room for one more
+/// byte, and a short read means the end.
 pub(super) fn whole(path: &Path) -> io::Result<Vec<u8>> {
     to_end(&File::open(path)?)
 }
 
-/// The same, of a file that is open.
+/// Reads an open file to its end.
 pub(super) fn to_end(file: &File) -> io::Result<Vec<u8>> {
     let size = usize::try_from(file.metadata()?.len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
     let mut bytes = Vec::new();
@@ -35,7 +35,7 @@ pub(super) fn to_end(file: &File) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The same, of a file that is text.
+/// Reads a text file to its end.
 pub(super) fn text(path: &Path) -> io::Result<String> {
     into_text(whole(path)?)
 }
@@ -44,14 +44,14 @@ pub(super) fn into_text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
 }
 
-/// Reads once, in place of what is in `bytes`, as much as that has memory for.
+/// Reads once into `bytes`, replacing its contents, up to its capacity.
 pub(super) fn into(file: &File, mut bytes: Vec<u8>) -> io::Result<Vec<u8>> {
     bytes.clear();
     append(file, &mut bytes)?;
     Ok(bytes)
 }
 
-/// The same, from `offset` on.
+/// Reads once from `offset`. See [`into`].
 pub(super) fn into_at(file: &File, mut bytes: Vec<u8>, offset: u64) -> io::Result<Vec<u8>> {
     bytes.clear();
     retry_on_intr(|| pread(file, spare_capacity(&mut bytes), offset))?;

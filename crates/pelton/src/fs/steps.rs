@@ -1,4 +1,4 @@
-//! What is done step by step.
+//! Long operations that run step by step.
 
 use std::cell::RefCell;
 use std::io;
@@ -8,9 +8,9 @@ use std::rc::Rc;
 use super::Operation;
 use crate::{Error, Reactor};
 
-/// Something long that is done step by step, so that one hears of it while it is being done, and can end it.
+/// A long operation that runs step by step, so that it can report progress and be abandoned.
 ///
-/// Each step is an [`Operation`], whose outcome is a piece of the whole and the rest of it:
+/// Each step is an [`Operation`]. Its outcome is one part of the whole and the remaining steps:
 ///
 /// ```
 /// # use pelton::fs::{self, Steps};
@@ -25,14 +25,14 @@ use crate::{Error, Reactor};
 /// # }
 /// ```
 pub trait Steps: Sized + Send + 'static {
-    /// A piece of the whole.
+    /// One part of the whole.
     type Step: Send + 'static;
 
-    /// The next step. Gives its piece, and the rest if there may be more.
+    /// Returns the next step. Its outcome is a part, and the rest if there may be more.
     fn step(self) -> Operation<(Self::Step, Option<Self>)>;
 
-    /// Does all steps, one after the other, and has `callback` told of each, on the loop; then of the end, with `None`. It is
-    /// over at once when that breaks off or is told of an error.
+    /// Runs all steps, one after the other, and passes each outcome to `callback` on the loop, then `None` at the end.
+    /// Stops early when the callback breaks or after an error.
     ///
     /// ```
     /// use pelton::fs::{self, Steps};
@@ -68,12 +68,12 @@ where
     F: FnMut(&mut Reactor, io::Result<Option<S::Step>>) -> ControlFlow<()> + 'static,
 {
     let step = steps.step().then(reactor, move |reactor, outcome| {
-        // Nobody else calls it: the next step begins after this one.
+        // The next step starts after this one, so the callback is never borrowed twice.
         let call = |reactor: &mut Reactor, outcome| (callback.borrow_mut())(reactor, outcome);
         let rest = match outcome {
             Ok((step, rest)) => call(reactor, Ok(Some(step))).is_continue().then_some(rest),
             Err(error) => {
-                // There is nothing to go on with, whatever it says.
+                // There is nothing to continue with, whatever the callback returns.
                 let _ = call(reactor, Err(error));
                 None
             }

@@ -1,4 +1,4 @@
-//! Everything below a directory.
+//! Lists everything below a directory.
 
 use std::fs::{self, ReadDir};
 use std::io;
@@ -7,33 +7,33 @@ use std::sync::Arc;
 
 use super::{Entry, Operation, Steps};
 
-/// Entries per step: a millisecond or so of work, so that one who waits for the thread waits no longer.
+/// Entries per step: about a millisecond of work, which bounds the wait of others for the thread.
 const ENTRIES_PER_STEP: usize = 256;
 
-/// Lists everything below a directory, [step by step](Steps): some entries per step.
+/// Lists everything below a directory [step by step](Steps), some entries per step.
 ///
-/// A directory comes before what is in it; apart from that there is no order. Links are listed and not followed. A directory
-/// that cannot be read is an error among the entries, and the rest is listed all the same. One directory is open at a time,
-/// however deep it goes.
+/// A directory comes before its entries; otherwise the order is unspecified. Links are listed but not followed. A
+/// directory that cannot be read appears as an error among the entries, and the walk continues. At most one directory
+/// is open at a time, regardless of the depth.
 pub fn walk(path: impl AsRef<Path>) -> Walk {
     let root: Arc<Path> = path.as_ref().into();
     let waiting = vec![(root.to_path_buf(), 1)];
     Walk { root, open: None, waiting, most: ENTRIES_PER_STEP }
 }
 
-/// A directory that is being listed, with everything below: see [`walk`].
+/// A walk in progress: see [`walk`].
 #[derive(Debug)]
-#[must_use = "a walk does nothing until it is stepped on"]
+#[must_use = "a walk does nothing until it is stepped"]
 pub struct Walk {
     root: Arc<Path>,
     open: Option<(ReadDir, usize)>,
-    /// Directories that have been found and not been read, the next one last, and how deep what is in them is.
+    /// Directories found but not yet read, the next one last, with the depth of their entries.
     waiting: Vec<(PathBuf, usize)>,
     most: usize,
 }
 
 impl Walk {
-    /// How many entries a step lists at most; by default 256.
+    /// Sets how many entries a step lists at most. By default 256.
     pub fn entries_per_step(mut self, most: usize) -> Walk {
         self.most = most.max(1);
         self

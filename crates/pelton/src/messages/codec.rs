@@ -1,23 +1,23 @@
-//! Codecs: where one message ends and the next begins in a stream of bytes.
+//! Codecs: splitting a stream of bytes into messages.
 //!
-//! A [`Codec`] takes messages out of a [`Buffer`], which holds what has come in, and writes messages as bytes. There is
-//! one for each of the common ways to frame messages:
+//! A [`Codec`] decodes messages from a [`Buffer`] of received bytes, and encodes messages to bytes. There is one for
+//! each of the common framings:
 //!
 //! | codec | a message is |
 //! |---|---|
 //! | [`Lines`] | a line of text |
 //! | [`Delimiter`] | bytes up to a delimiter |
-//! | [`Fixed`] | so many bytes |
-//! | [`LengthPrefixed`] | bytes, after their number in one of the usual encodings |
+//! | [`Fixed`] | a fixed number of bytes |
+//! | [`LengthPrefixed`] | bytes, preceded by their length in one of the usual encodings |
 //! | [`HeaderAndContent`] | header lines, an empty line, and content whose length a header names |
-//! | [`Netstring`] | bytes, after their number in decimal, and before a comma |
-//! | [`Raw`] | whatever has come in |
+//! | [`Netstring`] | bytes, preceded by their length in decimal and followed by a comma |
+//! | [`Raw`] | all bytes received so far |
 //!
-//! However the bytes are cut on their way, the messages are the same, and decoding takes time in proportion to the bytes.
-//! Each codec has a limit, past which a frame is refused as soon as its length is known: what a peer can make this
-//! side keep is that limit and what one read brings.
+//! The messages do not depend on how the bytes are split in transit, and decoding takes linear time. Each codec has a
+//! limit and rejects a longer frame as soon as its length is known. A peer can therefore make this side buffer at most
+//! that limit plus one read.
 //!
-//! Messages that are bytes are [`Bytes`](crate::Bytes): one that goes to many connections is shared, not copied for each.
+//! Binary messages are [`Bytes`](crate::Bytes), so one sent to many connections is shared instead of copied.
 
 mod buffer;
 mod delimiter;
@@ -40,15 +40,15 @@ pub use netstring::Netstring;
 pub use raw::Raw;
 pub use search::{Found, Search};
 
-/// How long a piece of text (a line, a header) may be, in bytes, unless the codec is told otherwise: as much as one read
-/// brings at most. Text that people or simple programs write stays far below.
+/// Default limit for a piece of text (a line, a header) in bytes: as much as one read delivers at most. Text written by
+/// people or simple programs stays far below.
 pub const TEXT_LIMIT: usize = 64 * 1024;
 
-/// How long a frame may be, in bytes, unless the codec is told otherwise: more than most messages need, and so little that
-/// a thousand peers which each hold back the last byte of one take up a gigabyte, not the machine.
+/// Default limit for a frame in bytes. It is more than most messages need. A thousand peers that each withhold the last
+/// byte of a frame occupy one gigabyte.
 pub const FRAME_LIMIT: usize = 1024 * 1024;
 
-/// Takes messages out of bytes, and makes bytes of messages.
+/// Decodes messages from bytes, and encodes messages to bytes.
 ///
 /// ```
 /// use pelton::codec::{Buffer, Codec, FrameError};
@@ -82,26 +82,27 @@ pub const FRAME_LIMIT: usize = 1024 * 1024;
     note = "the module `pelton::codec` has codecs for the common framings; implement `Codec` for others"
 )]
 pub trait Codec: 'static {
-    /// What it decodes and encodes.
+    /// The type of the messages.
     type Message: 'static;
 
-    /// Takes the next message out of `buffer`; `None` if it is not there yet. After an error it is not called again: where
-    /// the next message would begin is anybody's guess.
+    /// Decodes the next message from `buffer`, or returns `None` if it is incomplete. Not called again after an error,
+    /// because the start of the next message is unknown.
     fn decode(&mut self, buffer: &mut Buffer) -> Result<Option<Self::Message>, FrameError>;
 
-    /// Appends the bytes of `message` to `out`. What it refuses leaves `out` as it was.
+    /// Appends the bytes of `message` to `out`. On error, leaves `out` unchanged.
     fn encode(&mut self, message: &Self::Message, out: &mut Vec<u8>) -> Result<(), FrameError>;
 
-    /// Nothing more will come in, and [`decode`](Codec::decode) has taken out all it could. A codec whose last message
-    /// ends with the input gives it here. By default, bytes that are left are an error.
+    /// Called at the end of the input, after [`decode`](Codec::decode) has decoded all it could. A codec whose last
+    /// message ends with the input returns it here. By default, remaining bytes are an error.
     ///
-    /// A codec that takes out a frame in several parts has to know here if it is in the middle of one.
+    /// A codec that takes a frame out of the buffer in several parts must check here whether one is incomplete.
     fn finished(&mut self, buffer: &mut Buffer) -> Result<Option<Self::Message>, FrameError> {
         finished_after(0, buffer)
     }
 }
 
-/// The outcome of [`Codec::finished`] for a codec that has taken `begun` bytes of the frame at hand out of the buffer.
+/// Returns the outcome of [`Codec::finished`] for a codec that has taken `begun` bytes of the current frame out of the
+/// buffer.
 fn finished_after<M>(begun: usize, buffer: &Buffer) -> Result<Option<M>, FrameError> {
     match begun + buffer.len() {
         0 => Ok(None),
@@ -109,27 +110,27 @@ fn finished_after<M>(begun: usize, buffer: &Buffer) -> Result<Option<M>, FrameEr
     }
 }
 
-/// Why bytes are not a message, or a message cannot be made bytes.
+/// Why bytes could not be decoded, or a message could not be encoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
-    /// It is longer than the codec allows.
+    /// It exceeds the codec's limit.
     #[error("{what} of more than {limit} bytes")]
     TooLong {
-        /// What is: "a line", "a frame", "a header", ...
+        /// Which part: "a line", "a frame", "a header", ...
         what: &'static str,
-        /// How long it may be.
+        /// The limit in bytes.
         limit: usize,
     },
-    /// It is shorter or longer than all messages of this codec are.
-    #[error("a message of {length} bytes where all have {needed}")]
+    /// Its length differs from the fixed length of the codec's messages.
+    #[error("a message of {length} bytes where the codec requires {needed}")]
     WrongLength {
-        /// How long it is.
+        /// Its length.
         length: usize,
-        /// How long it has to be.
+        /// The required length.
         needed: usize,
     },
-    /// It does not have the form that it should.
+    /// It is malformed.
     #[error("{what}")]
     Malformed {
         /// What is wrong with it.
@@ -138,7 +139,7 @@ pub enum FrameError {
     /// The input ended in the middle of a frame.
     #[error("the input ended {bytes} bytes into a frame")]
     Unfinished {
-        /// How much of it had come.
+        /// How many bytes of the frame had arrived.
         bytes: usize,
     },
 }

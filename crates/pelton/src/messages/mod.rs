@@ -1,4 +1,4 @@
-//! Messages instead of bytes: a codec finds them in the bytes of a connection, a protocol answers them.
+//! Messages instead of bytes: a codec decodes them from a connection's bytes, and a protocol answers them.
 
 pub mod codec;
 pub(crate) mod protocol;

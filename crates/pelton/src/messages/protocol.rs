@@ -1,10 +1,10 @@
-//! Protocols: what is said in answer to what, whatever the messages look like on the wire and wherever they come from.
+//! Protocols: which replies answer which messages, independent of their encoding and transport.
 
 mod dialogue;
 mod framed;
-mod line;
 mod mailbox;
 mod peer;
+mod pending;
 mod pooled;
 mod replies;
 mod session;
@@ -18,13 +18,13 @@ pub use slot::ReplySlot;
 
 use crate::{Codec, Reactor, Reason};
 
-/// How many replies of a connection may wait for an earlier one, unless its protocol
-/// [says otherwise](Protocol::pending_limit): enough to keep a few threads busy with one pipelining client.
+/// How many replies of a connection may wait for an earlier one, unless the protocol's
+/// [`pending_limit`](Protocol::pending_limit) differs. Enough to keep a few threads busy with one pipelining client.
 pub const PENDING_LIMIT: usize = 16;
 
 /// One side of a conversation in messages.
 ///
-/// It knows neither how messages are made bytes, which is its codec's business, nor what moves these: so it can be tried
+/// A protocol does not depend on the encoding, which is the codec's task, nor on the transport. It can be tested
 /// without a connection, as below, and runs wherever there are messages.
 ///
 /// ```
@@ -66,17 +66,18 @@ pub const PENDING_LIMIT: usize = 16;
     note = "implement `Protocol` for it: `process` is the only method without a default"
 )]
 pub trait Protocol: 'static {
-    /// What is said, on either side.
+    /// The type of the messages, in both directions.
     type Message: 'static;
 
-    /// The connection is established. Keep a clone of `peer` to say something unasked later on, from anywhere.
+    /// Called when the connection is established. Keep a clone of `peer` to send unsolicited messages later, from
+    /// anywhere.
     fn opened(&mut self, peer: &Peer<Self::Message>, replies: &mut Replies<'_, Self::Message>) {
         let _ = (peer, replies);
     }
 
-    /// A message has come in. Answer it now with [`Replies::send`], or reserve a place in line with [`Replies::later`] and answer
-    /// from a timer, a thread, a promise, an actor; replies go out in the order of the messages either way. On the loop,
-    /// [`Replies::reactor`] is the reactor.
+    /// Handles a message. Answer it now with [`Replies::send`], or reserve a slot with [`Replies::later`] and answer
+    /// from a timer, a thread, a promise or an actor. In both cases replies are sent in the order of the messages. On
+    /// the loop, [`Replies::reactor`] returns the reactor.
     ///
     /// ```
     /// use pelton::{Protocol, Replies};
@@ -97,26 +98,28 @@ pub trait Protocol: 'static {
     /// ```
     fn process(&mut self, message: Self::Message, replies: &mut Replies<'_, Self::Message>);
 
-    /// How many replies may wait in line behind the first that is [not there yet](Replies::later), itself included. Then no
-    /// further message is processed, and nothing more is read, until there is room: it bounds what one peer can have in progress.
+    /// Returns how many replies may be pending, from the first one that is [unanswered](Replies::later) on. At the
+    /// limit, no further messages are processed and reading stops until there is room. This bounds the work that one
+    /// peer can have in progress.
     fn pending_limit(&self) -> usize {
         PENDING_LIMIT
     }
 
-    /// Whether all has been said. Asked after [`opened`](Protocol::opened) and after each message; once it is so, nothing
-    /// more is processed, and the connection is closed when the replies have been sent, those that come later included.
+    /// Returns whether the conversation is over. Called after [`opened`](Protocol::opened) and after each message. Once
+    /// it is `true`, no more messages are processed, and the connection closes after all replies have been sent,
+    /// including pending ones.
     fn should_close(&self) -> bool {
         false
     }
 
-    /// The connection is over, or could not be established. Called once, and last.
+    /// Called once, last, when the connection has ended or could not be established.
     fn closed(&mut self, reason: &Reason) {
         let _ = reason;
     }
 }
 
-/// Has each connection that comes in served by a codec and a protocol of its own: for [`Reactor::listen`]. They run on the
-/// loop, or, with [`Service::on`], on a pool of workers.
+/// Serves each accepted connection with its own codec and protocol, for [`Reactor::listen`]. They run on the loop or,
+/// with [`Service::on`], on a pool of workers.
 ///
 /// ```
 /// use pelton::codec::Lines;

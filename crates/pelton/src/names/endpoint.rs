@@ -1,4 +1,4 @@
-//! Where to connect to: an address, or a name that has some.
+//! Endpoints to connect to: an address, or a name to look up.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use pelton_os::Address;
 
-/// What to [connect to](crate::Reactor::connect_to): an address, or a host by its name and a port.
+/// An endpoint to [connect to](crate::Reactor::connect_to): an address, or a host name and a port.
 ///
 /// ```
 /// use pelton::{Address, Endpoint};
@@ -20,9 +20,9 @@ use pelton_os::Address;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Endpoint {
-    /// An address, which needs no look-up.
+    /// An address, which needs no lookup.
     Address(Address),
-    /// A name, which is looked up when it is to be connected to.
+    /// A name, which is looked up when connecting.
     Name {
         /// The host.
         host: String,
@@ -31,13 +31,13 @@ pub enum Endpoint {
     },
 }
 
-/// What is wrong with a text that should be an [`Endpoint`].
+/// The text is not a valid [`Endpoint`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is nothing to connect to; write example.org:80, 127.0.0.1:80, [::1]:80, unix:/path or unix:@name")]
+#[error("{0:?} is not a valid endpoint; write example.org:80, 127.0.0.1:80, [::1]:80, unix:/path or unix:@name")]
 pub struct BadEndpoint(String);
 
 impl Endpoint {
-    /// A host by its name, and a port.
+    /// Creates an endpoint from a host name and a port.
     pub fn name(host: impl Into<String>, port: u16) -> Endpoint {
         Endpoint::Name { host: host.into(), port }
     }
@@ -55,7 +55,8 @@ impl FromStr for Endpoint {
     }
 }
 
-/// The host as it is looked up. What is in brackets is an IPv6 address with an interface, whose number only a look-up knows.
+/// Returns the host to look up. A host in brackets is an IPv6 address with an interface name, which only a lookup can
+/// resolve.
 fn host_in(text: &str) -> Option<&str> {
     match text.strip_prefix('[') {
         Some(rest) => rest.strip_suffix(']').filter(|inside| inside.contains("::") && inside.contains('%')),
@@ -88,7 +89,7 @@ impl From<&Address> for Endpoint {
     }
 }
 
-/// A host, by its name or its address, and a port.
+/// Creates an endpoint from a host name or address and a port.
 ///
 /// ```
 /// use pelton::Endpoint;

@@ -1,4 +1,4 @@
-//! Names of peers: what a program connects to, how its addresses are looked up, and how a connection is kept up.
+//! Names: endpoints to connect to, name lookups, and connections that are re-established.
 
 pub(crate) mod endpoint;
 pub(crate) mod reconnect;

@@ -1,19 +1,20 @@
-//! Staying connected: a connection that is made again whenever it is over.
+//! Re-establishes a connection whenever it ends.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
+use std::panic::Location;
 use std::time::Duration;
 
 use pelton_os::{ConnectOptions, Time, Token};
 use pelton_sync::Closure;
 
 use crate::reactor::callback::{CallbackKind, Outcome, Site};
+use crate::reactor::panics::catch;
 use crate::reactor::slots::Key;
 use crate::sources::connection::{Connection, ConnectionId, Reason};
 use crate::{Endpoint, Reactor, TimerId};
 
-/// How long to wait before trying again: a little at first, twice as long each time, up to a most; and each time a bit less
-/// than that, at random, so that many clients of a server that was down do not all come back at the same moment.
+/// Exponential backoff with jitter. The wait starts small, doubles with each failure up to a maximum, and is shortened
+/// at random, so that the clients of a server that was down do not all return at the same moment.
 ///
 /// ```
 /// use pelton::Backoff;
@@ -33,7 +34,7 @@ pub struct Backoff {
     jitter: f64,
     steady_after: Duration,
     random: fastrand::Rng,
-    /// The next wait, before it is shortened.
+    /// The next wait, before jitter shortens it.
     next: Duration,
 }
 
@@ -52,72 +53,71 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// How long to wait at first, and again after a [reset](Backoff::reset). By default 100 milliseconds.
+    /// Sets the first wait, also after a [reset](Backoff::reset). By default 100 milliseconds.
     pub fn start(mut self, wait: Duration) -> Self {
         self.start = wait;
         self.next = wait;
         self
     }
 
-    /// How long to wait at most. By default 30 seconds.
+    /// Sets the longest wait. By default 30 seconds.
     pub fn most(mut self, wait: Duration) -> Self {
         self.most = wait;
         self
     }
 
-    /// Which part of each wait is left to chance: with 0 none, and with 1 all of it. By default 0.5, so a wait is half as
-    /// long as it could be, or longer.
+    /// Sets which part of each wait is random: 0 for none, 1 for all of it. By default 0.5, so a wait has at least half
+    /// of its full length.
     pub fn jitter(mut self, part: f64) -> Self {
         self.jitter = if part.is_nan() { 0.0 } else { part.clamp(0.0, 1.0) };
         self
     }
 
-    /// How long a connection has to be up for the next wait to be the shortest again. One that is over sooner counts as
-    /// another failure: a server that accepts connections only to close them is not to be flooded either. By default 10
-    /// seconds.
+    /// Sets how long a connection must stay up to reset the wait. A connection that ends sooner counts as another
+    /// failure, so that a server that accepts connections only to close them is not flooded. By default 10 seconds.
     pub fn steady_after(mut self, up: Duration) -> Self {
         self.steady_after = up;
         self
     }
 
-    /// Makes chance repeatable.
+    /// Seeds the random numbers, which makes the waits repeatable.
     pub fn seed(mut self, seed: u64) -> Self {
         self.random.seed(seed);
         self
     }
 
-    /// How long to wait this time.
+    /// Returns the next wait.
     pub fn next_wait(&mut self) -> Duration {
         let wait = self.next.min(self.most);
         self.next = wait.saturating_mul(2).min(self.most);
         wait.saturating_sub(wait.mul_f64(self.jitter * self.random.f64()))
     }
 
-    /// Begins anew.
+    /// Resets the wait to its start.
     pub fn reset(&mut self) {
         self.next = self.start;
     }
 }
 
-/// Names what keeps a connection up, to [stop](Reactor::stop_reconnecting) it.
+/// Identifies a reconnecting connection, to [stop](Reactor::stop_reconnecting) it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ReconnectId(Key);
 
-/// A connection that is over, or could not be made, and is made again.
+/// A connection that ended or could not be established, and will be retried.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Outage {
-    /// Whose connection it was.
+    /// The reconnecting connection.
     pub id: ReconnectId,
-    /// What it was connected to.
+    /// The target of the connection.
     pub target: Endpoint,
-    /// Which attempt to connect it was, from 1.
+    /// The number of the attempt, from 1.
     pub attempt: u64,
-    /// How long it was up. `None` if it could not be made.
+    /// How long it was up, or `None` if it could not be established.
     pub up: Option<Duration>,
-    /// Why it is over, in words. Its handler was given the [`Reason`] itself.
+    /// Why it ended, as text. Its handler received the [`Reason`] itself.
     pub reason: String,
-    /// How long it is until the next attempt.
+    /// The time until the next attempt.
     pub again_in: Duration,
 }
 
@@ -125,14 +125,14 @@ impl fmt::Display for Outage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Outage { target, reason, again_in, .. } = self;
         match self.up {
-            Some(up) => write!(f, "{target} was connected for {up:.1?}: {reason}; again in {again_in:.1?}"),
-            None => write!(f, "{target} is not connected: {reason}; again in {again_in:.1?}"),
+            Some(up) => write!(f, "{target} was connected for {up:.1?}: {reason}; reconnecting in {again_in:.1?}"),
+            None => write!(f, "{target} is not connected: {reason}; reconnecting in {again_in:.1?}"),
         }
     }
 }
 
-/// Connects, and connects again whenever the connection is over or cannot be made, until it is
-/// [stopped](Reactor::stop_reconnecting) or the reactor is [stopping](Reactor::stopping).
+/// Keeps a connection open: connects, and connects again whenever the connection ends or cannot be established, until
+/// it is [stopped](Reactor::stop_reconnecting) or the reactor is [stopping](Reactor::stopping).
 ///
 /// ```
 /// use pelton::{Backoff, Chunk, Connection, Endpoint, Io, Reactor, Reconnect};
@@ -175,32 +175,33 @@ type OnOutage = Box<dyn FnMut(&mut Reactor, &Outage)>;
 type Serve = Box<dyn FnMut(&mut Reactor, u64) -> Box<dyn Connection>>;
 
 impl Reconnect {
-    /// Connects to `target`, as [`Reactor::connect_to`] does: a name is looked up anew each time.
+    /// Connects to `target`, like [`Reactor::connect_to`]. A name is looked up again for each attempt.
     pub fn to(target: impl Into<Endpoint>) -> Reconnect {
         let (options, backoff) = (ConnectOptions::default(), Backoff::default());
         Reconnect { target: target.into(), options, backoff, on_outage: None }
     }
 
-    /// How to connect.
+    /// Sets the options for connecting.
     pub fn options(mut self, options: ConnectOptions) -> Self {
         self.options = options;
         self
     }
 
-    /// How long to wait before each attempt but the first.
+    /// Sets the waits before all attempts except the first.
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.backoff = backoff;
         self
     }
 
-    /// Calls `hook` whenever the connection is over or could not be made, and will be made again; its handler was told before.
+    /// Calls `hook` whenever the connection has ended or could not be established and will be retried. Its handler has
+    /// been notified before.
     pub fn on_outage(mut self, hook: impl FnMut(&mut Reactor, &Outage) + 'static) -> Self {
         self.on_outage = Some(Box::new(hook));
         self
     }
 
-    /// Begins, at the next tick. Each connection has a handler of its own, which `serve` makes; it is told which attempt
-    /// this is, from 1. What should outlive a connection belongs to what `serve` captures.
+    /// Starts at the next tick. `serve` creates a handler for each connection and receives the number of the attempt,
+    /// from 1. State that should outlive a connection belongs in the captures of `serve`.
     #[track_caller]
     pub fn run<C: Connection>(
         self,
@@ -230,15 +231,15 @@ impl Reconnect {
     }
 }
 
-/// What keeps a connection up, as the reactor keeps it.
+/// The state of a reconnecting connection.
 pub(crate) struct Keeping {
     place: &'static Location<'static>,
     target: Endpoint,
     options: ConnectOptions,
     backoff: Backoff,
-    /// `None` while it runs.
+    /// `None` while it is being called.
     on_outage: Option<OnOutage>,
-    /// `None` while it runs.
+    /// `None` while it is being called.
     serve: Option<Serve>,
     attempts: u64,
     connection: Option<ConnectionId>,
@@ -247,8 +248,8 @@ pub(crate) struct Keeping {
 }
 
 impl Reactor {
-    /// Connects no more. The connection of the moment stays as it is, if there is [one](Reactor::kept_connection). `false` if
-    /// it has ended already.
+    /// Stops reconnecting. The [current connection](Reactor::kept_connection) is not affected. Returns `false` if it
+    /// has already ended.
     pub fn stop_reconnecting(&mut self, id: ReconnectId) -> bool {
         let Some(keeping) = self.names.reconnects.remove(id.0) else { return false };
         if let Some(timer) = keeping.timer {
@@ -257,12 +258,13 @@ impl Reactor {
         true
     }
 
-    /// The connection of the moment, established or on its way. `None` between two attempts, and when it has ended.
+    /// Returns the current connection, established or being established. `None` between two attempts, and after it has
+    /// ended.
     pub fn kept_connection(&self, id: ReconnectId) -> Option<ConnectionId> {
         self.names.reconnects.get(id.0)?.connection
     }
 
-    /// The next attempt.
+    /// Starts the next attempt.
     fn connect_again(&mut self, id: ReconnectId) {
         let stopping = self.stopping();
         let Some(keeping) = self.names.reconnects.get_mut(id.0) else { return };
@@ -274,15 +276,15 @@ impl Reactor {
         let Some(mut serve) = keeping.serve.take() else { return };
         keeping.attempts += 1;
         let attempt = keeping.attempts;
-        let handler = match catch_unwind(AssertUnwindSafe(|| serve(self, attempt))) {
+        let handler = match catch(|| serve(self, attempt)) {
             Ok(handler) => handler,
             Err(panic) => {
                 self.stop_reconnecting(id);
-                // To where every panic goes: this runs as a timer or a tick.
-                resume_unwind(panic);
+                // This runs as a timer or a tick, so the panic is caught and reported there.
+                panic.resume();
             }
         };
-        // It may have been told to stop.
+        // `serve` may have stopped it.
         let Some(keeping) = self.names.reconnects.get_mut(id.0) else { return };
         keeping.serve = Some(serve);
         let (place, target, options) = (keeping.place, keeping.target.clone(), keeping.options.clone());
@@ -303,7 +305,7 @@ impl Reactor {
         }
     }
 
-    /// Takes note that a connection is established, if it is one that is kept up.
+    /// Records that a connection is established, if it is a reconnecting one.
     pub(crate) fn kept_connection_is_open(&mut self, connection: Token) {
         let now = self.now;
         if let Some(keeping) = self.keeper_of(connection).and_then(|id| self.names.reconnects.get_mut(id.0)) {
@@ -311,7 +313,7 @@ impl Reactor {
         }
     }
 
-    /// Sees to it that a connection is made again, if it is one that is kept up.
+    /// Schedules the next attempt for a connection that has ended, if it is a reconnecting one.
     pub(crate) fn kept_connection_is_over(&mut self, connection: Token, reason: &Reason) -> Option<Outage> {
         let id = self.keeper_of(connection)?;
         self.outage(id, reason.to_string())

@@ -1,4 +1,4 @@
-//! Names: looked up off the loop.
+//! Name lookups, off the loop.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -12,14 +12,14 @@ use crate::threads::defer::{DeferFailure, DeferId, Drain, Where};
 use crate::threads::lane::Lane;
 use crate::{Error, Reactor};
 
-/// How long an attempt to connect has for itself before the next one is begun beside it: what RFC 8305 recommends.
+/// How long to wait for a connection attempt before starting the next one in parallel, as RFC 8305 recommends.
 pub(crate) const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
-/// Less than this, RFC 8305 forbids: it would flood the network with attempts.
+/// RFC 8305 forbids a shorter delay, which would flood the network with attempts.
 pub(crate) const SHORTEST_ATTEMPT_DELAY: Duration = Duration::from_millis(10);
 
-/// Finds the addresses of a name. By default the [system](SystemResolver) does; a
-/// [builder](crate::Builder::resolver) takes another, also as a closure:
+/// Looks up the addresses of a name. By default the [system](SystemResolver) does. A
+/// [builder](crate::Builder::resolver) accepts another resolver, for example a closure:
 ///
 /// ```
 /// use pelton::Reactor;
@@ -33,12 +33,12 @@ pub(crate) const SHORTEST_ATTEMPT_DELAY: Duration = Duration::from_millis(10);
 /// # Ok::<(), pelton::Error>(())
 /// ```
 pub trait Resolver: Send + Sync + 'static {
-    /// The addresses of `host`, the best first, each with `port`. It is called on a thread other than the loop's, on several at
-    /// a time, and may block.
+    /// Returns the addresses of `host`, the best first, each with `port`. It is called on threads other than the
+    /// loop's, possibly several at a time, and may block.
     fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>>;
 
-    /// Whether [`resolve`](Resolver::resolve) may block. If it does not, as one that looks into a table does not, it
-    /// is called on the loop, and no thread is needed.
+    /// Returns whether [`resolve`](Resolver::resolve) may block. If not, as with a lookup in a table, it is called on
+    /// the loop and needs no thread.
     fn blocks(&self) -> bool {
         true
     }
@@ -50,8 +50,8 @@ impl<F: Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static> Re
     }
 }
 
-/// The system's own look-up, `getaddrinfo`: the hosts file, name servers and whatever else it is set up with. It sorts
-/// addresses by what it knows of its routes.
+/// The system's own lookup, `getaddrinfo`, which uses the hosts file, name servers and other configured sources. It
+/// sorts addresses according to the system's routes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemResolver;
 
@@ -61,40 +61,40 @@ impl Resolver for SystemResolver {
     }
 }
 
-/// Why a name has no addresses.
+/// The error of a lookup.
 #[derive(Debug, thiserror::Error)]
 #[error("look up {host}: {failure}")]
 pub struct LookupError {
     /// The name.
     pub host: String,
-    /// What went wrong.
+    /// The cause.
     #[source]
     pub failure: LookupFailure,
 }
 
-/// What went wrong when a name was looked up.
+/// The cause of a failed lookup.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LookupFailure {
-    /// The resolver said so.
+    /// The resolver returned an error.
     #[error("{0}")]
     Failed(#[source] io::Error),
-    /// There is such a name, but it has no address.
+    /// The name exists but has no address.
     #[error("it has no address")]
     NoAddress,
     /// The resolver panicked.
     #[error("the resolver panicked: {0}")]
     Panicked(String),
-    /// The process was forked while it was looked up, and this is the child.
-    #[error("the process was forked meanwhile")]
+    /// The process was forked during the lookup, and this is the child.
+    #[error("the process was forked during the lookup")]
     Forked,
 }
 
-/// Names a look-up, to [cancel](Reactor::cancel_lookup) it.
+/// Identifies a lookup, to [cancel](Reactor::cancel_lookup) it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LookupId(pub(crate) Key);
 
-/// What a builder settles.
+/// The settings made by the builder.
 pub(crate) struct NameSettings {
     pub(crate) resolver: Arc<dyn Resolver>,
     pub(crate) attempt_delay: Duration,
@@ -106,11 +106,11 @@ impl Default for NameSettings {
     }
 }
 
-/// What a reactor has for connecting by name.
+/// A reactor's state for connecting by name.
 pub(crate) struct Names {
     resolver: Arc<dyn Resolver>,
     pub(crate) attempt_delay: Duration,
-    /// What is connected again when it is over.
+    /// The reconnecting connections.
     pub(super) reconnects: Slots<Keeping>,
 }
 
@@ -120,18 +120,18 @@ impl Names {
         Names { resolver, attempt_delay, reconnects: Slots::default() }
     }
 
-    /// Stops reconnecting, and drops what was called for it.
+    /// Stops reconnecting, and drops the callbacks.
     pub(crate) fn drop_reconnects(&mut self) {
         drop(std::mem::take(&mut self.reconnects));
     }
 }
 
 impl Reactor {
-    /// Looks up the addresses of `host`, off the loop, then calls `then` with them, each with `port`, in the order in which
-    /// the [resolver](crate::Builder::resolver) gives them: there is at least one. Never before this returns.
+    /// Looks up the addresses of `host`, off the loop, then calls `then` with them, each with `port`, in the order of
+    /// the [resolver](crate::Builder::resolver). There is at least one. `then` is never called before this returns.
     ///
-    /// Refused with [`Error::LaneFull`] if [too many](crate::Builder::lookups) wait already. [Draining](Reactor::drain) does
-    /// not wait for it, unless `then` owns a [`Hold`](crate::Hold).
+    /// Fails with [`Error::LaneFull`] if [too many](crate::Builder::lookups) lookups are already waiting.
+    /// [Draining](Reactor::drain) does not wait for a lookup, unless `then` owns a [`Hold`](crate::Hold).
     ///
     /// ```
     /// # use pelton::Reactor;
@@ -171,8 +171,8 @@ impl Reactor {
         deferred.map(LookupId).map_err(|(_, refusal)| refusal.while_doing(format!("look up {host}")))
     }
 
-    /// Forgets about a look-up: its callback is dropped, and it is not begun if it still waits for a thread. `false` if its
-    /// callback has been called already.
+    /// Cancels a lookup. Its callback is dropped, and it does not start if it is still waiting for a thread. Returns
+    /// `false` if the callback has already been called.
     pub fn cancel_lookup(&mut self, lookup: LookupId) -> bool {
         let waits = self.deferred.waits(lookup.0);
         self.cancel_deferred(DeferId(lookup.0));

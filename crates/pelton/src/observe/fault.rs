@@ -1,27 +1,28 @@
-//! Faults: what went wrong where no caller could be told.
+//! Faults: failures that no caller can receive.
 //!
-//! Every fault goes through [`Reactor::report`], on the loop it belongs to, and from there to the hook that
-//! [`Builder::on_fault`](crate::Builder::on_fault) or [`Reactor::on_fault`] has set. Without a hook, and where there is no loop,
-//! [`by_default`] takes it.
+//! Every fault goes through [`Reactor::report`], on the loop it belongs to, to the hook set by
+//! [`Builder::on_fault`](crate::Builder::on_fault) or [`Reactor::on_fault`]. Without a hook or a loop, [`by_default`]
+//! reports it.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::panic::Location;
 use std::sync::Arc;
 
-use crate::reactor::callback::{CallbackKind, Named, message};
+use crate::reactor::callback::{CallbackKind, Named};
+use crate::reactor::panics::catch;
 use crate::{Handle, Reactor};
 
-/// Something that went wrong where no caller could be told.
+/// A failure that no caller can receive.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Fault {
-    /// What kind of fault it is.
+    /// The kind of the fault.
     pub kind: FaultKind,
     /// The label of the source, if it was given one with [`Reactor::label`].
     pub label: Option<Arc<str>>,
-    /// Where that was asked for which has failed: where a callback was registered, or a promise made.
+    /// Where the failed item was created: where a callback was registered, or a promise made.
     pub place: &'static Location<'static>,
-    /// What happened: what a callback panicked with, or an error in words.
+    /// The panic message, or the error as text.
     pub message: String,
 }
 
@@ -31,16 +32,16 @@ pub struct Fault {
 pub enum FaultKind {
     /// A callback panicked.
     Panicked(CallbackKind),
-    /// A promise was rejected, and nobody handled it.
+    /// A promise was rejected without a handler.
     Unhandled,
-    /// The engine that was asked for is not available, and another one is used.
+    /// The requested engine is not available, and another one is used.
     Engine,
     /// Something failed that nobody waits for. The name says what: `"listener"`, `"http"`.
     Failed(&'static str),
 }
 
 impl FaultKind {
-    /// Its name, as it stands in reports.
+    /// Returns the name used in reports.
     pub const fn name(self) -> &'static str {
         match self {
             FaultKind::Panicked(kind) => kind.name(),
@@ -64,13 +65,14 @@ impl PartialEq<CallbackKind> for FaultKind {
 }
 
 impl Fault {
-    /// A fault of something that is built on the reactor. `what` names that in a word; the place is that of the caller.
+    /// Creates a fault of code built on the reactor. `what` names that code in one word. The place is that of the
+    /// caller.
     #[track_caller]
     pub fn new(what: &'static str, message: impl fmt::Display) -> Fault {
         Fault::at(Location::caller(), what, message)
     }
 
-    /// [`Fault::new`] of what was asked for at `place`.
+    /// Does the same as [`Fault::new`] with the given place.
     pub fn at(place: &'static Location<'static>, what: &'static str, message: impl fmt::Display) -> Fault {
         Fault { kind: FaultKind::Failed(what), label: None, place, message: message.to_string() }
     }
@@ -91,19 +93,18 @@ impl fmt::Display for Fault {
 
 pub(crate) type Hook = Box<dyn FnMut(&mut Reactor, &Fault)>;
 
-/// What becomes of a fault that no hook takes.
+/// Reports a fault that no hook handles.
 pub(crate) fn by_default(fault: &Fault) {
     pelton_os::fault::report(fault.kind.name(), fault.place, fault);
 }
 
 impl Reactor {
-    /// Calls `hook` for every fault: a callback that panicked, after its source was ended; a promise that was rejected with
-    /// nobody to handle it; an engine that was asked for and is not there; other failures that nobody waits for.
-    /// There is one hook: this replaces the one before. [`Builder::on_fault`](crate::Builder::on_fault) sets it in time for
-    /// faults of the building itself.
+    /// Calls `hook` for every fault: a callback that panicked, after its source has ended; a promise rejected without a
+    /// handler; a requested engine that is not available; and other failures that nobody waits for. There is one hook,
+    /// and this replaces it. [`Builder::on_fault`](crate::Builder::on_fault) also catches faults during building.
     ///
-    /// Without a hook, faults go to `tracing` if the program has a subscriber, and otherwise to standard error, once per kind
-    /// and place.
+    /// Without a hook, faults go to `tracing` if the program has a subscriber, and otherwise to standard error, once
+    /// per kind and place.
     ///
     /// ```
     /// # use pelton::Reactor;
@@ -120,7 +121,7 @@ impl Reactor {
         self.callbacks.hook = Some(Box::new(hook));
     }
 
-    /// Reports a fault, for what is built on the reactor: it goes where those of the reactor [go](Reactor::on_fault).
+    /// Reports a fault of code built on the reactor. It is handled like the reactor's [own faults](Reactor::on_fault).
     ///
     /// ```
     /// # use pelton::{Fault, Reactor};
@@ -130,14 +131,14 @@ impl Reactor {
     /// # Ok::<(), pelton::Error>(())
     /// ```
     pub fn report(&mut self, fault: Fault) {
-        // Taken out while it runs, so that it may replace itself.
+        // Taken out while it runs, so that it can replace itself.
         let Some(mut hook) = self.callbacks.hook.take() else { return by_default(&fault) };
-        match catch_unwind(AssertUnwindSafe(|| hook(self, &fault))) {
+        match catch(|| hook(self, &fault)) {
             Ok(()) => {
                 self.callbacks.hook.get_or_insert(hook);
             }
             Err(second) => {
-                let message = format!("{}; then the fault hook panicked: {}", fault.message, message(&second));
+                let message = format!("{}; then the fault hook panicked: {}", fault.message, second.message());
                 by_default(&Fault { message, ..fault });
             }
         }
@@ -145,16 +146,17 @@ impl Reactor {
 }
 
 impl Handle {
-    /// [`Reactor::report`] from any thread. If the loop has stopped, the fault goes where it goes without a hook.
+    /// Reports a fault from any thread. See [`Reactor::report`]. If the loop has stopped, the fault is reported as
+    /// without a hook.
     pub fn report(&self, fault: Fault) {
         let place = fault.place;
         let fault = Undelivered::new(fault);
-        // If it is refused, it is dropped, and that reports it.
+        // If the post is refused, dropping the fault reports it.
         let _ = self.post_from(place, move |reactor: &mut Reactor| fault.deliver(reactor), None);
     }
 }
 
-/// A fault on its way to its loop. A loop that stops drops what waits: the fault is then reported without it.
+/// A fault on its way to its loop. If a stopping loop drops it, it is reported without the loop.
 pub(crate) struct Undelivered(Option<Fault>);
 
 impl Undelivered {
@@ -168,7 +170,7 @@ impl Undelivered {
         }
     }
 
-    /// Takes it out: it is not reported here.
+    /// Takes the fault out, so that it is not reported here.
     pub(crate) fn take(&mut self) -> Option<Fault> {
         self.0.take()
     }

@@ -1,4 +1,4 @@
-//! Seeing inside: statistics, slow callbacks, and faults that no caller could be told about.
+//! Observability: statistics, slow callbacks, and faults that no caller can receive.
 
 pub(crate) mod fault;
 pub(crate) mod stats;

@@ -1,4 +1,4 @@
-//! What the reactor counts and measures about itself.
+//! The reactor's counters and measurements.
 
 use std::fmt::{self, Write};
 use std::time::Duration;
@@ -6,21 +6,21 @@ use std::time::Duration;
 use crate::reactor::callback::CallbackKind;
 use crate::{Lane, LaneStats, Reactor, Time};
 
-/// Times longer than this are counted as this long.
+/// Longer times are recorded as this long.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Measured times are kept to two significant digits: a histogram then is 30 KiB.
+/// Times are recorded with two significant digits, so that a histogram takes 30 KiB.
 const DIGITS: u8 = 2;
 
-/// Ticks are often shorter than it takes to read the clock. While they take less than this each, so many in a row are
-/// timed together, and each is taken to have run for an equal part of their time.
+/// Ticks are often shorter than a clock reading. While each takes less than this, several in a row are timed together,
+/// and each is recorded with an equal share of the total.
 const SHORT_TICK: Duration = Duration::from_micros(1);
 const SHORT_TICKS_TIMED_TOGETHER: u64 = 16;
 
-/// Quantiles that are exported.
+/// The exported quantiles.
 const QUANTILES: [f64; 4] = [0.5, 0.9, 0.99, 0.999];
 
-/// A distribution of measured times, exact to two digits.
+/// A distribution of measured times, accurate to two significant digits.
 #[derive(Clone)]
 pub struct Histogram {
     counts: hdrhistogram::Histogram<u64>,
@@ -34,7 +34,7 @@ impl Histogram {
         Histogram { counts, sum: Duration::ZERO }
     }
 
-    /// Records `count` times that together are `time`.
+    /// Records `count` times whose sum is `time`.
     fn record(&mut self, time: Duration, count: u64) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let each = if count == 1 { nanos } else { nanos / count };
@@ -42,27 +42,27 @@ impl Histogram {
         self.sum = self.sum.saturating_add(time);
     }
 
-    /// How many times were measured.
+    /// Returns the number of measurements.
     pub fn count(&self) -> u64 {
         self.counts.len()
     }
 
-    /// All of them together.
+    /// Returns the sum of all measurements.
     pub fn sum(&self) -> Duration {
         self.sum
     }
 
-    /// The longest.
+    /// Returns the longest measurement.
     pub fn max(&self) -> Duration {
         Duration::from_nanos(self.counts.max())
     }
 
-    /// The mean; zero if there is none.
+    /// Returns the mean, or zero without measurements.
     pub fn mean(&self) -> Duration {
         Duration::from_nanos(self.counts.mean() as u64)
     }
 
-    /// The time that this part of them (0.5: half) does not exceed.
+    /// Returns the time that this fraction of the measurements (0.5: half) does not exceed.
     pub fn quantile(&self, quantile: f64) -> Duration {
         Duration::from_nanos(self.counts.value_at_quantile(quantile))
     }
@@ -81,7 +81,7 @@ impl fmt::Debug for Histogram {
     }
 }
 
-/// Counted always.
+/// Counters that are always kept.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Counters {
     pub(crate) turns: u64,
@@ -94,7 +94,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// How many callbacks of any kind have run.
+    /// Returns how many callbacks of any kind have run.
     pub(crate) fn calls(&self) -> u64 {
         self.all_calls
     }
@@ -107,34 +107,36 @@ struct Histograms {
     callbacks: [Histogram; CallbackKind::ALL.len()],
 }
 
-/// Callbacks that have I/O between them: of so many in a row, one is timed, by a reading of the clock before and after it.
+/// Of callbacks with I/O between them, one in this many is timed, with a clock reading before and after it.
 const IO_CALLBACKS_PER_TIMED: u64 = 16;
 
-/// One that takes this long is worth a reading of the clock, so that it is known what time it is while there are many of them.
+/// After an I/O callback this long, the clock is read after every one, so that `mark` stays current while there are
+/// many of them.
 const LONG_IO_CALLBACK: Duration = Duration::from_micros(200);
 
 /// Measures the loop as it runs.
 ///
-/// A callback's time is that between two readings of the clock, one after the callback before it and one after itself: one
-/// reading per callback, at the price of counting the few nanoseconds between two callbacks with the second. Short ticks
-/// are timed several together. Connections are read and written between their callbacks, which would be counted with these;
-/// so only some are timed, each by itself. A watchdog wants to know about each callback.
+/// The time of a callback is the difference of two clock readings, one after the previous callback and one after this
+/// one. This takes one reading per callback, and attributes the few nanoseconds between two callbacks to the second.
+/// Several short ticks are timed together. Connections are read and written between their callbacks, and that time must
+/// not count as the callback's. Therefore only some of them are timed, individually. A watchdog needs the time of every
+/// callback.
 pub(crate) struct Meter {
     pub(crate) counters: Counters,
     histograms: Option<Box<Histograms>>,
-    /// The clock's reading after the last callback, or after the last wait.
+    /// The clock reading after the last callback or the last wait.
     mark: Time,
-    /// Ticks that have run since `mark` and have not been timed.
+    /// Ticks since `mark` that have not been timed.
     untimed_ticks: u64,
     /// How many ticks are timed together.
     ticks_timed_together: u64,
-    /// Callbacks with I/O between them that have run since one was timed.
+    /// I/O callbacks since one was timed.
     untimed_io: u64,
-    /// The last of these that was timed took long.
+    /// The last timed one was long.
     long_io: bool,
-    /// The clock has not been read since such a callback.
+    /// The clock has not been read since the last I/O callback.
     mark_is_old: bool,
-    /// When the last wait was over.
+    /// The end of the last wait.
     awake_since: Time,
 }
 
@@ -169,7 +171,7 @@ impl Meter {
         self.mark_is_old = false;
     }
 
-    /// A callback is about to run. Says whether the clock has to be read for it.
+    /// Returns whether the clock must be read before the next callback.
     pub(crate) fn needs_mark(&self, kind: CallbackKind, each: bool) -> bool {
         if has_io_between(kind) { each || self.times_next_io() } else { self.mark_is_old && (each || self.measures()) }
     }
@@ -178,7 +180,7 @@ impl Meter {
         self.measures() && self.untimed_io.is_multiple_of(IO_CALLBACKS_PER_TIMED)
     }
 
-    /// Whether several ticks are one to it.
+    /// Returns whether several ticks may be timed together.
     pub(crate) fn times_ticks_together(&self) -> bool {
         self.ticks_timed_together > 1 || !self.measures()
     }
@@ -187,7 +189,7 @@ impl Meter {
         self.histograms.is_some()
     }
 
-    /// The work of a turn is done; the loop is about to wait.
+    /// Records the work of a turn. The loop is about to wait.
     pub(crate) fn work_ends(&mut self) {
         self.counters.turns += 1;
         let work = self.mark - self.awake_since;
@@ -201,14 +203,14 @@ impl Meter {
         self.awake_since = now;
     }
 
-    /// A timer fired this late.
+    /// Records how late a timer fired.
     pub(crate) fn lag(&mut self, lag: Duration) {
         if let Some(histograms) = &mut self.histograms {
             histograms.lag.record(lag, 1);
         }
     }
 
-    /// A callback has run. Says whether it is to be timed now.
+    /// Counts a callback. Returns whether to time it now.
     fn count(&mut self, kind: CallbackKind, each: bool) -> bool {
         self.counters.calls[kind as usize] += 1;
         self.counters.all_calls += 1;
@@ -225,12 +227,12 @@ impl Meter {
         each || self.measures()
     }
 
-    /// Whether there are ticks that have run and have not been timed.
+    /// Returns whether some ticks have not been timed.
     fn has_untimed_ticks(&self) -> bool {
         self.untimed_ticks > 0 && self.histograms.is_some()
     }
 
-    /// A callback, or several ticks, have run until now; says how long it took.
+    /// Records the time of one callback, or of several ticks, up to `now`. Returns it.
     fn lap(&mut self, kind: CallbackKind, now: Time) -> Duration {
         let time = now - self.mark;
         self.mark = now;
@@ -249,12 +251,12 @@ impl Meter {
     }
 }
 
-/// Whether the reactor reads or writes between callbacks of this kind.
+/// Returns whether the reactor reads or writes between callbacks of this kind.
 fn has_io_between(kind: CallbackKind) -> bool {
     matches!(kind, CallbackKind::Connection | CallbackKind::Datagrams)
 }
 
-/// What the reactor knows about itself, as of when it was asked.
+/// A snapshot of a reactor's statistics.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stats {
@@ -262,27 +264,27 @@ pub struct Stats {
     pub engine: &'static str,
     /// Turns of the loop.
     pub turns: u64,
-    /// Waits in which the loop was ready to sleep, because there was nothing to do.
+    /// Waits in which the loop was ready to sleep because there was nothing to do.
     pub sleeps: u64,
-    /// Ticks that came from other threads, and tasks that were woken.
+    /// Ticks from other threads, and woken tasks.
     pub posts: u64,
     /// Callbacks that panicked.
     pub panics: u64,
-    /// Callbacks that took longer than [`Reactor::on_slow_callback`] allows.
+    /// Callbacks that took longer than the limit of [`Reactor::on_slow_callback`].
     pub slow_callbacks: u64,
-    /// Timers that are set.
+    /// Active timers.
     pub timers: usize,
-    /// Descriptors that are watched.
+    /// Watched descriptors.
     pub watches: usize,
-    /// Connections, established or on their way.
+    /// Connections, established or being established.
     pub connections: usize,
-    /// Ticks that wait.
+    /// Queued ticks.
     pub pending_ticks: usize,
-    /// Posts that wait to be picked up.
+    /// Posts that the loop has not taken yet.
     pub pending_posts: usize,
-    /// Idle work that waits.
+    /// Queued idle work.
     pub pending_idle: usize,
-    /// How long the work of a turn took, without the wait. `None` if measuring is off, as are those below.
+    /// The working time of turns, without the wait. `None` if measuring is off. The same applies to the fields below.
     pub turn_time: Option<Histogram>,
     /// How late timers fired.
     pub lag: Option<Histogram>,
@@ -292,23 +294,23 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// What is and was [deferred](Reactor::defer) to this lane.
+    /// Returns the statistics of a [lane](Reactor::defer).
     pub fn lane(&self, lane: Lane) -> LaneStats {
         self.lanes[lane as usize]
     }
 
-    /// How many callbacks of this kind have run.
+    /// Returns how many callbacks of this kind have run.
     pub fn calls(&self, kind: CallbackKind) -> u64 {
         self.calls[kind as usize]
     }
 
-    /// How long callbacks of this kind took. Of those of connections and datagrams, one in sixteen is timed, unless a
-    /// [watchdog](Reactor::on_slow_callback) wants to know about each.
+    /// Returns the time of callbacks of this kind. For connections and datagrams, one callback in sixteen is timed,
+    /// unless a [watchdog](Reactor::on_slow_callback) is set.
     pub fn callback_time(&self, kind: CallbackKind) -> Option<&Histogram> {
         self.callbacks.as_ref().map(|callbacks| &callbacks[kind as usize])
     }
 
-    /// Everything in the Prometheus text format.
+    /// Returns all statistics in the Prometheus text format.
     ///
     /// ```
     /// # use pelton::Reactor;
@@ -318,7 +320,7 @@ impl Stats {
     /// ```
     pub fn to_prometheus(&self) -> String {
         let mut text = String::new();
-        self.write_prometheus(&mut text).expect("a String takes any text");
+        self.write_prometheus(&mut text).expect("writing to a String cannot fail");
         text
     }
 
@@ -335,12 +337,12 @@ impl Stats {
             writeln!(text, "pelton_{name}_total {value}")?;
         }
         let gauges = [
-            ("timers", "Timers that are set.", self.timers),
-            ("watches", "Descriptors that are watched.", self.watches),
-            ("connections", "Connections, established or on their way.", self.connections),
-            ("pending_ticks", "Ticks that wait.", self.pending_ticks),
-            ("pending_posts", "Posts that wait to be picked up.", self.pending_posts),
-            ("pending_idle", "Idle work that waits.", self.pending_idle),
+            ("timers", "Active timers.", self.timers),
+            ("watches", "Watched descriptors.", self.watches),
+            ("connections", "Connections, established or being established.", self.connections),
+            ("pending_ticks", "Queued ticks.", self.pending_ticks),
+            ("pending_posts", "Posts that the loop has not taken yet.", self.pending_posts),
+            ("pending_idle", "Queued idle work.", self.pending_idle),
         ];
         for (name, help, value) in gauges {
             writeln!(text, "# HELP pelton_{name} {help}\n# TYPE pelton_{name} gauge\npelton_{name} {value}")?;
@@ -375,11 +377,11 @@ impl Stats {
         type Value = fn(&LaneStats) -> u64;
         let values: [(&str, &str, &str, Value); 6] = [
             ("threads", "gauge", "Threads of the lane.", |lane| lane.threads as u64),
-            ("waiting", "gauge", "What waits for a thread.", |lane| lane.waiting as u64),
-            ("running", "gauge", "What is being done.", |lane| lane.running as u64),
-            ("done_total", "counter", "What has been done.", |lane| lane.done),
-            ("refused_total", "counter", "What was refused.", |lane| lane.refused),
-            ("panicked_total", "counter", "What has panicked.", |lane| lane.panicked),
+            ("waiting", "gauge", "Jobs waiting for a thread.", |lane| lane.waiting as u64),
+            ("running", "gauge", "Running jobs.", |lane| lane.running as u64),
+            ("done_total", "counter", "Finished jobs.", |lane| lane.done),
+            ("refused_total", "counter", "Refused jobs.", |lane| lane.refused),
+            ("panicked_total", "counter", "Jobs that panicked.", |lane| lane.panicked),
         ];
         for (name, kind, help, value) in values {
             writeln!(text, "# HELP pelton_lane_{name} {help}\n# TYPE pelton_lane_{name} {kind}")?;
@@ -407,7 +409,7 @@ fn summary(text: &mut String, name: &str, label: &str, histogram: &Histogram) ->
 }
 
 impl Reactor {
-    /// What the reactor knows about itself.
+    /// Returns a snapshot of the reactor's statistics.
     pub fn stats(&self) -> Stats {
         let counters = &self.meter.counters;
         let histograms = self.meter.histograms.as_deref().cloned();
@@ -436,7 +438,7 @@ impl Reactor {
         }
     }
 
-    /// A callback has returned or panicked.
+    /// Counts and times a callback that has returned or panicked.
     pub(crate) fn finished(&mut self, site: crate::reactor::callback::Site) {
         if !self.meter.count(site.kind, self.watchdog.is_some()) {
             if self.meter.long_io && has_io_between(site.kind) {
@@ -452,7 +454,7 @@ impl Reactor {
         }
     }
 
-    /// Times the last few ticks of a phase.
+    /// Times the last ticks of a phase.
     pub(crate) fn ticks_finished(&mut self) {
         if self.meter.has_untimed_ticks() {
             self.meter.lap(CallbackKind::Tick, self.engine.now());

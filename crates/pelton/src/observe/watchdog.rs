@@ -1,4 +1,4 @@
-//! The watchdog: names the callback that blocks the loop.
+//! The watchdog: reports the callback that blocks the loop.
 
 use std::fmt;
 use std::panic::Location;
@@ -11,18 +11,18 @@ use pelton_os::{clock, fork};
 use crate::reactor::callback::{CallbackKind, Named, Site};
 use crate::{Error, Reactor, Time};
 
-/// A callback that took, or is taking, too long.
+/// A callback that took or is taking too long.
 #[derive(Debug, Clone)]
 pub struct SlowCallback {
-    /// Its kind.
+    /// The kind of the callback.
     pub kind: CallbackKind,
-    /// Its label, if it was given one with [`Reactor::label`].
+    /// The label, if one was set with [`Reactor::label`].
     pub label: Option<Arc<str>>,
     /// Where it was registered.
     pub place: &'static Location<'static>,
-    /// How long it has been running, or ran.
+    /// How long it has been running, or how long it ran.
     pub elapsed: Duration,
-    /// Whether it is done. `false`: it is still running, and blocks the loop as this is reported.
+    /// Whether it has returned. If `false`, it is still blocking the loop.
     pub finished: bool,
 }
 
@@ -51,8 +51,8 @@ struct Watched {
 
 struct State {
     running: Option<Running>,
-    /// The helper sleeps until told that something runs. So an idle loop costs no wake-ups, and a busy one tells it at
-    /// most once per threshold.
+    /// The helper sleeps until something runs. An idle loop therefore causes no wake-ups, and a busy one wakes the
+    /// helper at most once per threshold.
     helper_sleeps: bool,
     quit: bool,
 }
@@ -76,7 +76,7 @@ impl Watched {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The helper thread: reports what is still running when it has taken too long.
+    /// Runs the helper thread: reports a callback that is still running when the threshold has passed.
     fn watch(&self) {
         let mut state = self.lock();
         while !state.quit {
@@ -114,7 +114,7 @@ impl Watchdog {
         }
     }
 
-    /// The callback took so long; says whether that was too long, and reports it then.
+    /// Ends a callback that took `elapsed`. Returns whether that was too long, and reports it in that case.
     pub(crate) fn end(&self, elapsed: Duration) -> bool {
         let running = self.watched.lock().running.take();
         match running {
@@ -126,9 +126,9 @@ impl Watchdog {
         }
     }
 
-    /// In a forked child: the helper thread stayed in the parent; start another.
+    /// Starts another helper thread in a forked child. The old one stayed in the parent.
     pub(crate) fn after_fork(&mut self) -> Result<(), Error> {
-        // Joining would wait for ever.
+        // Joining would block forever.
         std::mem::forget(self.thread.take());
         self.forks = fork::count();
         self.thread = Some(start(&self.watched)?);
@@ -155,15 +155,16 @@ impl Drop for Watchdog {
         self.watched.lock().quit = true;
         self.watched.changed.notify_one();
         if let Some(thread) = thread {
-            // A hook that panics has been reported by the thread itself.
+            // The panic of a hook has already been reported by the thread.
             let _ = thread.join();
         }
     }
 }
 
 impl Reactor {
-    /// Calls `hook` for every callback that takes `threshold` or longer: from a helper thread while it is still stuck, so
-    /// that a loop which never returns is named too, and again on the loop when it is done. There is one such hook.
+    /// Calls `hook` for every callback that takes `threshold` or longer. A helper thread calls it while the callback is
+    /// still running, so that one that never returns is reported too. The loop calls it again when the callback has
+    /// returned. There is one such hook.
     ///
     /// ```
     /// # use pelton::Reactor;
@@ -178,12 +179,12 @@ impl Reactor {
         hook: impl Fn(&SlowCallback) + Send + Sync + 'static,
     ) -> Result<(), Error> {
         self.check_takes_on()?;
-        // The old one's thread is told to quit before there is another.
+        // Ends the old helper thread before starting another.
         self.watchdog = None;
         let state = Mutex::new(State { running: None, helper_sleeps: false, quit: false });
         let watched = Arc::new(Watched { threshold, hook: Box::new(hook), state, changed: Condvar::new() });
         let thread = Some(start(&watched)?);
-        // What has passed since the last callback is not the doing of the next.
+        // The time since the last callback does not count for the next one.
         self.meter.set_mark(self.engine.now());
         self.watchdog = Some(Watchdog { watched, thread, forks: fork::count() });
         Ok(())

@@ -1,4 +1,4 @@
-//! Waiting for several promises.
+//! Combines several promises.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -8,7 +8,7 @@ use std::rc::Rc;
 use super::{Deferred, Promise, Rejected, Settlement, pair};
 use crate::Reactor;
 
-/// What those that are waited for put in, each in its own place.
+/// Collects one outcome per promise, each at its own index.
 struct Gathering<P, T: 'static, E: 'static> {
     pieces: RefCell<Vec<Option<P>>>,
     missing: Cell<usize>,
@@ -16,9 +16,9 @@ struct Gathering<P, T: 'static, E: 'static> {
 }
 
 impl<P: 'static, T: 'static, E: fmt::Debug + 'static> Gathering<P, T, E> {
-    /// All the pieces, if this was the last one.
+    /// Stores a piece. Returns all pieces if this was the last one.
     fn put(&self, index: usize, piece: P) -> Option<Vec<P>> {
-        // Those after the end have been given up on.
+        // The pieces are gone once the whole is settled.
         *self.pieces.borrow_mut().get_mut(index)? = Some(piece);
         self.missing.set(self.missing.get() - 1);
         (self.missing.get() == 0).then(|| self.pieces.take().into_iter().flatten().collect())
@@ -26,15 +26,15 @@ impl<P: 'static, T: 'static, E: fmt::Debug + 'static> Gathering<P, T, E> {
 
     fn settle(&self, outcome: Settlement<T, E>) {
         let _ = self.whole.settle_with(outcome);
-        // No more pieces are wanted.
+        // No more pieces are needed.
         drop(self.pieces.take());
     }
 }
 
 impl<T: 'static, E: fmt::Debug + 'static> Promise<T, E> {
-    /// All the values, in the order of the promises; or the first rejection, as soon as it is there.
+    /// Resolves with all values, in the order of the promises, or rejects on the first rejection.
     ///
-    /// What becomes of the others after a rejection is dropped, their rejections too.
+    /// After a rejection, the outcomes of the other promises are dropped, including their rejections.
     #[track_caller]
     pub fn all(reactor: &Reactor, promises: impl IntoIterator<Item = Promise<T, E>>) -> Promise<Vec<T>, E> {
         let promises: Vec<_> = promises.into_iter().collect();
@@ -59,7 +59,8 @@ impl<T: 'static, E: fmt::Debug + 'static> Promise<T, E> {
         all
     }
 
-    /// The first value; or, if there is none, all the rejections, in the order of the promises.
+    /// Resolves with the first value. If all promises are rejected, rejects with all rejections, in the order of the
+    /// promises.
     #[track_caller]
     pub fn any(reactor: &Reactor, promises: impl IntoIterator<Item = Promise<T, E>>) -> Promise<T, Vec<Rejected<E>>> {
         let promises: Vec<_> = promises.into_iter().collect();
@@ -84,7 +85,7 @@ impl<T: 'static, E: fmt::Debug + 'static> Promise<T, E> {
         any
     }
 
-    /// The first outcome, be it a value or a rejection. A race of none is [abandoned](Rejected::Abandoned).
+    /// Settles like the first promise that settles. Without promises it is [abandoned](Rejected::Abandoned).
     #[track_caller]
     pub fn race(reactor: &Reactor, promises: impl IntoIterator<Item = Promise<T, E>>) -> Promise<T, E> {
         let place = Location::caller();

@@ -1,4 +1,4 @@
-//! Continuations on their way into the tick queue.
+//! Continuations on their way to the tick queue.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -12,13 +12,13 @@ use crate::Reactor;
 use crate::threads::handle::Shared;
 use crate::ticks::Tick;
 
-/// Continuations that have come up since the last tick was queued. Promises are settled by code that may not have the reactor
-/// at hand, a `Drop` for one; this is what they reach instead.
+/// Continuations queued since the last tick. Code that settles promises may not have the reactor at hand, for
+/// example in a `Drop`. It pushes here instead.
 ///
-/// Whoever queues a tick puts these into the queue first, so all are in one order.
+/// Code that queues a tick first moves these to the tick queue, so that all have one order.
 pub(crate) struct Continuations {
     queue: RefCell<VecDeque<Tick>>,
-    /// Whether there are any: a queue of ticks pays no more than a look at this for them.
+    /// Whether there are any. This is all that the tick queue checks.
     waiting: Cell<bool>,
     /// The loop does not run again.
     closed: Cell<bool>,
@@ -31,7 +31,8 @@ impl Continuations {
         Rc::new(Continuations { queue: RefCell::default(), waiting, closed, shared })
     }
 
-    /// Inlined, as what it calls is: a closure that is written word by word and moved at once has the processor wait.
+    /// Inlined, like its callees: moving a closure right after it was written word by word causes a store-forwarding
+    /// stall.
     #[inline]
     pub(crate) fn push(&self, place: &'static Location<'static>, closure: Closure<Reactor>) {
         if self.closed.get() {
@@ -42,7 +43,7 @@ impl Continuations {
         self.waiting.set(true);
     }
 
-    /// The oldest, unless there are posts before it that have not been taken.
+    /// Pops the oldest continuation, unless earlier posts have not been taken yet.
     #[inline]
     pub(crate) fn pop(&self, posts_taken: usize) -> Option<Tick> {
         let mut queue = self.queue.borrow_mut();
@@ -51,7 +52,7 @@ impl Continuations {
         tick
     }
 
-    /// Moves all that wait to the end of a queue.
+    /// Moves all continuations to the end of `queue`.
     #[cold]
     pub(crate) fn append_to(&self, queue: &mut VecDeque<Tick>) {
         self.waiting.set(false);
@@ -72,14 +73,14 @@ impl Continuations {
         self.queue.borrow().len()
     }
 
-    /// The loop does not run again: drops what waits.
+    /// Drops all continuations. The loop does not run again.
     pub(crate) fn close(&self) {
         self.closed.set(true);
         self.waiting.set(false);
         drop(self.queue.take());
     }
 
-    /// Gives back the memory of a burst that is over.
+    /// Releases the memory of a burst.
     pub(crate) fn shrink(&self, kept: usize) {
         let mut queue = self.queue.borrow_mut();
         if queue.is_empty() && queue.capacity() > kept {

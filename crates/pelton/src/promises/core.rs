@@ -1,55 +1,56 @@
-//! What a promise and those who settle it share, and how an outcome gets from one promise to the next.
+//! The shared state of a promise, and the way of an outcome from one promise to the next.
 //!
-//! A chain points one way: a promise knows who reads it, and that is all. An outcome is kept by the promise that it is of,
-//! until a tick takes it to the reader. Each step is one tick, so chains take no stack.
+//! A chain points one way: a promise knows only its reader. A promise keeps its outcome until a tick delivers it to the
+//! reader. Each step is one tick, so chains use no stack.
 
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
+use std::panic::Location;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use pelton_sync::Closure;
 
-use super::remains::bury;
+use super::remains::drop_later;
 use super::{Continuations, Promise, Rejected, Settlement, unhandled};
 use crate::Reactor;
+use crate::reactor::panics::catch;
 
-/// Whatever a promise is the end of: a plain one, or the output of a link.
+/// The source of a promise: a plain promise, or the output of a link.
 pub(crate) trait Source<T: 'static, E: 'static>: Any {
     fn core(&self) -> &Core<T, E>;
 
-    /// What an error says of itself.
+    /// Formats an error.
     fn describe(&self, error: &E) -> String;
 
-    /// The promise was dropped before it was settled, and nobody will look at the outcome.
+    /// Called when the promise was dropped before it was settled, and nobody will see the outcome.
     fn unwanted(&self) {}
 
-    /// The promise was kept, and dropped before anybody took the value.
+    /// Called when the promise was resolved, but dropped before anybody took the value.
     fn untaken(&self, value: T) {
         drop(value);
     }
 }
 
-/// What takes an outcome.
+/// Receives an outcome.
 pub(crate) trait Read<T, E>: Any {
-    /// Where it was attached.
+    /// Returns where it was attached.
     fn place(&self) -> &'static Location<'static>;
 
     fn read(self: Rc<Self>, reactor: &mut Reactor, outcome: Settlement<T, E>);
 }
 
-/// Who takes the outcome of a promise.
+/// The reader of a promise's outcome.
 enum Reader<T: 'static, E: 'static> {
-    /// Nobody yet.
+    /// No reader yet.
     Nobody,
-    /// The task that has polled it last, and will again.
+    /// The task that polled the promise last.
     Task(Waker),
     Link(Rc<dyn Read<T, E>>),
-    /// Another promise, which takes it as its own.
+    /// Another promise, which settles with the same outcome.
     Promise(Rc<dyn Source<T, E>>),
-    /// Nobody any more.
+    /// The reader is gone.
     Gone,
 }
 
@@ -68,10 +69,10 @@ impl<T, E> Default for Observers<T, E> {
     }
 }
 
-/// Every word counts: the link of a short closure and a number is 120 bytes, the most that glibc keeps for the next one as it is.
-/// What is larger it joins with its neighbours, and takes apart again.
+/// Its size matters: a link with a short closure and a number takes 120 bytes, the largest size that glibc caches
+/// unchanged. It would coalesce larger blocks with their neighbours and split them again.
 pub(crate) struct Core<T: 'static, E: 'static> {
-    /// Never borrowed while anything of the user's is called or dropped.
+    /// Never borrowed while user code is called or dropped.
     state: RefCell<State<T, E>>,
     pub(crate) continuations: Rc<Continuations>,
     /// Where the promise was made.
@@ -81,17 +82,17 @@ pub(crate) struct Core<T: 'static, E: 'static> {
 struct State<T: 'static, E: 'static> {
     outcome: Option<Settlement<T, E>>,
     reader: Reader<T, E>,
-    /// Few have any; none is no box.
+    /// Boxed, because few promises have observers.
     observers: Option<Box<Observers<T, E>>>,
     settled: bool,
     /// In the tick queue, or being delivered from it.
     queued: bool,
-    /// A rejection has been passed on, though it is still here.
+    /// A rejection has been passed on, although it is still here.
     handled: bool,
 }
 
 impl<T: 'static, E: 'static> State<T, E> {
-    /// Where the one that is to be called next was attached.
+    /// Returns where the next callback was attached.
     fn next_call(&self) -> Option<&'static Location<'static>> {
         match (&self.observers, &self.reader) {
             (Some(observers), _) => observers.0.front().map(|observer| observer.place),
@@ -113,7 +114,7 @@ impl<T: 'static, E: 'static> State<T, E> {
         std::mem::replace(&mut self.reader, Reader::Gone)
     }
 
-    /// Nobody will be called any more. What would have been is to be dropped.
+    /// Removes all callbacks. Returns them to be dropped.
     fn let_go(&mut self) -> [Option<Rc<dyn Any>>; 2] {
         let reader: Option<Rc<dyn Any>> = match self.take_reader() {
             Reader::Link(link) => Some(link),
@@ -144,7 +145,7 @@ impl<T: 'static, E: 'static> Core<T, E> {
         self.state.borrow().settled
     }
 
-    /// Settles it for the link that reads it, if there is one, and nobody else has a say in it.
+    /// Settles the promise for the link that reads it, if there is one and nothing else is involved.
     #[inline]
     pub(super) fn settle_for_link(&self) -> Option<Rc<dyn Read<T, E>>> {
         let mut state = self.state.borrow_mut();
@@ -158,13 +159,13 @@ impl<T: 'static, E: 'static> Core<T, E> {
         }
     }
 
-    /// Whether anybody will look at the outcome.
+    /// Returns whether anybody will see the outcome.
     pub(crate) fn is_wanted(&self) -> bool {
         let state = self.state.borrow();
         !matches!(state.reader, Reader::Gone) || state.observers.is_some()
     }
 
-    /// Somebody else answers for a rejection.
+    /// Marks a rejection as handled by somebody else.
     pub(crate) fn set_handled(&self) {
         self.state.borrow_mut().handled = true;
     }
@@ -172,7 +173,7 @@ impl<T: 'static, E: 'static> Core<T, E> {
     pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<Settlement<T, E>> {
         let waker = context.waker().clone();
         let mut state = self.state.borrow_mut();
-        // Observers were there first.
+        // Observers are called first.
         let ready = state.settled && !state.queued;
         let reader = if ready { Reader::Gone } else { Reader::Task(waker) };
         let before = std::mem::replace(&mut state.reader, reader);
@@ -187,7 +188,7 @@ impl<T: 'static, E: 'static> Drop for Core<T, E> {
     fn drop(&mut self) {
         let state = self.state.get_mut();
         if matches!(state.reader, Reader::Link(_) | Reader::Promise(_)) || state.observers.is_some() {
-            state.let_go().into_iter().flatten().for_each(bury);
+            state.let_go().into_iter().flatten().for_each(drop_later);
         }
     }
 }
@@ -223,7 +224,7 @@ impl<T: 'static, E: 'static> Promise<T, E> {
 
 impl<T: 'static, E: 'static> Drop for Promise<T, E> {
     fn drop(&mut self) {
-        // It is not there any more if it was consumed.
+        // `None` after it was consumed.
         let Some(source) = self.source.take() else { return };
         let mut state = source.core().state.borrow_mut();
         let reader = state.take_reader();
@@ -239,7 +240,7 @@ impl<T: 'static, E: 'static> Drop for Promise<T, E> {
     }
 }
 
-/// Settles a promise. If it was settled already, the outcome comes back.
+/// Settles a promise. Returns the outcome if it was already settled.
 pub(crate) fn settle<T: 'static, E: 'static>(
     source: Rc<dyn Source<T, E>>,
     outcome: Settlement<T, E>,
@@ -255,12 +256,12 @@ pub(crate) fn settle<T: 'static, E: 'static>(
     Ok(())
 }
 
-/// Lets `target` have whatever becomes of `promise`.
+/// Settles `target` with the outcome of `promise`.
 pub(crate) fn follow<T: 'static, E: 'static>(target: Rc<dyn Source<T, E>>, promise: Promise<T, E>) {
     let mut state = target.core().state.borrow_mut();
     let reader = match &state.reader {
-        // Its reader may as well read the other directly. So a chain that makes itself longer with every step, as a loop
-        // written with promises does, stays as short as it is.
+        // Let its reader read the other promise directly. This way a chain that grows with every step, as in a loop
+        // written with promises, does not get longer.
         Reader::Link(_) | Reader::Promise(_) if state.observers.is_none() => state.take_reader(),
         _ => Reader::Promise(target.clone()),
     };
@@ -268,14 +269,14 @@ pub(crate) fn follow<T: 'static, E: 'static>(target: Rc<dyn Source<T, E>>, promi
     promise.attach_reader(reader);
 }
 
-/// Where the next tick of a promise goes.
+/// Where to queue the next tick of a promise.
 enum Queue<'a> {
     Behind,
-    /// What is called next was attached before everything that waits.
+    /// The next callback was attached before everything in the queue.
     First(&'a mut Reactor),
 }
 
-/// Takes a promise that is settled as far as it gets without calling anybody.
+/// Advances a settled promise as far as possible without calling anybody.
 fn advance<T: 'static, E: 'static>(mut source: Rc<dyn Source<T, E>>, queue: Queue<'_>) {
     loop {
         let core = source.core();
@@ -287,7 +288,7 @@ fn advance<T: 'static, E: 'static>(mut source: Rc<dyn Source<T, E>>, queue: Queu
             if core.continuations.is_closed() {
                 let remains = state.let_go();
                 drop(state);
-                return remains.into_iter().flatten().for_each(bury);
+                return remains.into_iter().flatten().for_each(drop_later);
             }
             state.queued = true;
             drop(state);
@@ -334,37 +335,37 @@ fn advance<T: 'static, E: 'static>(mut source: Rc<dyn Source<T, E>>, queue: Queu
     }
 }
 
-/// Nobody wants the outcome: reports it, if it is an error that nobody has heard of.
+/// Reports a rejection that nobody has handled.
 #[cold]
 fn report<T: 'static, E: 'static>(source: &dyn Source<T, E>, rejected: &Rejected<E>) {
     let message = match rejected {
         Rejected::Failed(error) => source.describe(error),
-        // A loop that ends drops whatever would have settled its promises.
+        // A loop that ends drops the deferreds of its promises.
         Rejected::Abandoned if source.core().continuations.is_closed() => return,
         Rejected::Abandoned => Rejected::<&str>::Abandoned.to_string(),
         Rejected::TimedOut(limit) => Rejected::<&str>::TimedOut(*limit).to_string(),
-        // The fault hook has been told.
+        // The panic has already been reported to the fault hook.
         Rejected::Panicked(_) => return,
     };
     let core = source.core();
     unhandled::report(&core.continuations, core.place, message);
 }
 
-/// Calls the next observer, or else the reader, of a settled promise.
+/// Calls the next observer of a settled promise, or its reader.
 fn deliver<T: 'static, E: 'static>(source: Rc<dyn Source<T, E>>, reactor: &mut Reactor) {
     let core = source.core();
     let mut state = core.state.borrow_mut();
     let Some(outcome) = state.outcome.take() else { return };
     if let Some(observer) = state.take_observer() {
         drop(state);
-        let ended = catch_unwind(AssertUnwindSafe(|| (observer.look)(reactor, &outcome)));
+        let ended = catch(|| (observer.look)(reactor, &outcome));
         let mut state = core.state.borrow_mut();
         state.outcome = Some(outcome);
         state.queued = false;
         drop(state);
         advance(source, Queue::First(reactor));
         if let Err(panic) = ended {
-            resume_unwind(panic);
+            panic.resume();
         }
         return;
     }

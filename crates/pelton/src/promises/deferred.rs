@@ -1,4 +1,4 @@
-//! What settles a promise.
+//! Settles a promise.
 
 use std::cell::Cell;
 use std::fmt;
@@ -8,17 +8,17 @@ use std::rc::Rc;
 use super::core::{Core, Source, settle};
 use super::{Continuations, Promise, Rejected, Settlement};
 
-/// Settles a [`Promise`], once. Made by [`Reactor::promise`](crate::Reactor::promise).
+/// Settles a [`Promise`], once. Created by [`Reactor::promise`](crate::Reactor::promise).
 ///
-/// It needs no reactor, only the loop's thread, so it can be settled from wherever it has got to, a `Drop` included. It can
-/// be cloned, for outcomes that come from more than one callback: the first to settle wins. If all clones are dropped
-/// unsettled, the promise is rejected as [abandoned](Rejected::Abandoned), so a forgotten one is noticed.
+/// It needs only the loop's thread, not the reactor, so it can be used anywhere on it, including in a `Drop`. It can be
+/// cloned if several callbacks may settle the promise; the first one wins. If all clones are dropped unsettled, the
+/// promise is rejected as [abandoned](Rejected::Abandoned), so that a forgotten one is noticed.
 #[must_use = "a promise whose `Deferred`s are all dropped unsettled is abandoned"]
 pub struct Deferred<T: 'static, E: 'static> {
     root: Rc<Root<T, E>>,
 }
 
-/// A promise that is the beginning of its chain.
+/// A promise at the beginning of its chain.
 struct Root<T: 'static, E: 'static> {
     core: Core<T, E>,
     deferreds: Cell<usize>,
@@ -44,9 +44,9 @@ pub(crate) fn pair<T: 'static, E: fmt::Debug + 'static>(
     (Deferred { root: root.clone() }, Promise { source: Some(root) })
 }
 
-/// The promise was settled already. What it was to be settled with comes back.
+/// The promise was already settled. It returns the value or error.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("settle a promise: it was settled already")]
+#[error("settle a promise: it was already settled")]
 pub struct AlreadySettled<V>(pub V);
 
 impl<V> fmt::Debug for AlreadySettled<V> {
@@ -56,23 +56,23 @@ impl<V> fmt::Debug for AlreadySettled<V> {
 }
 
 impl<T: 'static, E: 'static> Deferred<T, E> {
-    /// Keeps the promise.
+    /// Resolves the promise with a value.
     pub fn resolve(&self, value: T) -> Result<(), AlreadySettled<T>> {
         self.settle_with(Ok(value)).map_err(|outcome| match outcome {
             Ok(value) => AlreadySettled(value),
-            Err(_) => unreachable!("what comes back is what was given"),
+            Err(_) => unreachable!("the returned outcome is the given one"),
         })
     }
 
-    /// Breaks the promise.
+    /// Rejects the promise with an error.
     pub fn reject(&self, error: E) -> Result<(), AlreadySettled<E>> {
         self.settle_with(Err(Rejected::Failed(error))).map_err(|outcome| match outcome {
             Err(Rejected::Failed(error)) => AlreadySettled(error),
-            _ => unreachable!("what comes back is what was given"),
+            _ => unreachable!("the returned outcome is the given one"),
         })
     }
 
-    /// Keeps or breaks it.
+    /// Resolves or rejects the promise.
     pub fn settle(&self, result: Result<T, E>) -> Result<(), AlreadySettled<Result<T, E>>> {
         match result {
             Ok(value) => self.resolve(value).map_err(|back| AlreadySettled(Ok(back.0))),
@@ -84,12 +84,12 @@ impl<T: 'static, E: 'static> Deferred<T, E> {
         settle(self.root.clone(), outcome)
     }
 
-    /// Whether it is settled.
+    /// Returns whether the promise is settled.
     pub fn is_settled(&self) -> bool {
         self.root.core.is_settled()
     }
 
-    /// Whether anybody will look at the outcome. If not, there may be no need to work it out.
+    /// Returns whether anybody will see the outcome. If not, there may be no need to compute it.
     pub fn is_wanted(&self) -> bool {
         self.root.core.is_wanted()
     }
@@ -106,9 +106,9 @@ impl<T: 'static, E: 'static> Drop for Deferred<T, E> {
     fn drop(&mut self) {
         let left = self.root.deferreds.get() - 1;
         self.root.deferreds.set(left);
-        // What nobody waits for may be forgotten.
+        // An outcome that nobody waits for need not be settled.
         if left == 0 && !self.is_settled() && self.is_wanted() {
-            // It is news to those who wait for it; but if there are none, there is nothing to report.
+            // Waiting code receives the rejection. Without any, there is nothing to report.
             self.root.core.set_handled();
             let _ = self.settle_with(Err(Rejected::Abandoned));
         }

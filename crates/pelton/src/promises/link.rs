@@ -1,23 +1,23 @@
-//! What hangs on a promise and takes its outcome.
+//! Links: the continuations attached to a promise.
 
 use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
+use std::panic::Location;
 use std::rc::Rc;
 
 use super::core::{Core, Read, Source, follow, settle};
 use super::{Continuations, Promise, Rejected, Settlement};
 use crate::Reactor;
-use crate::reactor::callback::message;
+use crate::reactor::panics::catch;
 
-/// What a continuation gives.
+/// The result of a continuation.
 pub enum Step<T: 'static, E: 'static> {
     Settled(Settlement<T, E>),
     Follow(Promise<T, E>),
 }
 
-/// A continuation and the promise of what it gives, in one allocation.
+/// A continuation and the promise of its result, in one allocation.
 pub(super) struct Link<T, E, U: 'static, G: 'static, F> {
     act: Cell<Option<F>>,
     core: Core<U, G>,
@@ -40,8 +40,8 @@ where
         self.act.set(Some(act));
     }
 
-    /// Takes what the continuation gave to whoever reads it: at once if that is the next thing that would happen anyway, since
-    /// the way through the queue takes longer than most continuations do.
+    /// Passes the outcome to its reader. Does so at once if it would run next anyway, because the way through the queue
+    /// takes longer than most continuations.
     #[inline]
     fn settled(self: Rc<Self>, reactor: &mut Reactor, outcome: Settlement<U, G>) {
         if reactor.comes_next()
@@ -50,7 +50,7 @@ where
             drop(self);
             return reactor.run_at_once(next.place(), |reactor| next.read(reactor, outcome));
         }
-        // Whether it was settled already does not matter: one with a time limit may have been, by that.
+        // It may already be settled, by a time limit.
         drop(settle(self, outcome));
     }
 }
@@ -86,19 +86,19 @@ where
 
     fn read(self: Rc<Self>, reactor: &mut Reactor, outcome: Settlement<T, E>) {
         let Some(act) = self.act.take() else { return };
-        match catch_unwind(AssertUnwindSafe(|| act(reactor, outcome))) {
+        match catch(|| act(reactor, outcome)) {
             Ok(Step::Settled(outcome)) => self.settled(reactor, outcome),
             Ok(Step::Follow(promise)) => follow(self, promise),
             Err(panic) => {
-                let _ = settle(self, Err(Rejected::Panicked(message(&panic).into())));
-                // Goes on to where the panics of all callbacks are caught and reported.
-                resume_unwind(panic);
+                let _ = settle(self, Err(Rejected::Panicked(panic.message().into())));
+                // Propagate to the code that catches and reports the panics of all callbacks.
+                panic.resume();
             }
         }
     }
 }
 
-/// The end of a chain: a continuation that gives nothing.
+/// The end of a chain: a continuation without a result.
 pub(super) struct Sink<F> {
     act: Cell<Option<F>>,
     place: &'static Location<'static>,

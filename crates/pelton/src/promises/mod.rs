@@ -1,4 +1,4 @@
-//! Promises: values that will be there later, on the loop.
+//! Promises: values that arrive later, on the loop.
 
 mod combine;
 mod continuations;
@@ -34,34 +34,34 @@ pub(crate) use self::unhandled::report_unhandled;
 pub(crate) use self::deferred::pair;
 use self::link::{Link, Sink};
 
-/// What a promise comes to.
+/// The outcome of a promise.
 type Settlement<T, E> = Result<T, Rejected<E>>;
 
-/// Takes what another thread has left for a promise.
+/// Delivers a value that another thread has provided for a promise.
 type Arrived = Box<dyn FnOnce(&mut Reactor)>;
 
-/// What a reactor keeps for its promises.
+/// A reactor's state for its promises.
 #[derive(Default)]
 pub(crate) struct Promises {
     unhandled: Option<unhandled::Hook>,
-    /// Answers that other threads have yet to give.
+    /// Replies that other threads have not given yet.
     pub(crate) replies: Slots<Arrived>,
 }
 
-/// Why there is no value.
+/// Why a promise has no value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Rejected<E> {
-    /// It was rejected, or a continuation before it returned an error.
+    /// The promise was rejected, or an earlier continuation returned an error.
     #[error("{0}")]
     Failed(E),
-    /// Every [`Deferred`] was dropped, so nobody can settle it any more.
-    #[error("abandoned: whoever was to settle it is gone")]
+    /// Every [`Deferred`] was dropped, so nothing can settle the promise any more.
+    #[error("abandoned: dropped without being settled")]
     Abandoned,
-    /// A continuation before it panicked, and with what.
-    #[error("a continuation before it panicked: {0}")]
+    /// An earlier continuation panicked. Holds the panic message.
+    #[error("an earlier continuation panicked: {0}")]
     Panicked(Arc<str>),
-    /// It was not settled within its [time limit](Promise::timeout).
+    /// The promise was not settled within its [time limit](Promise::timeout).
     #[error("not settled within {0:?}")]
     TimedOut(Duration),
 }
@@ -73,7 +73,7 @@ impl<E> From<E> for Rejected<E> {
 }
 
 impl<E> Rejected<E> {
-    /// Makes another error of it, if it [failed](Rejected::Failed) with one.
+    /// Maps the error, if it [failed](Rejected::Failed) with one.
     pub fn map<G>(self, f: impl FnOnce(E) -> G) -> Rejected<G> {
         match self {
             Rejected::Failed(error) => Rejected::Failed(f(error)),
@@ -84,19 +84,20 @@ impl<E> Rejected<E> {
     }
 }
 
-/// A value that will be there later, or the reason why it is not. Made by [`Reactor::promise`], together with the
+/// A value that arrives later, or the reason why it does not. Created by [`Reactor::promise`] together with the
 /// [`Deferred`] that settles it.
 ///
-/// It has one consumer, which takes it: [`then`](Promise::then) and its like each give a promise of what they return, so they
-/// form a chain; [`done`](Promise::done) ends one. Or a task awaits it. [Observers](Promise::observe) get to see the outcome
-/// before that, and [`shared`](Promise::shared) has it cloned.
+/// A promise has one consumer. [`then`](Promise::then) and similar methods consume it and return a promise of their
+/// result, which forms a chain. [`done`](Promise::done) ends a chain. A task can also await a promise.
+/// [Observers](Promise::observe) see the outcome before the consumer, and [`shared`](Promise::shared) clones it for
+/// several consumers.
 ///
-/// A rejection goes down the chain until an [`or_else`](Promise::or_else) takes it. One that nobody takes is
-/// [reported](Reactor::on_unhandled_rejection). A panic in a continuation is reported as in any other callback, and is a
-/// rejection to what follows.
+/// A rejection passes down the chain until an [`or_else`](Promise::or_else) handles it. An unhandled rejection is
+/// [reported](Reactor::on_unhandled_rejection). A panic in a continuation is reported like that of any callback, and
+/// rejects the promise that follows.
 ///
-/// Continuations run as [ticks](Reactor::next_tick), first settled, first run: never before the call that settles has returned.
-/// Dropping a promise does not keep the continuations before it from running.
+/// Continuations run as [ticks](Reactor::next_tick), in the order in which their promises were settled, and never
+/// before the settling call has returned. Dropping a promise does not prevent the continuations before it from running.
 ///
 /// ```
 /// # use pelton::{Reactor, Rejected};
@@ -104,7 +105,7 @@ impl<E> Rejected<E> {
 /// let mut reactor = Reactor::new()?;
 /// let (deferred, text) = reactor.promise::<&str, String>();
 /// reactor.after(Duration::from_millis(1), move |_| {
-///     // Fails if somebody else was first.
+/// // Fails if it was already settled.
 ///     let _ = deferred.resolve("20 + 1");
 /// });
 /// text.map(|text| text.split(" + ").collect::<Vec<_>>())
@@ -125,12 +126,12 @@ impl<E> Rejected<E> {
 /// # Ok::<(), pelton::Error>(())
 /// ```
 pub struct Promise<T: 'static, E: 'static> {
-    /// Nothing once it is consumed.
+    /// `None` once it is consumed.
     source: Option<Rc<dyn Source<T, E>>>,
 }
 
 impl Reactor {
-    /// A promise, and what settles it.
+    /// Creates a promise and the deferred that settles it.
     #[track_caller]
     pub fn promise<T: 'static, E: fmt::Debug + 'static>(&self) -> (Deferred<T, E>, Promise<T, E>) {
         pair(self.ticks.continuations.clone(), Location::caller())
@@ -138,18 +139,18 @@ impl Reactor {
 }
 
 impl<T: 'static, E: 'static> Promise<T, E> {
-    /// The promise of whatever settles `source`.
+    /// Creates a promise of the outcome of `source`.
     pub(crate) fn of(source: Rc<dyn Source<T, E>>) -> Promise<T, E> {
         Promise { source: Some(source) }
     }
 
     fn core(&self) -> &Core<T, E> {
-        self.source.as_ref().expect("only what consumes a promise takes this").core()
+        self.source.as_ref().expect("only methods that consume the promise take the source").core()
     }
 }
 
 impl<T: 'static, E: fmt::Debug + 'static> Promise<T, E> {
-    /// A promise that is kept already.
+    /// Creates a resolved promise.
     #[track_caller]
     pub fn resolved(reactor: &Reactor, value: T) -> Promise<T, E> {
         let (deferred, promise) = pair(reactor.ticks.continuations.clone(), Location::caller());
@@ -157,7 +158,7 @@ impl<T: 'static, E: fmt::Debug + 'static> Promise<T, E> {
         promise
     }
 
-    /// A promise that is rejected already.
+    /// Creates a rejected promise.
     #[track_caller]
     pub fn rejected(reactor: &Reactor, error: E) -> Promise<T, E> {
         let (deferred, promise) = pair(reactor.ticks.continuations.clone(), Location::caller());
@@ -165,11 +166,11 @@ impl<T: 'static, E: fmt::Debug + 'static> Promise<T, E> {
         promise
     }
 
-    /// A promise of what `future` gives. The future runs on the loop, as a [task](Reactor::spawn), also if the promise is
-    /// dropped. For answers that are futures, such as those of another runtime: a [`Reply`](crate::Reply) has
-    /// [its own way](crate::Reply::into_promise).
+    /// Creates a promise of the output of `future`. The future runs on the loop as a [task](Reactor::spawn), even if
+    /// the promise is dropped. Use it for futures such as those of another runtime. For a [`Reply`](crate::Reply) use
+    /// [`into_promise`](crate::Reply::into_promise).
     ///
-    /// It is [abandoned](Rejected::Abandoned) if the future panics, or the loop stops first.
+    /// The promise is [abandoned](Rejected::Abandoned) if the future panics or the loop stops first.
     ///
     /// ```
     /// # use pelton::{Promise, Reactor, task};
@@ -189,12 +190,12 @@ impl<T: 'static, E: fmt::Debug + 'static> Promise<T, E> {
     #[track_caller]
     pub fn of_future(reactor: &mut Reactor, future: impl Future<Output = Result<T, E>> + 'static) -> Promise<T, E> {
         let (deferred, promise) = pair(reactor.ticks.continuations.clone(), Location::caller());
-        // Nobody else settles it.
+        // Nothing else settles it.
         reactor.spawn(async move { drop(deferred.settle(future.await)) }).detach();
         promise
     }
 
-    /// Whether it is settled: what is attached to it now will run at the next tick.
+    /// Returns whether the promise is settled. If so, a continuation attached now runs at the next tick.
     pub fn is_settled(&self) -> bool {
         self.core().is_settled()
     }
@@ -217,12 +218,12 @@ impl<T: 'static, E: fmt::Debug + 'static> Promise<T, E> {
         self.attach(Sink::new(place, act));
     }
 
-    /// Goes on with the value: `f` returns a `Result`, or another promise to wait for.
+    /// Continues with the value. `f` returns a `Result` or another promise.
     ///
-    /// For what cannot fail there is [`map`](Promise::map); for another type of error, [`map_err`](Promise::map_err).
+    /// If `f` cannot fail, use [`map`](Promise::map). To change the error type, use [`map_err`](Promise::map_err).
     ///
-    /// A promise has one consumer, because the value is moved to it. JavaScript's second `then` on the same promise does not
-    /// compile:
+    /// A promise has one consumer, because the value is moved to it. A second `then` on the same promise, as in
+    /// JavaScript, does not compile:
     ///
     /// ```compile_fail,E0382
     /// # use pelton::Reactor;
@@ -232,8 +233,8 @@ impl<T: 'static, E: fmt::Debug + 'static> Promise<T, E> {
     /// promise.then(|_, value| Ok(println!("second: {value}")));
     /// ```
     ///
-    /// [`shared`](Promise::shared) makes one whose outcome is cloned for each consumer. To only look at the outcome on its way,
-    /// without consuming it, there is [`observe`](Promise::observe).
+    /// [`shared`](Promise::shared) clones the outcome for each consumer. [`observe`](Promise::observe) sees the outcome
+    /// without consuming it.
     ///
     /// ```
     /// # use pelton::Reactor;
@@ -254,20 +255,20 @@ impl<T: 'static, E: fmt::Debug + 'static> Promise<T, E> {
         })
     }
 
-    /// Makes another value of the value.
+    /// Maps the value.
     #[track_caller]
     pub fn map<U: 'static>(self, f: impl FnOnce(T) -> U + 'static) -> Promise<U, E> {
         self.link(Location::caller(), |_, outcome| Step::Settled(outcome.map(f)))
     }
 
-    /// Makes another error of the error that it was [rejected](Deferred::reject) with.
+    /// Maps the error that the promise was [rejected](Deferred::reject) with.
     #[track_caller]
     pub fn map_err<G: fmt::Debug + 'static>(self, f: impl FnOnce(E) -> G + 'static) -> Promise<T, G> {
         self.link(Location::caller(), |_, outcome| Step::Settled(outcome.map_err(|rejected| rejected.map(f))))
     }
 
-    /// Handles a rejection: `f` returns a value in its place, passes it or another one on, or returns another promise to
-    /// wait for.
+    /// Handles a rejection. `f` returns a replacement value, passes on this rejection or another one, or returns
+    /// another promise.
     ///
     /// ```
     /// # use pelton::{Promise, Reactor, Rejected};
@@ -293,7 +294,7 @@ impl<T: 'static, E: fmt::Debug + 'static> Promise<T, E> {
         })
     }
 
-    /// Runs `f` whatever the outcome is, and passes that on.
+    /// Runs `f` for any outcome, and passes the outcome on.
     #[track_caller]
     pub fn finally(self, f: impl FnOnce(&mut Reactor) + 'static) -> Promise<T, E> {
         self.link(Location::caller(), |reactor, outcome| {
@@ -302,23 +303,23 @@ impl<T: 'static, E: fmt::Debug + 'static> Promise<T, E> {
         })
     }
 
-    /// Ends the chain: `f` gets the outcome, and has handled it by that.
+    /// Ends the chain. `f` receives the outcome, which counts as handled.
     #[track_caller]
     pub fn done(self, f: impl FnOnce(&mut Reactor, Result<T, Rejected<E>>) + 'static) {
         self.sink(Location::caller(), f);
     }
 
-    /// Calls `look` with the outcome, before it goes to whoever consumes the promise. There may be any number of observers;
-    /// they are called in the order in which they came, late ones too.
+    /// Calls `look` with the outcome before the consumer receives it. There may be any number of observers. They are
+    /// called in the order in which they were added, including those added after the promise was settled.
     ///
-    /// To look at a rejection is not to handle it: that is for the consumer.
+    /// Observing a rejection does not handle it. That is up to the consumer.
     #[track_caller]
     pub fn observe(&self, look: impl FnOnce(&mut Reactor, &Result<T, Rejected<E>>) + 'static) {
         self.attach_observer(Location::caller(), Box::new(look));
     }
 
-    /// Rejects with [`Rejected::TimedOut`] if the outcome is not there within `limit`, counted from now. An outcome that comes
-    /// later is dropped; one that comes in time cancels the timer.
+    /// Rejects with [`Rejected::TimedOut`] if the promise is not settled within `limit` from now. A later outcome is
+    /// dropped. An outcome in time cancels the timer.
     #[track_caller]
     pub fn timeout(self, reactor: &mut Reactor, limit: Duration) -> Promise<T, E> {
         let place = Location::caller();
@@ -333,8 +334,7 @@ impl<T: 'static, E: fmt::Debug + 'static> Promise<T, E> {
         Promise { source: Some(link) }
     }
 
-    /// Makes it one whose outcome several consumers can have, each a clone: for several [`then`](Promise::then)s on the same
-    /// promise.
+    /// Converts the promise to one with several consumers, each of which receives a clone of the outcome.
     pub fn shared(self) -> SharedPromise<T, E> {
         SharedPromise::new(self)
     }
@@ -342,7 +342,7 @@ impl<T: 'static, E: fmt::Debug + 'static> Promise<T, E> {
 
 impl<T: 'static, E: 'static> Unpin for Promise<T, E> {}
 
-/// For tasks: a promise that is awaited gives its outcome once.
+/// Awaiting a promise returns its outcome, once.
 impl<T: 'static, E: 'static> Future for Promise<T, E> {
     type Output = Result<T, Rejected<E>>;
 

@@ -1,9 +1,9 @@
-//! What continuations may return.
+//! The return types of continuations.
 
 use super::link::Step;
 use super::{Promise, Rejected};
 
-/// What a continuation of [`then`](Promise::then) may return: a `Result`, or a [`Promise`] to wait for.
+/// A return type for a continuation of [`then`](Promise::then): a `Result`, or a [`Promise`] to wait for.
 #[diagnostic::on_unimplemented(
     message = "a continuation of `then` returns a `Result` or a `Promise` with the error type `{E}`, not `{Self}`",
     label = "this continuation does not return `Result<_, {E}>` or `Promise<_, {E}>`",
@@ -12,7 +12,7 @@ use super::{Promise, Rejected};
     note = "to wait for a future, await the promise in a task instead: `reactor.spawn(async {{ promise.await }})`"
 )]
 pub trait Next<E: 'static> {
-    /// What the continuation gives, if all goes well.
+    /// The type of the value that the continuation returns.
     type Value: 'static;
 
     #[doc(hidden)]
@@ -35,7 +35,7 @@ impl<T: 'static, E: 'static> Next<E> for Promise<T, E> {
     }
 }
 
-/// What a continuation of [`or_else`](Promise::or_else) may return: a `Result` that can pass on what it was given, or a
+/// A return type for a continuation of [`or_else`](Promise::or_else): a `Result` that can pass on the rejection, or a
 /// [`Promise`] to wait for.
 #[diagnostic::on_unimplemented(
     message = "a continuation of `or_else` returns `Result<{T}, Rejected<{E}>>` or `Promise<{T}, {E}>`, not `{Self}`",

@@ -1,35 +1,35 @@
-//! Dropping long chains without recursion.
+//! Drops long chains without recursion.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 thread_local! {
-    static REMAINS: RefCell<Vec<Rc<dyn Any>>> = const { RefCell::new(Vec::new()) };
-    static BURYING: Cell<bool> = const { Cell::new(false) };
+    static PENDING: RefCell<Vec<Rc<dyn Any>>> = const { RefCell::new(Vec::new()) };
+    static DROPPING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Ends a burial, also one that a panic ends.
-struct Burial;
+/// Resets the flag, also on a panic.
+struct ResetDropping;
 
-impl Drop for Burial {
+impl Drop for ResetDropping {
     fn drop(&mut self) {
-        BURYING.set(false);
+        DROPPING.set(false);
     }
 }
 
-/// Drops `remains`, and then what was to be buried meanwhile. So what a chain of a hundred thousand links drops is dropped
-/// one after the other, not each inside the one before.
-pub(super) fn bury(remains: Rc<dyn Any>) {
-    if BURYING.replace(true) {
+/// Drops `remains`, then everything that was passed to this function meanwhile. The links of a long chain are therefore
+/// dropped in a loop instead of recursively.
+pub(super) fn drop_later(remains: Rc<dyn Any>) {
+    if DROPPING.replace(true) {
         let mut remains = Some(remains);
-        // At the end of a thread the list may be gone; then it is dropped here.
-        let _ = REMAINS.try_with(|list| list.borrow_mut().extend(remains.take()));
+        // At the end of a thread the list may be gone. Then this drops it here.
+        let _ = PENDING.try_with(|list| list.borrow_mut().extend(remains.take()));
         return;
     }
-    let _burial = Burial;
+    let _reset = ResetDropping;
     drop(remains);
-    while let Ok(Some(next)) = REMAINS.try_with(|list| list.borrow_mut().pop()) {
+    while let Ok(Some(next)) = PENDING.try_with(|list| list.borrow_mut().pop()) {
         drop(next);
     }
 }

@@ -1,4 +1,4 @@
-//! One outcome for many.
+//! A promise with several consumers.
 
 use std::fmt;
 use std::panic::Location;
@@ -7,10 +7,10 @@ use std::rc::Rc;
 use super::{Deferred, Promise, Settlement, pair};
 use crate::Reactor;
 
-/// A promise whose outcome several can have, each a clone of it. Made by [`Promise::shared`].
+/// A promise with several consumers, each of which receives a clone of the outcome. Created by [`Promise::shared`].
 ///
-/// A value that is costly to clone goes into an [`Rc`]: `promise.map(Rc::new).shared()`; an error that cannot be cloned
-/// likewise, with [`map_err`](Promise::map_err).
+/// If a value is costly to clone, wrap it in an [`Rc`]: `promise.map(Rc::new).shared()`. Do the same with an error that
+/// cannot be cloned, using [`map_err`](Promise::map_err).
 ///
 /// ```
 /// # use pelton::{Promise, Reactor};
@@ -41,7 +41,7 @@ impl<T: 'static, E: fmt::Debug + 'static> SharedPromise<T, E> {
         SharedPromise { promise: Rc::new(promise) }
     }
 
-    /// A promise of the same, to do with as one likes: it gets a clone of the outcome.
+    /// Returns a promise that receives a clone of the outcome.
     #[track_caller]
     pub fn promise(&self) -> Promise<T, E>
     where
@@ -50,7 +50,7 @@ impl<T: 'static, E: fmt::Debug + 'static> SharedPromise<T, E> {
     {
         let place = Location::caller();
         let (deferred, promise): (Deferred<T, E>, _) = pair(self.promise.core().continuations.clone(), place);
-        // What becomes of a rejection is now up to that promise.
+        // From now on that promise is responsible for handling a rejection.
         self.promise.core().set_handled();
         let give = move |_: &mut Reactor, outcome: &Settlement<T, E>| drop(deferred.settle_with(outcome.clone()));
         self.promise.attach_observer(place, Box::new(give));
@@ -63,7 +63,7 @@ impl<T: 'static, E: fmt::Debug + 'static> SharedPromise<T, E> {
         self.promise.observe(look);
     }
 
-    /// Whether the outcome is there.
+    /// Returns whether the promise is settled.
     pub fn is_settled(&self) -> bool {
         self.promise.is_settled()
     }

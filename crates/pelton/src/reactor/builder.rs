@@ -1,4 +1,4 @@
-//! Building a reactor.
+//! Builds a reactor with settings other than the defaults.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::reactor::callback::PanicPolicy;
 use crate::sources::connection::{Limit, WaterMarks};
 use crate::{Engine, Error, EventLoop, Fault, FaultKind, Lane, LaneSettings, Reactor, Resolver};
 
-/// Builds a reactor other than the default one.
+/// Builds a reactor with settings other than the defaults.
 ///
 /// ```
 /// use pelton::{EngineKind, PanicPolicy, Reactor};
@@ -21,7 +21,7 @@ use crate::{Engine, Error, EventLoop, Fault, FaultKind, Lane, LaneSettings, Reac
 /// assert_eq!(reactor.engine_name(), "poll");
 /// # Ok::<(), pelton::Error>(())
 /// ```
-#[must_use = "a builder does nothing until `build`"]
+#[must_use = "a builder does nothing until `build` is called"]
 #[derive(Default)]
 pub struct Builder {
     engine: Option<EngineKind>,
@@ -30,35 +30,36 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// The engine to run on. If this system does not have it, the best it has is used instead, and the reason is reported as
-    /// a [fault](Builder::on_fault).
-    /// Without a choice here, the environment variable `PELTON_ENGINE` decides; without that, the system.
+    /// Selects the engine. If this system does not support it, the reactor uses the best available engine and reports
+    /// the reason as a [fault](Builder::on_fault). Without this call, the environment variable `PELTON_ENGINE` selects
+    /// the engine. If that is not set either, the best available engine is used.
     pub fn engine(mut self, engine: EngineKind) -> Self {
         self.engine = Some(engine);
         self
     }
 
-    /// An engine of your own.
+    /// Uses an engine that the caller supplies.
     pub fn custom_engine(mut self, engine: Box<dyn Engine>) -> Self {
         self.custom = Some(engine);
         self
     }
 
-    /// Whether callbacks and turns are timed, for [`Reactor::stats`](crate::Reactor::stats). On by default; it costs about
-    /// as much as reading the clock once per callback.
+    /// Enables or disables timing of callbacks and turns for [`Reactor::stats`](crate::Reactor::stats). Enabled by
+    /// default. It costs about one clock reading per callback.
     pub fn stats(mut self, measure: bool) -> Self {
         self.settings.measure = measure;
         self
     }
 
-    /// What happens when a callback panics; by default its source is closed and the loop goes on.
+    /// Sets what happens when a callback panics. By default the reactor closes the callback's source and keeps running.
     pub fn panic_policy(mut self, policy: PanicPolicy) -> Self {
         self.settings.panic_policy = policy;
         self
     }
 
-    /// Calls `hook` for every fault, as [`Reactor::on_fault`] does, those of building the reactor included. Without a hook,
-    /// faults go to `tracing` if the program has a subscriber, and otherwise to standard error, once per kind and place.
+    /// Calls `hook` for every fault, as [`Reactor::on_fault`] does, including faults while the reactor is built.
+    /// Without a hook, faults go to `tracing` if the program has a subscriber. Otherwise they go to standard error,
+    /// once per kind and source location.
     ///
     /// ```
     /// # use pelton::Reactor;
@@ -68,7 +69,7 @@ impl Builder {
     ///         reactor.stop();
     ///     })
     ///     .build()?;
-    /// // A promise that is rejected, and that nobody looks at.
+    /// // A promise that is rejected and that nobody handles.
     /// let (deferred, _) = reactor.promise::<(), &str>();
     /// deferred.reject("out of water").ok();
     /// reactor.run()?;
@@ -79,91 +80,94 @@ impl Builder {
         self
     }
 
-    /// How many ticks run per turn at most, before events get their chance. At least 1; by default 1,024.
+    /// Limits how many ticks run per turn before the loop polls for events. At least 1. By default 1,024.
     pub fn ticks_per_turn(mut self, ticks: usize) -> Self {
         self.settings.ticks_per_turn = ticks.max(1);
         self
     }
 
-    /// How many posts may wait to be picked up before [`Handle::try_post`](crate::Handle::try_post) is refused; by
+    /// Limits how many posts can be queued before [`Handle::try_post`](crate::Handle::try_post) refuses more. By
     /// default 65,536.
     pub fn post_bound(mut self, posts: usize) -> Self {
         self.settings.post_bound = posts;
         self
     }
 
-    /// How long something may take on a connection; `None` for as long as it likes. A connection can
-    /// [change it](crate::Io::set_limit) for itself.
+    /// Sets a time limit for connections. `None` disables it. A connection can [change its own
+    /// limit](crate::Io::set_limit).
     pub fn limit(mut self, limit: Limit, after: Option<Duration>) -> Self {
         self.settings.limits.set(limit, after);
         self
     }
 
-    /// How much may wait to be sent on a connection. A connection can [change it](crate::Io::set_water_marks) for itself.
+    /// Sets the water marks of the send queues of connections and datagram sockets. A connection can [change its
+    /// own](crate::Io::set_water_marks).
     pub fn water_marks(mut self, marks: WaterMarks) -> Self {
         self.settings.flow.marks = WaterMarks { low: marks.low.min(marks.high), ..marks };
         self
     }
 
-    /// How many bytes of memory may wait to be sent on all connections together; by default 256 MiB. Over it, connections are
-    /// not read from any more once they have been, then no new ones are accepted, until a quarter of it is free.
+    /// Sets the budget for bytes in memory that are queued to be sent on all connections and datagram sockets. By
+    /// default 256 MiB. While the budget is exceeded, the reactor stops reading from each connection after its next
+    /// read, and stops accepting connections. Both resume when a quarter of the budget is free.
     pub fn byte_budget(mut self, bytes: usize) -> Self {
         self.settings.flow.budget = bytes;
         self
     }
 
-    /// Whether connections are served also while more waits to be sent than the [budget](Builder::byte_budget) allows: new ones are
-    /// accepted, and those on which nothing waits are read from. By default they are not.
+    /// Keeps serving connections while the [byte budget](Builder::byte_budget) is exceeded: the reactor accepts new
+    /// connections and reads from connections that have nothing queued. Disabled by default.
     ///
-    /// It suits servers that tell newcomers when they are busy, and that answer on the connection that was asked on, so that those
-    /// who take their answers do not suffer from those who do not. What passes data on from one connection to another must not use it:
-    /// what it reads here would wait there.
+    /// This suits servers that refuse new clients when they are busy and that send each response on the connection of
+    /// its request. Clients that read their responses then do not suffer from clients that do not. Do not enable it for
+    /// a proxy that forwards data between connections: it would read from one connection and queue the data on another.
     pub fn serve_over_budget(mut self, serve: bool) -> Self {
         self.settings.flow.serves_over_budget = serve;
         self
     }
 
-    /// What looks up names, for [`connect_to`](crate::Reactor::connect_to) and [`resolve`](crate::Reactor::resolve); by
-    /// default the [system](crate::SystemResolver).
+    /// Sets the resolver for [`connect_to`](crate::Reactor::connect_to) and [`resolve`](crate::Reactor::resolve). By
+    /// default it is the [system's](crate::SystemResolver).
     pub fn resolver(mut self, resolver: impl Resolver) -> Self {
         self.settings.names.resolver = Arc::new(resolver);
         self
     }
 
-    /// How many names are looked up at a time, and how many may wait; by default [these](LaneSettings::LOOKUPS).
+    /// Sets how many names are looked up at a time and how many lookups can be queued. By default
+    /// [`LaneSettings::LOOKUPS`].
     pub fn lookups(self, settings: LaneSettings) -> Self {
         self.lane(Lane::Names, settings)
     }
 
-    /// How much of a kind of work that blocks is [done](crate::Reactor::defer) at a time, and how much may wait; by default
-    /// [this](LaneSettings::of).
+    /// Sets how many [blocking jobs](crate::Reactor::defer) of one kind run at a time and how many can be queued. See
+    /// [`LaneSettings::of`] for the defaults.
     pub fn lane(mut self, lane: Lane, settings: LaneSettings) -> Self {
         self.settings.lanes[lane as usize] = settings;
         self
     }
 
-    /// When a name has several addresses, how long an attempt to connect has for itself before the next one is begun beside
-    /// it. At least 10 milliseconds; by default 250.
+    /// Sets how long a connection attempt runs before the next address of the name is tried in parallel. At least 10
+    /// milliseconds. By default 250.
     pub fn attempt_delay(mut self, delay: Duration) -> Self {
         self.settings.names.attempt_delay = delay.max(SHORTEST_ATTEMPT_DELAY);
         self
     }
 
-    /// Before the loop sleeps, it may poll again and again for so long; by default not at all. For loops whose events come in
-    /// quick succession, and to whom a processor of their own is worth the microseconds that falling asleep and waking up
-    /// take; 50 µs is a good start.
+    /// Lets the loop spin, that is poll repeatedly, for up to `most` before it sleeps. By default it does not spin.
+    /// Spinning trades processor time for latency: it saves the microseconds that falling asleep and waking up take. It
+    /// suits loops whose events arrive in quick succession and that have a processor to themselves. 50 µs is a good
+    /// start.
     ///
-    /// It spins only if the last wait was shorter than this, so an idle loop sleeps as ever. What
-    /// [`turn_with`](EventLoop::turn_with) is given to block is not called in a turn whose wait is over before it would
-    /// block.
+    /// The loop spins only if the last wait was shorter than `most`, so an idle loop sleeps as usual. If spinning ends
+    /// the wait, the turn does not call the `block` closure of [`turn_with`](EventLoop::turn_with).
     pub fn spin(mut self, most: Duration) -> Self {
         self.settings.spin = most;
         self
     }
 
-    /// Lets the loop be run inside a callback of another loop on the same thread, which stands still meanwhile: none of its
-    /// timers, connections and ticks are served. Otherwise that is refused with [`Error::Nested`], except for a
-    /// [turn](EventLoop::turn) that does not wait.
+    /// Allows the loop to run inside a callback of another loop on the same thread. The outer loop is blocked
+    /// meanwhile: it serves none of its timers, connections and ticks. Without this, running the loop there fails with
+    /// [`Error::Nested`], except for a [turn](EventLoop::turn) with a zero timeout.
     ///
     /// ```
     /// # use pelton::{Error, Reactor};
@@ -184,7 +188,7 @@ impl Builder {
         self
     }
 
-    /// Builds it.
+    /// Builds the reactor.
     #[track_caller]
     pub fn build(self) -> Result<EventLoop, Error> {
         if let Some(engine) = self.custom {
@@ -196,12 +200,12 @@ impl Builder {
         };
         let opened = engine::open_quietly(wanted).map_err(|error| Error::system("build a reactor", error))?;
         let hooked = self.settings.fault_hook.is_some();
-        // Without a hook once per process: a program with many reactors asks for each.
+        // Without a hook, report the fallback once per process: a program with many reactors would report it for each.
         let fallback = opened.fallback().filter(|_| hooked || opened.is_news());
         let mut reactor = EventLoop::on(opened.engine, self.settings);
         if let Some(message) = fallback {
-            let (kind, place) = (FaultKind::Engine, Location::caller());
-            reactor.report(Fault { kind, label: None, place, message });
+            let (kind, location) = (FaultKind::Engine, Location::caller());
+            reactor.report(Fault { kind, label: None, place: location, message });
         }
         Ok(reactor)
     }

@@ -1,11 +1,11 @@
-//! Calling user code: what is known about a callback, and what happens when it panics.
+//! Calls user code: identifies callbacks and handles their panics.
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
+use std::panic::{Location, resume_unwind};
 use std::sync::Arc;
 
+use super::panics::{Panic, catch};
 use crate::Reactor;
 use crate::observe::fault::{Fault, FaultKind, Hook};
 use crate::sources::connection::ConnectionId;
@@ -22,11 +22,11 @@ use crate::timers::TimerId;
 pub enum CallbackKind {
     /// A timer: [`Reactor::after`], [`Reactor::at`], [`Reactor::every`].
     Timer,
-    /// A tick: [`Reactor::next_tick`], what other threads [post](crate::Handle::post), [`Reactor::defer`],
+    /// A tick: [`Reactor::next_tick`], [posts](crate::Handle::post) of other threads, [`Reactor::defer`],
     /// [`Reactor::resolve`], [`Reactor::on_drain`], the continuations of [promises](crate::Promise), and tasks:
     /// [`Reactor::spawn`].
     Tick,
-    /// A descriptor that is ready: [`Reactor::watch`].
+    /// A watched descriptor: [`Reactor::watch`].
     Watch,
     /// A signal: [`Reactor::on_signal`].
     Signal,
@@ -53,7 +53,7 @@ impl CallbackKind {
         CallbackKind::Hook,
     ];
 
-    /// Its name, as it stands in reports.
+    /// Returns the name of the kind, as reports print it.
     pub const fn name(self) -> &'static str {
         match self {
             CallbackKind::Timer => "timer",
@@ -74,7 +74,7 @@ impl fmt::Display for CallbackKind {
     }
 }
 
-/// Names anything that calls back again and again, whatever kind it is.
+/// Identifies a source of callbacks, of any kind.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum SourceId {
@@ -136,29 +136,29 @@ impl From<DatagramsId> for SourceId {
     }
 }
 
-/// Which callback it is: enough to name it in a report.
+/// Identifies a callback in reports.
 #[derive(Clone, Copy)]
 pub(crate) struct Site {
     pub(crate) kind: CallbackKind,
-    /// Where it was registered.
+    /// Where the callback was registered.
     pub(crate) place: &'static Location<'static>,
     pub(crate) source: Option<SourceId>,
 }
 
-/// What to do when a callback panics.
+/// What the reactor does when a callback panics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum PanicPolicy {
-    /// End the source whose callback it was, report it to the [error hook](Reactor::on_fault), and turn on.
+    /// Ends the callback's source, reports the panic to the [fault hook](Reactor::on_fault) and keeps running.
     #[default]
     Close,
-    /// Likewise, then let the panic go on out of [`run`](crate::EventLoop::run) or [`turn`](crate::EventLoop::turn). The
-    /// reactor can be run again.
+    /// Ends the source and reports the panic, then propagates it out of [`run`](crate::EventLoop::run) or
+    /// [`turn`](crate::EventLoop::turn). The reactor can be run again.
     Propagate,
-    /// Likewise, then abort the process.
+    /// Ends the source and reports the panic, then aborts the process.
     Abort,
 }
 
-/// Writes a callback's name: `timer "heartbeat" (src/main.rs:10:5)`.
+/// Formats a callback's name: `timer "heartbeat" (src/main.rs:10:5)`.
 pub(crate) struct Named<'a> {
     pub(crate) kind: &'static str,
     pub(crate) label: &'a Option<Arc<str>>,
@@ -175,27 +175,24 @@ impl fmt::Display for Named<'_> {
     }
 }
 
-/// How a callback came out.
+/// How a callback ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
     Returned,
     Panicked,
 }
 
-/// What a panic carries.
-pub(crate) type Panic = Box<dyn Any + Send>;
-
-/// A panic that has been reported, on its way out through a callback that has called another.
+/// A panic that was reported and now unwinds through an outer callback.
 struct Reported(Panic);
 
-/// What concerns all callbacks alike.
+/// State shared by all callbacks.
 pub(crate) struct Callbacks {
     policy: PanicPolicy,
-    /// What faults are reported to.
+    /// Receives faults.
     pub(crate) hook: Option<Hook>,
-    /// Few sources have one, so they do not each carry room for it.
+    /// Labels are kept here and not in the sources because few sources have one.
     labels: HashMap<SourceId, Arc<str>>,
-    /// How many callbacks are running, one inside the other.
+    /// How many callbacks are running, nested inside each other.
     depth: usize,
 }
 
@@ -211,13 +208,13 @@ impl Callbacks {
         self.labels.get(&source?).cloned()
     }
 
-    /// How many callbacks are under way, one inside the other.
+    /// Returns how many callbacks are running, nested inside each other.
     #[inline]
     pub(crate) fn depth(&self) -> usize {
         self.depth
     }
 
-    /// To be called for every source that ends.
+    /// Drops the label of a source. Must be called for every source that ends.
     pub(crate) fn ended(&mut self, source: impl Into<SourceId>) {
         if !self.labels.is_empty() {
             self.labels.remove(&source.into());
@@ -225,19 +222,13 @@ impl Callbacks {
     }
 }
 
-/// What a panic says.
-pub(crate) fn message(panic: &Panic) -> String {
-    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("(not a text)").to_owned()
-}
-
 impl Reactor {
-    /// Gives a source a name of your own, to be read in reports of slow and panicking callbacks.
+    /// Gives a source a label, which reports of slow and panicking callbacks print.
     pub fn label(&mut self, source: impl Into<SourceId>, label: impl Into<Arc<str>>) {
         self.callbacks.labels.insert(source.into(), label.into());
     }
 
-    /// Calls user code: every callback goes through here.
+    /// Calls user code. Every callback goes through this function.
     pub(crate) fn call(&mut self, site: Site, callback: impl FnOnce(&mut Reactor)) -> Result<(), Panic> {
         if self.meter.needs_mark(site.kind, self.watchdog.is_some()) {
             self.meter.set_mark(self.engine.now());
@@ -246,21 +237,22 @@ impl Reactor {
             watchdog.begin(site, self.callbacks.label(site.source), self.meter.mark());
         }
         self.callbacks.depth += 1;
-        let outcome = catch_unwind(AssertUnwindSafe(|| callback(self)));
+        let outcome = catch(|| callback(self));
         self.callbacks.depth -= 1;
         self.finished(site);
         outcome
     }
 
-    /// Reports a panic and does what the policy says. The caller has put everything in order: this may not return.
+    /// Reports a panic and applies the panic policy. This may unwind, so the caller must have restored all state
+    /// before.
     fn fault(&mut self, site: Site, label: Option<Arc<str>>, panic: Panic) {
-        let panic = match panic.downcast::<Reported>() {
+        let panic = match panic.into_payload().downcast::<Reported>() {
             Ok(reported) => return self.propagate(reported.0),
-            Err(panic) => panic,
+            Err(payload) => Panic::from(payload),
         };
         self.meter.counters.panics += 1;
         let kind = FaultKind::Panicked(site.kind);
-        self.report(Fault { kind, label, place: site.place, message: message(&panic) });
+        self.report(Fault { kind, label, place: site.place, message: panic.message() });
         match self.callbacks.policy {
             PanicPolicy::Close => {}
             PanicPolicy::Propagate => self.propagate(panic),
@@ -268,16 +260,17 @@ impl Reactor {
         }
     }
 
-    /// Lets a panic go on that has been reported.
+    /// Resumes the unwinding of a panic that was reported.
     fn propagate(&mut self, panic: Panic) {
-        // The turn is over.
+        // The panic ends the turn, so its last phase does not do this.
         self.wake_lanes();
-        resume_unwind(if self.callbacks.depth > 0 { Box::new(Reported(panic)) } else { panic });
+        // The outer callback's fault is this one, which was reported.
+        if self.callbacks.depth > 0 { resume_unwind(Box::new(Reported(panic))) } else { panic.resume() }
     }
 
-    /// Calls a callback that was taken out of its source, which may have a label. `settle` is handed the callback and how the
-    /// call came out: it puts the callback back, or ends the source. A panic is reported after that, under the label that the
-    /// source had.
+    /// Calls a callback that was taken out of its source, which may have a label. `settle` receives the callback and
+    /// the outcome: it puts the callback back or ends the source. A panic is reported after that, with the label that
+    /// the source had before.
     #[inline(always)]
     pub(crate) fn call_source<C>(
         &mut self,
@@ -290,14 +283,15 @@ impl Reactor {
             Ok(()) => (Outcome::Returned, None),
             Err(panic) => (Outcome::Panicked, Some((panic, self.callbacks.label(site.source)))),
         };
-        // In one place, so that it becomes part of the caller: on the hot path this is a tenth of a message's cost.
+        // The only call of `settle`, so that it is inlined: on the hot path it is a tenth of the cost of a message.
         settle(self, callback, outcome);
         if let Some((panic, label)) = panic {
             self.fault(site, label, panic);
         }
     }
 
-    /// Calls the last callback of a source. Its label outlives it, for the reports.
+    /// Calls the last callback of a source, then drops the source's label. Reports of this callback still show the
+    /// label.
     pub(crate) fn call_last(&mut self, site: Site, callback: impl FnOnce(&mut Reactor)) {
         let outcome = self.call(site, callback);
         let label = self.callbacks.label(site.source);
@@ -309,7 +303,7 @@ impl Reactor {
         }
     }
 
-    /// Calls user code that ends with the call, whether it panics or not.
+    /// Calls a callback that runs only once, whether or not it panics.
     pub(crate) fn call_once(&mut self, site: Site, callback: impl FnOnce(&mut Reactor)) {
         if let Err(panic) = self.call(site, callback) {
             self.fault(site, None, panic);

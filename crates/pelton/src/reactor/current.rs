@@ -1,4 +1,4 @@
-//! Reaching the reactor from code that was not handed it.
+//! Gives access to the reactor from code that has no reference to it.
 
 use scoped_tls_hkt::scoped_thread_local;
 
@@ -7,9 +7,9 @@ use crate::Reactor;
 scoped_thread_local!(static mut CURRENT: Reactor);
 
 impl Reactor {
-    /// Lends the reactor to whatever `f` calls: there, [`Reactor::with_current`] reaches it and
-    /// [`Handle::schedule`](crate::Handle::schedule) runs at once. For code between two callbacks that cannot pass
-    /// `&mut Reactor` on, such as a trait method of somebody else's.
+    /// Lends the reactor to the code that `f` calls. There, [`Reactor::with_current`] returns the reactor and
+    /// [`Handle::schedule`](crate::Handle::schedule) runs its closure immediately. Use it where code in between cannot
+    /// pass `&mut Reactor` on, such as a foreign trait's method.
     ///
     /// ```
     /// # use pelton::Reactor;
@@ -26,13 +26,13 @@ impl Reactor {
         CURRENT.set(self, f)
     }
 
-    /// Calls `f` with the reactor that was [lent](Reactor::enter) to this code. `None` if none was, or if it is in use
-    /// further up the stack.
+    /// Calls `f` with the reactor that was [lent](Reactor::enter) to this code. Returns `None` if no reactor was lent
+    /// or if it is in use further up the stack.
     pub fn with_current<T>(f: impl FnOnce(&mut Reactor) -> T) -> Option<T> {
         Reactor::is_lent().then(|| CURRENT.with(f))
     }
 
-    /// Whether a reactor was lent to this code and is not in use further up the stack.
+    /// Returns whether a reactor was lent to this code and is not in use further up the stack.
     pub(crate) fn is_lent() -> bool {
         CURRENT.is_set()
     }

@@ -1,4 +1,4 @@
-//! The owner of a reactor: it turns the loop, and shuts it down.
+//! The owner of a reactor: it turns the loop and shuts it down.
 
 use std::cell::Cell;
 use std::io;
@@ -28,7 +28,8 @@ use crate::threads::handle::Shared;
 use crate::ticks::Ticks;
 use crate::ticks::idle::Idles;
 use crate::{Error, Wheel};
-/// Owns a [`Reactor`] and turns it. Derefs to it, so everything can be registered here too.
+
+/// Owns a [`Reactor`] and turns it. It derefs to the reactor, so callbacks can be registered here too.
 pub struct EventLoop {
     reactor: Reactor,
 }
@@ -80,8 +81,8 @@ impl EventLoop {
         EventLoop { reactor }
     }
 
-    /// Turns the loop until it is told to [stop](Reactor::stop), then [shuts down](EventLoop::shutdown). A loop with
-    /// nothing to do sleeps; it does not end.
+    /// Turns the loop until it is [stopped](Reactor::stop), then [shuts down](EventLoop::shutdown). A loop with nothing
+    /// to do sleeps. It does not return.
     pub fn run(&mut self) -> Result<Exit, Error> {
         if self.is_over() {
             return Err(Error::Stopped);
@@ -94,8 +95,8 @@ impl EventLoop {
         self.shutdown()
     }
 
-    /// Turns the loop until `condition` holds. It is asked before each turn and again before each wait, so that the loop
-    /// never sleeps on a condition that is met. [`Error::Stopped`] if the loop is told to stop first.
+    /// Turns the loop until `condition` returns `true`. The condition is checked before each turn and again before each
+    /// wait, so the loop never sleeps while it holds. Fails with [`Error::Stopped`] if the loop is stopped first.
     pub fn run_until(&mut self, mut condition: impl FnMut(&mut Reactor) -> bool) -> Result<(), Error> {
         let _turning = self.begin_turning()?;
         loop {
@@ -106,33 +107,36 @@ impl EventLoop {
         }
     }
 
-    /// One turn of the loop, which does not wait if `condition` holds by then. The caller [has begun](Reactor::begin_turning).
+    /// Runs one turn of the loop, without waiting if `condition` holds before the wait. The caller must have called
+    /// [`begin_turning`](Reactor::begin_turning).
     pub(crate) fn turn_until(&mut self, mut condition: impl FnMut(&mut Reactor) -> bool) -> Result<(), Error> {
         self.reactor.turn(None, &mut condition, |park| park.block())
     }
 
-    /// One turn of the loop, waiting for at most `timeout` (`None`: until something happens).
+    /// Runs one turn of the loop and waits for at most `timeout`, or without a limit if it is `None`.
     ///
-    /// The order is a contract:
+    /// The order of the phases is a contract:
     ///
-    /// 1. **timers** that are due, in the order of their deadlines, ties in the order they were set. One that is set
-    ///    now runs next turn at the earliest.
-    /// 2. **ticks**, posts and tasks that were woken, first in, first out, as they stood when the phase began; at most
-    ///    [so many](Builder::ticks_per_turn). What they queue waits for the next turn, but for continuations of
-    ///    [promises](crate::Promise) and tasks that others woke, if nothing else was queued before.
-    /// 3. **flush and reap**: what callbacks left for other connections goes out, and datagrams do; connections that are over
-    ///    are told so; the places of what ended are made free.
-    /// 4. **wait**: not at all if ticks or idle work are pending or the loop was told to stop; else until the next
-    ///    deadline, the timeout, an event, a post or a signal.
-    /// 5. **clock**: read once. [`now`](Reactor::now) is this until the next turn.
-    /// 6. **dispatch**: what came in on connections and datagram sockets, watched descriptors that are ready, signals.
-    /// 7. **idle** work, only if nothing else has run in this turn.
+    /// 1. **timers**: runs due timers in deadline order. Timers with equal deadlines run in the order in which they
+    ///    were set. A timer set during this phase runs in the next turn at the earliest.
+    /// 2. **ticks**: runs ticks, posts and woken tasks, first in, first out, as the queue stood when the phase began;
+    ///    at most [`ticks_per_turn`](crate::Builder::ticks_per_turn). Ticks queued during this phase wait for the next
+    ///    turn. Continuations of [promises](crate::Promise) and tasks woken by other tasks still run in this phase if
+    ///    nothing else was queued before them.
+    /// 3. **flush and reap**: writes data that callbacks queued on other connections, and queued datagrams; calls
+    ///    `closed` on connections that are over; frees the slots of ended sources.
+    /// 4. **wait**: does not wait if ticks or idle work are pending or the loop was stopped. Otherwise waits until the
+    ///    next deadline, the timeout, an event, a post or a signal.
+    /// 5. **clock**: reads the clock once. [`now`](Reactor::now) returns this reading until the next turn.
+    /// 6. **dispatch**: calls back for input on connections and datagram sockets, for ready descriptors and for
+    ///    signals.
+    /// 7. **idle**: runs idle work, only if no other callback has run in this turn.
     pub fn turn(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
         self.turn_with(timeout, |park| park.block())
     }
 
-    /// [`turn`](EventLoop::turn) for embedders that have something of their own to do around the wait: `block` is handed
-    /// the part that may sleep, which is `Send`, and has to call [`Park::block`] once.
+    /// Runs one [`turn`](EventLoop::turn) for embedders that have work to do around the wait. `block` receives the part
+    /// of the engine that may sleep, which is `Send`. It must call [`Park::block`] once.
     pub fn turn_with(
         &mut self,
         timeout: Option<Duration>,
@@ -142,15 +146,15 @@ impl EventLoop {
         self.reactor.turn(timeout, &mut |_| false, block)
     }
 
-    /// Whether the loop was told to stop, or has finished draining: turning it is over, [`shutdown`](EventLoop::shutdown)
-    /// is next.
+    /// Returns whether the loop was stopped or has finished draining. The next step is
+    /// [`shutdown`](EventLoop::shutdown).
     pub fn stopped(&self) -> bool {
         self.lifecycle.has_stopped()
     }
 
-    /// Runs the [shutdown hooks](Reactor::on_shutdown), the last one added first, closes all connections and datagram
-    /// sockets, ends [pools](Reactor::shut_down_at_end), then drops everything registered.
-    /// [`run`](EventLoop::run) does this by itself; those who [turn](EventLoop::turn) the loop by hand call it at the end.
+    /// Runs the [shutdown hooks](Reactor::on_shutdown), last added first. Then it closes all connections and datagram
+    /// sockets, shuts down [pools](Reactor::shut_down_at_end) and drops everything registered. [`run`](EventLoop::run)
+    /// calls this itself. Callers that [turn](EventLoop::turn) the loop themselves call it at the end.
     pub fn shutdown(&mut self) -> Result<Exit, Error> {
         let exit = match self.lifecycle.life() {
             Life::Stopping(exit) => exit,
@@ -158,7 +162,7 @@ impl EventLoop {
             Life::Running | Life::Draining => Exit::Stopped,
         };
         self.lifecycle.set_life(Life::Stopping(exit));
-        // Before the hooks: one may wait for a thread that waits for an answer.
+        // Before the hooks: a hook may join a thread that waits for a reply.
         self.drop_posts();
         self.run_shutdown_hooks();
         self.shut_down_sources();
@@ -169,41 +173,43 @@ impl EventLoop {
         Ok(exit)
     }
 
-    /// A descriptor that becomes readable when a [`turn`](EventLoop::turn) would find events, to wait for in another
-    /// loop. `None` if the engine has none: `poll` and `select` keep their books outside the kernel.
+    /// Returns a descriptor that becomes readable when a [`turn`](EventLoop::turn) would find events, for use in
+    /// another event loop. Returns `None` if the engine has none: `poll` and `select` keep their state outside the
+    /// kernel.
     ///
-    /// Wait for it until [`next_deadline`](EventLoop::next_deadline), then turn with a zero timeout.
+    /// Wait for the descriptor until [`next_deadline`](EventLoop::next_deadline), then turn with a zero timeout.
     pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         self.reactor.engine.as_fd()
     }
 
-    /// When the loop has to be turned next, even if its [descriptor](EventLoop::as_fd) says nothing: the past if there is
-    /// work to do now, `None` if only an event can bring some.
+    /// Returns when the loop must be turned next even if its [descriptor](EventLoop::as_fd) is not readable. This is a
+    /// time in the past if there is work to do now, and `None` if only an event can bring work.
     ///
-    /// Call it right before you wait: it also has other threads wake you when they post.
+    /// Call it right before waiting: it also arranges that threads that post wake the loop.
     pub fn next_deadline(&mut self) -> Option<Time> {
         let reactor = &mut self.reactor;
         reactor.ticks.queue_continuations();
-        // A turn is what tells that it has stopped.
+        // A stopped loop needs a turn to report that it has stopped.
         if reactor.is_over() || reactor.has_work() || !reactor.posts.wake_on_post() {
             return Some(Time::ZERO);
         }
         reactor.timers.next_deadline()
     }
 
-    /// Makes the reactor this process's own, in a forked child that wants to go on using it: until then, everything that
-    /// would touch what it shares with the parent is refused with [`Error::Forked`].
+    /// Makes the reactor usable in a forked child. Until then, every operation that would touch state shared with the
+    /// parent fails with [`Error::Forked`].
     ///
-    /// Timers, ticks and watches are carried over; so both processes have them. [Handles](Handle) that were copied along
-    /// lead to this one. Holds of threads that stayed behind are not released by anybody; callbacks of what was
-    /// [deferred](Reactor::defer) are told that it stayed there too, and replies do not come.
+    /// Timers, ticks and watches are kept, so both processes have them. [Handles](crate::Handle) copied by the fork
+    /// refer to the child's reactor. Holds of threads that exist only in the parent are never released. Callbacks of
+    /// [deferred](Reactor::defer) work get [`DeferFailure::Forked`](crate::DeferFailure::Forked) because that work
+    /// continues only in the parent. Replies from the parent's threads do not arrive.
     pub fn after_fork(&mut self) -> Result<(), Error> {
         let reactor = &mut self.reactor;
         if reactor.check_not_forked().is_ok() {
             return Ok(());
         }
-        reactor.engine.after_fork().map_err(|error| Error::system("renew the engine after a fork", error))?;
-        // A thread that is not here any more may have left the queue with a gap that is never filled.
+        reactor.engine.after_fork().map_err(|error| Error::system("set up the engine after a fork", error))?;
+        // A thread that exists only in the parent may have left a gap in the queue that is never filled.
         let (shared, posts) = reactor.shared.succeed();
         let waiting = reactor.posts.replace_by(posts);
         reactor.ticks.posts_begin_anew(waiting);
@@ -230,11 +236,11 @@ impl Drop for EventLoop {
 }
 
 thread_local! {
-    /// Whether a loop is being turned on this thread, so that whatever runs is called by it.
+    /// Whether a loop is being turned on this thread.
     static TURNING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A loop that is being turned, and whether one was further up the stack.
+/// Marks this thread as turning a loop, and remembers whether it already was.
 pub(crate) struct Turning(bool);
 
 impl Turning {
@@ -250,7 +256,7 @@ impl Drop for Turning {
 }
 
 impl Reactor {
-    /// Begins to turn the loop. Refuses to make another loop of this thread wait for this one.
+    /// Begins to turn the loop. Fails with [`Error::Nested`] if that would block another loop on this thread.
     pub(crate) fn begin_turning(&self) -> Result<Turning, Error> {
         let inside = TURNING.get() || Reactor::is_lent();
         if inside && !self.lifecycle.may_nest() { Err(Error::Nested) } else { Ok(Turning::begin()) }

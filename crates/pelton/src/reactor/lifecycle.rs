@@ -1,29 +1,30 @@
-//! Stopping: at once, or when what is in progress has finished.
+//! Stops a reactor: immediately, or after work in progress has finished.
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::panic::Location;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pelton_os::fork;
 use pelton_sync::Closure;
 
-use crate::reactor::callback::{CallbackKind, Site, message};
+use crate::reactor::callback::{CallbackKind, Site};
+use crate::reactor::panics::catch;
 use crate::threads::handle::{Handle, Post};
 use crate::ticks::Tick;
 use crate::{Error, Fault, Pool, Reactor};
 
-/// How far along its life a reactor is.
+/// The state of a reactor's life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Life {
-    /// Not told to stop.
+    /// Neither draining nor stopped.
     Running,
-    /// Told to finish what is in progress.
+    /// Finishing work in progress.
     Draining,
-    /// Told to stop; the turn under way is the last.
+    /// Stopped; the current turn is the last.
     Stopping(Exit),
-    /// Shut down; it does not run again.
+    /// Shut down. It cannot run again.
     Stopped,
 }
 
@@ -33,28 +34,28 @@ pub(crate) enum Life {
 pub enum Exit {
     /// [`stop`](Reactor::stop) was called.
     Stopped,
-    /// Everything in progress was finished after [`drain`](Reactor::drain) was called.
+    /// All work in progress finished after [`drain`](Reactor::drain) was called.
     Drained,
-    /// So many things were still in progress at the end of the time that [`drain`](Reactor::drain) gave them.
+    /// The deadline of [`drain`](Reactor::drain) passed while work was still in progress.
     DrainTimedOut {
-        /// How many [`Hold`]s were left, and how much [deferred](Reactor::defer) work.
+        /// The number of remaining [`Hold`]s and unfinished [deferred](Reactor::defer) jobs.
         holds: usize,
-        /// How many connections and datagram sockets were left.
+        /// The number of remaining connections and datagram sockets.
         connections: usize,
     },
 }
 
-/// How far along its life a reactor is, and what is called when that ends.
+/// The state of a reactor's life, and the hooks that run when it ends.
 pub(crate) struct Lifecycle {
     life: Life,
     drain: VecDeque<Tick>,
     shutdown: Vec<Tick>,
     pools: Vec<(Pool, Duration)>,
-    /// While draining: connections were asked to end, and so is one that comes later.
-    asks_to_end: bool,
-    /// It may be run inside a callback of another loop.
+    /// Draining has reached the connections. One that opens later is asked to end as well.
+    drains_connections: bool,
+    /// The loop may run inside a callback of another loop.
     nested: bool,
-    /// The process it belongs to, as a number of forks.
+    /// Identifies the process that the reactor belongs to, as a number of forks.
     forks: u64,
 }
 
@@ -65,7 +66,7 @@ impl Lifecycle {
             drain: VecDeque::new(),
             shutdown: Vec::new(),
             pools: Vec::new(),
-            asks_to_end: false,
+            drains_connections: false,
             nested,
             forks: fork::count(),
         }
@@ -79,30 +80,30 @@ impl Lifecycle {
         self.life = life;
     }
 
-    /// Whether it was told to stop, or has.
+    /// Returns whether the reactor is stopping or has stopped.
     pub(crate) fn has_stopped(&self) -> bool {
         matches!(self.life, Life::Stopping(_) | Life::Stopped)
     }
 
-    /// Whether a turn that goes on is its last.
+    /// Returns whether the current turn is the last.
     pub(super) fn is_stopping(&self) -> bool {
         matches!(self.life, Life::Stopping(_))
     }
 
-    pub(crate) fn asks_to_end(&self) -> bool {
-        self.asks_to_end
+    pub(crate) fn drains_connections(&self) -> bool {
+        self.drains_connections
     }
 
     pub(super) fn may_nest(&self) -> bool {
         self.nested
     }
 
-    /// It belongs to this process now.
+    /// Records that the reactor belongs to this process now.
     pub(super) fn forked(&mut self) {
         self.forks = fork::count();
     }
 
-    /// Drops the hooks that were not called.
+    /// Drops the hooks that did not run.
     pub(super) fn drop_hooks(&mut self) {
         drop(std::mem::take(&mut self.drain));
         drop(std::mem::take(&mut self.shutdown));
@@ -110,8 +111,8 @@ impl Lifecycle {
     }
 }
 
-/// Says that something is in progress, for as long as it lives: [draining](Reactor::drain) waits for it. It may be held and
-/// dropped on any thread.
+/// Represents work in progress: [draining](Reactor::drain) waits until it is dropped. It may be held and dropped on any
+/// thread.
 #[must_use = "draining waits only as long as this is held"]
 pub struct Hold {
     handle: Handle,
@@ -127,9 +128,9 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         let shared = self.handle.shared.latest();
-        // Release: what was done under the hold is done when the loop sees it gone.
+        // Release: work done under the hold is visible to the loop when it sees the hold gone.
         if shared.holds.fetch_sub(1, Ordering::Release) == 1 && shared.draining.load(Ordering::Acquire) {
-            // A turn is what notices; a loop that is gone needs none.
+            // The loop checks the holds once per turn, so wake it. If the loop is gone, nothing waits for the hold.
             let _ = self.handle.post(|_| {});
         }
     }
@@ -142,12 +143,12 @@ impl fmt::Debug for Hold {
 }
 
 impl Reactor {
-    /// Stops the loop: the turn under way is finished without waiting, the [shutdown hooks](Reactor::on_shutdown) are run,
-    /// and [`run`](crate::EventLoop::run) returns.
+    /// Stops the loop. The current turn finishes without waiting, the [shutdown hooks](Reactor::on_shutdown) run, and
+    /// [`run`](crate::EventLoop::run) returns.
     ///
-    /// From now on the loop takes on nothing new. What other threads post is refused, and so is everything here that can
-    /// fail: [`Error::Stopped`], or the error of that method. Callbacks that are registered all the same are dropped without
-    /// having run. A stopped loop does not run again.
+    /// From now on the loop accepts no new work. It refuses posts of other threads, and every fallible method of the
+    /// reactor fails with [`Error::Stopped`] or with its own error. Callbacks registered by other methods are dropped
+    /// without running. A stopped loop cannot run again.
     ///
     /// ```
     /// # use pelton::{Error, PostError, Reactor};
@@ -168,50 +169,55 @@ impl Reactor {
     fn stop_with(&mut self, exit: Exit) {
         if matches!(self.lifecycle.life, Life::Running | Life::Draining) {
             self.lifecycle.life = Life::Stopping(exit);
-            // The turn under way runs those that are its own. There is no other turn, so nobody is to wait for one.
+            // The current turn still runs the posts that it has taken. No other turn follows, so no thread may wait for
+            // one.
             self.posts.close();
         }
     }
 
-    /// Whether the loop has shut down: nothing that is registered now will ever be called.
+    /// Returns [`Error::Forked`] in a forked child that has not called `after_fork`.
     pub(crate) fn check_not_forked(&self) -> Result<(), Error> {
         if self.lifecycle.forks == fork::count() { Ok(()) } else { Err(Error::Forked) }
     }
 
+    /// Returns whether the loop has shut down. Callbacks registered now never run.
     #[inline]
     pub(crate) fn is_over(&self) -> bool {
         self.lifecycle.life == Life::Stopped
     }
 
-    /// Refuses to begin what only further turns could go on with.
+    /// Returns an error if the loop accepts no new work because no further turn would continue it.
     pub(crate) fn check_takes_on(&self) -> Result<(), Error> {
         self.check_not_forked()?;
         if self.lifecycle.has_stopped() { Err(Error::Stopped) } else { Ok(()) }
     }
 
-    /// Drops the posts of a loop that does not turn any more. Replies that threads wait for are lost, which wakes them.
+    /// Drops the posts of a loop that turns no more. This wakes threads that wait for a reply.
     pub(crate) fn drop_posts(&mut self) {
         self.posts.close();
-        // A thread that stayed in the parent of a forked child never writes what it was about to.
+        // In a forked child, a thread that exists only in the parent never completes its push.
         let waits = self.check_not_forked().is_ok();
         while let Some(Post { place, closure }) = if waits { self.posts.pop_rest() } else { self.posts.pop() } {
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(closure))) {
+            if let Err(panic) = catch(|| drop(closure)) {
                 self.report(Fault::at(
                     place,
                     "post",
-                    format_args!("it panicked when it was dropped: {}", message(&panic)),
+                    format_args!("it panicked while being dropped: {}", panic.message()),
                 ));
             }
         }
     }
 
-    /// Lets the loop finish what is in progress, then stops it, after `deadline` in any case.
+    /// Lets the loop finish work in progress, then stops it. It stops after `deadline` in any case.
     ///
-    /// No connection is accepted any more. The [drain hooks](Reactor::on_drain) are told first, so that they take on nothing
-    /// new; then [the connections](crate::Connection::draining), which by default close when everything has been sent, and
-    /// at once if nothing was ever sent or received; and [datagram sockets](crate::Datagrams::draining), likewise. Everything
-    /// goes on as usual until there is no connection or datagram socket left, nobody has a [`Hold`] any more, what was
-    /// [deferred](Reactor::defer) is done and no tick is waiting. [`run`](crate::EventLoop::run) then returns [`Exit::Drained`], or [`Exit::DrainTimedOut`] if it took too long.
+    /// The loop stops listening. It runs the [drain hooks](Reactor::on_drain) first, so that they can refuse new work.
+    /// Then it calls [`draining`](crate::Connection::draining) on the connections. By default these close when
+    /// everything has been sent, or immediately if nothing was ever sent or received. [Datagram
+    /// sockets](crate::Datagrams::draining) close when everything has been sent.
+    ///
+    /// The loop keeps running until there is no connection, datagram socket or [`Hold`] left, all
+    /// [deferred](Reactor::defer) work is done and no tick is queued. [`run`](crate::EventLoop::run) then returns
+    /// [`Exit::Drained`], or [`Exit::DrainTimedOut`] if the deadline passed first.
     ///
     /// ```
     /// # use pelton::{Exit, Reactor};
@@ -238,27 +244,27 @@ impl Reactor {
         self.ticks.append(&mut self.lifecycle.drain);
         self.unlisten_all();
         self.next_tick(|reactor| {
-            reactor.lifecycle.asks_to_end = true;
+            reactor.lifecycle.drains_connections = true;
             reactor.drain_sources();
         });
     }
 
-    /// Says that something is in progress that [draining](Reactor::drain) should wait for, until the hold is dropped.
+    /// Makes [draining](Reactor::drain) wait until the returned hold is dropped.
     pub fn hold(&self) -> Hold {
         self.handle().hold()
     }
 
-    /// How many [`Hold`]s there are.
+    /// Returns the number of [`Hold`]s.
     pub fn holds(&self) -> usize {
         self.shared.holds.load(Ordering::Acquire)
     }
 
-    /// Whether the loop was told to stop or to [drain](Reactor::drain): time to take on nothing new.
+    /// Returns whether the loop is [draining](Reactor::drain) or was stopped, and should start nothing new.
     pub fn stopping(&self) -> bool {
         self.lifecycle.life != Life::Running
     }
 
-    /// Runs `hook` when the loop begins to [drain](Reactor::drain); at the next tick if it is draining already.
+    /// Runs `hook` when the loop begins to [drain](Reactor::drain), or in the next tick if it is draining already.
     #[track_caller]
     pub fn on_drain(&mut self, hook: impl FnOnce(&mut Reactor) + 'static) {
         match self.lifecycle.life {
@@ -273,9 +279,10 @@ impl Reactor {
         }
     }
 
-    /// Runs `hook` when the loop has stopped, before [`run`](crate::EventLoop::run) returns: the last one added first.
+    /// Runs `hook` when the loop has stopped, before [`run`](crate::EventLoop::run) returns. The last hook added runs
+    /// first.
     ///
-    /// A hook has the whole reactor, but no turn will follow: what it queues is dropped.
+    /// A hook can use the whole reactor, but no turn follows: ticks that it queues are dropped.
     #[track_caller]
     pub fn on_shutdown(&mut self, hook: impl FnOnce(&mut Reactor) + 'static) {
         if self.is_over() {
@@ -284,9 +291,9 @@ impl Reactor {
         self.lifecycle.shutdown.push(Tick { place: Location::caller(), closure: Closure::new(hook), after_posts: 0 });
     }
 
-    /// Has `pool` end with the loop: when the hooks have run and the connections are closed, it is
-    /// [shut down](Pool::shutdown), within `deadline`; what it did not get done is logged. The first one given is the first to
-    /// end. Once is enough for a pool that several services run [on](crate::Service::on).
+    /// [Shuts down](Pool::shutdown) `pool`, within `deadline`, when the loop ends: after the hooks have run and the
+    /// connections are closed. An error is reported as a fault. Pools end in the order in which they were added. Add a
+    /// pool that several services [run on](crate::Service::on) only once.
     pub fn shut_down_at_end(&mut self, pool: &Pool, deadline: Duration) {
         if !self.is_over() {
             self.lifecycle.pools.push((pool.clone(), deadline));
@@ -301,9 +308,9 @@ impl Reactor {
         }
     }
 
-    /// Ends a drain that has nothing left to wait for.
+    /// Stops a draining loop that has nothing left to wait for.
     pub(crate) fn finish_draining(&mut self) {
-        // Hooks and ticks may still take holds, so they go first.
+        // Hooks and ticks may still take holds, so they must have run first.
         let idle = self.connection_count() + self.datagram_socket_count() == 0
             && self.ticks.is_empty()
             && self.posts.is_empty();
@@ -313,7 +320,7 @@ impl Reactor {
     }
 
     pub(crate) fn run_shutdown_hooks(&mut self) {
-        // One at a time: a hook may add another, which then is the last one added.
+        // One at a time: a hook may add another one, which then is the last one added.
         while let Some(hook) = self.lifecycle.shutdown.pop() {
             let site = Site { kind: CallbackKind::Hook, place: hook.place, source: None };
             self.call_once(site, |reactor| hook.closure.call(reactor));

@@ -1,14 +1,15 @@
-//! The reactor: what it consists of.
+//! The reactor and its parts.
 //!
-//! Read `turn.rs` first: it is the loop, phase by phase. `event_loop.rs` owns a reactor and turns it, `source.rs` is the
-//! table of everything that events come from, and `callback.rs` is the one place that calls user code. The other rooms of
-//! this crate hold what callbacks are registered with: timers, ticks, sources, promises, tasks.
+//! Read `turn.rs` first: it is the loop, phase by phase. `event_loop.rs` owns a reactor and turns it, `source.rs` is
+//! the table of everything that reports events, and `callback.rs` is the only module that calls user code. The other
+//! modules of this crate are what callbacks are registered with: timers, ticks, sources, promises, tasks.
 
 pub(crate) mod builder;
 pub(crate) mod callback;
 mod current;
 pub(crate) mod event_loop;
 pub(crate) mod lifecycle;
+pub(crate) mod panics;
 pub(crate) mod slots;
 pub(crate) mod source;
 mod spin;
@@ -46,7 +47,7 @@ use source::Sources;
 use spin::Spin;
 use state::States;
 
-/// What a builder settles.
+/// The settings that a builder collects.
 pub(crate) struct Settings {
     pub(crate) measure: bool,
     pub(crate) panic_policy: PanicPolicy,
@@ -68,9 +69,10 @@ impl Default for Settings {
             panic_policy: PanicPolicy::Close,
             fault_hook: None,
             nested: false,
-            // At a microsecond each, events wait a millisecond; and the poll between is a thousandth of the cost.
+            // At a microsecond per tick, events wait one millisecond, and the poll between batches costs a thousandth
+            // of that.
             ticks_per_turn: 1024,
-            // 3 MiB of small closures: far more than a healthy loop is ever behind, far less than a machine has.
+            // 3 MiB of small closures: far more than the backlog of a healthy loop, far less than a machine's memory.
             post_bound: 65_536,
             limits: Limits::default(),
             flow: FlowSettings::default(),
@@ -81,14 +83,14 @@ impl Default for Settings {
     }
 }
 
-/// The reactor, as callbacks see it: every callback is handed a `&mut Reactor` to register more with.
+/// A reactor, as callbacks see it: every callback receives a `&mut Reactor` and can register more callbacks with it.
 ///
-/// It belongs to one thread; [`handle`](Reactor::handle) is the way in for others. Running it is the business of its owner,
-/// the [`EventLoop`] that [`Reactor::new`] gives, so that no callback can turn the loop inside itself.
+/// It belongs to one thread. Other threads use a [`handle`](Reactor::handle). [`Reactor::new`] returns an
+/// [`EventLoop`], which owns the reactor and runs it. So no callback can turn the loop from inside itself.
 ///
 /// # What does not compile
 ///
-/// A reactor cannot be moved to a thread, because what is registered with it need not be [`Send`]:
+/// A reactor cannot be moved to another thread because callbacks registered with it need not be [`Send`]:
 ///
 /// ```compile_fail,E0277
 /// use pelton::Reactor;
@@ -97,7 +99,7 @@ impl Default for Settings {
 /// std::thread::spawn(move || reactor.run());
 /// ```
 ///
-/// [`Reactor::start_thread`] makes one on a thread of its own, sets it up there, and gives its [`Handle`] to this one:
+/// [`Reactor::start_thread`] builds a reactor on a new thread, sets it up there and gives its [`Handle`] to the caller:
 ///
 /// ```
 /// use pelton::Reactor;
@@ -113,7 +115,7 @@ impl Default for Settings {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A callback cannot borrow what is around it, because it may run long after that is gone:
+/// A callback cannot borrow local variables because it may run long after they are gone:
 ///
 /// ```compile_fail,E0373
 /// # use pelton::Reactor;
@@ -123,8 +125,8 @@ impl Default for Settings {
 /// reactor.every(Duration::from_secs(1), |_, _| count += 1);
 /// ```
 ///
-/// It owns its state (`move`); what several callbacks share is in an [`Rc`](std::rc::Rc) that each has a clone of, or in
-/// [`Reactor::state`], which every callback reaches:
+/// A callback owns its state (`move`). State shared by several callbacks goes into an [`Rc`](std::rc::Rc) that each of
+/// them clones, or into [`Reactor::state`], which every callback can reach:
 ///
 /// ```
 /// # use pelton::Reactor;
@@ -138,7 +140,7 @@ impl Default for Settings {
 /// ```
 pub struct Reactor {
     pub(crate) engine: Box<dyn Engine>,
-    /// The latest reading of the clock.
+    /// The latest clock reading.
     pub(crate) now: Time,
     pub(crate) timers: Wheel<Timer>,
     pub(crate) ticks: Ticks,
@@ -152,9 +154,9 @@ pub struct Reactor {
     pub(crate) listeners: Listeners,
     pub(crate) flow: Flow,
     pub(crate) names: Names,
-    /// What it shares with its tasks.
+    /// State shared with the reactor's tasks.
     pub(crate) local: Rc<Local>,
-    /// Callbacks of work that is being done on other threads.
+    /// Callbacks of work that runs on other threads.
     pub(crate) deferred: Deferred,
     pub(crate) promises: Promises,
     pub(crate) subscribers: Subscribers,
@@ -167,35 +169,35 @@ pub struct Reactor {
 }
 
 impl Reactor {
-    /// Builds a reactor on the best engine that this system has, or the one that the environment variable `PELTON_ENGINE`
-    /// names.
-    #[allow(clippy::new_ret_no_self, reason = "what one owns is the loop; what callbacks are handed is the reactor")]
+    /// Builds a reactor with the best engine available on this system, or with the one that the environment variable
+    /// `PELTON_ENGINE` names.
+    #[allow(clippy::new_ret_no_self, reason = "the caller owns the loop; callbacks receive the reactor")]
     #[track_caller]
     pub fn new() -> Result<EventLoop, Error> {
         Reactor::builder().build()
     }
 
-    /// Builds a reactor to order.
+    /// Returns a builder for a reactor with other settings.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// The way in from other threads.
+    /// Returns a handle with which other threads reach the reactor.
     pub fn handle(&self) -> Handle {
         Handle { shared: self.shared.clone() }
     }
 
-    /// The time as of the latest reading of the clock: at the start of the turn, or after its wait.
+    /// Returns the latest clock reading: the clock is read at the start of a turn and after its wait.
     pub fn now(&self) -> Time {
         self.now
     }
 
-    /// The time now, from a fresh reading of the clock.
+    /// Reads the clock and returns the current time.
     pub fn clock(&self) -> Time {
         self.engine.now()
     }
 
-    /// The name of the engine it runs on.
+    /// Returns the name of the engine.
     pub fn engine_name(&self) -> &'static str {
         self.engine.name()
     }

@@ -1,47 +1,49 @@
-//! A table whose places are reused, and whose keys notice it.
+//! A generational slab: slots are reused, and stale keys find nothing.
 
 use std::mem;
 
-/// The largest generation: 28 bits, so that index, generation and a 4-bit operation share one 64-bit token.
+/// The largest generation: 28 bits, so that index, generation and a 4-bit operation fit into a 64-bit token.
 pub(crate) const MAX_GENERATION: u32 = (1 << 28) - 1;
 
-/// Ends a chain of free or retired places.
+/// Ends a list of free or retired slots.
 const NONE: u32 = u32::MAX;
 
-/// Places up to which memory is kept though the table is empty, so that a handful that come and go allocate nothing.
+/// The number of slots whose memory is kept even if the table is empty, so that a few values that come and go allocate
+/// nothing.
 const KEEP: usize = 64;
 
-/// Free places that one [`Slots::trim`] cuts off at most, of which each may be a cache miss or two: 0.4 ms.
+/// The maximum number of free slots that one [`Slots::trim`] cuts off. Each may cost one or two cache misses: 0.4 ms in
+/// total.
 const CUT_AT_ONCE: usize = 4096;
 
-/// Names one value in a [`Slots`], for as long as it is there; afterwards it finds nothing.
+/// Identifies a value in a [`Slots`] until the value is removed. After that it finds nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Key {
-    /// The place in the table.
+    /// The index of the slot.
     pub(crate) index: u32,
-    /// Which of the values that have had this place; never 0, at most [`MAX_GENERATION`].
+    /// Tells apart the successive values of a slot. Never 0, at most [`MAX_GENERATION`].
     pub(crate) generation: u32,
 }
 
-/// A generational slab: values in one `Vec`, found by [`Key`], places reused last-freed first.
+/// A generational slab. Values are stored in one `Vec` and found by [`Key`]. The slot freed last is reused first.
 ///
-/// Generations come from one counter for the whole table, not from the place, so places can be cut off at the end and
-/// grown again without forgetting which generations they have had. A key is mistaken for another only if its place is
+/// Generations come from one counter for the whole table, not from the slot. So slots can be cut off at the end and
+/// added again without storing their past generations. A stale key is mistaken for a live one only if its slot is
 /// reused exactly a multiple of 2^28 - 1 insertions later.
 ///
-/// Free places are linked both ways. That is what makes cutting off the end simple: each free place at the end is
-/// unlinked on its own in O(1), and was paid for by the `insert` that made it.
+/// The list of free slots is doubly linked, which makes cutting off the end simple: each free slot at the end is
+/// unlinked in O(1), and the `insert` that created it has paid for that.
 pub(crate) struct Slots<T> {
-    places: Vec<Place<T>>,
+    slots: Vec<Slot<T>>,
     len: usize,
-    /// The place freed last.
+    /// The slot freed last.
     free: u32,
-    /// The place retired last.
+    /// The slot retired last.
     retired: u32,
     generation: u32,
 }
 
-enum Place<T> {
+enum Slot<T> {
     Taken {
         generation: u32,
         value: T,
@@ -50,7 +52,7 @@ enum Place<T> {
         previous: u32,
         next: u32,
     },
-    /// Vacant, but not to be reused before [`Slots::recycle`].
+    /// Vacant, but not reused before [`Slots::recycle`].
     Retired {
         next: u32,
     },
@@ -64,17 +66,17 @@ impl<T> Default for Slots<T> {
 
 impl<T> Slots<T> {
     pub(crate) const fn new() -> Slots<T> {
-        Slots { places: Vec::new(), len: 0, free: NONE, retired: NONE, generation: 0 }
+        Slots { slots: Vec::new(), len: 0, free: NONE, retired: NONE, generation: 0 }
     }
 
-    /// How many values are held.
+    /// Returns the number of values.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// How many places the table has: every index is below this.
+    /// Returns the number of slots. Every index is below it.
     pub(crate) fn places(&self) -> usize {
-        self.places.len()
+        self.slots.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -83,15 +85,15 @@ impl<T> Slots<T> {
 
     pub(crate) fn insert(&mut self, value: T) -> Key {
         let generation = if self.generation == MAX_GENERATION { 1 } else { self.generation + 1 };
-        let taken = Place::Taken { generation, value };
+        let taken = Slot::Taken { generation, value };
         let index = if self.free == NONE {
-            assert!(self.places.len() < NONE as usize, "a slab holds fewer than 2^32 - 1 values");
-            self.places.push(taken);
-            (self.places.len() - 1) as u32
+            assert!(self.slots.len() < NONE as usize, "a slab holds fewer than 2^32 - 1 values");
+            self.slots.push(taken);
+            (self.slots.len() - 1) as u32
         } else {
             let index = self.free;
             self.unlink(index);
-            self.places[index as usize] = taken;
+            self.slots[index as usize] = taken;
             index
         };
         self.generation = generation;
@@ -100,51 +102,52 @@ impl<T> Slots<T> {
     }
 
     pub(crate) fn get(&self, key: Key) -> Option<&T> {
-        match self.places.get(key.index as usize) {
-            Some(Place::Taken { generation, value }) if *generation == key.generation => Some(value),
+        match self.slots.get(key.index as usize) {
+            Some(Slot::Taken { generation, value }) if *generation == key.generation => Some(value),
             _ => None,
         }
     }
 
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
-        match self.places.get_mut(key.index as usize) {
-            Some(Place::Taken { generation, value }) if *generation == key.generation => Some(value),
+        match self.slots.get_mut(key.index as usize) {
+            Some(Slot::Taken { generation, value }) if *generation == key.generation => Some(value),
             _ => None,
         }
     }
 
-    /// Takes the value out; its place can be reused at once.
+    /// Removes the value. Its slot can be reused immediately.
     pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
         let value = self.take(key)?;
         self.trim();
         Some(value)
     }
 
-    /// Like [`remove`](Slots::remove), but leaves it to the caller to [`trim`](Slots::trim) when there is time for that.
+    /// Removes the value like [`remove`](Slots::remove), but leaves it to the caller to [`trim`](Slots::trim) at a
+    /// better time.
     #[inline]
     pub(crate) fn take(&mut self, key: Key) -> Option<T> {
-        let value = self.vacate(key, Place::Free { previous: NONE, next: self.free })?;
+        let value = self.vacate(key, Slot::Free { previous: NONE, next: self.free })?;
         self.link(key.index);
         Some(value)
     }
 
-    /// Takes the value out; its place can be reused only after the next [`recycle`](Slots::recycle).
+    /// Removes the value. Its slot can be reused only after the next [`recycle`](Slots::recycle).
     pub(crate) fn retire(&mut self, key: Key) -> Option<T> {
-        let value = self.vacate(key, Place::Retired { next: self.retired })?;
+        let value = self.vacate(key, Slot::Retired { next: self.retired })?;
         self.retired = key.index;
         Some(value)
     }
 
-    /// Makes the places of all retired values free.
+    /// Frees all retired slots.
     pub(crate) fn recycle(&mut self) {
         if self.retired == NONE && self.free == NONE {
             return;
         }
         while self.retired != NONE {
             let index = self.retired;
-            let place = &mut self.places[index as usize];
-            let Place::Retired { next } = *place else { unreachable!("the retired chain holds only retired places") };
-            *place = Place::Free { previous: NONE, next: self.free };
+            let slot = &mut self.slots[index as usize];
+            let Slot::Retired { next } = *slot else { unreachable!("the retired list holds only retired slots") };
+            *slot = Slot::Free { previous: NONE, next: self.free };
             self.retired = next;
             self.link(index);
         }
@@ -152,74 +155,75 @@ impl<T> Slots<T> {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
-        self.places.iter().zip(0..).filter_map(|(place, index)| match place {
-            Place::Taken { generation, value } => Some((Key { index, generation: *generation }, value)),
+        self.slots.iter().zip(0..).filter_map(|(slot, index)| match slot {
+            Slot::Taken { generation, value } => Some((Key { index, generation: *generation }, value)),
             _ => None,
         })
     }
 
-    /// Puts `vacant` in the place of `key`'s value, if that is still there.
-    fn vacate(&mut self, key: Key, vacant: Place<T>) -> Option<T> {
-        let place = self.places.get_mut(key.index as usize)?;
-        match place {
-            Place::Taken { generation, .. } if *generation == key.generation => {}
+    /// Replaces the value of `key` by `vacant`, if it still exists, and returns it.
+    fn vacate(&mut self, key: Key, vacant: Slot<T>) -> Option<T> {
+        let slot = self.slots.get_mut(key.index as usize)?;
+        match slot {
+            Slot::Taken { generation, .. } if *generation == key.generation => {}
             _ => return None,
         }
-        let Place::Taken { value, .. } = mem::replace(place, vacant) else { unreachable!("matched above") };
+        let Slot::Taken { value, .. } = mem::replace(slot, vacant) else { unreachable!("matched above") };
         self.len -= 1;
         Some(value)
     }
 
-    /// Makes `index`, whose `next` already is the first free place, the first free place.
+    /// Makes `index` the head of the free list. Its `next` must already be the current head.
     fn link(&mut self, index: u32) {
         if self.free != NONE
-            && let Place::Free { previous, .. } = &mut self.places[self.free as usize]
+            && let Slot::Free { previous, .. } = &mut self.slots[self.free as usize]
         {
             *previous = index;
         }
         self.free = index;
     }
 
-    /// Takes a free place out of the chain of free places.
+    /// Removes a slot from the free list.
     fn unlink(&mut self, index: u32) {
-        let Place::Free { previous, next } = self.places[index as usize] else {
-            unreachable!("only free places are linked")
+        let Slot::Free { previous, next } = self.slots[index as usize] else {
+            unreachable!("only free slots are linked")
         };
-        match self.places.get_mut(previous as usize) {
-            Some(Place::Free { next: link, .. }) => *link = next,
+        match self.slots.get_mut(previous as usize) {
+            Some(Slot::Free { next: link, .. }) => *link = next,
             _ => self.free = next,
         }
-        if let Some(Place::Free { previous: link, .. }) = self.places.get_mut(next as usize) {
+        if let Some(Slot::Free { previous: link, .. }) = self.slots.get_mut(next as usize) {
             *link = previous;
         }
     }
 
-    /// Cuts off free places at the end, and gives memory back when most of it is unused. A bounded piece of work: what is
-    /// left waits for the next call.
+    /// Cuts off free slots at the end, and releases memory if most of it is unused. The work per call is bounded: the
+    /// next call continues.
     pub(crate) fn trim(&mut self) {
         if self.len == 0 && self.retired == NONE {
-            // Nothing is worth unlinking one by one.
-            self.places.clear();
+            // All slots are free: no need to unlink them one by one.
+            self.slots.clear();
             self.free = NONE;
         }
         let mut most = CUT_AT_ONCE;
-        while let Some(Place::Free { .. }) = self.places.last()
+        while let Some(Slot::Free { .. }) = self.slots.last()
             && most > 0
         {
-            self.unlink((self.places.len() - 1) as u32);
-            self.places.pop();
+            self.unlink((self.slots.len() - 1) as u32);
+            self.slots.pop();
             most -= 1;
         }
-        // At most half of what is left is filled afterwards, so the next move is as many steps away as this one costs.
-        if self.places.capacity() > KEEP && self.places.len() < self.places.capacity() / 4 {
-            self.places.shrink_to((self.places.len() * 2).max(KEEP));
+        // At most half of the remaining capacity is used afterwards, so the cost of this move is amortised over the
+        // steps until the next one.
+        if self.slots.capacity() > KEEP && self.slots.len() < self.slots.capacity() / 4 {
+            self.slots.shrink_to((self.slots.len() * 2).max(KEEP));
         }
     }
 
-    /// Bytes of memory held, apart from what the values themselves own.
+    /// Returns the bytes of memory held, without memory that the values own.
     #[cfg(test)]
     pub(crate) fn footprint(&self) -> usize {
-        self.places.capacity() * size_of::<Place<T>>()
+        self.slots.capacity() * size_of::<Slot<T>>()
     }
 }
 
@@ -252,7 +256,7 @@ mod tests {
         assert_eq!(slots.get(old), None);
         assert_eq!((slots.remove(old), slots.retire(old)), (None, None));
         assert_eq!(slots.get(new), Some(&2));
-        // Also when the table was cut down to nothing in between.
+        // Also if the table was emptied in between.
         slots.remove(new);
         slots.remove(keeps_the_table);
         assert_eq!(slots.insert(3).index, keeps_the_table.index);
@@ -267,7 +271,7 @@ mod tests {
         assert!(slots.is_empty());
         let c = slots.insert("c");
         assert!(c.index != a.index && c.index != b.index);
-        // Removing the last place must not cut off or hand out the retired ones before it.
+        // Removing the last slot must not cut off or hand out the retired slots before it.
         slots.remove(c);
         let d = slots.insert("d");
         assert!(d.index != a.index && d.index != b.index);
@@ -294,7 +298,7 @@ mod tests {
                 slots.remove(keys[10 + (n - 10) * stride % (keys.len() - 10)]);
             }
             assert_eq!(slots.len(), 10);
-            // Each a bounded piece of work.
+            // The work per call is bounded.
             for _ in 0..100_000 / CUT_AT_ONCE + 1 {
                 slots.trim();
             }
@@ -349,8 +353,8 @@ mod tests {
                 }
                 prop_assert_eq!(slots.iter().count(), model.len());
                 prop_assert!(slots.iter().all(|(key, value)| model.get(&key) == Some(value)));
-                let ends_with_free = matches!(slots.places.last(), Some(Place::Free { .. }));
-                prop_assert!(!ends_with_free, "so few are cut off at once");
+                let ends_with_free = matches!(slots.slots.last(), Some(Slot::Free { .. }));
+                prop_assert!(!ends_with_free, "one trim cuts off this few slots");
             }
         }
     }

@@ -1,50 +1,50 @@
-//! The table of sources: everything that the engine reports events about.
+//! The table of sources. A source is anything that the engine reports events about.
 //!
-//! To add a kind of source, give it a folder or a file in `sources/`, implement [`Kind`] there, and add a line to the table.
-//! The turn, draining and shutdown find it there.
+//! To add a kind of source, create a file or folder in `sources/`, implement [`Kind`] there and add a line to the
+//! table. The turn, draining and shutdown then include it.
 
 use pelton_os::{Event, Forgotten, Token};
 
 use super::Reactor;
 use super::slots::{Key, Slots};
 use crate::Fault;
-use crate::sources::connection::{Attempt, Reason, Stream};
+use crate::sources::connection::{Attempt, ConnectionState, Reason};
 use crate::sources::datagram::DatagramSocket;
 use crate::sources::listener::Listener;
 use crate::sources::signals::SignalSocket;
 use crate::sources::watch::Watch;
 
-/// What the reactor does with the sources of one kind. It is implemented by what is kept of such a source.
+/// The operations of one kind of source. The type that stores such a source implements it.
 pub(crate) trait Kind {
-    /// Handles an event that the engine reports about the source.
+    /// Handles an event that the engine reports for the source.
     fn event(reactor: &mut Reactor, token: Token, event: Event) {
         let _ = token;
         reactor.unexpected_event(&event);
     }
 
-    /// Does what other callbacks have left to be done, in the flush phase: see [`Sources::flush_later`].
+    /// Runs in the flush phase, after [`Sources::flush_later`]: handles work that other callbacks left for the source.
     fn flush(_: &mut Reactor, _: Token) {}
 
-    /// Lets go of a source that is over, and tells its handler why: see [`Sources::reap_later`].
+    /// Runs after [`Sources::reap_later`]: releases a source that is over and tells its handler the reason.
     fn reap(_: &mut Reactor, _: Token, _: Reason) {}
 
-    /// Asks the source to end, because the reactor drains.
+    /// Asks the source to end because the reactor is draining.
     fn drain(_: &mut Reactor, _: Token) {}
 
-    /// Ends the source, because the reactor shuts down. A source that does nothing here is dropped after all handlers were
-    /// told.
+    /// Ends the source because the reactor is shutting down. Sources that do nothing here are dropped after all
+    /// handlers were notified.
     fn shut_down(_: &mut Reactor, _: Token) {}
 }
 
-/// Makes the table: what the reactor keeps of each kind of source. What it does with it is that type's [`Kind`].
+/// Defines the table: the kinds of sources and the type that stores each. That type's [`Kind`] has the operations.
 macro_rules! table {
     ($($(#[$about:meta])* $name:ident($kept:ty),)*) => {
-        /// A source, as the reactor keeps it.
+        /// A source, as the reactor stores it.
         pub(crate) enum Source {
             $($(#[$about])* $name($kept),)*
         }
 
-        /// The kinds of sources, as they are counted.
+        /// The kinds of sources, for counting.
         #[derive(Clone, Copy)]
         pub(crate) enum Counted {
             $($name,)*
@@ -60,7 +60,7 @@ macro_rules! table {
             }
         }
 
-        /// Each calls its namesake of the source's kind, unless the source has ended.
+        /// Each method calls its counterpart of the source's [`Kind`], unless the source has ended.
         impl Reactor {
             #[inline]
             fn source_event(&mut self, token: Token, event: Event) {
@@ -102,24 +102,24 @@ macro_rules! table {
 }
 
 table! {
-    /// A descriptor that stays its owner's.
+    /// A descriptor that the caller owns.
     Watch(Watch),
-    Connection(Stream),
-    /// One of several ways to connect a connection.
+    Connection(ConnectionState),
+    /// One of several parallel attempts to connect a connection.
     Attempt(Attempt),
     Listener(Box<Listener>),
     Datagrams(Box<DatagramSocket>),
-    /// The socket that signals come in by.
+    /// The socket on which signals arrive.
     Signals(SignalSocket),
-    /// Ended, but the engine has not let go of it yet.
+    /// Ended, but not released by the engine yet.
     Leaving(Leaving),
 }
 
-/// What is left of a source that has ended while the engine still holds it.
+/// Takes the place of a source that has ended while the engine still holds it.
 pub(crate) struct Leaving;
 
 impl Kind for Leaving {
-    /// It was ended while the event was on its way.
+    /// Ignores the event: the source ended after the engine had queued it.
     fn event(_: &mut Reactor, _: Token, _: Event) {}
 }
 
@@ -128,9 +128,9 @@ impl Kind for Leaving {
 pub(crate) struct Sources {
     slots: Slots<Source>,
     counts: [usize; KINDS],
-    /// Sources that a callback other than their own has left something to do for.
+    /// Sources that other callbacks left work for.
     pending: Vec<Token>,
-    /// Sources that are over, and whose handlers have yet to be told.
+    /// Sources that are over and whose handlers have not been notified yet.
     over: Vec<(Token, Reason)>,
 }
 
@@ -150,15 +150,15 @@ impl Sources {
         self.slots.get_mut(token.into())
     }
 
-    /// Removes a source that the engine never heard of. Its token is free at once.
+    /// Removes a source that was never registered with the engine. Its token can be reused immediately.
     pub(crate) fn remove(&mut self, token: Token) {
         if let Some(source) = self.slots.remove(token.into()) {
             self.counts[source.counted() as usize] -= 1;
         }
     }
 
-    /// Removes a source that the engine has let go of. Its token is free when [`recycle`](Sources::recycle) is called: until
-    /// then, events that are on their way find nobody.
+    /// Removes a source that the engine has released. Its token can be reused after [`recycle`](Sources::recycle).
+    /// Until then, queued events for it find no source.
     pub(crate) fn retire(&mut self, token: Token) {
         if let Some(source) = self.slots.retire(token.into()) {
             self.counts[source.counted() as usize] -= 1;
@@ -169,7 +169,7 @@ impl Sources {
         self.slots.recycle();
     }
 
-    /// Drops what is kept of a source that the engine has not let go of. Its token stays taken until the engine has.
+    /// Drops the state of a source that the engine still holds. Its token stays in use until the engine releases it.
     fn leave(&mut self, token: Token) {
         if let Some(source) = self.slots.get_mut(token.into()) {
             self.counts[source.counted() as usize] -= 1;
@@ -186,27 +186,27 @@ impl Sources {
         self.slots.iter().map(|(key, source)| (key.token(), source))
     }
 
-    /// The tokens of all sources, to go through them while callbacks add and end some.
+    /// Returns the tokens of all sources, for iteration while callbacks add and end sources.
     fn tokens(&self) -> Vec<Token> {
         self.iter().map(|(token, _)| token).collect()
     }
 
-    /// Has a source looked at in the next flush. It takes care not to be listed twice.
+    /// Queues a source for the next flush. Its kind must make sure that it is not queued twice.
     pub(crate) fn flush_later(&mut self, token: Token) {
         self.pending.push(token);
     }
 
-    /// Has a source reaped in the next flush. Its kind takes care that this happens once.
+    /// Queues a source to be reaped in the next flush. Its kind must make sure that this happens once.
     pub(crate) fn reap_later(&mut self, token: Token, reason: Reason) {
         self.over.push((token, reason));
     }
 
-    /// Whether some are over, and about to give their descriptors back.
+    /// Returns whether sources are over and will release their descriptors soon.
     pub(crate) fn any_over(&self) -> bool {
         !self.over.is_empty()
     }
 
-    /// Whether there is something to flush or reap.
+    /// Returns whether there are sources to flush or reap.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
         !self.pending.is_empty() || !self.over.is_empty()
@@ -214,11 +214,11 @@ impl Sources {
 }
 
 impl Reactor {
-    /// Hands an event to the source that it is about, unless that was ended by a callback before it.
+    /// Passes an event to its source, unless an earlier callback has ended the source.
     #[inline]
     pub(super) fn handle_event(&mut self, event: Event) {
         match event {
-            // Fast path: only connections receive bytes, so there is no kind to look up.
+            // Fast path: only connections receive bytes, so no lookup of the kind is needed.
             Event::Received(token, chunk) => self.connection_received(token, chunk),
             Event::Gone(token) => self.sources.retire(token),
             event => self.source_event(event.token(), event),
@@ -227,12 +227,12 @@ impl Reactor {
 
     #[cold]
     pub(crate) fn unexpected_event(&mut self, event: &Event) {
-        self.report(Fault::new("engine", format_args!("an event that its source does not expect: {event:?}")));
+        self.report(Fault::new("engine", format_args!("unexpected event: {event:?}")));
     }
 
-    /// Looks at sources that callbacks other than their own have left something to do for.
+    /// Flushes the sources that other callbacks left work for.
     pub(super) fn flush_sources(&mut self) {
-        // By number: this calls back, which may add more.
+        // By index: callbacks may queue more.
         let mut next = 0;
         while let Some(&token) = self.sources.pending.get(next) {
             next += 1;
@@ -241,7 +241,7 @@ impl Reactor {
         self.sources.pending.clear();
     }
 
-    /// Lets go of sources that are over, and tells their handlers. Those that end meanwhile go too.
+    /// Reaps sources that are over and notifies their handlers, including sources that end meanwhile.
     pub(crate) fn reap_sources(&mut self) {
         while !self.sources.over.is_empty() {
             for (token, reason) in std::mem::take(&mut self.sources.over) {
@@ -250,14 +250,14 @@ impl Reactor {
         }
     }
 
-    /// Asks all sources to end, so that the loop can.
+    /// Asks all sources to end because the loop is draining.
     pub(super) fn drain_sources(&mut self) {
         for token in self.sources.tokens() {
             self.drain_source(token);
         }
     }
 
-    /// Ends all sources that have handlers to tell, and tells them.
+    /// Ends all sources that have handlers to notify, and notifies them.
     pub(super) fn shut_down_sources(&mut self) {
         for token in self.sources.tokens() {
             self.shut_down_source(token);
@@ -265,17 +265,17 @@ impl Reactor {
         self.reap_sources();
     }
 
-    /// Ends all sources that are left.
+    /// Ends all remaining sources.
     pub(super) fn end_sources(&mut self) {
         for token in self.sources.tokens() {
-            // Those that are leaving have been forgotten already.
+            // The engine was already told to forget sources that are leaving.
             if !matches!(self.sources.get(token), Some(Source::Leaving(_))) {
                 self.end_source(token);
             }
         }
     }
 
-    /// Removes a source, from the engine and from here.
+    /// Removes a source from the engine and from the table.
     pub(crate) fn end_source(&mut self, token: Token) {
         match self.engine.forget(token) {
             Forgotten::Now => self.sources.retire(token),

@@ -1,10 +1,10 @@
-//! Polling for a while before blocking.
+//! Polls for a while before blocking.
 //!
-//! Falling asleep and being woken up again takes several times as long as finding out that something has happened. So if the
-//! next event is only microseconds away, a loop that keeps looking has it sooner than one that sleeps, and pays with
-//! processor time. Whether it is that near, nobody knows beforehand; the best guess is that it will be as it was last time. So
-//! there is one bit to remember: whether the last wait, spinning included, was shorter than the time to spin. A loop that
-//! has become idle thus spins in vain once, and then sleeps until events come close together again.
+//! Falling asleep and waking up takes several times as long as polling. If the next event is only microseconds away, a
+//! loop that spins sees it sooner than one that sleeps, at the cost of processor time. The best prediction is that the
+//! next wait will be like the last one. So one bit is stored: whether the last wait, spinning included, was shorter
+//! than the time to spin. A loop that becomes idle spins in vain once, and then sleeps until events come close together
+//! again.
 
 use std::io;
 use std::time::Duration;
@@ -15,13 +15,13 @@ use crate::Reactor;
 
 #[derive(Default)]
 pub(crate) struct Spin {
-    /// For how long; zero if never.
+    /// The maximum time to spin. Zero disables spinning.
     most: Duration,
-    /// Whether the last wait would have ended within that time.
-    pays: bool,
-    /// When the wait under way has begun.
+    /// Whether the last wait ended within that time.
+    worthwhile: bool,
+    /// When the current wait began.
     begun: Option<Time>,
-    /// The first event that spinning has found: an engine says what it has by handing it out.
+    /// The first event found by spinning. An engine reports whether it has events only by returning one.
     found: Option<Event>,
 }
 
@@ -32,7 +32,7 @@ impl Spin {
 
     pub(crate) fn wait_ends(&mut self, now: Time) {
         if let Some(begun) = self.begun.take() {
-            self.pays = now - begun < self.most;
+            self.worthwhile = now - begun < self.most;
         }
     }
 
@@ -42,18 +42,19 @@ impl Spin {
 }
 
 impl Reactor {
-    /// Begins a wait until `until`. If it is likely to pay, polls again and again until there is an event, the time has come,
-    /// somebody has posted, or it has been long enough. Says whether the wait is over.
+    /// Begins a wait until `until`. If spinning is likely to pay off, polls until there is an event, `until` is
+    /// reached, a post arrives or the maximum time to spin has passed. Returns whether the wait is over.
     ///
-    /// Those who post meanwhile find the loop awake, so they need not wake it; but it has yet to look for their posts.
+    /// Threads that post meanwhile find the loop awake, so they do not wake it. The loop must check for posts
+    /// afterwards.
     pub(crate) fn spin(&mut self, until: Option<Time>) -> io::Result<bool> {
-        // A time that has come leaves nothing to wait for.
+        // A deadline of zero means that there is nothing to wait for.
         if self.spin.most.is_zero() || until == Some(Time::ZERO) {
             return Ok(false);
         }
         let begun = self.engine.now();
         self.spin.begun = Some(begun);
-        if !self.spin.pays {
+        if !self.spin.worthwhile {
             return Ok(false);
         }
         loop {

@@ -10,13 +10,13 @@ use crate::Reactor;
 #[derive(Default)]
 pub(crate) struct States(HashMap<TypeId, Box<dyn Any>, BuildHasherDefault<TypeHasher>>);
 
-/// A type's id is a hash already: it is taken as it is.
+/// Uses the id of a type unchanged: it is a hash already.
 #[derive(Default)]
 struct TypeHasher(u64);
 
 impl Hasher for TypeHasher {
     fn write(&mut self, bytes: &[u8]) {
-        // Not what a `TypeId` calls today, but right whatever it calls.
+        // A `TypeId` does not call this today, but the result is correct if it ever does.
         for byte in bytes {
             self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
         }
@@ -32,8 +32,8 @@ impl Hasher for TypeHasher {
 }
 
 impl Reactor {
-    /// The reactor's own value of type `T`, made when first asked for. Callbacks that share something put it here
-    /// instead of each holding a reference-counted cell.
+    /// Returns the reactor's value of type `T`, and creates it on first use. Callbacks can share state here instead of
+    /// each holding a reference-counted cell.
     ///
     /// ```
     /// # use pelton::Reactor;
@@ -52,22 +52,22 @@ impl Reactor {
     /// ```
     pub fn state<T: Default + 'static>(&mut self) -> &mut T {
         let value = self.states.0.entry(TypeId::of::<T>()).or_insert_with(|| Box::<T>::default());
-        value.downcast_mut().expect("the key is the type's own")
+        value.downcast_mut().expect("the key is the value's type")
     }
 
-    /// The reactor's own value of type `T`, if there is one.
+    /// Returns the reactor's value of type `T`, if there is one.
     pub fn try_state<T: 'static>(&mut self) -> Option<&mut T> {
         self.states.0.get_mut(&TypeId::of::<T>())?.downcast_mut()
     }
 
-    /// Puts a value of type `T` in, and gives back the one that was there. With [`take_state`](Reactor::take_state) this
-    /// is how to use the value and the reactor at the same time.
+    /// Stores a value of type `T` and returns the previous one. Together with [`take_state`](Reactor::take_state), this
+    /// allows using the value and the reactor at the same time.
     pub fn put_state<T: 'static>(&mut self, value: T) -> Option<T> {
         let previous = self.states.0.insert(TypeId::of::<T>(), Box::new(value))?;
         previous.downcast().ok().map(|value| *value)
     }
 
-    /// Takes the value of type `T` out.
+    /// Removes the value of type `T` and returns it.
     pub fn take_state<T: 'static>(&mut self) -> Option<T> {
         self.states.0.remove(&TypeId::of::<T>())?.downcast().ok().map(|value| *value)
     }

@@ -1,4 +1,4 @@
-//! One turn of the loop, phase by phase. docs/turn.md is the contract.
+//! One turn of the loop, phase by phase. The contract is docs/turn.md.
 
 use std::io;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use super::Reactor;
 use crate::threads::lane::Lane;
 use crate::{Error, Wheel};
 
-/// When dispatching takes longer than this, listeners are looked at in between: connections that are going to be refused, for
-/// there is too much to do, should not have to wait until it is done. Accepting so many takes a small part of this.
+/// If dispatching takes longer than this, listeners are polled in between: under overload, a server can then refuse new
+/// connections quickly instead of letting them wait. Accepting a batch takes a small part of this time.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(10);
 
 /// The turn.
@@ -59,14 +59,14 @@ impl Reactor {
 
     pub(crate) fn flush_and_reap(&mut self) {
         loop {
-            // What connections are told here may send and close again.
+            // Handlers called here may send and close again.
             while self.has_chores() || self.sources.has_work() {
                 self.do_chores();
                 self.flush_sources();
                 self.reap_sources();
             }
             self.balance_flow();
-            // With room again, what was held back is delivered now: the loop may be about to sleep.
+            // Resumed connections have held-back input. Deliver it now because the loop may be about to sleep.
             if !self.sources.has_work() {
                 break;
             }
@@ -82,7 +82,7 @@ impl Reactor {
     ) -> Result<(), Error> {
         self.ticks.queue_continuations();
         self.finish_draining();
-        // Asked first: it may leave something to do.
+        // Called first: the condition may queue work.
         let done = done(self);
         let has_work = self.has_work() || !self.posts.is_empty();
         let deadline = if done || has_work || timeout == Some(Duration::ZERO) {
@@ -103,7 +103,7 @@ impl Reactor {
         Ok(())
     }
 
-    /// Sleeps until `deadline`, unless somebody has posted.
+    /// Sleeps until `deadline`, unless there are posts.
     fn block(
         &mut self,
         deadline: Option<Time>,
@@ -120,7 +120,7 @@ impl Reactor {
         let mut accept_again = self.now + ACCEPT_AGAIN;
         while let Some(event) = self.spin.take_found().or_else(|| self.engine.next()) {
             self.handle_event(event);
-            // The latest reading, whatever it was taken for: to look at it costs nothing.
+            // The latest clock reading, taken for another purpose, so the check costs nothing.
             let latest = self.meter.mark();
             if latest >= accept_again {
                 accept_again = latest + ACCEPT_AGAIN;
@@ -129,12 +129,12 @@ impl Reactor {
         }
     }
 
-    /// Whether there is something to do without waiting for it.
+    /// Returns whether there is work to do without waiting.
     pub(super) fn has_work(&self) -> bool {
         self.sources.has_work() || !self.ticks.is_empty() || self.idles.has_work() || self.lifecycle.is_stopping()
     }
 
-    /// Drops all callbacks while the rest of the reactor still stands: what they own may post from its `Drop`.
+    /// Drops all callbacks while the rest of the reactor still exists: their `Drop` may post.
     pub(super) fn drop_callbacks(&mut self) {
         self.drop_posts();
         Lane::ALL.iter().for_each(|lane| self.shared.lane(*lane).close());

@@ -1,9 +1,10 @@
-//! Connections: the reactor does the reading and writing, handlers get the bytes.
+//! Connections: the reactor reads and writes, handlers receive the bytes.
 //!
-//! This file is what a handler sees: the [`Connection`] it implements, and why things end. Next to it, `connection/io.rs` is
-//! what a handler can do; `stream.rs` is what the reactor keeps of a connection; `events.rs`, `writing.rs` and `ending.rs` are what
-//! happens to it, `limits.rs` its time limits, `progress.rs` whether the other side reads, `flow.rs` how much may wait; `open.rs` and `dial.rs` are where connections come
-//! from, `hand_over.rs` is how they get another handler, and `detach.rs` where they go.
+//! This file has the interface of handlers: the [`Connection`] trait, and the reasons why connections end. In the
+//! folder `connection/`, `io.rs` has the operations of a handler. `stream.rs` has the state of a connection.
+//! `events.rs`, `writing.rs` and `ending.rs` handle events, writes and the end. `limits.rs` has time limits,
+//! `progress.rs` detects whether the peer reads, and `flow.rs` bounds send queues. `open.rs` and `dial.rs` open
+//! connections, `hand_over.rs` replaces their handler, and `detach.rs` releases them.
 
 mod detach;
 mod dial;
@@ -33,16 +34,16 @@ pub(crate) use flow::{Flow, FlowSettings};
 pub use io::Io;
 pub use limits::Limit;
 pub(crate) use limits::Limits;
-pub(crate) use stream::{Connections, Stream};
+pub(crate) use stream::{ConnectionState, Connections};
 
 use crate::{Endpoint, FrameError, LookupError, Reactor};
 
-/// Names a connection, to reach it from elsewhere with [`Reactor::connection`].
+/// Identifies a connection. [`Reactor::connection`] gives access to it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ConnectionId(pub(crate) Token);
 
-/// What happens to a connection. It is told in this order, one at a time, and `closed` comes once, whatever happened, and
-/// last.
+/// Handles a connection. The reactor calls one method at a time. It calls `opened` before it delivers any data, and
+/// `closed` exactly once, last, whatever happened before.
 ///
 /// ```
 /// use pelton::{Chunk, Connection, Io};
@@ -62,116 +63,118 @@ pub struct ConnectionId(pub(crate) Token);
     note = "for messages instead of bytes, `serve(codec, protocol)` makes a handler of a `Codec` and a `Protocol`"
 )]
 pub trait Connection: Any {
-    /// It is established.
+    /// Called when the connection is established.
     fn opened(&mut self, io: &mut Io<'_>) {
         let _ = io;
     }
 
-    /// Bytes have come in. The chunk is on loan from the reactor: keep what you need, or send it on, and let go of it.
+    /// Called when bytes were received. The reactor reuses the memory of the chunk: keep the bytes you need or send the
+    /// chunk on, then drop it.
     fn received(&mut self, io: &mut Io<'_>, chunk: Chunk);
 
-    /// More than the high [water mark](WaterMarks) had been waiting to be sent, and now most of it is gone: time to send more.
+    /// Called when the send queue had exceeded the high [water mark](WaterMarks) and has fallen to the low one: the
+    /// handler can send more.
     fn drained(&mut self, io: &mut Io<'_>) {
         let _ = io;
     }
 
-    /// Everything has been sent, which it [asked](Io::tell_when_sent) to be told.
+    /// Called when everything has been sent, if the handler [asked](Io::tell_when_sent) for it.
     fn sent(&mut self, io: &mut Io<'_>) {
         let _ = io;
     }
 
-    /// The other side will send nothing more; it may still read. By default the connection is closed when everything
+    /// Called when the peer has finished sending. It may still read. By default the connection closes when everything
     /// has been sent.
     fn peer_finished(&mut self, io: &mut Io<'_>) {
         io.close_after_writing();
     }
 
-    /// A [time limit](Io::set_limit) was reached. By default the connection is closed with [`Reason::TimedOut`]; if it is
-    /// not, it has as long again.
+    /// Called when a [time limit](Io::set_limit) was reached. By default the connection is closed with
+    /// [`Reason::TimedOut`]. If the handler keeps it open, the limit starts again.
     fn timed_out(&mut self, io: &mut Io<'_>, limit: Limit) {
         let after = io.limit(limit).unwrap_or_default();
         io.close_with(Reason::TimedOut { limit, after });
     }
 
-    /// The reactor is [draining](Reactor::drain), and waits for this connection to close; but not for one on which nothing
-    /// was ever sent or received, which is closed without asking, unless it [counts as used](Io::count_as_used). By default it is
-    /// closed when everything has been sent.
+    /// Called when the reactor is [draining](Reactor::drain) and waits for this connection to close. By default the
+    /// connection closes when everything has been sent. A connection on which nothing was ever sent or received is
+    /// closed without this call, unless it [counts as used](Io::count_as_used).
     fn draining(&mut self, io: &mut Io<'_>) {
         io.close_after_writing();
     }
 
-    /// It is over.
+    /// Called when the connection is over.
     fn closed(&mut self, reactor: &mut Reactor, reason: Reason) {
         let _ = (reactor, reason);
     }
 }
 
-/// Why a connection is over.
+/// The reason why a connection is over.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Reason {
     /// This side closed it.
     #[error("closed by this side")]
     Local,
-    /// The other side finished, and so did this one.
+    /// Both sides finished sending.
     #[error("finished by the other side")]
     Finished,
     /// The other side reset it.
     #[error("reset by the other side")]
     Reset,
-    /// Nobody listens there.
+    /// The peer refused: nobody listens on the address.
     #[error("connect to {address}: refused")]
     Refused {
-        /// Where it was to be connected to.
+        /// The address of the peer.
         address: Address,
     },
-    /// It could not be connected for another reason.
+    /// The connection could not be established for another reason.
     #[error("connect to {address}: {error}")]
     Unreachable {
-        /// Where it was to be connected to.
+        /// The address of the peer.
         address: Address,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         error: std::io::Error,
     },
-    /// The name that it was to be connected to could not be looked up.
+    /// The name lookup failed.
     #[error(transparent)]
     Unresolved(LookupError),
-    /// It could not be connected to any address of the name that it was to be connected to.
+    /// All addresses of the name failed.
     #[error("connect to {target}: {}", dial::List(attempts))]
     AllFailed {
         /// The name.
         target: Endpoint,
-        /// What was tried, in the order in which it failed.
+        /// The attempts, in the order in which they failed.
         attempts: Vec<FailedAttempt>,
     },
     /// A [time limit](Io::set_limit) was reached.
-    #[error("{limit}, for {after:?}")]
+    #[error("{limit} within {after:?}")]
     TimedOut {
-        /// Which one.
+        /// The limit.
         limit: Limit,
-        /// How long it was.
+        /// Its duration.
         after: Duration,
     },
-    /// More was to be sent than may [wait](WaterMarks::most): the other side does not read.
-    #[error("too much waits to be sent")]
+    /// The send queue exceeded [its limit](WaterMarks::most): the peer does not read.
+    #[error("the send queue is full")]
     Overflow,
-    /// What came in is not what its codec decodes, or what was to be sent is not what that encodes.
+    /// The codec could not decode received data, or could not encode a message.
     #[error("{0}")]
     Frame(#[source] FrameError),
-    /// A [place in line](crate::Replies::later) for a reply was given up without an answer.
+    /// A [reserved reply](crate::Replies::later) was dropped without an answer.
     #[error("a message was not answered")]
     Unanswered,
-    /// A callback of it panicked.
+    /// A callback of the connection panicked.
     #[error("its handler panicked")]
     Panicked,
-    /// It was [detached](Io::detach), and goes on elsewhere.
+    /// The connection was [detached](Io::detach) from the reactor and continues elsewhere.
     #[error("detached")]
     Detached,
-    /// It was [handed over](Io::hand_over), and goes on with another handler.
+    /// The connection was [handed over](Io::hand_over) to another handler.
     #[error("handed over to another handler")]
     HandedOver,
-    /// The system said so.
+    /// A system call failed.
     #[error("{0}")]
     Failed(#[source] std::io::Error),
 }
@@ -179,35 +182,35 @@ pub enum Reason {
 impl Reason {
     fn from_error(error: std::io::Error) -> Reason {
         match error.kind() {
-            // "Not connected" is what a half-close finds where there was a reset.
+            // A half-close after a reset fails with "not connected".
             ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::NotConnected => Reason::Reset,
             _ => Reason::Failed(error),
         }
     }
 
-    /// Why it could not be connected.
+    /// Returns why a connection could not be established.
     fn from_connecting(address: Address, error: std::io::Error) -> Reason {
         match error.kind() {
             ErrorKind::ConnectionRefused => Reason::Refused { address },
-            // It was established for a moment.
+            // The connection was established for a moment.
             ErrorKind::ConnectionReset => Reason::Reset,
             _ => Reason::Unreachable { address, error },
         }
     }
 }
 
-/// Why something was not sent. Nothing of it was.
+/// The reason why data was refused. None of it was queued.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// Too much is waiting already: the other side does not read.
-    #[error("send {bytes} bytes: {queued} are waiting already, and at most {most} may")]
+    /// The send queue is full: the peer does not read.
+    #[error("send {bytes} bytes: the send queue holds {queued} of at most {most} bytes")]
     Full {
-        /// How much was to be sent.
+        /// The number of bytes refused.
         bytes: usize,
-        /// How much is waiting.
+        /// The number of bytes queued.
         queued: usize,
-        /// How much may.
+        /// The limit.
         most: usize,
     },
     /// The connection is being closed, or has [finished](Io::finish) sending.

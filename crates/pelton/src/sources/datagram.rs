@@ -1,7 +1,7 @@
-//! Datagrams: the reactor receives and sends, handlers get them one by one.
+//! Datagrams: the reactor receives and sends, handlers get the datagrams one by one.
 //!
-//! This file is what a handler sees: the [`Datagrams`] it implements. Next to it, `datagram/io.rs` is what a handler can do,
-//! `socket.rs` what happens to a datagram socket, and `open.rs` where they come from.
+//! This file has the interface of handlers: the [`Datagrams`] trait. In the folder `datagram/`, `io.rs` has the
+//! operations of a handler, `socket.rs` handles events, and `open.rs` opens sockets.
 
 mod io;
 mod open;
@@ -17,11 +17,11 @@ pub(crate) use socket::{DatagramSocket, DatagramSockets};
 
 use crate::{Reactor, Reason};
 
-/// Names a datagram socket, to reach it from elsewhere with [`Reactor::datagrams`].
+/// Identifies a datagram socket. [`Reactor::datagrams`] gives access to it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct DatagramsId(pub(crate) Token);
 
-/// What happens to a datagram socket. `closed` comes once, whatever happened, and last.
+/// Handles a datagram socket. `closed` is called exactly once, last, whatever happened before.
 ///
 /// ```
 /// use pelton::{Datagram, DatagramIo, Datagrams};
@@ -40,33 +40,34 @@ pub struct DatagramsId(pub(crate) Token);
     note = "implement `Datagrams` for it: `received` is the only method without a default"
 )]
 pub trait Datagrams: Any {
-    /// A datagram has come in, perhaps an empty one. Its bytes are on loan from the reactor: keep what you need, or send them
-    /// on, and let go of them.
+    /// Called when a datagram was received. It may be empty. The reactor reuses its memory: keep the bytes you need or
+    /// send them on, then drop the datagram.
     fn received(&mut self, io: &mut DatagramIo<'_>, datagram: Datagram);
 
-    /// A datagram could not be sent: it is too large, or there is no way to where it should go. Or, on a socket that is
-    /// connected, the system has learnt that an earlier one did not arrive, as when nobody receives there; then there is no
-    /// address. The socket goes on. By default this is logged.
+    /// Called when a datagram could not be sent because it is too large or there is no route. On a connected socket it
+    /// is also called without an address when the system learns that an earlier datagram did not arrive, for example
+    /// because nobody receives there. The socket stays open. By default the error is logged.
     fn send_failed(&mut self, io: &mut DatagramIo<'_>, to: Option<&Address>, error: std::io::Error) {
         let socket = io.id();
         match to {
-            Some(to) => tracing::debug!(%socket, %to, %error, "a datagram was not sent"),
+            Some(to) => tracing::debug!(%socket, %to, %error, "could not send a datagram"),
             None => tracing::debug!(%socket, %error, "a datagram was not sent, or did not arrive"),
         }
     }
 
-    /// More had been waiting to be sent than the [high-water mark](crate::WaterMarks::high), and now most of it is gone.
+    /// Called when the send queue had exceeded the [high-water mark](crate::WaterMarks::high) and has fallen to the low
+    /// one.
     fn drained(&mut self, io: &mut DatagramIo<'_>) {
         let _ = io;
     }
 
-    /// The reactor is [draining](Reactor::drain), and waits for this socket to close. By default it is closed when everything
-    /// has been sent.
+    /// Called when the reactor is [draining](Reactor::drain) and waits for this socket to close. By default the socket
+    /// closes when everything has been sent.
     fn draining(&mut self, io: &mut DatagramIo<'_>) {
         io.close_after_sending();
     }
 
-    /// It is over.
+    /// Called when the socket is over.
     fn closed(&mut self, reactor: &mut Reactor, reason: Reason) {
         let _ = (reactor, reason);
     }

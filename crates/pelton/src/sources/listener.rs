@@ -1,4 +1,4 @@
-//! Listeners: where connections come in.
+//! Listeners accept incoming connections.
 
 use std::io;
 use std::panic::Location;
@@ -11,33 +11,33 @@ use crate::reactor::source::{Kind, Source};
 use crate::sources::connection::Connection;
 use crate::{Error, Fault, Reactor};
 
-/// After accepting has failed, as for want of descriptors, it is tried again this much later.
-const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// The delay before accepting is retried after a failure such as a lack of descriptors.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// Names a listener, to end it.
+/// Identifies a listener, to end it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ListenerId(pub(crate) Token);
 
-/// The listeners of a reactor, to find them among all its sources.
+/// The tokens of a reactor's listeners, to find them among all its sources.
 #[derive(Default)]
 pub(crate) struct Listeners {
     tokens: Vec<Token>,
 }
 
-/// What is done with each connection that comes in.
+/// Handles each accepted connection.
 pub(crate) type Accept = Box<dyn FnMut(&mut Reactor, Socket)>;
 
-/// A listener, as the reactor keeps it.
+/// A listener, as the reactor stores it.
 pub(crate) struct Listener {
-    place: &'static Location<'static>,
+    location: &'static Location<'static>,
     /// `None` while it runs.
     accept: Option<Accept>,
     address: Address,
-    /// The file of a Unix socket that is ours, and goes with the listener.
+    /// The file of a Unix socket, if the listener created it and so removes it.
     file: Option<SocketFile>,
-    /// Accepting has failed, and is tried again later.
-    resting: bool,
-    /// Those that came in have yet to be taken.
+    /// Accepting has failed and will be retried later.
+    backing_off: bool,
+    /// Accepting is paused until earlier connections have been taken.
     paused: bool,
 }
 
@@ -56,13 +56,13 @@ impl Kind for Box<Listener> {
 }
 
 impl Reactor {
-    /// Listens on `address`, and has each connection that comes in served by what `serve` makes for it. The address is an
-    /// [`Address`], a [`SocketAddr`](std::net::SocketAddr), or a text: `127.0.0.1:80`, `[::1]:80`, `unix:/path`.
+    /// Listens on `address` and calls `serve` for each accepted connection to make its handler. The address is an
+    /// [`Address`], a [`SocketAddr`](std::net::SocketAddr) or a string: `127.0.0.1:80`, `[::1]:80`, `unix:/path`.
     ///
-    /// A Unix socket's file that is left from earlier is replaced if nobody listens on it any more. If descriptors run out,
-    /// connections are turned away, and accepting goes on a little later.
+    /// A stale Unix socket file is replaced if nobody listens on it. If descriptors run out, the reactor closes a
+    /// waiting connection and retries 100 milliseconds later.
     ///
-    /// A loop that was told to [stop](Reactor::stop) refuses with [`Error::Stopped`], before anything is bound.
+    /// Fails with [`Error::Stopped`], before anything is bound, if the loop was [stopped](Reactor::stop).
     ///
     /// ```
     /// use pelton::{Chunk, Connection, Io, Reactor};
@@ -90,7 +90,8 @@ impl Reactor {
         self.listen_with(&address, &ListenOptions::default(), serve)
     }
 
-    /// Listens as [`listen`](Reactor::listen) does, with [options](ListenOptions) such as the permissions of a Unix socket.
+    /// Listens like [`listen`](Reactor::listen), with [options](ListenOptions) such as the permissions of a Unix
+    /// socket.
     #[track_caller]
     pub fn listen_with<C: Connection>(
         &mut self,
@@ -98,12 +99,12 @@ impl Reactor {
         options: &ListenOptions,
         serve: impl FnMut(&mut Reactor) -> C + 'static,
     ) -> Result<ListenerId, Error> {
-        let place = Location::caller();
-        self.listen_from(place, address, options, serving(place, serve))
+        let location = Location::caller();
+        self.listen_from(location, address, options, serving(location, serve))
     }
 
-    /// Listens on `address`, and hands each connection that comes in to `accept`, as a bare socket: to
-    /// [adopt](Reactor::adopt) it there, or to send it to another reactor.
+    /// Listens on `address` and passes the socket of each accepted connection to `accept`, which can
+    /// [adopt](Reactor::adopt) it or send it to another reactor.
     #[track_caller]
     pub fn listen_for_sockets(
         &mut self,
@@ -116,50 +117,52 @@ impl Reactor {
 
     pub(crate) fn listen_from(
         &mut self,
-        place: &'static Location<'static>,
+        location: &'static Location<'static>,
         address: &Address,
         options: &ListenOptions,
         accept: Accept,
     ) -> Result<ListenerId, Error> {
-        self.add_listener(place, accept, Some(address), |reactor, token| reactor.engine.listen(token, address, options))
+        self.add_listener(location, accept, Some(address), |reactor, token| {
+            reactor.engine.listen(token, address, options)
+        })
     }
 
-    /// Takes over a listening socket from elsewhere, such as one that a service manager has
-    /// [passed on](crate::inherited_listeners). A Unix socket's file stays when it ends.
+    /// Adopts a listening socket, such as one that a service manager has [passed](crate::inherited_listeners). A Unix
+    /// socket's file is not removed when the listener ends.
     #[track_caller]
     pub fn adopt_listener<C: Connection>(
         &mut self,
         socket: impl Into<Socket>,
         serve: impl FnMut(&mut Reactor) -> C + 'static,
     ) -> Result<ListenerId, Error> {
-        let place = Location::caller();
+        let location = Location::caller();
         let socket = socket.into();
-        self.add_listener(place, serving(place, serve), None, |reactor, token| {
+        self.add_listener(location, serving(location, serve), None, |reactor, token| {
             reactor.engine.adopt_listener(token, socket)
         })
     }
 
     fn add_listener(
         &mut self,
-        place: &'static Location<'static>,
+        location: &'static Location<'static>,
         accept: Accept,
         address: Option<&Address>,
         start: impl FnOnce(&mut Reactor, Token) -> io::Result<()>,
     ) -> Result<ListenerId, Error> {
         self.check_takes_on()?;
         let listener = Listener {
-            place,
+            location,
             accept: Some(accept),
             address: Address::Unnamed,
             file: None,
-            resting: false,
+            backing_off: false,
             paused: false,
         };
         let token = self.sources.insert(Source::Listener(Box::new(listener)));
         let bound = start(self, token).and_then(|()| self.engine.local_address(token));
         match bound {
             Ok(bound) => {
-                // One that is gone already is nobody's to remove.
+                // A file that no longer exists need not be removed.
                 let file = match (address, &bound) {
                     (Some(_), Address::Unix(path)) => SocketFile::at(path).ok(),
                     _ => None,
@@ -174,14 +177,14 @@ impl Reactor {
                 self.end_source(token);
                 let doing = match address {
                     Some(address) => format!("listen on {address}"),
-                    None => "listen on a socket that was passed on".to_owned(),
+                    None => "adopt a listening socket".to_owned(),
                 };
                 Err(Error::system(doing, error))
             }
         }
     }
 
-    /// The address that a listener is bound to, with the port that it was given if that was left open.
+    /// Returns the address that a listener is bound to. If the requested port was 0, it has the assigned port.
     pub fn listening_on(&self, listener: ListenerId) -> Option<&Address> {
         match self.sources.get(listener.0) {
             Some(Source::Listener(listener)) => Some(&listener.address),
@@ -189,13 +192,13 @@ impl Reactor {
         }
     }
 
-    /// Stops listening. Connections that came in stay. `false` if it has ended already.
+    /// Stops listening. Accepted connections stay open. Returns `false` if the listener has ended already.
     pub fn unlisten(&mut self, listener: ListenerId) -> bool {
         let Some(Source::Listener(found)) = self.sources.get(listener.0) else { return false };
-        // The file is the parent's, if this is a forked child.
+        // In a forked child, the file belongs to the parent.
         if let Some(file) = found.file.clone().filter(|_| self.check_not_forked().is_ok()) {
-            let place = found.place;
-            self.remove_socket_file(&file, place, "listener");
+            let location = found.location;
+            self.remove_socket_file(&file, location, "listener");
         }
         self.callbacks.ended(listener);
         self.listeners.tokens.retain(|token| *token != listener.0);
@@ -203,7 +206,7 @@ impl Reactor {
         true
     }
 
-    /// Stops listening, everywhere.
+    /// Ends all listeners.
     pub(crate) fn unlisten_all(&mut self) {
         for token in self.listeners.tokens.clone() {
             self.unlisten(ListenerId(token));
@@ -211,67 +214,69 @@ impl Reactor {
     }
 
     fn connection_came_in(&mut self, token: Token, socket: Socket) {
-        // It would be told of nothing any more: the socket is closed.
+        // The loop accepts no new work: close the socket.
         if self.check_takes_on().is_err() {
             return;
         }
         let Some(Source::Listener(listener)) = self.sources.get_mut(token) else { return };
         let Some(accept) = listener.accept.take() else { return };
         let site =
-            Site { kind: CallbackKind::Connection, place: listener.place, source: Some(ListenerId(token).into()) };
+            Site { kind: CallbackKind::Connection, place: listener.location, source: Some(ListenerId(token).into()) };
         self.call_source(
             site,
             accept,
             |accept, reactor| accept(reactor, socket),
-            // Also after a panic: this connection is not served, and the next one is.
+            // Also after a panic: this connection is not served, but the next one is.
             |reactor, accept, _| {
                 if let Some(Source::Listener(listener)) = reactor.sources.get_mut(token) {
                     listener.accept = Some(accept);
                 }
-                while let Some(token) = reactor.connections.take_newcomer() {
+                while let Some(token) = reactor.connections.take_accepted() {
                     reactor.connection_is_open(token);
                 }
             },
         );
     }
 
-    /// Accepting has failed, most likely for want of descriptors or memory. It would fail again at once, so it rests.
+    /// Handles a failure to accept, most likely a lack of descriptors or memory. An immediate retry would fail again,
+    /// so the listener pauses.
     fn accepting_failed(&mut self, token: Token, error: &io::Error) {
         if is_out_of_descriptors(error) {
             if self.sources.any_over() {
-                // Connections that are over give their descriptors back at the end of this turn. Then it is tried again.
+                // Connections that are over release their descriptors at the end of this turn. Accepting is tried again
+                // then.
                 return;
             }
             self.engine.turn_away(token);
         }
         let Some(Source::Listener(listener)) = self.sources.get_mut(token) else { return };
-        // Several may fail in one turn; they rest together.
-        if std::mem::replace(&mut listener.resting, true) {
+        // Several accepts may fail in one turn. They share one pause.
+        if std::mem::replace(&mut listener.backing_off, true) {
             return;
         }
         let message = format!("could not accept a connection on {}: {error}", listener.address);
         let fault = Fault {
             label: self.callbacks.label(Some(ListenerId(token).into())),
-            ..Fault::at(listener.place, "listener", message)
+            ..Fault::at(listener.location, "listener", message)
         };
         self.report(fault);
         self.set_accepting(token);
-        self.after(ACCEPT_AGAIN_AFTER, move |reactor| {
+        self.after(ACCEPT_RETRY_DELAY, move |reactor| {
             if let Some(Source::Listener(listener)) = reactor.sources.get_mut(token) {
-                listener.resting = false;
+                listener.backing_off = false;
                 reactor.set_accepting(token);
             }
         });
     }
 
-    /// Has all listeners accept, or stop, according to what is wanted now.
-    pub(crate) fn let_listeners_accept(&mut self) {
+    /// Makes all listeners accept or pause, depending on the current state.
+    pub(crate) fn update_accepting(&mut self) {
         for token in self.listeners.tokens.clone() {
             self.set_accepting(token);
         }
     }
 
-    /// Has connections wait to be accepted, or no longer.
+    /// Pauses or resumes accepting on a listener.
     pub(crate) fn pause_accepting(&mut self, listener: ListenerId, paused: bool) {
         if let Some(Source::Listener(found)) = self.sources.get_mut(listener.0) {
             found.paused = paused;
@@ -281,25 +286,25 @@ impl Reactor {
 
     fn set_accepting(&mut self, token: Token) {
         let Some(Source::Listener(listener)) = self.sources.get(token) else { return };
-        let on = !listener.resting && !listener.paused && !self.makes_newcomers_wait();
+        let on = !listener.backing_off && !listener.paused && !self.budget_pauses_accepting();
         if let Err(error) = self.engine.accept(token, Intake::on_if(on)) {
             self.report(Fault::new("listener", format_args!("could not pause or resume accepting: {error}")));
         }
     }
 
-    /// Removes the file of a Unix socket, unless another has taken its place. The socket has to be open still.
+    /// Removes the file of a Unix socket, unless another file has replaced it. The socket must still be open.
     pub(crate) fn remove_socket_file(
         &mut self,
         file: &SocketFile,
-        place: &'static Location<'static>,
+        location: &'static Location<'static>,
         what: &'static str,
     ) {
         if let Err(error) = file.remove() {
             let path = file.path().display();
             self.report(Fault::at(
-                place,
+                location,
                 what,
-                format_args!("could not remove the file of a Unix socket, {path}: {error}"),
+                format_args!("could not remove the Unix socket file {path}: {error}"),
             ));
         }
     }
@@ -310,22 +315,18 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
-/// Takes on each socket, to be served by what `serve` makes for it.
+/// Adopts each socket and calls `serve` to make its handler.
 pub(crate) fn serving<C: Connection>(
-    place: &'static Location<'static>,
+    location: &'static Location<'static>,
     mut serve: impl FnMut(&mut Reactor) -> C + 'static,
 ) -> Accept {
     Box::new(move |reactor, socket| {
         let handler = Box::new(serve(reactor));
-        match reactor.take_on(place, socket, handler) {
-            // Its handler is told when this returns.
-            Ok(id) => reactor.connections.add_newcomer(id),
+        match reactor.take_on(location, socket, handler) {
+            // `opened` is called when this closure returns.
+            Ok(id) => reactor.connections.add_accepted(id),
             Err(error) => {
-                reactor.report(Fault::at(
-                    place,
-                    "listener",
-                    format_args!("a connection that came in is closed: {error}"),
-                ));
+                reactor.report(Fault::at(location, "listener", format_args!("closed an accepted connection: {error}")));
             }
         }
     })

@@ -1,4 +1,4 @@
-//! Signals, delivered on the loop.
+//! Delivers signals on the loop.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -18,7 +18,7 @@ use crate::reactor::slots::{Key, Slots};
 use crate::reactor::source::{Kind, Source};
 use crate::{Error, Reactor};
 
-/// Names a signal's callback, to [remove](Reactor::remove_signal) it.
+/// Identifies a signal's callback, to [remove](Reactor::remove_signal) it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SignalId(Key);
 
@@ -26,15 +26,15 @@ type Callback = Box<dyn FnMut(&mut Reactor, i32)>;
 
 struct Handler {
     signal: i32,
-    place: &'static Location<'static>,
+    location: &'static Location<'static>,
     /// `None` while it runs.
     callback: Option<Callback>,
 }
 
 /// The signals that a reactor catches.
 ///
-/// The handler proper, which runs wherever the signal happens to strike, sets the signal's flag and writes a byte to a
-/// socket; the loop watches the other end.
+/// The actual signal handler, which may interrupt any code, sets the signal's flag and writes a byte to a socket. The
+/// loop watches the other end of the socket.
 #[derive(Default)]
 pub(crate) struct Signals {
     wire: Option<Wire>,
@@ -57,7 +57,7 @@ impl Wire {
     }
 }
 
-/// One signal, while somebody wants it.
+/// A signal that has at least one callback.
 struct Caught {
     /// Set by the handler.
     arrived: Arc<AtomicBool>,
@@ -70,7 +70,7 @@ impl Caught {
     fn new(signal: i32, wire: &Wire) -> io::Result<Caught> {
         let default_is_off = DefaultOff::new(signal)?;
         let arrived = Arc::new(AtomicBool::new(false));
-        // In this order: the byte must find the flag set.
+        // In this order: the flag must be set before the byte arrives.
         let flag = signal_hook::flag::register(signal, arrived.clone())?;
         let wake = match wire.write.try_clone().and_then(|write| pipe::register(signal, write)) {
             Ok(wake) => wake,
@@ -91,14 +91,15 @@ impl Drop for Caught {
     }
 }
 
-/// Keeps a signal from its default action.
+/// Suppresses a signal's default action.
 ///
-/// Once a signal has been caught, signal-hook keeps its handler in place, which without anybody to call would ignore the
-/// signal: a program that stops caring for ctrl-c could not be ended by it any more. So a signal whose action was the
-/// default when it was first caught gets a stand-in for that, switched on while no reactor of the process wants it.
+/// Once a signal has been caught, signal-hook keeps its handler installed. Without callbacks, that handler would ignore
+/// the signal: ctrl-c could no longer end a program that has removed its callback. So if a signal's action was the
+/// default when it was first caught, an emulated default action is registered. It is enabled while no reactor of the
+/// process catches the signal.
 struct DefaultOff(i32);
 
-/// For each signal ever caught: whether its default action is on, and how many reactors keep it off.
+/// For each signal ever caught: whether the emulated default action is enabled, and how many reactors suppress it.
 static DEFAULTS: Mutex<BTreeMap<i32, (Arc<AtomicBool>, usize)>> = Mutex::new(BTreeMap::new());
 
 impl DefaultOff {
@@ -132,7 +133,7 @@ impl Drop for DefaultOff {
     }
 }
 
-/// The source of signals. Everything about them is in [`Signals`].
+/// The source of signals. Its state is in [`Signals`].
 pub(crate) struct SignalSocket;
 
 impl Kind for SignalSocket {
@@ -145,11 +146,11 @@ impl Kind for SignalSocket {
 }
 
 impl Reactor {
-    /// Calls `callback` on the loop whenever the process gets `signal` (a number such as `libc::SIGTERM`). Several
-    /// callbacks for one signal are called in the order they were added.
+    /// Calls `callback` on the loop whenever the process receives `signal` (a number such as `libc::SIGTERM`). Several
+    /// callbacks for one signal are called in the order in which they were added.
     ///
-    /// As with all signals, several that arrive before the loop gets to it may be reported as one. When the last
-    /// callback for a signal is removed (or its reactor dropped), the signal has its default effect again.
+    /// As with all signals, several that arrive before the loop handles them may be reported as one. When the last
+    /// callback for a signal is removed or its reactor is dropped, the signal has its default effect again.
     ///
     /// ```
     /// # use pelton::Reactor;
@@ -169,7 +170,7 @@ impl Reactor {
     ) -> Result<SignalId, Error> {
         self.check_takes_on()?;
         if FORBIDDEN.contains(&signal) {
-            return Err(Error::Signal { signal, reason: "a program cannot catch it, or must not".into() });
+            return Err(Error::Signal { signal, reason: "programs cannot catch this signal, or must not".into() });
         }
         let failed = |error: io::Error| Error::Signal { signal, reason: error.to_string() };
         if self.signals.wire.is_none() {
@@ -180,12 +181,12 @@ impl Reactor {
             let caught = Caught::new(signal, wire).map_err(failed)?;
             self.signals.caught.insert(signal, caught);
         }
-        let place = Location::caller();
-        let handler = Handler { signal, place, callback: Some(Box::new(callback)) };
+        let location = Location::caller();
+        let handler = Handler { signal, location, callback: Some(Box::new(callback)) };
         Ok(SignalId(self.signals.handlers.insert(handler)))
     }
 
-    /// Opens the socket that signals come in by.
+    /// Opens the socket on which signals arrive.
     fn add_signal_wire(&mut self) -> io::Result<Wire> {
         let token = self.sources.insert(Source::Signals(SignalSocket));
         let wire = Wire::new(token).and_then(|wire| {
@@ -198,7 +199,7 @@ impl Reactor {
         wire
     }
 
-    /// Removes a signal's callback, also from inside it. `false` if it was removed already.
+    /// Removes a signal's callback. A callback can remove itself. Returns `false` if it was removed already.
     pub fn remove_signal(&mut self, id: SignalId) -> bool {
         self.callbacks.ended(id);
         let Some(handler) = self.signals.handlers.remove(id.0) else { return false };
@@ -213,11 +214,11 @@ impl Reactor {
         true
     }
 
-    /// Calls back for the signals that have arrived.
+    /// Calls the callbacks of the signals that have arrived.
     fn deliver_signals(&mut self) {
         if let Some(wire) = &self.signals.wire {
             let mut bytes = [0; 256];
-            // A short read has emptied it, and an error is that it was empty.
+            // A short read has emptied the socket, and an error means that it was empty.
             while matches!((&wire.read).read(&mut bytes), Ok(count) if count == bytes.len()) {}
         }
         let arrived = |caught: &Caught| caught.arrived.swap(false, Ordering::SeqCst);
@@ -243,7 +244,7 @@ impl Reactor {
         // An earlier callback may have removed it.
         let Some(handler) = self.signals.handlers.get_mut(key) else { return };
         let Some(callback) = handler.callback.take() else { return };
-        let site = Site { kind: CallbackKind::Signal, place: handler.place, source: Some(id.into()) };
+        let site = Site { kind: CallbackKind::Signal, place: handler.location, source: Some(id.into()) };
         self.call_source(
             site,
             callback,
@@ -258,10 +259,10 @@ impl Reactor {
         );
     }
 
-    /// In a forked child: signals come in by a socket of its own.
+    /// Opens a new signal socket in a forked child and registers the handlers again.
     pub(crate) fn renew_signals(&mut self) -> Result<(), Error> {
         let Some(old) = self.signals.wire.take() else { return Ok(()) };
-        let failed = |error| Error::system("carry signal handlers over the fork", error);
+        let failed = |error| Error::system("register signal handlers after a fork", error);
         self.end_source(old.token);
         let wire = self.add_signal_wire().map_err(failed)?;
         for (signal, caught) in &mut self.signals.caught {

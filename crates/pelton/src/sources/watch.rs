@@ -1,4 +1,4 @@
-//! Watching descriptors that stay their owner's.
+//! Watches descriptors that the caller owns.
 
 use std::fmt;
 use std::io;
@@ -11,40 +11,40 @@ use crate::reactor::callback::{CallbackKind, Outcome, Site};
 use crate::reactor::source::{Counted, Kind, Source};
 use crate::{Error, Interest, Mode, Reactor};
 
-/// Names a watch, to change or end it.
+/// Identifies a watch, to change or end it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct WatchId(pub(crate) Token);
 
-/// What a watched descriptor is ready for.
+/// The readiness of a watched descriptor.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Ready {
-    /// The watch, to change or end it from inside.
+    /// The watch, so that its callback can change or end it.
     pub watch: WatchId,
     readiness: Readiness,
 }
 
 impl Ready {
-    /// A read will not block. After a hang-up or an error, it is what tells.
+    /// Returns whether a read will not block. After a hang-up or an error, the read reports it.
     pub fn readable(&self) -> bool {
         self.readiness.contains(Readiness::READABLE)
     }
 
-    /// A write will not block. After a hang-up or an error, it is what tells.
+    /// Returns whether a write will not block. After a hang-up or an error, the write reports it.
     pub fn writable(&self) -> bool {
         self.readiness.contains(Readiness::WRITABLE)
     }
 
-    /// The other side is gone for good.
+    /// Returns whether the other side has hung up.
     pub fn hangup(&self) -> bool {
         self.readiness.contains(Readiness::HANGUP)
     }
 
-    /// The descriptor has an error pending.
+    /// Returns whether the descriptor has a pending error.
     pub fn error(&self) -> bool {
         self.readiness.contains(Readiness::ERROR)
     }
 
-    /// The descriptor was closed while it was watched. The watch has ended.
+    /// Returns whether the descriptor was closed while it was watched. The watch has ended.
     pub fn closed(&self) -> bool {
         self.readiness.contains(Readiness::CLOSED)
     }
@@ -59,7 +59,7 @@ impl fmt::Debug for Ready {
 type Callback = Box<dyn FnMut(&mut Reactor, Ready)>;
 
 pub(crate) struct Watch {
-    place: &'static Location<'static>,
+    location: &'static Location<'static>,
     fd: RawFd,
     mode: Mode,
     /// `None` while it runs.
@@ -76,13 +76,13 @@ impl Kind for Watch {
 }
 
 impl Reactor {
-    /// Calls `callback` each turn in which `fd` is ready for what `interest` says, until [`unwatch`](Reactor::unwatch).
+    /// Calls `callback` in each turn in which `fd` is ready for `interest`, until [`unwatch`](Reactor::unwatch).
     ///
-    /// The descriptor stays yours: the reactor neither reads, writes nor closes it. Unwatch it before you close it. If
-    /// you don't, nothing bad happens, but whether you are told depends on the engine: `poll` and `select` call back once
-    /// with [`Ready::closed`] and end the watch, `epoll` and `kqueue` fall silent.
+    /// The caller keeps the descriptor: the reactor neither reads, writes nor closes it. Call `unwatch` before closing
+    /// it. Otherwise nothing breaks, but the report depends on the engine: `poll` and `select` call back once with
+    /// [`Ready::closed`] and end the watch; `epoll` and `kqueue` report nothing more.
     ///
-    /// With [`Interest::NONE`] it is silent, also about hang-ups, until [`set_interest`](Reactor::set_interest).
+    /// With [`Interest::NONE`] nothing is reported, not even hang-ups, until [`set_interest`](Reactor::set_interest).
     ///
     /// ```
     /// # use pelton::{Interest, Reactor};
@@ -113,8 +113,8 @@ impl Reactor {
         self.add_watch(Location::caller(), fd, interest, Mode::Level, Box::new(callback))
     }
 
-    /// Like [`watch`](Reactor::watch), but after each call it is silent until [`set_interest`](Reactor::set_interest) arms
-    /// it again.
+    /// Watches a descriptor like [`watch`](Reactor::watch), but disarms the watch after each call until
+    /// [`set_interest`](Reactor::set_interest) arms it again.
     #[track_caller]
     pub fn watch_once(
         &mut self,
@@ -127,7 +127,7 @@ impl Reactor {
 
     fn add_watch(
         &mut self,
-        place: &'static Location<'static>,
+        location: &'static Location<'static>,
         fd: &impl AsFd,
         interest: Interest,
         mode: Mode,
@@ -135,7 +135,7 @@ impl Reactor {
     ) -> Result<WatchId, Error> {
         self.check_takes_on()?;
         let fd = fd.as_fd();
-        let watch = Watch { place, fd: fd.as_raw_fd(), mode, callback: Some(callback) };
+        let watch = Watch { location, fd: fd.as_raw_fd(), mode, callback: Some(callback) };
         let token = self.sources.insert(Source::Watch(watch));
         match self.engine.watch(token, fd, interest, mode) {
             Ok(()) => Ok(WatchId(token)),
@@ -148,27 +148,27 @@ impl Reactor {
 
     fn watch_error(&self, fd: RawFd, error: io::Error) -> Error {
         let other = self.sources.iter().find_map(|(_, source)| match source {
-            Source::Watch(watch) if watch.fd == fd => Some(watch.place),
+            Source::Watch(watch) if watch.fd == fd => Some(watch.location),
             _ => None,
         });
         match (error.kind(), other) {
-            (io::ErrorKind::AlreadyExists, Some(place)) => Error::AlreadyWatched { fd, place },
+            (io::ErrorKind::AlreadyExists, Some(location)) => Error::AlreadyWatched { fd, place: location },
             _ => Error::system(format!("watch descriptor {fd}"), error),
         }
     }
 
-    /// Changes what is reported of a watched descriptor, and arms a one-shot watch again.
+    /// Changes the interest of a watch, and arms a one-shot watch again.
     pub fn set_interest(&mut self, watch: WatchId, interest: Interest) -> Result<(), Error> {
         self.check_not_forked()?;
         let Some(Source::Watch(found)) = self.sources.get(watch.0) else { return Err(Error::NotWatched) };
         let (fd, mode) = (found.fd, found.mode);
         self.engine
             .rewatch(watch.0, interest, mode)
-            .map_err(|error| Error::system(format!("change what is watched of descriptor {fd}"), error))
+            .map_err(|error| Error::system(format!("change the interest of descriptor {fd}"), error))
     }
 
-    /// Ends a watch, also from inside its own callback, and whatever has become of the descriptor. `false` if it has
-    /// ended already.
+    /// Ends a watch, whatever state the descriptor is in. A watch can be ended in its own callback. Returns `false` if
+    /// it has ended already.
     pub fn unwatch(&mut self, watch: WatchId) -> bool {
         if !matches!(self.sources.get(watch.0), Some(Source::Watch(_))) {
             return false;
@@ -178,17 +178,17 @@ impl Reactor {
         true
     }
 
-    /// How many descriptors are being watched.
+    /// Returns the number of watched descriptors.
     pub fn watch_count(&self) -> usize {
         self.sources.count(Counted::Watch)
     }
 
-    /// Calls back a watch whose descriptor is ready.
+    /// Calls the callback of a watch whose descriptor is ready.
     fn watched_is_ready(&mut self, token: Token, readiness: Readiness) {
         let id = WatchId(token);
         let Some(Source::Watch(watch)) = self.sources.get_mut(token) else { return };
         let Some(callback) = watch.callback.take() else { return };
-        let site = Site { kind: CallbackKind::Watch, place: watch.place, source: Some(id.into()) };
+        let site = Site { kind: CallbackKind::Watch, place: watch.location, source: Some(id.into()) };
         let ready = Ready { watch: id, readiness };
         self.call_source(
             site,
@@ -198,7 +198,7 @@ impl Reactor {
                 if outcome == Outcome::Panicked || ready.closed() {
                     reactor.unwatch(id);
                 } else if let Some(Source::Watch(watch)) = reactor.sources.get_mut(token) {
-                    // It has not ended its own watch.
+                    // The callback did not end its own watch.
                     watch.callback = Some(callback);
                 }
             },

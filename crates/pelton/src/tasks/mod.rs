@@ -1,4 +1,4 @@
-//! Futures on the loop: spawning and timing them, and sockets for `async` code.
+//! Futures on the loop: tasks, timing, and sockets for `async` code.
 
 pub mod net;
 pub mod task;

@@ -1,7 +1,7 @@
 //! Streams, listeners and datagrams for `async` code.
 //!
-//! They stand on the same [connections](crate::Connection) as handlers do, so they run on every engine, with the same limits
-//! and the same back-pressure; what a handler would be told, they keep until it is asked for.
+//! They are built on the same [connections](crate::Connection) as handlers. They therefore run on every engine, with
+//! the same limits and back-pressure. They buffer the events that a handler would receive until the code asks for them.
 //!
 //! ```
 //! use futures::{AsyncReadExt, AsyncWriteExt};
@@ -26,8 +26,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! All of them belong to the thread and the reactor they were made on. They are made, written to and asked for addresses inside
-//! its tasks; reading and dropping may be done anywhere on the thread.
+//! All of them belong to the thread and the reactor that they were created on. Create them, write to them and ask for
+//! addresses inside the reactor's tasks. Reading and dropping work anywhere on the thread.
 
 mod datagrams;
 mod listener;
@@ -50,24 +50,22 @@ use crate::{LookupFailure, Reactor, Reason};
 /// Calls `f` with the current reactor.
 fn current<T>(f: impl FnOnce(&mut Reactor) -> io::Result<T>) -> io::Result<T> {
     Reactor::with_current(f).unwrap_or_else(|| {
-        Err(io::Error::other(
-            "there is no current reactor: this has to be done inside a task of one, or in Reactor::enter",
-        ))
+        Err(io::Error::other("there is no current reactor: call this inside one of its tasks, or in Reactor::enter"))
     })
 }
 
-/// Calls `f` with the current reactor, if that is the one that something belongs to.
+/// Calls `f` with the current reactor, if `local` belongs to it.
 fn current_of<T>(local: &Rc<Local>, f: impl FnOnce(&mut Reactor) -> io::Result<T>) -> io::Result<T> {
     current(|reactor| {
         if Rc::ptr_eq(&reactor.local, local) {
             f(reactor)
         } else {
-            Err(io::Error::other("this belongs to another reactor than the current one"))
+            Err(io::Error::other("this belongs to a reactor other than the current one"))
         }
     })
 }
 
-/// The error that it is to use something which is over for this reason. The reason is inside.
+/// Returns the error for using something that has ended for this reason, which it contains.
 fn error_of(reason: &Arc<Reason>) -> io::Error {
     let kind = match &**reason {
         Reason::Local | Reason::Finished => io::ErrorKind::BrokenPipe,
@@ -90,7 +88,7 @@ fn error_of(reason: &Arc<Reason>) -> io::Error {
     io::Error::new(kind, Arc::clone(reason))
 }
 
-/// Whether everything that was to come has come, and what was sent has been sent.
+/// Returns whether all input has arrived and all output has been sent.
 fn is_clean(reason: &Reason) -> bool {
     matches!(reason, Reason::Local | Reason::Finished)
 }

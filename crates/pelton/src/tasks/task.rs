@@ -1,8 +1,8 @@
 //! Tasks: futures that run on the loop.
 //!
-//! [`Reactor::spawn`] gives a future to the loop, which polls it whenever it is woken; [`EventLoop::block_on`] turns the loop
-//! until a future is ready. Futures need not be [`Send`]: a task stays on the thread of its loop, and may share what is there
-//! with callbacks. [`Handle::spawn`](crate::Handle::spawn) starts one from another thread.
+//! [`Reactor::spawn`] runs a future on the loop, which polls it whenever it is woken. [`EventLoop::block_on`] runs the
+//! loop until a future is ready. Futures need not be [`Send`]: a task stays on the thread of its loop and can share
+//! data with callbacks. [`Handle::spawn`](crate::Handle::spawn) starts a task from another thread.
 //!
 //! ```
 //! use pelton::{Reactor, task};
@@ -20,14 +20,14 @@
 //! # Ok::<(), pelton::Error>(())
 //! ```
 //!
-//! **In a turn**, a task that was woken is a tick: it stands in one queue with [`next_tick`](Reactor::next_tick)s and posts, and
-//! one that wakes itself waits for the next turn, so it cannot keep events from being looked at.
+//! **In a turn**, a woken task is a tick: it shares one queue with [`next_tick`](Reactor::next_tick)s and posts. A task
+//! that wakes itself waits for the next turn, so it cannot starve events.
 //!
-//! **While it is polled**, a task reaches its reactor by [`Reactor::with_current`]; so do [`sleep`] and the streams of
-//! [`net`](crate::tasks::net). Dropping any of these needs no reactor, and may be done anywhere on the thread.
+//! **While it is polled**, a task reaches its reactor with [`Reactor::with_current`]. So do [`sleep`] and the streams
+//! of [`net`](crate::tasks::net). Dropping any of these needs no reactor and works anywhere on the thread.
 //!
-//! **When the loop ends**, its tasks are dropped first, on its own thread, whoever still has a [`Waker`](std::task::Waker) of
-//! theirs.
+//! **When the loop ends**, its tasks are dropped first, on its own thread, even if [`Waker`](std::task::Waker)s of them
+//! still exist.
 
 mod executor;
 mod interval;
@@ -47,15 +47,15 @@ pub(crate) use local::{Chore, Local};
 pub use sleep::{Sleep, sleep, sleep_until};
 pub use timeout::{Elapsed, Timeout, timeout};
 
-#[allow(unused_imports, reason = "named by the documentation")]
+#[allow(unused_imports, reason = "used by the documentation")]
 use crate::EventLoop;
 use crate::Reactor;
 
-/// Spawns a task from inside another, as [`Reactor::spawn`] does.
+/// Spawns a task from inside another task. See [`Reactor::spawn`].
 ///
 /// # Panics
 ///
-/// If no reactor is [current](Reactor::with_current): outside of tasks.
+/// If there is no [current](Reactor::with_current) reactor, that is, outside of tasks.
 #[track_caller]
 pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
 where
@@ -66,12 +66,12 @@ where
     current(|reactor| reactor.spawn_from(place, future))
 }
 
-/// Lets everything else that waits have its turn: the rest of the task runs as a tick of the next one.
+/// Yields to everything else that is ready. The task continues as a tick of the next turn.
 pub fn yield_now() -> YieldNow {
     YieldNow { yielded: false }
 }
 
-/// What [`yield_now`] gives.
+/// The future of [`yield_now`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless they are awaited"]
 pub struct YieldNow {
@@ -95,6 +95,6 @@ impl Future for YieldNow {
 fn current<T>(f: impl FnOnce(&mut Reactor) -> T) -> T {
     match Reactor::with_current(f) {
         Some(value) => value,
-        None => panic!("there is no current reactor: this has to be done inside a task of one, or in Reactor::enter"),
+        None => panic!("there is no current reactor: call this inside one of its tasks, or in Reactor::enter"),
     }
 }

@@ -1,12 +1,12 @@
-//! Deferring: work that blocks is done on another thread, and what comes of it is told on the loop.
+//! Defers blocking work to another thread, and delivers its result on the loop.
 //!
-//! What comes of it is a post, so results come in with everything else that other threads have to say, in the order in which
-//! they were ready, as many per wake-up as there are. It finds its callback by a key: one that was cancelled meanwhile is
-//! simply not found. Neither what is done nor what comes of it is boxed if it is small; the callback is.
+//! A result is a post. Results therefore arrive with everything else that other threads post, in the order in which
+//! they became ready, and any number of them share one wake-up. A result finds its callback by a key, which is gone if
+//! the callback was cancelled. Small closures and results are not boxed; the callback is.
 //!
-//! What is deferred in the course of a turn is handed over at once, but its lane is told only before the loop waits: to wake a
-//! thread takes longer than to defer, and one wake-up does for all. As with what is written to connections, what a turn has
-//! to say to others it says together.
+//! Work that is deferred during a turn is queued at once, but its lane is woken only before the loop waits. Waking a
+//! thread takes longer than deferring, and one wake-up serves all jobs of a turn. Writes to connections are batched in
+//! the same way.
 
 use std::any::Any;
 use std::fmt;
@@ -20,31 +20,31 @@ use crate::threads::lane::{JobId, Lane, Refusal, Wake, Worker, attempt};
 use crate::threads::reply::{Replier, Reply, reply};
 use crate::{Error, Promise, Reactor};
 
-/// Names something that was [deferred](Reactor::defer), to [cancel](Reactor::cancel_deferred) it.
+/// Identifies [deferred](Reactor::defer) work, to [cancel](Reactor::cancel_deferred) it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct DeferId(pub(crate) Key);
 
-/// Why something that was [deferred](Reactor::defer) came to nothing.
+/// Why [deferred](Reactor::defer) work has no result.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeferFailure {
-    /// It panicked, with this message.
+    /// It panicked with this message.
     #[error("it panicked: {0}")]
     Panicked(String),
-    /// The process was forked while it was being done, and this is the child.
-    #[error("the process was forked meanwhile")]
+    /// The process was forked while the work was running, and this is the child.
+    #[error("the process was forked during the work")]
     Forked,
 }
 
-/// A lane did not take something on. What was to be done comes back.
+/// A lane refused work. The error returns it.
 #[derive(thiserror::Error)]
 #[error("defer to the {lane} lane: {refusal}")]
 pub struct DeferError<Op> {
-    /// What was to be done.
+    /// The work.
     pub op: Op,
-    /// Where.
+    /// The lane.
     pub lane: Lane,
-    /// Why not.
+    /// Why it was refused.
     pub refusal: Refusal,
 }
 
@@ -60,51 +60,52 @@ impl<Op> From<DeferError<Op>> for Error {
     }
 }
 
-/// Callbacks that wait for what is done elsewhere.
+/// Callbacks of deferred work.
 #[derive(Default)]
 pub(crate) struct Deferred {
     awaiting: Slots<Awaiting>,
     /// How many of them draining waits for.
     pub(crate) holding: usize,
-    /// Whether a turn is under way, which will have lanes woken.
+    /// A turn is in progress, which wakes lanes at its end.
     gathering: bool,
-    /// How much each lane was given since it was last woken.
+    /// How many jobs each lane was given since it was last woken.
     gathered: [usize; Lane::ALL.len()],
-    /// Whether any was: most turns defer nothing, and pay no more than a look at this.
+    /// Whether there are any. Most turns defer nothing and only check this.
     has_gathered: bool,
 }
 
-/// So much is deferred in about the time that it takes to wake a thread. After that it is worth it, though more may come.
+/// About as many jobs are deferred in the time that it takes to wake a thread. Beyond that a wake-up is worth it, even
+/// if more may follow.
 const GATHERED_AT_MOST: usize = 128;
 
 struct Awaiting {
     place: &'static Location<'static>,
-    /// The callback. Whoever has what it waits for knows its type.
+    /// The callback. The code that delivers the result knows its type.
     then: Box<dyn Any>,
-    /// Calls it, if there will be nothing.
+    /// Calls it with a failure.
     fail: fn(&mut Reactor, Box<dyn Any>, DeferFailure),
-    /// Where it can be taken back. `None` if it is done on the loop.
+    /// The job, to take it back. `None` if it runs on the loop.
     job: Option<(Lane, JobId)>,
     drain: Drain,
 }
 
-/// Whether [draining](Reactor::drain) waits for it.
+/// Whether [draining](Reactor::drain) waits for the work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Drain {
     Waits,
     DoesNotWait,
 }
 
-/// Where to do something.
+/// Where to run the work.
 pub(crate) enum Where {
-    /// On a thread: it may block.
+    /// On a thread, where it may block.
     Lane(Lane),
     /// On the loop, at the next tick.
     Loop,
 }
 
 impl Deferred {
-    /// Whether a callback has yet to be called.
+    /// Returns whether a callback has not been called yet.
     pub(crate) fn waits(&self, key: Key) -> bool {
         self.awaiting.get(key).is_some()
     }
@@ -117,7 +118,7 @@ impl Deferred {
         Some(awaiting)
     }
 
-    /// Whether a lane is to be woken for one more.
+    /// Returns whether to wake a lane for one more job.
     fn gather(&mut self, lane: Lane) -> Wake {
         let gathered = &mut self.gathered[lane as usize];
         *gathered += 1;
@@ -131,12 +132,12 @@ impl Deferred {
 }
 
 impl Reactor {
-    /// Until [`wake_lanes`](Reactor::wake_lanes), lanes need not be woken for each thing that is deferred.
+    /// Batches the wake-ups of lanes until [`wake_lanes`](Reactor::wake_lanes).
     pub(crate) fn gather_deferred(&mut self) {
         self.deferred.gathering = true;
     }
 
-    /// Has everything begun that was deferred.
+    /// Wakes the lanes that have been given jobs.
     pub(crate) fn wake_lanes(&mut self) {
         self.deferred.gathering = false;
         if !std::mem::take(&mut self.deferred.has_gathered) {
@@ -149,13 +150,13 @@ impl Reactor {
         }
     }
 
-    /// Does `op` on a thread of `lane`, where it may block, then calls `then` with what came of it, on the loop and never
-    /// before this returns. An `op` that panics costs nothing but its result. What callbacks defer begins when the loop is
-    /// about to wait, if there was no thread for it at once: so do not wait for it in the callback.
+    /// Runs `op` on a thread of `lane`, where it may block, then calls `then` with its result on the loop, never before
+    /// this returns. A panic in `op` only costs its result. Unless a thread takes it at once, work deferred by a
+    /// callback begins when the loop is about to wait, so do not wait for it in the callback.
     ///
-    /// If [too much](crate::LaneSettings) waits for the lane already, `op` comes back. [Draining](Reactor::drain) waits for
-    /// what is deferred; [stopping](Reactor::stop) does not: what has begun then goes on by itself, and what comes of it is
-    /// dropped.
+    /// If [too many](crate::LaneSettings) jobs are already waiting for the lane, `op` is returned.
+    /// [Draining](Reactor::drain) waits for deferred work. [Stopping](Reactor::stop) does not: work that has begun
+    /// continues, and its result is dropped.
     ///
     /// ```
     /// # use pelton::{Lane, Reactor};
@@ -182,8 +183,8 @@ impl Reactor {
         deferred.map(DeferId).map_err(|(op, refusal)| DeferError { op, lane, refusal })
     }
 
-    /// [`defer`](Reactor::defer) without a callback: what comes of it is a [`Reply`], to be awaited. Dropping that does not
-    /// cancel it.
+    /// Defers without a callback. The result is a [`Reply`], which can be awaited. Dropping it does not cancel the
+    /// work. See [`defer`](Reactor::defer).
     #[track_caller]
     pub fn defer_reply<T, Op>(&mut self, lane: Lane, op: Op) -> Result<Reply<Result<T, DeferFailure>>, DeferError<Op>>
     where
@@ -193,7 +194,8 @@ impl Reactor {
         self.handle().defer_reply(lane, op)
     }
 
-    /// [`defer`](Reactor::defer) with a promise in place of the callback. Dropping that does not cancel it.
+    /// Defers with a promise instead of a callback. Dropping the promise does not cancel the work. See
+    /// [`defer`](Reactor::defer).
     ///
     /// ```
     /// # use pelton::{Lane, Reactor};
@@ -215,13 +217,13 @@ impl Reactor {
         Op: FnOnce() -> T + Send + 'static,
     {
         let (deferred, promise) = self.promise();
-        // Nobody else can have settled it.
+        // Nothing else settles it.
         self.defer(lane, op, move |_, outcome| drop(deferred.settle(outcome)))?;
         Ok(promise)
     }
 
-    /// Forgets about something that was deferred: its callback is dropped. `true` if it had not begun, and now never will;
-    /// otherwise it goes on, but nobody is told.
+    /// Cancels deferred work and drops its callback. Returns `true` if the work had not begun and never will. Otherwise
+    /// it continues, and its result is dropped.
     ///
     /// ```
     /// # use pelton::{Lane, LaneSettings, Reactor};
@@ -239,7 +241,7 @@ impl Reactor {
         awaiting.job.is_some_and(|(lane, job)| self.shared.lane(lane).take_back(job))
     }
 
-    /// Does `op` elsewhere, then calls `then` with what came of it, on the loop and not before this has returned.
+    /// Runs `op` at the given place, then calls `then` with its result on the loop, never before this returns.
     pub(crate) fn defer_to<T, Op, Then>(
         &mut self,
         to: Where,
@@ -263,9 +265,13 @@ impl Reactor {
             Where::Lane(lane) => {
                 let job = |op: Op| {
                     SendClosure::new(move |worker: &mut Worker<Handle>| match worker.attempt(op) {
-                        // Apart, so that a small value makes a small closure.
-                        Ok(value) => tell(worker, move |reactor| reactor.is_done::<T, Then>(key, Ok(value))),
-                        Err(failure) => tell(worker, move |reactor| reactor.is_done::<T, Then>(key, Err(failure))),
+                        // Separate closures, so that a small value makes a small closure.
+                        Ok(value) => {
+                            post_result(worker, move |reactor| reactor.complete_deferred::<T, Then>(key, Ok(value)))
+                        }
+                        Err(failure) => {
+                            post_result(worker, move |reactor| reactor.complete_deferred::<T, Then>(key, Err(failure)))
+                        }
                     })
                 };
                 let wake = self.deferred.gather(lane);
@@ -283,9 +289,9 @@ impl Reactor {
             }
             Where::Loop => {
                 let closure = Closure::new(move |reactor: &mut Reactor| {
-                    // It may have been cancelled since.
+                    // It may have been cancelled meanwhile.
                     if reactor.deferred.waits(key) {
-                        reactor.is_done::<T, Then>(key, attempt(op));
+                        reactor.complete_deferred::<T, Then>(key, attempt(op));
                     }
                 });
                 self.tick_from(place, closure);
@@ -297,8 +303,8 @@ impl Reactor {
         Ok(key)
     }
 
-    /// Something has been done, and its callback is a `Then`.
-    fn is_done<T, Then>(&mut self, key: Key, outcome: Result<T, DeferFailure>)
+    /// Calls the callback of finished work, whose type is `Then`.
+    fn complete_deferred<T, Then>(&mut self, key: Key, outcome: Result<T, DeferFailure>)
     where
         Then: FnOnce(&mut Reactor, Result<T, DeferFailure>) + 'static,
     {
@@ -307,7 +313,7 @@ impl Reactor {
         }
     }
 
-    /// In a forked child: nothing comes back from the threads of the parent, so the callbacks are told that.
+    /// Fails all callbacks in a forked child, because the threads of the parent never deliver a result here.
     pub(crate) fn renew_deferred(&mut self) {
         let left = self.deferred.awaiting.iter().filter(|(_, awaiting)| awaiting.job.is_some());
         for (key, place) in left.map(|(key, awaiting)| (key, awaiting.place)).collect::<Vec<_>>() {
@@ -322,7 +328,7 @@ impl Reactor {
 }
 
 impl Handle {
-    /// [`Reactor::defer_reply`] from any thread.
+    /// Defers from any thread. See [`Reactor::defer_reply`].
     ///
     /// ```
     /// # use pelton::{Lane, Reactor};
@@ -345,8 +351,7 @@ impl Handle {
         }
     }
 
-    /// Does `op` on a thread of `lane`, where what `answer` makes of its outcome is given to whoever waits for it. Draining
-    /// waits for it.
+    /// Runs `op` on a thread of `lane`, and gives `answer(outcome)` to the replier there. Draining waits for it.
     #[track_caller]
     pub(crate) fn defer_answer<T, A, Op>(
         &self,
@@ -359,7 +364,7 @@ impl Handle {
         A: Send + 'static,
         Op: FnOnce() -> T + Send + 'static,
     {
-        // Its lanes are open until it has shut down, which may be a while after it was told to stop.
+        // The lanes stay open until the reactor has shut down, which may be some time after it was stopped.
         if self.has_stopped() {
             return Err((op, replier, Refusal::Stopped));
         }
@@ -376,11 +381,11 @@ impl Handle {
     }
 }
 
-/// Tells the loop what came of a job. A loop that is gone is not told.
-fn tell(worker: &Worker<Handle>, closure: impl FnOnce(&mut Reactor) + Send + 'static) {
+/// Posts the result of a job to the loop. Does nothing if the loop has ended.
+fn post_result(worker: &Worker<Handle>, closure: impl FnOnce(&mut Reactor) + Send + 'static) {
     let _ = worker.context.post_from(worker.place, closure, None);
 }
 
 fn of_type<Then: 'static>(then: Box<dyn Any>) -> Then {
-    *then.downcast::<Then>().expect("the key is that of a callback of this type")
+    *then.downcast::<Then>().expect("a key belongs to a callback of this type")
 }

@@ -1,4 +1,4 @@
-//! The way in from other threads.
+//! The handle: access to a loop from other threads.
 
 use std::fmt;
 use std::panic::Location;
@@ -15,16 +15,16 @@ use crate::reactor::lifecycle::Hold;
 use crate::threads::lane::{Lane, LaneSettings, Threads};
 use crate::threads::reply::{Reply, reply};
 
-/// Work from another thread.
+/// A closure from another thread.
 pub(crate) struct Post {
     pub(crate) place: &'static Location<'static>,
     pub(crate) closure: SendClosure<Reactor>,
 }
 
-/// The loop's end of the queue of posts.
+/// The loop's end of the post queue.
 pub(crate) struct Posts {
     queue: Receiver<Post>,
-    /// Whether other threads have been told to wake the loop when they post.
+    /// Whether other threads have been asked to wake the loop when they post.
     awaited: bool,
 }
 
@@ -43,24 +43,24 @@ impl Posts {
         self.queue.pop()
     }
 
-    /// Takes the oldest post out of a queue that is closed, also if its thread is still writing it.
+    /// Pops the oldest post of a closed queue, even if its thread is still writing it.
     pub(crate) fn pop_rest(&mut self) -> Option<Post> {
         self.queue.pop_rest()
     }
 
-    /// How many were ever taken out.
+    /// Returns how many posts have been taken in total.
     #[inline]
     pub(crate) fn taken(&self) -> usize {
         self.queue.taken()
     }
 
-    /// Makes other threads wake the loop when they post. `false` if one has posted already.
+    /// Makes other threads wake the loop when they post. Returns `false` if one has already posted.
     pub(crate) fn wake_on_post(&mut self) -> bool {
         self.awaited = self.queue.sleep();
         self.awaited
     }
 
-    /// The loop is awake: nobody has to wake it.
+    /// Marks the loop as awake, so that nobody wakes it.
     pub(crate) fn loop_is_awake(&mut self) {
         if std::mem::take(&mut self.awaited) {
             self.queue.awake();
@@ -72,38 +72,38 @@ impl Posts {
         self.queue.close();
     }
 
-    /// Goes on with another queue, in a forked child. Gives what waits in this one.
+    /// Switches to another queue in a forked child. Returns the posts left in this one.
     pub(crate) fn replace_by(&mut self, posts: Posts) -> Vec<Post> {
         std::mem::replace(self, posts).queue.abandon()
     }
 }
 
-/// What a reactor shares with its handles.
+/// The state that a reactor shares with its handles.
 pub(crate) struct Shared {
     posts: Sender<Post>,
-    /// How many posts may wait before [`Handle::try_post`] is refused.
+    /// How many posts may be waiting before [`Handle::try_post`] fails.
     bound: usize,
     waker: Waker,
-    /// The thread that runs the reactor, by an address that only it has.
+    /// The thread that runs the reactor, identified by an address unique to it.
     thread: AtomicUsize,
-    /// How many [`Hold`]s there are.
+    /// The number of [`Hold`]s.
     pub(crate) holds: AtomicUsize,
-    /// Whether the reactor waits for the holds to go.
+    /// Whether the reactor waits for the holds to be dropped.
     pub(crate) draining: AtomicBool,
-    /// One per lane: [`Shared::lane`].
+    /// One per lane. See [`Shared::lane`].
     lanes: [Threads<Handle>; Lane::ALL.len()],
-    /// Tasks that were woken after the queue was closed. They must be dropped on the loop's thread, which takes them from
-    /// here. `None` once there is no loop to do that.
+    /// Tasks that were woken after the queue was closed. They must be dropped on the loop's thread, which takes them
+    /// from here. `None` once the loop has ended.
     woken_late: Mutex<WokenLate>,
-    /// In a forked child, what has taken the place of this: see `Reactor::after_fork`.
+    /// In a forked child, the replacement of this. See `Reactor::after_fork`.
     successor: OnceLock<Arc<Shared>>,
-    /// The process it belongs to, as a number of forks.
+    /// The fork count of the process that it belongs to.
     forks: u64,
 }
 
 type WokenLate = Option<Vec<Box<dyn Send>>>;
 
-/// An address that no other live thread has.
+/// Returns an address that is unique among live threads.
 fn this_thread() -> usize {
     thread_local!(static HERE: u8 = const { 0 });
     HERE.with(|here| std::ptr::from_ref(here).addr())
@@ -131,7 +131,7 @@ impl Shared {
         (Arc::new(shared), Posts::new(receiver))
     }
 
-    /// In a forked child: a new queue for everybody who has a handle.
+    /// Creates a new queue for all handles in a forked child.
     pub(crate) fn succeed(&self) -> (Arc<Shared>, Posts) {
         let lanes = Lane::ALL.map(|lane| self.lane(lane).succeed());
         let (successor, receiver) = Shared::with(self.bound, self.waker.clone(), lanes);
@@ -141,7 +141,7 @@ impl Shared {
         (successor, receiver)
     }
 
-    /// The one to use: this, but for a forked child.
+    /// Returns the instance to use: this one, or its replacement in a forked child.
     #[inline]
     pub(crate) fn latest(&self) -> &Shared {
         let mut latest = self;
@@ -152,14 +152,14 @@ impl Shared {
     }
 
     pub(crate) fn runs_here(&self) {
-        // Written only when it changes: those who post read from the same cache line.
+        // Written only when it changes, because posting threads read the same cache line.
         let here = this_thread();
         if self.thread.load(Ordering::Relaxed) != here {
             self.thread.store(here, Ordering::Relaxed);
         }
     }
 
-    /// How many posts there have been.
+    /// Returns how many posts have been made in total.
     #[inline]
     pub(crate) fn posted(&self) -> usize {
         self.posts.pushed()
@@ -169,29 +169,29 @@ impl Shared {
     pub(crate) fn woke_late(&self, task: impl Send + 'static) {
         match self.lock_woken_late().as_deref_mut() {
             Some(Some(tasks)) => tasks.push(Box::new(task)),
-            // Left behind by a fork: the future is not ours to drop on another thread than its own.
+            // Left behind by a fork. The future must not be dropped on another thread, so leak it.
             Some(None) | None => std::mem::forget(task),
         }
     }
 
-    /// The tasks that were woken since the queue was closed, to be dropped.
+    /// Takes the tasks that were woken since the queue was closed, to drop them.
     pub(crate) fn take_woken_late(&self) -> Vec<Box<dyn Send>> {
         let mut tasks = self.lock_woken_late();
         tasks.as_deref_mut().and_then(Option::as_mut).map(std::mem::take).unwrap_or_default()
     }
 
-    /// There is no loop any more.
+    /// Marks the loop as ended.
     pub(crate) fn loop_is_gone(&self) {
         // Empty, unless a fork has left some behind.
         std::mem::forget(self.lock_woken_late().and_then(|mut tasks| tasks.take()));
     }
 
-    /// `None` in a forked child, if a thread of the parent had it locked.
+    /// Returns `None` in a forked child if a thread of the parent had locked it.
     fn lock_woken_late(&self) -> Option<MutexGuard<'_, WokenLate>> {
         if self.forks != fork::count() {
             return self.woken_late.try_lock().ok();
         }
-        // No user code runs under the lock, so what a panic left behind is whole.
+        // No user code runs under the lock, so a panic leaves its data consistent.
         Some(self.woken_late.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -204,28 +204,28 @@ impl Shared {
     }
 }
 
-/// The way into a reactor from other threads: may be cloned, sent and shared freely.
+/// Gives other threads access to a reactor. Can be cloned, sent and shared.
 ///
-/// Once the reactor is told to [stop](Reactor::stop), or is dropped, everything is refused. Closures that were posted and did
-/// not run are dropped on the loop's thread, and their replies are [lost](crate::Lost).
+/// Everything is refused once the reactor is [stopped](Reactor::stop) or dropped. Posted closures that have not run are
+/// dropped on the loop's thread, and their replies are [lost](crate::Lost).
 #[derive(Clone)]
 pub struct Handle {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// Why a post was refused. The closure comes back.
+/// The error of posting a closure. It returns the closure.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PostError<F> {
-    /// As many posts as the [builder](crate::Builder::post_bound) allows are waiting for the loop.
+    /// The number of waiting posts has reached the [bound](crate::Builder::post_bound).
     #[error("post to the loop: its queue is full")]
     Full(F),
-    /// The reactor has stopped, or is gone.
+    /// The reactor has stopped or was dropped.
     #[error("post to the loop: it has stopped")]
     Gone(F),
 }
 
 impl<F> PostError<F> {
-    /// The closure that was refused.
+    /// Returns the closure.
     pub fn into_inner(self) -> F {
         match self {
             PostError::Full(closure) | PostError::Gone(closure) => closure,
@@ -243,8 +243,8 @@ impl<F> fmt::Debug for PostError<F> {
 }
 
 impl Handle {
-    /// Runs `f` on the loop, in its next tick phase. Takes no lock, and allocates nothing if `f` captures at most 24
-    /// bytes. However many threads post however often, the loop is woken at most once per turn.
+    /// Runs `f` on the loop, in its next tick phase. Takes no lock, and does not allocate if `f` captures at most 24
+    /// bytes. The loop is woken at most once per turn, regardless of the number of posts and threads.
     ///
     /// ```
     /// # use pelton::Reactor;
@@ -260,8 +260,8 @@ impl Handle {
         self.post_from(Location::caller(), f, None)
     }
 
-    /// Like [`post`](Handle::post), but refused if as many posts as the [builder](crate::Builder::post_bound) allows are
-    /// waiting to be picked up: so producers that outrun the loop notice.
+    /// Posts `f`, but fails if the number of waiting posts has reached the [bound](crate::Builder::post_bound).
+    /// Producers that outrun the loop notice this way. See [`post`](Handle::post).
     #[track_caller]
     pub fn try_post<F: FnOnce(&mut Reactor) + Send + 'static>(&self, f: F) -> Result<(), PostError<F>> {
         self.post_from(Location::caller(), f, Some(self.shared.bound))
@@ -290,8 +290,8 @@ impl Handle {
         }
     }
 
-    /// Runs `f` on the loop and gives its result as a [`Reply`]. The reply is [lost](crate::Lost) if the loop stops, or `f`
-    /// panics, before there is a result.
+    /// Runs `f` on the loop and returns its result as a [`Reply`]. The reply is [lost](crate::Lost) if the loop stops
+    /// or `f` panics before there is a result.
     #[track_caller]
     pub fn post_with_reply<T, F>(&self, f: F) -> Reply<T>
     where
@@ -299,21 +299,21 @@ impl Handle {
         F: FnOnce(&mut Reactor) -> T + Send + 'static,
     {
         let (replier, answer) = reply();
-        // If it is refused, the replier is dropped, and the reply is lost.
+        // If the post is refused, the replier is dropped, and the reply is lost.
         let _ = self.post(move |reactor: &mut Reactor| replier.give(f(reactor)));
         answer
     }
 
-    /// Runs `f` at once where that is possible: on the loop's thread, in code that the reactor was
-    /// [lent](Reactor::enter) to. Posts it otherwise.
+    /// Runs `f` at once if possible, that is, on the loop's thread in code that has [entered](Reactor::enter) the
+    /// reactor. Otherwise posts it.
     ///
-    /// Inside a callback, which has the reactor to itself, say [`Reactor::schedule`].
+    /// In a callback, which has the reactor itself, use [`Reactor::schedule`].
     #[track_caller]
     pub fn schedule<F: FnOnce(&mut Reactor) + Send + 'static>(&self, f: F) -> Result<(), PostError<F>> {
         let mut f = Some(f);
         if self.is_loop_thread() && !self.has_stopped() {
             Reactor::with_current(|reactor| {
-                // Another reactor of this thread may be the current one.
+                // The current reactor may be another one of this thread.
                 if Arc::ptr_eq(&reactor.shared, &self.shared)
                     && let Some(f) = f.take()
                 {
@@ -327,26 +327,26 @@ impl Handle {
         }
     }
 
-    /// Stops the loop, as [`Reactor::stop`] does.
+    /// Stops the loop. See [`Reactor::stop`].
     #[track_caller]
     pub fn stop(&self) {
-        // A loop that is gone has stopped.
+        // A loop that has ended is stopped.
         let _ = self.post(|reactor| reactor.stop());
     }
 
-    /// Lets the loop finish what is in progress, then stops it, as [`Reactor::drain`] does.
+    /// Lets the loop finish its work in progress, then stops it. See [`Reactor::drain`].
     #[track_caller]
     pub fn drain(&self, deadline: Duration) {
-        // A loop that is gone has nothing in progress.
+        // A loop that has ended has no work in progress.
         let _ = self.post(move |reactor| reactor.drain(deadline));
     }
 
-    /// Says that something is in progress that [draining](Reactor::drain) should wait for.
+    /// Marks work as in progress, so that [draining](Reactor::drain) waits for it.
     pub fn hold(&self) -> Hold {
         Hold::new(self.clone())
     }
 
-    /// Whether the loop was told to [stop](Reactor::stop), or is gone: everything is refused.
+    /// Returns whether the loop was [stopped](Reactor::stop) or has ended. If so, everything is refused.
     ///
     /// ```
     /// # use pelton::Reactor;
@@ -361,12 +361,12 @@ impl Handle {
         self.shared.latest().posts.is_closed()
     }
 
-    /// Whether this is the thread that runs the loop.
+    /// Returns whether this is the thread that runs the loop.
     pub fn is_loop_thread(&self) -> bool {
         self.shared.latest().thread.load(Ordering::Relaxed) == this_thread()
     }
 
-    /// About how many posts wait to be picked up.
+    /// Returns approximately how many posts are waiting for the loop.
     pub fn pending_posts(&self) -> usize {
         self.shared.latest().waiting()
     }

@@ -1,7 +1,7 @@
-//! Lanes: threads for work that blocks, so that the loop does not.
+//! Lanes: threads for blocking work, so that the loop does not block.
 //!
-//! A lane is for one kind of work, so that no kind keeps another waiting. Its threads are started when there is something to
-//! do and end when there has been nothing for a while.
+//! Each lane serves one kind of work, so that one kind does not delay another. Threads start when there is work and end
+//! after a while without any.
 
 mod threads;
 
@@ -14,18 +14,18 @@ use crate::Error;
 
 pub(crate) use threads::{JobId, Threads, Wake, Worker, attempt};
 
-/// What kind of work it is that blocks: each kind has threads of its own.
+/// A kind of blocking work. Each kind has its own threads.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Lane {
     /// Files and directories: [`fs`](crate::fs).
     Files,
-    /// Look-ups of names: [`resolve`](crate::Reactor::resolve).
+    /// Name lookups: [`resolve`](crate::Reactor::resolve).
     Names,
-    /// Work for a processor.
+    /// CPU-bound work.
     Cpu,
-    /// What waits for somebody else, for as long as that takes: locks of files, other programs. In another lane, a handful of
-    /// these would keep everything from running, perhaps even what they wait for.
+    /// Waiting for something else for any length of time, such as file locks or other programs. In another lane, a few
+    /// of these could block all threads, perhaps even the work that they wait for.
     Waits,
 }
 
@@ -33,7 +33,7 @@ impl Lane {
     /// Every lane.
     pub const ALL: [Lane; 4] = [Lane::Files, Lane::Names, Lane::Cpu, Lane::Waits];
 
-    /// Its name, as it stands in reports.
+    /// Returns the name used in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Lane::Files => "files",
@@ -59,37 +59,37 @@ impl fmt::Display for Lane {
     }
 }
 
-/// How wide and how long a lane is.
+/// The limits of a lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LaneSettings {
-    /// How many threads it has at most; 0 for as many as there are processors.
+    /// The maximum number of threads. 0 means the number of processors.
     pub threads: usize,
-    /// How much may wait for a thread; more is refused.
+    /// How many jobs may wait for a thread. More are refused.
     pub waiting: usize,
-    /// How long a thread without work stays.
+    /// How long an idle thread stays alive.
     pub linger: Duration,
 }
 
 impl LaneSettings {
-    /// What the [files](Lane::Files) lane begins with: 4 threads, since most of what is read is in memory already, where more
-    /// would only get in each other's way, and a disk is kept busy by a few; 16,384 that wait, so that a large directory can be
-    /// asked for in one go, in less than 2 MiB; and 10 seconds.
+    /// The default of the [files](Lane::Files) lane. 4 threads: most reads are served from memory, where more threads
+    /// would only contend, and a few keep a disk busy. 16,384 waiting jobs: a large directory can be requested at once,
+    /// in less than 2 MiB. Idle threads stay for 10 seconds.
     pub const FILES: LaneSettings = LaneSettings { threads: 4, waiting: 16_384, linger: Duration::from_secs(10) };
 
-    /// What [look-ups of names](Lane::Names) begin with: 4 threads, since a look-up that hangs in an unreachable name server
-    /// should hold up few others, and threads that wait cost little; 256 that wait, which at a few milliseconds each is a
-    /// second's worth; and 10 seconds.
+    /// The default of the [names](Lane::Names) lane. 4 threads: a lookup that hangs in an unreachable name server
+    /// should block few others, and waiting threads cost little. 256 waiting jobs: at a few milliseconds each, one
+    /// second of work. Idle threads stay for 10 seconds.
     pub const LOOKUPS: LaneSettings = LaneSettings { threads: 4, waiting: 256, linger: Duration::from_secs(10) };
 
-    /// What the [processor](Lane::Cpu) lane begins with: as many threads as there are processors; 1,024 that wait, which at a
-    /// millisecond each is a second's worth; and 10 seconds.
+    /// The default of the [CPU](Lane::Cpu) lane. One thread per processor. 1,024 waiting jobs: at a millisecond each,
+    /// one second of work. Idle threads stay for 10 seconds.
     pub const CPU: LaneSettings = LaneSettings { threads: 0, waiting: 1_024, linger: Duration::from_secs(10) };
 
-    /// What the lane of [what waits](Lane::Waits) begins with: 256 threads, since each waits for something else, and one that
-    /// sleeps costs a few pages; 256 that wait for them; and 1 second, since there is little to gain from keeping many.
+    /// The default of the [waits](Lane::Waits) lane. 256 threads: each waits for something different, and a sleeping
+    /// thread costs a few pages. 256 waiting jobs. Idle threads stay for 1 second, because keeping many gains little.
     pub const WAITS: LaneSettings = LaneSettings { threads: 256, waiting: 256, linger: Duration::from_secs(1) };
 
-    /// What a lane begins with.
+    /// Returns the default settings of a lane.
     pub const fn of(lane: Lane) -> LaneSettings {
         match lane {
             Lane::Files => LaneSettings::FILES,
@@ -100,7 +100,7 @@ impl LaneSettings {
     }
 
     fn most_threads(&self) -> usize {
-        // Asking the system takes longer than many a job.
+        // Cached, because asking the system takes longer than many jobs.
         static PROCESSORS: OnceLock<usize> = OnceLock::new();
         match self.threads {
             0 => *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from)),
@@ -109,38 +109,38 @@ impl LaneSettings {
     }
 }
 
-/// What a lane has done, and has to do.
+/// The statistics of a lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct LaneStats {
-    /// Its threads, idle ones included.
+    /// Threads, including idle ones.
     pub threads: usize,
-    /// How much waits for a thread.
+    /// Jobs waiting for a thread.
     pub waiting: usize,
-    /// How much is being done.
+    /// Running jobs.
     pub running: usize,
-    /// How much has been done, panics included.
+    /// Finished jobs, including those that panicked.
     pub done: u64,
-    /// How much was refused.
+    /// Refused jobs.
     pub refused: u64,
-    /// How much has panicked.
+    /// Jobs that panicked.
     pub panicked: u64,
 }
 
-/// Why a lane did not take something on.
+/// Why a lane refused a job.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// So much waits for a thread already. See [`LaneSettings`].
-    #[error("{0} of its kind are waiting for a thread already, and no more may")]
+    /// This many jobs are already waiting for a thread. See [`LaneSettings`].
+    #[error("the lane is full, with {0} waiting for a thread")]
     Full(usize),
-    /// There is no thread, and the system would not start one.
+    /// The lane has no thread, and the system could not start one.
     #[error("no thread could be started: {0}")]
     NoThread(#[source] io::Error),
-    /// The reactor has stopped, or is gone.
+    /// The reactor has stopped or was dropped.
     #[error("the reactor has stopped")]
     Stopped,
-    /// The process was forked since the reactor was built, and this is the child. See
+    /// The process was forked after the reactor was built, and this is the child. See
     /// [`after_fork`](crate::EventLoop::after_fork).
     #[error("the reactor belongs to the process that forked this one")]
     Forked,

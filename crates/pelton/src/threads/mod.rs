@@ -1,4 +1,4 @@
-//! Other threads: the way into the loop, answers from it, work that blocks, and loops on threads of their own.
+//! Other threads: handles to the loop, replies from it, blocking work, and loops on their own threads.
 
 pub(crate) mod defer;
 pub(crate) mod handle;

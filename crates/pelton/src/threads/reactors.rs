@@ -1,11 +1,10 @@
-//! Many reactors, each on a thread of its own, that share nothing.
+//! Several reactors, each on its own thread, that share nothing.
 //!
-//! A thread builds its reactor, has it set up, and says how that went; it runs when all have been set up. What they have in
-//! common is addresses to listen on, and being told to end.
+//! Each thread builds its reactor, sets it up, and reports the outcome. It runs when all have been set up. Only the
+//! listening addresses and the shutdown are shared.
 
-use std::any::Any;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::panic::Location;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
@@ -14,18 +13,18 @@ use std::time::Duration;
 use pelton_os::{Address, ListenOptions, Socket};
 
 use crate::observe::fault;
-use crate::reactor::callback;
+use crate::reactor::panics::{Panic, catch};
 use crate::sources::connection::{Connection, Detached};
 use crate::sources::listener::{ListenerId, serving};
 use crate::{Builder, Error, EventLoop, Exit, Fault, Handle, Reactor};
 
-/// Several reactors, each on a thread of its own named `pelton-0`, `pelton-1` and so on.
+/// Several reactors, each on its own thread, named `pelton-0`, `pelton-1` and so on.
 ///
-/// They share nothing: a connection is served by one of them from beginning to end, unless it is
-/// [moved](crate::Io::move_to). What one has to say to another goes through its [handle](Reactors::handles).
+/// They share nothing. One reactor serves a connection from beginning to end, unless it is [moved](crate::Io::move_to).
+/// Reactors communicate through their [handles](Reactors::handles).
 ///
-/// If one of them fails, or panics and [does not catch it](crate::PanicPolicy), the others are stopped, so that those who
-/// [wait](Reactors::join) for the end learn of it. Dropping this stops all of them and waits for their end.
+/// If one of them fails, or panics and [does not catch it](crate::PanicPolicy), the others are stopped, so that
+/// [`join`](Reactors::join) returns. Dropping this stops all of them and waits for them to end.
 ///
 /// ```
 /// use pelton::{Chunk, Connection, Exit, Io, ListenOptions, Reactor, Reactors, Sharing};
@@ -66,36 +65,36 @@ type Thread = JoinHandle<Result<Exit, Error>>;
 /// How several reactors listen on one address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sharing {
-    /// Each has a listener of its own on the same port (`SO_REUSEPORT`), and the kernel decides who gets a connection. Nothing
-    /// passes between threads; but connections are spread by chance, other systems than Linux may not spread them at
-    /// all, and a second program of the same user can listen on the port too, unnoticed. Only TCP can do this:
-    /// Unix sockets are handed over in any case.
+    /// Each reactor has its own listener on the same port (`SO_REUSEPORT`), and the kernel chooses one for each
+    /// connection. Nothing passes between threads. However, connections are distributed at random, systems other than
+    /// Linux may not distribute them at all, and a second program of the same user can silently listen on the same
+    /// port. Only TCP supports this; Unix sockets always use [`HandOver`](Sharing::HandOver).
     ReusePort,
-    /// The first reactor listens, and hands connections to all, itself included, in turn.
+    /// The first reactor listens, and hands connections to all reactors in turn, including itself.
     HandOver,
 }
 
 impl Default for Sharing {
-    /// [`ReusePort`](Sharing::ReusePort) on Linux, where the kernel spreads connections evenly;
+    /// Returns [`ReusePort`](Sharing::ReusePort) on Linux, where the kernel balances connections, and
     /// [`HandOver`](Sharing::HandOver) elsewhere.
     fn default() -> Sharing {
         if cfg!(any(target_os = "linux", target_os = "android")) { Sharing::ReusePort } else { Sharing::HandOver }
     }
 }
 
-/// A thread whose reactor has been set up says so, with the way into it, and is then told to run, with the ways into all. One
-/// whose reactor could not be set up says nothing, and if another has failed, nobody tells it to run.
+/// Coordinates the start. A thread sends its handle when its reactor is set up, and then waits for the handles of all.
+/// A thread whose setup fails drops its sender. If any thread fails, no thread is told to run.
 struct Launch {
     ready: Sender<Handle>,
     go: Receiver<Arc<[Handle]>>,
 }
 
 impl Reactors {
-    /// Starts `count` reactors, at least one. Each is built by `build` and set up by `setup`, on its own thread; both are
-    /// given its number, from 0. When all have been set up, they run.
+    /// Starts `count` reactors, at least one. On its own thread, `build` builds each reactor and `setup` sets it up.
+    /// Both receive its index, from 0. When all are set up, they run.
     ///
-    /// If one cannot be built or set up, the others are shut down without having run, and the error is returned; as
-    /// [`Error::Panicked`] if it was a panic.
+    /// If one cannot be built or set up, the others are shut down without running, and the error is returned. A panic
+    /// is returned as [`Error::Panicked`].
     pub fn start(
         count: usize,
         build: impl Fn(usize) -> Builder + Send + Sync + 'static,
@@ -128,21 +127,21 @@ impl Reactors {
             return Err(error.unwrap_or(Error::Stopped));
         }
         for (_, start) in launches {
-            // It waits for this.
+            // The thread waits for this.
             let _ = start.send(handles.clone());
         }
         Ok(Reactors { handles, threads })
     }
 
-    /// The ways in, by number.
+    /// Returns the handles, by index.
     pub fn handles(&self) -> &[Handle] {
         &self.handles
     }
 
-    /// Has all of them serve the connections that come in on `address`, each by what `serve` makes for it. Returns the address
-    /// that they listen on, with the port that they were given if that was left open.
+    /// Makes all reactors serve the connections accepted on `address`. `serve` creates a handler for each connection.
+    /// Returns the address that they listen on, with the actual port if that was left open.
     ///
-    /// It waits for the reactors, so it is refused on their own threads. If one of them cannot listen, none does.
+    /// This waits for the reactors, so it fails on their own threads. If one of them cannot listen, none does.
     #[track_caller]
     pub fn listen<C: Connection>(
         &self,
@@ -158,7 +157,7 @@ impl Reactors {
         let (place, serve) = (Location::caller(), Arc::new(serve));
         let may_share = sharing == Sharing::ReusePort && matches!(address, Address::Tcp(_));
         match self.handles.len() {
-            // One that is alone has the port to itself.
+            // A single reactor needs no shared port.
             1 => self.listen_everywhere(place, address, options, serve),
             _ if may_share => self.listen_everywhere(place, address, &options.clone().reuse_port(true), serve),
             _ => self.listen_and_hand_over(place, address, options, serve),
@@ -173,7 +172,7 @@ impl Reactors {
         serve: Arc<impl Fn(&mut Reactor) -> C + Send + Sync + 'static>,
     ) -> Result<Address, Error> {
         let mut listening: Vec<(&Handle, ListenerId)> = Vec::new();
-        // The first may be given a port, which the others then use.
+        // The first listener may be assigned a port, which the others then use.
         let mut bound = address.clone();
         for handle in self.handles.iter() {
             let (address, options, serve) = (bound.clone(), options.clone(), serve.clone());
@@ -189,7 +188,7 @@ impl Reactors {
                 }
                 Err(error) => {
                     for (handle, listener) in listening {
-                        // One that is gone does not listen either.
+                        // A reactor that has ended does not listen either.
                         let _ = handle.post(move |reactor| {
                             reactor.unlisten(listener);
                         });
@@ -221,16 +220,16 @@ impl Reactors {
         reply.wait().unwrap_or(Err(Error::Stopped))
     }
 
-    /// Ends them gracefully when the process gets one of `signals` (numbers such as `libc::SIGTERM`): the first time they
-    /// [drain](Reactors::drain), for at most `deadline`; the second time they stop at once.
+    /// Shuts down gracefully when the process receives one of `signals` (numbers such as `libc::SIGTERM`). On the first
+    /// signal, all reactors [drain](Reactors::drain), for at most `deadline`. On the second, they stop at once.
     ///
-    /// The first reactor listens for the signals, on behalf of all, so it does not end before the others have.
+    /// The first reactor handles the signals for all, so it ends after the others.
     #[track_caller]
     pub fn drain_on_signals(&self, signals: &[i32], deadline: Duration) -> Result<(), Error> {
         let first = &self.handles[0];
         for other in &self.handles[1..] {
             let hold = first.hold();
-            // One that is gone already is not waited for: the hold is dropped with the closure.
+            // If it has already ended, the hold is dropped with the closure.
             let _ = other.post(move |reactor| reactor.on_shutdown(move |_| drop(hold)));
         }
         let (signals, handles) = (signals.to_owned(), self.handles.clone());
@@ -249,20 +248,20 @@ impl Reactors {
         reply.wait().unwrap_or(Err(Error::Stopped))
     }
 
-    /// Lets each of them finish what is in progress, then stops it, after `deadline` in any case, as [`Reactor::drain`] does:
-    /// no connection is accepted any more, and those there are close when everything has been sent.
+    /// Lets each reactor finish its work in progress, then stops it, at the latest after `deadline`. No more
+    /// connections are accepted, and open ones close when everything has been sent. See [`Reactor::drain`].
     #[track_caller]
     pub fn drain(&self, deadline: Duration) {
         self.handles.iter().for_each(|handle| handle.drain(deadline));
     }
 
-    /// Stops all of them, as [`Reactor::stop`] does.
+    /// Stops all reactors. See [`Reactor::stop`].
     #[track_caller]
     pub fn stop(&self) {
         self.handles.iter().for_each(Handle::stop);
     }
 
-    /// Waits for their end, which somebody else has to bring about, and says how each has ended, by number.
+    /// Waits until all reactors have ended. Something else has to stop or drain them. Returns how each ended, by index.
     pub fn join(mut self) -> Vec<Result<Exit, Error>> {
         join(std::mem::take(&mut self.threads))
     }
@@ -272,9 +271,9 @@ impl Drop for Reactors {
     fn drop(&mut self) {
         self.stop();
         let threads = std::mem::take(&mut self.threads).into_iter().zip(self.handles.iter());
-        // Whoever drops it on one of their own threads cannot wait for that one.
+        // A reactor's own thread cannot wait for itself.
         let others = threads.filter(|(_, handle)| !handle.is_loop_thread());
-        // How they ended was logged.
+        // Their errors have already been reported.
         join(others.map(|(thread, _)| thread).collect());
     }
 }
@@ -298,30 +297,30 @@ fn join(threads: Vec<Thread>) -> Vec<Result<Exit, Error>> {
     ended.collect()
 }
 
-fn panicked(thread: String, panic: Box<dyn Any + Send>) -> Error {
-    Error::Panicked { thread, message: callback::message(&panic) }
+fn panicked(thread: String, panic: impl Into<Panic>) -> Error {
+    Error::Panicked { thread, message: panic.into().message() }
 }
 
-/// What each thread does.
+/// The body of each thread.
 fn run(prepare: impl FnOnce() -> Result<EventLoop, Error>, launch: Launch) -> Result<Exit, Error> {
     let mut reactor = prepare()?;
-    // Whoever starts us waits for this, and may have given up for want of another thread.
+    // The starting thread waits for this, unless it has given up because another thread could not start.
     let _ = launch.ready.send(reactor.handle());
     let Ok(handles) = launch.go.recv() else { return reactor.shutdown() };
     let thread = thread::current().name().unwrap_or_default().to_owned();
-    let outcome = catch_unwind(AssertUnwindSafe(|| reactor.run()));
+    let outcome = catch(|| reactor.run());
     let outcome = outcome.unwrap_or_else(|panic| Err(panicked(thread.clone(), panic)));
     if let Err(error) = &outcome {
-        let message = format!("{thread} has failed, and the others are stopped: {error}");
+        let message = format!("{thread} has failed, so the other reactors are stopped: {error}");
         reactor.report(Fault::new("reactors", message));
         handles.iter().for_each(Handle::stop);
-        // In order, as far as it can: hooks may panic too, and are not what it failed of.
-        let _ = catch_unwind(AssertUnwindSafe(|| reactor.shutdown()));
+        // Shut down as orderly as possible. A panic in a hook must not hide the original failure.
+        let _ = catch(|| reactor.shutdown());
     }
     outcome
 }
 
-/// Has the reactor whose turn it is serve a connection that came in; if that one is gone, the one after it.
+/// Hands a connection to the reactor whose turn it is, or to the next one if that has ended.
 fn hand_over<C: Connection>(
     place: &'static Location<'static>,
     handles: &[Handle],
@@ -331,14 +330,14 @@ fn hand_over<C: Connection>(
 ) {
     let serve = serve.clone();
     let mut take_on = move |reactor: &mut Reactor| {
-        // It takes on nothing new; the socket is closed.
+        // A stopping reactor accepts nothing new, so the socket is closed.
         if reactor.stopping() {
             return;
         }
         let handler = serve(reactor);
         let detached = Detached { socket, unread: Vec::new() };
         if let Err(error) = reactor.take_on_detached(place, detached, Box::new(handler)) {
-            reactor.report(Fault::at(place, "listener", format_args!("a connection that came in is closed: {error}")));
+            reactor.report(Fault::at(place, "listener", format_args!("an accepted connection is closed: {error}")));
         }
     };
     for _ in handles {
@@ -349,6 +348,6 @@ fn hand_over<C: Connection>(
             Err(refused) => take_on = refused.into_inner(),
         }
     }
-    let fault = Fault::at(place, "listener", "a connection came in when all reactors had stopped; it is closed");
+    let fault = Fault::at(place, "listener", "an accepted connection is closed, because all reactors have stopped");
     fault::by_default(&fault);
 }

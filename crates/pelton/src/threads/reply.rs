@@ -1,4 +1,4 @@
-//! An answer from another thread.
+//! Replies from another thread.
 
 use std::future::Future;
 use std::panic::Location;
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use crate::reactor::slots::Key;
 use crate::{Handle, Promise, Reactor};
 
-/// The answer will never come: whoever was to give it is gone.
+/// The reply will never arrive, because its sender was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the answer was lost: whoever was to give it is gone")]
+#[error("the reply was lost: its sender was dropped")]
 pub struct Lost;
 
-/// An answer that another thread will give: a future, which can also be waited for.
+/// A value that another thread will provide. It is a future, and can also be waited for.
 ///
 /// ```
 /// # use pelton::Reactor;
@@ -32,12 +32,12 @@ pub struct Lost;
 /// # Ok::<(), pelton::Error>(())
 /// ```
 #[derive(Debug)]
-#[must_use = "an answer that nobody takes is dropped"]
+#[must_use = "dropping a reply drops its value"]
 pub struct Reply<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// Gives the answer. Dropping it instead makes the reply [`Lost`].
+/// Sends the reply. Dropping it instead makes the reply [`Lost`].
 #[derive(Debug)]
 pub(crate) struct Replier<T> {
     shared: Arc<Shared<T>>,
@@ -53,7 +53,7 @@ struct Shared<T> {
 struct State<T> {
     answer: Answer<T>,
     waker: Option<Waker>,
-    /// A thread waits. Waking nobody would be a system call all the same.
+    /// A thread is waiting. Notifying nobody would still be a system call.
     waited_for: bool,
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn reply<T>() -> (Replier<T>, Reply<T>) {
 }
 
 impl<T> Shared<T> {
-    /// No user code runs under the lock, so what a panic left behind is whole.
+    /// Locks the state. No user code runs under the lock, so a panic leaves it consistent.
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -94,7 +94,7 @@ impl<T> Shared<T> {
 }
 
 impl<T> State<T> {
-    /// The answer, if it has come. It can be had once.
+    /// Takes the value, if it has arrived. It can be taken once.
     fn take(&mut self) -> Option<Result<T, Lost>> {
         match std::mem::replace(&mut self.answer, Answer::Lost) {
             Answer::Given(value) => Some(Ok(value)),
@@ -120,7 +120,7 @@ impl<T> Drop for Replier<T> {
 }
 
 impl<T> Reply<T> {
-    /// Waits for the answer, however long it takes. On the loop's own thread this would wait for ever.
+    /// Waits for the value without a time limit. On the loop's own thread this would block forever.
     pub fn wait(self) -> Result<T, Lost> {
         let mut state = self.shared.lock();
         loop {
@@ -132,7 +132,7 @@ impl<T> Reply<T> {
         }
     }
 
-    /// Waits for the answer for at most `timeout`. If it has not come by then, the reply is given back.
+    /// Waits for the value for at most `timeout`. Returns the reply if it has not arrived by then.
     pub fn wait_timeout(self, timeout: Duration) -> Result<Result<T, Lost>, Reply<T>> {
         let start = Instant::now();
         let mut state = self.shared.lock();
@@ -149,15 +149,15 @@ impl<T> Reply<T> {
         }
     }
 
-    /// The answer, if it is there.
+    /// Takes the value, if it has arrived.
     pub fn try_take(self) -> Result<Result<T, Lost>, Reply<T>> {
         self.wait_timeout(Duration::ZERO)
     }
 }
 
 impl<T: 'static> Reply<T> {
-    /// A promise of the answer, to go on with on this loop. The thread that answers posts a wake-up, so the promise is settled
-    /// in the loop's next tick phase. On a loop that has stopped, it is [abandoned](crate::Rejected::Abandoned).
+    /// Converts the reply to a promise on this loop. The replying thread posts a wake-up, so the promise settles in the
+    /// loop's next tick phase. On a loop that has stopped, it is [abandoned](crate::Rejected::Abandoned).
     ///
     /// ```
     /// # use pelton::Reactor;
@@ -180,7 +180,7 @@ impl<T: 'static> Reply<T> {
         let key = replies.insert(Box::new(|_| {}));
         let arrival = Arrival { handle: Handle { shared: reactor.shared.clone() }, key, place: Location::caller() };
         let waker = Waker::from(Arc::new(arrival));
-        // Neither can fail: nobody else settles it.
+        // Neither can fail, because nothing else settles it.
         if let Poll::Ready(answer) = Pin::new(&mut self).poll(&mut Context::from_waker(&waker)) {
             replies.remove(key);
             let _ = deferred.settle(answer);
@@ -195,7 +195,7 @@ impl<T: 'static> Reply<T> {
     }
 }
 
-/// Tells a loop that an answer has come for one of its promises.
+/// Notifies a loop that a value has arrived for one of its promises.
 pub(crate) struct Arrival {
     pub(crate) handle: Handle,
     pub(crate) key: Key,
@@ -204,19 +204,19 @@ pub(crate) struct Arrival {
 
 impl Wake for Arrival {
     fn wake(self: Arc<Self>) {
-        self.tell();
+        self.notify();
     }
 }
 
 impl Arrival {
-    pub(crate) fn tell(&self) {
+    pub(crate) fn notify(&self) {
         let key = self.key;
         let take = move |reactor: &mut Reactor| {
             if let Some(take) = reactor.promises.replies.remove(key) {
                 take(reactor);
             }
         };
-        // A loop that is gone wants no answer.
+        // A loop that has ended needs no value.
         let _ = self.handle.post_from(self.place, take, None);
     }
 }

@@ -1,27 +1,28 @@
-//! A reactor on a thread of its own.
+//! A reactor on its own thread.
 
+use crate::reactor::panics::Panic;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 
 use crate::observe::fault::by_default;
-use crate::reactor::callback::message;
 use crate::{Builder, Error, Exit, Fault, Handle, Reactor};
 
-/// A reactor that runs on a thread of its own. It derefs to the [`Handle`] that leads there.
+/// A reactor that runs on its own thread. It derefs to its [`Handle`].
 ///
-/// Dropping it stops the loop and waits for the end of the thread.
+/// Dropping it stops the loop and waits for the thread to end.
 #[must_use = "dropping it stops the loop"]
 pub struct ReactorThread {
     handle: Handle,
     name: String,
-    /// Nothing once it is joined.
+    /// `None` after it was joined.
     thread: Option<JoinHandle<Result<Exit, Error>>>,
 }
 
 impl Reactor {
-    /// Runs a reactor on a new thread, where `setup` is given it first. Returns when that is done, with its error if it failed.
+    /// Runs a reactor on a new thread, where `setup` runs first. Returns when `setup` is done, with its error if it
+    /// failed.
     ///
     /// ```
     /// use pelton::{Chunk, Connection, Io, Reactor};
@@ -53,8 +54,8 @@ impl Reactor {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// The thread is called `pelton`. [`ReactorThread::start`] gives it another name, and a [`Builder`]. For several loops that
-    /// serve the same address there is [`Reactors`](crate::Reactors).
+    /// The thread is named `pelton`. [`ReactorThread::start`] takes another name and a [`Builder`]. Use
+    /// [`Reactors`](crate::Reactors) for several loops that serve the same address.
     pub fn start_thread(
         setup: impl FnOnce(&mut Reactor) -> Result<(), Error> + Send + 'static,
     ) -> Result<ReactorThread, Error> {
@@ -63,7 +64,7 @@ impl Reactor {
 }
 
 impl ReactorThread {
-    /// [`Reactor::start_thread`] with a name for the thread, and a reactor built to order, there.
+    /// Starts a thread with a name, and a reactor with custom settings. See [`Reactor::start_thread`].
     ///
     /// ```
     /// # use pelton::{Exit, Reactor, ReactorThread};
@@ -93,18 +94,18 @@ impl ReactorThread {
         let thread = thread.map_err(|error| Error::system(format!("start thread {name}"), error))?;
         match is_ready.recv() {
             Ok(handle) => Ok(ReactorThread { handle, name, thread: Some(thread) }),
-            // It has ended without having run.
+            // The thread has ended without running the loop.
             Err(_) => Err(end_of(thread, &name).err().unwrap_or(Error::Stopped)),
         }
     }
 
-    /// The way in, to keep and to clone.
+    /// Returns the handle.
     pub fn handle(&self) -> &Handle {
         &self.handle
     }
 
-    /// Waits for the end of the loop, which somebody has to bring about with [`stop`](Handle::stop) or
-    /// [`drain`](Handle::drain), and says how it ended.
+    /// Waits until the loop has ended, and returns how it ended. Something else has to end it with
+    /// [`stop`](Handle::stop) or [`drain`](Handle::drain).
     pub fn join(mut self) -> Result<Exit, Error> {
         match self.thread.take() {
             Some(thread) => end_of(thread, &self.name),
@@ -113,9 +114,11 @@ impl ReactorThread {
     }
 }
 
-/// Waits for a thread, and says how its loop has ended.
+/// Waits for a thread, and returns how its loop ended.
 fn end_of(thread: JoinHandle<Result<Exit, Error>>, name: &str) -> Result<Exit, Error> {
-    thread.join().unwrap_or_else(|panic| Err(Error::Panicked { thread: name.to_owned(), message: message(&panic) }))
+    thread
+        .join()
+        .unwrap_or_else(|panic| Err(Error::Panicked { thread: name.to_owned(), message: Panic::from(panic).message() }))
 }
 
 impl Deref for ReactorThread {

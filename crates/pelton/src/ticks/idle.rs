@@ -1,4 +1,4 @@
-//! Idle work: what runs when there is nothing else to do.
+//! Idle work, which runs when there is nothing else to do.
 
 use std::collections::VecDeque;
 use std::panic::Location;
@@ -9,7 +9,7 @@ use crate::reactor::slots::{Key, Slots};
 use crate::timers::Timer;
 use crate::{Reactor, TimerKey};
 
-/// Names idle work, to [cancel](Reactor::cancel_idle) it.
+/// Identifies idle work, to [cancel](Reactor::cancel_idle) it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct IdleId(Key);
 type Repeating = Box<dyn FnMut(&mut Reactor)>;
@@ -17,29 +17,29 @@ type Repeating = Box<dyn FnMut(&mut Reactor)>;
 enum Work {
     Once(Box<dyn FnOnce(&mut Reactor)>),
     Repeating(Repeating, Duration),
-    /// Repeating work, while it runs.
+    /// Repeating work that is running now.
     Running,
 }
 
 struct Idle {
     place: &'static Location<'static>,
     work: Work,
-    /// When it has run: the timer that says when it may again.
+    /// The timer for the next run, while it waits for its interval.
     rests: Option<TimerKey>,
 }
 
-/// Idle work, in the order in which it is to run.
+/// Idle work, in the order in which it runs.
 #[derive(Default)]
 pub(crate) struct Idles {
     work: Slots<Idle>,
     /// Cancelled work leaves its key here until its turn.
     order: VecDeque<Key>,
-    /// How many rest until their interval is over.
+    /// How many wait for their interval to pass.
     resting: usize,
 }
 
 impl Idles {
-    /// Whether any of it may run now, so that the loop has to poll instead of sleeping.
+    /// Returns whether some work can run now, so that the loop must poll instead of sleeping.
     pub(crate) fn has_work(&self) -> bool {
         self.work.len() > self.resting
     }
@@ -59,18 +59,20 @@ impl Reactor {
 
     /// Runs `f` in every turn in which no timer, tick or event has run, until it is [cancelled](Reactor::cancel_idle).
     ///
-    /// **As long as there is such work the loop never sleeps**: it polls, runs the work, and polls again, 100,000 times a
-    /// second and more, and so keeps a core busy. It is for computing something in small steps between events. Cancel it when it
-    /// is done. For housekeeping, such as flushing caches or writing statistics, say [`idle_every`](Reactor::idle_every).
+    /// **The loop never sleeps while there is such work.** It polls, runs the work, and polls again, more than 100,000
+    /// times per second, and keeps a core busy. Use it to compute something in small steps between events, and cancel
+    /// it when it is done. For housekeeping, such as flushing caches or writing statistics, use
+    /// [`idle_every`](Reactor::idle_every).
     #[track_caller]
     pub fn whenever_idle(&mut self, f: impl FnMut(&mut Reactor) + 'static) -> IdleId {
         self.add_idle(Location::caller(), Work::Repeating(Box::new(f), Duration::ZERO))
     }
 
-    /// Runs `f` when the loop is idle, at most once per `interval`, until it is [cancelled](Reactor::cancel_idle): in the first
-    /// turn in which no timer, tick or event has run, and then in the first such turn after `interval` has passed.
+    /// Runs `f` when the loop is idle, at most once per `interval`, until it is [cancelled](Reactor::cancel_idle). It
+    /// first runs in the first turn in which no timer, tick or event has run, and then in the first such turn after
+    /// each `interval`.
     ///
-    /// The loop sleeps in between. A loop that is busy all the time never gets to it; [`every`](Reactor::every) does not wait
+    /// The loop sleeps in between. A loop that is always busy never runs it. [`every`](Reactor::every) does not wait
     /// for an idle turn.
     ///
     /// ```
@@ -102,7 +104,7 @@ impl Reactor {
         IdleId(key)
     }
 
-    /// Cancels idle work, also from inside it. `false` if it has run or was cancelled already.
+    /// Cancels idle work, also from inside it. Returns `false` if it has already run or was already cancelled.
     pub fn cancel_idle(&mut self, id: IdleId) -> bool {
         self.callbacks.ended(id);
         let Some(idle) = self.idles.work.remove(id.0) else { return false };
@@ -113,7 +115,7 @@ impl Reactor {
         true
     }
 
-    /// The interval of idle work is over: it may run again.
+    /// Lets idle work run again after its interval.
     pub(crate) fn idle_has_rested(&mut self, key: Key) {
         if let Some(idle) = self.idles.work.get_mut(key)
             && idle.rests.take().is_some()
@@ -123,7 +125,7 @@ impl Reactor {
         }
     }
 
-    /// Runs the idle work there is now, each piece once.
+    /// Runs all idle work that is ready, each piece once.
     pub(crate) fn run_idle_work(&mut self) {
         for _ in 0..self.idles.order.len() {
             let Some(key) = self.idles.order.pop_front() else { break };
@@ -150,7 +152,7 @@ impl Reactor {
         }
     }
 
-    /// Lets repeating idle work run again, at once or after its interval, unless it has cancelled itself.
+    /// Schedules repeating idle work again, at once or after its interval, unless it has cancelled itself.
     fn put_idle_back(&mut self, key: Key, f: Repeating, interval: Duration) {
         let Some(idle) = self.idles.work.get_mut(key) else { return };
         idle.work = Work::Repeating(f, interval);

@@ -1,4 +1,4 @@
-//! Ticks: what runs as soon as possible, but not now.
+//! Ticks: callbacks that run as soon as possible, but not at once.
 
 pub(crate) mod idle;
 pub(crate) mod tick_loop;
@@ -14,24 +14,23 @@ use crate::promises::Continuations;
 use crate::reactor::callback::{CallbackKind, Site};
 use crate::threads::handle::Post;
 
-/// After a burst, a queue with room for more than this many ticks gives its memory back. 160 KiB.
+/// After a burst, a queue with capacity for more ticks than this releases its memory. 160 KiB.
 const TICKS_KEPT: usize = 4096;
 
-/// Continuations that are called one inside the other, without going through the queue, at most: it is the stack that they
-/// take, a few hundred bytes each.
+/// How deep continuations may nest when they bypass the queue. Each takes a few hundred bytes of stack.
 const TICKS_NESTED: usize = 16;
 
 pub(crate) struct Tick {
     pub(crate) place: &'static Location<'static>,
     pub(crate) closure: Closure<Reactor>,
-    /// How many posts there had been when it was queued: those come before it.
+    /// How many posts had been made when it was queued. Those run before it.
     pub(crate) after_posts: usize,
 }
 
-/// The ticks that wait, and how many may still run.
+/// The queued ticks, and how many may still run.
 pub(crate) struct Ticks {
     queue: VecDeque<Tick>,
-    /// What promises have queued behind them.
+    /// Continuations of promises, which follow the queue.
     pub(crate) continuations: Rc<Continuations>,
     per_turn: usize,
     /// How many may still run in this turn.
@@ -43,23 +42,23 @@ impl Ticks {
         Ticks { queue: VecDeque::new(), continuations, per_turn, left: 0 }
     }
 
-    /// Allows as many ticks as may run in a turn.
+    /// Resets the number of ticks that may run in a turn.
     pub(crate) fn begin_turn(&mut self) {
         self.left = self.per_turn;
     }
 
-    /// How many wait, continuations included.
+    /// Returns the number of queued ticks, including continuations.
     pub(crate) fn len(&self) -> usize {
         self.queue.len() + self.continuations.len()
     }
 
-    /// Whether none waits. Continuations count once they are [queued](Ticks::queue_continuations).
+    /// Returns whether no ticks are queued. Continuations count once they are [queued](Ticks::queue_continuations).
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// Puts the continuations that wait into the queue, before what is queued next.
+    /// Moves waiting continuations to the queue, ahead of what is queued next.
     #[inline]
     pub(crate) fn queue_continuations(&mut self) {
         if !self.continuations.is_empty() {
@@ -67,13 +66,13 @@ impl Ticks {
         }
     }
 
-    /// Queues ticks, in order.
+    /// Queues ticks in order.
     pub(crate) fn append(&mut self, ticks: &mut VecDeque<Tick>) {
         self.queue_continuations();
         self.queue.append(ticks);
     }
 
-    /// Queues the rest of what has begun, before everything else.
+    /// Queues the continuation of work in progress ahead of everything else.
     pub(crate) fn continue_first(&mut self, place: &'static Location<'static>, closure: Closure<Reactor>) {
         let tick = Tick { place, closure, after_posts: 0 };
         if self.queue.is_empty() {
@@ -83,25 +82,25 @@ impl Ticks {
         }
     }
 
-    /// Goes on with a new queue of posts, which counts from 0. What waited in the one before is queued here.
+    /// Switches to a new post queue, which counts from 0. The posts left in the old one are queued here.
     pub(crate) fn posts_begin_anew(&mut self, waiting: Vec<Post>) {
         self.queue_continuations();
         self.queue.iter_mut().for_each(|tick| tick.after_posts = 0);
         self.queue.extend(waiting.into_iter().map(Tick::from));
     }
 
-    /// Takes out what is queued, to be dropped.
+    /// Takes all queued ticks, to drop them.
     pub(crate) fn take_queued(&mut self) -> VecDeque<Tick> {
         std::mem::take(&mut self.queue)
     }
 
-    /// The loop does not run again: drops what waits.
+    /// Drops all ticks. The loop does not run again.
     pub(crate) fn close(&mut self) {
         drop(self.take_queued());
         self.continuations.close();
     }
 
-    /// Gives back the memory of a burst that is over.
+    /// Releases the memory of a burst.
     fn shrink(&mut self) {
         self.continuations.shrink(TICKS_KEPT);
         if self.queue.is_empty() && self.queue.capacity() > TICKS_KEPT {
@@ -117,10 +116,10 @@ impl From<Post> for Tick {
 }
 
 impl Reactor {
-    /// Runs `f` in the next tick phase, after everything that was queued before it. Allocates nothing if `f` captures at
-    /// most 24 bytes.
+    /// Runs `f` in the next tick phase, after everything that was queued before it. Does not allocate if `f` captures
+    /// at most 24 bytes.
     ///
-    /// A tick that queues another does not starve the rest: what is queued during a tick phase waits for the next turn.
+    /// A tick that queues another does not starve the rest: a tick queued during a tick phase waits for the next turn.
     ///
     /// ```
     /// # use pelton::Reactor;
@@ -136,7 +135,7 @@ impl Reactor {
         self.tick_from(Location::caller(), Closure::new(f));
     }
 
-    /// [`next_tick`](Reactor::next_tick), for a callback that was registered at `place`.
+    /// Does the same as [`next_tick`](Reactor::next_tick), for a callback registered at `place`.
     pub(crate) fn tick_from(&mut self, place: &'static Location<'static>, closure: Closure<Reactor>) {
         if self.is_over() {
             return;
@@ -145,15 +144,16 @@ impl Reactor {
         self.ticks.queue.push_back(Tick { place, closure, after_posts: self.shared.posted() });
     }
 
-    /// Runs `f` at once. What [`Handle::schedule`](crate::Handle::schedule) does on the loop's thread, for code that does
-    /// not care which of the two it was given.
+    /// Runs `f` at once, as [`Handle::schedule`](crate::Handle::schedule) does on the loop's thread. It exists for code
+    /// that works with either type.
     pub fn schedule<T>(&mut self, f: impl FnOnce(&mut Reactor) -> T) -> T {
         f(self)
     }
 
-    /// The tick phase: ticks, posts and continuations, as they stand when it begins.
+    /// Runs the tick phase: the ticks, posts and continuations that are queued when it begins.
     pub(crate) fn run_ticks(&mut self) {
-        // Ticks wait in `ticks` and posts in `posts`, but they are one queue: each tick knows how many posts it is behind.
+        // Ticks are in `ticks` and posts in `posts`, but they form one queue: each tick knows how many posts precede
+        // it.
         let posted = self.shared.posted();
         self.ticks.begin_turn();
         self.ticks.queue_continuations();
@@ -168,13 +168,15 @@ impl Reactor {
             }
         }
         self.run_posts(posted);
-        // A chain of promises goes on until something else is before it: a turn per link would be a system call per link.
+        // A chain of promises continues until something else is queued before it. One turn per link would be one system
+        // call per link.
         while self.run_continuation() {}
         self.ticks_finished();
         self.ticks.shrink();
     }
 
-    /// Runs the oldest continuation that nothing is queued before; `false` if there is none, or no more ticks may run.
+    /// Runs the oldest continuation if nothing is queued before it. Returns `false` if there is none, or no more ticks
+    /// may run.
     pub(crate) fn run_continuation(&mut self) -> bool {
         if self.ticks.left == 0 || !self.ticks.queue.is_empty() {
             return false;
@@ -184,8 +186,8 @@ impl Reactor {
         true
     }
 
-    /// Runs posts up to the one that is number `end`, as long as ticks may run. One that its thread is still writing comes
-    /// later, and so do those behind it.
+    /// Runs posts up to number `end`, while ticks may run. A post that its thread is still writing runs later, and so
+    /// do those behind it.
     fn run_posts(&mut self, end: usize) {
         while self.ticks.left > 0
             && self.posts.taken() < end
@@ -202,8 +204,8 @@ impl Reactor {
         self.call_once(Site { kind: CallbackKind::Tick, place, source: None }, f);
     }
 
-    /// Whether what would be queued now would be what runs next, and may as well run [at once](Reactor::run_at_once). Only
-    /// a tick that has nothing left to do may ask.
+    /// Returns whether a tick queued now would run next, so that it can run [at once](Reactor::run_at_once). Only a
+    /// tick that has nothing left to do may call this.
     #[inline]
     pub(crate) fn comes_next(&self) -> bool {
         self.ticks.left > 0
@@ -211,12 +213,12 @@ impl Reactor {
             && self.ticks.queue.is_empty()
             && self.ticks.continuations.is_empty()
             && self.posts.taken() == self.shared.posted()
-            // One inside the other, they cannot be told apart.
+            // Nested ticks cannot be timed separately.
             && self.watchdog.is_none()
             && self.meter.times_ticks_together()
     }
 
-    /// Runs a tick inside another, where it [comes next](Reactor::comes_next).
+    /// Runs a tick inside another, if it [comes next](Reactor::comes_next).
     #[inline]
     pub(crate) fn run_at_once(&mut self, place: &'static Location<'static>, f: impl FnOnce(&mut Reactor)) {
         self.call_tick(place, f);

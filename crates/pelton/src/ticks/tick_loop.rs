@@ -1,25 +1,25 @@
-//! Work that is repeated once per turn.
+//! Work that runs once per turn.
 
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::fmt;
 use std::ops::ControlFlow;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
+use std::panic::Location;
 use std::rc::Rc;
 
 use pelton_sync::Closure;
 
-use crate::reactor::callback::message;
+use crate::reactor::panics::catch;
 use crate::{Deferred, Promise, Reactor, Rejected};
 
-/// Cancels what [`Reactor::tick_loop`] repeats. It may be cloned; dropping it cancels nothing.
+/// Cancels a [`Reactor::tick_loop`]. Can be cloned. Dropping it does not cancel the loop.
 #[derive(Clone)]
 pub struct TickLoop {
     cancelled: Rc<Cell<bool>>,
 }
 
 impl TickLoop {
-    /// Has it not run again, also from inside it. It is dropped in the next turn, and its promise is
+    /// Stops the work from running again, also from inside it. It is dropped in the next turn, and its promise is
     /// [abandoned](Rejected::Abandoned).
     ///
     /// ```
@@ -55,34 +55,34 @@ struct Repeating<F, T: 'static> {
 }
 
 impl<F: FnMut(&mut Reactor) -> ControlFlow<T> + 'static, T: 'static> Repeating<F, T> {
-    /// The box is the same all along, so going on allocates nothing.
+    /// Reuses its box, so repeating does not allocate.
     fn run(mut self: Box<Self>, reactor: &mut Reactor) {
         if self.cancelled.get() {
             return;
         }
-        match catch_unwind(AssertUnwindSafe(|| (self.step)(reactor))) {
-            // Queued in a tick phase, it waits for that of the next turn.
+        match catch(|| (self.step)(reactor)) {
+            // A tick queued during a tick phase waits for that of the next turn.
             Ok(ControlFlow::Continue(())) => {
                 reactor.tick_from(self.place, Closure::new(move |reactor: &mut Reactor| self.run(reactor)))
             }
             Ok(ControlFlow::Break(value)) => drop(self.result.resolve(value)),
             Err(panic) => {
-                let _ = self.result.settle_with(Err(Rejected::Panicked(message(&panic).into())));
+                let _ = self.result.settle_with(Err(Rejected::Panicked(panic.message().into())));
                 drop(self);
-                // Goes on to where the panics of all callbacks are caught and reported.
-                resume_unwind(panic);
+                // Propagate to the code that catches and reports the panics of all callbacks.
+                panic.resume();
             }
         }
     }
 }
 
 impl Reactor {
-    /// Runs `step` once per turn, as a [tick](Reactor::next_tick), until it breaks: work in small pieces that goes on steadily
-    /// whatever else there is to do. What it breaks with is promised.
+    /// Runs `step` once per turn, as a [tick](Reactor::next_tick), until it breaks. Use it for work in small pieces
+    /// that must progress even on a busy loop. The promise resolves with the value it breaks with.
     ///
-    /// Between two pieces the loop does everything else that a turn does: timers, other ticks, events. **It does not sleep
-    /// meanwhile**, so this is for work there is enough of. What may wait until there is nothing else to do is
-    /// [idle work](Reactor::whenever_idle), which a busy loop does not get to; this it does.
+    /// Between two pieces the loop does everything else that a turn does: timers, other ticks, events. **The loop does
+    /// not sleep meanwhile**, so use it only while there is work to do. Work that can wait until there is nothing else
+    /// to do is [idle work](Reactor::whenever_idle), which a busy loop does not run.
     ///
     /// ```
     /// # use pelton::Reactor;
@@ -90,7 +90,7 @@ impl Reactor {
     /// let mut reactor = Reactor::new()?;
     /// let (mut number, mut sum) = (0, 0_u64);
     /// let (_, result) = reactor.tick_loop(move |_| {
-    ///     // A thousand at a time, so that events wait for a few microseconds at most.
+    /// // A thousand at a time, so that events wait for a few microseconds at most.
     ///     sum += (number..number + 1000).sum::<u64>();
     ///     number += 1000;
     ///     if number < 100_000 { ControlFlow::Continue(()) } else { ControlFlow::Break(sum) }

@@ -1,4 +1,4 @@
-//! Timers: what runs when its time has come.
+//! Timers: callbacks that run at a deadline.
 
 pub(crate) mod wheel;
 
@@ -12,7 +12,7 @@ use crate::reactor::callback::{CallbackKind, Outcome, Site};
 use crate::reactor::slots::Key;
 use crate::{Reactor, Time, TimerKey};
 
-/// Names a timer, to [cancel](Reactor::cancel) or [reset](Reactor::reset) it.
+/// Identifies a timer, to [cancel](Reactor::cancel) or [reset](Reactor::reset) it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TimerId(TimerKey);
 
@@ -21,9 +21,9 @@ pub struct TimerId(TimerKey);
 pub struct Beat {
     /// The timer, to cancel or reset it from inside.
     pub timer: TimerId,
-    /// When it was due. Deadlines are whole periods apart: being late does not add up.
+    /// When it was due. Deadlines are whole periods apart, so delays do not add up.
     pub deadline: Time,
-    /// How many later firings have been due by now as well, and are skipped: being very late causes no burst.
+    /// How many later firings are also due by now and are skipped, so that a long delay does not cause a burst.
     pub missed: u64,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Timer {
 }
 
 impl Timer {
-    /// Lets idle work run again.
+    /// Creates a timer that lets idle work run again.
     pub(crate) fn of_idle(place: &'static Location<'static>, key: Key) -> Timer {
         Timer { place, action: Action::Idle(key) }
     }
@@ -44,17 +44,17 @@ type Periodic = Box<dyn FnMut(&mut Reactor, Beat)>;
 enum Action {
     Once(Closure<Reactor>),
     Every(Duration, Periodic),
-    /// A connection may have reached one of its time limits.
+    /// A connection may have reached a time limit.
     CheckLimits(Token),
     /// Idle work may run again.
     Idle(Key),
-    /// A periodic timer, while it runs.
+    /// A periodic timer that is running now.
     Running,
 }
 
 impl Reactor {
-    /// Runs `f` once, `delay` from now: counted from a fresh reading of the clock, so never early, however long the
-    /// callback that sets it has been running. With a zero delay it runs next turn.
+    /// Runs `f` once, `delay` from now. The delay counts from a fresh clock reading, so the timer never fires early,
+    /// even if the callback that sets it has been running for long. With a zero delay it runs in the next turn.
     ///
     /// ```
     /// # use pelton::Reactor;
@@ -72,7 +72,7 @@ impl Reactor {
         self.at(deadline, f)
     }
 
-    /// [`after`](Reactor::after), for a callback that was registered at `place`.
+    /// Does the same as [`after`](Reactor::after), for a callback registered at `place`.
     pub(crate) fn after_from(
         &mut self,
         place: &'static Location<'static>,
@@ -83,18 +83,18 @@ impl Reactor {
         self.set_timer(deadline, Timer { place, action: Action::Once(Closure::new(f)) })
     }
 
-    /// Runs `f` once, at `deadline`; next turn if that has passed.
+    /// Runs `f` once, at `deadline`, or in the next turn if that has passed.
     #[track_caller]
     pub fn at(&mut self, deadline: Time, f: impl FnOnce(&mut Reactor) + 'static) -> TimerId {
         let timer = Timer { place: Location::caller(), action: Action::Once(Closure::new(f)) };
         self.set_timer(deadline, timer)
     }
 
-    /// Runs `f` again and again: first one `period` from now, then whenever another whole period has passed since then.
+    /// Runs `f` periodically: first one `period` from now, then after each whole period.
     ///
-    /// It does not drift: each deadline is computed from the one before, not from when the callback ran. It does not
-    /// catch up either: after a delay of several periods it fires once, says how many firings it
-    /// [missed](Beat::missed), and goes on in step. A period of zero fires once per turn.
+    /// It does not drift: each deadline is computed from the previous one, not from when the callback ran. It does not
+    /// catch up either: after a delay of several periods it fires once, reports how many firings it
+    /// [missed](Beat::missed), and continues in step. A period of zero fires once per turn.
     #[track_caller]
     pub fn every(&mut self, period: Duration, f: impl FnMut(&mut Reactor, Beat) + 'static) -> TimerId {
         let period = period.max(Duration::from_nanos(1));
@@ -111,42 +111,42 @@ impl Reactor {
         TimerId(key)
     }
 
-    /// Cancels a timer, also from inside its own callback. `false` if it has fired or was cancelled already. What its
-    /// callback captured is dropped at once.
+    /// Cancels a timer, also from inside its own callback. Drops the captures of its callback at once. Returns `false`
+    /// if it has already fired or was already cancelled.
     pub fn cancel(&mut self, timer: TimerId) -> bool {
         self.callbacks.ended(timer);
         self.timers.cancel(timer.0).is_some()
     }
 
-    /// Sets a timer anew, to fire `delay` from now; a periodic one goes on in whole periods from there. `false` if it has
-    /// fired (and is not periodic) or was cancelled.
+    /// Resets a timer to fire `delay` from now. A periodic timer continues in whole periods from there. Returns `false`
+    /// if it was cancelled, or has fired and is not periodic.
     pub fn reset(&mut self, timer: TimerId, delay: Duration) -> bool {
         let deadline = self.engine.now() + delay;
         self.reset_at(timer, deadline)
     }
 
-    /// Sets a timer anew, to fire at `deadline`.
+    /// Resets a timer to fire at `deadline`.
     pub fn reset_at(&mut self, timer: TimerId, deadline: Time) -> bool {
         self.timers.reset(timer.0, deadline)
     }
 
-    /// When a timer will fire. `None` if it is gone, or a periodic one that is running just now.
+    /// Returns when a timer will fire, or `None` if it has ended or is a periodic timer that is running now.
     pub fn deadline(&self, timer: TimerId) -> Option<Time> {
         self.timers.deadline(timer.0)
     }
 
-    /// How many timers there are, those of connections with [time limits](crate::Io::set_limit) included.
+    /// Returns the number of timers, including those of connections with [time limits](crate::Io::set_limit).
     pub fn timer_count(&self) -> usize {
         self.timers.len()
     }
 
-    /// Has the time limits of a connection checked at `deadline`.
+    /// Checks the time limits of a connection at `deadline`.
     pub(crate) fn check_limits_at(&mut self, deadline: Time, connection: Token) -> TimerKey {
         let timer = Timer { place: Location::caller(), action: Action::CheckLimits(connection) };
         self.timers.insert(deadline, timer)
     }
 
-    /// Runs one timer that is due. `false` if there is none left of those that were due when the phase began.
+    /// Runs one due timer. Returns `false` if none is left of those that were due when the phase began.
     pub(crate) fn fire_next_timer(&mut self) -> bool {
         let Some(due) = self.timers.next_due() else { return false };
         let id = TimerId(due.key);
@@ -194,7 +194,7 @@ impl Reactor {
     }
 }
 
-/// How many whole periods there are in `time`.
+/// Returns how many whole periods `time` contains.
 pub(crate) fn whole_periods(time: Duration, period: Duration) -> u64 {
     u64::try_from(time.as_nanos() / period.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,6 +1,6 @@
 //! The timer wheel.
 //!
-//! A deadline's 64 bits are cut into a part below a *tick* and eight groups of six bits, one per level:
+//! The 64 bits of a deadline are split into a part below a *tick* and eight groups of six bits, one per level:
 //!
 //! ```text
 //!  63    58 57    52 51    46 45    40 39    34 33    28 27    22 21    16 15            0
@@ -10,18 +10,19 @@
 //!  9 years  52 days  20 h     19 min   17 s     268 ms   4.2 ms   65.5 µs   a slot's width
 //! ```
 //!
-//! A timer lies at the level of the highest group in which its deadline differs from the current tick, in the slot that
-//! group names; what belongs to the current tick or an earlier one lies in a small heap, `near`. It follows that
+//! A timer is filed at the level of the highest group in which its deadline differs from the current tick, in the slot
+//! that this group names. Timers of the current tick or an earlier one are in a small heap, `near`. It follows that
 //!
 //! - at each level only slots after the current tick's own are occupied, and slots are never shared by two rounds;
 //! - everything in `near` comes before everything in level 0, that before everything in level 1, and so on;
-//! - when the tick moves on and `top` is the highest group that changes, then all levels below `top` are over, and so
-//!   are the slots of `top` before the new one. Only the new one's timers must be filed again, each directly where it
-//!   belongs. No other timer moves, so where one lies can be told from its deadline and the current tick alone.
+//! - when the tick advances and `top` is the highest group that changes, all levels below `top` are over, and so are
+//!   the slots of `top` before the new one. Only the timers of the new slot must be filed again, each directly where it
+//!   belongs. No other timer moves, so a timer's position follows from its deadline and the current tick alone.
 //!
-//! A slot holds 24-byte references, in blocks, so filing again reads memory in order and does not touch the timers
-//! themselves. Cancelling or re-arming a timer leaves its reference behind as a *dead* one, recognised by its `order`,
-//! which a timer gets anew each time it is set. Once dead references far outnumber timers, all of them are swept out.
+//! A slot holds 24-byte references in blocks, so filing again reads memory sequentially and does not touch the timers
+//! themselves. Cancelling or re-arming a timer leaves its reference behind as a *dead* one. It is recognised by its
+//! `order`, which a timer gets anew each time it is set. Once dead references far outnumber timers, all of them are
+//! swept.
 
 use std::collections::BinaryHeap;
 use std::fmt;
@@ -41,51 +42,54 @@ const TICK_BITS: u32 = 16;
 /// The `order` of a timer that is not armed.
 const DISARMED: u64 = 0;
 
-/// Dead references that are put up with, for each timer and however few timers there are. A sweep looks at all
-/// references, dead and live, so this makes one and a half for each that died.
+/// How many dead references are tolerated, per timer and in addition. A sweep visits all references, dead and live,
+/// which amortises to one and a half visits per dead one.
 const DEAD_PER_TIMER: usize = 2;
 const DEAD_SLACK: usize = 64;
-/// References up to which a slot is searched for its earliest live one: bounds what one `next_deadline` may cost.
+/// A slot with at most this many references is searched for its earliest live one. This bounds the cost of one
+/// `next_deadline`.
 const SEARCH_LIMIT: usize = 256;
-/// References for which the batch and the heaps keep memory, beyond what two for each timer would take: 24 KiB each.
+/// References for which the batch and the heaps keep memory, beyond two per timer: 24 KiB each.
 const KEEP: usize = 1024;
 
-/// If fewer timers were set since, a cancelled one's reference may well be the last in its slot, and is looked for there.
+/// If fewer timers were set since, the reference of a cancelled timer is likely to be the last in its slot, and is
+/// looked for there.
 const RECENT: u64 = 1024;
 
-/// Timers that are handed out next are fetched into the cache so many at a time.
+/// How many of the next timers are fetched into the cache at a time.
 const FETCH: usize = 16;
 
-/// References for which they have room from the start, so that a wheel with few timers never has to grow them.
+/// The initial capacity of these, so that a wheel with few timers never has to grow them.
 const FEW: usize = 16;
 
-const _: () = assert!(64 + 64 * DEAD_PER_TIMER + DEAD_SLACK <= SEARCH_LIMIT, "`next_deadline` promises this");
+const _: () = assert!(64 + 64 * DEAD_PER_TIMER + DEAD_SLACK <= SEARCH_LIMIT, "`next_deadline` guarantees this");
 
-/// Names one timer of a [`Wheel`], from [`insert`](Wheel::insert) to [`cancel`](Wheel::cancel), also after it fired or
-/// was re-armed. Later it names nothing, unless it is kept while hundreds of millions (2^28) of other timers are set.
+/// Identifies a timer of a [`Wheel`], from [`insert`](Wheel::insert) to [`cancel`](Wheel::cancel), also after it fired
+/// or was re-armed. Afterwards it refers to no timer, unless it is kept while hundreds of millions (2^28) of other
+/// timers are set.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TimerKey(Key);
 
-/// A timer that has come due, as [`Wheel::next_due`] hands it out.
+/// A due timer, as returned by [`Wheel::next_due`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Due {
-    /// Which timer.
+    /// The timer.
     pub key: TimerKey,
-    /// When it was to fire: never later than the `now` that [`Wheel::expire`] was given.
+    /// Its deadline, never later than the `now` passed to [`Wheel::expire`].
     pub deadline: Time,
 }
 
-/// Timers, each with a value, in a hierarchical timer wheel.
+/// Timers with values, in a hierarchical timer wheel.
 ///
-/// The wheel has no clock: it is told the time. [`expire`](Wheel::expire) collects what is due,
-/// [`next_due`](Wheel::next_due) hands it out one by one, in the order of deadlines and, where these are equal, in the
-/// order the timers were set. A timer handed out is disarmed but stays in the wheel, value and key, so that it can be
-/// armed again; whoever is done with it calls [`cancel`](Wheel::cancel).
+/// The wheel has no clock: callers pass the time. [`expire`](Wheel::expire) collects the timers that are due.
+/// [`next_due`](Wheel::next_due) returns them one by one, ordered by deadline and, for equal deadlines, in the order in
+/// which they were set. A returned timer is disarmed but stays in the wheel with its value and key, so that it can be
+/// armed again. Call [`cancel`](Wheel::cancel) to remove it.
 ///
-/// Deadlines are exact to the nanosecond; no timer is handed out early. Inserting, cancelling, re-arming and firing take
-/// constant time (amortised, and apart from sorting what comes due together), and allocate nothing once the wheel has
-/// grown to its load. A cancelled timer's value is given back at once; the memory that held it serves other timers, or goes
-/// back to the system when [`next_deadline`](Wheel::next_deadline) is asked for, which is when there is time for that.
+/// Deadlines are exact to the nanosecond, and no timer fires early. Inserting, cancelling, re-arming and firing take
+/// constant time (amortised, and apart from sorting timers that are due together). They do not allocate once the wheel
+/// has grown to its load. Cancelling a timer returns its value at once. Its memory serves other timers, or is returned
+/// to the system by [`next_deadline`](Wheel::next_deadline), which is called when there is time for that.
 ///
 /// ```
 /// use pelton::{Time, Wheel};
@@ -115,23 +119,23 @@ pub struct Due {
 /// ```
 pub struct Wheel<T> {
     timers: Slots<Timer<T>>,
-    /// For each timer, at its index, the order of the reference that stands for it; `DISARMED` if none does. Apart from the
-    /// timers, because sweeping asks for nothing else, and asks for each: so there is less memory to go through.
+    /// For each timer, at its index, the order of the reference that stands for it, or `DISARMED`. Separate from the
+    /// timers, because a sweep needs only the orders, and those of all timers. This reduces the memory that it reads.
     orders: Vec<u64>,
-    /// The latest order given out.
+    /// The latest order assigned.
     order: u64,
-    /// The tick that everything is filed against: of the latest `now` at which something could be due.
+    /// The tick that all timers are filed relative to: that of the latest `now` at which something could be due.
     tick: u64,
-    /// No reference outside the batch has an earlier deadline. It may itself be gone already.
+    /// No reference outside the batch has an earlier deadline. The timer with this deadline may be gone.
     soonest: u64,
-    /// References that stand for no timer any more, wherever they lie.
+    /// The number of dead references in all places.
     dead: usize,
-    /// What is set for the current tick or earlier.
+    /// References for the current tick or earlier.
     near: BinaryHeap<Ref>,
     levels: Box<[Level; LEVELS]>,
-    /// Collected and not yet handed out, sorted; the next one is the last.
+    /// Collected references, sorted, with the next one last.
     batch: Vec<Ref>,
-    /// Collected while much of an earlier batch was still waiting.
+    /// References collected while most of an earlier batch was still waiting.
     late: BinaryHeap<Ref>,
     pool: Pool,
 }
@@ -142,7 +146,7 @@ struct Timer<T> {
 }
 
 impl<T> Wheel<T> {
-    /// An empty wheel. `now` is best the current time, but any other works too.
+    /// Creates an empty wheel. `now` should be the current time, but any other works too.
     pub fn new(now: Time) -> Wheel<T> {
         Wheel {
             timers: Slots::new(),
@@ -159,12 +163,12 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// How many timers are held, armed or not.
+    /// Returns the number of timers, armed or not.
     pub fn len(&self) -> usize {
         self.timers.len()
     }
 
-    /// Whether no timers are held.
+    /// Returns whether there are no timers.
     pub fn is_empty(&self) -> bool {
         self.timers.is_empty()
     }
@@ -177,7 +181,7 @@ impl<T> Wheel<T> {
         match self.orders.get_mut(key.index as usize) {
             Some(order) => *order = self.order,
             None => {
-                debug_assert_eq!(self.orders.len(), key.index as usize, "the slab takes places in order");
+                debug_assert_eq!(self.orders.len(), key.index as usize, "the slab assigns indexes in order");
                 self.orders.push(self.order);
             }
         }
@@ -185,7 +189,7 @@ impl<T> Wheel<T> {
         TimerKey(key)
     }
 
-    /// Removes a timer, armed or not, and gives its value back; `None` if it is gone.
+    /// Removes a timer, armed or not, and returns its value, or `None` if it is gone.
     pub fn cancel(&mut self, key: TimerKey) -> Option<T> {
         let timer = self.timers.take(key.0)?;
         let order = mem::replace(&mut self.orders[key.0.index as usize], DISARMED);
@@ -193,7 +197,7 @@ impl<T> Wheel<T> {
         Some(timer.value)
     }
 
-    /// Arms a timer for `deadline`, whether it was armed, collected or had fired; `false` if it is gone.
+    /// Arms a timer for `deadline`, whether it was armed, collected or had fired. Returns `false` if it is gone.
     ///
     /// Among timers with the same deadline it counts as set now.
     pub fn reset(&mut self, key: TimerKey, deadline: Time) -> bool {
@@ -207,32 +211,32 @@ impl<T> Wheel<T> {
         true
     }
 
-    /// When a timer is to fire; `None` if it is gone, or has fired and was not armed again.
+    /// Returns when a timer will fire, or `None` if it is gone, or has fired and was not armed again.
     pub fn deadline(&self, key: TimerKey) -> Option<Time> {
         let timer = self.timers.get(key.0)?;
         (self.orders[key.0.index as usize] != DISARMED).then(|| Time::from_nanos(timer.deadline))
     }
 
-    /// A timer's value, if it is not gone.
+    /// Returns a timer's value, or `None` if it is gone.
     pub fn get(&self, key: TimerKey) -> Option<&T> {
         self.timers.get(key.0).map(|timer| &timer.value)
     }
 
-    /// A timer's value, if it is not gone.
+    /// Returns a timer's value mutably, or `None` if it is gone.
     pub fn get_mut(&mut self, key: TimerKey) -> Option<&mut T> {
         self.timers.get_mut(key.0).map(|timer| &mut timer.value)
     }
 
-    /// All timers, armed or not, in no particular order.
+    /// Returns an iterator over all timers, armed or not, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (TimerKey, &T)> {
         self.timers.iter().map(|(key, timer)| (TimerKey(key), &timer.value))
     }
 
-    /// The earliest deadline of all armed timers, which is when to call [`expire`](Wheel::expire) next.
+    /// Returns the earliest deadline of all armed timers, which is when to call [`expire`](Wheel::expire) next.
     ///
-    /// What was collected and not yet handed out counts too. The answer may be too early, never too late, if the timer
-    /// that was to fire first was cancelled or re-armed and more than 256 others are set for about the same time:
-    /// finding the earliest of them is put off until then. With up to 64 timers it is always exact.
+    /// Collected timers that have not been returned yet count too. The result may be too early, never too late, if the
+    /// earliest timer was cancelled or re-armed and more than 256 others are set for about the same time. Finding the
+    /// earliest of them is then deferred until that time. With up to 64 timers the result is always exact.
     pub fn next_deadline(&mut self) -> Option<Time> {
         while self.first_collected().is_some_and(|first| !is_live(first, &self.orders)) {
             self.pop_collected();
@@ -249,11 +253,11 @@ impl<T> Wheel<T> {
         collected.into_iter().chain(armed).min().map(Time::from_nanos)
     }
 
-    /// Collects all armed timers with a deadline of `now` or earlier, for [`next_due`](Wheel::next_due) to hand out.
+    /// Collects all armed timers with a deadline of `now` or earlier, for [`next_due`](Wheel::next_due) to return.
     ///
-    /// What is set after this call is not among them, even if its deadline has passed: it waits for the next call.
-    /// Timers still waiting from an earlier call are handed out together with the new ones, in the order of all.
-    /// Nothing bad happens if `now` is earlier than at the call before.
+    /// Timers set after this call are not among them, even if their deadline has passed. They wait for the next call.
+    /// Timers left from an earlier call are merged with the new ones, in order. It is harmless if `now` is earlier than
+    /// in the previous call.
     #[inline]
     pub fn expire(&mut self, now: Time) {
         if now.as_nanos() >= self.soonest {
@@ -261,9 +265,9 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Hands out the next collected timer and disarms it; `None` when there are no more.
+    /// Returns the next collected timer and disarms it, or returns `None` if there are no more.
     ///
-    /// Those cancelled or re-armed since they were collected are passed over.
+    /// Skips timers that were cancelled or re-armed after they were collected.
     pub fn next_due(&mut self) -> Option<Due> {
         while let Some(Ref { deadline, order, key }) = self.pop_collected() {
             if let Some(current) = self.orders.get_mut(key.index as usize)
@@ -277,7 +281,8 @@ impl<T> Wheel<T> {
         None
     }
 
-    /// Level and slot for a deadline after the current tick; `None` if it belongs in `near` or has been collected.
+    /// Returns the level and slot for a deadline after the current tick, or `None` if it belongs in `near` or has been
+    /// collected.
     fn position(&self, deadline: u64) -> Option<(usize, usize)> {
         let tick = deadline >> TICK_BITS;
         if tick <= self.tick {
@@ -298,7 +303,7 @@ impl<T> Wheel<T> {
         self.levels[level].push(index, new, &mut self.pool);
     }
 
-    /// Accounts for the reference, if there is one, of a timer that was just removed or set anew.
+    /// Accounts for the reference, if any, of a timer that was just removed or re-armed.
     fn disown(&mut self, deadline: u64, order: u64) {
         if order == DISARMED {
             return;
@@ -306,7 +311,7 @@ impl<T> Wheel<T> {
         if let Some((level, index)) = self.position(deadline) {
             let level = &mut self.levels[level];
             level.doubt(index, deadline);
-            // A timeout that is set and soon cancelled is still the last in its slot.
+            // The reference of a timeout that is set and soon cancelled is still the last in its slot.
             if self.order - order < RECENT && level.pop_if_last(index, order, &mut self.pool) {
                 return;
             }
@@ -328,7 +333,7 @@ impl<T> Wheel<T> {
             }
         }
         if waiting > self.batch.len() - waiting {
-            // Sorting the many that wait for the sake of a few new ones, call after call, would be quadratic.
+            // Sorting many waiting references for a few new ones, call after call, would be quadratic.
             self.late.extend(self.batch.drain(waiting..));
         } else {
             self.batch.sort_unstable();
@@ -341,7 +346,7 @@ impl<T> Wheel<T> {
         self.fetch();
     }
 
-    /// Moves on to the tick of `now`, a later one, and what is due from `near` and the slots to the batch.
+    /// Advances to the tick of `now`, a later one, and moves due references from `near` and the slots to the batch.
     fn advance(&mut self, now: u64) {
         let tick = now >> TICK_BITS;
         let top = top_level(tick ^ self.tick);
@@ -365,7 +370,7 @@ impl<T> Wheel<T> {
             self.pool.put(block);
         }
         if self.dead > 0 {
-            // Dead references have been filed again unseen, into slots that were all empty.
+            // Dead references have been filed again without a check, into slots that were all empty.
             self.levels[..top].iter_mut().for_each(Level::doubt_all);
         }
     }
@@ -381,12 +386,12 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// The next collected reference, dead or alive.
+    /// Returns the next collected reference, dead or live.
     fn first_collected(&self) -> Option<&Ref> {
         self.late.peek().max(self.batch.last())
     }
 
-    /// Takes out the next collected reference, dead or alive.
+    /// Pops the next collected reference, dead or live.
     fn pop_collected(&mut self) -> Option<Ref> {
         if self.batch.len().is_multiple_of(FETCH) {
             self.fetch();
@@ -394,8 +399,8 @@ impl<T> Wheel<T> {
         if self.late.peek() > self.batch.last() { self.late.pop() } else { self.batch.pop() }
     }
 
-    /// Looks at the timers that come next. They lie anywhere in memory, and it takes much less time to wait for all of
-    /// them at once than for one after the other.
+    /// Prefetches the next timers. They are scattered in memory, and waiting for all of them at once takes much less
+    /// time than one after the other.
     #[inline]
     fn fetch(&self) {
         let next = &self.batch[self.batch.len().saturating_sub(FETCH)..];
@@ -403,12 +408,12 @@ impl<T> Wheel<T> {
         std::hint::black_box(there.count());
     }
 
-    /// The occupied slot that comes first.
+    /// Returns the first occupied slot.
     fn first_slot(&self) -> Option<(usize, usize)> {
         self.levels.iter().enumerate().find_map(|(level, slots)| Some((level, slots.occupied().next()?)))
     }
 
-    /// The earliest deadline in the slots, or if that would take long to find, an earlier time.
+    /// Returns the earliest deadline in the slots, or an earlier time if finding it would take long.
     fn earliest_in_slots(&mut self) -> Option<u64> {
         loop {
             let (level, index) = self.first_slot()?;
@@ -420,7 +425,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Removes all dead references, and gives back what memory that frees.
+    /// Removes all dead references, and releases the memory that this frees.
     #[cold]
     fn sweep(&mut self) {
         for level in self.levels.iter_mut() {
@@ -434,15 +439,15 @@ impl<T> Wheel<T> {
         self.dead = 0;
     }
 
-    /// Gives back memory that the timers there are will hardly need. Not while timers fire or are cancelled by the million:
-    /// then there are better things to do, and what is freed is soon wanted again.
+    /// Releases memory that the current timers are unlikely to need. This is not done while many timers fire or are
+    /// cancelled, because the memory would soon be needed again.
     fn give_back(&mut self) {
         self.timers.trim();
         let enough = self.timers.len() * 2 + KEEP;
-        let places = self.timers.places();
-        if self.orders.capacity() > places * 4 + KEEP {
-            self.orders.truncate(places);
-            self.orders.shrink_to(places * 2);
+        let slots = self.timers.places();
+        if self.orders.capacity() > slots * 4 + KEEP {
+            self.orders.truncate(slots);
+            self.orders.shrink_to(slots * 2);
         }
         if self.batch.capacity() > enough {
             self.batch.shrink_to(enough);

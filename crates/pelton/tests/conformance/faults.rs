@@ -57,7 +57,7 @@ fn a_panicking_tick_or_post_does_not_stop_the_others(on: On) {
     reactor.handle().post(|_| std::panic::panic_any(7)).unwrap();
     reactor.next_tick(|reactor| reactor.stop());
     run(&mut reactor);
-    assert_eq!(faults.take(), ["tick tick", "tick (not a text)"]);
+    assert_eq!(faults.take(), ["tick tick", "tick (not a string)"]);
 }
 
 fn a_panicking_watch_ends_and_other_watches_go_on(on: On) {

@@ -48,7 +48,7 @@ fn a_socket_can_be_closed_from_inside_and_from_elsewhere(on: On) {
     let (id, _) = bind(&mut reactor, logging(&log));
     reactor.next_tick(move |reactor| reactor.datagrams(id).unwrap().close_with(Reason::Overflow));
     poll(&mut reactor);
-    assert_eq!(log.take(), ["closed: too much waits to be sent"]);
+    assert_eq!(log.take(), ["closed: the send queue is full"]);
 }
 
 fn close_after_sending_sends_everything_and_tells_what_failed_before_closed(on: On) {
@@ -130,6 +130,6 @@ fn sockets_from_elsewhere_can_be_taken_over(on: On) {
 
     let stream = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let error = reactor.adopt_datagrams(stream, Echo).unwrap_err().to_string();
-    assert_eq!(error, "take on a datagram socket: this is not a datagram socket");
+    assert_eq!(error, "adopt a datagram socket: this is not a datagram socket");
     assert_eq!(reactor.datagram_socket_count(), 1);
 }

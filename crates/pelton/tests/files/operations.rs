@@ -54,7 +54,7 @@ fn an_operation_has_the_same_outcome_in_every_form(on: On) {
     let mut context = Context::from_waker(Waker::noop());
     let mut nowhere = pin!(fs::read(&path).into_future());
     let Poll::Ready(Err(error)) = nowhere.as_mut().poll(&mut context) else { panic!("no reactor was lent") };
-    assert_eq!(error.to_string(), format!("read {}: there is no reactor here to do it", path.display()));
+    assert_eq!(error.to_string(), format!("read {}: there is no current reactor to run it", path.display()));
     drop(reactor);
     let error = fs::read(&path).reply_by(&handle).wait().unwrap().unwrap_err();
     assert_eq!(error.to_string(), format!("read {}: the reactor has stopped", path.display()));
@@ -93,7 +93,7 @@ fn a_full_lane_names_what_was_to_be_done(on: On) {
     begun.recv_timeout(DEADLINE).unwrap();
     fs::exists("/").then(&mut reactor, |reactor, _| reactor.stop()).unwrap();
     let error = fs::read("/etc/hosts").then(&mut reactor, |_, _| {}).unwrap_err();
-    let text = "read /etc/hosts: 1 of its kind are waiting for a thread already, and no more may";
+    let text = "read /etc/hosts: the lane is full, with 1 waiting for a thread";
     assert!(matches!(error, Error::LaneFull { waiting: 1, .. }) && error.to_string() == text, "{error}");
     let error = fs::read("/etc/hosts").reply(&reactor).wait().unwrap().unwrap_err();
     assert_eq!((error.kind(), error.to_string()), (ErrorKind::ResourceBusy, text.into()));

@@ -110,9 +110,9 @@ fn errors_say_what_was_being_done_and_to_what() {
     check(reactor, fs::remove_dir_all(missing), "remove all of /nonexistent/file");
     check(reactor, fs::create_dir(missing), "create directory /nonexistent/file");
     check(reactor, fs::read_dir(missing), "list /nonexistent/file");
-    check(reactor, fs::metadata(missing), "look at /nonexistent/file");
-    check(reactor, fs::symlink_metadata(missing), "look at /nonexistent/file");
-    check(reactor, fs::canonicalize(missing), "find /nonexistent/file");
+    check(reactor, fs::metadata(missing), "get metadata of /nonexistent/file");
+    check(reactor, fs::symlink_metadata(missing), "get metadata of /nonexistent/file");
+    check(reactor, fs::canonicalize(missing), "resolve /nonexistent/file");
     check(reactor, fs::hard_link(missing, "/tmp/x"), "link /nonexistent/file to /tmp/x");
     check(reactor, fs::symlink("x", missing), "link x to /nonexistent/file");
     check(reactor, fs::read_link(missing), "read link /nonexistent/file");

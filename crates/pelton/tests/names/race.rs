@@ -101,7 +101,7 @@ fn only_addresses_of_the_family_that_it_is_bound_to_are_tried() {
     let (seen, told) = race(&fates, &options);
     assert_eq!(
         told,
-        ["closed: connect to somewhere:1: [::1]:1: it cannot be connected to from 10.0.0.1:0; 1.1.1.1:1: refused; \
+        ["closed: connect to somewhere:1: [::1]:1: not of the same address family as 10.0.0.1:0; 1.1.1.1:1: refused; \
           2.2.2.2:1: refused"]
     );
     let log = seen.take_log();

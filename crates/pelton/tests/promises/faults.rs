@@ -133,7 +133,7 @@ fn a_rejection_that_nobody_handles_is_reported_with_the_end_of_its_chain() {
         (11, "\"shared\""),
         (10, "\"observed\""),
         (6, "\"chain\""),
-        (8, "abandoned: whoever was to settle it is gone"),
+        (8, "abandoned: dropped without being settled"),
     ];
     let mut expected: Vec<_> = reports.iter().map(|(after, text)| format!("{} {text}", line + after)).collect();
     let mut reported = log.take();

@@ -18,7 +18,7 @@ fn a_second_settling_gives_back_what_it_came_with() {
     assert_eq!(deferred.settle(Ok(3)), Err(AlreadySettled(Ok(3))));
     assert_eq!(deferred.settle(Err("late")), Err(AlreadySettled(Err("late"))));
     assert_eq!(outcome_now(&mut reactor, promise), Ok(1));
-    assert_eq!(AlreadySettled(1).to_string(), "settle a promise: it was settled already");
+    assert_eq!(AlreadySettled(1).to_string(), "settle a promise: it was already settled");
 }
 
 #[test]

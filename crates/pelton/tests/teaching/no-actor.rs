@@ -1,5 +1,5 @@
 //~ is not an actor
-//~ implement `Actor` for it, or make one of a closure: `pool.spawn_fn(|message, context| ...)`
+//~ implement `Actor` for it, or spawn a closure: `pool.spawn_fn(|message, context| ...)`
 
 fn main() {
     let pool = pelton::Pool::new().unwrap();

@@ -1,7 +1,7 @@
 //~ error[E0277]: `Store` cannot run on a pool
-//~ the codec and the protocol run on worker threads here, so `Store` has to be `Send`
+//~ the codec and the protocol run on worker threads here, so `Store` must be `Send`
 //~ on the loop, without `.on(&pool)`, nothing has to be `Send`
-//~ to learn which field is not `Send`, let the compiler check that alone: `fn send<T: Send>() {} send::<Store>();`
+//~ to find the field that is not `Send`, let the compiler check that alone: `fn send<T: Send>() {} send::<Store>();`
 
 use pelton::{Protocol, Replies, Service, serve};
 use std::cell::RefCell;

@@ -3,7 +3,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
-/// A server with a thread for each connection. `serve` gets its number, and the connection.
+/// Starts a server with a thread for each connection. `serve` gets the connection and its number.
 fn server(serve: fn(usize, TcpStream)) -> Offer {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let SocketAddr::V4(server) = listener.local_addr().unwrap() else { unreachable!("bound to an IPv4 address") };
@@ -18,7 +18,7 @@ fn server(serve: fn(usize, TcpStream)) -> Offer {
 
 /// Answers every request with this status.
 fn answer(mut stream: TcpStream, status: u16) {
-    // In one piece, as servers do with short answers.
+    // In one piece, as servers send short responses.
     let answer = format!("HTTP/1.1 {status} -\r\n\r\n");
     while let Ok(1..) = stream.read(&mut [0]) {
         if stream.write_all(answer.as_bytes()).is_err() {
@@ -43,7 +43,7 @@ fn requests_without_an_answer_are_counted() {
 }
 
 #[test]
-fn other_answers_are_an_error() {
+fn other_responses_are_an_error() {
     let error = offer(&server(|_, stream| answer(stream, 404))).unwrap_err();
     assert!(format!("{error:#}").contains("404"), "{error:#}");
 }

@@ -1,4 +1,4 @@
-//! What waits for one subscriber of a channel.
+//! The inbox of one subscriber of a channel.
 
 use std::collections::VecDeque;
 use std::panic::Location;
@@ -8,34 +8,34 @@ use super::{Delivery, Overflow, SubscribeOptions, SubscriptionEnd, lock};
 use crate::reactor::slots::Key;
 use crate::{Handle, Reactor};
 
-/// What waits for one subscriber.
+/// The values that wait for one subscriber.
 pub(super) struct Inbox<T> {
     state: Mutex<Waiting<T>>,
     capacity: usize,
     overflow: Overflow,
     handle: Handle,
-    /// Of the callback, in its reactor.
+    /// The key of the callback in its reactor.
     key: Key,
-    /// Where it was subscribed.
+    /// Where the subscription was made.
     place: &'static Location<'static>,
 }
 
 struct Waiting<T> {
     values: VecDeque<T>,
-    /// To be told after the values.
+    /// Delivered after the values.
     end: Option<SubscriptionEnd>,
-    /// The subscriber is gone.
+    /// The subscriber has left.
     left: bool,
     dropped: u64,
 }
 
-/// What became of a value that was put into an inbox.
+/// The result of putting a value into an inbox.
 pub(super) enum Put<T> {
     Taken,
     InPlaceOf(T),
     Dropped(T),
     Disconnected(T),
-    /// The loop has stopped, and takes nothing any more.
+    /// The loop has stopped and takes no more values.
     Stopped(T),
 }
 
@@ -45,7 +45,7 @@ impl<T> Inbox<T> {
         Inbox { state, capacity: options.capacity.max(1), overflow: options.overflow, handle, key, place }
     }
 
-    /// How many values wait, and how many were dropped.
+    /// Returns how many values are waiting, and how many were dropped.
     pub(super) fn counts(&self) -> (usize, u64) {
         let state = lock(&self.state);
         (state.values.len(), state.dropped)
@@ -69,12 +69,12 @@ impl<T> Inbox<T> {
             if self.call() {
                 return Put::Taken;
             }
-            // Publishers come one at a time, so the last value is this one, unless the loop has just taken it.
+            // Publishers are serialised, so the last value is this one, unless the loop has just taken it.
             return lock(&self.state).values.pop_back().map_or(Put::Taken, Put::Stopped);
         }
         state.dropped += 1;
         match self.overflow {
-            // The call that was made for the oldest is now for the next one.
+            // The post made for the oldest value now serves the next one.
             Overflow::DropOldest => {
                 let oldest = state.values.pop_front();
                 state.values.push_back(value);
@@ -85,7 +85,7 @@ impl<T> Inbox<T> {
                 self.end(SubscriptionEnd::Overflowed);
                 Put::Disconnected(value)
             }
-            // Publishers make sure that there is room before they put something in where it would be refused.
+            // Publishers check for room first where the policy is `Refuse`.
             Overflow::DropNewest | Overflow::Refuse => Put::Dropped(value),
         }
     }
@@ -101,7 +101,7 @@ impl<T> Inbox<T> {
         if !state.left && state.end.is_none() {
             state.end = Some(end);
             drop(state);
-            // A loop that has stopped needs not be told.
+            // A stopped loop does not need the event.
             self.call();
         }
     }
@@ -117,11 +117,11 @@ impl<T> Inbox<T> {
         drop(values);
         let key = self.key;
         let forget = move |reactor: &mut Reactor| drop(reactor.subscribers.0.remove(key));
-        // A loop that is gone has forgotten it.
+        // A loop that has ended has already removed it.
         let _ = self.handle.post_from(self.place, forget, None);
     }
 
-    /// Has the loop take something out. `false` if it has stopped.
+    /// Posts a call that takes one event out of the inbox. Returns `false` if the loop has stopped.
     fn call(&self) -> bool {
         let key = self.key;
         self.handle.post_from(self.place, move |reactor| reactor.call_subscriber(key), None).is_ok()

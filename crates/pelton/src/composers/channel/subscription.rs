@@ -1,4 +1,4 @@
-//! A place among the subscribers of a channel.
+//! Membership of a channel's subscribers.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -37,8 +37,8 @@ impl<T> Drop for Leaving<T> {
     }
 }
 
-/// A place among the subscribers of a [`Channel`](crate::Channel). Dropping it unsubscribes, on whatever thread: what waits is dropped, and the
-/// subscriber is not called again.
+/// A subscription to a [`Channel`](crate::Channel). Dropping it unsubscribes, on any thread: the values in its inbox
+/// are dropped, and the subscriber is not called again.
 ///
 /// ```
 /// # use pelton::{Channel, Reactor};
@@ -59,27 +59,27 @@ pub struct Subscription<T> {
 }
 
 impl<T> Subscription<T> {
-    /// Unsubscribes. Dropping it does the same, less visibly.
+    /// Unsubscribes. Dropping the subscription does the same implicitly.
     pub fn unsubscribe(self) {
         drop(self);
     }
 
-    /// Stays subscribed for as long as the channel and the loop are there.
+    /// Stays subscribed for the lifetime of the channel and the loop.
     pub fn keep(mut self) {
         self.kept = true;
     }
 
-    /// How many values it has missed, because its inbox was full.
+    /// Returns how many values were dropped because the inbox was full.
     pub fn dropped(&self) -> u64 {
         self.membership.inbox.counts().1
     }
 
-    /// How many values wait to be delivered.
+    /// Returns how many values are waiting to be delivered.
     pub fn waiting(&self) -> usize {
         self.membership.inbox.counts().0
     }
 
-    /// Whether it still gets what is published.
+    /// Returns whether the subscription still receives published values.
     pub fn is_active(&self) -> bool {
         self.membership.hub.upgrade().is_some_and(|hub| lock(&hub.state).inboxes.contains_key(&self.membership.id))
     }

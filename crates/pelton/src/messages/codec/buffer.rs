@@ -1,15 +1,15 @@
-//! What has come in and is not a message yet.
+//! Received bytes that are not decoded yet.
 
 use std::fmt;
 
 use super::search::Needle;
 use crate::Chunk;
 
-/// What a connection has received and its codec has not taken out yet.
+/// The bytes that a connection has received and its codec has not taken yet.
 ///
-/// It decodes in place: while no frame is unfinished, messages are taken straight from the [`Chunk`] that came in. Only
-/// what is left of a chunk when it goes back is copied, into memory that the message takes along once it is complete.
-/// So a connection that waits for its next message holds no memory here.
+/// It decodes in place: while no frame is incomplete, messages are taken directly from the received [`Chunk`]. Only the
+/// rest of a chunk is copied when the chunk is returned, into memory that the completed message then takes over. A
+/// connection that waits for its next message therefore holds no memory here.
 ///
 /// ```
 /// use pelton::codec::Buffer;
@@ -23,18 +23,18 @@ use crate::Chunk;
 /// assert!(buffer.is_empty() && buffer.memory() == 0);
 /// ```
 pub struct Buffer {
-    /// What is left of chunks that have gone back; then comes `chunk`.
+    /// The rest of earlier chunks. `chunk` follows it.
     kept: Vec<u8>,
-    /// How much of `kept` has been taken out.
+    /// How many bytes of `kept` have been taken.
     start: usize,
     chunk: Option<Chunk>,
-    /// How many bytes have been taken out, ever.
+    /// How many bytes have been taken in total.
     position: u64,
-    /// How long the frame at hand can get, as far as the codec has let know.
+    /// The maximum length of the current frame, as far as the codec has announced it.
     expected: usize,
 }
 
-/// A buffer without a chunk: what is left between two turns of somebody who may be on another thread by then.
+/// A buffer without a chunk, which can be kept between turns and moved to another thread.
 pub(crate) struct Rest {
     kept: Vec<u8>,
     start: usize,
@@ -55,46 +55,47 @@ impl From<Rest> for Buffer {
 }
 
 impl Buffer {
-    /// Gives the chunk back, and keeps all else.
+    /// Returns the chunk, and keeps everything else.
     pub(crate) fn into_rest(mut self) -> Rest {
         self.keep_rest();
         Rest { kept: self.kept, start: self.start, position: self.position, expected: self.expected }
     }
 
-    /// An empty one.
+    /// Creates an empty buffer.
     pub const fn new() -> Buffer {
         Buffer { kept: Vec::new(), start: 0, chunk: None, position: 0, expected: usize::MAX }
     }
 
-    /// Adds what came in.
+    /// Adds received bytes.
     pub fn feed(&mut self, chunk: Chunk) {
         self.keep_rest();
         self.chunk = Some(chunk).filter(|chunk| !chunk.is_empty());
     }
 
-    /// Gives the chunk back, and keeps what has not been taken out of it. To be called when the codec waits for more.
+    /// Returns the chunk, and keeps the bytes that have not been taken out of it. Call it when the codec waits for
+    /// more.
     pub fn keep_rest(&mut self) {
         if let Some(chunk) = self.chunk.take() {
             self.keep(&chunk);
         }
     }
 
-    /// How many bytes there are.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.kept_len() + self.chunk_bytes().len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How much memory an unfinished frame takes up here, besides the chunk at hand.
+    /// Returns how much memory an incomplete frame occupies, not counting the current chunk.
     pub fn memory(&self) -> usize {
         self.kept.capacity()
     }
 
-    /// One byte, without taking it out.
+    /// Returns one byte without taking it.
     pub fn byte(&self, index: usize) -> Option<u8> {
         match index.checked_sub(self.kept_len()) {
             None => Some(self.kept[self.start + index]),
@@ -102,7 +103,7 @@ impl Buffer {
         }
     }
 
-    /// The first bytes, at most so many, without taking them out. Fewer if fewer are there.
+    /// Returns up to `at_most` of the first bytes without taking them.
     pub fn first(&mut self, at_most: usize) -> &[u8] {
         let count = at_most.min(self.len());
         if count < at_most {
@@ -115,14 +116,14 @@ impl Buffer {
         &self.kept[self.start..self.start + count]
     }
 
-    /// Takes out so many bytes. `None`, and nothing is taken, if there are fewer.
+    /// Takes `count` bytes. Returns `None`, and takes nothing, if there are fewer.
     pub fn take(&mut self, count: usize) -> Option<Vec<u8>> {
         if self.len() < count {
             self.expect(count);
             return None;
         }
         if (1..=count).contains(&self.kept_len()) {
-            // The rest of what was unfinished: its memory goes along.
+            // This completes an incomplete frame, whose memory moves to the caller.
             self.gather(count);
             self.taken(count);
             let mut bytes = std::mem::take(&mut self.kept);
@@ -134,13 +135,13 @@ impl Buffer {
         Some(bytes)
     }
 
-    /// Drops so many bytes.
+    /// Drops `count` bytes.
     ///
     /// # Panics
     ///
-    /// If there are fewer.
+    /// If there are fewer bytes.
     pub fn skip(&mut self, count: usize) {
-        assert!(count <= self.len(), "skip {count} bytes of {}", self.len());
+        assert!(count <= self.len(), "cannot skip {count} bytes of {}", self.len());
         let kept = count.min(self.kept_len());
         self.start += kept;
         if self.start == self.kept.len() {
@@ -172,7 +173,7 @@ impl Buffer {
         }
     }
 
-    /// Has the first `count` bytes lie in `kept`.
+    /// Moves bytes from the chunk until the first `count` bytes are in `kept`.
     fn gather(&mut self, count: usize) {
         if let Some(missing) = count.checked_sub(self.kept_len()).filter(|missing| *missing > 0)
             && let Some(chunk) = self.chunk.take()
@@ -185,7 +186,8 @@ impl Buffer {
     }
 
     fn keep(&mut self, bytes: &[u8]) {
-        // Only if it moves no more than was taken out before: so all moves together are no more work than that.
+        // Compact only if at most as many bytes move as were taken before. This makes the cost amortised constant per
+        // byte.
         if self.start > 0 && self.start >= self.kept_len() {
             self.kept.drain(..self.start);
             self.start = 0;
@@ -194,8 +196,8 @@ impl Buffer {
         self.kept.extend_from_slice(bytes);
     }
 
-    /// Doubles the memory, so that frames which come in byte by byte are not moved for each; but not past what the frame
-    /// can come to.
+    /// Doubles the memory, so that a frame that arrives byte by byte is not copied each time, but not beyond the
+    /// maximum length of the frame.
     fn make_room(&mut self, more: usize) {
         let needed = self.kept.len() + more;
         if needed > self.kept.capacity() {
@@ -206,21 +208,22 @@ impl Buffer {
         }
     }
 
-    /// How many bytes have been taken out, ever: what a [`Search`](super::Search) remembers its place by.
+    /// Returns how many bytes have been taken in total. A [`Search`](super::Search) remembers its position relative to
+    /// it.
     pub(super) fn position(&self) -> u64 {
         self.position
     }
 
-    /// The frame at hand will not be longer than this.
+    /// Announces the maximum length of the current frame.
     pub(super) fn expect(&mut self, at_most: usize) {
         self.expected = at_most;
     }
 
-    /// Where `needle` lies between two places, if it does.
+    /// Returns the position of `needle` between `from` and `to`, if it is there.
     pub(super) fn find(&mut self, needle: &Needle, from: usize, to: usize) -> Option<usize> {
         let kept = self.kept_len();
         if from < kept {
-            // It may begin in what was kept and end in the chunk.
+            // It may begin in `kept` and end in the chunk.
             let overlap = to.saturating_sub(kept).min(needle.len() - 1);
             self.make_room(overlap);
             if let Some(chunk) = &self.chunk {

@@ -4,7 +4,8 @@ use bytes::Bytes;
 
 use super::{Buffer, Codec, FRAME_LIMIT, Found, FrameError, Search};
 
-/// Bytes up to a delimiter of one or more bytes. A message comes without it, and cannot contain it.
+/// Messages terminated by a delimiter of one or more bytes. The delimiter is not part of the message, which cannot
+/// contain it.
 ///
 /// ```
 /// use pelton::codec::{Buffer, Codec, Delimiter};
@@ -23,7 +24,7 @@ pub struct Delimiter {
 }
 
 impl Delimiter {
-    /// Messages of at most [`FRAME_LIMIT`] bytes, before `delimiter`.
+    /// Creates a codec for messages of at most [`FRAME_LIMIT`] bytes, terminated by `delimiter`.
     ///
     /// # Panics
     ///
@@ -32,7 +33,7 @@ impl Delimiter {
         Delimiter { end: Search::new(delimiter), limit: FRAME_LIMIT }
     }
 
-    /// Refuses messages of more than so many bytes, not counting the delimiter.
+    /// Limits messages to this many bytes, not counting the delimiter.
     #[must_use]
     pub fn limit(mut self, bytes: usize) -> Delimiter {
         self.limit = bytes;
@@ -65,7 +66,7 @@ impl Codec for Delimiter {
         let start = out.len();
         out.extend_from_slice(message);
         out.extend_from_slice(self.end.delimiter());
-        // The end of a message may make a delimiter with the beginning of the delimiter: "a" before "aa".
+        // The end of a message may form a delimiter with the beginning of the delimiter: "a" before "aa".
         if self.end.find_in(&out[start..]) != Some(message.len()) {
             out.truncate(start);
             return Err(FrameError::Malformed { what: "a message that contains the delimiter" });

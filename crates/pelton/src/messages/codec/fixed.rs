@@ -1,10 +1,10 @@
-//! Messages that are all of one length.
+//! Messages of a fixed length.
 
 use bytes::Bytes;
 
 use super::{Buffer, Codec, FrameError};
 
-/// Messages that are all of one length.
+/// Messages of a fixed length.
 ///
 /// ```
 /// use pelton::codec::{Codec, Fixed, FrameError};
@@ -19,11 +19,11 @@ pub struct Fixed {
 }
 
 impl Fixed {
-    /// Messages of `length` bytes each.
+    /// Creates a codec for messages of `length` bytes each.
     ///
     /// # Panics
     ///
-    /// If that is 0: any input would be messages without end.
+    /// If `length` is 0: any input would contain infinitely many messages.
     pub fn new(length: usize) -> Fixed {
         assert!(length > 0, "a message has at least one byte");
         Fixed { length }

@@ -7,11 +7,11 @@ use bytes::Bytes;
 
 use super::{Buffer, Codec, FRAME_LIMIT, Found, FrameError, Search, TEXT_LIMIT, finished_after};
 
-/// Header lines up to an empty line, then content whose length a header names, as many protocols of the Internet have it.
-/// Without that header there is no content.
+/// Header lines up to an empty line, then content whose length a header names, as in many Internet protocols. Without
+/// that header there is no content.
 ///
-/// The header that names the length (`Content-Length`, unless told otherwise) is the codec's own: it is not among those of a
-/// message, and is written for each. Lines that come in may end in LF or CRLF; those that go out end in CRLF.
+/// The codec handles the length header (`Content-Length` by default): it is not among the headers of a message, and it
+/// is written for every message. Received lines may end in LF or CRLF; sent lines end in CRLF.
 ///
 /// ```
 /// use pelton::codec::{Buffer, Codec, HeaderAndContent};
@@ -29,18 +29,19 @@ pub struct HeaderAndContent {
     length_header: Cow<'static, str>,
     header_limit: usize,
     content_limit: usize,
-    /// The message at hand.
+    /// The headers of the current message.
     headers: Headers,
-    /// How long its content is, if a header has named that.
+    /// The length of its content, if a header has named it.
     length: Option<usize>,
-    /// How many bytes of its header have been taken out.
+    /// How many bytes of its header have been taken.
     header_taken: usize,
-    /// The empty line has come.
+    /// The empty line has arrived.
     header_complete: bool,
 }
 
 impl HeaderAndContent {
-    /// Messages with a header of at most [`TEXT_LIMIT`] bytes and content of at most [`FRAME_LIMIT`] bytes.
+    /// Creates a codec for messages with headers of at most [`TEXT_LIMIT`] bytes and content of at most [`FRAME_LIMIT`]
+    /// bytes.
     pub fn new() -> HeaderAndContent {
         HeaderAndContent {
             line_end: Search::new("\n"),
@@ -54,26 +55,26 @@ impl HeaderAndContent {
         }
     }
 
-    /// Has another header name the length of the content. Names differ by more than upper and lower case.
+    /// Sets the name of the header that holds the content length. Names are compared ignoring ASCII case.
     ///
     /// # Panics
     ///
-    /// If this cannot be a header's name.
+    /// If this is not a valid header name.
     #[must_use]
     pub fn length_header(mut self, name: impl Into<Cow<'static, str>>) -> HeaderAndContent {
         self.length_header = name.into();
-        assert!(is_name(&self.length_header), "{:?} cannot be the name of a header", self.length_header);
+        assert!(is_name(&self.length_header), "{:?} is not a valid header name", self.length_header);
         self
     }
 
-    /// Refuses headers of more than so many bytes, all lines with their ends counted.
+    /// Limits the header to this many bytes, counting all lines and their ends.
     #[must_use]
     pub fn header_limit(mut self, bytes: usize) -> HeaderAndContent {
         self.header_limit = bytes;
         self
     }
 
-    /// Refuses content of more than so many bytes.
+    /// Limits the content to this many bytes.
     #[must_use]
     pub fn content_limit(mut self, bytes: usize) -> HeaderAndContent {
         self.content_limit = bytes;
@@ -88,7 +89,7 @@ impl HeaderAndContent {
         FrameError::TooLong { what: "content", limit: self.content_limit }
     }
 
-    /// Takes out the next line of the header, without its end.
+    /// Takes the next header line, without its end.
     fn decode_line(&mut self, buffer: &mut Buffer) -> Result<Option<String>, FrameError> {
         if buffer.is_empty() {
             return Ok(None);
@@ -120,17 +121,17 @@ impl HeaderAndContent {
         }
         let value = trimmed(value);
         if value.is_empty() || !value.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(FrameError::Malformed { what: "a length of content that is not a number" });
+            return Err(FrameError::Malformed { what: "a content length that is not a number" });
         }
-        // All digits: what does not fit is too long for any limit.
+        // It has only digits: a number that does not fit exceeds any limit.
         let length = value.parse().unwrap_or(usize::MAX);
         if length > self.content_limit {
             return Err(self.content_too_long());
         }
         match self.length.replace(length) {
             None => Ok(()),
-            // Whoever relays this may go by the other one: then the two see different messages.
-            Some(_) => Err(FrameError::Malformed { what: "a second length of the same content" }),
+            // A relay may use the other one, and then the two see different messages.
+            Some(_) => Err(FrameError::Malformed { what: "a second content length" }),
         }
     }
 }
@@ -165,7 +166,7 @@ impl Codec for HeaderAndContent {
             return Err(self.content_too_long());
         }
         if message.headers.get(&self.length_header).is_some() {
-            return Err(FrameError::Malformed { what: "a length of content, which is for the codec to write" });
+            return Err(FrameError::Malformed { what: "a content length header, which only the codec may write" });
         }
         let start = out.len();
         let length = message.content.len().to_string();
@@ -188,22 +189,22 @@ impl Codec for HeaderAndContent {
     }
 }
 
-/// What [`HeaderAndContent`] decodes and encodes.
+/// The message type of [`HeaderAndContent`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Headed {
-    /// Its headers, but for the one that names the length of the content.
+    /// The headers, without the one for the content length.
     pub headers: Headers,
-    /// Its content.
+    /// The content.
     pub content: Bytes,
 }
 
 impl Headed {
-    /// Content without any header.
+    /// Creates a message without headers.
     pub fn new(content: impl Into<Bytes>) -> Headed {
         Headed { headers: Headers::default(), content: content.into() }
     }
 
-    /// Adds a header, unless its name or value cannot be written as one.
+    /// Adds a header. Fails if its name or value cannot be encoded.
     ///
     /// ```
     /// # use pelton::codec::Headed;
@@ -217,34 +218,34 @@ impl Headed {
     }
 }
 
-/// Headers, in the order in which they came. Upper and lower case make no difference in their names.
+/// Headers, in the order in which they arrived. Names are compared ignoring ASCII case.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Headers {
-    /// `name:value\n` for each, so that all of them take one allocation.
+    /// `name:value\n` for each header, so that all of them need one allocation.
     text: String,
 }
 
 impl Headers {
-    /// The value of a header; of the first, if several have this name.
+    /// Returns the value of the first header with this name.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
-    /// Names and values.
+    /// Returns an iterator over names and values.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.text.split_terminator('\n').filter_map(|line| line.split_once(':'))
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no headers.
     pub fn is_empty(&self) -> bool {
         self.text.is_empty()
     }
 
-    /// Adds a header. Spaces around its value are dropped. A name with anything but visible ASCII characters in it, or a
-    /// value with control characters, is refused.
+    /// Adds a header. Spaces around its value are trimmed. Fails if the name contains anything but visible ASCII
+    /// characters, or if the value contains control characters.
     pub fn add(&mut self, name: &str, value: &str) -> Result<(), FrameError> {
         if !is_name(name) {
-            return Err(FrameError::Malformed { what: "a header whose name is not one" });
+            return Err(FrameError::Malformed { what: "a header with an invalid name" });
         }
         let value = trimmed(value);
         if value.chars().any(|char| char.is_ascii_control() && char != '\t') {

@@ -1,36 +1,36 @@
-//! Bytes, after their number.
+//! Messages preceded by their length.
 
 use bytes::Bytes;
 
 use super::{Buffer, Codec, FRAME_LIMIT, FrameError, finished_after};
 
-/// How long a varint can be: 7 bits in each byte make 64.
+/// The maximum length of a varint: 64 bits, 7 per byte.
 const LONGEST_VARINT: usize = 10;
 
-/// How the length of a message is written before it.
+/// The encoding of a message's length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Prefix {
     /// One byte.
     U8,
-    /// Two bytes, the higher one first.
+    /// Two bytes, big-endian.
     U16Be,
-    /// Two bytes, the lower one first.
+    /// Two bytes, little-endian.
     U16Le,
-    /// Four bytes, the highest one first.
+    /// Four bytes, big-endian.
     U32Be,
-    /// Four bytes, the lowest one first.
+    /// Four bytes, little-endian.
     U32Le,
-    /// Eight bytes, the highest one first.
+    /// Eight bytes, big-endian.
     U64Be,
-    /// Eight bytes, the lowest one first.
+    /// Eight bytes, little-endian.
     U64Le,
-    /// LEB128: seven bits in each byte, the lowest ones first, and the eighth says whether more follow. As protocol buffers
-    /// write it.
+    /// LEB128, as in protocol buffers: seven bits per byte, lowest first; the eighth bit is set if more bytes follow.
     Varint,
 }
 
 impl Prefix {
-    /// Reads a length off the beginning of `bytes`, and says how many of them it took. `None` if there are too few.
+    /// Reads a length from the beginning of `bytes`. Returns it with the number of bytes that it occupies, or `None` if
+    /// there are too few.
     fn read(self, bytes: &[u8]) -> Result<Option<(u64, usize)>, FrameError> {
         fn array<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
             bytes.first_chunk().copied()
@@ -63,7 +63,7 @@ impl Prefix {
         }
     }
 
-    /// How many bytes it takes at most.
+    /// Returns the maximum number of bytes of the prefix.
     fn longest(self) -> usize {
         match self {
             Prefix::U8 => 1,
@@ -74,7 +74,7 @@ impl Prefix {
         }
     }
 
-    /// The highest number that it can say.
+    /// Returns the highest length that it can encode.
     fn highest(self) -> u64 {
         match self {
             Prefix::U8 => u8::MAX.into(),
@@ -88,7 +88,7 @@ impl Prefix {
 fn read_varint(bytes: &[u8]) -> Result<Option<(u64, usize)>, FrameError> {
     let mut length = 0u64;
     for (index, byte) in bytes.iter().enumerate() {
-        // Nine bytes hold 63 bits, so the tenth has one.
+        // Nine bytes hold 63 bits, so the tenth holds one.
         if index == LONGEST_VARINT - 1 && *byte > 1 {
             return Err(FrameError::Malformed { what: "a length that does not fit in 64 bits" });
         }
@@ -108,8 +108,8 @@ fn write_varint(mut length: u64, out: &mut Vec<u8>) {
     out.push(length as u8);
 }
 
-/// Bytes, after their number in one of the usual encodings. One that is over the limit is refused from its prefix, before
-/// anything of it is kept.
+/// Messages preceded by their length in one of the usual encodings. A message over the limit is rejected by its prefix,
+/// before any of it is buffered.
 ///
 /// ```
 /// use pelton::codec::{Buffer, Codec, FrameError, LengthPrefixed, Prefix};
@@ -125,24 +125,24 @@ fn write_varint(mut length: u64, out: &mut Vec<u8>) {
 pub struct LengthPrefixed {
     prefix: Prefix,
     limit: usize,
-    /// The prefix has been taken out.
+    /// Set once the prefix has been taken.
     content: Option<Content>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Content {
     length: usize,
-    /// How many bytes the prefix took.
+    /// How many bytes the prefix occupied.
     prefix: usize,
 }
 
 impl LengthPrefixed {
-    /// Messages of at most [`FRAME_LIMIT`] bytes, whose length is written as `prefix` says.
+    /// Creates a codec for messages of at most [`FRAME_LIMIT`] bytes, whose length is encoded as `prefix`.
     pub fn new(prefix: Prefix) -> LengthPrefixed {
         LengthPrefixed { prefix, limit: FRAME_LIMIT, content: None }
     }
 
-    /// Refuses messages of more than so many bytes, not counting the prefix.
+    /// Limits messages to this many bytes, not counting the prefix.
     #[must_use]
     pub fn limit(mut self, bytes: usize) -> LengthPrefixed {
         self.limit = bytes;

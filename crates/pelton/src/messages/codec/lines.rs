@@ -2,9 +2,9 @@
 
 use super::{Buffer, Codec, Found, FrameError, Search, TEXT_LIMIT};
 
-/// Lines of text. A message is a line without its end.
+/// Lines of text. A message is a line without its line ending.
 ///
-/// Lines that come in may end in LF or CRLF; those that go out end in LF, or in CRLF if [told so](Lines::crlf).
+/// Received lines may end in LF or CRLF. Sent lines end in LF, or in CRLF after [`crlf`](Lines::crlf).
 ///
 /// ```
 /// use pelton::codec::{Buffer, Codec, Lines};
@@ -21,24 +21,24 @@ use super::{Buffer, Codec, Found, FrameError, Search, TEXT_LIMIT};
 pub struct Lines {
     end: Search,
     limit: usize,
-    /// What lines that go out end in.
+    /// The line ending of sent lines.
     ending: &'static str,
 }
 
 impl Lines {
-    /// Lines of at most [`TEXT_LIMIT`] bytes.
+    /// Creates a codec for lines of at most [`TEXT_LIMIT`] bytes.
     pub fn new() -> Lines {
         Lines { end: Search::new("\n"), limit: TEXT_LIMIT, ending: "\n" }
     }
 
-    /// Refuses lines of more than so many bytes, not counting their end.
+    /// Limits lines to this many bytes, not counting the line ending.
     #[must_use]
     pub fn limit(mut self, bytes: usize) -> Lines {
         self.limit = bytes;
         self
     }
 
-    /// Ends lines that go out in CRLF, as most protocols of the Internet want it.
+    /// Ends sent lines with CRLF, as most Internet protocols require.
     #[must_use]
     pub fn crlf(mut self) -> Lines {
         self.ending = "\r\n";
@@ -60,7 +60,7 @@ impl Codec for Lines {
     type Message = String;
 
     fn decode(&mut self, buffer: &mut Buffer) -> Result<Option<String>, FrameError> {
-        // The byte over the limit may be the CR of its end.
+        // The byte after the limit may be the CR of the line ending.
         let end = match self.end.find(buffer, self.limit.saturating_add(1)) {
             Found::At(end) => end,
             Found::NotYet if buffer.byte(self.limit).is_none_or(|byte| byte == b'\r') => return Ok(None),
@@ -88,7 +88,7 @@ impl Codec for Lines {
         }
         if line.ends_with('\r') && self.ending == "\n" {
             return Err(FrameError::Malformed {
-                what: "a line that ends in CR, which would be taken for a part of its end",
+                what: "a line that ends in CR, which would become part of the line ending",
             });
         }
         out.extend_from_slice(line.as_bytes());

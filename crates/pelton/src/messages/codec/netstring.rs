@@ -4,12 +4,12 @@ use bytes::Bytes;
 
 use super::{Buffer, Codec, FRAME_LIMIT, FrameError, finished_after};
 
-/// How many digits the longest number has.
+/// The number of digits of the longest length.
 const MOST_DIGITS: usize = 20;
 
-/// Netstrings: bytes, after their number in decimal and a colon, and before a comma.
+/// Netstrings: bytes preceded by their length in decimal and a colon, and followed by a comma.
 ///
-/// It is strict: a length has no sign, no space and no leading zero.
+/// Decoding is strict: a length has no sign, no spaces and no leading zeros.
 ///
 /// ```
 /// use pelton::codec::{Codec, Netstring};
@@ -22,24 +22,24 @@ const MOST_DIGITS: usize = 20;
 #[derive(Clone, Debug)]
 pub struct Netstring {
     limit: usize,
-    /// The length and the colon have been taken out.
+    /// Set once the length and the colon have been taken.
     content: Option<Content>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Content {
     length: usize,
-    /// How many bytes the length and the colon took.
+    /// How many bytes the length and the colon occupied.
     prefix: usize,
 }
 
 impl Netstring {
-    /// Messages of at most [`FRAME_LIMIT`] bytes.
+    /// Creates a codec for messages of at most [`FRAME_LIMIT`] bytes.
     pub fn new() -> Netstring {
         Netstring { limit: FRAME_LIMIT, content: None }
     }
 
-    /// Refuses messages of more than so many bytes, not counting what is around them.
+    /// Limits messages to this many bytes, not counting the framing around them.
     #[must_use]
     pub fn limit(mut self, bytes: usize) -> Netstring {
         self.limit = bytes;
@@ -50,7 +50,7 @@ impl Netstring {
         FrameError::TooLong { what: "a netstring", limit: self.limit }
     }
 
-    /// Reads the length off the beginning of a frame. `None` if the colon has not come yet.
+    /// Reads the length at the beginning of a frame. Returns `None` if the colon has not arrived yet.
     fn read_length(&self, bytes: &[u8]) -> Result<Option<Content>, FrameError> {
         let mut length = 0usize;
         for (index, byte) in bytes.iter().enumerate() {
@@ -67,7 +67,7 @@ impl Netstring {
                 return Err(self.too_long());
             }
         }
-        // Only a limit that is none lets it come to this.
+        // Only possible if there is effectively no limit.
         if bytes.len() > MOST_DIGITS { Err(self.too_long()) } else { Ok(None) }
     }
 }
@@ -90,7 +90,7 @@ impl Codec for Netstring {
                 *self.content.insert(content)
             }
         };
-        // With the comma.
+        // Includes the comma.
         let Some(mut message) = buffer.take(content.length.saturating_add(1)) else { return Ok(None) };
         if message.pop() != Some(b',') {
             return Err(FrameError::Malformed { what: "a netstring that does not end in a comma" });

@@ -1,10 +1,10 @@
-//! No framing at all.
+//! No framing.
 
 use bytes::Bytes;
 
 use super::{Buffer, Codec, FrameError};
 
-/// No framing: a message is whatever has come in by then, and it goes out as it is. It holds nothing back, so it needs no
+/// No framing: a message is all bytes received so far, and it is sent unchanged. Nothing is buffered, so there is no
 /// limit.
 #[derive(Clone, Debug, Default)]
 pub struct Raw;

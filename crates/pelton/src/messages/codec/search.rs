@@ -1,4 +1,4 @@
-//! Looking for a delimiter in what comes in.
+//! Searches for a delimiter in received bytes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use memchr::memmem::Finder;
 
 use super::Buffer;
 
-/// Looks for a delimiter in a [`Buffer`], and remembers how far it has looked: each byte is looked at once, however many
-/// calls it takes until the delimiter comes.
+/// Searches for a delimiter in a [`Buffer`] and remembers how far it has searched. Each byte is examined once,
+/// regardless of the number of calls until the delimiter arrives.
 ///
 /// ```
 /// use pelton::codec::{Buffer, Found, Search};
@@ -25,27 +25,28 @@ use super::Buffer;
 #[derive(Clone, Debug)]
 pub struct Search {
     needle: Needle,
-    /// Up to here it is not, counted from the first byte that the buffer was ever fed.
+    /// The bytes before this position do not contain the delimiter. Counted from the first byte that the buffer was
+    /// ever fed.
     looked: u64,
 }
 
-/// Where a delimiter is.
+/// The result of a search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
-    /// So many bytes come before it.
+    /// This many bytes precede the delimiter.
     At(usize),
-    /// It has not come yet, and still can.
+    /// The delimiter has not arrived, but still can.
     NotYet,
-    /// More bytes come before it than were allowed.
+    /// More bytes than allowed precede the delimiter.
     Nowhere,
 }
 
 impl Search {
-    /// Looks for `delimiter`.
+    /// Creates a search for `delimiter`.
     ///
     /// # Panics
     ///
-    /// If that is empty.
+    /// If `delimiter` is empty.
     pub fn new(delimiter: impl AsRef<[u8]>) -> Search {
         let needle = match delimiter.as_ref() {
             [] => panic!("a delimiter has at least one byte"),
@@ -55,14 +56,14 @@ impl Search {
         Search { needle, looked: 0 }
     }
 
-    /// Where the delimiter is, if at most `before` bytes come before it.
+    /// Finds the delimiter, if at most `before` bytes precede it.
     ///
     /// Use each search with one buffer only.
     pub fn find(&mut self, buffer: &mut Buffer, before: usize) -> Found {
         let window = before.saturating_add(self.needle.len());
         let end = window.min(buffer.len());
         let looked = self.looked.saturating_sub(buffer.position());
-        // Its first bytes may have been looked at.
+        // The first bytes of the delimiter may already have been searched.
         let from = usize::try_from(looked).unwrap_or(end).min(end).saturating_sub(self.needle.len() - 1);
         buffer.expect(window);
         match buffer.find(&self.needle, from, end) {
@@ -74,22 +75,22 @@ impl Search {
         }
     }
 
-    /// Where the delimiter is in `bytes`, which are no part of a buffer.
+    /// Finds the delimiter in `bytes`, which are not part of a buffer.
     pub(super) fn find_in(&self, bytes: &[u8]) -> Option<usize> {
         self.needle.find(bytes)
     }
 
-    /// What it looks for.
+    /// Returns the delimiter.
     pub fn delimiter(&self) -> &[u8] {
         self.needle.bytes()
     }
 }
 
-/// What is looked for, prepared for looking.
+/// The delimiter, prepared for searching.
 #[derive(Clone)]
 pub(super) enum Needle {
     Byte(u8),
-    /// Shared by the codecs that were cloned from one: it holds tables of its own.
+    /// Contains search tables, which clones of a codec share.
     Bytes(Arc<Finder<'static>>),
 }
 
@@ -123,7 +124,7 @@ impl fmt::Debug for Needle {
 mod tests {
     use super::*;
 
-    /// Feeds `text` in pieces of `size` and says where `delimiter` was found, and after how many bytes that was known.
+    /// Feeds `text` in pieces of `size`. Returns where `delimiter` was found, and after how many bytes.
     fn search(delimiter: &str, text: &str, size: usize, before: usize) -> (Found, usize) {
         let mut search = Search::new(delimiter);
         let mut buffer = Buffer::new();

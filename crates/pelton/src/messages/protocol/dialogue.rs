@@ -1,28 +1,28 @@
-//! A codec and a protocol at work: what is the same on the loop and on a pool.
+//! Runs a codec and a protocol. The loop and the pool share this.
 
-use super::line::{Answer, Line};
 use super::mailbox::Letter;
+use super::pending::{Answer, Pending};
 use super::{Peer, Protocol, Replies};
 use crate::messages::codec::Buffer;
 use crate::{Codec, FrameError, Reactor, SendError};
 
-/// Replies are handed on when they come to this many bytes, so that a connection whose peer does not read is noticed before
-/// all its replies are in memory.
+/// Encoded replies are flushed when they reach this many bytes, so that a peer that does not read is noticed before all
+/// replies are in memory.
 pub(super) const BLOCK: usize = 64 * 1024;
 
-/// Where replies go once they are bytes.
+/// The destination of encoded replies.
 pub(super) trait Sink {
-    /// Encoded replies that have not been handed on.
+    /// Returns the encoded replies that have not been flushed.
     fn block(&mut self) -> &mut Vec<u8>;
-    /// Hands on the block.
-    fn hand_on(&mut self) -> Result<(), Stop>;
-    /// The reactor, if this is its thread.
+    /// Flushes the encoded replies.
+    fn flush_block(&mut self) -> Result<(), Stop>;
+    /// Returns the reactor, if this is its thread.
     fn reactor(&mut self) -> Option<&mut Reactor>;
 }
 
-/// Why nothing more is processed.
+/// Why processing has stopped.
 pub(super) enum Stop {
-    /// All has been said.
+    /// The conversation is over.
     Done,
     Frame(FrameError),
     /// A slot was dropped without an answer.
@@ -36,58 +36,58 @@ impl From<FrameError> for Stop {
     }
 }
 
-/// What ends the input.
+/// Why the input ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Last {
-    /// The other side has finished sending.
+    /// The peer has finished sending.
     PeerFinished,
     /// This side wants to close.
     Finish,
 }
 
-/// What came of looking for a message.
+/// The result of one processing step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     Processed,
     /// No message is complete.
     Empty,
-    /// None may be processed now.
-    HeldUp,
+    /// Processing is blocked for now.
+    Blocked,
 }
 
 pub(super) struct Dialogue<C: Codec, P: Protocol<Message = C::Message>> {
     codec: C,
     pub(super) protocol: P,
     /// Replies that wait for an earlier one.
-    line: Line<C::Message>,
-    /// `None` until they [meet](Dialogue::meets).
+    pending: Pending<C::Message>,
+    /// `None` until [`connect`](Dialogue::connect) is called.
     peer: Option<Peer<C::Message>>,
     paused: bool,
     last: Option<Last>,
-    /// What happens when the line is empty. Nothing more is processed.
+    /// Takes effect when no replies are pending. Nothing more is processed.
     ending: Option<Stop>,
 }
 
 impl<C: Codec, P: Protocol<Message = C::Message>> Dialogue<C, P> {
     pub(super) fn new(codec: C, protocol: P) -> Dialogue<C, P> {
-        Dialogue { codec, protocol, line: Line::new(), peer: None, paused: false, last: None, ending: None }
+        Dialogue { codec, protocol, pending: Pending::new(), peer: None, paused: false, last: None, ending: None }
     }
 
     pub(super) fn into_parts(self) -> (C, P) {
         (self.codec, self.protocol)
     }
 
-    /// Nothing is processed before this.
-    pub(super) fn meets(&mut self, peer: Peer<C::Message>) {
+    /// Sets the peer. Nothing is processed before this.
+    pub(super) fn connect(&mut self, peer: Peer<C::Message>) {
         self.peer = Some(peer);
     }
 
     pub(super) fn opened(&mut self, sink: &mut impl Sink) -> Result<(), Stop> {
         let Some(peer) = self.peer.clone() else { return Ok(()) };
-        self.ask(sink, |protocol, replies| protocol.opened(&peer, replies))
+        self.call(sink, |protocol, replies| protocol.opened(&peer, replies))
     }
 
-    /// No input comes after what is there.
+    /// Marks the end of the input.
     pub(super) fn ends_with(&mut self, last: Last) {
         match last {
             Last::PeerFinished => _ = self.last.get_or_insert(last),
@@ -95,27 +95,27 @@ impl<C: Codec, P: Protocol<Message = C::Message>> Dialogue<C, P> {
         }
     }
 
-    /// Whether input is of no interest any more.
+    /// Returns whether further input is ignored.
     pub(super) fn is_ending(&self) -> bool {
         self.ending.is_some()
     }
 
-    /// Whether messages that are there have to wait.
-    pub(super) fn is_held_up(&self) -> bool {
-        let full = || self.line.len() >= self.protocol.pending_limit().max(1);
-        self.ending.is_none() && (self.paused || (!self.line.is_empty() && full()))
+    /// Returns whether received messages have to wait.
+    pub(super) fn is_blocked(&self) -> bool {
+        let full = || self.pending.len() >= self.protocol.pending_limit().max(1);
+        self.ending.is_none() && (self.paused || (!self.pending.is_empty() && full()))
     }
 
     /// Processes the next message in `buffer`.
     pub(super) fn step(&mut self, buffer: &mut Buffer, sink: &mut impl Sink) -> Result<Step, Stop> {
-        if self.is_held_up() {
+        if self.is_blocked() {
             if self.paused && self.last == Some(Last::Finish) {
                 self.end(Stop::Done)?;
             }
-            return Ok(Step::HeldUp);
+            return Ok(Step::Blocked);
         }
         if self.ending.is_some() {
-            return Ok(Step::HeldUp);
+            return Ok(Step::Blocked);
         }
         match self.codec.decode(buffer) {
             Ok(Some(message)) => {
@@ -123,18 +123,18 @@ impl<C: Codec, P: Protocol<Message = C::Message>> Dialogue<C, P> {
                 Ok(Step::Processed)
             }
             Ok(None) => {
-                self.come_to_the_end(buffer, sink)?;
+                self.end_of_input(buffer, sink)?;
                 Ok(Step::Empty)
             }
             Err(error) => {
                 self.end(Stop::Frame(error))?;
-                Ok(Step::HeldUp)
+                Ok(Step::Blocked)
             }
         }
     }
 
-    /// Everything that came in has been processed.
-    fn come_to_the_end(&mut self, buffer: &mut Buffer, sink: &mut impl Sink) -> Result<(), Stop> {
+    /// Handles the end of the input, after everything received has been processed.
+    fn end_of_input(&mut self, buffer: &mut Buffer, sink: &mut impl Sink) -> Result<(), Stop> {
         match self.last {
             None => Ok(()),
             Some(Last::Finish) => self.end(Stop::Done),
@@ -150,51 +150,51 @@ impl<C: Codec, P: Protocol<Message = C::Message>> Dialogue<C, P> {
     }
 
     fn process(&mut self, message: C::Message, sink: &mut impl Sink) -> Result<(), Stop> {
-        self.ask(sink, |protocol, replies| protocol.process(message, replies))
+        self.call(sink, |protocol, replies| protocol.process(message, replies))
     }
 
-    /// Lets the protocol act, and says what it has to say or puts that in line.
-    fn ask(
+    /// Calls the protocol, and sends or queues its replies.
+    fn call(
         &mut self,
         sink: &mut impl Sink,
         act: impl FnOnce(&mut P, &mut Replies<'_, C::Message>),
     ) -> Result<(), Stop> {
         let Some(peer) = &self.peer else { return Ok(()) };
-        let mut replies = Replies::connected(&mut self.line, peer, sink.reactor());
+        let mut replies = Replies::connected(&mut self.pending, peer, sink.reactor());
         act(&mut self.protocol, &mut replies);
-        let (said, pauses) = replies.into_said();
+        let (batch, pauses) = replies.into_batch();
         self.paused |= pauses;
-        if self.line.is_empty() {
-            said.try_for_each(|message| say(&mut self.codec, &message, sink))?;
+        if self.pending.is_empty() {
+            batch.try_for_each(|message| encode(&mut self.codec, &message, sink))?;
         } else {
-            said.line_up(&mut self.line);
-            // What was said before the first open place need not wait.
-            self.say_ready(sink)?;
+            batch.queue_in(&mut self.pending);
+            // Replies before the first unanswered slot need not wait.
+            self.send_ready(sink)?;
         }
         if self.protocol.should_close() { self.end(Stop::Done) } else { Ok(()) }
     }
 
-    /// Takes in what other code has for this connection, and says what waited for it.
+    /// Processes letters from other code, and sends the replies that were waiting for them.
     pub(super) fn deliver(&mut self, letters: Vec<Letter<C::Message>>, sink: &mut impl Sink) -> Result<(), Stop> {
         for letter in letters {
             match letter {
-                Letter::Push(message) => say(&mut self.codec, &message, sink)?,
-                Letter::Answer(place, answer) => self.line.answer(place, answer),
+                Letter::Push(message) => encode(&mut self.codec, &message, sink)?,
+                Letter::Answer(number, answer) => self.pending.answer(number, answer),
                 Letter::Pause => self.paused = true,
                 Letter::Resume => self.paused = false,
             }
         }
-        self.say_ready(sink)?;
-        if self.line.is_empty() { self.ending.take().map_or(Ok(()), Err) } else { Ok(()) }
+        self.send_ready(sink)?;
+        if self.pending.is_empty() { self.ending.take().map_or(Ok(()), Err) } else { Ok(()) }
     }
 
-    /// Says the replies at the front of the line that are there.
-    fn say_ready(&mut self, sink: &mut impl Sink) -> Result<(), Stop> {
-        while let Some(answer) = self.line.next() {
+    /// Sends the answered replies at the front of the queue.
+    fn send_ready(&mut self, sink: &mut impl Sink) -> Result<(), Stop> {
+        while let Some(answer) = self.pending.next() {
             match answer {
-                Answer::One(message) => say(&mut self.codec, &message, sink)?,
+                Answer::One(message) => encode(&mut self.codec, &message, sink)?,
                 Answer::Many(messages) => {
-                    messages.iter().try_for_each(|message| say(&mut self.codec, message, sink))?
+                    messages.iter().try_for_each(|message| encode(&mut self.codec, message, sink))?
                 }
                 Answer::Dropped => return Err(Stop::Unanswered),
             }
@@ -202,9 +202,9 @@ impl<C: Codec, P: Protocol<Message = C::Message>> Dialogue<C, P> {
         Ok(())
     }
 
-    /// Processes nothing more, and stops when the line is empty.
+    /// Processes nothing more, and stops once no replies are pending.
     fn end(&mut self, stop: Stop) -> Result<(), Stop> {
-        if self.line.is_empty() {
+        if self.pending.is_empty() {
             return Err(stop);
         }
         self.ending.get_or_insert(stop);
@@ -212,7 +212,7 @@ impl<C: Codec, P: Protocol<Message = C::Message>> Dialogue<C, P> {
     }
 }
 
-fn say<C: Codec>(codec: &mut C, message: &C::Message, sink: &mut impl Sink) -> Result<(), Stop> {
+fn encode<C: Codec>(codec: &mut C, message: &C::Message, sink: &mut impl Sink) -> Result<(), Stop> {
     codec.encode(message, sink.block())?;
-    if sink.block().len() >= BLOCK { sink.hand_on() } else { Ok(()) }
+    if sink.block().len() >= BLOCK { sink.flush_block() } else { Ok(()) }
 }

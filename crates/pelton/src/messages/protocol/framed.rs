@@ -1,7 +1,7 @@
-//! A connection that speaks in messages.
+//! A connection that exchanges messages.
 
 use super::dialogue::{Dialogue, Last, Sink, Step, Stop};
-use super::mailbox::Ways;
+use super::mailbox::LoopCalls;
 use super::peer::OwnPeer;
 use super::{Peer, Protocol};
 use crate::messages::codec::Buffer;
@@ -9,9 +9,9 @@ use crate::{Chunk, Codec, Connection, ConnectionId, Io, Reactor, Reason, SendErr
 
 /// A [`Connection`] made of a codec and a protocol.
 ///
-/// The replies to all messages that one read has brought go out together. Bytes that are no message close the connection
-/// with [`Reason::Frame`], after the replies to those before; and so does a reply that the codec refuses, since nobody on
-/// the other side could tell which one is missing.
+/// The replies to all messages of one read are sent together. Invalid input closes the connection with
+/// [`Reason::Frame`], after the replies to the messages before it. So does a reply that the codec rejects, because the
+/// other side could not tell which reply is missing.
 ///
 /// ```no_run
 /// use pelton::codec::Lines;
@@ -41,13 +41,13 @@ pub struct Framed<C: Codec, P: Protocol<Message = C::Message>> {
     buffer: Buffer,
     /// `None` until the first callback.
     peer: Option<OwnPeer<C::Message>>,
-    /// Reading has stopped because messages have to wait.
+    /// Reading is paused because messages have to wait.
     holds: bool,
-    /// All has been said, or something went wrong: what comes in now is of no interest.
+    /// The conversation is over or has failed. Further input is ignored.
     done: bool,
 }
 
-/// What goes out when a callback has done its work.
+/// Collects the replies of one callback.
 struct Outgoing<'a, 'b> {
     io: &'a mut Io<'b>,
     block: Vec<u8>,
@@ -58,12 +58,12 @@ impl Sink for Outgoing<'_, '_> {
         &mut self.block
     }
 
-    fn hand_on(&mut self) -> Result<(), Stop> {
+    fn flush_block(&mut self) -> Result<(), Stop> {
         if self.block.is_empty() {
             return Ok(());
         }
         let mut block = std::mem::take(&mut self.block);
-        // A block that nobody reads may wait for long, so it gives back spare capacity.
+        // The block may wait for long if the peer does not read, so release its spare capacity.
         block.shrink_to_fit();
         self.io.send_bytes(block).map_err(Stop::Unsent)
     }
@@ -74,28 +74,28 @@ impl Sink for Outgoing<'_, '_> {
 }
 
 impl<C: Codec, P: Protocol<Message = C::Message>> Framed<C, P> {
-    /// A connection that `protocol` speaks on, in messages that are bytes by `codec`.
+    /// Creates a connection that runs `protocol`, with messages encoded by `codec`.
     pub fn new(codec: C, protocol: P) -> Framed<C, P> {
         let dialogue = Dialogue::new(codec, protocol);
         Framed { dialogue, buffer: Buffer::new(), peer: None, holds: false, done: false }
     }
 
-    /// The codec and the protocol, of one that is not connected yet.
+    /// Returns the codec and the protocol of a connection that is not connected yet.
     pub(super) fn into_parts(self) -> (C, P) {
         self.dialogue.into_parts()
     }
 
-    /// The protocol: for those who [visit](Reactor::visit) the connection.
+    /// Returns the protocol, for code that [visits](Reactor::visit) the connection.
     pub fn protocol(&self) -> &P {
         &self.dialogue.protocol
     }
 
-    /// The protocol, to change it.
+    /// Returns the protocol mutably.
     pub fn protocol_mut(&mut self) -> &mut P {
         &mut self.dialogue.protocol
     }
 
-    /// Does the work of a callback, processes what it may, sends the replies, and closes the connection if that was it.
+    /// Runs the work of a callback, processes messages, sends the replies, and closes the connection if it has ended.
     fn work(&mut self, io: &mut Io<'_>, act: impl FnOnce(&mut Self, &mut Outgoing<'_, '_>) -> Result<(), Stop>) {
         if self.done {
             return;
@@ -105,8 +105,8 @@ impl<C: Codec, P: Protocol<Message = C::Message>> Framed<C, P> {
         }
         let mut out = Outgoing { io, block: Vec::new() };
         let outcome = act(self, &mut out).and_then(|()| self.process_all(&mut out));
-        // What was said before something went wrong has been said.
-        let sent = out.hand_on();
+        // Replies from before an error are still sent.
+        let sent = out.flush_block();
         let stop = match (outcome, sent) {
             (Ok(()), Ok(())) => return self.go_on(io),
             (Ok(()) | Err(Stop::Done), Err(stop)) | (Err(stop), _) => stop,
@@ -123,10 +123,10 @@ impl<C: Codec, P: Protocol<Message = C::Message>> Framed<C, P> {
     }
 
     fn meet(&mut self, io: &mut Io<'_>) {
-        let ways = Ways { deliver: deliver::<C, P>, close_after_writing: close_after_writing::<C, P> };
-        let peer = Peer::new(io.reactor().handle(), io.id(), ways);
-        self.dialogue.meets(peer.clone());
-        // It ends with this, not in `closed`: a reactor that is dropped closes nothing.
+        let calls = LoopCalls { deliver: deliver::<C, P>, close_after_writing: close_after_writing::<C, P> };
+        let peer = Peer::new(io.reactor().handle(), io.id(), calls);
+        self.dialogue.connect(peer.clone());
+        // Dropping it ends the mailbox. `closed` is not enough: a reactor that is dropped closes nothing.
         self.peer = Some(OwnPeer(peer));
     }
 
@@ -135,14 +135,14 @@ impl<C: Codec, P: Protocol<Message = C::Message>> Framed<C, P> {
         Ok(())
     }
 
-    /// Keeps what is not processed yet, and reads on unless that is a message which has to wait. While nothing waits, reading
-    /// goes on even if nothing may be processed: that is how one learns that the other side has gone.
+    /// Keeps unprocessed bytes, and pauses reading while there are some and processing is blocked. With no bytes kept,
+    /// reading continues even if processing is blocked, which detects that the other side has gone.
     fn go_on(&mut self, io: &mut Io<'_>) {
         if self.dialogue.is_ending() {
             self.buffer = Buffer::new();
         }
         self.buffer.keep_rest();
-        let hold = self.dialogue.is_held_up() && !self.buffer.is_empty();
+        let hold = self.dialogue.is_blocked() && !self.buffer.is_empty();
         if hold != self.holds {
             self.holds = hold;
             if hold { io.pause() } else { io.resume() }
@@ -157,13 +157,13 @@ impl<C: Codec, P: Protocol<Message = C::Message>> Framed<C, P> {
     }
 }
 
-/// Closes the connection when the replies so far are on their way.
+/// Closes the connection after handing the replies so far to the socket.
 pub(super) fn close_with(io: &mut Io<'_>, reason: Reason) {
     io.flush();
     io.close_with(reason);
 }
 
-/// Hands over what is in the mailbox.
+/// Delivers the contents of the mailbox.
 fn deliver<C: Codec, P: Protocol<Message = C::Message>>(reactor: &mut Reactor, id: ConnectionId) {
     reactor.visit(id, |framed: &mut Framed<C, P>, io| {
         let letters = framed.peer.as_ref().map(|own| own.0.mailbox().take()).unwrap_or_default();
@@ -173,7 +173,7 @@ fn deliver<C: Codec, P: Protocol<Message = C::Message>>(reactor: &mut Reactor, i
 
 fn close_after_writing<C: Codec, P: Protocol<Message = C::Message>>(reactor: &mut Reactor, id: ConnectionId) {
     let finished = reactor.visit(id, |framed: &mut Framed<C, P>, io| framed.finish(io, Last::Finish));
-    // It may be inside another handler, which this cannot look into.
+    // The connection may be wrapped in another handler, which this cannot visit.
     if finished.is_none()
         && let Some(mut io) = reactor.connection(id)
     {

@@ -1,47 +1,48 @@
-//! What other code has for a connection that speaks in messages, until the loop hands it over.
+//! Messages from other code to a connection, until the loop delivers them.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-use super::line::Answer;
+use super::pending::Answer;
 use crate::{ConnectionId, Handle, Reactor};
 
-/// Filled from anywhere, emptied on the loop. The loop is told once, however much is put in before it looks.
+/// A mailbox that is filled from anywhere and emptied on the loop. The loop is notified once, regardless of how many
+/// letters arrive before it looks.
 pub(super) struct Mailbox<M> {
-    /// `None` if there is no connection: the holder of the replies looks here by itself.
+    /// `None` without a connection: then the holder of the replies polls the mailbox.
     home: Option<Home>,
     state: Mutex<State<M>>,
 }
 
-/// Whom the letters are for.
+/// The connection that owns a mailbox.
 pub(super) struct Home {
     pub(super) handle: Handle,
     pub(super) id: ConnectionId,
-    pub(super) ways: Ways,
+    pub(super) calls: LoopCalls,
 }
 
-/// What the loop does for a connection. These functions know its type, so that nobody else has to.
+/// Operations that run on the loop. These functions know the connection's type, so that their callers need not.
 #[derive(Clone, Copy)]
-pub(super) struct Ways {
-    /// Hands over what is in the mailbox.
+pub(super) struct LoopCalls {
+    /// Delivers the contents of the mailbox.
     pub(super) deliver: fn(&mut Reactor, ConnectionId),
-    /// Closes the connection when everything that was delivered has been sent.
+    /// Closes the connection after everything delivered has been sent.
     pub(super) close_after_writing: fn(&mut Reactor, ConnectionId),
 }
 
 pub(super) enum Letter<M> {
-    /// Say this, ahead of replies that are not made yet.
+    /// Send this, ahead of replies that are not ready.
     Push(M),
-    /// The answer for a place in line.
+    /// The answer to a reserved entry.
     Answer(u64, Answer<M>),
-    /// Process no further message.
+    /// Process no further messages.
     Pause,
     Resume,
 }
 
 struct State<M> {
     letters: Vec<Letter<M>>,
-    /// Tasks to wake when the connection is over, each for one place in line.
+    /// Tasks to wake when the connection ends, each with the number of its entry.
     wakers: Vec<(u64, Waker)>,
     over: bool,
 }
@@ -56,7 +57,7 @@ impl<M> Mailbox<M> {
         self.home.as_ref()
     }
 
-    /// Puts in a letter. It comes back if the connection is known to be over.
+    /// Adds a letter. Returns it if the connection is known to have ended.
     pub(super) fn put(&self, letter: Letter<M>) -> Result<(), Letter<M>>
     where
         M: 'static,
@@ -68,21 +69,22 @@ impl<M> Mailbox<M> {
         if state.letters.is_empty()
             && let Some(home) = &self.home
         {
-            let (deliver, id) = (home.ways.deliver, home.id);
-            // The mailbox stays locked: a thread that finds it in use may rely on this post being ahead of its own.
+            let (deliver, id) = (home.calls.deliver, home.id);
+            // The mailbox stays locked, so that a thread that finds letters in it can rely on this post preceding its
+            // own.
             if home.handle.post(move |reactor| deliver(reactor, id)).is_err() {
                 state.over = true;
                 return Err(letter);
             }
         }
-        if let Letter::Answer(place, _) = letter {
-            state.wakers.retain(|(waiting, _)| *waiting != place);
+        if let Letter::Answer(number, _) = letter {
+            state.wakers.retain(|(waiting, _)| *waiting != number);
         }
         state.letters.push(letter);
         Ok(())
     }
 
-    /// Takes everything out.
+    /// Takes all letters.
     pub(super) fn take(&self) -> Vec<Letter<M>> {
         std::mem::take(&mut self.lock().letters)
     }
@@ -91,31 +93,31 @@ impl<M> Mailbox<M> {
         self.lock().over
     }
 
-    /// Wakes the task when the connection is over. Returns whether it is already.
-    pub(super) fn is_over_or_wakes(&self, place: u64, waker: &Waker) -> bool {
+    /// Registers the task to be woken when the connection ends. Returns whether it has already ended.
+    pub(super) fn is_over_or_wakes(&self, number: u64, waker: &Waker) -> bool {
         let mut state = self.lock();
         if !state.over {
-            match state.wakers.iter_mut().find(|(waiting, _)| *waiting == place) {
+            match state.wakers.iter_mut().find(|(waiting, _)| *waiting == number) {
                 Some((_, known)) => known.clone_from(waker),
-                None => state.wakers.push((place, waker.clone())),
+                None => state.wakers.push((number, waker.clone())),
             }
         }
         state.over
     }
 
-    /// Refuses letters from now on, and drops those that are there.
+    /// Refuses letters from now on, and drops those in the mailbox.
     pub(super) fn end(&self) {
         let mut state = self.lock();
         state.over = true;
         let (letters, wakers) = (std::mem::take(&mut state.letters), std::mem::take(&mut state.wakers));
-        // Not under the lock: dropping a message and waking a task may run code that looks here.
+        // Do this without the lock: dropping a message and waking a task may run code that uses this mailbox.
         drop(state);
         drop(letters);
         wakers.into_iter().for_each(|(_, waker)| waker.wake());
     }
 
     fn lock(&self) -> MutexGuard<'_, State<M>> {
-        // Nothing that can panic half-way is done under the lock.
+        // Nothing that can panic midway runs under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,20 +1,20 @@
-//! The other side of a connection, as named from elsewhere.
+//! A handle to the other side of a connection.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use super::mailbox::{Home, Letter, Mailbox, Ways};
+use super::mailbox::{Home, Letter, LoopCalls, Mailbox};
 use crate::{ConnectionId, Handle};
 
-/// Names the other side of a connection that speaks in messages, to tell it something unasked. May be cloned, and, if the
-/// messages are [`Send`], sent and shared freely.
+/// Refers to the other side of a connection that exchanges messages, to send it unsolicited messages. Can be cloned,
+/// and sent and shared if the messages are [`Send`].
 ///
 /// ```
 /// use pelton::{Peer, Protocol, Replies};
 /// use std::sync::{Arc, Mutex};
 ///
-/// /// What one says, all others hear.
+/// /// Broadcasts what each peer sends to all others.
 /// struct Chat {
 ///     room: Arc<Mutex<Vec<Peer<String>>>>,
 ///     me: Option<Peer<String>>,
@@ -30,7 +30,7 @@ use crate::{ConnectionId, Handle};
 ///
 ///     fn process(&mut self, line: String, _: &mut Replies<String>) {
 ///         let others = |peer: &mut Peer<String>| Some(&*peer) == self.me.as_ref() || peer.push(line.clone()).is_ok();
-///         // Those that are over leave the room.
+/// // Remove those that have ended.
 ///         self.room.lock().unwrap().retain_mut(others);
 ///     }
 /// }
@@ -40,9 +40,9 @@ pub struct Peer<M> {
     mailbox: Arc<Mailbox<M>>,
 }
 
-/// The connection is over, and this was not pushed to it.
+/// The connection has ended, and the message was not pushed.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("push a message: the connection is over")]
+#[error("push a message: the connection has ended")]
 pub struct PushError<M>(pub M);
 
 impl<M> fmt::Debug for PushError<M> {
@@ -52,26 +52,26 @@ impl<M> fmt::Debug for PushError<M> {
 }
 
 impl<M> Peer<M> {
-    pub(super) fn new(handle: Handle, id: ConnectionId, ways: Ways) -> Peer<M> {
-        Peer { id, mailbox: Mailbox::new(Some(Home { handle, id, ways })) }
+    pub(super) fn new(handle: Handle, id: ConnectionId, calls: LoopCalls) -> Peer<M> {
+        Peer { id, mailbox: Mailbox::new(Some(Home { handle, id, calls })) }
     }
 
     pub(super) fn mailbox(&self) -> &Arc<Mailbox<M>> {
         &self.mailbox
     }
 
-    /// The connection's name on its reactor.
+    /// Returns the connection's id on its reactor.
     pub fn id(&self) -> ConnectionId {
         self.id
     }
 }
 
 impl<M: 'static> Peer<M> {
-    /// Says `message` to the other side: soon, and in the order in which it was pushed, by whatever thread. It overtakes
-    /// replies that are [not there yet](super::Replies::later).
+    /// Sends `message` to the other side, without waiting for a request. Messages are sent in the order in which they
+    /// were pushed, by any thread. They overtake replies that are [not ready](super::Replies::later).
     ///
-    /// It is refused if the connection is known to be over. If it ends while the message waits for the loop, is being
-    /// closed, or breaks before all is sent, the message is dropped; nobody is told, as with anything that is sent.
+    /// It fails if the connection is known to have ended. If the connection ends or is closed before everything is
+    /// sent, the message is dropped silently, like any sent data.
     pub fn push(&self, message: M) -> Result<(), PushError<M>> {
         match self.mailbox.put(Letter::Push(message)) {
             Err(Letter::Push(message)) => Err(PushError(message)),
@@ -79,30 +79,30 @@ impl<M: 'static> Peer<M> {
         }
     }
 
-    /// Processes no further message until [`resume`](Peer::resume). What comes in meanwhile is kept, up to one read; then
-    /// nothing more is read from the connection, so the other side is slowed down.
+    /// Stops processing messages until [`resume`](Peer::resume). Up to one read of further input is buffered. Then
+    /// reading stops, which slows down the other side.
     ///
-    /// It takes effect when the loop comes to it; [`Replies::pause`](super::Replies::pause) does at once.
+    /// It takes effect when the loop handles it. [`Replies::pause`](super::Replies::pause) takes effect at once.
     pub fn pause(&self) {
-        // A connection that is over processes nothing.
+        // A connection that has ended processes nothing.
         let _ = self.mailbox.put(Letter::Pause);
     }
 
-    /// Processes messages again, after [`pause`](Peer::pause) or [`Replies::pause`](super::Replies::pause).
+    /// Resumes processing after [`pause`](Peer::pause) or [`Replies::pause`](super::Replies::pause).
     pub fn resume(&self) {
         let _ = self.mailbox.put(Letter::Resume);
     }
 
-    /// Closes the connection when the messages that have come in are answered, and what was pushed, and anything else that
-    /// waits, has been sent. Messages held back by a [pause](Peer::pause) are dropped.
+    /// Closes the connection after the received messages have been answered and all pushed and queued data has been
+    /// sent. Messages held back by a [pause](Peer::pause) are dropped.
     pub fn close_after_writing(&self) {
         let Some(home) = self.mailbox.home() else { return };
-        let (close, id) = (home.ways.close_after_writing, home.id);
-        // A loop that is gone has no connections.
+        let (close, id) = (home.calls.close_after_writing, home.id);
+        // A loop that has ended has no connections.
         let _ = home.handle.post(move |reactor| close(reactor, id));
     }
 
-    /// Closes the connection. What waits to be sent is dropped.
+    /// Closes the connection. Queued data is dropped.
     pub fn close(&self) {
         let Some(home) = self.mailbox.home() else { return };
         let id = home.id;
@@ -114,7 +114,7 @@ impl<M: 'static> Peer<M> {
     }
 }
 
-/// The one that a connection keeps for itself: with it goes what is in the mailbox.
+/// The connection's own `Peer`. Dropping it drops the contents of the mailbox.
 pub(super) struct OwnPeer<M: 'static>(pub(super) Peer<M>);
 
 impl<M: 'static> Drop for OwnPeer<M> {
@@ -129,7 +129,7 @@ impl<M> Clone for Peer<M> {
     }
 }
 
-/// Two are equal if they name the same connection.
+/// Two peers are equal if they refer to the same connection.
 impl<M> PartialEq for Peer<M> {
     fn eq(&self, other: &Peer<M>) -> bool {
         Arc::ptr_eq(&self.mailbox, &other.mailbox)

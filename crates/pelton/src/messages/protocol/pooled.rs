@@ -1,60 +1,60 @@
-//! A connection that speaks in messages, by way of workers.
+//! A connection whose messages are processed by workers.
 //!
-//! There are two halves. On the loop is a [`Pooled`], which moves bytes; on the pool an actor, the [`Session`], which has the
-//! codec and the protocol. What comes in goes over as tasks; what is to be sent comes back as posts, one for all that a turn of the
-//! actor has brought about.
+//! It has two halves. On the loop is a [`Pooled`], which moves bytes. On the pool is an actor, the [`Session`], which
+//! owns the codec and the protocol. Input is sent to the session as tasks. Replies return as posts, one for each turn
+//! of the actor.
 //!
 //! ```text
-//!      received ─▶ Pooled ── tasks, so many may wait ──▶ Session ─▶ protocol
-//!                   │ ▲                                    │
-//!          sent ◀───┘ └── posts, so many bytes unsent ─────┘
+//!   received ─▶ Pooled ── tasks, bounded in number ───────▶ Session ─▶ protocol
+//!                │ ▲                                           │
+//!       sent ◀───┘ └── posts, bounded in unsent bytes ─────────┘
 //! ```
 //!
-//! **What waits is bounded on both ways.** If the session has [`TASKS`] waiting, nothing more is read until it has room. If
-//! [`WINDOW`] bytes of replies have not been taken by the socket, the session decodes nothing more until they are.
+//! **Both directions are bounded.** If [`TASKS`] tasks wait for the session, reading stops until there is room. If the
+//! socket has not accepted [`WINDOW`] bytes of replies, the session stops decoding until it has.
 
 use std::collections::VecDeque;
 use std::panic::Location;
 
 use super::framed::close_with;
-use super::mailbox::Ways;
+use super::mailbox::LoopCalls;
 use super::peer::OwnPeer;
 use super::session::{End, Session, Task, WINDOW};
 use super::{Framed, Peer, Protocol};
 use crate::{ActorRef, Chunk, Codec, Connection, Io, MailError, Pool, Reactor, Reason, SendError};
 
-/// How many reads may wait for a worker. One is at most 64 KiB, so a connection that workers cannot keep up with takes up at
+/// How many reads may wait for a worker. One is at most 64 KiB, so a connection that outruns the workers occupies at
 /// most half a megabyte.
 const TASKS: usize = 8;
 
-/// A [`Connection`] made of a codec and a protocol that run on a [`Pool`]: bytes are read and written on the loop, all else
-/// happens on workers. What the protocol does may take its time: other connections do not wait for it.
+/// A [`Connection`] made of a codec and a protocol that run on a [`Pool`]. Bytes are read and written on the loop, and
+/// everything else runs on workers. A slow protocol does not delay other connections.
 ///
-/// Replies go out in the order of the messages they answer. It is otherwise as [`Framed`] is; the same protocols run on
-/// either.
+/// Replies are sent in the order of the messages that they answer. Otherwise it behaves like [`Framed`], and the same
+/// protocols run on either.
 ///
-/// A protocol that panics ends its connection with [`Reason::Panicked`], and is reported to the pool's
-/// [fault hook](crate::PoolBuilder::on_fault). Once the pool has shut down, a connection is closed when something comes in.
+/// A protocol that panics ends its connection with [`Reason::Panicked`], and the panic is reported to the pool's [fault
+/// hook](crate::PoolBuilder::on_fault). After the pool has shut down, a connection is closed when input arrives.
 pub struct Pooled<C, P>
 where
     C: Codec<Message: Send> + Send,
     P: Protocol<Message = C::Message> + Send,
 {
     pool: Pool,
-    /// Where it was said that it runs there: panics are reported with this.
+    /// Where it was created. Panics are reported with this.
     place: &'static Location<'static>,
-    /// Until it is opened.
+    /// `Some` until it is opened.
     parts: Option<(C, P)>,
-    /// From then on.
+    /// `Some` from then on.
     session: Option<ActorRef<Task<C::Message>>>,
     peer: Option<OwnPeer<C::Message>>,
-    /// What there was no room for.
+    /// Tasks that did not fit into the session's mailbox.
     unsent: VecDeque<Task<C::Message>>,
-    /// What the other side has taken and the session does not know of.
+    /// Bytes accepted by the connection that have not been acknowledged to the session.
     taken: usize,
     /// The session has messages that have to wait.
     held: bool,
-    /// Nothing is read, for either reason.
+    /// Reading is paused, for either reason.
     stopped: bool,
 }
 
@@ -63,7 +63,7 @@ where
     C: Codec<Message: Send> + Send,
     P: Protocol<Message = C::Message> + Send,
 {
-    /// A connection that `protocol` speaks on, in messages that are bytes by `codec`; both on `pool`.
+    /// Creates a connection that runs `protocol` on `pool`, with messages encoded by `codec`.
     #[track_caller]
     pub fn new(pool: &Pool, codec: C, protocol: P) -> Pooled<C, P> {
         Pooled::from_place(Location::caller(), pool, codec, protocol)
@@ -83,13 +83,14 @@ where
         }
     }
 
-    /// Hands a task to the session, after all others.
+    /// Queues a task for the session, after all others.
     fn give(&mut self, io: &mut Io<'_>, task: Task<C::Message>) {
         self.unsent.push_back(task);
         self.give_all(io);
     }
 
-    /// Hands over what there is room for. If that is not all, nothing is read until there is room again.
+    /// Sends queued tasks to the session while there is room. If some are left, reading stops until there is room
+    /// again.
     fn give_all(&mut self, io: &mut Io<'_>) {
         let Some(session) = &self.session else { return };
         while let Some(task) = self.unsent.pop_front() {
@@ -101,7 +102,7 @@ where
                 }
                 Err(MailError::Closed(_)) => {
                     self.unsent.clear();
-                    // A session that has ended posts why. Otherwise it is the pool that has.
+                    // A session that has ended posts its reason. Otherwise the pool has ended.
                     if !session.is_closed() {
                         io.close();
                     }
@@ -112,7 +113,7 @@ where
         self.set_reading(io);
     }
 
-    /// The session has messages that have to wait, or has not any more.
+    /// Called when the session has messages that have to wait, and again when it has none.
     pub(super) fn hold(&mut self, io: &mut Io<'_>, held: bool) {
         self.held = held;
         self.set_reading(io);
@@ -126,8 +127,8 @@ where
         }
     }
 
-    /// Sends what the session has said.
-    pub(super) fn say(&mut self, io: &mut Io<'_>, bytes: Vec<u8>, end: Option<End>) {
+    /// Sends the session's output.
+    pub(super) fn send(&mut self, io: &mut Io<'_>, bytes: Vec<u8>, end: Option<End>) {
         let count = bytes.len();
         if count > 0 {
             match io.send_bytes(bytes) {
@@ -149,19 +150,20 @@ where
         }
     }
 
-    /// Lets the session say more, unless the other side has to read first; then `drained` does.
+    /// Lets the session produce more output, unless the peer has to read first. In that case `drained` calls this
+    /// again.
     fn acknowledge(&mut self, io: &mut Io<'_>) {
         io.flush();
         if io.queued() <= io.water_marks().high
             && let Some(session) = &self.session
         {
-            // However many tasks wait: it makes room, and is not of the other side's making.
+            // Sent regardless of the bound: it frees memory, and the peer cannot cause more of them.
             let _ = session.send(Task::Sent(std::mem::take(&mut self.taken)));
         }
     }
 
-    fn ways() -> Ways {
-        Ways {
+    fn calls() -> LoopCalls {
+        LoopCalls {
             deliver: |reactor, id| {
                 reactor.visit(id, |pooled: &mut Pooled<C, P>, io| {
                     let letters = pooled.peer.as_ref().map(|own| own.0.mailbox().take()).unwrap_or_default();
@@ -193,12 +195,12 @@ where
     fn opened(&mut self, io: &mut Io<'_>) {
         let Some((codec, protocol)) = self.parts.take() else { return };
         let (handle, id) = (io.reactor().handle(), io.id());
-        let peer = Peer::new(handle.clone(), id, Self::ways());
+        let peer = Peer::new(handle.clone(), id, Self::calls());
         self.peer = Some(OwnPeer(peer.clone()));
         let room = {
             let handle = handle.clone();
             move || {
-                // A loop that is gone reads nothing.
+                // A loop that has ended reads nothing.
                 let _ = handle.post(move |reactor| {
                     reactor.visit(id, |pooled: &mut Pooled<C, P>, io| pooled.give_all(io));
                 });
@@ -227,7 +229,7 @@ where
 
     fn closed(&mut self, _: &mut Reactor, reason: Reason) {
         if let Some((codec, protocol)) = self.parts.take() {
-            // It could not be connected.
+            // The connection could not be established.
             self.session = Some(self.pool.actor_at(self.place).spawn(Session::new(codec, protocol, None)));
         }
         if let Some(session) = self.session.take() {
@@ -239,13 +241,14 @@ where
     }
 }
 
-/// What may run on a pool: anything that is [`Send`]. It is there for what the compiler says of types that are not.
+/// Marks types that may run on a pool: all that are [`Send`]. It exists for the compiler's message about types that are
+/// not.
 #[doc(hidden)]
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot run on a pool",
-    label = "the codec and the protocol run on worker threads here, so `{Self}` has to be `Send`",
-    note = "share state by `Arc` and `Mutex` or atomics instead of `Rc`, `Cell` and `RefCell`",
-    note = "to learn which field is not `Send`, let the compiler check that alone: `fn send<T: Send>() {{}} send::<{Self}>();`",
+    label = "the codec and the protocol run on worker threads here, so `{Self}` must be `Send`",
+    note = "share state with `Arc` and `Mutex` or atomics instead of `Rc`, `Cell` and `RefCell`",
+    note = "to find the field that is not `Send`, let the compiler check that alone: `fn send<T: Send>() {{}} send::<{Self}>();`",
     note = "on the loop, without `.on(&pool)`, nothing has to be `Send`"
 )]
 pub trait ForPool: Send {}
@@ -253,14 +256,14 @@ pub trait ForPool: Send {}
 #[diagnostic::do_not_recommend]
 impl<T: Send> ForPool for T {}
 
-/// What [`serve`](super::serve) makes, and any closure that makes [`Framed`] connections.
+/// The return type of [`serve`](super::serve), and any closure that creates [`Framed`] connections.
 pub trait Service<C, P>: FnMut(&mut Reactor) -> Framed<C, P> + Sized + 'static
 where
     C: Codec,
     P: Protocol<Message = C::Message>,
 {
-    /// Has codec and protocol run on `pool`, and the loop only move bytes: for protocols that take their time. These have to
-    /// be [`Send`]; on the loop they need not.
+    /// Runs the codec and the protocol on `pool`, while the loop only moves bytes. Use it for protocols that take long.
+    /// On a pool they must be [`Send`].
     ///
     /// ```
     /// use pelton::codec::Lines;

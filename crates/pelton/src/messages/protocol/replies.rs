@@ -1,15 +1,15 @@
-//! What a protocol says in answer, now or later.
+//! The replies of a protocol, now or later.
 
 use std::fmt;
 use std::sync::Arc;
 
-use super::line::{Answer, Line};
 use super::mailbox::{Letter, Mailbox};
+use super::pending::{Answer, Pending};
 use super::{Peer, ReplySlot};
 use crate::Reactor;
 
-/// What a protocol says in answer to a message: [now](Replies::send), or [later](Replies::later). It goes out in the order in
-/// which it was said or reserved; all replies to one read go out together.
+/// Collects the replies of a protocol to a message: [now](Replies::send) or [later](Replies::later). They are sent in
+/// the order in which they were sent or reserved. All replies to one read are sent together.
 ///
 /// ```
 /// use pelton::Replies;
@@ -23,23 +23,23 @@ use crate::Reactor;
 /// assert_eq!(replies.take(), ["second", "third"]);
 /// ```
 pub struct Replies<'a, M> {
-    /// What was said since the last place was reserved.
-    said: Said<M>,
-    seat: Seat<'a, M>,
+    /// Replies since the last reserved slot.
+    batch: Batch<M>,
+    target: Target<'a, M>,
     reactor: Option<&'a mut Reactor>,
     pauses: bool,
 }
 
-/// Messages. Most replies are one, which takes no memory of its own.
+/// A list of messages. Most replies consist of one message, which needs no allocation.
 #[derive(Debug)]
-pub(super) struct Said<M> {
+pub(super) struct Batch<M> {
     first: Option<M>,
     rest: Vec<M>,
 }
 
-impl<M> Said<M> {
-    const fn new() -> Said<M> {
-        Said { first: None, rest: Vec::new() }
+impl<M> Batch<M> {
+    const fn new() -> Batch<M> {
+        Batch { first: None, rest: Vec::new() }
     }
 
     fn push(&mut self, message: M) {
@@ -50,11 +50,11 @@ impl<M> Said<M> {
         }
     }
 
-    fn take(&mut self) -> Said<M> {
-        std::mem::replace(self, Said::new())
+    fn take(&mut self) -> Batch<M> {
+        std::mem::replace(self, Batch::new())
     }
 
-    /// Calls `f` with each, in order, until it fails.
+    /// Calls `f` with each message in order, until it fails.
     #[inline]
     pub(super) fn try_for_each<E>(self, mut f: impl FnMut(M) -> Result<(), E>) -> Result<(), E> {
         match self.first {
@@ -66,86 +66,87 @@ impl<M> Said<M> {
         }
     }
 
-    /// Puts all in line.
-    pub(super) fn line_up(self, line: &mut Line<M>) {
-        self.first.into_iter().chain(self.rest).for_each(|message| line.put(message));
+    /// Appends all messages to the pending replies.
+    pub(super) fn queue_in(self, pending: &mut Pending<M>) {
+        self.first.into_iter().chain(self.rest).for_each(|message| pending.put(message));
     }
 }
 
-/// Where places in line are reserved.
-enum Seat<'a, M> {
-    /// There is no connection; made when it is needed.
-    Alone(Option<(Line<M>, Arc<Mailbox<M>>)>),
+/// Where slots are reserved.
+enum Target<'a, M> {
+    /// There is no connection. Created on demand.
+    Alone(Option<(Pending<M>, Arc<Mailbox<M>>)>),
     Connected {
-        line: &'a mut Line<M>,
+        pending: &'a mut Pending<M>,
         peer: &'a Peer<M>,
     },
 }
 
 impl<'a, M> Replies<'a, M> {
-    /// An empty one, without a connection: to try protocols with.
+    /// Creates an empty list without a connection, for testing protocols.
     pub const fn new() -> Replies<'a, M> {
-        Replies { said: Said::new(), seat: Seat::Alone(None), reactor: None, pauses: false }
+        Replies { batch: Batch::new(), target: Target::Alone(None), reactor: None, pauses: false }
     }
 
-    /// Says `message`.
+    /// Sends `message` as a reply.
     pub fn send(&mut self, message: M) {
-        self.said.push(message);
+        self.batch.push(message);
     }
 
-    /// Reserves a place in line for a reply that comes later, from wherever the slot is taken to. What is said after this waits
-    /// for it. See [`ReplySlot`] for the ways to answer.
+    /// Reserves a slot for a reply that is sent later, from any place. Replies sent after this wait for it. See
+    /// [`ReplySlot`] for the ways to answer.
     ///
-    /// At most [`pending_limit`](super::Protocol::pending_limit) replies wait in line; then no further message is processed, and
-    /// nothing more is read, until the first is answered.
+    /// At most [`pending_limit`](super::Protocol::pending_limit) replies may be pending. Then no further messages are
+    /// processed and reading stops until the first one is answered.
     pub fn later(&mut self) -> ReplySlot<M>
     where
         M: 'static,
     {
-        let (line, mailbox) = match &mut self.seat {
-            Seat::Connected { line, peer } => (&mut **line, peer.mailbox()),
-            Seat::Alone(own) => {
-                let (line, mailbox) = own.get_or_insert_with(|| (Line::new(), Mailbox::new(None)));
-                (line, &*mailbox)
+        let (pending, mailbox) = match &mut self.target {
+            Target::Connected { pending, peer } => (&mut **pending, peer.mailbox()),
+            Target::Alone(own) => {
+                let (pending, mailbox) = own.get_or_insert_with(|| (Pending::new(), Mailbox::new(None)));
+                (pending, &*mailbox)
             }
         };
-        self.said.take().line_up(line);
-        ReplySlot::new(mailbox.clone(), line.open())
+        self.batch.take().queue_in(pending);
+        ReplySlot::new(mailbox.clone(), pending.reserve())
     }
 
-    /// The reactor that the protocol runs on. `None` on a worker of a [pool](super::Service::on), and without a connection.
+    /// Returns the reactor that the protocol runs on, or `None` on a worker of a [pool](super::Service::on) and without
+    /// a connection.
     pub fn reactor(&mut self) -> Option<&mut Reactor> {
         self.reactor.as_deref_mut()
     }
 
-    /// The other side of the connection. `None` without one.
+    /// Returns the other side of the connection, or `None` without one.
     pub fn peer(&self) -> Option<&Peer<M>> {
-        match &self.seat {
-            Seat::Connected { peer, .. } => Some(peer),
-            Seat::Alone(_) => None,
+        match &self.target {
+            Target::Connected { peer, .. } => Some(peer),
+            Target::Alone(_) => None,
         }
     }
 
-    /// Processes no further message after this one until [`Peer::resume`]. What comes in meanwhile is kept, up to one read;
-    /// then nothing more is read from the connection.
+    /// Stops processing messages after this one until [`Peer::resume`]. Up to one read of further input is buffered.
+    /// Then reading stops.
     pub fn pause(&mut self) {
         self.pauses = true;
     }
 
-    /// Takes out what has been said, up to the first reply that is not there yet.
+    /// Takes the replies up to the first unanswered slot.
     pub fn take(&mut self) -> Vec<M> {
-        let said = self.said.take();
-        let Seat::Alone(Some((line, mailbox))) = &mut self.seat else {
-            return said.first.into_iter().chain(said.rest).collect();
+        let batch = self.batch.take();
+        let Target::Alone(Some((pending, mailbox))) = &mut self.target else {
+            return batch.first.into_iter().chain(batch.rest).collect();
         };
-        said.line_up(line);
+        batch.queue_in(pending);
         for letter in mailbox.take() {
-            if let Letter::Answer(place, answer) = letter {
-                line.answer(place, answer);
+            if let Letter::Answer(number, answer) = letter {
+                pending.answer(number, answer);
             }
         }
         let mut ready = Vec::new();
-        while let Some(answer) = line.next() {
+        while let Some(answer) = pending.next() {
             match answer {
                 Answer::One(message) => ready.push(message),
                 Answer::Many(messages) => ready.extend(messages),
@@ -157,18 +158,18 @@ impl<'a, M> Replies<'a, M> {
 }
 
 impl<'a, M> Replies<'a, M> {
-    /// On a connection.
+    /// Creates a list for a connection.
     pub(super) fn connected(
-        line: &'a mut Line<M>,
+        pending: &'a mut Pending<M>,
         peer: &'a Peer<M>,
         reactor: Option<&'a mut Reactor>,
     ) -> Replies<'a, M> {
-        Replies { said: Said::new(), seat: Seat::Connected { line, peer }, reactor, pauses: false }
+        Replies { batch: Batch::new(), target: Target::Connected { pending, peer }, reactor, pauses: false }
     }
 
-    /// What was said after the last place that was reserved, and whether the protocol pauses.
-    pub(super) fn into_said(self) -> (Said<M>, bool) {
-        (self.said, self.pauses)
+    /// Returns the replies after the last reserved slot, and whether the protocol pauses.
+    pub(super) fn into_batch(self) -> (Batch<M>, bool) {
+        (self.batch, self.pauses)
     }
 }
 
@@ -180,12 +181,12 @@ impl<M> Default for Replies<'_, M> {
 
 impl<M> Extend<M> for Replies<'_, M> {
     fn extend<T: IntoIterator<Item = M>>(&mut self, messages: T) {
-        messages.into_iter().for_each(|message| self.said.push(message));
+        messages.into_iter().for_each(|message| self.batch.push(message));
     }
 }
 
 impl<M: fmt::Debug> fmt::Debug for Replies<'_, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Replies").field("said", &self.said).finish_non_exhaustive()
+        f.debug_struct("Replies").field("batch", &self.batch).finish_non_exhaustive()
     }
 }

@@ -1,42 +1,42 @@
-//! The half of a connection that is on the pool: an actor with the codec and the protocol.
-
-use std::panic::{AssertUnwindSafe, catch_unwind};
+//! The half of a connection that runs on the pool: an actor that owns the codec and the protocol.
 
 use super::dialogue::{Dialogue, Last, Sink, Step, Stop};
 use super::mailbox::Letter;
 use super::pooled::Pooled;
 use super::{Peer, Protocol};
 use crate::messages::codec::{Buffer, Rest};
+use crate::reactor::panics::catch;
 use crate::{Actor, Chunk, Codec, ConnectionId, Context, FrameError, Handle, Reactor, Reason};
 
-/// How many bytes of replies may wait for the loop, or for the other side to read, before nothing more is processed.
+/// How many bytes of replies may wait for the loop or the peer before processing stops.
 pub(super) const WINDOW: usize = 256 * 1024;
 
-/// While replies wait, what comes in is kept, but no more than this. A connection that is read from all the same (one that this
-/// side has made) has more processed then, and ends with [`Reason::Overflow`] if nobody ever reads the replies.
+/// How many input bytes are buffered while replies wait. On a connection that this side has made, reading continues.
+/// There, messages are processed beyond this limit, and the connection ends with [`Reason::Overflow`] if the peer never
+/// reads the replies.
 const HELD: usize = 512 * 1024;
 
-/// How many messages of a connection are processed before other connections have their turn.
+/// How many messages of a connection are processed before other connections get their turn.
 const MESSAGES: usize = 64;
 
-/// What the loop has for the session.
+/// A task from the loop for the session.
 pub(super) enum Task<M> {
     Opened(Peer<M>),
     Received(Vec<u8>),
-    /// What was in the mailbox.
+    /// The contents of the mailbox.
     Letters(Vec<Letter<M>>),
-    /// So many bytes of replies have been sent.
+    /// This many bytes of replies have been sent.
     Sent(usize),
-    /// Process what there is.
+    /// Process the buffered input.
     GoOn,
-    /// Nothing more comes in.
+    /// The input has ended.
     PeerFinished,
-    /// Close when everything has been said.
+    /// Close when all replies have been sent.
     Finish,
     Closed(Reason),
 }
 
-/// What is to happen on the loop when the replies have been sent.
+/// What the loop does after it has sent the replies.
 pub(super) enum End {
     Close,
     Frame(FrameError),
@@ -49,28 +49,28 @@ where
     P: Protocol<Message = C::Message> + Send,
 {
     dialogue: Dialogue<C, P>,
-    /// What came in and is not decoded yet.
+    /// Received bytes that are not decoded yet.
     rest: Rest,
     out: Outgoing<C, P>,
-    /// The loop was told to read no more because messages have to wait.
+    /// The loop has been asked to pause reading because messages have to wait.
     holds: bool,
-    /// All has been said, or something went wrong.
+    /// The conversation is over or has failed.
     done: bool,
-    /// The protocol has been told that it is over.
-    told: bool,
-    /// In the middle of something: seen only if that panicked.
+    /// `closed` of the protocol has been called.
+    closed_called: bool,
+    /// A task is running. Still set in `drop` only after a panic.
     busy: bool,
 }
 
 /// The way back to the loop.
 struct Outgoing<C, P> {
-    /// Where replies go.
+    /// The connection that replies go to.
     home: Option<(Handle, ConnectionId)>,
-    /// Replies that have not been handed to the loop.
+    /// Encoded replies that have not been posted to the loop.
     block: Vec<u8>,
-    /// Bytes that have, and were not sent as far as is known.
+    /// Posted bytes that are not known to have been sent.
     unsent: usize,
-    /// The connection's type, to find it by.
+    /// The connection's type, which `visit` needs to find it.
     connection: std::marker::PhantomData<fn() -> (C, P)>,
 }
 
@@ -79,7 +79,7 @@ where
     C: Codec<Message: Send> + Send,
     P: Protocol<Message = C::Message> + Send,
 {
-    /// Has the loop send what has been said.
+    /// Posts the encoded replies to the loop, which sends them.
     fn post(&mut self, end: Option<End>) {
         if self.block.is_empty() && end.is_none() {
             return;
@@ -87,13 +87,13 @@ where
         let mut bytes = std::mem::take(&mut self.block);
         bytes.shrink_to_fit();
         self.unsent += bytes.len();
-        self.tell(move |pooled, io| pooled.say(io, bytes, end));
+        self.visit(move |pooled, io| pooled.send(io, bytes, end));
     }
 
-    fn tell(&self, act: impl FnOnce(&mut Pooled<C, P>, &mut crate::Io<'_>) + Send + 'static) {
+    fn visit(&self, act: impl FnOnce(&mut Pooled<C, P>, &mut crate::Io<'_>) + Send + 'static) {
         if let Some((handle, id)) = &self.home {
             let id = *id;
-            // A loop that is gone has no connections.
+            // A loop that has ended has no connections.
             let _ = handle.post(move |reactor| _ = reactor.visit(id, act));
         }
     }
@@ -108,7 +108,7 @@ where
         &mut self.block
     }
 
-    fn hand_on(&mut self) -> Result<(), Stop> {
+    fn flush_block(&mut self) -> Result<(), Stop> {
         self.post(None);
         Ok(())
     }
@@ -120,11 +120,11 @@ where
 
 /// Why processing has paused.
 enum Pause {
-    /// For want of input, or because nothing may be processed.
+    /// There is no complete message, or processing is blocked.
     Waits,
-    /// For what was said to be sent.
+    /// Replies have to be sent first.
     Unsent,
-    /// Others have their turn.
+    /// Other connections get their turn.
     Turn,
 }
 
@@ -140,7 +140,7 @@ where
             out: Outgoing { home, block: Vec::new(), unsent: 0, connection: std::marker::PhantomData },
             holds: false,
             done: false,
-            told: false,
+            closed_called: false,
             busy: false,
         }
     }
@@ -149,7 +149,7 @@ where
         let mut more = None;
         match task {
             Task::Opened(peer) => {
-                self.dialogue.meets(peer);
+                self.dialogue.connect(peer);
                 self.dialogue.opened(&mut self.out)?;
             }
             Task::Letters(letters) => self.dialogue.deliver(letters, &mut self.out)?,
@@ -163,7 +163,7 @@ where
         self.process(more, context)
     }
 
-    /// Processes what there is, or as much as is fair, and what comes after that.
+    /// Processes messages up to the fair share, and schedules the rest.
     fn process(&mut self, more: Option<Vec<u8>>, context: &Context<'_, Task<C::Message>>) -> Result<(), Stop> {
         let mut buffer = Buffer::from(std::mem::take(&mut self.rest));
         if let Some(bytes) = more {
@@ -173,14 +173,14 @@ where
         if self.dialogue.is_ending() {
             buffer = Buffer::new();
         }
-        let hold = self.dialogue.is_held_up() && !buffer.is_empty();
+        let hold = self.dialogue.is_blocked() && !buffer.is_empty();
         self.rest = buffer.into_rest();
         if hold != self.holds {
             self.holds = hold;
-            self.out.tell(move |pooled, io| pooled.hold(io, hold));
+            self.out.visit(move |pooled, io| pooled.hold(io, hold));
         }
         if let Pause::Turn = pause
-            // However many tasks wait. If nobody has a reference any more, nobody waits for replies either.
+            // Sent regardless of the bound. If no reference is left, nobody waits for replies either.
             && let Some(me) = context.me()
         {
             let _ = me.send(Task::GoOn);
@@ -195,14 +195,14 @@ where
             }
             match self.dialogue.step(buffer, &mut self.out)? {
                 Step::Processed => {}
-                Step::Empty | Step::HeldUp => return Ok(Pause::Waits),
+                Step::Empty | Step::Blocked => return Ok(Pause::Waits),
             }
         }
         Ok(Pause::Turn)
     }
 
-    fn tell(&mut self, reason: &Reason) {
-        if !std::mem::replace(&mut self.told, true) {
+    fn call_closed(&mut self, reason: &Reason) {
+        if !std::mem::replace(&mut self.closed_called, true) {
             self.dialogue.protocol.closed(reason);
         }
     }
@@ -219,14 +219,14 @@ where
         self.busy = true;
         if let Task::Closed(reason) = &task {
             self.done = true;
-            self.tell(reason);
+            self.call_closed(reason);
         } else if !self.done
             && let Err(stop) = self.act(task, context)
         {
             self.done = true;
             self.rest = Rest::default();
             self.out.post(Some(match stop {
-                // The loop finds out by itself what it cannot send.
+                // The loop itself detects data that it cannot send.
                 Stop::Done | Stop::Unsent(_) => End::Close,
                 Stop::Frame(error) => End::Frame(error),
                 Stop::Unanswered => End::Unanswered,
@@ -246,14 +246,14 @@ where
     P: Protocol<Message = C::Message> + Send,
 {
     fn drop(&mut self) {
-        if self.told {
+        if self.closed_called {
             return;
         }
-        // It has panicked, or the pool has shut down: the loop does not know yet.
+        // It has panicked, or the pool has shut down. The loop does not know yet.
         let panicked = self.busy;
         let reason = move || if panicked { Reason::Panicked } else { Reason::Local };
-        if catch_unwind(AssertUnwindSafe(|| self.tell(&reason()))).is_err() {
-            let fault = "a protocol panicked when it was told that its connection is over";
+        if catch(|| self.call_closed(&reason())).is_err() {
+            let fault = "a protocol panicked in `closed`";
             pelton_os::fault::report_here("protocol", &fault);
         }
         if let Some((handle, id)) = self.out.home.take() {

@@ -1,4 +1,4 @@
-//! A place in line for a reply that comes later.
+//! A slot for a reply that is sent later.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -7,17 +7,17 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use super::line::Answer;
 use super::mailbox::{Letter, Mailbox};
+use super::pending::Answer;
 use crate::{Promise, Reactor, promises};
 
-/// The place in line of a reply that comes later: made by [`Replies::later`](super::Replies::later).
+/// A slot for a reply that is sent later. Created by [`Replies::later`](super::Replies::later).
 ///
-/// It is answered from anywhere: another callback, another thread, an actor, a task. Whatever the protocol says after it waits
-/// until it is answered. If the messages are [`Send`], so is this.
+/// It can be answered from anywhere: another callback, another thread, an actor, a task. Replies after it wait until it
+/// is answered. It is [`Send`] if the messages are.
 ///
-/// A slot that is dropped unanswered closes the connection with [`Reason::Unanswered`](crate::Reason::Unanswered), after the
-/// replies before it: the other side could not tell which reply is missing.
+/// Dropping a slot without an answer closes the connection with [`Reason::Unanswered`](crate::Reason::Unanswered),
+/// after the replies before it, because the other side could not tell which reply is missing.
 ///
 /// ```
 /// use pelton::{Lane, Protocol, Replies};
@@ -34,9 +34,9 @@ use crate::{Promise, Reactor, promises};
 ///         let slot = replies.later();
 ///         let smallest = move || slot.send((2..=number).find(|factor| number % factor == 0).unwrap_or(1));
 ///         match replies.reactor() {
-///             // A lane that is full gives the work back; the slot is dropped with it.
+/// // If the lane is full, it returns the work, which is dropped together with the slot.
 ///             Some(reactor) => drop(reactor.defer(Lane::Cpu, smallest, |_, _| {})),
-///             // On a worker of a pool there is time.
+/// // On a worker of a pool it may take its time.
 ///             None => smallest(),
 ///         }
 ///     }
@@ -46,29 +46,30 @@ use crate::{Promise, Reactor, promises};
 pub struct ReplySlot<M: 'static> {
     /// `None` once it is answered.
     mailbox: Option<Arc<Mailbox<M>>>,
-    place: u64,
+    number: u64,
 }
 
 impl<M: 'static> ReplySlot<M> {
-    pub(super) fn new(mailbox: Arc<Mailbox<M>>, place: u64) -> ReplySlot<M> {
-        ReplySlot { mailbox: Some(mailbox), place }
+    pub(super) fn new(mailbox: Arc<Mailbox<M>>, number: u64) -> ReplySlot<M> {
+        ReplySlot { mailbox: Some(mailbox), number }
     }
 
-    /// Answers with `message`. If the connection is over, the message is dropped, like anything that is sent too late.
+    /// Answers with `message`. If the connection has ended, the message is dropped.
     pub fn send(mut self, message: M) {
         self.answer(Answer::One(message));
     }
 
-    /// Answers with several messages, which stay together, or with none.
+    /// Answers with any number of messages, which are sent in sequence.
     pub fn send_all(mut self, messages: impl IntoIterator<Item = M>) {
         self.answer(Answer::Many(messages.into_iter().collect()));
     }
 
     /// Answers with the value of `promise`.
     ///
-    /// If the promise is rejected, the slot is dropped, and the rejection is
-    /// [reported](Reactor::on_unhandled_rejection): use [`or_else`](Promise::or_else) to answer with an error message. If the
-    /// connection ends first, the promise is dropped, which [`Deferred::is_wanted`](crate::Deferred::is_wanted) tells.
+    /// If the promise is rejected, the slot is dropped and the rejection is
+    /// [reported](Reactor::on_unhandled_rejection). Use [`or_else`](Promise::or_else) to answer with an error message
+    /// instead. If the connection ends first, the promise is dropped, which
+    /// [`Deferred::is_wanted`](crate::Deferred::is_wanted) reports.
     ///
     /// ```
     /// use pelton::{Protocol, Replies, fs};
@@ -93,7 +94,7 @@ impl<M: 'static> ReplySlot<M> {
             match self.unless_gone(promise).await {
                 Some(Ok(message)) => self.send(message),
                 Some(Err(rejected)) => {
-                    // Tasks are polled with their reactor at hand.
+                    // Tasks are polled with their reactor as the current one.
                     Reactor::with_current(|reactor| promises::report_unhandled(reactor, place, &rejected));
                 }
                 None => {}
@@ -101,8 +102,8 @@ impl<M: 'static> ReplySlot<M> {
         });
     }
 
-    /// Answers with the output of `future`, which runs as a task on the loop. If the connection ends first, the future is
-    /// dropped where it waits.
+    /// Answers with the output of `future`, which runs as a task on the loop. If the connection ends first, the future
+    /// is dropped.
     #[track_caller]
     pub fn spawn(self, reactor: &mut Reactor, future: impl Future<Output = M> + 'static) {
         reactor.spawn(async move {
@@ -112,21 +113,21 @@ impl<M: 'static> ReplySlot<M> {
         });
     }
 
-    /// Whether the connection is over, so that nobody waits for the answer.
+    /// Returns whether the connection has ended, so that nobody waits for the answer.
     pub fn is_gone(&self) -> bool {
         self.mailbox.as_ref().is_none_or(|mailbox| mailbox.is_over())
     }
 
-    /// Waits until the connection is over: to give up work that nobody needs any more.
+    /// Waits until the connection has ended, so that work that is no longer needed can be abandoned.
     pub async fn gone(&self) {
         self.unless_gone(std::future::pending::<()>()).await;
     }
 
-    /// The output of `future`; `None` if the connection is over first.
+    /// Returns the output of `future`, or `None` if the connection ends first.
     async fn unless_gone<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
         poll_fn(|context| match &self.mailbox {
-            Some(mailbox) if !mailbox.is_over_or_wakes(self.place, context.waker()) => {
+            Some(mailbox) if !mailbox.is_over_or_wakes(self.number, context.waker()) => {
                 future.as_mut().poll(context).map(Some)
             }
             _ => Poll::Ready(None),
@@ -136,8 +137,8 @@ impl<M: 'static> ReplySlot<M> {
 
     fn answer(&mut self, answer: Answer<M>) {
         if let Some(mailbox) = self.mailbox.take() {
-            // If the connection is over, nobody waits for it.
-            let _ = mailbox.put(Letter::Answer(self.place, answer));
+            // If the connection has ended, nobody waits for the answer.
+            let _ = mailbox.put(Letter::Answer(self.number, answer));
         }
     }
 }
@@ -150,6 +151,6 @@ impl<M: 'static> Drop for ReplySlot<M> {
 
 impl<M: 'static> fmt::Debug for ReplySlot<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReplySlot").field("place", &self.place).finish_non_exhaustive()
+        f.debug_struct("ReplySlot").field("number", &self.number).finish_non_exhaustive()
     }
 }

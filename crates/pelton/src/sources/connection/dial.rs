@@ -1,11 +1,12 @@
-//! Connecting by name: look it up, then race its addresses.
+//! Connects by name: looks the name up, then races its addresses.
 //!
-//! The race is that of RFC 8305, "Happy Eyeballs": the addresses are tried one after the other, families taking turns, each
-//! with a short time for itself before the next is begun beside it. The first to be established wins, and the others are
-//! closed. So a host that cannot be reached by one of its addresses costs a quarter of a second, not a connect limit.
+//! The race follows RFC 8305, "Happy Eyeballs". The addresses are tried one after the other, alternating between
+//! families. Each attempt runs alone for a short time before the next one starts in parallel. The first connection
+//! established wins, and the others are closed. So an unreachable address costs a quarter of a second, not the whole
+//! connect limit.
 //!
-//! Each attempt is a source of its own, under its own token. The engine detaches the one that wins, and adopts it under the
-//! connection's: so an engine needs to know nothing of races, and a handler has one connection from the start.
+//! Each attempt is a source with its own token. The engine detaches the winner and adopts it under the connection's
+//! token. So an engine knows nothing of races, and a handler has one connection from the start.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -15,21 +16,21 @@ use std::panic::Location;
 
 use pelton_os::{Address, ConnectOptions, Event, Socket, Token};
 
-use super::stream::{Stage, Stream};
+use super::stream::{ConnectionState, Stage};
 use super::{Connection, ConnectionId, Reason};
 use crate::reactor::source::{Kind, Source};
 use crate::{Endpoint, Error, LookupError, LookupId, Reactor, TimerId};
 
-/// An address of a name that could not be connected to.
+/// A failed attempt to connect to one address of a name.
 #[derive(Debug)]
 pub struct FailedAttempt {
-    /// Where it was to be connected to.
+    /// The address.
     pub address: Address,
-    /// What the system said.
+    /// The error of the system.
     pub error: io::Error,
 }
 
-/// Writes attempts one after the other: `127.0.0.1:80: refused; [::1]:80: refused`.
+/// Formats a list of attempts: `127.0.0.1:80: refused; [::1]:80: refused`.
 pub(super) struct List<'a>(pub(super) &'a [FailedAttempt]);
 
 impl fmt::Display for List<'_> {
@@ -45,21 +46,21 @@ impl fmt::Display for List<'_> {
     }
 }
 
-/// How far a connection by name has come, until it is established.
+/// The state of connecting by name, until the connection is established.
 pub(super) struct Dial {
     target: Endpoint,
     options: ConnectOptions,
     lookup: Option<LookupId>,
-    /// Addresses that have not been tried yet.
-    left: VecDeque<SocketAddr>,
-    /// Attempts under way, in the order in which they were begun.
+    /// Addresses not tried yet.
+    untried: VecDeque<SocketAddr>,
+    /// Running attempts, in the order in which they started.
     running: Vec<(Token, Address)>,
     failed: Vec<FailedAttempt>,
-    /// When the next attempt is begun even though the last is still under way.
+    /// Starts the next attempt even if the last one is still running.
     timer: Option<TimerId>,
 }
 
-/// One of several ways to connect a connection, whose token this is.
+/// One of several parallel attempts to connect the connection with this token.
 pub(crate) struct Attempt(Token);
 
 impl Kind for Attempt {
@@ -74,14 +75,17 @@ impl Kind for Attempt {
 }
 
 impl Reactor {
-    /// Connects to a [name or address](Endpoint), given as such, as a text (`example.org:80`, `127.0.0.1:80`, `[::1]:80`,
-    /// `unix:/path`), or as a host and a port (`("example.org", 80)`). The handler is told when it is [opened](Connection::opened), or [closed](Connection::closed) if that
-    /// fails; never before this returns. It may be sent to at once, and closed at any time.
+    /// Connects to a [name or address](Endpoint). The target is an `Endpoint`, a string (`example.org:80`,
+    /// `127.0.0.1:80`, `[::1]:80`, `unix:/path`) or a pair of host and port (`("example.org", 80)`). The handler's
+    /// [`opened`](Connection::opened) is called when the connection is established, or [`closed`](Connection::closed)
+    /// if it fails; never before this method returns. Data can be sent immediately, and the connection can be closed at
+    /// any time.
     ///
-    /// A name is looked up off the loop, by the [resolver](crate::Builder::resolver). If it has several addresses, they are
-    /// raced: address families take turns, beginning with that of the first address that the resolver gave, and another attempt
-    /// is begun when one fails, or [250 milliseconds](crate::Builder::attempt_delay) after the last. The first to be
-    /// established wins. [`Limit::Connect`](crate::Limit::Connect) is for all of this together.
+    /// The [resolver](crate::Builder::resolver) looks the name up on another thread. If the name has several addresses,
+    /// they are raced. Address families alternate, starting with the family of the resolver's first address. The next
+    /// attempt starts when one fails, or [250 milliseconds](crate::Builder::attempt_delay) after the last one started.
+    /// The first connection established wins. [`Limit::Connect`](crate::Limit::Connect) covers the lookup and all
+    /// attempts together.
     ///
     /// ```
     /// # use pelton::{Chunk, Connection, Io, Reactor, Reason};
@@ -106,8 +110,8 @@ impl Reactor {
     /// # Ok::<(), pelton::Error>(())
     /// ```
     ///
-    /// [`closed`](Connection::closed) is also the place to connect again from, if that is all there is to it;
-    /// [`Reconnect`](crate::Reconnect) waits longer each time:
+    /// [`Reconnect`](crate::Reconnect) reconnects with growing delays. A simple client can also connect again in
+    /// [`closed`](Connection::closed):
     ///
     /// ```
     /// # use pelton::{Chunk, Connection, Io, Reactor, Reason};
@@ -133,8 +137,8 @@ impl Reactor {
         self.connect_to_with(target, &ConnectOptions::default(), handler)
     }
 
-    /// Connects as [`connect_to`](Reactor::connect_to) does, with [options](ConnectOptions) such as where to connect from.
-    /// Addresses of another family than that are not tried.
+    /// Connects like [`connect_to`](Reactor::connect_to), with [options](ConnectOptions) such as the local address.
+    /// Addresses of another family than the local address are not tried.
     #[track_caller]
     pub fn connect_to_with(
         &mut self,
@@ -148,22 +152,22 @@ impl Reactor {
 
     pub(crate) fn dial(
         &mut self,
-        place: &'static Location<'static>,
+        location: &'static Location<'static>,
         target: Endpoint,
         options: &ConnectOptions,
         handler: Box<dyn Connection>,
     ) -> Result<ConnectionId, Error> {
         let (host, port) = match &target {
-            Endpoint::Address(address) => return self.connect_from(place, address, options, handler),
+            Endpoint::Address(address) => return self.connect_from(location, address, options, handler),
             Endpoint::Name { host, port } => (host.clone(), *port),
         };
         self.check_takes_on()?;
-        let mut stream = Stream::connecting(place, handler, self.clock());
+        let mut stream = ConnectionState::connecting(location, handler, self.clock());
         stream.extra().dial = Some(Box::new(Dial {
             target,
             options: options.clone(),
             lookup: None,
-            left: VecDeque::new(),
+            untried: VecDeque::new(),
             running: Vec::new(),
             failed: Vec::new(),
             timer: None,
@@ -185,7 +189,7 @@ impl Reactor {
         }
     }
 
-    /// How far a connection has come that is still to be made.
+    /// Returns the dialing state of a connection that is not established yet.
     fn dial_mut(&mut self, connection: Token) -> Option<&mut Dial> {
         let stream = self.stream_mut(connection).filter(|stream| stream.stage == Stage::Connecting)?;
         stream.extra.as_mut()?.dial.as_deref_mut()
@@ -197,9 +201,9 @@ impl Reactor {
         match found {
             Err(error) => self.connection_is_over(connection, Reason::Unresolved(error)),
             Ok(addresses) => {
-                dial.left = in_turns(addresses);
+                dial.untried = alternate_families(addresses);
                 dial.leave_out_other_families();
-                match dial.left.len() {
+                match dial.untried.len() {
                     1 => self.connect_to_only_address(connection),
                     _ => self.begin_attempt(connection),
                 }
@@ -207,11 +211,11 @@ impl Reactor {
         }
     }
 
-    /// There is nothing to race: the connection's own token will do.
+    /// Connects to a single address. There is no race, so the connection's own token is used.
     fn connect_to_only_address(&mut self, connection: Token) {
         let Some(Source::Connection(stream)) = self.sources.get_mut(connection) else { return };
         let Some(dial) = stream.extra.as_mut().and_then(|extra| extra.dial.as_deref_mut()) else { return };
-        let Some(address) = dial.left.pop_front().map(Address::Tcp) else { return };
+        let Some(address) = dial.untried.pop_front().map(Address::Tcp) else { return };
         match self.engine.connect(connection, &address, &dial.options) {
             Ok(()) => dial.running.push((connection, address)),
             Err(error) => {
@@ -221,13 +225,13 @@ impl Reactor {
         }
     }
 
-    /// Tries the next address. If none is left and none is being tried, that is it.
+    /// Tries the next address. If no address is left and no attempt is running, the connection fails.
     fn begin_attempt(&mut self, connection: Token) {
         let delay = self.names.attempt_delay;
         self.stop_attempt_timer(connection);
         loop {
             let Some(dial) = self.dial_mut(connection) else { return };
-            let Some(address) = dial.left.pop_front().map(Address::Tcp) else {
+            let Some(address) = dial.untried.pop_front().map(Address::Tcp) else {
                 if dial.running.is_empty() {
                     self.all_failed(connection);
                 }
@@ -244,7 +248,7 @@ impl Reactor {
                 Err(error) => dial.failed.push(FailedAttempt { address, error }),
                 Ok(()) => {
                     dial.running.push((token, address));
-                    if !dial.left.is_empty() {
+                    if !dial.untried.is_empty() {
                         let timer = self.after(delay, move |reactor| {
                             if let Some(dial) = reactor.dial_mut(connection) {
                                 dial.timer = None;
@@ -274,7 +278,7 @@ impl Reactor {
         }
     }
 
-    /// One is established, and has won: the engine lets go of it, and the others are closed.
+    /// Handles the winner: the engine detaches it, and the other attempts are closed.
     fn attempt_succeeded(&mut self, attempt: Token) {
         let Some(connection) = self.connection_of_attempt(attempt) else { return };
         if let Err(error) = self.engine.detach(attempt) {
@@ -289,22 +293,22 @@ impl Reactor {
         }
     }
 
-    /// One has failed: the next has its turn at once.
+    /// Handles a failed attempt: the next one starts immediately.
     fn attempt_ended(&mut self, attempt: Token, outcome: io::Result<()>) {
         let Some(connection) = self.connection_of_attempt(attempt) else { return };
         self.end_source(attempt);
         let Some(dial) = self.dial_mut(connection) else { return };
-        let Some(place) = dial.running.iter().position(|(token, _)| *token == attempt) else { return };
-        let (_, address) = dial.running.remove(place);
+        let Some(index) = dial.running.iter().position(|(token, _)| *token == attempt) else { return };
+        let (_, address) = dial.running.remove(index);
         let error = outcome.err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into());
         dial.failed.push(FailedAttempt { address, error });
         self.begin_attempt(connection);
     }
 
-    /// The engine has let go of the one that has won: it becomes the connection.
+    /// Turns the winner, which the engine has detached, into the connection.
     fn attempt_is_detached(&mut self, attempt: Token, socket: Socket) {
         let Some(connection) = self.connection_of_attempt(attempt) else { return };
-        // The engine has forgotten it by itself.
+        // Detaching has removed it from the engine.
         self.sources.retire(attempt);
         let Some(dial) = self.dial_mut(connection) else { return };
         dial.running.clear();
@@ -326,8 +330,9 @@ impl Reactor {
         }
     }
 
-    /// Ends what is under way for a connection that is over. Says whether the engine has yet to hear of the connection itself.
-    pub(super) fn hang_up(&mut self, connection: Token) -> bool {
+    /// Cancels the lookup and the attempts of a connection that is over. Returns whether the connection's own token is
+    /// unknown to the engine.
+    pub(super) fn cancel_dial(&mut self, connection: Token) -> bool {
         let Some(dial) = self.stream_mut(connection).and_then(|stream| stream.extra.as_mut()?.dial.take()) else {
             return false;
         };
@@ -337,34 +342,35 @@ impl Reactor {
         if let Some(timer) = dial.timer {
             self.cancel(timer);
         }
-        let mut unheard_of = true;
+        let mut unknown_to_engine = true;
         for (token, _) in dial.running {
             if token == connection {
-                unheard_of = false;
+                unknown_to_engine = false;
             } else {
                 self.end_source(token);
             }
         }
-        unheard_of
+        unknown_to_engine
     }
 }
 
 impl Dial {
-    /// Why the only address could not be connected to.
+    /// Returns why the only address could not be connected to.
     pub(super) fn into_reason(mut self, error: io::Error) -> Reason {
         let address = self.running.pop().map_or(Address::Unnamed, |(_, address)| address);
         self.failed.push(FailedAttempt { address, error });
         Reason::AllFailed { target: self.target, attempts: self.failed }
     }
 
-    /// What is to be connected from one address is not connected from another, so only its family will do.
+    /// Drops addresses of another family than the local address: a socket bound to one family cannot connect to the
+    /// other.
     fn leave_out_other_families(&mut self) {
         let Some(Address::Tcp(from)) = self.options.bind_address().cloned() else { return };
-        for address in std::mem::take(&mut self.left) {
+        for address in std::mem::take(&mut self.untried) {
             if address.is_ipv4() == from.is_ipv4() {
-                self.left.push_back(address);
+                self.untried.push_back(address);
             } else {
-                let text = format!("it cannot be connected to from {from}");
+                let text = format!("not of the same address family as {from}");
                 let error = io::Error::new(io::ErrorKind::AddrNotAvailable, text);
                 self.failed.push(FailedAttempt { address: address.into(), error });
             }
@@ -372,13 +378,13 @@ impl Dial {
     }
 }
 
-/// The addresses with their families taking turns, beginning with that of the first, each address once. Within a family the
-/// order is the resolver's, which knows better.
-fn in_turns(addresses: Vec<SocketAddr>) -> VecDeque<SocketAddr> {
+/// Returns the distinct addresses with alternating families, starting with the family of the first. Within a family,
+/// the resolver's order is kept.
+fn alternate_families(addresses: Vec<SocketAddr>) -> VecDeque<SocketAddr> {
     let first_is_v6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
     let mut known = Vec::new();
     for address in addresses {
-        // There are a handful.
+        // Linear search: there are only a few.
         if !known.contains(&address) {
             known.push(address);
         }
@@ -404,7 +410,7 @@ mod tests {
     fn families_take_turns_beginning_with_that_of_the_first_address() {
         let turns = |addresses: &[&str]| -> Vec<String> {
             let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
-            in_turns(addresses).iter().map(ToString::to_string).collect()
+            alternate_families(addresses).iter().map(ToString::to_string).collect()
         };
         assert!(turns(&[]).is_empty());
         assert_eq!(

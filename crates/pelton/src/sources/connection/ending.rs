@@ -1,4 +1,4 @@
-//! How connections end, one and all.
+//! Ends connections. All of them end here.
 
 use pelton_os::Token;
 
@@ -8,7 +8,7 @@ use crate::Reactor;
 use crate::reactor::callback::{CallbackKind, Site};
 
 impl Reactor {
-    /// Marks a connection as over, unless it is already. Its handler is told when the loop reaps.
+    /// Marks a connection as over, unless it already is. The reap phase notifies its handler.
     pub(crate) fn connection_is_over(&mut self, token: Token, reason: Reason) {
         if let Some(stream) = self.stream_mut(token)
             && stream.stage != Stage::Over
@@ -24,28 +24,28 @@ impl Reactor {
         }
     }
 
-    /// Lets go of a connection that is over, and tells its handler.
+    /// Releases a connection that is over and calls its handler's `closed`.
     pub(super) fn reap(&mut self, token: Token, reason: Reason) {
         self.drop_outbox(token);
         if self.stream_mut(token).is_some_and(|stream| stream.hands_over) {
-            // Every handler is told of its end, also one that has not heard of its beginning.
+            // `closed` is called on every handler, even on one whose `opened` was not called.
             self.switch_handlers(token);
         }
         let Some(stream) = self.stream_mut(token) else { return };
-        let (place, handler) = (stream.place, stream.handler.take());
+        let (location, handler) = (stream.location, stream.handler.take());
         let _kept = stream.extra.as_mut().map(|extra| std::mem::take(&mut extra.kept));
         let timer = stream.extra.as_ref().and_then(|extra| extra.timer);
         if let Some(timer) = timer {
             self.timers.cancel(timer);
         }
         let outage = self.kept_connection_is_over(token, &reason);
-        if self.hang_up(token) {
+        if self.cancel_dial(token) {
             self.sources.retire(token);
         } else {
             self.end_source(token);
         }
         let id = ConnectionId(token);
-        let site = Site { kind: CallbackKind::Connection, place, source: Some(id.into()) };
+        let site = Site { kind: CallbackKind::Connection, place: location, source: Some(id.into()) };
         if let Some(mut handler) = handler {
             self.call_last(site, |reactor| handler.closed(reactor, reason));
         }
@@ -54,10 +54,11 @@ impl Reactor {
         }
     }
 
-    /// The reactor drains: a connection that is in use ends in its own way, others at once.
+    /// Ends a connection because the reactor is draining. A connection that is in use decides itself when to close.
+    /// Others are closed immediately.
     pub(super) fn drain_connection(&mut self, token: Token) {
         match self.stream_mut(token) {
-            Some(stream) if stream.used => self.tell(token, |handler, io| handler.draining(io)),
+            Some(stream) if stream.used => self.notify(token, |handler, io| handler.draining(io)),
             _ => self.connection_is_over(token, Reason::Local),
         }
     }

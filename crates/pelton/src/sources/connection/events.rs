@@ -1,4 +1,4 @@
-//! What the engine says of a connection, and what its handler is told of that.
+//! Handles the engine's events for a connection and notifies its handler.
 
 use std::io;
 
@@ -6,12 +6,12 @@ use pelton_os::{Chunk, Event, Token};
 
 use super::io::Input;
 use super::stream::{Ending, Stage};
-use super::{Reason, Stream};
+use super::{ConnectionState, Reason};
 use crate::Reactor;
 use crate::reactor::source::{Kind, Source};
 
-impl Kind for Stream {
-    /// [`Event::Received`] does not come this way: it is the hot path.
+impl Kind for ConnectionState {
+    /// [`Event::Received`] is dispatched separately because it is the hot path.
     fn event(reactor: &mut Reactor, token: Token, event: Event) {
         match event {
             Event::Sendable(_) => reactor.connection_is_sendable(token),
@@ -23,7 +23,7 @@ impl Kind for Stream {
     }
 
     fn flush(reactor: &mut Reactor, token: Token) {
-        reactor.attend(token);
+        reactor.flush_queued(token);
     }
 
     fn reap(reactor: &mut Reactor, token: Token, reason: Reason) {
@@ -40,7 +40,7 @@ impl Kind for Stream {
 }
 
 impl Reactor {
-    /// It is established.
+    /// Opens a connection that is established.
     pub(crate) fn connection_is_open(&mut self, token: Token) {
         let now = self.now;
         let Some(stream) = self.stream_mut(token).filter(|stream| stream.stage == Stage::Connecting) else { return };
@@ -55,7 +55,7 @@ impl Reactor {
         }
         self.set_receiving(token);
         self.kept_connection_is_open(token);
-        self.tell(token, |handler, io| handler.opened(io));
+        self.notify(token, |handler, io| handler.opened(io));
     }
 
     #[inline]
@@ -65,14 +65,14 @@ impl Reactor {
         stream.active_at = now;
         stream.used = true;
         if stream.closes() {
-            stream.heard_closing = true;
+            stream.discarded_input = true;
             return;
         }
         if !stream.receives() || stream.holds_input() {
             return stream.extra().held.push_back(Input::Chunk(chunk.compacted()));
         }
-        self.tell(token, |handler, io| handler.received(io, chunk));
-        self.choke_if_over_budget(token);
+        self.notify(token, |handler, io| handler.received(io, chunk));
+        self.pause_if_over_budget(token);
     }
 
     fn connection_ended(&mut self, token: Token, outcome: io::Result<()>) {
@@ -108,15 +108,16 @@ impl Reactor {
             outbox.landed();
             flow.remove(before - outbox.in_memory());
         }
-        self.flush(token);
+        self.write_and_settle(token);
     }
 
-    /// It broke: it is over when what had come in before that has been delivered, even if reading was paused.
+    /// Marks a connection as failed. It is over after all input received before the failure has been delivered, even if
+    /// reading was paused.
     pub(super) fn connection_failed(&mut self, token: Token, reason: Reason) {
         self.drop_outbox(token);
         let Some(stream) = self.stream_mut(token) else { return };
         if stream.ending == Ending::Detach {
-            // Its handler is given nothing more, and there is nothing left to detach.
+            // The handler receives nothing more, and there is nothing left to detach.
             return self.connection_is_over(token, reason);
         }
         stream.busy = false;
@@ -128,19 +129,19 @@ impl Reactor {
         self.deliver_held(token);
     }
 
-    /// Delivers what was held back, as far as it is wanted now.
+    /// Delivers held-back input until the connection stops receiving.
     pub(super) fn deliver_held(&mut self, token: Token) {
         loop {
             let Some(stream) = self.stream_mut(token).filter(|stream| stream.receives()) else { return };
             if stream.handler.is_none() {
-                // It runs, and has just found out that the connection is broken. One thing after the other.
-                return self.list(token);
+                // The handler is running, and its own call found the failure. Deliver after it returns.
+                return self.queue_flush(token);
             }
             let Some(extra) = &mut stream.extra else { return };
             let closes = matches!(stream.ending, Ending::Close | Ending::Linger);
             match extra.held.pop_front() {
                 Some(Input::Chunk(_)) if closes => {}
-                Some(Input::Chunk(chunk)) => self.tell(token, |handler, io| handler.received(io, chunk)),
+                Some(Input::Chunk(chunk)) => self.notify(token, |handler, io| handler.received(io, chunk)),
                 Some(Input::End) => self.peer_finished(token),
                 None => break,
             }
@@ -162,7 +163,7 @@ impl Reactor {
             Ending::Linger => self.connection_is_over(token, Reason::Local),
             Ending::Close => {}
             _ if stream.failed => {}
-            _ => self.tell(token, |handler, io| handler.peer_finished(io)),
+            _ => self.notify(token, |handler, io| handler.peer_finished(io)),
         }
     }
 }

@@ -1,27 +1,28 @@
-//! How much may wait: on one connection, and on all of them.
+//! Bounds send queues: per connection, and over all connections.
 
 use pelton_os::Token;
 
 use super::stream::Stage;
-use super::{Io, Stream};
+use super::{ConnectionState, Io};
 use crate::reactor::source::Source;
 use crate::{Fault, Reactor};
 
-/// How much may wait to be sent on a connection.
+/// The water marks of a connection's send queue.
 ///
-/// A peer that does not read must not use up the memory. So above `high` bytes nothing more is read from a connection that
-/// came in, until no more than `low` are left and [`drained`](super::Connection::drained) is called; and on any connection
-/// a single send that would make more than `most` bytes of memory wait is refused.
+/// They keep a peer that does not read from using up memory. If more than `high` bytes are queued on an accepted
+/// connection, the reactor stops reading from it until at most `low` bytes are left and
+/// [`drained`](super::Connection::drained) is called. On any connection, a send that would raise the queue in memory
+/// above `most` bytes is refused.
 ///
-/// Connections that this side has made are read from all the same, unless [told otherwise](Io::throttle_reading): one that
-/// sends a lot to a peer which answers as it reads would otherwise wait for that peer, and the peer for it, for good.
+/// Outgoing connections are read from even above `high`, unless [configured otherwise](Io::throttle_reading). Without
+/// this exception, a client that sends a lot and a server that answers while it reads could block each other forever.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WaterMarks {
-    /// `drained` is called when there are no more than these bytes, in memory and in files. By default 16 KiB.
+    /// `drained` is called when at most this many bytes are queued, in memory and in files. By default 16 KiB.
     pub low: usize,
-    /// Reading pauses above these, in memory and in files. By default 64 KiB.
+    /// Reading pauses when more bytes than this are queued, in memory and in files. By default 64 KiB.
     pub high: usize,
-    /// More than these in memory are refused. By default 16 MiB.
+    /// The maximum number of bytes queued in memory. Further sends are refused. By default 16 MiB.
     pub most: usize,
 }
 
@@ -31,37 +32,37 @@ impl Default for WaterMarks {
     }
 }
 
-/// What a builder settles.
+/// The settings that a builder collects.
 #[derive(Clone, Copy)]
 pub(crate) struct FlowSettings {
     pub(crate) marks: WaterMarks,
-    /// Over this many bytes that wait on all connections, nothing more is taken in.
+    /// Input is throttled when more bytes than this are queued on all connections.
     pub(crate) budget: usize,
-    /// Connections are accepted all the same, and read from unless something waits on them.
+    /// Connections are still accepted, and read from unless they have bytes queued.
     pub(crate) serves_over_budget: bool,
 }
 
 impl Default for FlowSettings {
     fn default() -> FlowSettings {
-        // Sixteen connections at their most: a server that is so far behind gains nothing from reading on.
+        // Sixteen connections at their maximum. A server so far behind gains nothing from reading more.
         FlowSettings { marks: WaterMarks::default(), budget: 256 * 1024 * 1024, serves_over_budget: false }
     }
 }
 
-/// The reactor's books on what waits.
+/// Counts the bytes queued on all connections and datagram sockets.
 pub(crate) struct Flow {
     settings: FlowSettings,
-    /// Bytes of memory that wait to be sent, on all connections and datagram sockets.
+    /// Bytes in memory queued to be sent, on all connections and datagram sockets.
     queued: usize,
-    /// Connections that nothing is read from while the budget is exceeded.
-    choked: Vec<Token>,
-    /// Listeners accept nothing either.
-    turned_away: bool,
+    /// Connections that are not read from while the budget is exceeded.
+    budget_paused: Vec<Token>,
+    /// The budget was exceeded at the end of a flush, and there is no room again yet.
+    over_budget: bool,
 }
 
 impl Flow {
     pub(crate) fn new(settings: FlowSettings) -> Flow {
-        Flow { settings, queued: 0, choked: Vec::new(), turned_away: false }
+        Flow { settings, queued: 0, budget_paused: Vec::new(), over_budget: false }
     }
 
     #[inline]
@@ -74,12 +75,12 @@ impl Flow {
         self.queued -= bytes;
     }
 
-    /// What there is to begin with.
+    /// Returns the water marks that connections and datagram sockets start with.
     pub(crate) fn marks(&self) -> WaterMarks {
         self.settings.marks
     }
 
-    /// Whether connections on which nothing waits are read from in any case.
+    /// Returns whether connections with an empty send queue are read from even over budget.
     pub(super) fn serves_over_budget(&self) -> bool {
         self.settings.serves_over_budget
     }
@@ -88,20 +89,21 @@ impl Flow {
         self.queued > self.settings.budget
     }
 
-    /// Whether enough has gone out to go on: not at the first byte below, or each would stop and start everything.
+    /// Returns whether enough was sent to resume. With a threshold at the budget itself, each byte around it would
+    /// pause and resume everything.
     fn has_room(&self) -> bool {
         self.queued <= self.settings.budget / 4 * 3
     }
 }
 
-impl Stream {
+impl ConnectionState {
     pub(super) fn marks(&self, flow: &Flow) -> WaterMarks {
         self.extra.as_ref().and_then(|extra| extra.marks).unwrap_or(flow.settings.marks)
     }
 }
 
 impl Io<'_> {
-    /// How much may wait to be sent.
+    /// Returns the water marks of the send queue.
     pub fn water_marks(&mut self) -> WaterMarks {
         let Reactor { sources, flow, .. } = &mut *self.reactor;
         match sources.get(self.id.0) {
@@ -110,17 +112,17 @@ impl Io<'_> {
         }
     }
 
-    /// Sets how much may wait to be sent. What a reactor's connections begin with is set by
-    /// [`Builder::water_marks`](crate::Builder::water_marks).
+    /// Sets the water marks of the send queue. [`Builder::water_marks`](crate::Builder::water_marks) sets the initial
+    /// ones.
     pub fn set_water_marks(&mut self, marks: WaterMarks) {
         if let Some(stream) = self.reactor.stream_mut(self.id.0) {
             stream.extra().marks = Some(WaterMarks { low: marks.low.min(marks.high), ..marks });
-            self.reactor.needs_attention(self.id.0);
+            self.reactor.request_flush(self.id.0);
         }
     }
 
-    /// Whether nothing is read while more than the high [water mark](WaterMarks) waits to be sent. It is so by default for
-    /// connections that came in: whoever asks gets no further answers before taking those there are.
+    /// Sets whether reading pauses while the send queue is above the high [water mark](WaterMarks). Enabled by default
+    /// for accepted connections: a client gets no further answers before it reads the earlier ones.
     pub fn throttle_reading(&mut self, throttle: bool) {
         if let Some(stream) = self.reactor.stream_mut(self.id.0) {
             stream.throttles = throttle;
@@ -130,69 +132,69 @@ impl Io<'_> {
 }
 
 impl Reactor {
-    /// How many bytes of memory wait to be sent, on all connections and datagram sockets together.
+    /// Returns the number of bytes in memory queued to be sent, on all connections and datagram sockets.
     pub fn queued(&self) -> usize {
         self.flow.queued
     }
 
-    /// Stops reading from a connection that has just been read from, if more waits than the budget allows.
-    pub(super) fn choke_if_over_budget(&mut self, token: Token) {
+    /// Stops reading from a connection that was just read from if the byte budget is exceeded.
+    pub(super) fn pause_if_over_budget(&mut self, token: Token) {
         if !self.flow.is_over_budget() {
             return;
         }
-        let only_debtors = self.flow.settings.serves_over_budget;
+        let only_with_backlog = self.flow.settings.serves_over_budget;
         if let Some(stream) = self.stream_mut(token)
             && stream.stage == Stage::Open
-            && !(only_debtors && stream.outbox.as_ref().is_none_or(|outbox| outbox.is_empty()))
-            && !std::mem::replace(&mut stream.choked, true)
+            && !(only_with_backlog && stream.outbox.as_ref().is_none_or(|outbox| outbox.is_empty()))
+            && !std::mem::replace(&mut stream.budget_paused, true)
         {
-            self.flow.choked.push(token);
+            self.flow.budget_paused.push(token);
             self.set_receiving(token);
         }
     }
 
-    /// Reads on from a connection on which nothing waits any more, though the budget is exceeded.
+    /// Resumes reading from a connection whose send queue is empty, although the budget is exceeded.
     #[cold]
-    pub(super) fn unchoke_early(&mut self, token: Token) {
-        if let Some(at) = self.flow.choked.iter().position(|choked| *choked == token) {
-            self.flow.choked.swap_remove(at);
+    pub(super) fn resume_over_budget(&mut self, token: Token) {
+        if let Some(at) = self.flow.budget_paused.iter().position(|paused| *paused == token) {
+            self.flow.budget_paused.swap_remove(at);
         }
-        self.unchoke(token);
+        self.resume_reading(token);
     }
 
-    fn unchoke(&mut self, token: Token) {
+    fn resume_reading(&mut self, token: Token) {
         let now = self.now;
         if let Some(stream) = self.stream_mut(token) {
-            stream.choked = false;
+            stream.budget_paused = false;
             stream.active_at = now;
             self.set_receiving(token);
             self.arm_limits(token);
         }
     }
 
-    /// At the end of a flush: if more waits than the budget allows, though everything was sent that could be, no connection is
-    /// accepted either; and if there is room again, everything goes on.
+    /// Runs at the end of a flush. If the budget is still exceeded, accepting pauses as well. If there is room again,
+    /// reading and accepting resume.
     pub(crate) fn balance_flow(&mut self) {
-        if self.flow.is_over_budget() && !self.flow.turned_away {
+        if self.flow.is_over_budget() && !self.flow.over_budget {
             let queued = self.flow.queued;
-            let message = format!("{queued} bytes wait to be sent, over the byte budget: nothing more is taken in");
-            self.flow.turned_away = true;
-            self.let_listeners_accept();
+            let message = format!("{queued} bytes are queued to be sent, over the byte budget: input is throttled");
+            self.flow.over_budget = true;
+            self.update_accepting();
             self.report(Fault::new("connections", message));
         }
-        if (self.flow.turned_away || !self.flow.choked.is_empty()) && self.flow.has_room() {
-            let turned_away = std::mem::take(&mut self.flow.turned_away);
-            for token in std::mem::take(&mut self.flow.choked) {
-                self.unchoke(token);
+        if (self.flow.over_budget || !self.flow.budget_paused.is_empty()) && self.flow.has_room() {
+            let over_budget = std::mem::take(&mut self.flow.over_budget);
+            for token in std::mem::take(&mut self.flow.budget_paused) {
+                self.resume_reading(token);
             }
-            if turned_away {
-                self.let_listeners_accept();
+            if over_budget {
+                self.update_accepting();
             }
         }
     }
 
-    /// Whether listeners have to wait for what is queued to go out.
-    pub(crate) fn makes_newcomers_wait(&self) -> bool {
-        self.flow.turned_away && !self.flow.settings.serves_over_budget
+    /// Returns whether listeners must pause until queued bytes have been sent.
+    pub(crate) fn budget_pauses_accepting(&self) -> bool {
+        self.flow.over_budget && !self.flow.settings.serves_over_budget
     }
 }

@@ -1,4 +1,4 @@
-//! Giving a connection another handler, in the middle of its life: how one protocol follows another.
+//! Replaces the handler of a connection, for example to change the protocol.
 
 use std::any::Any;
 
@@ -10,32 +10,32 @@ use super::{Connection, ConnectionId, Io, Reason};
 use crate::Reactor;
 use crate::reactor::callback::{CallbackKind, Site};
 
-/// A handler that is to take over.
+/// A handler that will take over.
 pub(super) struct Successor {
     handler: Box<dyn Connection>,
     unread: Vec<u8>,
 }
 
 impl Io<'_> {
-    /// Hands the connection over to another handler, as a whole, when the callback at hand has returned. The handler so far is told
-    /// that it is [closed](Connection::closed) with [`Reason::HandedOver`], and nothing after that. The other is told that the
-    /// connection is [opened](Connection::opened), as soon as it is. Then it gets what the handler so far has received and not
-    /// dealt with, which is `unread`, and everything else that happens. If the peer has finished, or the reactor drains, it is told
-    /// so again.
+    /// Hands the connection over to another handler when the current callback has returned. The old handler's
+    /// [`closed`](Connection::closed) is called with [`Reason::HandedOver`], and nothing after that. The new handler's
+    /// [`opened`](Connection::opened) is called once the connection is established. Then it receives `unread`, the
+    /// bytes that the old handler received but did not process, and all further events. If the peer has finished or the
+    /// reactor is draining, the new handler is notified of that again.
     ///
-    /// What waits to be sent goes out first. [Limits](Io::set_limit), [water marks](Io::set_water_marks) and the
-    /// [label](Io::set_label) stay as they are. Reading goes on if it was [paused](Io::pause), and a handler that has asked to be
-    /// [told when everything is sent](Io::tell_when_sent) has to ask again.
+    /// Queued data is sent first. [Limits](Io::set_limit), [water marks](Io::set_water_marks) and the
+    /// [label](Io::set_label) are kept. [Paused](Io::pause) reading resumes. A request to [be notified when everything
+    /// is sent](Io::tell_when_sent) is dropped.
     ///
-    /// If the connection is closed before the other handler has taken over, that handler is told only that.
+    /// If the connection closes before the new handler has taken over, only `closed` is called on that handler.
     pub fn hand_over(&mut self, handler: Box<dyn Connection>, unread: Vec<u8>) {
         let Some(stream) = self.reactor.stream_mut(self.id.0) else { return };
         stream.hands_over = true;
         stream.extra().successors.push_back(Successor { handler, unread });
-        self.reactor.needs_attention(self.id.0);
+        self.reactor.request_flush(self.id.0);
     }
 
-    /// Keeps a value until the connection is over, whatever handler it has then. It is dropped after
+    /// Keeps a value until the connection is over, independent of its handler. It is dropped after
     /// [`closed`](Connection::closed).
     pub fn keep(&mut self, value: impl Any) {
         if let Some(stream) = self.reactor.stream_mut(self.id.0) {
@@ -45,12 +45,13 @@ impl Io<'_> {
 }
 
 impl Reactor {
-    /// Lets the handlers take over that are to, one after the other. None of a connection's may be running.
+    /// Switches to the queued handlers, one after the other. None of the connection's handlers may be running.
     #[cold]
     pub(super) fn switch_handlers(&mut self, token: Token) {
         while let Some(before) = self.switch_handler(token) {
-            let Some(place) = self.stream_mut(token).map(|stream| stream.place) else { return };
-            let site = Site { kind: CallbackKind::Connection, place, source: Some(ConnectionId(token).into()) };
+            let Some(location) = self.stream_mut(token).map(|stream| stream.location) else { return };
+            let site =
+                Site { kind: CallbackKind::Connection, place: location, source: Some(ConnectionId(token).into()) };
             self.call_source(
                 site,
                 before,
@@ -60,17 +61,17 @@ impl Reactor {
         }
     }
 
-    /// Tells the handler that has taken over how things stand.
+    /// Notifies the new handler of the connection's state.
     fn open_successor(&mut self, token: Token) {
         if self.stream_mut(token).is_some_and(|stream| stream.stage == Stage::Open) {
             self.call_handler(token, |handler, io| handler.opened(io));
-            if self.lifecycle.asks_to_end() {
+            if self.lifecycle.drains_connections() {
                 self.call_handler(token, |handler, io| handler.draining(io));
             }
         }
     }
 
-    /// Puts the next handler in place, with what it will be told. Gives the one before it.
+    /// Installs the next handler and queues its input. Returns the previous handler.
     fn switch_handler(&mut self, token: Token) -> Option<Box<dyn Connection>> {
         let stream = self.stream_mut(token).filter(|stream| stream.hands_over)?;
         let Some(Successor { handler, unread }) = stream.extra().successors.pop_front() else {
@@ -79,7 +80,7 @@ impl Reactor {
         };
         let before = stream.handler.replace(handler);
         stream.paused = false;
-        stream.tells_when_sent = false;
+        stream.notify_when_sent = false;
         let ended = stream.peer_finished && !stream.failed;
         let held = &mut stream.extra().held;
         if !unread.is_empty() {
@@ -88,7 +89,7 @@ impl Reactor {
         if ended && !matches!(held.back(), Some(Input::End)) {
             held.push_back(Input::End);
         }
-        // Delivers what is held, too, in the next flush.
+        // This also queues the delivery of held input in the next flush.
         self.set_receiving(token);
         before
     }

@@ -1,4 +1,4 @@
-//! What a handler can do with its connection.
+//! The operations of a handler on its connection.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -15,14 +15,14 @@ use super::{ConnectionId, Reason, SendError};
 use crate::Reactor;
 use crate::reactor::source::Source;
 
-/// What has come in, and is held back until it is wanted.
+/// Received input that is held back until it can be delivered.
 pub(super) enum Input {
     Chunk(Chunk),
-    /// Nothing more comes.
+    /// The peer has finished.
     End,
 }
 
-/// A connection and the reactor it is on: what callbacks of a [`Connection`](super::Connection) are handed.
+/// Gives access to a connection and its reactor. Callbacks of a [`Connection`](super::Connection) receive it.
 pub struct Io<'a> {
     pub(super) reactor: &'a mut Reactor,
     pub(super) id: ConnectionId,
@@ -30,17 +30,18 @@ pub struct Io<'a> {
 
 /// Sending.
 impl Io<'_> {
-    /// Sends a copy of `bytes`. It goes out when the callback at hand returns, together with whatever else that sends.
+    /// Sends a copy of `bytes`. Data sent in a callback is written together when the callback returns.
     pub fn send(&mut self, bytes: &[u8]) -> Result<(), SendError> {
         self.queue(bytes.len(), |outbox| outbox.push_copy(bytes))
     }
 
-    /// Sends the contents of `block` and leaves it empty, often with other memory. Where nothing else waits they are not copied.
+    /// Sends the contents of `block` and leaves it empty, often with different memory. Up to 16 KiB are not copied if
+    /// the send queue is empty.
     pub fn send_block(&mut self, block: &mut Vec<u8>) -> Result<(), SendError> {
         self.queue(block.len(), |outbox| outbox.push_block(block))
     }
 
-    /// Sends a copy of several slices, one after the other: all of them or, if that is too much, none.
+    /// Sends a copy of several slices, one after the other. If they exceed the limit together, none is sent.
     pub fn send_vectored(&mut self, slices: &[IoSlice<'_>]) -> Result<(), SendError> {
         let bytes = slices.iter().map(|slice| slice.len()).sum();
         self.queue(bytes, |outbox| slices.iter().for_each(|slice| outbox.push_copy(slice)))
@@ -52,40 +53,40 @@ impl Io<'_> {
         self.queue(bytes.len(), |outbox| outbox.push_bytes(bytes))
     }
 
-    /// Sends on what came in, without copying it.
+    /// Sends a received chunk without copying it.
     pub fn send_chunk(&mut self, chunk: Chunk) -> Result<(), SendError> {
         self.queue(chunk.len(), |outbox| outbox.push_chunk(chunk))
     }
 
-    /// Sends the bytes of `file` in `range`, in order with everything else that is sent. They go from the file to the socket
-    /// inside the kernel where it can do that, and take up no memory here, so the size does not matter.
+    /// Sends the bytes of `file` in `range`, in order with all other sends. Where the kernel supports it, they go from
+    /// the file to the socket inside the kernel. They take up no memory here, so the size does not matter.
     ///
-    /// If the file turns out to be shorter by the time its turn comes, the connection is closed: what was promised cannot be
-    /// sent. Reading from a slow disk holds up the loop; to send from one, read ahead.
+    /// If the file is shorter than `range` when it is sent, the connection is closed because the promised bytes cannot
+    /// be sent. Reading from a slow disk blocks the loop. To send from one, read ahead.
     pub fn send_file(&mut self, file: impl Into<Arc<File>>, range: Range<u64>) -> Result<(), SendError> {
         let part = FilePart { file: file.into(), offset: range.start, len: range.end.saturating_sub(range.start) };
         self.queue(0, |outbox| outbox.push_file(part))
     }
 
-    /// Sends a copy of `bytes`, at once: after this, as much of it has gone out as there was room for, instead of when the
-    /// callback at hand returns. For those who go on to do something slow.
+    /// Sends a copy of `bytes` and writes as much as the socket accepts immediately, not when the current callback
+    /// returns. Use it before a slow computation.
     pub fn send_now(&mut self, bytes: &[u8]) -> Result<(), SendError> {
         self.send(bytes)?;
         self.flush();
         Ok(())
     }
 
-    /// Sends what waits at once, as far as there is room.
+    /// Writes as much of the send queue as the socket accepts, immediately.
     pub fn flush(&mut self) {
         self.reactor.write(self.id.0);
     }
 
-    /// Has the handler told, once, when [everything has been sent](super::Connection::sent): after the callback at hand at the
-    /// earliest, and if [`finish`](Io::finish) was called, after the other side has been told.
+    /// Calls the handler's [`sent`](super::Connection::sent) once, when everything has been sent. This happens after
+    /// the current callback at the earliest. After [`finish`](Io::finish), it happens after the half-close.
     pub fn tell_when_sent(&mut self) {
         if let Some(stream) = self.reactor.stream_mut(self.id.0) {
-            stream.tells_when_sent = true;
-            self.reactor.needs_attention(self.id.0);
+            stream.notify_when_sent = true;
+            self.reactor.request_flush(self.id.0);
         }
     }
 
@@ -96,7 +97,7 @@ impl Io<'_> {
             return Err(SendError::Closed);
         }
         if stream.failed {
-            // The other side is gone, which `closed` will tell: to send now is no more of a mistake than a moment ago.
+            // The peer is gone, and `closed` will report it. A send now is no more an error than one a moment earlier.
             return Ok(());
         }
         let queued = stream.outbox.as_ref().map_or(0, |outbox| outbox.in_memory());
@@ -107,16 +108,16 @@ impl Io<'_> {
         push(stream.outbox.get_or_insert_with(|| connections.spare_outbox.take().unwrap_or_default()));
         stream.used = true;
         flow.add(bytes);
-        self.reactor.needs_attention(self.id.0);
+        self.reactor.request_flush(self.id.0);
         Ok(())
     }
 
-    /// How many bytes of memory wait to be sent.
+    /// Returns the number of bytes in memory queued to be sent.
     pub fn queued(&mut self) -> usize {
         self.outbox().map_or(0, |outbox| outbox.in_memory())
     }
 
-    /// How many bytes of files wait to be sent.
+    /// Returns the number of bytes of files queued to be sent.
     pub fn queued_in_files(&mut self) -> u64 {
         self.outbox().map_or(0, |outbox| outbox.len() - outbox.in_memory() as u64)
     }
@@ -128,40 +129,42 @@ impl Io<'_> {
 
 /// Ending.
 impl Io<'_> {
-    /// Has the handler [asked](crate::Connection::draining) when the reactor drains, also if nothing was ever sent or received: for
-    /// protocols in which the first bytes may be on their way.
+    /// Makes the reactor call [`draining`](crate::Connection::draining) on this connection even if nothing was ever
+    /// sent or received. Use it for protocols in which the peer's first bytes may be on their way.
     pub fn count_as_used(&mut self) {
         if let Some(stream) = self.reactor.stream_mut(self.id.0) {
             stream.used = true;
         }
     }
 
-    /// Closes the connection. What waits to be sent is dropped.
+    /// Closes the connection and drops its send queue.
     pub fn close(&mut self) {
         self.close_with(Reason::Local);
     }
 
-    /// Closes the connection, and has its handler told this reason.
+    /// Closes the connection and passes `reason` to its handler's `closed`.
     pub fn close_with(&mut self, reason: Reason) {
         self.reactor.connection_is_over(self.id.0, reason);
     }
 
-    /// Closes the connection when everything that waits has been sent. What comes in meanwhile is thrown away.
+    /// Closes the connection when everything queued has been sent. Input received meanwhile is discarded.
     ///
-    /// If the other side goes on sending, it is told first that nothing more comes, and given a few seconds to end too: a
-    /// socket that is closed with something unread in it makes the other side lose what it has not read yet.
+    /// If the peer is still sending, the connection lingers: it is half-closed, and the peer gets a few seconds to
+    /// finish as well. Closing a socket with unread input would reset the connection, and the peer could lose data that
+    /// it has not read yet.
     pub fn close_after_writing(&mut self) {
         self.end(Ending::Close);
     }
 
-    /// Something has come in that its handler kept and nobody will read: closing takes care not to lose what was sent for it.
+    /// Records that the handler kept input that nobody will read. Closing then lingers, so that the peer does not lose
+    /// data.
     pub(crate) fn has_heard(&mut self) {
         if let Some(stream) = self.reactor.stream_mut(self.id.0) {
-            stream.heard_closing = true;
+            stream.discarded_input = true;
         }
     }
 
-    /// Tells the other side, when everything that waits has been sent, that nothing more will be. Reading goes on.
+    /// Half-closes the connection when everything queued has been sent. Reading continues.
     pub fn finish(&mut self) {
         self.end(Ending::Finish);
     }
@@ -176,19 +179,19 @@ impl Io<'_> {
         if replaces {
             stream.ending = ending;
             self.reactor.set_receiving(self.id.0);
-            self.reactor.needs_attention(self.id.0);
+            self.reactor.request_flush(self.id.0);
         }
     }
 }
 
 /// Reading.
 impl Io<'_> {
-    /// Stops reading, until [`resume`](Io::resume).
+    /// Stops reading until [`resume`](Io::resume).
     pub fn pause(&mut self) {
         self.set_paused(true);
     }
 
-    /// Goes on reading.
+    /// Resumes reading.
     pub fn resume(&mut self) {
         self.set_paused(false);
     }
@@ -200,53 +203,54 @@ impl Io<'_> {
         }
     }
 
-    /// Whether reading was [stopped](Io::pause).
+    /// Returns whether reading is [paused](Io::pause).
     pub fn is_paused(&mut self) -> bool {
         self.reactor.stream_mut(self.id.0).is_some_and(|stream| stream.paused)
     }
 }
 
-/// Looking around.
+/// Access to the connection's properties.
 impl Io<'_> {
-    /// The connection's name.
+    /// Returns the connection's id.
     pub fn id(&self) -> ConnectionId {
         self.id
     }
 
-    /// The reactor, to do anything else with.
+    /// Returns the reactor.
     pub fn reactor(&mut self) -> &mut Reactor {
         self.reactor
     }
 
-    /// Gives the connection a name of your own, to be read in reports.
+    /// Gives the connection a label, which reports print.
     pub fn set_label(&mut self, label: impl Into<Arc<str>>) {
         self.reactor.label(self.id, label);
     }
 
-    /// Whether it is established, and neither over nor being closed.
+    /// Returns whether the connection is established and neither over nor closing.
     pub fn is_open(&mut self) -> bool {
         let stream = self.reactor.stream_mut(self.id.0);
         stream.is_some_and(|stream| stream.stage == Stage::Open && stream.ending != Ending::Close)
     }
 
-    /// How long ago something was last sent or received.
+    /// Returns the time since something was last sent or received.
     pub fn idle_time(&mut self) -> Duration {
         let now = self.reactor.now;
         self.reactor.stream_mut(self.id.0).map_or(Duration::ZERO, |stream| now - stream.active_at)
     }
 
-    /// Where the other end is.
+    /// Returns the address of the peer.
     pub fn peer_address(&self) -> io::Result<Address> {
         self.reactor.engine.peer_address(self.id.0)
     }
 
-    /// Where this end is.
+    /// Returns the local address.
     pub fn local_address(&self) -> io::Result<Address> {
         self.reactor.engine.local_address(self.id.0)
     }
 
-    /// The socket's descriptor, to set options on with [`SocketOptions`](crate::SocketOptions) or otherwise. Reading, writing
-    /// and closing is the reactor's. `None` on an engine that has no descriptors, and while there is no socket.
+    /// Returns the socket's descriptor, for example to set options with [`SocketOptions`](crate::SocketOptions). Do not
+    /// read, write or close it: the reactor does. Returns `None` on an engine without descriptors and while there is no
+    /// socket.
     ///
     /// ```
     /// # use pelton::{Io, SocketOptions};

@@ -1,8 +1,8 @@
-//! Time limits of connections.
+//! The time limits of connections.
 //!
-//! They are not a scan, and I/O does no timer operation: a connection stores when something last happened, and has at most one
-//! timer, for the nearest of its limits. When that fires, it is set anew if something has happened meanwhile; or if the other
-//! side has read some of what was sent, which only the system knows (`progress.rs`).
+//! There is no scan, and I/O does no timer operations. A connection stores the time of its last activity and has at
+//! most one timer, for the nearest of its limits. When the timer fires, it is set again if there was activity
+//! meanwhile, or if the peer has read some of the sent data, which only the system knows (`progress.rs`).
 
 use std::fmt;
 use std::time::Duration;
@@ -10,26 +10,29 @@ use std::time::Duration;
 use pelton_os::{Time, Token};
 
 use super::stream::Stage;
-use super::{Io, Reason, Stream};
+use super::{ConnectionState, Io, Reason};
 use crate::Reactor;
 
-/// The system is asked how much the other side has yet to read when this part of the write-stall limit has passed. From then on
-/// the limit runs in full: a peer that reads is never cut off too early, one that does not is cut off by so much later.
-const LOOK_AT_STALL_AFTER: u32 = 8;
+/// The system is first asked how much data is undelivered when the write-stall limit divided by this has passed. The
+/// full limit starts then: a peer that reads is never cut off too early, and one that does not is cut off later by this
+/// part.
+const STALL_CHECK_DIVISOR: u32 = 8;
 
-/// What a connection can take too long for.
+/// The kinds of time limits of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Limit {
-    /// Being established. By default 20 seconds.
+    /// Time until the connection is established. By default 20 seconds.
     Connect,
-    /// Sending any of what waits to be sent: the other side does not read. By default 60 seconds.
+    /// Time without progress while data is queued: the peer does not read. By default 60 seconds.
     ///
-    /// What the other side acknowledges counts, also if that makes no room to send more yet, where the system can tell: for
-    /// TCP on Linux, macOS, FreeBSD and NetBSD, for Unix sockets on Linux. Elsewhere only room to send more counts. Because
-    /// progress is measured from when the system was first asked, the limit may be reached an eighth later than it says.
+    /// Data that the peer acknowledges counts as progress even if the socket accepts no more yet, where the system
+    /// reports it: for TCP on Linux, macOS, FreeBSD and NetBSD, for Unix sockets on Linux. Elsewhere only a writable
+    /// socket counts. Progress is measured from the first query of the system, so the limit may be reached up to an
+    /// eighth later than set.
     WriteStall,
-    /// Sending or receiving anything; what the other side acknowledges counts here, too. By default there is no such limit.
+    /// Time without sending or receiving anything. Data that the peer acknowledges counts as activity. By default there
+    /// is no limit.
     Inactivity,
 }
 
@@ -41,13 +44,13 @@ impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Limit::Connect => "no connection was made",
-            Limit::WriteStall => "the other side has read nothing",
+            Limit::WriteStall => "the other side read nothing",
             Limit::Inactivity => "nothing was sent or received",
         })
     }
 }
 
-/// How long each may take.
+/// The duration of each limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits([Option<Duration>; Limit::ALL.len()]);
 
@@ -71,21 +74,21 @@ impl Limits {
     }
 }
 
-impl Stream {
+impl ConnectionState {
     fn limits<'a>(&'a self, defaults: &'a Limits) -> &'a Limits {
         self.extra.as_ref().and_then(|extra| extra.limits.as_ref()).unwrap_or(defaults)
     }
 
-    /// Since when `limit` is running, if it is.
+    /// Returns when `limit` started, if it is running.
     fn running_since(&self, limit: Limit) -> Option<Time> {
         let connecting = self.stage == Stage::Connecting;
         match limit {
             Limit::Connect => connecting.then_some(self.active_at),
-            Limit::WriteStall if self.busy => Some(self.reading().map_or(self.wrote_at(), |reading| reading.at)),
+            Limit::WriteStall if self.busy => Some(self.sample().map_or(self.wrote_at(), |sample| sample.at)),
             Limit::WriteStall => None,
-            // What is held back on purpose is not the other side's silence.
-            Limit::Inactivity if connecting || self.choked => None,
-            Limit::Inactivity => Some(self.reading().map_or(self.active_at, |reading| reading.at.max(self.active_at))),
+            // A connection that the reactor itself has paused is not an inactive peer.
+            Limit::Inactivity if connecting || self.budget_paused => None,
+            Limit::Inactivity => Some(self.sample().map_or(self.active_at, |sample| sample.at.max(self.active_at))),
         }
     }
 
@@ -93,14 +96,14 @@ impl Stream {
         self.extra.as_ref().map_or(self.active_at, |extra| extra.wrote_at)
     }
 
-    /// When to look how much the other side has yet to read, if it stalls and that was not done yet.
-    fn looks_at_stall_at(&self, defaults: &Limits) -> Option<Time> {
+    /// Returns when to ask the system for undelivered data, if the connection stalls and was not checked yet.
+    fn stall_check_at(&self, defaults: &Limits) -> Option<Time> {
         let limit = self.limits(defaults).get(Limit::WriteStall)?;
-        (self.busy && self.reading().is_none()).then(|| self.wrote_at() + limit / LOOK_AT_STALL_AFTER)
+        (self.busy && self.sample().is_none()).then(|| self.wrote_at() + limit / STALL_CHECK_DIVISOR)
     }
 
-    /// How long it waits for the other side to end, if it does.
-    fn lingers_until(&self) -> Option<Time> {
+    /// Returns when lingering ends, if the connection lingers.
+    fn linger_until(&self) -> Option<Time> {
         self.extra.as_ref()?.linger_until
     }
 
@@ -110,14 +113,15 @@ impl Stream {
 }
 
 impl Io<'_> {
-    /// How long something may take before the connection [has timed out](super::Connection::timed_out), if there is a limit.
+    /// Returns the duration of a limit, if it is set. When it is reached, [`timed_out`](super::Connection::timed_out)
+    /// is called.
     pub fn limit(&mut self, limit: Limit) -> Option<Duration> {
         let defaults = self.reactor.connections.limits;
         self.reactor.stream_mut(self.id.0)?.limits(&defaults).get(limit)
     }
 
-    /// Limits how long something may take. `None` lifts the limit. What a reactor's connections begin with is set by
-    /// [`Builder::limit`](crate::Builder::limit).
+    /// Sets the duration of a limit. `None` disables it. [`Builder::limit`](crate::Builder::limit) sets the initial
+    /// limits.
     pub fn set_limit(&mut self, limit: Limit, after: Option<Duration>) {
         let defaults = self.reactor.connections.limits;
         let Some(stream) = self.reactor.stream_mut(self.id.0) else { return };
@@ -127,12 +131,12 @@ impl Io<'_> {
 }
 
 impl Reactor {
-    /// Has the connection looked at when the nearest of its limits may be reached, or sooner.
+    /// Sets the connection's timer so that it fires when the nearest limit may be reached, or earlier.
     pub(crate) fn arm_limits(&mut self, token: Token) {
         let defaults = self.connections.limits;
         let Some(stream) = self.stream_mut(token) else { return };
         let limits = Limit::ALL.iter().filter_map(|limit| stream.deadline_of(*limit, &defaults));
-        let nearest = limits.chain(stream.lingers_until()).chain(stream.looks_at_stall_at(&defaults)).min();
+        let nearest = limits.chain(stream.linger_until()).chain(stream.stall_check_at(&defaults)).min();
         let timer = stream.extra.as_ref().and_then(|extra| extra.timer);
         match (nearest, timer) {
             (None, None) => {}
@@ -140,7 +144,7 @@ impl Reactor {
                 self.timers.cancel(timer);
                 self.set_limit_timer(token, None);
             }
-            // One that is early looks again: I/O only ever makes limits later.
+            // A timer that fires early is set again: I/O only postpones limits.
             (Some(nearest), Some(timer)) => {
                 if self.timers.deadline(timer).is_some_and(|set| set > nearest) {
                     self.timers.reset(timer, nearest);
@@ -159,19 +163,19 @@ impl Reactor {
         }
     }
 
-    /// The connection's timer has fired.
+    /// Checks the limits of a connection whose timer has fired.
     pub(crate) fn check_limits(&mut self, token: Token) {
         self.set_limit_timer(token, None);
         let (now, defaults) = (self.now, self.connections.limits);
         let Some(stream) = self.stream_mut(token) else { return };
         let stalls_since = stream.wrote_at();
-        let lingered = stream.lingers_until().is_some_and(|until| until <= now);
-        let looks = stream.looks_at_stall_at(&defaults).is_some_and(|at| at <= now);
-        if lingered && !self.lingers_on(token) {
+        let lingered = stream.linger_until().is_some_and(|until| until <= now);
+        let checks_stall = stream.stall_check_at(&defaults).is_some_and(|at| at <= now);
+        if lingered && !self.extend_linger(token) {
             return self.connection_is_over(token, Reason::Local);
         }
-        if looks {
-            self.look_at_stall(token, stalls_since);
+        if checks_stall {
+            self.check_stall(token, stalls_since);
         }
         for limit in Limit::ALL {
             let Some(stream) = self.stream_mut(token).filter(|stream| stream.stage != Stage::Over) else { return };
@@ -180,13 +184,13 @@ impl Reactor {
             if limit != Limit::Connect && self.peer_reads(token, after) {
                 continue;
             }
-            // If it goes on, it has as long again.
+            // If the connection stays open, the limit starts again.
             match (limit, self.stream_mut(token)) {
-                (Limit::WriteStall, _) => self.restart_reading(token),
+                (Limit::WriteStall, _) => self.restart_sample(token),
                 (_, Some(stream)) => stream.active_at = now,
                 (_, None) => return,
             }
-            self.tell(token, |handler, io| handler.timed_out(io, limit));
+            self.notify(token, |handler, io| handler.timed_out(io, limit));
         }
         if self.stream_mut(token).is_some_and(|stream| stream.stage != Stage::Over) {
             self.arm_limits(token);

@@ -1,24 +1,25 @@
-//! Where connections come from: made to an address, or taken over from elsewhere.
+//! Opens connections: to an address, or from an existing socket.
 
 use std::panic::Location;
 
 use pelton_os::{Address, ConnectOptions, Socket};
 
-use super::{Connection, ConnectionId, Detached, Stream};
+use super::{Connection, ConnectionId, ConnectionState, Detached};
 use crate::reactor::source::Source;
 use crate::{Error, Reactor};
 
 impl Reactor {
-    /// Begins to connect to `address`. The handler is told when it is [opened](Connection::opened), or
-    /// [closed](Connection::closed) if that fails; never before this returns. It may be sent to at once.
+    /// Connects to `address`. The handler's [`opened`](Connection::opened) is called when the connection is
+    /// established, or [`closed`](Connection::closed) if it fails; never before this method returns. Data can be sent
+    /// immediately.
     ///
-    /// A loop that was told to [stop](Reactor::stop) refuses with [`Error::Stopped`].
+    /// Fails with [`Error::Stopped`] if the loop was [stopped](Reactor::stop).
     #[track_caller]
     pub fn connect(&mut self, address: &Address, handler: impl Connection) -> Result<ConnectionId, Error> {
         self.connect_with(address, &ConnectOptions::default(), handler)
     }
 
-    /// Connects as [`connect`](Reactor::connect) does, with [options](ConnectOptions) such as where to connect from.
+    /// Connects like [`connect`](Reactor::connect), with [options](ConnectOptions) such as the local address.
     #[track_caller]
     pub fn connect_with(
         &mut self,
@@ -31,13 +32,13 @@ impl Reactor {
 
     pub(super) fn connect_from(
         &mut self,
-        place: &'static Location<'static>,
+        location: &'static Location<'static>,
         address: &Address,
         options: &ConnectOptions,
         handler: Box<dyn Connection>,
     ) -> Result<ConnectionId, Error> {
         self.check_takes_on()?;
-        let mut stream = Stream::connecting(place, handler, self.clock());
+        let mut stream = ConnectionState::connecting(location, handler, self.clock());
         stream.extra().address = Some(address.clone());
         let id = self.add_stream(stream);
         match self.engine.connect(id.0, address, options) {
@@ -52,10 +53,10 @@ impl Reactor {
         }
     }
 
-    /// Takes over a connected stream socket from elsewhere: one that another program has passed, or that other code has
-    /// connected. It is [opened](Connection::opened) soon, but not before this returns.
+    /// Adopts a connected stream socket, such as one that another program has passed or that other code has connected.
+    /// [`opened`](Connection::opened) is called soon, but not before this method returns.
     ///
-    /// A loop that was told to [stop](Reactor::stop) refuses with [`Error::Stopped`], and the socket is closed.
+    /// Fails with [`Error::Stopped`] and closes the socket if the loop was [stopped](Reactor::stop).
     ///
     /// ```
     /// # use pelton::{Chunk, Connection, Io, Reactor};
@@ -83,8 +84,8 @@ impl Reactor {
         self.take_on_detached(Location::caller(), detached, Box::new(handler))
     }
 
-    /// Takes on a connection again that was [detached](crate::Io::detach) here or from another reactor. What had come in and was
-    /// not read comes first.
+    /// Adopts a connection that was [detached](crate::Io::detach) from this or another reactor. The handler receives
+    /// the unread input first.
     #[track_caller]
     pub fn adopt_detached(&mut self, detached: Detached, handler: impl Connection) -> Result<ConnectionId, Error> {
         self.take_on_detached(Location::caller(), detached, Box::new(handler))
@@ -92,47 +93,47 @@ impl Reactor {
 
     pub(crate) fn take_on_detached(
         &mut self,
-        place: &'static Location<'static>,
+        location: &'static Location<'static>,
         detached: Detached,
         handler: Box<dyn Connection>,
     ) -> Result<ConnectionId, Error> {
-        let id = self.take_on(place, detached.socket, handler)?;
+        let id = self.take_on(location, detached.socket, handler)?;
         self.hold_unread(id.0, detached.unread);
         self.next_tick(move |reactor| {
             reactor.connection_is_open(id.0);
-            if reactor.lifecycle.asks_to_end() {
-                reactor.tell(id.0, |handler, io| handler.draining(io));
+            if reactor.lifecycle.drains_connections() {
+                reactor.notify(id.0, |handler, io| handler.draining(io));
             }
         });
         Ok(id)
     }
 
-    /// Takes on a connected socket. Its handler is to be told that it is open.
+    /// Adopts a connected socket. The caller must then open the connection.
     pub(crate) fn take_on(
         &mut self,
-        place: &'static Location<'static>,
+        location: &'static Location<'static>,
         socket: Socket,
         handler: Box<dyn Connection>,
     ) -> Result<ConnectionId, Error> {
         self.check_takes_on()?;
-        let mut stream = Stream::connecting(place, handler, self.now);
-        // What another side has begun.
+        let mut stream = ConnectionState::connecting(location, handler, self.now);
+        // Treat it like an accepted connection, which the peer opened.
         stream.throttles = true;
         let id = self.add_stream(stream);
         match self.engine.adopt(id.0, socket) {
             Ok(()) => Ok(id),
             Err(error) => {
                 self.remove_stream(id);
-                Err(Error::system("take on a connection", error))
+                Err(Error::system("adopt a connection", error))
             }
         }
     }
 
-    pub(super) fn add_stream(&mut self, stream: Stream) -> ConnectionId {
+    pub(super) fn add_stream(&mut self, stream: ConnectionState) -> ConnectionId {
         ConnectionId(self.sources.insert(Source::Connection(stream)))
     }
 
-    /// Removes a stream that the engine has refused.
+    /// Removes a connection that the engine has refused.
     pub(super) fn remove_stream(&mut self, id: ConnectionId) {
         self.sources.remove(id.0);
     }

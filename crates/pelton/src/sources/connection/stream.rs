@@ -1,4 +1,4 @@
-//! A connection, as the reactor keeps it, and the ways to it.
+//! The state of a connection, and access to it.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -6,79 +6,78 @@ use std::panic::Location;
 
 use pelton_os::{Address, Outbox, Time, Token};
 
-use super::detach::Then;
+use super::detach::OnDetached;
 use super::dial::Dial;
 use super::hand_over::Successor;
 use super::io::Input;
-use super::progress::Reading;
+use super::progress::Sample;
 use super::{Connection, ConnectionId, Io, Limits, Reason, WaterMarks};
 use crate::reactor::source::{Counted, Source};
 use crate::{Reactor, ReconnectId, TimerKey};
 
-/// A connection, as the reactor keeps it. There may be very many of them with nothing to do, so what only some need is
-/// [elsewhere](Extra).
-pub(crate) struct Stream {
-    pub(super) place: &'static Location<'static>,
+/// The state of a connection. There may be very many idle connections, so state that only some need is in [`Extra`].
+pub(crate) struct ConnectionState {
+    pub(super) location: &'static Location<'static>,
     /// `None` while it runs.
     pub(super) handler: Option<Box<dyn Connection>>,
     /// `None` while there is nothing to send.
     pub(super) outbox: Option<Box<Outbox>>,
     pub(super) extra: Option<Box<Extra>>,
-    /// When something was last sent or received; before that, when connecting was begun.
+    /// When something was last sent or received. Before that, when connecting began.
     pub(super) active_at: Time,
     pub(super) stage: Stage,
     pub(super) ending: Ending,
-    /// The user does not want to read.
+    /// The handler has paused reading.
     pub(super) paused: bool,
-    /// So much waits to be sent that `drained` will be called.
+    /// The send queue has exceeded the high water mark, and `drained` will be called.
     pub(super) full: bool,
-    /// Nothing is read while it is full.
+    /// Reading pauses while `full` is set.
     pub(super) throttles: bool,
-    /// Too much waits to be sent everywhere.
-    pub(super) choked: bool,
-    /// The engine will say when it has sent what it was given, or there is room for more.
+    /// Reading is paused because the byte budget of the reactor is exceeded.
+    pub(super) budget_paused: bool,
+    /// The engine is sending, or the socket is full. The engine will report when it is ready for more.
     pub(super) busy: bool,
-    /// `sent` is to be called.
-    pub(super) tells_when_sent: bool,
-    /// In the list of those that need attention.
-    pub(super) listed: bool,
-    /// Another handler is to take over.
+    /// `sent` will be called when everything has been sent.
+    pub(super) notify_when_sent: bool,
+    /// The connection is queued for the next flush.
+    pub(super) flush_queued: bool,
+    /// Another handler will take over.
     pub(super) hands_over: bool,
     /// Something was sent or received, or is about to be.
     pub(super) used: bool,
     pub(super) peer_finished: bool,
-    /// Something came in while it was being closed, or was never read: more may come.
-    pub(super) heard_closing: bool,
-    /// It broke, and is over as soon as what came in before that has been delivered.
+    /// Input was discarded while closing, or was never read. The peer may still be sending.
+    pub(super) discarded_input: bool,
+    /// The connection has failed. It is over when earlier input has been delivered.
     pub(super) failed: bool,
 }
 
-/// What only some connections need.
+/// State that only some connections need.
 #[derive(Default)]
 pub(super) struct Extra {
     pub(super) limits: Option<Limits>,
     pub(super) timer: Option<TimerKey>,
-    /// When some of what waits was last sent.
+    /// When some of the send queue was last written.
     pub(super) wrote_at: Time,
-    /// How much the other side had yet to take when that was last looked at.
-    pub(super) reading: Option<Reading>,
-    /// While it [lingers](Ending::Linger): for how long.
+    /// The latest measurement of undelivered data.
+    pub(super) sample: Option<Sample>,
+    /// When [lingering](Ending::Linger) ends.
     pub(super) linger_until: Option<Time>,
     pub(super) marks: Option<WaterMarks>,
-    /// What has come in and is not wanted yet.
+    /// Received input that cannot be delivered yet.
     pub(super) held: VecDeque<Input>,
-    pub(super) detach: Option<Then>,
-    /// Where it is being connected to.
+    pub(super) detach: Option<OnDetached>,
+    /// The address of the peer, while connecting.
     pub(super) address: Option<Address>,
-    /// How far it has come, if it is being connected by name.
+    /// The dialing state, while connecting by name.
     pub(super) dial: Option<Box<Dial>>,
-    /// What connects it again when it is over.
+    /// Reconnects the connection when it is over.
     keeper: Option<ReconnectId>,
-    /// Why it has failed.
+    /// Why the connection has failed.
     pub(super) failure: Option<Reason>,
-    /// Handlers that are to take over, one after the other.
+    /// Handlers that will take over, one after the other.
     pub(super) successors: VecDeque<Successor>,
-    /// What lives as long as the connection.
+    /// Values that live as long as the connection.
     pub(super) kept: Vec<Box<dyn Any>>,
 }
 
@@ -90,61 +89,65 @@ impl Extra {
     }
 }
 
-/// How far along its life a connection is.
+/// The state of a connection's life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
-    /// Not established yet, or its handler has not been told.
+    /// Not established yet, or `opened` was not called yet.
     Connecting,
     Open,
-    /// The engine is about to let go of it.
+    /// The engine is about to release the socket.
     Detaching,
-    /// `closed` comes next.
+    /// `closed` will be called next.
     Over,
 }
 
-/// What happens when everything has been sent.
+/// What happens when the send queue is empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ending {
     None,
-    /// Tell the other side that there is no more.
+    /// The connection is half-closed.
     Finish,
-    /// It has been told.
+    /// The half-close is done.
     Finished,
     Close,
-    /// Everything has been sent, and the other side told so; but it sends itself, and must have read everything before it
-    /// is closed.
+    /// The connection is half-closed, but the peer is still sending. The connection waits for the peer to finish, so
+    /// that closing does not reset it.
     Linger,
     Detach,
 }
 
-/// What all connections of a reactor share.
+/// State shared by all connections of a reactor.
 pub(crate) struct Connections {
-    /// Accepted just now. Their handlers are told when the listener's callback has returned.
-    newcomers: Vec<Token>,
-    /// An empty outbox, for the connection that sends next.
+    /// Connections that a listener's callback has accepted. `opened` is called when the callback has returned.
+    accepted: Vec<Token>,
+    /// An empty outbox for the next connection that sends.
     pub(super) spare_outbox: Option<Box<Outbox>>,
-    /// What connections begin with.
+    /// The initial limits of connections.
     pub(super) limits: Limits,
 }
 
 impl Connections {
     pub(crate) fn new(limits: Limits) -> Connections {
-        Connections { newcomers: Vec::new(), spare_outbox: None, limits }
+        Connections { accepted: Vec::new(), spare_outbox: None, limits }
     }
 
-    pub(crate) fn add_newcomer(&mut self, connection: ConnectionId) {
-        self.newcomers.push(connection.0);
+    pub(crate) fn add_accepted(&mut self, connection: ConnectionId) {
+        self.accepted.push(connection.0);
     }
 
-    pub(crate) fn take_newcomer(&mut self) -> Option<Token> {
-        self.newcomers.pop()
+    pub(crate) fn take_accepted(&mut self) -> Option<Token> {
+        self.accepted.pop()
     }
 }
 
-impl Stream {
-    pub(super) fn connecting(place: &'static Location<'static>, handler: Box<dyn Connection>, now: Time) -> Stream {
-        Stream {
-            place,
+impl ConnectionState {
+    pub(super) fn connecting(
+        location: &'static Location<'static>,
+        handler: Box<dyn Connection>,
+        now: Time,
+    ) -> ConnectionState {
+        ConnectionState {
+            location,
             handler: Some(handler),
             outbox: None,
             extra: None,
@@ -154,14 +157,14 @@ impl Stream {
             paused: false,
             full: false,
             throttles: false,
-            choked: false,
+            budget_paused: false,
             busy: false,
-            tells_when_sent: false,
-            listed: false,
+            notify_when_sent: false,
+            flush_queued: false,
             hands_over: false,
             used: false,
             peer_finished: false,
-            heard_closing: false,
+            discarded_input: false,
             failed: false,
         }
     }
@@ -170,7 +173,7 @@ impl Stream {
         self.extra.get_or_insert_default()
     }
 
-    /// Has it connected again when it is over.
+    /// Makes `keeper` reconnect the connection when it is over.
     pub(crate) fn keep(&mut self, keeper: ReconnectId) {
         self.extra().keeper = Some(keeper);
     }
@@ -187,21 +190,21 @@ impl Stream {
         self.outbox.as_ref().map_or(0, |outbox| outbox.len())
     }
 
-    /// Whether what comes in may be delivered.
+    /// Returns whether input may be delivered.
     pub(super) fn receives(&self) -> bool {
         if self.closes() {
             return self.stage == Stage::Open;
         }
-        // Whoever has said everything cannot be made to say more by what comes in.
+        // Throttling limits the answers to input. A handler that has finished sending adds none.
         let throttled = self.full && self.throttles && self.ending == Ending::None;
-        let held_up = self.paused || self.choked || throttled || self.ending == Ending::Detach;
+        let held_up = self.paused || self.budget_paused || throttled || self.ending == Ending::Detach;
         self.stage == Stage::Open && (self.failed || !held_up)
     }
 
-    /// Whether it is being closed, so that what comes in is of no interest.
+    /// Returns whether the connection is closing, so that input is discarded.
     ///
-    /// It is read all the same: a socket that is closed with something unread in it resets the connection, and the other
-    /// side may then miss the end of what was sent.
+    /// The reactor still reads it: closing a socket with unread input resets the connection, and the peer could miss
+    /// the end of the sent data.
     pub(super) fn closes(&self) -> bool {
         matches!(self.ending, Ending::Close | Ending::Linger)
     }
@@ -212,15 +215,16 @@ impl Stream {
 }
 
 impl Reactor {
-    /// A connection, to send to it or close it from anywhere on the loop. `None` if it is over.
+    /// Returns access to a connection, to send on it or close it from anywhere on the loop. Returns `None` if it is
+    /// over.
     pub fn connection(&mut self, id: ConnectionId) -> Option<Io<'_>> {
         self.stream_mut(id.0).filter(|stream| stream.stage != Stage::Over)?;
         Some(Io { reactor: self, id })
     }
 
-    /// Calls `visit` with a connection's handler, if that is a `C`, as a callback of the connection's own: what it sends goes
-    /// out when it returns. `None` if the connection is over, its handler is another one, or it is the one that is
-    /// running just now.
+    /// Calls `visit` with a connection's handler, if it is a `C`, like a callback of the connection: data that it sends
+    /// is written when it returns. Returns `None` if the connection is over, its handler is of another type, or the
+    /// handler is running.
     ///
     /// ```
     /// # use pelton::{Chunk, Connection, ConnectionId, Io, Reactor};
@@ -247,19 +251,19 @@ impl Reactor {
             return None;
         }
         let mut result = None;
-        self.tell(id.0, |handler, io| {
+        self.notify(id.0, |handler, io| {
             let handler: &mut dyn Any = handler;
             result = handler.downcast_mut().map(|handler| visit(handler, io));
         });
         result
     }
 
-    /// How many connections there are, established or on their way.
+    /// Returns the number of connections, including those that are still connecting.
     pub fn connection_count(&self) -> usize {
         self.sources.count(Counted::Connection)
     }
 
-    pub(crate) fn stream_mut(&mut self, token: Token) -> Option<&mut Stream> {
+    pub(crate) fn stream_mut(&mut self, token: Token) -> Option<&mut ConnectionState> {
         match self.sources.get_mut(token) {
             Some(Source::Connection(stream)) => Some(stream),
             _ => None,

@@ -1,4 +1,4 @@
-//! Calling a connection's handler, and sending what it has left to be sent.
+//! Calls a connection's handler and writes the data that it has queued.
 
 use std::time::Duration;
 
@@ -10,29 +10,30 @@ use crate::Reactor;
 use crate::reactor::callback::{CallbackKind, Outcome, Site};
 use crate::reactor::source::Source;
 
-/// How long a connection that is being closed waits for the other side to end.
+/// How long a closing connection waits for the peer to finish.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// What came of calling a handler.
+/// The outcome of calling a handler.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Called {
-    /// The connection is over, its handler is running already, or it has panicked.
+    /// The handler was not called because the connection is over or the handler is already running; or the handler
+    /// panicked.
     No,
     Yes,
-    /// Another handler is to take over now.
+    /// Another handler takes over now.
     HandsOver,
 }
 
 impl Reactor {
-    /// Calls the handler, then does what it has left to be done.
+    /// Calls the handler, then writes its data and applies its other requests.
     #[inline]
-    pub(super) fn tell(&mut self, token: Token, call: impl FnOnce(&mut dyn Connection, &mut Io<'_>)) {
+    pub(super) fn notify(&mut self, token: Token, call: impl FnOnce(&mut dyn Connection, &mut Io<'_>)) {
         match self.call_handler(token, call) {
             Called::No => {}
-            Called::Yes => self.flush(token),
+            Called::Yes => self.write_and_settle(token),
             Called::HandsOver => {
                 self.switch_handlers(token);
-                self.flush(token);
+                self.write_and_settle(token);
             }
         }
     }
@@ -45,7 +46,7 @@ impl Reactor {
         };
         let Some(handler) = stream.handler.take() else { return Called::No };
         let id = ConnectionId(token);
-        let site = Site { kind: CallbackKind::Connection, place: stream.place, source: Some(id.into()) };
+        let site = Site { kind: CallbackKind::Connection, place: stream.location, source: Some(id.into()) };
         let mut called = Called::No;
         self.call_source(
             site,
@@ -53,7 +54,7 @@ impl Reactor {
             |handler, reactor| call(&mut **handler, &mut Io { reactor, id }),
             |reactor, handler, outcome| {
                 let mut hands_over = false;
-                // It is put back even if the connection is over: it has yet to be told.
+                // Put it back even if the connection is over: `closed` is still to be called.
                 if let Some(stream) = reactor.stream_mut(token) {
                     stream.handler = Some(handler);
                     hands_over = stream.hands_over;
@@ -68,33 +69,33 @@ impl Reactor {
         called
     }
 
-    /// Has the connection looked at in the next flush: there is something to send. The one whose callback is running is
-    /// looked at when that returns.
-    pub(super) fn needs_attention(&mut self, token: Token) {
+    /// Queues the connection for the next flush, unless its own callback is running: then it is flushed when the
+    /// callback returns.
+    pub(super) fn request_flush(&mut self, token: Token) {
         if self.stream_mut(token).is_some_and(|stream| stream.handler.is_some()) {
-            self.list(token);
+            self.queue_flush(token);
         }
     }
 
-    pub(super) fn list(&mut self, token: Token) {
+    pub(super) fn queue_flush(&mut self, token: Token) {
         if let Some(stream) = self.stream_mut(token)
-            && !std::mem::replace(&mut stream.listed, true)
+            && !std::mem::replace(&mut stream.flush_queued, true)
         {
             self.sources.flush_later(token);
         }
     }
 
-    /// Sends what waits, as far as there is room.
+    /// Writes as much of the send queue as the socket accepts.
     pub(super) fn write(&mut self, token: Token) {
         let now = self.now;
         let Some(Source::Connection(stream)) = self.sources.get_mut(token) else { return };
-        // While the engine is busy, trying again is of no use.
+        // While the engine is busy, another attempt is useless.
         if stream.stage != Stage::Open || stream.busy || stream.failed {
             return;
         }
         let Some(outbox) = &mut stream.outbox else { return };
         if outbox.is_empty() {
-            // Everything has landed, or somebody has sent nothing, which is no operation for an engine.
+            // Everything was sent, or only empty slices were queued. An engine is not asked to send nothing.
             self.connections.spare_outbox = stream.outbox.take();
             return;
         }
@@ -102,11 +103,11 @@ impl Reactor {
         let outcome = self.engine.send(token, outbox);
         self.flow.remove(before - outbox.in_memory());
         if outbox.is_empty() {
-            // An idle connection holds no memory for sending; the next one that sends has it.
+            // An idle connection holds no memory for sending: the next connection that sends gets it.
             self.connections.spare_outbox = stream.outbox.take();
         }
         stream.active_at = now;
-        stream.forget_reading();
+        stream.forget_sample();
         match outcome {
             Ok(Sending::Idle) => {}
             Ok(Sending::Busy) => {
@@ -121,8 +122,8 @@ impl Reactor {
         }
     }
 
-    /// Sends what waits, and does what was to be done after that.
-    pub(super) fn flush(&mut self, token: Token) {
+    /// Writes queued data, then handles the consequences: water marks, notifications, the end.
+    pub(super) fn write_and_settle(&mut self, token: Token) {
         self.write(token);
         let Reactor { sources, flow, .. } = self;
         let Some(Source::Connection(stream)) = sources.get_mut(token) else { return };
@@ -130,22 +131,22 @@ impl Reactor {
             return;
         }
         let waiting = stream.waiting();
-        if stream.choked && waiting == 0 && !stream.busy && flow.serves_over_budget() {
-            self.unchoke_early(token);
-            return self.flush(token);
+        if stream.budget_paused && waiting == 0 && !stream.busy && flow.serves_over_budget() {
+            self.resume_over_budget(token);
+            return self.write_and_settle(token);
         }
         if waiting == 0 && !stream.busy && stream.ending != Ending::None {
-            let tells = std::mem::take(&mut stream.tells_when_sent);
+            let notify = std::mem::take(&mut stream.notify_when_sent);
             self.sent_everything(token);
-            if tells {
-                self.tell(token, |handler, io| handler.sent(io));
+            if notify {
+                self.notify(token, |handler, io| handler.sent(io));
             }
             return;
         }
-        // The marks are far apart from nothing: most of the time there is nothing to compare.
+        // Fast path: with an empty queue no water mark can have been crossed.
         if waiting == 0 && !stream.full {
-            if !stream.busy && std::mem::take(&mut stream.tells_when_sent) {
-                self.tell(token, |handler, io| handler.sent(io));
+            if !stream.busy && std::mem::take(&mut stream.notify_when_sent) {
+                self.notify(token, |handler, io| handler.sent(io));
             }
             return;
         }
@@ -156,20 +157,20 @@ impl Reactor {
         } else if waiting <= marks.low as u64 && stream.full {
             stream.full = false;
             self.set_receiving(token);
-            self.tell(token, |handler, io| handler.drained(io));
+            self.notify(token, |handler, io| handler.drained(io));
         }
     }
 
-    /// Does what was to be done when everything has been sent.
+    /// Completes the requested ending after everything has been sent.
     fn sent_everything(&mut self, token: Token) {
         let Some(stream) = self.stream_mut(token) else { return };
         let peer_finished = stream.peer_finished;
-        let heard_closing = stream.heard_closing || stream.holds_input();
+        let discarded_input = stream.discarded_input || stream.holds_input();
         let ended = if peer_finished { Reason::Finished } else { Reason::Local };
         match stream.ending {
             Ending::None | Ending::Finished | Ending::Linger => {}
             Ending::Close => {
-                let still_sends = !peer_finished && (heard_closing || self.engine.has_unread(token));
+                let still_sends = !peer_finished && (discarded_input || self.engine.has_unread(token));
                 if still_sends {
                     self.linger(token);
                 } else {
@@ -191,7 +192,7 @@ impl Reactor {
         }
     }
 
-    /// The other side is still sending: it is told that nothing more comes, and closed when it has ended too.
+    /// Half-closes a connection whose peer is still sending, and waits for the peer to finish.
     fn linger(&mut self, token: Token) {
         let Some(stream) = self.stream_mut(token) else { return };
         stream.ending = Ending::Linger;
@@ -210,9 +211,9 @@ impl Reactor {
         }
     }
 
-    /// The other side had its time to end. If it is still reading what was sent before, it gets more: closing now would take the
-    /// rest away.
-    pub(super) fn lingers_on(&mut self, token: Token) -> bool {
+    /// Extends lingering if the peer is still reading data sent earlier: closing now would lose the rest. Returns
+    /// whether it was extended.
+    pub(super) fn extend_linger(&mut self, token: Token) -> bool {
         let reads = self.peer_reads(token, LINGER);
         if reads {
             self.set_linger(token);
@@ -220,26 +221,26 @@ impl Reactor {
         reads
     }
 
-    /// Has the engine receive, or stop, according to what is wanted now.
+    /// Starts or stops receiving in the engine, depending on the current state.
     pub(super) fn set_receiving(&mut self, token: Token) {
         let Some(stream) = self.stream_mut(token).filter(|stream| stream.stage == Stage::Open) else { return };
         let (on, held, more) = (stream.receives(), stream.holds_input(), !stream.peer_finished);
         if on && held {
-            self.list(token);
+            self.queue_flush(token);
         }
         if more && let Err(error) = self.engine.receive(token, Intake::on_if(on)) {
             self.connection_is_over(token, Reason::from_error(error));
         }
     }
 
-    /// In a flush: does what a callback other than its own has left to be done.
-    pub(super) fn attend(&mut self, token: Token) {
+    /// Handles work that other callbacks left for the connection. Runs in a flush.
+    pub(super) fn flush_queued(&mut self, token: Token) {
         let Some(stream) = self.stream_mut(token) else { return };
-        stream.listed = false;
+        stream.flush_queued = false;
         if stream.hands_over && stream.handler.is_some() {
             self.switch_handlers(token);
         }
-        self.flush(token);
+        self.write_and_settle(token);
         self.deliver_held(token);
     }
 }

@@ -1,4 +1,4 @@
-//! What a handler can do with its datagram socket.
+//! The operations of a handler on its datagram socket.
 
 use std::io;
 use std::net::IpAddr;
@@ -13,17 +13,17 @@ use super::socket::Stage;
 use crate::reactor::source::Source;
 use crate::{Reactor, Reason, SendError, WaterMarks};
 
-/// A datagram socket and the reactor it is on: what callbacks of [`Datagrams`](super::Datagrams) are handed.
+/// Gives access to a datagram socket and its reactor. Callbacks of [`Datagrams`](super::Datagrams) receive it.
 pub struct DatagramIo<'a> {
     pub(super) reactor: &'a mut Reactor,
     pub(super) id: DatagramsId,
 }
 
-/// Sending. What is sent in answer to several datagrams that have come in together goes out together, when the last of them
-/// has been handled; everything else, in the turn's next flush. That a datagram could not be sent is
-/// [told later](super::Datagrams::send_failed).
+/// Sending. Datagrams sent while a received batch is handled go out together, after the last datagram of the batch. All
+/// others go out in the turn's next flush. Failures are reported later by
+/// [`send_failed`](super::Datagrams::send_failed).
 impl DatagramIo<'_> {
-    /// Sends a copy of `bytes` to whom the socket is connected to. On one that is not, this fails later.
+    /// Sends a copy of `bytes` to the connected peer. On a socket that is not connected, the send fails later.
     pub fn send(&mut self, bytes: &[u8]) -> Result<(), SendError> {
         self.queue(bytes.len(), |outbox| outbox.push_copy(None, bytes))
     }
@@ -33,24 +33,24 @@ impl DatagramIo<'_> {
         self.queue(bytes.len(), |outbox| outbox.push_copy(Some(to.clone()), bytes))
     }
 
-    /// Sends `bytes` without copying them, to whom the socket is connected to.
+    /// Sends `bytes` to the connected peer without copying them.
     pub fn send_bytes(&mut self, bytes: impl Into<Bytes>) -> Result<(), SendError> {
         let bytes = bytes.into();
         self.queue(bytes.len(), |outbox| outbox.push_bytes(None, bytes))
     }
 
-    /// Sends `bytes` without copying them, to `to`.
+    /// Sends `bytes` to `to` without copying them.
     pub fn send_bytes_to(&mut self, to: &Address, bytes: impl Into<Bytes>) -> Result<(), SendError> {
         let bytes = bytes.into();
         self.queue(bytes.len(), |outbox| outbox.push_bytes(Some(to.clone()), bytes))
     }
 
-    /// Sends on what came in, without copying it, to whom the socket is connected to.
+    /// Sends a received chunk to the connected peer without copying it.
     pub fn send_chunk(&mut self, chunk: Chunk) -> Result<(), SendError> {
         self.queue(chunk.len(), |outbox| outbox.push_chunk(None, chunk))
     }
 
-    /// Sends on what came in, without copying it, to `to`.
+    /// Sends a received chunk to `to` without copying it.
     pub fn send_chunk_to(&mut self, to: &Address, chunk: Chunk) -> Result<(), SendError> {
         self.queue(chunk.len(), |outbox| outbox.push_chunk(Some(to.clone()), chunk))
     }
@@ -67,68 +67,69 @@ impl DatagramIo<'_> {
         }
         push(&mut socket.outbox);
         flow.add(socket.outbox.in_memory() - queued);
-        self.reactor.datagrams_need_attention(self.id.0);
+        self.reactor.queue_datagram_flush(self.id.0);
         Ok(())
     }
 
-    /// How many bytes of datagrams wait to be sent.
+    /// Returns the number of bytes in queued datagrams.
     pub fn queued(&mut self) -> usize {
         self.reactor.datagram_socket_mut(self.id.0).map_or(0, |socket| socket.outbox.bytes())
     }
 
-    /// Whether [`drained`](super::Datagrams::drained) will be called.
+    /// Returns whether [`drained`](super::Datagrams::drained) will be called.
     pub(crate) fn drains(&mut self) -> bool {
-        self.reactor.datagram_socket_mut(self.id.0).is_some_and(|socket| socket.high)
+        self.reactor.datagram_socket_mut(self.id.0).is_some_and(|socket| socket.above_high)
     }
 
-    /// How much may wait to be sent.
+    /// Returns the water marks of the send queue.
     pub fn water_marks(&mut self) -> WaterMarks {
         self.reactor.datagram_socket_mut(self.id.0).map_or_else(WaterMarks::default, |socket| socket.marks)
     }
 
-    /// Sets how much may wait to be sent, with what the reactor needs to keep a datagram counted too. Unlike a connection, a
-    /// socket that has much to send is still received from: pause it if its answers are the reason. What a reactor's sockets
-    /// begin with is set by [`Builder::water_marks`](crate::Builder::water_marks).
+    /// Sets the water marks of the send queue. The overhead of each queued datagram counts too. Unlike a connection, a
+    /// socket still receives while its queue is above the high-water mark: pause it if its answers fill the queue.
+    /// [`Builder::water_marks`](crate::Builder::water_marks) sets the initial ones.
     pub fn set_water_marks(&mut self, marks: WaterMarks) {
         if let Some(socket) = self.reactor.datagram_socket_mut(self.id.0) {
             socket.marks = WaterMarks { low: marks.low.min(marks.high), ..marks };
-            self.reactor.datagrams_need_attention(self.id.0);
+            self.reactor.queue_datagram_flush(self.id.0);
         }
     }
 }
 
 /// Ending.
 impl DatagramIo<'_> {
-    /// Closes the socket. What waits to be sent is dropped.
+    /// Closes the socket and drops its send queue.
     pub fn close(&mut self) {
         self.close_with(Reason::Local);
     }
 
-    /// Closes the socket, and has its handler told this reason.
+    /// Closes the socket and passes `reason` to its handler's `closed`.
     pub fn close_with(&mut self, reason: Reason) {
         self.reactor.datagrams_are_over(self.id.0, reason);
     }
 
-    /// Closes the socket when everything that waits has been sent. Nothing more is received.
+    /// Closes the socket when everything queued has been sent. Nothing more is received.
     pub fn close_after_sending(&mut self) {
         if let Some(socket) = self.reactor.datagram_socket_mut(self.id.0)
             && socket.stage == Stage::Open
         {
             socket.stage = Stage::Closing;
             self.reactor.set_receiving_datagrams(self.id.0);
-            self.reactor.datagrams_need_attention(self.id.0);
+            self.reactor.queue_datagram_flush(self.id.0);
         }
     }
 }
 
 /// Receiving.
 impl DatagramIo<'_> {
-    /// Stops receiving, until [`resume`](DatagramIo::resume). The kernel keeps what comes in meanwhile, as far as it has room.
+    /// Stops receiving until [`resume`](DatagramIo::resume). The kernel buffers datagrams meanwhile, as long as it has
+    /// room.
     pub fn pause(&mut self) {
         self.set_paused(true);
     }
 
-    /// Goes on receiving.
+    /// Resumes receiving.
     pub fn resume(&mut self) {
         self.set_paused(false);
     }
@@ -140,7 +141,7 @@ impl DatagramIo<'_> {
         }
     }
 
-    /// Whether receiving was [stopped](DatagramIo::pause).
+    /// Returns whether receiving is [paused](DatagramIo::pause).
     pub fn is_paused(&mut self) -> bool {
         self.reactor.datagram_socket_mut(self.id.0).is_some_and(|socket| socket.paused)
     }
@@ -148,7 +149,7 @@ impl DatagramIo<'_> {
 
 /// Multicast and broadcast.
 impl DatagramIo<'_> {
-    /// Receives what is sent to the group `group`, on `interface`.
+    /// Joins the multicast group `group` on `interface`.
     ///
     /// ```
     /// # use pelton::{Datagram, DatagramIo, DatagramOptions, Datagrams, MulticastInterface, Reactor};
@@ -169,27 +170,28 @@ impl DatagramIo<'_> {
         self.set(DatagramSetting::Join(group, interface))
     }
 
-    /// Receives what is sent to the group no more.
+    /// Leaves a multicast group.
     pub fn leave_multicast(&mut self, group: IpAddr, interface: MulticastInterface) -> io::Result<()> {
         self.set(DatagramSetting::Leave(group, interface))
     }
 
-    /// Has what is sent to groups go out there.
+    /// Sets the interface on which multicast datagrams are sent.
     pub fn set_multicast_interface(&mut self, interface: MulticastInterface) -> io::Result<()> {
         self.set(DatagramSetting::MulticastInterface(interface))
     }
 
-    /// Whether what is sent to groups is heard on this machine too, which it is by default.
+    /// Sets whether multicast datagrams are also delivered on this machine. Enabled by default.
     pub fn set_multicast_loop(&mut self, on: bool) -> io::Result<()> {
         self.set(DatagramSetting::MulticastLoop(on))
     }
 
-    /// How far what is sent to groups goes: 1, the default, is this network; each router on the way takes off one.
+    /// Sets the time to live of multicast datagrams: each router on the way subtracts one. With 1, the default, they
+    /// stay on the local network.
     pub fn set_multicast_ttl(&mut self, hops: u32) -> io::Result<()> {
         self.set(DatagramSetting::MulticastTtl(hops))
     }
 
-    /// Whether it may send to broadcast addresses, which it may not by default.
+    /// Allows or forbids sending to broadcast addresses. Forbidden by default.
     pub fn set_broadcast(&mut self, on: bool) -> io::Result<()> {
         self.set(DatagramSetting::Broadcast(on))
     }
@@ -199,40 +201,40 @@ impl DatagramIo<'_> {
     }
 }
 
-/// Looking around.
+/// Access to the socket's properties.
 impl DatagramIo<'_> {
-    /// The socket's name.
+    /// Returns the socket's id.
     pub fn id(&self) -> DatagramsId {
         self.id
     }
 
-    /// The reactor, to do anything else with.
+    /// Returns the reactor.
     pub fn reactor(&mut self) -> &mut Reactor {
         self.reactor
     }
 
-    /// Gives the socket a name of your own, to be read in reports.
+    /// Gives the socket a label, which reports print.
     pub fn set_label(&mut self, label: impl Into<Arc<str>>) {
         self.reactor.label(self.id, label);
     }
 
-    /// Whether it is neither over nor being closed.
+    /// Returns whether the socket is neither over nor closing.
     pub fn is_open(&mut self) -> bool {
         self.reactor.datagram_socket_mut(self.id.0).is_some_and(|socket| socket.stage == Stage::Open)
     }
 
-    /// Where it receives, with the port that it was given if that was left open.
+    /// Returns the local address. If the requested port was 0, it has the assigned port.
     pub fn local_address(&self) -> io::Result<Address> {
         self.reactor.engine.local_address(self.id.0)
     }
 
-    /// Whom it is connected to.
+    /// Returns the address of the connected peer.
     pub fn peer_address(&self) -> io::Result<Address> {
         self.reactor.engine.peer_address(self.id.0)
     }
 
-    /// The socket's descriptor, to set options on with [`SocketOptions`](crate::SocketOptions) or otherwise. Receiving, sending
-    /// and closing is the reactor's. `None` on an engine that has no descriptors.
+    /// Returns the socket's descriptor, for example to set options with [`SocketOptions`](crate::SocketOptions). Do not
+    /// receive, send or close it: the reactor does. Returns `None` on an engine without descriptors.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.reactor.engine.descriptor(self.id.0)
     }

@@ -1,4 +1,4 @@
-//! Where datagram sockets come from: bound, connected, or taken over from elsewhere.
+//! Opens datagram sockets: bound, connected, or from an existing socket.
 
 use std::io;
 use std::panic::Location;
@@ -10,11 +10,10 @@ use crate::reactor::source::Source;
 use crate::{Error, Reactor};
 
 impl Reactor {
-    /// Receives datagrams on `address`, and has them handled by `handler`; never before this returns. A socket that only
-    /// sends binds `0.0.0.0:0`, `[::]:0`, or [`Address::Unnamed`] for Unix sockets.
+    /// Receives datagrams on `address` and passes them to `handler`; never before this method returns. A socket that
+    /// only sends binds `0.0.0.0:0`, `[::]:0`, or [`Address::Unnamed`] for Unix sockets.
     ///
-    /// A Unix socket's file that is left from earlier is replaced if nobody receives on it any more, and removed when the
-    /// socket is closed.
+    /// A stale Unix socket file is replaced if nobody receives on it. The file is removed when the socket is closed.
     ///
     /// ```
     /// use pelton::{Datagram, DatagramIo, Datagrams, Reactor};
@@ -37,8 +36,8 @@ impl Reactor {
         self.bind_datagrams_with(address, &DatagramOptions::default(), handler)
     }
 
-    /// Receives datagrams as [`bind_datagrams`](Reactor::bind_datagrams) does, with [options](DatagramOptions) such as sharing
-    /// the port.
+    /// Receives datagrams like [`bind_datagrams`](Reactor::bind_datagrams), with [options](DatagramOptions) such as
+    /// port sharing.
     #[track_caller]
     pub fn bind_datagrams_with(
         &mut self,
@@ -53,15 +52,16 @@ impl Reactor {
         .map_err(|error| error.doing(|| format!("receive datagrams on {address}")))
     }
 
-    /// Exchanges datagrams with `address` alone: they can be [sent](super::DatagramIo::send) without saying to whom, what
-    /// others send is not received, and the handler is [told](Datagrams::send_failed) if nobody receives there.
+    /// Exchanges datagrams only with `address`. They can be [sent](super::DatagramIo::send) without an address,
+    /// datagrams from other addresses are not received, and the handler is [notified](Datagrams::send_failed) if nobody
+    /// receives there.
     #[track_caller]
     pub fn connect_datagrams(&mut self, address: &Address, handler: impl Datagrams) -> Result<DatagramsId, Error> {
         self.connect_datagrams_with(address, &DatagramOptions::default(), handler)
     }
 
-    /// Connects as [`connect_datagrams`](Reactor::connect_datagrams) does, with [options](DatagramOptions) such as where to
-    /// send from.
+    /// Connects like [`connect_datagrams`](Reactor::connect_datagrams), with [options](DatagramOptions) such as the
+    /// local address.
     #[track_caller]
     pub fn connect_datagrams_with(
         &mut self,
@@ -69,7 +69,7 @@ impl Reactor {
         options: &DatagramOptions,
         handler: impl Datagrams,
     ) -> Result<DatagramsId, Error> {
-        // If it is bound to one.
+        // This has no effect unless the socket is bound to a Unix path.
         let owns_file = true;
         self.add_datagrams(Location::caller(), Box::new(handler), owns_file, |reactor, token| {
             reactor.engine.connect_datagrams(token, address, options)
@@ -77,7 +77,8 @@ impl Reactor {
         .map_err(|error| error.doing(|| format!("connect datagrams to {address}")))
     }
 
-    /// Takes over a datagram socket from elsewhere, bound or connected. A Unix socket's file stays when it ends.
+    /// Adopts an existing datagram socket, bound or connected. A Unix socket's file is not removed when the socket is
+    /// closed.
     ///
     /// ```
     /// # use pelton::{Datagram, DatagramIo, Datagrams, Reactor};
@@ -108,18 +109,18 @@ impl Reactor {
         self.add_datagrams(Location::caller(), Box::new(handler), false, |reactor, token| {
             reactor.engine.adopt_datagrams(token, socket)
         })
-        .map_err(|error| error.doing(|| "take on a datagram socket".to_owned()))
+        .map_err(|error| error.doing(|| "adopt a datagram socket".to_owned()))
     }
 
     fn add_datagrams(
         &mut self,
-        place: &'static Location<'static>,
+        location: &'static Location<'static>,
         handler: Box<dyn Datagrams>,
         owns_file: bool,
         start: impl FnOnce(&mut Reactor, Token) -> io::Result<()>,
     ) -> Result<DatagramsId, Refused> {
-        self.check_takes_on().map_err(Refused::Here)?;
-        let socket = Box::new(DatagramSocket::new(place, handler, self.flow.marks()));
+        self.check_takes_on().map_err(Refused::ByReactor)?;
+        let socket = Box::new(DatagramSocket::new(location, handler, self.flow.marks()));
         let token = self.sources.insert(Source::Datagrams(socket));
         if let Err(error) = start(self, token) {
             self.sources.remove(token);
@@ -128,23 +129,23 @@ impl Reactor {
         if let (true, Ok(Address::Unix(path))) = (owns_file, self.engine.local_address(token))
             && let Some(socket) = self.datagram_socket_mut(token)
         {
-            // One that is gone already is nobody's to remove.
+            // A file that no longer exists need not be removed.
             socket.file = SocketFile::at(path).ok();
         }
         Ok(DatagramsId(token))
     }
 }
 
-/// Why there is no socket.
+/// The reason why no socket was opened.
 enum Refused {
-    Here(Error),
+    ByReactor(Error),
     BySystem(io::Error),
 }
 
 impl Refused {
     fn doing(self, what: impl FnOnce() -> String) -> Error {
         match self {
-            Refused::Here(error) => error,
+            Refused::ByReactor(error) => error,
             Refused::BySystem(error) => Error::system(what(), error),
         }
     }

@@ -1,4 +1,4 @@
-//! What happens to a datagram socket, from being open to being over.
+//! The state of a datagram socket, and the handling of its events.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,45 +11,45 @@ use crate::reactor::callback::{CallbackKind, Outcome, Site};
 use crate::reactor::source::{Counted, Kind, Source};
 use crate::{Reactor, Reason, WaterMarks};
 
-/// A datagram socket, as the reactor keeps it.
+/// The state of a datagram socket.
 pub(crate) struct DatagramSocket {
-    place: &'static Location<'static>,
+    location: &'static Location<'static>,
     /// `None` while it runs.
     handler: Option<Box<dyn Datagrams>>,
     pub(super) outbox: DatagramOutbox,
     pub(super) marks: WaterMarks,
     pub(super) stage: Stage,
     pub(super) paused: bool,
-    /// What the engine has received and is not wanted yet: the rest of a batch.
+    /// Datagrams of a received batch that cannot be delivered yet.
     held: VecDeque<Datagram>,
-    /// The engine will say when it has sent what it was given, or there is room for more.
+    /// The engine is sending, or the socket is full. The engine will report when it is ready for more.
     busy: bool,
-    /// More waits than the high-water mark, or did so a while ago.
-    pub(super) high: bool,
-    /// In the list of those that need attention.
-    listed: bool,
-    /// The file of a Unix socket, which is ours and goes with it.
+    /// The send queue has exceeded the high-water mark and has not fallen to the low one yet.
+    pub(super) above_high: bool,
+    /// The socket is queued for the next flush.
+    flush_queued: bool,
+    /// The file of a Unix socket, if the socket created it and so removes it.
     pub(super) file: Option<SocketFile>,
 }
 
-/// How far along its life a datagram socket is.
+/// The state of a datagram socket's life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
     Open,
-    /// To be closed when everything has been sent.
+    /// Closes when everything has been sent.
     Closing,
-    /// `closed` comes next.
+    /// `closed` will be called next.
     Over,
 }
 
 impl DatagramSocket {
     pub(super) fn new(
-        place: &'static Location<'static>,
+        location: &'static Location<'static>,
         handler: Box<dyn Datagrams>,
         marks: WaterMarks,
     ) -> DatagramSocket {
         DatagramSocket {
-            place,
+            location,
             handler: Some(handler),
             outbox: DatagramOutbox::default(),
             marks,
@@ -57,22 +57,22 @@ impl DatagramSocket {
             paused: false,
             held: VecDeque::new(),
             busy: false,
-            high: false,
-            listed: false,
+            above_high: false,
+            flush_queued: false,
             file: None,
         }
     }
 
-    /// Whether what comes in may be delivered.
+    /// Returns whether datagrams may be delivered.
     fn receives(&self) -> bool {
         self.stage == Stage::Open && !self.paused
     }
 }
 
-/// What all datagram sockets of a reactor share.
+/// State shared by all datagram sockets of a reactor.
 #[derive(Default)]
 pub(crate) struct DatagramSockets {
-    /// The one that was last received from: what it answers goes out together.
+    /// The socket that last received a datagram. Its answers are sent together.
     answering: Option<Token>,
 }
 
@@ -88,7 +88,7 @@ impl Kind for Box<DatagramSocket> {
     }
 
     fn flush(reactor: &mut Reactor, token: Token) {
-        reactor.attend_datagrams(token);
+        reactor.flush_queued_datagrams(token);
     }
 
     fn reap(reactor: &mut Reactor, token: Token, reason: Reason) {
@@ -96,7 +96,7 @@ impl Kind for Box<DatagramSocket> {
     }
 
     fn drain(reactor: &mut Reactor, token: Token) {
-        reactor.tell_datagrams(token, |handler, io| handler.draining(io));
+        reactor.notify_datagrams(token, |handler, io| handler.draining(io));
     }
 
     fn shut_down(reactor: &mut Reactor, token: Token) {
@@ -105,13 +105,14 @@ impl Kind for Box<DatagramSocket> {
 }
 
 impl Reactor {
-    /// A datagram socket, to send through it or close it from anywhere on the loop. `None` if it is over.
+    /// Returns access to a datagram socket, to send on it or close it from anywhere on the loop. Returns `None` if it
+    /// is over.
     pub fn datagrams(&mut self, id: DatagramsId) -> Option<DatagramIo<'_>> {
         self.datagram_socket_mut(id.0).filter(|socket| socket.stage != Stage::Over)?;
         Some(DatagramIo { reactor: self, id })
     }
 
-    /// How many datagram sockets there are.
+    /// Returns the number of datagram sockets.
     pub fn datagram_socket_count(&self) -> usize {
         self.sources.count(Counted::Datagrams)
     }
@@ -124,10 +125,10 @@ impl Reactor {
     }
 }
 
-/// What the engine says.
+/// Events of the engine.
 impl Reactor {
     fn datagram_received(&mut self, token: Token, datagram: Datagram) {
-        // The one before has got all that there was for it: its answers need not wait for the end of the turn.
+        // The batch of the previous socket is complete: flush its answers now, not at the end of the turn.
         if let Some(before) = self.datagram_sockets.answering.replace(token)
             && before != token
         {
@@ -135,14 +136,14 @@ impl Reactor {
         }
         let Some(socket) = self.datagram_socket_mut(token) else { return };
         if socket.receives() && socket.held.is_empty() {
-            self.tell_datagrams(token, |handler, io| handler.received(io, datagram));
+            self.notify_datagrams(token, |handler, io| handler.received(io, datagram));
         } else if socket.stage == Stage::Open {
             socket.held.push_back(Datagram { bytes: datagram.bytes.compacted(), from: datagram.from });
         }
     }
 
     fn sending_failed(&mut self, token: Token, to: Option<Address>, error: io::Error) {
-        self.tell_datagrams(token, |handler, io| handler.send_failed(io, to.as_ref(), error));
+        self.notify_datagrams(token, |handler, io| handler.send_failed(io, to.as_ref(), error));
     }
 
     fn datagrams_are_sendable(&mut self, token: Token) {
@@ -152,7 +153,7 @@ impl Reactor {
         }
     }
 
-    /// The engine can do nothing more with it.
+    /// Closes a socket that the engine can no longer use.
     fn datagrams_ended(&mut self, token: Token, outcome: io::Result<()>) {
         self.datagrams_are_over(token, outcome.map_or_else(Reason::Failed, |()| Reason::Local));
     }
@@ -160,17 +161,17 @@ impl Reactor {
 
 /// Calling, sending, ending.
 impl Reactor {
-    fn tell_datagrams(&mut self, token: Token, call: impl FnOnce(&mut dyn Datagrams, &mut DatagramIo<'_>)) {
+    fn notify_datagrams(&mut self, token: Token, call: impl FnOnce(&mut dyn Datagrams, &mut DatagramIo<'_>)) {
         let Some(socket) = self.datagram_socket_mut(token).filter(|socket| socket.stage != Stage::Over) else { return };
         let Some(handler) = socket.handler.take() else { return };
         let id = DatagramsId(token);
-        let site = Site { kind: CallbackKind::Datagrams, place: socket.place, source: Some(id.into()) };
+        let site = Site { kind: CallbackKind::Datagrams, place: socket.location, source: Some(id.into()) };
         self.call_source(
             site,
             handler,
             |handler, reactor| call(&mut **handler, &mut DatagramIo { reactor, id }),
             |reactor, handler, outcome| {
-                // It is put back even if the socket is over: it has yet to be told.
+                // Put it back even if the socket is over: `closed` is still to be called.
                 if let Some(socket) = reactor.datagram_socket_mut(token) {
                     socket.handler = Some(handler);
                 }
@@ -181,25 +182,25 @@ impl Reactor {
         );
     }
 
-    /// Has the socket looked at in the next flush. Also if this is its own callback: a batch that came in is handled one by
-    /// one, and what is sent in answer should go out as one too.
-    pub(super) fn datagrams_need_attention(&mut self, token: Token) {
+    /// Queues the socket for the next flush, even in its own callback: the datagrams of a received batch are handled
+    /// one by one, but the answers should be sent together.
+    pub(super) fn queue_datagram_flush(&mut self, token: Token) {
         if let Some(socket) = self.datagram_socket_mut(token)
-            && !std::mem::replace(&mut socket.listed, true)
+            && !std::mem::replace(&mut socket.flush_queued, true)
         {
             self.sources.flush_later(token);
         }
     }
 
-    /// In a flush: does what there is to do for a socket, if this is one.
-    fn attend_datagrams(&mut self, token: Token) {
+    /// Flushes a queued socket and delivers held datagrams. Runs in a flush.
+    fn flush_queued_datagrams(&mut self, token: Token) {
         let Some(socket) = self.datagram_socket_mut(token) else { return };
-        socket.listed = false;
+        socket.flush_queued = false;
         self.flush_datagrams(token);
         self.deliver_held_datagrams(token);
     }
 
-    /// Sends what waits, as far as there is room, and does what was to be done after that.
+    /// Sends as many queued datagrams as the socket accepts, then handles the consequences: water marks, the end.
     fn flush_datagrams(&mut self, token: Token) {
         let Some(Source::Datagrams(socket)) = self.sources.get_mut(token) else { return };
         if socket.stage == Stage::Over {
@@ -216,11 +217,11 @@ impl Reactor {
         }
         let waiting = socket.outbox.in_memory();
         if waiting > socket.marks.high {
-            socket.high = true;
+            socket.above_high = true;
         } else if waiting == 0 && !socket.busy && socket.stage == Stage::Closing {
             self.datagrams_are_over(token, Reason::Local);
-        } else if waiting <= socket.marks.low && std::mem::take(&mut socket.high) && socket.stage == Stage::Open {
-            self.tell_datagrams(token, |handler, io| handler.drained(io));
+        } else if waiting <= socket.marks.low && std::mem::take(&mut socket.above_high) && socket.stage == Stage::Open {
+            self.notify_datagrams(token, |handler, io| handler.drained(io));
         }
     }
 
@@ -228,23 +229,23 @@ impl Reactor {
         while let Some(socket) = self.datagram_socket_mut(token).filter(|socket| socket.receives())
             && let Some(datagram) = socket.held.pop_front()
         {
-            self.tell_datagrams(token, |handler, io| handler.received(io, datagram));
+            self.notify_datagrams(token, |handler, io| handler.received(io, datagram));
         }
     }
 
-    /// Has the engine receive, or stop, according to what is wanted now.
+    /// Starts or stops receiving in the engine, depending on the current state.
     pub(super) fn set_receiving_datagrams(&mut self, token: Token) {
         let Some(socket) = self.datagram_socket_mut(token).filter(|socket| socket.stage != Stage::Over) else { return };
         let (on, held) = (socket.receives(), !socket.held.is_empty());
         if on && held {
-            self.datagrams_need_attention(token);
+            self.queue_datagram_flush(token);
         }
         if let Err(error) = self.engine.receive_datagrams(token, Intake::on_if(on)) {
             self.datagrams_are_over(token, Reason::Failed(error));
         }
     }
 
-    /// Marks a datagram socket as over, unless it is already. Its handler is told when the loop reaps.
+    /// Marks a datagram socket as over, unless it already is. The reap phase notifies its handler.
     pub(super) fn datagrams_are_over(&mut self, token: Token, reason: Reason) {
         if let Some(socket) = self.datagram_socket_mut(token)
             && socket.stage != Stage::Over
@@ -254,18 +255,18 @@ impl Reactor {
         }
     }
 
-    /// Lets go of a socket that is over, if this is one, and tells its handler.
+    /// Releases a socket that is over and calls its handler's `closed`.
     fn reap_datagrams(&mut self, token: Token, reason: Reason) {
         let Some(Source::Datagrams(socket)) = self.sources.get_mut(token) else { return };
-        let (place, handler, file) = (socket.place, socket.handler.take(), socket.file.take());
+        let (location, handler, file) = (socket.location, socket.handler.take(), socket.file.take());
         self.flow.remove(socket.outbox.in_memory());
-        // The file is the parent's, if this is a forked child.
+        // In a forked child, the file belongs to the parent.
         if let Some(file) = file.filter(|_| self.check_not_forked().is_ok()) {
-            self.remove_socket_file(&file, place, "datagrams");
+            self.remove_socket_file(&file, location, "datagrams");
         }
         self.end_source(token);
         let id = DatagramsId(token);
-        let site = Site { kind: CallbackKind::Datagrams, place, source: Some(id.into()) };
+        let site = Site { kind: CallbackKind::Datagrams, place: location, source: Some(id.into()) };
         if let Some(mut handler) = handler {
             self.call_last(site, |reactor| handler.closed(reactor, reason));
         }

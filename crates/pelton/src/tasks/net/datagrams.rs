@@ -1,4 +1,4 @@
-//! A datagram socket, to receive from and send through.
+//! A datagram socket for `async` code.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -14,32 +14,33 @@ use super::{current, current_of, error_of};
 use crate::tasks::task::{Chore, Local};
 use crate::{Address, Datagram, DatagramIo, DatagramOptions, DatagramsId, Error, Reactor, Reason, SendError};
 
-/// Receiving pauses when datagrams of so many bytes wait, their overhead included; then the kernel keeps what it has room for.
+/// Receiving pauses when the buffered datagrams, including their overhead, exceed this many bytes. Further datagrams
+/// stay in the kernel's buffer.
 const RECEIVE_AHEAD: usize = 64 * 1024;
 
-/// It goes on when no more than so many are left.
+/// Receiving resumes when this many bytes or fewer are left.
 const RECEIVE_AGAIN_AT: usize = RECEIVE_AHEAD / 4;
 
-/// What it costs to keep a datagram, however short: its place in the queue, with an address, and an allocation.
+/// The overhead of a buffered datagram: its queue entry with an address, and an allocation.
 const DATAGRAM_OVERHEAD: usize = 128;
 
 struct Mailbox {
     inbox: VecDeque<Datagram>,
     kept: usize,
     paused: bool,
-    /// What the system has said about something that was sent.
+    /// The last error about a sent datagram.
     failure: Option<io::Error>,
     over: Option<Arc<Reason>>,
     receiver: Option<Waker>,
     sender: Option<Waker>,
 }
 
-/// A datagram socket, UDP or Unix, to receive from and send through; several tasks may do both, but at most one may wait for
-/// each.
+/// A datagram socket, UDP or Unix, for sending and receiving. Several tasks may use it, but at most one may wait to
+/// receive and one to send.
 ///
-/// What comes in is kept until it is received, up to 64 KiB; then the kernel keeps what it has room for, and drops the rest.
-/// What is sent goes out in the turn's next flush, together with what others send. That a datagram could not be sent, or did
-/// not arrive, is told by the next call, and the socket goes on.
+/// Received datagrams are buffered, up to 64 KiB. Beyond that they stay in the kernel's buffer, which drops what it has
+/// no room for. Sent datagrams go out in the turn's next flush, together with those of others. The next call reports a
+/// datagram that could not be sent or delivered, and the socket stays usable.
 ///
 /// ```
 /// use pelton::Reactor;
@@ -64,19 +65,19 @@ pub struct Datagrams {
 }
 
 impl Datagrams {
-    /// Receives datagrams on `address`, as [`Reactor::bind_datagrams`] does.
+    /// Receives datagrams on `address`. See [`Reactor::bind_datagrams`].
     #[track_caller]
     pub fn bind(address: &Address) -> io::Result<Datagrams> {
         Datagrams::bind_with(address, &DatagramOptions::default())
     }
 
-    /// Receives datagrams as [`bind`](Datagrams::bind) does, with [options](DatagramOptions) such as sharing the port.
+    /// Receives datagrams with [options](DatagramOptions) such as sharing the port.
     #[track_caller]
     pub fn bind_with(address: &Address, options: &DatagramOptions) -> io::Result<Datagrams> {
         Datagrams::handled_by(|reactor, filler| reactor.bind_datagrams_with(address, options, filler))
     }
 
-    /// Exchanges datagrams with `address` alone, as [`Reactor::connect_datagrams`] does.
+    /// Exchanges datagrams with `address` only. See [`Reactor::connect_datagrams`].
     #[track_caller]
     pub fn connect(address: &Address) -> io::Result<Datagrams> {
         Datagrams::handled_by(|reactor, filler| reactor.connect_datagrams(address, filler))
@@ -98,13 +99,13 @@ impl Datagrams {
         })
     }
 
-    /// Waits for a datagram. Dropping the future loses none.
+    /// Waits for a datagram. Dropping the future loses no datagram.
     pub async fn receive(&self) -> io::Result<Datagram> {
         poll_fn(|context| self.poll_receive(context)).await
     }
 
-    /// Waits for a datagram and copies it, as far as there is room. Says how much that was, and where it came from. Dropping the
-    /// future loses none.
+    /// Waits for a datagram and copies as much of it as fits into `buffer`. Returns the number of bytes and the
+    /// sender's address. Dropping the future loses no datagram.
     pub async fn receive_from(&self, buffer: &mut [u8]) -> io::Result<(usize, Address)> {
         let datagram = self.receive().await?;
         let count = datagram.bytes.len().min(buffer.len());
@@ -132,7 +133,7 @@ impl Datagrams {
         Poll::Pending
     }
 
-    /// Sends a copy of `bytes` to whom the socket is connected to, once there is room.
+    /// Sends a copy of `bytes` to the connected address, once there is room.
     pub async fn send(&self, bytes: &[u8]) -> io::Result<()> {
         poll_fn(|context| self.poll_send(context, |io| io.send(bytes))).await
     }
@@ -151,8 +152,8 @@ impl Datagrams {
             return Poll::Ready(Err(failure));
         }
         let outcome = self.with_io(|io| {
-            let too_much = io.queued() > io.water_marks().high;
-            (!too_much).then(|| send(io)).ok_or_else(|| io.drains())
+            let is_full = io.queued() > io.water_marks().high;
+            (!is_full).then(|| send(io)).ok_or_else(|| io.drains())
         })?;
         match outcome {
             Ok(Ok(())) => return Poll::Ready(Ok(())),
@@ -164,18 +165,18 @@ impl Datagrams {
                 return Poll::Ready(Err(io::Error::new(kind, error)));
             }
             Err(true) => set(&mut self.mailbox.borrow_mut().sender, context),
-            // The next flush may send all of it without a word.
+            // The next flush may send everything without calling `drained`.
             Err(false) => context.waker().wake_by_ref(),
         }
         Poll::Pending
     }
 
-    /// Where it receives, with the port that it was given if that was left open.
+    /// Returns the address that it is bound to, with the actual port if that was left open.
     pub fn local_address(&self) -> io::Result<Address> {
         self.with_io(|io| io.local_address())?
     }
 
-    /// Calls `f` with the socket, for multicast, water marks or a label. Pausing and closing is this one's.
+    /// Calls `f` with the socket, to set multicast, water marks or a label. Do not pause or close it with this.
     pub fn with_io<T>(&self, f: impl FnOnce(&mut DatagramIo<'_>) -> T) -> io::Result<T> {
         current_of(&self.local, |reactor| match reactor.datagrams(self.id) {
             Some(mut io) => Ok(f(&mut io)),
@@ -201,7 +202,7 @@ impl fmt::Debug for Datagrams {
     }
 }
 
-/// Handles a socket for its owner.
+/// Handles a socket on behalf of a [`Datagrams`].
 struct Filler(Rc<RefCell<Mailbox>>);
 
 impl Filler {

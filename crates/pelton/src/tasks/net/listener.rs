@@ -1,4 +1,4 @@
-//! Where streams come in.
+//! A listener for `async` code.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -17,10 +17,10 @@ use crate::sources::listener::serving;
 use crate::tasks::task::{Chore, Local};
 use crate::{Address, Io, ListenOptions, ListenerId, Reactor};
 
-/// So many streams may wait to be taken; the rest stays in the kernel's queue.
+/// How many streams may wait to be accepted. Further connections stay in the kernel's queue.
 const MOST_WAITING: usize = 64;
 
-/// Connections that came in and wait for their listener's owner.
+/// Accepted connections that wait for the listener's owner.
 pub(super) struct Arrivals {
     listener: Cell<Option<ListenerId>>,
     waiting: RefCell<VecDeque<Stream>>,
@@ -30,7 +30,7 @@ pub(super) struct Arrivals {
 }
 
 impl Arrivals {
-    /// A connection is open.
+    /// Adds a connection that has been opened.
     pub(super) fn arrived(&self, io: &mut Io<'_>, pipe: &Rc<RefCell<Pipe>>) {
         let id = io.id();
         let stream = Stream::new(io.reactor(), id, Rc::clone(pipe));
@@ -56,7 +56,7 @@ impl Arrivals {
     }
 }
 
-/// Part of what the reactor keeps for a listener, so it goes when that ends.
+/// Part of the reactor's entry for a listener, so it is dropped when the listener ends.
 struct Accepting(Rc<Arrivals>);
 
 impl Drop for Accepting {
@@ -66,10 +66,10 @@ impl Drop for Accepting {
     }
 }
 
-/// Listens for connections. Dropping it stops that; streams that were accepted stay, those that were not are closed.
+/// Listens for connections. Dropping it stops listening: accepted streams stay open, the others are closed.
 ///
-/// It is a stream of its streams, too, for the combinators of `futures`. It ends when the reactor
-/// [drains](Reactor::drain). When 64 wait to be accepted, the others wait in the kernel.
+/// It is also a `futures` stream of its connections. It ends when the reactor [drains](Reactor::drain). At most 64
+/// connections wait to be accepted; further ones wait in the kernel.
 pub struct Listener {
     id: ListenerId,
     address: Address,
@@ -78,13 +78,13 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on `address`, as [`Reactor::listen`] does.
+    /// Listens on `address`. See [`Reactor::listen`].
     #[track_caller]
     pub fn bind(address: &Address) -> io::Result<Listener> {
         Listener::bind_with(address, &ListenOptions::default())
     }
 
-    /// Listens as [`bind`](Listener::bind) does, with [options](ListenOptions) such as the permissions of a Unix socket.
+    /// Listens with [options](ListenOptions) such as the permissions of a Unix socket.
     #[track_caller]
     pub fn bind_with(address: &Address, options: &ListenOptions) -> io::Result<Listener> {
         let place = Location::caller();
@@ -105,14 +105,14 @@ impl Listener {
         })
     }
 
-    /// Waits for a connection. Dropping the future loses none.
+    /// Waits for a connection. Dropping the future loses no connection.
     pub async fn accept(&self) -> io::Result<Stream> {
         let accepted = poll_fn(|context| self.poll_accept(context)).await;
         accepted
             .ok_or_else(|| io::Error::new(io::ErrorKind::NotConnected, "accept a connection: the listener has ended"))
     }
 
-    /// Polls for a connection. `None` if the listener has ended.
+    /// Polls for a connection. Returns `None` if the listener has ended.
     pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<Option<Stream>> {
         let (accepted, left) = {
             let mut waiting = self.arrivals.waiting.borrow_mut();
@@ -128,17 +128,17 @@ impl Listener {
         Poll::Pending
     }
 
-    /// The address that it is bound to, with the port that it was given if that was left open.
+    /// Returns the address that it is bound to, with the actual port if that was left open.
     pub fn local_address(&self) -> io::Result<Address> {
         Ok(self.address.clone())
     }
 
-    /// Its name, for [`Reactor::label`].
+    /// Returns the listener's id, for [`Reactor::label`].
     pub fn id(&self) -> ListenerId {
         self.id
     }
 
-    /// Gives it a name of your own, to be read in reports.
+    /// Sets a name that appears in reports.
     pub fn set_label(&self, label: impl Into<std::sync::Arc<str>>) -> io::Result<()> {
         current_of(&self.local, |reactor: &mut Reactor| {
             reactor.label(self.id, label);

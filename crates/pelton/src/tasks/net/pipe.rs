@@ -1,4 +1,4 @@
-//! What a stream shares with the handler of its connection.
+//! The state that a stream shares with the handler of its connection.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -9,43 +9,43 @@ use std::task::Waker;
 use super::listener::Arrivals;
 use crate::{Chunk, Connection, Io, Reactor, Reason};
 
-/// Reading pauses when more than this many bytes wait to be read: what the marks for sending allow, too.
+/// Reading pauses when more than this many bytes are buffered. The default high-water mark for sending is the same.
 const READ_AHEAD: usize = 64 * 1024;
 
-/// It goes on when no more than this many are left, so that it does not stop and start with every read.
+/// Reading resumes when this many bytes or fewer are left, so that it does not stop and start with every read.
 const READ_AGAIN_AT: usize = READ_AHEAD / 4;
 
-/// What it costs to keep a chunk, however short: its place in the queue and an allocation.
+/// The overhead of a buffered chunk: its queue entry and an allocation.
 const CHUNK_OVERHEAD: usize = 64;
 
-/// How far along its life a stream is.
+/// The stage of a stream's life.
 pub(super) enum Stage {
     Connecting,
     Open,
     Over(Arc<Reason>),
 }
 
-/// How far the end of writing has come.
+/// The progress of closing the sending side.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Finish {
     No,
     Asked,
-    /// Everything has been sent, and the other side told that there is no more.
+    /// Everything has been sent, including the end of the stream.
     Done,
 }
 
 pub(super) struct Pipe {
     pub(super) stage: Stage,
     inbox: VecDeque<Chunk>,
-    /// What the inbox takes up, overhead included.
+    /// The memory used by the inbox, including overhead.
     kept: usize,
-    /// Nothing more comes in after what is in the inbox.
+    /// No more input follows the contents of the inbox.
     pub(super) ended: bool,
     paused: bool,
-    /// Nobody will read what comes in.
+    /// Nobody will read further input.
     abandoned: bool,
     pub(super) finish: Finish,
-    /// The turn in which it was last flushed on request.
+    /// The turn of the last explicit flush.
     pub(super) flushed_in: Option<u64>,
     pub(super) reader: Option<Waker>,
     pub(super) writer: Option<Waker>,
@@ -67,7 +67,7 @@ impl Pipe {
         }))
     }
 
-    /// Copies what has come in, as far as there is room for it; says how much.
+    /// Copies buffered input to `buffer`. Returns the number of bytes.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> usize {
         let mut filled = 0;
         while filled < buffer.len()
@@ -84,7 +84,7 @@ impl Pipe {
             }
         }
         if self.inbox.is_empty() {
-            // An idle stream holds no memory.
+            // An idle stream keeps no buffer.
             self.inbox = VecDeque::new();
         }
         filled
@@ -96,25 +96,25 @@ impl Pipe {
         Some(chunk)
     }
 
-    /// Whether something has come in that was not read.
+    /// Returns whether there is unread input.
     pub(super) fn holds_input(&self) -> bool {
         !self.inbox.is_empty()
     }
 
-    /// Nobody will read what has come in, or what does later.
+    /// Drops all input, now and in the future.
     pub(super) fn abandon(&mut self) {
         self.abandoned = true;
         self.inbox = VecDeque::new();
         self.kept = 0;
     }
 
-    /// Whether reading was paused and is to go on.
+    /// Returns whether reading was paused and should resume.
     pub(super) fn takes_more(&mut self) -> bool {
         self.kept <= READ_AGAIN_AT && std::mem::take(&mut self.paused)
     }
 }
 
-/// Wakes one of those who wait, when the pipe is not borrowed any more.
+/// Wakes a waiting task after the borrow of the pipe has ended.
 fn wake(pipe: &RefCell<Pipe>, waiting: impl FnOnce(&mut Pipe) -> Option<Waker>) {
     let waker = waiting(&mut pipe.borrow_mut());
     if let Some(waker) = waker {
@@ -122,10 +122,10 @@ fn wake(pipe: &RefCell<Pipe>, waiting: impl FnOnce(&mut Pipe) -> Option<Waker>) 
     }
 }
 
-/// Handles a connection for a stream.
+/// Handles a connection on behalf of a stream.
 pub(super) struct Filler {
     pub(super) pipe: Rc<RefCell<Pipe>>,
-    /// Where the stream waits to be accepted, until it is open.
+    /// Where the stream waits to be accepted. `Some` until it is open.
     pub(super) arrivals: Option<Rc<Arrivals>>,
 }
 
@@ -145,7 +145,7 @@ impl Connection for Filler {
             return;
         }
         pipe.kept += chunk.len() + CHUNK_OVERHEAD;
-        // It may be kept for long, and by very many.
+        // It may be kept for long, and on very many connections.
         pipe.inbox.push_back(chunk.compacted());
         if pipe.kept > READ_AHEAD && !pipe.paused {
             pipe.paused = true;
@@ -176,7 +176,7 @@ impl Connection for Filler {
     }
 
     fn draining(&mut self, _: &mut Io<'_>) {
-        // The task that owns the stream is what is in progress.
+        // Nothing to do: the task that owns the stream decides when it ends.
     }
 
     fn closed(&mut self, _: &mut Reactor, reason: Reason) {

@@ -1,4 +1,4 @@
-//! A connection, to read from and write to.
+//! A connection for `async` code.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -17,44 +17,46 @@ use super::{current, current_of, error_of, is_clean};
 use crate::tasks::task::{Chore, Local};
 use crate::{Address, Chunk, ConnectOptions, ConnectionId, Detached, Endpoint, Error, Io, Reactor, SendError, Socket};
 
-/// One write takes no more than this from the caller at a time, so that what waits to be sent stays in proportion to the
-/// [high-water mark](crate::WaterMarks::high).
+/// The maximum that one write accepts, so that the queued data stays in proportion to the [high-water
+/// mark](crate::WaterMarks::high).
 const WRITE_AT_ONCE: usize = 64 * 1024;
 
-/// A connection over TCP or a Unix socket, to read from and write to with `futures`' traits; with the feature `tokio`, with
-/// tokio's too.
+/// A connection over TCP or a Unix socket. It implements the I/O traits of `futures` and, with the feature `tokio`,
+/// those of tokio.
 ///
-/// **Reading.** What comes in is kept until it is read, up to 64 KiB; then the other side has to wait. After the other side has
-/// finished, reads give 0 bytes, and writing still works.
+/// **Reading.** Input is buffered, up to 64 KiB. Then the other side has to wait. After the other side has finished,
+/// reads return 0 bytes, and writing still works.
 ///
-/// **Writing.** What is written goes out in the turn's next flush, together with what others write. When more than the
-/// [high-water mark](crate::WaterMarks::high) waits, writing waits too. Flushing waits until the system has taken everything;
-/// closing also tells the other side that there is no more, and leaves reading open.
+/// **Writing.** Written data is sent in the turn's next flush, together with that of others. When more than the
+/// [high-water mark](crate::WaterMarks::high) is queued, writes wait. Flushing waits until the system has accepted
+/// everything. Closing also signals the end of the stream to the other side, and leaves reading open.
 ///
-/// **Dropping.** What has been written is still sent, then the connection is closed. To know that it was, close it first.
+/// **Dropping.** Written data is still sent, then the connection is closed. To be sure that it was sent, close the
+/// stream first.
 ///
-/// **Draining.** A [draining](Reactor::drain) loop waits for its streams to be dropped: the tasks that own them are what is in
-/// progress.
+/// **Draining.** A [draining](Reactor::drain) loop waits until its streams are dropped, because the tasks that own them
+/// are in progress.
 ///
-/// Errors say in their kind what happened, and hold the [`Reason`](crate::Reason), in an [`Arc`](std::sync::Arc). `&Stream` can
-/// be read and written as well, so one task can do both at once; at most one task may wait for each.
+/// The kind of an error says what happened. The error contains the [`Reason`](crate::Reason) in an
+/// [`Arc`](std::sync::Arc). `&Stream` implements the same traits, so one task can read and write at once. At most one
+/// task may wait to read and one to write.
 pub struct Stream {
     id: ConnectionId,
     pipe: Rc<RefCell<Pipe>>,
     local: Rc<Local>,
 }
 
-/// Where streams come from.
+/// Creating streams.
 impl Stream {
     /// Connects to `address`.
     ///
-    /// Dropping the future gives up.
+    /// Dropping the future cancels the attempt.
     #[track_caller]
     pub fn connect(address: &Address) -> impl Future<Output = io::Result<Stream>> + use<> {
         Stream::connect_with(address, &ConnectOptions::default())
     }
 
-    /// Connects as [`connect`](Stream::connect) does, with [options](ConnectOptions) such as where to connect from.
+    /// Connects with [options](ConnectOptions) such as the local address.
     #[track_caller]
     pub fn connect_with(
         address: &Address,
@@ -63,8 +65,8 @@ impl Stream {
         Stream::dial(Location::caller(), Endpoint::Address(address.clone()), options.clone())
     }
 
-    /// Connects to a [name or address](Endpoint), as [`Reactor::connect_to`] does: `example.org:80`, `127.0.0.1:80`,
-    /// `unix:/path`. A name is looked up off the loop, and its addresses are raced.
+    /// Connects to a [name or address](Endpoint): `example.org:80`, `127.0.0.1:80`, `unix:/path`. See
+    /// [`Reactor::connect_to`]. A name is looked up off the loop, and its addresses are raced.
     #[track_caller]
     pub fn connect_to<E>(target: E) -> impl Future<Output = io::Result<Stream>> + use<E>
     where
@@ -83,7 +85,7 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Takes over a connected stream socket from elsewhere, as [`Reactor::adopt`] does.
+    /// Takes over a connected stream socket from elsewhere. See [`Reactor::adopt`].
     ///
     /// ```
     /// # use futures::{AsyncReadExt, AsyncWriteExt};
@@ -134,24 +136,24 @@ impl Stream {
     }
 }
 
-/// Looking around.
+/// Properties.
 impl Stream {
-    /// The name of its connection.
+    /// Returns the connection's id.
     pub fn id(&self) -> ConnectionId {
         self.id
     }
 
-    /// Where the other end is.
+    /// Returns the address of the other end.
     pub fn peer_address(&self) -> io::Result<Address> {
         self.with_io(|io| io.peer_address())?
     }
 
-    /// Where this end is.
+    /// Returns the address of this end.
     pub fn local_address(&self) -> io::Result<Address> {
         self.with_io(|io| io.local_address())?
     }
 
-    /// Calls `f` with the connection, to set time limits, water marks or a label. Pausing and closing is the stream's.
+    /// Calls `f` with the connection, to set time limits, water marks or a label. Do not pause or close it with this.
     pub fn with_io<T>(&self, f: impl FnOnce(&mut Io<'_>) -> T) -> io::Result<T> {
         current_of(&self.local, |reactor| match reactor.connection(self.id) {
             Some(mut io) => Ok(f(&mut io)),
@@ -165,7 +167,7 @@ impl Stream {
 
 /// Reading.
 impl Stream {
-    /// Reads what has come in as it is, without copying it. `None` when the other side has finished.
+    /// Reads a chunk of input without copying it. Returns `None` when the other side has finished.
     pub async fn read_chunk(&self) -> io::Result<Option<Chunk>> {
         poll_fn(|context| self.poll_input(context, Pipe::read_chunk)).await
     }
@@ -178,7 +180,7 @@ impl Stream {
         self.poll_input(context, read).map_ok(|count| count.unwrap_or(0))
     }
 
-    /// Takes from what has come in. `None` at the end.
+    /// Takes buffered input. Returns `None` at the end of the stream.
     fn poll_input<T>(
         &self,
         context: &Context<'_>,
@@ -205,7 +207,7 @@ impl Stream {
 
 /// Writing.
 impl Stream {
-    /// Writes `bytes` without copying them, all of them or none, once there is room.
+    /// Writes all of `bytes` without copying them, once there is room.
     pub async fn write_bytes(&self, bytes: impl Into<Bytes>) -> io::Result<()> {
         let mut bytes = Some(bytes.into());
         poll_fn(|context| self.poll_send(context, |io, _| io.send_bytes(bytes.take().unwrap_or_default()))).await
@@ -230,7 +232,7 @@ impl Stream {
         })
     }
 
-    /// Sends when there is room, and says how much at most.
+    /// Calls `send` with the maximum number of bytes, once there is room.
     fn poll_send<T>(
         &self,
         context: &Context<'_>,
@@ -240,7 +242,7 @@ impl Stream {
             let (marks, queued) = (io.water_marks(), io.queued());
             let room = marks.most.saturating_sub(queued).min(WRITE_AT_ONCE);
             if queued > marks.high || room == 0 {
-                // The next flush sends everything, which is told then; or it does not, and `drained` is.
+                // If the next flush sends everything, `sent` is called. Otherwise `drained` is called later.
                 io.tell_when_sent();
                 return None;
             }
@@ -268,7 +270,7 @@ impl Stream {
             return Poll::Ready(outcome);
         }
         let sent = self.with_io(|io| {
-            // Once per turn: more often would be to go on for ever, if the other side reads as fast.
+            // Once per turn. Otherwise this could loop forever if the other side reads as fast as we write.
             let turn = io.reactor().meter.counters.turns;
             if self.pipe.borrow_mut().flushed_in.replace(turn) != Some(turn) {
                 io.flush();
@@ -305,7 +307,7 @@ impl Stream {
         Poll::Pending
     }
 
-    /// What became of everything that was written, if the connection is over.
+    /// Returns the outcome of all writes, if the connection has ended.
     fn outcome(&self) -> Option<io::Result<()>> {
         match &self.pipe.borrow().stage {
             Stage::Over(reason) if is_clean(reason) => Some(Ok(())),
@@ -315,11 +317,11 @@ impl Stream {
     }
 }
 
-/// Has whoever polls be woken.
-pub(super) fn set(place: &mut Option<Waker>, context: &Context<'_>) {
-    match place {
+/// Stores the polling task's waker.
+pub(super) fn set(slot: &mut Option<Waker>, context: &Context<'_>) {
+    match slot {
         Some(waker) => waker.clone_from(context.waker()),
-        None => *place = Some(context.waker().clone()),
+        None => *slot = Some(context.waker().clone()),
     }
 }
 
@@ -340,7 +342,7 @@ impl fmt::Debug for Stream {
     }
 }
 
-/// `Stream` and `&Stream` are read and written in the same way.
+/// Implements the traits for `Stream` and `&Stream`.
 macro_rules! read_and_write {
     ($($stream:ty),*) => {
         $(impl AsyncRead for $stream {

@@ -1,4 +1,4 @@
-//! Streams with tokio's traits.
+//! Tokio's I/O traits for streams.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

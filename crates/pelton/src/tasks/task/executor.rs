@@ -1,20 +1,20 @@
-//! Running tasks: spawning, polling, dropping.
+//! Spawns, polls and drops tasks.
 //!
-//! A task is one allocation, made by `async-task`, of the future, its state and its result. Whoever wakes it, on whatever
-//! thread, gets a `Runnable` to be run, and that is posted to the loop like anything else: so a wake-up has its place in the one
-//! order of ticks and posts, wakes a loop that sleeps, and is coalesced with others both ways (a task that waits to be run is
-//! not queued again; a loop that is awake is not woken).
+//! A task is one allocation, made by `async-task`, for the future, its state and its result. Waking a task, on any
+//! thread, produces a `Runnable`, which is posted to the loop. A wake-up is therefore part of the single order of ticks
+//! and posts, and it wakes a sleeping loop. Wake-ups are coalesced in two ways: a task that waits to run is not queued
+//! again, and a loop that is awake is not woken.
 //!
-//! A task that another one wakes or spawns is a continuation instead, as what follows on a promise is: it runs in the same turn
-//! if nothing was queued before it. Otherwise two tasks that wait for each other would cost a look at the kernel per step. One
-//! that wakes itself waits for the next turn.
+//! A task that is woken or spawned by another task is queued as a continuation, like those of promises. It runs in the
+//! same turn if nothing was queued before it. Otherwise two tasks that wait for each other would need a system call per
+//! step. A task that wakes itself waits for the next turn.
 //!
-//! Futures that are not `Send` must be dropped on their own thread, and before the reactor is. So there is a table of all tasks:
-//! at the end, when the queue is closed, each is woken once more, which brings its `Runnable` to where the loop takes it from
-//! and drops it.
+//! Futures that are not `Send` must be dropped on their own thread, before the reactor is dropped. The reactor
+//! therefore has a table of all tasks. At the end, after the queue is closed, it wakes each task once more. This
+//! delivers its `Runnable` to the loop, which drops it.
 
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
+use std::panic::Location;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -28,19 +28,20 @@ use pelton_sync::Closure;
 use pin_project_lite::pin_project;
 
 use super::{JoinHandle, Local, TaskError};
-use crate::reactor::callback::{CallbackKind, Site, message};
+use crate::reactor::callback::{CallbackKind, Site};
+use crate::reactor::panics::catch;
 use crate::reactor::slots::Key;
 use crate::threads::handle::PostError;
 use crate::{Error, EventLoop, Fault, Handle, Reactor};
 
-/// How long the end of a reactor waits for a thread that has just woken a task and is about to hand it over. That is a matter of
-/// nanoseconds; but a thread that was left behind by a fork never does.
+/// How long the end of a reactor waits for a thread that has just woken a task and is about to hand it over. This
+/// normally takes nanoseconds, but a thread left behind by a fork never does it.
 const HAND_OVER_WITHIN: Duration = Duration::from_secs(1);
 
 pin_project! {
-    /// A task's future, which knows how to end.
+    /// A task's future, which cleans up after itself.
     struct Work<F> {
-        // `None` once it has ended.
+        // `None` after it has ended.
         #[pin]
         future: Option<F>,
         local: Rc<Local>,
@@ -56,11 +57,11 @@ pin_project! {
     }
 }
 
-/// Drops a future. If that panics, it is reported like any other panic of the task: it may happen in the middle of other
-/// people's drops.
+/// Drops a future. A panic is reported like any other panic of the task, because this may run in the middle of
+/// unrelated drops.
 fn drop_future<F>(mut future: Pin<&mut Option<F>>, local: &Local) {
     if future.is_some()
-        && let Err(panic) = catch_unwind(AssertUnwindSafe(|| future.set(None)))
+        && let Err(panic) = catch(|| future.set(None))
     {
         local.panicked(panic);
     }
@@ -72,11 +73,11 @@ impl<F: Future> Future for Work<F> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let Some(future) = this.future.as_mut().as_pin_mut() else { return Poll::Ready(Err(TaskError::Cancelled)) };
-        let outcome = match catch_unwind(AssertUnwindSafe(|| future.poll(context))) {
+        let outcome = match catch(|| future.poll(context)) {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(value)) => Ok(value),
             Err(panic) => {
-                let message = message(&panic);
+                let message = panic.message();
                 this.local.panicked(panic);
                 Err(TaskError::Panicked { message })
             }
@@ -87,11 +88,11 @@ impl<F: Future> Future for Work<F> {
 }
 
 impl Reactor {
-    /// Runs `future` on the loop, beginning with the next tick phase. It need not be [`Send`]. Await the handle for its result,
-    /// keep it to cancel the task, or drop it.
+    /// Runs `future` on the loop, starting with the next tick phase. It need not be [`Send`]. Await the handle for the
+    /// result, keep it to cancel the task, or drop it.
     ///
-    /// A panic in it is caught and reported as those of callbacks are. [Draining](Reactor::drain) does not wait for it, unless it
-    /// owns a [`Hold`](crate::Hold). When the loop ends, it is dropped.
+    /// A panic is caught and reported like that of a callback. [Draining](Reactor::drain) does not wait for the task,
+    /// unless it owns a [`Hold`](crate::Hold). When the loop ends, the task is dropped.
     ///
     /// ```
     /// # use pelton::{Reactor, task};
@@ -114,7 +115,8 @@ impl Reactor {
         self.spawn_from(Location::caller(), future)
     }
 
-    /// [`spawn`](Reactor::spawn) for layers on top, whose callers have given a place: a panic is reported with it.
+    /// Does the same as [`spawn`](Reactor::spawn), for layers on top that pass on their caller's location. Panics are
+    /// reported with it.
     #[doc(hidden)]
     pub fn spawn_from<F>(&mut self, place: &'static Location<'static>, future: F) -> JoinHandle<F::Output>
     where
@@ -125,7 +127,7 @@ impl Reactor {
         let work = Work { future: Some(future), local: Rc::clone(&self.local), key };
         let handle = self.handle();
         let schedule = move |runnable: Runnable, info: ScheduleInfo| {
-            // One that wakes itself lets everybody else go first.
+            // A task that wakes itself lets everything else run first.
             let posted =
                 if info.woken_while_running { Some(runnable) } else { continue_with(&handle, place, runnable) };
             let Some(runnable) = posted else { return };
@@ -136,7 +138,7 @@ impl Reactor {
         let (runnable, task) = async_task::spawn_local(work, WithInfo(schedule));
         self.local.set_waker(key, runnable.waker());
         if self.is_over() {
-            // No turn will follow.
+            // There will be no more turns.
             drop(runnable);
         } else {
             self.ticks.continuations.push(place, Closure::new(move |reactor: &mut Reactor| reactor.run_task(runnable)));
@@ -144,7 +146,7 @@ impl Reactor {
         JoinHandle::new(task.fallible())
     }
 
-    /// How many tasks there are.
+    /// Returns the number of tasks.
     pub fn task_count(&self) -> usize {
         self.local.task_count()
     }
@@ -152,17 +154,18 @@ impl Reactor {
     /// Polls a task.
     fn run_task(&mut self, runnable: Runnable) {
         self.enter(|| runnable.run());
-        // It was caught to tell whoever awaits the task; it goes on to where all panics of callbacks are caught.
+        // It was caught to report it to the code that awaits the task. Now it propagates to the code that catches the
+        // panics of all callbacks.
         if let Some(panic) = self.local.take_panic() {
-            resume_unwind(panic);
+            panic.resume();
         }
     }
 
-    /// Drops all tasks, along with what else was queued.
+    /// Drops all tasks and everything else that is queued.
     pub(crate) fn drop_tasks(&mut self) {
         let mut waiting_since = None;
         while self.task_count() > 0 {
-            // Those that are not queued yet are now.
+            // Queue those that are not queued yet.
             self.local.wakers().into_iter().for_each(Waker::wake);
             self.ticks.queue_continuations();
             let mut found = !self.ticks.is_empty();
@@ -181,12 +184,13 @@ impl Reactor {
             }
         }
         if let Some(panic) = self.local.take_panic() {
-            self.report(Fault::new("task", format_args!("a task panicked when it was dropped: {}", message(&panic))));
+            self.report(Fault::new("task", format_args!("a task panicked while being dropped: {}", panic.message())));
         }
     }
 }
 
-/// Has the loop poll a task that was woken by another one of the same loop. Gives it back if it was not.
+/// Queues a task that was woken by another task of the same loop as a continuation. Returns it if it was woken by
+/// something else.
 fn continue_with(handle: &Handle, place: &'static Location<'static>, runnable: Runnable) -> Option<Runnable> {
     let mut waiting = Some(runnable);
     Reactor::with_current(|reactor| {
@@ -200,7 +204,7 @@ fn continue_with(handle: &Handle, place: &'static Location<'static>, runnable: R
     waiting
 }
 
-/// Has the loop poll a task.
+/// Posts a task to the loop, to be polled.
 fn post(
     handle: &Handle,
     place: &'static Location<'static>,
@@ -210,10 +214,10 @@ fn post(
 }
 
 impl Handle {
-    /// Runs the future that `make` makes on the loop, where both stay: only `make` and the result have to be [`Send`]. The
-    /// handle can be awaited on any thread, with any executor.
+    /// Runs the future made by `make` on the loop. The future stays there: only `make` and the result must be [`Send`].
+    /// The handle can be awaited on any thread, with any executor.
     ///
-    /// If the loop has stopped, or stops before there is a result, that is [`TaskError::Cancelled`].
+    /// If the loop has stopped, or stops before there is a result, the result is [`TaskError::Cancelled`].
     ///
     /// ```
     /// # use pelton::{Reactor, task};
@@ -238,7 +242,7 @@ impl Handle {
         F: Future<Output = T> + 'static,
     {
         let (handle, place) = (self.clone(), Location::caller());
-        // May be dropped anywhere, and cancels what it has spawned on the loop when it is.
+        // It can be dropped anywhere. Dropping it cancels the task that it has spawned on the loop.
         let errand = async move {
             let spawn = |reactor: &mut Reactor| reactor.spawn_from(place, async move { make().await }).cancel_on_drop();
             match Reactor::with_current(spawn) {
@@ -253,7 +257,7 @@ impl Handle {
     }
 }
 
-/// Says that the future that is blocked on has been woken.
+/// Records that the future of `block_on` has been woken.
 struct Woken {
     flag: AtomicBool,
     handle: Handle,
@@ -265,20 +269,21 @@ impl Wake for Woken {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // On its own thread the loop looks before it sleeps.
+        // On its own thread, the loop checks the flag before it sleeps.
         if !self.flag.swap(true, Ordering::AcqRel) && !self.handle.is_loop_thread() {
-            // A loop that is gone blocks on nothing.
+            // A loop that has ended does not run `block_on`.
             let _ = self.handle.post(|_| {});
         }
     }
 }
 
 impl EventLoop {
-    /// Turns the loop until `future` is ready. It may borrow what is around it, and is polled between turns, whenever it has been
-    /// woken. Afterwards the loop can go on; what tasks and streams have left to be done by then, and can be done at once, is.
+    /// Runs the loop until `future` is ready. The future may borrow from its environment. It is polled between turns,
+    /// whenever it has been woken. Afterwards the loop can continue. Before this returns, it flushes the work that
+    /// tasks and streams have queued, as far as that is possible at once.
     ///
-    /// [`Error::Stopped`] if the loop is told to stop first, [`Error::Nested`] inside a callback or task of another loop. A panic in the
-    /// future goes on to the caller.
+    /// Returns [`Error::Stopped`] if the loop is stopped first, and [`Error::Nested`] inside a callback or task of
+    /// another loop. A panic in the future propagates to the caller.
     ///
     /// ```
     /// # use pelton::{Reactor, task};
@@ -312,14 +317,14 @@ impl EventLoop {
                     outcome = reactor.enter(|| future.as_mut().poll(&mut context));
                 };
                 if let Err(panic) = self.call(site, poll) {
-                    resume_unwind(panic);
+                    panic.resume();
                 }
                 if let Poll::Ready(value) = outcome {
                     self.flush_and_reap();
                     return Ok(value);
                 }
             }
-            // It goes on in the same turn with what it has led to, as a task would. One that wakes itself does not.
+            // Like a task, it continues in the same turn with what it has triggered, unless it has woken itself.
             let mut has_led_on = false;
             while !woken.flag.load(Ordering::Acquire) && self.run_continuation() {
                 has_led_on = true;

@@ -1,4 +1,4 @@
-//! Again and again.
+//! Periodic ticks.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -11,9 +11,9 @@ use super::{Sleep, current, sleep, sleep_until};
 use crate::Time;
 use crate::timers::{times, whole_periods};
 
-/// Ticks again and again: first one `period` from now, then whenever another whole period has passed since then, as
-/// [`Reactor::every`](crate::Reactor::every) does. It neither drifts nor catches up: being late for several periods makes one
-/// tick, which says how many it [missed](Tick::missed).
+/// Ticks periodically: first one `period` from now, then after each whole period, like
+/// [`Reactor::every`](crate::Reactor::every). It neither drifts nor catches up: after a delay of several periods it
+/// ticks once and reports how many ticks it [missed](Tick::missed).
 ///
 /// ```
 /// use pelton::{Reactor, task};
@@ -36,13 +36,13 @@ pub fn interval(period: Duration) -> Interval {
 /// One tick of an [`Interval`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tick {
-    /// When it was due. Deadlines are whole periods apart.
+    /// When the tick was due. Deadlines are whole periods apart.
     pub deadline: Time,
-    /// How many later ticks have been due by now as well, and are skipped.
+    /// How many later ticks are also due by now and are skipped.
     pub missed: u64,
 }
 
-/// What [`interval`] gives. Also a stream of its ticks, which does not end.
+/// A periodic timer made by [`interval`]. It is also an endless stream of its ticks.
 #[derive(Debug)]
 pub struct Interval {
     period: Duration,
@@ -50,7 +50,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Waits for the next tick. Dropping this future loses none.
+    /// Waits for the next tick. Dropping this future loses no tick.
     pub async fn tick(&mut self) -> Tick {
         poll_fn(|context| self.poll_tick(context)).await
     }
@@ -67,7 +67,7 @@ impl Interval {
         Poll::Ready(Tick { deadline, missed })
     }
 
-    /// How long it is from one tick to the next.
+    /// Returns the time between two ticks.
     pub fn period(&self) -> Duration {
         self.period
     }

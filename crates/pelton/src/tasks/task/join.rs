@@ -1,4 +1,4 @@
-//! What becomes of a task.
+//! Results of tasks.
 
 use std::fmt;
 use std::future::Future;
@@ -11,21 +11,21 @@ use async_task::FallibleTask;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TaskError {
-    /// It was cancelled, or its reactor has stopped.
+    /// The task was cancelled, or its reactor has stopped.
     #[error("the task was cancelled")]
     Cancelled,
-    /// It panicked. The reactor's [fault hook](crate::Reactor::on_fault) has been told.
+    /// The task panicked. The panic has been reported to the reactor's [fault hook](crate::Reactor::on_fault).
     #[error("the task panicked: {message}")]
     Panicked {
-        /// What it panicked with.
+        /// The panic message.
         message: String,
     },
 }
 
-/// A task that was spawned: await it for its result.
+/// A spawned task. Await it for the result.
 ///
-/// Dropping it leaves the task to itself, which runs on, as [`detach`](JoinHandle::detach) does; with
-/// [`cancel_on_drop`](JoinHandle::cancel_on_drop), it cancels the task.
+/// Dropping it [detaches](JoinHandle::detach) the task, which continues to run, or cancels it after
+/// [`cancel_on_drop`](JoinHandle::cancel_on_drop).
 ///
 /// ```
 /// use pelton::task::{self, TaskError};
@@ -38,12 +38,12 @@ pub enum TaskError {
 /// # Ok::<(), pelton::Error>(())
 /// ```
 pub struct JoinHandle<T> {
-    /// `None` only while it is taken apart.
+    /// `None` only after the task was taken out.
     task: Option<FallibleTask<Result<T, TaskError>>>,
     on_drop: OnDrop,
 }
 
-/// What happens to a task whose handle is dropped.
+/// What to do with the task when its handle is dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum OnDrop {
     Detach,
@@ -55,26 +55,26 @@ impl<T> JoinHandle<T> {
         JoinHandle { task: Some(task), on_drop: OnDrop::Detach }
     }
 
-    /// Leaves the task to itself. It runs to its end, or to that of the reactor.
+    /// Detaches the task. It runs until it or the reactor ends.
     pub fn detach(mut self) {
         self.on_drop = OnDrop::Detach;
     }
 
-    /// Has the task cancelled when this handle is dropped.
+    /// Makes the handle cancel the task when it is dropped.
     pub fn cancel_on_drop(mut self) -> JoinHandle<T> {
         self.on_drop = OnDrop::Cancel;
         self
     }
 
-    /// Cancels the task: it is not polled any more, and what it owns is dropped by the loop in its next tick phase. Nothing
-    /// happens if it is done.
+    /// Cancels the task. It is not polled again, and the loop drops it in its next tick phase. Does nothing if the task
+    /// has finished.
     pub fn cancel(mut self) {
         self.on_drop = OnDrop::Cancel;
     }
 
-    /// Cancels the task, and waits until what it owns has been dropped. Gives its result, if it was done before that.
+    /// Cancels the task and waits until it has been dropped. Returns its result if it finished first.
     ///
-    /// The task is cancelled also if this future is dropped before it has been polled.
+    /// The task is also cancelled if this future is dropped before it has been polled.
     pub fn cancel_and_wait(mut self) -> impl Future<Output = Result<T, TaskError>> {
         self.on_drop = OnDrop::Cancel;
         async move {
@@ -85,7 +85,7 @@ impl<T> JoinHandle<T> {
         }
     }
 
-    /// Whether there is a result, or never will be one.
+    /// Returns whether there is a result, or never will be one.
     pub fn is_finished(&self) -> bool {
         self.task.as_ref().is_none_or(|task| task.is_finished())
     }
@@ -104,7 +104,7 @@ impl<T> Future for JoinHandle<T> {
 
 impl<T> Drop for JoinHandle<T> {
     fn drop(&mut self) {
-        // Dropping the task itself cancels it.
+        // Dropping the inner task cancels it.
         if let (Some(task), OnDrop::Detach) = (self.task.take(), self.on_drop) {
             task.detach();
         }

@@ -1,19 +1,18 @@
-//! What tasks and what they own share with their reactor, on its thread.
+//! State that tasks share with their reactor, on its thread.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::Waker;
 
-use crate::reactor::callback::Panic;
+use crate::reactor::panics::Panic;
 use crate::reactor::slots::{Key, Slots};
 use crate::{ConnectionId, DatagramsId, ListenerId, Reactor, TimerId};
 
-/// Something for the reactor to do in its next flush, left by somebody who may not have the reactor at hand: most of it by
-/// what was dropped.
+/// Work for the reactor's next flush, left by code that may not have the reactor at hand, mostly destructors.
 pub(crate) enum Chore {
     CancelTimer(TimerId),
     Read(ConnectionId),
-    /// `unread`: something has come in that nobody read, so that more may come.
+    /// `unread`: some input was never read, so more may arrive.
     Close {
         id: ConnectionId,
         unread: bool,
@@ -24,13 +23,13 @@ pub(crate) enum Chore {
     CloseDatagrams(DatagramsId),
 }
 
-/// Shared by a reactor, its tasks, and what they own.
+/// State shared by a reactor, its tasks, and what they own.
 #[derive(Default)]
 pub(crate) struct Local {
     chores: RefCell<Vec<Chore>>,
-    /// Wakes each task that there is, so that all can be dropped at the end. `None` for a moment, while one is made.
+    /// The wakers of all tasks, so that all can be dropped at the end. `None` briefly, while a task is being created.
     tasks: RefCell<Slots<Option<Waker>>>,
-    /// What a task panicked with that ran just now.
+    /// The panic of the task that has just run.
     panic: Cell<Option<Panic>>,
 }
 
@@ -44,14 +43,14 @@ impl Local {
     }
 
     pub(super) fn set_waker(&self, task: Key, waker: Waker) {
-        if let Some(place) = self.tasks.borrow_mut().get_mut(task) {
-            *place = Some(waker);
+        if let Some(slot) = self.tasks.borrow_mut().get_mut(task) {
+            *slot = Some(waker);
         }
     }
 
     pub(super) fn remove_task(&self, task: Key) {
         let waker = self.tasks.borrow_mut().remove(task);
-        // Not while the table is borrowed: it may be the last to know of the task.
+        // Drop it after the borrow of the table: it may be the last reference to the task.
         drop(waker);
     }
 
@@ -86,7 +85,7 @@ impl Reactor {
         for chore in chores.drain(..) {
             self.do_chore(chore);
         }
-        // What has been left meanwhile is rare, and waits in memory of its own.
+        // Chores left meanwhile are rare, and have a vector of their own.
         let mut left = local.chores.borrow_mut();
         if left.is_empty() {
             *left = chores;
@@ -105,13 +104,13 @@ impl Reactor {
             }
             Chore::Close { id, unread } => {
                 if let Some(mut io) = self.connection(id) {
-                    // Nobody waits for one that is not established yet.
+                    // Nobody waits for a connection that is not established yet.
                     if io.is_open() {
                         if unread {
                             io.has_heard();
                         }
                         io.close_after_writing();
-                        // Or the other side, if it waits for us to read, would never read what is left to be sent.
+                        // Otherwise a peer that waits for us to read would never read the rest of our data.
                         io.resume();
                     } else {
                         io.close();

@@ -9,9 +9,10 @@ use std::time::Duration;
 use super::{Chore, Local, current};
 use crate::{Reactor, Time, TimerId};
 
-/// Waits for `duration`, never less. It counts from now; if it is made outside of tasks, from when it is first polled.
+/// Waits for `duration`, never less, counted from now. If it is created outside of tasks, it counts from the first
+/// poll.
 ///
-/// It is one timer of the reactor, and dropping it cancels that.
+/// It uses one timer of the reactor. Dropping it cancels the timer.
 pub fn sleep(duration: Duration) -> Sleep {
     let until = match Reactor::with_current(|reactor| reactor.clock() + duration) {
         Some(deadline) => Until::Deadline(deadline),
@@ -20,12 +21,12 @@ pub fn sleep(duration: Duration) -> Sleep {
     Sleep { until, timer: None }
 }
 
-/// Waits until `deadline`, as the [clock](Reactor::clock) of the reactor has it.
+/// Waits until `deadline`, according to the reactor's [clock](Reactor::clock).
 pub fn sleep_until(deadline: Time) -> Sleep {
     Sleep { until: Until::Deadline(deadline), timer: None }
 }
 
-/// What [`sleep`] and [`sleep_until`] give.
+/// The future of [`sleep`] and [`sleep_until`].
 #[must_use = "futures do nothing unless they are awaited"]
 pub struct Sleep {
     until: Until,
@@ -35,7 +36,7 @@ pub struct Sleep {
 #[derive(Clone, Copy, Debug)]
 enum Until {
     Deadline(Time),
-    /// Counted from when it is first polled.
+    /// Counted from the first poll.
     After(Duration),
 }
 
@@ -52,7 +53,7 @@ impl Drop for Timer {
 }
 
 impl Sleep {
-    /// When it is over; `None` if that is not known before it is polled.
+    /// Returns the deadline, or `None` if it is not known before the first poll.
     pub fn deadline(&self) -> Option<Time> {
         match self.until {
             Until::Deadline(deadline) => Some(deadline),

@@ -1,4 +1,4 @@
-//! Not waiting for too long.
+//! Time limits for futures.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,8 +9,8 @@ use pin_project_lite::pin_project;
 
 use super::{Sleep, sleep};
 
-/// Awaits `future`, but for at most `duration`; it is dropped with what is returned. If both are due at once, the future has
-/// the word.
+/// Awaits `future` for at most `duration`. The future is dropped together with the `Timeout`. If both are ready at
+/// once, the future wins.
 ///
 /// ```
 /// use pelton::{Reactor, task};
@@ -25,11 +25,11 @@ pub fn timeout<F: Future>(duration: Duration, future: F) -> Timeout<F> {
     Timeout { future, sleep: sleep(duration), duration }
 }
 
-/// It took too long.
+/// The time limit has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it took longer than {0:?}")]
+#[error("timed out after {0:?}")]
 pub struct Elapsed(
-    /// How long it had.
+    /// The time limit.
     pub Duration,
 );
 
@@ -40,7 +40,7 @@ impl From<Elapsed> for std::io::Error {
 }
 
 pin_project! {
-    /// What [`timeout`] gives.
+    /// The future of [`timeout`].
     #[derive(Debug)]
     #[must_use = "futures do nothing unless they are awaited"]
     pub struct Timeout<F> {

@@ -1,19 +1,19 @@
-//! The threads of a lane: what they do, and who wakes them when.
+//! The threads of a lane: what they run, and when they are woken.
 //!
-//! **Waking.** Jobs are often shorter than it takes to wake a thread, and a wake-up per job would be most of the work. So at
-//! most one thread is on its way up at a time: whoever hands in a job meanwhile wakes nobody, and a thread that takes a job
-//! and leaves others behind wakes the next. A burst of short jobs costs one wake-up, and a burst of long ones has all threads
-//! at work after as many wake-ups as there are threads.
+//! **Waking.** Jobs are often shorter than a wake-up, and one wake-up per job would dominate the cost. Therefore at
+//! most one thread is being woken at a time. Jobs that are queued meanwhile wake nobody, and a thread that takes a job
+//! and leaves others behind wakes the next thread. A burst of short jobs costs one wake-up. A burst of long jobs has
+//! all threads running after as many wake-ups as there are threads.
 //!
-//! A thread that has nothing to do looks for work a little longer before it sleeps, if that has been worth it lately: falling
-//! asleep and being woken takes longer than many jobs do. One thread does so at a time, and while it does nobody is woken.
+//! Before it sleeps, an idle thread spins for a short time, if that has paid off recently: falling asleep and being
+//! woken takes longer than many jobs. One thread spins at a time, and while it does, nobody is woken.
 //!
-//! And nobody at all is woken for a job that is handed in with [`Wake::Later`], until all are: a thread that is woken for the
-//! first job of many has done it, and found no other, and sleeps again before the second is there.
+//! Jobs queued with [`Wake::Later`] wake nobody until all are queued. Otherwise a thread woken for the first of many
+//! jobs would finish it, find no other, and sleep again before the second is queued.
 
 use std::collections::VecDeque;
 use std::io;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,18 +22,18 @@ use pelton_os::fork;
 use pelton_sync::SendClosure;
 
 use super::{Lane, LaneSettings, LaneStats, Refusal};
-use crate::reactor::callback::message;
+use crate::reactor::panics::catch;
 use crate::threads::defer::DeferFailure;
 
-/// When a thread is woken for a job.
+/// When to wake a thread for a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wake {
     Now,
-    /// When [told so](Threads::wake), after more jobs.
+    /// When [`Threads::wake`] is called, after more jobs.
     Later,
 }
 
-/// Names a job, to take it back while it waits. Later ones are larger.
+/// Identifies a job, to take it back while it waits. Later jobs have larger ids.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct JobId(u64);
 
@@ -45,15 +45,15 @@ struct Job<C: 'static> {
 
 /// A thread of a lane, as its jobs see it.
 pub(crate) struct Worker<C: 'static> {
-    /// What the lane was given for its jobs to use.
+    /// The lane's context for its jobs.
     pub(crate) context: C,
-    /// Where the job at hand was asked for.
+    /// Where the current job was created.
     pub(crate) place: &'static Location<'static>,
     shared: Arc<Shared<C>>,
 }
 
 impl<C> Worker<C> {
-    /// Does the job at hand. It is counted as done before anybody can know of it.
+    /// Runs the current job. It is counted as done before anybody can see its result.
     pub(crate) fn attempt<T>(&self, op: impl FnOnce() -> T) -> Result<T, DeferFailure> {
         let outcome = attempt(op);
         if outcome.is_err() {
@@ -64,24 +64,24 @@ impl<C> Worker<C> {
     }
 }
 
-/// Calls `op`, whose panic becomes an error.
+/// Calls `op` and converts a panic to an error.
 pub(crate) fn attempt<T>(op: impl FnOnce() -> T) -> Result<T, DeferFailure> {
-    catch_unwind(AssertUnwindSafe(op)).map_err(|panic| DeferFailure::Panicked(message(&panic)))
+    catch(op).map_err(|panic| DeferFailure::Panicked(panic.message()))
 }
 
-/// The threads of a lane. Each has a `C` for its jobs to use.
+/// The threads of a lane. Each has a `C` for its jobs.
 pub(crate) struct Threads<C: 'static> {
     name: &'static str,
     settings: LaneSettings,
     shared: Arc<Shared<C>>,
-    /// The process that they are in, as a number of forks.
+    /// The fork count of the process that the threads are in.
     forks: u64,
 }
 
 struct Shared<C: 'static> {
     state: Mutex<State<C>>,
     work: Condvar,
-    /// Whether there are jobs, for a thread that looks for some without the lock.
+    /// Whether there are jobs. A spinning thread checks it without the lock.
     has_jobs: AtomicBool,
     done: AtomicU64,
     panicked: AtomicU64,
@@ -91,13 +91,13 @@ struct State<C: 'static> {
     jobs: VecDeque<Job<C>>,
     last: JobId,
     threads: usize,
-    /// Threads that have no work, or have just been started: each will look for a job before it ends.
+    /// Threads without work, including those just started. Each looks for a job before it ends.
     free: usize,
-    /// Those of them that have to be woken.
+    /// Free threads that are asleep.
     sleeping: usize,
-    /// One has been woken, and has not looked yet.
+    /// A thread has been woken and has not looked for jobs yet.
     waking: bool,
-    /// One looks for work before it sleeps, and will look once more with the lock.
+    /// A thread is spinning. It will look for jobs once more under the lock.
     searching: bool,
     quit: bool,
     begun: u64,
@@ -127,7 +127,7 @@ impl<C: Send + 'static> Threads<C> {
         Threads { name, settings, shared, forks: fork::count() }
     }
 
-    /// Has a thread do what `job` makes of `op`. If it is refused, `op` comes back.
+    /// Runs the job made by `job(op)` on a thread. Returns `op` if it is refused.
     pub(crate) fn run<Op>(
         &self,
         context: impl FnOnce() -> C,
@@ -152,9 +152,9 @@ impl<C: Send + 'static> Threads<C> {
                 return Err((op, Refusal::NoThread(error)));
             }
             let name = self.name;
-            pelton_os::fault::report_here("lane", &format_args!("could not start another thread {name}: {error}"));
+            pelton_os::fault::report_here("lane", &format_args!("cannot start another thread {name}: {error}"));
         }
-        // Those that a free thread is about to take do not wait.
+        // Jobs that a free thread is about to take do not count as waiting.
         if state.jobs.len() >= state.free + self.settings.waiting {
             state.refused += 1;
             return Err((op, Refusal::Full(self.settings.waiting)));
@@ -167,7 +167,7 @@ impl<C: Send + 'static> Threads<C> {
         Ok(id)
     }
 
-    /// Has the jobs begun that were handed in for [later](Wake::Later).
+    /// Starts the jobs that were queued with [`Wake::Later`].
     pub(crate) fn wake(&self) {
         if !self.is_inherited() {
             self.shared.wake_one(self.shared.lock(), Wake::Now);
@@ -177,7 +177,7 @@ impl<C: Send + 'static> Threads<C> {
     fn start(&self, state: &mut State<C>, context: C) -> io::Result<()> {
         let (shared, linger) = (self.shared.clone(), self.settings.linger);
         let worker = Worker { context, place: Location::caller(), shared };
-        // Not joined: nobody waits for a look-up that hangs.
+        // Not joined: nobody waits for a lookup that hangs.
         std::thread::Builder::new().name(self.name.into()).spawn(move || work(worker, linger))?;
         state.threads += 1;
         state.free += 1;
@@ -193,13 +193,13 @@ impl<C: Send + 'static> Threads<C> {
         let Ok(index) = state.jobs.binary_search_by_key(&id, |job| job.id) else { return false };
         let job = state.jobs.remove(index);
         self.shared.has_jobs.store(!state.jobs.is_empty(), Ordering::Relaxed);
-        // What it owns is the user's, and is not dropped under the lock.
+        // The job may own user data, which must not be dropped under the lock.
         drop(state);
         drop(job);
         true
     }
 
-    /// Begins nothing any more, and waits for nothing.
+    /// Closes the lane: starts no more jobs, and waits for none.
     pub(crate) fn close(&self) {
         if self.is_inherited() {
             return;
@@ -229,24 +229,24 @@ impl<C: Send + 'static> Threads<C> {
         }
     }
 
-    /// Whether this is a forked child: the threads have stayed in the parent, perhaps with the lock held.
+    /// Returns whether this is a forked child. The threads stayed in the parent, perhaps holding the lock.
     fn is_inherited(&self) -> bool {
         self.forks != fork::count()
     }
 
-    /// In a forked child: new ones, of the same kind.
+    /// Creates new threads with the same settings, in a forked child.
     pub(crate) fn succeed(&self) -> Threads<C> {
         Threads::new(self.name, self.settings)
     }
 }
 
 impl<C> Shared<C> {
-    /// No job runs under the lock, so what a panic left behind is whole.
+    /// Locks the state. No job runs under the lock, so a panic leaves it consistent.
     fn lock(&self) -> MutexGuard<'_, State<C>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits a moment for jobs, or the end. Says whether they came.
+    /// Spins for a short time until there are jobs or the lane closes. Returns whether that happened.
     fn search(&self) -> bool {
         let begun = Instant::now();
         loop {
@@ -260,7 +260,7 @@ impl<C> Shared<C> {
         }
     }
 
-    /// Wakes a thread, if there are jobs and one has to be woken.
+    /// Wakes a thread if there are jobs and one has to be woken.
     fn wake_one(&self, mut state: MutexGuard<'_, State<C>>, wake: Wake) {
         let awaited = state.waking || state.searching;
         let wake = wake == Wake::Now && state.sleeping > 0 && !awaited && !state.jobs.is_empty();
@@ -272,37 +272,37 @@ impl<C> Shared<C> {
     }
 }
 
-/// How long a thread looks for work before it sleeps. It takes about as long to be woken.
+/// How long a thread spins before it sleeps. Waking it takes about as long.
 const SEARCH: Duration = Duration::from_micros(50);
 
-/// Searches that are left out after many that were in vain, at most.
-const PASSES: u32 = 255;
+/// The maximum number of searches to skip after failures.
+const MOST_SKIPPED: u32 = 255;
 
-/// Whether to search. Where the thread that hands in jobs has to wait for this one to leave the processor, as on a machine
-/// that is busy, searching only delays it: so after each search in vain twice as many are left out.
+/// Decides whether to spin. On a busy machine, the thread that queues jobs may have to wait for the processor that this
+/// one occupies, and spinning only delays it. Therefore each failure doubles the number of searches to skip.
 #[derive(Default)]
-struct Patience {
-    passes: u32,
+struct SpinPolicy {
+    skip: u32,
     left: u32,
 }
 
-impl Patience {
-    fn is_left(&mut self) -> bool {
+impl SpinPolicy {
+    fn should_search(&mut self) -> bool {
         let searches = self.left == 0;
         self.left = self.left.saturating_sub(1);
         searches
     }
 
     fn searched(&mut self, found: bool) {
-        self.passes = if found { 0 } else { (2 * self.passes + 1).min(PASSES) };
-        self.left = self.passes;
+        self.skip = if found { 0 } else { (2 * self.skip + 1).min(MOST_SKIPPED) };
+        self.left = self.skip;
     }
 }
 
-/// What a thread does, all its life.
+/// Runs a thread for its whole life.
 fn work<C>(mut worker: Worker<C>, linger: Duration) {
     let shared = worker.shared.clone();
-    let mut patience = Patience::default();
+    let mut spin_policy = SpinPolicy::default();
     let mut state = shared.lock();
     loop {
         if let Some(job) = state.jobs.pop_front() {
@@ -311,8 +311,8 @@ fn work<C>(mut worker: Worker<C>, linger: Duration) {
             shared.has_jobs.store(!state.jobs.is_empty(), Ordering::Relaxed);
             shared.wake_one(state, Wake::Now);
             worker.place = job.place;
-            // What it comes to is told inside; only dropping what it owned can still panic.
-            let _ = catch_unwind(AssertUnwindSafe(|| job.closure.call(&mut worker)));
+            // The closure delivers its result itself. Only dropping its captures can still panic.
+            let _ = catch(|| job.closure.call(&mut worker));
             state = shared.lock();
             state.free += 1;
             continue;
@@ -320,10 +320,10 @@ fn work<C>(mut worker: Worker<C>, linger: Duration) {
         if state.quit {
             break;
         }
-        if !state.searching && patience.is_left() {
+        if !state.searching && spin_policy.should_search() {
             state.searching = true;
             drop(state);
-            patience.searched(shared.search());
+            spin_policy.searched(shared.search());
             state = shared.lock();
             state.searching = false;
             continue;
@@ -332,7 +332,7 @@ fn work<C>(mut worker: Worker<C>, linger: Duration) {
         let waited = shared.work.wait_timeout(state, linger).unwrap_or_else(PoisonError::into_inner);
         state = waited.0;
         state.sleeping -= 1;
-        // It may have been woken just when it had waited long enough, so it looks in any case.
+        // It may have been woken just as it timed out, so it looks in any case.
         state.waking = false;
         if waited.1.timed_out() && state.jobs.is_empty() {
             break;
@@ -347,7 +347,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::{Sender, channel};
 
-    /// Long enough for whatever is waited for.
+    /// Long enough for everything that the tests wait for.
     const DEADLINE: Duration = Duration::from_secs(20);
 
     fn lane(threads: usize, waiting: usize, linger: Duration) -> Threads<()> {
@@ -361,7 +361,7 @@ mod tests {
         }
     }
 
-    /// A job that says that it has begun, and ends when the sender it comes with is dropped.
+    /// A job that reports that it has begun, and ends when the returned sender is dropped.
     fn stuck(begun: &Sender<u32>, number: u32) -> (Sender<()>, impl FnOnce() + Send + 'static) {
         let (release, released) = channel::<()>();
         let begun = begun.clone();
@@ -418,7 +418,7 @@ mod tests {
             let done = done.clone();
             lane.run_job(move || done.send(()).unwrap()).unwrap();
             doing.recv_timeout(DEADLINE).unwrap();
-            // They hold the shared state for as long as they are there.
+            // The threads hold the shared state as long as they exist.
             let start = Instant::now();
             while Arc::strong_count(&lane.shared) > 1 {
                 assert!(start.elapsed() < DEADLINE, "a thread without work stays");
@@ -478,16 +478,16 @@ mod tests {
 
     #[test]
     fn a_thread_that_searches_in_vain_does_so_less_and_less_and_one_that_finds_something_again() {
-        let mut patience = Patience::default();
+        let mut spin_policy = SpinPolicy::default();
         let mut until_next = || {
-            let passed = (0..).take_while(|_| !patience.is_left()).count();
-            patience.searched(false);
+            let passed = (0..).take_while(|_| !spin_policy.should_search()).count();
+            spin_policy.searched(false);
             passed
         };
         assert_eq!([(); 10].map(|()| until_next()), [0, 1, 3, 7, 15, 31, 63, 127, 255, 255]);
-        while !patience.is_left() {}
-        patience.searched(true);
-        assert!(patience.is_left());
+        while !spin_policy.should_search() {}
+        spin_policy.searched(true);
+        assert!(spin_policy.should_search());
     }
 
     #[test]
@@ -498,7 +498,7 @@ mod tests {
         for _ in 0..100 {
             let job = |()| SendClosure::new(|_: &mut Worker<()>| {});
             let id = lane.run(|| (), Location::caller(), Wake::Later, (), job).map_err(|(_, refusal)| refusal).unwrap();
-            // The thread may have been quicker.
+            // The thread may have been faster.
             lane.take_back(id);
             while lane.shared.lock().sleeping == 0 {
                 assert!(start.elapsed() < DEADLINE, "the thread does not sleep");

@@ -1,4 +1,4 @@
-//! One level of the wheel: 64 slots, and which of them hold something.
+//! One level of the wheel: 64 slots, and a bitmap of the occupied ones.
 
 use std::iter;
 use std::mem;
@@ -6,29 +6,29 @@ use std::mem;
 use super::TICK_BITS;
 use super::pile::{Pile, Pool, Ref};
 
-/// 64 slots per level, so that one word tells which are occupied.
+/// 64 slots per level, so that one word holds the occupied bits.
 const GROUP_BITS: u32 = 6;
 pub(super) const SLOTS: usize = 1 << GROUP_BITS;
 pub(super) const LEVELS: usize = ((u64::BITS - TICK_BITS) / GROUP_BITS) as usize;
 
 pub(super) struct Level {
-    /// Which slots hold references.
+    /// The slots that hold references.
     occupied: u64,
-    /// Which slots' `earliest` may be that of a dead reference.
+    /// The slots whose `earliest` may be that of a dead reference.
     doubtful: u64,
     slots: [Slot; SLOTS],
 }
 
 struct Slot {
     refs: Pile,
-    /// No reference here has an earlier deadline; `u64::MAX` when empty.
+    /// No reference in this slot has an earlier deadline. `u64::MAX` if it is empty.
     earliest: u64,
 }
 
 impl Level {
     pub(super) const EMPTY: Level = Level { occupied: 0, doubtful: 0, slots: [const { Slot::EMPTY }; SLOTS] };
 
-    /// Slots that hold references, first to last, as they are now.
+    /// Returns the slots that are occupied now, first to last.
     #[inline]
     pub(super) fn occupied(&self) -> impl Iterator<Item = usize> + use<> {
         let mut rest = self.occupied;
@@ -43,7 +43,8 @@ impl Level {
         self.slots[index].refs.len()
     }
 
-    /// No reference in the slot has an earlier deadline, and unless that is doubtful, a live one has this.
+    /// Returns a lower bound for the deadlines in the slot. Unless it is doubtful, a live reference has exactly this
+    /// deadline.
     pub(super) fn earliest(&self, index: usize) -> u64 {
         self.slots[index].earliest
     }
@@ -52,7 +53,7 @@ impl Level {
         self.doubtful & (1 << index) != 0
     }
 
-    /// Notes that a reference in the slot, with this deadline, is dead.
+    /// Records that a reference in the slot with this deadline is dead.
     #[inline]
     pub(super) fn doubt(&mut self, index: usize, deadline: u64) {
         debug_assert!(self.earliest(index) <= deadline && !self.slots[index].refs.is_empty());
@@ -61,7 +62,7 @@ impl Level {
         }
     }
 
-    /// Notes that any reference may be dead.
+    /// Records that any reference may be dead.
     pub(super) fn doubt_all(&mut self) {
         self.doubtful = self.occupied;
     }
@@ -74,7 +75,7 @@ impl Level {
         slot.refs.push(new, pool);
     }
 
-    /// Removes the slot's last reference if it is the one of this order.
+    /// Removes the slot's last reference if it has this order. Returns whether it did.
     #[inline]
     pub(super) fn pop_if_last(&mut self, index: usize, order: u64, pool: &mut Pool) -> bool {
         let refs = &mut self.slots[index].refs;
@@ -88,7 +89,7 @@ impl Level {
         is_last
     }
 
-    /// Empties a slot.
+    /// Empties a slot and returns its references.
     #[inline]
     pub(super) fn take(&mut self, index: usize) -> Pile {
         self.occupied &= !(1 << index);
@@ -96,7 +97,7 @@ impl Level {
         mem::replace(&mut self.slots[index], Slot::EMPTY).refs
     }
 
-    /// Removes the references from a slot that are not `live`, and says how many there were.
+    /// Removes the references from a slot that are not `live`. Returns how many.
     pub(super) fn retain(&mut self, index: usize, pool: &mut Pool, live: impl Fn(&Ref) -> bool) -> usize {
         let mut refs = self.take(index);
         let before = refs.len();
@@ -119,14 +120,14 @@ impl Slot {
     const EMPTY: Slot = Slot { refs: Pile::EMPTY, earliest: u64::MAX };
 }
 
-/// The level of the highest group in which two ticks differ, given their exclusive or.
+/// Returns the level of the highest group in which two ticks differ, given their exclusive or.
 #[inline]
 pub(super) fn top_level(difference: u64) -> usize {
     debug_assert_ne!(difference, 0);
     ((u64::BITS - 1 - difference.leading_zeros()) / GROUP_BITS) as usize
 }
 
-/// The slot that a tick names at a level.
+/// Returns the slot of a tick at a level.
 #[inline]
 pub(super) fn group(tick: u64, level: usize) -> usize {
     (tick >> (level as u32 * GROUP_BITS)) as usize % SLOTS

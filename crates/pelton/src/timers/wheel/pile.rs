@@ -1,21 +1,21 @@
-//! Where the wheel's slots keep their references: in piles of fixed-size blocks that come from one pool.
+//! Storage for the references in the wheel's slots: stacks of fixed-size blocks from one pool.
 //!
-//! Instead of a `Vec` per slot, because the slots that a cascade fills would have to grow theirs from nothing, while
-//! blocks only change hands: a cascade fills the ones it empties. Measured side by side with a million timers that each
-//! own a boxed closure, inserting, re-arming and firing in small steps are faster so; cancelling in the order set, and
-//! firing everything in one jump, are slower.
+//! With a `Vec` per slot, a cascade would have to grow those of the slots it fills from nothing. Blocks only change
+//! hands: a cascade fills the blocks that it empties. In a comparison with a million timers that each own a boxed
+//! closure, inserting, re-arming and firing in small steps are faster this way. Cancelling in the order set, and firing
+//! everything in one jump, are slower.
 
 use std::cmp::Ordering;
 
 use crate::reactor::slots::Key;
 
-/// References per block, which takes 776 bytes. A slot with a single timer has a whole one.
+/// References per block, which takes 776 bytes. A slot with a single timer uses a whole block.
 const BLOCK: usize = 32;
-/// Blocks kept for reuse, beyond as many as the timers fill: 97 KiB. Enough for a few timers and the dead references these
-/// may have in as many slots.
+/// Blocks kept for reuse, beyond those that the timers fill: 97 KiB. Enough for a few timers and their dead references,
+/// spread over as many slots.
 const SPARE_SLACK: usize = 128;
 
-/// Stands for a timer as it was set: dead if the timer is gone or has another order by now.
+/// Stands for a timer as it was set. Dead if the timer is gone or has another order now.
 #[derive(Clone, Copy)]
 pub(super) struct Ref {
     pub(super) deadline: u64,
@@ -29,7 +29,7 @@ pub(super) struct Pile {
     len: usize,
 }
 
-/// Empty blocks to build piles from, so that timers that wander from slot to slot allocate nothing.
+/// Empty blocks for piles, so that timers that move from slot to slot do not allocate.
 pub(super) struct Pool {
     spare: Chain,
     count: usize,
@@ -86,7 +86,7 @@ impl Pile {
         }
     }
 
-    /// Takes off the top block. When its references have been dealt with, it goes back to the pool.
+    /// Pops the top block. After its references have been processed, it is put back into the pool.
     #[inline]
     pub(super) fn pop_block(&mut self) -> Option<Filled> {
         let block = self.blocks.pop()?;
@@ -129,14 +129,14 @@ impl Pool {
         }
     }
 
-    /// Takes a block back.
+    /// Puts a block back.
     pub(super) fn put(&mut self, Filled { block, .. }: Filled) {
         self.spare.push(block);
         self.count += 1;
     }
 
-    /// Gives back the memory of blocks that so many timers will hardly need: not one by one, since an allocator like
-    /// glibc's tidies up all of its free memory when blocks next to each other are freed, but many at a time, and seldom.
+    /// Frees blocks that this many timers are unlikely to need. It frees many at a time, and rarely, because an
+    /// allocator like glibc's consolidates all of its free memory when adjacent blocks are freed.
     #[inline]
     pub(super) fn trim(&mut self, timers: usize) {
         let filled = timers / BLOCK;
@@ -164,7 +164,7 @@ impl Chain {
     }
 }
 
-/// One by one: dropped from within each other, many blocks would overflow the stack.
+/// Drops the blocks in a loop: recursive drops of many blocks would overflow the stack.
 impl Drop for Chain {
     fn drop(&mut self) {
         while self.pop().is_some() {}
@@ -178,7 +178,7 @@ impl Ref {
     }
 }
 
-/// The one to fire first is the greatest: what a heap pops, and a sorted `Vec` too.
+/// The reference that fires first is the greatest, so that a heap and a sorted `Vec` both pop it first.
 impl Ord for Ref {
     #[inline]
     fn cmp(&self, other: &Ref) -> Ordering {

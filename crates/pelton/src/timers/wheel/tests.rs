@@ -3,10 +3,10 @@ use std::time::Duration;
 
 const NANO: Duration = Duration::from_nanos(1);
 const SECOND: Duration = Duration::from_secs(1);
-/// In the middle of everything: no group is zero or about to turn over.
+/// An arbitrary time in which no group is zero or about to overflow.
 const START: Time = Time::from_nanos(0x1234_5678_9abc_def0);
 
-/// All that comes due at `now`, as values, taken out of the wheel.
+/// Returns the values of all timers due at `now`, removed from the wheel.
 fn fire<T>(wheel: &mut Wheel<T>, now: Time) -> Vec<T> {
     wheel.expire(now);
     take_due(wheel)
@@ -211,7 +211,7 @@ fn next_deadline_is_exact_after_the_earliest_timer_went() {
         }
         wheel.check();
     }
-    // Also if the one that went was filed again, dead, on the way.
+    // Also if the reference of the removed timer was filed again, dead.
     let earliest = wheel.insert(START + SECOND * 60, 0);
     wheel.insert(START + SECOND * 60 + NANO, 1);
     wheel.cancel(earliest);
