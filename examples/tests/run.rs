@@ -3,13 +3,13 @@
 #![forbid(unsafe_code)]
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use pelton_testing::child::send_lines;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// An example that takes longer than this is considered hung.
@@ -38,10 +38,6 @@ fn start(mut example: Command) -> Running {
     send_lines(child.stdout.take().unwrap(), sender.clone());
     send_lines(child.stderr.take().unwrap(), sender);
     Running { child, lines, printed: Vec::new(), deadline: Instant::now() + DEADLINE }
-}
-
-fn send_lines(from: impl Read + Send + 'static, to: Sender<String>) {
-    thread::spawn(move || BufReader::new(from).lines().map_while(Result::ok).try_for_each(|line| to.send(line)));
 }
 
 impl Running {

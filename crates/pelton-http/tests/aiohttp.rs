@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use common::tree::{Tree, settled};
-use common::{On, on_every_engine};
+use common::{On, Serve, on_every_engine};
 use pelton::Reactor;
 use pelton_http::{
     BodyEvent, Event, EventStream, Files, Flow, Handler, Request, Responder, Response, ResponseStream, Router, plain,

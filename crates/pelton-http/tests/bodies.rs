@@ -7,7 +7,7 @@ use std::io::Write;
 use std::rc::Rc;
 use std::time::Duration;
 
-use common::{On, on_every_engine, statuses};
+use common::{On, Serve, on_every_engine, statuses};
 use pelton::Reactor;
 use pelton_http::{BodyError, BodyEvent, Handler, Request, Responder, Response, Settings, plain};
 

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Client, On, on_every_engine, statuses};
+use common::{Client, On, Serve, on_every_engine, statuses};
 use pelton_http::wire::{ChunkLimits, HeadLimits};
 use pelton_http::{Request, Response, Settings, plain};
 

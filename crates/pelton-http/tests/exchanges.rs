@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use common::{On, on_every_engine, statuses, undated};
+use common::{On, Serve, on_every_engine, statuses, undated};
 use pelton::Reactor;
 use pelton_http::{Handler, Request, Responder, Response, Router, Settings, plain};
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use common::tree::{Tree, noise, settled};
-use common::{On, Site, on_every_engine, statuses, undated};
+use common::{On, Serve, Site, on_every_engine, statuses, undated};
 use pelton::Reactor;
 use pelton_http::{FileSettings, Files, Request, Responder, Response};
 

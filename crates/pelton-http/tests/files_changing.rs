@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use common::tree::{Tree, noise};
-use common::{Client, DEADLINE, On, Site, on_every_engine, statuses};
+use common::{Client, DEADLINE, On, Serve, Site, on_every_engine, statuses};
 use pelton::{EngineKind, Lane, LaneSettings, Reactor};
 use pelton_http::{FileSettings, Files, Handler, Request, Responder, Server};
 

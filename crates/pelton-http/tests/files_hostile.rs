@@ -17,7 +17,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use common::tree::Tree;
-use common::{DEADLINE, On, Site, on_every_engine, statuses};
+use common::{DEADLINE, On, Serve, Site, on_every_engine, statuses};
 use pelton_http::{FileSettings, Files};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 

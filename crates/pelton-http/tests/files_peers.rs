@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use common::tree::{Tree, settled};
-use common::{On, Site, on_every_engine};
+use common::{On, Serve, Site, on_every_engine};
 use pelton_http::Files;
 
 on_every_engine![

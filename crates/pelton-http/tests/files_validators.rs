@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use common::tree::{Tree, noise};
-use common::{DEADLINE, On, Site, statuses};
+use common::{DEADLINE, On, Serve, Site, statuses};
 use pelton::EngineKind;
 use pelton_http::{FileSettings, Files};
 

@@ -3,18 +3,14 @@
 //!
 //! `PELTON_TEST_SEEDS=0..200` tries more orders.
 
-#[path = "../../pelton/tests/common/mod.rs"]
-mod common;
-
 use std::io::Write;
 use std::thread;
 use std::time::Duration;
 
-use common::memory::{Memory, with_seeds};
-use common::peer::{Network, Peer};
-use common::run_until;
 use pelton::{Bytes, EventLoop, Reactor};
 use pelton_http::{Body, BodyEvent, Flow, Request, Responder, Response, ResponseStream, Router, Server, Settings};
+use pelton_testing::memory::{Memory, with_seeds};
+use pelton_testing::{Network, Peer, run_until};
 
 const LARGE: usize = 700_000;
 const LINES: usize = 20_000;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use common::{DEADLINE, On, on_every_engine, statuses};
+use common::{DEADLINE, On, Serve, on_every_engine, statuses};
 use pelton::{Lane, LaneSettings, Pool, Reactor, task};
 use pelton_http::{
     Handler, KeptRequest, RemoteResponder, Request, Responder, Response, Settings, deferred, pooled, promised, spawned,

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use common::tree::Tree;
-use common::{Client, On, on_every_engine, statuses};
+use common::{Client, On, Serve, on_every_engine, statuses};
 use pelton::Reactor;
 use pelton_http::wire::HeadLimits;
 use pelton_http::{Census, Request, Responder, Response, Server, Settings, plain};

@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::tree::{Tree, settled};
-use common::{On, Site, on_every_engine, statuses};
+use common::{On, Serve, Site, on_every_engine, statuses};
 use pelton::Reactor;
 use pelton_http::{FileSettings, Files, Handler, Request, Responder, Response, Router, plain, spawned};
 

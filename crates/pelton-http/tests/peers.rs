@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{On, on_every_engine};
+use common::{On, Serve, on_every_engine};
 use pelton::Reactor;
 use pelton_http::{Handler, Request, Responder, Response, Router, plain};
 

@@ -7,7 +7,7 @@ use std::io::{Seek, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{On, on_every_engine, statuses, undated};
+use common::{On, Serve, on_every_engine, statuses, undated};
 use pelton::{Bytes, Reactor};
 use pelton_http::{Event, EventStream, Flow, Request, Responder, Response, ResponseFields, ResponseStream, plain};
 

@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use common::{Client, On, on_every_engine, statuses, undated};
+use common::{Client, On, Serve, on_every_engine, statuses, undated};
 use pelton::{Chunk, Connection, ConnectionId, Io, Limit, Reactor, Reason};
 use pelton_http::{BodyError, BodyEvent, Request, Responder, Response, Settings, plain, tunnelling};
 

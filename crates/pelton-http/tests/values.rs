@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{On, on_every_engine, statuses};
+use common::{On, Serve, on_every_engine, statuses};
 use pelton::Reactor;
 use pelton_http::{Request, Responder, Response, Router};
 use serde::{Deserialize, Serialize};

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use allocation_counter::measure;
 use pelton::{Chunk, Connection, EventLoop, Interest, Io, Reactor};
+use pelton_testing::Echo;
 
 /// Warms the reactor up, then counts the allocations of many more turns.
 fn allocations(reactor: &mut EventLoop, mut work: impl FnMut(&mut EventLoop)) -> u64 {
@@ -109,12 +110,6 @@ fn allocations_of_echoes<C: Connection>(serve: fn() -> C) -> u64 {
 
 #[test]
 fn messages_that_are_sent_on_allocate_nothing() {
-    struct Echo;
-    impl Connection for Echo {
-        fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
-            io.send_chunk(chunk).unwrap();
-        }
-    }
     assert_eq!(allocations_of_echoes(|| Echo), 0);
 }
 

@@ -2,8 +2,6 @@
 
 #![forbid(unsafe_code)]
 
-mod common;
-
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
@@ -12,9 +10,8 @@ use std::time::Duration;
 use futures::{AsyncReadExt, AsyncWriteExt};
 use pelton::net::{Listener, Stream};
 use pelton::task::{self, TaskError};
+use pelton_testing::{On, on_every_engine};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
-use common::{On, on_every_engine};
 
 on_every_engine![a_thousand_connections_are_echoed];
 

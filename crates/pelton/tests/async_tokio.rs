@@ -2,28 +2,16 @@
 
 #![forbid(unsafe_code)]
 
-mod common;
-
-use std::time::Duration;
-
 use pelton::net::{Listener, Stream};
-use pelton::{Address, EventLoop, task};
+use pelton::{Address, task};
+use pelton_testing::{On, block_on, on_every_engine};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, copy_bidirectional, split};
-
-use common::{On, on_every_engine};
 
 on_every_engine![
     lines_are_read_and_answered,
     a_proxy_copies_both_ways_until_both_sides_have_finished,
     a_connection_that_is_refused_is_an_error_of_its_kind,
 ];
-
-fn block_on<T>(reactor: &mut EventLoop, future: impl Future<Output = T>) -> T {
-    let late = reactor.after(Duration::from_secs(20), |reactor| reactor.stop());
-    let value = reactor.block_on(future).expect("it does not take that long");
-    reactor.cancel(late);
-    value
-}
 
 fn listener() -> (Listener, Address) {
     let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).unwrap();

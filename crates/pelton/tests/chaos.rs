@@ -1,7 +1,5 @@
 //! Everything at once, at random, on every engine: whatever callbacks do to each other, the promises hold.
 
-mod common;
-
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
@@ -11,8 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use pelton::{Interest, Reactor, Time, TimerId, WatchId};
-
-use common::{On, on_every_engine, poll, run_until};
+use pelton_testing::{On, on_every_engine, poll, run_until};
 
 on_every_engine![promises_hold_whatever_callbacks_do_to_each_other];
 

@@ -8,8 +8,6 @@
 //! `PELTON_CHURN_SECONDS` says how long, for all engines together, and `PELTON_CHURN_SEED` repeats the numbers of an earlier run.
 //! What the kernel does meanwhile is not repeated.
 
-mod common;
-
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
@@ -21,8 +19,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use pelton::{Address, Chunk, Connection, ConnectionId, EngineKind, EventLoop, Io, ListenerId, Reactor, Reason};
-
-use common::{On, on_every_engine, poll, run_until};
+use pelton_testing::{On, descriptors, on_every_engine, poll, run_until};
 
 on_every_engine![nothing_is_left_of_connections_that_come_and_go];
 
@@ -449,10 +446,6 @@ impl Period {
 
 fn world_of(reactor: &mut EventLoop) -> &mut World {
     world(reactor)
-}
-
-fn descriptors() -> usize {
-    if cfg!(target_os = "linux") { std::fs::read_dir("/proc/self/fd").unwrap().count() } else { 0 }
 }
 
 /// What the process takes up of the machine's memory, in bytes.

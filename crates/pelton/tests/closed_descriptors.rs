@@ -3,16 +3,13 @@
 //! These tests are about descriptor *numbers*, so they are in a process of their own and take turns: nobody else opens
 //! anything meanwhile.
 
-mod common;
-
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pelton::{EngineKind, Interest};
-
-use common::{Log, On, activity, on_every_engine, poll, watch_and_log};
+use pelton_testing::{Log, On, activity, on_every_engine, poll, watch_and_log};
 
 on_every_engine![
     a_descriptor_closed_behind_our_back_neither_spins_nor_fails,

@@ -14,11 +14,7 @@ use std::time::{Duration, Instant};
 use pelton::{Address, Engine, EventLoop, Interest, Mode, PanicPolicy, Park, Reactor, Time};
 use pelton_os::engine::WatchEngine;
 use pelton_os::{Event, Forgotten, Readiness, Token};
-
-#[path = "common/unsupported.rs"]
-mod unsupported;
-
-use unsupported::unsupported;
+use pelton_testing::unsupported;
 
 /// What the test and the engine share.
 #[derive(Default)]

@@ -15,11 +15,7 @@ use pelton::{
 };
 use pelton_os::engine::DatagramEngine;
 use pelton_os::{DatagramOutbox, DatagramSetting, Event, Forgotten, Intake, Sending, Token};
-
-#[path = "common/unsupported.rs"]
-mod unsupported;
-
-use unsupported::unsupported;
+use pelton_testing::unsupported;
 
 /// What the test and the engine share.
 #[derive(Default)]

@@ -1,7 +1,5 @@
 //! Work that blocks, on every engine.
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -14,8 +12,7 @@ use std::time::{Duration, Instant};
 use pelton::{
     CallbackKind, DeferFailure, Error, EventLoop, Exit, Lane, LaneSettings, PanicPolicy, Reactor, Refusal, Rejected,
 };
-
-use common::{Log, On, on_every_engine, poll, run, run_until};
+use pelton_testing::{DEADLINE, Log, On, on_every_engine, poll, run, run_until};
 
 on_every_engine![
     work_is_done_elsewhere_and_told_on_the_loop,
@@ -39,9 +36,6 @@ on_every_engine![
     a_stopped_reactor_refuses,
     lanes_are_counted,
 ];
-
-/// Long enough for whatever is waited for.
-const DEADLINE: Duration = Duration::from_secs(20);
 
 /// One thread per lane, and so many that may wait.
 fn narrow(on: On, lane: Lane, waiting: usize) -> EventLoop {

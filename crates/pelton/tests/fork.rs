@@ -1,7 +1,5 @@
 //! Reactors and forked children, on every engine.
 
-mod common;
-
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,10 +9,9 @@ use std::time::Duration;
 
 use fork::{Fork, fork, waitpid};
 use pelton::{DeferFailure, Error, EventLoop, Interest, Lane, LookupError, Pool, task};
+use pelton_testing::{Log, On, activity, on_every_engine, poll, run_until, watch_and_log};
 use signal_hook::consts::SIGUSR1;
 use signal_hook::low_level::{exit, raise};
-
-use common::{Log, On, activity, on_every_engine, poll, run_until, watch_and_log};
 
 on_every_engine![
     a_child_that_drops_an_inherited_reactor_leaves_the_parents_intact,
@@ -75,7 +72,7 @@ fn a_child_that_drops_an_inherited_reactor_leaves_the_parents_intact(on: On) {
     let (turns, _) = activity(&mut reactor, &log);
     assert_eq!(turns, 1, "the child's post did not wake the parent");
     theirs.write_all(b"x").unwrap();
-    run_until(&mut reactor, |_| log.len() > 0);
+    run_until(&mut reactor, |_| !log.is_empty());
     raise(SIGUSR1).unwrap();
     run_until(&mut reactor, |reactor| *reactor.state::<u32>() == 1);
     let other = std::thread::spawn(move || handle.post_with_reply(|_| 7).wait());
@@ -113,7 +110,7 @@ fn a_child_can_make_an_inherited_reactor_its_own(on: On) {
         reactor.after_fork().unwrap();
         run_until(&mut reactor, |reactor| *reactor.state::<u64>() == 11);
         theirs.write_all(b"x").unwrap();
-        run_until(&mut reactor, |_| log.len() > 0);
+        run_until(&mut reactor, |_| !log.is_empty());
         raise(SIGUSR1).unwrap();
         run_until(&mut reactor, |reactor| *reactor.state::<u32>() == 1);
         // An old handle leads to the child's own loop, and wakes it.
@@ -127,7 +124,7 @@ fn a_child_can_make_an_inherited_reactor_its_own(on: On) {
     });
     // The child wrote to a socket that both have; it did not touch the parent's watch of it.
     run_until(&mut reactor, |reactor| *reactor.state::<u64>() == 11);
-    run_until(&mut reactor, |_| log.len() > 0);
+    run_until(&mut reactor, |_| !log.is_empty());
     assert_eq!(*reactor.state::<u32>(), 0, "the child's signal was the child's");
     reactor.after_fork().unwrap();
     poll(&mut reactor);

@@ -5,23 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pelton::{Keyed, Lost, Pool, SubmitError};
-
-/// What takes longer than this hangs.
-const DEADLINE: Duration = Duration::from_secs(30);
+use pelton_testing::{POOL_DEADLINE, wait_for};
 
 fn pool(workers: usize) -> Pool {
     Pool::builder().workers(workers).build().unwrap()
-}
-
-fn wait_for(mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + DEADLINE;
-    while !condition() {
-        assert!(Instant::now() < end, "not within {DEADLINE:?}");
-        thread::yield_now();
-    }
 }
 
 /// Submits a task that ends when the sender it gives is dropped. Returns when it has begun.
@@ -30,10 +20,10 @@ fn block(keyed: &Keyed<u32>, key: u32) -> Sender<()> {
     let (release, released) = channel::<()>();
     let task = move || {
         begin.send(()).unwrap();
-        assert_eq!(released.recv_timeout(DEADLINE), Err(RecvTimeoutError::Disconnected));
+        assert_eq!(released.recv_timeout(POOL_DEADLINE), Err(RecvTimeoutError::Disconnected));
     };
     keyed.submit(key, task).unwrap();
-    begun.recv_timeout(DEADLINE).unwrap();
+    begun.recv_timeout(POOL_DEADLINE).unwrap();
     release
 }
 
@@ -70,7 +60,7 @@ fn tasks_of_a_key_run_one_at_a_time_and_in_order_whoever_submits_them() {
         })
         .collect();
     senders.into_iter().for_each(|sender| sender.join().unwrap());
-    pool.shutdown(DEADLINE).unwrap();
+    pool.shutdown(POOL_DEADLINE).unwrap();
     assert_eq!(together.load(Ordering::SeqCst), 0, "two tasks of one key ran at the same time");
     for ran in ran.iter() {
         let ran = ran.lock().unwrap();
@@ -161,7 +151,7 @@ fn a_pool_that_has_shut_down_refuses_and_drops_what_waits() {
     assert_eq!(other.wait(), Err(Lost));
     drop(release);
     // The turn that was under way may have come to it.
-    assert!(waiting.wait_timeout(DEADLINE).is_ok());
+    assert!(waiting.wait_timeout(POOL_DEADLINE).is_ok());
     wait_for(|| keyed.busy_keys() == 0 && keyed.tasks() == 0);
 }
 
@@ -201,12 +191,12 @@ fn a_shutdown_in_the_middle_of_submitting_leaves_no_key_and_no_count_behind() {
                             Err(SubmitError::Closed(_)) => break,
                         }
                     }
-                    last.is_none_or(|reply| reply.wait_timeout(DEADLINE).is_ok())
+                    last.is_none_or(|reply| reply.wait_timeout(POOL_DEADLINE).is_ok())
                 })
             })
             .collect();
         wait_for(|| keyed.tasks() > 0);
-        let _ = pool.shutdown(if round % 2 == 0 { Duration::ZERO } else { DEADLINE });
+        let _ = pool.shutdown(if round % 2 == 0 { Duration::ZERO } else { POOL_DEADLINE });
         assert!(submitting.into_iter().all(|thread| thread.join().unwrap()), "a reply neither comes nor is lost");
         wait_for(|| (keyed.busy_keys(), keyed.tasks()) == (0, 0));
     }

@@ -2,20 +2,17 @@
 //!
 //! The clients are a process of their own, since each connection takes a descriptor at both ends.
 
-mod common;
-
 use std::cell::Cell;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use pelton::{Chunk, Connection, EngineKind, EventLoop, Handle, Io, Reactor, Reason};
+use pelton_testing::{DEADLINE, On, child, descriptors, on_every_engine, run_until};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
-use common::{On, on_every_engine, run_until};
 
 on_every_engine![many_connections_are_held_echo_a_byte_each_and_leave_nothing];
 
@@ -35,11 +32,6 @@ const ROUNDS: usize = 2;
 /// What a connection may take while nothing happens on it, in bytes, including its share of tables that grow by doubling.
 const MOST_PER_CONNECTION: i64 = 500;
 
-/// Set in the child, to the addresses to connect to and how often.
-const CHILD: &str = "PELTON_TEST_CHILD";
-
-const DEADLINE: Duration = Duration::from_secs(20);
-
 /// Raises the limit on descriptors as far as it goes, and says how far that is.
 fn raise_limit() -> usize {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
@@ -48,10 +40,6 @@ fn raise_limit() -> usize {
         let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     }
     getrlimit(Resource::Nofile).current.map_or(usize::MAX, |limit| limit as usize)
-}
-
-fn descriptors() -> usize {
-    if cfg!(target_os = "linux") { std::fs::read_dir("/proc/self/fd").unwrap().count() } else { 0 }
 }
 
 /// What has happened so far.
@@ -138,8 +126,7 @@ struct Done(usize);
 impl Clients {
     fn start(on: On, orders: String, handle: Handle) -> Clients {
         let test = format!("{}::many_connections_are_held_echo_a_byte_each_and_leave_nothing", on.0);
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", &test, "--nocapture"]).env(CHILD, orders);
+        let mut command = child::command(&test, &orders);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let orders = child.stdin.take().unwrap();
         let said = BufReader::new(child.stdout.take().unwrap());
@@ -171,7 +158,7 @@ impl Drop for Clients {
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn many_connections_are_held_echo_a_byte_each_and_leave_nothing(on: On) {
-    if let Ok(orders) = std::env::var(CHILD) {
+    if let Some(orders) = child::role() {
         return be_clients(&orders);
     }
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

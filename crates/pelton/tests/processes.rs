@@ -1,68 +1,29 @@
 //! What takes a whole process to see: how it ends, and what its environment says.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
-use pelton::{Chunk, Connection, ENGINE_VARIABLE, Io, PanicPolicy, Reactor};
+use pelton::{ENGINE_VARIABLE, PanicPolicy, Reactor};
+use pelton_testing::{EchoUntilQuit, child, is_served};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use signal_hook::consts::{SIGABRT, SIGTERM};
 use signal_hook::low_level::raise;
 
-/// Set in the child.
-const CHILD: &str = "PELTON_TEST_CHILD";
-
-fn is_child() -> bool {
-    std::env::var_os(CHILD).is_some()
-}
-
 /// Runs the test of this name again, in a process of its own.
-fn child(test: &str, variables: &[(&str, &str)]) -> Output {
-    command(test, variables).output().unwrap()
-}
-
-fn command(test: &str, variables: &[(&str, &str)]) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", test, "--nocapture"]).env(CHILD, "1").env_remove(ENGINE_VARIABLE);
-    command.envs(variables.iter().copied());
-    command
-}
-
-struct Echo;
-
-impl Connection for Echo {
-    fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
-        if &*chunk == b"quit" {
-            println!("turns: {}.", io.reactor().stats().turns);
-            return io.reactor().stop();
-        }
-        io.send_chunk(chunk).unwrap();
-    }
-}
-
-/// Sends one byte and says whether it came back.
-fn is_served(stream: &mut TcpStream) -> bool {
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    let mut answer = [0];
-    // One that was turned away is closed or reset; it must not be left hanging.
-    match stream.write_all(b"x").and_then(|()| stream.read_exact(&mut answer)) {
-        Ok(()) => true,
-        Err(error) => {
-            assert_ne!(error.kind(), io::ErrorKind::WouldBlock, "neither served nor turned away");
-            false
-        }
-    }
+fn in_a_child(test: &str, variables: &[(&str, &str)]) -> Output {
+    child::command(test, "1").envs(variables.iter().copied()).output().unwrap()
 }
 
 #[test]
 fn a_server_without_descriptors_turns_connections_away_does_not_spin_and_recovers() {
     const TEST: &str = "a_server_without_descriptors_turns_connections_away_does_not_spin_and_recovers";
-    if is_child() {
+    if child::role().is_some() {
         let mut reactor = Reactor::new().unwrap();
-        let listener = reactor.listen("127.0.0.1:0", |_| Echo).unwrap();
+        let listener = reactor.listen("127.0.0.1:0", |_| EchoUntilQuit).unwrap();
         // Room for a handful of connections, beside what is open already.
         let next = rustix::io::dup(io::stdout()).unwrap().as_raw_fd() as u64;
         let limit = Rlimit { current: Some(next + 5), maximum: Some(next + 5) };
@@ -71,8 +32,8 @@ fn a_server_without_descriptors_turns_connections_away_does_not_spin_and_recover
         reactor.run().unwrap();
         return;
     }
-    let mut child = command(TEST, &[]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut server = child::command(TEST, "1").stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
     let mut said = |what: &str| {
         let mut found = lines.by_ref().map(|line| line.unwrap()).find_map(|line| {
             let (_, rest) = line.split_once(what)?;
@@ -96,12 +57,12 @@ fn a_server_without_descriptors_turns_connections_away_does_not_spin_and_recover
     again.write_all(b"quit").unwrap();
     let turns: u64 = said("turns: ").parse().unwrap();
     assert!(turns < 1_000, "{turns} turns");
-    assert!(child.wait().unwrap().success());
+    assert!(server.wait().unwrap().success());
 }
 
 #[test]
 fn a_signal_has_its_default_effect_again_when_its_last_callback_is_removed() {
-    if is_child() {
+    if child::role().is_some() {
         let mut reactor = Reactor::new().unwrap();
         let first = reactor.on_signal(SIGTERM, |_, _| {}).unwrap();
         let second = reactor.on_signal(SIGTERM, |reactor, _| *reactor.state::<u32>() += 1).unwrap();
@@ -113,13 +74,13 @@ fn a_signal_has_its_default_effect_again_when_its_last_callback_is_removed() {
         println!("survived");
         return;
     }
-    let output = child("a_signal_has_its_default_effect_again_when_its_last_callback_is_removed", &[]);
+    let output = in_a_child("a_signal_has_its_default_effect_again_when_its_last_callback_is_removed", &[]);
     assert_eq!(output.status.signal(), Some(SIGTERM), "{output:?}");
 }
 
 #[test]
 fn a_signal_has_its_default_effect_again_when_its_reactor_is_dropped() {
-    if is_child() {
+    if child::role().is_some() {
         let mut reactor = Reactor::new().unwrap();
         reactor.on_signal(SIGTERM, |_, _| {}).unwrap();
         drop(reactor);
@@ -127,27 +88,27 @@ fn a_signal_has_its_default_effect_again_when_its_reactor_is_dropped() {
         println!("survived");
         return;
     }
-    let output = child("a_signal_has_its_default_effect_again_when_its_reactor_is_dropped", &[]);
+    let output = in_a_child("a_signal_has_its_default_effect_again_when_its_reactor_is_dropped", &[]);
     assert_eq!(output.status.signal(), Some(SIGTERM), "{output:?}");
 }
 
 #[test]
 fn the_abort_policy_aborts() {
-    if is_child() {
+    if child::role().is_some() {
         let mut reactor = Reactor::builder().panic_policy(PanicPolicy::Abort).build().unwrap();
         reactor.on_fault(|_, fault| println!("reported: {fault}"));
         reactor.next_tick(|_| panic!("the end"));
         let _ = reactor.run();
         return;
     }
-    let output = child("the_abort_policy_aborts", &[]);
+    let output = in_a_child("the_abort_policy_aborts", &[]);
     assert_eq!(output.status.signal(), Some(SIGABRT), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stdout).contains("reported: tick ("), "{output:?}");
 }
 
 #[test]
 fn the_environment_picks_the_engine() {
-    if is_child() {
+    if child::role().is_some() {
         match Reactor::new() {
             Ok(reactor) => println!("engine: {}.", reactor.engine_name()),
             Err(error) => println!("error: {error}."),
@@ -155,7 +116,7 @@ fn the_environment_picks_the_engine() {
         return;
     }
     let says = |variables: &[(&str, &str)]| {
-        let output = child("the_environment_picks_the_engine", variables);
+        let output = in_a_child("the_environment_picks_the_engine", variables);
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap()
     };
@@ -174,7 +135,7 @@ fn fault_lines(output: &Output) -> Vec<String> {
 
 #[test]
 fn faults_go_to_standard_error_once_per_kind_and_place_if_nobody_listens() {
-    if is_child() {
+    if child::role().is_some() {
         let mut reactor = Reactor::new().unwrap();
         for number in 0..3 {
             // A rejection and a panic, at one place each.
@@ -195,7 +156,7 @@ fn faults_go_to_standard_error_once_per_kind_and_place_if_nobody_listens() {
         handle.report(pelton::Fault::new("late", "from another thread"));
         return;
     }
-    let output = child("faults_go_to_standard_error_once_per_kind_and_place_if_nobody_listens", &[]);
+    let output = in_a_child("faults_go_to_standard_error_once_per_kind_and_place_if_nobody_listens", &[]);
     assert!(output.status.success(), "{output:?}");
     let lines = fault_lines(&output);
     let count = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
@@ -216,7 +177,7 @@ fn faults_go_to_standard_error_once_per_kind_and_place_if_nobody_listens() {
 
 #[test]
 fn a_fault_hook_takes_everything_that_would_go_to_standard_error() {
-    if is_child() {
+    if child::role().is_some() {
         let mut reactor = Reactor::builder()
             .engine(pelton::EngineKind::Epoll)
             .on_fault(|reactor, fault| reactor.state::<Vec<String>>().push(fault.to_string()))
@@ -235,14 +196,14 @@ fn a_fault_hook_takes_everything_that_would_go_to_standard_error() {
         }
         return;
     }
-    let output = child("a_fault_hook_takes_everything_that_would_go_to_standard_error", &[]);
+    let output = in_a_child("a_fault_hook_takes_everything_that_would_go_to_standard_error", &[]);
     assert!(output.status.success(), "{output:?}");
     assert!(fault_lines(&output).is_empty(), "{output:?}");
 }
 
 #[test]
 fn a_loop_that_stops_with_promises_open_reports_nothing() {
-    if is_child() {
+    if child::role().is_some() {
         let mut reactor = Reactor::new().unwrap();
         let (deferred, promise) = reactor.promise::<(), &str>();
         promise.map(|()| ()).done(|_, _| {});
@@ -254,7 +215,7 @@ fn a_loop_that_stops_with_promises_open_reports_nothing() {
         reactor.run().unwrap();
         return;
     }
-    let output = child("a_loop_that_stops_with_promises_open_reports_nothing", &[]);
+    let output = in_a_child("a_loop_that_stops_with_promises_open_reports_nothing", &[]);
     assert!(output.status.success() && fault_lines(&output).is_empty(), "{output:?}");
 }
 
@@ -262,7 +223,7 @@ fn a_loop_that_stops_with_promises_open_reports_nothing() {
 #[test]
 fn an_engine_that_cannot_be_had_is_a_fault() {
     use pelton::{EngineKind, FaultKind};
-    if is_child() {
+    if child::role().is_some() {
         // One descriptor is enough for poll, and one too few for epoll.
         let free = std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64;
         setrlimit(Resource::Nofile, Rlimit { current: Some(free + 1), maximum: Some(free + 1) }).unwrap();
@@ -279,7 +240,7 @@ fn an_engine_that_cannot_be_had_is_a_fault() {
         println!("hook: {message}.");
         return;
     }
-    let output = child("an_engine_that_cannot_be_had_is_a_fault", &[]);
+    let output = in_a_child("an_engine_that_cannot_be_had_is_a_fault", &[]);
     assert!(output.status.success(), "{output:?}");
     let lines = fault_lines(&output);
     assert_eq!(lines.len(), 2, "once for both, and how to change it: {lines:#?}");

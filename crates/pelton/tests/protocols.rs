@@ -1,7 +1,5 @@
 //! Protocols on connections, on every engine, with peers that are plain blocking sockets in other threads.
 
-mod common;
-
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,15 +7,13 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::rc::Rc;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
 
 use pelton::codec::{Lines, Netstring};
 use pelton::{
     Address, Bytes, CallbackKind, Chunk, Codec, Connection, EventLoop, FrameError, Framed, Peer, Protocol, PushError,
     Reactor, Reason, Replies, serve,
 };
-
-use common::{Log, On, on_every_engine, run_until};
+use pelton_testing::{Log, On, on_every_engine, run_until, run_with};
 
 on_every_engine![
     requests_are_answered_in_order,
@@ -134,16 +130,6 @@ fn listen_greeter(reactor: &mut EventLoop) -> (SocketAddr, mpsc::Receiver<Peer<S
     (listen(reactor, Lines::new, greeter), opened, log)
 }
 
-/// Turns the loop until the other thread is done.
-fn run_with<T: Send + 'static>(reactor: &mut EventLoop, act: impl FnOnce() -> T + Send + 'static) -> T {
-    let other = thread::spawn(act);
-    // A loop that sleeps has to notice that the thread is done.
-    let waiting = reactor.every(Duration::from_millis(1), |_, _| {});
-    run_until(reactor, |_| other.is_finished());
-    reactor.cancel(waiting);
-    other.join().unwrap()
-}
-
 /// Sends `text`, then nothing more, and gives back everything that comes.
 fn conversation(address: SocketAddr, text: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
@@ -180,7 +166,7 @@ fn pipelined_requests_are_answered_together(on: On) {
     let mut stream = TcpStream::connect(address).unwrap();
     let requests: String = (0..COUNT).map(|number| format!("set {number} x\n")).collect();
     stream.write_all(requests.as_bytes()).unwrap();
-    run_until(&mut reactor, |_| log.len() > 0);
+    run_until(&mut reactor, |_| !log.is_empty());
     // One read has brought them all, so the answers went with one write, and are here already.
     assert_eq!(log.take().len(), COUNT);
     stream.set_nonblocking(true).unwrap();
@@ -412,7 +398,7 @@ fn an_endless_line_takes_no_more_memory_than_allowed(on: On) {
         sent
     });
     // Only what this thread allocates counts.
-    let memory = allocation_counter::measure(|| run_until(&mut reactor, |_| log.len() > 0)).bytes_max;
+    let memory = allocation_counter::measure(|| run_until(&mut reactor, |_| !log.is_empty())).bytes_max;
     assert_eq!(log.take(), ["closed: a line of more than 1000000 bytes"]);
     // The old memory and the new, while one is copied to the other; and what came in last.
     assert!(memory < 2 * LIMIT as u64 + 200_000, "{memory} bytes");
@@ -461,7 +447,7 @@ fn a_peer_that_reads_no_replies_is_closed_before_they_fill_the_memory(on: On) {
     let mut stream = TcpStream::connect(address).unwrap();
     // One read, and two billion bytes in answer.
     stream.write_all(&[b'\n'; 40_000]).unwrap();
-    let memory = allocation_counter::measure(|| run_until(&mut reactor, |_| log.len() > 0)).bytes_max;
+    let memory = allocation_counter::measure(|| run_until(&mut reactor, |_| !log.is_empty())).bytes_max;
     assert!(memory < 20_000_000, "{memory} bytes");
 }
 
@@ -503,6 +489,6 @@ fn a_client_is_told_that_nobody_is_there(on: On) {
     let log = Log::default();
     let client = Framed::new(Lines::new(), Store { log: log.clone(), ..Store::default() });
     reactor.connect(&address.into(), client).unwrap();
-    run_until(&mut reactor, |_| log.len() > 0);
+    run_until(&mut reactor, |_| !log.is_empty());
     assert_eq!(log.take(), [format!("closed: connect to {address}: refused")]);
 }

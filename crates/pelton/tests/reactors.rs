@@ -1,12 +1,9 @@
 //! Many reactors on many threads, on every engine, with peers that are plain blocking sockets.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -16,8 +13,7 @@ use pelton::{
     Address, Chunk, Connection, Error, Exit, Handle, Io, ListenOptions, PanicPolicy, Reactor, ReactorThread, Reactors,
     Sharing,
 };
-
-use common::{On, on_every_engine};
+use pelton_testing::{DEADLINE, Echo, On, child, localhost, on_every_engine};
 
 on_every_engine![
     connections_are_spread_over_all,
@@ -43,9 +39,6 @@ on_every_engine![
     dropping_a_reactors_thread_stops_and_joins_it,
 ];
 
-/// What takes longer than this hangs.
-const DEADLINE: Duration = Duration::from_secs(20);
-
 /// More than the kernel holds for a peer that does not read, and no more than a connection may have waiting.
 const LARGE: usize = 15_000_000;
 
@@ -57,14 +50,6 @@ impl Connection for Named {
         io.send(format!("{}\n", thread::current().name().unwrap()).as_bytes()).unwrap();
     }
 
-    fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
-        io.send_chunk(chunk).unwrap();
-    }
-}
-
-struct Echo;
-
-impl Connection for Echo {
     fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
         io.send_chunk(chunk).unwrap();
     }
@@ -85,10 +70,6 @@ fn large_answer() -> Vec<u8> {
 
 fn start(on: On, count: usize) -> Reactors {
     Reactors::start(count, move |_| on.builder(), |_, _| Ok(())).unwrap()
-}
-
-fn localhost() -> Address {
-    "127.0.0.1:0".parse().unwrap()
 }
 
 fn listen<C: Connection>(reactors: &Reactors, sharing: Sharing, serve: fn() -> C) -> SocketAddr {
@@ -448,17 +429,12 @@ fn listening_on_a_thread_of_theirs_is_refused(on: On) {
     until("it has ended by itself", || is_gone(&first));
 }
 
-/// Set in the child.
-const CHILD: &str = "PELTON_TEST_CHILD";
-
 /// Runs the test of this name and engine in a process of its own, if this is not it. For what a process has only one of.
 fn in_a_child(test: &str, on: On) -> bool {
-    if std::env::var_os(CHILD).is_some() {
+    if child::role().is_some() {
         return false;
     }
-    let test = format!("{}::{test}", on.0);
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    let output = command.args(["--exact", &test, "--nocapture"]).env(CHILD, "1").output().unwrap();
+    let output = child::command(&format!("{}::{test}", on.0), "1").output().unwrap();
     assert!(output.status.success(), "{output:#?}");
     assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "{output:#?}");
     true

@@ -1,8 +1,5 @@
 //! Staying connected, on every engine; and how long it waits, on one whose time is the test's own.
 
-mod clockwork;
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
@@ -12,9 +9,8 @@ use pelton::{
     Address, Backoff, Chunk, Connection, EventLoop, Exit, Io, ListenOptions, ListenerId, Outage, Reactor, Reason,
     Reconnect,
 };
-
-use clockwork::{Fate, clockwork, elapsed};
-use common::{Log, On, on_every_engine, poll, run, run_until};
+use pelton_testing::clockwork::{Fate, clockwork, elapsed};
+use pelton_testing::{Log, On, localhost, on_every_engine, poll, run, run_until};
 
 on_every_engine![
     a_server_that_goes_away_and_comes_back_is_found_again,
@@ -69,10 +65,6 @@ fn serve(reactor: &mut EventLoop, address: &Address, hangs_up: &Rc<Cell<bool>>) 
     (listener, address)
 }
 
-fn anywhere() -> Address {
-    "127.0.0.1:0".parse().unwrap()
-}
-
 /// Where nobody listens.
 fn refusing() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
@@ -82,13 +74,13 @@ fn a_server_that_goes_away_and_comes_back_is_found_again(on: On) {
     let mut reactor = on.reactor();
     let (log, outages) = (Log::default(), Log::default());
     let hangs_up = Rc::new(Cell::new(true));
-    let (listener, address) = serve(&mut reactor, &anywhere(), &hangs_up);
+    let (listener, address) = serve(&mut reactor, &localhost(), &hangs_up);
     let (entries, entry) = (log.clone(), outages.clone());
     let id = Reconnect::to(&address)
         .backoff(soon())
         .on_outage(move |_, outage: &Outage| entry.add(format!("{} {}", outage.up.is_some(), outage.reason)))
         .run(&mut reactor, move |_, attempt| Client(entries.clone(), attempt));
-    assert!(log.len() == 0 && reactor.kept_connection(id).is_none(), "not before it has returned");
+    assert!(log.is_empty() && reactor.kept_connection(id).is_none(), "not before it has returned");
     run_until(&mut reactor, |_| log.len() >= 6);
     let told = log.take();
     assert_eq!(told[..3], ["1 opened", "1 received 1", "1 closed: finished by the other side"]);
@@ -113,7 +105,7 @@ fn a_server_that_goes_away_and_comes_back_is_found_again(on: On) {
 fn stopping_it_leaves_the_connection_and_connects_no_more(on: On) {
     let mut reactor = on.reactor();
     let log = Log::default();
-    let (_, address) = serve(&mut reactor, &anywhere(), &Rc::default());
+    let (_, address) = serve(&mut reactor, &localhost(), &Rc::default());
     let entries = log.clone();
     let id = Reconnect::to(address)
         .backoff(soon())
@@ -161,7 +153,7 @@ fn a_drain_ends_it(on: On) {
     for used in [false, true] {
         let mut reactor = on.reactor();
         let log = Log::default();
-        let (_, address) = serve(&mut reactor, &anywhere(), &Rc::default());
+        let (_, address) = serve(&mut reactor, &localhost(), &Rc::default());
         let entries = log.clone();
         let target = if used { address } else { refusing().into() };
         let id = Reconnect::to(target)
@@ -184,7 +176,7 @@ fn a_drain_ends_it(on: On) {
 fn stopping_the_loop_ends_it(on: On) {
     let mut reactor = on.reactor();
     let log = Log::default();
-    let (_, address) = serve(&mut reactor, &anywhere(), &Rc::default());
+    let (_, address) = serve(&mut reactor, &localhost(), &Rc::default());
     let entries = log.clone();
     let id = Reconnect::to(address)
         .on_outage(|_, outage| panic!("{outage}"))

@@ -1,7 +1,5 @@
 //! Sockets as the system knows them: their options, their files, and taking them over from elsewhere.
 
-mod common;
-
 use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -14,11 +12,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use pelton::{Address, Bytes, Chunk, ConnectOptions, Connection, Error, EventLoop, Io, ListenOptions, SocketOptions};
+use pelton_testing::{Echo, On, child, on_every_engine, run_until};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
-
-use common::{On, on_every_engine, run_until};
 
 on_every_engine![
     sockets_are_set_up_as_promised,
@@ -33,14 +30,6 @@ on_every_engine![
     addresses_and_endpoints_are_taken_as_people_write_them,
     a_chunk_becomes_bytes_that_another_thread_can_have,
 ];
-
-struct Echo;
-
-impl Connection for Echo {
-    fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
-        io.send_chunk(chunk).unwrap();
-    }
-}
 
 /// Does one thing when it is open, and echoes.
 struct Then<F>(Option<F>);
@@ -296,13 +285,10 @@ fn a_detached_socket_is_handed_back_in_working_order(on: On) {
     assert_eq!(&second, b"second");
 }
 
-/// Set in the child.
-const CHILD: &str = "PELTON_TEST_CHILD";
-
 #[test]
 fn listeners_that_a_service_manager_has_opened_are_found_once() {
     const TEST: &str = "listeners_that_a_service_manager_has_opened_are_found_once";
-    if std::env::var_os(CHILD).is_some() {
+    if child::role().is_some() {
         let inherited = pelton::inherited_listeners().unwrap();
         assert_eq!(inherited.len(), 1);
         assert!(pelton::inherited_listeners().unwrap().is_empty(), "they are given out once");
@@ -327,7 +313,7 @@ fn listeners_that_a_service_manager_has_opened_are_found_once() {
         .args(["-c", script, &listener.as_raw_fd().to_string()])
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", TEST, "--nocapture"])
-        .env(CHILD, "1")
+        .env(child::CHILD, "1")
         .spawn()
         .unwrap();
     let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -1,7 +1,5 @@
 //! Spinning before blocking: when it happens, when not, and that nothing is missed meanwhile.
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -14,12 +12,10 @@ use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pelton::{Address, Chunk, Connection, Engine, EventLoop, Handle, Interest, Io, Mode, Park, Reactor, Time};
+use pelton::{Address, Engine, EventLoop, Handle, Interest, Mode, Park, Reactor, Time};
 use pelton_os::engine::WatchEngine;
 use pelton_os::{Event, Forgotten, Readiness, Token};
-
-use common::unsupported::unsupported;
-use common::{On, on_every_engine, run, run_until};
+use pelton_testing::{Echo, On, on_every_engine, run, run_until, unsupported};
 
 on_every_engine![
     an_idle_loop_does_not_spin,
@@ -246,14 +242,6 @@ fn run_until_asks_its_condition_before_it_spins() {
     reactor.run_until(|_| met.get()).unwrap();
     // The one poll of a turn that does not wait.
     assert_eq!(world.take_counts(), (1, 0));
-}
-
-struct Echo;
-
-impl Connection for Echo {
-    fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
-        io.send_chunk(chunk).unwrap();
-    }
 }
 
 fn processor_time() -> Duration {

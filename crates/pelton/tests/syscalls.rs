@@ -9,10 +9,8 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::Duration;
 
-use pelton::{CallbackKind, Chunk, Connection, EngineKind, EventLoop, Interest, Io, Reactor};
-
-/// Set in the child: the engine to use.
-const CHILD: &str = "PELTON_TEST_CHILD";
+use pelton::{CallbackKind, EngineKind, EventLoop, Interest, Reactor};
+use pelton_testing::{Echo, child};
 
 /// Engines that wait in the kernel, and the calls that they wait with.
 const ENGINES: [(EngineKind, &[&str]); 3] = [
@@ -21,14 +19,6 @@ const ENGINES: [(EngineKind, &[&str]); 3] = [
     (EngineKind::Select, &["pselect6"]),
 ];
 
-struct Echo;
-
-impl Connection for Echo {
-    fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
-        io.send_chunk(chunk).unwrap();
-    }
-}
-
 fn mark() {
     let _ = rustix::process::getppid();
 }
@@ -36,7 +26,7 @@ fn mark() {
 /// Has a child do `act`, for each engine, and checks the names of the system calls that it made between the marks, on the
 /// thread that acted. The engine's own are called "wait".
 fn calls(test: &str, act: fn(&mut EventLoop), check: impl Fn(Vec<String>)) {
-    if let Ok(name) = std::env::var(CHILD) {
+    if let Some(name) = child::role() {
         let mut reactor = Reactor::builder().engine(name.parse().unwrap()).build().unwrap();
         reactor.turn(Some(Duration::ZERO)).unwrap();
         act(&mut reactor);
@@ -48,7 +38,7 @@ fn calls(test: &str, act: fn(&mut EventLoop), check: impl Fn(Vec<String>)) {
             .args(["-f", "-o", trace.to_str().unwrap()])
             .arg(std::env::current_exe().unwrap())
             .args(["--exact", test, "--nocapture"])
-            .env(CHILD, engine.name())
+            .env(child::CHILD, engine.name())
             .output()
             .expect("strace is needed for this test");
         assert!(output.status.success(), "{output:?}");

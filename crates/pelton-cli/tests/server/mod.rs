@@ -10,31 +10,17 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::thread;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use pelton::ENGINE_VARIABLE;
+use pelton_testing::child::lines;
+pub use pelton_testing::{DEADLINE, eventually};
 use rustix::process::{Pid, Signal, kill_process};
-
-/// Anything that takes longer hangs.
-pub const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Returns a path for a Unix socket that no other test uses.
 pub fn socket_file(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("pelton-cli-{}-{name}.sock", std::process::id()))
-}
-
-/// Polls until there is an answer.
-pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + DEADLINE;
-    loop {
-        if let Some(answer) = ask() {
-            return answer;
-        }
-        assert!(Instant::now() < deadline, "waited in vain until {what}");
-        thread::sleep(Duration::from_millis(2));
-    }
 }
 
 /// A running server. Killed if the test fails.
@@ -152,12 +138,6 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
-    let (sender, lines) = channel();
-    thread::spawn(move || BufReader::new(from).lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
-    lines
 }
 
 /// A client that sends and reads lines.

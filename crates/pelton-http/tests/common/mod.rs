@@ -1,4 +1,5 @@
-//! What the tests of HTTP servers share: engines to run on, clients that block in other threads, and servers to talk to.
+//! Helpers for tests of HTTP servers: servers to talk to, and clients that block on other threads. Engines and deadlines come from
+//! `pelton-testing`.
 
 #![allow(dead_code, unused_imports, unused_macros, reason = "no test uses all of it")]
 
@@ -7,52 +8,35 @@ pub(crate) mod tree;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::thread;
 use std::time::Duration;
 
-use pelton::{Builder, EngineKind, EventLoop, PanicPolicy, Reactor};
+use pelton::{EventLoop, Reactor};
 use pelton_http::{Handler, Server, Settings};
+pub(crate) use pelton_testing::{DEADLINE, On, on_every_engine};
 
-/// Makes a test per engine of each function.
-macro_rules! on_every_engine {
-    ($($name:ident),* $(,)?) => {
-        #[cfg(any(target_os = "linux", target_os = "android"))]
-        mod epoll { $(#[test] fn $name() { super::$name($crate::common::On(pelton::EngineKind::Epoll)) })* }
-        mod kqueue { $(#[test] fn $name() { super::$name($crate::common::On(pelton::EngineKind::Kqueue)) })* }
-        mod poll { $(#[test] fn $name() { super::$name($crate::common::On(pelton::EngineKind::Poll)) })* }
-        mod select { $(#[test] fn $name() { super::$name($crate::common::On(pelton::EngineKind::Select)) })* }
-    };
+/// Serves HTTP on an engine.
+pub(crate) trait Serve {
+    /// Serves with the default settings.
+    fn serve(self, handler: impl Handler) -> Site;
+
+    /// Serves with these settings.
+    fn serve_with(self, handler: impl Handler, settings: Settings) -> Site;
+
+    /// Serves on a reactor that catches panics, as reactors do by default.
+    fn serve_catching(self, handler: impl Handler) -> Site;
 }
-pub(crate) use on_every_engine;
 
-/// A test that takes longer than this hangs.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
-
-/// An engine to build reactors on.
-#[derive(Clone, Copy)]
-pub(crate) struct On(pub(crate) EngineKind);
-
-impl On {
-    /// Serves HTTP with the default settings.
-    pub(crate) fn serve(self, handler: impl Handler) -> Site {
+impl Serve for On {
+    fn serve(self, handler: impl Handler) -> Site {
         self.serve_with(handler, Settings::default())
     }
 
-    pub(crate) fn serve_with(self, handler: impl Handler, settings: Settings) -> Site {
-        let reactor = self.builder().build().unwrap();
-        assert_eq!(reactor.engine_name(), self.0.name());
-        Site::new(reactor, handler, settings)
+    fn serve_with(self, handler: impl Handler, settings: Settings) -> Site {
+        Site::new(self.reactor(), handler, settings)
     }
 
-    /// What panics in a callback fails the test, unless that is about such panics and says so.
-    pub(crate) fn builder(self) -> Builder {
-        Reactor::builder().engine(self.0).panic_policy(PanicPolicy::Propagate)
-    }
-
-    /// Serves on a reactor that catches panics, as reactors do by default.
-    pub(crate) fn serve_catching(self, handler: impl Handler) -> Site {
-        let reactor = self.builder().panic_policy(PanicPolicy::Close).build().unwrap();
-        Site::new(reactor, handler, Settings::default())
+    fn serve_catching(self, handler: impl Handler) -> Site {
+        Site::new(self.catching(), handler, Settings::default())
     }
 }
 
@@ -74,28 +58,11 @@ impl Site {
     /// Turns the loop until another thread is done.
     pub(crate) fn run<T: Send + 'static>(&mut self, act: impl FnOnce(String) -> T + Send + 'static) -> T {
         let address = self.address.clone();
-        let handle = self.reactor.handle();
-        let other = thread::spawn(move || {
-            // Wakes the loop also if it panics.
-            struct Wake(pelton::Handle);
-            impl Drop for Wake {
-                fn drop(&mut self) {
-                    let _ = self.0.post(|_| {});
-                }
-            }
-            let _wake = Wake(handle);
-            act(address)
-        });
-        let waiting = self.reactor.every(Duration::from_millis(5), |_, _| {});
-        self.run_until(|_| other.is_finished());
-        self.reactor.cancel(waiting);
-        other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        pelton_testing::run_with(&mut self.reactor, move || act(address))
     }
 
     pub(crate) fn run_until(&mut self, condition: impl FnMut(&mut Reactor) -> bool) {
-        let late = self.reactor.after(DEADLINE, |reactor| reactor.stop());
-        self.reactor.run_until(condition).unwrap_or_else(|error| panic!("not within {DEADLINE:?}: {error}"));
-        assert!(self.reactor.cancel(late), "it took {DEADLINE:?} to notice it");
+        pelton_testing::run_until(&mut self.reactor, condition);
     }
 
     /// Turns the loop while `act` talks to the server over a connection.
@@ -119,11 +86,7 @@ pub(crate) struct Client(pub(crate) TcpStream);
 
 impl Client {
     pub(crate) fn connect(address: &str) -> Client {
-        let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(DEADLINE)).unwrap();
-        stream.set_write_timeout(Some(DEADLINE)).unwrap();
-        stream.set_nodelay(true).unwrap();
-        Client(stream)
+        Client(pelton_testing::dial(address))
     }
 
     pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {

@@ -3,17 +3,17 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use pelton::{
     Channel, Delivery, EventLoop, Overflow, PublishError, Reactor, SubscribeOptions, Subscription, SubscriptionEnd,
 };
+use pelton_testing::{On, on_every_engine, run};
 use proptest::prelude::*;
 
-use super::{Counted, DropFlag, List, catching, count_faults, reactor, settle};
-use crate::common::{On, on_every_engine, run};
+use super::{Alive, Counted, DropFlag, List, catching, count_faults, reactor, settle};
 
 on_every_engine![what_several_threads_publish_reaches_subscribers_on_several_loops_in_one_order];
 
@@ -202,7 +202,7 @@ fn a_subscriber_that_is_disconnected_gets_what_waits_and_is_told_why() {
 
 #[test]
 fn unsubscribing_drops_what_waits_and_the_callback() {
-    let alive = Arc::new(AtomicUsize::new(0));
+    let alive = Alive::default();
     let mut reactor = reactor();
     let channel = Channel::new();
     let dropped = Rc::new(Cell::new(false));
@@ -211,14 +211,14 @@ fn unsubscribing_drops_what_waits_and_the_callback() {
         let _ = &flag;
         unreachable!("it has unsubscribed");
     });
-    channel.publish(Counted::new(1, &alive)).unwrap();
-    assert_eq!(alive.load(Ordering::SeqCst), 1);
+    channel.publish(Counted::new(&alive)).unwrap();
+    assert_eq!(alive.count(), 1);
     subscription.unsubscribe();
-    assert_eq!(alive.load(Ordering::SeqCst), 0);
+    assert_eq!(alive.count(), 0);
     settle(&mut reactor);
     assert!(dropped.get());
-    assert_eq!(channel.publish(Counted::new(2, &alive)).unwrap(), 0);
-    assert_eq!(alive.load(Ordering::SeqCst), 0);
+    assert_eq!(channel.publish(Counted::new(&alive)).unwrap(), 0);
+    assert_eq!(alive.count(), 0);
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn a_subscriber_that_panics_is_reported_and_leaves_and_the_others_do_not_notice(
 
 #[test]
 fn a_reactor_that_goes_takes_its_subscribers_and_what_waits_for_them_along() {
-    let alive = Arc::new(AtomicUsize::new(0));
+    let alive = Alive::default();
     let channel = Channel::new();
     let mut gone = reactor();
     let dropped = Rc::new(Cell::new(false));
@@ -305,11 +305,11 @@ fn a_reactor_that_goes_takes_its_subscribers_and_what_waits_for_them_along() {
     let subscription = channel.subscribe(&mut gone, move |_, _: Counted| {
         let _ = &flag;
     });
-    channel.publish(Counted::new(1, &alive)).unwrap();
+    channel.publish(Counted::new(&alive)).unwrap();
     drop(gone);
     assert!(dropped.get());
-    assert_eq!((channel.stats().subscribers, alive.load(Ordering::SeqCst)), (0, 0));
-    assert_eq!(channel.publish(Counted::new(2, &alive)).unwrap(), 0);
+    assert_eq!((channel.stats().subscribers, alive.count()), (0, 0));
+    assert_eq!(channel.publish(Counted::new(&alive)).unwrap(), 0);
     drop(subscription);
 }
 

@@ -8,10 +8,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use pelton::{Deferred, Each, Interest, Promise, Reactor, Rejected};
+use pelton_testing::{On, on_every_engine, run};
 use proptest::prelude::*;
 
 use super::{DropFlag, List, catching, count_faults, outcome, outcome_now, reactor, settle};
-use crate::common::{On, on_every_engine, run};
 
 on_every_engine![a_hundred_thousand_steps_that_are_over_at_once_neither_recurse_nor_keep_events_waiting];
 

@@ -1,8 +1,5 @@
 //! Composers: channels, queues, work in turns, pools of resources, tick loops.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod channel;
 mod each;
 mod queue;
@@ -12,11 +9,10 @@ mod tick_loop;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use pelton::{EventLoop, PanicPolicy, Promise, Reactor, Rejected};
+use pelton_testing::{Alive, Counted, count_faults};
 
 type Outcome<T, E> = Result<T, Rejected<E>>;
 
@@ -55,32 +51,6 @@ fn outcome_now<T: 'static, E: fmt::Debug + 'static>(promise: Promise<T, E>, reac
 /// What came in, in order.
 type List<T> = Rc<RefCell<Vec<T>>>;
 
-/// Counts how many of its kind there are.
-#[derive(Debug)]
-struct Counted {
-    number: u32,
-    alive: Arc<AtomicUsize>,
-}
-
-impl Counted {
-    fn new(number: u32, alive: &Arc<AtomicUsize>) -> Counted {
-        alive.fetch_add(1, Ordering::SeqCst);
-        Counted { number, alive: alive.clone() }
-    }
-}
-
-impl Clone for Counted {
-    fn clone(&self) -> Self {
-        Counted::new(self.number, &self.alive)
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.alive.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
 /// Says that it was dropped.
 struct DropFlag(Rc<Cell<bool>>);
 
@@ -88,12 +58,4 @@ impl Drop for DropFlag {
     fn drop(&mut self) {
         self.0.set(true);
     }
-}
-
-/// How many panics were reported, from now on.
-fn count_faults(reactor: &mut Reactor) -> Rc<Cell<usize>> {
-    let faults = Rc::new(Cell::new(0));
-    let count = faults.clone();
-    reactor.on_fault(move |_, _| count.set(count.get() + 1));
-    faults
 }

@@ -5,16 +5,14 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use pelton::{Promise, Queue, QueueClosed, QueueRefusal, Reactor, Rejected};
+use pelton_testing::{On, on_every_engine, run, run_until};
 use proptest::prelude::*;
 
-use super::{Counted, DropFlag, List, catching, count_faults, outcome, outcome_now, reactor, settle};
-use crate::common::{On, on_every_engine, run, run_until};
+use super::{Alive, Counted, DropFlag, List, catching, count_faults, outcome, outcome_now, reactor, settle};
 
 on_every_engine![items_pushed_by_several_threads_at_once_all_arrive_in_each_threads_order];
 
@@ -274,21 +272,21 @@ fn a_pop_with_a_limit_leaves_the_line_and_takes_no_item_with_it() {
 
 #[test]
 fn a_reactor_that_goes_leaves_its_items_to_others() {
-    let alive = Arc::new(AtomicUsize::new(0));
+    let alive = Alive::default();
     let queue = Queue::bounded(8);
     let mut gone = reactor();
     let (first, second) = (outcome(queue.pop(&mut gone)), outcome(queue.pop(&mut gone)));
     let third = outcome(queue.pop(&mut gone));
-    queue.push(Counted::new(1, &alive)).unwrap();
-    queue.push(Counted::new(2, &alive)).unwrap();
+    queue.push((1, Counted::new(&alive))).unwrap();
+    queue.push((2, Counted::new(&alive))).unwrap();
     drop(gone);
     assert!(first.take().is_none() && second.take().is_none() && third.take().is_none());
     assert_eq!((queue.stats().waiting, queue.len()), (0, 2));
     let mut reactor = reactor();
     let item = outcome_now(queue.pop(&mut reactor), &mut reactor).unwrap();
-    assert_eq!((item.number, alive.load(Ordering::SeqCst)), (1, 2));
+    assert_eq!((item.0, alive.count()), (1, 2));
     drop((item, queue));
-    assert_eq!(alive.load(Ordering::SeqCst), 0);
+    assert_eq!(alive.count(), 0);
 }
 
 #[test]

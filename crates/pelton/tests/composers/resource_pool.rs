@@ -2,15 +2,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use pelton::{AcquireError, Deferred, EventLoop, Lent, Promise, Rejected, ResourcePool};
+use pelton_testing::run_until;
 use proptest::prelude::*;
 
-use super::{Counted, List, Outcome, catching, count_faults, outcome, outcome_now, reactor, settle};
-use crate::common::run_until;
+use super::{Alive, Counted, List, Outcome, catching, count_faults, outcome, outcome_now, reactor, settle};
 
 type Pens = ResourcePool<u32, &'static str>;
 type Loan = Outcome<Lent<u32, &'static str>, AcquireError<&'static str>>;
@@ -266,25 +264,25 @@ fn perform_has_the_resource_until_what_it_does_is_over_however_it_ends() {
 
 #[test]
 fn closing_tells_those_who_wait_and_drops_resources_as_they_come_back() {
-    let alive = Arc::new(AtomicUsize::new(0));
+    let alive = Alive::default();
     let mut reactor = reactor();
-    let pool = ResourcePool::of(&reactor, [Counted::new(1, &alive), Counted::new(2, &alive)]);
+    let pool = ResourcePool::of(&reactor, [Counted::new(&alive), Counted::new(&alive)]);
     let held = outcome_now(pool.acquire(&mut reactor), &mut reactor).unwrap();
     let other = outcome_now(pool.acquire(&mut reactor), &mut reactor).unwrap();
     let waiting = outcome(pool.acquire(&mut reactor));
     pool.close();
     settle(&mut reactor);
     assert_eq!(waiting.take().unwrap().unwrap_err(), Rejected::Failed(AcquireError::Closed));
-    assert_eq!(alive.load(Ordering::SeqCst), 2);
+    assert_eq!(alive.count(), 2);
     drop((held, other));
-    assert_eq!((alive.load(Ordering::SeqCst), pool.stats().lent), (0, 0));
+    assert_eq!((alive.count(), pool.stats().lent), (0, 0));
 }
 
 #[test]
 fn a_reactor_that_goes_leaks_neither_resources_nor_those_who_wait() {
-    let alive = Arc::new(AtomicUsize::new(0));
+    let alive = Alive::default();
     let mut gone = reactor();
-    let pool = ResourcePool::of(&gone, [Counted::new(1, &alive)]).wait_limit(Duration::from_secs(3600));
+    let pool = ResourcePool::of(&gone, [Counted::new(&alive)]).wait_limit(Duration::from_secs(3600));
     let held = outcome_now(pool.acquire(&mut gone), &mut gone).unwrap();
     let called = Rc::new(Cell::new(false));
     let (call, also) = (called.clone(), pool.clone());
@@ -298,7 +296,7 @@ fn a_reactor_that_goes_leaks_neither_resources_nor_those_who_wait() {
     assert_eq!((Rc::strong_count(&called), called.get()), (1, false));
     assert_eq!((pool.stats().free, pool.stats().waiting), (1, 0));
     drop(pool);
-    assert_eq!(alive.load(Ordering::SeqCst), 0);
+    assert_eq!(alive.count(), 0);
 }
 
 proptest! {
@@ -312,9 +310,9 @@ proptest! {
         acts in prop::collection::vec((0..5_u8, 0..6_usize), 0..60),
     ) {
         let mut reactor = reactor();
-        let alive = Arc::new(AtomicUsize::new(0));
+        let alive = Alive::default();
         let count = alive.clone();
-        let pool: ResourcePool<Counted, ()> = ResourcePool::new(&reactor, size, move |_| Ok(Counted::new(0, &count)));
+        let pool: ResourcePool<Counted, ()> = ResourcePool::new(&reactor, size, move |_| Ok(Counted::new(&count)));
         let got = List::default();
         let held = Rc::new(RefCell::new(Vec::new()));
         let mut given_up = Vec::new();
@@ -342,7 +340,7 @@ proptest! {
                 }
                 _ => reactor.turn(Some(Duration::ZERO)).unwrap(),
             }
-            prop_assert!(alive.load(Ordering::SeqCst) <= size);
+            prop_assert!(alive.count() <= size);
         }
         drop(given_up);
         settle(&mut reactor);
@@ -353,8 +351,8 @@ proptest! {
         prop_assert_eq!(got.take(), (0..asked).collect::<Vec<_>>());
         let stats = pool.stats();
         prop_assert_eq!((stats.lent, stats.waiting, stats.making), (0, 0, 0));
-        prop_assert_eq!(stats.free, alive.load(Ordering::SeqCst));
+        prop_assert_eq!(stats.free, alive.count());
         drop((pool, reactor));
-        prop_assert_eq!(alive.load(Ordering::SeqCst), 0);
+        prop_assert_eq!(alive.count(), 0);
     }
 }

@@ -8,9 +8,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use pelton::{Interest, Rejected};
+use pelton_testing::{On, on_every_engine, poll, run};
 
 use super::{DropFlag, catching, count_faults, outcome, reactor};
-use crate::common::{On, on_every_engine, poll, run};
 
 on_every_engine![
     it_runs_once_per_turn_and_the_loop_does_not_sleep_meanwhile,

@@ -3,9 +3,8 @@
 use std::time::{Duration, Instant};
 
 use pelton::{EngineKind, Time};
+use pelton_testing::{On, on_every_engine, poll};
 use rustix::event::{PollFd, PollFlags, Timespec};
-
-use crate::common::{On, on_every_engine, poll};
 
 on_every_engine![
     another_loop_can_wait_for_the_reactor,

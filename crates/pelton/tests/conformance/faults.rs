@@ -6,8 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use pelton::{CallbackKind, Chunk, Connection, EventLoop, Fault, Interest, Io, PanicPolicy};
-
-use crate::common::{Log, On, on_every_engine, poll, run};
+use pelton_testing::{Log, On, on_every_engine, poll, run};
 
 on_every_engine![
     a_panicking_timer_ends_and_the_loop_goes_on,

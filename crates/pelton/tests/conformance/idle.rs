@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::common::{Log, On, on_every_engine, poll, run, run_until};
+use pelton_testing::{Log, On, on_every_engine, poll, run, run_until};
 
 on_every_engine![
     idle_work_runs_once_when_nothing_else_does,

@@ -5,8 +5,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use pelton::{Error, EventLoop, Exit, Interest, PanicPolicy};
-
-use crate::common::{Log, On, on_every_engine, poll, run, run_until};
+use pelton_testing::{Log, On, on_every_engine, poll, run, run_until};
 
 on_every_engine![
     a_loop_inside_a_callback_of_another_is_refused_unless_asked_for,

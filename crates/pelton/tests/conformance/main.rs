@@ -3,8 +3,6 @@
 //! Each test is a function that is given a reactor; `on_every_engine!` makes a test of it per engine. The kqueue tests run
 //! against the real kernel's queue on macOS and the BSDs, and against the emulated one elsewhere.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod embedding;
 mod faults;
 mod idle;

@@ -5,8 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use pelton::{EngineKind, Interest};
-
-use crate::common::{Log, On, on_every_engine, poll};
+use pelton_testing::{Log, On, on_every_engine, poll};
 
 on_every_engine![
     timers_then_ticks_then_events_then_idle_work,

@@ -7,8 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use pelton::{Lost, PostError};
-
-use crate::common::{On, on_every_engine, poll, run, run_until};
+use pelton_testing::{On, on_every_engine, poll, run, run_until};
 
 on_every_engine![
     a_post_wakes_a_sleeping_loop,

@@ -5,10 +5,9 @@ use std::rc::Rc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pelton::Error;
+use pelton_testing::{Log, On, on_every_engine, poll, run, run_until};
 use signal_hook::consts::{SIGKILL, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::low_level::raise;
-
-use crate::common::{Log, On, on_every_engine, poll, run, run_until};
 
 on_every_engine![
     a_signal_calls_back_on_the_loop,
@@ -68,7 +67,7 @@ fn a_removed_callback_is_not_called_and_others_are(on: On) {
     let second = reactor.on_signal(SIGUSR1, move |_, _| entry.add("second")).unwrap();
     assert!(reactor.remove_signal(first) && !reactor.remove_signal(first));
     raise(SIGUSR1).unwrap();
-    run_until(&mut reactor, |_| log.len() > 0);
+    run_until(&mut reactor, |_| !log.is_empty());
     assert_eq!(log.take(), ["second"]);
     assert!(reactor.remove_signal(second));
 
@@ -76,7 +75,7 @@ fn a_removed_callback_is_not_called_and_others_are(on: On) {
     let entry = log.clone();
     reactor.on_signal(SIGUSR1, move |_, _| entry.add("again")).unwrap();
     raise(SIGUSR1).unwrap();
-    run_until(&mut reactor, |_| log.len() > 0);
+    run_until(&mut reactor, |_| !log.is_empty());
     assert_eq!(log.take(), ["again"]);
 }
 

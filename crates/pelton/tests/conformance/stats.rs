@@ -7,8 +7,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use pelton::{CallbackKind, Interest};
-
-use crate::common::{On, on_every_engine, poll, run};
+use pelton_testing::{On, on_every_engine, poll, run};
 
 on_every_engine![
     everything_that_runs_is_counted_and_timed,

@@ -6,8 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 
 use pelton::{Interest, Reactor};
-
-use crate::common::{Log, On, on_every_engine, poll, run};
+use pelton_testing::{Log, On, on_every_engine, poll, run};
 
 on_every_engine![
     ticks_run_first_in_first_out,

@@ -6,8 +6,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use pelton::Time;
-
-use crate::common::{Log, On, on_every_engine, poll, run, run_until};
+use pelton_testing::{Log, On, on_every_engine, poll, run, run_until};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 

@@ -7,8 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 
 use pelton::{EngineKind, Error, Interest};
-
-use crate::common::{Log, On, activity, on_every_engine, poll, run, run_until, watch_and_log};
+use pelton_testing::{Log, On, activity, on_every_engine, poll, run, run_until, watch_and_log};
 
 on_every_engine![
     a_level_watch_calls_each_turn_until_it_is_read_empty,

@@ -5,8 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use pelton::{Chunk, Connection, Exit, Io};
+use pelton_testing::{Log, on_every_network, run, run_until};
 
-use super::common::{Log, on_every_network, run, run_until};
 use super::{Network, Scripted, listen, pattern, run_with};
 
 on_every_network![

@@ -7,8 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use pelton::{Io, SendError, WaterMarks};
+use pelton_testing::{Log, activity, on_every_network, run_until};
 
-use super::common::{Log, activity, on_every_network, run_until};
 use super::{Network, Scripted, listen, pattern, with_peer};
 
 on_every_network![

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use pelton::{Chunk, Connection, ConnectionId, Io, Limit, Reactor, Reason};
+use pelton_testing::{Log, on_every_network, run_until};
 
-use super::common::{Log, on_every_network, run_until};
 use super::{Network, listen, run_with, with_peer};
 
 on_every_network![

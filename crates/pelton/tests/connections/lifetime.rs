@@ -3,8 +3,8 @@
 use std::io::{Read, Write};
 
 use pelton::{Address, ConnectionId, SendError};
+use pelton_testing::{Log, on_every_network, poll, run_until};
 
-use super::common::{Log, on_every_network, poll, run_until};
 use super::{Echo, Network, Peer, Scripted, listen, run_with, with_peer};
 
 on_every_network![
@@ -45,7 +45,7 @@ fn a_refused_connection_is_told_to_its_handler_after_connect_has_returned(on: im
     let address = on.listen_peer().address();
     reactor.connect(&address, Scripted::logging(&log)).unwrap();
     assert_eq!(log.len(), 0);
-    run_until(&mut reactor, |_| log.len() > 0);
+    run_until(&mut reactor, |_| !log.is_empty());
     assert_eq!(log.take(), [format!("closed: connect to {address}: refused")]);
     assert_eq!(reactor.connection_count(), 0);
 }
@@ -191,7 +191,7 @@ fn errors_name_the_address(on: impl Network) {
     let nowhere = Address::Unix("/nonexistent/some.sock".into());
     let log = Log::default();
     reactor.connect(&nowhere, Scripted::logging(&log)).unwrap();
-    run_until(&mut reactor, |_| log.len() > 0);
+    run_until(&mut reactor, |_| !log.is_empty());
     let told = log.take();
     assert!(told[0].starts_with("closed: connect to unix:/nonexistent/some.sock: "), "{told:?}");
     let error = reactor.connect(&Address::Unnamed, Echo).unwrap_err().to_string();

@@ -8,9 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pelton::{Chunk, Connection, ConnectionId, EventLoop, Io, Limit, Reactor, Reason, Time};
+use pelton_testing::{On, Peer, on_every_network, run_until};
 
-use super::common::peer::Peer;
-use super::common::{On, on_every_network, run_until};
 use super::{Network, listen, run_with};
 
 on_every_network![

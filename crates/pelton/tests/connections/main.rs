@@ -1,8 +1,6 @@
 //! Connections, with peers that block in other threads: on every engine, and on an engine over a network in memory that completes
 //! everything late and in parts.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod draining;
 mod flow;
 mod handing_over;
@@ -13,13 +11,8 @@ mod reading;
 mod sending;
 mod unix;
 
-use std::thread;
-use std::time::Duration;
-
 use pelton::{Address, Chunk, Connection, EventLoop, Io, Reactor, Reason};
-
-use common::peer::{Network, Peer};
-use common::{Log, run_until};
+use pelton_testing::{Echo, Log, Network, Peer, listen, pattern, run_with};
 
 type Act = Box<dyn FnMut(&mut Io<'_>)>;
 type Receive = Box<dyn FnMut(&mut Io<'_>, Chunk)>;
@@ -71,19 +64,6 @@ impl Connection for Scripted {
     }
 }
 
-struct Echo;
-
-impl Connection for Echo {
-    fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
-        io.send_chunk(chunk).unwrap();
-    }
-}
-
-fn listen<C: Connection>(reactor: &mut EventLoop, serve: impl FnMut(&mut Reactor) -> C + 'static) -> Address {
-    let listener = reactor.listen("127.0.0.1:0", serve).unwrap();
-    reactor.listening_on(listener).unwrap().clone()
-}
-
 /// Turns the loop until a peer that has connected to it is done.
 fn with_peer<T: Send + 'static>(
     reactor: &mut EventLoop,
@@ -93,19 +73,4 @@ fn with_peer<T: Send + 'static>(
 ) -> T {
     let address = address.clone();
     run_with(reactor, move || act(on.connect_peer(&address)))
-}
-
-/// Turns the loop until the other thread is done.
-fn run_with<T: Send + 'static>(reactor: &mut EventLoop, act: impl FnOnce() -> T + Send + 'static) -> T {
-    let other = thread::spawn(act);
-    // A loop that sleeps has to notice that the thread is done.
-    let waiting = reactor.every(Duration::from_millis(1), |_, _| {});
-    run_until(reactor, |_| other.is_finished());
-    reactor.cancel(waiting);
-    other.join().unwrap()
-}
-
-/// Bytes of which no two neighbouring stretches are alike.
-fn pattern(count: usize) -> Vec<u8> {
-    (0..count as u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }

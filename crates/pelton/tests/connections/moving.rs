@@ -7,8 +7,8 @@ use std::sync::mpsc;
 use std::thread;
 
 use pelton::{Chunk, Connection, Handle, Io, MoveError, Reactor, Reason};
+use pelton_testing::{Log, on_every_network, poll, run_until};
 
-use super::common::{Log, on_every_network, poll, run_until};
 use super::{Network, Scripted, listen, pattern, run_with, with_peer};
 
 on_every_network![
@@ -80,7 +80,7 @@ fn what_was_unread_comes_first_and_waits_while_paused(on: impl Network) {
             let handler = Scripted { opened: Some(Box::new(|io| io.pause())), ..Scripted::logging(&entries) };
             let detached = pelton::Detached { socket, unread: b"unread, ".to_vec() };
             known.set(Some(reactor.adopt_detached(detached, handler).unwrap()));
-            assert!(entries.len() == 0, "not before this returns");
+            assert!(entries.is_empty(), "not before this returns");
         },
     );
     let address = reactor.listening_on(listener.unwrap()).unwrap().clone();

@@ -5,8 +5,8 @@ use std::io::Write;
 use std::rc::Rc;
 
 use pelton::{Chunk, Connection, Io, Reactor, Reason};
+use pelton_testing::{Log, activity, on_every_network, poll, run_until};
 
-use super::common::{Log, activity, on_every_network, poll, run_until};
 use super::{Network, Scripted, listen, pattern, with_peer};
 
 on_every_network![

@@ -10,8 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use pelton::{Io, SendError};
+use pelton_testing::{Log, On, on_every_network, poll, run_until};
 
-use super::common::{Log, On, on_every_network, poll, run_until};
 use super::{Echo, Network, Scripted, listen, pattern, run_with, with_peer};
 
 on_every_network![

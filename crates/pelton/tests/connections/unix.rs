@@ -4,8 +4,8 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 
 use pelton::{Address, ListenOptions};
+use pelton_testing::{On, on_every_engine};
 
-use super::common::{On, on_every_engine};
 use super::{Echo, with_peer};
 
 on_every_engine![

@@ -3,14 +3,14 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use pelton::{Address, Chunk, Connection, Io};
+use pelton_testing::{EchoUntilQuit, On, child, descriptors, is_served, on_every_engine, run_until};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-use crate::common::{On, on_every_engine};
-use crate::scene::{alone, descriptors};
+use crate::scene::alone;
 
 on_every_engine![
     without_descriptors_connections_are_turned_away_and_later_served_again,
@@ -18,9 +18,6 @@ on_every_engine![
     without_descriptors_connecting_is_an_error_and_leaves_nothing,
     connections_are_accepted_while_a_turn_takes_long,
 ];
-
-/// Set in the child: the limit is that of a process, and must not be that of the other tests'.
-const CHILD: &str = "PELTON_TEST_CHILD";
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -32,8 +29,7 @@ struct Other {
 
 impl Other {
     fn start(on: On, test: &str) -> Other {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", &format!("accepting::{}::{test}", on.0), "--nocapture"]).env(CHILD, "1");
+        let mut command = child::command(&format!("accepting::{}::{test}", on.0), "1");
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         Other { child, lines }
@@ -64,35 +60,10 @@ fn leave_room_for(count: u64) {
     setrlimit(Resource::Nofile, Rlimit { current: Some(next + count), maximum: Some(next + count) }).unwrap();
 }
 
-struct Echo;
-
-impl Connection for Echo {
-    fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
-        if &*chunk == b"quit" {
-            println!("turns: {}.", io.reactor().stats().turns);
-            return io.reactor().stop();
-        }
-        io.send_chunk(chunk).unwrap();
-    }
-}
-
-/// Sends one byte and says whether it came back.
-fn is_served(stream: &mut TcpStream) -> bool {
-    stream.set_read_timeout(Some(DEADLINE)).unwrap();
-    // One that was turned away is closed or reset; it must not be left hanging.
-    match stream.write_all(b"x").and_then(|()| stream.read_exact(&mut [0])) {
-        Ok(()) => true,
-        Err(error) => {
-            assert_ne!(error.kind(), io::ErrorKind::WouldBlock, "neither served nor turned away");
-            false
-        }
-    }
-}
-
 fn without_descriptors_connections_are_turned_away_and_later_served_again(on: On) {
-    if std::env::var_os(CHILD).is_some() {
+    if child::role().is_some() {
         let mut reactor = on.reactor();
-        let listener = reactor.listen("127.0.0.1:0", |_| Echo).unwrap();
+        let listener = reactor.listen("127.0.0.1:0", |_| EchoUntilQuit).unwrap();
         leave_room_for(3);
         println!("address: {}.", reactor.listening_on(listener).unwrap());
         reactor.run().unwrap();
@@ -144,7 +115,7 @@ impl Connection for Greeter {
 /// All come in at once, and there are descriptors for a few only. Each gives its own back when the next one comes, but not before the end of
 /// the turn.
 fn without_descriptors_newcomers_wait_for_those_that_are_about_to_be_closed(on: On) {
-    if std::env::var_os(CHILD).is_some() {
+    if child::role().is_some() {
         let mut reactor = on.reactor();
         let listener = reactor.listen("127.0.0.1:0", |_| Greeter).unwrap();
         leave_room_for(4);
@@ -170,22 +141,22 @@ fn without_descriptors_newcomers_wait_for_those_that_are_about_to_be_closed(on: 
 }
 
 fn without_descriptors_connecting_is_an_error_and_leaves_nothing(on: On) {
-    if std::env::var_os(CHILD).is_some() {
+    if child::role().is_some() {
         let mut reactor = on.reactor();
-        let listener = reactor.listen("127.0.0.1:0", |_| Echo).unwrap();
+        let listener = reactor.listen("127.0.0.1:0", |_| EchoUntilQuit).unwrap();
         let address: Address = reactor.listening_on(listener).unwrap().clone();
         let before = descriptors();
         // One to count them with.
         leave_room_for(1);
-        let kept = reactor.connect(&address, Echo).unwrap();
-        let error = reactor.connect(&address, Echo).unwrap_err().to_string();
+        let kept = reactor.connect(&address, EchoUntilQuit).unwrap();
+        let error = reactor.connect(&address, EchoUntilQuit).unwrap_err().to_string();
         assert!(error.starts_with(&format!("connect to {address}: ")), "{error}");
         assert_eq!(reactor.connection_count(), 1);
         reactor.connection(kept).unwrap().close();
         reactor.turn(Some(Duration::ZERO)).unwrap();
-        crate::common::run_until(&mut reactor, |reactor| reactor.connection_count() == 0);
+        run_until(&mut reactor, |reactor| reactor.connection_count() == 0);
         assert_eq!(descriptors(), before);
-        reactor.connect(&address, Echo).unwrap();
+        reactor.connect(&address, EchoUntilQuit).unwrap();
         println!("ended: well.");
         return;
     }
@@ -239,9 +210,9 @@ fn connections_are_accepted_while_a_turn_takes_long(on: On) {
     let address = reactor.listening_on(listener).unwrap().clone();
     place.set(address.clone()).unwrap();
     let mut clients: Vec<TcpStream> = (0..SLOW.0).map(|_| TcpStream::connect(address.to_string()).unwrap()).collect();
-    crate::common::run_until(&mut reactor, |reactor| reactor.state::<Seen>().opened == SLOW.0);
+    run_until(&mut reactor, |reactor| reactor.state::<Seen>().opened == SLOW.0);
     clients.iter_mut().for_each(|client| client.write_all(b"?").unwrap());
-    crate::common::run_until(&mut reactor, |reactor| reactor.state::<Seen>().received == SLOW.0);
+    run_until(&mut reactor, |reactor| reactor.state::<Seen>().received == SLOW.0);
     let before = reactor.state::<Seen>().before_late;
     // The clock may be read for one callback in sixteen only, until it is seen that they take long.
     assert!(before.is_some_and(|count| count <= 25), "{before:?} of {} came before it", SLOW.0);

@@ -3,9 +3,9 @@
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use pelton::Io;
+use pelton_testing::{On, dial, on_every_engine};
 
-use crate::common::{On, on_every_engine};
-use crate::scene::{LOCAL, Moment, Scene, dial, plain};
+use crate::scene::{LOCAL, Moment, Scene, plain};
 
 on_every_engine![
     a_silent_peer_costs_no_turns_and_can_be_closed,

@@ -6,9 +6,9 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::rc::Rc;
 
 use pelton::{ConnectionId, Io, SendError};
+use pelton_testing::{On, dial, on_every_engine, poll};
 
-use crate::common::{On, on_every_engine, poll};
-use crate::scene::{Actor, FINISHED, LOCAL, Moment, ON_PURPOSE, PANICKED, Scene, dial, echo, plain};
+use crate::scene::{Actor, FINISHED, LOCAL, Moment, ON_PURPOSE, PANICKED, Scene, echo, plain};
 
 on_every_engine![
     the_first_of_many_that_are_ready_closes_the_others,

@@ -4,8 +4,6 @@
 //! closed. Every test is a [`Scene`](scene::Scene), which checks this at its end.
 
 mod accepting;
-#[path = "../common/mod.rs"]
-mod common;
 mod half_open;
 mod handlers;
 mod paused;

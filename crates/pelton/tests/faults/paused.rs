@@ -3,8 +3,9 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
-use crate::common::{On, on_every_engine};
-use crate::scene::{FINISHED, LOCAL, Moment, RESET, Scene, dial, plain, reset};
+use pelton_testing::{On, dial, on_every_engine};
+
+use crate::scene::{FINISHED, LOCAL, Moment, RESET, Scene, plain, reset};
 
 on_every_engine![
     what_came_before_the_end_is_delivered_first,

@@ -4,9 +4,9 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 
 use pelton::Io;
+use pelton_testing::{On, dial, on_every_engine};
 
-use crate::common::{On, on_every_engine};
-use crate::scene::{LOCAL, Moment, RESET, Scene, dial, echo, plain, reset};
+use crate::scene::{LOCAL, Moment, RESET, Scene, echo, plain, reset};
 
 on_every_engine![
     closing_after_writing_loses_nothing_to_a_peer_that_goes_on_sending,

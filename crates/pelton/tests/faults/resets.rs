@@ -5,9 +5,9 @@ use std::net::{Shutdown, TcpListener};
 use std::os::unix::net::UnixStream;
 
 use pelton::Address;
+use pelton_testing::{On, dial, on_every_engine};
 
-use crate::common::{On, on_every_engine};
-use crate::scene::{Cast, FINISHED, Moment, RESET, Scene, dial, echo, plain, reset};
+use crate::scene::{Cast, FINISHED, Moment, RESET, Scene, echo, plain, reset};
 
 on_every_engine![
     before_it_is_accepted,

@@ -7,11 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use pelton::{Address, Chunk, Connection, ConnectionId, EventLoop, Io, ListenerId, Reactor, Reason};
-
-use crate::common::{On, poll, run_until};
-
-/// A peer that waits longer than this for us has been forgotten.
-const DEADLINE: Duration = Duration::from_secs(20);
+use pelton_testing::{DEADLINE, On, descriptors, poll, run_until};
 
 pub(crate) const RESET: &str = "closed: reset by the other side";
 pub(crate) const FINISHED: &str = "closed: finished by the other side";
@@ -309,20 +305,6 @@ impl Scene {
         drop(reactor);
         assert_eq!(descriptors(), descriptors_before, "descriptors are left of the reactor");
     }
-}
-
-/// How many descriptors this process has open; always the same where that cannot be told.
-pub(crate) fn descriptors() -> usize {
-    if cfg!(target_os = "linux") { std::fs::read_dir("/proc/self/fd").unwrap().count() } else { 0 }
-}
-
-/// A blocking peer.
-pub(crate) fn dial(address: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(DEADLINE)).unwrap();
-    stream.set_write_timeout(Some(DEADLINE)).unwrap();
-    stream.set_nodelay(true).unwrap();
-    stream
 }
 
 /// Closes a socket such that the other side sees a reset: with nothing to linger for, what is on its way is dropped.

@@ -7,9 +7,9 @@ use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 
 use pelton::{Address, Io, SendError};
+use pelton_testing::{On, dial, on_every_engine};
 
-use crate::common::{On, on_every_engine};
-use crate::scene::{FINISHED, LOCAL, Moment, RESET, Scene, dial, echo, plain, reset};
+use crate::scene::{FINISHED, LOCAL, Moment, RESET, Scene, echo, plain, reset};
 
 on_every_engine![
     a_message_that_comes_byte_by_byte_is_whole,

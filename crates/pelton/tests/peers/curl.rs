@@ -1,8 +1,8 @@
 //! `curl`, against the least that can be called an HTTP server.
 
 use pelton::{Chunk, Connection, Io, Reactor, Reason};
+use pelton_testing::{Log, On, on_every_engine};
 
-use crate::common::{Log, On, on_every_engine};
 use crate::process::{Input, Program};
 use crate::{ends, listen, pattern, sum};
 

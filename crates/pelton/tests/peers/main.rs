@@ -3,8 +3,6 @@
 //! Nothing wakes the loop here but the connections themselves and the end of the program, so a wake-up that is lost shows.
 #![cfg(target_os = "linux")]
 
-#[path = "../common/mod.rs"]
-mod common;
 mod curl;
 mod nc;
 mod process;
@@ -14,8 +12,7 @@ mod socat;
 use std::path::PathBuf;
 
 use pelton::{Address, Chunk, Connection, EventLoop, Io, Reactor, Reason};
-
-use common::{Log, On, run_until};
+use pelton_testing::{Log, On, run_until};
 
 /// Sends back whatever comes.
 struct Echo(Log);

@@ -1,8 +1,8 @@
 //! OpenBSD's `nc`, the plainest peer there is.
 
 use pelton::Address;
+use pelton_testing::{Log, On, on_every_engine};
 
-use crate::common::{Log, On, on_every_engine};
 use crate::process::{Input, Program};
 use crate::{Client, Echo, Finishes, Sum, ends, listen, pattern, socket_path, sum};
 

@@ -7,11 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pelton::{EventLoop, Handle};
-
-use crate::common::run_until;
-
-/// A program that takes longer than this to end after it has closed its output hangs.
-const DEADLINE: Duration = Duration::from_secs(20);
+use pelton_testing::{DEADLINE, run_until};
 
 /// A program that runs. It does not outlive this.
 pub(crate) struct Program {

@@ -1,8 +1,8 @@
 //! `socat`, which connects anything with anything.
 
 use pelton::Address;
+use pelton_testing::{Log, On, on_every_engine, run_until};
 
-use crate::common::{Log, On, on_every_engine, run_until};
 use crate::process::{Input, Program};
 use crate::{Client, Echo, Finishes, Sum, ends, listen, pattern, socket_path, sum};
 

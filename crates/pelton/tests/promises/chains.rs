@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use allocation_counter::measure;
 use pelton::{Promise, Reactor, Rejected};
+use pelton_testing::{Log, poll};
 
-use crate::common::{Log, poll};
 use crate::{Number, outcome, outcome_now, reactor, settle};
 
 /// Long enough to overflow a stack of a hundred bytes per link.
@@ -28,7 +28,7 @@ fn continuations_return_results_and_promises() {
         .then(|_, text| if text == "<4>" { Ok(text.len()) } else { Err("another text") });
     let chain = outcome(chain);
     deferred.resolve(1).unwrap();
-    crate::common::run_until(&mut reactor, |_| chain.borrow().is_some());
+    pelton_testing::run_until(&mut reactor, |_| chain.borrow().is_some());
     assert_eq!(chain.take(), Some(Ok(3)));
 }
 
@@ -95,7 +95,7 @@ fn a_chain_without_end_keeps_nothing_else_waiting() {
     let mut reactor = crate::builder().ticks_per_turn(10).build().unwrap();
     forever(&reactor, 0).done(|_, _| unreachable!("it never ends"));
     reactor.after(Duration::from_millis(2), |reactor| reactor.stop());
-    crate::common::run(&mut reactor);
+    pelton_testing::run(&mut reactor);
     assert!(reactor.stats().turns > 1);
 }
 

@@ -1,70 +1,45 @@
 //! Nothing leaks, and everything is dropped once, whatever goes first.
 
-use std::cell::Cell;
-use std::rc::Rc;
 use std::time::Duration;
 
 use pelton::{Deferred, EventLoop, Promise, Rejected};
+use pelton_testing::{Alive, Counted, Log, poll};
 use proptest::prelude::*;
 
-use crate::common::{Log, poll};
 use crate::{Number, catching, reactor, settle};
-
-/// Counts how many of it there are.
-#[derive(Debug)]
-struct Counted(Rc<Cell<i64>>);
-
-impl Counted {
-    fn new(live: &Rc<Cell<i64>>) -> Counted {
-        live.set(live.get() + 1);
-        Counted(live.clone())
-    }
-}
-
-impl Clone for Counted {
-    fn clone(&self) -> Counted {
-        Counted::new(&self.0)
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
-    }
-}
 
 #[test]
 fn a_value_that_nobody_wants_is_dropped_at_once() {
     let reactor = reactor();
-    let live = Rc::new(Cell::new(0));
+    let live = Alive::default();
     let (deferred, promise) = reactor.promise::<Counted, &str>();
     deferred.resolve(Counted::new(&live)).unwrap();
-    assert_eq!(live.get(), 1);
+    assert_eq!(live.count(), 1);
     drop(promise);
-    assert_eq!(live.get(), 0);
+    assert_eq!(live.count(), 0);
     let (deferred, promise) = reactor.promise::<Counted, &str>();
     drop(promise);
     deferred.resolve(Counted::new(&live)).unwrap();
-    assert_eq!(live.get(), 0);
+    assert_eq!(live.count(), 0);
 }
 
 #[test]
 fn a_continuation_that_is_not_needed_is_dropped() {
     let mut reactor = reactor();
-    let live = Rc::new(Cell::new(0));
+    let live = Alive::default();
     let kept = Counted::new(&live);
     let (deferred, promise) = reactor.promise::<u32, &str>();
     let chain = promise.map(move |_| drop(kept));
     deferred.reject("no").unwrap();
     settle(&mut reactor);
-    assert_eq!(live.get(), 0);
+    assert_eq!(live.count(), 0);
     chain.done(|_, _| {});
 }
 
 #[test]
 fn a_loop_that_is_dropped_drops_what_waits_in_it() {
     let log = Log::default();
-    let live = Rc::new(Cell::new(0));
+    let live = Alive::default();
     let mut reactor = reactor();
     // Settled, but no turn follows; pending, with the deferred in a timer; pending, with the deferred kept here.
     let entry = log.clone();
@@ -78,10 +53,10 @@ fn a_loop_that_is_dropped_drops_what_waits_in_it() {
     promise.observe(move |_, _| entry.add("observed"));
     let end = promise.map(move |_| drop(kept)).timeout(&mut reactor, Duration::from_secs(3600)).shared();
     drop(reactor);
-    assert_eq!(live.get(), 1, "what hangs on the deferred");
+    assert_eq!(live.count(), 1, "what hangs on the deferred");
     deferred.resolve(Counted::new(&live)).unwrap();
     drop((deferred, chain, end));
-    assert_eq!(live.get(), 0);
+    assert_eq!(live.count(), 0);
     assert_eq!(log.take(), [""; 0]);
 }
 
@@ -177,7 +152,7 @@ type Kept = Promise<Counted, Counted>;
 fn take(
     step: &Step,
     reactor: &mut EventLoop,
-    live: &Rc<Cell<i64>>,
+    live: &Alive,
     deferreds: &mut Vec<Deferred<Counted, Counted>>,
     chain: Kept,
 ) -> Option<Kept> {
@@ -236,7 +211,7 @@ proptest! {
     /// goes first: in the end nothing is left.
     #[test]
     fn nothing_leaks(steps in steps(), goes_first in 0..3) {
-        let live = Rc::new(Cell::new(0));
+        let live = Alive::default();
         let mut reactor = catching();
         reactor.on_fault(|_, _| {});
         let (deferred, promise) = reactor.promise();
@@ -257,6 +232,6 @@ proptest! {
             1 => drop((chain, deferreds, reactor)),
             _ => drop((deferreds, chain, reactor)),
         }
-        prop_assert_eq!(live.get(), 0);
+        prop_assert_eq!(live.count(), 0);
     }
 }

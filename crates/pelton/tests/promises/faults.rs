@@ -6,11 +6,11 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use pelton::{CallbackKind, EventLoop, Fault, PanicPolicy, Reactor, Rejected};
+use pelton_testing::{Log, poll};
 use tracing::field::{Field, Visit};
 use tracing::span;
 use tracing::{Event, Metadata, Subscriber};
 
-use crate::common::{Log, poll};
 use crate::{Number, Outcome, catching, outcome, outcome_now, reactor, settle};
 
 fn panicked(message: &str) -> Outcome {

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use pelton::{Promise, Rejected};
+use pelton_testing::{Log, poll};
 
-use crate::common::{Log, poll};
 use crate::{Number, catching, reactor, settle};
 
 #[derive(Default)]

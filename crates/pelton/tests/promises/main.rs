@@ -1,8 +1,5 @@
 //! Promises: what holds of them whatever engine they run on.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod algebra;
 mod chains;
 mod combining;

@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use pelton::Rejected;
+use pelton_testing::{Log, poll};
 
-use crate::common::{Log, poll};
 use crate::{Number, outcome, outcome_now, reactor, settle};
 
 #[test]

@@ -3,9 +3,9 @@
 use std::rc::Rc;
 
 use pelton::{EventLoop, Reactor};
+use pelton_testing::{Log, poll};
 use proptest::prelude::*;
 
-use crate::common::{Log, poll};
 use crate::{Number, catching, reactor, settle};
 
 #[test]
@@ -92,7 +92,7 @@ fn draining_waits_for_continuations() {
     promise.map(|value| value + 1).map(|value| value + 1).done(move |_, value| entry.add(format!("{value:?}")));
     reactor.on_drain(move |_| deferred.resolve(1).unwrap());
     reactor.drain(std::time::Duration::from_secs(10));
-    assert_eq!(crate::common::run(&mut reactor), pelton::Exit::Drained);
+    assert_eq!(pelton_testing::run(&mut reactor), pelton::Exit::Drained);
     assert_eq!(log.take(), ["Ok(3)"]);
 }
 

@@ -1,9 +1,9 @@
 //! Settling: once, by anybody who may, or by nobody.
 
 use pelton::{AlreadySettled, Deferred, Rejected};
+use pelton_testing::Log;
 use proptest::prelude::*;
 
-use crate::common::Log;
 use crate::{Outcome, outcome, outcome_now, reactor, settle};
 
 #[test]

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use pelton::{Lost, Rejected};
+use pelton_testing::{Log, run_until};
 
-use crate::common::{Log, run_until};
 use crate::{outcome, outcome_now, reactor, settle};
 
 #[test]
@@ -49,7 +49,7 @@ fn a_time_limit_that_passes_unnoticed_is_reported() {
     reactor.on_unhandled_rejection(move |_, unhandled| entry.add(unhandled.message.clone()));
     let (_deferred, promise) = reactor.promise::<u32, &str>();
     drop(promise.timeout(&mut reactor, Duration::ZERO));
-    run_until(&mut reactor, |_| log.len() > 0);
+    run_until(&mut reactor, |_| !log.is_empty());
     assert_eq!(log.take(), ["not settled within 0ns"]);
 }
 
@@ -62,7 +62,7 @@ fn an_answer_from_another_thread_is_a_promise_on_the_loop() {
     settle(&mut reactor);
     assert_eq!(length.take(), None);
     let expected = other.engine_name().len() + 1;
-    crate::common::poll(&mut other);
+    pelton_testing::poll(&mut other);
     run_until(&mut reactor, |_| length.borrow().is_some());
     assert_eq!(length.take(), Some(Ok(expected)));
 }
@@ -95,7 +95,7 @@ fn an_answer_that_is_lost_or_there_already_settles_as_well() {
     let lost = gone.post_with_reply(|_| 1).into_promise(&mut reactor);
     assert_eq!(outcome_now(&mut reactor, lost), Err(Rejected::Failed(Lost)));
     let there = reactor.handle().post_with_reply(|_| 1);
-    crate::common::poll(&mut reactor);
+    pelton_testing::poll(&mut reactor);
     let there = there.into_promise(&mut reactor);
     assert!(there.is_settled());
     assert_eq!(outcome_now(&mut reactor, there), Ok(1));

@@ -1,0 +1,71 @@
+//! Groups of operations that a test engine lacks.
+
+/// Implements a group of operations for a test engine that lacks it: every operation fails with `Unsupported`.
+///
+/// The groups are `watches` (`WatchEngine`), `listening` (`ListenEngine`), `streams` (`StreamEngine`) and `datagrams`
+/// (`DatagramEngine`):
+///
+/// ```ignore
+/// unsupported!(datagrams for MyEngine);
+/// ```
+#[macro_export]
+macro_rules! unsupported {
+    (watches for $engine:ty) => {
+        impl $crate::pelton_os::engine::WatchEngine for $engine {
+            $crate::unsupported!(@fail {
+                watch($crate::pelton_os::Token, std::os::fd::BorrowedFd<'_>, $crate::pelton_os::Interest, $crate::pelton_os::Mode) -> ();
+                rewatch($crate::pelton_os::Token, $crate::pelton_os::Interest, $crate::pelton_os::Mode) -> ();
+            });
+        }
+    };
+    (listening for $engine:ty) => {
+        impl $crate::pelton_os::engine::ListenEngine for $engine {
+            $crate::unsupported!(@fail {
+                listen($crate::pelton_os::Token, &$crate::pelton_os::Address, &$crate::pelton_os::ListenOptions) -> ();
+                adopt_listener($crate::pelton_os::Token, $crate::pelton_os::Socket) -> ();
+                accept($crate::pelton_os::Token, $crate::pelton_os::Intake) -> ();
+            });
+
+            fn accept_again(&mut self) {}
+
+            fn turn_away(&mut self, _: $crate::pelton_os::Token) {}
+        }
+    };
+    (streams for $engine:ty) => {
+        impl $crate::pelton_os::engine::StreamEngine for $engine {
+            $crate::unsupported!(@fail {
+                connect($crate::pelton_os::Token, &$crate::pelton_os::Address, &$crate::pelton_os::ConnectOptions) -> ();
+                adopt($crate::pelton_os::Token, $crate::pelton_os::Socket) -> ();
+                receive($crate::pelton_os::Token, $crate::pelton_os::Intake) -> ();
+                send($crate::pelton_os::Token, &mut $crate::pelton_os::Outbox) -> $crate::pelton_os::Sending;
+                finish($crate::pelton_os::Token) -> ();
+                detach($crate::pelton_os::Token) -> ();
+            });
+
+            fn has_unread(&self, _: $crate::pelton_os::Token) -> bool {
+                false
+            }
+
+            fn undelivered(&self, _: $crate::pelton_os::Token) -> Option<u64> {
+                None
+            }
+        }
+    };
+    (datagrams for $engine:ty) => {
+        impl $crate::pelton_os::engine::DatagramEngine for $engine {
+            $crate::unsupported!(@fail {
+                bind_datagrams($crate::pelton_os::Token, &$crate::pelton_os::Address, &$crate::pelton_os::DatagramOptions) -> ();
+                connect_datagrams($crate::pelton_os::Token, &$crate::pelton_os::Address, &$crate::pelton_os::DatagramOptions) -> ();
+                adopt_datagrams($crate::pelton_os::Token, $crate::pelton_os::Socket) -> ();
+                receive_datagrams($crate::pelton_os::Token, $crate::pelton_os::Intake) -> ();
+                send_datagrams($crate::pelton_os::Token, &mut $crate::pelton_os::DatagramOutbox) -> $crate::pelton_os::Sending;
+                set_datagrams($crate::pelton_os::Token, $crate::pelton_os::DatagramSetting) -> ();
+            });
+        }
+    };
+    (@fail { $($method:ident($($argument:ty),*) -> $result:ty;)* }) => {
+        $(fn $method(&mut self, $(_: $argument),*) -> std::io::Result<$result> {
+            Err(std::io::ErrorKind::Unsupported.into())
+        })*
+    };
+}
