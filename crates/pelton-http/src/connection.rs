@@ -25,7 +25,6 @@ pub(crate) use busy::Busy;
 use deadlines::Wait;
 use out::Out;
 
-use crate::exchange::{Command, Flow, Gone};
 use crate::server::Shared;
 use crate::{BodyError, BodyEvent};
 
@@ -100,19 +99,11 @@ impl HttpConnection {
         self.busy.as_ref().map_or(0, |busy| busy.exchanges.len())
     }
 
-    /// Something has been told to this connection from outside its own callbacks.
-    pub(crate) fn told(&mut self, io: &mut Io<'_>, sequence: u32, command: Command) -> Result<Flow, Gone> {
-        let mut out = Out::new(&self.shared);
-        let outcome = self.apply(io, &mut out, sequence, command);
-        self.go_on(io, out);
-        outcome.map(|()| if out::is_full(io) { Flow::Full } else { Flow::Ready })
-    }
-
     /// Does all that can be done now: answers what has been answered, takes on what has come in and was held back, sends, and
     /// decides what is waited for.
     fn go_on(&mut self, io: &mut Io<'_>, mut out: Out) {
         while self.busy.is_some() {
-            self.apply_left(io, &mut out);
+            self.apply_commands(io, &mut out);
             self.answer(io, &mut out);
             if !self.process_kept(io, &mut out) {
                 break;
@@ -246,5 +237,9 @@ impl Connection for HttpConnection {
             None => {}
         }
         self.give_up(reactor);
+        if let Some(id) = self.id {
+            // A handler that panicked may have sent some.
+            while self.shared.inbox.take(id).is_some() {}
+        }
     }
 }

@@ -55,36 +55,26 @@ pub(crate) struct ExchangeToken {
 }
 
 impl ExchangeToken {
-    /// Answers. Most handlers do so while they run: then the answer is where the connection looks when they return.
+    /// Sends a command to the connection. If the connection is running, it applies the command before its callback is over;
+    /// otherwise now.
     #[inline]
-    pub(crate) fn respond(&self, reactor: &mut Reactor, response: Response) {
-        if self.shared.running.get() == Some((self.connection, self.sequence)) {
-            self.shared.answer.set(Some(response));
-        } else {
-            // If the client has gone, that is nobody's loss.
-            let _ = self.tell(reactor, Command::Respond(response));
-        }
+    pub(crate) fn tell(&self, reactor: &mut Reactor, command: Command) -> Result<Flow, Gone> {
+        let flow = self.shared.inbox.put((self.connection, self.sequence), command);
+        // A visit would find that out, too, but takes longer.
+        if self.shared.inbox.is_running(self.connection) { Ok(flow) } else { self.visit(reactor, flow) }
     }
 
-    /// Tells the connection. If it is just running, it will find out before its callback is over.
-    pub(crate) fn tell(&self, reactor: &mut Reactor, command: Command) -> Result<Flow, Gone> {
-        // It would be found out anyway that it cannot be visited; so it takes less time.
-        if self.shared.running.get().is_some_and(|(connection, _)| connection == self.connection) {
-            return Ok(self.shared.leave(self.connection, self.sequence, command));
-        }
-        let mut command = Some(command);
-        let told = reactor.visit(self.connection, |http: &mut HttpConnection, io| {
-            command.take().map(|command| http.told(io, self.sequence, command))
-        });
-        match (told.flatten(), command) {
-            (Some(outcome), _) => outcome,
-            (None, Some(command)) if self.is_running(reactor) => {
-                Ok(self.shared.leave(self.connection, self.sequence, command))
-            }
-            (None, command) => {
-                match command {
-                    Some(Command::Read(mut reader, _)) => reader(reactor, BodyEvent::Failed(BodyError::Gone)),
-                    Some(Command::OnGone(callback)) => callback(reactor),
+    /// Visits the connection, which applies the command.
+    #[inline(never)]
+    fn visit(&self, reactor: &mut Reactor, flow: Flow) -> Result<Flow, Gone> {
+        let visited = reactor.visit(self.connection, |http: &mut HttpConnection, io| http.apply_inbox(io));
+        match visited {
+            Some(outcome) => outcome,
+            None if self.runs_a_callback(reactor) => Ok(flow),
+            None => {
+                match self.shared.inbox.take(self.connection) {
+                    Some((_, Command::Read(mut reader, _))) => reader(reactor, BodyEvent::Failed(BodyError::Gone)),
+                    Some((_, Command::OnGone(callback))) => callback(reactor),
                     _ => {}
                 }
                 Err(Gone)
@@ -92,19 +82,19 @@ impl ExchangeToken {
         }
     }
 
-    /// Whether the connection could not be visited because it is just running.
-    fn is_running(&self, reactor: &mut Reactor) -> bool {
+    /// Whether the connection could not be visited because one of its callbacks is running.
+    fn runs_a_callback(&self, reactor: &mut Reactor) -> bool {
         let handed_over = self.shared.handed_over.borrow().contains(&self.connection);
         reactor.connection(self.connection).is_some() && !handed_over
     }
 
-    /// Tells the connection soon, from where there is no reactor at hand.
+    /// Sends a command to the connection from where there is no reactor at hand: it is applied in one of the next turns.
     pub(crate) fn post(&self, command: fn() -> Command) {
         let (connection, sequence) = (self.connection, self.sequence);
         let Some(handle) = self.shared.handle.get() else { return };
-        // A loop that is gone has no connections.
+        // If the loop is gone, so are its connections.
         let _ = handle.post(move |reactor| {
-            reactor.visit(connection, |http: &mut HttpConnection, io| http.told(io, sequence, command()));
+            reactor.visit(connection, |http: &mut HttpConnection, io| http.tell(io, sequence, command()));
         });
     }
 }

@@ -40,6 +40,7 @@ mod files;
 #[cfg(feature = "forms")]
 mod forms;
 mod handler;
+mod inbox;
 #[cfg(feature = "json")]
 mod json;
 mod later;

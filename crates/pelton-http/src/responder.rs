@@ -48,7 +48,8 @@ impl Responder {
         let mut response = response.into();
         self.prepare(&mut response);
         if let Some(token) = self.token.take() {
-            token.respond(reactor, response);
+            // If the client has gone, the response is dropped.
+            let _ = token.tell(reactor, Command::Respond(response));
         }
     }
 

@@ -10,13 +10,10 @@ use pelton::{Address, ConnectionId, Error, Handle, ListenerId, Reactor};
 
 use crate::census::Census;
 use crate::connection::{Busy, HttpConnection};
-use crate::exchange::{Command, ExchangeToken, Flow};
+use crate::inbox::Inbox;
 use crate::stats::Counts;
 use crate::wire::{Date, Notes};
-use crate::{Handler, Response, Settings};
-
-/// While a callback of a connection runs, so much may be left for it before its stream counts as full.
-const LEFT_BEFORE_FULL: usize = 64 * 1024;
+use crate::{Handler, Settings};
 
 /// How many connections' books are kept for those that need some next.
 const SPARE_BOOKS: usize = 64;
@@ -89,13 +86,7 @@ pub(crate) struct Shared {
     pub(crate) notes: Cell<Notes>,
     #[allow(clippy::vec_box, reason = "they go in and out as boxes")]
     books: RefCell<Vec<Box<Busy>>>,
-    /// The request whose handler is running, if that was not called by another's.
-    pub(crate) running: Cell<Option<(ConnectionId, u32)>>,
-    /// The answer to it.
-    pub(crate) answer: Cell<Option<Response>>,
-    /// What connections were told while they ran.
-    left: RefCell<VecDeque<(ConnectionId, u32, Command)>>,
-    left_bytes: Cell<usize>,
+    pub(crate) inbox: Inbox,
     connections: Cell<usize>,
     /// Connections that were turned away and are not closed yet, the oldest first.
     turned_away: RefCell<VecDeque<ConnectionId>>,
@@ -117,10 +108,7 @@ impl Shared {
             out: Cell::default(),
             notes: Cell::default(),
             books: RefCell::default(),
-            running: Cell::default(),
-            answer: Cell::default(),
-            left: RefCell::default(),
-            left_bytes: Cell::default(),
+            inbox: Inbox::default(),
             connections: Cell::default(),
             turned_away: RefCell::default(),
             census,
@@ -128,55 +116,6 @@ impl Shared {
             peers: RefCell::default(),
             handed_over: RefCell::default(),
         }
-    }
-
-    /// Leaves a command for a connection that is running.
-    #[inline]
-    pub(crate) fn leave(&self, connection: ConnectionId, sequence: u32, command: Command) -> Flow {
-        if let Command::Data(data) = &command {
-            let length = usize::try_from(data.len()).unwrap_or(usize::MAX);
-            self.left_bytes.set(self.left_bytes.get().saturating_add(length));
-        }
-        self.left.borrow_mut().push_back((connection, sequence, command));
-        if self.left_bytes.get() > LEFT_BEFORE_FULL { Flow::Full } else { Flow::Ready }
-    }
-
-    /// The first command that was left for a connection.
-    pub(crate) fn take_left(&self, connection: ConnectionId) -> Option<(u32, Command)> {
-        let mut left = self.left.borrow_mut();
-        if left.is_empty() {
-            return None;
-        }
-        let first = left.iter().position(|(to, ..)| *to == connection)?;
-        let (_, sequence, command) = left.remove(first)?;
-        if left.is_empty() {
-            self.left_bytes.set(0);
-        }
-        Some((sequence, command))
-    }
-
-    /// The handler of a request is about to be called. Says whether its answer will be [here](Shared::end) when it returns: not
-    /// if it is called from within another one, that had its connection go on.
-    #[inline]
-    pub(crate) fn begin(&self, token: &ExchangeToken) -> bool {
-        let outermost = self.running.get().is_none();
-        if outermost {
-            self.running.set(Some((token.connection, token.sequence)));
-        }
-        outermost
-    }
-
-    /// The handler has returned. Gives its answer, if there is one already.
-    #[inline]
-    pub(crate) fn end(&self) -> Option<Response> {
-        self.running.set(None);
-        self.answer.take()
-    }
-
-    /// Whether nothing was left for any connection.
-    #[inline]
-    pub(crate) fn nothing_left(&self) -> bool {
-        self.left.borrow().is_empty()
     }
 
     pub(crate) fn take_out(&self) -> Vec<u8> {

@@ -2,8 +2,9 @@
 
 mod common;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::{On, Serve, on_every_engine, statuses, undated};
@@ -23,6 +24,7 @@ on_every_engine![
     a_responder_that_is_dropped_gives_500,
     responses_that_cannot_be_sent_become_500,
     a_handler_that_panics_gives_500_and_is_closed,
+    a_handler_that_panics_leaves_no_commands_behind,
     what_is_asked_before_a_half_close_is_answered,
     handlers_wrap_each_other,
     a_request_can_be_kept,
@@ -217,6 +219,20 @@ fn responses_that_cannot_be_sent_become_500(on: On) {
     }
     let answer = site.ask("GET /fine HTTP/1.1\r\nHost: a\r\n\r\n");
     assert!(answer.ends_with("\r\n\r\nfine") && !answer.contains("chunked"), "{answer}");
+}
+
+fn a_handler_that_panics_leaves_no_commands_behind(on: On) {
+    let sent = Arc::new(());
+    let held = Arc::downgrade(&sent);
+    let sent = Cell::new(Some(sent));
+    let handler = move |reactor: &mut Reactor, _: Request<'_>, responder: Responder| {
+        let owner = sent.take().unwrap();
+        responder.on_gone(reactor, move |_| drop(owner));
+        panic!("on purpose");
+    };
+    let mut site = on.serve_catching(handler);
+    assert_eq!(statuses(&site.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n")), [500]);
+    assert_eq!(held.strong_count(), 0, "the server is still there, the connection is not");
 }
 
 fn a_handler_that_panics_gives_500_and_is_closed(on: On) {

@@ -33,7 +33,7 @@ impl HttpConnection {
                         self.put_back(Answer::Streaming(streaming));
                         let Some(ready) = ready else { return };
                         self.call(io, ready);
-                        self.apply_left(io, out);
+                        self.apply_commands(io, out);
                     }
                     // The connection is being closed.
                     None => return,

@@ -4,26 +4,36 @@ use pelton::{Fault, Io};
 
 use super::busy::{Answer, Streaming};
 use super::out::Out;
-use super::{HttpConnection, Phase, head};
+use super::{HttpConnection, Phase, head, out};
 use crate::Response;
-use crate::exchange::{Command, Gone};
+use crate::exchange::{Command, Flow, Gone};
 
 impl HttpConnection {
-    /// Does what was told to this connection while it ran.
-    pub(super) fn apply_left(&mut self, io: &mut Io<'_>, out: &mut Out) {
-        while let Some((sequence, command)) = self.shared.take_left(io.id()) {
-            // Who is told too late finds out by asking.
+    /// Takes a command from outside the connection's own callbacks.
+    pub(crate) fn tell(&mut self, io: &mut Io<'_>, sequence: u32, command: Command) -> Result<Flow, Gone> {
+        self.shared.inbox.put((io.id(), sequence), command);
+        self.apply_inbox(io)
+    }
+
+    /// Applies the command in the inbox from outside the connection's own callbacks, and does what follows from it.
+    pub(crate) fn apply_inbox(&mut self, io: &mut Io<'_>) -> Result<Flow, Gone> {
+        let mut out = Out::new(&self.shared);
+        let command = self.shared.inbox.take(io.id());
+        let outcome = command.map_or(Ok(()), |(sequence, command)| self.apply(io, &mut out, sequence, command));
+        self.go_on(io, out);
+        outcome.map(|()| if out::is_full(io) { Flow::Full } else { Flow::Ready })
+    }
+
+    /// Applies the commands that were sent while one of the connection's callbacks ran.
+    #[inline(never)]
+    pub(super) fn apply_commands(&mut self, io: &mut Io<'_>, out: &mut Out) {
+        while let Some((sequence, command)) = self.shared.inbox.take(io.id()) {
+            // The sender was told that the command is on its way. If it is too late, the next one fails.
             let _ = self.apply(io, out, sequence, command);
         }
     }
 
-    pub(super) fn apply(
-        &mut self,
-        io: &mut Io<'_>,
-        out: &mut Out,
-        sequence: u32,
-        command: Command,
-    ) -> Result<(), Gone> {
+    fn apply(&mut self, io: &mut Io<'_>, out: &mut Out, sequence: u32, command: Command) -> Result<(), Gone> {
         if let Command::Read(reader, limit) = command {
             self.read_body(io, out, sequence, reader, limit);
             return Ok(());

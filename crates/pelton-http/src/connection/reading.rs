@@ -201,24 +201,22 @@ impl HttpConnection {
         };
         let responder = Responder::new(token.clone());
         let request = Request::new(&bytes[..parsed.length], parsed, table, token);
-        let outermost = shared.begin(token);
-        let handled = catch_unwind(AssertUnwindSafe(|| shared.handler.handle(io.reactor(), request, responder)));
-        let mut answer = if outermost { shared.end() } else { None };
+        let handled = shared.inbox.while_running(token.connection, || {
+            catch_unwind(AssertUnwindSafe(|| shared.handler.handle(io.reactor(), request, responder)))
+        });
         if let Err(panic) = handled {
             self.handler_panicked(io, out, facts);
             resume_unwind(panic);
         }
-        if let Some(response) = &mut answer
-            && matches!(self.phase, Phase::Head | Phase::Done)
+        if matches!(self.phase, Phase::Head | Phase::Done)
             && self.waiting() == 0
-            && shared.nothing_left()
+            && let Some(mut response) = shared.inbox.take_response((token.connection, sequence))
         {
-            // The way that most requests go: nothing is allocated, and nothing kept.
-            return self.answer_at_once(io, out, sequence, facts, response);
+            // The path of most requests: it allocates nothing and keeps nothing.
+            return self.answer_at_once(io, out, sequence, facts, &mut response);
         }
-        let answer = answer.map_or(Answer::Waiting, |response| Answer::Ready(Box::new(response)));
-        self.busy().exchanges.push_back(Exchange { sequence, facts, answer, on_gone: None });
-        self.apply_left(io, out);
+        self.busy().exchanges.push_back(Exchange { sequence, facts, answer: Answer::Waiting, on_gone: None });
+        self.apply_commands(io, out);
         self.answer(io, out);
     }
 

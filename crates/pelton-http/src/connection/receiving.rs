@@ -74,7 +74,7 @@ impl HttpConnection {
         if let Some(body) = self.busy.as_mut().and_then(|busy| busy.body_of(sequence)) {
             body.reader = Some(reader);
         }
-        self.apply_left(io, out);
+        self.apply_commands(io, out);
     }
 
     fn body_ends(&mut self, io: &mut Io<'_>, out: &mut Out) {
@@ -85,7 +85,7 @@ impl HttpConnection {
                 Kind::Chunked(decoder) => self.tell_end(io, &mut reader, decoder),
                 Kind::Length(_) => self.tell_end(io, &mut reader, &Chunked::default()),
             }
-            self.apply_left(io, out);
+            self.apply_commands(io, out);
         }
     }
 
@@ -125,7 +125,7 @@ impl HttpConnection {
         }
         if let Some(mut reader) = body.reader {
             self.call(io, |reactor| reader(reactor, BodyEvent::Failed(error)));
-            self.apply_left(io, out);
+            self.apply_commands(io, out);
         }
     }
 
