@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use pelton::Reactor;
 
-use crate::exchange::{Flow, Gone};
+use crate::exchange::{Gone, SendState};
 use crate::{Responder, Response, ResponseStream};
 
 /// An event for a browser's `EventSource`.
@@ -80,12 +80,12 @@ impl EventStream {
     }
 
     /// Sends an event.
-    pub fn send(&self, reactor: &mut Reactor, event: &Event) -> Result<Flow, Gone> {
+    pub fn send(&self, reactor: &mut Reactor, event: &Event) -> Result<SendState, Gone> {
         self.stream.send(reactor, event.to_string())
     }
 
     /// Sends a line that browsers pass over, so that those in between see that the connection is in use.
-    pub fn comment(&self, reactor: &mut Reactor, text: &str) -> Result<Flow, Gone> {
+    pub fn comment(&self, reactor: &mut Reactor, text: &str) -> Result<SendState, Gone> {
         let line = text.split(['\r', '\n']).next().unwrap_or_default();
         self.stream.send(reactor, format!(": {line}\n\n"))
     }

@@ -17,7 +17,7 @@ pub struct Gone;
 
 /// Whether more may be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Flow {
+pub enum SendState {
     /// Yes.
     Ready,
     /// Better not: much waits to be sent already.
@@ -58,19 +58,19 @@ impl ExchangeToken {
     /// Sends a command to the connection. If the connection is running, it applies the command before its callback is over;
     /// otherwise now.
     #[inline]
-    pub(crate) fn tell(&self, reactor: &mut Reactor, command: Command) -> Result<Flow, Gone> {
-        let flow = self.shared.inbox.put((self.connection, self.sequence), command);
+    pub(crate) fn tell(&self, reactor: &mut Reactor, command: Command) -> Result<SendState, Gone> {
+        let state = self.shared.inbox.put((self.connection, self.sequence), command);
         // A visit would find that out, too, but takes longer.
-        if self.shared.inbox.is_running(self.connection) { Ok(flow) } else { self.visit(reactor, flow) }
+        if self.shared.inbox.is_running(self.connection) { Ok(state) } else { self.visit(reactor, state) }
     }
 
     /// Visits the connection, which applies the command.
     #[inline(never)]
-    fn visit(&self, reactor: &mut Reactor, flow: Flow) -> Result<Flow, Gone> {
+    fn visit(&self, reactor: &mut Reactor, state: SendState) -> Result<SendState, Gone> {
         let visited = reactor.visit(self.connection, |http: &mut HttpConnection, io| http.apply_inbox(io));
         match visited {
             Some(outcome) => outcome,
-            None if self.runs_a_callback(reactor) => Ok(flow),
+            None if self.runs_a_callback(reactor) => Ok(state),
             None => {
                 match self.shared.inbox.take(self.connection) {
                     Some((_, Command::Read(mut reader, _))) => reader(reactor, BodyEvent::Failed(BodyError::Gone)),

@@ -130,7 +130,7 @@ impl Handler for Files {
             return answer_absent(reactor, Absence::Directory, &request, responder);
         }
         let mut name = self.site.name.take();
-        match path::decode(request.path(), self.site.settings.hidden, &mut name) {
+        match path::decode(request.path(), self.site.settings.hidden_files(), &mut name) {
             Ok(()) => {
                 let known = self.site.cache.borrow_mut().get(&name, reactor.now());
                 match known {

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use pelton::ConnectionId;
 
 use crate::Response;
-use crate::exchange::{Command, Flow};
+use crate::exchange::{Command, SendState};
 
 /// While a connection runs, a stream counts as full when more bytes than this are in the inbox.
 const BYTES_BEFORE_FULL: usize = 64 * 1024;
@@ -39,13 +39,13 @@ type RequestId = (ConnectionId, u32);
 impl Inbox {
     /// Adds a command.
     #[inline]
-    pub(crate) fn put(&self, to: RequestId, command: Command) -> Flow {
+    pub(crate) fn put(&self, to: RequestId, command: Command) -> SendState {
         let commands = &mut *self.commands.borrow_mut();
         match command {
             Command::Respond(response) if commands.is_empty() => commands.first = Some((to, response)),
             command => commands.put_behind(to, command),
         }
-        if commands.bytes > BYTES_BEFORE_FULL { Flow::Full } else { Flow::Ready }
+        if commands.bytes > BYTES_BEFORE_FULL { SendState::Full } else { SendState::Ready }
     }
 
     /// Takes the first command for a connection.

@@ -62,13 +62,13 @@ where
     R: Into<Response> + 'static,
     E: fmt::Debug + 'static,
 {
-    let place = Location::caller();
+    let called_at = Location::caller();
     move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
         let promise = answer(reactor, request);
         spawn(reactor, place, responder, async move {
             promise.await.map_or_else(
                 |rejected| {
-                    let fault = Fault::at(place, "http", format_args!("answer a request: {rejected:?}"));
+                    let fault = Fault::at(called_at, "http", format_args!("answer a request: {rejected:?}"));
                     // Tasks are polled with their reactor at hand.
                     Reactor::with_current(|reactor| reactor.report(fault));
                     Response::plain_status(500)
@@ -116,7 +116,7 @@ pub fn deferred<R>(lane: Lane, answer: impl Fn(KeptRequest, Vec<u8>) -> R + Send
 where
     R: Into<Response>,
 {
-    let (answer, place) = (Arc::new(answer), Location::caller());
+    let (answer, called_at) = (Arc::new(answer), Location::caller());
     move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
         let answer = Arc::clone(&answer);
         with_body(reactor, request, responder, move |reactor, request, body, responder| {
@@ -133,7 +133,7 @@ where
                 if let Some(responder) = waiting.take() {
                     let response = outcome.unwrap_or_else(|failure| {
                         let message = format!("answer a request on the {lane} lane: {failure}");
-                        reactor.report(Fault::at(place, "http", message));
+                        reactor.report(Fault::at(called_at, "http", message));
                         Response::plain_status(500)
                     });
                     responder.respond(reactor, response);
@@ -142,7 +142,7 @@ where
             match reactor.defer(lane, move || answer(request, body).into(), then) {
                 Ok(deferred) => id.set(Some(deferred)),
                 Err(refused) => {
-                    reactor.report(Fault::at(place, "http", format_args!("answer a request: {refused}")));
+                    reactor.report(Fault::at(called_at, "http", format_args!("answer a request: {refused}")));
                     if let Some(responder) = slot.take() {
                         responder.respond(reactor, overloaded());
                     }

@@ -64,7 +64,7 @@ pub use connection::HttpConnection;
 pub use decode::DecodeError;
 pub use events::{Event, EventStream};
 pub(crate) use exchange::ExchangeToken;
-pub use exchange::{Flow, Gone};
+pub use exchange::{Gone, SendState};
 pub use files::{FileSettings, Files};
 pub use handler::{Handler, plain, tunnelling};
 pub use later::{deferred, pooled, promised, spawned};

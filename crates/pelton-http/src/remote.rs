@@ -53,8 +53,8 @@ impl Responder {
     /// Lets another thread answer.
     pub fn remote(self, reactor: &mut Reactor) -> RemoteResponder {
         let gone = Arc::new(AtomicBool::new(false));
-        let told = gone.clone();
-        self.on_gone(reactor, move |_| told.store(true, Ordering::Relaxed));
+        let flag = gone.clone();
+        self.on_gone(reactor, move |_| flag.store(true, Ordering::Relaxed));
         let waiting = reactor.state::<Waiting>();
         waiting.last += 1;
         let key = waiting.last;

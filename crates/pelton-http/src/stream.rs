@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pelton::{Fault, Reactor};
 
-use crate::exchange::{Command, ExchangeToken, Flow, Gone};
+use crate::exchange::{Command, ExchangeToken, Gone, SendState};
 use crate::{Content, ResponseFields};
 
 /// The body of a response, sent bit by bit. If it is dropped before it is finished, the connection is closed, so that the client
@@ -15,7 +15,7 @@ use crate::{Content, ResponseFields};
 ///
 /// ```
 /// use pelton::Reactor;
-/// use pelton_http::{Flow, Request, Responder, Response, ResponseStream};
+/// use pelton_http::{SendState, Request, Responder, Response, ResponseStream};
 ///
 /// fn count(reactor: &mut Reactor, _: Request<'_>, responder: Responder) {
 ///     let stream = responder.stream(reactor, Response::text(""));
@@ -27,8 +27,8 @@ use crate::{Content, ResponseFields};
 ///     while number < 1_000_000 {
 ///         number += 1;
 ///         match stream.send(reactor, format!("{number}\n")) {
-///             Ok(Flow::Ready) => {}
-///             Ok(Flow::Full) => return stream.when_ready(reactor, move |reactor, stream| go_on(reactor, stream, number)),
+///             Ok(SendState::Ready) => {}
+///             Ok(SendState::Full) => return stream.when_ready(reactor, move |reactor, stream| go_on(reactor, stream, number)),
 ///             Err(_) => return,
 ///         }
 ///     }
@@ -49,7 +49,7 @@ impl ResponseStream {
 
     /// Sends more of the body, and says whether it had better be the last for now. Nothing is lost either way, but what does not fit
     /// waits in memory.
-    pub fn send(&self, reactor: &mut Reactor, bytes: impl Into<Bytes>) -> Result<Flow, Gone> {
+    pub fn send(&self, reactor: &mut Reactor, bytes: impl Into<Bytes>) -> Result<SendState, Gone> {
         self.token.as_ref().ok_or(Gone)?.tell(reactor, Command::Data(Content::Bytes(bytes.into())))
     }
 
@@ -60,7 +60,7 @@ impl ResponseStream {
         reactor: &mut Reactor,
         file: impl Into<Arc<File>>,
         range: Range<u64>,
-    ) -> Result<Flow, Gone> {
+    ) -> Result<SendState, Gone> {
         let length = range.end.saturating_sub(range.start);
         let content = Content::File { file: file.into(), offset: range.start, length };
         self.token.as_ref().ok_or(Gone)?.tell(reactor, Command::Data(content))

@@ -14,7 +14,8 @@ use common::tree::{Tree, settled};
 use common::{On, Serve, on_every_engine};
 use pelton::Reactor;
 use pelton_http::{
-    BodyEvent, Event, EventStream, Files, Flow, Handler, Request, Responder, Response, ResponseStream, Router, plain,
+    BodyEvent, Event, EventStream, Files, Handler, Request, Responder, Response, ResponseStream, Router, SendState,
+    plain,
 };
 
 on_every_engine![
@@ -135,8 +136,8 @@ fn later(reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
 fn count(reactor: &mut Reactor, stream: ResponseStream, mut number: u32) {
     while number < 200_000 {
         match stream.send(reactor, format!("{number}\n")) {
-            Ok(Flow::Ready) => number += 1,
-            Ok(Flow::Full) => {
+            Ok(SendState::Ready) => number += 1,
+            Ok(SendState::Full) => {
                 return stream.when_ready(reactor, move |reactor, stream| count(reactor, stream, number + 1));
             }
             Err(_) => return,

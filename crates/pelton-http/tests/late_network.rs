@@ -8,9 +8,9 @@ use std::thread;
 use std::time::Duration;
 
 use pelton::{Bytes, EventLoop, Reactor};
-use pelton_http::{Body, BodyEvent, Flow, Request, Responder, Response, ResponseStream, Router, Server, Settings};
 use pelton_testing::memory::{Memory, with_seeds};
 use pelton_testing::{Network, Peer, run_until};
+use pelton_http::{Body, BodyEvent, Request, Responder, Response, ResponseStream, Router, SendState, Server, Settings};
 
 const LARGE: usize = 700_000;
 const LINES: usize = 20_000;
@@ -80,8 +80,8 @@ fn stream(reactor: &mut Reactor, _: Request<'_>, responder: Responder) {
 fn send_lines(reactor: &mut Reactor, stream: ResponseStream, from: usize) {
     for number in from..LINES {
         match stream.send(reactor, format!("{number:09}\n")) {
-            Ok(Flow::Ready) => {}
-            Ok(Flow::Full) => {
+            Ok(SendState::Ready) => {}
+            Ok(SendState::Full) => {
                 return stream.when_ready(reactor, move |reactor, stream| send_lines(reactor, stream, number + 1));
             }
             // The client has gone.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::{On, Serve, on_every_engine, statuses, undated};
 use pelton::{Bytes, Reactor};
-use pelton_http::{Event, EventStream, Flow, Request, Responder, Response, ResponseFields, ResponseStream, plain};
+use pelton_http::{Event, EventStream, Request, Responder, Response, ResponseFields, ResponseStream, SendState, plain};
 
 on_every_engine![
     a_stream_comes_in_chunks_with_trailers,
@@ -113,8 +113,8 @@ fn send_on(reactor: &mut Reactor, stream: ResponseStream) {
     while reactor.state::<Sent>().0 < PIECES {
         reactor.state::<Sent>().0 += 1;
         match stream.send(reactor, vec![b'x'; PIECE]) {
-            Ok(Flow::Ready) => {}
-            Ok(Flow::Full) => return stream.when_ready(reactor, send_on),
+            Ok(SendState::Ready) => {}
+            Ok(SendState::Full) => return stream.when_ready(reactor, send_on),
             Err(gone) => panic!("{gone}"),
         }
     }

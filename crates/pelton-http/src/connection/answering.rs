@@ -2,7 +2,7 @@
 
 use pelton::Io;
 
-use super::busy::{Answer, Busy, Exchange, Facts, Framing, Receiving, Streaming};
+use super::busy::{Answer, Busy, Exchange, Facts, Receiving, ResponseFraming, Streaming};
 use super::head::{self, Body, Written};
 use super::out::Out;
 use super::streaming::{Progress, write_content};
@@ -40,7 +40,7 @@ impl HttpConnection {
                 },
                 Answer::Upgrade(_) if self.phase == Phase::Done && self.lingers => {
                     // More of a body came than is passed over, so nobody knows where the other protocol would begin.
-                    self.set_keep_alive(sequence, false);
+                    self.close_after(sequence);
                     self.put_back(Answer::Ready(Box::new(Response::plain_status(413))));
                 }
                 Answer::Upgrade(upgrade) if self.phase == Phase::Body => {
@@ -157,13 +157,16 @@ impl HttpConnection {
         mut response: Response,
     ) -> Option<Box<Streaming>> {
         let (rest, keep_alive) = self.begin_whole_of(io, out, sequence, facts, &mut response);
-        self.set_keep_alive(sequence, keep_alive);
+        if !keep_alive {
+            self.close_after(sequence);
+        }
         rest
     }
 
-    pub(super) fn set_keep_alive(&mut self, sequence: u32, keep_alive: bool) {
+    /// Notes that the connection ends with the response to this request.
+    pub(super) fn close_after(&mut self, sequence: u32) {
         if let Some(exchange) = self.busy.as_mut().and_then(|busy| busy.exchange(sequence)) {
-            exchange.facts.keep_alive = keep_alive;
+            exchange.facts.keep_alive = false;
         }
     }
 
@@ -185,7 +188,7 @@ impl HttpConnection {
         }
         let content = response.take_content();
         let written = self.write_head(io, out, response, facts, body);
-        if written.framing == Framing::Nothing {
+        if written.framing == ResponseFraming::Nothing {
             return (None, written.keep_alive);
         }
         let rest = match content {

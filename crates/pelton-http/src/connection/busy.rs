@@ -126,7 +126,7 @@ pub(super) enum Answer {
 pub(super) struct Streaming {
     /// `None` once it is sent.
     pub(super) head: Option<Response>,
-    pub(super) framing: Framing,
+    pub(super) framing: ResponseFraming,
     /// What could not be sent yet.
     pub(super) held: VecDeque<Content>,
     /// Complete, with these trailers.
@@ -136,7 +136,7 @@ pub(super) struct Streaming {
 
 /// How a body that is sent bit by bit is delimited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum Framing {
+pub(super) enum ResponseFraming {
     /// It is not sent at all, as to `HEAD`.
     #[default]
     Nothing,

@@ -6,22 +6,22 @@ use super::busy::{Answer, Streaming};
 use super::out::Out;
 use super::{HttpConnection, Phase, head, out};
 use crate::Response;
-use crate::exchange::{Command, Flow, Gone};
+use crate::exchange::{Command, Gone, SendState};
 
 impl HttpConnection {
     /// Takes a command from outside the connection's own callbacks.
-    pub(crate) fn tell(&mut self, io: &mut Io<'_>, sequence: u32, command: Command) -> Result<Flow, Gone> {
+    pub(crate) fn tell(&mut self, io: &mut Io<'_>, sequence: u32, command: Command) -> Result<SendState, Gone> {
         self.shared.inbox.put((io.id(), sequence), command);
         self.apply_inbox(io)
     }
 
     /// Applies the command in the inbox from outside the connection's own callbacks, and does what follows from it.
-    pub(crate) fn apply_inbox(&mut self, io: &mut Io<'_>) -> Result<Flow, Gone> {
+    pub(crate) fn apply_inbox(&mut self, io: &mut Io<'_>) -> Result<SendState, Gone> {
         let mut out = Out::new(&self.shared);
         let command = self.shared.inbox.take(io.id());
         let outcome = command.map_or(Ok(()), |(sequence, command)| self.apply(io, &mut out, sequence, command));
         self.go_on(io, out);
-        outcome.map(|()| if out::is_full(io) { Flow::Full } else { Flow::Ready })
+        outcome.map(|()| if out::is_full(io) { SendState::Full } else { SendState::Ready })
     }
 
     /// Applies the commands that were sent while one of the connection's callbacks ran.

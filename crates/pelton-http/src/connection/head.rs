@@ -2,7 +2,7 @@
 
 use pelton::{Fault, Io};
 
-use super::busy::{Facts, Framing};
+use super::busy::{Facts, ResponseFraming};
 use crate::Response;
 use crate::wire::DATE_LENGTH;
 use crate::wire::encode::{self, Length, Persistence};
@@ -19,7 +19,7 @@ pub(super) enum Body {
 /// What was decided.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Written {
-    pub(super) framing: Framing,
+    pub(super) framing: ResponseFraming,
     pub(super) keep_alive: bool,
 }
 
@@ -74,16 +74,16 @@ pub(super) fn write(
     let said = fields.content_length();
     let bodiless = has_no_body(response.status());
     let (length, framing) = match body {
-        _ if bodiless => (Length::Unsaid, Framing::Nothing),
-        Body::Whole(0) if facts.head_only => (Length::Known(said.unwrap_or(0)), Framing::Nothing),
-        Body::Whole(length) => (Length::Known(length), Framing::Counted(length)),
+        _ if bodiless => (Length::Unsaid, ResponseFraming::Nothing),
+        Body::Whole(0) if facts.head_only => (Length::Known(said.unwrap_or(0)), ResponseFraming::Nothing),
+        Body::Whole(length) => (Length::Known(length), ResponseFraming::Counted(length)),
         Body::Streamed => match said {
-            Some(said) => (Length::Known(said), Framing::Counted(said)),
-            None if facts.is_http_1_0 => (Length::Unsaid, Framing::UntilClose),
-            None => (Length::Chunked, Framing::Chunked),
+            Some(said) => (Length::Known(said), ResponseFraming::Counted(said)),
+            None if facts.is_http_1_0 => (Length::Unsaid, ResponseFraming::UntilClose),
+            None => (Length::Chunked, ResponseFraming::Chunked),
         },
     };
-    let keep_alive = facts.keep_alive && !fields.closes() && framing != Framing::UntilClose;
+    let keep_alive = facts.keep_alive && !fields.closes() && framing != ResponseFraming::UntilClose;
     let persistence = match keep_alive {
         false => Persistence::Close,
         true if facts.is_http_1_0 => Persistence::KeepAlive,
@@ -91,7 +91,7 @@ pub(super) fn write(
     };
     let date = (!fields.has_date()).then_some(date);
     encode::head(out, response.status(), date, length, persistence, fields.lines());
-    Written { framing: if facts.head_only { Framing::Nothing } else { framing }, keep_alive }
+    Written { framing: if facts.head_only { ResponseFraming::Nothing } else { framing }, keep_alive }
 }
 
 /// Appends the head of a response after which another protocol is spoken.

@@ -4,7 +4,7 @@ use pelton::{Fault, Io};
 
 use super::HttpConnection;
 use super::answering::PIECE;
-use super::busy::{Facts, Framing, Streaming};
+use super::busy::{Facts, ResponseFraming, Streaming};
 use super::head::{self, Body};
 use super::out::Out;
 use crate::Content;
@@ -32,13 +32,15 @@ impl HttpConnection {
             facts.keep_alive &= self.goes_on_after(sequence);
             if !head::is_sound(&response, facts, Body::Streamed) {
                 let instead = head::instead_of(io, &response, facts, Body::Streamed);
-                self.set_keep_alive(sequence, false);
+                self.close_after(sequence);
                 self.write_small(io, out, facts, instead);
                 return Some(Progress::Done);
             }
             let written = self.write_head(io, out, &response, facts, Body::Streamed);
             streaming.framing = written.framing;
-            self.set_keep_alive(sequence, written.keep_alive);
+            if !written.keep_alive {
+                self.close_after(sequence);
+            }
         }
         while let Some(content) = streaming.held.front_mut() {
             if self.is_stuck() || self.has_no_room(io, out) {
@@ -56,9 +58,9 @@ impl HttpConnection {
         }
         let Some(trailers) = &streaming.finished else { return Some(Progress::More) };
         match streaming.framing {
-            Framing::Chunked => encode::last_chunk(out.buffer(), trailers),
-            Framing::Counted(0) | Framing::Nothing | Framing::UntilClose => {}
-            Framing::Counted(missing) => {
+            ResponseFraming::Chunked => encode::last_chunk(out.buffer(), trailers),
+            ResponseFraming::Counted(0) | ResponseFraming::Nothing | ResponseFraming::UntilClose => {}
+            ResponseFraming::Counted(missing) => {
                 let message = format!("the body of a response is {missing} bytes shorter than its Content-Length");
                 io.reactor().report(Fault::new("http", message));
                 self.break_off(io, out);
@@ -86,19 +88,19 @@ pub(super) fn write_content(io: &mut Io<'_>, out: &mut Out, content: Content) {
 }
 
 /// Writes a piece of a body. `false` if it is more than there may be.
-fn write_piece(io: &mut Io<'_>, out: &mut Out, framing: &mut Framing, piece: Content) -> bool {
+fn write_piece(io: &mut Io<'_>, out: &mut Out, framing: &mut ResponseFraming, piece: Content) -> bool {
     match framing {
-        Framing::Nothing => {}
-        Framing::UntilClose => write_content(io, out, piece),
-        Framing::Counted(missing) => match missing.checked_sub(piece.len()) {
+        ResponseFraming::Nothing => {}
+        ResponseFraming::UntilClose => write_content(io, out, piece),
+        ResponseFraming::Counted(missing) => match missing.checked_sub(piece.len()) {
             Some(left) => {
                 *missing = left;
                 write_content(io, out, piece);
             }
             None => return false,
         },
-        Framing::Chunked if piece.is_empty() => {}
-        Framing::Chunked => {
+        ResponseFraming::Chunked if piece.is_empty() => {}
+        ResponseFraming::Chunked => {
             // A piece is never longer than memory could hold.
             encode::chunk_start(out.buffer(), piece.len() as usize);
             write_content(io, out, piece);

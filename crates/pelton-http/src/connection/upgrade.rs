@@ -8,13 +8,13 @@ use super::HttpConnection;
 use crate::server::Shared;
 
 /// What is left of HTTP on a connection that is another handler's: it still counts as one of the server's.
-struct Place {
+struct HandedOver {
     shared: Rc<Shared>,
     id: ConnectionId,
     counted: bool,
 }
 
-impl Drop for Place {
+impl Drop for HandedOver {
     fn drop(&mut self) {
         self.shared.handed_over.borrow_mut().remove(&self.id);
         if self.counted {
@@ -32,7 +32,7 @@ impl HttpConnection {
         unread.drain(..at);
         let (shared, id) = (self.shared.clone(), io.id());
         shared.handed_over.borrow_mut().insert(id);
-        io.keep(Place { shared, id, counted: std::mem::take(&mut self.counted) });
+        io.keep(HandedOver { shared, id, counted: std::mem::take(&mut self.counted) });
         io.hand_over(handler, unread);
     }
 }

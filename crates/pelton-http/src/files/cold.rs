@@ -20,7 +20,7 @@ use pelton::{Lane, Reactor};
 
 use super::lookup::Resource;
 use super::representation::Held;
-use crate::{Flow, Responder, Response, ResponseStream};
+use crate::{Responder, Response, ResponseStream, SendState};
 
 /// How much is looked at, read and sent at a time.
 pub(super) const PIECE: u64 = 256 << 10;
@@ -170,8 +170,8 @@ impl Sending {
         let Some(file) = self.file() else { return Err((self, state)) };
         let (asked_to, ahead) = (self.asked_to, self.ahead(&piece));
         // It is put here when the lane has taken the piece on; what is read is told later than that.
-        let place = Rc::new(Cell::new(None));
-        let (taken, wanted) = (place.clone(), piece.clone());
+        let slot = Rc::new(Cell::new(None));
+        let (taken, wanted) = (slot.clone(), piece.clone());
         let deferred = reactor.defer(
             Lane::Files,
             move || read(&file, &wanted, &ahead),
@@ -186,7 +186,7 @@ impl Sending {
         );
         match deferred {
             Ok(_) => {
-                place.set(Some((self, state)));
+                slot.set(Some((self, state)));
                 Ok(())
             }
             Err(error) => {
@@ -226,8 +226,8 @@ impl Sending {
                 return stream.finish(reactor);
             };
             match sent {
-                Ok(Flow::Ready) => {}
-                Ok(Flow::Full) => {
+                Ok(SendState::Ready) => {}
+                Ok(SendState::Full) => {
                     return stream.when_ready(reactor, move |reactor, stream| self.go_on(reactor, stream));
                 }
                 Err(_) => return,

@@ -89,8 +89,8 @@ pub(super) fn answer(
 /// The form that the client likes best.
 fn choose(resource: &Resource, request: &Request<'_>) -> Option<usize> {
     let mut offered = [Coding::Identity; Coding::ALL.len()];
-    for (place, form) in offered.iter_mut().zip(&resource.forms) {
-        *place = form.coding;
+    for (coding, form) in offered.iter_mut().zip(&resource.forms) {
+        *coding = form.coding;
     }
     let offered = &offered[..resource.forms.len().min(offered.len())];
     let chosen = wire::choose_coding(request.fields().all("Accept-Encoding"), offered)?;

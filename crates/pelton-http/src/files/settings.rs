@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::path::HiddenFiles;
+
 /// What [`Files`](crate::Files) serve, and how much they keep.
 ///
 /// ```
@@ -80,5 +82,11 @@ impl Default for FileSettings {
             missing: 1024,
             idle: Duration::from_secs(60),
         }
+    }
+}
+
+impl FileSettings {
+    pub(super) fn hidden_files(&self) -> HiddenFiles {
+        if self.hidden { HiddenFiles::Served } else { HiddenFiles::NotServed }
     }
 }

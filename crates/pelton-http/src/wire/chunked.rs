@@ -190,7 +190,7 @@ impl Chunked {
         let most = limits.headers.min(HeadLimits::MOST_HEADERS);
         match httparse::parse_headers(&self.trailers, &mut headers[..most]) {
             Ok(httparse::Status::Complete((length, found))) if length == self.trailers.len() => {
-                self.fields.extend(found.iter().map(|header| fields::place(&self.trailers, header)));
+                self.fields.extend(found.iter().map(|header| fields::locate(&self.trailers, header)));
                 Ok(())
             }
             Err(httparse::Error::TooManyHeaders) => Err(Refusal::new(431, "too many trailer fields")),

@@ -90,12 +90,12 @@ impl<'a> Iterator for Iter<'a> {
 
 /// Where the fields are that httparse has found in `bytes`, which has taken off the blanks around their values.
 #[inline]
-pub(super) fn place(bytes: &[u8], header: &httparse::Header<'_>) -> Field {
+pub(super) fn locate(bytes: &[u8], header: &httparse::Header<'_>) -> Field {
     let base = bytes.as_ptr() as usize;
     // Heads are far below 4 GiB: their limits see to it.
-    let place = |part: &[u8]| {
+    let range_of = |part: &[u8]| {
         let start = (part.as_ptr() as usize - base) as u32;
         (start, start + part.len() as u32)
     };
-    Field { name: place(header.name.as_bytes()), value: place(header.value) }
+    Field { name: range_of(header.name.as_bytes()), value: range_of(header.value) }
 }

@@ -108,7 +108,7 @@ impl Head {
         let mut said = Said::default();
         notes.fields.clear();
         for header in &*request.headers {
-            let field = fields::place(input, header);
+            let field = fields::locate(input, header);
             if !ends_before(field.name.0 as usize) {
                 return Ok(None);
             }
@@ -120,7 +120,7 @@ impl Head {
         if version == Version::Http11 && said.host.is_none() {
             return Err(Refusal::bad("there is no Host"));
         }
-        let place = |range: Range<usize>| (start + range.start) as u32..(start + range.end) as u32;
+        let in_head = |range: Range<usize>| (start + range.start) as u32..(start + range.end) as u32;
         let head = Head {
             method,
             version,
@@ -130,10 +130,10 @@ impl Head {
             expects_continue: said.options.expects_continue(),
             wants_upgrade: said.options.wants_upgrade(version),
             method_name: 0..method_name.len() as u32,
-            target: place(0..target.len()),
+            target: in_head(0..target.len()),
             path: parts.path.start as u32..parts.path.end as u32,
             query: parts.query.map(|range| range.start as u32..range.end as u32),
-            host: parts.authority.map(place).or(said.host),
+            host: parts.authority.map(in_head).or(said.host),
         };
         Ok(Some(Parsed { head, target, length }))
     }
