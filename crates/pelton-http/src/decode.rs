@@ -1,6 +1,8 @@
 //! Bodies and queries as values.
 
-use crate::{BodyError, Response};
+use pelton::Reactor;
+
+use crate::{Body, BodyError, Response};
 
 /// Why there is no value.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -25,5 +27,19 @@ impl DecodeError {
                 text.body(format!("{what}\n"))
             }
         }
+    }
+}
+
+impl Body {
+    /// Reads the whole body and calls `then` with what `decode` makes of it.
+    pub(crate) fn decode<T>(
+        &self,
+        reactor: &mut Reactor,
+        decode: impl FnOnce(&[u8]) -> Result<T, DecodeError> + 'static,
+        then: impl FnOnce(&mut Reactor, Result<T, DecodeError>) + 'static,
+    ) {
+        self.collect(reactor, |reactor, body| {
+            then(reactor, body.map_err(DecodeError::from).and_then(|body| decode(&body)));
+        });
     }
 }

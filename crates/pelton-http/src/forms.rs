@@ -24,8 +24,6 @@ impl Body {
         reactor: &mut Reactor,
         then: impl FnOnce(&mut Reactor, Result<T, DecodeError>) + 'static,
     ) {
-        self.collect(reactor, |reactor, body| {
-            then(reactor, body.map_err(DecodeError::from).and_then(|body| decode("form", &body)));
-        });
+        self.decode(reactor, |body| decode("form", body), then);
     }
 }

@@ -27,12 +27,10 @@ impl Body {
         reactor: &mut Reactor,
         then: impl FnOnce(&mut Reactor, Result<T, DecodeError>) + 'static,
     ) {
-        self.collect(reactor, |reactor, body| {
-            let value = body.map_err(DecodeError::from).and_then(|body| {
-                serde_json::from_slice(&body)
-                    .map_err(|error| DecodeError::Malformed(format!("not the JSON expected: {error}")))
-            });
-            then(reactor, value);
-        });
+        let decode = |body: &[u8]| {
+            serde_json::from_slice(body)
+                .map_err(|error| DecodeError::Malformed(format!("not the JSON expected: {error}")))
+        };
+        self.decode(reactor, decode, then);
     }
 }

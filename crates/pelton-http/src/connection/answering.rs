@@ -32,7 +32,7 @@ impl HttpConnection {
                         let ready = streaming.when_ready.take_if(|_| !self.is_stuck());
                         self.put_back(Answer::Streaming(streaming));
                         let Some(ready) = ready else { return };
-                        self.call(io, ready);
+                        ready(io.reactor());
                         self.apply_commands(io, out);
                     }
                     // The connection is being closed.

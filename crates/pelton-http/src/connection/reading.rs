@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use pelton::{Io, Reactor};
+use pelton::Io;
 
 use super::busy::{Answer, Exchange, Facts, Receiving};
 use super::deadlines::Wait;
@@ -265,10 +265,5 @@ impl HttpConnection {
         self.sequence = sequence.wrapping_add(1);
         let answer = Answer::Ready(Box::new(response));
         self.busy().exchanges.push_back(Exchange { sequence, facts, answer, on_gone: None });
-    }
-
-    /// Calls something of the user's that is not the handler.
-    pub(super) fn call<R>(&mut self, io: &mut Io<'_>, call: impl FnOnce(&mut Reactor) -> R) -> R {
-        call(io.reactor())
     }
 }

@@ -6,8 +6,8 @@ use super::busy::{Answer, Kind};
 use super::out::Out;
 use super::{HttpConnection, Phase};
 use crate::body::Reader;
-use crate::wire::{Chunked, Decoded, Fields, Refusal};
-use crate::{BodyError, BodyEvent, Response};
+use crate::wire::{Decoded, Fields, Refusal};
+use crate::{BodyError, BodyEvent};
 
 impl From<Refusal> for BodyError {
     fn from(refusal: Refusal) -> BodyError {
@@ -70,7 +70,7 @@ impl HttpConnection {
         }
         let sequence = body.sequence;
         let Some(mut reader) = body.reader.take() else { return };
-        self.call(io, |reactor| reader(reactor, BodyEvent::Data(data)));
+        reader(io.reactor(), BodyEvent::Data(data));
         if let Some(body) = self.busy.as_mut().and_then(|busy| busy.body_of(sequence)) {
             body.reader = Some(reader);
         }
@@ -81,16 +81,13 @@ impl HttpConnection {
         let Some(body) = self.busy.as_mut().and_then(|busy| busy.body.take()) else { return };
         self.phase = if body.then_hold && self.is_open(body.sequence) { Phase::Hold } else { self.after_request() };
         if let Some(mut reader) = body.reader {
-            match &body.kind {
-                Kind::Chunked(decoder) => self.tell_end(io, &mut reader, decoder),
-                Kind::Length(_) => self.tell_end(io, &mut reader, &Chunked::default()),
-            }
+            let trailers = match &body.kind {
+                Kind::Chunked(decoder) => decoder.trailers(),
+                Kind::Length(_) => Fields::new(&[], &[]),
+            };
+            reader(io.reactor(), BodyEvent::End(trailers));
             self.apply_commands(io, out);
         }
-    }
-
-    fn tell_end(&mut self, io: &mut Io<'_>, reader: &mut Reader, decoder: &Chunked) {
-        self.call(io, |reactor| reader(reactor, BodyEvent::End(decoder.trailers())));
     }
 
     /// Whether a request is not answered yet.
@@ -120,11 +117,11 @@ impl HttpConnection {
                 Answer::Ready(_) => false,
             };
             if unanswered && error != BodyError::Gone {
-                exchange.answer = Answer::Ready(Box::new(error_response(&error)));
+                exchange.answer = Answer::Ready(Box::new(error.response().close()));
             }
         }
         if let Some(mut reader) = body.reader {
-            self.call(io, |reactor| reader(reactor, BodyEvent::Failed(error)));
+            reader(io.reactor(), BodyEvent::Failed(error));
             self.apply_commands(io, out);
         }
     }
@@ -154,13 +151,8 @@ impl HttpConnection {
                     self.body_fails(io, out, BodyError::TooLarge { limit });
                 }
             }
-            Some(_) => self.call(io, |reactor| reader(reactor, BodyEvent::Failed(BodyError::Taken))),
-            None if open => self.call(io, |reactor| reader(reactor, BodyEvent::End(Fields::new(&[], &[])))),
-            None => self.call(io, |reactor| reader(reactor, BodyEvent::Failed(BodyError::Taken))),
+            None if open => reader(io.reactor(), BodyEvent::End(Fields::new(&[], &[]))),
+            _ => reader(io.reactor(), BodyEvent::Failed(BodyError::Taken)),
         }
     }
-}
-
-fn error_response(error: &BodyError) -> Response {
-    error.response().close()
 }
