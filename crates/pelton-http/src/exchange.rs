@@ -1,4 +1,4 @@
-//! The owned name of an exchange, a request and its answer, by which answers find their connection.
+//! Tokens that name an exchange (a request and its response), by which commands reach the connection.
 
 use std::fmt;
 use std::rc::Rc;
@@ -10,29 +10,29 @@ use crate::connection::HttpConnection;
 use crate::server::Shared;
 use crate::{BodyError, BodyEvent, Content, Response};
 
-/// The exchange is over: the client has gone, or has been answered otherwise.
+/// The exchange is over: the client has disconnected, or the request is already answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the exchange is over")]
 pub struct Gone;
 
-/// Whether more may be sent.
+/// Whether a stream accepts more data without queueing too much.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendState {
     /// Yes.
     Ready,
-    /// Better not: much waits to be sent already.
+    /// Not now: a lot of output is queued. Data sent anyway is queued in memory.
     Full,
 }
 
 pub(crate) type Callback = Box<dyn FnOnce(&mut Reactor)>;
 
-/// What an exchange's connection can be told.
+/// A command to the connection of an exchange.
 pub(crate) enum Command {
     Respond(Response),
-    /// A response whose body comes bit by bit.
+    /// A response whose body is sent in pieces.
     Stream(Response),
     Data(Content),
-    /// The body is complete; these are its trailers.
+    /// The body is complete, with these trailers.
     Finish(Vec<u8>),
     /// The body will not be completed.
     Abort,
@@ -42,11 +42,11 @@ pub(crate) enum Command {
     Pause,
     Resume,
     Upgrade(Response, Box<dyn Connection>),
-    /// Nobody will answer.
+    /// The responder was dropped without an answer.
     Dropped,
 }
 
-/// Names an exchange. Holding one keeps nothing open.
+/// Names an exchange. It does not keep the connection open.
 #[derive(Clone)]
 pub(crate) struct ExchangeToken {
     pub(crate) shared: Rc<Shared>,
@@ -55,16 +55,16 @@ pub(crate) struct ExchangeToken {
 }
 
 impl ExchangeToken {
-    /// Sends a command to the connection. If the connection is running, it applies the command before its callback is over;
-    /// otherwise now.
+    /// Sends a command to the connection. A connection that is running applies it before its callback returns, any other
+    /// immediately.
     #[inline]
     pub(crate) fn tell(&self, reactor: &mut Reactor, command: Command) -> Result<SendState, Gone> {
         let state = self.shared.inbox.put((self.connection, self.sequence), command);
-        // A visit would find that out, too, but takes longer.
+        // Fast path: a visit would fail for the same reason, but takes longer.
         if self.shared.inbox.is_running(self.connection) { Ok(state) } else { self.visit(reactor, state) }
     }
 
-    /// Visits the connection, which applies the command.
+    /// Visits the connection, so that it applies the command.
     #[inline(never)]
     fn visit(&self, reactor: &mut Reactor, state: SendState) -> Result<SendState, Gone> {
         let visited = reactor.visit(self.connection, |http: &mut HttpConnection, io| http.apply_inbox(io));
@@ -88,7 +88,7 @@ impl ExchangeToken {
         reactor.connection(self.connection).is_some() && !handed_over
     }
 
-    /// Sends a command to the connection from where there is no reactor at hand: it is applied in one of the next turns.
+    /// Sends a command without access to the reactor. It is applied in a later turn.
     pub(crate) fn post(&self, command: fn() -> Command) {
         let (connection, sequence) = (self.connection, self.sequence);
         let Some(handle) = self.shared.handle.get() else { return };

@@ -1,4 +1,4 @@
-//! Servers: a handler, its settings, and what its connections share.
+//! Servers, and the state that their connections share.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -15,7 +15,7 @@ use crate::stats::Counts;
 use crate::wire::{Date, Notes};
 use crate::{Handler, Settings};
 
-/// How many connections' books are kept for those that need some next.
+/// How many `Busy` states are kept for reuse.
 const SPARE_BOOKS: usize = 64;
 
 /// Serves HTTP on connections of one reactor. Clones are the same server.
@@ -36,17 +36,17 @@ pub struct Server {
 }
 
 impl Server {
-    /// Has requests answered by `handler`, with the default [settings](Settings).
+    /// Creates a server that answers requests with `handler`, with the default [settings](Settings).
     pub fn new(handler: impl Handler) -> Server {
         Server::with_settings(handler, Settings::default())
     }
 
-    /// Has requests answered by `handler`.
+    /// Creates a server that answers requests with `handler`.
     pub fn with_settings(handler: impl Handler, settings: Settings) -> Server {
         Server::sharing(handler, settings, &Census::default())
     }
 
-    /// Has requests answered by `handler`; connections count together with those of all servers that share the `census`.
+    /// Creates a server whose connections are counted together with those of all servers that share the `census`.
     pub fn sharing(handler: impl Handler, settings: Settings, census: &Census) -> Server {
         Server { shared: Rc::new(Shared::new(Box::new(handler), settings, census.clone())) }
     }
@@ -62,39 +62,40 @@ impl Server {
         reactor.listen(address, move |_| server.connection())
     }
 
-    /// What serves one connection, for those who listen, or come by connections, in another way. All have to be on the same
-    /// reactor.
+    /// Creates the handler for one connection that was accepted or opened in another way. All connections of a server must be on
+    /// the same reactor.
     pub fn connection(&self) -> HttpConnection {
         HttpConnection::new(self.shared.clone())
     }
 
-    /// How many connections it has.
+    /// The number of connections.
     pub fn connections(&self) -> usize {
         self.shared.connections.get()
     }
 }
 
-/// What the connections of a server share. What each needs only while it runs is here, so that idle ones are small.
+/// The state that the connections of a server share. It includes what a connection needs only while it runs, so idle ones are
+/// small.
 pub(crate) struct Shared {
     pub(crate) handler: Box<dyn Handler>,
     pub(crate) settings: Settings,
     pub(crate) handle: OnceCell<Handle>,
     pub(crate) date: RefCell<Date>,
-    /// What is written is put together here.
+    /// The output buffer of the running connection.
     out: Cell<Vec<u8>>,
-    /// What is noted of the head at hand.
+    /// The parsed fields of the current head.
     pub(crate) notes: Cell<Notes>,
     #[allow(clippy::vec_box, reason = "they go in and out as boxes")]
     books: RefCell<Vec<Box<Busy>>>,
     pub(crate) inbox: Inbox,
     connections: Cell<usize>,
-    /// Connections that were turned away and are not closed yet, the oldest first.
+    /// Refused connections that are not closed yet, oldest first.
     turned_away: RefCell<VecDeque<ConnectionId>>,
     census: Census,
     pub(crate) counts: Counts,
-    /// Where clients are, of those connections of which somebody has asked: to ask the system takes longer.
+    /// Cached client addresses, to avoid a system call.
     peers: RefCell<HashMap<ConnectionId, Address>>,
-    /// Connections that are another handler's now.
+    /// Connections that were handed over to another handler.
     pub(crate) handed_over: RefCell<HashSet<ConnectionId>>,
 }
 
@@ -139,7 +140,7 @@ impl Shared {
         }
     }
 
-    /// Counts a connection that has come in. Says whether there is room for it.
+    /// Counts a new connection. Returns whether it is within the limits.
     pub(crate) fn admit(&self, id: ConnectionId, peer: impl FnOnce() -> io::Result<Address>) -> bool {
         let from = self.settings.connections_per_address.and_then(|most| {
             let address = self.peer(id, peer).ok()?;
@@ -155,7 +156,7 @@ impl Shared {
         admitted
     }
 
-    /// A connection that was admitted is over.
+    /// Removes an admitted connection.
     pub(crate) fn dismiss(&self, id: ConnectionId) {
         self.connections.set(self.connections.get() - 1);
         let peer = self.forget_peer(id);
@@ -163,21 +164,21 @@ impl Shared {
         self.census.leave(counted.and_then(|peer| ip_of(&peer)));
     }
 
-    /// A connection that was not admitted is open until its client has read why. Says which one has to be closed at once, because
-    /// there are too many of these.
+    /// Adds a refused connection that stays open until its client has read the refusal. Returns the one to close now if there are
+    /// too many.
     pub(crate) fn linger(&self, id: ConnectionId) -> Option<ConnectionId> {
         let mut turned_away = self.turned_away.borrow_mut();
         turned_away.push_back(id);
-        // At least the one at hand has to be told.
+        // The current one must at least get its refusal.
         if turned_away.len() > self.settings.turned_away.max(1) { turned_away.pop_front() } else { None }
     }
 
-    /// A connection that was not admitted is over.
+    /// Removes a refused connection.
     pub(crate) fn lingered(&self, id: ConnectionId) {
         self.turned_away.borrow_mut().retain(|other| *other != id);
     }
 
-    /// Where the client of a connection is: `ask` is asked once.
+    /// The client's address. Calls `ask` only once per connection.
     pub(crate) fn peer(&self, id: ConnectionId, ask: impl FnOnce() -> io::Result<Address>) -> io::Result<Address> {
         if let Some(peer) = self.peers.borrow().get(&id) {
             return Ok(peer.clone());

@@ -1,7 +1,7 @@
-//! aiohttp's client, as a peer that others have written: `python/aiohttp_peer.py` says what it asks, and what it expects.
+//! Tests against aiohttp's client. `python/aiohttp_peer.py` has its requests and what it expects.
 //!
-//! It comes from the package registry. `cargo xtask test` installs it in an environment below the target directory; where it is not
-//! there, these tests fail and say how to get it.
+//! `cargo xtask test` installs aiohttp in an environment below the target directory. Without it, these tests fail and say how to
+//! install it.
 
 mod common;
 
@@ -107,7 +107,7 @@ fn site(tree: &Tree) -> impl Handler {
         .fallback(files)
 }
 
-/// Answers with how many bytes the body has, and their sum, having kept none of it.
+/// Answers with the length and the sum of the body, without storing it.
 fn measure(reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
     let (mut length, mut sum) = (0, 0);
     let mut responder = Some(responder);

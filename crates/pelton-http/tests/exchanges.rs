@@ -1,4 +1,4 @@
-//! Requests and their answers, over real connections, on every engine.
+//! Requests and responses, over real connections, on every engine.
 
 mod common;
 
@@ -65,7 +65,7 @@ fn pipelined_requests_are_answered_in_order(on: On) {
     assert_eq!(bodies, expected);
 }
 
-/// Answers what begins with `/late` after others, and the last of them first.
+/// Answers paths that begin with `/late` after the others, in reverse order.
 fn late_answers_keep_the_order(on: On) {
     let late: Rc<RefCell<Vec<(String, Responder)>>> = Rc::default();
     let kept = late.clone();
@@ -199,7 +199,7 @@ fn a_responder_that_is_dropped_gives_500(on: On) {
     let answer = site.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(statuses(&answer), [500, 500], "and the connection goes on");
     let faults = site.reactor.take_state::<Vec<String>>().unwrap_or_default();
-    assert_eq!(faults, ["a request was not answered; the client gets a 500"; 2]);
+    assert_eq!(faults, ["request not answered, the client gets a 500"; 2]);
 }
 
 fn responses_that_cannot_be_sent_become_500(on: On) {
@@ -255,7 +255,7 @@ fn what_is_asked_before_a_half_close_is_answered(on: On) {
     assert!(answer.ends_with("\r\n\r\nlate\n"), "{answer}");
 }
 
-/// Has a line added to what is answered, by whom it went through.
+/// Adds a line to the response that names the handler it went through.
 fn marked(mark: &'static str, inner: impl Handler) -> impl Handler {
     move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
         let responder = responder.before_sending(move |response| response.fields_mut().append("Mark", mark));

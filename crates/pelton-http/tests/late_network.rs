@@ -1,5 +1,5 @@
-//! HTTP on a network in memory, whose engine completes everything late, in parts and in odd orders: nothing in a connection may
-//! assume that what is sent is gone, or that what comes is whole.
+//! HTTP on an in-memory network whose engine completes operations late, in parts and in odd orders. A connection must not assume
+//! that output has left or that input is complete.
 //!
 //! `PELTON_TEST_SEEDS=0..200` tries more orders.
 
@@ -84,7 +84,7 @@ fn send_lines(reactor: &mut Reactor, stream: ResponseStream, from: usize) {
             Ok(SendState::Full) => {
                 return stream.when_ready(reactor, move |reactor, stream| send_lines(reactor, stream, number + 1));
             }
-            // The client has gone.
+            // The client has disconnected.
             Err(_) => return,
         }
     }

@@ -1,7 +1,7 @@
-//! Clients that ask, wait, break off, reset and trickle, at random and for as long as one likes: what is left of them is nothing.
+//! A soak test: random clients request, wait, disconnect, reset and trickle. Nothing may leak.
 //!
-//! `PELTON_SOAK_SECONDS` says how long, and `PELTON_SOAK_SEED` repeats the numbers of an earlier run. What the kernel does
-//! meanwhile is not repeated.
+//! `PELTON_SOAK_SECONDS` sets the duration, and `PELTON_SOAK_SEED` repeats the random numbers of an earlier run, but not the
+//! kernel's timing.
 
 mod common;
 

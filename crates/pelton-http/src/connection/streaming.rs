@@ -1,4 +1,4 @@
-//! Bodies that are sent bit by bit.
+//! Sends response bodies in pieces.
 
 use pelton::{Fault, Io};
 
@@ -10,7 +10,7 @@ use super::out::Out;
 use crate::Content;
 use crate::wire::encode;
 
-/// What came of writing an answer.
+/// The outcome of writing a response.
 pub(super) enum Progress {
     /// It is complete.
     Done,
@@ -19,7 +19,7 @@ pub(super) enum Progress {
 }
 
 impl HttpConnection {
-    /// Sends of a body that comes bit by bit what is there and finds room. `None` if the connection is being closed.
+    /// Writes as much of a streamed body as is available and fits. Returns `None` if the connection is being closed.
     pub(super) fn stream(
         &mut self,
         io: &mut Io<'_>,
@@ -71,7 +71,7 @@ impl HttpConnection {
     }
 }
 
-/// Writes a body, or a part of one.
+/// Writes a body or a part of it.
 pub(super) fn write_content(io: &mut Io<'_>, out: &mut Out, content: Content) {
     match content {
         Content::Empty => {}
@@ -80,14 +80,14 @@ pub(super) fn write_content(io: &mut Io<'_>, out: &mut Out, content: Content) {
             out.send(io);
             out.count(length);
             if let Err(error) = io.send_file(file, offset..offset.saturating_add(length)) {
-                tracing::debug!(%error, "a file is not sent");
+                tracing::debug!(%error, "file not sent");
                 io.close();
             }
         }
     }
 }
 
-/// Writes a piece of a body. `false` if it is more than there may be.
+/// Writes a piece of a body. Returns `false` if it exceeds the announced length.
 fn write_piece(io: &mut Io<'_>, out: &mut Out, framing: &mut ResponseFraming, piece: Content) -> bool {
     match framing {
         ResponseFraming::Nothing => {}
@@ -101,7 +101,7 @@ fn write_piece(io: &mut Io<'_>, out: &mut Out, framing: &mut ResponseFraming, pi
         },
         ResponseFraming::Chunked if piece.is_empty() => {}
         ResponseFraming::Chunked => {
-            // A piece is never longer than memory could hold.
+            // A piece is at most `PIECE` bytes, so it fits a `usize`.
             encode::chunk_start(out.buffer(), piece.len() as usize);
             write_content(io, out, piece);
             out.buffer().extend_from_slice(encode::CHUNK_END);

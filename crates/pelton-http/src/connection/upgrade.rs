@@ -1,4 +1,4 @@
-//! What comes after HTTP.
+//! Hands a connection over to another protocol.
 
 use std::rc::Rc;
 
@@ -7,7 +7,7 @@ use pelton::{ConnectionId, Io};
 use super::HttpConnection;
 use crate::server::Shared;
 
-/// What is left of HTTP on a connection that is another handler's: it still counts as one of the server's.
+/// Stays with a connection that was handed over, so that it still counts towards the server's limits.
 struct HandedOver {
     shared: Rc<Shared>,
     id: ConnectionId,
@@ -24,7 +24,7 @@ impl Drop for HandedOver {
 }
 
 impl HttpConnection {
-    /// Gives the connection to the handler that follows, with what the client has sent after its request.
+    /// Hands the connection to the next handler, with the bytes that followed the request.
     pub(super) fn hand_over(&mut self, io: &mut Io<'_>) {
         let Some(busy) = &mut self.busy else { return };
         let Some(handler) = busy.upgraded.take() else { return };

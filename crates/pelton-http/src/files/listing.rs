@@ -16,7 +16,7 @@ use super::representation::{Description, Representation};
 use super::resolve::Directory;
 use crate::wire::Coding;
 
-/// More entries than this are not listed: a page of them is of no use, and takes a megabyte.
+/// The maximum number of entries: such a page takes a megabyte, and a longer one is of no use.
 const MOST_ENTRIES: usize = 10_000;
 
 /// What is escaped in links: everything but what RFC 3986 calls unreserved.
@@ -93,7 +93,7 @@ pub(super) fn list(root: &Directory, name: &[u8], directory: File, settings: &Fi
         ) {
             continue;
         }
-        // Only what could be got is listed.
+        // Only entries that could be served are listed.
         let path = [name, own].concat();
         let Ok(seen) = root.look(&path) else { continue };
         let metadata = seen.metadata.clone();

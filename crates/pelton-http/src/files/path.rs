@@ -1,7 +1,7 @@
-//! From the path of a request to the name of a file below the root.
+//! Converts the path of a request to a file name below the root.
 //!
-//! A path is decoded once, and what is decoded is looked at, so that no spelling gets past a rule. What two programs could take for
-//! different names is none here: empty segments, `.` and `..`, a slash or a backslash that was escaped.
+//! A path is decoded once, and the rules apply to the decoded name, so no spelling gets past them. Ambiguous names are refused:
+//! empty segments, `.` and `..`, and escaped slashes or backslashes.
 
 /// Why a path names no file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
