@@ -37,10 +37,10 @@ where
     R: Into<Response>,
     F: Future<Output = R> + 'static,
 {
-    let place = Location::caller();
+    let called_at = Location::caller();
     move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
         let future = answer(request.keep(), request.body());
-        spawn(reactor, place, responder, future);
+        spawn(reactor, called_at, responder, future);
     }
 }
 
@@ -65,7 +65,7 @@ where
     let called_at = Location::caller();
     move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
         let promise = answer(reactor, request);
-        spawn(reactor, place, responder, async move {
+        spawn(reactor, called_at, responder, async move {
             promise.await.map_or_else(
                 |rejected| {
                     let fault = Fault::at(called_at, "http", format_args!("answer a request: {rejected:?}"));
@@ -82,7 +82,7 @@ where
 /// Answers with the output of a future, unless the client disconnects first.
 fn spawn<R: Into<Response>>(
     reactor: &mut Reactor,
-    place: &'static Location<'static>,
+    called_at: &'static Location<'static>,
     responder: Responder,
     future: impl Future<Output = R> + 'static,
 ) {
@@ -93,7 +93,7 @@ fn spawn<R: Into<Response>>(
             JoinHandle::cancel(task);
         }
     });
-    let task = reactor.spawn_from(place, async {
+    let task = reactor.spawn_from(called_at, async {
         let response = future.await;
         // The reactor is current while a task is polled.
         Reactor::with_current(|reactor| responder.respond(reactor, response));
@@ -169,12 +169,12 @@ pub fn pooled<R>(pool: &Pool, answer: impl Fn(KeptRequest, Vec<u8>) -> R + Send 
 where
     R: Into<Response>,
 {
-    let (pool, answer, place) = (pool.clone(), Arc::new(answer), Location::caller());
+    let (pool, answer, called_at) = (pool.clone(), Arc::new(answer), Location::caller());
     move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
         let (pool, answer) = (pool.clone(), Arc::clone(&answer));
         with_body(reactor, request, responder, move |reactor, request, body, responder| {
             let worker =
-                pool.actor_at(place).spawn_fn(move |(request, body, remote): (KeptRequest, _, RemoteResponder), _| {
+                pool.actor_at(called_at).spawn_fn(move |(request, body, remote): (KeptRequest, _, RemoteResponder), _| {
                     if !remote.is_gone() {
                         remote.respond(answer(request, body));
                     }

@@ -8,9 +8,9 @@ use std::thread;
 use std::time::Duration;
 
 use pelton::{Bytes, EventLoop, Reactor};
+use pelton_http::{Body, BodyEvent, Request, Responder, Response, ResponseStream, Router, SendState, Server, Settings};
 use pelton_testing::memory::{Memory, with_seeds};
 use pelton_testing::{Network, Peer, run_until};
-use pelton_http::{Body, BodyEvent, Request, Responder, Response, ResponseStream, Router, SendState, Server, Settings};
 
 const LARGE: usize = 700_000;
 const LINES: usize = 20_000;
