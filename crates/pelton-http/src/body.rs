@@ -1,4 +1,4 @@
-//! Bodies of requests, as handlers read them.
+//! Request bodies.
 
 use pelton::{Promise, Reactor, Rejected};
 
@@ -8,14 +8,14 @@ use crate::wire::{Fields, Refusal};
 
 pub(crate) type Reader = Box<dyn FnMut(&mut Reactor, BodyEvent<'_>)>;
 
-/// What comes in of a body.
+/// An event while a body is read.
 #[derive(Debug)]
 pub enum BodyEvent<'a> {
     /// The next bytes.
     Data(&'a [u8]),
-    /// It is complete. Fields may have come after it.
+    /// The body is complete. These are its trailers.
     End(Fields<'a>),
-    /// It will not be complete. Nothing comes after this.
+    /// The body cannot be read to its end. No event follows.
     Failed(BodyError),
 }
 
@@ -23,25 +23,25 @@ pub enum BodyEvent<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BodyError {
-    /// The client has gone.
-    #[error("the client has gone before its request was complete")]
+    /// The client has disconnected.
+    #[error("the client disconnected before its request was complete")]
     Gone,
-    /// It is longer than it may be. The client is answered with 413.
+    /// It exceeds the limit. The client gets a 413.
     #[error("the body is longer than {limit} bytes")]
     TooLarge {
-        /// How long it may be.
+        /// The maximum length in bytes.
         limit: u64,
     },
-    /// It is refused, and the client answered so: it is malformed, or came too slowly.
+    /// It was refused because it is malformed or arrived too slowly. The client has been told.
     #[error(transparent)]
     Refused(Refusal),
-    /// It has been read already, or was thrown away because the request was answered without it.
-    #[error("the body is not there any more")]
+    /// It has been read already, or was discarded because the request was answered without it.
+    #[error("the body was already read or discarded")]
     Taken,
 }
 
 impl BodyError {
-    /// What to answer. For most of them the client has been answered already; it does no harm to do it again.
+    /// The response for this error. In most cases the client has been answered already, and this one is ignored.
     pub fn response(&self) -> Response {
         Response::plain_status(match self {
             BodyError::TooLarge { .. } => 413,
@@ -52,10 +52,10 @@ impl BodyError {
     }
 }
 
-/// The body of a request, to be read now or later.
+/// The body of a request, which can be read now or later.
 ///
-/// Nothing is read before it is asked for, and a client that waits to be asked is asked then; so a handler that refuses a request
-/// by its head has not had it sent.
+/// It is read only on request, and `100 Continue` is sent at that moment. So a handler can refuse a request by its head before
+/// the body is sent.
 ///
 /// ```
 /// use pelton::Reactor;
@@ -70,7 +70,7 @@ impl BodyError {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Body {
-    /// `None` if the request it belongs to was kept without it.
+    /// `None` if the request was kept without its body.
     token: Option<ExchangeToken>,
     limit: Option<u64>,
 }
@@ -84,13 +84,13 @@ impl Body {
         self.token.as_ref()
     }
 
-    /// How many bytes it may have, instead of what the [settings](crate::Settings::body) say.
+    /// Sets the maximum length in bytes, instead of the one in the [settings](crate::Settings::body).
     #[must_use]
     pub fn limit(self, bytes: u64) -> Body {
         Body { limit: Some(bytes), ..self }
     }
 
-    /// Reads it bit by bit, as it comes in. While it is [paused](Body::pause), nothing is read from the client.
+    /// Reads the body in pieces, as it arrives. While it is [paused](Body::pause), nothing is read from the client.
     pub fn read(&self, reactor: &mut Reactor, mut reader: impl FnMut(&mut Reactor, BodyEvent<'_>) + 'static) {
         match &self.token {
             Some(token) => drop(token.tell(reactor, Command::Read(Box::new(reader), self.limit))),
@@ -98,7 +98,7 @@ impl Body {
         }
     }
 
-    /// Reads all of it, and then calls `then`.
+    /// Reads the whole body, then calls `then`.
     pub fn collect(
         &self,
         reactor: &mut Reactor,
@@ -127,7 +127,7 @@ impl Body {
     /// [`collect`](Body::collect) with a promise in place of the callback.
     pub fn collected(&self, reactor: &mut Reactor) -> Promise<Vec<u8>, BodyError> {
         let (deferred, promise) = reactor.promise();
-        // Nobody else can have settled it.
+        // Nothing else settles it.
         self.collect(reactor, move |_, body| drop(deferred.settle(body)));
         promise
     }
@@ -141,14 +141,14 @@ impl Body {
         match Reactor::with_current(|reactor| self.collected(reactor)) {
             Some(promise) => promise.await.map_err(|rejected| match rejected {
                 Rejected::Failed(error) => error,
-                // Nobody was left to say why.
+                // The reader was dropped.
                 _ => BodyError::Gone,
             }),
             None => panic!("there is no current reactor: this has to be done inside a task of one"),
         }
     }
 
-    /// Holds up what is yet to come, for a reader that cannot keep up.
+    /// Pauses reading, for a reader that cannot keep up.
     pub fn pause(&self, reactor: &mut Reactor) {
         self.tell(reactor, Command::Pause);
     }
@@ -160,7 +160,7 @@ impl Body {
 
     fn tell(&self, reactor: &mut Reactor, command: Command) {
         if let Some(token) = &self.token {
-            // If the client has gone, the reader is told.
+            // If the client has disconnected, the reader is told.
             let _ = token.tell(reactor, command);
         }
     }

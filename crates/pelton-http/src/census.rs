@@ -1,12 +1,12 @@
-//! How many connections there are, of one server or of several together.
+//! Counts the connections of one server, or of several together.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Counts connections, all of them and by address. Servers that [share](crate::Server::sharing) one, on several threads, keep the
-/// limits of their settings together; otherwise each has one of its own.
+/// Counts connections, in total and by address. Servers that [share](crate::Server::sharing) one, on several threads, apply their
+/// limits together. By default each server has its own.
 ///
 /// ```
 /// use pelton::Reactors;
@@ -37,12 +37,12 @@ struct Counts {
 }
 
 impl Census {
-    /// How many connections there are, of all that share it.
+    /// The number of connections of all servers that share this census.
     pub fn connections(&self) -> usize {
         self.counts.all.load(Ordering::Relaxed)
     }
 
-    /// Counts one more, unless there are `most` already, or the given number from its address.
+    /// Counts a connection, unless there are `most` already, or the given number from its address.
     pub(crate) fn enter(&self, most: usize, from: Option<(IpAddr, usize)>) -> bool {
         // The address comes first: one that is counted too many for a moment is then refused only where there was no room anyway.
         if from.is_some_and(|(address, most)| !self.enter_from(address, most)) {

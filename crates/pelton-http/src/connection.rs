@@ -1,10 +1,10 @@
 //! A connection that speaks HTTP.
 //!
-//! This file is what the reactor tells a connection, and what the connection does after each of these: [`go_on`](HttpConnection::go_on).
-//! Next to it, `reading.rs` takes requests out of what comes in and has them handled, `receiving.rs` reads their bodies; `commands.rs`
-//! is what it is told by those who answer, `answering.rs` sends the answers in order, `streaming.rs` those that come bit by bit, `head.rs`
-//! decides what their heads say; `busy.rs` is what only connections with something to do
-//! have, `out.rs` gathers what is written, `deadlines.rs` is what may take how long, `upgrade.rs` is what comes after HTTP.
+//! This file implements the reactor's callbacks. Each ends in [`go_on`](HttpConnection::go_on). `reading.rs` parses requests and
+//! calls the handler, and `receiving.rs` reads request bodies. `commands.rs` applies the commands that handlers send,
+//! `answering.rs` writes the responses in order, `streaming.rs` writes bodies in pieces, and `head.rs` decides what goes into a
+//! response head. `busy.rs` holds the state of a connection that is not idle, `out.rs` buffers output, `deadlines.rs` enforces
+//! the time limits, and `upgrade.rs` hands the connection to another protocol.
 
 mod answering;
 mod busy;
@@ -25,49 +25,47 @@ pub(crate) use busy::Busy;
 use deadlines::Wait;
 use out::Out;
 
-use crate::exchange::{Command, Flow, Gone};
 use crate::server::Shared;
 use crate::{BodyError, BodyEvent};
 
 /// Serves HTTP on one connection. Made by [`Server::connection`](crate::Server::connection).
 ///
-/// There may be very many of these with nothing to do, so what is needed only while there is a request is
-/// elsewhere.
+/// There may be very many idle connections, so the state of a request is kept elsewhere.
 pub struct HttpConnection {
     shared: Rc<Shared>,
     busy: Option<Box<Busy>>,
     id: Option<ConnectionId>,
-    /// When what is [waited](Wait) for has to have happened. The timer may be earlier: it looks here when it fires.
+    /// When the current [wait](Wait) times out. The timer may fire earlier, and then checks this.
     deadline: Time,
     timer: Option<(TimerId, Time)>,
-    /// How many requests there have been.
+    /// The number of requests so far.
     sequence: u32,
     phase: Phase,
     wait: Wait,
-    /// No request is taken after the one at hand.
+    /// No request is accepted after the current one.
     last: bool,
-    /// The reactor drains: the last answer says that the connection is closed.
+    /// The reactor is draining: the last response announces that the connection closes.
     drains: bool,
     /// The client may still be sending when the connection is closed.
     lingers: bool,
     /// Reading is paused.
     paused: bool,
-    /// It counts among the server's connections.
+    /// The connection counts towards the server's limits.
     counted: bool,
 }
 
-/// What comes next from the client.
+/// What the client sends next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
     /// The head of a request.
     Head,
     /// The body of the latest request.
     Body,
-    /// Nobody knows: the latest request may be answered by speaking another protocol.
+    /// Unknown: the response to the latest request may switch to another protocol.
     Hold,
-    /// Nothing that matters. The connection is closed when everything has been answered.
+    /// Nothing that matters. The connection closes when all requests are answered.
     Done,
-    /// Another protocol: the connection is handed over when the callback at hand returns.
+    /// Another protocol. The connection is handed over when the current callback returns.
     Upgraded,
 }
 
@@ -90,29 +88,20 @@ impl HttpConnection {
         }
     }
 
-    /// What is needed while there is something to do.
+    /// Returns the state of the active connection, and creates it if there is none.
     fn busy(&mut self) -> &mut Busy {
         self.busy.get_or_insert_with(|| self.shared.take_books())
     }
 
-    /// How many requests wait for their answers.
+    /// The number of unanswered requests.
     fn waiting(&self) -> usize {
         self.busy.as_ref().map_or(0, |busy| busy.exchanges.len())
     }
 
-    /// Something has been told to this connection from outside its own callbacks.
-    pub(crate) fn told(&mut self, io: &mut Io<'_>, sequence: u32, command: Command) -> Result<Flow, Gone> {
-        let mut out = Out::new(&self.shared);
-        let outcome = self.apply(io, &mut out, sequence, command);
-        self.go_on(io, out);
-        outcome.map(|()| if out::is_full(io) { Flow::Full } else { Flow::Ready })
-    }
-
-    /// Does all that can be done now: answers what has been answered, takes on what has come in and was held back, sends, and
-    /// decides what is waited for.
+    /// Makes all progress that is possible now: writes responses, processes buffered input, flushes, and sets the deadline.
     fn go_on(&mut self, io: &mut Io<'_>, mut out: Out) {
         while self.busy.is_some() {
-            self.apply_left(io, &mut out);
+            self.apply_commands(io, &mut out);
             self.answer(io, &mut out);
             if !self.process_kept(io, &mut out) {
                 break;
@@ -138,19 +127,20 @@ impl HttpConnection {
         self.set_deadline(io);
     }
 
-    /// Closes the connection when everything has been sent.
+    /// Closes the connection when all output is written.
     fn close(&mut self, io: &mut Io<'_>) {
         if self.lingers {
-            // If it were closed now, what the client sends would reset it, and might take back what it has not read yet.
+            // If the socket were closed now, further input would cause a reset, which can discard output that the client has not
+            // read.
             io.finish();
         } else {
             io.close_after_writing();
         }
     }
 
-    /// Reads on, or not, according to whether what is there already can be dealt with.
+    /// Pauses or resumes reading, depending on whether the buffered input can be processed.
     fn set_paused(&mut self, io: &mut Io<'_>) {
-        // As long as nothing has come in that has to wait, reading goes on: that is how one learns that a client has gone.
+        // Keep reading while no input is held back: that is how a disconnect is noticed.
         let pause = self.busy.as_ref().is_some_and(|busy| busy.has_input()) && self.is_held_up();
         if pause != self.paused {
             self.paused = pause;
@@ -158,7 +148,7 @@ impl HttpConnection {
         }
     }
 
-    /// What was being done for the client is in vain.
+    /// Drops all unanswered requests and tells their handlers.
     fn give_up(&mut self, reactor: &mut Reactor) {
         let Some(mut busy) = self.busy.take() else { return };
         let reader = busy.body.take().and_then(|body| body.reader);
@@ -180,7 +170,7 @@ impl Connection for HttpConnection {
         let has_room = io.reactor().queued() <= self.shared.settings.queued;
         self.counted = has_room && self.shared.admit(io.id(), || io.peer_address());
         if self.counted {
-            // Its first request may be on its way.
+            // The first request may be on its way.
             io.count_as_used();
             self.set_deadline(io);
         } else {
@@ -197,7 +187,7 @@ impl Connection for HttpConnection {
         let mut out = Out::new(&self.shared);
         if let Some(busy) = self.busy.as_mut().filter(|busy| busy.has_input()) {
             busy.keep(&chunk);
-            // The loan goes back before anything is done.
+            // Returns the borrowed buffer first.
             drop(chunk);
             self.process_kept(io, &mut out);
         } else {
@@ -218,7 +208,7 @@ impl Connection for HttpConnection {
     }
 
     fn peer_finished(&mut self, io: &mut Io<'_>) {
-        // Whatever has been asked for is still answered.
+        // Requests received so far are still answered.
         self.busy().finished = true;
         let mut out = Out::new(&self.shared);
         self.process_kept(io, &mut out);
@@ -226,7 +216,7 @@ impl Connection for HttpConnection {
     }
 
     fn draining(&mut self, io: &mut Io<'_>) {
-        // What has begun is finished; where nothing has, a request may be on its way.
+        // Requests in progress are finished. On an idle connection, a request may be on its way.
         (self.last, self.drains) = (true, true);
         let waits = self.phase == Phase::Head && !self.busy.as_ref().is_some_and(|busy| busy.has_input());
         if waits && (self.waiting() > 0 || self.shared.settings.drain_idle.is_zero()) {
@@ -246,5 +236,9 @@ impl Connection for HttpConnection {
             None => {}
         }
         self.give_up(reactor);
+        if let Some(id) = self.id {
+            // A handler that panicked may have left commands.
+            while self.shared.inbox.take(id).is_some() {}
+        }
     }
 }

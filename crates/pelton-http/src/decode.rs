@@ -1,22 +1,23 @@
-//! Bodies and queries as values.
+//! Decodes bodies and queries.
 
-use crate::{BodyError, Response};
+use pelton::Reactor;
 
-/// Why there is no value.
+use crate::{Body, BodyError, Response};
+
+/// Why a value could not be decoded.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
     /// The body could not be read.
     #[error(transparent)]
     Body(#[from] BodyError),
-    /// It was read, but is not what was expected.
+    /// It was read, but does not match the expected type.
     #[error("{0}")]
     Malformed(String),
 }
 
 impl DecodeError {
-    /// What to answer: a 400 that says what was not as expected, or what the [body's](BodyError::response) error is answered
-    /// with.
+    /// The response for this error: a 400 with an explanation, or the one for the [body's](BodyError::response) error.
     pub fn response(&self) -> Response {
         match self {
             DecodeError::Body(error) => error.response(),
@@ -25,5 +26,19 @@ impl DecodeError {
                 text.body(format!("{what}\n"))
             }
         }
+    }
+}
+
+impl Body {
+    /// Reads the whole body and calls `then` with what `decode` makes of it.
+    pub(crate) fn decode<T>(
+        &self,
+        reactor: &mut Reactor,
+        decode: impl FnOnce(&[u8]) -> Result<T, DecodeError> + 'static,
+        then: impl FnOnce(&mut Reactor, Result<T, DecodeError>) + 'static,
+    ) {
+        self.collect(reactor, |reactor, body| {
+            then(reactor, body.map_err(DecodeError::from).and_then(|body| decode(&body)));
+        });
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use pelton::Reactor;
 
-use crate::exchange::{Flow, Gone};
+use crate::exchange::{Gone, SendState};
 use crate::{Responder, Response, ResponseStream};
 
 /// An event for a browser's `EventSource`.
@@ -27,26 +27,26 @@ impl Event {
         Event { text: String::new(), data: data.into() }
     }
 
-    /// What kind of event it is.
+    /// Sets the type of the event.
     #[must_use]
     pub fn name(self, name: &str) -> Event {
         self.field("event", name)
     }
 
-    /// What the browser says that it has seen last, if it connects again.
+    /// Sets the ID, which the browser sends as `Last-Event-ID` when it reconnects.
     #[must_use]
     pub fn id(self, id: &str) -> Event {
         self.field("id", id)
     }
 
-    /// How long the browser waits before it connects again.
+    /// Sets how long the browser waits before it reconnects.
     #[must_use]
     pub fn retry(self, after: std::time::Duration) -> Event {
         let milliseconds = after.as_millis().to_string();
         self.field("retry", &milliseconds)
     }
 
-    /// A field is one line: what would begin another ends it.
+    /// A field is one line and ends at a line break.
     fn field(mut self, name: &str, value: &str) -> Event {
         let value = value.split(['\r', '\n', '\0']).next().unwrap_or_default();
         // Writing to a string does not fail.
@@ -66,7 +66,7 @@ impl std::fmt::Display for Event {
     }
 }
 
-/// A response that is a stream of [events](Event). It ends when it is dropped; the browser then connects again.
+/// A response that is a stream of [events](Event). Dropping it ends the stream, and the browser reconnects.
 #[derive(Debug)]
 pub struct EventStream {
     stream: ResponseStream,
@@ -80,12 +80,12 @@ impl EventStream {
     }
 
     /// Sends an event.
-    pub fn send(&self, reactor: &mut Reactor, event: &Event) -> Result<Flow, Gone> {
+    pub fn send(&self, reactor: &mut Reactor, event: &Event) -> Result<SendState, Gone> {
         self.stream.send(reactor, event.to_string())
     }
 
-    /// Sends a line that browsers pass over, so that those in between see that the connection is in use.
-    pub fn comment(&self, reactor: &mut Reactor, text: &str) -> Result<Flow, Gone> {
+    /// Sends a comment, which browsers ignore, to keep intermediaries from closing the connection.
+    pub fn comment(&self, reactor: &mut Reactor, text: &str) -> Result<SendState, Gone> {
         let line = text.split(['\r', '\n']).next().unwrap_or_default();
         self.stream.send(reactor, format!(": {line}\n\n"))
     }
@@ -96,7 +96,7 @@ impl EventStream {
         self.stream
     }
 
-    /// Calls `then` when the client has gone.
+    /// Calls `then` when the client disconnects.
     pub fn on_gone(&self, reactor: &mut Reactor, then: impl FnOnce(&mut Reactor) + 'static) {
         self.stream.on_gone(reactor, then);
     }

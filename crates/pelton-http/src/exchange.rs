@@ -1,4 +1,4 @@
-//! The owned name of an exchange, a request and its answer, by which answers find their connection.
+//! Tokens that name an exchange (a request and its response), by which commands reach the connection.
 
 use std::fmt;
 use std::rc::Rc;
@@ -10,29 +10,29 @@ use crate::connection::HttpConnection;
 use crate::server::Shared;
 use crate::{BodyError, BodyEvent, Content, Response};
 
-/// The exchange is over: the client has gone, or has been answered otherwise.
+/// The exchange is over: the client has disconnected, or the request is already answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the exchange is over")]
 pub struct Gone;
 
-/// Whether more may be sent.
+/// Whether a stream accepts more data without queueing too much.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Flow {
+pub enum SendState {
     /// Yes.
     Ready,
-    /// Better not: much waits to be sent already.
+    /// Not now: a lot of output is queued. Data sent anyway is queued in memory.
     Full,
 }
 
 pub(crate) type Callback = Box<dyn FnOnce(&mut Reactor)>;
 
-/// What an exchange's connection can be told.
+/// A command to the connection of an exchange.
 pub(crate) enum Command {
     Respond(Response),
-    /// A response whose body comes bit by bit.
+    /// A response whose body is sent in pieces.
     Stream(Response),
     Data(Content),
-    /// The body is complete; these are its trailers.
+    /// The body is complete, with these trailers.
     Finish(Vec<u8>),
     /// The body will not be completed.
     Abort,
@@ -42,11 +42,11 @@ pub(crate) enum Command {
     Pause,
     Resume,
     Upgrade(Response, Box<dyn Connection>),
-    /// Nobody will answer.
+    /// The responder was dropped without an answer.
     Dropped,
 }
 
-/// Names an exchange. Holding one keeps nothing open.
+/// Names an exchange. It does not keep the connection open.
 #[derive(Clone)]
 pub(crate) struct ExchangeToken {
     pub(crate) shared: Rc<Shared>,
@@ -55,36 +55,26 @@ pub(crate) struct ExchangeToken {
 }
 
 impl ExchangeToken {
-    /// Answers. Most handlers do so while they run: then the answer is where the connection looks when they return.
+    /// Sends a command to the connection. A connection that is running applies it before its callback returns, any other
+    /// immediately.
     #[inline]
-    pub(crate) fn respond(&self, reactor: &mut Reactor, response: Response) {
-        if self.shared.running.get() == Some((self.connection, self.sequence)) {
-            self.shared.answer.set(Some(response));
-        } else {
-            // If the client has gone, that is nobody's loss.
-            let _ = self.tell(reactor, Command::Respond(response));
-        }
+    pub(crate) fn tell(&self, reactor: &mut Reactor, command: Command) -> Result<SendState, Gone> {
+        let state = self.shared.inbox.put((self.connection, self.sequence), command);
+        // Fast path: a visit would fail for the same reason, but takes longer.
+        if self.shared.inbox.is_running(self.connection) { Ok(state) } else { self.visit(reactor, state) }
     }
 
-    /// Tells the connection. If it is just running, it will find out before its callback is over.
-    pub(crate) fn tell(&self, reactor: &mut Reactor, command: Command) -> Result<Flow, Gone> {
-        // It would be found out anyway that it cannot be visited; so it takes less time.
-        if self.shared.running.get().is_some_and(|(connection, _)| connection == self.connection) {
-            return Ok(self.shared.leave(self.connection, self.sequence, command));
-        }
-        let mut command = Some(command);
-        let told = reactor.visit(self.connection, |http: &mut HttpConnection, io| {
-            command.take().map(|command| http.told(io, self.sequence, command))
-        });
-        match (told.flatten(), command) {
-            (Some(outcome), _) => outcome,
-            (None, Some(command)) if self.is_running(reactor) => {
-                Ok(self.shared.leave(self.connection, self.sequence, command))
-            }
-            (None, command) => {
-                match command {
-                    Some(Command::Read(mut reader, _)) => reader(reactor, BodyEvent::Failed(BodyError::Gone)),
-                    Some(Command::OnGone(callback)) => callback(reactor),
+    /// Visits the connection, so that it applies the command.
+    #[inline(never)]
+    fn visit(&self, reactor: &mut Reactor, state: SendState) -> Result<SendState, Gone> {
+        let visited = reactor.visit(self.connection, |http: &mut HttpConnection, io| http.apply_inbox(io));
+        match visited {
+            Some(outcome) => outcome,
+            None if self.runs_a_callback(reactor) => Ok(state),
+            None => {
+                match self.shared.inbox.take(self.connection) {
+                    Some((_, Command::Read(mut reader, _))) => reader(reactor, BodyEvent::Failed(BodyError::Gone)),
+                    Some((_, Command::OnGone(callback))) => callback(reactor),
                     _ => {}
                 }
                 Err(Gone)
@@ -92,19 +82,19 @@ impl ExchangeToken {
         }
     }
 
-    /// Whether the connection could not be visited because it is just running.
-    fn is_running(&self, reactor: &mut Reactor) -> bool {
+    /// Whether the connection could not be visited because one of its callbacks is running.
+    fn runs_a_callback(&self, reactor: &mut Reactor) -> bool {
         let handed_over = self.shared.handed_over.borrow().contains(&self.connection);
         reactor.connection(self.connection).is_some() && !handed_over
     }
 
-    /// Tells the connection soon, from where there is no reactor at hand.
+    /// Sends a command without access to the reactor. It is applied in a later turn.
     pub(crate) fn post(&self, command: fn() -> Command) {
         let (connection, sequence) = (self.connection, self.sequence);
         let Some(handle) = self.shared.handle.get() else { return };
-        // A loop that is gone has no connections.
+        // If the loop is gone, so are its connections.
         let _ = handle.post(move |reactor| {
-            reactor.visit(connection, |http: &mut HttpConnection, io| http.told(io, sequence, command()));
+            reactor.visit(connection, |http: &mut HttpConnection, io| http.tell(io, sequence, command()));
         });
     }
 }

@@ -1,4 +1,4 @@
-//! Serving the files below a directory.
+//! Serves the files below a directory.
 //!
 //! `path.rs` makes names of paths, `root.rs` knows below which directory, `resolve.rs` opens them and nothing outside, `lookup.rs` finds what they lead to, on a thread,
 //! in all forms (`representation.rs`) or as a `listing.rs`; `cache.rs` keeps that, and `open_files.rs` counts what is open. `serving.rs` answers with it, `multipart.rs` if
@@ -57,11 +57,11 @@ const RETRY_AFTER: &str = "1";
 ///
 /// Below a prefix, it is [mounted](crate::Router::mount) in a router.
 ///
-/// Answers have an `ETag` and a `Last-Modified`, and heed conditions and ranges. Small files are held in memory and large ones
-/// open, for as short as [`FileSettings`] say until the disk is asked again; the loop waits for no disk. Nothing outside the
-/// directory is served, whatever links say, and only regular files are. `docs/static-files.md` tells the rest.
+/// Responses have an `ETag` and a `Last-Modified` and support conditions and ranges. Small files are cached in memory, and large
+/// ones stay open, until [`FileSettings`] require a new look-up. The loop never waits for a disk. Only regular files inside the
+/// directory are served, whatever links say. See `docs/static-files.md`.
 ///
-/// Clones serve the same files and share what they know of them. Each reactor needs one of its own.
+/// Clones share one cache. Each reactor needs its own instance.
 #[derive(Clone)]
 pub struct Files {
     site: Rc<Site>,
@@ -130,7 +130,7 @@ impl Handler for Files {
             return answer_absent(reactor, Absence::Directory, &request, responder);
         }
         let mut name = self.site.name.take();
-        match path::decode(request.path(), self.site.settings.hidden, &mut name) {
+        match path::decode(request.path(), self.site.settings.hidden_files(), &mut name) {
             Ok(()) => {
                 let known = self.site.cache.borrow_mut().get(&name, reactor.now());
                 match known {
@@ -155,7 +155,7 @@ impl Handler for Files {
 }
 
 impl Site {
-    /// Answers with what was found, unless it has to be looked up again.
+    /// Answers with the cached resource, unless it must be looked up again.
     fn answer(
         &self,
         reactor: &mut Reactor,
@@ -173,7 +173,7 @@ impl Site {
         }
     }
 
-    /// Has a name looked up, once for all who ask for it meanwhile.
+    /// Looks up a name, once for all requests that wait for it.
     fn look_up(
         self: &Rc<Site>,
         reactor: &mut Reactor,
@@ -199,7 +199,7 @@ impl Site {
             move |reactor, outcome| site.has_looked_up(reactor, looked_up, outcome),
         );
         if let Err(error) = deferred {
-            tracing::warn!(%error, "a file is not looked up");
+            tracing::warn!(%error, "file not looked up");
             let Some(Pending { known, waiting }) = self.pending.borrow_mut().remove(name) else { return };
             for (request, responder) in waiting {
                 // The known file is old, not necessarily out of date.
@@ -244,7 +244,7 @@ impl Site {
         };
         match &found {
             Ok(resource) => self.cache.borrow_mut().found(name, resource.clone(), now, settings),
-            // What went wrong may be right the next time.
+            // The error may be temporary.
             Err(Absence::Status(500..)) => self.cache.borrow_mut().forget(&name),
             Err(absence) => self.cache.borrow_mut().absent(name, *absence, now, settings),
         }
@@ -254,7 +254,7 @@ impl Site {
         }
     }
 
-    /// Lets go of what is not asked for any more, some time.
+    /// Schedules the removal of unused entries.
     fn sweep_later(self: &Rc<Site>, reactor: &mut Reactor) {
         if self.sweeping.replace(true) {
             return;

@@ -1,4 +1,4 @@
-//! Forms, and queries that look like them.
+//! Forms and form-encoded queries.
 
 use pelton::Reactor;
 use serde::de::DeserializeOwned;
@@ -11,21 +11,19 @@ fn decode<T: DeserializeOwned>(what: &str, form: &[u8]) -> Result<T, DecodeError
 }
 
 impl Request<'_> {
-    /// The query as a value. None at all is like an empty one.
+    /// Decodes the query. A missing query counts as an empty one.
     pub fn query_as<T: DeserializeOwned>(&self) -> Result<T, DecodeError> {
         decode("query", self.query().unwrap_or_default().as_bytes())
     }
 }
 
 impl Body {
-    /// Reads all of it as a form, such as browsers send, and then calls `then`.
+    /// Reads the whole body as a URL-encoded form, then calls `then`.
     pub fn form<T: DeserializeOwned>(
         &self,
         reactor: &mut Reactor,
         then: impl FnOnce(&mut Reactor, Result<T, DecodeError>) + 'static,
     ) {
-        self.collect(reactor, |reactor, body| {
-            then(reactor, body.map_err(DecodeError::from).and_then(|body| decode("form", &body)));
-        });
+        self.decode(reactor, |body| decode("form", body), then);
     }
 }

@@ -1,4 +1,4 @@
-//! What answers requests.
+//! Request handlers.
 
 use pelton::Reactor;
 
@@ -6,9 +6,8 @@ use crate::{Request, Responder, Response};
 
 /// Answers requests, on the reactor's thread.
 ///
-/// There is one mechanism: a handler is given the request and an owned [`Responder`], which it may use at once or keep for
-/// later. Closures of this shape are handlers; [`plain`] makes one of a function from requests to responses. A handler that wraps another
-/// is what elsewhere is called middleware:
+/// A handler gets the request and an owned [`Responder`], which it may use immediately or keep. Closures with this signature are
+/// handlers; [`plain`] turns a function from request to response into one. A handler that wraps another is middleware:
 ///
 /// ```
 /// use pelton::Reactor;
@@ -54,14 +53,14 @@ use crate::{Request, Responder, Response};
     note = "for answers that come later there are `spawned`, `promised`, `deferred` and `pooled`"
 )]
 pub trait Handler: 'static {
-    /// Answers a request, or sees to it that it will be: what happens to the responder decides.
+    /// Answers a request, or passes the responder to whatever will.
     fn handle(&self, reactor: &mut Reactor, request: Request<'_>, responder: Responder);
 
-    /// Whether it handles `CONNECT`, too. By default it does not: a client that asks for a tunnel gets a 501 without the handler being
-    /// called, and the connection is closed, because what follows may not be HTTP.
+    /// Whether the handler accepts `CONNECT`. By default it does not: the client gets a 501, the handler is not called, and the
+    /// connection is closed because the following bytes may not be HTTP.
     ///
-    /// A handler that does begins a tunnel with [`Responder::upgrade`]; any other answer closes the connection. [`tunnelling`] makes
-    /// such a handler of another. A handler that wraps another should ask that one.
+    /// A handler that does starts a tunnel with [`Responder::upgrade`]; any other answer closes the connection. [`tunnelling`]
+    /// turns another handler into such a one. A wrapper should delegate this method.
     fn takes_connect(&self) -> bool {
         false
     }
@@ -95,7 +94,7 @@ impl<H: Handler> Handler for Tunnelling<H> {
     }
 }
 
-/// A handler that [takes `CONNECT`](Handler::takes_connect), too.
+/// Wraps a handler so that it [accepts `CONNECT`](Handler::takes_connect).
 ///
 /// ```
 /// use pelton::{Chunk, Connection, Io, Reactor};
@@ -121,7 +120,7 @@ pub fn tunnelling(handler: impl Handler) -> impl Handler {
     Tunnelling(handler)
 }
 
-/// A handler that answers at once, by a function of the request alone.
+/// Creates a handler that answers immediately with a function of the request.
 ///
 /// ```
 /// use pelton_http::{Server, plain};

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use crate::{Body, DecodeError, Response};
 
 impl Response {
-    /// A 200 with a value as JSON. A value that cannot be written so is a fault, which the client sees as a 500.
+    /// Creates a 200 with a value as JSON. A value that cannot be serialized is a fault, and the client gets a 500.
     pub fn json<T: Serialize + ?Sized>(value: &T) -> Response {
         let mut response = Response::ok().header("Content-Type", "application/json");
         match serde_json::to_vec(value) {
@@ -21,18 +21,16 @@ impl Response {
 }
 
 impl Body {
-    /// Reads all of it as a value in JSON, and then calls `then`.
+    /// Reads the whole body as JSON, then calls `then`.
     pub fn json<T: DeserializeOwned>(
         &self,
         reactor: &mut Reactor,
         then: impl FnOnce(&mut Reactor, Result<T, DecodeError>) + 'static,
     ) {
-        self.collect(reactor, |reactor, body| {
-            let value = body.map_err(DecodeError::from).and_then(|body| {
-                serde_json::from_slice(&body)
-                    .map_err(|error| DecodeError::Malformed(format!("not the JSON expected: {error}")))
-            });
-            then(reactor, value);
-        });
+        let decode = |body: &[u8]| {
+            serde_json::from_slice(body)
+                .map_err(|error| DecodeError::Malformed(format!("not the JSON expected: {error}")))
+        };
+        self.decode(reactor, decode, then);
     }
 }

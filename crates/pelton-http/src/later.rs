@@ -1,7 +1,7 @@
-//! Handlers that answer later: tasks, promises, threads.
+//! Handlers that answer later, from tasks, promises and threads.
 //!
-//! Each is a few lines over [`Responder`], and each gives up when the client goes: a task is cancelled, a promise dropped, and
-//! work for a thread taken back if it has not begun.
+//! Each is a few lines over [`Responder`] and cancels its work when the client disconnects: it drops the task or the promise, or
+//! removes the work from a thread's queue.
 
 use std::cell::Cell;
 use std::fmt;
@@ -15,8 +15,8 @@ use pelton::{DeferFailure, Fault, Lane, Pool, Promise, Reactor};
 
 use crate::{Body, BodyError, Handler, KeptRequest, RemoteResponder, Request, Responder, Response};
 
-/// A handler that is a task: the future that `answer` makes of a request runs on the loop. If the client goes, it is dropped
-/// where it waits. One that panics gives a 500, and is reported as a [fault](Reactor::on_fault) of this call.
+/// Creates a handler that runs the future from `answer` as a task on the loop. If the client disconnects, the future is dropped.
+/// If it panics, the client gets a 500, and the panic is reported as a [fault](Reactor::on_fault) of this call.
 ///
 /// ```
 /// use pelton::task;
@@ -37,16 +37,16 @@ where
     R: Into<Response>,
     F: Future<Output = R> + 'static,
 {
-    let place = Location::caller();
+    let called_at = Location::caller();
     move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
         let future = answer(request.keep(), request.body());
-        spawn(reactor, place, responder, future);
+        spawn(reactor, called_at, responder, future);
     }
 }
 
-/// A handler whose answer is promised. If the client goes, the promise is dropped, which its
-/// [`Deferred`](pelton::Deferred::is_wanted) can tell. One that is rejected gives a 500, and is reported as a
-/// [fault](Reactor::on_fault) of this call.
+/// Creates a handler that answers with a promise. If the client disconnects, the promise is dropped, which its
+/// [`Deferred`](pelton::Deferred::is_wanted) can check. If it is rejected, the client gets a 500, and a
+/// [fault](Reactor::on_fault) is reported with the location of this call.
 ///
 /// ```
 /// use pelton::{Reactor, fs};
@@ -62,14 +62,14 @@ where
     R: Into<Response> + 'static,
     E: fmt::Debug + 'static,
 {
-    let place = Location::caller();
+    let called_at = Location::caller();
     move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
         let promise = answer(reactor, request);
-        spawn(reactor, place, responder, async move {
+        spawn(reactor, called_at, responder, async move {
             promise.await.map_or_else(
                 |rejected| {
-                    let fault = Fault::at(place, "http", format_args!("answer a request: {rejected:?}"));
-                    // Tasks are polled with their reactor at hand.
+                    let fault = Fault::at(called_at, "http", format_args!("answer a request: {rejected:?}"));
+                    // The reactor is current while a task is polled.
                     Reactor::with_current(|reactor| reactor.report(fault));
                     Response::plain_status(500)
                 },
@@ -79,10 +79,10 @@ where
     }
 }
 
-/// Answers with what comes of a future, unless the client goes first.
+/// Answers with the output of a future, unless the client disconnects first.
 fn spawn<R: Into<Response>>(
     reactor: &mut Reactor,
-    place: &'static Location<'static>,
+    called_at: &'static Location<'static>,
     responder: Responder,
     future: impl Future<Output = R> + 'static,
 ) {
@@ -93,17 +93,17 @@ fn spawn<R: Into<Response>>(
             JoinHandle::cancel(task);
         }
     });
-    let task = reactor.spawn_from(place, async {
+    let task = reactor.spawn_from(called_at, async {
         let response = future.await;
-        // Tasks are polled with their reactor at hand.
+        // The reactor is current while a task is polled.
         Reactor::with_current(|reactor| responder.respond(reactor, response));
     });
     slot.set(Some(task));
 }
 
-/// A handler for what blocks, or takes long: `answer` is called with the request and its body, on a thread of `lane`. If the
-/// client goes before that has begun, it is taken back. A panic gives a 500, and a lane that is full a 503; both are reported
-/// as [faults](Reactor::on_fault) of this call.
+/// Creates a handler for work that blocks or takes long. It calls `answer` with the request and its body on a thread of `lane`.
+/// If the client disconnects before that starts, the work is cancelled. A panic causes a 500, a full lane a 503; both are
+/// reported as [faults](Reactor::on_fault) with the location of this call.
 ///
 /// ```
 /// use pelton::Lane;
@@ -116,7 +116,7 @@ pub fn deferred<R>(lane: Lane, answer: impl Fn(KeptRequest, Vec<u8>) -> R + Send
 where
     R: Into<Response>,
 {
-    let (answer, place) = (Arc::new(answer), Location::caller());
+    let (answer, called_at) = (Arc::new(answer), Location::caller());
     move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
         let answer = Arc::clone(&answer);
         with_body(reactor, request, responder, move |reactor, request, body, responder| {
@@ -133,7 +133,7 @@ where
                 if let Some(responder) = waiting.take() {
                     let response = outcome.unwrap_or_else(|failure| {
                         let message = format!("answer a request on the {lane} lane: {failure}");
-                        reactor.report(Fault::at(place, "http", message));
+                        reactor.report(Fault::at(called_at, "http", message));
                         Response::plain_status(500)
                     });
                     responder.respond(reactor, response);
@@ -142,7 +142,7 @@ where
             match reactor.defer(lane, move || answer(request, body).into(), then) {
                 Ok(deferred) => id.set(Some(deferred)),
                 Err(refused) => {
-                    reactor.report(Fault::at(place, "http", format_args!("answer a request: {refused}")));
+                    reactor.report(Fault::at(called_at, "http", format_args!("answer a request: {refused}")));
                     if let Some(responder) = slot.take() {
                         responder.respond(reactor, overloaded());
                     }
@@ -152,10 +152,9 @@ where
     }
 }
 
-/// A handler whose work is done by the workers of a pool: `answer` is called with the request and its body. If the client goes
-/// before that has begun, it is not. A panic gives a 500, and is reported to the pool's [fault hook](pelton::PoolBuilder::on_fault) as a
-/// fault of this call. A pool that has shut down gives a 503. For actors that keep something, send them a
-/// [`RemoteResponder`].
+/// Creates a handler that calls `answer` with the request and its body on a worker of a pool, unless the client disconnects
+/// before that starts. If `answer` panics, the client gets a 500, and the pool's [fault hook](pelton::PoolBuilder::on_fault) is
+/// told of a fault of this call. A pool that has shut down causes a 503. For actors with state, send them a [`RemoteResponder`].
 ///
 /// ```
 /// use pelton::Pool;
@@ -170,12 +169,12 @@ pub fn pooled<R>(pool: &Pool, answer: impl Fn(KeptRequest, Vec<u8>) -> R + Send 
 where
     R: Into<Response>,
 {
-    let (pool, answer, place) = (pool.clone(), Arc::new(answer), Location::caller());
+    let (pool, answer, called_at) = (pool.clone(), Arc::new(answer), Location::caller());
     move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
         let (pool, answer) = (pool.clone(), Arc::clone(&answer));
         with_body(reactor, request, responder, move |reactor, request, body, responder| {
             let worker =
-                pool.actor_at(place).spawn_fn(move |(request, body, remote): (KeptRequest, _, RemoteResponder), _| {
+                pool.actor_at(called_at).spawn_fn(move |(request, body, remote): (KeptRequest, _, RemoteResponder), _| {
                     if !remote.is_gone() {
                         remote.respond(answer(request, body));
                     }
@@ -192,7 +191,7 @@ fn overloaded() -> Response {
     Response::plain_status(503).header("Retry-After", "1")
 }
 
-/// Goes on when the body is complete; one that cannot be read is answered.
+/// Calls `then` when the body is complete. Answers the request if the body cannot be read.
 fn with_body(
     reactor: &mut Reactor,
     request: Request<'_>,

@@ -12,20 +12,20 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! - A [`Handler`] is given a [`Request`] and an owned [`Responder`], and answers now or later, on the loop; [`plain`] makes one of a
-//!   function.
+//! - A [`Handler`] gets a [`Request`] and an owned [`Responder`], and answers now or later, on the loop. [`plain`] turns a
+//!   function into one.
 //! - Handlers may be tasks ([`spawned`]), [`promised`], or work on other threads ([`deferred`], [`pooled`]); a [`RemoteResponder`]
 //!   answers from anywhere.
-//! - A [`Router`] hands requests to handlers by method and path.
-//! - [`Server`] puts it on connections, within what [`Settings`] allow.
-//! - A [`Body`] is read when it is asked for, bit by bit or at once; a response may be a [`ResponseStream`], or a stream of
+//! - A [`Router`] selects a handler by method and path.
+//! - A [`Server`] runs a handler on connections, within the limits in [`Settings`].
+//! - A [`Body`] is read on request, in pieces or whole. A response may be a [`ResponseStream`] or a stream of
 //!   [events](EventStream).
-//! - [`Files`] are the files below a directory.
-//! - [`wire`] is the protocol as bytes, usable alone; [`log`] decides what may stand in logs.
+//! - [`Files`] serves the files below a directory.
+//! - [`wire`] handles the protocol's bytes and can be used alone. [`log`] makes client input safe to log.
 //!
-//! Features: `json` for [answers](Response) and bodies as JSON, `forms` for queries and bodies of forms.
+//! Features: `json` for JSON [responses](Response) and bodies, `forms` for queries and form bodies.
 //!
-//! What is refused, and why, is told in `docs/http.md`.
+//! `docs/http.md` lists what is refused, and why.
 
 #![forbid(unsafe_code)]
 
@@ -40,6 +40,7 @@ mod files;
 #[cfg(feature = "forms")]
 mod forms;
 mod handler;
+mod inbox;
 #[cfg(feature = "json")]
 mod json;
 mod later;
@@ -63,7 +64,7 @@ pub use connection::HttpConnection;
 pub use decode::DecodeError;
 pub use events::{Event, EventStream};
 pub(crate) use exchange::ExchangeToken;
-pub use exchange::{Flow, Gone};
+pub use exchange::{Gone, SendState};
 pub use files::{FileSettings, Files};
 pub use handler::{Handler, plain, tunnelling};
 pub use later::{deferred, pooled, promised, spawned};

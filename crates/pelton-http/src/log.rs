@@ -1,4 +1,4 @@
-//! What may stand in a log.
+//! Makes client input safe to log.
 //!
 //! A client chooses the bytes of its request, and some of them end up in logs. There they must not begin a line of their own, move
 //! the cursor of a terminal, or reorder or hide what stands next to them. One rule decides this for every log, text or JSON:

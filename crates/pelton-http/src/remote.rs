@@ -1,4 +1,4 @@
-//! Answering from other threads.
+//! Answers from other threads.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use pelton::{Handle, Reactor};
 
 use crate::{Responder, Response};
 
-/// Answers one request from any thread: what a [`Responder`] is on the loop. If it is dropped without an answer, the client gets
+/// Answers one request from any thread, as a [`Responder`] does on the loop. If it is dropped without an answer, the client gets
 /// a 500.
 ///
 /// ```
@@ -42,7 +42,7 @@ pub struct RemoteResponder {
     answered: bool,
 }
 
-/// Those on the loop that wait for an answer from elsewhere.
+/// Responders on the loop that wait for an answer from another thread.
 #[derive(Default)]
 struct Waiting {
     responders: HashMap<u64, Responder>,
@@ -53,8 +53,8 @@ impl Responder {
     /// Lets another thread answer.
     pub fn remote(self, reactor: &mut Reactor) -> RemoteResponder {
         let gone = Arc::new(AtomicBool::new(false));
-        let told = gone.clone();
-        self.on_gone(reactor, move |_| told.store(true, Ordering::Relaxed));
+        let flag = gone.clone();
+        self.on_gone(reactor, move |_| flag.store(true, Ordering::Relaxed));
         let waiting = reactor.state::<Waiting>();
         waiting.last += 1;
         let key = waiting.last;
@@ -64,13 +64,13 @@ impl Responder {
 }
 
 impl RemoteResponder {
-    /// Answers. If the client has gone, or the server, that is nobody's loss.
+    /// Sends the response. Does nothing if the client or the server is gone.
     pub fn respond(mut self, response: impl Into<Response>) {
         self.answered = true;
         self.settle(Some(response.into()));
     }
 
-    /// Whether the client has gone: time to give up what is being done for it.
+    /// Whether the client has disconnected, so that work for it can stop.
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
@@ -84,7 +84,7 @@ impl RemoteResponder {
                 responder.respond(reactor, response);
             }
         };
-        // A loop that is gone has closed the connection.
+        // If the loop is gone, the connection is closed.
         let _ = self.handle.post(answer);
     }
 }

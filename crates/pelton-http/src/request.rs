@@ -1,4 +1,4 @@
-//! Requests, as handlers see them.
+//! Requests.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,8 +9,8 @@ use crate::router::Mount;
 use crate::wire::{Field, Fields, Form, Framing, Head, Parsed, Version};
 use crate::{ExchangeToken, Method};
 
-/// A request. It lies where it was received, and lives as long as the call of the handler; what is needed longer is
-/// [kept](Request::keep), or copied piece by piece.
+/// A request. It borrows from the receive buffer and lives until the handler returns. [`keep`](Request::keep) makes a copy that
+/// lives longer.
 ///
 /// ```
 /// use pelton_http::{Request, Response};
@@ -29,13 +29,13 @@ pub struct Request<'a> {
     target: &'a str,
     table: &'a [Field],
     parameters: Parameters<'a>,
-    /// How much of the path is the prefix below which the handler is mounted.
+    /// The length of the prefix below which the handler is mounted.
     prefix: u32,
-    /// `None` if it was kept: its body is not part of it any more.
+    /// `None` if the request was kept: then its body is separate.
     exchange: Option<&'a ExchangeToken>,
 }
 
-/// What routers have found in the path.
+/// The path parameters that routers have matched.
 #[derive(Clone, Copy)]
 enum Parameters<'a> {
     None,
@@ -43,7 +43,7 @@ enum Parameters<'a> {
     Kept(&'a [(Box<str>, Box<str>)]),
 }
 
-/// What one router has found, and what those have found that it is mounted in.
+/// The parameters of one router, and of those in which it is mounted.
 pub(crate) struct Found<'a> {
     own: Own<'a>,
     outer: Parameters<'a>,
@@ -64,7 +64,7 @@ impl<'a> Parameters<'a> {
         }
     }
 
-    /// The inner ones first: of two with the same name, those count.
+    /// Inner parameters come first: they win over outer ones of the same name.
     fn keep(self) -> Box<[(Box<str>, Box<str>)]> {
         let mut kept = Vec::new();
         let mut next = self;
@@ -109,7 +109,7 @@ impl<'a> Request<'a> {
         Request { bytes, head, target, table, parameters: Parameters::None, prefix: 0, exchange: Some(exchange) }
     }
 
-    /// What a route has found in the path of this request.
+    /// The parameters that a route has matched.
     pub(crate) fn found_by_route<'b>(&self, parameters: &'b matchit::Params<'b, 'b>) -> Found<'b>
     where
         'a: 'b,
@@ -117,7 +117,7 @@ impl<'a> Request<'a> {
         Found { own: Own::Route(parameters), outer: self.parameters }
     }
 
-    /// What a mount has found in the path of this request, which may be spelled differently from how it was sent.
+    /// The parameters that a mount has matched in the normalized path.
     pub(crate) fn found_by_mount<'b>(&self, mount: &'b Mount, path: &'b str) -> Found<'b>
     where
         'a: 'b,
@@ -125,7 +125,7 @@ impl<'a> Request<'a> {
         Found { own: Own::Mount(mount, path), outer: self.parameters }
     }
 
-    /// The same, with what a router has found in its path.
+    /// Returns the request with these parameters.
     pub(crate) fn with_parameters<'b>(self, found: &'b Found<'b>) -> Request<'b>
     where
         'a: 'b,
@@ -133,7 +133,7 @@ impl<'a> Request<'a> {
         Request { parameters: Parameters::Found(found), ..self }
     }
 
-    /// The same, for a handler that is mounted below so much of the path.
+    /// Returns the request for a handler mounted below a prefix of this length.
     pub(crate) fn below(self, length: usize) -> Request<'a> {
         // A target is shorter than four gigabytes.
         Request { prefix: self.prefix + length as u32, ..self }
@@ -164,9 +164,9 @@ impl<'a> Request<'a> {
         self.head.form
     }
 
-    /// The path, as it was sent: with its escapes, and not tidied up. It begins with a slash. For a handler that is
-    /// [mounted](crate::Router::mount) below a prefix, it is what follows that prefix, and `/` if nothing does. `*` if the request is for
-    /// the server itself, empty if it is a `CONNECT`.
+    /// The path as it was sent, with its escapes and not normalized. It begins with a slash. For a handler that is
+    /// [mounted](crate::Router::mount) below a prefix, it is the rest after that prefix, or `/` if there is none. It is `*` if
+    /// the request is for the server itself, and empty for `CONNECT`.
     pub fn path(&self) -> &'a str {
         self.path_from(self.prefix)
     }
@@ -196,7 +196,7 @@ impl<'a> Request<'a> {
         self.head.query.as_ref().map(|range| part_of(self.target, range))
     }
 
-    /// The host that the request is for, and perhaps its port: from the target if that names one, else from the `Host` field.
+    /// The requested host, with its port if there is one: from the target if that names one, otherwise from the `Host` field.
     pub fn host(&self) -> Option<&'a str> {
         self.head.host.as_ref().map(|range| self.part(range))
     }
@@ -211,8 +211,8 @@ impl<'a> Request<'a> {
         self.fields().get(name)
     }
 
-    /// A part of the path that the route has a name for, if it has no escapes: it is borrowed from the request. `None` if there
-    /// is none of this name, or it has escapes. For what is compared with known names, or is a number.
+    /// A path parameter without escapes, borrowed from the request. `None` if there is no such parameter or it has escapes. Use
+    /// it for numbers and for values that are compared with known names.
     ///
     /// ```
     /// use pelton_http::{Response, Router, plain};
@@ -227,11 +227,11 @@ impl<'a> Request<'a> {
         self.parameters.get(name).filter(|value| !value.contains('%'))
     }
 
-    /// A part of the path that the route, or a prefix that it is mounted below, has a name for, without escapes. `None` if there is none of
-    /// this name, or it is no text. It is borrowed if it had no escapes.
+    /// A path parameter of the route or of a mount prefix, percent-decoded. `None` if there is no such parameter or it is not
+    /// UTF-8. Borrowed if it has no escapes.
     ///
-    /// An escape may be a slash: a parameter of one segment can decode to `../../etc/hostname`. To make a file name of it, use a
-    /// [`Directory`](pelton::fs::Directory), which names cannot lead out of, instead of joining paths:
+    /// An escape may be a slash: one segment can decode to `../../etc/hostname`. To use it as a file name, open it in a
+    /// [`Directory`](pelton::fs::Directory), which names cannot escape, instead of joining paths:
     ///
     /// ```
     /// use pelton::fs;
@@ -249,7 +249,7 @@ impl<'a> Request<'a> {
         percent_encoding::percent_decode_str(self.parameters.get(name)?).decode_utf8().ok()
     }
 
-    /// How many bytes its body has: `None` if that is not known before it has come.
+    /// The length of the body, or `None` if it is chunked.
     pub fn content_length(&self) -> Option<u64> {
         match self.head.framing {
             Framing::None => Some(0),
@@ -258,13 +258,12 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Whether the client would like to speak another protocol from here on, which its `Upgrade` field names.
+    /// Whether the client asks for another protocol, which its `Upgrade` field names.
     pub fn wants_upgrade(&self) -> bool {
         self.head.wants_upgrade
     }
 
-    /// The body, to be read now or later. One that is not asked for is not read, if that can be helped. A request that was
-    /// [kept](Request::keep) has none: ask for it before.
+    /// The body, which can be read now or later. A request that was [kept](Request::keep) has none: get the body before.
     pub fn body(&self) -> Body {
         Body::new(self.exchange.cloned())
     }
@@ -306,7 +305,7 @@ impl fmt::Debug for Request<'_> {
     }
 }
 
-/// A request that outlives the call of its handler, and can be sent to other threads. Its [body](Request::body) is apart from it.
+/// A copy of a request that outlives the handler call and can be sent to other threads. Its [body](Request::body) is separate.
 pub struct KeptRequest {
     bytes: Box<[u8]>,
     head: Head,
@@ -324,7 +323,7 @@ impl KeptRequest {
         Request { bytes, head, target, table, parameters, prefix: *prefix, exchange: None }
     }
 
-    /// The request with its body, which was asked for before it was kept: to be handed to another handler, on the loop.
+    /// Returns the request with its body, to pass both to another handler on the loop.
     pub fn with_body<'a>(&'a self, body: &'a Body) -> Request<'a> {
         Request { exchange: body.token(), ..self.get() }
     }

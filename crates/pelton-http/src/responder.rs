@@ -1,4 +1,4 @@
-//! The right and the duty to answer a request.
+//! The responder, which answers a request.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use crate::{Response, ResponseStream};
 
 /// Answers one request, now or later, on the reactor's thread. If it is dropped without an answer, the client gets a 500.
 ///
-/// What works elsewhere, on another thread or in a task, brings its result back to the loop and answers there:
+/// Work done elsewhere, on a thread or in a task, brings its result back to the loop and answers there:
 ///
 /// ```
 /// use pelton::Reactor;
@@ -42,18 +42,19 @@ impl Responder {
         Responder { token: Some(token), before_sending: None }
     }
 
-    /// Answers. If the client has gone, that is nobody's loss; [`is_gone`](Responder::is_gone) tells.
+    /// Sends the response. Does nothing if the client has disconnected; [`is_gone`](Responder::is_gone) says so.
     #[inline]
     pub fn respond(mut self, reactor: &mut Reactor, response: impl Into<Response>) {
         let mut response = response.into();
         self.prepare(&mut response);
         if let Some(token) = self.token.take() {
-            token.respond(reactor, response);
+            // If the client has gone, the response is dropped.
+            let _ = token.tell(reactor, Command::Respond(response));
         }
     }
 
-    /// Answers with a body that comes bit by bit. It is sent in chunks, unless the response has a `Content-Length`; what it
-    /// [carries](Response::body) already is the first bit.
+    /// Starts a response whose body is sent in pieces. It is chunked unless the response has a `Content-Length`. The
+    /// [body](Response::body) of `response` is the first piece.
     pub fn stream(mut self, reactor: &mut Reactor, response: impl Into<Response>) -> ResponseStream {
         let mut response = response.into();
         self.prepare(&mut response);
@@ -66,12 +67,12 @@ impl Responder {
         }
     }
 
-    /// Goes on in another protocol: the response's head is sent, with `Connection: upgrade` if its status is 101, and from there
-    /// on the connection is `handler`'s. It is told that it is opened, then of all that comes in, beginning with what the client has
-    /// sent after its request. [`Reactor::visit`] reaches it from elsewhere.
+    /// Switches to another protocol: sends the response head, with `Connection: upgrade` if the status is 101, and hands the
+    /// connection to `handler`. That gets `opened`, then all input, beginning with the bytes that followed the request.
+    /// [`Reactor::visit`] reaches it from elsewhere.
     ///
-    /// To `CONNECT`, a status from 200 to 299 is the answer that does this, elsewhere 101. If the request has a body, this waits
-    /// until that has come in.
+    /// For `CONNECT` the status must be from 200 to 299, otherwise 101. If the request has a body, the switch waits until the
+    /// body has arrived.
     pub fn upgrade(mut self, reactor: &mut Reactor, response: impl Into<Response>, handler: impl Connection) {
         let mut response = response.into();
         self.prepare(&mut response);
@@ -80,8 +81,8 @@ impl Responder {
         }
     }
 
-    /// Has the response changed, or looked at, before it is sent: for handlers that wrap others. The first to be added is the last
-    /// to be called.
+    /// Calls `change` with the response before it is sent, for handlers that wrap others. Callbacks run in the reverse order in
+    /// which they were added.
     pub fn before_sending(mut self, change: impl FnOnce(&mut Response) + 'static) -> Responder {
         let inner = self.before_sending.take();
         self.before_sending = Some(BeforeSending(match inner {
@@ -101,25 +102,25 @@ impl Responder {
         }
     }
 
-    /// Calls `then` if the client goes before it has been answered in full: to give up what is being done for it. At most one such callback
-    /// is kept.
+    /// Calls `then` if the client disconnects before the response is complete, so that work for it can be cancelled. A later call
+    /// replaces the callback.
     pub fn on_gone(&self, reactor: &mut Reactor, then: impl FnOnce(&mut Reactor) + 'static) {
         if let Some(token) = &self.token {
             let _ = token.tell(reactor, Command::OnGone(Box::new(then)));
         }
     }
 
-    /// Whether the client has gone.
+    /// Whether the client has disconnected.
     pub fn is_gone(&self, reactor: &mut Reactor) -> bool {
         self.token.as_ref().is_none_or(|token| reactor.connection(token.connection).is_none())
     }
 
-    /// The connection that the request came in by.
+    /// The connection on which the request arrived.
     pub fn connection(&self) -> Option<ConnectionId> {
         self.token.as_ref().map(|token| token.connection)
     }
 
-    /// Where the client is.
+    /// The address of the client.
     pub fn peer_address(&self, reactor: &mut Reactor) -> io::Result<Address> {
         let gone = || io::Error::from(io::ErrorKind::NotConnected);
         let token = self.token.as_ref().ok_or_else(gone)?;

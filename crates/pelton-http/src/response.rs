@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 pub use fields::ResponseFields;
 
-/// What is answered to a request: a status, header fields and a body.
+/// A response: a status, header fields and a body.
 ///
 /// ```
 /// use pelton_http::Response;
@@ -24,22 +24,22 @@ pub struct Response {
     content: Content,
 }
 
-/// What a response carries.
+/// The body of a response.
 #[derive(Clone, Debug, Default)]
 pub enum Content {
     /// Nothing.
     #[default]
     Empty,
-    /// Bytes, which are sent without being copied if they are many, and in one write with the head in any case.
+    /// Bytes. Large ones are not copied. They go out in one write with the head.
     Bytes(Bytes),
-    /// A part of a file, which goes to the socket inside the kernel where it can. The descriptor is shared, so that a file
-    /// can be kept open and sent to many.
+    /// A range of a file, sent inside the kernel where possible. The descriptor is shared, so one open file can serve many
+    /// responses.
     File {
         /// The file. Its own position is neither used nor moved.
         file: Arc<File>,
         /// Where the part begins.
         offset: u64,
-        /// How long it is. If the file turns out to be shorter, the connection is closed.
+        /// The length in bytes. If the file is shorter, the connection is closed.
         length: u64,
     },
 }
@@ -94,8 +94,7 @@ content_from! {
 }
 
 impl Response {
-    /// A response of this status, with nothing in it. A status that is not from 200 to 599 is a fault, which the client sees as
-    /// a 500.
+    /// Creates a response with this status and no body. A status outside 200 to 599 is a fault, and the client gets a 500.
     #[inline]
     pub fn new(status: u16) -> Response {
         Response { status, fields: ResponseFields::default(), content: Content::Empty }
@@ -121,39 +120,39 @@ impl Response {
         response
     }
 
-    /// A response of this status that says in plain text what that means.
+    /// Creates a response with this status and its meaning as plain text.
     pub fn plain_status(status: u16) -> Response {
         let phrase = crate::wire::reason_phrase(status);
         Response::new(status).header("Content-Type", "text/plain; charset=utf-8").body(format!("{status} {phrase}\n"))
     }
 
-    /// Sends the client elsewhere, with one of the statuses from 300 to 308.
+    /// Creates a redirect, with a status from 300 to 308.
     pub fn redirect(status: u16, location: &str) -> Response {
         Response::new(status).header("Location", location)
     }
 
-    /// Adds a header field; see [`ResponseFields`] for what becomes of those that are not valid, or are the server's own.
+    /// Adds a header field. See [`ResponseFields`] for invalid fields and those that the server controls.
     #[must_use]
     pub fn header(mut self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Response {
         self.fields.append(name, value);
         self
     }
 
-    /// Sets what it carries.
+    /// Sets the body.
     #[must_use]
     pub fn body(mut self, content: impl Into<Content>) -> Response {
         self.content = content.into();
         self
     }
 
-    /// Sets what it carries to a part of a file, of which only the descriptor is held.
+    /// Sets the body to a range of a file. Only the descriptor is held.
     #[must_use]
     pub fn file(mut self, file: impl Into<Arc<File>>, offset: u64, length: u64) -> Response {
         self.content = Content::File { file: file.into(), offset, length };
         self
     }
 
-    /// Has the connection closed after it.
+    /// Closes the connection after this response.
     #[must_use]
     pub fn close(mut self) -> Response {
         self.fields.close();
@@ -180,23 +179,23 @@ impl Response {
         &mut self.fields
     }
 
-    /// What it carries.
+    /// The body.
     pub fn content(&self) -> &Content {
         &self.content
     }
 
-    /// Takes out what it carries.
+    /// Takes the body out.
     pub fn take_content(&mut self) -> Content {
         std::mem::take(&mut self.content)
     }
 
-    /// Whether its status and its fields are what they may be.
+    /// Whether the status and the fields are valid.
     #[inline]
     pub(crate) fn is_valid(&self) -> bool {
         (200..=599).contains(&self.status) && self.fields.fault().is_none()
     }
 
-    /// What of it cannot be sent, if anything cannot.
+    /// Why the response is invalid, if it is.
     pub(crate) fn fault(&self) -> Option<String> {
         if !(200..=599).contains(&self.status) {
             return Some(format!("{} is not the status of a response", self.status));
@@ -217,7 +216,7 @@ impl From<String> for Response {
     }
 }
 
-/// A status with nothing in it.
+/// A response with this status and no body.
 impl From<u16> for Response {
     fn from(status: u16) -> Response {
         Response::new(status)

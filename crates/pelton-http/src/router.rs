@@ -1,4 +1,4 @@
-//! Which handler answers what, by method and path.
+//! Routes requests to handlers by method and path.
 
 mod mount;
 mod spelling;
@@ -14,17 +14,17 @@ use crate::{Handler, Method, Request, Responder, Response};
 pub(crate) use mount::Mount;
 use spelling::normal;
 
-/// Hands requests to handlers by method and path.
+/// Routes requests to handlers by method and path.
 ///
-/// A path may have parameters: `/users/{id}` matches any one segment there, `/files/{*rest}` everything that follows; what they matched is
-/// [`Request::parameter`]. Exact segments go before parameters, whatever the order in which they were added. Paths are compared with their
-/// escapes: `/a%2Fb` is one segment. Only the escapes that RFC 3986 calls equivalent make no difference: `/%61` is `/a`, and `%2f` is
+/// A path may have parameters: `/users/{id}` matches any one segment, `/files/{*rest}` all remaining ones. [`Request::parameter`]
+/// returns what they matched. Exact segments win over parameters, whatever the order in which they were added. Paths are compared
+/// with their escapes: `/a%2Fb` is one segment. Only spellings that RFC 3986 calls equivalent match: `/%61` is `/a`, and `%2f` is
 /// `%2F`.
 ///
-/// Whole handlers, such as another router or [`Files`](crate::Files), are [mounted](Router::mount) below a prefix.
+/// [`mount`](Router::mount) puts a whole handler, such as another router or [`Files`](crate::Files), below a prefix.
 ///
-/// `HEAD` is answered by the handler for `GET` unless it has its own, and `OPTIONS` by saying what there is. A path that is not there is
-/// a 404, a method that is not there a 405.
+/// The handler for `GET` also answers `HEAD`, unless that has its own. The router answers `OPTIONS` with the allowed methods. An
+/// unknown path gets a 404, an unknown method a 405.
 ///
 /// ```
 /// use pelton_http::{Response, Router, plain};
@@ -43,14 +43,14 @@ pub struct Router {
     /// The same, by how they were written.
     numbers: HashMap<String, usize>,
     routes: Vec<Route>,
-    /// The most specific first: of those that a path is below, the first counts.
+    /// The most specific first: the first match counts.
     mounts: Vec<Mount>,
-    /// What all paths together can do.
+    /// The methods of all paths together.
     allow: Allow,
     fallback: Option<Box<dyn Handler>>,
 }
 
-/// What can be done with one path.
+/// The handlers of one path.
 #[derive(Default)]
 struct Route {
     /// How its path was written.
@@ -76,7 +76,7 @@ impl Allow {
     }
 }
 
-/// A route that cannot be added: its path is malformed, or is in conflict with another.
+/// A route that cannot be added because its path is malformed or conflicts with another.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("route {path:?}: {why}")]
 pub struct BadRoute {
@@ -93,7 +93,7 @@ impl BadRoute {
 macro_rules! by_method {
     ($($name:ident $method:literal),* $(,)?) => {
         $(
-            #[doc = concat!("Has `", $method, "` of this path answered by `handler`.")]
+            #[doc = concat!("Routes `", $method, "` requests for this path to `handler`.")]
             ///
             /// # Panics
             ///
@@ -107,19 +107,19 @@ macro_rules! by_method {
 }
 
 impl Router {
-    /// A router that knows no path.
+    /// Creates a router without routes.
     pub fn new() -> Router {
         Router::default()
     }
 
     by_method![get "GET", head "HEAD", post "POST", put "PUT", delete "DELETE", patch "PATCH", options "OPTIONS"];
 
-    /// Has a method of a path answered by `handler`. The last to be added for both counts.
+    /// Routes a method and path to `handler`. A later call with the same method and path replaces it.
     ///
     /// # Panics
     ///
-    /// If the path is malformed, or in conflict with another, as `/{a}` is with `/{b}`: a program with such a mistake should
-    /// not get far. [`try_route`](Router::try_route) is for paths that come from elsewhere.
+    /// If the path is malformed or conflicts with another, as `/{a}` does with `/{b}`. Use [`try_route`](Router::try_route) for
+    /// paths that are not constants.
     #[must_use]
     pub fn route(mut self, method: &str, path: &str, handler: impl Handler) -> Router {
         match self.try_route(method, path, handler) {
@@ -128,7 +128,7 @@ impl Router {
         }
     }
 
-    /// Has a method of a path answered by `handler`, unless the path is malformed or in conflict with another.
+    /// Routes a method and path to `handler`. Fails if the path is malformed or conflicts with another.
     pub fn try_route(&mut self, method: &str, path: &str, handler: impl Handler) -> Result<(), BadRoute> {
         if !path.starts_with('/') {
             return Err(BadRoute::new(path, "a path begins with a slash"));
@@ -157,16 +157,16 @@ impl Router {
         Ok(())
     }
 
-    /// Has everything below a prefix answered by `handler`: `/api` is the prefix of `/api`, `/api/` and `/api/users`, but not of
-    /// `/apis`. A slash at its end makes no difference, and `/` is the prefix of everything.
+    /// Routes everything below a prefix to `handler`: `/api` is a prefix of `/api`, `/api/` and `/api/users`, but not of `/apis`.
+    /// A trailing slash makes no difference, and `/` is a prefix of everything.
     ///
-    /// The handler sees the rest as [`Request::path`], which begins with a slash; [`Request::full_path`] has all of it. It is asked whatever
-    /// the method is, and answers for itself what it does not have: if it is a router, with its own fallback. A segment of the prefix may be
-    /// a parameter, and what it matched is [`Request::parameter`] to the handler.
+    /// The handler sees the rest as [`Request::path`], which begins with a slash; [`Request::full_path`] returns all of it. It
+    /// gets requests with any method and answers unknown paths itself: a router with its own fallback. A segment of the prefix
+    /// may be a parameter, which [`Request::parameter`] returns.
     ///
-    /// A path may be below several prefixes and have a route of its own. Then the first segment that differs decides, of which text
-    /// goes before a parameter, as it does among routes; if none differs, a route goes before a mount, and the longer prefix before the
-    /// shorter. Where a route has the path but not the method, the answer is a 405.
+    /// If a path is below several prefixes or also has a route, the first segment that differs decides: text wins over a
+    /// parameter, as among routes. If none differs, a route wins over a mount, and a longer prefix over a shorter one. If a route
+    /// matches the path but not the method, the client gets a 405.
     ///
     /// ```
     /// use pelton_http::{Files, Router, plain};
@@ -182,8 +182,7 @@ impl Router {
     ///
     /// # Panics
     ///
-    /// If the prefix is malformed, or something is mounted there already. [`try_mount`](Router::try_mount) is for prefixes that come from
-    /// elsewhere.
+    /// If the prefix is malformed or already used. Use [`try_mount`](Router::try_mount) for prefixes that are not constants.
     #[must_use]
     pub fn mount(mut self, prefix: &str, handler: impl Handler) -> Router {
         match self.try_mount(prefix, handler) {
@@ -192,8 +191,8 @@ impl Router {
         }
     }
 
-    /// Has everything below a prefix answered by `handler`, as [`mount`](Router::mount) does, unless the prefix is malformed or something is
-    /// mounted there already.
+    /// Routes everything below a prefix to `handler`, as [`mount`](Router::mount) does. Fails if the prefix is malformed or
+    /// already used.
     pub fn try_mount(&mut self, prefix: &str, handler: impl Handler) -> Result<(), BadRoute> {
         let mount = Mount::new(&normal(prefix), Box::new(handler)).map_err(|why| BadRoute::new(prefix, why))?;
         match self.mounts.binary_search_by(|known| known.cmp_specific(&mount)) {
@@ -205,7 +204,7 @@ impl Router {
         }
     }
 
-    /// Where in `routes` a path that is being added is, or will be.
+    /// The index in `routes` of a path that is being added.
     fn number_of(&mut self, path: &str) -> Result<usize, matchit::InsertError> {
         let new = self.routes.len();
         if path.contains(['{', '}']) {
@@ -227,7 +226,7 @@ impl Router {
         }
     }
 
-    /// Where in `routes` a path is that has just these bytes.
+    /// The index in `routes` of the path with exactly these bytes.
     #[inline]
     fn find_exact(&self, path: &str) -> Option<usize> {
         let same_length = self.exact.get(path.len())?;
@@ -235,12 +234,12 @@ impl Router {
         Some(same_length[at].1)
     }
 
-    /// Whether a route goes before a mount, if a path has both.
+    /// Whether a route wins over a mount if a path matches both.
     fn is_before(&self, route: usize, mount: &Mount) -> bool {
         mount.cmp_route(&self.routes[route].path) == Ordering::Greater
     }
 
-    /// Has requests for paths that are not there answered by `handler`, instead of with 404.
+    /// Routes unknown paths to `handler`, instead of answering 404.
     #[must_use]
     pub fn fallback(mut self, handler: impl Handler) -> Router {
         self.fallback = Some(Box::new(handler));
@@ -278,7 +277,7 @@ fn allowing(status: u16, allow: &Allow) -> Response {
 }
 
 impl Router {
-    /// Answers a request whose path is no route as it was sent.
+    /// Answers a request whose path, as sent, is not an exact route.
     fn handle_inexact(&self, reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
         let path = normal(request.path());
         if let Some(number) = matches!(path, Cow::Owned(_)).then(|| self.find_exact(&path)).flatten() {
@@ -292,7 +291,7 @@ impl Router {
                 self.routes[*matched.value].answer(reactor, request.with_parameters(&found), responder);
             }
             (_, Some(mount)) => {
-                // The rest is as it was sent. That has the same segments, spelled differently at most.
+                // The rest stays as it was sent. Normalizing does not change the segments.
                 let prefix = mount.prefix_of(request.path()).len();
                 let found = request.found_by_mount(mount, &path);
                 mount.handler.handle(reactor, request.below(prefix).with_parameters(&found), responder);
@@ -308,13 +307,13 @@ impl Router {
 impl Handler for Router {
     fn handle(&self, reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
         match request.form() {
-            // What mounted handlers allow is not known here.
+            // The router does not know which methods mounted handlers allow.
             Form::Asterisk if !self.mounts.is_empty() => return responder.respond(reactor, Response::new(204)),
             Form::Asterisk => return responder.respond(reactor, allowing(204, &self.allow)),
             Form::Authority => return responder.respond(reactor, Response::plain_status(501)),
             Form::Origin | Form::Absolute => {}
         }
-        // Routes are in their normal form, so a path that is one of them needs no looking at.
+        // Fast path: routes are normalized, so an equal path is, too.
         match self.find_exact(request.path()) {
             Some(number) => self.routes[number].answer(reactor, request, responder),
             None => self.handle_inexact(reactor, request, responder),

@@ -1,4 +1,4 @@
-//! Servers: a handler, its settings, and what its connections share.
+//! Servers, and the state that their connections share.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -10,15 +10,12 @@ use pelton::{Address, ConnectionId, Error, Handle, ListenerId, Reactor};
 
 use crate::census::Census;
 use crate::connection::{Busy, HttpConnection};
-use crate::exchange::{Command, ExchangeToken, Flow};
+use crate::inbox::Inbox;
 use crate::stats::Counts;
 use crate::wire::{Date, Notes};
-use crate::{Handler, Response, Settings};
+use crate::{Handler, Settings};
 
-/// While a callback of a connection runs, so much may be left for it before its stream counts as full.
-const LEFT_BEFORE_FULL: usize = 64 * 1024;
-
-/// How many connections' books are kept for those that need some next.
+/// How many `Busy` states are kept for reuse.
 const SPARE_BOOKS: usize = 64;
 
 /// Serves HTTP on connections of one reactor. Clones are the same server.
@@ -39,17 +36,17 @@ pub struct Server {
 }
 
 impl Server {
-    /// Has requests answered by `handler`, with the default [settings](Settings).
+    /// Creates a server that answers requests with `handler`, with the default [settings](Settings).
     pub fn new(handler: impl Handler) -> Server {
         Server::with_settings(handler, Settings::default())
     }
 
-    /// Has requests answered by `handler`.
+    /// Creates a server that answers requests with `handler`.
     pub fn with_settings(handler: impl Handler, settings: Settings) -> Server {
         Server::sharing(handler, settings, &Census::default())
     }
 
-    /// Has requests answered by `handler`; connections count together with those of all servers that share the `census`.
+    /// Creates a server whose connections are counted together with those of all servers that share the `census`.
     pub fn sharing(handler: impl Handler, settings: Settings, census: &Census) -> Server {
         Server { shared: Rc::new(Shared::new(Box::new(handler), settings, census.clone())) }
     }
@@ -65,45 +62,40 @@ impl Server {
         reactor.listen(address, move |_| server.connection())
     }
 
-    /// What serves one connection, for those who listen, or come by connections, in another way. All have to be on the same
-    /// reactor.
+    /// Creates the handler for one connection that was accepted or opened in another way. All connections of a server must be on
+    /// the same reactor.
     pub fn connection(&self) -> HttpConnection {
         HttpConnection::new(self.shared.clone())
     }
 
-    /// How many connections it has.
+    /// The number of connections.
     pub fn connections(&self) -> usize {
         self.shared.connections.get()
     }
 }
 
-/// What the connections of a server share. What each needs only while it runs is here, so that idle ones are small.
+/// The state that the connections of a server share. It includes what a connection needs only while it runs, so idle ones are
+/// small.
 pub(crate) struct Shared {
     pub(crate) handler: Box<dyn Handler>,
     pub(crate) settings: Settings,
     pub(crate) handle: OnceCell<Handle>,
     pub(crate) date: RefCell<Date>,
-    /// What is written is put together here.
+    /// The output buffer of the running connection.
     out: Cell<Vec<u8>>,
-    /// What is noted of the head at hand.
+    /// The parsed fields of the current head.
     pub(crate) notes: Cell<Notes>,
     #[allow(clippy::vec_box, reason = "they go in and out as boxes")]
     books: RefCell<Vec<Box<Busy>>>,
-    /// The request whose handler is running, if that was not called by another's.
-    pub(crate) running: Cell<Option<(ConnectionId, u32)>>,
-    /// The answer to it.
-    pub(crate) answer: Cell<Option<Response>>,
-    /// What connections were told while they ran.
-    left: RefCell<VecDeque<(ConnectionId, u32, Command)>>,
-    left_bytes: Cell<usize>,
+    pub(crate) inbox: Inbox,
     connections: Cell<usize>,
-    /// Connections that were turned away and are not closed yet, the oldest first.
+    /// Refused connections that are not closed yet, oldest first.
     turned_away: RefCell<VecDeque<ConnectionId>>,
     census: Census,
     pub(crate) counts: Counts,
-    /// Where clients are, of those connections of which somebody has asked: to ask the system takes longer.
+    /// Cached client addresses, to avoid a system call.
     peers: RefCell<HashMap<ConnectionId, Address>>,
-    /// Connections that are another handler's now.
+    /// Connections that were handed over to another handler.
     pub(crate) handed_over: RefCell<HashSet<ConnectionId>>,
 }
 
@@ -117,10 +109,7 @@ impl Shared {
             out: Cell::default(),
             notes: Cell::default(),
             books: RefCell::default(),
-            running: Cell::default(),
-            answer: Cell::default(),
-            left: RefCell::default(),
-            left_bytes: Cell::default(),
+            inbox: Inbox::default(),
             connections: Cell::default(),
             turned_away: RefCell::default(),
             census,
@@ -128,55 +117,6 @@ impl Shared {
             peers: RefCell::default(),
             handed_over: RefCell::default(),
         }
-    }
-
-    /// Leaves a command for a connection that is running.
-    #[inline]
-    pub(crate) fn leave(&self, connection: ConnectionId, sequence: u32, command: Command) -> Flow {
-        if let Command::Data(data) = &command {
-            let length = usize::try_from(data.len()).unwrap_or(usize::MAX);
-            self.left_bytes.set(self.left_bytes.get().saturating_add(length));
-        }
-        self.left.borrow_mut().push_back((connection, sequence, command));
-        if self.left_bytes.get() > LEFT_BEFORE_FULL { Flow::Full } else { Flow::Ready }
-    }
-
-    /// The first command that was left for a connection.
-    pub(crate) fn take_left(&self, connection: ConnectionId) -> Option<(u32, Command)> {
-        let mut left = self.left.borrow_mut();
-        if left.is_empty() {
-            return None;
-        }
-        let first = left.iter().position(|(to, ..)| *to == connection)?;
-        let (_, sequence, command) = left.remove(first)?;
-        if left.is_empty() {
-            self.left_bytes.set(0);
-        }
-        Some((sequence, command))
-    }
-
-    /// The handler of a request is about to be called. Says whether its answer will be [here](Shared::end) when it returns: not
-    /// if it is called from within another one, that had its connection go on.
-    #[inline]
-    pub(crate) fn begin(&self, token: &ExchangeToken) -> bool {
-        let outermost = self.running.get().is_none();
-        if outermost {
-            self.running.set(Some((token.connection, token.sequence)));
-        }
-        outermost
-    }
-
-    /// The handler has returned. Gives its answer, if there is one already.
-    #[inline]
-    pub(crate) fn end(&self) -> Option<Response> {
-        self.running.set(None);
-        self.answer.take()
-    }
-
-    /// Whether nothing was left for any connection.
-    #[inline]
-    pub(crate) fn nothing_left(&self) -> bool {
-        self.left.borrow().is_empty()
     }
 
     pub(crate) fn take_out(&self) -> Vec<u8> {
@@ -200,7 +140,7 @@ impl Shared {
         }
     }
 
-    /// Counts a connection that has come in. Says whether there is room for it.
+    /// Counts a new connection. Returns whether it is within the limits.
     pub(crate) fn admit(&self, id: ConnectionId, peer: impl FnOnce() -> io::Result<Address>) -> bool {
         let from = self.settings.connections_per_address.and_then(|most| {
             let address = self.peer(id, peer).ok()?;
@@ -216,7 +156,7 @@ impl Shared {
         admitted
     }
 
-    /// A connection that was admitted is over.
+    /// Removes an admitted connection.
     pub(crate) fn dismiss(&self, id: ConnectionId) {
         self.connections.set(self.connections.get() - 1);
         let peer = self.forget_peer(id);
@@ -224,21 +164,21 @@ impl Shared {
         self.census.leave(counted.and_then(|peer| ip_of(&peer)));
     }
 
-    /// A connection that was not admitted is open until its client has read why. Says which one has to be closed at once, because
-    /// there are too many of these.
+    /// Adds a refused connection that stays open until its client has read the refusal. Returns the one to close now if there are
+    /// too many.
     pub(crate) fn linger(&self, id: ConnectionId) -> Option<ConnectionId> {
         let mut turned_away = self.turned_away.borrow_mut();
         turned_away.push_back(id);
-        // At least the one at hand has to be told.
+        // The current one must at least get its refusal.
         if turned_away.len() > self.settings.turned_away.max(1) { turned_away.pop_front() } else { None }
     }
 
-    /// A connection that was not admitted is over.
+    /// Removes a refused connection.
     pub(crate) fn lingered(&self, id: ConnectionId) {
         self.turned_away.borrow_mut().retain(|other| *other != id);
     }
 
-    /// Where the client of a connection is: `ask` is asked once.
+    /// The client's address. Calls `ask` only once per connection.
     pub(crate) fn peer(&self, id: ConnectionId, ask: impl FnOnce() -> io::Result<Address>) -> io::Result<Address> {
         if let Some(peer) = self.peers.borrow().get(&id) {
             return Ok(peer.clone());

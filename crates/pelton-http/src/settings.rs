@@ -1,11 +1,11 @@
-//! How much, how many and how long: what a server allows its clients.
+//! Limits that a server imposes on its clients.
 
 use std::time::Duration;
 
 use crate::wire::{ChunkLimits, HeadLimits};
 
-/// What a server allows its clients. The defaults are safe on the open Internet for pages and APIs; `docs/http.md` lists them with
-/// their reasons.
+/// Limits that a server imposes on its clients. The defaults suit pages and APIs on the open Internet; `docs/http.md` gives the
+/// reasons.
 ///
 /// ```
 /// use pelton_http::Settings;
@@ -15,55 +15,53 @@ use crate::wire::{ChunkLimits, HeadLimits};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How long a request's head may be: 8 KiB of request line (414), 100 fields of 16 KiB together (431).
+    /// The maximum size of a request head. By default 8 KiB for the request line (414), and 100 fields with 16 KiB in total
+    /// (431).
     pub head: HeadLimits,
-    /// How much a chunked body may have around its data.
+    /// Limits on the overhead of a chunked body.
     pub chunks: ChunkLimits,
-    /// How many bytes of a body are read, unless the handler [says otherwise](crate::Body::limit). By default 2 MiB; more are
-    /// refused with 413.
+    /// The maximum body length, unless the handler [sets another](crate::Body::limit). By default 2 MiB. Longer bodies get a 413.
     pub body: u64,
-    /// How much of a body that nobody wants is read to be able to go on with the next request, instead of closing. By default
-    /// 256 KiB: more costs longer than a new connection.
+    /// How much of an unwanted body is read to keep the connection open. By default 256 KiB: reading more takes longer than a new
+    /// connection.
     pub discard: u64,
-    /// How long the head of a request may take, from its first byte; and how long a new connection may take to send that. By
-    /// default 15 seconds, then 408.
+    /// How long a head may take from its first byte, and how long a new connection may take to send that byte. By default 15
+    /// seconds, then 408.
     pub header_time: Duration,
     /// How long a connection may be idle between requests. By default 60 seconds.
     pub idle: Duration,
-    /// A body has to come in at so many bytes a second on average over each [`body_window`](Settings::body_window), or is refused with
-    /// 408. By default 240: slower than any modem, and no attacker can hold many connections with less.
+    /// The minimum average rate of a body in bytes per second, over each [`body_window`](Settings::body_window). Slower ones get
+    /// a 408. By default 240, slower than any modem.
     pub body_rate: u32,
-    /// Over what time the rate of a body is measured. By default 10 seconds: a phone that changes cells is not cut off.
+    /// The time over which the rate of a body is measured. By default 10 seconds, so a phone that changes cells is not cut off.
     pub body_window: Duration,
-    /// When the reactor [drains](pelton::Reactor::drain), how long connections without a request stay open: a request may be on its
-    /// way, and would be lost. It is answered with `Connection: close`. By default a second: longer than most ways take.
+    /// How long idle connections stay open when the reactor [drains](pelton::Reactor::drain), because a request may be in flight.
+    /// It is answered with `Connection: close`. By default one second.
     pub drain_idle: Duration,
-    /// How long a client that was refused is given to stop sending and to read why, before the connection is closed. By default
-    /// 5 seconds.
+    /// How long a refused client has to stop sending and read the refusal before the connection is closed. By default 5 seconds.
     pub linger: Duration,
-    /// After so many requests a connection is closed. By default there is no such limit: an old connection costs no more than
-    /// a new one.
+    /// The maximum number of requests per connection. No limit by default: an old connection costs no more than a new one.
     pub requests: Option<u32>,
-    /// How many requests of one connection may be waiting for their answers, at least one and at most
-    /// [`Settings::MOST_PIPELINED`]. By default 16; while there are so many, nothing more is read from it.
+    /// The maximum number of unanswered requests per connection, from one to [`Settings::MOST_PIPELINED`]. By default 16. At the
+    /// limit, reading pauses.
     pub pipelined: usize,
-    /// How many connections there may be, of all servers that [share](crate::Server::sharing) a census. By default 16,384: so many
-    /// heads, each as long as it may be, take 400 MiB. More are answered with 503 and closed.
+    /// The maximum number of connections of all servers that [share](crate::Server::sharing) a census. By default 16,384: with
+    /// heads of maximum size they take 400 MiB. Further ones get a 503 and are closed.
     pub connections: usize,
-    /// How many connections there may be from one address; with IPv6, from one network, which is 64 bits of the address. By
-    /// default there is no such limit: behind a proxy, all come from one.
+    /// The maximum number of connections per address, or per /64 network with IPv6. No limit by default: behind a proxy, all
+    /// connections come from one address.
     pub connections_per_address: Option<usize>,
-    /// While more bytes than this wait to be sent on the reactor, no connection is taken on: newcomers are answered with 503 and closed.
-    /// By default 256 MiB, which is also the reactor's own [budget](pelton::Builder::byte_budget). For newcomers to be told, the
-    /// reactor has to [accept](pelton::Builder::serve_over_budget) them.
+    /// While more bytes than this are queued on the reactor, new connections get a 503 and are closed. By default 256 MiB, which
+    /// is also the reactor's own [budget](pelton::Builder::byte_budget). To send the 503, the reactor must
+    /// [accept](pelton::Builder::serve_over_budget) connections over budget.
     pub queued: usize,
-    /// How many connections that were answered with 503 may [linger](Settings::linger) at a time, in addition to those that were
-    /// taken on. If there are more, the oldest is closed. By default 64: a flood of newcomers must not take all descriptors.
+    /// How many connections that got a 503 may [linger](Settings::linger), in addition to the accepted ones. Beyond that, the
+    /// oldest is closed. By default 64, so a flood of connections does not exhaust the descriptors.
     pub turned_away: usize,
 }
 
 impl Settings {
-    /// More requests of one connection than this are not taken on at a time, whatever is allowed.
+    /// The upper bound for [`pipelined`](Settings::pipelined).
     pub const MOST_PIPELINED: usize = 1024;
 }
 

@@ -1,4 +1,4 @@
-//! What a server counts, and who is told of what it refuses by itself.
+//! Server counters, and the callback for refusals.
 
 use std::cell::{Cell, OnceCell};
 
@@ -7,17 +7,17 @@ use pelton::Io;
 use crate::Server;
 use crate::wire::Refusal;
 
-/// What a [server](Server) has counted since it was made.
+/// Counters of a [server](Server) since it was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ServerStats {
-    /// Connections that were taken on.
+    /// Accepted connections.
     pub accepted: u64,
-    /// Connections that were answered with 503, for there were too many.
+    /// Connections that got a 503 because there were too many.
     pub turned_away: u64,
-    /// Requests that were handed to the handler.
+    /// Requests passed to the handler.
     pub requests: u64,
-    /// What was refused before it was a request: malformed, too long, too late.
+    /// Input refused before it reached the handler: malformed, too long, or too late.
     pub refused: u64,
 }
 
@@ -44,13 +44,13 @@ impl Counts {
 }
 
 impl Server {
-    /// What it has counted.
+    /// Returns the counters.
     pub fn stats(&self) -> ServerStats {
         self.shared.counts.stats.get()
     }
 
-    /// Calls `callback` whenever something is answered that never was a request, and so no handler sees: it was malformed, too
-    /// long or too late, or there were too many connections. For logs. Only the first such callback counts.
+    /// Calls `callback` whenever the server refuses something before a handler sees it: malformed, too long or late input, or too
+    /// many connections. Intended for logs. Only the first callback is used.
     ///
     /// ```
     /// use pelton_http::{Server, plain};

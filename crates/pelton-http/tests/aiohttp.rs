@@ -1,7 +1,7 @@
-//! aiohttp's client, as a peer that others have written: `python/aiohttp_peer.py` says what it asks, and what it expects.
+//! Tests against aiohttp's client. `python/aiohttp_peer.py` has its requests and what it expects.
 //!
-//! It comes from the package registry. `cargo xtask test` installs it in an environment below the target directory; where it is not
-//! there, these tests fail and say how to get it.
+//! `cargo xtask test` installs aiohttp in an environment below the target directory. Without it, these tests fail and say how to
+//! install it.
 
 mod common;
 
@@ -14,7 +14,8 @@ use common::tree::{Tree, settled};
 use common::{On, Serve, on_every_engine};
 use pelton::Reactor;
 use pelton_http::{
-    BodyEvent, Event, EventStream, Files, Flow, Handler, Request, Responder, Response, ResponseStream, Router, plain,
+    BodyEvent, Event, EventStream, Files, Handler, Request, Responder, Response, ResponseStream, Router, SendState,
+    plain,
 };
 
 on_every_engine![
@@ -106,7 +107,7 @@ fn site(tree: &Tree) -> impl Handler {
         .fallback(files)
 }
 
-/// Answers with how many bytes the body has, and their sum, having kept none of it.
+/// Answers with the length and the sum of the body, without storing it.
 fn measure(reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
     let (mut length, mut sum) = (0, 0);
     let mut responder = Some(responder);
@@ -135,8 +136,8 @@ fn later(reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
 fn count(reactor: &mut Reactor, stream: ResponseStream, mut number: u32) {
     while number < 200_000 {
         match stream.send(reactor, format!("{number}\n")) {
-            Ok(Flow::Ready) => number += 1,
-            Ok(Flow::Full) => {
+            Ok(SendState::Ready) => number += 1,
+            Ok(SendState::Full) => {
                 return stream.when_ready(reactor, move |reactor, stream| count(reactor, stream, number + 1));
             }
             Err(_) => return,

@@ -1,4 +1,4 @@
-//! Bodies of requests, over real connections, on every engine.
+//! Request bodies, over real connections, on every engine.
 
 mod common;
 
@@ -34,7 +34,7 @@ on_every_engine![
     an_answer_that_closes_may_come_before_the_body_is_read,
 ];
 
-/// Answers with the body, or with why there is none.
+/// Answers with the body, or with the error.
 fn echo() -> impl Handler {
     echo_up_to(None)
 }
@@ -134,10 +134,10 @@ fn a_client_that_waits_is_asked_when_the_body_is_read(on: On) {
         assert_eq!(client.read_until("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
         client.send("hello");
         assert_eq!(client.response().1, "hello");
-        // One that does not wait need not be asked.
+        // A client that does not wait gets no `100 Continue`.
         for sent in ["hello", "he"] {
             client.send(post(5, "Expect: 100-continue\r\n") + sent);
-            // Were it asked, that would come before the answer.
+            // A `100 Continue` would come before the answer.
             client.send(&"hello"[sent.len()..]);
             assert!(client.response().0.starts_with("HTTP/1.1 200"));
         }
@@ -183,7 +183,7 @@ fn a_body_can_be_read_later(on: On) {
     assert!(answer.contains("\r\n\r\nhello") && answer.ends_with("\r\n\r\nabc"), "{answer}");
 }
 
-/// What the kernel's buffers hold on both sides, and much more.
+/// Much more than the socket buffers on both sides hold.
 const LARGE: usize = 30_000_000;
 
 fn a_reader_that_pauses_holds_up_the_client(on: On) {

@@ -1,5 +1,5 @@
-//! What a server does when its bounds are reached, or when they are none, on every engine. These tests move much, so they are not next to
-//! those that measure time.
+//! Servers at their limits, and without limits, on every engine. These tests move a lot of data, so they are separate from those
+//! that measure time.
 
 mod common;
 
@@ -21,7 +21,7 @@ fn hello(_: &Request<'_>) -> &'static str {
     "hello\n"
 }
 
-/// They neither read nor close, and still only so many stay.
+/// The clients neither read nor close, and still the number is bounded.
 fn of_those_that_are_turned_away_the_oldest_goes_first(on: On) {
     let settings = Settings { connections: 1, turned_away: 3, linger: common::DEADLINE, ..Settings::default() };
     let mut site = on.serve_with(plain(hello), settings);

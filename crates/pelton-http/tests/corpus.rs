@@ -1,6 +1,6 @@
-//! Requests, good and bad, each whole and cut at every byte: what they come to must not depend on how they arrive.
+//! Valid and invalid requests, whole and split at every byte. The outcome must not depend on how they arrive.
 //!
-//! They are fed to [`HttpConnection`](pelton_http::HttpConnection) through a reactor over a pair of sockets, so that a cut is a cut.
+//! They reach [`HttpConnection`](pelton_http::HttpConnection) through a reactor and a socket pair, so each piece arrives alone.
 
 mod common;
 
@@ -56,7 +56,7 @@ impl Site {
         Site { reactor, server: Server::with_settings(describe, settings) }
     }
 
-    /// What is answered to a stream that comes in these pieces, each of which is dealt with before the next comes.
+    /// Returns the answer to a stream in these pieces. Each is processed before the next arrives.
     fn answer(&mut self, pieces: &[&[u8]]) -> String {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         self.reactor.adopt(ours, self.server.connection()).unwrap();
@@ -79,7 +79,7 @@ impl Site {
         undated(&String::from_utf8(answer).unwrap())
     }
 
-    /// The same, which has to be the same however the stream is cut.
+    /// Returns the answer, and checks that it does not depend on how the stream is split.
     fn answer_however_cut(&mut self, stream: &[u8]) -> String {
         let whole = self.answer(&[stream]);
         let show = String::from_utf8_lossy(stream).into_owned();
@@ -93,7 +93,7 @@ impl Site {
     }
 }
 
-/// What a stream of requests comes to: the bodies of the answers if they are 200, otherwise their status.
+/// The outcome of a stream of requests: the bodies of responses with status 200, the statuses of others.
 fn outcomes(answer: &str) -> Vec<String> {
     let answers = answer.split("HTTP/1.1 ").skip(1);
     answers
@@ -104,8 +104,8 @@ fn outcomes(answer: &str) -> Vec<String> {
         .collect()
 }
 
-/// Streams of requests, and what they come to. Every one that is refused is followed by another request, which must not be
-/// answered: that is what smuggling would be.
+/// Streams of requests and their outcomes. Another request follows each refused one and must not be answered: that would be
+/// smuggling.
 const NEXT: &str = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
 
 const GOOD: &[(&str, &[&str])] = &[

@@ -1,9 +1,10 @@
-//! Requests and their answers, over real connections, on every engine.
+//! Requests and responses, over real connections, on every engine.
 
 mod common;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::{On, Serve, on_every_engine, statuses, undated};
@@ -23,6 +24,7 @@ on_every_engine![
     a_responder_that_is_dropped_gives_500,
     responses_that_cannot_be_sent_become_500,
     a_handler_that_panics_gives_500_and_is_closed,
+    a_handler_that_panics_leaves_no_commands_behind,
     what_is_asked_before_a_half_close_is_answered,
     handlers_wrap_each_other,
     a_request_can_be_kept,
@@ -63,7 +65,7 @@ fn pipelined_requests_are_answered_in_order(on: On) {
     assert_eq!(bodies, expected);
 }
 
-/// Answers what begins with `/late` after others, and the last of them first.
+/// Answers paths that begin with `/late` after the others, in reverse order.
 fn late_answers_keep_the_order(on: On) {
     let late: Rc<RefCell<Vec<(String, Responder)>>> = Rc::default();
     let kept = late.clone();
@@ -197,7 +199,7 @@ fn a_responder_that_is_dropped_gives_500(on: On) {
     let answer = site.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(statuses(&answer), [500, 500], "and the connection goes on");
     let faults = site.reactor.take_state::<Vec<String>>().unwrap_or_default();
-    assert_eq!(faults, ["a request was not answered; the client gets a 500"; 2]);
+    assert_eq!(faults, ["request not answered, the client gets a 500"; 2]);
 }
 
 fn responses_that_cannot_be_sent_become_500(on: On) {
@@ -217,6 +219,20 @@ fn responses_that_cannot_be_sent_become_500(on: On) {
     }
     let answer = site.ask("GET /fine HTTP/1.1\r\nHost: a\r\n\r\n");
     assert!(answer.ends_with("\r\n\r\nfine") && !answer.contains("chunked"), "{answer}");
+}
+
+fn a_handler_that_panics_leaves_no_commands_behind(on: On) {
+    let sent = Arc::new(());
+    let held = Arc::downgrade(&sent);
+    let sent = Cell::new(Some(sent));
+    let handler = move |reactor: &mut Reactor, _: Request<'_>, responder: Responder| {
+        let owner = sent.take().unwrap();
+        responder.on_gone(reactor, move |_| drop(owner));
+        panic!("on purpose");
+    };
+    let mut site = on.serve_catching(handler);
+    assert_eq!(statuses(&site.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n")), [500]);
+    assert_eq!(held.strong_count(), 0, "the server is still there, the connection is not");
 }
 
 fn a_handler_that_panics_gives_500_and_is_closed(on: On) {
@@ -239,7 +255,7 @@ fn what_is_asked_before_a_half_close_is_answered(on: On) {
     assert!(answer.ends_with("\r\n\r\nlate\n"), "{answer}");
 }
 
-/// Has a line added to what is answered, by whom it went through.
+/// Adds a line to the response that names the handler it went through.
 fn marked(mark: &'static str, inner: impl Handler) -> impl Handler {
     move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
         let responder = responder.before_sending(move |response| response.fields_mut().append("Mark", mark));

@@ -1,4 +1,4 @@
-//! Files below a directory: what is found, what is not, and in what form.
+//! Files below a directory: which are found, and in what form they are sent.
 
 mod common;
 

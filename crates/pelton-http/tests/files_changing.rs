@@ -1,4 +1,4 @@
-//! Files that change, disks that are slow, and too much of everything.
+//! Changing files, slow disks and overload.
 
 mod common;
 
@@ -35,7 +35,7 @@ fn serve(on: On, tree: &Tree, settings: FileSettings) -> Site {
     on.serve(Files::with_settings(tree.path(), settings).unwrap())
 }
 
-/// On the best engine, with a file lane of one thread and room for so many to wait.
+/// A reactor on the best engine, whose file lane has one thread and a queue of this length.
 fn serve_on_lane(handler: impl Handler, waiting: usize) -> Site {
     let lane = LaneSettings { threads: 1, waiting, linger: DEADLINE };
     let mut reactor = best().builder().lane(Lane::Files, lane).build().unwrap();

@@ -1,4 +1,4 @@
-//! What serving a file costs when it is known: no allocation, and no system call but those of the exchange.
+//! The cost of serving a cached file: no allocation, and no system calls but those of the exchange.
 #![cfg(target_os = "linux")]
 
 mod common;

@@ -1,4 +1,4 @@
-//! Directories in which somebody has put everything that can be put into one.
+//! Hostile directories: FIFOs, devices, sockets, links and odd names.
 // There is no `mkfifoat` to be had for macOS.
 #![cfg(not(target_vendor = "apple"))]
 
@@ -257,8 +257,8 @@ fn is_harmless(page: &[u8]) -> Vec<String> {
     links
 }
 
-/// Somebody who opens a FIFO to write to it waits until somebody reads it. If a server opened it to see what it is, that would let the
-/// writer go on, and closing it again would kill it.
+/// Opening a FIFO for writing blocks until there is a reader. If the server opened it for a look, the writer would continue, and
+/// closing it would kill the writer.
 fn writers_of_fifos_are_left_alone(on: On) {
     let tree = Tree::new();
     fs::create_dir(tree.path().join("sub")).unwrap();

@@ -1,4 +1,4 @@
-//! The same tag has to be the same bytes, also if somebody sets the times of files, as reproducible builds do.
+//! The same tag must mean the same bytes, even if file times are set, as reproducible builds do.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! HTTP on a network in memory, whose engine completes everything late, in parts and in odd orders: nothing in a connection may
-//! assume that what is sent is gone, or that what comes is whole.
+//! HTTP on an in-memory network whose engine completes operations late, in parts and in odd orders. A connection must not assume
+//! that output has left or that input is complete.
 //!
 //! `PELTON_TEST_SEEDS=0..200` tries more orders.
 
@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use pelton::{Bytes, EventLoop, Reactor};
-use pelton_http::{Body, BodyEvent, Flow, Request, Responder, Response, ResponseStream, Router, Server, Settings};
+use pelton_http::{Body, BodyEvent, Request, Responder, Response, ResponseStream, Router, SendState, Server, Settings};
 use pelton_testing::memory::{Memory, with_seeds};
 use pelton_testing::{Network, Peer, run_until};
 
@@ -80,11 +80,11 @@ fn stream(reactor: &mut Reactor, _: Request<'_>, responder: Responder) {
 fn send_lines(reactor: &mut Reactor, stream: ResponseStream, from: usize) {
     for number in from..LINES {
         match stream.send(reactor, format!("{number:09}\n")) {
-            Ok(Flow::Ready) => {}
-            Ok(Flow::Full) => {
+            Ok(SendState::Ready) => {}
+            Ok(SendState::Full) => {
                 return stream.when_ready(reactor, move |reactor, stream| send_lines(reactor, stream, number + 1));
             }
-            // The client has gone.
+            // The client has disconnected.
             Err(_) => return,
         }
     }

@@ -1,4 +1,4 @@
-//! Handlers that answer later, in every way there is, on every engine.
+//! Handlers that answer later, in every supported way, on every engine.
 
 mod common;
 
@@ -78,7 +78,7 @@ impl Drop for Dropped {
     }
 }
 
-/// Has a client ask and reset its connection when `asked` says that the handler has been called.
+/// Sends a request and resets the connection when `asked` says that the handler was called.
 fn ask_and_go(site: &mut common::Site, mut asked: impl FnMut() -> bool) {
     let client = site.run(|address| {
         let mut client = common::Client::connect(&address);
@@ -188,7 +188,7 @@ fn failures_give_500_and_cost_nobody_else(on: On) {
         assert!(answer.ends_with("good\n"), "{kind}: {answer}");
         let faults = site.reactor.take_state::<Vec<String>>().unwrap_or_default().join("\n");
         // Those of a pool go to the pool's own hook; what is left here is that nobody has answered.
-        let said = if kind == "pooled" { "a request was not answered" } else { "on purpose" };
+        let said = if kind == "pooled" { "request not answered" } else { "on purpose" };
         assert!(faults.contains(said), "{kind}: {faults}");
         // With the place of the handler, so that faults of two handlers are two faults.
         let names_handler = kind != "pooled";
@@ -245,5 +245,5 @@ fn a_kept_request_has_no_body(on: On) {
         let body = request.get().body().bytes().await;
         format!("{}\n", body.unwrap_err())
     });
-    assert!(on.serve(handler).ask(post("/", "water")).contains("the body is not there any more\n"));
+    assert!(on.serve(handler).ask(post("/", "water")).contains("the body was already read or discarded\n"));
 }

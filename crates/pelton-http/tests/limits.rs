@@ -1,4 +1,4 @@
-//! What clients may not do, and for how long, over real connections, on every engine.
+//! Limits on clients, over real connections, on every engine.
 
 mod common;
 
@@ -42,7 +42,7 @@ fn hello(_: &Request<'_>) -> &'static str {
     "hello\n"
 }
 
-/// Sends a head byte by byte: that it goes on is not enough.
+/// Sends a head byte by byte. Progress alone does not extend the deadline.
 fn a_head_that_takes_too_long_gets_408(on: On) {
     let mut site = on.serve_with(plain(hello), Settings { header_time: SHORT, ..Settings::default() });
     site.with_client(|mut client| {
@@ -204,7 +204,7 @@ fn heads_that_are_too_long_are_refused(on: On) {
     assert_eq!(statuses(&site.ask("GET /".to_owned() + &"x".repeat(1_000_000))), [414]);
 }
 
-/// A socket that is closed with something unread in it takes back what the other side has not read yet.
+/// Closing a socket with unread input causes a reset, which can discard output that the peer has not read.
 fn what_was_answered_arrives_also_after_an_error(on: On) {
     let mut site = on.serve(plain(hello));
     for _ in 0..20 {

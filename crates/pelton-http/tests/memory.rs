@@ -1,4 +1,4 @@
-//! What requests and connections cost in memory.
+//! The memory cost of requests and connections.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! Handlers below prefixes: what they see of the path, and who answers what.
+//! Mounted handlers: which paths they see, and which handler answers.
 
 mod common;
 

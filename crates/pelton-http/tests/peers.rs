@@ -1,4 +1,4 @@
-//! Clients that others have written: curl, and Python's http.client.
+//! Tests against curl and Python's http.client.
 
 mod common;
 

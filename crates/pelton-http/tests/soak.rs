@@ -1,7 +1,7 @@
-//! Clients that ask, wait, break off, reset and trickle, at random and for as long as one likes: what is left of them is nothing.
+//! A soak test: random clients request, wait, disconnect, reset and trickle. Nothing may leak.
 //!
-//! `PELTON_SOAK_SECONDS` says how long, and `PELTON_SOAK_SEED` repeats the numbers of an earlier run. What the kernel does
-//! meanwhile is not repeated.
+//! `PELTON_SOAK_SECONDS` sets the duration, and `PELTON_SOAK_SEED` repeats the random numbers of an earlier run, but not the
+//! kernel's timing.
 
 mod common;
 
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use common::DEADLINE;
 use pelton::{Lane, PanicPolicy, Reactor, Stats, task};
 use pelton_http::{
-    Files, Flow, Request, Responder, Response, ResponseStream, Router, Settings, deferred, plain, spawned,
+    Files, Request, Responder, Response, ResponseStream, Router, SendState, Settings, deferred, plain, spawned,
 };
 
 /// Unless the environment says otherwise.
@@ -48,8 +48,8 @@ fn stream(reactor: &mut Reactor, _: Request<'_>, responder: Responder) {
     fn go_on(reactor: &mut Reactor, stream: ResponseStream, from: usize) {
         for number in from..200 {
             match stream.send(reactor, vec![b's'; 5_000]) {
-                Ok(Flow::Ready) => {}
-                Ok(Flow::Full) => {
+                Ok(SendState::Ready) => {}
+                Ok(SendState::Full) => {
                     return stream.when_ready(reactor, move |reactor, stream| go_on(reactor, stream, number + 1));
                 }
                 Err(_) => return,

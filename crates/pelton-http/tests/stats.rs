@@ -1,4 +1,4 @@
-//! What a server counts, and what it tells of what it refuses by itself.
+//! Server counters, and the callback for refusals.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Responses that come bit by bit, large ones, files and events, over real connections, on every engine.
+//! Streams, large bodies, files and events, over real connections, on every engine.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::{On, Serve, on_every_engine, statuses, undated};
 use pelton::{Bytes, Reactor};
-use pelton_http::{Event, EventStream, Flow, Request, Responder, Response, ResponseFields, ResponseStream, plain};
+use pelton_http::{Event, EventStream, Request, Responder, Response, ResponseFields, ResponseStream, SendState, plain};
 
 on_every_engine![
     a_stream_comes_in_chunks_with_trailers,
@@ -113,8 +113,8 @@ fn send_on(reactor: &mut Reactor, stream: ResponseStream) {
     while reactor.state::<Sent>().0 < PIECES {
         reactor.state::<Sent>().0 += 1;
         match stream.send(reactor, vec![b'x'; PIECE]) {
-            Ok(Flow::Ready) => {}
-            Ok(Flow::Full) => return stream.when_ready(reactor, send_on),
+            Ok(SendState::Ready) => {}
+            Ok(SendState::Full) => return stream.when_ready(reactor, send_on),
             Err(gone) => panic!("{gone}"),
         }
     }
@@ -130,7 +130,7 @@ fn a_stream_waits_for_a_client_that_does_not_read(on: On) {
     let mut site = on.serve(handler);
     let mut client = common::Client::connect(&site.address);
     client.send(GET);
-    // Until it does not get on any more.
+    // Until the stream makes no progress.
     let (mut last, mut since) = (0, site.reactor.clock());
     let ticking = site.reactor.every(Duration::from_millis(5), |_, _| {});
     site.run_until(|reactor| {
@@ -172,7 +172,7 @@ fn a_stream_with_a_bad_head_is_a_500(on: On) {
 }
 
 fn a_large_body_is_sent_bit_by_bit(on: On) {
-    // More than may wait on a connection.
+    // More than may be queued on a connection.
     let body = Bytes::from(vec![b'x'; 40_000_000]);
     let sent = body.clone();
     let mut site = on.serve(plain(move |_| Response::ok().body(body.clone())));

@@ -1,4 +1,4 @@
-//! What comes after HTTP: upgrades and tunnels, over real connections, on every engine.
+//! Upgrades and tunnels, over real connections, on every engine.
 
 mod common;
 
@@ -53,7 +53,7 @@ fn an_upgrade_hands_over_the_connection(on: On) {
         }
         assert_eq!(request.header("upgrade"), Some(&b"shout"[..]));
         log.borrow_mut().push(responder.connection().unwrap());
-        // What comes in before the answer is not taken for a request.
+        // Bytes that arrive before the answer are not parsed as a request.
         reactor.after(Duration::from_millis(10), |reactor| responder.upgrade(reactor, switching(), Shout(0)));
     };
     let mut site = on.serve(handler);
@@ -240,7 +240,7 @@ fn connect_is_refused_unless_a_handler_takes_it(on: On) {
     let body = CONNECT.replace("\r\n\r\n", "\r\nContent-Length: 5\r\n\r\nhello");
     let old = "CONNECT other:1 HTTP/1.0\r\n\r\n".to_owned();
     for connect in [CONNECT.to_owned(), body, old] {
-        // What comes after it is not for us, whatever it looks like.
+        // The bytes after it are not HTTP, whatever they look like.
         let answer = site.ask(GET.to_owned() + &connect + GET);
         assert_eq!(statuses(&answer), [200, 501], "{answer}");
         assert!(answer.contains("Connection: close\r\n"), "{answer}");

@@ -1,8 +1,8 @@
-//! Sending answers, in the order of the requests.
+//! Writes responses in the order of the requests.
 
 use pelton::Io;
 
-use super::busy::{Answer, Busy, Exchange, Facts, Framing, Receiving, Streaming};
+use super::busy::{Answer, Busy, Exchange, Facts, Receiving, ResponseFraming, Streaming};
 use super::head::{self, Body, Written};
 use super::out::Out;
 use super::streaming::{Progress, write_content};
@@ -10,12 +10,11 @@ use super::{HttpConnection, Phase};
 use crate::wire::encode;
 use crate::{Content, Response};
 
-/// Bodies are handed to the reactor in pieces of at most this, as they are taken: those that are larger than what may wait
-/// are no exception then.
+/// Bodies are handed to the reactor in pieces of at most this many bytes, so a large body respects the water marks, too.
 pub(super) const PIECE: usize = 256 * 1024;
 
 impl HttpConnection {
-    /// Sends of the answers what can be sent.
+    /// Writes as many queued responses as the socket accepts.
     pub(super) fn answer(&mut self, io: &mut Io<'_>, out: &mut Out) {
         loop {
             let Some(front) = self.busy.as_mut().and_then(|busy| busy.exchanges.front_mut()) else { return };
@@ -32,19 +31,19 @@ impl HttpConnection {
                         let ready = streaming.when_ready.take_if(|_| !self.is_stuck());
                         self.put_back(Answer::Streaming(streaming));
                         let Some(ready) = ready else { return };
-                        self.call(io, ready);
-                        self.apply_left(io, out);
+                        ready(io.reactor());
+                        self.apply_commands(io, out);
                     }
                     // The connection is being closed.
                     None => return,
                 },
                 Answer::Upgrade(_) if self.phase == Phase::Done && self.lingers => {
-                    // More of a body came than is passed over, so nobody knows where the other protocol would begin.
-                    self.set_keep_alive(sequence, false);
+                    // The body was longer than the discard limit, so the start of the other protocol is unknown.
+                    self.close_after(sequence);
                     self.put_back(Answer::Ready(Box::new(Response::plain_status(413))));
                 }
                 Answer::Upgrade(upgrade) if self.phase == Phase::Body => {
-                    // What is still to come of the request is not the other protocol's.
+                    // The rest of the request body does not belong to the other protocol.
                     self.pass_over_body(sequence);
                     return self.put_back(Answer::Upgrade(upgrade));
                 }
@@ -73,12 +72,12 @@ impl HttpConnection {
         self.busy.as_ref().is_some_and(|busy| busy.choked || busy.yielded)
     }
 
-    /// The first of the requests is answered in full.
+    /// Called when the first request is fully answered.
     fn answered(&mut self, io: &mut Io<'_>) {
         let Some(exchange) = self.busy.as_mut().and_then(|busy| busy.exchanges.pop_front()) else { return };
         if !exchange.facts.keep_alive {
             self.last = true;
-            // Somebody may still be reading what came with it; but nothing that came after it is answered.
+            // A reader may still want its body, but no later request is answered.
             let busy = self.busy.as_mut();
             let reads_on =
                 busy.and_then(|busy| busy.body_of(exchange.sequence)).is_some_and(|body| body.reader.is_some());
@@ -91,8 +90,7 @@ impl HttpConnection {
         }
     }
 
-    /// Tells a client that waits for it that its body is wanted, when everything before it has been answered
-    /// and none of it has come by itself.
+    /// Sends `100 Continue` if the body is wanted, all earlier requests are answered, and none of the body has arrived.
     pub(super) fn ask_for_body(&mut self, out: &mut Out) {
         if let Some(Busy { body: Some(body), exchanges, .. }) = self.busy.as_deref_mut()
             && body.wanted
@@ -104,7 +102,7 @@ impl HttpConnection {
         }
     }
 
-    /// Answers a request that has no body and is the only one.
+    /// Answers a request without a body when no other is unanswered.
     #[inline]
     pub(super) fn answer_at_once(
         &mut self,
@@ -126,7 +124,7 @@ impl HttpConnection {
         }
     }
 
-    /// Writes an answer that is small, and about which there is no doubt.
+    /// Writes a small response that is known to be valid.
     pub(super) fn write_small(&mut self, io: &mut Io<'_>, out: &mut Out, facts: Facts, mut response: Response) {
         let content = response.take_content();
         self.write_head(io, out, &response, facts, Body::Whole(content.len()));
@@ -157,17 +155,21 @@ impl HttpConnection {
         mut response: Response,
     ) -> Option<Box<Streaming>> {
         let (rest, keep_alive) = self.begin_whole_of(io, out, sequence, facts, &mut response);
-        self.set_keep_alive(sequence, keep_alive);
+        if !keep_alive {
+            self.close_after(sequence);
+        }
         rest
     }
 
-    pub(super) fn set_keep_alive(&mut self, sequence: u32, keep_alive: bool) {
+    /// Notes that the connection ends with the response to this request.
+    pub(super) fn close_after(&mut self, sequence: u32) {
         if let Some(exchange) = self.busy.as_mut().and_then(|busy| busy.exchange(sequence)) {
-            exchange.facts.keep_alive = keep_alive;
+            exchange.facts.keep_alive = false;
         }
     }
 
-    /// Writes a response that is all there. Gives what is too much for now, and says whether the connection stays open.
+    /// Writes a complete response. Returns the part of the body that is too large to write now, and whether the connection stays
+    /// open.
     #[inline]
     fn begin_whole_of(
         &mut self,
@@ -185,7 +187,7 @@ impl HttpConnection {
         }
         let content = response.take_content();
         let written = self.write_head(io, out, response, facts, body);
-        if written.framing == Framing::Nothing {
+        if written.framing == ResponseFraming::Nothing {
             return (None, written.keep_alive);
         }
         let rest = match content {
@@ -208,15 +210,14 @@ impl HttpConnection {
         (rest, written.keep_alive)
     }
 
-    /// Has the rest of a body thrown away that nobody reads. Gives it, if there is one.
+    /// Discards the rest of a body that has no reader. Returns that body, if there is one.
     fn pass_over_body(&mut self, sequence: u32) -> Option<&mut Receiving> {
         let body = self.busy.as_mut()?.body_of(sequence).filter(|body| body.reader.is_none())?;
         body.discarded = true;
         Some(body)
     }
 
-    /// Decides what becomes of the body of a request that is being answered, if nobody reads it. Says whether there can be another
-    /// request after it.
+    /// Discards the unread body of a request that is being answered. Returns whether another request can follow.
     #[inline]
     pub(super) fn goes_on_after(&mut self, sequence: u32) -> bool {
         if self.drains && self.waiting() <= 1 {
@@ -224,7 +225,7 @@ impl HttpConnection {
         }
         let discard = self.shared.settings.discard;
         let Some(body) = self.pass_over_body(sequence) else { return true };
-        // A client that waits to be asked may send it all the same, or not; nobody knows what would come next.
+        // A client that waits for `100 Continue` may or may not send the body, so the next bytes are ambiguous.
         !body.expects_continue && body.missing().is_none_or(|missing| missing <= discard)
     }
 }

@@ -1,4 +1,4 @@
-//! What only connections with something to do have.
+//! State that only active connections have.
 
 use std::collections::VecDeque;
 
@@ -9,28 +9,28 @@ use crate::exchange::Callback;
 use crate::wire::{Chunked, Head, Scan};
 use crate::{Content, Response};
 
-/// Memory for input beyond this is given back when it is not needed any more.
+/// Input buffers are shrunk to this many bytes when they are reused.
 const INPUT_KEPT: usize = 16 * 1024;
 
-/// The books of a connection with something to do. They go from one to the next that needs them, with their memory.
+/// The state of an active connection. Connections reuse it, including its allocations.
 #[derive(Default)]
 pub(crate) struct Busy {
-    /// What has come in and could not be dealt with yet, from `at` on.
+    /// Input that is not processed yet, from `at` on.
     input: Vec<u8>,
     at: usize,
-    /// How far the head at the beginning of the input has been looked at.
+    /// How much of the head at the start of the input has been scanned.
     pub(super) scan: Scan,
-    /// The body of the latest request, while it comes in.
+    /// The body of the latest request, while it is being received.
     pub(super) body: Option<Receiving>,
-    /// Requests that are not answered in full, in order.
+    /// Requests that are not fully answered, in order.
     pub(super) exchanges: VecDeque<Exchange>,
-    /// What follows HTTP.
+    /// The handler that takes over after HTTP.
     pub(super) upgraded: Option<Box<dyn Connection>>,
-    /// So much waits to be sent that nothing more is, before the connection has drained.
+    /// The output queue is above the high mark: nothing is written until it has drained.
     pub(super) choked: bool,
-    /// Others get their turn before it goes on.
+    /// The connection has used up its turn and continues in the next one.
     pub(super) yielded: bool,
-    /// The client sends nothing more, but what it has sent is not dealt with yet.
+    /// The client has finished sending, but its input is not fully processed.
     pub(super) finished: bool,
 }
 
@@ -43,7 +43,7 @@ impl Busy {
         self.input.extend_from_slice(bytes);
     }
 
-    /// Takes the input out, to be put back by [`put_input`](Busy::put_input).
+    /// Takes the input out; [`put_input`](Busy::put_input) puts it back.
     pub(super) fn take_input(&mut self) -> (Vec<u8>, usize) {
         (std::mem::take(&mut self.input), std::mem::take(&mut self.at))
     }
@@ -66,7 +66,7 @@ impl Busy {
         self.at = 0;
     }
 
-    /// Whether there is anything in the books.
+    /// Whether the connection still needs this state.
     pub(super) fn is_needed(&self) -> bool {
         self.has_input()
             || self.body.is_some()
@@ -75,7 +75,7 @@ impl Busy {
             || self.finished
     }
 
-    /// Clears everything but memory that may serve again.
+    /// Clears everything but keeps reusable allocations.
     pub(crate) fn clear(&mut self) {
         let (mut input, mut exchanges) = (std::mem::take(&mut self.input), std::mem::take(&mut self.exchanges));
         input.clear();
@@ -88,13 +88,13 @@ impl Busy {
         self.exchanges.iter_mut().find(|exchange| exchange.sequence == sequence)
     }
 
-    /// The body of this request, if it is still coming in.
+    /// The body of this request, if it is still being received.
     pub(super) fn body_of(&mut self, sequence: u32) -> Option<&mut Receiving> {
         self.body.as_mut().filter(|body| body.sequence == sequence)
     }
 }
 
-/// What of a request matters to its answer.
+/// The properties of a request that affect its response.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts {
     /// Only the head is sent.
@@ -104,16 +104,16 @@ pub(super) struct Facts {
     pub(super) keep_alive: bool,
 }
 
-/// A request that is not answered in full.
+/// A request that is not fully answered.
 pub(super) struct Exchange {
     pub(super) sequence: u32,
     pub(super) facts: Facts,
     pub(super) answer: Answer,
-    /// To be called if the client goes first.
+    /// Called if the client disconnects first.
     pub(super) on_gone: Option<Callback>,
 }
 
-/// How far an answer is.
+/// The state of a response.
 pub(super) enum Answer {
     Waiting,
     Ready(Box<Response>),
@@ -121,60 +121,60 @@ pub(super) enum Answer {
     Upgrade(Box<(Response, Box<dyn Connection>)>),
 }
 
-/// A body that is sent bit by bit.
+/// A response body that is sent in pieces.
 #[derive(Default)]
 pub(super) struct Streaming {
-    /// `None` once it is sent.
+    /// `None` once the head is sent.
     pub(super) head: Option<Response>,
-    pub(super) framing: Framing,
-    /// What could not be sent yet.
+    pub(super) framing: ResponseFraming,
+    /// Pieces that are not sent yet.
     pub(super) held: VecDeque<Content>,
-    /// Complete, with these trailers.
+    /// Set when the body is complete, with its trailers.
     pub(super) finished: Option<Vec<u8>>,
     pub(super) when_ready: Option<Callback>,
 }
 
-/// How a body that is sent bit by bit is delimited.
+/// How the body of a response is delimited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum Framing {
-    /// It is not sent at all, as to `HEAD`.
+pub(super) enum ResponseFraming {
+    /// No body is sent, as for `HEAD`.
     #[default]
     Nothing,
     Chunked,
-    /// So many bytes are missing.
+    /// This many bytes remain.
     Counted(u64),
     UntilClose,
 }
 
-/// A body that is coming in.
+/// A request body that is being received.
 pub(super) struct Receiving {
     pub(super) sequence: u32,
     pub(super) kind: Kind,
     pub(super) reader: Option<Reader>,
-    /// How long it may be.
+    /// The maximum length in bytes.
     pub(super) limit: u64,
     pub(super) received: u64,
-    /// Bytes that have come in since its rate was last looked at.
+    /// Bytes received in the current rate window.
     pub(super) window: u64,
     pub(super) paused: bool,
-    /// Nobody wants it.
+    /// The body is read and thrown away.
     pub(super) discarded: bool,
-    /// The client waits to be asked for it.
+    /// The client waits for `100 Continue`.
     pub(super) expects_continue: bool,
-    /// It is to be asked.
+    /// `100 Continue` is to be sent.
     pub(super) wanted: bool,
-    /// What comes after it may be another protocol.
+    /// Another protocol may follow the body.
     pub(super) then_hold: bool,
 }
 
 pub(super) enum Kind {
-    /// So many bytes are missing.
+    /// This many bytes remain.
     Length(u64),
     Chunked(Box<Chunked>),
 }
 
 impl Receiving {
-    /// The body that a head announces.
+    /// Returns the body that a head announces.
     pub(super) fn announced_by(head: &Head, sequence: u32) -> Option<Receiving> {
         let kind = match head.framing {
             crate::wire::Framing::None => return None,
@@ -196,7 +196,7 @@ impl Receiving {
         })
     }
 
-    /// How many bytes are missing, if that is known.
+    /// The number of remaining bytes, if known.
     pub(super) fn missing(&self) -> Option<u64> {
         match &self.kind {
             Kind::Length(length) => Some(*length),
@@ -204,7 +204,7 @@ impl Receiving {
         }
     }
 
-    /// Whether what has come in can be handed on.
+    /// Whether received data can be delivered.
     pub(super) fn flows(&self) -> bool {
         self.discarded || (self.reader.is_some() && !self.paused)
     }

@@ -1,29 +1,39 @@
-//! What a connection is told by those who answer its requests.
+//! Applies the commands that handlers send to a connection.
 
 use pelton::{Fault, Io};
 
 use super::busy::{Answer, Streaming};
 use super::out::Out;
-use super::{HttpConnection, Phase, head};
+use super::{HttpConnection, Phase, head, out};
 use crate::Response;
-use crate::exchange::{Command, Gone};
+use crate::exchange::{Command, Gone, SendState};
 
 impl HttpConnection {
-    /// Does what was told to this connection while it ran.
-    pub(super) fn apply_left(&mut self, io: &mut Io<'_>, out: &mut Out) {
-        while let Some((sequence, command)) = self.shared.take_left(io.id()) {
-            // Who is told too late finds out by asking.
+    /// Accepts a command outside the connection's own callbacks.
+    pub(crate) fn tell(&mut self, io: &mut Io<'_>, sequence: u32, command: Command) -> Result<SendState, Gone> {
+        self.shared.inbox.put((io.id(), sequence), command);
+        self.apply_inbox(io)
+    }
+
+    /// Applies the command in the inbox outside the connection's own callbacks, and makes progress.
+    pub(crate) fn apply_inbox(&mut self, io: &mut Io<'_>) -> Result<SendState, Gone> {
+        let mut out = Out::new(&self.shared);
+        let command = self.shared.inbox.take(io.id());
+        let outcome = command.map_or(Ok(()), |(sequence, command)| self.apply(io, &mut out, sequence, command));
+        self.go_on(io, out);
+        outcome.map(|()| if out::is_full(io) { SendState::Full } else { SendState::Ready })
+    }
+
+    /// Applies the commands that were sent while one of the connection's callbacks ran.
+    #[inline(never)]
+    pub(super) fn apply_commands(&mut self, io: &mut Io<'_>, out: &mut Out) {
+        while let Some((sequence, command)) = self.shared.inbox.take(io.id()) {
+            // The sender was told that the command is on its way. If it is too late, the next one fails.
             let _ = self.apply(io, out, sequence, command);
         }
     }
 
-    pub(super) fn apply(
-        &mut self,
-        io: &mut Io<'_>,
-        out: &mut Out,
-        sequence: u32,
-        command: Command,
-    ) -> Result<(), Gone> {
+    fn apply(&mut self, io: &mut Io<'_>, out: &mut Out, sequence: u32, command: Command) -> Result<(), Gone> {
         if let Command::Read(reader, limit) = command {
             self.read_body(io, out, sequence, reader, limit);
             return Ok(());
@@ -49,13 +59,13 @@ impl HttpConnection {
                 if head::is_upgrade(&response, exchange.facts) {
                     *answer = Answer::Upgrade(Box::new((response, handler)));
                 } else {
-                    let message = format!("status {} does not begin another protocol", response.status());
+                    let message = format!("status {} does not switch to another protocol", response.status());
                     io.reactor().report(Fault::new("http", message));
                     *answer = Answer::Ready(Box::new(Response::plain_status(500)));
                 }
             }
             (Command::Dropped, answer @ Answer::Waiting) => {
-                io.reactor().report(Fault::new("http", "a request was not answered; the client gets a 500"));
+                io.reactor().report(Fault::new("http", "request not answered, the client gets a 500"));
                 *answer = Answer::Ready(Box::new(Response::plain_status(500)));
             }
             (Command::Data(data), Answer::Streaming(streaming)) if streaming.finished.is_none() => {
@@ -66,7 +76,7 @@ impl HttpConnection {
             (Command::Finish(trailers), Answer::Streaming(streaming)) => streaming.finished = Some(trailers),
             (Command::WhenReady(callback), Answer::Streaming(streaming)) => streaming.when_ready = Some(callback),
             (Command::Abort, Answer::Streaming(streaming)) if streaming.finished.is_none() => {
-                tracing::debug!("the body of a response is not completed");
+                tracing::debug!("response body not completed");
                 self.break_off(io, out);
             }
             (Command::OnGone(callback), _) => exchange.on_gone = Some(callback),
@@ -75,14 +85,14 @@ impl HttpConnection {
         Ok(())
     }
 
-    /// What has been promised cannot be sent: closing tells the client so.
+    /// Ends a response that cannot be completed: closing tells the client that it is truncated.
     pub(super) fn break_off(&mut self, io: &mut Io<'_>, out: &mut Out) {
         out.send(io);
         self.end(io);
         io.close_after_writing();
     }
 
-    /// Nothing more is answered.
+    /// Ends the connection without answering further requests.
     pub(super) fn end(&mut self, io: &mut Io<'_>) {
         (self.phase, self.last) = (Phase::Done, true);
         self.give_up(io.reactor());

@@ -1,7 +1,7 @@
-//! What may take how long.
+//! Time limits.
 //!
-//! A connection has one timer. Requests do no timer operation: they store when something has to have happened, and the timer looks
-//! at that when it fires, and sets itself anew.
+//! A connection has one timer. Requests perform no timer operation: they store a deadline, and the timer checks it when it fires
+//! and rearms itself.
 
 use pelton::{Io, Reactor, Time};
 
@@ -9,10 +9,10 @@ use super::out::Out;
 use super::{HttpConnection, Phase};
 use crate::wire::Refusal;
 
-/// What is waited for from the client.
+/// What the connection waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wait {
-    /// Nothing: it is our turn.
+    /// Nothing from the client.
     Nothing,
     /// The next request.
     Idle,
@@ -22,7 +22,7 @@ pub(super) enum Wait {
     Head,
     /// More of a body.
     Body,
-    /// The end: everything has been said.
+    /// The end of input, after the last response.
     End,
 }
 
@@ -40,7 +40,7 @@ impl HttpConnection {
         }
     }
 
-    /// Decides by when something has to have happened.
+    /// Sets the deadline for what the client has to do next.
     pub(super) fn set_deadline(&mut self, io: &mut Io<'_>) {
         let wait = self.waits_for();
         let goes_on = std::mem::replace(&mut self.wait, wait) == wait;
@@ -49,7 +49,7 @@ impl HttpConnection {
         self.deadline = match wait {
             Wait::Nothing => Time::MAX,
             Wait::Idle => now + settings.idle,
-            // However many pieces it comes in, a head has so long from its first byte; a body for each window.
+            // The time for a head counts from its first byte, however it is split; that for a body counts per window.
             Wait::Head | Wait::Body | Wait::Last | Wait::End if goes_on => return,
             Wait::Last => now + settings.drain_idle,
             Wait::Head => now + settings.header_time,
@@ -64,7 +64,7 @@ impl HttpConnection {
         self.arm(io);
     }
 
-    /// Sees to it that the timer fires by the deadline.
+    /// Arms the timer so that it fires no later than the deadline.
     fn arm(&mut self, io: &mut Io<'_>) {
         if self.deadline == Time::MAX {
             return;
@@ -95,7 +95,7 @@ impl HttpConnection {
         match self.wait {
             Wait::Nothing => {}
             Wait::Idle | Wait::Last => self.phase = Phase::Done,
-            // Nothing was asked, so there is nothing to answer.
+            // No request has arrived, so none is answered.
             Wait::Head if self.sequence == 0 && self.busy.is_none() => self.phase = Phase::Done,
             Wait::Head => self.refuse(io, &mut out, Refusal::new(408, "the head of a request took too long")),
             Wait::Body => self.look_at_rate(io, &mut out),
@@ -104,8 +104,8 @@ impl HttpConnection {
         self.go_on(io, out);
     }
 
-    /// Puts off a deadline that runs from the end of a response, if the client has not got all of that yet: most of a large
-    /// response may be on its way when it has been answered here.
+    /// Extends a deadline that counts from the end of a response if the client has not received all of it: most of a large
+    /// response may still be in flight.
     fn still_delivers(&mut self, io: &mut Io<'_>) -> bool {
         let allowed = match self.wait {
             Wait::Idle => self.shared.settings.idle,
@@ -114,9 +114,9 @@ impl HttpConnection {
         };
         let more = match self.wait {
             _ if io.is_delivering(allowed) => allowed,
-            // It counts from when the last of the response was written.
+            // The time counts from the last write of the response.
             Wait::Idle => allowed.saturating_sub(io.idle_time()),
-            // What still comes in does not count: a client that only sends is not waited for.
+            // Input does not count: a client that only sends gets no extension.
             _ => return false,
         };
         self.deadline = io.reactor().now() + more;
@@ -129,7 +129,7 @@ impl HttpConnection {
         let least = u64::from(settings.body_rate).saturating_mul(window) / 1000;
         let came = self.busy.as_ref().and_then(|busy| busy.body.as_ref()).map_or(0, |body| body.window);
         if came < least.max(1) {
-            self.body_fails(io, out, Refusal::new(408, "the body of a request came too slowly").into());
+            self.body_fails(io, out, Refusal::new(408, "the request body arrived too slowly").into());
         } else {
             // Another window begins.
             self.wait = Wait::Nothing;

@@ -1,29 +1,29 @@
-//! What a connection writes during one of its callbacks, put together and handed over at once.
+//! Gathers the output of one callback, to be handed to the reactor at once.
 
 use bytes::Bytes;
 use pelton::Io;
 
 use crate::server::Shared;
 
-/// Bodies up to this are copied behind their heads; it costs less than to keep account of one more piece.
+/// Bodies up to this many bytes are copied behind their heads. That costs less than queueing another piece.
 const COPIED: usize = 4 * 1024;
 
-/// What is gathered is handed over when it is more than this, in pieces of at most that: as much as a block of the outbox has.
+/// Output is handed over in pieces of at most this many bytes, the size of a block in the outbox.
 const GATHERED: usize = 16 * 1024;
 
-/// When so much has been written in one callback, others get their turn.
+/// After this many bytes in one callback, the connection yields to others.
 const PER_TURN: usize = 512 * 1024;
 
-/// Gathers what is written.
+/// A buffer for output.
 pub(super) struct Out {
     buffer: Vec<u8>,
-    /// Bytes that were handed over.
+    /// Bytes handed to the reactor so far.
     sent: usize,
-    /// When so much was handed over, it is looked whether the client takes it.
+    /// When `sent` reaches this, check whether the client keeps up.
     look_at: usize,
 }
 
-/// Whether so much waits to be sent that more should wait.
+/// Whether the output queue is above the high mark.
 pub(super) fn is_full(io: &mut Io<'_>) -> bool {
     let high = io.water_marks().high as u64;
     io.queued() as u64 + io.queued_in_files() > high
@@ -52,7 +52,7 @@ impl Out {
         self.buffer
     }
 
-    /// Hands over what has been gathered.
+    /// Hands the buffered output to the reactor.
     pub(super) fn send(&mut self, io: &mut Io<'_>) {
         if self.buffer.is_empty() {
             return;
@@ -64,15 +64,15 @@ impl Out {
             self.buffer.chunks(GATHERED).try_for_each(|piece| io.send(piece))
         };
         self.buffer.clear();
-        // It is refused only if the connection is over, which it will be told, or if the reactor allows less to wait than a few
-        // heads, which is to be seen.
+        // This fails if the connection is over, which `closed` reports, or if the reactor's queue limit is smaller than a few
+        // heads.
         if let Err(error) = outcome {
-            tracing::debug!(%error, "a response is not sent");
+            tracing::debug!(%error, "response not sent");
             io.close();
         }
     }
 
-    /// Writes bytes of a body, which are far fewer than what may wait.
+    /// Writes a piece of a body. It is much smaller than the queue limit.
     #[inline]
     pub(super) fn write(&mut self, io: &mut Io<'_>, bytes: Bytes) {
         if bytes.len() <= COPIED {
@@ -82,17 +82,17 @@ impl Out {
         self.send(io);
         self.sent += bytes.len();
         if let Err(error) = io.send_bytes(bytes) {
-            tracing::debug!(%error, "a response is not sent");
+            tracing::debug!(%error, "response not sent");
             io.close();
         }
     }
 
-    /// Something was handed over past this.
+    /// Counts bytes that were handed over without this buffer.
     pub(super) fn count(&mut self, bytes: u64) {
         self.sent = self.sent.saturating_add(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
 
-    /// Whether more may be written. Most of the time this is two additions.
+    /// Whether more may be written. Usually this costs two additions.
     #[inline]
     pub(super) fn room(&mut self, io: &mut Io<'_>) -> Room {
         if self.sent.saturating_add(self.buffer.len()) < self.look_at {

@@ -1,8 +1,8 @@
-//! Taking requests out of what comes in, and having them handled.
+//! Parses requests from the input and calls the handler.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use pelton::{Io, Reactor};
+use pelton::Io;
 
 use super::busy::{Answer, Exchange, Facts, Receiving};
 use super::deadlines::Wait;
@@ -13,7 +13,7 @@ use crate::wire::{Field, Head, Notes, Parsed, Refusal, Version};
 use crate::{Method, Request, Responder, Response, Settings};
 
 impl HttpConnection {
-    /// Whether what has come in has to wait, for one reason or another.
+    /// Whether input cannot be processed now.
     #[inline]
     pub(super) fn is_held_up(&self) -> bool {
         let Some(busy) = &self.busy else { return self.phase == Phase::Hold };
@@ -26,7 +26,7 @@ impl HttpConnection {
         waits || busy.choked || busy.yielded
     }
 
-    /// Whether there is no room for another answer. If so, it is seen to that it goes on when there is.
+    /// Whether there is no room for another response. If so, the connection continues when there is.
     #[inline]
     pub(super) fn has_no_room(&mut self, io: &mut Io<'_>, out: &mut Out) -> bool {
         match out.room(io) {
@@ -55,10 +55,10 @@ impl HttpConnection {
         self.go_on(io, out);
     }
 
-    /// Deals with as much of `input` as can be dealt with now. Says how much that is.
+    /// Processes as much of `input` as possible. Returns the number of bytes consumed.
     pub(super) fn process(&mut self, io: &mut Io<'_>, out: &mut Out, input: &[u8]) -> usize {
         let mut at = 0;
-        // One name for all requests that have come in together; they differ in their number.
+        // All requests in this input share one token and differ only in their number.
         let mut token = ExchangeToken { shared: self.shared.clone(), connection: io.id(), sequence: self.sequence };
         let mut notes = self.shared.notes.take();
         while !self.is_held_up() {
@@ -87,7 +87,7 @@ impl HttpConnection {
         at
     }
 
-    /// Deals with what was held back. Says whether that has led to anything.
+    /// Processes buffered input. Returns whether that made progress.
     pub(super) fn process_kept(&mut self, io: &mut Io<'_>, out: &mut Out) -> bool {
         let Some(busy) = &mut self.busy else { return false };
         let (finished, before) = (busy.finished, self.phase);
@@ -97,14 +97,14 @@ impl HttpConnection {
             self.busy().put_input(input, at + used);
             used
         } else if self.phase == Phase::Body {
-            // It may be complete.
+            // The body may be complete.
             self.process(io, out, &[]);
             0
         } else {
             0
         };
         if finished && !self.is_held_up() && !matches!(self.phase, Phase::Done | Phase::Upgraded) {
-            // What has come of the next request is not going to be one.
+            // The unfinished request at the end will never be completed.
             let busy = self.busy();
             busy.finished = false;
             busy.drop_input();
@@ -117,7 +117,7 @@ impl HttpConnection {
         used > 0 || self.phase != before
     }
 
-    /// Takes a request from the beginning of `input`, if its head is there, and has it handled. Says how long the head is.
+    /// Parses a request at the start of `input`, if its head is complete, and calls the handler. Returns the length of the head.
     #[inline]
     fn next_request(
         &mut self,
@@ -129,7 +129,7 @@ impl HttpConnection {
     ) -> usize {
         token.sequence = self.sequence;
         let limits = self.shared.settings.head;
-        // Nearly all heads come in one piece.
+        // Nearly all heads arrive in one piece.
         if !self.busy.as_ref().is_some_and(|busy| busy.scan.has_begun())
             && let Ok(Some(parsed)) = Head::parse_whole(input, notes, &limits)
         {
@@ -153,7 +153,7 @@ impl HttpConnection {
         }
     }
 
-    /// Looks for the end of a head.
+    /// Searches for the end of a head.
     fn scan(&mut self, input: &[u8]) -> Result<Option<std::ops::Range<usize>>, Refusal> {
         let mut scan = self.busy.as_mut().map(|busy| std::mem::take(&mut busy.scan)).unwrap_or_default();
         let found = scan.advance(input, &self.shared.settings.head);
@@ -183,7 +183,7 @@ impl HttpConnection {
         self.wait = Wait::Nothing;
         shared.counts.count(|stats| stats.requests += 1);
         let enough = shared.settings.requests.is_some_and(|most| self.sequence >= most);
-        // What follows a CONNECT that is declined may have been meant for the other end of the tunnel.
+        // Bytes after a declined CONNECT may have been meant for the other end of the tunnel.
         self.last |= !head.keep_alive || enough || is_connect;
         let facts = Facts {
             head_only: head.method == Method::Head,
@@ -201,34 +201,32 @@ impl HttpConnection {
         };
         let responder = Responder::new(token.clone());
         let request = Request::new(&bytes[..parsed.length], parsed, table, token);
-        let outermost = shared.begin(token);
-        let handled = catch_unwind(AssertUnwindSafe(|| shared.handler.handle(io.reactor(), request, responder)));
-        let mut answer = if outermost { shared.end() } else { None };
+        let handled = shared.inbox.while_running(token.connection, || {
+            catch_unwind(AssertUnwindSafe(|| shared.handler.handle(io.reactor(), request, responder)))
+        });
         if let Err(panic) = handled {
             self.handler_panicked(io, out, facts);
             resume_unwind(panic);
         }
-        if let Some(response) = &mut answer
-            && matches!(self.phase, Phase::Head | Phase::Done)
+        if matches!(self.phase, Phase::Head | Phase::Done)
             && self.waiting() == 0
-            && shared.nothing_left()
+            && let Some(mut response) = shared.inbox.take_response((token.connection, sequence))
         {
-            // The way that most requests go: nothing is allocated, and nothing kept.
-            return self.answer_at_once(io, out, sequence, facts, response);
+            // The path of most requests: it allocates nothing and keeps nothing.
+            return self.answer_at_once(io, out, sequence, facts, &mut response);
         }
-        let answer = answer.map_or(Answer::Waiting, |response| Answer::Ready(Box::new(response)));
-        self.busy().exchanges.push_back(Exchange { sequence, facts, answer, on_gone: None });
-        self.apply_left(io, out);
+        self.busy().exchanges.push_back(Exchange { sequence, facts, answer: Answer::Waiting, on_gone: None });
+        self.apply_commands(io, out);
         self.answer(io, out);
     }
 
-    /// What comes after a request whose body is complete.
+    /// Returns the phase after a complete request.
     #[inline]
     pub(super) fn after_request(&self) -> Phase {
         if self.last { Phase::Done } else { Phase::Head }
     }
 
-    /// The reactor closes the connection of a handler that panics; but the client may be told something before.
+    /// The reactor closes the connection when the handler panics. Sends a 500 first, if possible.
     #[cold]
     fn handler_panicked(&mut self, io: &mut Io<'_>, out: &mut Out, facts: Facts) {
         self.phase = Phase::Done;
@@ -239,24 +237,24 @@ impl HttpConnection {
         io.flush();
     }
 
-    /// Answers a request that is not one, and takes no other.
+    /// Answers a malformed request and accepts no other.
     #[cold]
     pub(super) fn refuse(&mut self, io: &mut Io<'_>, out: &mut Out, refusal: Refusal) {
-        tracing::debug!(status = refusal.status, why = refusal.why, "a request is refused");
+        tracing::debug!(status = refusal.status, why = refusal.why, "request refused");
         self.shared.counts.count(|stats| stats.refused += 1);
         self.shared.counts.tell(io, refusal);
         self.end_with(io, out, Response::plain_status(refusal.status));
     }
 
-    /// There are too many connections already.
+    /// Refuses a connection because there are too many.
     pub(super) fn turn_away(&mut self, io: &mut Io<'_>, out: &mut Out) {
-        tracing::debug!("a connection is turned away");
+        tracing::debug!("connection refused: too many connections");
         self.shared.counts.count(|stats| stats.turned_away += 1);
         self.shared.counts.tell(io, Refusal::new(503, "there are too many connections"));
         self.end_with(io, out, Response::plain_status(503));
     }
 
-    /// Says this when everything has been answered, and closes.
+    /// Sends this response after all others, and closes.
     fn end_with(&mut self, io: &mut Io<'_>, out: &mut Out, response: Response) {
         let facts = Facts { head_only: false, is_connect: false, is_http_1_0: false, keep_alive: false };
         (self.phase, self.last, self.lingers) = (Phase::Done, true, true);
@@ -267,10 +265,5 @@ impl HttpConnection {
         self.sequence = sequence.wrapping_add(1);
         let answer = Answer::Ready(Box::new(response));
         self.busy().exchanges.push_back(Exchange { sequence, facts, answer, on_gone: None });
-    }
-
-    /// Calls something of the user's that is not the handler.
-    pub(super) fn call<R>(&mut self, io: &mut Io<'_>, call: impl FnOnce(&mut Reactor) -> R) -> R {
-        call(io.reactor())
     }
 }

@@ -1,4 +1,4 @@
-//! Bodies, as they come in.
+//! Receives request bodies.
 
 use pelton::Io;
 
@@ -6,8 +6,8 @@ use super::busy::{Answer, Kind};
 use super::out::Out;
 use super::{HttpConnection, Phase};
 use crate::body::Reader;
-use crate::wire::{Chunked, Decoded, Fields, Refusal};
-use crate::{BodyError, BodyEvent, Response};
+use crate::wire::{Decoded, Fields, Refusal};
+use crate::{BodyError, BodyEvent};
 
 impl From<Refusal> for BodyError {
     fn from(refusal: Refusal) -> BodyError {
@@ -16,7 +16,7 @@ impl From<Refusal> for BodyError {
 }
 
 impl HttpConnection {
-    /// Looks at what has come in of a body. Says how much of it is done with.
+    /// Decodes body data. Returns the number of bytes consumed.
     pub(super) fn receive_body(&mut self, io: &mut Io<'_>, out: &mut Out, input: &[u8]) -> usize {
         let limits = self.shared.settings.chunks;
         let Some(body) = self.busy.as_mut().and_then(|busy| busy.body.as_mut()) else {
@@ -59,7 +59,7 @@ impl HttpConnection {
         body.window += data.len() as u64;
         if body.discarded {
             if body.received > discard {
-                // It has been answered; reading on would take longer than a new connection.
+                // The request is answered, and reading more takes longer than a new connection.
                 self.drop_body();
             }
             return;
@@ -70,35 +70,32 @@ impl HttpConnection {
         }
         let sequence = body.sequence;
         let Some(mut reader) = body.reader.take() else { return };
-        self.call(io, |reactor| reader(reactor, BodyEvent::Data(data)));
+        reader(io.reactor(), BodyEvent::Data(data));
         if let Some(body) = self.busy.as_mut().and_then(|busy| busy.body_of(sequence)) {
             body.reader = Some(reader);
         }
-        self.apply_left(io, out);
+        self.apply_commands(io, out);
     }
 
     fn body_ends(&mut self, io: &mut Io<'_>, out: &mut Out) {
         let Some(body) = self.busy.as_mut().and_then(|busy| busy.body.take()) else { return };
         self.phase = if body.then_hold && self.is_open(body.sequence) { Phase::Hold } else { self.after_request() };
         if let Some(mut reader) = body.reader {
-            match &body.kind {
-                Kind::Chunked(decoder) => self.tell_end(io, &mut reader, decoder),
-                Kind::Length(_) => self.tell_end(io, &mut reader, &Chunked::default()),
-            }
-            self.apply_left(io, out);
+            let trailers = match &body.kind {
+                Kind::Chunked(decoder) => decoder.trailers(),
+                Kind::Length(_) => Fields::new(&[], &[]),
+            };
+            reader(io.reactor(), BodyEvent::End(trailers));
+            self.apply_commands(io, out);
         }
     }
 
-    fn tell_end(&mut self, io: &mut Io<'_>, reader: &mut Reader, decoder: &Chunked) {
-        self.call(io, |reactor| reader(reactor, BodyEvent::End(decoder.trailers())));
-    }
-
-    /// Whether a request is not answered yet.
+    /// Whether a request is unanswered.
     fn is_open(&self, sequence: u32) -> bool {
         self.busy.as_ref().is_some_and(|busy| busy.exchanges.iter().any(|exchange| exchange.sequence == sequence))
     }
 
-    /// Nothing more of the body is read, and no other request.
+    /// Stops reading the body, and accepts no other request.
     pub(super) fn drop_body(&mut self) {
         (self.phase, self.last, self.lingers) = (Phase::Done, true, true);
         if let Some(busy) = &mut self.busy {
@@ -107,9 +104,9 @@ impl HttpConnection {
         }
     }
 
-    /// The body is not read on: its request is refused if it has not been answered, and the connection closed.
+    /// Stops reading the body. Refuses its request if that is unanswered, and closes the connection.
     pub(super) fn body_fails(&mut self, io: &mut Io<'_>, out: &mut Out, error: BodyError) {
-        tracing::debug!(%error, "the body of a request is not read on");
+        tracing::debug!(%error, "request body not read to its end");
         let Some(body) = self.busy.as_mut().and_then(|busy| busy.body.take()) else { return };
         self.drop_body();
         if let Some(exchange) = self.busy().exchange(body.sequence) {
@@ -120,21 +117,21 @@ impl HttpConnection {
                 Answer::Ready(_) => false,
             };
             if unanswered && error != BodyError::Gone {
-                exchange.answer = Answer::Ready(Box::new(error_response(&error)));
+                exchange.answer = Answer::Ready(Box::new(error.response().close()));
             }
         }
         if let Some(mut reader) = body.reader {
-            self.call(io, |reactor| reader(reactor, BodyEvent::Failed(error)));
-            self.apply_left(io, out);
+            reader(io.reactor(), BodyEvent::Failed(error));
+            self.apply_commands(io, out);
         }
     }
 
-    /// The client has ended before its body has.
+    /// The client finished sending before the end of its body.
     pub(super) fn body_is_cut_off(&mut self, io: &mut Io<'_>, out: &mut Out) {
-        self.body_fails(io, out, Refusal::new(400, "the body of a request is not complete").into());
+        self.body_fails(io, out, Refusal::new(400, "the request body is incomplete").into());
     }
 
-    /// Somebody wants to read the body of a request.
+    /// Sets the reader for the body of a request.
     pub(super) fn read_body(
         &mut self,
         io: &mut Io<'_>,
@@ -154,13 +151,8 @@ impl HttpConnection {
                     self.body_fails(io, out, BodyError::TooLarge { limit });
                 }
             }
-            Some(_) => self.call(io, |reactor| reader(reactor, BodyEvent::Failed(BodyError::Taken))),
-            None if open => self.call(io, |reactor| reader(reactor, BodyEvent::End(Fields::new(&[], &[])))),
-            None => self.call(io, |reactor| reader(reactor, BodyEvent::Failed(BodyError::Taken))),
+            None if open => reader(io.reactor(), BodyEvent::End(Fields::new(&[], &[]))),
+            _ => reader(io.reactor(), BodyEvent::Failed(BodyError::Taken)),
         }
     }
-}
-
-fn error_response(error: &BodyError) -> Response {
-    error.response().close()
 }

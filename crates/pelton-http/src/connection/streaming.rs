@@ -1,16 +1,16 @@
-//! Bodies that are sent bit by bit.
+//! Sends response bodies in pieces.
 
 use pelton::{Fault, Io};
 
 use super::HttpConnection;
 use super::answering::PIECE;
-use super::busy::{Facts, Framing, Streaming};
+use super::busy::{Facts, ResponseFraming, Streaming};
 use super::head::{self, Body};
 use super::out::Out;
 use crate::Content;
 use crate::wire::encode;
 
-/// What came of writing an answer.
+/// The outcome of writing a response.
 pub(super) enum Progress {
     /// It is complete.
     Done,
@@ -19,7 +19,7 @@ pub(super) enum Progress {
 }
 
 impl HttpConnection {
-    /// Sends of a body that comes bit by bit what is there and finds room. `None` if the connection is being closed.
+    /// Writes as much of a streamed body as is available and fits. Returns `None` if the connection is being closed.
     pub(super) fn stream(
         &mut self,
         io: &mut Io<'_>,
@@ -32,13 +32,15 @@ impl HttpConnection {
             facts.keep_alive &= self.goes_on_after(sequence);
             if !head::is_sound(&response, facts, Body::Streamed) {
                 let instead = head::instead_of(io, &response, facts, Body::Streamed);
-                self.set_keep_alive(sequence, false);
+                self.close_after(sequence);
                 self.write_small(io, out, facts, instead);
                 return Some(Progress::Done);
             }
             let written = self.write_head(io, out, &response, facts, Body::Streamed);
             streaming.framing = written.framing;
-            self.set_keep_alive(sequence, written.keep_alive);
+            if !written.keep_alive {
+                self.close_after(sequence);
+            }
         }
         while let Some(content) = streaming.held.front_mut() {
             if self.is_stuck() || self.has_no_room(io, out) {
@@ -56,9 +58,9 @@ impl HttpConnection {
         }
         let Some(trailers) = &streaming.finished else { return Some(Progress::More) };
         match streaming.framing {
-            Framing::Chunked => encode::last_chunk(out.buffer(), trailers),
-            Framing::Counted(0) | Framing::Nothing | Framing::UntilClose => {}
-            Framing::Counted(missing) => {
+            ResponseFraming::Chunked => encode::last_chunk(out.buffer(), trailers),
+            ResponseFraming::Counted(0) | ResponseFraming::Nothing | ResponseFraming::UntilClose => {}
+            ResponseFraming::Counted(missing) => {
                 let message = format!("the body of a response is {missing} bytes shorter than its Content-Length");
                 io.reactor().report(Fault::new("http", message));
                 self.break_off(io, out);
@@ -69,7 +71,7 @@ impl HttpConnection {
     }
 }
 
-/// Writes a body, or a part of one.
+/// Writes a body or a part of it.
 pub(super) fn write_content(io: &mut Io<'_>, out: &mut Out, content: Content) {
     match content {
         Content::Empty => {}
@@ -78,28 +80,28 @@ pub(super) fn write_content(io: &mut Io<'_>, out: &mut Out, content: Content) {
             out.send(io);
             out.count(length);
             if let Err(error) = io.send_file(file, offset..offset.saturating_add(length)) {
-                tracing::debug!(%error, "a file is not sent");
+                tracing::debug!(%error, "file not sent");
                 io.close();
             }
         }
     }
 }
 
-/// Writes a piece of a body. `false` if it is more than there may be.
-fn write_piece(io: &mut Io<'_>, out: &mut Out, framing: &mut Framing, piece: Content) -> bool {
+/// Writes a piece of a body. Returns `false` if it exceeds the announced length.
+fn write_piece(io: &mut Io<'_>, out: &mut Out, framing: &mut ResponseFraming, piece: Content) -> bool {
     match framing {
-        Framing::Nothing => {}
-        Framing::UntilClose => write_content(io, out, piece),
-        Framing::Counted(missing) => match missing.checked_sub(piece.len()) {
+        ResponseFraming::Nothing => {}
+        ResponseFraming::UntilClose => write_content(io, out, piece),
+        ResponseFraming::Counted(missing) => match missing.checked_sub(piece.len()) {
             Some(left) => {
                 *missing = left;
                 write_content(io, out, piece);
             }
             None => return false,
         },
-        Framing::Chunked if piece.is_empty() => {}
-        Framing::Chunked => {
-            // A piece is never longer than memory could hold.
+        ResponseFraming::Chunked if piece.is_empty() => {}
+        ResponseFraming::Chunked => {
+            // A piece is at most `PIECE` bytes, so it fits a `usize`.
             encode::chunk_start(out.buffer(), piece.len() as usize);
             write_content(io, out, piece);
             out.buffer().extend_from_slice(encode::CHUNK_END);

@@ -1,4 +1,4 @@
-//! What comes after HTTP.
+//! Hands a connection over to another protocol.
 
 use std::rc::Rc;
 
@@ -7,14 +7,14 @@ use pelton::{ConnectionId, Io};
 use super::HttpConnection;
 use crate::server::Shared;
 
-/// What is left of HTTP on a connection that is another handler's: it still counts as one of the server's.
-struct Place {
+/// Stays with a connection that was handed over, so that it still counts towards the server's limits.
+struct HandedOver {
     shared: Rc<Shared>,
     id: ConnectionId,
     counted: bool,
 }
 
-impl Drop for Place {
+impl Drop for HandedOver {
     fn drop(&mut self) {
         self.shared.handed_over.borrow_mut().remove(&self.id);
         if self.counted {
@@ -24,7 +24,7 @@ impl Drop for Place {
 }
 
 impl HttpConnection {
-    /// Gives the connection to the handler that follows, with what the client has sent after its request.
+    /// Hands the connection to the next handler, with the bytes that followed the request.
     pub(super) fn hand_over(&mut self, io: &mut Io<'_>) {
         let Some(busy) = &mut self.busy else { return };
         let Some(handler) = busy.upgraded.take() else { return };
@@ -32,7 +32,7 @@ impl HttpConnection {
         unread.drain(..at);
         let (shared, id) = (self.shared.clone(), io.id());
         shared.handed_over.borrow_mut().insert(id);
-        io.keep(Place { shared, id, counted: std::mem::take(&mut self.counted) });
+        io.keep(HandedOver { shared, id, counted: std::mem::take(&mut self.counted) });
         io.hand_over(handler, unread);
     }
 }

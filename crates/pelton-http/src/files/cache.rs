@@ -1,7 +1,7 @@
-//! What is known of a directory: files in memory and open files, and names for which there is nothing.
+//! The cache: files in memory, open files, and names that do not exist.
 //!
-//! The two are apart, so that somebody who asks for a million names that are not there drives out no file. In both, what was used
-//! least recently makes room.
+//! Files and missing names are separate, so a client that requests a million missing names evicts no file. Both evict the least
+//! recently used entry.
 
 use std::hash::RandomState;
 use std::rc::Rc;
@@ -70,7 +70,7 @@ impl Cache {
     pub(super) fn found(&mut self, name: Box<[u8]>, resource: Rc<Resource>, now: Time, settings: &FileSettings) {
         self.forget(&name);
         let (memory, open) = weight(&resource);
-        // What is larger than the whole cache would only drive out everything else.
+        // A file larger than the cache would evict everything else.
         if memory > settings.memory || open > settings.open {
             return;
         }
@@ -101,7 +101,7 @@ impl Cache {
         self.absent.pop(name);
     }
 
-    /// Lets go of what has not been used for long. Says whether anything is left.
+    /// Removes entries that have not been used for long. Returns whether any remain.
     pub(super) fn sweep(&mut self, now: Time, settings: &FileSettings) -> bool {
         while self.found.peek_lru().is_some_and(|(_, slot)| slot.used + settings.idle <= now) {
             let Some((_, slot)) = self.found.pop_lru() else { break };

@@ -1,10 +1,9 @@
-//! Sending files that may have to be read from a disk first, without the loop waiting for that.
+//! Sends files that may not be in the page cache, without blocking the loop.
 //!
-//! `sendfile` waits for the disk if what it is to send is not in the kernel's memory, and there is no flag against that. But there is
-//! one for reading: `preadv2` with `RWF_NOWAIT` fails instead of waiting. So before a piece is sent, a byte here and there is
-//! read that way. If one is missing, the piece is read on a thread of the file lane first, after which it is in memory; meanwhile
-//! the kernel is told to read on. A client that does not keep up holds up only its own file: the next piece is looked at when
-//! there is room for it.
+//! `sendfile` blocks if the data is not in the page cache, and no flag prevents that. But `preadv2` with `RWF_NOWAIT` fails
+//! instead of blocking. So before a piece is sent, a few of its bytes are read that way. If one is missing, a thread of the file
+//! lane reads the piece into the page cache first, and the kernel is told to read ahead. A slow client delays only its own file:
+//! the next piece is checked when there is room for it.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -20,7 +19,7 @@ use pelton::{Lane, Reactor};
 
 use super::lookup::Resource;
 use super::representation::Held;
-use crate::{Flow, Responder, Response, ResponseStream};
+use crate::{Responder, Response, ResponseStream, SendState};
 
 /// How much is looked at, read and sent at a time.
 pub(super) const PIECE: u64 = 256 << 10;
@@ -74,7 +73,7 @@ pub(super) fn warmth(_: &File, _: &Range<u64>) -> Warmth {
     Warmth::Unknown
 }
 
-/// Reads a piece, so that it is in memory, and has the kernel read `ahead` on its own. `false` if there is less than the piece.
+/// Reads a piece into the page cache and asks the kernel to read `ahead`. Returns `false` if the file is shorter.
 fn read(file: &File, piece: &Range<u64>, ahead: &Range<u64>) -> bool {
     #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
     if let Some(length) = ahead.end.checked_sub(ahead.start).and_then(std::num::NonZeroU64::new) {
@@ -94,7 +93,7 @@ fn read(file: &File, piece: &Range<u64>, ahead: &Range<u64>) -> bool {
             Ok(count) => at += count as u64,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
             Err(error) => {
-                tracing::error!(%error, "a file cannot be read");
+                tracing::error!(%error, "cannot read a file");
                 return false;
             }
         }
@@ -159,7 +158,7 @@ impl Sending {
         self.go_on(reactor, stream);
     }
 
-    /// Has a piece read on the lane, then calls `then` with whether it was. What was to go on comes back if the lane is full.
+    /// Reads a piece on the lane, then calls `then` with whether that succeeded. Returns the state if the lane is full.
     fn after_reading<S: 'static>(
         mut self,
         reactor: &mut Reactor,
@@ -170,8 +169,8 @@ impl Sending {
         let Some(file) = self.file() else { return Err((self, state)) };
         let (asked_to, ahead) = (self.asked_to, self.ahead(&piece));
         // It is put here when the lane has taken the piece on; what is read is told later than that.
-        let place = Rc::new(Cell::new(None));
-        let (taken, wanted) = (place.clone(), piece.clone());
+        let slot = Rc::new(Cell::new(None));
+        let (taken, wanted) = (slot.clone(), piece.clone());
         let deferred = reactor.defer(
             Lane::Files,
             move || read(&file, &wanted, &ahead),
@@ -186,11 +185,11 @@ impl Sending {
         );
         match deferred {
             Ok(_) => {
-                place.set(Some((self, state)));
+                slot.set(Some((self, state)));
                 Ok(())
             }
             Err(error) => {
-                tracing::warn!(%error, "a file is not read");
+                tracing::warn!(%error, "file not read");
                 self.asked_to = asked_to;
                 Err((self, state))
             }
@@ -205,8 +204,7 @@ impl Sending {
         lengths.sum()
     }
 
-    /// Sends what is in memory and finds room. If this returns without handing the stream on, it is dropped, which closes the
-    /// connection.
+    /// Sends pieces that are in memory while there is room. Dropping the stream closes the connection.
     fn go_on(mut self, reactor: &mut Reactor, stream: ResponseStream) {
         loop {
             let sent = if let Some(piece) = self.next_piece() {
@@ -214,7 +212,7 @@ impl Sending {
                     Warmth::Warm => {}
                     Warmth::Cold => return self.wait_for(reactor, stream, piece),
                     Warmth::Short | Warmth::Unknown => {
-                        return tracing::debug!("a file has become shorter while it was sent");
+                        return tracing::debug!("file shrank while it was sent");
                     }
                 }
                 self.has_sent(&piece);
@@ -226,8 +224,8 @@ impl Sending {
                 return stream.finish(reactor);
             };
             match sent {
-                Ok(Flow::Ready) => {}
-                Ok(Flow::Full) => {
+                Ok(SendState::Ready) => {}
+                Ok(SendState::Full) => {
                     return stream.when_ready(reactor, move |reactor, stream| self.go_on(reactor, stream));
                 }
                 Err(_) => return,
@@ -235,7 +233,7 @@ impl Sending {
         }
     }
 
-    /// Has a piece read, and goes on then.
+    /// Reads a piece, then continues.
     fn wait_for(self, reactor: &mut Reactor, stream: ResponseStream, piece: Range<u64>) {
         if stream.is_gone(reactor) {
             return;
@@ -286,7 +284,7 @@ impl Sending {
         }
     }
 
-    /// Whether a piece may be sent. If the kernel does not know, it may be if it has been read once.
+    /// Whether a piece may be sent. If the kernel cannot say, a piece that has been read once may be.
     fn warmth(&self, piece: &Range<u64>) -> Warmth {
         let Held::Open { file, read, .. } = &self.resource.forms[self.form].held else { return Warmth::Short };
         if piece.end <= self.read_to {

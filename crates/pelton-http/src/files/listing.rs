@@ -16,7 +16,7 @@ use super::representation::{Description, Representation};
 use super::resolve::Directory;
 use crate::wire::Coding;
 
-/// More entries than this are not listed: a page of them is of no use, and takes a megabyte.
+/// The maximum number of entries: such a page takes a megabyte, and a longer one is of no use.
 const MOST_ENTRIES: usize = 10_000;
 
 /// What is escaped in links: everything but what RFC 3986 calls unreserved.
@@ -74,7 +74,7 @@ impl Listing {
 /// Lists a directory that is open.
 pub(super) fn list(root: &Directory, name: &[u8], directory: File, settings: &FileSettings) -> Result<Listing, Errno> {
     let mut entries = Vec::new();
-    let mut left_out = false;
+    let mut extent = Extent::Complete;
     for entry in Dir::new(directory)? {
         let entry = entry?;
         let own = entry.file_name().to_bytes();
@@ -83,7 +83,7 @@ pub(super) fn list(root: &Directory, name: &[u8], directory: File, settings: &Fi
             continue;
         }
         if entries.len() == MOST_ENTRIES {
-            left_out = true;
+            extent = Extent::CutOff;
             break;
         }
         // What is known to be neither a file nor a directory is not even looked at.
@@ -93,7 +93,7 @@ pub(super) fn list(root: &Directory, name: &[u8], directory: File, settings: &Fi
         ) {
             continue;
         }
-        // Only what could be got is listed.
+        // Only entries that could be served are listed.
         let path = [name, own].concat();
         let Ok(seen) = root.look(&path) else { continue };
         let metadata = seen.metadata.clone();
@@ -105,10 +105,17 @@ pub(super) fn list(root: &Directory, name: &[u8], directory: File, settings: &Fi
     entries.sort_unstable_by(|one, other| {
         other.is_directory.cmp(&one.is_directory).then_with(|| one.name.cmp(&other.name))
     });
-    Ok(page(name, &entries, left_out))
+    Ok(page(name, &entries, extent))
 }
 
-fn page(name: &[u8], entries: &[Entry], left_out: bool) -> Listing {
+/// Whether a listing has all entries of its directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Extent {
+    Complete,
+    CutOff,
+}
+
+fn page(name: &[u8], entries: &[Entry], extent: Extent) -> Listing {
     let own = escape(&[b"/", name].concat());
     let mut page = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width\">\n<title>"
@@ -133,7 +140,7 @@ fn page(name: &[u8], entries: &[Entry], left_out: bool) -> Listing {
         );
     }
     page.push_str("</table>\n");
-    if left_out {
+    if extent == Extent::CutOff {
         let _ = writeln!(page, "<p>There are more than {MOST_ENTRIES}; the others are not listed.</p>");
     }
     page.push_str("</body>\n</html>\n");
@@ -197,7 +204,7 @@ mod tests {
     fn nothing_breaks_out_of_the_page() {
         let name = b"<script>\"a\"&'b'\n%?#\xff.txt";
         let entry = Entry { name: name.to_vec(), is_directory: false, size: 5, modified: None };
-        let listing = page(b"<b>/", &[entry], false);
+        let listing = page(b"<b>/", &[entry], Extent::Complete);
         let page = str::from_utf8(&listing.page).unwrap();
         let line = page.lines().find(|line| line.contains("txt")).unwrap();
         assert_eq!(
@@ -211,7 +218,7 @@ mod tests {
     #[test]
     fn headings_have_the_prefix_that_the_directory_has_in_paths() {
         let settings = FileSettings::default();
-        let listing = page(b"sub/", &[], false);
+        let listing = page(b"sub/", &[], Extent::Complete);
         let (plain, below) = (listing.resource("", &settings), listing.resource("/a%20<b>", &settings));
         let text = |resource: &Resource| match &resource.forms[0].held {
             Held::Memory(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),

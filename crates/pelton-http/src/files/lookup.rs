@@ -1,4 +1,4 @@
-//! Finding out what a name leads to. This blocks, so it is done on a thread of the file lane.
+//! Looks up names. This blocks, so it runs on a thread of the file lane.
 
 use std::time::SystemTime;
 
@@ -57,9 +57,9 @@ pub(super) fn look_up(
         Err(error) => {
             let status = status_of(error);
             if status >= 500 {
-                tracing::error!(%error, name = ?Printable::new(name), "a file cannot be opened");
+                tracing::error!(%error, name = ?Printable::new(name), "cannot open a file");
             } else {
-                tracing::debug!(%error, name = ?Printable::new(name), "there is nothing to serve");
+                tracing::debug!(%error, name = ?Printable::new(name), "nothing to serve");
             }
             Found::Nothing(status)
         }

@@ -1,7 +1,7 @@
-//! How many files are open: those that are kept for the next request, and those that are being sent.
+//! Bounds the number of open files, cached or being sent.
 //!
-//! A client that asks for many large files and reads none of them keeps each of them open, also when the cache has let go of it. Without a
-//! bound, a few clients could take all descriptors of the process, and nobody else could be accepted, not even to be turned away.
+//! A client that requests many large files and reads none keeps them all open, even if the cache has dropped them. Without a
+//! bound, a few clients could exhaust the descriptors of the process, and no other connection could be accepted or refused.
 
 use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError, Weak};

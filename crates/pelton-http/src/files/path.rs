@@ -1,7 +1,7 @@
-//! From the path of a request to the name of a file below the root.
+//! Converts the path of a request to a file name below the root.
 //!
-//! A path is decoded once, and what is decoded is looked at, so that no spelling gets past a rule. What two programs could take for
-//! different names is none here: empty segments, `.` and `..`, a slash or a backslash that was escaped.
+//! A path is decoded once, and the rules apply to the decoded name, so no spelling gets past them. Ambiguous names are refused:
+//! empty segments, `.` and `..`, and escaped slashes or backslashes.
 
 /// Why a path names no file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,9 +12,16 @@ pub(super) enum NotAName {
     Nothing,
 }
 
+/// Whether files whose names begin with a dot are served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum HiddenFiles {
+    Served,
+    NotServed,
+}
+
 /// Writes the name that `path` has below the root: without a slash at the beginning, with one at the end if there was one. The root
 /// itself is empty.
-pub(super) fn decode(path: &str, hidden: bool, name: &mut Vec<u8>) -> Result<(), NotAName> {
+pub(super) fn decode(path: &str, hidden: HiddenFiles, name: &mut Vec<u8>) -> Result<(), NotAName> {
     name.clear();
     let mut rest = path.strip_prefix('/').ok_or(NotAName::Nothing)?.as_bytes();
     while let Some(at) = memchr::memchr(b'%', rest) {
@@ -36,7 +43,7 @@ fn escaped(text: &[u8]) -> Option<u8> {
     u8::try_from(16 * digit(1)? + digit(2)?).ok()
 }
 
-fn check(name: &[u8], hidden: bool) -> Result<(), NotAName> {
+fn check(name: &[u8], hidden: HiddenFiles) -> Result<(), NotAName> {
     if memchr::memchr(0, name).is_some() {
         return Err(NotAName::Malformed);
     }
@@ -47,7 +54,7 @@ fn check(name: &[u8], hidden: bool) -> Result<(), NotAName> {
     let mut segments = name.strip_suffix(b"/").unwrap_or(name).split(|byte| *byte == b'/');
     let bad = |segment: &[u8]| match segment {
         [] | [b'.'] | [b'.', b'.'] => true,
-        [b'.', ..] => !hidden,
+        [b'.', ..] => hidden == HiddenFiles::NotServed,
         _ => false,
     };
     if !name.is_empty() && segments.any(bad) { Err(NotAName::Nothing) } else { Ok(()) }
@@ -57,7 +64,7 @@ fn check(name: &[u8], hidden: bool) -> Result<(), NotAName> {
 mod tests {
     use super::*;
 
-    fn name(path: &str, hidden: bool) -> Result<String, NotAName> {
+    fn name(path: &str, hidden: HiddenFiles) -> Result<String, NotAName> {
         let mut name = b"what was there before".to_vec();
         decode(path, hidden, &mut name).map(|()| String::from_utf8_lossy(&name).into_owned())
     }
@@ -81,14 +88,14 @@ mod tests {
             ("/a:b*?", "a:b*?"),
         ] {
             let expected = if path == "/..." { Err(NotAName::Nothing) } else { Ok(expected.to_owned()) };
-            assert_eq!(name(path, false), expected, "{path}");
+            assert_eq!(name(path, HiddenFiles::NotServed), expected, "{path}");
         }
-        assert_eq!(name("/...", true), Ok("...".to_owned()));
+        assert_eq!(name("/...", HiddenFiles::Served), Ok("...".to_owned()));
     }
 
     #[test]
     fn no_spelling_leads_out() {
-        for hidden in [false, true] {
+        for hidden in [HiddenFiles::Served, HiddenFiles::NotServed] {
             for path in [
                 "/..",
                 "/../a",
@@ -124,7 +131,7 @@ mod tests {
                 assert_eq!(name(path, hidden), Err(NotAName::Malformed), "{path}");
             }
             for path in ["/.git/config", "/a/.b", "/.b/", "/%2eb"] {
-                assert_eq!(name(path, hidden).is_ok(), hidden, "{path}");
+                assert_eq!(name(path, hidden).is_ok(), hidden == HiddenFiles::Served, "{path}");
             }
         }
     }

@@ -1,9 +1,8 @@
-//! Opening what is below a directory, and nothing else.
+//! Opens files below a directory, and nothing else.
 //!
-//! Names have been checked, but what they lead to may be a symbolic link, or become one while it is looked at. So that is left to the
-//! kernel where it can: `openat2` does not leave the directory it begins in, whatever the links say, and follows none of those
-//! in `/proc` that lead to other processes' files. Elsewhere the name is walked segment by segment, and no link is followed at
-//! all.
+//! Names are validated, but a file may be a symbolic link, or become one during the check. Where possible the kernel handles
+//! that: `openat2` does not leave its starting directory, whatever the links say, and does not follow the magic links in `/proc`.
+//! Elsewhere the name is walked segment by segment, and no link is followed.
 //!
 //! Only regular files and directories are ever opened. Opening a FIFO lets a writer through that waits for a reader, and closing it
 //! kills that writer; opening a device may set it going. So each name is looked at first: on Linux with `O_PATH`, which opens

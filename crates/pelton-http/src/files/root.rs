@@ -53,7 +53,7 @@ impl Root {
         match opened {
             // Descriptors or memory have run out: that says nothing about the directory.
             Err(error) if status_of(error) >= 500 && resolved.directory.is_ok() => {
-                tracing::warn!(%error, path = ?self.path, "the served directory cannot be resolved again");
+                tracing::warn!(%error, path = ?self.path, "cannot resolve the served directory again");
             }
             opened => resolved.directory = opened.map(Arc::new),
         }

@@ -1,4 +1,4 @@
-//! Answering a request for a file that was found.
+//! Answers a request for a file that was found.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -22,8 +22,7 @@ pub(super) enum Trust {
     Kept,
 }
 
-/// Answers with a file, a part of it, or why neither. Gives the responder back if the file is not any more what it was when it was looked
-/// up: then it has to be looked up again.
+/// Answers with a file, a part of it, or an error. Returns the responder if the file has changed and must be looked up again.
 pub(super) fn answer(
     reactor: &mut Reactor,
     resource: &Rc<Resource>,
@@ -86,18 +85,18 @@ pub(super) fn answer(
     Ok(())
 }
 
-/// The form that the client likes best.
+/// Chooses the form that the client prefers.
 fn choose(resource: &Resource, request: &Request<'_>) -> Option<usize> {
     let mut offered = [Coding::Identity; Coding::ALL.len()];
-    for (place, form) in offered.iter_mut().zip(&resource.forms) {
-        *place = form.coding;
+    for (coding, form) in offered.iter_mut().zip(&resource.forms) {
+        *coding = form.coding;
     }
     let offered = &offered[..resource.forms.len().min(offered.len())];
     let chosen = wire::choose_coding(request.fields().all("Accept-Encoding"), offered)?;
     offered.iter().position(|coding| *coding == chosen)
 }
 
-/// What is sent of it. Only `GET` has ranges.
+/// Selects the part to send. Only `GET` supports ranges.
 fn select(form: &Representation, request: &Request<'_>) -> Selection {
     let Some(range) = request.header("Range").filter(|_| request.method() == Method::Get) else {
         return Selection::Whole;

@@ -1,8 +1,10 @@
-//! What is served of a directory, and what is kept in memory of it.
+//! Settings for serving files.
 
 use std::time::Duration;
 
-/// What [`Files`](crate::Files) serve, and how much they keep.
+use super::path::HiddenFiles;
+
+/// What [`Files`](crate::Files) serves, and how much it caches.
 ///
 /// ```
 /// use pelton_http::FileSettings;
@@ -31,18 +33,18 @@ pub struct FileSettings {
     /// The `Cache-Control` of what is found. By default `no-cache`: it may be kept, but is asked for again before it is used, which
     /// is answered with a 304 if it has not changed.
     pub cache_control: Option<String>,
-    /// For how long what was found is served without looking at the disk. By default a second: so long a change may go unnoticed.
-    /// If it is zero, every request looks, on a thread of the file lane.
+    /// How long a file is served without checking the disk. By default one second, for which a change may go unnoticed. If zero,
+    /// every request checks, on a thread of the file lane.
     pub valid: Duration,
     /// How long a file has to be left alone before it has an `ETag` and a `Last-Modified`. By default two seconds: on some file systems
     /// times are no finer than that, so what is changed again within it may look the same. On file systems with finer times it may be
     /// shorter.
     pub settled_after: Duration,
-    /// For how long something is known not to be there. By default a second.
+    /// How long a missing name is remembered. By default one second.
     pub valid_missing: Duration,
-    /// Files up to this are held in memory. By default 64 KiB; larger ones are held open.
+    /// Files up to this size are cached in memory. By default 64 KiB. Larger ones are kept open.
     pub small: u64,
-    /// How many bytes of files are held in memory, for all together. By default 16 MiB.
+    /// The maximum size of all cached files together. By default 16 MiB.
     pub memory: u64,
     /// How many files are held open for the next request, at most half of the [`descriptors`](FileSettings::descriptors). By default 256, a
     /// quarter of what most systems let a process have.
@@ -55,8 +57,8 @@ pub struct FileSettings {
     pub known: usize,
     /// How many names are known for which there is nothing. By default 1,024.
     pub missing: usize,
-    /// What nobody has asked for is let go of after so long: its memory, its descriptor, and with that the space on the disk of
-    /// what was deleted. By default a minute.
+    /// How long unused entries are kept, with their memory, their descriptors, and the disk space of deleted files. By default a
+    /// minute.
     pub idle: Duration,
 }
 
@@ -80,5 +82,11 @@ impl Default for FileSettings {
             missing: 1024,
             idle: Duration::from_secs(60),
         }
+    }
+}
+
+impl FileSettings {
+    pub(super) fn hidden_files(&self) -> HiddenFiles {
+        if self.hidden { HiddenFiles::Served } else { HiddenFiles::NotServed }
     }
 }

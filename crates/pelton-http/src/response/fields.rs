@@ -17,13 +17,12 @@ thread_local! {
 
 /// The header fields of a response, as the lines that they are sent as.
 ///
-/// They cannot break out of their lines: a name or a value that is not valid is not taken, and makes the response a
-/// [fault](ResponseFields::fault), which the client sees as a 500 and the log as an error. What frames the message is the server's:
-/// `Transfer-Encoding` is left out, `Content-Length` has to be true, `Connection: close` closes the connection, other options
-/// of `Connection` are left out, and a `Date` is sent instead of the server's own.
+/// Fields cannot be split: an invalid name or value is rejected and makes the response a [fault](ResponseFields::fault), for
+/// which the client gets a 500. The server controls framing: it ignores `Transfer-Encoding`, requires a correct `Content-Length`,
+/// closes the connection on `Connection: close` and ignores other options. A `Date` replaces the server's own.
 #[derive(Debug)]
 pub struct ResponseFields {
-    /// Many responses have one field, and always the same: it is not copied before there is another.
+    /// Many responses have one constant field, which is not copied until there is another.
     lines: Cow<'static, [u8]>,
     content_length: Option<u64>,
     closes: bool,
@@ -133,12 +132,12 @@ impl ResponseFields {
         self.lines.split_inclusive(|byte| *byte == b'\n').find_map(|line| value_of(line, name.as_ref()))
     }
 
-    /// The length that was given for the body, if there was one.
+    /// The `Content-Length`, if one was set.
     pub fn content_length(&self) -> Option<u64> {
         self.content_length
     }
 
-    /// What was not valid, if anything was.
+    /// Why the fields are invalid, if they are.
     pub fn fault(&self) -> Option<&str> {
         self.fault.as_deref()
     }

@@ -1,4 +1,4 @@
-//! Handlers that have everything below a prefix.
+//! Handlers mounted below a prefix.
 
 use std::cmp::Ordering;
 

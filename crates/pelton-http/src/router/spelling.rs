@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-/// The one spelling that all equivalent ones have in common: what needs no escape has none, and the digits of escapes are upper-case.
-/// Slashes stay as they are, escaped or not, so the segments are the same. What is not an escape is left alone.
+/// Returns the normal spelling: no unnecessary escapes, and upper-case hex digits. Slashes stay as they are, escaped or not, so
+/// the segments do not change. Invalid escapes are left alone.
 ///
 /// Without this, a handler for `/private` could be avoided by asking for `/%70rivate`, if another one, which decodes paths, has the rest.
 pub(super) fn normal(path: &str) -> Cow<'_, str> {

@@ -1,9 +1,9 @@
-//! Bodies that come in chunks (RFC 9112, section 7.1), strictly: what other decoders may read differently is refused.
+//! Decodes chunked bodies (RFC 9112, section 7.1) strictly: anything that other decoders may read differently is refused.
 
 use super::token::{is_field_value, is_token};
 use super::{Field, Fields, HeadLimits, Refusal, fields};
 
-/// How much a chunked body may have around its data.
+/// Limits on the overhead of a chunked body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChunkLimits {
     /// Bytes of extensions, in all chunks of a body together. Nobody sends any, except to keep a server busy.
@@ -18,18 +18,18 @@ impl Default for ChunkLimits {
     }
 }
 
-/// What came of a piece of input.
+/// The result of decoding a piece of input.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Decoded<'a> {
     /// Part of the body.
     Data(&'a [u8]),
-    /// Nothing, before more has come in.
+    /// Nothing yet: more input is needed.
     More,
     /// The body is complete.
     End,
 }
 
-/// Decodes a chunked body. It keeps nothing of the data, and of the rest only trailers.
+/// Decodes a chunked body. It stores only the trailers.
 #[derive(Clone, Debug, Default)]
 pub struct Chunked {
     state: State,
@@ -73,7 +73,7 @@ enum State {
 const MOST_DIGITS: u32 = 16;
 
 impl Chunked {
-    /// Looks at the beginning of `input`. Says how many bytes of it are done with, and what came of them.
+    /// Decodes the start of `input`. Returns the number of bytes consumed and the result.
     pub fn decode<'a>(&mut self, input: &'a [u8], limits: &ChunkLimits) -> Result<(usize, Decoded<'a>), Refusal> {
         let mut at = 0;
         loop {
@@ -157,7 +157,7 @@ impl Chunked {
         let too_large = Refusal::bad("the size of a chunk is too large");
         let digit = char::from(byte).to_digit(16).ok_or(too_large)?;
         self.digits = if self.state == State::Size { 1 } else { self.digits + 1 };
-        // Zeros in front are let through, but not without end.
+        // Leading zeros are accepted, up to a limit.
         if self.digits > MOST_DIGITS {
             return Err(too_large);
         }
@@ -180,7 +180,7 @@ impl Chunked {
         Ok(State::TrailerStart)
     }
 
-    /// Reads the fields after the last chunk, all of which are there.
+    /// Parses the trailers, which are complete.
     fn read_trailers(&mut self, limits: &HeadLimits) -> Result<(), Refusal> {
         if self.trailers.is_empty() {
             return Ok(());
@@ -190,7 +190,7 @@ impl Chunked {
         let most = limits.headers.min(HeadLimits::MOST_HEADERS);
         match httparse::parse_headers(&self.trailers, &mut headers[..most]) {
             Ok(httparse::Status::Complete((length, found))) if length == self.trailers.len() => {
-                self.fields.extend(found.iter().map(|header| fields::place(&self.trailers, header)));
+                self.fields.extend(found.iter().map(|header| fields::locate(&self.trailers, header)));
                 Ok(())
             }
             Err(httparse::Error::TooManyHeaders) => Err(Refusal::new(431, "too many trailer fields")),

@@ -22,7 +22,7 @@ impl Coding {
     /// All, those that make bodies smallest first.
     pub const ALL: [Coding; 4] = [Coding::Brotli, Coding::Zstandard, Coding::Gzip, Coding::Identity];
 
-    /// What it is called in fields.
+    /// The name in header fields.
     pub const fn name(self) -> &'static str {
         match self {
             Coding::Brotli => "br",
@@ -40,8 +40,8 @@ impl Coding {
     }
 }
 
-/// The coding among `offered` that a client likes best, by the values of its `Accept-Encoding` fields; of those it likes equally, the
-/// one that makes the body smallest. `None` if it takes none of them.
+/// Returns the coding in `offered` that the client prefers, by its `Accept-Encoding` fields. Among equals, the one with the
+/// smallest body wins. Returns `None` if the client accepts none.
 ///
 /// ```
 /// use pelton_http::wire::{Coding, choose_coding};
@@ -71,7 +71,7 @@ pub fn choose_coding<'a>(values: impl IntoIterator<Item = &'a [u8]>, offered: &[
         }
     }
     if !said {
-        // Anything would do; but who does not ask for a coding may not know it.
+        // Anything is acceptable, but a client that asks for no coding may not support any.
         return offered.contains(&Coding::Identity).then_some(Coding::Identity);
     }
     // In thousandths, doubled, so that a body that is not coded, of which nothing is said, has its place between nothing and

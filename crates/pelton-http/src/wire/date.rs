@@ -1,4 +1,4 @@
-//! The date of responses, made once a second.
+//! The `Date` field, formatted once a second.
 
 use std::io::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,11 +8,11 @@ use pelton::Time;
 /// The length of a whole `Date` line: `Date: Sun, 06 Nov 1994 08:49:37 GMT` and the end of the line.
 pub const DATE_LENGTH: usize = 37;
 
-/// A `Date` field that is written anew when a second has passed, and only if it is asked for then.
+/// A cached `Date` field. It is formatted again when it is used after a second has passed.
 #[derive(Clone, Debug)]
 pub struct Date {
     line: [u8; DATE_LENGTH],
-    /// On the reactor's clock, which costs nothing to read.
+    /// On the reactor's cached clock.
     until: Time,
 }
 

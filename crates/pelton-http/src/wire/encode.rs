@@ -1,20 +1,20 @@
-//! Writing responses. What is written here has been checked before: names, values and lengths are those of the server, or went
-//! through [`ResponseFields`](crate::ResponseFields).
+//! Writes responses. The caller has validated names, values and lengths: they come from the server or from
+//! [`ResponseFields`](crate::ResponseFields).
 
 use super::{DATE_LENGTH, reason_phrase};
 
-/// How the end of a response's body is told.
+/// How a response announces the end of its body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Length {
-    /// It has so many bytes.
+    /// This many bytes.
     Known(u64),
-    /// It comes in chunks.
+    /// Chunked.
     Chunked,
-    /// Nothing is said: there is no body, or the end of the connection is its end.
+    /// Not announced: there is no body, or it ends with the connection.
     Unsaid,
 }
 
-/// What is said about the connection.
+/// The `Connection` field of a response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Persistence {
     /// Nothing: it stays open, as it does by default.
@@ -74,7 +74,7 @@ fn status_line(out: &mut Vec<u8>, status: u16) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// What tells a client that its body is wanted.
+/// The interim response `100 Continue`.
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// Appends what comes before a chunk's data, which must not be empty; [`CHUNK_END`] comes after it.

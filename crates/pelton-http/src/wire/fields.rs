@@ -1,4 +1,4 @@
-//! The fields of a head, as places in its bytes.
+//! The fields of a head, as ranges of its bytes.
 
 /// Where a field's name and value are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -11,7 +11,7 @@ fn part(bytes: &[u8], (start, end): (u32, u32)) -> &[u8] {
     bytes.get(start as usize..end as usize).unwrap_or_default()
 }
 
-/// The fields of a head: names and values in the order in which they came. Names are found whatever their case.
+/// The fields of a head, in order. Names are compared without regard to case.
 #[derive(Clone, Copy)]
 pub struct Fields<'a> {
     bytes: &'a [u8],
@@ -88,14 +88,14 @@ impl<'a> Iterator for Iter<'a> {
     }
 }
 
-/// Where the fields are that httparse has found in `bytes`, which has taken off the blanks around their values.
+/// Returns the ranges of a field that httparse found in `bytes`. Its value is already trimmed.
 #[inline]
-pub(super) fn place(bytes: &[u8], header: &httparse::Header<'_>) -> Field {
+pub(super) fn locate(bytes: &[u8], header: &httparse::Header<'_>) -> Field {
     let base = bytes.as_ptr() as usize;
-    // Heads are far below 4 GiB: their limits see to it.
-    let place = |part: &[u8]| {
+    // The limits keep heads far below 4 GiB.
+    let range_of = |part: &[u8]| {
         let start = (part.as_ptr() as usize - base) as u32;
         (start, start + part.len() as u32)
     };
-    Field { name: place(header.name.as_bytes()), value: place(header.value) }
+    Field { name: range_of(header.name.as_bytes()), value: range_of(header.value) }
 }

@@ -1,4 +1,4 @@
-//! How long a body is (RFC 9112, section 6.3). Anything ambiguous is refused: that is how requests are smuggled.
+//! Determines the length of a body (RFC 9112, section 6.3). Anything ambiguous is refused, because it enables request smuggling.
 
 use super::Refusal;
 use super::head::Version;
@@ -8,9 +8,9 @@ use super::head::Version;
 pub enum Framing {
     /// There is none.
     None,
-    /// It has so many bytes.
+    /// This many bytes.
     Length(u64),
-    /// It comes in chunks.
+    /// Chunked.
     Chunked,
 }
 
@@ -22,8 +22,8 @@ pub(super) struct Framed {
 }
 
 impl Framed {
-    /// A `Content-Length`. A second one is refused even if it says the same: no client sends it, and who reads the first and
-    /// who reads the last need not agree on what "the same" is.
+    /// Adds a `Content-Length`. A second one is refused even if it is equal: no client sends it, and implementations may disagree
+    /// on what is equal.
     pub(super) fn content_length(&mut self, value: &[u8]) -> Result<(), Refusal> {
         if self.length.is_some() {
             return Err(Refusal::bad("there are two Content-Lengths"));
@@ -33,7 +33,7 @@ impl Framed {
         Ok(())
     }
 
-    /// A `Transfer-Encoding`, of which only a single `chunked` is understood.
+    /// Adds a `Transfer-Encoding`. Only a single `chunked` is supported.
     pub(super) fn transfer_encoding(&mut self, value: &[u8]) -> Result<(), Refusal> {
         if self.chunked || !value.eq_ignore_ascii_case(b"chunked") {
             return Err(Refusal::bad("the Transfer-Encoding is not just chunked"));

@@ -1,4 +1,4 @@
-//! What is in a request's head.
+//! Parses request heads.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -17,7 +17,7 @@ pub enum Version {
     Http11,
 }
 
-/// What a head says. It is places in bytes, and does not hold these.
+/// A parsed head. It holds ranges into the bytes, not the bytes.
 #[derive(Clone, Debug)]
 pub struct Head {
     /// The method, if it is one of the registered ones.
@@ -30,9 +30,9 @@ pub struct Head {
     pub framing: Framing,
     /// Whether the connection may stay open after it.
     pub keep_alive: bool,
-    /// Whether the client waits to be asked for the body.
+    /// Whether the client waits for `100 Continue`.
     pub expects_continue: bool,
-    /// Whether the client would like to speak another protocol.
+    /// Whether the client asks for another protocol.
     pub wants_upgrade: bool,
     pub(crate) method_name: Range<u32>,
     pub(crate) target: Range<u32>,
@@ -42,18 +42,18 @@ pub struct Head {
     pub(crate) query: Option<Range<u32>>,
 }
 
-/// A head that has been parsed where it lies.
+/// A head parsed in place.
 #[derive(Clone, Debug)]
 pub struct Parsed<'a> {
     /// What it says.
     pub head: Head,
-    /// The target as it was sent: that it is text has been seen to.
+    /// The target as it was sent, validated as text.
     pub target: &'a str,
     /// How long the head is.
     pub length: usize,
 }
 
-/// What is noted while heads are parsed. Its memory is used again and again.
+/// Scratch memory for parsing, reused for every head.
 #[derive(Clone, Debug, Default)]
 pub struct Notes {
     /// Where the fields of the latest head are.
@@ -67,13 +67,13 @@ impl Head {
     pub fn parse<'a>(bytes: &'a [u8], notes: &mut Notes, limits: &HeadLimits) -> Result<Parsed<'a>, Refusal> {
         match Head::parse_whole(bytes, notes, limits)? {
             Some(parsed) if parsed.length == bytes.len() => Ok(parsed),
-            // It ends where an empty line is, and nowhere else: httparse and the scan agree on that, or it is refused.
+            // A head that httparse ends elsewhere than the scan is refused.
             _ => Err(Refusal::bad("the head does not end at its empty line")),
         }
     }
 
-    /// Parses a head at the beginning of `input`, if all of it is there and nothing is unusual with it: then there is no need to look
-    /// for its end first. If it is not taken, for whatever reason, a scan has to find out what to answer.
+    /// Parses a complete, ordinary head at the start of `input` without first searching for its end. If this fails for any
+    /// reason, a scan decides what to answer.
     pub fn parse_whole<'a>(
         input: &'a [u8],
         notes: &mut Notes,
@@ -108,7 +108,7 @@ impl Head {
         let mut said = Said::default();
         notes.fields.clear();
         for header in &*request.headers {
-            let field = fields::place(input, header);
+            let field = fields::locate(input, header);
             if !ends_before(field.name.0 as usize) {
                 return Ok(None);
             }
@@ -120,7 +120,7 @@ impl Head {
         if version == Version::Http11 && said.host.is_none() {
             return Err(Refusal::bad("there is no Host"));
         }
-        let place = |range: Range<usize>| (start + range.start) as u32..(start + range.end) as u32;
+        let in_head = |range: Range<usize>| (start + range.start) as u32..(start + range.end) as u32;
         let head = Head {
             method,
             version,
@@ -130,10 +130,10 @@ impl Head {
             expects_continue: said.options.expects_continue(),
             wants_upgrade: said.options.wants_upgrade(version),
             method_name: 0..method_name.len() as u32,
-            target: place(0..target.len()),
+            target: in_head(0..target.len()),
             path: parts.path.start as u32..parts.path.end as u32,
             query: parts.query.map(|range| range.start as u32..range.end as u32),
-            host: parts.authority.map(place).or(said.host),
+            host: parts.authority.map(in_head).or(said.host),
         };
         Ok(Some(Parsed { head, target, length }))
     }
@@ -153,7 +153,7 @@ struct Said {
 }
 
 impl Said {
-    /// Looks at a field. Always inlined, for a call would be a fifth of what it costs; there is only one.
+    /// Checks a field. Always inlined: there is one caller, and the call would be a fifth of the cost.
     #[inline(always)]
     fn note(
         &mut self,
@@ -196,7 +196,7 @@ fn check_host(host: &[u8], valid: &mut Vec<u8>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// What to answer to a head that httparse does not take.
+/// Returns the refusal for a head that httparse rejects.
 #[cold]
 fn refusal(error: httparse::Error, bytes: &[u8]) -> Refusal {
     match error {

@@ -1,12 +1,12 @@
-//! HTTP/1.1 as bytes, without any I/O: what comes in is looked at where it lies, what goes out is appended to a buffer.
+//! HTTP/1.1 as bytes, without I/O: input is parsed in place, and output is appended to a buffer.
 //!
-//! [`Scan`] finds the end of a request's head, however it is cut; [`Head::parse`] says what is in it, or why it is refused;
-//! [`Chunked`] decodes a body that comes in chunks. [`encode`] writes the heads of responses, with a [`Date`] that is made once a
-//! second. [`select_ranges`], [`choose_coding`] and [`evaluate`] read what a client says about which part and form of something it
-//! wants, and whether. [`responses`] is for clients: it reads one response after the other.
+//! [`Scan`] finds the end of a request head, however it is split. [`Head::parse`] parses it or says why it is refused, and
+//! [`Chunked`] decodes a chunked body. [`encode`] writes response heads, with a [`Date`] that is formatted once a second.
+//! [`select_ranges`], [`choose_coding`] and [`evaluate`] handle range requests, content negotiation and conditional requests.
+//! [`responses`] parses responses, for clients.
 //!
-//! Everything that two implementations could read differently is refused (RFC 9112, sections 6.3 and 11.2): a request that
-//! means one thing to a proxy and another here can smuggle a second one past it.
+//! Everything that two implementations could read differently is refused (RFC 9112, sections 6.3 and 11.2). A request that a
+//! proxy reads differently can smuggle a second one past it.
 
 mod chunked;
 mod codings;
@@ -38,8 +38,8 @@ pub use scan::{HeadLimits, Scan};
 pub use status::reason_phrase;
 pub use target::Form;
 
-/// Why a message is not taken: what to answer, and what was wrong with it. The connection is closed after it, for it is not known
-/// where the next message would begin.
+/// Why a message is refused: the status to answer with and the reason. The connection is closed afterwards, because the start of
+/// the next message is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{status}: {why}")]
 pub struct Refusal {
@@ -54,7 +54,7 @@ impl Refusal {
         Refusal { status, why }
     }
 
-    /// It is not HTTP, or could be read in more than one way.
+    /// Creates a 400 for input that is not HTTP or is ambiguous.
     pub(crate) const fn bad(why: &'static str) -> Refusal {
         Refusal::new(400, why)
     }

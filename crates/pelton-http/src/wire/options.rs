@@ -1,4 +1,4 @@
-//! What a client asks of the connection: whether it stays open, what it is upgraded to, whether a body is to be asked for.
+//! Connection options: persistence, upgrades and expectations.
 
 use super::Refusal;
 use super::head::Version;
@@ -34,7 +34,7 @@ impl Options {
         if !value.eq_ignore_ascii_case(b"100-continue") {
             return Err(Refusal::new(417, "the expectation is not 100-continue"));
         }
-        // HTTP/1.0 does not know interim responses (RFC 9110, section 10.1.1).
+        // HTTP/1.0 has no interim responses (RFC 9110, section 10.1.1).
         self.expects_continue = version == Version::Http11;
         Ok(())
     }

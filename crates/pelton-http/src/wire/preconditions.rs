@@ -4,7 +4,7 @@ use std::time::UNIX_EPOCH;
 
 use super::Fields;
 
-/// What tells one state of a resource from another.
+/// The validators of a resource.
 #[derive(Clone, Copy, Debug)]
 pub struct Validators<'a> {
     /// The entity tag with its quotes, but without `W/`, if there is one.
@@ -15,14 +15,14 @@ pub struct Validators<'a> {
     pub modified: Option<u64>,
 }
 
-/// What comes of the conditions on a request.
+/// The result of evaluating the conditions of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// They are met, or there are none: it is answered as usual.
+    /// The conditions hold, or there are none.
     Proceed,
-    /// The client has it already: 304.
+    /// The client has the current state: 304.
     NotModified,
-    /// It is not what the client thinks: 412.
+    /// The state differs from what the client expects: 412.
     Failed,
 }
 

@@ -5,13 +5,13 @@ use std::ops::Range;
 use super::decimal;
 use super::token::{list, trim};
 
-/// More ranges than this are refused. Readers of documents ask for a handful; nobody who means well asks for dozens.
+/// More ranges than this are refused. Document readers request a handful, and only attackers request dozens.
 pub const MOST_RANGES: usize = 32;
 
 /// How many pairs of ranges may overlap. The RFC suggests to suspect more than two.
 const MOST_OVERLAPS: usize = 2;
 
-/// What of a body is to be sent.
+/// The part of a body to send.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Selection {
     /// All of it, with a 200: no range was asked for, or none that is understood.
@@ -20,12 +20,12 @@ pub enum Selection {
     One(Range<u64>),
     /// These parts of it, in this order. None is empty, and together they are shorter than the whole.
     Several(Vec<Range<u64>>),
-    /// Nothing, with a 416: no range has anything in it, or there are so many of them, or they overlap so much, that answering would
-    /// cost far more than asking.
+    /// Nothing, with a 416: every range is empty, or they are so many or overlap so much that answering costs far more than
+    /// asking.
     Unsatisfiable,
 }
 
-/// What the value of a `Range` field selects of a body of `length` bytes.
+/// Returns what a `Range` field selects from a body of `length` bytes.
 ///
 /// ```
 /// use pelton_http::wire::{Selection, select_ranges};
@@ -69,7 +69,7 @@ fn several(first: Spec, rest: &[u8], length: u64) -> Selection {
     let mut parts = Vec::new();
     let mut count = 0;
     for spec in std::iter::once(Some(first)).chain(list(rest).map(parse)) {
-        // One that is not understood makes the whole field one that is not.
+        // One invalid range invalidates the whole field.
         let Some(spec) = spec else { return Selection::Whole };
         count += 1;
         if count > MOST_RANGES {

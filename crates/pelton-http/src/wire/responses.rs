@@ -1,14 +1,14 @@
-//! Responses out of bytes, for clients, strictly: what two readers could read differently is an error here (RFC 9112, sections 2.2,
+//! Parses responses, for clients, strictly: anything that two readers could read differently is an error (RFC 9112, sections 2.2,
 //! 4 and 6.3).
 
 use super::framing::Framed;
 use super::options::Options;
 use super::{ChunkLimits, Chunked, Decoded, Framing, Version};
 
-/// Heads that are longer than this are no heads.
+/// The maximum length of a head, in bytes.
 const LONGEST_HEAD: usize = 64 * 1024;
 
-/// More fields than a server has a reason to send.
+/// The maximum number of fields: more than any server has a reason to send.
 const MOST_FIELDS: usize = 128;
 
 /// How every head begins, whose version is one of those that are spoken here.
@@ -19,7 +19,7 @@ const BEGINNING: &[u8] = b"HTTP/1.";
 #[error("{0}")]
 pub struct Malformed(pub &'static str);
 
-/// A response that has come in in full.
+/// A complete response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Finished {
     /// Its status, from 200 to 599.
@@ -39,7 +39,7 @@ pub enum To {
     Other,
 }
 
-/// Reads one response after the other, however they are cut. Interim responses are passed over.
+/// Parses a sequence of responses, however they are split. Interim responses are skipped.
 ///
 /// ```
 /// use pelton_http::wire::responses::{Finished, Responses, To};
@@ -53,7 +53,7 @@ pub enum To {
 /// ```
 #[derive(Default)]
 pub struct Responses {
-    /// What has come of a head that is not complete.
+    /// The received part of an incomplete head.
     partial: Vec<u8>,
     lines: Lines,
     body: Option<Body>,
@@ -65,17 +65,17 @@ struct Body {
 }
 
 enum Kind {
-    /// So many bytes are missing.
+    /// This many bytes remain.
     Length(u64),
     Chunked(Box<Chunked>),
     UntilClose,
 }
 
-/// How far a head has been looked at, so that each byte is looked at once.
+/// How much of a head has been scanned, so that each byte is scanned once.
 #[derive(Clone, Copy, Default)]
 struct Lines {
     looked_at: usize,
-    /// Where the line at hand begins.
+    /// Where the current line begins.
     line: usize,
 }
 
@@ -105,7 +105,7 @@ impl Lines {
 }
 
 impl Responses {
-    /// Looks at the beginning of `input`. Says how much of it is done with, and whether that was the end of a response.
+    /// Parses the start of `input`. Returns the number of bytes consumed, and the response if it is complete.
     pub fn advance(&mut self, to: To, input: &[u8]) -> Result<(usize, Option<Finished>), Malformed> {
         let mut at = 0;
         while self.body.is_none() {
@@ -118,7 +118,7 @@ impl Responses {
         Ok((at + used, finished))
     }
 
-    /// Nothing more comes. For some responses that is the end.
+    /// Ends the input. Some responses end with the connection.
     pub fn end(&mut self) -> Option<Finished> {
         let body = self.body.take()?;
         matches!(body.kind, Kind::UntilClose).then_some(body.finished)

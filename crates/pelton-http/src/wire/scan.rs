@@ -1,7 +1,7 @@
-//! Finding the end of a request's head.
+//! Finds the end of a request head.
 //!
-//! The bytes may come in any number of pieces, and each is looked at once, whoever sends them one by one. Only when the whole head
-//! is there is it parsed. What is refused here depends on the bytes alone, not on how they were cut.
+//! The bytes may arrive in any number of pieces, and each is scanned once. The head is parsed only when it is complete. The
+//! result depends on the bytes alone, not on how they were split.
 
 use memchr::{memchr, memchr_iter};
 
@@ -20,7 +20,7 @@ pub struct HeadLimits {
 }
 
 impl HeadLimits {
-    /// More fields than this cannot be allowed: where they are is noted on the stack.
+    /// The upper bound for `headers`: httparse stores the fields on the stack.
     pub const MOST_HEADERS: usize = 256;
 
     /// A request line, or all fields together, cannot be longer than this, whatever is allowed: 1 MiB. A head is kept in memory
@@ -43,14 +43,14 @@ impl Default for HeadLimits {
     }
 }
 
-/// How far a head has been looked at.
+/// How much of a head has been scanned.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Scan {
     /// Where the request line begins: one empty line may come before it.
     start: usize,
-    /// Everything before this has been looked at.
+    /// Everything before this has been scanned.
     at: usize,
-    /// Where the line at hand begins.
+    /// Where the current line begins.
     line: usize,
     /// Where the request line ends, once that is known.
     fields: Option<usize>,
@@ -64,8 +64,7 @@ impl Scan {
         self.at > 0
     }
 
-    /// Looks at what has come in since the last time: `input` is everything from the beginning of the head. Says where the
-    /// head is, if all of it is there.
+    /// Scans the new part of `input`, which begins at the start of the head. Returns the range of the head if it is complete.
     pub fn advance(&mut self, input: &[u8], limits: &HeadLimits) -> Result<Option<std::ops::Range<usize>>, Refusal> {
         if self.at == 0 && !self.begin(input)? {
             return Ok(None);
@@ -112,7 +111,7 @@ impl Scan {
                 self.at += 1;
                 Ok(true)
             }
-            // Not HTTP at all, such as TLS: better said now than when the time is up.
+            // Not HTTP, such as TLS: refuse it now instead of waiting for the timeout.
             Some(_) => Err(Refusal::bad("a request does not begin with a method")),
         }
     }

@@ -1,6 +1,6 @@
 //! Status codes and the phrases that go with them.
 
-/// What a status is called in the registry; empty if it is not there.
+/// The registered reason phrase of a status, or an empty string.
 pub const fn reason_phrase(status: u16) -> &'static str {
     match status {
         100 => "Continue",

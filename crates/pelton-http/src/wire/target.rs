@@ -1,4 +1,4 @@
-//! What a request is for (RFC 9112, section 3.2).
+//! Parses request targets (RFC 9112, section 3.2).
 
 use std::ops::Range;
 
@@ -30,7 +30,7 @@ pub(super) struct Parts {
     pub(super) query: Option<Range<usize>>,
 }
 
-/// Takes a target apart.
+/// Splits a target into its parts.
 #[inline(always)]
 pub(super) fn split(target: &[u8], method: Method) -> Result<Parts, Refusal> {
     let mark = question_mark(target)?;
@@ -52,8 +52,8 @@ enum Class {
 
 static CLASSES: [Class; 256] = {
     let mut table = [Class::Bad; 256];
-    // More than RFC 3986 has in paths and queries is let through, since browsers send it: it has no bearing on where a message
-    // ends. A fragment and what is not ASCII are not sent by anybody who means well.
+    // Paths and queries may contain more than RFC 3986 allows, because browsers send it and it does not affect where a message
+    // ends. No legitimate client sends fragments or non-ASCII bytes.
     let mut byte = b'!';
     while byte < 0x7f {
         table[byte as usize] = match byte {

@@ -93,7 +93,7 @@ impl Client {
         self.0.write_all(bytes.as_ref()).unwrap();
     }
 
-    /// Goes without a word: with something unread, and at once.
+    /// Resets the connection.
     pub(crate) fn reset(self) {
         socket2::SockRef::from(&self.0).set_linger(Some(Duration::ZERO)).unwrap();
     }
@@ -153,7 +153,7 @@ impl Client {
     }
 }
 
-/// What was answered, without what differs from time to time.
+/// Returns the answer without its `Date`.
 pub(crate) fn undated(answer: &str) -> String {
     let mut kept: String = String::new();
     for line in answer.split_inclusive("\r\n") {

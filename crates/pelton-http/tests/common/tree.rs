@@ -39,7 +39,7 @@ impl Tree {
         })
     }
 
-    /// Has the kernel forget what it has in memory of a file.
+    /// Evicts a file from the page cache.
     #[cfg(target_os = "linux")]
     pub(crate) fn forget(&self, name: &str) -> bool {
         let file = File::open(self.0.join(name)).unwrap();
