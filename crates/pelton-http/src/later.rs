@@ -173,12 +173,13 @@ where
     move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
         let (pool, answer) = (pool.clone(), Arc::clone(&answer));
         with_body(reactor, request, responder, move |reactor, request, body, responder| {
-            let worker =
-                pool.actor_at(called_at).spawn_fn(move |(request, body, remote): (KeptRequest, _, RemoteResponder), _| {
+            let worker = pool.actor_at(called_at).spawn_fn(
+                move |(request, body, remote): (KeptRequest, _, RemoteResponder), _| {
                     if !remote.is_gone() {
                         remote.respond(answer(request, body));
                     }
-                });
+                },
+            );
             if let Err(refused) = worker.send((request, body, responder.remote(reactor))) {
                 let (.., remote) = refused.into_inner();
                 remote.respond(overloaded());
