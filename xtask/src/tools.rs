@@ -15,7 +15,7 @@ struct Tool {
     what_for: &'static str,
 }
 
-const TOOLS: [Tool; 12] = [
+const TOOLS: [Tool; 13] = [
     Tool { program: "strace", package: "strace", check: "strace --version", what_for: "to count system calls" },
     Tool { program: "socat", package: "socat", check: "socat -V", what_for: PEER },
     // Several programs have this name. With this one, the end of input can end the connection (-N).
@@ -44,6 +44,12 @@ const TOOLS: [Tool; 12] = [
         package: "python3-dbg",
         check: "python3-dbg -c 'import sys; sys.gettotalrefcount()'",
         what_for: "to run the Python front end with assertions",
+    },
+    Tool {
+        program: "the tests of python3-dbg",
+        package: "libpython3-testsuite",
+        check: "python3-dbg -c 'import test.test_asyncio'",
+        what_for: "to test the Python front end with assertions",
     },
     Tool { program: "redis-server", package: "redis-server", check: "redis-server --version", what_for: PEER },
 ];

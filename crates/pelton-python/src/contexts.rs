@@ -232,7 +232,11 @@ pub(crate) unsafe fn look_up() -> Result<()> {
         let contexts = [Owned::returned(ffi::PyContext_New())?, Owned::returned(ffi::PyContext_New())?];
         let copy = Owned::returned(ffi::PyContext_Copy(contexts[0].as_ptr()))?;
         let variable = Owned::returned(ffi::PyContextVar_New(c"_".as_ptr(), null_mut()))?;
-        let length = (*ffi::Py_TYPE(copy.as_ptr())).tp_basicsize as usize;
+        // The variables come before the list of weak references. Behind that there may be padding, which nobody has initialized.
+        let length = match &*ffi::Py_TYPE(copy.as_ptr()) {
+            kind if kind.tp_weaklistoffset > 0 => kind.tp_weaklistoffset as usize,
+            kind => kind.tp_basicsize as usize,
+        };
         let words = |context: &Owned| -> Vec<usize> {
             (0..length / WORD).map(|index| word(context.as_ptr().cast(), index * WORD)).collect()
         };
