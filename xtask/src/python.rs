@@ -49,7 +49,7 @@ impl<'a> Built<'a> {
     fn conformance(&self, words: &str) -> Result<(), Failure> {
         if !self.python.has_tests {
             return Err(Failure::new(format!(
-                "{} comes without CPython's own tests; install them (Debian has them in libpython3-testsuite)",
+                "{} comes without CPython's own tests; install them (Debian has them in libpython3.X-testsuite)",
                 self.python.program.display()
             )));
         }

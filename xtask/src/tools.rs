@@ -35,7 +35,7 @@ const TOOLS: [Tool; 13] = [
     },
     Tool {
         program: "Python's own tests",
-        package: "libpython3-testsuite",
+        package: PYTHON_TESTS,
         check: "python3 -c 'import test.test_asyncio'",
         what_for: "to test the Python front end with",
     },
@@ -47,12 +47,15 @@ const TOOLS: [Tool; 13] = [
     },
     Tool {
         program: "the tests of python3-dbg",
-        package: "libpython3-testsuite",
+        package: PYTHON_TESTS,
         check: "python3-dbg -c 'import test.test_asyncio'",
         what_for: "to test the Python front end with assertions",
     },
     Tool { program: "redis-server", package: "redis-server", check: "redis-server --version", what_for: PEER },
 ];
+
+/// Debian names this package after the version of Python; apt-get takes a pattern.
+const PYTHON_TESTS: &str = "libpython3.*-testsuite";
 
 const PEER: &str = "as a peer to talk to";
 
