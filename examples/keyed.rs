@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     drop(ledger);
 
-    // Whoever submits can also wait for an answer: here, behind everything else of this key.
+    // The caller can also wait for a result: here, after all other tasks of this key.
     accounts.submit_with_reply("alice", || ())?.wait()?;
     pool.shutdown(Duration::from_secs(10))?;
 

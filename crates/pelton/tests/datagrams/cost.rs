@@ -35,7 +35,7 @@ fn echoed_datagrams_allocate_nothing() {
 #[test]
 fn a_reactor_that_has_no_datagram_socket_any_more_keeps_no_memory_for_them() {
     let mut reactor = Reactor::builder().panic_policy(PanicPolicy::Propagate).build().unwrap();
-    // Room for the first sources, signals and whatever else there is only once.
+    // Warm up: the first sources and signals allocate once.
     let (id, _) = bind(&mut reactor, Echo);
     reactor.datagrams(id).unwrap().close();
     poll(&mut reactor);

@@ -1,4 +1,4 @@
-//! Replies go out in order, whoever answers, and in whatever way.
+//! Replies go out in order, regardless of which thread answers, and how.
 
 use std::thread;
 use std::time::Duration;
