@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_written_as_they_are_read() {
+    fn addresses_round_trip_as_text() {
         for text in ["127.0.0.1:80", "[::1]:443", "unix:/tmp/a.sock", "unix:@name"] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }

@@ -4,8 +4,9 @@ use std::fmt;
 use std::ops::Deref;
 use std::rc::Rc;
 
+pub(crate) use self::buffers::Buffer;
+pub use self::buffers::Buffers;
 use self::buffers::LentBuffer;
-pub(crate) use self::buffers::{Buffer, Buffers};
 
 mod buffers;
 
@@ -301,7 +302,7 @@ mod tests {
         let kept = fill().unwrap();
         assert_eq!(kept.as_ptr(), place, "the same buffer again");
         let other = fill().unwrap();
-        assert_ne!(other.as_ptr(), place, "it is in use now");
+        assert_ne!(other.as_ptr(), place, "the buffer is in use");
         assert_eq!(&*kept.compacted(), b"hello");
         assert_eq!(fill().unwrap().as_ptr(), place, "compacting released it");
     }

@@ -16,7 +16,7 @@ pub use outbox::DatagramOutbox;
 
 /// A received datagram.
 ///
-/// Its bytes are on loan from the engine, in a buffer that could hold the largest datagram. To keep one for long,
+/// Its bytes are on loan from the engine, in a buffer that could hold the largest datagram. To keep one for a long time,
 /// [compact](Chunk::compacted) it.
 #[derive(Debug)]
 pub struct Datagram {

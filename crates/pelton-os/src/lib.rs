@@ -20,18 +20,20 @@ mod descriptor;
 #[cfg(unix)]
 mod descriptor_limit;
 #[cfg(unix)]
+mod interest;
 mod loopbreaker;
 #[cfg(unix)]
 mod options;
 #[cfg(unix)]
 mod outbox;
-mod readiness;
 #[cfg(unix)]
 mod send_queue;
 #[cfg(unix)]
 mod socket;
 #[cfg(unix)]
 mod socket_file;
+#[cfg(unix)]
+mod stream;
 mod time;
 mod token;
 
@@ -46,30 +48,36 @@ pub mod fault;
 #[cfg(unix)]
 pub mod fork;
 #[cfg(unix)]
+pub mod notify;
+#[cfg(unix)]
 pub mod poller;
+#[cfg(unix)]
+pub mod process;
 #[cfg(unix)]
 pub mod signal;
 
 #[cfg(unix)]
 pub use address::{Address, BadAddress};
 #[cfg(unix)]
-pub use chunk::{Chunk, Lender};
+pub use chunk::{Buffers, Chunk, Lender};
 #[cfg(unix)]
 pub use datagram::{Datagram, DatagramOptions, DatagramOutbox, DatagramSetting, MulticastInterface};
 #[cfg(unix)]
 pub use descriptor_limit::DescriptorLimit;
 #[cfg(unix)]
 pub use engine::{ENGINE_VARIABLE, Engine, EngineKind, Event, Forgotten, Intake, Park, Sending};
+pub use interest::{Interest, Mode, Readiness};
 #[cfg(unix)]
 pub use loopbreaker::Loopbreaker;
 #[cfg(unix)]
 pub use options::{ConnectOptions, ListenOptions, SocketOptions};
 #[cfg(unix)]
 pub use outbox::{FilePart, Outbox};
-pub use readiness::{Interest, Mode, Readiness};
 #[cfg(unix)]
 pub use socket::Socket;
 #[cfg(unix)]
 pub use socket_file::SocketFile;
+#[cfg(unix)]
+pub use stream::{DescriptorOwner, StreamKind};
 pub use time::Time;
 pub use token::Token;

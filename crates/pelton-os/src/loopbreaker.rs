@@ -64,7 +64,7 @@ impl Loopbreaker {
         while rustix::io::read(&self.read, &mut bytes) == Ok(bytes.len()) {}
     }
 
-    /// In a forked child: opens a new descriptor under the same number, for everybody who holds this loopbreaker.
+    /// In a forked child: opens a new descriptor under the same number, for every holder of this loopbreaker.
     pub fn renew(&self) -> io::Result<()> {
         match &self.write {
             #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]

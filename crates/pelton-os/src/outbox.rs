@@ -152,6 +152,14 @@ impl Outbox {
         }
     }
 
+    /// Appends everything that `later` has queued, without copying. Nothing of it may be [taken](Outbox::take).
+    pub fn append(&mut self, mut later: Outbox) {
+        debug_assert_eq!(later.taken, (0, 0), "bytes that are being sent cannot come later");
+        self.bytes += later.bytes;
+        self.in_files += later.in_files;
+        self.pieces.append(&mut later.pieces);
+    }
+
     /// Lists the first pieces in memory, for one vectored write. Returns how many there are: 0 if a file is next.
     pub fn gather<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let in_memory = self.pieces.iter().take_while(|piece| !matches!(piece, Piece::File(_)));
@@ -297,7 +305,7 @@ mod tests {
         let memory = block.as_ptr();
         outbox.push_block(&mut block);
         assert!(block.is_empty());
-        assert_eq!(outbox.only_piece().map(<[u8]>::as_ptr), Some(memory), "it was not copied");
+        assert_eq!(outbox.only_piece().map(<[u8]>::as_ptr), Some(memory), "the block was not copied");
         block.extend_from_slice(b" body");
         outbox.push_block(&mut block);
         assert_eq!((contents(&outbox), outbox.len(), block.len()), (b"head body".to_vec(), 9, 0));
@@ -309,6 +317,23 @@ mod tests {
         let mut empty = Vec::new();
         outbox.push_block(&mut empty);
         assert_eq!(outbox.pieces.len(), 1);
+    }
+
+    #[test]
+    fn an_appended_outbox_follows_and_is_counted() {
+        let (mut first, mut later) = (Outbox::default(), Outbox::default());
+        first.push_copy(b"in flight");
+        let taken = first.take();
+        first.push_copy(b"one ");
+        later.push_copy(b"two ");
+        let file = std::env::current_exe().and_then(File::open).unwrap();
+        later.push_file(FilePart { file: file.into(), offset: 0, len: 10 });
+        first.append(later);
+        assert_eq!((first.len(), first.in_memory(), contents(&first)), (27, 17, b"one two ".to_vec()));
+        first.landed();
+        first.advance(8);
+        assert_eq!((first.len(), first.next_file().map(|part| part.len)), (10, Some(10)));
+        drop(taken);
     }
 
     #[test]

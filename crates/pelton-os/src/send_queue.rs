@@ -36,7 +36,7 @@ fn ask(socket: BorrowedFd<'_>) -> Option<libc::c_int> {
     let mut length: libc::c_int = 0;
     let mut size = size_of::<libc::c_int>() as libc::socklen_t;
     // SAFETY: the descriptor is open while it is borrowed. The option is an `int`. The system writes at most `size` bytes to
-    // the local, which is that large, and the number written to `size`. Both locals outlive the call.
+    // a local variable of that size, and the number of bytes written to `size`. Both variables outlive the call.
     let outcome = unsafe {
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_NWRITE, (&raw mut length).cast(), &raw mut size)
     };
@@ -73,7 +73,7 @@ mod tests {
             if fits(length) {
                 return length;
             }
-            assert!(Instant::now() < deadline, "it stays at {length}");
+            assert!(Instant::now() < deadline, "the length stays at {length}");
             std::thread::yield_now();
         }
     }

@@ -1,19 +1,17 @@
 //! Stream sockets: creating, accepting, and moving them between engines.
 
 use std::any::Any;
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use socket2::{Domain, Protocol, SockAddr, Type};
 
 use crate::socket_file::bind_with_mode;
-use crate::{Address, ConnectOptions, ListenOptions, SocketFile};
-
-/// Bytes to copy at a time from a file that the kernel cannot send directly.
-const COPIED_AT_ONCE: usize = 16 * 1024;
+use crate::stream::{self, Descriptor, Sink, Stream};
+use crate::{Address, ConnectOptions, DescriptorOwner, ListenOptions, SocketFile};
 
 /// Flags for sending: a peer that is gone is an error to handle, not a signal that ends the process.
 #[cfg(not(target_vendor = "apple"))]
@@ -23,18 +21,56 @@ pub(crate) const SEND_FLAGS: i32 = 0;
 
 /// A socket that belongs to no engine at the moment: one that was just accepted or detached, or that comes from elsewhere and
 /// is about to be adopted. It can be sent to another thread.
+///
+/// As a stream, it can also be another descriptor: a pipe, a FIFO, a terminal or a character device. And it can be
+/// [borrowed](Socket::borrowed) from an owner that closes it later.
 #[derive(Debug)]
 pub struct Socket(Kind);
 
-#[derive(Debug)]
 enum Kind {
     System(OwnedFd),
     /// Created by this crate: already non-blocking and close-on-exec.
     Prepared(SystemSocket),
+    /// A detached stream that is not a socket, or that somebody else owns.
+    Stream(Box<Descriptor>),
+    Borrowed(Box<dyn DescriptorOwner>),
     Custom(Box<dyn Any + Send>),
 }
 
+impl fmt::Debug for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kind::System(fd) => fd.fmt(f),
+            Kind::Prepared(socket) => socket.fmt(f),
+            Kind::Stream(stream) => stream.fmt(f),
+            Kind::Borrowed(owner) => write!(f, "Borrowed({:?})", owner.descriptor()),
+            Kind::Custom(_) => f.write_str("Custom"),
+        }
+    }
+}
+
 impl Socket {
+    /// Borrows a descriptor to use it as a stream. The engine that adopts it keeps `owner`, never closes the descriptor, and
+    /// drops `owner` when the stream is over or detached.
+    ///
+    /// The owner should not read, write or change the mode of the descriptor meanwhile. If it closes it early,
+    /// [`DescriptorOwner`] says what happens.
+    ///
+    /// ```
+    /// use pelton_os::Socket;
+    /// use std::os::unix::net::UnixStream;
+    /// use std::sync::Arc;
+    ///
+    /// let (ours, _theirs) = UnixStream::pair()?;
+    /// let ours = Arc::new(ours);
+    /// let borrowed = Socket::borrowed(ours.clone());
+    /// assert!(borrowed.into_fd().is_err(), "it belongs to somebody else");
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn borrowed(owner: impl DescriptorOwner + 'static) -> Socket {
+        Socket(Kind::Borrowed(Box::new(owner)))
+    }
+
     /// Wraps a socket of an engine that does not use the system's sockets.
     pub fn custom(socket: Box<dyn Any + Send>) -> Socket {
         Socket(Kind::Custom(socket))
@@ -44,7 +80,7 @@ impl Socket {
     pub fn into_custom(self) -> Result<Box<dyn Any + Send>, Socket> {
         match self.0 {
             Kind::Custom(socket) => Ok(socket),
-            Kind::System(_) | Kind::Prepared(_) => Err(self),
+            _ => Err(self),
         }
     }
 
@@ -89,21 +125,27 @@ impl Socket {
         }
     }
 
-    /// Returns the system's descriptor, if it has one.
+    /// Returns the system's descriptor, if it has one that is open.
     pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.0 {
             Kind::System(fd) => Some(fd.as_fd()),
             Kind::Prepared(socket) => Some(socket.as_fd()),
+            Kind::Stream(stream) => stream.fd().ok(),
+            Kind::Borrowed(owner) => owner.descriptor(),
             Kind::Custom(_) => None,
         }
     }
 
-    /// Returns the system's descriptor, or the socket itself if it has none.
+    /// Returns the system's descriptor, or the socket itself if it has none or [borrows](Socket::borrowed) it.
+    ///
+    /// A socket that was detached from an engine is in non-blocking mode. Other descriptors are in the mode that they had when
+    /// the engine adopted them.
     pub fn into_fd(self) -> Result<OwnedFd, Socket> {
         match self.0 {
             Kind::System(fd) => Ok(fd),
             Kind::Prepared(socket) => Ok(socket.0.into()),
-            Kind::Custom(_) => Err(self),
+            Kind::Stream(stream) => stream.into_fd().map_err(|stream| Socket(Kind::Stream(stream))),
+            Kind::Borrowed(_) | Kind::Custom(_) => Err(self),
         }
     }
 
@@ -111,9 +153,28 @@ impl Socket {
         match self.0 {
             Kind::System(fd) => SystemSocket::from_fd(fd),
             Kind::Prepared(socket) => Ok(socket),
+            Kind::Stream(_) | Kind::Borrowed(_) => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "this descriptor can be a stream, but neither a listener nor a datagram socket",
+            )),
             Kind::Custom(_) => Err(no_descriptor()),
         }
     }
+
+    pub(crate) fn into_stream(self) -> io::Result<Stream> {
+        match self.0 {
+            Kind::System(fd) if is_socket(fd.as_fd())? => SystemSocket::from_fd(fd).map(Stream::Socket),
+            Kind::System(fd) => Descriptor::owned(fd).map(Box::new).map(Stream::Descriptor),
+            Kind::Prepared(socket) => Ok(Stream::Socket(socket)),
+            Kind::Stream(stream) => Ok(Stream::Descriptor(stream)),
+            Kind::Borrowed(owner) => Descriptor::borrowed(owner).map(Box::new).map(Stream::Descriptor),
+            Kind::Custom(_) => Err(no_descriptor()),
+        }
+    }
+}
+
+fn is_socket(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    Ok(rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode).is_socket())
 }
 
 fn no_descriptor() -> io::Error {
@@ -132,7 +193,16 @@ impl From<SystemSocket> for Socket {
     }
 }
 
-/// The standard library's sockets.
+impl From<Stream> for Socket {
+    fn from(stream: Stream) -> Socket {
+        match stream {
+            Stream::Socket(socket) => socket.into(),
+            Stream::Descriptor(stream) => Socket(Kind::Stream(stream)),
+        }
+    }
+}
+
+/// The standard library's types that own a descriptor.
 macro_rules! from_std {
     ($($socket:ty),*) => {
         $(impl From<$socket> for Socket {
@@ -144,7 +214,8 @@ macro_rules! from_std {
 }
 
 from_std![std::net::TcpStream, std::net::TcpListener, std::os::unix::net::UnixStream, std::os::unix::net::UnixListener];
-from_std![std::net::UdpSocket, std::os::unix::net::UnixDatagram];
+from_std![std::net::UdpSocket, std::os::unix::net::UnixDatagram, io::PipeReader, io::PipeWriter, File];
+from_std![std::process::ChildStdin, std::process::ChildStdout, std::process::ChildStderr];
 
 /// A non-blocking, close-on-exec socket.
 #[derive(Debug)]
@@ -254,43 +325,12 @@ impl SystemSocket {
         Ok(rustix::net::recv(&self.0, buffer, rustix::net::RecvFlags::empty())?.0)
     }
 
-    pub(crate) fn send_one(&self, bytes: &[u8]) -> io::Result<usize> {
-        const FLAGS: rustix::net::SendFlags = rustix::net::SendFlags::from_bits_retain(SEND_FLAGS as u32);
-        Ok(rustix::net::send(&self.0, bytes, FLAGS)?)
-    }
-
-    pub(crate) fn send(&self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
-        self.0.send_vectored_with_flags(slices, SEND_FLAGS)
-    }
-
-    /// Sends up to `count` bytes of `file`, without copying them through user space where the system can do that. Returns 0 at
-    /// the end of the file.
-    pub(crate) fn send_file(&self, file: &File, offset: u64, count: usize) -> io::Result<usize> {
-        #[cfg(any(target_os = "linux", target_os = "android"))]
-        {
-            let mut offset = offset;
-            match rustix::fs::sendfile(&self.0, file, Some(&mut offset), count) {
-                // Files of some special file systems cannot be sent this way.
-                Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {}
-                outcome => return Ok(outcome?),
-            }
-        }
-        self.send_file_by_copying(file, offset, count)
-    }
-
-    fn send_file_by_copying(&self, file: &File, offset: u64, count: usize) -> io::Result<usize> {
-        let mut block = [0; COPIED_AT_ONCE];
-        let wanted = count.min(block.len());
-        let read = file.read_at(&mut block[..wanted], offset)?;
-        if read == 0 { Ok(0) } else { self.send_one(&block[..read]) }
-    }
-
     /// Returns whether there are bytes to receive.
     pub(crate) fn has_unread(&self) -> bool {
         rustix::io::ioctl_fionread(&self.0).is_ok_and(|bytes| bytes > 0)
     }
 
-    /// Returns how many sent bytes the other side has not taken yet, or `None` if the system cannot tell.
+    /// Returns how many sent bytes the other side has not read yet, or `None` if the system cannot tell.
     ///
     /// For TCP these are the bytes that the peer has not acknowledged. For Unix sockets on Linux it is the memory that sent
     /// messages occupy until the peer has read all of them: not a number of bytes, but it falls as the peer reads. On macOS and
@@ -307,13 +347,24 @@ impl SystemSocket {
     pub(crate) fn take_error(&self) -> io::Result<Option<io::Error>> {
         self.0.take_error()
     }
+}
 
-    pub(crate) fn local_address(&self) -> io::Result<Address> {
-        Ok(Address::from_socket(&self.0.local_addr()?))
+impl Sink for SystemSocket {
+    fn send_one(&self, bytes: &[u8]) -> io::Result<usize> {
+        const FLAGS: rustix::net::SendFlags = rustix::net::SendFlags::from_bits_retain(SEND_FLAGS as u32);
+        Ok(rustix::net::send(&self.0, bytes, FLAGS)?)
     }
 
-    pub(crate) fn peer_address(&self) -> io::Result<Address> {
-        Ok(Address::from_socket(&self.0.peer_addr()?))
+    fn send(&self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        self.0.send_vectored_with_flags(slices, SEND_FLAGS)
+    }
+
+    /// Does not copy the bytes through user space where the system can do that.
+    fn send_file(&self, file: &File, offset: u64, count: usize) -> io::Result<usize> {
+        match stream::send_file_in_kernel(self.as_fd(), file, offset, count) {
+            Some(outcome) => outcome,
+            None => self.send_file_by_copying(file, offset, count),
+        }
     }
 }
 

@@ -149,10 +149,10 @@ mod tests {
         fs::remove_file(&path).unwrap();
         assert!(!file.remove().unwrap(), "the file is gone");
         fs::write(&path, "a file").unwrap();
-        assert!(!file.remove().unwrap() && path.exists(), "it is not a socket");
+        assert!(!file.remove().unwrap() && path.exists(), "the file is not a socket");
         fs::remove_file(&path).unwrap();
         let theirs = bind();
-        assert!(!file.remove().unwrap() && path.exists(), "it is another socket");
+        assert!(!file.remove().unwrap() && path.exists(), "the file is another socket");
         fs::rename(&path, directory.join("theirs")).unwrap();
         symlink("theirs", &path).unwrap();
         assert!(SocketFile::at(&path).is_err(), "links are not followed");

@@ -58,7 +58,7 @@ impl Parking {
 
     /// Ends a search that has found something. Returns `true` for the last searcher, which then has to [wake](Parking::wake)
     /// another worker.
-    #[must_use = "what else was added meanwhile may have woken nobody"]
+    #[must_use = "work added meanwhile may have woken nobody"]
     pub fn found(&self) -> bool {
         self.word.fetch_sub(1, AcqRel) & SEARCHERS == 1
     }

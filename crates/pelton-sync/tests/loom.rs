@@ -12,7 +12,7 @@ use pelton_sync::{
     Address, Inbox, Next, Parking, PushError, Pushed, Receive, Receiver, Schedule, Sender, Turn, mailbox, queue,
 };
 
-/// Explores with at most three preemptions per run. That finds every known bug of this kind, and saves minutes.
+/// Explores with at most three preemptions per run. That finds every known bug of this kind and saves minutes.
 fn model(f: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(builder.preemption_bound.unwrap_or(3));
@@ -423,7 +423,7 @@ fn a_dropped_turn_closes_the_mailbox_while_the_last_address_is_dropped() {
 }
 
 #[test]
-fn a_refused_sender_is_told_of_room_exactly_once() {
+fn refused_sender_is_notified_of_room_exactly_once() {
     model(|| {
         let (scene, address) = scene(1);
         let rooms = scene.rooms.clone();
@@ -565,7 +565,7 @@ fn a_worker_that_goes_to_sleep_is_woken_by_what_is_added_meanwhile() {
 }
 
 #[test]
-fn two_pieces_of_work_get_two_workers_though_searchers_keep_others_asleep() {
+fn two_pieces_of_work_wake_two_workers() {
     model(|| {
         let (parking, pieces) = (Arc::new(Parking::new(2)), Arc::new(AtomicUsize::new(0)));
         let main = thread::current();

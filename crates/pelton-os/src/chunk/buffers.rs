@@ -18,8 +18,20 @@ pub(crate) type Buffer = [u8; BUFFER + ALIGNMENT];
 /// Buffers kept for the next read. One is enough while handlers drop their chunks before they return.
 const KEPT: usize = 4;
 
-/// Free buffers, shared by an engine and the chunks that it has lent.
-pub(crate) struct Buffers {
+/// Free buffers, shared by their owner and the chunks that it has lent.
+///
+/// ```
+/// use std::io::Read;
+/// use std::rc::Rc;
+///
+/// use pelton_os::Buffers;
+///
+/// let buffers = Rc::new(Buffers::default());
+/// let chunk = buffers.fill(|buffer| (&b"received"[..]).read(buffer))?;
+/// assert_eq!(&*chunk, b"received");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct Buffers {
     free: RefCell<Vec<Box<Buffer>>>,
     /// How many free buffers are kept at most.
     kept: usize,
@@ -36,13 +48,18 @@ impl Buffers {
         Buffers { free: RefCell::default(), kept }
     }
 
-    /// Calls `read` with a buffer and lends as many bytes of it as `read` says it has filled.
-    pub(crate) fn fill<E>(self: &Rc<Self>, read: impl FnOnce(&mut [u8]) -> Result<usize, E>) -> Result<Chunk, E> {
+    /// Calls `read` with a buffer of 64 KiB and lends as many bytes of it as `read` says it has filled. The buffer goes
+    /// back when the chunk is dropped. Its contents before the call are those of an earlier chunk.
+    ///
+    /// # Panics
+    ///
+    /// If `read` says that it has filled more bytes than the buffer has.
+    pub fn fill<E>(self: &Rc<Self>, read: impl FnOnce(&mut [u8]) -> Result<usize, E>) -> Result<Chunk, E> {
         let mut buffer = self.take();
         let start = aligned(&buffer);
         match read(&mut buffer[start..start + BUFFER]) {
             Ok(count) => {
-                // Checked here, because `Chunk::len` takes it for granted.
+                // Checked here, because `Chunk::len` relies on it.
                 assert!(count <= BUFFER, "{count} bytes do not fit into a buffer");
                 Ok(Chunk { memory: self.memory(buffer), start, end: start + count })
             }
@@ -76,7 +93,7 @@ impl Buffers {
     }
 }
 
-/// A buffer that is on loan, and goes home when this is dropped.
+/// A buffer on loan, returned to the free list when it is dropped.
 pub(super) struct LentBuffer {
     /// `None` only while this is being dropped.
     buffer: Option<Box<Buffer>>,
@@ -101,7 +118,7 @@ impl Drop for LentBuffer {
 /// Allocates a buffer. The memory comes zeroed from the system, and is not touched before it is read into.
 fn new() -> Box<Buffer> {
     let bytes = vec![0; size_of::<Buffer>()].into_boxed_slice();
-    bytes.try_into().unwrap_or_else(|_| unreachable!("it has the size of a buffer"))
+    bytes.try_into().unwrap_or_else(|_| unreachable!("the length is that of a buffer"))
 }
 
 /// The first aligned position in a buffer.

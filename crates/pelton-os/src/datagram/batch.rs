@@ -1,4 +1,4 @@
-//! Receiving and sending several datagrams per system call, on systems that can.
+//! Receiving and sending several datagrams per system call, on systems that support it.
 
 use std::io;
 
@@ -94,8 +94,8 @@ mod together {
         };
         let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
         for (header, name) in headers.iter().zip(names).take(received) {
-            // SAFETY: the storage was zeroed, and the kernel has written an address of this length to it: length 0, and thus no
-            // family, if the sender has no name.
+            // SAFETY: the storage was zeroed, and the kernel has written an address of this length to it. If
+            // the sender has no name, the length is 0 and the family is still zero.
             let from = unsafe { SockAddr::new(name, header.msg_hdr.msg_namelen) };
             arrived.push(Ok(Arrived {
                 len: header.msg_len as usize,
@@ -181,7 +181,7 @@ mod one_by_one {
             match sent {
                 Ok(_) => count += 1,
                 Err(error) if count == 0 => return Err(error),
-                // The next call meets it first.
+                // The next call returns the error first.
                 Err(_) => break,
             }
         }
@@ -191,6 +191,8 @@ mod one_by_one {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use super::*;
     use crate::DatagramOptions;
 
@@ -203,7 +205,7 @@ mod tests {
     fn socket() -> (SystemSocket, Address) {
         let localhost = "127.0.0.1:0".parse().unwrap();
         let socket = SystemSocket::bound_datagrams(&localhost, &DatagramOptions::default()).unwrap();
-        let address = socket.local_address().unwrap();
+        let address = crate::stream::local_address(socket.0.as_fd()).unwrap();
         (socket, address)
     }
 
@@ -240,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_that_does_not_fit_is_marked_as_cut() {
+    fn datagram_that_does_not_fit_is_marked_as_truncated() {
         for (receive, send) in WAYS {
             let ((ours, _), (theirs, their_address)) = (socket(), socket());
             let mut outbox = DatagramOutbox::default();

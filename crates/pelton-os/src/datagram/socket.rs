@@ -39,7 +39,7 @@ impl SystemSocket {
         connected.map(|()| socket)
     }
 
-    /// Refuses other kinds of sockets, which would be reported as readable without end.
+    /// Refuses other kinds of sockets, which would be reported as readable forever.
     pub(crate) fn check_datagrams(self) -> io::Result<SystemSocket> {
         match self.0.r#type()? {
             Type::DGRAM => Ok(self),

@@ -156,7 +156,7 @@ pub fn open_quietly(wanted: Option<EngineKind>) -> io::Result<Opened> {
             Err(error) => fallbacks.push(Fallback { wanted: kind, error }),
         }
     }
-    // Every engine failed. The error of the most portable one says most.
+    // Every engine failed. The error of the most portable one is the most informative.
     let last = fallbacks.pop().expect("there is at least one engine");
     Err(io::Error::new(last.error.kind(), NoEngine { kind: last.wanted, source: last.error }))
 }
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unavailable_engine_is_news_once() {
+    fn unavailable_engine_is_reported_once() {
         // Poll and select are always available, so no other test marks them.
         assert!(is_news(EngineKind::Poll) && !is_news(EngineKind::Poll));
         assert!(is_news(EngineKind::Select));

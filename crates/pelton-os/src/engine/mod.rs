@@ -134,9 +134,9 @@ impl Event {
 /// Whether a source takes in what arrives for it: connections, bytes or datagrams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Intake {
-    /// It does.
+    /// The source takes in what arrives.
     On,
-    /// What arrives waits outside.
+    /// The source takes nothing in: the engine leaves input waiting.
     Off,
 }
 

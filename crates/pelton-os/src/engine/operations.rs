@@ -7,7 +7,7 @@
 //!
 //! - The caller picks the [`Token`], and does not use it for another source before [`forget`](super::Engine::forget) allows it.
 //! - If a method that opens a source returns an error, nothing was started and the token is free. Later errors are events.
-//! - Events of one source come out in order, sending and receiving each for itself. Between sources there is no order.
+//! - Events of one source come out in order, sending and receiving separately. Between sources there is no order.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -15,7 +15,7 @@ use std::os::fd::BorrowedFd;
 use super::{Intake, Sending};
 use crate::{
     Address, ConnectOptions, DatagramOptions, DatagramOutbox, DatagramSetting, Interest, ListenOptions, Mode, Outbox,
-    Socket, Token,
+    Socket, StreamKind, Token,
 };
 
 /// Reports the readiness of descriptors that belong to somebody else.
@@ -54,15 +54,18 @@ pub trait ListenEngine {
 
 /// Moves bytes over connections.
 ///
-/// A stream begins with [`connect`](StreamEngine::connect) or [`adopt`](StreamEngine::adopt). It then receives nothing until
-/// it is told to.
+/// A stream begins with [`connect`](StreamEngine::connect) or [`adopt`](StreamEngine::adopt). It receives nothing until
+/// [`receive`](StreamEngine::receive) is called.
 pub trait StreamEngine {
     /// Connects to `address`: [`Event::Connected`](super::Event::Connected), or [`Event::Ended`](super::Event::Ended) if the
     /// other side does not answer or refuses. An error that is returned at once is local.
     fn connect(&mut self, token: Token, address: &Address, options: &ConnectOptions) -> io::Result<()>;
 
-    /// Takes over a connected stream.
-    fn adopt(&mut self, token: Token, socket: Socket) -> io::Result<()>;
+    /// Takes over a connected stream: a socket or, if the engine can, another descriptor. Returns what it can do.
+    ///
+    /// A stream that only sends is not asked to receive. It [ends](super::Event::Ended) with an error when nobody reads any
+    /// more, if the engine can tell. A [borrowed](Socket::borrowed) descriptor is never closed.
+    fn adopt(&mut self, token: Token, socket: Socket) -> io::Result<StreamKind>;
 
     /// Starts or stops receiving: [`Event::Received`](super::Event::Received) for each piece, then
     /// [`Event::Ended`](super::Event::Ended). Bytes that were in flight may still come out after a stop.
@@ -75,7 +78,8 @@ pub trait StreamEngine {
     /// [`Outbox::take`], so that they count as queued until `Sendable`.
     fn send(&mut self, token: Token, outbox: &mut Outbox) -> io::Result<Sending>;
 
-    /// Tells the other side that nothing more will be sent.
+    /// Tells the other side that nothing more will be sent, as far as the [kind](StreamKind) of stream can. A stream that only
+    /// sends is closed by this, and can then only be forgotten.
     fn finish(&mut self, token: Token) -> io::Result<()>;
 
     /// Gives up a stream that has nothing queued: [`Event::Detached`](super::Event::Detached) carries its socket and follows
@@ -85,8 +89,8 @@ pub trait StreamEngine {
     /// Returns whether bytes have arrived that were not received yet. `false` if the engine cannot tell.
     fn has_unread(&self, token: Token) -> bool;
 
-    /// Returns how many sent bytes the other side has not taken yet, or `None` if the engine cannot tell. A falling number
-    /// shows that the other side reads although there is no room to send more.
+    /// Returns how many sent bytes the other side has not read yet, or `None` if the engine cannot tell. A falling number shows
+    /// that the other side reads although there is no room to send more.
     ///
     /// The reactor asks when a timeout is about to expire, not per message.
     fn undelivered(&self, token: Token) -> Option<u64>;

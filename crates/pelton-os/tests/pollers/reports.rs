@@ -11,7 +11,7 @@ use super::{DEADLINE, NOW, assert_silent, both, fd, full_pipe, is_readable, toke
 on_every_poller! {
     a_readable_descriptor_is_reported_under_its_token,
     a_writable_descriptor_is_reported_under_its_token,
-    reading_and_writing_come_in_one_report,
+    reading_and_writing_are_combined_in_one_report,
     level_repeats_until_drained,
     a_wait_discards_the_results_of_the_one_before,
     one_shot_is_silent_until_modified,
@@ -42,7 +42,7 @@ fn a_writable_descriptor_is_reported_under_its_token(mut poller: impl Poller) {
     drop(theirs);
 }
 
-fn reading_and_writing_come_in_one_report(mut poller: impl Poller) {
+fn reading_and_writing_are_combined_in_one_report(mut poller: impl Poller) {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     theirs.write_all(b"x").unwrap();
     for mode in [Mode::Level, Mode::OneShot] {

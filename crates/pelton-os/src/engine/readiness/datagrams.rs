@@ -89,7 +89,7 @@ impl Datagrams {
 
 impl<P: Poller> ReadinessEngine<P> {
     fn add_datagrams(&mut self, token: Token, socket: SystemSocket) -> io::Result<()> {
-        self.register_socket(token, Interest::READABLE, Role::Datagrams(socket))?;
+        self.register_socket(token, Interest::READABLE, socket, Role::Datagrams)?;
         self.datagrams.sockets += 1;
         Ok(())
     }
@@ -161,7 +161,10 @@ impl<P: Poller> DatagramEngine for ReadinessEngine<P> {
     }
 
     fn set_datagrams(&mut self, token: Token, setting: DatagramSetting) -> io::Result<()> {
-        self.socket(token)?.set_datagrams(setting)
+        match self.watches.get(token) {
+            Some(Watch { role: Role::Datagrams(socket), .. }) => socket.set_datagrams(setting),
+            _ => Err(no_such_source(token)),
+        }
     }
 }
 

@@ -29,7 +29,7 @@ impl<P: Poller> ReadinessEngine<P> {
         if self.listeners.spare.is_none() {
             self.listeners.spare = Some(File::open("/dev/null")?);
         }
-        self.register_socket(token, Interest::READABLE, Role::Listener(socket))?;
+        self.register_socket(token, Interest::READABLE, socket, Role::Listener)?;
         self.drop_forgotten_listeners();
         let Listeners { all, unchecked, .. } = &mut self.listeners;
         all.push(token);

@@ -5,12 +5,14 @@
 //! watches.rs    the table of sources, kept in step with the poller
 //! listeners.rs  accepting
 //! streams.rs    connecting, receiving and sending bytes
+//! unpolled.rs   streams that the poller cannot wait for, or not any more
 //! datagrams.rs  receiving and sending datagrams
 //! ```
 
 mod datagrams;
 mod listeners;
 mod streams;
+mod unpolled;
 mod watches;
 
 use std::collections::VecDeque;
@@ -23,10 +25,12 @@ use std::time::Duration;
 use self::datagrams::Datagrams;
 use self::listeners::Listeners;
 use self::streams::Streams;
-use self::watches::{Place, Strangers, Watch, Watches};
+use self::unpolled::AlwaysReady;
+use self::watches::{Registration, Strangers, Watch, Watches};
 use super::{Engine, Event, Forgotten, Intake, Park, Sending, no_such_source};
 use crate::poller::{Poller, Trigger};
 use crate::socket::SystemSocket;
+use crate::stream::{self, Stream};
 use crate::{Address, Interest, Loopbreaker, Mode, Readiness, Time, Token, clock, fault, fork};
 
 /// An engine on any of the kernel's pollers.
@@ -42,6 +46,7 @@ pub struct ReadinessEngine<P> {
     events: VecDeque<Event>,
     listeners: Listeners,
     streams: Streams,
+    always_ready: AlwaysReady,
     datagrams: Datagrams,
     /// The fork count of the process that owns the kernel objects.
     forks: u64,
@@ -53,20 +58,17 @@ enum Role {
     Watched,
     Listener(SystemSocket),
     Connecting(SystemSocket),
-    Stream {
-        socket: SystemSocket,
-        /// Nothing more will arrive.
-        ended: bool,
-    },
+    Stream(Stream),
     Datagrams(SystemSocket),
 }
 
 impl Role {
-    fn socket(&self) -> Option<&SystemSocket> {
+    /// The descriptor, unless it belongs to somebody else who watches it or has closed it.
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Role::Watched => None,
-            Role::Listener(socket) | Role::Connecting(socket) | Role::Stream { socket, .. } => Some(socket),
-            Role::Datagrams(socket) => Some(socket),
+            Role::Listener(socket) | Role::Connecting(socket) | Role::Datagrams(socket) => Some(socket.as_fd()),
+            Role::Stream(stream) => stream.fd().ok(),
         }
     }
 }
@@ -118,14 +120,15 @@ impl<P: Poller> ReadinessEngine<P> {
             events: VecDeque::new(),
             listeners: Listeners::default(),
             streams: Streams::default(),
+            always_ready: AlwaysReady::default(),
             datagrams: Datagrams::default(),
             forks: fork::count(),
         })
     }
 
-    fn socket(&self, token: Token) -> io::Result<&SystemSocket> {
-        let socket = self.watches.get(token).and_then(|watch| watch.role.socket());
-        socket.ok_or_else(|| no_such_source(token))
+    fn fd(&self, token: Token) -> io::Result<BorrowedFd<'_>> {
+        let fd = self.watches.get(token).and_then(|watch| watch.role.fd());
+        fd.ok_or_else(|| no_such_source(token))
     }
 
     /// Turns the readiness of a source into events: returns the first and queues the others.
@@ -139,7 +142,8 @@ impl<P: Poller> ReadinessEngine<P> {
                 self.datagrams_are_ready(token, readiness);
                 self.events.pop_front()
             }
-            Role::Stream { .. } => {
+            Role::Stream(_) if watch.registration == Registration::Lost => self.lost_stream_is_ready(token, readiness),
+            Role::Stream(_) => {
                 let sendable = readiness.contains(Readiness::WRITABLE);
                 if !(watch.interest.readable() && readiness.contains(Readiness::READABLE)) {
                     return sendable.then_some(Event::Sendable(token));
@@ -180,7 +184,8 @@ impl<P: Poller> Engine for ReadinessEngine<P> {
 
     fn park(&mut self, until: Option<Time>) -> &mut (dyn Park + Send) {
         self.release_failures();
-        self.parking.until = if self.events.is_empty() { until } else { Some(Time::ZERO) };
+        let waits = self.events.is_empty() && !self.has_always_ready();
+        self.parking.until = if waits { until } else { Some(Time::ZERO) };
         self.strangers.new_wait();
         &mut self.parking
     }
@@ -190,7 +195,7 @@ impl<P: Poller> Engine for ReadinessEngine<P> {
             if let Some(event) = self.events.pop_front().or_else(|| self.next_accepted()) {
                 return Some(event);
             }
-            let (token, readiness) = self.parking.poller.next()?;
+            let (token, readiness) = self.parking.poller.next().or_else(|| self.next_always_ready())?;
             if token == Token::LOOPBREAKER {
                 if self.trigger == Trigger::Level {
                     self.loopbreaker.drain();
@@ -202,9 +207,9 @@ impl<P: Poller> Engine for ReadinessEngine<P> {
                 continue;
             };
             if readiness.contains(Readiness::CLOSED) {
-                watch.place = Place::Lost;
+                watch.registration = Registration::Lost;
             } else if watch.mode == Mode::OneShot {
-                watch.place = Place::Spent;
+                watch.registration = Registration::Spent;
             }
             let readiness = readiness.seen_with(watch.interest);
             if let Some(event) = self.source_is_ready(token, readiness) {
@@ -221,15 +226,15 @@ impl<P: Poller> Engine for ReadinessEngine<P> {
     }
 
     fn local_address(&self, token: Token) -> io::Result<Address> {
-        self.socket(token)?.local_address()
+        stream::local_address(self.fd(token)?)
     }
 
     fn peer_address(&self, token: Token) -> io::Result<Address> {
-        self.socket(token)?.peer_address()
+        stream::peer_address(self.fd(token)?)
     }
 
     fn descriptor(&self, token: Token) -> Option<BorrowedFd<'_>> {
-        Some(self.socket(token).ok()?.as_fd())
+        self.fd(token).ok()
     }
 
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -6,13 +6,15 @@
 use std::io;
 use std::rc::Rc;
 
+use super::watches::Registration;
 use super::{ReadinessEngine, Role, Watch, with_intake, with_sending};
 use crate::chunk::Buffers;
 use crate::engine::{Event, Intake, Sending, StreamEngine, WatchEngine, no_such_source};
 use crate::outbox::FilePart;
 use crate::poller::Poller;
 use crate::socket::SystemSocket;
-use crate::{Address, ConnectOptions, Interest, Mode, Outbox, Socket, Token};
+use crate::stream::{Sink, Stream};
+use crate::{Address, ConnectOptions, Interest, Mode, Outbox, Socket, StreamKind, Token};
 
 /// Pieces that one system call takes at most.
 const PIECES_PER_CALL: usize = 64;
@@ -34,7 +36,8 @@ impl<P: Poller> ReadinessEngine<P> {
             Ok(None) => Ok(()),
             Ok(Some(error)) | Err(error) => Err(error),
         };
-        watch.role = Role::Stream { socket, ended: outcome.is_err() };
+        watch.role = Role::Stream(Stream::Socket(socket));
+        watch.ended = outcome.is_err();
         let outcome = outcome.and_then(|()| self.rewatch(token, Interest::NONE, Mode::Level));
         Some(match outcome {
             Ok(()) => Event::Connected(token),
@@ -42,10 +45,27 @@ impl<P: Poller> ReadinessEngine<P> {
         })
     }
 
+    fn stream(&self, token: Token) -> Option<&Stream> {
+        match &self.watches.get(token)?.role {
+            Role::Stream(stream) => Some(stream),
+            _ => None,
+        }
+    }
+
     pub(super) fn receive_once(&mut self, token: Token) -> Option<Event> {
         let watch = self.watches.get_mut(token)?;
-        let Role::Stream { socket, ended } = &mut watch.role else { return None };
-        let outcome = match self.streams.buffers.fill(|buffer| socket.receive(buffer)) {
+        let Role::Stream(stream) = &watch.role else { return None };
+        let received = match stream {
+            Stream::Socket(socket) => self.streams.buffers.fill(|buffer| socket.receive(buffer)),
+            Stream::Descriptor(descriptor) if descriptor.kind() == StreamKind::WriteOnly => {
+                return self.one_way_is_readable(token);
+            }
+            Stream::Descriptor(descriptor) => match self.streams.buffers.fill(|buffer| descriptor.receive(buffer)) {
+                Err(_) if descriptor.is_closed_by_owner() => return self.owner_has_closed_unnoticed(token),
+                received => received,
+            },
+        };
+        let outcome = match received {
             Ok(chunk) if !chunk.is_empty() => return Some(Event::Received(token, chunk)),
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
                 return None;
@@ -53,7 +73,7 @@ impl<P: Poller> ReadinessEngine<P> {
             Ok(_) => Ok(()),
             Err(error) => Err(error),
         };
-        *ended = true;
+        watch.ended = true;
         // A level-triggered poller would report the end over and over.
         let interest = with_intake(watch.interest, Intake::Off);
         let outcome = outcome.and(self.rewatch(token, interest, Mode::Level));
@@ -61,12 +81,17 @@ impl<P: Poller> ReadinessEngine<P> {
     }
 }
 
+/// The error for sending on a descriptor that is open for reading only.
+fn read_only() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, "the descriptor is open for reading only")
+}
+
 impl<P: Poller> StreamEngine for ReadinessEngine<P> {
     fn connect(&mut self, token: Token, address: &Address, options: &ConnectOptions) -> io::Result<()> {
         let socket = SystemSocket::unconnected(address, options)?;
         let started = socket.connect(address);
         let interest = if started.is_ok() { Interest::WRITABLE } else { Interest::NONE };
-        self.register_socket(token, interest, Role::Connecting(socket))?;
+        self.register_socket(token, interest, socket, Role::Connecting)?;
         // Some systems know some failures at once. They are reported like later ones.
         if let Err(error) = started {
             self.events.push_back(Event::Ended(token, Err(error)));
@@ -74,22 +99,38 @@ impl<P: Poller> StreamEngine for ReadinessEngine<P> {
         Ok(())
     }
 
-    fn adopt(&mut self, token: Token, socket: Socket) -> io::Result<()> {
-        let role = Role::Stream { socket: socket.into_system()?, ended: false };
-        self.register_socket(token, Interest::NONE, role)
+    fn adopt(&mut self, token: Token, socket: Socket) -> io::Result<StreamKind> {
+        let stream = socket.into_stream()?;
+        let (number, kind) = (stream.number(), stream.kind());
+        self.register(token, number, Interest::NONE, Mode::Level, Role::Stream(stream))?;
+        if kind == StreamKind::WriteOnly {
+            // It is never readable, but pollers then report that nobody reads any more. One that does not is no reason to
+            // refuse the stream: the next write notices.
+            let _ = self.rewatch(token, Interest::READABLE, Mode::Level);
+        }
+        Ok(kind)
     }
 
     fn receive(&mut self, token: Token, intake: Intake) -> io::Result<()> {
         let Some(watch) = self.watches.get(token) else { return Err(no_such_source(token)) };
-        let Role::Stream { ended, .. } = watch.role else { return Err(io::ErrorKind::NotConnected.into()) };
-        let intake = if ended { Intake::Off } else { intake };
+        let Role::Stream(stream) = &watch.role else { return Err(io::ErrorKind::NotConnected.into()) };
+        if let Stream::Descriptor(descriptor) = stream
+            && (descriptor.kind() == StreamKind::WriteOnly || watch.registration == Registration::Lost)
+        {
+            return Ok(());
+        }
+        let intake = if watch.ended { Intake::Off } else { intake };
         self.rewatch(token, with_intake(watch.interest, intake), Mode::Level)
     }
 
     fn send(&mut self, token: Token, outbox: &mut Outbox) -> io::Result<Sending> {
         let Some(watch) = self.watches.get(token) else { return Err(no_such_source(token)) };
-        let Role::Stream { socket, .. } = &watch.role else { return Err(io::ErrorKind::NotConnected.into()) };
-        let sending = send_some(socket, outbox)?;
+        let Role::Stream(stream) = &watch.role else { return Err(io::ErrorKind::NotConnected.into()) };
+        let sending = match stream {
+            Stream::Socket(socket) => send_some(socket, outbox)?,
+            Stream::Descriptor(descriptor) if descriptor.kind() == StreamKind::ReadOnly => return Err(read_only()),
+            Stream::Descriptor(descriptor) => send_some(&**descriptor, outbox)?,
+        };
         let interest = with_sending(watch.interest, sending);
         if interest != watch.interest {
             self.rewatch(token, interest, Mode::Level)?;
@@ -98,31 +139,40 @@ impl<P: Poller> StreamEngine for ReadinessEngine<P> {
     }
 
     fn finish(&mut self, token: Token) -> io::Result<()> {
-        self.socket(token)?.finish()
+        let Some(watch) = self.watches.get_mut(token) else { return Err(no_such_source(token)) };
+        if matches!(&watch.role, Role::Stream(stream) if stream.kind() == StreamKind::WriteOnly) {
+            // It will be closed.
+            watch.leave(&mut self.parking.poller)?;
+        }
+        match &mut watch.role {
+            Role::Stream(Stream::Socket(socket)) => socket.finish(),
+            Role::Stream(Stream::Descriptor(descriptor)) => descriptor.finish(),
+            _ => Err(io::ErrorKind::NotConnected.into()),
+        }
     }
 
     fn detach(&mut self, token: Token) -> io::Result<()> {
-        if !matches!(self.watches.get(token), Some(Watch { role: Role::Stream { .. }, .. })) {
+        if !matches!(self.watches.get(token), Some(Watch { role: Role::Stream(_), .. })) {
             return Err(no_such_source(token));
         }
-        if let Some(Watch { role: Role::Stream { socket, .. }, .. }) = self.remove(token) {
-            self.events.push_back(Event::Detached(token, socket.into()));
+        if let Some(Watch { role: Role::Stream(stream), .. }) = self.remove(token) {
+            self.events.push_back(Event::Detached(token, stream.into()));
         }
         Ok(())
     }
 
     fn has_unread(&self, token: Token) -> bool {
-        self.socket(token).is_ok_and(SystemSocket::has_unread)
+        self.stream(token).is_some_and(Stream::has_unread)
     }
 
     fn undelivered(&self, token: Token) -> Option<u64> {
-        self.socket(token).ok()?.undelivered()
+        self.stream(token)?.undelivered()
     }
 }
 
 /// Sends as much of the outbox as the socket takes.
-fn send_some(socket: &SystemSocket, outbox: &mut Outbox) -> io::Result<Sending> {
-    // Fast path: one piece that fits. After an error the general path below meets the same error.
+fn send_some(socket: &impl Sink, outbox: &mut Outbox) -> io::Result<Sending> {
+    // Fast path: one piece that fits. After an error the general path below gets the same error.
     if let Some(piece) = outbox.only_piece() {
         match socket.send_one(piece) {
             Ok(sent) if sent == piece.len() => {
@@ -141,7 +191,7 @@ fn send_some(socket: &SystemSocket, outbox: &mut Outbox) -> io::Result<Sending> 
 }
 
 /// Sends until the outbox is empty, the socket is full, or this source has used up its share of the turn.
-fn send_all(socket: &SystemSocket, outbox: &mut Outbox) -> io::Result<Sending> {
+fn send_all(socket: &impl Sink, outbox: &mut Outbox) -> io::Result<Sending> {
     let mut share = BYTES_PER_TURN;
     while !outbox.is_empty() {
         let sent = match outbox.next_file() {
@@ -179,7 +229,7 @@ struct Sent {
     from_file: bool,
 }
 
-fn send_pieces(socket: &SystemSocket, outbox: &Outbox) -> io::Result<Sent> {
+fn send_pieces(socket: &impl Sink, outbox: &Outbox) -> io::Result<Sent> {
     let mut slices = [io::IoSlice::new(&[]); PIECES_PER_CALL];
     let count = outbox.gather(&mut slices);
     let wanted = slices[..count].iter().map(|slice| slice.len()).sum();
@@ -187,7 +237,7 @@ fn send_pieces(socket: &SystemSocket, outbox: &Outbox) -> io::Result<Sent> {
     Ok(Sent { bytes, wanted, from_file: false })
 }
 
-fn send_file(socket: &SystemSocket, part: &FilePart, most: usize) -> io::Result<Sent> {
+fn send_file(socket: &impl Sink, part: &FilePart, most: usize) -> io::Result<Sent> {
     let wanted = usize::try_from(part.len).unwrap_or(usize::MAX).min(most);
     let bytes = socket.send_file(&part.file, part.offset, wanted)?;
     if bytes == 0 {

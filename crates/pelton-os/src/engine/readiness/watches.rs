@@ -3,9 +3,11 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
+use super::unpolled::{AlwaysReady, is_always_ready};
 use super::{ReadinessEngine, Role};
 use crate::engine::{WatchEngine, no_such_source};
 use crate::poller::Poller;
+use crate::socket::SystemSocket;
 use crate::{Interest, Mode, Token, fault, fork};
 
 /// A source, and what the poller was told about it.
@@ -14,26 +16,42 @@ pub(super) struct Watch {
     fd: RawFd,
     pub(super) interest: Interest,
     pub(super) mode: Mode,
-    pub(super) place: Place,
+    pub(super) registration: Registration,
+    /// Nothing more will arrive on this stream.
+    pub(super) ended: bool,
     pub(super) role: Role,
+}
+
+impl Watch {
+    /// Takes the descriptor out of the poller for good.
+    pub(super) fn leave<P: Poller>(&mut self, poller: &mut P) -> io::Result<()> {
+        if matches!(self.registration, Registration::Registered | Registration::Spent) {
+            poller.remove(self.fd)?;
+        }
+        self.registration = Registration::Lost;
+        self.interest = Interest::NONE;
+        Ok(())
+    }
 }
 
 /// Where a descriptor is, as far as the poller is concerned.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Registration {
     Registered,
     /// In the poller, but silent: it is one-shot and has fired.
     Spent,
     /// Not in the poller, because nothing is of interest.
     Aside,
-    /// Its owner closed it while it was watched. The number may already belong to another file.
+    /// Not in the poller, which cannot wait for it: it is always ready.
+    Always,
+    /// It was closed, by its owner while it was watched or at its end. The number may already belong to another file.
     Lost,
 }
 
 /// All sources.
 #[derive(Default)]
 pub(super) struct Watches {
-    /// At the index of each token.
+    /// The watches, each at the index of its token.
     table: Vec<Option<Watch>>,
     watchers: Watchers,
 }
@@ -122,6 +140,23 @@ impl Strangers {
     }
 }
 
+/// Adds a source to the poller. A stream that the poller cannot wait for is always ready.
+fn add<P: Poller>(
+    poller: &mut P,
+    always_ready: &mut AlwaysReady,
+    (fd, token, interest, mode): (RawFd, Token, Interest, Mode),
+    role: &Role,
+) -> io::Result<Registration> {
+    match poller.add(fd, token, interest, mode) {
+        Ok(()) => Ok(Registration::Registered),
+        Err(error) if is_always_ready(role, &error) => {
+            always_ready.add(token);
+            Ok(Registration::Always)
+        }
+        Err(error) => Err(error),
+    }
+}
+
 impl<P: Poller> ReadinessEngine<P> {
     /// Adds a source to the table, and to the poller unless nothing is of interest.
     pub(super) fn register(
@@ -132,31 +167,40 @@ impl<P: Poller> ReadinessEngine<P> {
         mode: Mode,
         role: Role,
     ) -> io::Result<()> {
-        let previous = self.watches.of_descriptor(fd);
-        let place = match (previous.as_ref().map(|watch| watch.place), interest.is_none()) {
+        let mut previous = self.watches.of_descriptor(fd);
+        if let Some(watch) = &mut previous
+            && watch.role.is_closed_by_owner()
+        {
+            // Nobody told the poller, which may keep the number in a list of its own.
+            watch.leave(&mut self.parking.poller)?;
+        }
+        let registration = match (previous.as_ref().map(|watch| watch.registration), interest.is_none()) {
             // The poller does not have the descriptor, so it cannot tell whether it is the same file.
-            (Some(Place::Aside), _) | (Some(Place::Registered | Place::Spent), true) => {
+            (Some(Registration::Aside | Registration::Always), _)
+            | (Some(Registration::Registered | Registration::Spent), true) => {
                 return Err(io::ErrorKind::AlreadyExists.into());
             }
-            (None | Some(Place::Lost), true) => Place::Aside,
-            (_, false) => {
-                self.parking.poller.add(fd, token, interest, mode)?;
-                Place::Registered
-            }
+            (None | Some(Registration::Lost), true) => Registration::Aside,
+            (_, false) => add(&mut self.parking.poller, &mut self.always_ready, (fd, token, interest, mode), &role)?,
         };
         // If the poller accepted a descriptor that it should already have had, the kernel saw the old one closed.
         if let Some(watch) = previous {
-            watch.place = Place::Lost;
+            watch.registration = Registration::Lost;
         }
-        self.watches.insert(Watch { token, fd, interest, mode, place, role });
+        self.watches.insert(Watch { token, fd, interest, mode, registration, ended: false, role });
         Ok(())
     }
 
-    /// Adds a source with the system's socket, which `role` wraps.
-    pub(super) fn register_socket(&mut self, token: Token, interest: Interest, role: Role) -> io::Result<()> {
-        let Some(socket) = role.socket() else { return Err(no_such_source(token)) };
+    /// Adds a source with the system's socket.
+    pub(super) fn register_socket(
+        &mut self,
+        token: Token,
+        interest: Interest,
+        socket: SystemSocket,
+        role: impl FnOnce(SystemSocket) -> Role,
+    ) -> io::Result<()> {
         let fd = socket.as_fd().as_raw_fd();
-        self.register(token, fd, interest, Mode::Level, role)
+        self.register(token, fd, interest, Mode::Level, role(socket))
     }
 
     /// Removes a source from the table and from the poller.
@@ -165,7 +209,7 @@ impl<P: Poller> ReadinessEngine<P> {
         // A forked child that removes a descriptor from a shared epoll object removes it for its parent too.
         let ours = self.forks == fork::count();
         if ours
-            && matches!(watch.place, Place::Registered | Place::Spent)
+            && matches!(watch.registration, Registration::Registered | Registration::Spent)
             && let Err(error) = self.parking.poller.remove(watch.fd)
         {
             let (name, fd) = (self.name, watch.fd);
@@ -180,14 +224,14 @@ impl<P: Poller> ReadinessEngine<P> {
         poller.renew()?;
         self.trigger = poller.add_loopbreaker(self.loopbreaker.as_fd().as_raw_fd(), self.loopbreaker.trigger())?;
         for watch in self.watches.table.iter_mut().flatten() {
-            watch.place = match watch.place {
-                Place::Registered => match poller.add(watch.fd, watch.token, watch.interest, watch.mode) {
-                    Ok(()) => Place::Registered,
+            watch.registration = match watch.registration {
+                Registration::Registered => match poller.add(watch.fd, watch.token, watch.interest, watch.mode) {
+                    Ok(()) => Registration::Registered,
                     // A descriptor that can no longer be added was closed by its owner.
-                    Err(_) => Place::Lost,
+                    Err(_) => Registration::Lost,
                 },
-                Place::Spent => Place::Aside,
-                place => place,
+                Registration::Spent => Registration::Aside,
+                registration => registration,
             };
         }
         Ok(())
@@ -203,27 +247,41 @@ impl<P: Poller> WatchEngine for ReadinessEngine<P> {
         let poller = &mut self.parking.poller;
         let Some(watch) = self.watches.get_mut(token) else { return Err(no_such_source(token)) };
         // Fast path: nothing changes.
-        if watch.interest == interest && watch.mode == mode && matches!(watch.place, Place::Registered | Place::Aside) {
+        if watch.interest == interest
+            && watch.mode == mode
+            && matches!(watch.registration, Registration::Registered | Registration::Aside)
+        {
             return Ok(());
         }
-        watch.place = match (watch.place, interest.is_none()) {
-            (Place::Lost, _) => return Err(rustix::io::Errno::BADF.into()),
-            (Place::Aside, true) => Place::Aside,
-            (Place::Aside, false) => {
-                poller.add(watch.fd, token, interest, mode)?;
-                Place::Registered
+        watch.registration = match (watch.registration, interest.is_none()) {
+            (Registration::Lost, _) => return Err(rustix::io::Errno::BADF.into()),
+            (Registration::Aside, true) => Registration::Aside,
+            (Registration::Aside, false) => {
+                add(poller, &mut self.always_ready, (watch.fd, token, interest, mode), &watch.role)?
             }
-            (Place::Registered | Place::Spent, true) => {
+            (Registration::Always, _) => Registration::Always,
+            (Registration::Registered | Registration::Spent, true) => {
                 poller.remove(watch.fd)?;
-                Place::Aside
+                Registration::Aside
             }
-            (Place::Registered | Place::Spent, false) => {
+            (Registration::Registered | Registration::Spent, false) => {
                 poller.modify(watch.fd, token, interest, mode)?;
-                Place::Registered
+                Registration::Registered
             }
         };
         watch.interest = interest;
         watch.mode = mode;
         Ok(())
+    }
+}
+
+#[cfg(all(test, target_pointer_width = "64"))]
+mod tests {
+    use super::*;
+
+    /// There is one for each idle connection.
+    #[test]
+    fn a_watch_is_small() {
+        assert!(size_of::<Option<Watch>>() <= 32);
     }
 }

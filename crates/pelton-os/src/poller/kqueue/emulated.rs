@@ -78,7 +78,7 @@ struct Queue {
 struct Member {
     serial: u32,
     kind: FileType,
-    /// For reading and for writing.
+    /// The knote for reading and the knote for writing.
     knotes: [Option<Knote>; 2],
 }
 
