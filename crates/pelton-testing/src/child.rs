@@ -1,10 +1,10 @@
-//! Tests that run again in a process of their own, which they limit, trace or kill.
+//! Runs a test again in a child process, which the parent limits, traces or kills.
 //!
 //! ```ignore
 //! #[test]
 //! fn a_panic_ends_the_process() {
 //!     if child::role().is_some() {
-//!         // In the child: do it.
+//!         // In the child.
 //!     }
 //!     let output = child::command("a_panic_ends_the_process", "1").output().unwrap();
 //!     assert!(!output.status.success());

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use pelton::{Address, Builder, ConnectOptions, Engine, EventLoop, PanicPolicy, Park, Reactor, Socket, Time};
 use pelton_os::engine::StreamEngine;
-use pelton_os::{Event, Forgotten, Intake, Outbox, Sending, Token};
+use pelton_os::{Event, Forgotten, Intake, Outbox, Sending, StreamKind, Token};
 
 use crate::unsupported;
 
@@ -128,11 +128,11 @@ impl StreamEngine for Clockwork {
         Ok(())
     }
 
-    fn adopt(&mut self, token: Token, socket: Socket) -> io::Result<()> {
+    fn adopt(&mut self, token: Token, socket: Socket) -> io::Result<StreamKind> {
         let address = *socket.into_custom().unwrap().downcast::<Address>().unwrap();
         self.log(format!("adopt {address}"));
         self.seen.held.borrow_mut().insert(token, address);
-        Ok(())
+        Ok(StreamKind::Socket)
     }
 
     fn receive(&mut self, _: Token, _: Intake) -> io::Result<()> {
@@ -199,7 +199,7 @@ impl Engine for Clockwork {
         let held = self.seen.held.borrow_mut().remove(&token);
         self.log(match held {
             Some(address) => format!("forget {address}"),
-            None => "forget what it does not have".into(),
+            None => "forget an unknown source".into(),
         });
         Forgotten::Now
     }

@@ -1,4 +1,4 @@
-//! Counts of what is alive, open or faulty.
+//! Counts live values, open descriptors and faults.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use pelton::Reactor;
 pub struct Alive(Arc<AtomicUsize>);
 
 impl Alive {
-    /// How many there are now.
+    /// The current number.
     pub fn count(&self) -> usize {
         self.0.load(Ordering::SeqCst)
     }
@@ -23,7 +23,7 @@ impl Alive {
 pub struct Counted(Alive);
 
 impl Counted {
-    /// Makes a value that is counted until it is dropped. Its clones are counted too.
+    /// Creates a value that is counted until it is dropped. Its clones are counted, too.
     pub fn new(alive: &Alive) -> Counted {
         alive.0.fetch_add(1, Ordering::SeqCst);
         Counted(alive.clone())
@@ -50,7 +50,7 @@ pub fn count_faults(reactor: &mut Reactor) -> Rc<Cell<usize>> {
     faults
 }
 
-/// How many descriptors this process has open, on Linux; 0 elsewhere.
+/// The number of open descriptors of this process, on Linux; 0 elsewhere.
 pub fn descriptors() -> usize {
     if cfg!(target_os = "linux") { std::fs::read_dir("/proc/self/fd").unwrap().count() } else { 0 }
 }

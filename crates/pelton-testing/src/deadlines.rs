@@ -1,4 +1,4 @@
-//! Waiting for something, with a deadline.
+//! Waiting with a deadline.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -11,10 +11,10 @@ use pelton::{EventLoop, Exit, Reactor};
 
 use crate::Log;
 
-/// A test that waits longer than this for one thing hangs.
+/// If a test waits longer than this for one event, it has failed.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
-/// The deadline for worker threads of a pool: a pool uses all processors, and so do the other tests beside it.
+/// The deadline for worker threads of a pool: pools use all processors, and so do other tests that run in parallel.
 pub const POOL_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Runs the loop until it is stopped. Panics after [`DEADLINE`].
@@ -30,26 +30,27 @@ pub fn run(reactor: &mut EventLoop) -> Exit {
     exit
 }
 
-/// Turns the loop until the condition holds. Panics after [`DEADLINE`].
+/// Runs the loop until the condition holds. Panics after [`DEADLINE`].
 pub fn run_until(reactor: &mut EventLoop, condition: impl FnMut(&mut Reactor) -> bool) {
     let late = reactor.after(DEADLINE, |reactor| reactor.stop());
     reactor.run_until(condition).unwrap_or_else(|error| panic!("not within {DEADLINE:?}: {error}"));
-    assert!(reactor.cancel(late), "it took {DEADLINE:?} to notice it");
+    assert!(reactor.cancel(late), "the condition was noticed only after {DEADLINE:?}");
 }
 
-/// Turns the loop until `act` has returned on another thread, and returns its result. Panics if `act` panics, or after [`DEADLINE`].
+/// Runs the loop until `act` has returned on another thread, and returns its result. Panics if `act` panics, or after
+/// [`DEADLINE`].
 ///
 /// A timer wakes the loop every millisecond meanwhile. Tests about lost wake-ups cannot use this.
 pub fn run_with<T: Send + 'static>(reactor: &mut EventLoop, act: impl FnOnce() -> T + Send + 'static) -> T {
     let other = thread::spawn(act);
-    // A sleeping loop has to notice that the thread has ended.
+    // A sleeping loop must notice that the thread has ended.
     let waiting = reactor.every(Duration::from_millis(1), |_, _| {});
     run_until(reactor, |_| other.is_finished());
     reactor.cancel(waiting);
     other.join().unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-/// Turns the loop until the future is ready, and returns its output. Panics after [`DEADLINE`].
+/// Runs the loop until the future is ready, and returns its output. Panics after [`DEADLINE`].
 pub fn block_on<T>(reactor: &mut EventLoop, future: impl Future<Output = T>) -> T {
     let late = reactor.after(DEADLINE, |reactor| reactor.stop());
     let value = reactor.block_on(future).unwrap_or_else(|error| panic!("not within {DEADLINE:?}: {error}"));
@@ -57,7 +58,7 @@ pub fn block_on<T>(reactor: &mut EventLoop, future: impl Future<Output = T>) -> 
     value
 }
 
-/// Makes one turn that does not wait.
+/// Runs one turn that does not wait.
 pub fn poll(reactor: &mut EventLoop) {
     reactor.turn(Some(Duration::ZERO)).unwrap();
 }
@@ -82,15 +83,15 @@ pub fn wait_for(mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Asks every other millisecond until there is an answer, for state of another process that cannot be waited for. Panics after
-/// [`DEADLINE`], and names what it waited for.
+/// Calls `ask` every other millisecond until it returns a value, for state of another process that cannot be waited for. Panics
+/// after [`DEADLINE`] and names what it waited for.
 pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + DEADLINE;
     loop {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(Instant::now() < end, "waited {DEADLINE:?} in vain until {what}");
+        assert!(Instant::now() < end, "waited {DEADLINE:?} until {what}");
         thread::sleep(Duration::from_millis(2));
     }
 }

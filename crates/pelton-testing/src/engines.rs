@@ -1,4 +1,4 @@
-//! Tests on every engine, and on the network in memory.
+//! Runs tests on every engine, and on the in-memory network.
 
 use pelton::{Builder, EngineKind, EventLoop, PanicPolicy, Reactor};
 
@@ -28,7 +28,7 @@ macro_rules! on_every_engine {
     };
 }
 
-/// Turns each function into one test per engine and one on the [network in memory](crate::memory), in the module `memory`.
+/// Turns each function into one test per engine and one on the [in-memory network](crate::memory), in the module `memory`.
 ///
 /// Each function takes an `impl` [`Network`](crate::Network). Functions listed after `with_a_kernel:` need the kernel's sockets; they
 /// take an [`On`] and run on the engines only.

@@ -1,4 +1,4 @@
-//! Small handlers, where they listen, and what to send them.
+//! Small handlers, and addresses and data for them.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -26,8 +26,8 @@ impl Datagrams for Echo {
     }
 }
 
-/// Sends back everything that it receives, until it receives `quit`: then it prints `turns: N.` and stops the loop. For a server in
-/// a [child process](crate::child).
+/// Echoes everything until it receives `quit`: then it prints `turns: N.` and stops the loop. For a server in a [child
+/// process](crate::child).
 pub struct EchoUntilQuit;
 
 impl Connection for EchoUntilQuit {
@@ -51,7 +51,7 @@ pub fn listen<C: Connection>(reactor: &mut EventLoop, serve: impl FnMut(&mut Rea
     reactor.listening_on(listener).unwrap().clone()
 }
 
-/// Connects a blocking stream that reads and writes for no longer than [`DEADLINE`], and sends small writes at once.
+/// Connects a blocking stream whose reads and writes time out after [`DEADLINE`], and that sends small writes at once.
 pub fn dial(address: impl ToString) -> TcpStream {
     let stream = TcpStream::connect(address.to_string()).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -60,19 +60,19 @@ pub fn dial(address: impl ToString) -> TcpStream {
     stream
 }
 
-/// Sends one byte to an echo server, and says whether it came back. Panics if the server neither answers nor closes.
+/// Sends one byte to an echo server, and returns whether it came back. Panics if the server neither answers nor closes.
 pub fn is_served(stream: &mut TcpStream) -> bool {
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
     match stream.write_all(b"x").and_then(|()| stream.read_exact(&mut [0])) {
         Ok(()) => true,
         Err(error) => {
-            assert_ne!(error.kind(), io::ErrorKind::WouldBlock, "neither served nor turned away");
+            assert_ne!(error.kind(), io::ErrorKind::WouldBlock, "neither served nor refused");
             false
         }
     }
 }
 
-/// Bytes of which no two neighbouring stretches are alike, so that a test notices what was lost, repeated or moved.
+/// Bytes without repetition, so that lost, repeated or reordered data is detected.
 pub fn pattern(length: usize) -> Vec<u8> {
     (0..length as u32).map(|index| (index.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }

@@ -4,18 +4,19 @@
 //! |---|---|
 //! | run a test on every engine | [`on_every_engine!`], with [`On`] |
 //! | run it also on the late in-memory network | [`on_every_network!`], with [`Network`] and [`Memory`](memory::Memory) |
-//! | turn a loop until something happens, with a deadline | [`run`], [`run_until`], [`run_with`], [`block_on`], [`poll`] |
+//! | run a loop until something happens, with a deadline | [`run`], [`run_until`], [`run_with`], [`block_on`], [`poll`] |
 //! | wait for another thread or process, with a deadline | [`wait_for`], [`eventually`], [`DEADLINE`], [`POOL_DEADLINE`] |
 //! | serve something simple | [`Echo`], [`EchoUntilQuit`], [`listen`], [`localhost`] |
 //! | talk to a reactor from a blocking thread | [`Peer`], [`PeerListener`], [`dial`], [`is_served`] |
-//! | make bytes that show what was lost or moved | [`pattern`] |
+//! | make certificates (feature `certificates`) | `Authority`, `Issued` |
+//! | generate data in which loss and reordering show | [`pattern`] |
 //! | record what happened, in order | [`Log`], [`watch_and_log`], [`activity`] |
-//! | count what is alive, open or faulty | [`Alive`], [`Counted`], [`descriptors`], [`count_faults`] |
-//! | run a test again in a process of its own | [`child`] |
+//! | count live values, open descriptors and faults | [`Alive`], [`Counted`], [`descriptors`], [`count_faults`] |
+//! | run a test again in a child process | [`child`] |
 //! | control time and the outcome of each connect | [`clockwork`] |
 //! | write a test engine that lacks some operations | [`unsupported!`] |
 //!
-//! A test waits for the event itself, with a deadline; it never sleeps and hopes:
+//! A test waits for the event itself, with a deadline, instead of sleeping:
 //!
 //! ```
 //! use std::io::{Read, Write};
@@ -41,6 +42,8 @@ pub mod child;
 pub mod clockwork;
 pub mod memory;
 
+#[cfg(feature = "certificates")]
+mod authority;
 mod counters;
 mod deadlines;
 mod engines;
@@ -49,6 +52,8 @@ mod log;
 mod network;
 mod unsupported;
 
+#[cfg(feature = "certificates")]
+pub use authority::{Authority, Issued};
 pub use counters::{Alive, Counted, count_faults, descriptors};
 pub use deadlines::{
     DEADLINE, POOL_DEADLINE, activity, block_on, eventually, poll, run, run_until, run_with, wait_for,
@@ -58,6 +63,6 @@ pub use handlers::{Echo, EchoUntilQuit, dial, is_served, listen, localhost, patt
 pub use log::{Log, watch_and_log};
 pub use network::{Duplex, Network, Peer, PeerListener};
 
-// For the macros.
+// Used by the macros.
 #[doc(hidden)]
 pub use {pelton, pelton_os};

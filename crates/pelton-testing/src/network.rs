@@ -1,4 +1,4 @@
-//! Networks that tests run on, and the blocking peers there.
+//! Networks that tests run on, and their blocking peers.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -10,7 +10,8 @@ use pelton::{Address, Builder, EventLoop, PanicPolicy};
 
 use crate::On;
 
-/// The network that reactors and their peers use: the kernel's, through one of the engines, or one [in memory](crate::memory).
+/// The network that reactors and their peers use: the kernel's, through one of the engines, or an [in-memory](crate::memory)
+/// one.
 pub trait Network: Copy + Send + 'static {
     /// Whether a peer may read some of the bytes sent without making room for more, as the kernel's buffers allow.
     const HIDES_READING: bool;
@@ -37,10 +38,10 @@ pub trait Network: Copy + Send + 'static {
     /// Listens on an address that a reactor can connect to.
     fn listen_peer(self) -> PeerListener;
 
-    /// Makes an address that neither accepts nor refuses connections while the listener lives.
+    /// Creates an address that neither accepts nor refuses connections while the listener lives.
     fn silent_listener(self) -> PeerListener;
 
-    /// The number of bytes of which some stay queued in the reactor if the peer does not read.
+    /// A number of bytes of which some stay queued in the reactor if the peer does not read.
     fn more_than_fits(self) -> usize;
 }
 
@@ -59,7 +60,7 @@ impl Network for On {
         match address {
             Address::Tcp(address) => Peer::new(TcpStream::connect(address).unwrap()),
             Address::Unix(path) => Peer::new(UnixStream::connect(path).unwrap()),
-            other => panic!("no peer connects to {other}"),
+            other => panic!("a peer cannot connect to {other}"),
         }
     }
 
@@ -80,7 +81,7 @@ impl Network for On {
             .map(|_| {
                 let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
                 socket.set_nonblocking(true).unwrap();
-                // In progress, or connected already.
+                // In progress, or already connected.
                 let _ = socket.connect(&address.into());
                 socket
             })
@@ -125,7 +126,7 @@ macro_rules! duplex {
             }
 
             fn reset(&self) {
-                // Closing it with this set resets it.
+                // With this option set, closing resets the connection.
                 socket2::SockRef::from(self).set_linger(Some(Duration::ZERO)).unwrap();
             }
         })*
@@ -134,12 +135,12 @@ macro_rules! duplex {
 
 duplex![TcpStream, UnixStream];
 
-/// The other end of a connection. Clones are the same end. Dropping the last one closes it.
+/// The other end of a connection. Clones refer to the same end. Dropping the last one closes it.
 #[derive(Clone)]
 pub struct Peer(Arc<dyn Duplex>);
 
 impl Peer {
-    /// Makes a peer of a stream.
+    /// Creates a peer from a stream.
     pub fn new(stream: impl Duplex) -> Peer {
         Peer(Arc::new(stream))
     }
@@ -192,7 +193,7 @@ pub struct PeerListener {
 }
 
 impl PeerListener {
-    /// Makes a listener on this address of a function that blocks until it has accepted a connection.
+    /// Creates a listener on this address from a function that blocks until it has accepted a connection.
     pub fn new(address: Address, accept: impl Fn() -> Peer + Send + 'static) -> PeerListener {
         PeerListener { address, accept: Box::new(accept) }
     }

@@ -35,7 +35,7 @@ macro_rules! unsupported {
         impl $crate::pelton_os::engine::StreamEngine for $engine {
             $crate::unsupported!(@fail {
                 connect($crate::pelton_os::Token, &$crate::pelton_os::Address, &$crate::pelton_os::ConnectOptions) -> ();
-                adopt($crate::pelton_os::Token, $crate::pelton_os::Socket) -> ();
+                adopt($crate::pelton_os::Token, $crate::pelton_os::Socket) -> $crate::pelton_os::StreamKind;
                 receive($crate::pelton_os::Token, $crate::pelton_os::Intake) -> ();
                 send($crate::pelton_os::Token, &mut $crate::pelton_os::Outbox) -> $crate::pelton_os::Sending;
                 finish($crate::pelton_os::Token) -> ();

@@ -11,7 +11,7 @@ use std::task::Waker;
 
 use pelton::{Address, ConnectOptions, Engine, ListenOptions, Park, Socket, Time};
 use pelton_os::engine::{ListenEngine, StreamEngine};
-use pelton_os::{Event, Forgotten, Intake, Outbox, Sending, Token, clock};
+use pelton_os::{Event, Forgotten, Intake, Outbox, Sending, StreamKind, Token, clock};
 
 use crate::unsupported;
 
@@ -22,7 +22,7 @@ use super::switchboard::{Alarm, End, Listener, Switchboard};
 pub(super) struct MemoryEngine {
     board: &'static Switchboard,
     random: Random,
-    /// Sorted, so that iteration is deterministic.
+    /// The sources, sorted so that iteration is deterministic.
     sources: BTreeMap<Token, Source>,
     leaving: Vec<Leaving>,
     found: VecDeque<Event>,
@@ -241,10 +241,10 @@ impl StreamEngine for MemoryEngine {
         Ok(())
     }
 
-    fn adopt(&mut self, token: Token, socket: Socket) -> io::Result<()> {
+    fn adopt(&mut self, token: Token, socket: Socket) -> io::Result<StreamKind> {
         let end = socket.into_custom().ok().and_then(|socket| socket.downcast::<End>().ok());
         self.add_stream(token, *end.ok_or(io::ErrorKind::Unsupported)?);
-        Ok(())
+        Ok(StreamKind::Socket)
     }
 
     fn receive(&mut self, token: Token, intake: Intake) -> io::Result<()> {
@@ -278,7 +278,7 @@ impl StreamEngine for MemoryEngine {
             return Err(io::ErrorKind::NotFound.into());
         };
         let Role::Stream(stream) = std::mem::replace(role, Role::Spent) else {
-            panic!("{token:?} is no stream");
+            panic!("{token:?} is not a stream");
         };
         assert!(stream.sending.is_none(), "{token:?} is still sending");
         stream.end.set_alarm(None);

@@ -1,5 +1,5 @@
-//! A network in memory, with an engine that completes every operation late, in parts and in odd orders. Tests that pass on it show
-//! that the code above the engine does not assume readiness.
+//! An in-memory network with an engine that completes every operation late, in parts and in odd orders. Tests that pass on it
+//! show that the code above the engine does not assume readiness.
 //!
 //! A seed determines the order. Each test runs with five seeds; `PELTON_TEST_SEEDS=0..200` or `PELTON_TEST_SEEDS=7` picks others.
 //! Peers are threads: the same seed repeats the engine's decisions, but not every interleaving with the peers.
@@ -21,7 +21,7 @@ use switchboard::Switchboard;
 
 const SEEDS: Range<u64> = 0..5;
 
-/// Runs a test on a new network in memory for each seed. Prints the seed that failed.
+/// Runs a test on a new in-memory network for each seed. Prints the seed that failed.
 pub fn with_seeds(test: fn(Memory)) {
     for seed in seeds() {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| test(Memory::new(seed)))) {
@@ -40,7 +40,7 @@ fn seeds() -> Range<u64> {
     }
 }
 
-/// A network in memory to build reactors on. Copies are the same network.
+/// An in-memory network to build reactors on. Clones refer to the same network.
 #[derive(Clone, Copy)]
 pub struct Memory {
     seed: u64,
@@ -59,7 +59,7 @@ impl Network for Memory {
     const HIDES_READING: bool = false;
 
     fn builder(self) -> Builder {
-        // Reactors of one test make different decisions.
+        // Reactors of one test make different random decisions.
         let number = self.engines.fetch_add(1, Ordering::Relaxed);
         let random = Random(self.seed ^ number << 32);
         let engine = Box::new(MemoryEngine::new(self.board, random));
@@ -92,7 +92,7 @@ impl Network for Memory {
     }
 }
 
-/// Numbers that follow from a seed (SplitMix64).
+/// A pseudo-random sequence (SplitMix64).
 struct Random(u64);
 
 impl Random {

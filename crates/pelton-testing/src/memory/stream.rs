@@ -14,7 +14,7 @@ use crate::Duplex;
 /// Pending events, each with the number of turns until it is due.
 pub(super) type Outcomes = VecDeque<(usize, Event)>;
 
-/// The most chunks that a source may have received and not yet delivered.
+/// The maximum number of chunks that a source may have received and not yet delivered.
 const PIECES: usize = 4;
 
 /// A connection that the engine holds.
@@ -87,7 +87,7 @@ impl Stream {
             _ => in_flight.outbox = outbox.take(),
         }
         let before = self.sending.replace(in_flight);
-        assert!(before.is_none(), "nothing more is to be sent before the engine has said so");
+        assert!(before.is_none(), "sent again before the engine reported room");
         Ok(Sending::Busy)
     }
 

@@ -22,9 +22,9 @@ pub(super) struct Alarm {
 
 #[derive(Default)]
 struct Rung {
-    /// By the waker.
+    /// Set by the waker.
     woken: bool,
-    /// By the network.
+    /// Set when the network changes.
     news: bool,
 }
 
@@ -34,8 +34,8 @@ impl Alarm {
         self.changed.notify_one();
     }
 
-    /// Called before the engine looks at the network; later changes end the next sleep. A call of the waker stays: it may be about
-    /// something other than the network.
+    /// Called before the engine checks the network. Any change after this call ends the next sleep. A pending wake-up is not
+    /// cleared, because it may be about something other than the network.
     pub(super) fn forget_news(&self) {
         self.rung.lock().unwrap().news = false;
     }
