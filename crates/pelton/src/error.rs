@@ -36,6 +36,13 @@ pub enum Error {
     )]
     Nested,
 
+    /// The reactor has a [guest](crate::Guest) already.
+    #[error("host a guest: the reactor has one already, since {place}")]
+    HasGuest {
+        /// Where the other guest was registered.
+        place: &'static Location<'static>,
+    },
+
     /// The descriptor is already being watched.
     #[error("watch descriptor {fd}: it is already being watched, since {place}")]
     AlreadyWatched {
@@ -111,7 +118,7 @@ impl From<Error> for io::Error {
     fn from(error: Error) -> io::Error {
         let kind = match &error {
             Error::System { error, .. } => error.kind(),
-            Error::AlreadyWatched { .. } => io::ErrorKind::AlreadyExists,
+            Error::AlreadyWatched { .. } | Error::HasGuest { .. } => io::ErrorKind::AlreadyExists,
             Error::NotWatched => io::ErrorKind::NotFound,
             Error::LaneFull { .. } => io::ErrorKind::ResourceBusy,
             Error::UnknownEngine(_) | Error::BadAddress(_) | Error::BadEndpoint(_) | Error::Signal { .. } => {

@@ -20,9 +20,12 @@
 //! - Ticks: [`next_tick`](Reactor::next_tick), and from other threads [`Handle::post`].
 //! - Idle work: [`when_idle`](Reactor::when_idle).
 //! - Readiness of descriptors that you own: [`watch`](Reactor::watch).
+//! - Changes of files and directories: [`watch_path`](Reactor::watch_path).
+//! - Child processes: [`process::Command`]. The exit of other processes: [`watch_process`](Reactor::watch_process).
 //! - Signals: [`on_signal`](Reactor::on_signal).
 //! - Connections: [`listen`](Reactor::listen), [`connect`](Reactor::connect), by name
-//!   [`connect_to`](Reactor::connect_to), handled by a [`Connection`]; [`Reconnect`] keeps one open.
+//!   [`connect_to`](Reactor::connect_to), handled by a [`Connection`]; [`Reconnect`] keeps one open. Pipes, terminals
+//!   and other descriptors are connections too: [`adopt`](Reactor::adopt), [`open_stdin`](Reactor::open_stdin).
 //! - Messages instead of bytes: a [`Protocol`] and one of the [codecs](codec), combined by [`serve`] or [`Framed`].
 //!   They run on the loop or, with [`Service::on`], on a pool.
 //! - Datagrams: [`bind_datagrams`](Reactor::bind_datagrams), [`connect_datagrams`](Reactor::connect_datagrams), handled
@@ -36,6 +39,7 @@
 //!   [`net`].
 //! - A loop on its own thread: [`start_thread`](Reactor::start_thread); many loops, one per thread: [`Reactors`].
 //! - Ordered work on other threads: [`Pool`], with its [actors](Actor) and tasks [by key](Keyed).
+//! - Other runtimes on the same thread: a [`Guest`].
 //! - Observability: [`stats`](Reactor::stats), [`on_slow_callback`](Reactor::on_slow_callback).
 //!
 //! The phases of a turn and their order are a contract, which [`EventLoop::turn`] states.
@@ -46,6 +50,7 @@ mod actors;
 mod composers;
 mod error;
 pub mod fs;
+mod guests;
 mod messages;
 mod names;
 mod observe;
@@ -69,6 +74,7 @@ pub use composers::each::Each;
 pub use composers::queue::{PopId, Queue, QueueClosed, QueueRefusal, QueueStats};
 pub use composers::resource_pool::{AcquireError, Lent, ResourcePool, ResourcePoolStats};
 pub use error::Error;
+pub use guests::{Batch, Guest};
 pub use messages::codec::{self, Codec, FrameError};
 pub use messages::protocol::{
     ForPool, Framed, PENDING_LIMIT, Peer, Pooled, Protocol, PushError, Replies, ReplySlot, Service, serve,
@@ -82,19 +88,25 @@ pub use observe::watchdog::SlowCallback;
 pub use pelton_os::activation::{Inherited, PassedOn, inherited_listeners, pass_on};
 pub use pelton_os::engine::{Engine, EngineKind, UnknownEngine};
 pub use pelton_os::{
-    Address, BadAddress, Chunk, ConnectOptions, Datagram, DatagramOptions, DescriptorLimit, ENGINE_VARIABLE, Interest,
-    ListenOptions, Mode, MulticastInterface, Park, Socket, SocketFile, SocketOptions, Time,
+    Address, BadAddress, Chunk, ConnectOptions, Datagram, DatagramOptions, DescriptorLimit, DescriptorOwner,
+    ENGINE_VARIABLE, Interest, ListenOptions, Mode, MulticastInterface, Park, Socket, SocketFile, SocketOptions,
+    StreamKind, Time,
 };
 pub use promises::{AlreadySettled, Deferred, Next, Promise, Recovery, Rejected, SharedPromise, Unhandled};
 pub use reactor::builder::Builder;
 pub use reactor::callback::{CallbackKind, PanicPolicy, SourceId};
 pub use reactor::lifecycle::{Exit, Hold};
+pub use reactor::sleep::Sleep;
 pub use reactor::{EventLoop, Reactor};
 pub use sources::connection::{
-    Connection, ConnectionId, Detached, FailedAttempt, Io, Limit, MoveError, Reason, SendError, WaterMarks,
+    Connection, ConnectionId, DetachError, Detached, FailedAttempt, Io, Layer, LayerIo, Layered, Limit, MoveError,
+    Reason, SendError, Throttle, WaterMarks,
 };
 pub use sources::datagram::{DatagramIo, Datagrams, DatagramsId};
 pub use sources::listener::ListenerId;
+pub use sources::path_watch::{Change, Changes, PathChanges, PathWatchId, PathWatchOptions};
+pub use sources::process;
+pub use sources::process::{Exited, ProcessWatchId};
 pub use sources::signals::SignalId;
 pub use sources::watch::{Ready, WatchId};
 pub use tasks::{net, task};
@@ -106,5 +118,6 @@ pub use threads::reply::{Lost, Reply};
 pub use threads::thread::ReactorThread;
 pub use ticks::idle::IdleId;
 pub use ticks::tick_loop::TickLoop;
+pub use timers::lazy::LazyTimer;
 pub use timers::wheel::{Due, TimerKey, Wheel};
 pub use timers::{Beat, TimerId};

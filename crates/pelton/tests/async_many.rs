@@ -1,4 +1,5 @@
-//! Very many streams at once. A program of its own: `select` sees only the lowest descriptors, which other tests need too.
+//! Very many streams at once. In a process of its own, because `select` supports only the lowest descriptors, which other tests
+//! need too.
 
 #![forbid(unsafe_code)]
 
@@ -22,7 +23,7 @@ fn a_thousand_connections_are_echoed(on: On) {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
     let mut reactor = on.reactor();
-    // Both ends are here, and select can see 1,024 descriptors.
+    // Both ends are in this process, and select supports 1,024 descriptors.
     let count = if reactor.engine_name() == "select" { 400 } else { 1_000 };
     reactor.after(Duration::from_secs(60), |reactor| reactor.stop());
     let echoed = reactor.block_on(async move {
@@ -64,5 +65,5 @@ fn a_thousand_connections_are_echoed(on: On) {
         }
         assert_eq!(serving.cancel_and_wait().await, Err(TaskError::Cancelled));
     });
-    echoed.expect("it does not take that long");
+    echoed.expect("timed out");
 }

@@ -10,7 +10,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, copy_bi
 on_every_engine![
     lines_are_read_and_answered,
     a_proxy_copies_both_ways_until_both_sides_have_finished,
-    a_connection_that_is_refused_is_an_error_of_its_kind,
+    refused_connection_is_a_connection_refused_error,
 ];
 
 fn listener() -> (Listener, Address) {
@@ -19,7 +19,7 @@ fn listener() -> (Listener, Address) {
     (listener, address)
 }
 
-/// Answers each line with itself in capitals.
+/// Answers each line in capitals.
 async fn shout(stream: Stream) {
     let (reading, mut writing) = split(stream);
     let mut lines = BufReader::new(reading).lines();
@@ -65,14 +65,14 @@ fn a_proxy_copies_both_ways_until_both_sides_have_finished(on: On) {
         });
         let mut answer = String::new();
         reading.read_to_string(&mut answer).await.unwrap();
-        assert!(answer == sent.to_uppercase().repeat(2_000), "something came out wrong");
+        assert!(answer == sent.to_uppercase().repeat(2_000), "the data differs");
         writer.await.unwrap();
         server.await.unwrap();
         assert_eq!(proxy.await.unwrap(), (length, length));
     });
 }
 
-fn a_connection_that_is_refused_is_an_error_of_its_kind(on: On) {
+fn refused_connection_is_a_connection_refused_error(on: On) {
     let mut reactor = on.reactor();
     block_on(&mut reactor, async {
         let (listener, address) = listener();

@@ -1,4 +1,4 @@
-//! Everything at once, at random, on every engine: whatever callbacks do to each other, the promises hold.
+//! Random operations on every engine: whatever callbacks do to each other, the documented guarantees hold.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -11,18 +11,18 @@ use std::time::Duration;
 use pelton::{Interest, Reactor, Time, TimerId, WatchId};
 use pelton_testing::{On, on_every_engine, poll, run_until};
 
-on_every_engine![promises_hold_whatever_callbacks_do_to_each_other];
+on_every_engine![guarantees_hold_whatever_callbacks_do_to_each_other];
 
-/// Runs of the whole thing, each with other numbers, and turns per run.
+/// The number of runs, each with another seed, and of turns per run.
 const RUNS: u64 = 20;
 const TURNS: usize = 300;
 
-/// What has been asked for and not yet come, and what must not come any more.
+/// The callbacks that are pending, and those that must not run any more.
 #[derive(Default)]
 struct World {
     random: u64,
     timers: HashMap<TimerId, Time>,
-    /// The turn in which a timer last fired, and the deadline that it had.
+    /// The turn in which a timer last fired, and its deadline.
     last_timer: Option<(u64, Time)>,
     ticks_queued: u64,
     ticks_run: u64,
@@ -50,7 +50,7 @@ fn world(reactor: &mut Reactor) -> &mut World {
     reactor.state::<World>()
 }
 
-/// Does one random thing to the reactor, from outside or inside any callback.
+/// Performs one random operation, from outside or inside any callback.
 fn disturb(reactor: &mut Reactor) {
     match world(reactor).random(12) {
         0..3 => set_timer(reactor),
@@ -91,7 +91,7 @@ fn disturb(reactor: &mut Reactor) {
         9 => {
             let watches: Vec<WatchId> = world(reactor).watches.keys().copied().collect();
             if let Some(watch) = world(reactor).pick(&watches) {
-                assert!(reactor.unwatch(watch));
+                assert!(reactor.end(watch));
                 let socket = world(reactor).watches.remove(&watch).unwrap();
                 world(reactor).watched.remove(&socket);
             }
@@ -110,7 +110,7 @@ fn disturb(reactor: &mut Reactor) {
     }
 }
 
-/// What every callback does: disturbs the others a little, and now and then panics.
+/// Runs in every callback: performs some random operations, and sometimes panics.
 fn react(reactor: &mut Reactor) {
     world(reactor).calls += 1;
     for _ in 0..world(reactor).random(2) {
@@ -118,7 +118,7 @@ fn react(reactor: &mut Reactor) {
     }
     if world(reactor).random(50) == 0 {
         world(reactor).panics += 1;
-        panic!("now and then");
+        panic!("occasional panic");
     }
 }
 
@@ -130,19 +130,22 @@ fn pick_timer(reactor: &mut Reactor) -> Option<TimerId> {
 fn set_timer(reactor: &mut Reactor) {
     let delay = Duration::from_micros(world(reactor).random(3_000));
     let before = reactor.clock();
-    // The callback learns its own id through the world, since it has none before it is set.
+    // The id is known only after the timer is set, so the callback finds it in the shared state.
     let slot = Rc::new(Cell::new(None));
     let own = slot.clone();
     let timer = reactor.after(delay, move |reactor| {
         let turn = reactor.stats().turns;
         let timer: TimerId = own.get().unwrap();
-        let deadline = world(reactor).timers.remove(&timer).expect("it was neither cancelled nor has it fired before");
-        assert!(reactor.now() >= deadline, "never early");
+        let deadline = world(reactor).timers.remove(&timer).expect("the timer was cancelled or has fired before");
+        assert!(reactor.now() >= deadline, "fired early");
         if let Some((last_turn, last_deadline)) = world(reactor).last_timer.replace((turn, deadline))
             && last_turn == turn
         {
-            // The deadline is known to within the time that it took to set it.
-            assert!(deadline + Duration::from_millis(50) >= last_deadline, "in the order of their deadlines");
+            // The deadline is known only to within the time that setting the timer took.
+            assert!(
+                deadline + Duration::from_millis(50) >= last_deadline,
+                "timers fire in the order of their deadlines"
+            );
         }
         react(reactor);
     });
@@ -153,17 +156,20 @@ fn set_timer(reactor: &mut Reactor) {
 fn watch(reactor: &mut Reactor) {
     let count = world(reactor).sockets.len() as u64;
     let socket = world(reactor).random(count) as usize;
-    // Taken out, to have the sockets and the reactor at the same time.
+    // Taken out, so that the sockets and the reactor can be borrowed together.
     let sockets = std::mem::take(&mut world(reactor).sockets);
     if world(reactor).watched.contains(&socket) {
-        assert!(reactor.watch(&sockets[socket].0, Interest::READABLE, |_, _| {}).is_err(), "watched twice");
+        assert!(
+            reactor.watch(&sockets[socket].0, Interest::READABLE, |_, _| {}).is_err(),
+            "the socket was watched twice"
+        );
         world(reactor).sockets = sockets;
         return;
     }
     let watch = reactor.watch(&sockets[socket].0, Interest::READABLE | Interest::WRITABLE, |reactor, ready| {
-        assert!(world(reactor).watches.contains_key(&ready.watch), "not after it was unwatched");
+        assert!(world(reactor).watches.contains_key(&ready.watch), "called after it was unwatched");
         let before = world(reactor).panics;
-        // If it panics, its watch ends.
+        // A panic ends the watch.
         let outcome = catch_unwind(AssertUnwindSafe(|| react(reactor)));
         if outcome.is_err() {
             assert_eq!(world(reactor).panics, before + 1);
@@ -178,18 +184,18 @@ fn watch(reactor: &mut Reactor) {
     world(reactor).watched.insert(socket);
 }
 
-fn promises_hold_whatever_callbacks_do_to_each_other(on: On) {
-    // The panics are part of it; their messages would be thousands of lines.
+fn guarantees_hold_whatever_callbacks_do_to_each_other(on: On) {
+    // The panics are expected; their messages would be thousands of lines.
     std::panic::set_hook(Box::new(|info| {
         let text = info.to_string();
-        if !text.contains("now and then") && !text.contains("passed on") {
+        if !text.contains("occasional panic") && !text.contains("passed on") {
             eprintln!("{text}");
         }
     }));
     for run in 0..RUNS {
         let mut reactor = on.catching();
         reactor.on_fault(|reactor, fault| {
-            let expected = ["now and then", "passed on"].contains(&fault.message.as_str());
+            let expected = ["occasional panic", "passed on"].contains(&fault.message.as_str());
             if !expected {
                 reactor.put_state::<String>(fault.to_string());
             }
@@ -209,9 +215,9 @@ fn promises_hold_whatever_callbacks_do_to_each_other(on: On) {
             let (timers, watches) = (world(&mut reactor).timers.len(), world(&mut reactor).watches.len());
             assert_eq!((reactor.timer_count(), reactor.watch_count()), (timers, watches), "in run {run}");
         }
-        // What is left comes too, and nothing twice.
+        // Everything pending still runs, and nothing twice.
         for watch in std::mem::take(&mut world(&mut reactor).watches).into_keys() {
-            assert!(reactor.unwatch(watch));
+            assert!(reactor.end(watch));
         }
         world(&mut reactor).watched.clear();
         let (ticks, posts) = (world(&mut reactor).ticks_queued, world(&mut reactor).posts_queued);

@@ -1,12 +1,12 @@
-//! Connections that come, do anything at all, and go, at random and for as long as one likes, on every engine.
+//! Connections that open, do random things and close, for as long as requested, on every engine.
 //!
-//! One thread plays both sides: between turns of the loop it moves plain sockets that talk to the reactor's connections,
-//! and handlers do to themselves and each other whatever comes up. All bytes of a direction follow from the first one,
-//! so that what is lost, repeated or mixed up shows. Now and then everything is ended, and then nothing may be left: no
-//! connection, no handler, no descriptor, no memory.
+//! One thread plays both sides: between turns of the loop it operates plain sockets that talk to the reactor's connections, and
+//! handlers perform random operations on themselves and each other. All bytes of a direction are determined by the first one,
+//! so lost, repeated or reordered bytes are detected. At intervals everything is closed, and then nothing may be left: no
+//! connection, handler, descriptor or memory.
 //!
-//! `PELTON_CHURN_SECONDS` says how long, for all engines together, and `PELTON_CHURN_SEED` repeats the numbers of an earlier run.
-//! What the kernel does meanwhile is not repeated.
+//! `PELTON_CHURN_SECONDS` sets the duration for all engines together, and `PELTON_CHURN_SEED` repeats the random numbers of an
+//! earlier run, but not the kernel's timing.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -21,26 +21,26 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use pelton::{Address, Chunk, Connection, ConnectionId, EngineKind, EventLoop, Io, ListenerId, Reactor, Reason};
 use pelton_testing::{On, descriptors, on_every_engine, poll, run_until};
 
-on_every_engine![nothing_is_left_of_connections_that_come_and_go];
+on_every_engine![random_connections_leave_nothing_behind];
 
 const SECONDS: &str = "PELTON_CHURN_SECONDS";
 const SEED: &str = "PELTON_CHURN_SEED";
-/// For all engines together, unless the environment says otherwise.
+/// The default duration for all engines together.
 const DEFAULT_SECONDS: u64 = 20;
 
-/// How long things go on until everything is ended and counted.
+/// How long a period lasts, until everything is closed and counted.
 const PERIOD: Duration = Duration::from_millis(400);
-/// Periods after which memory that is kept for later should have been taken.
+/// After this many periods, memory that is kept for reuse should have been allocated.
 const WARM_UP: usize = 3;
-/// How often something is said about it.
+/// How often progress is printed.
 const PROGRESS: Duration = Duration::from_secs(10);
 
-/// Sockets of each side that are open at the same time, at most.
+/// The maximum number of open sockets per side.
 const MOST_AT_ONCE: usize = 60;
 
-/// Bytes that may be left in the end: the buffers that a reactor keeps for the next read, and change.
+/// Bytes that may remain at the end: the buffers that a reactor keeps for the next read, and a little more.
 const MOST_KEPT: i64 = 400_000;
-/// By how much the process may grow after the first periods. Much of what an allocator does is not ours to judge.
+/// How much the process may grow after the first periods. Allocators keep some memory.
 const MOST_GROWN: usize = 30_000_000;
 
 const ON_PURPOSE: &str = "on purpose";
@@ -50,10 +50,10 @@ const ON_PURPOSE: &str = "on purpose";
 struct World {
     random: u64,
     live: Vec<ConnectionId>,
-    /// Where to connect to: the reactor's own listeners, and the plain one.
+    /// The addresses to connect to: the reactor's own listeners, and the plain one.
     addresses: Vec<Address>,
     handlers: Rc<Cell<usize>>,
-    /// Handlers that a connection was made for.
+    /// The number of handlers created for connections.
     made: u64,
     opened: u64,
     closed: u64,
@@ -87,7 +87,7 @@ fn world(reactor: &mut Reactor) -> &mut World {
     reactor.state()
 }
 
-/// One direction of a connection, as it is sent and as it is checked.
+/// One direction of a connection: generates the bytes to send, or checks received ones.
 #[derive(Clone, Copy, Default)]
 struct Stretch {
     first: Option<u8>,
@@ -121,11 +121,11 @@ impl Stretch {
     }
 }
 
-/// A handler that does whatever comes up.
+/// A handler that performs random operations.
 struct Restless {
     incoming: Stretch,
     outgoing: Stretch,
-    /// How many times as much it sends as others do. For some, that is more than the kernel's buffers hold.
+    /// How much more it sends than others. For some, that exceeds the kernel's buffers.
     factor: usize,
     opened: bool,
     over: bool,
@@ -154,7 +154,7 @@ impl Restless {
     }
 
     fn react(&mut self, io: &mut Io<'_>) {
-        assert!(self.opened && !self.over, "told something before it was opened or after it was closed");
+        assert!(self.opened && !self.over, "called before it was opened or after it was closed");
         for _ in 0..world(io.reactor()).random(3) {
             match world(io.reactor()).random(60) {
                 0..30 => (0..self.factor.min(3)).for_each(|_| self.send(io)),
@@ -175,12 +175,12 @@ impl Restless {
     }
 }
 
-/// Does something to any connection, from outside or from another's callback.
+/// Performs an operation on a random connection, from outside or from another's callback.
 fn disturb(reactor: &mut Reactor) {
     let Some(id) = world(reactor).pick() else { return };
     match world(reactor).random(8) {
         0..3 => {
-            // Not if it is its own, whose handler is running.
+            // Not its own, whose handler is running.
             reactor.visit(id, |other: &mut Restless, io| other.send(io));
         }
         what => {
@@ -195,7 +195,7 @@ fn disturb(reactor: &mut Reactor) {
     }
 }
 
-/// Connects to somebody, if there are not too many.
+/// Connects to a random address, if there are not too many connections.
 fn call(reactor: &mut Reactor) {
     let count = world(reactor).addresses.len();
     if count == 0 || world(reactor).handlers.get() > MOST_AT_ONCE {
@@ -208,7 +208,7 @@ fn call(reactor: &mut Reactor) {
         Ok(id) => world(reactor).live.push(id),
         Err(error) => {
             world(reactor).made -= 1;
-            // Ports that were in use a moment ago may be all there are; so may be the places of a Unix socket's queue.
+            // All ports may still be in use, or the queue of a Unix listener may be full.
             let error = io::Error::from(error);
             assert!(matches!(error.kind(), ErrorKind::AddrNotAvailable | ErrorKind::WouldBlock), "{error}");
         }
@@ -234,7 +234,7 @@ impl Connection for Restless {
         self.react(io);
     }
 
-    fn drained(&mut self, io: &mut Io<'_>) {
+    fn writable(&mut self, io: &mut Io<'_>) {
         self.react(io);
     }
 
@@ -281,7 +281,7 @@ enum Stream {
     Unix(UnixStream),
 }
 
-/// Whether it is worth keeping.
+/// Whether to keep the socket.
 enum Fate {
     Stays,
     Goes,
@@ -292,7 +292,7 @@ impl Plain {
         match &stream {
             Stream::Tcp(stream) => {
                 stream.set_nonblocking(true).unwrap();
-                // Some have little room, so that writes to them stop anywhere.
+                // Some have small buffers, so that writes stop at arbitrary positions.
                 if first.is_multiple_of(4) {
                     socket2::SockRef::from(stream).set_recv_buffer_size(4_096).unwrap();
                 }
@@ -331,7 +331,7 @@ impl Plain {
             Stream::Unix(stream) => stream.read(buffer),
         };
         match read {
-            // One that has finished may still listen; this one goes soon enough.
+            // The peer may have finished sending but still receive; this one is dropped soon enough.
             Ok(0) => Fate::Stays,
             Ok(count) => {
                 self.incoming.check(&buffer[..count]);
@@ -342,7 +342,7 @@ impl Plain {
         }
     }
 
-    /// Does one thing of those that sockets do.
+    /// Performs one random socket operation.
     fn act(&mut self, what: usize, size: usize, buffer: &mut [u8]) -> Fate {
         match what {
             0..8 => self.write(size),
@@ -365,7 +365,7 @@ impl Plain {
     }
 }
 
-/// Everything, for one period: listeners, and the plain sockets.
+/// The state of one period: listeners and plain sockets.
 struct Period {
     listeners: Vec<ListenerId>,
     plain_listener: TcpListener,
@@ -375,7 +375,7 @@ struct Period {
 
 impl Period {
     fn begin(reactor: &mut EventLoop, path: &Path) -> Period {
-        // Other ports each time, since those of connections that have ended are not free at once.
+        // New ports each time, because those of closed connections are not free immediately.
         let addresses = ["127.0.0.1:0".parse().unwrap(), Address::Unix(path.to_owned())];
         let listeners: Vec<ListenerId> =
             addresses.iter().map(|address| reactor.listen(address, Restless::new).unwrap()).collect();
@@ -418,17 +418,17 @@ impl Period {
         }
         if reactor.state::<World>().random(3) == 0 {
             poll(reactor);
-            // Those that are over are picked no more.
+            // Ended connections are not picked any more.
             let mut live = std::mem::take(&mut world_of(reactor).live);
             live.retain(|id| reactor.connection(*id).is_some());
             world_of(reactor).live = live;
         }
     }
 
-    /// Ends everything, this side and the other, in no particular order.
+    /// Closes everything on both sides, in random order.
     fn end(self, reactor: &mut EventLoop) {
         for listener in self.listeners {
-            assert!(reactor.unlisten(listener));
+            assert!(reactor.end(listener));
         }
         drop((self.plain_listener, self.plains));
         world_of(reactor).addresses = Vec::new();
@@ -448,7 +448,7 @@ fn world_of(reactor: &mut EventLoop) -> &mut World {
     world(reactor)
 }
 
-/// What the process takes up of the machine's memory, in bytes.
+/// The resident memory of the process, in bytes.
 fn resident() -> usize {
     let Ok(text) = std::fs::read_to_string("/proc/self/status") else { return 0 };
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -456,23 +456,22 @@ fn resident() -> usize {
 }
 
 fn seconds_per_engine() -> Duration {
-    let seconds = std::env::var(SECONDS).map_or(DEFAULT_SECONDS, |text| {
-        text.parse().unwrap_or_else(|_| panic!("{SECONDS} is {text:?}, and should be a number"))
-    });
+    let seconds = std::env::var(SECONDS)
+        .map_or(DEFAULT_SECONDS, |text| text.parse().unwrap_or_else(|_| panic!("{SECONDS} is {text:?}, not a number")));
     Duration::from_secs(seconds) / EngineKind::ALL.len() as u32
 }
 
 fn seed() -> u64 {
     match std::env::var(SEED) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{SEED} is {text:?}, and should be a number")),
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{SEED} is {text:?}, not a number")),
         Err(_) => SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64,
     }
 }
 
-/// Descriptors and memory are those of the process.
+/// Descriptors and memory are counted for the whole process.
 static ALONE: Mutex<()> = Mutex::new(());
 
-fn nothing_is_left_of_connections_that_come_and_go(on: On) {
+fn random_connections_leave_nothing_behind(on: On) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     std::panic::set_hook(Box::new(|info| {
         if info.payload_as_str() != Some(ON_PURPOSE) {
@@ -482,7 +481,7 @@ fn nothing_is_left_of_connections_that_come_and_go(on: On) {
     let seed = seed();
     println!("{}: {SEED}={seed}", on.0);
     let mut reactor = on.catching();
-    // What a callback asserts is caught, like all its panics.
+    // Assertions in callbacks are caught, like all panics.
     reactor.on_fault(|reactor, fault| {
         if fault.message != ON_PURPOSE {
             reactor.put_state::<String>(fault.to_string());
@@ -512,7 +511,7 @@ fn nothing_is_left_of_connections_that_come_and_go(on: On) {
             break;
         }
         let before = descriptors();
-        // The spare descriptor of a reactor that listens is opened with the first listener, and stays.
+        // The first listener opens the reactor's spare descriptor, which stays open.
         let spare = usize::from(cfg!(target_os = "linux") && period == 0);
         let used = allocation_counter::measure(|| {
             let mut scene = Period::begin(&mut reactor, &path);
@@ -525,10 +524,10 @@ fn nothing_is_left_of_connections_that_come_and_go(on: On) {
         });
         assert_eq!(reactor.try_state::<String>(), None, "with {SEED}={seed}");
         let World { made, closed, panics, ref handlers, .. } = *world_of(&mut reactor);
-        assert_eq!(handlers.get(), 0, "handlers are left, with {SEED}={seed}");
-        assert_eq!(closed, made, "each is told once that it is over, with {SEED}={seed}");
+        assert_eq!(handlers.get(), 0, "handlers leaked, with {SEED}={seed}");
+        assert_eq!(closed, made, "each is closed once, with {SEED}={seed}");
         assert_eq!(reactor.stats().panics, panics);
-        assert_eq!(descriptors(), before + spare, "descriptors are left, with {SEED}={seed}");
+        assert_eq!(descriptors(), before + spare, "descriptors leaked, with {SEED}={seed}");
         match &warm {
             None if period >= WARM_UP => warm = Some(resident()),
             None => {}
@@ -541,5 +540,5 @@ fn nothing_is_left_of_connections_that_come_and_go(on: On) {
         }
     }
     let World { opened, bytes, ref reasons, .. } = *world_of(&mut reactor);
-    assert!(opened > 100 && bytes > 100_000 && reasons.len() >= 4, "too little has happened: {opened}, {reasons:?}");
+    assert!(opened > 100 && bytes > 100_000 && reasons.len() >= 4, "too little activity: {opened}, {reasons:?}");
 }

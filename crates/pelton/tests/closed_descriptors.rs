@@ -1,7 +1,7 @@
 //! Descriptors that are closed while they are watched, on every engine.
 //!
-//! These tests are about descriptor *numbers*, so they are in a process of their own and take turns: nobody else opens
-//! anything meanwhile.
+//! These tests are about descriptor *numbers*, so they have a process of their own and run one at a time: nothing else may open
+//! a descriptor meanwhile.
 
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -12,9 +12,9 @@ use pelton::{EngineKind, Interest};
 use pelton_testing::{Log, On, activity, on_every_engine, poll, watch_and_log};
 
 on_every_engine![
-    a_descriptor_closed_behind_our_back_neither_spins_nor_fails,
+    descriptor_closed_while_watched_neither_spins_nor_fails,
     a_closed_descriptors_number_can_be_watched_again,
-    a_duplicate_of_a_closed_descriptor_does_not_haunt_the_loop,
+    duplicate_of_a_closed_descriptor_does_not_spin,
 ];
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -22,7 +22,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn a_descriptor_closed_behind_our_back_neither_spins_nor_fails(on: On) {
+fn descriptor_closed_while_watched_neither_spins_nor_fails(on: On) {
     let _alone = alone();
     let mut reactor = on.reactor();
     let log = Log::default();
@@ -32,17 +32,17 @@ fn a_descriptor_closed_behind_our_back_neither_spins_nor_fails(on: On) {
     drop(ours);
     poll(&mut reactor);
     match on.0 {
-        EngineKind::Poll | EngineKind::Select => assert_eq!(log.take(), ["c"], "told once"),
+        EngineKind::Poll | EngineKind::Select => assert_eq!(log.take(), ["c"], "reported once"),
         _ => assert_eq!(log.len(), 0, "the kernel has forgotten it"),
     }
     let (turns, calls) = activity(&mut reactor, &log);
     assert!(turns <= 3 && calls == 0, "{turns} turns, {calls} calls");
     drop(theirs);
-    // Ended by itself where it was told, else still there to be ended.
-    reactor.unwatch(watch);
+    // A reported watch has ended itself; others can still be ended.
+    reactor.end(watch);
     assert_eq!(reactor.watch_count(), 0);
 
-    // The loop is in order.
+    // The loop still works.
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     theirs.write_all(b"x").unwrap();
     watch_and_log(&mut reactor, &ours, Interest::READABLE, &log);
@@ -58,7 +58,7 @@ fn a_closed_descriptors_number_can_be_watched_again(on: On) {
     let number = ours.as_raw_fd();
     let old = watch_and_log(&mut reactor, &ours, Interest::READABLE, &log);
     drop(ours);
-    // What keeps its own books learns of the closing here.
+    // Engines that keep their own tables notice the closing here.
     poll(&mut reactor);
     log.take();
     let (ours, mut theirs) = UnixStream::pair().unwrap();
@@ -66,14 +66,14 @@ fn a_closed_descriptors_number_can_be_watched_again(on: On) {
     let new = watch_and_log(&mut reactor, &ours, Interest::READABLE, &log);
     theirs.write_all(b"x").unwrap();
     poll(&mut reactor);
-    assert_eq!(log.take(), ["r"], "the new one is heard");
-    reactor.unwatch(old);
+    assert_eq!(log.take(), ["r"], "the new watch is called");
+    reactor.end(old);
     poll(&mut reactor);
     assert_eq!(log.take(), ["r"], "ending the old watch does not touch the new one");
-    assert!(reactor.unwatch(new));
+    assert!(reactor.end(new));
 }
 
-fn a_duplicate_of_a_closed_descriptor_does_not_haunt_the_loop(on: On) {
+fn duplicate_of_a_closed_descriptor_does_not_spin(on: On) {
     let _alone = alone();
     let mut reactor = on.reactor();
     let log = Log::default();
@@ -89,8 +89,8 @@ fn a_duplicate_of_a_closed_descriptor_does_not_haunt_the_loop(on: On) {
     let watch = watch_and_log(&mut reactor, &ours, Interest::READABLE, &log);
     theirs.write_all(b"x").unwrap();
     drop(ours);
-    // The kernel still knows the file, but there is no number to take it out by.
-    reactor.unwatch(watch);
+    // The kernel still knows the file, but no descriptor refers to it any more.
+    reactor.end(watch);
     let (turns, calls) = activity(&mut reactor, &log);
     assert!(turns <= 5 && calls == 0, "{turns} turns, {calls} calls");
     drop(duplicate);

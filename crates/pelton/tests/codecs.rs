@@ -1,4 +1,4 @@
-//! Codecs: exact frames, limits, malformed input; and the same messages and errors however the bytes are cut.
+//! Codecs: exact frames, limits, malformed input; and the same messages and errors however the bytes are split.
 
 use std::fmt::Debug;
 
@@ -24,10 +24,10 @@ const PREFIXES: [Prefix; 8] = [
     Prefix::Varint,
 ];
 
-/// What came out of a stream of bytes, and how it ended.
+/// The decoded messages, and how the stream ended.
 type Outcome<M> = (Vec<M>, Result<(), FrameError>);
 
-/// Decodes a stream that comes in these parts. Meanwhile at most `memory` bytes are kept.
+/// Decodes a stream that arrives in these parts. The buffer may hold at most `memory` bytes meanwhile.
 fn decode<'a, C: Codec>(mut codec: C, parts: impl IntoIterator<Item = &'a [u8]>, memory: usize) -> Outcome<C::Message> {
     let mut messages = Vec::new();
     let mut buffer = Buffer::new();
@@ -39,7 +39,7 @@ fn decode<'a, C: Codec>(mut codec: C, parts: impl IntoIterator<Item = &'a [u8]>,
             }
             buffer.keep_rest();
             assert!(buffer.memory() <= memory, "{} bytes of memory for a frame of {memory}", buffer.memory());
-            assert!(!buffer.is_empty() || buffer.memory() == 0, "memory for nothing");
+            assert!(!buffer.is_empty() || buffer.memory() == 0, "an empty buffer holds memory");
         }
         messages.extend(codec.finished(&mut buffer)?);
         Ok(())
@@ -48,7 +48,7 @@ fn decode<'a, C: Codec>(mut codec: C, parts: impl IntoIterator<Item = &'a [u8]>,
     (messages, end)
 }
 
-/// All at once.
+/// Decodes all of it at once.
 fn whole<C: Codec>(codec: C, bytes: impl AsRef<[u8]>) -> Outcome<C::Message> {
     decode(codec, [bytes.as_ref()], usize::MAX)
 }
@@ -60,7 +60,7 @@ fn encoded<C: Codec>(mut codec: C, message: impl Into<C::Message>) -> Result<Vec
     match outcome {
         Ok(()) => Ok(out.split_off(6)),
         Err(error) => {
-            assert_eq!(out, b"before", "what is refused leaves nothing behind");
+            assert_eq!(out, b"before", "a refused message leaves nothing behind");
             Err(error)
         }
     }
@@ -88,15 +88,15 @@ fn lines_that_could_be_misread_are_refused() {
 }
 
 #[test]
-fn a_line_may_have_as_many_bytes_as_allowed_without_its_end() {
+fn line_limit_excludes_the_line_end() {
     let too_long = Err(TooLong { what: "a line", limit: 5 });
     let lines = || Lines::new().limit(5);
     for ending in ["\n", "\r\n"] {
         assert_eq!(whole(lines(), format!("hello{ending}")), (vec!["hello".to_owned()], Ok(())));
         assert_eq!(whole(lines(), format!("hello!{ending}")), (vec![], too_long));
     }
-    assert_eq!(whole(lines(), "hello\r").1, Err(Unfinished { bytes: 6 }), "its end may come yet");
-    assert_eq!(whole(lines(), "hello!").1, too_long, "as soon as that is known");
+    assert_eq!(whole(lines(), "hello\r").1, Err(Unfinished { bytes: 6 }), "the line end may follow");
+    assert_eq!(whole(lines(), "hello!").1, too_long, "refused as early as possible");
     assert_eq!(whole(lines(), "hello\rx").1, too_long);
     assert_eq!(encoded(lines(), "hello!").map(drop), too_long);
     assert!(
@@ -112,14 +112,14 @@ fn delimiters_have_one_or_more_bytes() {
     assert_eq!(whole(Delimiter::new("<>"), "a<b<<>c>"), (vec!["a<b<".into()], Err(Unfinished { bytes: 2 })));
     assert_eq!(encoded(Delimiter::new("<>"), "a<").unwrap(), b"a<<>");
     assert!(malformed(encoded(Delimiter::new("<>"), "a<>b")));
-    assert!(malformed(encoded(Delimiter::new("aa"), "a")), "it would end too early");
+    assert!(malformed(encoded(Delimiter::new("aa"), "a")), "the message contains the delimiter");
     let too_long = Err(TooLong { what: "a frame", limit: 3 });
     assert_eq!(whole(Delimiter::new("<>").limit(3), "abc<>abcd<>"), (vec!["abc".into()], too_long));
     assert_eq!(encoded(Delimiter::new("<>").limit(3), "abcd").map(drop), too_long);
 }
 
 #[test]
-fn fixed_frames_are_all_of_one_length() {
+fn fixed_frames_have_one_length() {
     assert_eq!(whole(Fixed::new(3), "abcdefg"), (vec!["abc".into(), "def".into()], Err(Unfinished { bytes: 1 })));
     assert_eq!(encoded(Fixed::new(3), "abc").unwrap(), b"abc");
     for message in ["ab", "abcd"] {
@@ -129,12 +129,12 @@ fn fixed_frames_are_all_of_one_length() {
 
 #[test]
 #[should_panic = "at least one byte"]
-fn fixed_frames_of_nothing_are_a_mistake() {
+fn fixed_frames_must_not_be_empty() {
     Fixed::new(0);
 }
 
 #[test]
-fn lengths_are_written_as_the_prefix_says() {
+fn lengths_are_encoded_as_the_prefix_requires() {
     let frames: [&[u8]; 8] = [
         b"\x03abc",
         b"\0\x03abc",
@@ -156,11 +156,15 @@ fn lengths_are_written_as_the_prefix_says() {
 }
 
 #[test]
-fn an_empty_message_and_an_unfinished_one_are_told_apart() {
+fn empty_and_unfinished_messages_differ() {
     let codec = || LengthPrefixed::new(Prefix::U16Be);
     assert_eq!(whole(codec(), "\0\0"), (vec!["".into()], Ok(())));
     assert_eq!(whole(codec(), "\0"), (vec![], Err(Unfinished { bytes: 1 })));
-    assert_eq!(whole(codec(), "\0\x01"), (vec![], Err(Unfinished { bytes: 2 })), "the prefix counts");
+    assert_eq!(
+        whole(codec(), "\0\x01"),
+        (vec![], Err(Unfinished { bytes: 2 })),
+        "the prefix is part of an unfinished frame"
+    );
     assert_eq!(whole(codec(), "\0\x04abc"), (vec![], Err(Unfinished { bytes: 5 })));
 }
 
@@ -178,7 +182,7 @@ fn a_length_over_the_limit_is_refused_from_the_prefix() {
     for (prefix, limit) in [(Prefix::U8, 255), (Prefix::U16Le, 65_535), (Prefix::U32Be, FRAME_LIMIT)] {
         assert!(encoded(LengthPrefixed::new(prefix), vec![0; limit]).is_ok());
         let refused = encoded(LengthPrefixed::new(prefix), vec![0; limit + 1]);
-        assert_eq!(refused, Err(TooLong { what: "a frame", limit }), "{prefix:?} cannot say more");
+        assert_eq!(refused, Err(TooLong { what: "a frame", limit }), "{prefix:?} cannot encode more");
     }
     assert_eq!(whole(LengthPrefixed::new(Prefix::U64Le).limit(200), [0xff; 8]).1, too_long);
 }
@@ -191,7 +195,7 @@ fn a_varint_has_64_bits_at_most() {
     assert!(malformed(whole(codec(), b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02").1));
     assert!(malformed(whole(codec(), [0x80; 10]).1));
     assert_eq!(whole(codec(), [0x80; 9]).1, Err(Unfinished { bytes: 9 }));
-    assert_eq!(whole(codec(), b"\x81\x80\0x"), (vec!["x".into()], Ok(())), "some pad it");
+    assert_eq!(whole(codec(), b"\x81\x80\0x"), (vec!["x".into()], Ok(())), "padding is accepted");
 }
 
 #[test]
@@ -202,7 +206,7 @@ fn content_has_the_length_that_a_header_names() {
     assert_eq!(messages, [greet.clone(), Headed::default(), Headed::new("").with("Next", "").unwrap()]);
     assert_eq!(end, Ok(()));
     assert_eq!(greet.headers.get("ACTION"), Some("greet"));
-    assert_eq!(greet.headers.get("Content-Length"), None, "that is the codec's");
+    assert_eq!(greet.headers.get("Content-Length"), None, "the codec removes it");
     assert_eq!(greet.headers.iter().collect::<Vec<_>>(), [("Action", "greet"), ("X", "a:b")]);
     let frame = "Action: greet\r\nX: a:b\r\nContent-Length: 5\r\n\r\nhello";
     assert_eq!(encoded(HeaderAndContent::new(), greet).unwrap(), frame.as_bytes());
@@ -211,7 +215,7 @@ fn content_has_the_length_that_a_header_names() {
 }
 
 #[test]
-fn headers_that_are_none_are_refused() {
+fn malformed_headers_are_refused() {
     let bad = [
         "no colon\n",
         ": no name\n",
@@ -243,7 +247,7 @@ fn header_and_content_have_a_limit_each() {
     let header_too_long = Err(TooLong { what: "a header", limit: 22 });
     let content_too_long = Err(TooLong { what: "content", limit: 10 });
     assert_eq!(whole(codec(), "content-length: 10\r\n\r\n0123456789").1, Ok(()));
-    assert_eq!(whole(codec(), "content-length: 11\n").1, content_too_long, "before any of it has come");
+    assert_eq!(whole(codec(), "content-length: 11\n").1, content_too_long, "before any content has arrived");
     assert_eq!(whole(codec(), "content-length: 99999999999999999999999\n").1, header_too_long);
     let no_number_has_so_many_digits = whole(HeaderAndContent::new(), "content-length: 99999999999999999999999\n").1;
     assert_eq!(no_number_has_so_many_digits, Err(TooLong { what: "content", limit: FRAME_LIMIT }));
@@ -270,22 +274,22 @@ fn netstrings_are_strict() {
     }
     let too_long = Err(TooLong { what: "a netstring", limit: 12 });
     assert_eq!(whole(Netstring::new().limit(12), "12:hello, world,").1, Ok(()));
-    assert_eq!(whole(Netstring::new().limit(12), "13").1, too_long, "as soon as that is known");
+    assert_eq!(whole(Netstring::new().limit(12), "13").1, too_long, "refused as early as possible");
     assert_eq!(encoded(Netstring::new().limit(12), "thirteen char").map(drop), too_long);
     let endless = whole(Netstring::new().limit(usize::MAX), "9".repeat(100)).1;
     assert_eq!(endless, Err(TooLong { what: "a netstring", limit: usize::MAX }));
 }
 
 #[test]
-fn raw_is_whatever_comes() {
+fn raw_passes_everything() {
     let parts: [&[u8]; 3] = [b"one", b"", b"two"];
     assert_eq!(decode(Raw, parts, 0), (vec!["one".into(), "two".into()], Ok(())));
     assert_eq!(encoded(Raw, "one").unwrap(), b"one");
 }
 
 #[test]
-fn an_endless_frame_is_refused_before_it_takes_more_memory_than_allowed() {
-    /// What one read brings.
+fn endless_frame_is_refused_within_its_memory_limit() {
+    /// The size of one read.
     const READ: usize = 64 * 1024;
     fn feed<C: Codec>(mut codec: C, start: &[u8], limit: usize) {
         let mut buffer = Buffer::new();
@@ -295,7 +299,7 @@ fn an_endless_frame_is_refused_before_it_takes_more_memory_than_allowed() {
             fed += part.len();
             buffer.feed(Chunk::from(std::mem::replace(&mut part, more.clone())));
             match codec.decode(&mut buffer) {
-                Ok(Some(_)) => panic!("not a frame"),
+                Ok(Some(_)) => panic!("unexpected frame"),
                 Ok(None) => buffer.keep_rest(),
                 Err(TooLong { .. } | Malformed { .. }) => break,
                 Err(error) => panic!("{error}"),
@@ -315,8 +319,8 @@ fn an_endless_frame_is_refused_before_it_takes_more_memory_than_allowed() {
     feed(HeaderAndContent::new(), b"a: b\n", TEXT_LIMIT);
 }
 
-/// The same bytes whole, byte by byte, and in these cuts: the same messages, and the same end.
-fn same_however_cut<C>(codec: &C, bytes: &[u8], cuts: &[Index], memory: usize) -> Result<(), TestCaseError>
+/// Decodes the same bytes whole, byte by byte, and split at these positions, and compares the messages and the end.
+fn same_however_split<C>(codec: &C, bytes: &[u8], cuts: &[Index], memory: usize) -> Result<(), TestCaseError>
 where
     C: Codec<Message: PartialEq + Debug> + Clone,
 {
@@ -326,7 +330,7 @@ where
     Ok(())
 }
 
-/// What is encoded comes out again.
+/// Encodes messages and decodes them again.
 fn round_trip<C>(codec: &C, messages: Vec<C::Message>, cuts: &[Index], memory: usize) -> Result<(), TestCaseError>
 where
     C: Codec<Message: PartialEq + Debug> + Clone,
@@ -335,7 +339,7 @@ where
     for message in &messages {
         codec.clone().encode(message, &mut out).unwrap();
     }
-    same_however_cut(codec, &out, cuts, memory)?;
+    same_however_split(codec, &out, cuts, memory)?;
     prop_assert_eq!(decode(codec.clone(), [&*out], memory), (messages, Ok(())));
     Ok(())
 }
@@ -348,7 +352,7 @@ fn parts<'a>(bytes: &'a [u8], cuts: &[Index]) -> Vec<&'a [u8]> {
     cuts.into_iter().map(|to| &bytes[std::mem::replace(&mut from, to)..to]).collect()
 }
 
-/// Input made of what means something to some codec, so that random choices often make frames.
+/// Input that is made of tokens that mean something to some codec, so that random choices often form frames.
 fn input() -> impl Strategy<Value = Vec<u8>> {
     let words: Vec<&[u8]> = vec![
         b"\n",
@@ -392,48 +396,48 @@ fn contents() -> impl Strategy<Value = Vec<Bytes>> {
 
 proptest! {
     #[test]
-    fn lines_are_the_same_however_they_are_cut(bytes in input(), cuts in cuts(), limit in 0..20usize) {
-        same_however_cut(&Lines::new().limit(limit), &bytes, &cuts, limit + 2)?;
+    fn lines_are_the_same_however_they_are_split(bytes in input(), cuts in cuts(), limit in 0..20usize) {
+        same_however_split(&Lines::new().limit(limit), &bytes, &cuts, limit + 2)?;
     }
 
     #[test]
-    fn delimited_frames_are_the_same_however_they_are_cut(
+    fn delimited_frames_are_the_same_however_they_are_split(
         bytes in input(),
         cuts in cuts(),
         limit in 0..20usize,
         delimiter in select(vec!["\n", "<>", "\r\n", "aa", "1<>1"]),
     ) {
-        same_however_cut(&Delimiter::new(delimiter).limit(limit), &bytes, &cuts, limit + delimiter.len())?;
+        same_however_split(&Delimiter::new(delimiter).limit(limit), &bytes, &cuts, limit + delimiter.len())?;
     }
 
     #[test]
-    fn fixed_frames_are_the_same_however_they_are_cut(bytes in input(), cuts in cuts(), length in 1..20usize) {
-        same_however_cut(&Fixed::new(length), &bytes, &cuts, length)?;
+    fn fixed_frames_are_the_same_however_they_are_split(bytes in input(), cuts in cuts(), length in 1..20usize) {
+        same_however_split(&Fixed::new(length), &bytes, &cuts, length)?;
     }
 
     #[test]
-    fn prefixed_frames_are_the_same_however_they_are_cut(
+    fn prefixed_frames_are_the_same_however_they_are_split(
         bytes in input(),
         cuts in cuts(),
         prefix in select(PREFIXES.to_vec()),
         limit in 0..20usize,
     ) {
-        same_however_cut(&LengthPrefixed::new(prefix).limit(limit), &bytes, &cuts, limit + 10)?;
+        same_however_split(&LengthPrefixed::new(prefix).limit(limit), &bytes, &cuts, limit + 10)?;
     }
 
     #[test]
-    fn headers_and_content_are_the_same_however_they_are_cut(bytes in input(), cuts in cuts(), limit in 0..60usize) {
+    fn headers_and_content_are_the_same_however_they_are_split(bytes in input(), cuts in cuts(), limit in 0..60usize) {
         let codec = HeaderAndContent::new().header_limit(limit).content_limit(3);
-        same_however_cut(&codec, &bytes, &cuts, limit.max(3))?;
+        same_however_split(&codec, &bytes, &cuts, limit.max(3))?;
     }
 
     #[test]
-    fn netstrings_are_the_same_however_they_are_cut(bytes in input(), cuts in cuts(), limit in 0..20usize) {
-        same_however_cut(&Netstring::new().limit(limit), &bytes, &cuts, limit + 21)?;
+    fn netstrings_are_the_same_however_they_are_split(bytes in input(), cuts in cuts(), limit in 0..20usize) {
+        same_however_split(&Netstring::new().limit(limit), &bytes, &cuts, limit + 21)?;
     }
 
     #[test]
-    fn raw_bytes_are_the_same_however_they_are_cut(bytes in input(), cuts in cuts()) {
+    fn raw_bytes_are_the_same_however_they_are_split(bytes in input(), cuts in cuts()) {
         let (messages, end) = decode(Raw, parts(&bytes, &cuts), 0);
         prop_assert_eq!((messages.concat(), end), (bytes, Ok(())));
     }

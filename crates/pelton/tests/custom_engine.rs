@@ -1,5 +1,5 @@
-//! A reactor on an engine of the test's own: with a clock that moves only when the loop sleeps, and sources that are let go
-//! late. It shows what the reactor takes for granted of an engine, and what not.
+//! A reactor on a custom engine whose clock moves only when the loop sleeps, and that releases sources late. It shows what the
+//! reactor assumes about an engine.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ use pelton_os::engine::WatchEngine;
 use pelton_os::{Event, Forgotten, Readiness, Token};
 use pelton_testing::unsupported;
 
-/// What the test and the engine share.
+/// State shared by the test and the engine.
 #[derive(Default)]
 struct Script {
     events: RefCell<VecDeque<Event>>,
@@ -31,7 +31,7 @@ struct Scripted {
     sleep: Sleep,
 }
 
-/// Sleeping makes the time come at once.
+/// Sleeping advances the clock immediately.
 struct Sleep {
     clock: Arc<Mutex<Time>>,
     until: Option<Time>,
@@ -46,7 +46,7 @@ impl Park for Sleep {
         let mut now = self.clock.lock().unwrap();
         match self.until {
             Some(until) => *now = (*now).max(until),
-            None => panic!("nothing would ever end this sleep"),
+            None => panic!("nothing would end this sleep"),
         }
         Ok(())
     }
@@ -140,13 +140,13 @@ fn time_is_what_the_engine_says() {
     reactor.after(YEAR, |reactor| reactor.stop());
     let start = Instant::now();
     reactor.run().unwrap();
-    assert!(start.elapsed() < Duration::from_secs(20), "a year went by in no time");
+    assert!(start.elapsed() < Duration::from_secs(20), "a simulated year took too long");
     assert_eq!(beats.get(), 365);
     assert_eq!(reactor.now() - Time::from_nanos(1), YEAR);
 }
 
 #[test]
-fn the_place_of_a_source_is_not_reused_before_the_engine_has_let_go() {
+fn slot_of_a_source_is_not_reused_before_the_engine_releases_it() {
     let (mut reactor, script) = scripted(false);
     let (a, b) = UnixStream::pair().unwrap();
     script.hold_on.set(true);
@@ -158,10 +158,10 @@ fn the_place_of_a_source_is_not_reused_before_the_engine_has_let_go() {
     poll(&mut reactor);
     assert_eq!(calls.get(), 1);
 
-    assert!(reactor.unwatch(watch) && !reactor.unwatch(watch));
+    assert!(reactor.end(watch) && !reactor.end(watch));
     assert_eq!(*script.forgotten.borrow(), [old]);
     assert_eq!(reactor.watch_count(), 0);
-    // Still on its way, and heard by nobody.
+    // The event is pending and must reach nobody.
     script.events.borrow_mut().push_back(Event::Ready(old, Readiness::READABLE));
     poll(&mut reactor);
     assert_eq!(calls.get(), 1);
@@ -169,7 +169,7 @@ fn the_place_of_a_source_is_not_reused_before_the_engine_has_let_go() {
     for _ in 0..3 {
         reactor.watch(&b, Interest::READABLE, |_, _| {}).unwrap();
         poll(&mut reactor);
-        assert_ne!(script.watched.borrow().last().unwrap().index(), old.index(), "the engine still has it");
+        assert_ne!(script.watched.borrow().last().unwrap().index(), old.index(), "the engine has not released it");
     }
     script.events.borrow_mut().push_back(Event::Gone(old));
     poll(&mut reactor);
@@ -180,7 +180,7 @@ fn the_place_of_a_source_is_not_reused_before_the_engine_has_let_go() {
 }
 
 #[test]
-fn events_for_sources_that_never_were_are_ignored() {
+fn events_for_unknown_sources_are_ignored() {
     let (mut reactor, script) = scripted(false);
     for token in [Token::new(0, 0), Token::new(7, 3), Token::new(u32::MAX, 1)] {
         script.events.borrow_mut().push_back(Event::Ready(token, Readiness::READABLE));
@@ -191,7 +191,7 @@ fn events_for_sources_that_never_were_are_ignored() {
 }
 
 #[test]
-fn a_wait_that_fails_ends_the_run_with_an_error_that_says_what_was_done() {
+fn failed_wait_ends_run_with_an_error() {
     let (mut reactor, _) = scripted(true);
     let error = reactor.run().unwrap_err();
     assert_eq!(error.to_string(), "wait for events with scripted: the power is out");

@@ -1,5 +1,5 @@
-//! Datagrams on an engine of the test's own, which has no sockets and no descriptors, takes the whole outbox at once, and says
-//! later what has become of it. It shows what the reactor takes for granted of an engine, and what not.
+//! Datagrams on a custom engine that has no sockets or descriptors, takes the whole outbox at once, and completes sends later.
+//! It shows what the reactor assumes about an engine.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ use pelton_os::engine::DatagramEngine;
 use pelton_os::{DatagramOutbox, DatagramSetting, Event, Forgotten, Intake, Sending, Token};
 use pelton_testing::unsupported;
 
-/// What the test and the engine share.
+/// State shared by the test and the engine.
 #[derive(Default)]
 struct Script {
     token: Cell<Option<Token>>,
@@ -173,7 +173,7 @@ fn poll(reactor: &mut EventLoop) {
 }
 
 #[test]
-fn a_socket_that_closes_after_sending_waits_for_what_the_engine_still_has() {
+fn close_after_sending_waits_for_the_engine() {
     let (mut reactor, script) = late();
     let log = Log::default();
     let id = reactor.bind_datagrams(&somewhere(), log.clone()).unwrap();
@@ -184,7 +184,7 @@ fn a_socket_that_closes_after_sending_waits_for_what_the_engine_still_has() {
     io.close_after_sending();
     poll(&mut reactor);
     let taken = || script.taken.borrow().iter().map(|(_, bytes)| bytes.clone()).collect::<Vec<_>>();
-    assert_eq!(taken(), [b"one"], "it is busy, and is handed nothing more");
+    assert_eq!(taken(), [b"one"], "a busy socket gets nothing more");
     script.happens(|token| Event::SendFailed(token, None, io::Error::other("no luck")));
     script.happens(Event::Sendable);
     poll(&mut reactor);
@@ -193,7 +193,7 @@ fn a_socket_that_closes_after_sending_waits_for_what_the_engine_still_has() {
     script.happens(Event::Sendable);
     poll(&mut reactor);
     assert_eq!((log.take(), reactor.datagram_socket_count()), (vec!["closed: closed by this side".to_owned()], 0));
-    // What the engine had in flight comes out all the same, and nobody hears it.
+    // Completions that the engine still had in flight reach nobody.
     script.arrives(b"late");
     script.happens(|token| Event::SendFailed(token, None, io::Error::other("later still")));
     script.happens(Event::Sendable);
@@ -203,7 +203,7 @@ fn a_socket_that_closes_after_sending_waits_for_what_the_engine_still_has() {
 }
 
 #[test]
-fn what_comes_in_after_a_pause_is_held_in_order() {
+fn input_after_a_pause_is_held_in_order() {
     let (mut reactor, script) = late();
     let log = Log::default();
     let id = reactor.bind_datagrams(&somewhere(), log.clone()).unwrap();
@@ -224,7 +224,7 @@ fn what_comes_in_after_a_pause_is_held_in_order() {
 }
 
 #[test]
-fn an_engine_without_sockets_of_the_system_says_so_and_one_that_fails_ends_the_socket() {
+fn engine_without_sockets_is_an_error_and_a_failure_ends_the_socket() {
     let (mut reactor, script) = late();
     let log = Log::default();
     let error = reactor.connect_datagrams(&somewhere(), log.clone()).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Work that blocks, on every engine.
+//! Blocking work on lanes, on every engine.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,34 +15,34 @@ use pelton::{
 use pelton_testing::{DEADLINE, Log, On, on_every_engine, poll, run, run_until};
 
 on_every_engine![
-    work_is_done_elsewhere_and_told_on_the_loop,
-    results_that_are_ready_come_in_together,
-    the_loop_turns_on_while_work_blocks,
-    a_panic_comes_back_with_its_message,
-    a_panic_in_the_callback_is_the_loops,
-    a_promise_is_settled_with_what_came_of_it,
-    a_full_lane_gives_the_work_back,
-    what_has_not_begun_can_be_cancelled,
-    what_was_deferred_begins_without_another_turn,
-    what_a_condition_defers_begins_before_the_loop_sleeps,
-    no_lane_keeps_another_waiting,
-    draining_waits_for_what_was_deferred,
+    work_runs_on_a_thread_and_its_callback_on_the_loop,
+    finished_results_are_delivered_together,
+    loop_keeps_running_while_work_blocks,
+    panic_is_returned_with_its_message,
+    panic_in_the_callback_is_a_fault_of_the_loop,
+    promise_is_settled_with_the_outcome,
+    full_lane_returns_the_work,
+    queued_work_can_be_cancelled,
+    deferred_work_starts_without_another_turn,
+    work_deferred_by_a_condition_starts_before_the_loop_sleeps,
+    lanes_do_not_block_each_other,
+    draining_waits_for_deferred_work,
     draining_gives_up_at_its_deadline,
     stopping_does_not_wait,
-    a_reactor_that_is_dropped_leaves_work_alone,
+    dropped_reactor_lets_running_work_finish,
     everything_is_dropped_once,
-    a_hundred_thousand_are_all_done,
+    a_hundred_thousand_jobs_all_run,
     a_reply_can_be_waited_for_on_other_threads,
     a_stopped_reactor_refuses,
     lanes_are_counted,
 ];
 
-/// One thread per lane, and so many that may wait.
+/// One thread per lane, and a queue of this length.
 fn narrow(on: On, lane: Lane, waiting: usize) -> EventLoop {
     on.build(on.builder().lane(lane, LaneSettings { threads: 1, waiting, ..LaneSettings::CPU }))
 }
 
-/// Work that says that it has begun, and ends when the sender is dropped.
+/// Work that signals when it has started, and ends when the sender is dropped.
 fn stuck() -> (Sender<()>, Receiver<()>, impl FnOnce() + Send + 'static) {
     let (release, released) = channel::<()>();
     let (begin, begun) = channel();
@@ -53,7 +53,7 @@ fn stuck() -> (Sender<()>, Receiver<()>, impl FnOnce() + Send + 'static) {
     (release, begun, op)
 }
 
-/// Waits for something that happens on another thread, and that nobody tells.
+/// Polls for something that another thread does without a notification.
 fn until(mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
@@ -62,7 +62,7 @@ fn until(mut condition: impl FnMut() -> bool) {
     }
 }
 
-fn work_is_done_elsewhere_and_told_on_the_loop(on: On) {
+fn work_runs_on_a_thread_and_its_callback_on_the_loop(on: On) {
     let mut reactor = on.reactor();
     let here = std::thread::current().id();
     let seen = Rc::new(RefCell::new(Vec::<(Lane, ThreadId, String)>::new()));
@@ -77,7 +77,7 @@ fn work_is_done_elsewhere_and_told_on_the_loop(on: On) {
             })
             .unwrap();
     }
-    assert!(seen.borrow().is_empty(), "not before it returns");
+    assert!(seen.borrow().is_empty(), "called before defer returned");
     run_until(&mut reactor, |_| seen.borrow().len() == Lane::ALL.len());
     for (lane, thread, name) in seen.take() {
         assert_ne!(thread, here);
@@ -85,7 +85,7 @@ fn work_is_done_elsewhere_and_told_on_the_loop(on: On) {
     }
 }
 
-fn results_that_are_ready_come_in_together(on: On) {
+fn finished_results_are_delivered_together(on: On) {
     const COUNT: usize = 100;
     let mut reactor = narrow(on, Lane::Cpu, COUNT);
     let told = Rc::new(Cell::new(0));
@@ -95,7 +95,7 @@ fn results_that_are_ready_come_in_together(on: On) {
         let op = move || done.fetch_add(1, Ordering::SeqCst);
         reactor
             .defer(Lane::Cpu, op, move |_, outcome| {
-                assert_eq!(outcome.unwrap(), told.get(), "in the order in which they were done");
+                assert_eq!(outcome.unwrap(), told.get(), "in the order of completion");
                 told.set(told.get() + 1);
             })
             .unwrap();
@@ -108,7 +108,7 @@ fn results_that_are_ready_come_in_together(on: On) {
     assert_eq!((stats.turns, stats.calls(CallbackKind::Tick)), (1, COUNT as u64));
 }
 
-fn the_loop_turns_on_while_work_blocks(on: On) {
+fn loop_keeps_running_while_work_blocks(on: On) {
     let mut reactor = on.reactor();
     let log = Log::default();
     let (release, begun, op) = stuck();
@@ -128,7 +128,7 @@ fn the_loop_turns_on_while_work_blocks(on: On) {
     run_until(&mut reactor, |_| told.contains(&"done".to_owned()) || log.take().contains(&"done".to_owned()));
 }
 
-fn a_panic_comes_back_with_its_message(on: On) {
+fn panic_is_returned_with_its_message(on: On) {
     let mut reactor = narrow(on, Lane::Cpu, 8);
     let told = Rc::new(RefCell::new(Vec::new()));
     for number in 0..3 {
@@ -141,15 +141,15 @@ fn a_panic_comes_back_with_its_message(on: On) {
     }
     run_until(&mut reactor, |_| told.borrow().len() == 3);
     let told = told.take();
-    assert_eq!((&told[0], &told[2]), (&Ok(0), &Ok(2)), "the thread lives on");
+    assert_eq!((&told[0], &told[2]), (&Ok(0), &Ok(2)), "the thread survives");
     let failure = told[1].clone().unwrap_err();
     assert!(matches!(&failure, DeferFailure::Panicked(message) if message.contains("on purpose")), "{failure}");
     assert!(failure.to_string().starts_with("it panicked: "));
     let stats = reactor.stats();
-    assert_eq!((stats.panics, stats.lane(Lane::Cpu).panicked), (0, 1), "it was not the loop's");
+    assert_eq!((stats.panics, stats.lane(Lane::Cpu).panicked), (0, 1), "the loop did not panic");
 }
 
-fn a_panic_in_the_callback_is_the_loops(on: On) {
+fn panic_in_the_callback_is_a_fault_of_the_loop(on: On) {
     let mut reactor = on.catching();
     let faults = Log::default();
     let entry = faults.clone();
@@ -161,7 +161,7 @@ fn a_panic_in_the_callback_is_the_loops(on: On) {
     assert!(fault.contains(&format!("tests/defer.rs:{line}:")) && fault.ends_with("panicked: on purpose"), "{fault}");
 }
 
-fn a_promise_is_settled_with_what_came_of_it(on: On) {
+fn promise_is_settled_with_the_outcome(on: On) {
     let mut reactor = narrow(on, Lane::Cpu, 8);
     let kept = reactor.defer_promise(Lane::Cpu, || 7).unwrap().map(|seven| seven * 6);
     assert_eq!(reactor.block_on(kept).unwrap(), Ok(42));
@@ -173,7 +173,7 @@ fn a_promise_is_settled_with_what_came_of_it(on: On) {
     assert_eq!((reactor.defer_promise(Lane::Cpu, || 7).unwrap_err().op)(), 7);
 }
 
-fn a_full_lane_gives_the_work_back(on: On) {
+fn full_lane_returns_the_work(on: On) {
     let mut reactor = narrow(on, Lane::Cpu, 1);
     let (release, begun, op) = stuck();
     reactor.defer(Lane::Cpu, op, |_, _| {}).unwrap();
@@ -181,11 +181,11 @@ fn a_full_lane_gives_the_work_back(on: On) {
     reactor.defer(Lane::Cpu, || {}, |_, _| {}).unwrap();
     let dropped = Rc::new(());
     let kept = dropped.clone();
-    let error = reactor.defer(Lane::Cpu, || "done here instead", move |_, _| drop(kept)).unwrap_err();
+    let error = reactor.defer(Lane::Cpu, || "run here instead", move |_, _| drop(kept)).unwrap_err();
     assert_eq!(Rc::strong_count(&dropped), 1, "the callback is dropped");
     assert!(matches!(error.refusal, Refusal::Full(1)));
     assert_eq!(error.to_string(), "defer to the cpu lane: the lane is full, with 1 waiting for a thread");
-    assert_eq!((error.op)(), "done here instead");
+    assert_eq!((error.op)(), "run here instead");
     let error = reactor.defer_reply(Lane::Cpu, || 7).unwrap_err();
     assert_eq!((error.op)(), 7);
     assert_eq!(reactor.holds(), 0);
@@ -197,7 +197,7 @@ fn a_full_lane_gives_the_work_back(on: On) {
     run(&mut reactor);
 }
 
-fn what_has_not_begun_can_be_cancelled(on: On) {
+fn queued_work_can_be_cancelled(on: On) {
     let mut reactor = narrow(on, Lane::Cpu, 3);
     let log = Log::default();
     let done = Arc::new(AtomicUsize::new(0));
@@ -211,45 +211,45 @@ fn what_has_not_begun_can_be_cancelled(on: On) {
     });
     assert!(reactor.cancel_deferred(second), "in time");
     assert!(!reactor.cancel_deferred(second), "only once");
-    assert!(!reactor.cancel_deferred(first), "it has begun");
+    assert!(!reactor.cancel_deferred(first), "it has already started");
     reactor.defer(Lane::Cpu, || {}, |_, _| {}).unwrap();
     drop(release);
     run_until(&mut reactor, |_| log.len() == 2);
     assert_eq!(log.take(), ["third", "fourth"]);
     assert!(!reactor.cancel_deferred(third), "too late");
-    assert_eq!(done.load(Ordering::SeqCst), 2, "the second was never done");
+    assert_eq!(done.load(Ordering::SeqCst), 2, "the second never ran");
 }
 
-/// One thread, which looks for work only if it is woken.
+/// One thread, which looks for work only when it is woken.
 const SLEEPY: LaneSettings = LaneSettings { threads: 1, waiting: 8, linger: Duration::from_secs(3600) };
 
-fn what_was_deferred_begins_without_another_turn(on: On) {
-    // The threads sleep, so that they have to be woken.
+fn deferred_work_starts_without_another_turn(on: On) {
+    // The threads sleep, so they must be woken.
     let idle = |reactor: &mut EventLoop| until(|| reactor.stats().lane(Lane::Cpu).running == 0);
     for policy in [PanicPolicy::Close, PanicPolicy::Propagate] {
         let mut reactor = on.build(on.builder().lane(Lane::Cpu, SLEEPY).panic_policy(policy));
         for _ in 0..20 {
             let (release, begun, op) = stuck();
             reactor.defer(Lane::Cpu, op, |_, _| {}).unwrap();
-            begun.recv_timeout(DEADLINE).expect("outside of a turn");
+            begun.recv_timeout(DEADLINE).expect("not started outside a turn");
             drop(release);
             idle(&mut reactor);
 
             let (release, begun, op) = stuck();
             reactor.next_tick(move |reactor| {
                 reactor.defer(Lane::Cpu, op, |_, _| {}).unwrap();
-                panic!("after it was deferred");
+                panic!("on purpose");
             });
             let turned = catch_unwind(AssertUnwindSafe(|| poll(&mut reactor)));
             assert_eq!(turned.is_err(), policy == PanicPolicy::Propagate);
-            begun.recv_timeout(DEADLINE).expect("in a turn that is over");
+            begun.recv_timeout(DEADLINE).expect("not started after the turn");
             drop(release);
             idle(&mut reactor);
         }
     }
 }
 
-fn what_a_condition_defers_begins_before_the_loop_sleeps(on: On) {
+fn work_deferred_by_a_condition_starts_before_the_loop_sleeps(on: On) {
     let mut reactor = on.build(on.builder().lane(Lane::Cpu, SLEEPY));
     for _ in 0..20 {
         until(|| reactor.stats().lane(Lane::Cpu).running == 0);
@@ -258,7 +258,7 @@ fn what_a_condition_defers_begins_before_the_loop_sleeps(on: On) {
         let mut asked = 0;
         run_until(&mut reactor, move |reactor| {
             asked += 1;
-            // First before the turn, then in it.
+            // First before the turn, then during it.
             if asked == 2 {
                 let told = told.clone();
                 reactor.defer(Lane::Cpu, || (), move |_, _| told.set(true)).unwrap();
@@ -268,7 +268,7 @@ fn what_a_condition_defers_begins_before_the_loop_sleeps(on: On) {
     }
 }
 
-fn no_lane_keeps_another_waiting(on: On) {
+fn lanes_do_not_block_each_other(on: On) {
     for blocked in Lane::ALL {
         let mut reactor = narrow(on, blocked, 4);
         let (_release, begun, op) = stuck();
@@ -283,7 +283,7 @@ fn no_lane_keeps_another_waiting(on: On) {
     }
 }
 
-fn draining_waits_for_what_was_deferred(on: On) {
+fn draining_waits_for_deferred_work(on: On) {
     for with_reply in [false, true] {
         let mut reactor = on.reactor();
         let told = Rc::new(Cell::new(false));
@@ -300,7 +300,7 @@ fn draining_waits_for_what_was_deferred(on: On) {
         reactor.drain(DEADLINE);
         poll(&mut reactor);
         poll(&mut reactor);
-        assert!(!reactor.stopped(), "it waits");
+        assert!(!reactor.stopped(), "draining waits");
         drop(release);
         assert_eq!(run(&mut reactor), Exit::Drained);
         assert!(told.get());
@@ -329,17 +329,17 @@ fn stopping_does_not_wait(on: On) {
         op();
         drop(in_op);
     };
-    reactor.defer(Lane::Cpu, first, |_, _| panic!("it was stopped")).unwrap();
+    reactor.defer(Lane::Cpu, first, |_, _| panic!("called after the loop stopped")).unwrap();
     begun.recv_timeout(DEADLINE).unwrap();
     let waiting = reactor.defer_reply(Lane::Cpu, move || drop(in_waiting)).unwrap();
     reactor.stop();
     assert_eq!(run(&mut reactor), Exit::Stopped);
-    assert!(waiting.wait().is_err(), "what waits is not begun, and its answer is lost");
+    assert!(waiting.wait().is_err(), "queued work is not started, and its reply is lost");
     drop(release);
     until(|| Arc::strong_count(&ended) == 1);
 }
 
-fn a_reactor_that_is_dropped_leaves_work_alone(on: On) {
+fn dropped_reactor_lets_running_work_finish(on: On) {
     struct Told(Sender<ThreadId>);
     impl Drop for Told {
         fn drop(&mut self) {
@@ -361,11 +361,11 @@ fn a_reactor_that_is_dropped_leaves_work_alone(on: On) {
     assert_eq!(Rc::strong_count(&callback), 1, "the callback goes with the loop");
     drop(release);
     let thread = dropping.recv_timeout(DEADLINE).unwrap();
-    assert_ne!(thread, std::thread::current().id(), "a result that nobody wants is dropped where it was made");
+    assert_ne!(thread, std::thread::current().id(), "an unwanted result is dropped on the worker thread");
 }
 
 fn everything_is_dropped_once(on: On) {
-    /// Large enough not to be stored in place, or small enough.
+    /// Large enough to be boxed, or small enough to be stored inline.
     struct Counted<const BYTES: usize>(Arc<AtomicUsize>, [u8; BYTES]);
     impl<const BYTES: usize> Drop for Counted<BYTES> {
         fn drop(&mut self) {
@@ -401,7 +401,7 @@ fn everything_is_dropped_once(on: On) {
     assert_eq!(work::<0>(&mut reactor) + work::<100>(&mut reactor), 80);
 }
 
-fn a_hundred_thousand_are_all_done(on: On) {
+fn a_hundred_thousand_jobs_all_run(on: On) {
     const ALL: u64 = 100_000;
     const AT_A_TIME: u64 = 1_000;
     fn next(reactor: &mut Reactor, number: u64, sum: &Rc<Cell<u64>>) {
@@ -438,7 +438,7 @@ fn a_reply_can_be_waited_for_on_other_threads(on: On) {
     let (sum, panic): (_, Result<Result<(), _>, _>) = other.join().unwrap();
     assert_eq!(sum, Ok(Ok(55)));
     assert_eq!(panic, Ok(Err(DeferFailure::Panicked("on purpose".into()))));
-    // The answer comes first, so that the loop is there to hear of it.
+    // The reply is sent first, while the loop still exists.
     until(|| reactor.holds() == 0);
 }
 

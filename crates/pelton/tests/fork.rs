@@ -1,6 +1,6 @@
 //! Reactors and forked children, on every engine.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, TryRecvError};
@@ -8,23 +8,28 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fork::{Fork, fork, waitpid};
-use pelton::{DeferFailure, Error, EventLoop, Interest, Lane, LookupError, Pool, task};
-use pelton_testing::{Log, On, activity, on_every_engine, poll, run_until, watch_and_log};
+use pelton::{
+    Chunk, Connection, ConnectionId, DeferFailure, Error, EventLoop, Interest, Io, Lane, LookupError, Pool, task,
+};
+use pelton_testing::{Echo, Log, On, activity, on_every_engine, poll, run_until, run_with, watch_and_log};
 use signal_hook::consts::SIGUSR1;
 use signal_hook::low_level::{exit, raise};
 
 on_every_engine![
     a_child_that_drops_an_inherited_reactor_leaves_the_parents_intact,
-    an_inherited_reactor_refuses_to_work_until_it_is_told,
-    a_child_can_make_an_inherited_reactor_its_own,
+    inherited_reactor_refuses_to_work_before_after_fork,
+    child_can_use_an_inherited_reactor_after_after_fork,
     a_fork_in_the_middle_of_the_parents_posts_leaves_the_child_a_working_queue,
-    a_look_up_that_stays_in_the_parent_fails_in_the_child_which_can_look_up_others,
-    tasks_and_promises_go_on_in_a_child_that_makes_the_reactor_its_own,
-    what_was_deferred_fails_in_the_child_which_can_defer_more,
-    a_child_is_not_held_up_by_a_pool_that_stayed_in_the_parent,
+    pending_look_up_fails_in_the_child_and_new_ones_work,
+    tasks_and_promises_continue_in_a_child_after_after_fork,
+    deferred_work_fails_in_the_child_and_new_work_runs,
+    child_does_not_wait_for_a_pool_of_the_parent,
+    watched_paths_continue_in_both_processes,
+    a_child_leaves_the_mode_of_shared_descriptors_alone,
+    a_pipe_works_in_a_child_that_makes_the_reactor_its_own,
 ];
 
-/// A fork copies the whole process, so these tests take turns.
+/// A fork copies the whole process, so these tests run one at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -34,7 +39,7 @@ fn alone() -> MutexGuard<'static, ()> {
 fn in_child<T>(act: impl FnOnce() -> T) {
     match fork().unwrap() {
         Fork::Child => {
-            // Nothing else of this process may run in the child: not the test harness, not its exit handlers.
+            // Nothing else of this process may run in the child: neither the test harness nor its exit handlers.
             let outcome = catch_unwind(AssertUnwindSafe(|| drop(act())));
             exit(if outcome.is_ok() { 0 } else { 1 });
         }
@@ -45,7 +50,7 @@ fn in_child<T>(act: impl FnOnce() -> T) {
     }
 }
 
-/// Something of everything, to be looked at after the fork.
+/// A reactor with one of everything, to be checked after the fork.
 fn busy_reactor(on: On) -> (EventLoop, UnixStream, UnixStream, Log) {
     let mut reactor = on.reactor();
     let log = Log::default();
@@ -61,9 +66,9 @@ fn a_child_that_drops_an_inherited_reactor_leaves_the_parents_intact(on: On) {
     let (mut reactor, _ours, mut theirs, log) = busy_reactor(on);
     let handle = reactor.handle();
     poll(&mut reactor);
-    assert!(reactor.next_deadline().is_none(), "other threads are to wake the parent");
+    assert!(reactor.next_deadline().is_none(), "no timer may wake the parent");
     let mut moved = Some(reactor);
-    // Both processes own the reactor from here; only the child drops it.
+    // From here on both processes own the reactor; only the child drops it.
     in_child(|| {
         handle.post(|_| {}).unwrap();
         drop(moved.take());
@@ -80,7 +85,7 @@ fn a_child_that_drops_an_inherited_reactor_leaves_the_parents_intact(on: On) {
     assert_eq!(other.join().unwrap(), Ok(7));
 }
 
-fn an_inherited_reactor_refuses_to_work_until_it_is_told(on: On) {
+fn inherited_reactor_refuses_to_work_before_after_fork(on: On) {
     let _alone = alone();
     let mut reactor = on.reactor();
     let log = Log::default();
@@ -92,15 +97,15 @@ fn an_inherited_reactor_refuses_to_work_until_it_is_told(on: On) {
         assert!(matches!(reactor.run(), Err(Error::Forked)));
         assert!(matches!(reactor.watch(&theirs, Interest::READABLE, |_, _| {}), Err(Error::Forked)));
         assert!(matches!(reactor.set_interest(watch, Interest::NONE), Err(Error::Forked)));
-        // Ending a watch is allowed, and is the child's own affair.
-        assert!(reactor.unwatch(watch));
+        // Ending a watch is allowed and affects only the child.
+        assert!(reactor.end(watch));
     });
     theirs.write_all(b"x").unwrap();
     poll(&mut reactor);
     assert_eq!(log.take(), ["r"]);
 }
 
-fn a_child_can_make_an_inherited_reactor_its_own(on: On) {
+fn child_can_use_an_inherited_reactor_after_after_fork(on: On) {
     let _alone = alone();
     let (mut reactor, _ours, mut theirs, log) = busy_reactor(on);
     let handle = reactor.handle();
@@ -113,7 +118,7 @@ fn a_child_can_make_an_inherited_reactor_its_own(on: On) {
         run_until(&mut reactor, |_| !log.is_empty());
         raise(SIGUSR1).unwrap();
         run_until(&mut reactor, |reactor| *reactor.state::<u32>() == 1);
-        // An old handle leads to the child's own loop, and wakes it.
+        // An old handle reaches and wakes the child's own loop.
         let handle = handle.clone();
         assert!(handle.is_loop_thread());
         let other = std::thread::spawn(move || handle.post_with_reply(|_| 7).wait());
@@ -122,10 +127,10 @@ fn a_child_can_make_an_inherited_reactor_its_own(on: On) {
         reactor.stop();
         reactor.shutdown().unwrap();
     });
-    // The child wrote to a socket that both have; it did not touch the parent's watch of it.
+    // The child wrote to the shared socket, but did not touch the parent's watch.
     run_until(&mut reactor, |reactor| *reactor.state::<u64>() == 11);
     run_until(&mut reactor, |_| !log.is_empty());
-    assert_eq!(*reactor.state::<u32>(), 0, "the child's signal was the child's");
+    assert_eq!(*reactor.state::<u32>(), 0, "the child's signal must not reach the parent");
     reactor.after_fork().unwrap();
     poll(&mut reactor);
 }
@@ -157,7 +162,7 @@ fn a_fork_in_the_middle_of_the_parents_posts_leaves_the_child_a_working_queue(on
     posting.join().unwrap();
 }
 
-fn a_look_up_that_stays_in_the_parent_fails_in_the_child_which_can_look_up_others(on: On) {
+fn pending_look_up_fails_in_the_child_and_new_ones_work(on: On) {
     let _alone = alone();
     let (release, released) = mpsc::channel::<()>();
     let released = Mutex::new(released);
@@ -189,10 +194,10 @@ fn a_look_up_that_stays_in_the_parent_fails_in_the_child_which_can_look_up_other
     });
     release.send(()).unwrap();
     run_until(&mut reactor, |_| log.len() == 1);
-    assert_eq!(log.take(), ["[127.0.0.1:1]"], "the parent's goes on");
+    assert_eq!(log.take(), ["[127.0.0.1:1]"], "the parent's look-up continues");
 }
 
-fn tasks_and_promises_go_on_in_a_child_that_makes_the_reactor_its_own(on: On) {
+fn tasks_and_promises_continue_in_a_child_after_after_fork(on: On) {
     let _alone = alone();
     let mut reactor = on.reactor();
     let (deferred, promise) = reactor.promise::<u32, String>();
@@ -221,7 +226,39 @@ fn tasks_and_promises_go_on_in_a_child_that_makes_the_reactor_its_own(on: On) {
     }
 }
 
-fn what_was_deferred_fails_in_the_child_which_can_defer_more(on: On) {
+fn watched_paths_continue_in_both_processes(on: On) {
+    let _alone = alone();
+    let directory = std::env::temp_dir().join(format!("pelton-fork-{}-{}", std::process::id(), on.0.name()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let mut reactor = on.reactor();
+    let log = Log::default();
+    let entry = log.clone();
+    let show = move |changes: pelton::Changes| {
+        for change in changes {
+            let name = change.path().and_then(|path| path.file_name()).unwrap_or_default();
+            entry.add(format!("{}{}", change.to_string().split(' ').next().unwrap(), name.display()));
+        }
+    };
+    let id = reactor.watch_path(&directory, move |_, changes| show(changes)).unwrap();
+    in_child(|| {
+        assert!(matches!(reactor.watch_path("/", |_, _| {}), Err(Error::Forked)));
+        reactor.after_fork().unwrap();
+        // The child has a queue of its own, and may have missed something.
+        run_until(&mut reactor, |_| !log.is_empty());
+        assert_eq!(log.take(), ["overflow"]);
+        std::fs::write(directory.join("one"), "").unwrap();
+        run_until(&mut reactor, |_| !log.is_empty());
+        assert_eq!(log.take(), ["createdone"]);
+        assert!(reactor.end(id));
+    });
+    // The child took nothing out of the parent's queue, and ended none of its watches.
+    std::fs::write(directory.join("two"), "").unwrap();
+    run_until(&mut reactor, |_| log.len() == 2);
+    assert_eq!(log.take(), ["createdone", "createdtwo"]);
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+fn deferred_work_fails_in_the_child_and_new_work_runs(on: On) {
     let _alone = alone();
     let mut reactor = on.reactor();
     let (release, released) = mpsc::channel::<()>();
@@ -241,7 +278,7 @@ fn what_was_deferred_fails_in_the_child_which_can_defer_more(on: On) {
     assert_eq!(log.take(), ["Ok(true)"]);
 }
 
-fn a_child_is_not_held_up_by_a_pool_that_stayed_in_the_parent(on: On) {
+fn child_does_not_wait_for_a_pool_of_the_parent(on: On) {
     let _alone = alone();
     let mut reactor = on.reactor();
     let pool = Pool::builder().workers(1).build().unwrap();
@@ -258,4 +295,49 @@ fn a_child_is_not_held_up_by_a_pool_that_stayed_in_the_parent(on: On) {
     });
     actor.send(7).unwrap();
     assert_eq!(received.recv_timeout(Duration::from_secs(20)).unwrap(), 7);
+}
+
+/// A terminal's other side cannot be opened again, so the reactor has set its mode, which both processes share.
+fn a_child_leaves_the_mode_of_shared_descriptors_alone(on: On) {
+    let _alone = alone();
+    let mut reactor = on.reactor();
+    let terminal = rustix::pty::openpt(rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY).unwrap();
+    let shared = terminal.try_clone().unwrap();
+    let is_blocking = || !rustix::fs::fcntl_getfl(&shared).unwrap().contains(rustix::fs::OFlags::NONBLOCK);
+    assert!(is_blocking());
+    reactor.adopt(terminal, Echo).unwrap();
+    assert!(!is_blocking());
+    let mut moved = Some(reactor);
+    in_child(|| drop(moved.take()));
+    assert!(!is_blocking(), "the parent still uses it");
+    drop(moved);
+    assert!(is_blocking());
+}
+
+fn a_pipe_works_in_a_child_that_makes_the_reactor_its_own(on: On) {
+    let _alone = alone();
+    let mut reactor = on.reactor();
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let (mut result, answer) = std::io::pipe().unwrap();
+    let to = reactor.adopt(answer, Echo).unwrap();
+    struct Forward(ConnectionId);
+    impl Connection for Forward {
+        fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
+            let to = self.0;
+            io.reactor().connection(to).unwrap().send_chunk(chunk).unwrap();
+        }
+    }
+    reactor.adopt(reader, Forward(to)).unwrap();
+    poll(&mut reactor);
+    let mut moved = Some(reactor);
+    in_child(|| {
+        let mut reactor = moved.take().unwrap();
+        reactor.after_fork().unwrap();
+        writer.write_all(b"in the child").unwrap();
+        let mut received = [0; 12];
+        run_with(&mut reactor, move || {
+            result.read_exact(&mut received).unwrap();
+            assert_eq!(&received, b"in the child");
+        });
+    });
 }

@@ -14,7 +14,7 @@ fn pool(workers: usize) -> Pool {
     Pool::builder().workers(workers).build().unwrap()
 }
 
-/// Submits a task that ends when the sender it gives is dropped. Returns when it has begun.
+/// Submits a task that ends when the returned sender is dropped. Returns once it has started.
 fn block(keyed: &Keyed<u32>, key: u32) -> Sender<()> {
     let (begin, begun) = channel();
     let (release, released) = channel::<()>();
@@ -27,11 +27,11 @@ fn block(keyed: &Keyed<u32>, key: u32) -> Sender<()> {
     release
 }
 
-/// Which tasks of a key have run, by sender and number.
+/// The tasks of a key that have run, by sender and number.
 type Order = Mutex<Vec<(usize, usize)>>;
 
 #[test]
-fn tasks_of_a_key_run_one_at_a_time_and_in_order_whoever_submits_them() {
+fn tasks_of_a_key_run_one_at_a_time_and_in_order() {
     const KEYS: usize = 50;
     const TASKS: usize = 400;
     const SENDERS: usize = 2;
@@ -72,19 +72,19 @@ fn tasks_of_a_key_run_one_at_a_time_and_in_order_whoever_submits_them() {
 }
 
 #[test]
-fn a_key_that_is_busy_holds_up_no_other() {
+fn busy_key_does_not_block_others() {
     let pool = pool(2);
     let keyed = pool.keyed();
     let release = block(&keyed, 1);
     let behind = keyed.submit_with_reply(1, || "behind").unwrap();
     assert_eq!(keyed.submit_with_reply(2, || "beside").unwrap().wait(), Ok("beside"));
-    let behind = behind.try_take().expect_err("it waits for the first of its key");
+    let behind = behind.try_take().expect_err("it must wait for the first task of its key");
     drop(release);
     assert_eq!(behind.wait(), Ok("behind"));
 }
 
 #[test]
-fn a_task_that_panics_is_reported_and_the_others_of_its_key_run() {
+fn panicking_task_is_reported_and_others_of_its_key_run() {
     let faults = Arc::new(Mutex::new(Vec::new()));
     let list = faults.clone();
     let pool =
@@ -105,7 +105,7 @@ fn a_task_that_panics_is_reported_and_the_others_of_its_key_run() {
 }
 
 #[test]
-fn a_key_without_tasks_is_nothing() {
+fn key_without_tasks_has_no_actor() {
     let pool = pool(2);
     let keyed = pool.keyed();
     for key in 0..1000 {
@@ -119,7 +119,7 @@ fn a_key_without_tasks_is_nothing() {
 }
 
 #[test]
-fn more_than_may_wait_is_refused_and_given_back() {
+fn tasks_over_the_limit_are_refused_and_returned() {
     let pool = pool(2);
     let keyed = pool.keyed().bound_per_key(2).bound(4);
     let release = block(&keyed, 1);
@@ -129,7 +129,7 @@ fn more_than_may_wait_is_refused_and_given_back() {
     refused.into_inner()();
     let other = block(&keyed, 2);
     keyed.submit(2, || {}).unwrap();
-    assert!(matches!(keyed.submit(3, || {}), Err(SubmitError::Full(_))), "all together");
+    assert!(matches!(keyed.submit(3, || {}), Err(SubmitError::Full(_))), "the total is limited, too");
     assert!(matches!(keyed.submit_with_reply(3, || 1), Err(SubmitError::Full(_))));
     assert_eq!((keyed.busy_keys(), keyed.tasks()), (2, 4));
     drop(release);
@@ -139,7 +139,7 @@ fn more_than_may_wait_is_refused_and_given_back() {
 }
 
 #[test]
-fn a_pool_that_has_shut_down_refuses_and_drops_what_waits() {
+fn stopped_pool_refuses_tasks_and_drops_queued_ones() {
     let pool = pool(1);
     let keyed = pool.keyed();
     let release = block(&keyed, 1);
@@ -150,13 +150,13 @@ fn a_pool_that_has_shut_down_refuses_and_drops_what_waits() {
     assert!(matches!(keyed.submit_with_reply(3, || {}), Err(SubmitError::Closed(_))));
     assert_eq!(other.wait(), Err(Lost));
     drop(release);
-    // The turn that was under way may have come to it.
+    // The turn in progress may have run it.
     assert!(waiting.wait_timeout(POOL_DEADLINE).is_ok());
     wait_for(|| keyed.busy_keys() == 0 && keyed.tasks() == 0);
 }
 
 #[test]
-fn a_task_may_submit_to_its_own_key_and_runs_after_what_was_there() {
+fn task_may_submit_to_its_own_key() {
     let pool = pool(1);
     let keyed = pool.keyed();
     let (sender, order) = channel();
@@ -175,7 +175,7 @@ fn a_task_may_submit_to_its_own_key_and_runs_after_what_was_there() {
 }
 
 #[test]
-fn a_shutdown_in_the_middle_of_submitting_leaves_no_key_and_no_count_behind() {
+fn shutdown_during_submission_leaves_no_keys_or_counts() {
     for round in 0..100 {
         let pool = pool(2);
         let keyed = pool.keyed();
@@ -197,13 +197,13 @@ fn a_shutdown_in_the_middle_of_submitting_leaves_no_key_and_no_count_behind() {
             .collect();
         wait_for(|| keyed.tasks() > 0);
         let _ = pool.shutdown(if round % 2 == 0 { Duration::ZERO } else { POOL_DEADLINE });
-        assert!(submitting.into_iter().all(|thread| thread.join().unwrap()), "a reply neither comes nor is lost");
+        assert!(submitting.into_iter().all(|thread| thread.join().unwrap()), "a reply was neither sent nor lost");
         wait_for(|| (keyed.busy_keys(), keyed.tasks()) == (0, 0));
     }
 }
 
 #[test]
-fn a_panic_whose_payload_panics_when_dropped_takes_nothing_else_with_it() {
+fn payload_that_panics_when_dropped_affects_nothing_else() {
     struct Bomb;
     impl Drop for Bomb {
         fn drop(&mut self) {

@@ -1,6 +1,6 @@
 //! As many connections at once as one process may have descriptors, on every engine.
 //!
-//! The clients are a process of their own, since each connection takes a descriptor at both ends.
+//! The clients run in another process, because each connection takes a descriptor at both ends.
 
 use std::cell::Cell;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,27 +16,27 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 on_every_engine![many_connections_are_held_echo_a_byte_each_and_leave_nothing];
 
-/// How many are held, if the system lets one process have as many descriptors.
+/// How many connections to hold, if the process may have that many descriptors.
 const MANY: usize = 15_000;
-/// `select` takes descriptors below 1,024.
+/// `select` supports descriptors below 1,024.
 const MANY_FOR_SELECT: usize = 900;
-/// Descriptors that are for other things.
+/// Descriptors for other purposes.
 const OTHERS: usize = 100;
 
-/// A client has some 28,000 ports to call one address from; and no listener's queue is to be the narrowest place.
+/// A client has about 28,000 ports per destination address, and the queue of one listener should not be the bottleneck.
 const LISTENERS: usize = 4;
 
-/// How many times each connection sends a byte and gets it back.
+/// How often each connection echoes a byte.
 const ROUNDS: usize = 2;
 
-/// What a connection may take while nothing happens on it, in bytes, including its share of tables that grow by doubling.
+/// The maximum memory of an idle connection in bytes, including its share of tables that grow by doubling.
 const MOST_PER_CONNECTION: i64 = 500;
 
-/// Raises the limit on descriptors as far as it goes, and says how far that is.
+/// Raises the limit on descriptors to its maximum, and returns that.
 fn raise_limit() -> usize {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum {
-        // Not every system allows what it says is the maximum.
+        // Not every system allows the maximum that it reports.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     }
     getrlimit(Resource::Nofile).current.map_or(usize::MAX, |limit| limit as usize)
@@ -47,7 +47,7 @@ fn raise_limit() -> usize {
 struct Counts {
     open: Cell<usize>,
     received: Cell<usize>,
-    /// By how they ended.
+    /// By the reason for which they ended.
     finished: Cell<usize>,
     reset: Cell<usize>,
 }
@@ -74,7 +74,7 @@ impl Connection for Echo {
     }
 }
 
-/// The clients: they do as they are told, line by line, and say when it is done.
+/// The clients: they execute commands, one per line, and report each completion.
 fn be_clients(orders: &str) {
     raise_limit();
     let (count, addresses) = orders.split_once(' ').unwrap();
@@ -90,7 +90,7 @@ fn be_clients(orders: &str) {
                 }
             }
             "echo" => {
-                // All of them first, so that they are at once.
+                // All of them write first, so that they are active at the same time.
                 for (number, stream) in streams.iter_mut().enumerate() {
                     stream.write_all(&[number as u8]).unwrap();
                 }
@@ -107,19 +107,19 @@ fn be_clients(orders: &str) {
                     socket2::SockRef::from(&stream).set_linger(linger).unwrap();
                 }
             }
-            other => panic!("{other:?} is no order"),
+            other => panic!("unknown command {other:?}"),
         }
         println!("done.");
     }
 }
 
-/// The process of the clients, which does not outlive this.
+/// The process of the clients, killed when this is dropped.
 struct Clients {
     child: Child,
     orders: ChildStdin,
 }
 
-/// How often the clients have said that something is done.
+/// How many commands the clients have completed.
 #[derive(Default)]
 struct Done(usize);
 
@@ -132,14 +132,14 @@ impl Clients {
         let said = BufReader::new(child.stdout.take().unwrap());
         std::thread::spawn(move || {
             for _ in said.lines().map_while(Result::ok).filter(|line| line.ends_with("done.")) {
-                // If nobody is there any more, the test has failed already.
+                // If the process is gone, the test has failed already.
                 let _ = handle.post(|reactor| reactor.state::<Done>().0 += 1);
             }
         });
         Clients { child, orders }
     }
 
-    /// Has them do it, and turns the loop until it is done and `so` holds.
+    /// Sends a command, and runs the loop until it is done and `so` holds.
     fn do_this(&mut self, order: &str, reactor: &mut EventLoop, so: impl Fn() -> bool) {
         let done = reactor.state::<Done>().0;
         writeln!(self.orders, "{order}").unwrap();
@@ -154,7 +154,7 @@ impl Drop for Clients {
     }
 }
 
-/// The limit is that of the process, and so is the count of what is open.
+/// The limit and the number of open descriptors apply to the process.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn many_connections_are_held_echo_a_byte_each_and_leave_nothing(on: On) {
@@ -165,11 +165,8 @@ fn many_connections_are_held_echo_a_byte_each_and_leave_nothing(on: On) {
     let wanted = if on.0 == EngineKind::Select { MANY_FOR_SELECT } else { MANY };
     let count = wanted.min(raise_limit().saturating_sub(OTHERS));
     if count < wanted {
-        eprintln!("{count} connections instead of {wanted}: more descriptors than that are not to be had");
-        assert!(
-            count >= wanted.min(1_000),
-            "that says nothing about many connections: raise the hard limit on descriptors"
-        );
+        eprintln!("{count} connections instead of {wanted}: no more descriptors are available");
+        assert!(count >= wanted.min(1_000), "too few connections for this test: raise the hard limit on descriptors");
     }
     let mut reactor = on.reactor();
     let counts = Rc::new(Counts::default());
@@ -193,7 +190,7 @@ fn many_connections_are_held_echo_a_byte_each_and_leave_nothing(on: On) {
     let per_connection = held.bytes_current / count as i64;
     assert!(per_connection <= MOST_PER_CONNECTION, "{per_connection} bytes per connection");
 
-    // Sending takes memory that is given back, and one that has sent holds no more than one that has not.
+    // Sending takes memory only temporarily: a connection that has sent uses no more than one that has not.
     let echoing = allocation_counter::measure(|| {
         for round in 1..=ROUNDS {
             clients.do_this("echo", &mut reactor, || counts.received.get() == round * count);

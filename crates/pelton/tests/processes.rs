@@ -1,4 +1,4 @@
-//! What takes a whole process to see: how it ends, and what its environment says.
+//! Tests that need a process of their own: how it ends, and its environment.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -13,18 +13,18 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use signal_hook::consts::{SIGABRT, SIGTERM};
 use signal_hook::low_level::raise;
 
-/// Runs the test of this name again, in a process of its own.
+/// Runs the test of this name again in a child process.
 fn in_a_child(test: &str, variables: &[(&str, &str)]) -> Output {
     child::command(test, "1").envs(variables.iter().copied()).output().unwrap()
 }
 
 #[test]
-fn a_server_without_descriptors_turns_connections_away_does_not_spin_and_recovers() {
-    const TEST: &str = "a_server_without_descriptors_turns_connections_away_does_not_spin_and_recovers";
+fn server_without_descriptors_refuses_connections_and_recovers_without_spinning() {
+    const TEST: &str = "server_without_descriptors_refuses_connections_and_recovers_without_spinning";
     if child::role().is_some() {
         let mut reactor = Reactor::new().unwrap();
         let listener = reactor.listen("127.0.0.1:0", |_| EchoUntilQuit).unwrap();
-        // Room for a handful of connections, beside what is open already.
+        // Room for a handful of connections, beside the open descriptors.
         let next = rustix::io::dup(io::stdout()).unwrap().as_raw_fd() as u64;
         let limit = Rlimit { current: Some(next + 5), maximum: Some(next + 5) };
         setrlimit(Resource::Nofile, limit).unwrap();
@@ -39,7 +39,7 @@ fn a_server_without_descriptors_turns_connections_away_does_not_spin_and_recover
             let (_, rest) = line.split_once(what)?;
             Some(rest.trim_end_matches('.').to_owned())
         });
-        found.take().unwrap_or_else(|| panic!("the child did not say {what:?}"))
+        found.take().unwrap_or_else(|| panic!("the child did not print {what:?}"))
     };
     let address = said("address: ");
     let mut streams: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(&address).unwrap()).collect();
@@ -52,7 +52,7 @@ fn a_server_without_descriptors_turns_connections_away_does_not_spin_and_recover
         if is_served(&mut stream) {
             break stream;
         }
-        assert!(Instant::now() < deadline, "it did not recover");
+        assert!(Instant::now() < deadline, "the server did not recover");
     };
     again.write_all(b"quit").unwrap();
     let turns: u64 = said("turns: ").parse().unwrap();
@@ -61,25 +61,25 @@ fn a_server_without_descriptors_turns_connections_away_does_not_spin_and_recover
 }
 
 #[test]
-fn a_signal_has_its_default_effect_again_when_its_last_callback_is_removed() {
+fn removing_the_last_callback_restores_the_default_action() {
     if child::role().is_some() {
         let mut reactor = Reactor::new().unwrap();
         let first = reactor.on_signal(SIGTERM, |_, _| {}).unwrap();
         let second = reactor.on_signal(SIGTERM, |reactor, _| *reactor.state::<u32>() += 1).unwrap();
-        reactor.remove_signal(first);
+        reactor.end(first);
         raise(SIGTERM).unwrap();
         reactor.run_until(|reactor| *reactor.state::<u32>() == 1).unwrap();
-        reactor.remove_signal(second);
+        reactor.end(second);
         raise(SIGTERM).unwrap();
         println!("survived");
         return;
     }
-    let output = in_a_child("a_signal_has_its_default_effect_again_when_its_last_callback_is_removed", &[]);
+    let output = in_a_child("removing_the_last_callback_restores_the_default_action", &[]);
     assert_eq!(output.status.signal(), Some(SIGTERM), "{output:?}");
 }
 
 #[test]
-fn a_signal_has_its_default_effect_again_when_its_reactor_is_dropped() {
+fn dropping_the_reactor_restores_the_default_action() {
     if child::role().is_some() {
         let mut reactor = Reactor::new().unwrap();
         reactor.on_signal(SIGTERM, |_, _| {}).unwrap();
@@ -88,7 +88,7 @@ fn a_signal_has_its_default_effect_again_when_its_reactor_is_dropped() {
         println!("survived");
         return;
     }
-    let output = in_a_child("a_signal_has_its_default_effect_again_when_its_reactor_is_dropped", &[]);
+    let output = in_a_child("dropping_the_reactor_restores_the_default_action", &[]);
     assert_eq!(output.status.signal(), Some(SIGTERM), "{output:?}");
 }
 
@@ -127,18 +127,18 @@ fn the_environment_picks_the_engine() {
     assert!(error.contains(r#"error: there is no engine called "epol"; the engines are epoll, kqueue, poll, select."#));
 }
 
-/// Lines on standard error that are about faults.
+/// Lines on standard error about faults.
 fn fault_lines(output: &Output) -> Vec<String> {
     let text = String::from_utf8_lossy(&output.stderr);
     text.lines().filter(|line| line.starts_with("pelton: ")).map(str::to_owned).collect()
 }
 
 #[test]
-fn faults_go_to_standard_error_once_per_kind_and_place_if_nobody_listens() {
+fn faults_without_a_hook_go_to_standard_error_once_per_kind_and_place() {
     if child::role().is_some() {
         let mut reactor = Reactor::new().unwrap();
         for number in 0..3 {
-            // A rejection and a panic, at one place each.
+            // A rejection and a panic, each at one place.
             let (deferred, promise) = reactor.promise::<(), String>();
             drop(promise);
             deferred.reject(format!("rejected {number}")).unwrap();
@@ -152,11 +152,11 @@ fn faults_go_to_standard_error_once_per_kind_and_place_if_nobody_listens() {
         let handle = reactor.handle();
         reactor.after(Duration::from_millis(1), |reactor| reactor.stop());
         reactor.run().unwrap();
-        // The loop has stopped: it is reported all the same.
+        // The loop has stopped, but the fault is still reported.
         handle.report(pelton::Fault::new("late", "from another thread"));
         return;
     }
-    let output = in_a_child("faults_go_to_standard_error_once_per_kind_and_place_if_nobody_listens", &[]);
+    let output = in_a_child("faults_without_a_hook_go_to_standard_error_once_per_kind_and_place", &[]);
     assert!(output.status.success(), "{output:?}");
     let lines = fault_lines(&output);
     let count = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
@@ -170,8 +170,8 @@ fn faults_go_to_standard_error_once_per_kind_and_place_if_nobody_listens() {
         (1, 1, 1),
         "{lines:#?}"
     );
-    assert_eq!(count("tests/processes.rs:"), 5, "each names its place: {lines:#?}");
-    assert_eq!(count("Builder::on_fault"), 1, "how to change it: {lines:#?}");
+    assert_eq!(count("tests/processes.rs:"), 5, "each includes its place: {lines:#?}");
+    assert_eq!(count("Builder::on_fault"), 1, "the hint is printed once: {lines:#?}");
     assert_eq!(lines.len(), 6, "{lines:#?}");
 }
 
@@ -202,7 +202,7 @@ fn a_fault_hook_takes_everything_that_would_go_to_standard_error() {
 }
 
 #[test]
-fn a_loop_that_stops_with_promises_open_reports_nothing() {
+fn stopping_with_pending_promises_reports_nothing() {
     if child::role().is_some() {
         let mut reactor = Reactor::new().unwrap();
         let (deferred, promise) = reactor.promise::<(), &str>();
@@ -215,16 +215,16 @@ fn a_loop_that_stops_with_promises_open_reports_nothing() {
         reactor.run().unwrap();
         return;
     }
-    let output = in_a_child("a_loop_that_stops_with_promises_open_reports_nothing", &[]);
+    let output = in_a_child("stopping_with_pending_promises_reports_nothing", &[]);
     assert!(output.status.success() && fault_lines(&output).is_empty(), "{output:?}");
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn an_engine_that_cannot_be_had_is_a_fault() {
+fn unavailable_engine_is_a_fault() {
     use pelton::{EngineKind, FaultKind};
     if child::role().is_some() {
-        // One descriptor is enough for poll, and one too few for epoll.
+        // One descriptor is enough for poll, but not for epoll.
         let free = std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64;
         setrlimit(Resource::Nofile, Rlimit { current: Some(free + 1), maximum: Some(free + 1) }).unwrap();
         for _ in 0..2 {
@@ -240,10 +240,10 @@ fn an_engine_that_cannot_be_had_is_a_fault() {
         println!("hook: {message}.");
         return;
     }
-    let output = in_a_child("an_engine_that_cannot_be_had_is_a_fault", &[]);
+    let output = in_a_child("unavailable_engine_is_a_fault", &[]);
     assert!(output.status.success(), "{output:?}");
     let lines = fault_lines(&output);
-    assert_eq!(lines.len(), 2, "once for both, and how to change it: {lines:#?}");
+    assert_eq!(lines.len(), 2, "one fault for both, and the hint: {lines:#?}");
     assert!(lines[0].contains("engine not available: epoll was requested, using "), "{lines:#?}");
     assert!(lines[0].contains("tests/processes.rs:"), "{lines:#?}");
     assert!(String::from_utf8_lossy(&output.stdout).contains("hook: engine not available: epoll"), "{output:?}");

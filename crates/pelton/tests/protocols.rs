@@ -1,4 +1,4 @@
-//! Protocols on connections, on every engine, with peers that are plain blocking sockets in other threads.
+//! Protocols on connections, on every engine, with blocking peers in other threads.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
@@ -22,21 +22,21 @@ on_every_engine![
     another_thread_pushes_in_order,
     a_burst_of_pushes_takes_one_post_and_one_write,
     connections_of_one_loop_push_to_each_other,
-    a_push_to_a_connection_that_is_over_comes_back,
+    push_to_an_ended_connection_is_returned,
     peers_name_connections_and_close_them,
     after_should_close_nothing_is_processed_and_everything_is_sent,
-    what_comes_while_the_last_replies_are_on_their_way_is_ignored,
-    a_frame_error_closes_with_its_reason_after_the_replies_to_what_was_right,
-    a_reply_that_the_codec_refuses_closes_the_connection,
+    input_during_the_last_replies_is_ignored,
+    frame_error_closes_after_the_replies_to_valid_frames,
+    reply_refused_by_the_codec_closes_the_connection,
     an_unfinished_frame_at_the_end_is_an_error,
-    an_endless_line_takes_no_more_memory_than_allowed,
-    an_unfinished_line_takes_up_its_own_length_and_an_idle_connection_nothing,
-    a_peer_that_reads_no_replies_is_closed_before_they_fill_the_memory,
-    a_client_speaks_first_and_hears_the_answers,
-    a_client_is_told_that_nobody_is_there,
+    endless_line_stays_within_its_memory_limit,
+    unfinished_line_takes_its_length_and_an_idle_connection_nothing,
+    peer_that_reads_no_replies_is_closed_at_the_queue_limit,
+    client_sends_first_and_gets_the_answers,
+    refused_client_is_closed_with_the_reason,
 ];
 
-/// `set KEY VALUE`, `get KEY`, `quit`; `shout KEY` answers with a line break in it.
+/// `set KEY VALUE`, `get KEY`, `quit`; `shout KEY` answers with an embedded line break.
 #[derive(Default)]
 struct Store {
     values: Rc<RefCell<BTreeMap<String, String>>>,
@@ -75,7 +75,7 @@ impl Protocol for Store {
     }
 }
 
-/// Greets, hands out its peer, and answers nothing.
+/// Greets, publishes its peer handle, and answers nothing.
 struct Greeter {
     peers: mpsc::Sender<Peer<String>>,
     log: Log,
@@ -114,7 +114,7 @@ where
     }
 }
 
-/// A store, and what it logs.
+/// A store and its log.
 fn listen_store(reactor: &mut EventLoop, codec: impl FnMut() -> Lines + 'static) -> (SocketAddr, Log) {
     let (values, log) = (Rc::default(), Log::default());
     let entries = log.clone();
@@ -130,7 +130,7 @@ fn listen_greeter(reactor: &mut EventLoop) -> (SocketAddr, mpsc::Receiver<Peer<S
     (listen(reactor, Lines::new, greeter), opened, log)
 }
 
-/// Sends `text`, then nothing more, and gives back everything that comes.
+/// Sends `text`, finishes, and returns everything received.
 fn conversation(address: SocketAddr, text: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(text.as_bytes()).unwrap();
@@ -167,7 +167,7 @@ fn pipelined_requests_are_answered_together(on: On) {
     let requests: String = (0..COUNT).map(|number| format!("set {number} x\n")).collect();
     stream.write_all(requests.as_bytes()).unwrap();
     run_until(&mut reactor, |_| !log.is_empty());
-    // One read has brought them all, so the answers went with one write, and are here already.
+    // One read received them all, so the answers were sent with one write and have arrived.
     assert_eq!(log.take().len(), COUNT);
     stream.set_nonblocking(true).unwrap();
     let mut answers = vec![0; 3 * COUNT + 1];
@@ -234,7 +234,7 @@ fn connections_of_one_loop_push_to_each_other(on: On) {
         fn opened(&mut self, peer: &Peer<String>, _: &mut Replies<String>) {
             self.0.borrow_mut().push(peer.clone());
         }
-        // To all, the one who said it too.
+        // To all connections, including the sender.
         fn process(&mut self, line: String, replies: &mut Replies<String>) {
             for peer in &*self.0.borrow() {
                 peer.push(format!("heard {line}")).unwrap();
@@ -260,7 +260,7 @@ fn connections_of_one_loop_push_to_each_other(on: On) {
     assert!(heard);
 }
 
-fn a_push_to_a_connection_that_is_over_comes_back(on: On) {
+fn push_to_an_ended_connection_is_returned(on: On) {
     let mut reactor = on.reactor();
     let (address, opened, _) = listen_greeter(&mut reactor);
     run_with(&mut reactor, move || conversation(address, "hello\n"));
@@ -269,7 +269,7 @@ fn a_push_to_a_connection_that_is_over_comes_back(on: On) {
     assert_eq!(peer.push("late".to_owned()), Err(PushError("late".to_owned())));
     assert_eq!(PushError("late").to_string(), "push a message: the connection has ended");
 
-    // Likewise if the loop itself is gone, whatever state it left the connection in.
+    // The same if the loop is gone, whatever state it left the connection in.
     let _stream = TcpStream::connect(address).unwrap();
     run_until(&mut reactor, |reactor| reactor.connection_count() == 1);
     let peer = opened.recv().unwrap();
@@ -317,12 +317,12 @@ fn after_should_close_nothing_is_processed_and_everything_is_sent(on: On) {
     assert_eq!(log.take(), ["set a 1", "get a", "quit", "closed: closed by this side"]);
 }
 
-fn what_comes_while_the_last_replies_are_on_their_way_is_ignored(on: On) {
+fn input_during_the_last_replies_is_ignored(on: On) {
     let mut reactor = on.reactor();
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let log = Log::default();
     let store = Framed::new(Lines::new(), Store { log: log.clone(), ..Store::default() });
-    // Not established yet, so that nothing can be sent.
+    // Not established yet, so nothing can be sent.
     let id = reactor.connect(&address.into(), store).unwrap();
     for line in ["quit\n", "get a\n"] {
         reactor.visit(id, |store: &mut Framed<Lines, Store>, io| {
@@ -332,7 +332,7 @@ fn what_comes_while_the_last_replies_are_on_their_way_is_ignored(on: On) {
     assert_eq!(log.take(), ["quit"]);
 }
 
-fn a_frame_error_closes_with_its_reason_after_the_replies_to_what_was_right(on: On) {
+fn frame_error_closes_after_the_replies_to_valid_frames(on: On) {
     struct Watched(Rc<RefCell<Vec<Reason>>>, Log);
     impl Protocol for Watched {
         type Message = Bytes;
@@ -360,7 +360,7 @@ fn a_frame_error_closes_with_its_reason_after_the_replies_to_what_was_right(on: 
     assert_eq!(malformed, "2:ok,");
     run_with(&mut reactor, move || conversation(address, "11:"));
     run_until(&mut reactor, |reactor| reactor.connection_count() == 0);
-    assert_eq!(log.take(), ["ok"], "and nothing after");
+    assert_eq!(log.take(), ["ok"], "nothing follows");
     assert!(matches!(
         reasons.borrow()[..],
         [Reason::Frame(FrameError::Malformed { .. }), Reason::Frame(FrameError::TooLong { limit: 10, .. })]
@@ -368,7 +368,7 @@ fn a_frame_error_closes_with_its_reason_after_the_replies_to_what_was_right(on: 
     assert_eq!(reasons.borrow()[1].to_string(), "a netstring of more than 10 bytes");
 }
 
-fn a_reply_that_the_codec_refuses_closes_the_connection(on: On) {
+fn reply_refused_by_the_codec_closes_the_connection(on: On) {
     let mut reactor = on.reactor();
     let (address, log) = listen_store(&mut reactor, Lines::new);
     let answers = run_with(&mut reactor, move || conversation(address, "get a\nshout b\nget c\n"));
@@ -385,7 +385,7 @@ fn an_unfinished_frame_at_the_end_is_an_error(on: On) {
     assert_eq!(log.take(), ["get a", "closed: the input ended 3 bytes into a frame"]);
 }
 
-fn an_endless_line_takes_no_more_memory_than_allowed(on: On) {
+fn endless_line_stays_within_its_memory_limit(on: On) {
     const LIMIT: usize = 1_000_000;
     let mut reactor = on.reactor();
     let (address, log) = listen_store(&mut reactor, || Lines::new().limit(LIMIT));
@@ -397,16 +397,16 @@ fn an_endless_line_takes_no_more_memory_than_allowed(on: On) {
         }
         sent
     });
-    // Only what this thread allocates counts.
+    // Only allocations of this thread count.
     let memory = allocation_counter::measure(|| run_until(&mut reactor, |_| !log.is_empty())).bytes_max;
     assert_eq!(log.take(), ["closed: a line of more than 1000000 bytes"]);
-    // The old memory and the new, while one is copied to the other; and what came in last.
+    // The old buffer and the new one while one is copied to the other, and the last read.
     assert!(memory < 2 * LIMIT as u64 + 200_000, "{memory} bytes");
-    // Up to twice the limit is on its way in the kernel.
+    // Up to twice the limit is in flight in the kernel.
     assert!(peer.join().unwrap() < 100 * LIMIT);
 }
 
-fn an_unfinished_line_takes_up_its_own_length_and_an_idle_connection_nothing(on: On) {
+fn unfinished_line_takes_its_length_and_an_idle_connection_nothing(on: On) {
     const COUNT: usize = 20;
     let mut reactor = on.reactor();
     let (address, log) = listen_store(&mut reactor, Lines::new);
@@ -418,7 +418,7 @@ fn an_unfinished_line_takes_up_its_own_length_and_an_idle_connection_nothing(on:
     say("get");
     let calls = |reactor: &Reactor| reactor.stats().calls(CallbackKind::Connection);
     let until = calls(&reactor) + COUNT as u64;
-    // Only what this thread allocates counts.
+    // Only allocations of this thread count.
     let unfinished = allocation_counter::measure(|| run_until(&mut reactor, |reactor| calls(reactor) == until));
     assert!((60..2_000).contains(&unfinished.bytes_current), "{unfinished:?}");
     say(" a\n");
@@ -429,7 +429,7 @@ fn an_unfinished_line_takes_up_its_own_length_and_an_idle_connection_nothing(on:
     assert_eq!(unfinished.bytes_current, -finished.bytes_current, "{unfinished:?}, then {finished:?}");
 }
 
-fn a_peer_that_reads_no_replies_is_closed_before_they_fill_the_memory(on: On) {
+fn peer_that_reads_no_replies_is_closed_at_the_queue_limit(on: On) {
     struct Generous(Log);
     impl Protocol for Generous {
         type Message = String;
@@ -445,13 +445,13 @@ fn a_peer_that_reads_no_replies_is_closed_before_they_fill_the_memory(on: On) {
     let entries = log.clone();
     let address = listen(&mut reactor, Lines::new, move || Generous(entries.clone()));
     let mut stream = TcpStream::connect(address).unwrap();
-    // One read, and two billion bytes in answer.
+    // One read, answered with two billion bytes.
     stream.write_all(&[b'\n'; 40_000]).unwrap();
     let memory = allocation_counter::measure(|| run_until(&mut reactor, |_| !log.is_empty())).bytes_max;
     assert!(memory < 20_000_000, "{memory} bytes");
 }
 
-fn a_client_speaks_first_and_hears_the_answers(on: On) {
+fn client_sends_first_and_gets_the_answers(on: On) {
     struct Client {
         left: usize,
         log: Log,
@@ -483,7 +483,7 @@ fn a_client_speaks_first_and_hears_the_answers(on: On) {
     assert_eq!(log.take(), ["ok", "is 1", "closed: closed by this side"]);
 }
 
-fn a_client_is_told_that_nobody_is_there(on: On) {
+fn refused_client_is_closed_with_the_reason(on: On) {
     let mut reactor = on.reactor();
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let log = Log::default();

@@ -1,4 +1,4 @@
-//! Many reactors on many threads, on every engine, with peers that are plain blocking sockets.
+//! Many reactors on many threads, on every engine, with blocking peers.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -17,32 +17,32 @@ use pelton_testing::{DEADLINE, Echo, On, child, localhost, on_every_engine};
 
 on_every_engine![
     connections_are_spread_over_all,
-    many_echo_correctly_while_they_are_moved_about,
-    draining_loses_no_byte_that_was_queued,
-    the_deadline_of_a_drain_forces_the_end,
+    moving_connections_echo_correctly,
+    draining_loses_no_queued_bytes,
+    drain_ends_at_its_deadline,
     draining_and_stopping_again_is_harmless,
-    a_connection_that_was_never_used_does_not_hold_up_a_drain,
-    a_connection_handed_to_one_that_drains_or_is_gone_is_closed_or_served_by_another,
-    a_connection_moved_to_one_that_drains_is_told_so,
-    an_error_in_setup_comes_back_and_none_runs,
-    a_panic_in_setup_comes_back,
-    one_that_fails_stops_the_others_and_is_reported,
+    unused_connection_does_not_delay_a_drain,
+    connection_for_a_draining_or_ended_reactor_is_closed_or_served_by_another,
+    connection_moved_to_a_draining_reactor_is_notified,
+    error_in_setup_is_returned_and_none_runs,
+    panic_in_setup_is_returned,
+    failed_reactor_stops_the_others_and_is_reported,
     dropping_them_stops_and_joins_them,
     unix_sockets_are_shared_too,
-    one_alone_has_its_port_to_itself,
-    if_one_cannot_listen_none_does,
-    listening_on_a_thread_of_theirs_is_refused,
-    signals_drain_all_then_stop_them,
-    nothing_is_left_open_afterwards,
-    a_reactor_on_a_thread_of_its_own_is_set_up_there_and_reached_by_its_handle,
-    a_thread_whose_reactor_cannot_be_set_up_gives_the_error,
+    single_reactor_does_not_share_its_port,
+    if_one_cannot_listen_none_listens,
+    listening_on_one_of_their_threads_is_refused,
+    first_signal_drains_and_second_stops_all,
+    threads_and_descriptors_are_not_leaked,
+    reactor_thread_sets_up_there_and_is_reached_by_its_handle,
+    failed_setup_of_a_reactor_thread_is_returned,
     dropping_a_reactors_thread_stops_and_joins_it,
 ];
 
-/// More than the kernel holds for a peer that does not read, and no more than a connection may have waiting.
+/// More than the kernel buffers for a peer that does not read, and less than a connection's queue limit.
 const LARGE: usize = 15_000_000;
 
-/// Says who serves, then sends back what comes in.
+/// Sends the index of its reactor, then echoes.
 struct Named;
 
 impl Connection for Named {
@@ -55,7 +55,7 @@ impl Connection for Named {
     }
 }
 
-/// Answers anything with a lot.
+/// Answers any input with a lot of data.
 struct Generous;
 
 impl Connection for Generous {
@@ -91,7 +91,7 @@ fn first_line(stream: impl Read) -> String {
     line.trim_end().to_owned()
 }
 
-/// Waits for something that another thread brings about.
+/// Polls until another thread has caused `condition`.
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + DEADLINE;
     while !holds() {
@@ -115,9 +115,9 @@ fn all_are(exits: Vec<Result<Exit, Error>>, expected: Exit) {
     }
 }
 
-/// How they can share a port here.
+/// How reactors share a port on this system.
 fn sharings() -> Vec<Sharing> {
-    // Other kernels let them share, but do not spread connections.
+    // Other kernels let them share, but do not distribute connections.
     if cfg!(target_os = "linux") { vec![Sharing::ReusePort, Sharing::HandOver] } else { vec![Sharing::HandOver] }
 }
 
@@ -131,14 +131,14 @@ fn connections_are_spread_over_all(on: On) {
         }
         assert_eq!(served.keys().collect::<Vec<_>>(), ["pelton-0", "pelton-1", "pelton-2"], "{sharing:?}");
         if sharing == Sharing::HandOver {
-            assert!(served.values().all(|count| (66..=67).contains(count)), "in turn: {served:?}");
+            assert!(served.values().all(|count| (66..=67).contains(count)), "distributed evenly: {served:?}");
         }
         reactors.stop();
         all_are(reactors.join(), Exit::Stopped);
     }
 }
 
-/// Sends back what comes in, and every now and then goes on elsewhere.
+/// Echoes, and sometimes moves to another reactor.
 struct Roaming {
     others: Arc<[Handle]>,
     moves: Arc<AtomicUsize>,
@@ -158,7 +158,7 @@ impl Connection for Roaming {
     }
 }
 
-fn many_echo_correctly_while_they_are_moved_about(on: On) {
+fn moving_connections_echo_correctly(on: On) {
     const CLIENTS: usize = 12;
     const MESSAGES: usize = 150;
     for sharing in sharings() {
@@ -177,7 +177,7 @@ fn many_echo_correctly_while_they_are_moved_about(on: On) {
                     let data: Vec<u8> = (0..MESSAGES * 97).map(|place| (place * 31 + client) as u8).collect();
                     let mut stream = connect(address);
                     let (mut writer, sent) = (stream.try_clone().unwrap(), data.clone());
-                    // Not waiting for answers, so that some of it is on its way during each move.
+                    // Does not wait for answers, so that data is in flight during each move.
                     let writing = thread::spawn(move || {
                         sent.chunks(97).for_each(|message| writer.write_all(message).unwrap());
                         writer.shutdown(Shutdown::Write).unwrap();
@@ -192,20 +192,20 @@ fn many_echo_correctly_while_they_are_moved_about(on: On) {
         for client in clients {
             client.join().unwrap();
         }
-        assert!(counted.load(Ordering::Relaxed) >= CLIENTS, "they have moved");
+        assert!(counted.load(Ordering::Relaxed) >= CLIENTS, "the connections have moved");
         reactors.drain(DEADLINE);
         all_are(reactors.join(), Exit::Drained);
     }
 }
 
-fn draining_loses_no_byte_that_was_queued(on: On) {
+fn draining_loses_no_queued_bytes(on: On) {
     let reactors = start(on, 2);
     let address = listen(&reactors, Sharing::HandOver, || Generous);
     let mut slow: Vec<TcpStream> = (0..4).map(|_| connect(address)).collect();
     let mut first = [0];
     for stream in &mut slow {
         stream.write_all(b"?").unwrap();
-        // All of the answer is queued by the time that some of it is here.
+        // The whole answer is queued once a part of it has arrived.
         stream.read_exact(&mut first).unwrap();
     }
     reactors.drain(DEADLINE);
@@ -220,7 +220,7 @@ fn draining_loses_no_byte_that_was_queued(on: On) {
     all_are(reactors.join(), Exit::Drained);
 }
 
-fn the_deadline_of_a_drain_forces_the_end(on: On) {
+fn drain_ends_at_its_deadline(on: On) {
     let reactors = start(on, 2);
     let address = listen(&reactors, Sharing::HandOver, || Generous);
     // The first connection goes to the first reactor.
@@ -254,7 +254,7 @@ fn draining_and_stopping_again_is_harmless(on: On) {
     drop(hold);
 }
 
-fn a_connection_that_was_never_used_does_not_hold_up_a_drain(on: On) {
+fn unused_connection_does_not_delay_a_drain(on: On) {
     for sharing in sharings() {
         let reactors = start(on, 2);
         let address = listen(&reactors, sharing, || Echo);
@@ -270,7 +270,7 @@ fn a_connection_that_was_never_used_does_not_hold_up_a_drain(on: On) {
     }
 }
 
-fn a_connection_handed_to_one_that_drains_or_is_gone_is_closed_or_served_by_another(on: On) {
+fn connection_for_a_draining_or_ended_reactor_is_closed_or_served_by_another(on: On) {
     let reactors = start(on, 2);
     let address = listen(&reactors, Sharing::HandOver, || Named);
     let second = &reactors.handles()[1];
@@ -278,7 +278,7 @@ fn a_connection_handed_to_one_that_drains_or_is_gone_is_closed_or_served_by_anot
     second.drain(DEADLINE);
     assert!(second.post_with_reply(|reactor| reactor.stopping()).wait().unwrap());
     assert_eq!(first_line(connect(address)), "pelton-0");
-    assert_eq!(first_line(connect(address)), "", "it takes on nothing new");
+    assert_eq!(first_line(connect(address)), "", "a draining reactor accepts nothing new");
     drop(hold);
     until("the second has ended", || is_gone(second));
     for _ in 0..4 {
@@ -286,7 +286,7 @@ fn a_connection_handed_to_one_that_drains_or_is_gone_is_closed_or_served_by_anot
     }
 }
 
-fn a_connection_moved_to_one_that_drains_is_told_so(on: On) {
+fn connection_moved_to_a_draining_reactor_is_notified(on: On) {
     struct Mover(Handle);
     impl Connection for Mover {
         fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
@@ -298,7 +298,7 @@ fn a_connection_moved_to_one_that_drains_is_told_so(on: On) {
     let (first, second) = (&reactors.handles()[0], reactors.handles()[1].clone());
     let hold = second.hold();
     second.drain(DEADLINE);
-    // It tells its connections in a tick after that; posts and ticks take turns.
+    // Its connections are told in a later tick; posts and ticks alternate.
     for _ in 0..2 {
         assert!(second.post_with_reply(|reactor| reactor.stopping()).wait().unwrap());
     }
@@ -318,7 +318,7 @@ fn a_connection_moved_to_one_that_drains_is_told_so(on: On) {
     assert_eq!(reactors.join().pop().unwrap().unwrap(), Exit::Drained);
 }
 
-fn an_error_in_setup_comes_back_and_none_runs(on: On) {
+fn error_in_setup_is_returned_and_none_runs(on: On) {
     let (ran, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (running, ending) = (ran.clone(), ended.clone());
     let setup = move |index: usize, reactor: &mut Reactor| {
@@ -337,10 +337,10 @@ fn an_error_in_setup_comes_back_and_none_runs(on: On) {
     let error = Reactors::start(3, move |_| on.builder(), setup).unwrap_err();
     assert_eq!(error.to_string(), "open the gates: stuck");
     assert_eq!(ran.load(Ordering::SeqCst), 0);
-    assert_eq!(ended.load(Ordering::SeqCst), 2, "those that were set up were shut down");
+    assert_eq!(ended.load(Ordering::SeqCst), 2, "reactors that were set up are shut down");
 }
 
-fn a_panic_in_setup_comes_back(on: On) {
+fn panic_in_setup_is_returned(on: On) {
     let setup = |index, _: &mut Reactor| {
         assert_ne!(index, 2, "on purpose");
         Ok(())
@@ -350,7 +350,7 @@ fn a_panic_in_setup_comes_back(on: On) {
     assert!(error.to_string().contains("on purpose"), "{error}");
 }
 
-fn one_that_fails_stops_the_others_and_is_reported(on: On) {
+fn failed_reactor_stops_the_others_and_is_reported(on: On) {
     let path = std::env::temp_dir().join(format!("pelton-{}-{}-failing.sock", std::process::id(), on.0));
     let build = move |_| on.builder().panic_policy(PanicPolicy::Propagate);
     let reactors = Reactors::start(3, build, |_, _| Ok(())).unwrap();
@@ -361,7 +361,7 @@ fn one_that_fails_stops_the_others_and_is_reported(on: On) {
     all_are(exits.split_off(1), Exit::Stopped);
     let error = exits.remove(0).unwrap_err();
     assert_eq!(error.to_string(), "thread pelton-0 panicked: on purpose");
-    assert!(!path.exists(), "it was shut down in order");
+    assert!(!path.exists(), "the failed reactor was shut down properly");
 }
 
 fn dropping_them_stops_and_joins_them(on: On) {
@@ -396,17 +396,17 @@ fn unix_sockets_are_shared_too(on: On) {
     }
 }
 
-fn one_alone_has_its_port_to_itself(on: On) {
+fn single_reactor_does_not_share_its_port(on: On) {
     let (one, other) = (start(on, 1), start(on, 1));
     let address = listen(&one, Sharing::ReusePort, || Named);
     assert_eq!(first_line(connect(address)), "pelton-0");
     let taken = other.listen(&address.into(), Sharing::ReusePort, &ListenOptions::default(), |_| Named);
     let error = taken.unwrap_err().to_string();
     assert!(error.starts_with(&format!("listen on {address}: ")), "{error}");
-    assert_eq!(start(on, 0).handles().len(), 1, "there is always one");
+    assert_eq!(start(on, 0).handles().len(), 1, "there is always at least one");
 }
 
-fn if_one_cannot_listen_none_does(on: On) {
+fn if_one_cannot_listen_none_listens(on: On) {
     let reactors = start(on, 2);
     reactors.handles()[1].stop();
     until("the second has ended", || is_gone(&reactors.handles()[1]));
@@ -416,12 +416,12 @@ fn if_one_cannot_listen_none_does(on: On) {
     until("the port is free again", || TcpListener::bind(free).is_ok());
 }
 
-fn listening_on_a_thread_of_theirs_is_refused(on: On) {
+fn listening_on_one_of_their_threads_is_refused(on: On) {
     let reactors = start(on, 2);
     let first = reactors.handles()[0].clone();
     let outcome = first.post_with_reply(move |_| {
         let outcome = reactors.listen(&localhost(), Sharing::HandOver, &ListenOptions::default(), |_| Echo);
-        // Nor does dropping them there wait for this thread.
+        // Dropping them there does not wait for this thread either.
         drop(reactors);
         outcome.unwrap_err().to_string()
     });
@@ -429,7 +429,8 @@ fn listening_on_a_thread_of_theirs_is_refused(on: On) {
     until("it has ended by itself", || is_gone(&first));
 }
 
-/// Runs the test of this name and engine in a process of its own, if this is not it. For what a process has only one of.
+/// Runs the test of this name and engine in a child process, unless this is the child. For resources that a process has only
+/// once.
 fn in_a_child(test: &str, on: On) -> bool {
     if child::role().is_some() {
         return false;
@@ -440,10 +441,10 @@ fn in_a_child(test: &str, on: On) -> bool {
     true
 }
 
-fn signals_drain_all_then_stop_them(on: On) {
+fn first_signal_drains_and_second_stops_all(on: On) {
     use signal_hook::consts::{SIGINT, SIGTERM};
     use signal_hook::low_level::raise;
-    if in_a_child("signals_drain_all_then_stop_them", on) {
+    if in_a_child("first_signal_drains_and_second_stops_all", on) {
         return;
     }
     let reactors = start(on, 3);
@@ -453,7 +454,7 @@ fn signals_drain_all_then_stop_them(on: On) {
 
     let reactors = start(on, 3);
     reactors.drain_on_signals(&[SIGINT, SIGTERM], DEADLINE).unwrap();
-    // Something is in progress on the last one, so the first, which listens for signals, has to stay for the second.
+    // Work is in progress on the last reactor, so the first one, which handles signals, must stay for the second signal.
     let _hold = reactors.handles()[2].hold();
     raise(SIGTERM).unwrap();
     until("the one that nothing holds has ended", || is_gone(&reactors.handles()[1]));
@@ -465,14 +466,14 @@ fn signals_drain_all_then_stop_them(on: On) {
     assert_eq!(exits, [Exit::Stopped, Exit::Drained, Exit::Stopped]);
 }
 
-/// How many threads and descriptors the process has, where that can be told.
+/// The number of threads and descriptors of the process, where the system provides it.
 fn threads_and_descriptors() -> Option<(usize, usize)> {
     let count = |path| std::fs::read_dir(path).unwrap().count();
     cfg!(target_os = "linux").then(|| (count("/proc/self/task"), count("/proc/self/fd")))
 }
 
-fn nothing_is_left_open_afterwards(on: On) {
-    if in_a_child("nothing_is_left_open_afterwards", on) {
+fn threads_and_descriptors_are_not_leaked(on: On) {
+    if in_a_child("threads_and_descriptors_are_not_leaked", on) {
         return;
     }
     let before = threads_and_descriptors();
@@ -494,11 +495,11 @@ fn nothing_is_left_open_afterwards(on: On) {
         },
     );
     assert!(failing.is_err());
-    // A thread that has been joined may take a moment to be off the kernel's list.
+    // A joined thread may stay on the kernel's list for a moment.
     until("threads and descriptors are as before", || threads_and_descriptors() == before);
 }
 
-fn a_reactor_on_a_thread_of_its_own_is_set_up_there_and_reached_by_its_handle(on: On) {
+fn reactor_thread_sets_up_there_and_is_reached_by_its_handle(on: On) {
     let reactor = ReactorThread::start(
         "served",
         move || on.builder(),
@@ -524,7 +525,7 @@ fn a_reactor_on_a_thread_of_its_own_is_set_up_there_and_reached_by_its_handle(on
     assert_eq!(reactor.unwrap().join().unwrap(), Exit::Stopped);
 }
 
-fn a_thread_whose_reactor_cannot_be_set_up_gives_the_error(on: On) {
+fn failed_setup_of_a_reactor_thread_is_returned(on: On) {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let setup = move |reactor: &mut Reactor| reactor.listen(address, |_| Named).map(drop);
@@ -532,7 +533,7 @@ fn a_thread_whose_reactor_cannot_be_set_up_gives_the_error(on: On) {
     assert!(error.to_string().starts_with(&format!("listen on {address}: ")), "{error}");
     let error = ReactorThread::start("panics", move || on.builder(), |_| std::panic::resume_unwind(Box::new("no")));
     assert_eq!(error.unwrap_err().to_string(), "thread panics panicked: no");
-    // One that fails later says so when it is joined.
+    // A later failure is returned by `join`.
     let propagate = move || on.builder().panic_policy(PanicPolicy::Propagate).on_fault(|_, _| {});
     let reactor = ReactorThread::start("later", propagate, |_| Ok(())).unwrap();
     reactor.post(|_| std::panic::resume_unwind(Box::new("then"))).unwrap();
@@ -557,13 +558,13 @@ fn dropping_a_reactors_thread_stops_and_joins_it(on: On) {
     assert_eq!(alive.load(Ordering::SeqCst), 1);
     drop(reactor);
     assert_eq!(alive.load(Ordering::SeqCst), 0);
-    // Dropped on the thread itself, it cannot be joined; the loop stops.
+    // Dropped on its own thread, it cannot be joined; the loop stops.
     let reactor = ReactorThread::start("own", move || on.builder(), |_| Ok(())).unwrap();
     let handle = reactor.handle().clone();
     handle.post(move |_| drop(reactor)).unwrap();
     let begun = Instant::now();
     while !handle.has_stopped() {
-        assert!(begun.elapsed() < DEADLINE, "it does not stop");
+        assert!(begun.elapsed() < DEADLINE, "the loop does not stop");
         thread::yield_now();
     }
 }

@@ -1,4 +1,4 @@
-//! Staying connected, on every engine; and how long it waits, on one whose time is the test's own.
+//! Reconnecting, on every engine; and its delays, with a simulated clock.
 
 use std::cell::{Cell, RefCell};
 use std::net::{SocketAddr, TcpListener};
@@ -13,12 +13,12 @@ use pelton_testing::clockwork::{Fate, clockwork, elapsed};
 use pelton_testing::{Log, On, localhost, on_every_engine, poll, run, run_until};
 
 on_every_engine![
-    a_server_that_goes_away_and_comes_back_is_found_again,
+    client_reconnects_when_the_server_returns,
     stopping_it_leaves_the_connection_and_connects_no_more,
     stopping_it_between_two_attempts_ends_the_wait,
     a_drain_ends_it,
     stopping_the_loop_ends_it,
-    what_panics_ends_it_and_nothing_else,
+    panic_ends_only_the_reconnecting,
 ];
 
 const SOON: Duration = Duration::from_millis(1);
@@ -27,7 +27,7 @@ fn soon() -> Backoff {
     Backoff::default().start(SOON).most(Duration::from_millis(20))
 }
 
-/// Says which one it is as soon as it is open, and logs the rest.
+/// Sends its number when it is opened, and logs the rest.
 struct Client(Log, u64);
 
 impl Connection for Client {
@@ -45,7 +45,7 @@ impl Connection for Client {
     }
 }
 
-/// Answers, and is over at once if told to be.
+/// Answers, and closes on request.
 struct Server(Rc<Cell<bool>>);
 
 impl Connection for Server {
@@ -65,12 +65,12 @@ fn serve(reactor: &mut EventLoop, address: &Address, hangs_up: &Rc<Cell<bool>>) 
     (listener, address)
 }
 
-/// Where nobody listens.
+/// An address where nobody listens.
 fn refusing() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-fn a_server_that_goes_away_and_comes_back_is_found_again(on: On) {
+fn client_reconnects_when_the_server_returns(on: On) {
     let mut reactor = on.reactor();
     let (log, outages) = (Log::default(), Log::default());
     let hangs_up = Rc::new(Cell::new(true));
@@ -80,15 +80,15 @@ fn a_server_that_goes_away_and_comes_back_is_found_again(on: On) {
         .backoff(soon())
         .on_outage(move |_, outage: &Outage| entry.add(format!("{} {}", outage.up.is_some(), outage.reason)))
         .run(&mut reactor, move |_, attempt| Client(entries.clone(), attempt));
-    assert!(log.is_empty() && reactor.kept_connection(id).is_none(), "not before it has returned");
+    assert!(log.is_empty() && reactor.kept_connection(id).is_none(), "called before reconnect returned");
     run_until(&mut reactor, |_| log.len() >= 6);
     let told = log.take();
     assert_eq!(told[..3], ["1 opened", "1 received 1", "1 closed: finished by the other side"]);
     assert_eq!(told[3..6], ["2 opened", "2 received 2", "2 closed: finished by the other side"]);
     assert_eq!(outages.take()[..2], ["true finished by the other side", "true finished by the other side"]);
 
-    // It is gone for a while.
-    reactor.unlisten(listener);
+    // The server is gone for a while.
+    reactor.end(listener);
     let refused = format!("false connect to {address}: refused");
     run_until(&mut reactor, |_| {
         let told = outages.take();
@@ -120,7 +120,7 @@ fn stopping_it_leaves_the_connection_and_connects_no_more(on: On) {
     io.close();
     poll(&mut reactor);
     assert_eq!(log.take(), ["1 opened", "1 received 1", "1 closed: closed by this side"]);
-    assert_eq!(reactor.timer_count(), 0, "nothing waits to connect again");
+    assert_eq!(reactor.timer_count(), 0, "a timer is left");
     assert_eq!(reactor.stats().panics, 0);
 }
 
@@ -132,7 +132,7 @@ fn stopping_it_between_two_attempts_ends_the_wait(on: On) {
     Reconnect::to(refusing())
         .backoff(soon())
         .on_outage(|reactor, outage| {
-            // From inside, too.
+            // From its own callback, too.
             if outage.attempt == 3 {
                 assert!(reactor.stop_reconnecting(outage.id));
             }
@@ -162,13 +162,13 @@ fn a_drain_ends_it(on: On) {
             .run(&mut reactor, move |_, attempt| Client(entries.clone(), attempt));
         run_until(&mut reactor, |_| log.len() >= 2);
         log.take();
-        // The loop goes on for a while, which is time enough to connect again.
+        // The loop keeps running long enough to connect again.
         let hold = reactor.hold();
         reactor.after(Duration::from_millis(50), move |_| drop(hold));
         reactor.drain(Duration::from_secs(10));
         assert_eq!(run(&mut reactor), Exit::Drained);
         assert!(!log.take().iter().any(|entry| entry.contains("opened")));
-        assert!(!reactor.stop_reconnecting(id), "it has ended already");
+        assert!(!reactor.stop_reconnecting(id), "reconnecting has already ended");
         assert_eq!(reactor.stats().panics, 0);
     }
 }
@@ -189,7 +189,7 @@ fn stopping_the_loop_ends_it(on: On) {
     assert_eq!(reactor.stats().panics, 0);
 }
 
-fn what_panics_ends_it_and_nothing_else(on: On) {
+fn panic_ends_only_the_reconnecting(on: On) {
     let mut reactor = on.catching();
     let faults = Rc::new(RefCell::new(Vec::new()));
     let list = faults.clone();
@@ -211,7 +211,7 @@ fn what_panics_ends_it_and_nothing_else(on: On) {
     assert_eq!((reactor.stats().panics, reactor.timer_count()), (2, 0));
 }
 
-/// Connects to an address with this fate until there have been so many outages; says when each attempt was made, in
+/// Connects to an address with this fate until there have been this many outages; returns the time of each attempt, in
 /// milliseconds.
 fn attempts(fate: Fate, backoff: Backoff, count: u64) -> Vec<u64> {
     let (mut reactor, seen) = clockwork(Reactor::builder());
@@ -236,22 +236,22 @@ fn waits(times: &[u64]) -> Vec<u64> {
 }
 
 #[test]
-fn the_wait_grows_and_is_capped() {
+fn delay_grows_up_to_its_maximum() {
     let at_once = Fate::Refuses(Duration::from_nanos(1));
     let times = attempts(at_once, Backoff::default().jitter(0.0), 12);
     assert_eq!(
         waits(&times),
         [100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000, 30_000],
-        "a minute and a half goes by in no time"
+        "the simulated minute and a half took too long"
     );
     let capped = Backoff::default().start(Duration::from_millis(10)).most(Duration::from_millis(35)).jitter(0.0);
     assert_eq!(waits(&attempts(at_once, capped, 5)), [10, 20, 35, 35]);
-    // What the engine refuses to begin counts as well.
+    // Attempts that the engine refuses to start count, too.
     assert_eq!(waits(&attempts(Fate::Fails, Backoff::default().jitter(0.0), 4)), [100, 200, 400]);
 }
 
 #[test]
-fn chance_shortens_waits_and_a_seed_repeats_them() {
+fn jitter_shortens_delays_and_a_seed_repeats_them() {
     let random = |seed| waits(&attempts(Fate::Fails, Backoff::default().seed(seed), 10));
     let (one, again, other) = (random(1), random(1), random(2));
     assert_eq!(one, again);
@@ -263,7 +263,7 @@ fn chance_shortens_waits_and_a_seed_repeats_them() {
 }
 
 #[test]
-fn a_connection_that_was_up_for_a_while_makes_the_wait_short_again() {
+fn long_connection_resets_the_delay() {
     let backoff = Backoff::default().jitter(0.0).steady_after(Duration::from_secs(5));
     let up = |up| Fate::ConnectsAndEnds(Duration::from_nanos(1), Duration::from_secs(up));
     assert_eq!(waits(&attempts(up(5), backoff.clone(), 4)), [5_100, 5_100, 5_100]);
@@ -271,7 +271,7 @@ fn a_connection_that_was_up_for_a_while_makes_the_wait_short_again() {
 }
 
 #[test]
-fn an_outage_says_in_words_what_happened() {
+fn outage_describes_what_happened() {
     let (mut reactor, seen) = clockwork(Reactor::builder());
     seen.fate("1.1.1.1:1", Fate::ConnectsAndEnds(Duration::ZERO, Duration::from_secs(3)));
     let words = Rc::new(RefCell::new(Vec::new()));

@@ -1,4 +1,4 @@
-//! Sockets as the system knows them: their options, their files, and taking them over from elsewhere.
+//! Sockets: options, files, and adoption of foreign ones.
 
 use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut, Read, Write};
@@ -18,20 +18,20 @@ use rustix::net::{
 };
 
 on_every_engine![
-    sockets_are_set_up_as_promised,
-    a_dual_stack_listener_takes_both_families_and_an_only_v6_one_does_not,
-    listeners_may_share_a_port_if_they_say_so,
-    a_connection_can_be_made_from_an_address_of_choice,
-    the_file_of_a_unix_socket_has_the_permissions_that_were_asked_for_and_goes_with_its_listener,
-    a_file_that_is_no_socket_or_is_listened_on_is_not_replaced,
-    a_listener_from_elsewhere_can_be_adopted,
+    socket_options_are_set_as_documented,
+    dual_stack_listener_accepts_both_families,
+    listeners_may_share_a_port_if_enabled,
+    connection_can_be_bound_to_a_local_address,
+    unix_socket_file_has_the_requested_permissions_and_is_removed,
+    file_that_is_not_a_stale_socket_is_not_replaced,
+    foreign_listener_can_be_adopted,
     a_stream_that_another_process_passes_can_be_adopted,
-    a_detached_socket_is_handed_back_in_working_order,
-    addresses_and_endpoints_are_taken_as_people_write_them,
-    a_chunk_becomes_bytes_that_another_thread_can_have,
+    detached_socket_still_works,
+    addresses_and_endpoints_are_parsed_from_text,
+    chunk_becomes_bytes_for_another_thread,
 ];
 
-/// Does one thing when it is open, and echoes.
+/// Runs a closure when it is opened, and echoes.
 struct Then<F>(Option<F>);
 
 impl<F: FnOnce(&mut Io<'_>) + 'static> Connection for Then<F> {
@@ -51,11 +51,11 @@ fn tcp(reactor: &EventLoop, listener: pelton::ListenerId) -> SocketAddr {
     }
 }
 
-/// Sends something and turns the loop until it is back.
+/// Sends something and runs the loop until it is echoed.
 fn is_echoed(reactor: &mut EventLoop, mut stream: impl Read + Write) {
     stream.write_all(b"ping").unwrap();
     let mut answer = Vec::new();
-    // A loop that sleeps has to look whether it is there.
+    // Wakes the loop, so that the condition is checked.
     let looking = reactor.every(Duration::from_millis(1), |_, _| {});
     run_until(reactor, |_| {
         let mut bytes = [0; 4];
@@ -67,7 +67,7 @@ fn is_echoed(reactor: &mut EventLoop, mut stream: impl Read + Write) {
     assert_eq!(answer, b"ping");
 }
 
-/// A directory of its own, which goes when the test ends.
+/// A temporary directory, removed at the end of the test.
 struct Directory(std::path::PathBuf);
 
 impl Directory {
@@ -90,7 +90,7 @@ fn nonblocking(stream: TcpStream) -> TcpStream {
     stream
 }
 
-fn sockets_are_set_up_as_promised(on: On) {
+fn socket_options_are_set_as_documented(on: On) {
     let mut reactor = on.reactor();
     let told = Rc::new(Cell::new(0));
     let check = |told: Rc<Cell<u32>>| {
@@ -116,13 +116,13 @@ fn sockets_are_set_up_as_promised(on: On) {
     let address = tcp(&reactor, listener);
     reactor.connect(&address.into(), Then(Some(check(told.clone())))).unwrap();
     run_until(&mut reactor, |_| told.get() == 2);
-    // Closed a moment ago, by this side: without SO_REUSEADDR the port would be taken for a minute.
-    reactor.unlisten(listener);
+    // Closed a moment ago by this side: without SO_REUSEADDR the port would be in use for a minute.
+    reactor.end(listener);
     drop(reactor);
     on.reactor().listen(address, |_| Echo).unwrap();
 }
 
-fn a_dual_stack_listener_takes_both_families_and_an_only_v6_one_does_not(on: On) {
+fn dual_stack_listener_accepts_both_families(on: On) {
     let mut reactor = on.reactor();
     let listener = reactor.listen("[::]:0", |_| Echo).unwrap();
     let port = tcp(&reactor, listener).port();
@@ -136,7 +136,7 @@ fn a_dual_stack_listener_takes_both_families_and_an_only_v6_one_does_not(on: On)
     assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
 }
 
-fn listeners_may_share_a_port_if_they_say_so(on: On) {
+fn listeners_may_share_a_port_if_enabled(on: On) {
     let mut reactor = on.reactor();
     let shared = ListenOptions::default().reuse_port(true);
     let first = reactor.listen_with(&"127.0.0.1:0".parse().unwrap(), &shared, |_| Echo).unwrap();
@@ -145,7 +145,7 @@ fn listeners_may_share_a_port_if_they_say_so(on: On) {
     reactor.listen(&address, |_| Echo).unwrap_err();
 }
 
-fn a_connection_can_be_made_from_an_address_of_choice(on: On) {
+fn connection_can_be_bound_to_a_local_address(on: On) {
     let mut reactor = on.reactor();
     let peer = TcpListener::bind("127.0.0.1:0").unwrap();
     let from = ConnectOptions::default().bind("127.0.0.2:0".parse().unwrap());
@@ -157,7 +157,7 @@ fn a_connection_can_be_made_from_an_address_of_choice(on: On) {
     assert_eq!(address.ip().to_string(), "127.0.0.2");
     run_until(&mut reactor, |_| local.take().is_some_and(|local| local == address.into()));
     stream.write_all(b"hi").unwrap();
-    // An address of another machine, or another family, is nothing to connect from.
+    // An address of another machine or family cannot be used.
     for from in ["192.0.2.1:0", "[::1]:0"] {
         let from = ConnectOptions::default().bind(from.parse().unwrap());
         let error = reactor.connect_with(&peer.local_addr().unwrap().into(), &from, Echo).unwrap_err().to_string();
@@ -165,7 +165,7 @@ fn a_connection_can_be_made_from_an_address_of_choice(on: On) {
     }
 }
 
-fn the_file_of_a_unix_socket_has_the_permissions_that_were_asked_for_and_goes_with_its_listener(on: On) {
+fn unix_socket_file_has_the_requested_permissions_and_is_removed(on: On) {
     let directory = Directory::new(on, "permissions");
     let mut reactor = on.reactor();
     for (name, mode) in [("private", 0o600), ("public", 0o666)] {
@@ -176,16 +176,16 @@ fn the_file_of_a_unix_socket_has_the_permissions_that_were_asked_for_and_goes_wi
         let stream = UnixStream::connect(&path).unwrap();
         stream.set_nonblocking(true).unwrap();
         is_echoed(&mut reactor, stream);
-        reactor.unlisten(listener);
+        reactor.end(listener);
         assert!(!path.exists());
     }
     let path = directory.0.join("left");
     reactor.listen(Address::Unix(path.clone()), |_| Echo).unwrap();
     reactor.shutdown().unwrap();
-    assert!(!path.exists(), "it goes with the reactor too");
+    assert!(!path.exists(), "the reactor removes it, too");
 }
 
-fn a_file_that_is_no_socket_or_is_listened_on_is_not_replaced(on: On) {
+fn file_that_is_not_a_stale_socket_is_not_replaced(on: On) {
     let directory = Directory::new(on, "taken");
     let mut reactor = on.reactor();
     let plain = directory.0.join("plain");
@@ -202,7 +202,7 @@ fn a_file_that_is_no_socket_or_is_listened_on_is_not_replaced(on: On) {
     reactor.listen(Address::Unix(taken), |_| Echo).unwrap();
 }
 
-fn a_listener_from_elsewhere_can_be_adopted(on: On) {
+fn foreign_listener_can_be_adopted(on: On) {
     let directory = Directory::new(on, "adopted");
     let mut reactor = on.reactor();
     let theirs = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -217,8 +217,8 @@ fn a_listener_from_elsewhere_can_be_adopted(on: On) {
     let stream = UnixStream::connect(&path).unwrap();
     stream.set_nonblocking(true).unwrap();
     is_echoed(&mut reactor, stream);
-    reactor.unlisten(listener);
-    assert!(path.exists(), "the file belongs to whoever made it");
+    reactor.end(listener);
+    assert!(path.exists(), "the file of an adopted listener is kept");
 }
 
 /// Sends a descriptor through a Unix socket.
@@ -253,7 +253,7 @@ fn a_stream_that_another_process_passes_can_be_adopted(on: On) {
     is_echoed(&mut reactor, nonblocking(client));
 }
 
-fn a_detached_socket_is_handed_back_in_working_order(on: On) {
+fn detached_socket_still_works(on: On) {
     struct Detach(Rc<Cell<Option<pelton::Detached>>>);
     impl Connection for Detach {
         fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
@@ -276,7 +276,7 @@ fn a_detached_socket_is_handed_back_in_working_order(on: On) {
     assert_eq!(reactor.connection_count(), 0);
     let mut first = [0; 5];
     theirs.read_exact(&mut first).unwrap();
-    assert_eq!(&first, b"first", "what was queued has been sent");
+    assert_eq!(&first, b"first", "queued data was sent");
     let mut ours = UnixStream::from(detached.unwrap().socket.into_fd().unwrap());
     ours.set_nonblocking(false).unwrap();
     theirs.write_all(b"second").unwrap();
@@ -286,12 +286,12 @@ fn a_detached_socket_is_handed_back_in_working_order(on: On) {
 }
 
 #[test]
-fn listeners_that_a_service_manager_has_opened_are_found_once() {
-    const TEST: &str = "listeners_that_a_service_manager_has_opened_are_found_once";
+fn inherited_listeners_are_returned_once() {
+    const TEST: &str = "inherited_listeners_are_returned_once";
     if child::role().is_some() {
         let inherited = pelton::inherited_listeners().unwrap();
         assert_eq!(inherited.len(), 1);
-        assert!(pelton::inherited_listeners().unwrap().is_empty(), "they are given out once");
+        assert!(pelton::inherited_listeners().unwrap().is_empty(), "each is returned once");
         let mut reactor = pelton::Reactor::new().unwrap();
         for listener in inherited {
             assert_eq!(listener.name.as_deref(), Some("web"));
@@ -303,7 +303,7 @@ fn listeners_that_a_service_manager_has_opened_are_found_once() {
     }
     assert!(pelton::inherited_listeners().unwrap().is_empty());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // A child inherits it under another number, and names itself: what a service manager does between fork and exec.
+    // A child inherits it under another number and sets its own process id, as a service manager does between fork and exec.
     rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::empty()).unwrap();
     let script = "import os, sys\n\
         os.dup2(int(sys.argv[1]), 3)\n\
@@ -326,7 +326,7 @@ fn listeners_that_a_service_manager_has_opened_are_found_once() {
     assert!(child.wait().unwrap().success());
 }
 
-fn addresses_and_endpoints_are_taken_as_people_write_them(on: On) {
+fn addresses_and_endpoints_are_parsed_from_text(on: On) {
     let mut reactor = on.reactor();
     let listener = reactor.listen("127.0.0.1:0", |_| Echo).unwrap();
     let port = reactor.listening_on(listener).and_then(Address::port).unwrap();
@@ -335,7 +335,7 @@ fn addresses_and_endpoints_are_taken_as_people_write_them(on: On) {
     reactor.listen(SocketAddr::from(([127, 0, 0, 1], 0)), |_| Echo).unwrap();
     let address = Address::from(SocketAddr::from(([127, 0, 0, 1], 0)));
     reactor.listen(&address, |_| Echo).unwrap();
-    assert_eq!(address.port(), Some(0), "it is still there");
+    assert_eq!(address.port(), Some(0), "the address is still listening");
     let error = reactor.listen("localhost", |_| Echo).unwrap_err();
     assert!(
         matches!(error, Error::BadAddress(_)) && error.to_string().contains("\"localhost\" is not an address"),
@@ -359,7 +359,7 @@ fn addresses_and_endpoints_are_taken_as_people_write_them(on: On) {
     }
 }
 
-/// Hands what it is given to another thread.
+/// Passes received data to another thread.
 struct HandOver(std::sync::mpsc::Sender<Vec<Bytes>>);
 
 impl Connection for HandOver {
@@ -367,14 +367,14 @@ impl Connection for HandOver {
         let place = chunk.as_ptr();
         let copy = Bytes::copy_from_slice(&chunk);
         let bytes = Bytes::from(chunk);
-        assert_ne!(bytes.as_ptr(), place, "the memory is the loop's");
+        assert_ne!(bytes.as_ptr(), place, "the buffer belongs to the loop");
         let sender = self.0.clone();
         std::thread::spawn(move || sender.send(vec![bytes, copy]).unwrap());
         io.close();
     }
 }
 
-fn a_chunk_becomes_bytes_that_another_thread_can_have(on: On) {
+fn chunk_becomes_bytes_for_another_thread(on: On) {
     let mut reactor = on.reactor();
     let (sender, receiver) = std::sync::mpsc::channel();
     let (ours, mut theirs) = UnixStream::pair().unwrap();
@@ -382,7 +382,7 @@ fn a_chunk_becomes_bytes_that_another_thread_can_have(on: On) {
     theirs.write_all(b"hello").unwrap();
     run_until(&mut reactor, |reactor| reactor.connection_count() == 0);
     assert_eq!(receiver.recv_timeout(Duration::from_secs(20)).unwrap(), ["hello", "hello"]);
-    // One that was made of a vector is that vector.
+    // A chunk that was made from a vector keeps its memory.
     let vector = vec![1, 2, 3];
     let place = vector.as_ptr();
     let vector = Chunk::from(vector).into_vec();

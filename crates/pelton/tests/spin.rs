@@ -1,4 +1,4 @@
-//! Spinning before blocking: when it happens, when not, and that nothing is missed meanwhile.
+//! Spinning before blocking: when it happens, and that no event is missed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -19,13 +19,13 @@ use pelton_testing::{Echo, On, on_every_engine, run, run_until, unsupported};
 
 on_every_engine![
     an_idle_loop_does_not_spin,
-    everything_gets_through_while_spinning,
-    timers_are_neither_early_nor_kept_waiting_by_spinning,
+    all_events_are_served_while_spinning,
+    spinning_makes_timers_neither_early_nor_late,
 ];
 
 const SPIN: Duration = Duration::from_micros(50);
 
-/// An engine with a clock that moves by a microsecond per poll, and as far as needed when it blocks.
+/// An engine whose clock advances by a microsecond per poll, and as far as needed when it blocks.
 #[derive(Clone, Default)]
 struct World(Arc<Mutex<State>>);
 
@@ -33,12 +33,12 @@ struct World(Arc<Mutex<State>>);
 struct State {
     now: Time,
     until: Option<Time>,
-    /// When the watched descriptor becomes ready, in order.
+    /// The times at which the watched descriptor becomes ready, in order.
     ready_at: VecDeque<Time>,
     token: Option<Token>,
     polls: u32,
     blocks: u32,
-    /// At this poll, somebody posts.
+    /// At this poll, a post is made.
     post_at_poll: Option<(u32, Handle)>,
 }
 
@@ -47,7 +47,7 @@ impl World {
         self.0.lock().unwrap()
     }
 
-    /// How often it has polled and blocked since this was last asked.
+    /// The number of polls and blocking waits since the last call.
     fn take_counts(&self) -> (u32, u32) {
         let mut state = self.lock();
         (std::mem::take(&mut state.polls), std::mem::take(&mut state.blocks))
@@ -74,7 +74,7 @@ impl Park for World {
         } else {
             state.blocks += 1;
             let ends = [state.until, state.ready_at.front().copied()].into_iter().flatten().min();
-            state.now = state.now.max(ends.expect("nothing would ever end this sleep"));
+            state.now = state.now.max(ends.expect("nothing would end this sleep"));
         }
         Ok(())
     }
@@ -145,7 +145,7 @@ impl Engine for World {
     }
 }
 
-/// A loop in such a world, and how often its descriptor was ready.
+/// A loop on this engine, and a count of the descriptor's events.
 fn world(spin: Duration) -> (EventLoop, World, Rc<Cell<u32>>) {
     let world = World::default();
     world.lock().now = Time::from_nanos(1);
@@ -157,7 +157,7 @@ fn world(spin: Duration) -> (EventLoop, World, Rc<Cell<u32>>) {
     (reactor, world, calls)
 }
 
-/// Turns once, with an event that far off.
+/// Runs one turn, with an event after this time.
 fn turn(reactor: &mut EventLoop, world: &World, event_after: Duration) -> (u32, u32) {
     world.ready_after(event_after);
     reactor.turn(None).unwrap();
@@ -165,23 +165,23 @@ fn turn(reactor: &mut EventLoop, world: &World, event_after: Duration) -> (u32, 
 }
 
 #[test]
-fn it_spins_when_the_last_wait_was_short_and_stops_after_one_in_vain() {
+fn it_spins_after_a_short_wait_and_stops_after_a_useless_spin() {
     let (mut reactor, world, calls) = world(SPIN);
     let (near, far) = (Duration::from_micros(10), Duration::from_micros(400));
-    assert_eq!(turn(&mut reactor, &world, far), (0, 1), "nothing is known yet");
-    assert_eq!(turn(&mut reactor, &world, near), (0, 1), "the last one was long");
-    assert_eq!(turn(&mut reactor, &world, near), (10, 0), "the last one was short");
+    assert_eq!(turn(&mut reactor, &world, far), (0, 1), "no history yet");
+    assert_eq!(turn(&mut reactor, &world, near), (0, 1), "the last wait was long");
+    assert_eq!(turn(&mut reactor, &world, near), (10, 0), "the last wait was short");
     assert_eq!(turn(&mut reactor, &world, near), (10, 0));
-    assert_eq!(turn(&mut reactor, &world, far), (50, 1), "in vain");
+    assert_eq!(turn(&mut reactor, &world, far), (50, 1), "the spin finds nothing");
     assert_eq!(turn(&mut reactor, &world, far), (0, 1));
     assert_eq!(turn(&mut reactor, &world, near), (0, 1));
     assert_eq!(turn(&mut reactor, &world, near), (10, 0), "again");
-    // What lies just behind the end of the spin would cost both the spin and the sleep, every time.
+    // An event just after the end of the spin would cost both the spin and the sleep every time.
     let behind = SPIN + Duration::from_micros(5);
     assert_eq!(turn(&mut reactor, &world, behind), (50, 1));
     assert_eq!(turn(&mut reactor, &world, behind), (0, 1));
-    assert_eq!(calls.get(), 10, "every event was told once");
-    assert_eq!(reactor.stats().sleeps, 7, "those that blocked");
+    assert_eq!(calls.get(), 10, "every event was reported once");
+    assert_eq!(reactor.stats().sleeps, 7, "only blocking waits count as sleeps");
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn it_never_spins_unless_asked_to() {
 }
 
 #[test]
-fn several_events_that_one_poll_finds_are_all_told() {
+fn all_events_of_one_poll_are_reported() {
     let (mut reactor, world, calls) = world(SPIN);
     turn(&mut reactor, &world, Duration::ZERO);
     for _ in 0..4 {
@@ -218,14 +218,14 @@ fn a_timer_a_timeout_and_a_post_end_the_spin() {
     // Timers are the first phase of the turn after the wait.
     reactor.turn(Some(Duration::ZERO)).unwrap();
     assert_eq!(*fired.borrow(), Some(due));
-    assert_eq!(world.take_counts(), (1, 0), "no spin where there is nothing to wait for");
+    assert_eq!(world.take_counts(), (1, 0), "nothing to wait for, so no spin");
 
     reactor.turn(Some(Duration::from_micros(7))).unwrap();
     assert_eq!(world.take_counts(), (7, 0));
 
     world.lock().post_at_poll = Some((5, reactor.handle()));
     reactor.turn(None).unwrap();
-    // One more to see what has come in meanwhile, as always when there is something to do.
+    // One more poll for events that arrived meanwhile, as always when there is work to do.
     assert_eq!(world.take_counts(), (6, 0));
     reactor.turn(Some(Duration::ZERO)).unwrap();
     assert_eq!(*reactor.state::<u32>(), 1);
@@ -233,14 +233,14 @@ fn a_timer_a_timeout_and_a_post_end_the_spin() {
 }
 
 #[test]
-fn run_until_asks_its_condition_before_it_spins() {
+fn run_until_checks_its_condition_before_spinning() {
     let (mut reactor, world, _) = world(SPIN);
     turn(&mut reactor, &world, Duration::ZERO);
     let met = Rc::new(Cell::new(false));
     let flag = met.clone();
     reactor.next_tick(move |_| flag.set(true));
     reactor.run_until(|_| met.get()).unwrap();
-    // The one poll of a turn that does not wait.
+    // The single poll of a turn that does not wait.
     assert_eq!(world.take_counts(), (1, 0));
 }
 
@@ -251,20 +251,20 @@ fn processor_time() -> Duration {
 
 fn an_idle_loop_does_not_spin(on: On) {
     let mut reactor = on.build(on.builder().spin(Duration::from_millis(8)));
-    // A short wait, so that spinning seems to pay.
+    // A short wait, so that spinning seems worthwhile.
     reactor.turn(Some(Duration::from_micros(1))).unwrap();
     let (turns, used) = (reactor.stats().turns, processor_time());
-    // Something happens now and then, but each time after it would have spun in vain.
+    // Events occur at intervals that are longer than the spin.
     reactor.every(Duration::from_millis(10), |_, _| {});
     reactor.after(Duration::from_millis(405), |reactor| reactor.stop());
     run(&mut reactor);
     let (turns, used) = (reactor.stats().turns - turns, processor_time() - used);
     assert!(turns <= 100, "{turns} turns");
-    // One spin in vain, perhaps another after a late timer, and what turning costs on a busy machine.
+    // One useless spin, perhaps another after a late timer, and the cost of turns on a busy machine.
     assert!(used < Duration::from_millis(100), "{used:?} of processor time in 405 ms");
 }
 
-fn everything_gets_through_while_spinning(on: On) {
+fn all_events_are_served_while_spinning(on: On) {
     const ROUNDS: u32 = 2_000;
     let mut reactor = on.build(on.builder().spin(Duration::from_millis(1)));
     let listener = reactor.listen("127.0.0.1:0", |_| Echo).unwrap();
@@ -287,8 +287,8 @@ fn everything_gets_through_while_spinning(on: On) {
     peer.join().unwrap();
 }
 
-fn timers_are_neither_early_nor_kept_waiting_by_spinning(on: On) {
-    // Longer than the test may take: one that would spin past its timer is noticed.
+fn spinning_makes_timers_neither_early_nor_late(on: On) {
+    // Longer than the test may take, so that spinning past the timer is detected.
     let mut reactor = on.build(on.builder().spin(Duration::from_secs(60)));
     reactor.turn(Some(Duration::from_micros(1))).unwrap();
     for _ in 0..20 {

@@ -1,18 +1,20 @@
-//! How many system calls things take, counted by `strace`.
+//! System calls of common operations, counted by `strace`.
 //!
 //! Each test runs itself again under `strace`, between two calls of `getppid` that serve as marks.
 #![cfg(target_os = "linux")]
 
-use std::io::{Read, Write};
+use std::io::{Read, Write, pipe};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::Duration;
 
-use pelton::{CallbackKind, EngineKind, EventLoop, Interest, Reactor};
+use pelton::{
+    Batch, CallbackKind, Chunk, Connection, ConnectionId, EngineKind, EventLoop, Guest, Interest, Io, Reactor,
+};
 use pelton_testing::{Echo, child};
 
-/// Engines that wait in the kernel, and the calls that they wait with.
+/// Engines that wait in the kernel, and their system calls for waiting.
 const ENGINES: [(EngineKind, &[&str]); 3] = [
     (EngineKind::Epoll, &["epoll_wait", "epoll_pwait2"]),
     (EngineKind::Poll, &["ppoll"]),
@@ -23,8 +25,8 @@ fn mark() {
     let _ = rustix::process::getppid();
 }
 
-/// Has a child do `act`, for each engine, and checks the names of the system calls that it made between the marks, on the
-/// thread that acted. The engine's own are called "wait".
+/// Runs `act` in a child for each engine, and checks the system calls between the marks on the thread that acted. The engine's
+/// own are called "wait".
 fn calls(test: &str, act: fn(&mut EventLoop), check: impl Fn(Vec<String>)) {
     if let Some(name) = child::role() {
         let mut reactor = Reactor::builder().engine(name.parse().unwrap()).build().unwrap();
@@ -40,7 +42,7 @@ fn calls(test: &str, act: fn(&mut EventLoop), check: impl Fn(Vec<String>)) {
             .args(["--exact", test, "--nocapture"])
             .env(child::CHILD, engine.name())
             .output()
-            .expect("strace is needed for this test");
+            .expect("this test needs strace");
         assert!(output.status.success(), "{output:?}");
         let text = std::fs::read_to_string(&trace).unwrap();
         std::fs::remove_file(&trace).unwrap();
@@ -53,11 +55,11 @@ fn tempfile(test: &str, engine: EngineKind) -> std::path::PathBuf {
     std::env::temp_dir().join(format!("pelton-{}-{test}-{engine}.strace", std::process::id()))
 }
 
-/// The names of the calls between the first two marks, on the thread that made them.
+/// The calls between the first two marks on the thread that made the marks.
 fn between_marks(text: &str) -> Vec<String> {
     let calls = |line: &str| {
         let (thread, call) = line.split_once(' ')?;
-        // What was interrupted by another thread's line is told twice; the first time counts.
+        // A call that another thread's line interrupts is printed twice; the first line counts.
         let name = call.trim_start().split_once('(')?.0;
         (!name.starts_with('<')).then(|| (thread.to_owned(), name.to_owned()))
     };
@@ -97,7 +99,7 @@ fn a_sleeping_loop_makes_no_call_until_something_happens() {
     calls(
         "a_sleeping_loop_makes_no_call_until_something_happens",
         |reactor| {
-            // One timer first, for the memory that firing takes.
+            // One timer first, so that firing allocates nothing later.
             reactor.after(Duration::from_millis(10), |reactor| *reactor.state::<bool>() = true);
             reactor.run_until(|reactor| *reactor.state::<bool>()).unwrap();
             *reactor.state::<bool>() = false;
@@ -118,7 +120,7 @@ fn many_posts_to_a_sleeping_loop_wake_it_once() {
     calls(
         "many_posts_to_a_sleeping_loop_wake_it_once",
         |reactor| {
-            assert!(reactor.next_deadline().is_none(), "posts are to wake it");
+            assert!(reactor.next_deadline().is_none(), "no timer may wake the loop");
             let handle = reactor.handle();
             mark();
             for _ in 0..1_000 {
@@ -138,7 +140,7 @@ fn posts_to_a_loop_that_is_awake_write_nothing() {
         "posts_to_a_loop_that_is_awake_write_nothing",
         |reactor| {
             let handle = reactor.handle();
-            // A few rounds first, for the memory that the queue takes.
+            // A few rounds first, so that the queue allocates nothing later.
             for _ in 0..5 {
                 for _ in 0..200 {
                     handle.post(|_| {}).unwrap();
@@ -159,9 +161,9 @@ fn posts_to_a_loop_that_is_awake_write_nothing() {
 }
 
 #[test]
-fn a_watch_that_is_ready_costs_the_wait_alone() {
+fn ready_watch_costs_only_the_wait() {
     calls(
-        "a_watch_that_is_ready_costs_the_wait_alone",
+        "ready_watch_costs_only_the_wait",
         |reactor| {
             let (ours, mut theirs) = UnixStream::pair().unwrap();
             theirs.write_all(b"x").unwrap();
@@ -181,14 +183,14 @@ fn a_watch_that_is_ready_costs_the_wait_alone() {
 }
 
 #[test]
-fn posts_to_a_loop_that_something_else_has_woken_write_nothing() {
+fn posts_to_a_loop_woken_otherwise_write_nothing() {
     calls(
-        "posts_to_a_loop_that_something_else_has_woken_write_nothing",
+        "posts_to_a_loop_woken_otherwise_write_nothing",
         |reactor| {
             let handle = reactor.handle();
             handle.post(|_| {}).unwrap();
             *reactor.state::<bool>() = false;
-            // The loop sleeps, ready to be woken by posts, and wakes for the timer.
+            // The loop sleeps, and wakes for the timer, not for posts.
             reactor.after(Duration::from_millis(10), move |reactor| {
                 mark();
                 for _ in 0..10 {
@@ -218,7 +220,7 @@ fn an_echoed_message_costs_one_read_one_write_and_a_wait() {
                     reactor.turn(None).unwrap();
                     mark();
                 } else {
-                    // The first one is accepted on the way.
+                    // The first message also accepts the connection.
                     while reactor.stats().calls(CallbackKind::Connection) < 3 + round {
                         reactor.turn(None).unwrap();
                     }
@@ -231,9 +233,9 @@ fn an_echoed_message_costs_one_read_one_write_and_a_wait() {
 }
 
 #[test]
-fn a_connection_that_comes_in_costs_one_call_and_what_watching_it_takes() {
+fn accepting_a_connection_costs_one_call_and_its_registration() {
     calls(
-        "a_connection_that_comes_in_costs_one_call_and_what_watching_it_takes",
+        "accepting_a_connection_costs_one_call_and_its_registration",
         |reactor| {
             let listener = reactor.listen("127.0.0.1:0", |_| Echo).unwrap();
             let address = reactor.listening_on(listener).unwrap().to_string();
@@ -243,7 +245,7 @@ fn a_connection_that_comes_in_costs_one_call_and_what_watching_it_takes() {
                 if round == 9 {
                     mark();
                 }
-                // Some engines take two turns, one of which finds out that no more have come.
+                // Some engines take two turns, one of which finds no more connections.
                 while reactor.connection_count() <= round {
                     reactor.turn(None).unwrap();
                 }
@@ -254,8 +256,116 @@ fn a_connection_that_comes_in_costs_one_call_and_what_watching_it_takes() {
         },
         |mut made| {
             made.retain(|name| name != "wait" && name != "epoll_ctl");
-            // The second finds that there are no more.
+            // The second call finds no more connections.
             assert_eq!(made, ["accept4", "accept4"]);
         },
+    );
+}
+
+/// Has this many batches of work.
+struct Batches(u32);
+
+impl Guest for Batches {
+    fn has_work(&mut self) -> bool {
+        self.0 > 0
+    }
+
+    fn run(&mut self, reactor: &mut Reactor) -> Batch {
+        self.0 -= 1;
+        *reactor.state::<bool>() = self.0 == 0;
+        Batch::MayContinue
+    }
+}
+
+#[test]
+fn batches_of_a_guest_cost_no_call_while_nothing_is_watched() {
+    calls(
+        "batches_of_a_guest_cost_no_call_while_nothing_is_watched",
+        |reactor| {
+            reactor.host(Batches(10_000)).unwrap();
+            // The timer's memory, before the mark.
+            reactor.after(Duration::from_secs(3600), |_| {});
+            *reactor.state::<bool>() = false;
+            mark();
+            reactor.run_until(|reactor| *reactor.state::<bool>()).unwrap();
+            mark();
+        },
+        |made| {
+            // One per turn, which takes a hundred microseconds. Tracing makes the polls slow, but not the batches.
+            assert!(made.iter().all(|name| name == "wait"), "{made:?}");
+            assert!(made.len() < 1_000, "{} calls", made.len());
+        },
+    );
+}
+
+#[test]
+fn batches_of_a_guest_cost_a_wait_each_while_something_is_watched() {
+    calls(
+        "batches_of_a_guest_cost_a_wait_each_while_something_is_watched",
+        |reactor| {
+            let (ours, _theirs) = UnixStream::pair().unwrap();
+            reactor.watch(&ours, Interest::READABLE, |_, _| {}).unwrap();
+            reactor.host(Batches(50)).unwrap();
+            *reactor.state::<bool>() = false;
+            mark();
+            reactor.run_until(|reactor| *reactor.state::<bool>()).unwrap();
+            mark();
+        },
+        |made| assert_eq!(made, vec!["wait"; 50]),
+    );
+}
+
+#[test]
+fn a_guest_that_sleeps_costs_a_poll_and_the_sleep() {
+    calls(
+        "a_guest_that_sleeps_costs_a_poll_and_the_sleep",
+        |reactor| {
+            reactor.host(Batches(0)).unwrap();
+            reactor.turn(Some(Duration::from_millis(1))).unwrap();
+            mark();
+            reactor.turn(Some(Duration::from_millis(1))).unwrap();
+            mark();
+        },
+        |made| assert_eq!(made, ["wait", "wait"]),
+    );
+}
+
+/// Sends what it receives to another connection, at once.
+struct Forward(ConnectionId);
+
+impl Connection for Forward {
+    fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
+        let to = self.0;
+        let mut to = io.reactor().connection(to).unwrap();
+        to.send_chunk(chunk).unwrap();
+        to.flush();
+    }
+}
+
+#[test]
+fn a_message_through_pipes_costs_one_read_one_write_and_a_wait() {
+    calls(
+        "a_message_through_pipes_costs_one_read_one_write_and_a_wait",
+        |reactor| {
+            let ((reader, mut writer), (mut result, answer)) = (pipe().unwrap(), pipe().unwrap());
+            let to = reactor.adopt(answer, Echo).unwrap();
+            reactor.adopt(reader, Forward(to)).unwrap();
+            for round in 0..10 {
+                writer.write_all(b"ping").unwrap();
+                if round == 9 {
+                    mark();
+                    reactor.turn(None).unwrap();
+                    mark();
+                } else {
+                    // Two are opened on the way.
+                    while reactor.stats().calls(CallbackKind::Connection) < 3 + round {
+                        reactor.turn(None).unwrap();
+                    }
+                }
+                result.read_exact(&mut [0; 4]).unwrap();
+            }
+        },
+        // The flag against signals needs the newer call. It is the same kind of write.
+        |made| assert!(made == ["wait", "read", "pwritev2"] || made == ["wait", "read", "writev"], "{made:?}"),
     );
 }

@@ -1,14 +1,14 @@
-//! What the compiler says to those who use an interface of ours wrongly: that it is wrong, and what to do instead.
+//! Compiler errors for misuse of the public API: they must name the mistake and the fix.
 //!
-//! Each file of `tests/teaching` is a program that does not compile. Lines that begin with `//~` are parts of what the compiler
-//! has to say of it, which are ours; the rest is the compiler's, and changes with it.
+//! Each file in `tests/teaching` is a program that does not compile. Lines that begin with `//~` must appear in the compiler's
+//! output; they come from this crate's attributes. The rest is the compiler's own and may change.
 
 use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
 #[test]
-fn mistakes_are_answered_with_a_way_out() {
+fn errors_name_the_fix() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let scratch = Path::new(env!("CARGO_TARGET_TMPDIR")).join("teaching");
     std::fs::create_dir_all(&scratch).unwrap();
@@ -28,7 +28,7 @@ fn mistakes_are_answered_with_a_way_out() {
             .unwrap();
     }
     std::fs::write(scratch.join("Cargo.toml"), manifest).unwrap();
-    // The same versions of everything: nothing has to be fetched.
+    // The same dependency versions, so nothing is downloaded.
     std::fs::copy(here.join("../../Cargo.lock"), scratch.join("Cargo.lock")).unwrap();
 
     let mut missing = String::new();

@@ -1,4 +1,4 @@
-//! What the timer wheel allocates, counted.
+//! Allocations of the timer wheel.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use allocation_counter::measure;
 use pelton::{Time, TimerKey, Wheel};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// A little for reuse: blocks, and room in the batch and the heaps.
+/// Memory kept for reuse: blocks, and capacity of the batch and the heaps.
 const SMALL: i64 = 320 * 1024;
 
-/// Bytes held afterwards that were not held before.
+/// Bytes that are held afterwards but were not before.
 fn left_by(run: impl FnOnce()) -> i64 {
     measure(run).bytes_current
 }
@@ -38,7 +38,7 @@ fn fire_all(wheel: &mut Wheel<u64>) {
 }
 
 #[test]
-fn timers_that_are_gone_hold_no_memory() {
+fn removed_timers_hold_no_memory() {
     let now = Time::ZERO + SECOND * 12_345;
     let mut wheel = Wheel::new(now);
 
@@ -83,7 +83,7 @@ fn timers_that_are_gone_hold_no_memory() {
 }
 
 #[test]
-fn a_few_that_are_left_do_not_keep_the_memory_of_many() {
+fn few_remaining_timers_do_not_keep_the_memory_of_many() {
     let now = Time::ZERO + SECOND * 12_345;
     let left = measure(|| {
         let mut wheel = Wheel::new(now);
@@ -108,7 +108,7 @@ fn a_few_that_are_left_do_not_keep_the_memory_of_many() {
 }
 
 #[test]
-fn timers_that_are_armed_again_for_ever_allocate_nothing() {
+fn rearming_timers_forever_allocates_nothing() {
     let now = Time::ZERO + SECOND * 12_345;
     for count in [1, 10, 1_000, 20_000] {
         let mut now = now;
@@ -130,9 +130,9 @@ fn timers_that_are_armed_again_for_ever_allocate_nothing() {
             })
             .count_total
         };
-        // Long enough to have seen the most slots that random timers occupy at a time.
+        // Long enough to have reached the maximum number of occupied slots.
         turns(&mut wheel, 400_000);
         let allocations = turns(&mut wheel, 100_000);
-        assert_eq!(allocations, 0, "with {count} timers re-armed for ever");
+        assert_eq!(allocations, 0, "with {count} timers rearmed forever");
     }
 }

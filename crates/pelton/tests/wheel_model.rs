@@ -1,4 +1,4 @@
-//! The timer wheel against a model that is too simple to be wrong: two sorted maps.
+//! Compares the timer wheel with a simple model: two sorted maps.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use pelton::{Due, Time, TimerKey, Wheel};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-/// Timers up to which `next_deadline` promises to be exact.
+/// Up to this many timers, `next_deadline` is exact.
 const EXACT: usize = 64;
 
 #[derive(Clone, Debug)]
@@ -21,12 +21,12 @@ enum Step {
     NextDeadline,
 }
 
-/// A time, told from the current one.
+/// A time relative to the current one.
 #[derive(Clone, Copy, Debug)]
 enum When {
     In(u64),
     Ago(u64),
-    /// Close to where the bits from this one up change next.
+    /// Close to the next change of the bits from this one up.
     Turn(u8, i8),
     /// Close to the earliest deadline.
     Next(i8),
@@ -34,7 +34,7 @@ enum When {
     Max,
 }
 
-/// What is done with a timer that was handed out.
+/// An operation on an existing timer.
 #[derive(Clone, Copy, Debug)]
 enum After {
     Cancel,
@@ -42,7 +42,7 @@ enum After {
     Reset(When),
 }
 
-/// Nanoseconds to about `2^most`, each power of two as likely as the next.
+/// Up to about `2^most` nanoseconds, each power of two equally likely.
 fn span(most: u8) -> impl Strategy<Value = u64> {
     (0..most, any::<u64>()).prop_map(|(bits, random)| (1 << bits) | (random & ((1 << bits) - 1)))
 }
@@ -83,7 +83,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A few steps that make crowds, rare because each is worth hundreds.
+/// A few steps that create crowds, rare because each is worth hundreds.
 fn rough_step() -> impl Strategy<Value = Step> {
     prop_oneof![
         400 => step(),
@@ -92,12 +92,12 @@ fn rough_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Deadline, and a count of how often anything has been set.
+/// The deadline, and a sequence number that counts all settings.
 type Rank = (Time, u64);
 
 #[derive(Default)]
 struct Model {
-    /// What is known of each timer there has been; `None` once it is gone.
+    /// The state of every timer so far; `None` once it is gone.
     timers: Vec<Option<Option<Rank>>>,
     armed: BTreeMap<Rank, usize>,
     collected: BTreeMap<Rank, usize>,
@@ -213,7 +213,7 @@ impl Run {
         }
     }
 
-    /// An old timer, more likely a recent one.
+    /// An existing timer, more likely a recent one.
     fn pick(&self, which: Index) -> Option<usize> {
         let recent = self.keys.len().min(if which.index(4) == 0 { usize::MAX } else { 100 });
         (recent > 0).then(|| self.keys.len() - recent + which.index(recent))
@@ -264,7 +264,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_wheel_does_what_two_sorted_maps_do(
+    fn wheel_matches_two_sorted_maps(
         start in prop_oneof![Just(0), span(40), span(62), any::<u64>()],
         steps in prop::collection::vec(rough_step(), 1..1000),
     ) {
@@ -275,7 +275,7 @@ proptest! {
         }
         run.check_every_timer();
         run.check_next_deadline();
-        // In the end everything comes, in order.
+        // In the end all timers fire in order.
         run.expire(Time::MAX);
         while !run.model.collected.is_empty() {
             run.drain(100, After::Cancel);

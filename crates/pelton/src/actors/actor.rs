@@ -266,7 +266,7 @@ pub struct ActorRef<M: Send + 'static> {
     address: Address<M, Scheduler>,
 }
 
-/// The error of sending to an actor. It returns the message.
+/// The error returned when a message cannot be sent to an actor. It gives the message back.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MailError<M> {
     /// The mailbox holds as many messages as its [bound](Spawn::bound) allows.

@@ -56,7 +56,7 @@ pub struct Keyed<K> {
     shared: Arc<Shared<K>>,
 }
 
-/// The error of submitting a task. It returns the task.
+/// The error returned when a task cannot be submitted. It gives the task back.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError<F> {
     /// The limit for the tasks of this [key](Keyed::bound_per_key) or of [all](Keyed::bound) keys is reached.
@@ -301,7 +301,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     #[test]
-    fn the_room_of_many_keys_is_given_back_when_they_are_idle() {
+    fn capacity_of_many_keys_is_freed_when_they_are_idle() {
         let pool = Pool::builder().workers(1).build().unwrap();
         let keyed = pool.keyed();
         let (release, released) = channel::<()>();
@@ -314,7 +314,7 @@ mod tests {
         drop(release);
         let start = Instant::now();
         while keyed.busy_keys() > 0 || room() > SHARDS * ROOM_KEPT {
-            assert!(start.elapsed() < Duration::from_secs(20), "there is room for {} keys", room());
+            assert!(start.elapsed() < Duration::from_secs(20), "capacity for {} keys is kept", room());
             std::thread::yield_now();
         }
     }

@@ -29,7 +29,7 @@ const YIELD_ROUNDS: u32 = 4;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
     Running,
-    /// Messages from outside are refused; queued ones are received.
+    /// New messages from outside the pool are refused; those already queued are still delivered.
     Draining,
     /// The workers end.
     Stopped,
@@ -311,7 +311,7 @@ impl WorkerLoop<'_> {
                     self.queue_injected();
                     let alone = queue.is_empty();
                     queue.push(turn);
-                    // The next turn may take long: let another worker take this one.
+                    // The turns ahead of this one may take a long time, so wake another worker to share the queue.
                     if !alone {
                         shared.wake();
                     }

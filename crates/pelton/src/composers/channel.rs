@@ -125,7 +125,7 @@ pub enum SubscriptionEnd {
     Overflowed,
 }
 
-/// The error of publishing a value. It returns the value, which no subscriber has received.
+/// The error returned when a value cannot be published. It gives the value back; no subscriber has received it.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError<T> {
     /// The inbox of a subscriber with [`Overflow::Refuse`] is full.
@@ -175,7 +175,7 @@ struct Hub<T> {
 }
 
 struct State<T> {
-    /// In the order of subscription.
+    /// The subscribers' inboxes, in the order of subscription.
     inboxes: BTreeMap<u64, Arc<Inbox<T>>>,
     next_id: u64,
     closed: bool,

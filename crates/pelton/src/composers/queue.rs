@@ -47,7 +47,7 @@ struct Shared<T> {
 #[error("pop from a queue: it is closed and empty")]
 pub struct QueueClosed;
 
-/// The error of pushing an item. It returns the item.
+/// The error returned when an item cannot be pushed. It gives the item back.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum QueueRefusal<T> {
     /// The queue holds as many items as its [bound](Queue::bounded) allows.
@@ -143,7 +143,7 @@ impl<T> Queue<T> {
     /// # use pelton::{Queue, Reactor};
     /// # let mut reactor = Reactor::new()?;
     /// let queue = Queue::bounded(10);
-    /// let pop = queue.pop_then(&mut reactor, |_, _| unreachable!("it is cancelled"));
+    /// let pop = queue.pop_then(&mut reactor, |_, _| unreachable!("the pop is cancelled"));
     /// assert!(queue.cancel_pop(pop));
     /// assert_eq!(queue.push("for somebody else"), Ok(()));
     /// # reactor.turn(Some(std::time::Duration::ZERO))?;

@@ -16,8 +16,8 @@ use crate::promises::{Continuations, Step};
 use crate::reactor::panics::catch;
 use crate::{Next, Promise, Reactor, Rejected};
 
-/// A pool of resources that are used exclusively, such as database connections, with a queue for those who wait for
-/// one.
+/// A pool of resources that are used exclusively, such as database connections, with a queue for waiting
+/// callers.
 ///
 /// [`acquire`](ResourcePool::acquire) lends a resource until the [`Lent`] is dropped. Waiters are served in the order
 /// in which they came. A broken resource is [discarded](Lent::discard), and a new one is made when it is needed.

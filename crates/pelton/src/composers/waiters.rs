@@ -19,7 +19,7 @@ use crate::{Promise, Reactor, Rejected, TimerId};
 
 pub(crate) struct Waiters<T, E> {
     state: Mutex<State<T, E>>,
-    /// Makes the error for those who are waiting when it is closed.
+    /// Creates the error that waiters get once this is closed.
     closing: fn() -> E,
 }
 
@@ -28,9 +28,9 @@ type Numbered<T> = (u64, T);
 
 struct State<T, E> {
     stock: VecDeque<Numbered<T>>,
-    /// By ticket, so the first entry has waited longest.
+    /// The waiters by ticket, so the first entry has waited longest.
     waiting: BTreeMap<u64, Arrival>,
-    /// Assigned, but not yet picked up.
+    /// Results that are assigned to a waiter, but not yet picked up.
     served: BTreeMap<u64, (Arrival, Result<Numbered<T>, E>)>,
     next_ticket: u64,
     next_number: u64,
@@ -53,7 +53,7 @@ pub(crate) struct Snapshot {
     pub(crate) counts: Counts,
 }
 
-/// The error of putting a thing in.
+/// The error returned when a thing cannot be put in. It gives the thing back.
 pub(crate) enum Refused<T> {
     Full(T),
     Closed(T),

@@ -46,7 +46,7 @@ fn create_beside(target: &Path, directory: &Path, old: Option<&Permissions>) -> 
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
     if let Some(old) = old {
-        // Set it from the start, so that nobody can read it who could not read the old file.
+        // Set the mode at creation, so that anyone who could not read the old file can never read the new one.
         options.mode(old.mode());
     }
     let mut attempts = 0;

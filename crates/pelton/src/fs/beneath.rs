@@ -182,7 +182,7 @@ mod tests {
     ];
 
     #[test]
-    fn nothing_outside_is_opened_and_links_inside_are_followed_where_the_kernel_sees_to_it() {
+    fn files_outside_are_not_opened_and_links_inside_are_followed_on_linux() {
         let (tree, root) = tree("kernel");
         let name = |name: &str| read(open(root.as_fd(), Path::new(name), OFlags::RDONLY, Mode::empty()));
         assert_eq!(name("file"), Ok("file".to_owned()));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn walking_follows_no_link_at_all() {
+    fn walking_follows_no_links() {
         let (tree, root) = tree("walk");
         let name = |name: &str| {
             let walked = checked(Path::new(name))

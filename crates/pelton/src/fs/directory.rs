@@ -27,11 +27,11 @@ const FILE_MODE: Mode =
 /// by `..`, a leading slash or a symbolic link, fails with [`io::ErrorKind::NotFound`], like a missing one. So does a
 /// name that no file can have, because it is too long or contains a null byte. Depending on the name, an operation may
 /// also fail with [`NotADirectory`](io::ErrorKind::NotADirectory) or [`IsADirectory`](io::ErrorKind::IsADirectory). On
-/// Linux 5.6 and later the kernel enforces this, and links that stay inside are followed. Elsewhere no links are
-/// followed.
+/// Linux 5.6 and later the kernel enforces that names stay inside, and links that stay inside are followed. Elsewhere
+/// no links are followed.
 ///
-/// It refers to the same directory even if that is renamed or another takes its path. Clones refer to the same
-/// directory.
+/// It keeps referring to the same directory even if the directory is renamed or another one takes its place. Clones
+/// refer to the same directory.
 ///
 /// ```
 /// use pelton::{Reactor, fs};

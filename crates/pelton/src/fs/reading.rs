@@ -79,7 +79,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_file_that_does_not_know_its_size_is_read_to_its_end() {
+    fn file_of_unknown_size_is_read_to_its_end() {
         let path = Path::new("/proc/self/maps");
         assert_eq!(std::fs::metadata(path).unwrap().len(), 0);
         let maps = text(path).unwrap();
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_text_is_an_error() {
+    fn invalid_utf8_is_an_error() {
         let path = std::env::temp_dir().join(format!("pelton-reading-text-{}", std::process::id()));
         std::fs::write(&path, b"caf\xe9").unwrap();
         let error = text(&path).unwrap_err();

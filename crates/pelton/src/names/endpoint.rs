@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints_are_written_as_they_are_read() {
+    fn endpoints_round_trip_as_text() {
         for text in ["example.org:80", "localhost:8080", "xn--bcher-kva.example:1", "[fe80::1%eth0]:80", "127.1:80"] {
             let endpoint: Endpoint = text.parse().unwrap();
             assert!(matches!(endpoint, Endpoint::Name { .. }), "{endpoint:?}");
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_named_in_the_error() {
+    fn invalid_text_is_included_in_the_error() {
         let texts = [
             "",
             "80",

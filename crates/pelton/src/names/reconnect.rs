@@ -368,7 +368,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_grow_to_the_most_and_chance_only_shortens_them() {
+    fn delays_grow_to_the_maximum_and_jitter_only_shortens_them() {
         let mut exact = Backoff::default().jitter(0.0);
         let mut random = Backoff::default().seed(7);
         let waits: Vec<_> = (0..12).map(|_| (exact.next_wait(), random.next_wait())).collect();
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_gives_the_same_waits() {
+    fn same_seed_gives_the_same_delays() {
         let waits = |seed| {
             let mut backoff = Backoff::default().seed(seed);
             (0..8).map(|_| backoff.next_wait()).collect::<Vec<_>>()

@@ -61,7 +61,7 @@ impl Resolver for SystemResolver {
     }
 }
 
-/// The error of a lookup.
+/// The error returned by a failed lookup.
 #[derive(Debug, thiserror::Error)]
 #[error("look up {host}: {failure}")]
 pub struct LookupError {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::reactor::callback::CallbackKind;
 use crate::{Lane, LaneStats, Reactor, Time};
 
-/// Longer times are recorded as this long.
+/// The longest time recorded. Longer ones count as this one.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// Times are recorded with two significant digits, so that a histogram takes 30 KiB.
@@ -85,6 +85,7 @@ impl fmt::Debug for Histogram {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Counters {
     pub(crate) turns: u64,
+    pub(crate) polls: u64,
     pub(crate) sleeps: u64,
     pub(crate) posts: u64,
     pub(crate) panics: u64,
@@ -210,6 +211,17 @@ impl Meter {
         }
     }
 
+    /// Counts a callback of a kind without I/O, if nothing is timed. Returns `false` if it may have to be timed.
+    #[inline]
+    pub(crate) fn only_counts(&mut self, kind: CallbackKind) -> bool {
+        let only_counts = !self.measures();
+        if only_counts {
+            self.counters.calls[kind as usize] += 1;
+            self.counters.all_calls += 1;
+        }
+        only_counts
+    }
+
     /// Counts a callback. Returns whether to time it now.
     fn count(&mut self, kind: CallbackKind, each: bool) -> bool {
         self.counters.calls[kind as usize] += 1;
@@ -232,8 +244,8 @@ impl Meter {
         self.untimed_ticks > 0 && self.histograms.is_some()
     }
 
-    /// Records the time of one callback, or of several ticks, up to `now`. Returns it.
-    fn lap(&mut self, kind: CallbackKind, now: Time) -> Duration {
+    /// Records the time of one callback, or of several ticks, up to `now`.
+    fn lap(&mut self, kind: CallbackKind, now: Time) {
         let time = now - self.mark;
         self.mark = now;
         let count = if kind == CallbackKind::Tick { std::mem::take(&mut self.untimed_ticks).max(1) } else { 1 };
@@ -247,7 +259,6 @@ impl Meter {
             let short = time < SHORT_TICK * count as u32;
             self.ticks_timed_together = if short { SHORT_TICKS_TIMED_TOGETHER } else { 1 };
         }
-        time
     }
 }
 
@@ -264,6 +275,8 @@ pub struct Stats {
     pub engine: &'static str,
     /// Turns of the loop.
     pub turns: u64,
+    /// How often the engine was polled, sleeps included.
+    pub polls: u64,
     /// Waits in which the loop was ready to sleep because there was nothing to do.
     pub sleeps: u64,
     /// Ticks from other threads, and woken tasks.
@@ -327,6 +340,7 @@ impl Stats {
     fn write_prometheus(&self, text: &mut String) -> fmt::Result {
         let counters = [
             ("turns", "Turns of the loop.", self.turns),
+            ("polls", "Times the engine was polled, sleeps included.", self.polls),
             ("sleeps", "Waits with nothing to do.", self.sleeps),
             ("posts", "Ticks from other threads, and woken tasks.", self.posts),
             ("panics", "Callbacks that panicked.", self.panics),
@@ -409,6 +423,12 @@ fn summary(text: &mut String, name: &str, label: &str, histogram: &Histogram) ->
 }
 
 impl Reactor {
+    /// Returns how often the engine was polled, as [`Stats::polls`] does.
+    #[inline]
+    pub fn polls(&self) -> u64 {
+        self.meter.counters.polls
+    }
+
     /// Returns a snapshot of the reactor's statistics.
     pub fn stats(&self) -> Stats {
         let counters = &self.meter.counters;
@@ -420,6 +440,7 @@ impl Reactor {
         Stats {
             engine: self.engine.name(),
             turns: counters.turns,
+            polls: counters.polls,
             sleeps: counters.sleeps,
             posts: counters.posts,
             panics: counters.panics,
@@ -446,9 +467,10 @@ impl Reactor {
             }
             return;
         }
-        let time = self.meter.lap(site.kind, self.engine.now());
+        let now = self.engine.now();
+        self.meter.lap(site.kind, now);
         if let Some(watchdog) = &self.watchdog
-            && watchdog.end(time)
+            && watchdog.end(now)
         {
             self.meter.counters.slow += 1;
         }

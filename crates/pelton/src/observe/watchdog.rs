@@ -114,16 +114,15 @@ impl Watchdog {
         }
     }
 
-    /// Ends a callback that took `elapsed`. Returns whether that was too long, and reports it in that case.
-    pub(crate) fn end(&self, elapsed: Duration) -> bool {
-        let running = self.watched.lock().running.take();
-        match running {
-            Some(running) if elapsed >= self.watched.threshold => {
-                (self.watched.hook)(&running.report(elapsed, true));
-                true
-            }
-            _ => false,
+    /// Ends the callback that is running. Returns whether it took too long, and reports it in that case.
+    pub(crate) fn end(&self, now: Time) -> bool {
+        let Some(running) = self.watched.lock().running.take() else { return false };
+        let elapsed = now - running.since;
+        let slow = elapsed >= self.watched.threshold;
+        if slow {
+            (self.watched.hook)(&running.report(elapsed, true));
         }
+        slow
     }
 
     /// Starts another helper thread in a forked child. The old one stayed in the parent.

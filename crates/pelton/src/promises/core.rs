@@ -85,7 +85,7 @@ struct State<T: 'static, E: 'static> {
     /// Boxed, because few promises have observers.
     observers: Option<Box<Observers<T, E>>>,
     settled: bool,
-    /// In the tick queue, or being delivered from it.
+    /// The promise is in the tick queue, or is being delivered from it.
     queued: bool,
     /// A rejection has been passed on, although it is still here.
     handled: bool,

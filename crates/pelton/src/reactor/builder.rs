@@ -119,8 +119,9 @@ impl Builder {
     /// connections and reads from connections that have nothing queued. Disabled by default.
     ///
     /// This suits servers that refuse new clients when they are busy and that send each response on the connection of
-    /// its request. Clients that read their responses then do not suffer from clients that do not. Do not enable it for
-    /// a proxy that forwards data between connections: it would read from one connection and queue the data on another.
+    /// its request. Clients that read their responses are then not slowed down by clients that do not read theirs. Do not
+    /// enable it for a proxy that forwards data between connections: it would read from one connection and queue the
+    /// data on another.
     pub fn serve_over_budget(mut self, serve: bool) -> Self {
         self.settings.flow.serves_over_budget = serve;
         self
@@ -158,8 +159,8 @@ impl Builder {
     /// suits loops whose events arrive in quick succession and that have a processor to themselves. 50 µs is a good
     /// start.
     ///
-    /// The loop spins only if the last wait was shorter than `most`, so an idle loop sleeps as usual. If spinning ends
-    /// the wait, the turn does not call the `block` closure of [`turn_with`](EventLoop::turn_with).
+    /// The loop spins only if the last wait was shorter than `most`, so an idle loop sleeps as usual. With a
+    /// [guest](crate::Guest), it spins inside [`Guest::park`](crate::Guest::park), so without the guest's lock.
     pub fn spin(mut self, most: Duration) -> Self {
         self.settings.spin = most;
         self

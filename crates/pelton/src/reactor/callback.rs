@@ -11,6 +11,8 @@ use crate::observe::fault::{Fault, FaultKind, Hook};
 use crate::sources::connection::ConnectionId;
 use crate::sources::datagram::DatagramsId;
 use crate::sources::listener::ListenerId;
+use crate::sources::path_watch::PathWatchId;
+use crate::sources::process::{ChildId, ProcessWatchId};
 use crate::sources::signals::SignalId;
 use crate::sources::watch::WatchId;
 use crate::ticks::idle::IdleId;
@@ -26,7 +28,8 @@ pub enum CallbackKind {
     /// [`Reactor::resolve`], [`Reactor::on_drain`], the continuations of [promises](crate::Promise), and tasks:
     /// [`Reactor::spawn`].
     Tick,
-    /// A watched descriptor: [`Reactor::watch`].
+    /// A watched descriptor, path or process: [`Reactor::watch`], [`Reactor::watch_path`], [`Reactor::watch_process`],
+    /// [`process`](crate::process).
     Watch,
     /// A signal: [`Reactor::on_signal`].
     Signal,
@@ -38,11 +41,13 @@ pub enum CallbackKind {
     Idle,
     /// A hook: [`Reactor::on_shutdown`].
     Hook,
+    /// A batch of the guest: [`Reactor::host`].
+    Guest,
 }
 
 impl CallbackKind {
     /// Every kind.
-    pub const ALL: [CallbackKind; 8] = [
+    pub const ALL: [CallbackKind; 9] = [
         CallbackKind::Timer,
         CallbackKind::Tick,
         CallbackKind::Watch,
@@ -51,6 +56,7 @@ impl CallbackKind {
         CallbackKind::Datagrams,
         CallbackKind::Idle,
         CallbackKind::Hook,
+        CallbackKind::Guest,
     ];
 
     /// Returns the name of the kind, as reports print it.
@@ -64,6 +70,7 @@ impl CallbackKind {
             CallbackKind::Datagrams => "datagrams",
             CallbackKind::Idle => "idle",
             CallbackKind::Hook => "hook",
+            CallbackKind::Guest => "guest",
         }
     }
 }
@@ -82,6 +89,12 @@ pub enum SourceId {
     Timer(TimerId),
     /// A watched descriptor.
     Watch(WatchId),
+    /// A watched path.
+    Path(PathWatchId),
+    /// A watched process.
+    Process(ProcessWatchId),
+    /// A child process.
+    Child(ChildId),
     /// A signal's callback.
     Signal(SignalId),
     /// Idle work.
@@ -103,6 +116,24 @@ impl From<TimerId> for SourceId {
 impl From<WatchId> for SourceId {
     fn from(id: WatchId) -> Self {
         SourceId::Watch(id)
+    }
+}
+
+impl From<PathWatchId> for SourceId {
+    fn from(id: PathWatchId) -> Self {
+        SourceId::Path(id)
+    }
+}
+
+impl From<ProcessWatchId> for SourceId {
+    fn from(id: ProcessWatchId) -> Self {
+        SourceId::Process(id)
+    }
+}
+
+impl From<ChildId> for SourceId {
+    fn from(id: ChildId) -> Self {
+        SourceId::Child(id)
     }
 }
 
@@ -228,6 +259,26 @@ impl Reactor {
         self.callbacks.labels.insert(source.into(), label.into());
     }
 
+    /// Ends a source: cancels a timer or idle work, ends a watch whatever state its descriptor is in, removes a signal's
+    /// callback, stops a listener, closes a connection or a datagram socket, kills a child process. A source can be ended in
+    /// its own callback. Returns `false` if it has ended already.
+    ///
+    /// A listener's accepted connections stay open. A connection is [closed](crate::Io::close) without writing.
+    pub fn end(&mut self, source: impl Into<SourceId>) -> bool {
+        match source.into() {
+            SourceId::Timer(id) => self.cancel(id),
+            SourceId::Watch(id) => self.unwatch(id),
+            SourceId::Path(id) => self.unwatch_path(id),
+            SourceId::Process(id) => self.unwatch_process(id),
+            SourceId::Child(id) => self.kill_child(id),
+            SourceId::Signal(id) => self.remove_signal(id),
+            SourceId::Idle(id) => self.cancel_idle(id),
+            SourceId::Listener(id) => self.unlisten(id),
+            SourceId::Connection(id) => self.connection(id).map(|mut io| io.close()).is_some(),
+            SourceId::Datagrams(id) => self.datagrams(id).map(|mut io| io.close()).is_some(),
+        }
+    }
+
     /// Calls user code. Every callback goes through this function.
     pub(crate) fn call(&mut self, site: Site, callback: impl FnOnce(&mut Reactor)) -> Result<(), Panic> {
         if self.meter.needs_mark(site.kind, self.watchdog.is_some()) {
@@ -243,9 +294,21 @@ impl Reactor {
         outcome
     }
 
+    /// Ends a piece of a callback and begins the next one, which is counted and timed as if it were another call.
+    #[inline]
+    pub(crate) fn begin_next(&mut self, site: Site) {
+        if self.watchdog.is_none() && self.meter.only_counts(site.kind) {
+            return;
+        }
+        self.finished(site);
+        if let Some(watchdog) = &self.watchdog {
+            watchdog.begin(site, self.callbacks.label(site.source), self.meter.mark());
+        }
+    }
+
     /// Reports a panic and applies the panic policy. This may unwind, so the caller must have restored all state
     /// before.
-    fn fault(&mut self, site: Site, label: Option<Arc<str>>, panic: Panic) {
+    pub(crate) fn fault(&mut self, site: Site, label: Option<Arc<str>>, panic: Panic) {
         let panic = match panic.into_payload().downcast::<Reported>() {
             Ok(reported) => return self.propagate(reported.0),
             Err(payload) => Panic::from(payload),

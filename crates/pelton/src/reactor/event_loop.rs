@@ -1,21 +1,21 @@
 //! The owner of a reactor: it turns the loop and shuts it down.
 
 use std::cell::Cell;
-use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use pelton_os::{Engine, Park, Time};
+use pelton_os::{Engine, Time};
 
 use super::callback::Callbacks;
 use super::lifecycle::{Exit, Life, Lifecycle};
+use super::sleep::Spin;
 use super::source::Sources;
-use super::spin::Spin;
 use super::state::States;
 use super::{Reactor, Settings};
 use crate::composers::channel::Subscribers;
+use crate::guests::Hosting;
 use crate::names::resolver::Names;
 use crate::observe::stats::Meter;
 use crate::promises::{Continuations, Promises};
@@ -23,7 +23,7 @@ use crate::sources::connection::{Connections, Flow};
 use crate::sources::datagram::DatagramSockets;
 use crate::sources::listener::Listeners;
 use crate::sources::signals::Signals;
-use crate::threads::defer::Deferred;
+use crate::threads::defer::Deferrals;
 use crate::threads::handle::Shared;
 use crate::ticks::Ticks;
 use crate::ticks::idle::Idles;
@@ -58,6 +58,7 @@ impl EventLoop {
             timers: Wheel::new(now),
             ticks: Ticks::new(settings.ticks_per_turn, continuations),
             idles: Idles::default(),
+            hosting: Hosting::default(),
             posts,
             spin: Spin::new(settings.spin),
             shared,
@@ -68,10 +69,11 @@ impl EventLoop {
             flow: Flow::new(settings.flow),
             names: Names::new(settings.names),
             local: Rc::default(),
-            deferred: Deferred::default(),
+            deferred: Deferrals::default(),
             promises: Promises::default(),
             subscribers: Subscribers::default(),
             signals: Signals::default(),
+            path_watches: None,
             lifecycle: Lifecycle::new(settings.nested),
             callbacks: Callbacks::new(settings.panic_policy, settings.fault_hook),
             meter: Meter::new(settings.measure, now),
@@ -89,28 +91,32 @@ impl EventLoop {
         }
         let turning = self.begin_turning()?;
         while !self.stopped() {
-            self.reactor.turn(None, &mut |_| false, |park| park.block())?;
+            self.reactor.turn(None, &mut |_| false)?;
         }
         drop(turning);
         self.shutdown()
     }
 
     /// Turns the loop until `condition` returns `true`. The condition is checked before each turn and again before each
-    /// wait, so the loop never sleeps while it holds. Fails with [`Error::Stopped`] if the loop is stopped first.
+    /// wait, so the loop never sleeps while it holds. It is not called again once it has returned `true`; the turn in
+    /// progress is completed without waiting. Fails with [`Error::Stopped`] if the loop is stopped first.
     pub fn run_until(&mut self, mut condition: impl FnMut(&mut Reactor) -> bool) -> Result<(), Error> {
         let _turning = self.begin_turning()?;
-        loop {
-            if condition(&mut self.reactor) {
-                return Ok(());
-            }
-            self.turn_until(&mut condition)?;
+        let mut holds = condition(&mut self.reactor);
+        while !holds {
+            self.turn_until(|reactor| {
+                holds = condition(reactor);
+                holds
+            })?;
+            holds = holds || condition(&mut self.reactor);
         }
+        Ok(())
     }
 
     /// Runs one turn of the loop, without waiting if `condition` holds before the wait. The caller must have called
     /// [`begin_turning`](Reactor::begin_turning).
     pub(crate) fn turn_until(&mut self, mut condition: impl FnMut(&mut Reactor) -> bool) -> Result<(), Error> {
-        self.reactor.turn(None, &mut condition, |park| park.block())
+        self.reactor.turn(None, &mut condition)
     }
 
     /// Runs one turn of the loop and waits for at most `timeout`, or without a limit if it is `None`.
@@ -125,25 +131,18 @@ impl EventLoop {
     ///    nothing else was queued before them.
     /// 3. **flush and reap**: writes data that callbacks queued on other connections, and queued datagrams; calls
     ///    `closed` on connections that are over; frees the slots of ended sources.
-    /// 4. **wait**: does not wait if ticks or idle work are pending or the loop was stopped. Otherwise waits until the
-    ///    next deadline, the timeout, an event, a post or a signal.
+    /// 4. **wait**: does not wait if ticks, idle work or work of the guest are pending or the loop was stopped.
+    ///    Otherwise waits until the next deadline, the timeout, an event, a post or a signal.
     /// 5. **clock**: reads the clock once. [`now`](Reactor::now) returns this reading until the next turn.
     /// 6. **dispatch**: calls back for input on connections and datagram sockets, for ready descriptors and for
     ///    signals.
-    /// 7. **idle**: runs idle work, only if no other callback has run in this turn.
+    /// 7. **guest**: runs a batch of the [guest](crate::Guest), if there is one and it has work.
+    /// 8. **idle**: runs idle work, only if no other callback has run in this turn.
+    ///
+    /// Work to do around the wait, such as releasing a lock, is a guest's: [`Guest::park`](crate::Guest::park).
     pub fn turn(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
-        self.turn_with(timeout, |park| park.block())
-    }
-
-    /// Runs one [`turn`](EventLoop::turn) for embedders that have work to do around the wait. `block` receives the part
-    /// of the engine that may sleep, which is `Send`. It must call [`Park::block`] once.
-    pub fn turn_with(
-        &mut self,
-        timeout: Option<Duration>,
-        block: impl FnOnce(&mut (dyn Park + Send)) -> io::Result<()>,
-    ) -> Result<(), Error> {
         let _turning = if timeout == Some(Duration::ZERO) { Turning::begin() } else { self.begin_turning()? };
-        self.reactor.turn(timeout, &mut |_| false, block)
+        self.reactor.turn(timeout, &mut |_| false)
     }
 
     /// Returns whether the loop was stopped or has finished draining. The next step is
@@ -190,40 +189,10 @@ impl EventLoop {
         let reactor = &mut self.reactor;
         reactor.ticks.queue_continuations();
         // A stopped loop needs a turn to report that it has stopped.
-        if reactor.is_over() || reactor.has_work() || !reactor.posts.wake_on_post() {
+        if reactor.is_over() || reactor.has_work() || reactor.guest_has_work() || !reactor.posts.wake_on_post() {
             return Some(Time::ZERO);
         }
-        reactor.timers.next_deadline()
-    }
-
-    /// Makes the reactor usable in a forked child. Until then, every operation that would touch state shared with the
-    /// parent fails with [`Error::Forked`].
-    ///
-    /// Timers, ticks and watches are kept, so both processes have them. [Handles](crate::Handle) copied by the fork
-    /// refer to the child's reactor. Holds of threads that exist only in the parent are never released. Callbacks of
-    /// [deferred](Reactor::defer) work get [`DeferFailure::Forked`](crate::DeferFailure::Forked) because that work
-    /// continues only in the parent. Replies from the parent's threads do not arrive.
-    pub fn after_fork(&mut self) -> Result<(), Error> {
-        let reactor = &mut self.reactor;
-        if reactor.check_not_forked().is_ok() {
-            return Ok(());
-        }
-        reactor.engine.after_fork().map_err(|error| Error::system("set up the engine after a fork", error))?;
-        // A thread that exists only in the parent may have left a gap in the queue that is never filled.
-        let (shared, posts) = reactor.shared.succeed();
-        let waiting = reactor.posts.replace_by(posts);
-        reactor.ticks.posts_begin_anew(waiting);
-        reactor.shared = shared;
-        if reactor.lifecycle.has_stopped() {
-            reactor.posts.close();
-        }
-        reactor.lifecycle.forked();
-        reactor.renew_signals()?;
-        reactor.renew_deferred();
-        if let Some(watchdog) = &mut reactor.watchdog {
-            watchdog.after_fork()?;
-        }
-        Ok(())
+        [reactor.timers.next_deadline(), reactor.guest_deadline()].into_iter().flatten().min()
     }
 }
 
@@ -256,9 +225,41 @@ impl Drop for Turning {
 }
 
 impl Reactor {
+    /// Makes the reactor usable in a forked child. Until then, every operation that would touch state shared with the
+    /// parent fails with [`Error::Forked`].
+    ///
+    /// Timers, ticks, watches and the guest are kept, so both processes have them. [Handles](crate::Handle) copied by the fork
+    /// refer to the child's reactor. Holds of threads that exist only in the parent are never released. Callbacks of
+    /// [deferred](Reactor::defer) work get [`DeferFailure::Forked`](crate::DeferFailure::Forked) because that work
+    /// continues only in the parent. Replies from the parent's threads do not arrive.
+    pub fn after_fork(&mut self) -> Result<(), Error> {
+        if self.check_not_forked().is_ok() {
+            return Ok(());
+        }
+        self.engine.after_fork().map_err(|error| Error::system("set up the engine after a fork", error))?;
+        // A thread that exists only in the parent may have left a gap in the queue that is never filled.
+        let (shared, posts) = self.shared.succeed();
+        let waiting = self.posts.replace_by(posts);
+        self.ticks.posts_begin_anew(waiting);
+        self.shared = shared;
+        if self.lifecycle.has_stopped() {
+            self.posts.close();
+        }
+        self.lifecycle.forked();
+        self.renew_signals()?;
+        self.renew_path_watches()?;
+        self.renew_deferred();
+        if let Some(watchdog) = &mut self.watchdog {
+            watchdog.after_fork()?;
+        }
+        Ok(())
+    }
+
     /// Begins to turn the loop. Fails with [`Error::Nested`] if that would block another loop on this thread.
     pub(crate) fn begin_turning(&self) -> Result<Turning, Error> {
-        let inside = TURNING.get() || Reactor::is_lent();
-        if inside && !self.lifecycle.may_nest() { Err(Error::Nested) } else { Ok(Turning::begin()) }
+        if !self.lifecycle.may_nest() && (TURNING.get() || Reactor::is_lent()) {
+            return Err(Error::Nested);
+        }
+        Ok(Turning::begin())
     }
 }

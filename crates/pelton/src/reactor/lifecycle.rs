@@ -72,7 +72,7 @@ impl Lifecycle {
         }
     }
 
-    pub(super) fn life(&self) -> Life {
+    pub(crate) fn life(&self) -> Life {
         self.life
     }
 
@@ -186,13 +186,13 @@ impl Reactor {
         self.lifecycle.life == Life::Stopped
     }
 
-    /// Returns an error if the loop accepts no new work because no further turn would continue it.
+    /// Returns an error if the loop will not turn again, and so cannot accept new work.
     pub(crate) fn check_takes_on(&self) -> Result<(), Error> {
         self.check_not_forked()?;
         if self.lifecycle.has_stopped() { Err(Error::Stopped) } else { Ok(()) }
     }
 
-    /// Drops the posts of a loop that turns no more. This wakes threads that wait for a reply.
+    /// Drops the posts of a loop that will not turn again. This wakes threads that wait for a reply.
     pub(crate) fn drop_posts(&mut self) {
         self.posts.close();
         // In a forked child, a thread that exists only in the parent never completes its push.
@@ -216,8 +216,9 @@ impl Reactor {
     /// sockets](crate::Datagrams::draining) close when everything has been sent.
     ///
     /// The loop keeps running until there is no connection, datagram socket or [`Hold`] left, all
-    /// [deferred](Reactor::defer) work is done and no tick is queued. [`run`](crate::EventLoop::run) then returns
-    /// [`Exit::Drained`], or [`Exit::DrainTimedOut`] if the deadline passed first.
+    /// [deferred](Reactor::defer) work is done, no tick is queued and the [guest](crate::Guest) has no work.
+    /// [`run`](crate::EventLoop::run) then returns [`Exit::Drained`], or [`Exit::DrainTimedOut`] if the deadline passed
+    /// first.
     ///
     /// ```
     /// # use pelton::{Exit, Reactor};
@@ -314,13 +315,18 @@ impl Reactor {
         let idle = self.connection_count() + self.datagram_socket_count() == 0
             && self.ticks.is_empty()
             && self.posts.is_empty();
-        if self.lifecycle.life == Life::Draining && idle && self.deferred.holding == 0 && self.holds() == 0 {
+        if self.lifecycle.life == Life::Draining
+            && idle
+            && self.deferred.holding == 0
+            && self.holds() == 0
+            && !self.guest_has_work()
+        {
             self.stop_with(Exit::Drained);
         }
     }
 
     pub(crate) fn run_shutdown_hooks(&mut self) {
-        // One at a time: a hook may add another one, which then is the last one added.
+        // One at a time: a hook may add another hook, which is then the most recently added and runs next.
         while let Some(hook) = self.lifecycle.shutdown.pop() {
             let site = Site { kind: CallbackKind::Hook, place: hook.place, source: None };
             self.call_once(site, |reactor| hook.closure.call(reactor));

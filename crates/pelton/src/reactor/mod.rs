@@ -10,9 +10,9 @@ mod current;
 pub(crate) mod event_loop;
 pub(crate) mod lifecycle;
 pub(crate) mod panics;
+pub(crate) mod sleep;
 pub(crate) mod slots;
 pub(crate) mod source;
-mod spin;
 mod state;
 mod turn;
 
@@ -20,9 +20,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pelton_os::{Engine, Time};
+use pelton_os::{Engine, Time, Token};
 
 use crate::composers::channel::Subscribers;
+use crate::guests::Hosting;
 use crate::names::resolver::{NameSettings, Names};
 use crate::observe::fault::Hook;
 use crate::observe::stats::Meter;
@@ -33,7 +34,7 @@ use crate::sources::datagram::DatagramSockets;
 use crate::sources::listener::Listeners;
 use crate::sources::signals::Signals;
 use crate::tasks::task::Local;
-use crate::threads::defer::Deferred;
+use crate::threads::defer::Deferrals;
 use crate::threads::handle::{Handle, Posts, Shared};
 use crate::threads::lane::{Lane, LaneSettings};
 use crate::ticks::Ticks;
@@ -43,8 +44,8 @@ use crate::{Builder, Error, Wheel};
 use callback::{Callbacks, PanicPolicy};
 pub use event_loop::EventLoop;
 use lifecycle::Lifecycle;
+use sleep::Spin;
 use source::Sources;
-use spin::Spin;
 use state::States;
 
 /// The settings that a builder collects.
@@ -145,6 +146,7 @@ pub struct Reactor {
     pub(crate) timers: Wheel<Timer>,
     pub(crate) ticks: Ticks,
     pub(crate) idles: Idles,
+    pub(crate) hosting: Hosting,
     pub(crate) posts: Posts,
     pub(crate) spin: Spin,
     pub(crate) shared: Arc<Shared>,
@@ -157,10 +159,12 @@ pub struct Reactor {
     /// State shared with the reactor's tasks.
     pub(crate) local: Rc<Local>,
     /// Callbacks of work that runs on other threads.
-    pub(crate) deferred: Deferred,
+    pub(crate) deferred: Deferrals,
     pub(crate) promises: Promises,
     pub(crate) subscribers: Subscribers,
     pub(crate) signals: Signals,
+    /// The source of watched paths, if there are any.
+    pub(crate) path_watches: Option<Token>,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) callbacks: Callbacks,
     pub(crate) meter: Meter,

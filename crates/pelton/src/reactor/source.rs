@@ -11,6 +11,9 @@ use crate::Fault;
 use crate::sources::connection::{Attempt, ConnectionState, Reason};
 use crate::sources::datagram::DatagramSocket;
 use crate::sources::listener::Listener;
+use crate::sources::path_watch::PathWatches;
+use crate::sources::process::ChildProcess;
+use crate::sources::process::watch::ProcessWatch;
 use crate::sources::signals::SignalSocket;
 use crate::sources::watch::Watch;
 
@@ -25,7 +28,7 @@ pub(crate) trait Kind {
     /// Runs in the flush phase, after [`Sources::flush_later`]: handles work that other callbacks left for the source.
     fn flush(_: &mut Reactor, _: Token) {}
 
-    /// Runs after [`Sources::reap_later`]: releases a source that is over and tells its handler the reason.
+    /// Runs after [`Sources::reap_later`]: releases a source that has ended and tells its handler the reason.
     fn reap(_: &mut Reactor, _: Token, _: Reason) {}
 
     /// Asks the source to end because the reactor is draining.
@@ -111,6 +114,11 @@ table! {
     Datagrams(Box<DatagramSocket>),
     /// The socket on which signals arrive.
     Signals(SignalSocket),
+    /// All watches of files and directories. They share a descriptor.
+    Paths(Box<PathWatches>),
+    /// A process that somebody watches.
+    Process(Box<ProcessWatch>),
+    Child(Box<ChildProcess>),
     /// Ended, but not released by the engine yet.
     Leaving(Leaving),
 }
@@ -184,6 +192,12 @@ impl Sources {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Token, &Source)> {
         self.slots.iter().map(|(key, source)| (key.token(), source))
+    }
+
+    /// Returns how many sources there are, of all kinds.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
     }
 
     /// Returns the tokens of all sources, for iteration while callbacks add and end sources.

@@ -3,9 +3,10 @@
 use std::io;
 use std::time::Duration;
 
-use pelton_os::{Park, Time};
+use pelton_os::Time;
 
 use super::Reactor;
+use super::sleep::Sleep;
 use crate::threads::lane::Lane;
 use crate::{Error, Wheel};
 
@@ -15,11 +16,10 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(10);
 
 /// The turn.
 impl Reactor {
-    pub(super) fn turn(
+    pub(crate) fn turn(
         &mut self,
         timeout: Option<Duration>,
         done: &mut dyn FnMut(&mut Reactor) -> bool,
-        block: impl FnOnce(&mut (dyn Park + Send)) -> io::Result<()>,
     ) -> Result<(), Error> {
         self.check_not_forked()?;
         if self.lifecycle.has_stopped() {
@@ -34,8 +34,9 @@ impl Reactor {
         self.run_timers();
         self.run_ticks();
         self.flush_and_reap();
-        self.wait(timeout, done, block)?;
+        self.wait(timeout, done)?;
         self.dispatch();
+        self.run_guest();
         if self.meter.counters.calls() == calls_before {
             self.run_idle_work();
         }
@@ -74,28 +75,30 @@ impl Reactor {
         self.sources.recycle();
     }
 
-    fn wait(
-        &mut self,
-        timeout: Option<Duration>,
-        done: &mut dyn FnMut(&mut Reactor) -> bool,
-        block: impl FnOnce(&mut (dyn Park + Send)) -> io::Result<()>,
-    ) -> Result<(), Error> {
+    fn wait(&mut self, timeout: Option<Duration>, done: &mut dyn FnMut(&mut Reactor) -> bool) -> Result<(), Error> {
         self.ticks.queue_continuations();
         self.finish_draining();
         // Called first: the condition may queue work.
         let done = done(self);
-        let has_work = self.has_work() || !self.posts.is_empty();
-        let deadline = if done || has_work || timeout == Some(Duration::ZERO) {
-            Some(Time::ZERO)
-        } else {
-            let timeout = timeout.map(|timeout| self.now + timeout);
-            [timeout, self.timers.next_deadline()].into_iter().flatten().min()
-        };
+        let poll_only = done || self.must_not_sleep() || timeout == Some(Duration::ZERO);
         self.wake_lanes();
         self.meter.work_ends();
-        let outcome = self.spin(deadline).and_then(|over| if over { Ok(()) } else { self.block(deadline, block) });
+        if self.may_skip_poll() {
+            self.meter.wait_ends(self.now);
+            self.gather_deferred();
+            return Ok(());
+        }
+        let outcome = if poll_only {
+            self.sleep(Some(Time::ZERO)).block()
+        } else if self.has_guest() {
+            self.sleep_with_guest(timeout)
+        } else {
+            let until = self.sleep_ends(timeout);
+            self.sleep(until).block()
+        };
         self.posts.loop_is_awake();
         self.now = self.engine.now();
+        self.has_polled();
         self.spin.wait_ends(self.now);
         self.meter.wait_ends(self.now);
         outcome.map_err(|error| Error::system(format!("wait for events with {}", self.engine.name()), error))?;
@@ -103,17 +106,46 @@ impl Reactor {
         Ok(())
     }
 
-    /// Sleeps until `deadline`, unless there are posts.
-    fn block(
-        &mut self,
-        deadline: Option<Time>,
-        block: impl FnOnce(&mut (dyn Park + Send)) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let poll_only = deadline == Some(Time::ZERO) || !self.posts.wake_on_post();
-        if !poll_only {
-            self.meter.counters.sleeps += 1;
+    fn must_not_sleep(&mut self) -> bool {
+        self.has_work() || !self.posts.is_empty() || self.guest_has_work()
+    }
+
+    /// Returns when a sleep that begins now ends at the latest.
+    fn sleep_ends(&mut self, timeout: Option<Duration>) -> Option<Time> {
+        let timeout = timeout.map(|timeout| self.now + timeout);
+        let timer = if self.timers.is_empty() { None } else { self.timers.next_deadline() };
+        [timeout, timer, self.guest_deadline()].into_iter().flatten().min()
+    }
+
+    /// Returns the part of the turn that may sleep, until `until` at the latest.
+    pub(crate) fn sleep(&mut self, until: Option<Time>) -> Sleep<'_> {
+        Sleep {
+            engine: &mut *self.engine,
+            posts: &mut self.posts,
+            spin: &mut self.spin,
+            counters: &mut self.meter.counters,
+            until,
         }
-        block(self.engine.park(if poll_only { Some(Time::ZERO) } else { deadline }))
+    }
+
+    /// Sleeps if there is a guest. A poll comes first: it often finds something, and then the guest need not release its
+    /// lock.
+    fn sleep_with_guest(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        if self.sleep(None).poll_engine()? {
+            return Ok(());
+        }
+        let now = self.engine.now();
+        let is_due = |until: Option<Time>| until.is_some_and(|until| until <= now);
+        if is_due(self.sleep_ends(timeout)) {
+            return Ok(());
+        }
+        self.guest_before_sleep();
+        self.ticks.queue_continuations();
+        let until = self.sleep_ends(timeout);
+        if self.must_not_sleep() || is_due(until) {
+            return Ok(());
+        }
+        self.guest_sleeps(until).unwrap_or_else(|| self.sleep(until).block())
     }
 
     fn dispatch(&mut self) {
@@ -149,6 +181,8 @@ impl Reactor {
         self.ticks.close();
         drop(std::mem::take(&mut self.idles));
         self.lifecycle.drop_hooks();
+        // Last, since other callbacks may refer to it.
+        drop(std::mem::take(&mut self.hosting));
         self.watchdog = None;
     }
 }

@@ -4,8 +4,11 @@
 //! folder `connection/`, `io.rs` has the operations of a handler. `stream.rs` has the state of a connection.
 //! `events.rs`, `writing.rs` and `ending.rs` handle events, writes and the end. `limits.rs` has time limits,
 //! `progress.rs` detects whether the peer reads, and `flow.rs` bounds send queues. `open.rs` and `dial.rs` open
-//! connections, `hand_over.rs` replaces their handler, and `detach.rs` releases them.
+//! connections, `descriptor.rs` has what differs on pipes and terminals, `hand_over.rs` replaces their handler, and
+//! `detach.rs` releases them. `layer.rs` has the interface of layers, which transform bytes between the engine and the
+//! handler.
 
+mod descriptor;
 mod detach;
 mod dial;
 mod ending;
@@ -13,6 +16,7 @@ mod events;
 mod flow;
 mod hand_over;
 mod io;
+mod layer;
 mod limits;
 mod open;
 mod progress;
@@ -26,12 +30,13 @@ use std::time::Duration;
 
 use pelton_os::{Address, Chunk, Token};
 
-pub use detach::{Detached, MoveError};
+pub use detach::{DetachError, Detached, MoveError};
 pub(crate) use dial::Attempt;
 pub use dial::FailedAttempt;
-pub use flow::WaterMarks;
 pub(crate) use flow::{Flow, FlowSettings};
+pub use flow::{Throttle, WaterMarks};
 pub use io::Io;
+pub use layer::{Layer, LayerIo, Layered};
 pub use limits::Limit;
 pub(crate) use limits::Limits;
 pub(crate) use stream::{ConnectionState, Connections};
@@ -68,13 +73,19 @@ pub trait Connection: Any {
         let _ = io;
     }
 
+    /// Called when a [layer](Layer) that was [pushed](Io::push_layer) on the open connection is ready. Other layers were
+    /// ready when the connection was opened.
+    fn layer_ready(&mut self, io: &mut Io<'_>) {
+        let _ = io;
+    }
+
     /// Called when bytes were received. The reactor reuses the memory of the chunk: keep the bytes you need or send the
     /// chunk on, then drop it.
     fn received(&mut self, io: &mut Io<'_>, chunk: Chunk);
 
     /// Called when the send queue had exceeded the high [water mark](WaterMarks) and has fallen to the low one: the
     /// handler can send more.
-    fn drained(&mut self, io: &mut Io<'_>) {
+    fn writable(&mut self, io: &mut Io<'_>) {
         let _ = io;
     }
 
@@ -103,13 +114,13 @@ pub trait Connection: Any {
         io.close_after_writing();
     }
 
-    /// Called when the connection is over.
+    /// Called when the connection has ended.
     fn closed(&mut self, reactor: &mut Reactor, reason: Reason) {
         let _ = (reactor, reason);
     }
 }
 
-/// The reason why a connection is over.
+/// The reason why a connection ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Reason {
@@ -133,7 +144,7 @@ pub enum Reason {
     Unreachable {
         /// The address of the peer.
         address: Address,
-        /// The error of the system.
+        /// The system error.
         #[source]
         error: std::io::Error,
     },
@@ -174,12 +185,24 @@ pub enum Reason {
     /// The connection was [handed over](Io::hand_over) to another handler.
     #[error("handed over to another handler")]
     HandedOver,
+    /// The stream ended before a [layer](Layer) had received its closing message. The end may be missing, by accident
+    /// or by an attack.
+    #[error("the stream was truncated")]
+    Truncated,
+    /// A [layer](Layer) failed, with an error of its own.
+    #[error("{0}")]
+    Layer(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// A system call failed.
     #[error("{0}")]
     Failed(#[source] std::io::Error),
 }
 
 impl Reason {
+    /// Makes the reason of a [layer](Layer) that fails.
+    pub fn layer(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Reason {
+        Reason::Layer(error.into())
+    }
+
     fn from_error(error: std::io::Error) -> Reason {
         match error.kind() {
             // A half-close after a reset fails with "not connected".
@@ -216,6 +239,9 @@ pub enum SendError {
     /// The connection is being closed, or has [finished](Io::finish) sending.
     #[error("send: the connection is closed for sending")]
     Closed,
+    /// The connection's descriptor is open for reading only, like the read end of a pipe.
+    #[error("send: the descriptor is open for reading only")]
+    ReadOnly,
 }
 
 impl fmt::Display for ConnectionId {

@@ -57,7 +57,7 @@ pub trait Datagrams: Any {
 
     /// Called when the send queue had exceeded the [high-water mark](crate::WaterMarks::high) and has fallen to the low
     /// one.
-    fn drained(&mut self, io: &mut DatagramIo<'_>) {
+    fn writable(&mut self, io: &mut DatagramIo<'_>) {
         let _ = io;
     }
 
@@ -67,7 +67,7 @@ pub trait Datagrams: Any {
         io.close_after_sending();
     }
 
-    /// Called when the socket is over.
+    /// Called when the socket has ended.
     fn closed(&mut self, reactor: &mut Reactor, reason: Reason) {
         let _ = (reactor, reason);
     }

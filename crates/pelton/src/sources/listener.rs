@@ -51,7 +51,7 @@ impl Kind for Box<Listener> {
     }
 
     fn shut_down(reactor: &mut Reactor, token: Token) {
-        reactor.unlisten(ListenerId(token));
+        reactor.end(ListenerId(token));
     }
 }
 
@@ -192,8 +192,8 @@ impl Reactor {
         }
     }
 
-    /// Stops listening. Accepted connections stay open. Returns `false` if the listener has ended already.
-    pub fn unlisten(&mut self, listener: ListenerId) -> bool {
+    /// Stops listening. Accepted connections stay open.
+    pub(crate) fn unlisten(&mut self, listener: ListenerId) -> bool {
         let Some(Source::Listener(found)) = self.sources.get(listener.0) else { return false };
         // In a forked child, the file belongs to the parent.
         if let Some(file) = found.file.clone().filter(|_| self.check_not_forked().is_ok()) {
@@ -209,7 +209,7 @@ impl Reactor {
     /// Ends all listeners.
     pub(crate) fn unlisten_all(&mut self) {
         for token in self.listeners.tokens.clone() {
-            self.unlisten(ListenerId(token));
+            self.end(ListenerId(token));
         }
     }
 
@@ -277,9 +277,9 @@ impl Reactor {
     }
 
     /// Pauses or resumes accepting on a listener.
-    pub(crate) fn pause_accepting(&mut self, listener: ListenerId, paused: bool) {
+    pub(crate) fn accept_if(&mut self, listener: ListenerId, intake: Intake) {
         if let Some(Source::Listener(found)) = self.sources.get_mut(listener.0) {
-            found.paused = paused;
+            found.paused = intake == Intake::Off;
             self.set_accepting(listener.0);
         }
     }

@@ -18,7 +18,7 @@ use crate::reactor::slots::{Key, Slots};
 use crate::reactor::source::{Kind, Source};
 use crate::{Error, Reactor};
 
-/// Identifies a signal's callback, to [remove](Reactor::remove_signal) it.
+/// Identifies a signal's callback, to [remove](Reactor::end) it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SignalId(Key);
 
@@ -199,8 +199,7 @@ impl Reactor {
         wire
     }
 
-    /// Removes a signal's callback. A callback can remove itself. Returns `false` if it was removed already.
-    pub fn remove_signal(&mut self, id: SignalId) -> bool {
+    pub(crate) fn remove_signal(&mut self, id: SignalId) -> bool {
         self.callbacks.ended(id);
         let Some(handler) = self.signals.handlers.remove(id.0) else { return false };
         if !self.signals.handlers.iter().any(|(_, other)| other.signal == handler.signal) {
@@ -251,7 +250,7 @@ impl Reactor {
             |callback, reactor| callback(reactor, signal),
             |reactor, callback, outcome| {
                 if outcome == Outcome::Panicked {
-                    reactor.remove_signal(id);
+                    reactor.end(id);
                 } else if let Some(handler) = reactor.signals.handlers.get_mut(key) {
                     handler.callback = Some(callback);
                 }

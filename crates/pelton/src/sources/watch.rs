@@ -76,9 +76,9 @@ impl Kind for Watch {
 }
 
 impl Reactor {
-    /// Calls `callback` in each turn in which `fd` is ready for `interest`, until [`unwatch`](Reactor::unwatch).
+    /// Calls `callback` in each turn in which `fd` is ready for `interest`, until it is [ended](Reactor::end).
     ///
-    /// The caller keeps the descriptor: the reactor neither reads, writes nor closes it. Call `unwatch` before closing
+    /// The caller keeps the descriptor: the reactor neither reads, writes nor closes it. End the watch before closing
     /// it. Otherwise nothing breaks, but the report depends on the engine: `poll` and `select` call back once with
     /// [`Ready::closed`] and end the watch; `epoll` and `kqueue` report nothing more.
     ///
@@ -96,7 +96,7 @@ impl Reactor {
     ///     let mut bytes = [0; 5];
     ///     reader.read_exact(&mut bytes).unwrap();
     ///     assert_eq!(&bytes, b"hello");
-    ///     reactor.unwatch(ready.watch);
+    ///     reactor.end(ready.watch);
     ///     reactor.stop();
     /// })?;
     /// theirs.write_all(b"hello")?;
@@ -167,9 +167,8 @@ impl Reactor {
             .map_err(|error| Error::system(format!("change the interest of descriptor {fd}"), error))
     }
 
-    /// Ends a watch, whatever state the descriptor is in. A watch can be ended in its own callback. Returns `false` if
-    /// it has ended already.
-    pub fn unwatch(&mut self, watch: WatchId) -> bool {
+    /// Ends a watch, whatever state the descriptor is in.
+    pub(crate) fn unwatch(&mut self, watch: WatchId) -> bool {
         if !matches!(self.sources.get(watch.0), Some(Source::Watch(_))) {
             return false;
         }
@@ -196,7 +195,7 @@ impl Reactor {
             |callback, reactor| callback(reactor, ready),
             |reactor, callback, outcome| {
                 if outcome == Outcome::Panicked || ready.closed() {
-                    reactor.unwatch(id);
+                    reactor.end(id);
                 } else if let Some(Source::Watch(watch)) = reactor.sources.get_mut(token) {
                     // The callback did not end its own watch.
                     watch.callback = Some(callback);

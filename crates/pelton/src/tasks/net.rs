@@ -81,6 +81,8 @@ fn error_of(reason: &Arc<Reason>) -> io::Error {
         }
         Reason::TimedOut { .. } => io::ErrorKind::TimedOut,
         Reason::Frame(_) => io::ErrorKind::InvalidData,
+        Reason::Truncated => io::ErrorKind::UnexpectedEof,
+        Reason::Layer(error) => error.downcast_ref().map_or(io::ErrorKind::Other, io::Error::kind),
         Reason::Overflow | Reason::Unanswered | Reason::Panicked | Reason::Detached | Reason::HandedOver => {
             io::ErrorKind::Other
         }

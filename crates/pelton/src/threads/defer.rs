@@ -62,7 +62,7 @@ impl<Op> From<DeferError<Op>> for Error {
 
 /// Callbacks of deferred work.
 #[derive(Default)]
-pub(crate) struct Deferred {
+pub(crate) struct Deferrals {
     awaiting: Slots<Awaiting>,
     /// How many of them draining waits for.
     pub(crate) holding: usize,
@@ -104,7 +104,7 @@ pub(crate) enum Where {
     Loop,
 }
 
-impl Deferred {
+impl Deferrals {
     /// Returns whether a callback has not been called yet.
     pub(crate) fn waits(&self, key: Key) -> bool {
         self.awaiting.get(key).is_some()
@@ -135,6 +135,11 @@ impl Reactor {
     /// Batches the wake-ups of lanes until [`wake_lanes`](Reactor::wake_lanes).
     pub(crate) fn gather_deferred(&mut self) {
         self.deferred.gathering = true;
+    }
+
+    /// Returns whether jobs wait for their lanes to be woken.
+    pub(crate) fn has_deferred(&self) -> bool {
+        self.deferred.has_gathered
     }
 
     /// Wakes the lanes that have been given jobs.
@@ -232,7 +237,7 @@ impl Reactor {
     /// let mut reactor = Reactor::builder().lane(Lane::Cpu, settings).build()?;
     /// let (release, released) = channel::<()>();
     /// reactor.defer(Lane::Cpu, move || released.recv(), |_, _| {})?;
-    /// let second = reactor.defer(Lane::Cpu, || {}, |_, _| panic!("it was cancelled"))?;
+    /// let second = reactor.defer(Lane::Cpu, || {}, |_, _| panic!("the work was cancelled"))?;
     /// assert!(reactor.cancel_deferred(second));
     /// # Ok::<(), pelton::Error>(())
     /// ```

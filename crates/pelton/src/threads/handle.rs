@@ -213,7 +213,7 @@ pub struct Handle {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// The error of posting a closure. It returns the closure.
+/// The error returned when a closure cannot be posted. It gives the closure back.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PostError<F> {
     /// The number of waiting posts has reached the [bound](crate::Builder::post_bound).
@@ -311,15 +311,8 @@ impl Handle {
     #[track_caller]
     pub fn schedule<F: FnOnce(&mut Reactor) + Send + 'static>(&self, f: F) -> Result<(), PostError<F>> {
         let mut f = Some(f);
-        if self.is_loop_thread() && !self.has_stopped() {
-            Reactor::with_current(|reactor| {
-                // The current reactor may be another one of this thread.
-                if Arc::ptr_eq(&reactor.shared, &self.shared)
-                    && let Some(f) = f.take()
-                {
-                    f(reactor);
-                }
-            });
+        if !self.has_stopped() {
+            self.with_reactor(|reactor| f.take().map(|f| f(reactor)));
         }
         match f {
             None => Ok(()),
@@ -339,6 +332,13 @@ impl Handle {
     pub fn drain(&self, deadline: Duration) {
         // A loop that has ended has no work in progress.
         let _ = self.post(move |reactor| reactor.drain(deadline));
+    }
+
+    /// Wakes the loop if it sleeps, and otherwise ends its next sleep. Nothing is posted: a [guest](crate::Guest) is woken
+    /// this way if another thread has queued work for it. This is a system call each time, so threads should call it only
+    /// if the guest is asleep, which its lock can tell them.
+    pub fn wake(&self) {
+        self.shared.latest().waker.wake_by_ref();
     }
 
     /// Marks work as in progress, so that [draining](Reactor::drain) waits for it.

@@ -141,7 +141,7 @@ pub enum Refusal {
     #[error("the reactor has stopped")]
     Stopped,
     /// The process was forked after the reactor was built, and this is the child. See
-    /// [`after_fork`](crate::EventLoop::after_fork).
+    /// [`after_fork`](crate::Reactor::after_fork).
     #[error("the reactor belongs to the process that forked this one")]
     Forked,
 }

@@ -190,7 +190,7 @@ impl Reactors {
                     for (handle, listener) in listening {
                         // A reactor that has ended does not listen either.
                         let _ = handle.post(move |reactor| {
-                            reactor.unlisten(listener);
+                            reactor.end(listener);
                         });
                     }
                     return Err(error);

@@ -245,7 +245,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
-    fn an_answer_is_given_once_and_wakes_who_waits() {
+    fn reply_is_given_once_and_wakes_the_waiter() {
         let (replier, answer) = reply();
         let other = std::thread::spawn(move || answer.wait());
         replier.give(7);
@@ -253,14 +253,14 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_whose_giver_goes_is_lost() {
+    fn reply_of_a_dropped_replier_is_lost() {
         let (replier, answer) = reply::<u32>();
         drop(replier);
         assert_eq!(answer.wait(), Err(Lost));
     }
 
     #[test]
-    fn a_reply_that_is_not_there_in_time_is_given_back() {
+    fn late_reply_is_returned() {
         let (replier, answer) = reply();
         let answer = answer.wait_timeout(Duration::from_millis(1)).unwrap_err();
         let answer = answer.try_take().unwrap_err();
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn as_a_future_it_wakes_its_task() {
+    fn future_wakes_its_task() {
         struct Count(AtomicUsize);
         impl Wake for Count {
             fn wake(self: Arc<Self>) {

@@ -41,7 +41,7 @@ impl Reactor {
     ///     let listener = reactor.listen("127.0.0.1:0", |_| Echo)?;
     ///     Ok::<_, pelton::Error>(reactor.listening_on(listener).and_then(|address| address.port()))
     /// });
-    /// let port = port.wait()??.expect("it has a port");
+    /// let port = port.wait()??.expect("TCP listeners have a port");
     ///
     /// let mut stream = std::net::TcpStream::connect(("127.0.0.1", port))?;
     /// stream.write_all(b"hello")?;

@@ -9,7 +9,7 @@ use crate::reactor::slots::{Key, Slots};
 use crate::timers::Timer;
 use crate::{Reactor, TimerKey};
 
-/// Identifies idle work, to [cancel](Reactor::cancel_idle) it.
+/// Identifies idle work, to [cancel](Reactor::end) it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct IdleId(Key);
 type Repeating = Box<dyn FnMut(&mut Reactor)>;
@@ -57,7 +57,7 @@ impl Reactor {
         self.add_idle(Location::caller(), Work::Once(Box::new(f)))
     }
 
-    /// Runs `f` in every turn in which no timer, tick or event has run, until it is [cancelled](Reactor::cancel_idle).
+    /// Runs `f` in every turn in which no timer, tick or event has run, until it is [cancelled](Reactor::end).
     ///
     /// **The loop never sleeps while there is such work.** It polls, runs the work, and polls again, more than 100,000
     /// times per second, and keeps a core busy. Use it to compute something in small steps between events, and cancel
@@ -68,7 +68,7 @@ impl Reactor {
         self.add_idle(Location::caller(), Work::Repeating(Box::new(f), Duration::ZERO))
     }
 
-    /// Runs `f` when the loop is idle, at most once per `interval`, until it is [cancelled](Reactor::cancel_idle). It
+    /// Runs `f` when the loop is idle, at most once per `interval`, until it is [cancelled](Reactor::end). It
     /// first runs in the first turn in which no timer, tick or event has run, and then in the first such turn after
     /// each `interval`.
     ///
@@ -104,8 +104,7 @@ impl Reactor {
         IdleId(key)
     }
 
-    /// Cancels idle work, also from inside it. Returns `false` if it has already run or was already cancelled.
-    pub fn cancel_idle(&mut self, id: IdleId) -> bool {
+    pub(crate) fn cancel_idle(&mut self, id: IdleId) -> bool {
         self.callbacks.ended(id);
         let Some(idle) = self.idles.work.remove(id.0) else { return false };
         if let Some(timer) = idle.rests {
@@ -143,7 +142,7 @@ impl Reactor {
                     |reactor, f, outcome| match outcome {
                         Outcome::Returned => reactor.put_idle_back(key, f, interval),
                         Outcome::Panicked => {
-                            reactor.cancel_idle(IdleId(key));
+                            reactor.end(IdleId(key));
                         }
                     },
                 ),

@@ -1,5 +1,6 @@
 //! Timers: callbacks that run at a deadline.
 
+pub(crate) mod lazy;
 pub(crate) mod wheel;
 
 use std::panic::Location;
@@ -54,7 +55,8 @@ enum Action {
 
 impl Reactor {
     /// Runs `f` once, `delay` from now. The delay counts from a fresh clock reading, so the timer never fires early,
-    /// even if the callback that sets it has been running for long. With a zero delay it runs in the next turn.
+    /// even if the callback that sets it has been running for a long time. With a zero delay it runs in the next
+    /// turn.
     ///
     /// ```
     /// # use pelton::Reactor;
@@ -141,9 +143,9 @@ impl Reactor {
     }
 
     /// Checks the time limits of a connection at `deadline`.
-    pub(crate) fn check_limits_at(&mut self, deadline: Time, connection: Token) -> TimerKey {
+    pub(crate) fn check_limits_at(&mut self, deadline: Time, connection: Token) -> TimerId {
         let timer = Timer { place: Location::caller(), action: Action::CheckLimits(connection) };
-        self.timers.insert(deadline, timer)
+        TimerId(self.timers.insert(deadline, timer))
     }
 
     /// Runs one due timer. Returns `false` if none is left of those that were due when the phase began.

@@ -253,6 +253,12 @@ impl<T> Wheel<T> {
         collected.into_iter().chain(armed).min().map(Time::from_nanos)
     }
 
+    /// Returns whether a timer may be due at `now`. This is cheap, and may return `true` for a timer that was cancelled.
+    #[inline]
+    pub(crate) fn is_due(&self, now: Time) -> bool {
+        now.as_nanos() >= self.soonest || self.first_collected().is_some()
+    }
+
     /// Collects all armed timers with a deadline of `now` or earlier, for [`next_due`](Wheel::next_due) to return.
     ///
     /// Timers set after this call are not among them, even if their deadline has passed. They wait for the next call.
@@ -413,7 +419,7 @@ impl<T> Wheel<T> {
         self.levels.iter().enumerate().find_map(|(level, slots)| Some((level, slots.occupied().next()?)))
     }
 
-    /// Returns the earliest deadline in the slots, or an earlier time if finding it would take long.
+    /// Returns the earliest deadline in the slots, or an earlier time if finding it would take too long.
     fn earliest_in_slots(&mut self) -> Option<u64> {
         loop {
             let (level, index) = self.first_slot()?;

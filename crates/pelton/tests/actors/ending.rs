@@ -11,7 +11,7 @@ use pelton_testing::{Alive, Counted, POOL_DEADLINE, wait_for};
 use super::{blocker, panic_quietly, pool};
 
 #[test]
-fn actors_that_panic_at_random_leave_the_others_alone_and_nothing_behind() {
+fn random_panics_affect_no_other_actor_and_leak_nothing() {
     const ACTORS: usize = 200;
     let (alive, faults, received) = (Alive::default(), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let told = faults.clone();
@@ -61,7 +61,7 @@ fn actors_that_panic_at_random_leave_the_others_alone_and_nothing_behind() {
 }
 
 #[test]
-fn everything_is_dropped_once_whichever_way_an_actor_ends() {
+fn everything_is_dropped_once_however_an_actor_ends() {
     let alive = Alive::default();
     let pool = Pool::builder().workers(2).on_fault(|_| {}).build().unwrap();
     for ending in 0..4 {
@@ -78,7 +78,7 @@ fn everything_is_dropped_once_whichever_way_an_actor_ends() {
             let what = if number == 500 { ending } else { 0 };
             actor.send((what, Counted::new(&alive))).ok();
         }
-        // The others are ended by the last reference.
+        // The others end with their last reference.
         drop(actor);
     }
     wait_for(|| pool.stats().actors == 0);
@@ -86,8 +86,8 @@ fn everything_is_dropped_once_whichever_way_an_actor_ends() {
 }
 
 #[test]
-fn a_chain_of_actors_that_own_each_other_ends_on_the_pool_or_after_it() {
-    struct Link(#[expect(dead_code, reason = "is dropped with it")] Option<ActorRef<()>>);
+fn chain_of_actors_that_own_each_other_is_dropped() {
+    struct Link(#[expect(dead_code, reason = "held only to be dropped")] Option<ActorRef<()>>);
     impl Actor for Link {
         type Message = ();
         fn receive(&mut self, (): (), _: &mut Context<'_, ()>) {}
@@ -104,14 +104,14 @@ fn a_chain_of_actors_that_own_each_other_ends_on_the_pool_or_after_it() {
 }
 
 #[test]
-fn shutdown_finishes_what_waits_and_refuses_what_comes() {
+fn shutdown_finishes_queued_messages_and_refuses_new_ones() {
     let pool = pool(2);
     let count = Arc::new(AtomicUsize::new(0));
     let counter = {
         let count = count.clone();
         pool.spawn_fn(move |left: u32, context: &mut Context<'_, u32>| {
             count.fetch_add(1, Ordering::Relaxed);
-            // What actors send each other is finished too.
+            // Messages that actors send each other are received, too.
             if left > 0 {
                 context.me().unwrap().send(left - 1).unwrap();
             }
@@ -127,13 +127,13 @@ fn shutdown_finishes_what_waits_and_refuses_what_comes() {
 }
 
 #[test]
-fn shutdown_drops_what_is_left_at_the_deadline() {
+fn shutdown_drops_remaining_messages_at_the_deadline() {
     let alive = Alive::default();
     let pool = pool(1);
     let (gate, inside, release) = blocker(&pool);
     gate.send(()).unwrap();
     inside.recv_timeout(POOL_DEADLINE).unwrap();
-    let other = pool.spawn_fn(|_: Counted, _| unreachable!("it never has its turn"));
+    let other = pool.spawn_fn(|_: Counted, _| unreachable!("the actor must not run"));
     for _ in 0..100 {
         other.send(Counted::new(&alive)).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Messages: their order, full mailboxes, and what comes back from a closed actor.
+//! Mailboxes: order of messages, full mailboxes, and messages returned by closed actors.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use pelton_testing::{POOL_DEADLINE, wait_for};
 use super::pool;
 
 #[test]
-fn a_million_messages_of_eight_senders_to_a_thousand_actors_keep_their_order() {
+fn a_million_messages_from_eight_senders_arrive_in_order() {
     const SENDERS: usize = 8;
     const ACTORS: usize = 1_000;
     const EACH: u32 = 125_000;
@@ -69,7 +69,7 @@ fn a_million_messages_of_eight_senders_to_a_thousand_actors_keep_their_order() {
 }
 
 #[test]
-fn a_closed_actor_gives_messages_back() {
+fn closed_actor_returns_messages() {
     let pool = pool(1);
     let stopping = pool.spawn_fn(|stop: bool, context: &mut Context<'_, bool>| {
         if stop {
@@ -85,7 +85,7 @@ fn a_closed_actor_gives_messages_back() {
 }
 
 #[test]
-fn a_full_mailbox_refuses_and_tells_of_room_once() {
+fn full_mailbox_refuses_and_reports_room_once() {
     let pool = pool(1);
     let (room, rooms) = channel();
     let (entered, inside) = channel();
@@ -97,7 +97,7 @@ fn a_full_mailbox_refuses_and_tells_of_room_once() {
         });
     actor.try_send(0).unwrap();
     inside.recv_timeout(POOL_DEADLINE).unwrap();
-    // The one being received may still count.
+    // The message being received may still count.
     let sent = (1..).find(|number| actor.try_send(*number) == Err(MailError::Full(*number))).unwrap();
     assert!(sent == 4 || sent == 5, "{sent}");
     assert_eq!(actor.try_send(9), Err(MailError::Full(9)));
@@ -113,5 +113,5 @@ fn a_full_mailbox_refuses_and_tells_of_room_once() {
         release.send(()).unwrap();
     }
     pool.shutdown(POOL_DEADLINE).unwrap();
-    assert!(rooms.try_recv().is_err(), "once for both refusals");
+    assert!(rooms.try_recv().is_err(), "one notification for both refusals");
 }

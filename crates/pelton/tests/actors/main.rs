@@ -14,12 +14,12 @@ fn pool(workers: usize) -> Pool {
     Pool::builder().workers(workers).build().unwrap()
 }
 
-/// Panics without the noise of a panic hook.
+/// Panics without invoking the panic hook.
 fn panic_quietly() -> ! {
     resume_unwind(Box::new("on purpose"))
 }
 
-/// An actor that keeps its worker until it is let go.
+/// An actor that blocks its worker until it is released.
 fn blocker(pool: &Pool) -> (ActorRef<()>, Receiver<()>, Sender<()>) {
     let (entered, inside) = channel();
     let (release, released) = channel::<()>();

@@ -10,7 +10,7 @@ use pelton_testing::{POOL_DEADLINE, wait_for};
 use super::{blocker, pool};
 
 #[test]
-fn a_flooded_actor_has_no_more_than_its_share() {
+fn flooded_actor_gets_only_its_share() {
     let pool = Pool::builder().workers(1).messages_per_turn(10).build().unwrap();
     let (gate, inside, release) = blocker(&pool);
     gate.send(()).unwrap();
@@ -33,7 +33,7 @@ fn a_flooded_actor_has_no_more_than_its_share() {
 }
 
 #[test]
-fn actors_that_keep_each_other_busy_do_not_starve_what_comes_from_outside() {
+fn busy_actors_do_not_starve_messages_from_outside() {
     let pool = pool(1);
     let busy = pool.spawn_fn(|stop: bool, context: &mut Context<'_, bool>| {
         if stop {
@@ -59,7 +59,7 @@ fn no_worker_waits_for_an_actor_that_blocks() {
     let (gate, inside, release) = blocker(&pool);
     gate.send(()).unwrap();
     inside.recv_timeout(POOL_DEADLINE).unwrap();
-    // More for the one that blocks keeps nobody else busy either.
+    // Further messages for the blocked actor keep no other worker busy.
     gate.send(()).unwrap();
     let (done, finished) = channel();
     for number in 0..1_000 {
@@ -74,7 +74,7 @@ fn no_worker_waits_for_an_actor_that_blocks() {
 }
 
 #[test]
-fn what_a_blocking_worker_has_in_its_own_queue_is_taken_by_others() {
+fn queue_of_a_blocked_worker_is_stolen_by_others() {
     let pool = pool(2);
     for _ in 0..50 {
         let (done, finished) = channel();

@@ -17,19 +17,19 @@ use super::{blocker, panic_quietly};
 on_every_engine![
     pipelined_requests_are_answered_in_order,
     a_slow_request_does_not_delay_other_connections,
-    a_slow_protocol_pauses_reading_and_all_is_answered_in_the_end,
+    slow_protocol_pauses_reading_and_answers_everything,
     a_peer_that_does_not_read_replies_pauses_processing,
     closing_sends_everything_first,
-    bytes_that_are_no_message_close_with_their_reason_after_the_replies,
+    malformed_input_closes_after_the_replies,
     pushes_keep_their_order_and_go_out_before_closing,
-    a_protocol_that_panics_ends_its_connection_only,
+    panicking_protocol_ends_only_its_connection,
     the_same_protocol_runs_on_the_loop,
-    draining_answers_what_has_come_in,
+    draining_answers_received_requests,
     a_pool_that_has_shut_down_closes_its_connections,
     a_pool_ends_with_its_loop_after_the_connections,
 ];
 
-/// Answers each line with itself and its number; does what some lines say.
+/// Answers each line with the line and its number; some lines are commands.
 #[derive(Clone, Default)]
 struct Desk {
     number: usize,
@@ -39,7 +39,7 @@ struct Desk {
 
 #[derive(Default)]
 struct Lobby {
-    /// Where `wait` waits.
+    /// `wait` blocks on this.
     gate: Mutex<()>,
     peers: Mutex<Vec<Peer<String>>>,
     closed: Mutex<Vec<String>>,
@@ -98,7 +98,7 @@ impl Server {
         Server { reactor, pool, lobby, address }
     }
 
-    /// Turns the loop until the other thread is done.
+    /// Runs the loop until the other thread is done.
     fn run_with<T: Send + 'static>(&mut self, act: impl FnOnce() -> T + Send + 'static) -> T {
         run_with(&mut self.reactor, act)
     }
@@ -110,7 +110,7 @@ impl Server {
         self.reactor.cancel(waiting);
     }
 
-    /// Waits for so many connections to be over, and gives their reasons.
+    /// Waits for this many connections to end, and returns their reasons.
     fn closed(&mut self, count: usize) -> Vec<String> {
         self.run_until(|lobby| lobby.closed.lock().unwrap().len() == count);
         run_until(&mut self.reactor, |reactor| reactor.connection_count() == 0);
@@ -134,7 +134,7 @@ fn pipelined_requests_are_answered_in_order(on: On) {
                     let mut writing = stream.try_clone().unwrap();
                     let writer = thread::spawn(move || {
                         let requests: String = (0..COUNT).map(|number| format!("{client}:{number}\n")).collect();
-                        // Cut anywhere.
+                        // Split at arbitrary positions.
                         for part in requests.as_bytes().chunks(777) {
                             writing.write_all(part).unwrap();
                         }
@@ -179,7 +179,7 @@ fn a_slow_request_does_not_delay_other_connections(on: On) {
     server.closed(2);
 }
 
-/// Writes requests until nothing more is taken for a while.
+/// Writes requests until no more are accepted for a while.
 fn write_until_stuck(stream: &mut TcpStream, requests: &[u8]) -> usize {
     stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
     let mut written = 0;
@@ -194,7 +194,7 @@ fn write_until_stuck(stream: &mut TcpStream, requests: &[u8]) -> usize {
     written
 }
 
-fn a_slow_protocol_pauses_reading_and_all_is_answered_in_the_end(on: On) {
+fn slow_protocol_pauses_reading_and_answers_everything(on: On) {
     let mut server = Server::new(on);
     let (address, lobby) = (server.address, server.lobby.clone());
     let count = 4_000;
@@ -204,8 +204,8 @@ fn a_slow_protocol_pauses_reading_and_all_is_answered_in_the_end(on: On) {
         stream.write_all(b"wait\n").unwrap();
         let requests = format!("{}\n", "r".repeat(9_999)).repeat(count);
         let written = write_until_stuck(&mut stream, requests.as_bytes());
-        // What the kernel keeps on both sides, and a little more.
-        assert!(written < 16_000_000, "{written} bytes were taken from a client that nobody answers");
+        // The capacity of the kernel's buffers on both sides, and some more.
+        assert!(written < 16_000_000, "{written} bytes were accepted without any answer");
         drop(gate);
         let mut writing = stream.try_clone().unwrap();
         let writer = thread::spawn(move || {
@@ -227,14 +227,14 @@ fn a_peer_that_does_not_read_replies_pauses_processing(on: On) {
     const COUNT: usize = 100;
     let mut server = Server::new(on);
     let mut stream = TcpStream::connect(server.address).unwrap();
-    // A megabyte of replies for each of these.
+    // Each of these is answered with a megabyte.
     stream.write_all(&b"much\n".repeat(COUNT)).unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
     server.run_until(|lobby| lobby.processed.load(Ordering::Relaxed) > 3);
     let mut most = 0;
     let mut settled = Instant::now();
     let mut processed = 0;
-    // Until nothing happens for a while.
+    // Until there is no progress for a while.
     while settled.elapsed() < Duration::from_millis(300) {
         server.reactor.turn(Some(Duration::from_millis(5))).unwrap();
         most = most.max(server.reactor.queued());
@@ -244,7 +244,7 @@ fn a_peer_that_does_not_read_replies_pauses_processing(on: On) {
         }
     }
     assert!(processed < COUNT / 2, "{processed} requests were processed for a client that does not read");
-    assert!(most < 4_000_000, "{most} bytes waited");
+    assert!(most < 4_000_000, "{most} bytes were queued");
     let answers = server.run_with(move || lines(stream).filter(|line| line.starts_with("much")).count());
     assert_eq!(answers, COUNT);
     assert_eq!(server.closed(1), ["finished by the other side"]);
@@ -266,7 +266,7 @@ fn closing_sends_everything_first(on: On) {
     assert_eq!(server.lobby.processed.load(Ordering::Relaxed), 2);
 }
 
-fn bytes_that_are_no_message_close_with_their_reason_after_the_replies(on: On) {
+fn malformed_input_closes_after_the_replies(on: On) {
     let mut server = Server::new(on);
     let address = server.address;
     let answers = server.run_with(move || {
@@ -304,7 +304,7 @@ fn pushes_keep_their_order_and_go_out_before_closing(on: On) {
     assert!(server.lobby.peers.lock().unwrap()[0].push("late".to_owned()).is_err());
 }
 
-fn a_protocol_that_panics_ends_its_connection_only(on: On) {
+fn panicking_protocol_ends_only_its_connection(on: On) {
     let mut server = Server::new(on);
     let address = server.address;
     server.run_with(move || {
@@ -312,7 +312,7 @@ fn a_protocol_that_panics_ends_its_connection_only(on: On) {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.write_all(b"panic\nafter\n").unwrap();
         let mut answers = String::new();
-        // It may be reset, as there is something unread.
+        // The connection may be reset because of unread input.
         stream.read_to_string(&mut answers).ok();
         assert_eq!(answers, "");
         other.get_mut().write_all(b"hello\n").unwrap();
@@ -323,7 +323,7 @@ fn a_protocol_that_panics_ends_its_connection_only(on: On) {
     assert_eq!(server.closed(2), ["its handler panicked", "finished by the other side"]);
     assert_eq!(server.pool.stats().panics, 1);
     let faults = server.lobby.faults.lock().unwrap();
-    assert!(faults[0].place.file() == file!(), "where it was put on the pool: {}", faults[0].place);
+    assert!(faults[0].place.file() == file!(), "the place where it was put on the pool: {}", faults[0].place);
 }
 
 fn the_same_protocol_runs_on_the_loop(on: On) {
@@ -344,7 +344,7 @@ fn the_same_protocol_runs_on_the_loop(on: On) {
     server.closed(2);
 }
 
-fn draining_answers_what_has_come_in(on: On) {
+fn draining_answers_received_requests(on: On) {
     let mut server = Server::new(on);
     let lobby = server.lobby.clone();
     let gate = lobby.gate.lock().unwrap();
@@ -373,7 +373,7 @@ fn a_pool_ends_with_its_loop_after_the_connections(on: On) {
     let stream = TcpStream::connect(server.address).unwrap();
     (&stream).write_all(b"hello\n").unwrap();
     server.run_until(|lobby| lobby.processed.load(Ordering::Relaxed) == 1);
-    // What is in the middle of something is waited for, and what waits is received.
+    // A running message is waited for, and queued ones are received.
     let (slow, begun, release) = blocker(&server.pool);
     slow.send(()).unwrap();
     begun.recv_timeout(POOL_DEADLINE).unwrap();
@@ -390,5 +390,5 @@ fn a_pool_ends_with_its_loop_after_the_connections(on: On) {
     server.reactor.run().unwrap();
     freeing.join().unwrap();
     assert_eq!(received.recv_timeout(POOL_DEADLINE).unwrap(), "received at the end");
-    assert!(slow.send(()).is_err(), "the pool takes nothing more");
+    assert!(slow.send(()).is_err(), "the pool accepts nothing more");
 }

@@ -18,18 +18,18 @@ use pelton::{Address, Reactor, task};
 use pelton_testing::{Network, On, block_on, localhost, on_every_network, poll};
 
 on_every_network![
-    giving_up_on_connecting_leaves_no_connection,
-    a_listener_that_is_dropped_ends,
+    dropped_connect_leaves_no_connection,
+    dropped_listener_stops_listening,
     a_listener_is_a_stream_of_streams;
     with_a_kernel:
-    connections_that_are_not_accepted_wait_in_the_kernel,
-    a_refused_connection_is_an_error_of_its_kind,
+    unaccepted_connections_stay_in_the_kernel,
+    refused_connection_is_a_connection_refused_error,
     names_and_unix_sockets_can_be_connected_to,
     sockets_can_be_adopted,
-    a_client_that_knows_nothing_of_pelton_works,
+    hyper_client_works,
 ];
 
-fn giving_up_on_connecting_leaves_no_connection(network: impl Network) {
+fn dropped_connect_leaves_no_connection(network: impl Network) {
     let mut reactor = network.reactor();
     let somebody = network.listen_peer();
     block_on(&mut reactor, async {
@@ -43,7 +43,7 @@ fn giving_up_on_connecting_leaves_no_connection(network: impl Network) {
     assert_eq!(reactor.connection_count(), 0);
 }
 
-fn a_listener_that_is_dropped_ends(network: impl Network) {
+fn dropped_listener_stops_listening(network: impl Network) {
     let mut reactor = network.reactor();
     block_on(&mut reactor, async {
         let listener = Listener::bind(&localhost()).unwrap();
@@ -55,7 +55,7 @@ fn a_listener_that_is_dropped_ends(network: impl Network) {
         let mut not_accepted = not_accepted;
         assert!(!matches!(not_accepted.read(&mut [0; 8]).await, Ok(1..)));
         assert!(Stream::connect(&address).await.is_err());
-        // Those that were accepted stay.
+        // Accepted streams stay open.
         let (mut client, mut accepted) = (client.unwrap(), accepted.unwrap());
         client.write_all(b"x").await.unwrap();
         accepted.read_exact(&mut [0]).await.unwrap();
@@ -86,7 +86,7 @@ fn a_listener_is_a_stream_of_streams(network: impl Network) {
     });
 }
 
-fn connections_that_are_not_accepted_wait_in_the_kernel(on: On) {
+fn unaccepted_connections_stay_in_the_kernel(on: On) {
     const CLIENTS: usize = 200;
     let mut reactor = on.reactor();
     block_on(&mut reactor, async {
@@ -109,10 +109,10 @@ fn connections_that_are_not_accepted_wait_in_the_kernel(on: On) {
     });
 }
 
-fn a_refused_connection_is_an_error_of_its_kind(on: On) {
+fn refused_connection_is_a_connection_refused_error(on: On) {
     let mut reactor = on.build(on.builder().resolver(|host: &str, port: u16| match host {
         "here" => Ok(vec![([127, 0, 0, 1], port).into()]),
-        _ => Err(io::Error::other("not known here")),
+        _ => Err(io::Error::other("unknown name")),
     }));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = Address::from(listener.local_addr().unwrap());
@@ -171,7 +171,7 @@ fn sockets_can_be_adopted(on: On) {
     assert_eq!(word, "wheel");
 }
 
-/// hyper's way to read and write.
+/// hyper's I/O traits.
 struct ForHyper(Stream);
 
 impl hyper::rt::Read for ForHyper {
@@ -201,7 +201,7 @@ impl hyper::rt::Write for ForHyper {
     }
 }
 
-fn a_client_that_knows_nothing_of_pelton_works(on: On) {
+fn hyper_client_works(on: On) {
     let mut reactor = on.reactor();
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = Address::from(server.local_addr().unwrap());

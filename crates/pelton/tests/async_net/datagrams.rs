@@ -12,9 +12,9 @@ use super::off_the_loop;
 
 on_every_engine![
     datagrams_are_answered,
-    a_datagram_that_nobody_receives_is_told,
-    datagrams_that_find_no_room_make_their_sender_wait,
-    datagrams_that_are_not_received_stay_in_the_kernel,
+    refused_datagram_is_reported,
+    sender_waits_for_room,
+    unreceived_datagrams_stay_in_the_kernel,
 ];
 
 fn datagrams_are_answered(on: On) {
@@ -39,7 +39,7 @@ fn datagrams_are_answered(on: On) {
     });
 }
 
-fn a_datagram_that_nobody_receives_is_told(on: On) {
+fn refused_datagram_is_reported(on: On) {
     let mut reactor = on.reactor();
     block_on(&mut reactor, async {
         let gone = Datagrams::bind(&localhost()).unwrap().local_address().unwrap();
@@ -56,7 +56,7 @@ fn a_datagram_that_nobody_receives_is_told(on: On) {
     });
 }
 
-fn datagrams_that_find_no_room_make_their_sender_wait(on: On) {
+fn sender_waits_for_room(on: On) {
     const COUNT: usize = 2_000;
     let mut reactor = on.reactor();
     let path = std::env::temp_dir().join(format!("pelton-dgram-{}-{}.sock", reactor.engine_name(), std::process::id()));
@@ -87,7 +87,7 @@ fn datagrams_that_find_no_room_make_their_sender_wait(on: On) {
     std::fs::remove_file(&path).unwrap();
 }
 
-fn datagrams_that_are_not_received_stay_in_the_kernel(on: On) {
+fn unreceived_datagrams_stay_in_the_kernel(on: On) {
     const COUNT: usize = 1_000;
     let mut reactor = on.reactor();
     let (ours, theirs) = std::os::unix::net::UnixDatagram::pair().unwrap();
@@ -98,7 +98,7 @@ fn datagrams_that_are_not_received_stay_in_the_kernel(on: On) {
         let ours = Datagrams::bind(&format!("unix:{}", path.display()).parse().unwrap()).unwrap();
         theirs.connect(&path).unwrap();
         let mut sent = 0;
-        // Until the kernel has no more room, though the loop has had every opportunity.
+        // Until the kernel's buffer is full, although the loop keeps running.
         let mut refused = 0;
         while sent < COUNT && refused < 5 {
             match theirs.send(&[sent as u8; 1_000]) {
@@ -109,7 +109,7 @@ fn datagrams_that_are_not_received_stay_in_the_kernel(on: On) {
                 }
             }
         }
-        assert!(sent < 200, "{sent} were kept");
+        assert!(sent < 200, "{sent} datagrams were buffered");
         for number in 0..sent {
             assert_eq!(ours.receive().await.unwrap().bytes[0], number as u8);
         }

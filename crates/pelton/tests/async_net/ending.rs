@@ -15,19 +15,19 @@ use pelton_testing::{Network, block_on, localhost, on_every_network, pattern, po
 use super::{accepted, off_the_loop, pair};
 
 on_every_network![
-    what_was_written_is_sent_after_the_stream_is_dropped,
-    what_was_written_is_sent_although_block_on_is_over,
-    a_stream_that_is_dropped_unread_is_closed,
-    a_reset_is_an_error_of_its_kind,
+    written_data_is_sent_after_the_stream_is_dropped,
+    written_data_is_sent_after_block_on_returns,
+    dropped_unread_stream_is_closed,
+    reset_is_a_connection_reset_error,
     writing_after_closing_is_a_broken_pipe,
-    a_limit_that_is_reached_is_a_timeout,
+    exceeded_limit_is_a_timeout,
     dropping_the_reactor_drops_tasks_with_their_streams,
     streams_outlive_their_reactor_harmlessly,
     a_stream_belongs_to_its_reactor,
     a_draining_loop_waits_for_its_streams,
 ];
 
-fn what_was_written_is_sent_after_the_stream_is_dropped(network: impl Network) {
+fn written_data_is_sent_after_the_stream_is_dropped(network: impl Network) {
     let mut reactor = network.reactor();
     let total = network.more_than_fits();
     block_on(&mut reactor, async {
@@ -35,12 +35,12 @@ fn what_was_written_is_sent_after_the_stream_is_dropped(network: impl Network) {
         stream.write_bytes(pattern(total)).await.unwrap();
         drop(stream);
         let all = off_the_loop(move || peer.read_all().unwrap()).await;
-        assert!(all == pattern(total), "something came out wrong");
+        assert!(all == pattern(total), "the data differs");
     });
     assert_eq!(reactor.task_count(), 0);
 }
 
-fn what_was_written_is_sent_although_block_on_is_over(network: impl Network) {
+fn written_data_is_sent_after_block_on_returns(network: impl Network) {
     let mut reactor = network.reactor();
     let mut peer = block_on(&mut reactor, async {
         let (mut stream, peer) = accepted(network).await;
@@ -48,14 +48,14 @@ fn what_was_written_is_sent_although_block_on_is_over(network: impl Network) {
         peer
     });
     let last = thread::spawn(move || peer.read_some(3));
-    // The network in memory takes its time.
+    // The in-memory network delivers late.
     while !last.is_finished() {
         poll(&mut reactor);
     }
     assert_eq!(last.join().unwrap(), b"bye");
 }
 
-fn a_stream_that_is_dropped_unread_is_closed(network: impl Network) {
+fn dropped_unread_stream_is_closed(network: impl Network) {
     let mut reactor = network.reactor();
     block_on(&mut reactor, async {
         let (stream, mut peer) = accepted(network).await;
@@ -65,8 +65,7 @@ fn a_stream_that_is_dropped_unread_is_closed(network: impl Network) {
             let (first, rest) = sent.split_at(sent.len() / 16);
             peer.write_all(first).unwrap();
             begin.send(()).unwrap();
-            // This ends only if somebody takes it; the other side does, though nobody wants it, to be able to say that it has
-            // ended without a reset.
+            // This ends only if the peer reads; it does, to be able to close without a reset.
             peer.write_all(rest).unwrap();
             assert_eq!(peer.read_all().unwrap(), b"");
         });
@@ -77,7 +76,7 @@ fn a_stream_that_is_dropped_unread_is_closed(network: impl Network) {
     run_until(&mut reactor, |reactor| reactor.connection_count() == 0);
 }
 
-fn a_reset_is_an_error_of_its_kind(network: impl Network) {
+fn reset_is_a_connection_reset_error(network: impl Network) {
     let mut reactor = network.reactor();
     block_on(&mut reactor, async {
         let (mut stream, peer) = accepted(network).await;
@@ -97,7 +96,7 @@ fn writing_after_closing_is_a_broken_pipe(network: impl Network) {
         let (mut server, mut client) = pair().await;
         client.close().await.unwrap();
         assert_eq!(client.write(b"x").await.unwrap_err().kind(), ErrorKind::BrokenPipe);
-        // The other side finishes too, and the connection is over.
+        // The other side finishes too, which ends the connection.
         server.close().await.unwrap();
         assert_eq!(client.read(&mut [0; 8]).await.unwrap(), 0);
         task::sleep(Duration::from_millis(5)).await;
@@ -106,7 +105,7 @@ fn writing_after_closing_is_a_broken_pipe(network: impl Network) {
     });
 }
 
-fn a_limit_that_is_reached_is_a_timeout(network: impl Network) {
+fn exceeded_limit_is_a_timeout(network: impl Network) {
     let mut reactor = network.reactor();
     block_on(&mut reactor, async {
         let (mut server, _client) = pair().await;
@@ -147,7 +146,7 @@ fn dropping_the_reactor_drops_tasks_with_their_streams(network: impl Network) {
     });
     drop(reactor);
     assert_eq!(*drops.borrow(), [thread::current().id(); 3]);
-    // Whether as an end or as an error, the other side learns of it.
+    // The other side sees either an end or an error.
     let mut rest = Vec::new();
     let _ = peer.read_to_end(&mut rest);
 }
@@ -172,7 +171,7 @@ fn a_stream_belongs_to_its_reactor(network: impl Network) {
     let (mut reactor, mut other) = (network.reactor(), network.reactor());
     let (mut server, client) = block_on(&mut reactor, pair());
     block_on(&mut reactor, server.write_all(b"water")).unwrap();
-    // What has come in may be read anywhere on the thread; that it comes in is its reactor's doing.
+    // Received data can be read anywhere on the thread; only its own reactor receives more.
     let mut word = [0; 5];
     let mut reading = std::pin::pin!(async { (&client).read_exact(&mut word).await });
     while futures::executor::block_on(async { futures::poll!(reading.as_mut()).is_pending() }) {
@@ -188,7 +187,7 @@ fn a_draining_loop_waits_for_its_streams(network: impl Network) {
     let mut reactor = network.reactor();
     let (mut server, mut client, listener) = block_on(&mut reactor, async {
         let (mut server, mut client) = pair().await;
-        // One on which nothing was ever sent or received would be closed.
+        // A connection on which nothing was ever sent or received would be closed.
         server.write_all(b".").await.unwrap();
         client.read_exact(&mut [0]).await.unwrap();
         (server, client, Listener::bind(&localhost()).unwrap())

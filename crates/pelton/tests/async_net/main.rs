@@ -21,7 +21,7 @@ async fn accepted<N: Network>(network: N) -> (Stream, pelton_testing::Peer) {
     (stream, peer.join().unwrap())
 }
 
-/// Two streams that are connected with each other.
+/// Two streams connected to each other.
 async fn pair() -> (Stream, Stream) {
     let listener = Listener::bind(&localhost()).unwrap();
     let address = listener.local_address().unwrap();
@@ -29,7 +29,7 @@ async fn pair() -> (Stream, Stream) {
     (accepted.unwrap(), connected.unwrap())
 }
 
-/// Runs something that blocks on a thread.
+/// Runs a blocking function on a thread.
 async fn off_the_loop<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = async_channel::bounded(1);
     thread::spawn(move || sender.send_blocking(work()));

@@ -15,18 +15,18 @@ use pelton_testing::{Network, block_on, on_every_network, pattern, poll};
 use super::{accepted, off_the_loop, pair};
 
 on_every_network![
-    what_is_written_is_read_by_the_other_side,
+    written_data_is_read_by_the_other_side,
     both_ends_can_be_on_one_loop,
-    a_side_that_has_finished_still_reads,
-    a_stream_that_is_not_read_makes_the_other_side_wait,
+    half_closed_stream_still_reads,
+    unread_stream_makes_the_other_side_wait,
     a_stream_whose_peer_does_not_read_makes_its_writer_wait,
-    flushing_waits_until_everything_has_been_taken,
+    flush_waits_until_everything_is_sent,
     a_read_that_times_out_loses_nothing,
-    chunks_and_bytes_go_through_without_being_copied,
+    chunks_and_bytes_are_not_copied,
     one_task_reads_and_writes_at_once,
 ];
 
-fn what_is_written_is_read_by_the_other_side(network: impl Network) {
+fn written_data_is_read_by_the_other_side(network: impl Network) {
     let mut reactor = network.reactor();
     block_on(&mut reactor, async {
         let (mut stream, mut peer) = accepted(network).await;
@@ -57,14 +57,14 @@ fn both_ends_can_be_on_one_loop(network: impl Network) {
     });
 }
 
-fn a_side_that_has_finished_still_reads(network: impl Network) {
+fn half_closed_stream_still_reads(network: impl Network) {
     let mut reactor = network.reactor();
     block_on(&mut reactor, async {
         let (mut server, mut client) = pair().await;
         let answering = task::spawn(async move {
             let mut question = String::new();
             server.read_to_string(&mut question).await.unwrap();
-            assert_eq!(server.read(&mut [0; 8]).await.unwrap(), 0, "the end stays the end");
+            assert_eq!(server.read(&mut [0; 8]).await.unwrap(), 0, "the end is permanent");
             server.write_all(question.to_uppercase().as_bytes()).await.unwrap();
             server.close().await.unwrap();
         });
@@ -74,11 +74,11 @@ fn a_side_that_has_finished_still_reads(network: impl Network) {
         client.read_to_string(&mut answer).await.unwrap();
         assert_eq!(answer, "IS IT LOUD?");
         answering.await.unwrap();
-        assert!(client.close().await.is_ok(), "closing twice is closing once");
+        assert!(client.close().await.is_ok(), "closing twice is harmless");
     });
 }
 
-fn a_stream_that_is_not_read_makes_the_other_side_wait(network: impl Network) {
+fn unread_stream_makes_the_other_side_wait(network: impl Network) {
     let mut reactor = network.reactor();
     let total = network.more_than_fits();
     block_on(&mut reactor, async {
@@ -92,16 +92,16 @@ fn a_stream_that_is_not_read_makes_the_other_side_wait(network: impl Network) {
                 progress.fetch_add(part.len(), Ordering::Relaxed);
             }
         });
-        // Until it gets no further.
+        // Until it makes no more progress.
         let mut before = usize::MAX;
         while before != written.load(Ordering::Relaxed) {
             before = written.load(Ordering::Relaxed);
             task::sleep(Duration::from_millis(30)).await;
         }
-        assert!(written.load(Ordering::Relaxed) < total, "somebody keeps all of it");
+        assert!(written.load(Ordering::Relaxed) < total, "everything was buffered");
         let mut all = Vec::new();
         stream.read_to_end(&mut all).await.unwrap();
-        assert!(all == pattern(total), "something came out wrong");
+        assert!(all == pattern(total), "the data differs");
         writer.join().unwrap();
     });
 }
@@ -128,7 +128,7 @@ fn a_stream_whose_peer_does_not_read_makes_its_writer_wait(network: impl Network
         task::sleep(Duration::from_millis(50)).await;
         assert!(!writing.is_finished());
         let all = off_the_loop(move || peer.read_all().unwrap()).await;
-        assert!(all == pattern(total), "something came out wrong");
+        assert!(all == pattern(total), "the data differs");
         writing.await.unwrap();
         watching.cancel();
     });
@@ -136,7 +136,7 @@ fn a_stream_whose_peer_does_not_read_makes_its_writer_wait(network: impl Network
     assert!(peak > marks.high && peak <= marks.high + 64 * 1024, "{peak}");
 }
 
-fn flushing_waits_until_everything_has_been_taken(network: impl Network) {
+fn flush_waits_until_everything_is_sent(network: impl Network) {
     let mut reactor = network.reactor();
     let total = network.more_than_fits();
     block_on(&mut reactor, async {
@@ -147,7 +147,7 @@ fn flushing_waits_until_everything_has_been_taken(network: impl Network) {
         let reading = thread::spawn(move || peer.read_some(total));
         stream.flush().await.unwrap();
         assert_eq!(Reactor::with_current(|reactor| reactor.queued()), Some(0));
-        assert!(reading.join().unwrap() == pattern(total), "something came out wrong");
+        assert!(reading.join().unwrap() == pattern(total), "the data differs");
     });
 }
 
@@ -168,7 +168,7 @@ fn a_read_that_times_out_loses_nothing(network: impl Network) {
     assert_eq!((reactor.connection_count(), reactor.timer_count()), (0, 0));
 }
 
-fn chunks_and_bytes_go_through_without_being_copied(network: impl Network) {
+fn chunks_and_bytes_are_not_copied(network: impl Network) {
     let mut reactor = network.reactor();
     block_on(&mut reactor, async {
         let (server, client) = pair().await;
@@ -188,18 +188,18 @@ fn chunks_and_bytes_go_through_without_being_copied(network: impl Network) {
         while let Some(chunk) = server.read_chunk().await.unwrap() {
             got.extend_from_slice(&chunk);
         }
-        assert!(got == sent, "something came out wrong");
+        assert!(got == sent, "the data differs");
         let client = sending.await.unwrap();
-        // More than may wait at all is refused as a whole.
+        // A write larger than the queue limit is refused as a whole.
         client.with_io(|io| io.set_water_marks(WaterMarks { low: 1, high: 10, most: 100 })).unwrap();
         server.with_io(|io| io.set_water_marks(WaterMarks { low: 1, high: 10, most: 100 })).unwrap();
         assert_eq!(server.write_bytes(vec![0; 101]).await.unwrap_err().kind(), ErrorKind::FileTooLarge);
-        // But written bit by bit it goes through.
+        // In smaller pieces it is accepted.
         (&server).write_all(&sent[..10_000]).await.unwrap();
         drop(server);
         let mut got = Vec::new();
         (&client).read_to_end(&mut got).await.unwrap();
-        assert!(got == sent[..10_000], "something came out wrong");
+        assert!(got == sent[..10_000], "the data differs");
     });
 }
 
@@ -209,7 +209,7 @@ fn one_task_reads_and_writes_at_once(network: impl Network) {
     block_on(&mut reactor, async {
         let (server, client) = pair().await;
         task::spawn(async move {
-            // What comes in goes out again, as fast as the other side takes it.
+            // Echoes input as fast as the other side reads it.
             futures::io::copy(&server, &mut &server).await.unwrap();
             (&server).close().await.unwrap();
         });
@@ -224,6 +224,6 @@ fn one_task_reads_and_writes_at_once(network: impl Network) {
             got
         };
         let ((), got) = futures::join!(writing, reading);
-        assert!(got == sent, "something came out wrong");
+        assert!(got == sent, "the data differs");
     });
 }

@@ -15,9 +15,9 @@ use proptest::prelude::*;
 
 use super::{Alive, Counted, DropFlag, List, catching, count_faults, reactor, settle};
 
-on_every_engine![what_several_threads_publish_reaches_subscribers_on_several_loops_in_one_order];
+on_every_engine![values_from_several_threads_reach_several_loops_in_one_order];
 
-fn what_several_threads_publish_reaches_subscribers_on_several_loops_in_one_order(on: On) {
+fn values_from_several_threads_reach_several_loops_in_one_order(on: On) {
     const EACH: u32 = 1000;
     let channel = Channel::new();
     let (ready, readying) = mpsc::channel();
@@ -71,14 +71,14 @@ fn what_several_threads_publish_reaches_subscribers_on_several_loops_in_one_orde
     assert_eq!((channel.stats().published, channel.stats().dropped), (3000, 0));
     drop(channel);
     let got: Vec<Vec<(u32, u32)>> = loops.into_iter().map(|thread| thread.join().unwrap()).collect();
-    assert_eq!(got[0], got[1], "one order for all");
+    assert_eq!(got[0], got[1], "all subscribers see one order");
     for thread in 0..3 {
         let numbers = got[0].iter().filter(|value| value.0 == thread).map(|value| value.1);
         assert!(numbers.eq(0..EACH), "in each thread's order");
     }
 }
 
-/// A subscriber that keeps what it is told.
+/// A subscriber that records its values.
 fn listen<T: 'static>(
     reactor: &mut EventLoop,
     channel: &Channel<T>,
@@ -97,7 +97,7 @@ fn values(values: impl IntoIterator<Item = u32>) -> Vec<Delivery<u32>> {
 }
 
 #[test]
-fn nobody_is_called_inside_publish_and_everybody_is_called_in_order() {
+fn publish_calls_nobody_and_delivery_is_in_order() {
     let mut reactor = reactor();
     let channel = Channel::new();
     let calls = List::default();
@@ -146,7 +146,7 @@ fn a_subscriber_may_publish_and_is_not_called_inside_itself() {
 }
 
 #[test]
-fn a_full_subscriber_that_wants_everything_refuses_the_publisher_and_nobody_gets_the_value() {
+fn full_lossless_subscriber_refuses_the_value_for_everyone() {
     let mut reactor = reactor();
     let channel = Channel::new();
     let (all, _first) = listen(&mut reactor, &channel, 10, Overflow::DropOldest);
@@ -186,7 +186,7 @@ fn dropping_the_newest_keeps_the_first_values() {
 }
 
 #[test]
-fn a_subscriber_that_is_disconnected_gets_what_waits_and_is_told_why() {
+fn disconnected_subscriber_gets_queued_values_and_the_reason() {
     let mut reactor = reactor();
     let channel = Channel::new();
     let (slow, subscription) = listen(&mut reactor, &channel, 2, Overflow::Disconnect);
@@ -201,7 +201,7 @@ fn a_subscriber_that_is_disconnected_gets_what_waits_and_is_told_why() {
 }
 
 #[test]
-fn unsubscribing_drops_what_waits_and_the_callback() {
+fn unsubscribing_drops_queued_values_and_the_callback() {
     let alive = Alive::default();
     let mut reactor = reactor();
     let channel = Channel::new();
@@ -209,7 +209,7 @@ fn unsubscribing_drops_what_waits_and_the_callback() {
     let flag = DropFlag(dropped.clone());
     let subscription = channel.subscribe(&mut reactor, move |_, _: Counted| {
         let _ = &flag;
-        unreachable!("it has unsubscribed");
+        unreachable!("called after unsubscribing");
     });
     channel.publish(Counted::new(&alive)).unwrap();
     assert_eq!(alive.count(), 1);
@@ -232,7 +232,7 @@ fn a_subscriber_may_unsubscribe_itself_and_others() {
         count.set(count.get() + 1);
         inside.borrow_mut().clear();
     });
-    let second = channel.subscribe(&mut reactor, |_, _| unreachable!("the first has unsubscribed it"));
+    let second = channel.subscribe(&mut reactor, |_, _| unreachable!("called after the first unsubscribed it"));
     both.borrow_mut().extend([first, second]);
     channel.publish(1).unwrap();
     channel.publish(2).unwrap();
@@ -241,7 +241,7 @@ fn a_subscriber_may_unsubscribe_itself_and_others() {
 }
 
 #[test]
-fn a_subscription_that_is_kept_needs_no_keeping() {
+fn kept_subscription_stays_when_dropped() {
     let mut reactor = reactor();
     let channel = Channel::new();
     let got = List::default();
@@ -253,7 +253,7 @@ fn a_subscription_that_is_kept_needs_no_keeping() {
 }
 
 #[test]
-fn closing_lets_what_waits_be_delivered_first() {
+fn closing_delivers_queued_values_first() {
     let mut reactor = reactor();
     let channel = Channel::new();
     let (got, subscription) = listen(&mut reactor, &channel, 9, Overflow::Refuse);
@@ -268,7 +268,7 @@ fn closing_lets_what_waits_be_delivered_first() {
 }
 
 #[test]
-fn subscribers_are_told_when_the_last_publisher_is_gone() {
+fn subscribers_are_notified_when_the_last_publisher_is_dropped() {
     let mut reactor = reactor();
     let channel = Channel::<u32>::new();
     let other = channel.clone();
@@ -282,7 +282,7 @@ fn subscribers_are_told_when_the_last_publisher_is_gone() {
 }
 
 #[test]
-fn a_subscriber_that_panics_is_reported_and_leaves_and_the_others_do_not_notice() {
+fn panicking_subscriber_is_reported_and_removed() {
     let mut reactor = catching();
     let faults = count_faults(&mut reactor);
     let channel = Channel::new();
@@ -296,7 +296,7 @@ fn a_subscriber_that_panics_is_reported_and_leaves_and_the_others_do_not_notice(
 }
 
 #[test]
-fn a_reactor_that_goes_takes_its_subscribers_and_what_waits_for_them_along() {
+fn dropped_reactor_drops_its_subscribers_and_their_values() {
     let alive = Alive::default();
     let channel = Channel::new();
     let mut gone = reactor();
@@ -318,7 +318,7 @@ fn cloning_a_value_may_use_the_channel() {
     struct Nosy(Channel<Nosy>);
     impl Clone for Nosy {
         fn clone(&self) -> Self {
-            // Would wait for itself, if the channel were locked.
+            // This would deadlock if the channel were locked.
             assert_eq!(self.0.stats().subscribers, 2);
             Nosy(self.0.clone())
         }
@@ -335,7 +335,7 @@ fn cloning_a_value_may_use_the_channel() {
 }
 
 #[test]
-fn threads_that_publish_while_others_come_and_go_lose_nothing_for_those_who_stay() {
+fn remaining_subscribers_miss_nothing_while_others_come_and_go() {
     let mut reactor = reactor();
     let channel = Channel::<u64>::new();
     let sum = Rc::new(Cell::new(0));
@@ -373,9 +373,9 @@ fn threads_that_publish_while_others_come_and_go_lose_nothing_for_those_who_stay
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 128, ..ProptestConfig::default() })]
 
-    /// Whatever the policy, what a subscriber gets is in order, none is got twice, and what it did not get was counted.
+    /// Whatever the policy, a subscriber gets values in order and at most once, and missed ones are counted.
     #[test]
-    fn what_is_published_is_got_in_order_or_counted(
+    fn values_arrive_in_order_or_are_counted(
         capacities in prop::collection::vec((1..5_usize, 0..3_u8), 1..4),
         turns in prop::collection::vec(prop::bool::ANY, 0..60),
     ) {
@@ -415,13 +415,13 @@ proptest! {
     }
 }
 
-#[allow(dead_code, reason = "compiling it is the test")]
+#[allow(dead_code, reason = "it only has to compile")]
 fn both_ends_may_be_sent_and_shared(ends: (Channel<Cell<u32>>, Subscription<Cell<u32>>)) -> impl Send + Sync {
     ends
 }
 
 #[test]
-fn a_report_of_a_panic_names_the_place_of_the_subscription() {
+fn fault_names_the_place_of_the_subscription() {
     let mut reactor = catching();
     let place = Rc::new(Cell::new(0));
     let line = place.clone();

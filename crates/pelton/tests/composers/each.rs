@@ -1,4 +1,4 @@
-//! Work for each of many, some at a time.
+//! Steps for each of many items, some at a time.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -13,9 +13,9 @@ use proptest::prelude::*;
 
 use super::{DropFlag, List, catching, count_faults, outcome, outcome_now, reactor, settle};
 
-on_every_engine![a_hundred_thousand_steps_that_are_over_at_once_neither_recurse_nor_keep_events_waiting];
+on_every_engine![a_hundred_thousand_immediate_steps_neither_recurse_nor_starve_events];
 
-fn a_hundred_thousand_steps_that_are_over_at_once_neither_recurse_nor_keep_events_waiting(on: On) {
+fn a_hundred_thousand_immediate_steps_neither_recurse_nor_starve_events(on: On) {
     for immediate in [true, false] {
         let mut reactor = on.reactor();
         let (mut writer, reader) = UnixStream::pair().unwrap();
@@ -40,7 +40,7 @@ fn a_hundred_thousand_steps_that_are_over_at_once_neither_recurse_nor_keep_event
 }
 
 #[test]
-fn results_that_are_there_at_once_do_not_recurse_or_starve_timers_either() {
+fn immediate_results_neither_recurse_nor_starve_timers() {
     let mut reactor = reactor();
     let done = Rc::new(Cell::new(0));
     let (count, seen) = (done.clone(), done.clone());
@@ -59,7 +59,7 @@ fn results_that_are_there_at_once_do_not_recurse_or_starve_timers_either() {
     assert!(early.get() < 100_000);
 }
 
-/// Steps that are over when the test says so.
+/// Steps that the test completes.
 #[derive(Clone, Default)]
 struct Steps(List<(u32, Deferred<u32, &'static str>)>);
 
@@ -78,7 +78,7 @@ impl Steps {
     }
 
     fn finish(&self, reactor: &mut pelton::EventLoop, item: u32, result: Result<u32, &'static str>) {
-        let index = self.0.borrow().iter().position(|(other, _)| *other == item).expect("it is in progress");
+        let index = self.0.borrow().iter().position(|(other, _)| *other == item).expect("the step is in progress");
         let (_, deferred) = self.0.borrow_mut().remove(index);
         deferred.settle(result).unwrap();
         settle(reactor);
@@ -96,7 +96,7 @@ fn no_step_runs_before_the_call_has_returned() {
 }
 
 #[test]
-fn so_many_are_in_progress_and_values_come_in_the_order_of_the_items() {
+fn concurrency_is_bounded_and_values_are_in_order() {
     let mut reactor = reactor();
     let steps = Steps::default();
     let all = outcome(Each::of(0..5).at_most(2).map(&mut reactor, steps.step()));
@@ -113,7 +113,7 @@ fn so_many_are_in_progress_and_values_come_in_the_order_of_the_items() {
 }
 
 #[test]
-fn the_first_error_is_told_at_once_and_nothing_else_is_started() {
+fn first_error_rejects_at_once_and_starts_nothing_else() {
     let mut reactor = reactor();
     let steps = Steps::default();
     let dropped = Rc::new(Cell::new(false));
@@ -125,15 +125,15 @@ fn the_first_error_is_told_at_once_and_nothing_else_is_started() {
     settle(&mut reactor);
     steps.finish(&mut reactor, 1, Err("no"));
     assert_eq!(all.take(), Some(Err(Rejected::Failed("no"))));
-    assert!(dropped.get(), "the items and the step are let go of");
-    assert_eq!(steps.running(), [0, 2], "they go on");
+    assert!(dropped.get(), "the items and the step are dropped");
+    assert_eq!(steps.running(), [0, 2], "started steps continue");
     steps.finish(&mut reactor, 0, Ok(1));
     steps.finish(&mut reactor, 2, Err("nor here"));
     assert_eq!(steps.running(), []);
 }
 
 #[test]
-fn outcomes_goes_on_after_errors() {
+fn outcomes_continues_after_errors() {
     let mut reactor = reactor();
     let steps = Steps::default();
     let all = outcome(Each::of(0..3).outcomes(&mut reactor, steps.step()));
@@ -148,7 +148,7 @@ fn outcomes_goes_on_after_errors() {
 }
 
 #[test]
-fn none_is_done_at_once() {
+fn no_items_resolve_at_once() {
     let mut reactor = reactor();
     let nothing = Each::of([]).map(&mut reactor, |_, item: u32| Ok::<u32, ()>(item));
     assert_eq!(outcome_now(nothing, &mut reactor), Ok(vec![]));
@@ -187,7 +187,7 @@ fn endless_items_are_taken_one_by_one() {
 }
 
 #[test]
-fn a_limit_beyond_what_one_tick_starts_is_reached_all_the_same() {
+fn limit_larger_than_one_tick_starts_is_reached() {
     let mut reactor = reactor();
     let steps = Steps::default();
     let _all = Each::of(0..1000).at_most(500).for_each(&mut reactor, steps.step());
@@ -198,7 +198,7 @@ fn a_limit_beyond_what_one_tick_starts_is_reached_all_the_same() {
 }
 
 #[test]
-fn a_reactor_that_goes_drops_what_was_to_be_done() {
+fn dropped_reactor_drops_remaining_items() {
     let mut gone = reactor();
     let dropped = Rc::new(Cell::new(false));
     let (steps, flag) = (Steps::default(), DropFlag(dropped.clone()));
@@ -216,9 +216,9 @@ fn a_reactor_that_goes_drops_what_was_to_be_done() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 128, ..ProptestConfig::default() })]
 
-    /// Whatever order steps end in, and whichever end at once.
+    /// Steps complete in any order, and some complete immediately.
     #[test]
-    fn map_comes_to_the_same_as_that_of_an_iterator(
+    fn map_equals_that_of_an_iterator(
         delays in prop::collection::vec(0..4_u32, 0..40),
         limit in 0..6_usize,
     ) {
@@ -233,7 +233,7 @@ proptest! {
             let mut promise = Promise::<u32, ()>::resolved(reactor, delay + 1);
             for _ in 0..delay {
                 promise = promise.then(|reactor, value| {
-                    // Out of the promises' own fast way, so that others get ahead.
+                    // Avoids the fast path of promises, so that other steps get ahead.
                     let (deferred, later) = reactor.promise();
                     reactor.next_tick(move |_| deferred.resolve(value).unwrap());
                     later

@@ -1,4 +1,4 @@
-//! Composers: channels, queues, work in turns, pools of resources, tick loops.
+//! Composers: channels, queues, each, resource pools, tick loops.
 
 mod channel;
 mod each;
@@ -16,24 +16,24 @@ use pelton_testing::{Alive, Counted, count_faults};
 
 type Outcome<T, E> = Result<T, Rejected<E>>;
 
-/// What panics in a callback fails the test.
+/// A reactor on which panics in callbacks fail the test.
 fn reactor() -> EventLoop {
     Reactor::builder().panic_policy(PanicPolicy::Propagate).build().unwrap()
 }
 
-/// One that catches panics, for tests that are about them.
+/// A reactor that catches panics, for tests about panics.
 fn catching() -> EventLoop {
     Reactor::new().unwrap()
 }
 
-/// Turns until neither a tick nor a post waits.
+/// Runs turns until no tick or post is pending.
 fn settle(reactor: &mut EventLoop) {
     while reactor.stats().pending_ticks > 0 || reactor.handle().pending_posts() > 0 {
         reactor.turn(Some(Duration::ZERO)).unwrap();
     }
 }
 
-/// Where the outcome of a promise turns up.
+/// Receives the outcome of a promise.
 fn outcome<T: 'static, E: fmt::Debug + 'static>(promise: Promise<T, E>) -> Rc<RefCell<Option<Outcome<T, E>>>> {
     let place = Rc::new(RefCell::new(None));
     let to = place.clone();
@@ -41,17 +41,17 @@ fn outcome<T: 'static, E: fmt::Debug + 'static>(promise: Promise<T, E>) -> Rc<Re
     place
 }
 
-/// What becomes of a promise that nothing but ticks keeps from being settled.
+/// The outcome of a promise that only needs ticks to settle.
 fn outcome_now<T: 'static, E: fmt::Debug + 'static>(promise: Promise<T, E>, reactor: &mut EventLoop) -> Outcome<T, E> {
     let place = outcome(promise);
     settle(reactor);
-    place.take().expect("it is settled")
+    place.take().expect("not settled")
 }
 
-/// What came in, in order.
+/// The received values, in order.
 type List<T> = Rc<RefCell<Vec<T>>>;
 
-/// Says that it was dropped.
+/// Records that it was dropped.
 struct DropFlag(Rc<Cell<bool>>);
 
 impl Drop for DropFlag {

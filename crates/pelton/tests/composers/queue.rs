@@ -14,9 +14,9 @@ use proptest::prelude::*;
 
 use super::{Alive, Counted, DropFlag, List, catching, count_faults, outcome, outcome_now, reactor, settle};
 
-on_every_engine![items_pushed_by_several_threads_at_once_all_arrive_in_each_threads_order];
+on_every_engine![items_from_several_threads_arrive_in_each_threads_order];
 
-fn items_pushed_by_several_threads_at_once_all_arrive_in_each_threads_order(on: On) {
+fn items_from_several_threads_arrive_in_each_threads_order(on: On) {
     const EACH: u32 = 2000;
     let mut reactor = on.reactor();
     let queue = Queue::bounded(16);
@@ -52,7 +52,7 @@ fn items_pushed_by_several_threads_at_once_all_arrive_in_each_threads_order(on: 
 }
 
 #[test]
-fn several_loops_share_the_items_of_one_queue_and_none_is_lost() {
+fn several_loops_share_one_queue_without_losing_items() {
     const ITEMS: u64 = 4000;
     let queue = Queue::<u64>::bounded(64);
     let loops: Vec<_> = (0..3)
@@ -112,7 +112,7 @@ fn nothing_is_called_before_push_or_pop_has_returned() {
 }
 
 #[test]
-fn poppers_are_served_in_the_order_in_which_they_came() {
+fn poppers_are_served_in_order() {
     let mut reactor = reactor();
     let queue = Queue::bounded(8);
     let served = List::default();
@@ -130,7 +130,7 @@ fn poppers_are_served_in_the_order_in_which_they_came() {
 }
 
 #[test]
-fn a_full_queue_gives_the_item_back_and_counts_it() {
+fn full_queue_returns_the_item_and_counts_it() {
     let queue = Queue::bounded(2);
     assert_eq!((queue.push(1), queue.push(2)), (Ok(()), Ok(())));
     assert_eq!(queue.push(3), Err(QueueRefusal::Full(3)));
@@ -140,7 +140,7 @@ fn a_full_queue_gives_the_item_back_and_counts_it() {
 }
 
 #[test]
-fn a_queue_without_room_takes_what_somebody_waits_for() {
+fn queue_without_capacity_accepts_items_for_waiting_poppers() {
     let mut reactor = reactor();
     let queue = Queue::bounded(0);
     assert_eq!(queue.push(1), Err(QueueRefusal::Full(1)));
@@ -152,7 +152,7 @@ fn a_queue_without_room_takes_what_somebody_waits_for() {
 }
 
 #[test]
-fn closing_tells_those_who_wait_and_lets_the_rest_drain() {
+fn closing_notifies_waiting_poppers_and_lets_items_drain() {
     let mut reactor = reactor();
     let queue = Queue::<u32>::bounded(8);
     let waiting = outcome(queue.pop(&mut reactor));
@@ -171,7 +171,7 @@ fn closing_tells_those_who_wait_and_lets_the_rest_drain() {
 }
 
 #[test]
-fn dropping_the_last_clone_tells_those_who_wait() {
+fn dropping_the_last_clone_notifies_waiting_poppers() {
     let mut reactor = reactor();
     let queue = Queue::<u32>::bounded(8);
     let other = queue.clone();
@@ -192,7 +192,7 @@ fn a_cancelled_pop_is_not_called_and_its_item_goes_to_the_next() {
     let flag = DropFlag(dropped.clone());
     let first = queue.pop_then(&mut reactor, move |_, _| {
         drop(flag);
-        unreachable!("it is cancelled");
+        unreachable!("called after it was cancelled");
     });
     let second = outcome(queue.pop(&mut reactor));
     // Handed over, but not picked up.
@@ -204,11 +204,11 @@ fn a_cancelled_pop_is_not_called_and_its_item_goes_to_the_next() {
     let third = queue.pop_then(&mut reactor, |_, item| assert_eq!(item, Ok(2)));
     queue.push(2).unwrap();
     settle(&mut reactor);
-    assert!(!queue.cancel_pop(third), "it has its item");
+    assert!(!queue.cancel_pop(third), "it already has its item");
 }
 
 #[test]
-fn a_promise_that_is_dropped_leaves_the_line_at_once() {
+fn dropped_promise_leaves_the_queue_at_once() {
     let mut reactor = reactor();
     let queue = Queue::bounded(8);
     for _ in 0..1000 {
@@ -221,7 +221,7 @@ fn a_promise_that_is_dropped_leaves_the_line_at_once() {
 }
 
 #[test]
-fn a_settled_promise_that_is_dropped_puts_the_item_back_where_it_was() {
+fn dropped_settled_promise_puts_the_item_back_in_place() {
     let mut reactor = reactor();
     let queue = Queue::bounded(8);
     (1..=3).for_each(|item| queue.push(item).unwrap());
@@ -235,7 +235,7 @@ fn a_settled_promise_that_is_dropped_puts_the_item_back_where_it_was() {
 }
 
 #[test]
-fn a_pop_is_a_future_and_may_be_dropped_between_its_wake_up_and_its_poll() {
+fn pop_future_can_be_dropped_between_wake_up_and_poll() {
     let mut reactor = reactor();
     let queue = Queue::bounded(8);
     let mut context = Context::from_waker(Waker::noop());
@@ -251,7 +251,7 @@ fn a_pop_is_a_future_and_may_be_dropped_between_its_wake_up_and_its_poll() {
 }
 
 #[test]
-fn a_pop_with_a_limit_leaves_the_line_and_takes_no_item_with_it() {
+fn timed_out_pop_takes_no_item() {
     let mut reactor = reactor();
     let queue = Queue::bounded(8);
     let limit = Duration::from_millis(2);
@@ -261,7 +261,7 @@ fn a_pop_with_a_limit_leaves_the_line_and_takes_no_item_with_it() {
     queue.push(1).unwrap();
     settle(&mut reactor);
     assert_eq!(queue.len(), 1);
-    // In time, its timer is cancelled; and so it is if the promise is dropped.
+    // If the item is in time or the promise is dropped, the timer is cancelled.
     assert_eq!(outcome_now(queue.pop_within(&mut reactor, limit), &mut reactor), Ok(1));
     let waiting = outcome(queue.pop_within(&mut reactor, Duration::from_secs(3600)));
     drop(queue.pop_within(&mut reactor, Duration::from_secs(3600)));
@@ -271,7 +271,7 @@ fn a_pop_with_a_limit_leaves_the_line_and_takes_no_item_with_it() {
 }
 
 #[test]
-fn a_reactor_that_goes_leaves_its_items_to_others() {
+fn dropped_reactor_leaves_its_items_to_others() {
     let alive = Alive::default();
     let queue = Queue::bounded(8);
     let mut gone = reactor();
@@ -300,7 +300,7 @@ fn items_need_not_be_sendable_if_the_queue_stays_on_its_loop() {
 }
 
 #[test]
-fn a_popper_that_panics_costs_its_item_and_nothing_else() {
+fn panicking_popper_loses_only_its_item() {
     let mut reactor = catching();
     let faults = count_faults(&mut reactor);
     let queue = Queue::bounded(8);
@@ -312,15 +312,15 @@ fn a_popper_that_panics_costs_its_item_and_nothing_else() {
     assert_eq!((faults.get(), next.take()), (1, Some(Ok(2))));
 }
 
-/// What a queue and a model of it are told to do.
+/// Operations on a queue and its model.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Push,
     Pop,
     TryPop,
-    /// The popper of so many that wait.
+    /// Cancels this one of the waiting poppers.
     Cancel(usize),
-    /// The promise of so many that are held.
+    /// Drops this one of the promises that are held.
     DropPromise(usize),
     Turn,
 }
@@ -340,7 +340,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 256, ..ProptestConfig::default() })]
 
-    /// Without cancelling, item n goes to popper n, one after the other, whatever comes when.
+    /// Without cancelling, item n goes to popper n, whatever the order of operations.
     #[test]
     fn the_nth_popper_gets_the_nth_item(acts in prop::collection::vec(0..3_u8, 0..80)) {
         let mut reactor = catching();
@@ -366,8 +366,8 @@ proptest! {
         prop_assert_eq!(queue.len(), (items - items.min(poppers)) as usize);
     }
 
-    /// Whatever is cancelled or dropped when, every item is got exactly once or is still there, those that are in order; and
-    /// nobody waits while there is one.
+    /// Whatever is cancelled or dropped, every item is popped exactly once or remains, in order; and no popper waits while
+    /// there is an item.
     #[test]
     fn no_item_is_lost_or_doubled(acts in acts()) {
         let mut reactor = catching();
@@ -413,7 +413,7 @@ proptest! {
     }
 }
 
-#[allow(dead_code, reason = "compiling it is the test")]
-fn a_queue_of_what_may_be_sent_may_be_sent_and_shared(queue: Queue<RefCell<u32>>) -> impl Send + Sync {
+#[allow(dead_code, reason = "it only has to compile")]
+fn queue_of_sendable_items_is_send_and_sync(queue: Queue<RefCell<u32>>) -> impl Send + Sync {
     queue
 }

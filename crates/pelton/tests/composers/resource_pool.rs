@@ -13,7 +13,7 @@ use super::{Alive, Counted, List, Outcome, catching, count_faults, outcome, outc
 type Pens = ResourcePool<u32, &'static str>;
 type Loan = Outcome<Lent<u32, &'static str>, AcquireError<&'static str>>;
 
-/// A pool whose resources are numbered as they are made.
+/// A pool whose resources are numbered in the order of creation.
 fn numbered(reactor: &EventLoop, size: usize) -> Pens {
     let mut made = 0;
     ResourcePool::new(reactor, size, move |_| {
@@ -29,11 +29,11 @@ fn acquire(reactor: &mut EventLoop, pool: &Pens) -> Rc<RefCell<Option<Loan>>> {
 }
 
 fn taken(loan: &RefCell<Option<Loan>>) -> Lent<u32, &'static str> {
-    loan.take().expect("it is lent").expect("it is lent")
+    loan.take().expect("pending").expect("refused")
 }
 
 #[test]
-fn resources_are_made_when_needed_and_used_again() {
+fn resources_are_created_on_demand_and_reused() {
     let mut reactor = reactor();
     let pool = numbered(&reactor, 2);
     assert_eq!(pool.stats().free, 0);
@@ -47,7 +47,7 @@ fn resources_are_made_when_needed_and_used_again() {
 }
 
 #[test]
-fn those_who_wait_get_one_in_the_order_in_which_they_came() {
+fn requests_are_served_in_order() {
     let mut reactor = reactor();
     let pool = numbered(&reactor, 1);
     let held = taken(&acquire(&mut reactor, &pool));
@@ -59,7 +59,7 @@ fn those_who_wait_get_one_in_the_order_in_which_they_came() {
     settle(&mut reactor);
     assert_eq!((order.borrow().len(), pool.stats().waiting), (0, 4));
     drop(held);
-    // Nobody who comes now gets ahead of them.
+    // A later request does not get ahead of them.
     let order_too = order.clone();
     pool.acquire(&mut reactor).done(move |_, lent| order_too.borrow_mut().push((4, *lent.unwrap())));
     settle(&mut reactor);
@@ -67,7 +67,7 @@ fn those_who_wait_get_one_in_the_order_in_which_they_came() {
 }
 
 #[test]
-fn what_is_made_takes_its_time_and_no_more_are_made_than_may_be() {
+fn slow_creation_respects_the_limit() {
     let mut reactor = reactor();
     let making = Rc::new(RefCell::new(Vec::<Deferred<u32, &'static str>>::new()));
     let begun = making.clone();
@@ -80,14 +80,14 @@ fn what_is_made_takes_its_time_and_no_more_are_made_than_may_be() {
     assert_eq!((making.borrow().len(), pool.stats().making), (2, 2));
     making.borrow_mut().remove(1).resolve(7).unwrap();
     settle(&mut reactor);
-    assert_eq!(*taken(&loans[0]), 7, "the one that has waited longest gets the first there is");
+    assert_eq!(*taken(&loans[0]), 7, "the longest waiting request gets the first resource");
     settle(&mut reactor);
     assert_eq!(*taken(&loans[1]), 7);
     assert_eq!((making.borrow().len(), pool.stats().making), (1, 1));
 }
 
 #[test]
-fn one_that_cannot_be_made_is_told_to_who_has_waited_longest_and_the_next_is_tried() {
+fn failed_creation_rejects_the_longest_waiting_request_and_tries_the_next() {
     let mut reactor = reactor();
     let mut tries = 0;
     let pool: Pens = ResourcePool::new(&reactor, 1, move |_| {
@@ -102,7 +102,7 @@ fn one_that_cannot_be_made_is_told_to_who_has_waited_longest_and_the_next_is_tri
 }
 
 #[test]
-fn making_that_panics_is_reported_and_told_and_tried_again() {
+fn panicking_creation_is_reported_and_tried_again() {
     let mut reactor = catching();
     let faults = count_faults(&mut reactor);
     let mut tries = 0;
@@ -119,7 +119,7 @@ fn making_that_panics_is_reported_and_told_and_tried_again() {
 }
 
 #[test]
-fn making_that_panics_for_one_goes_on_for_the_next_in_line() {
+fn panicking_creation_continues_with_the_next_request() {
     let mut reactor = catching();
     let faults = count_faults(&mut reactor);
     let mut tries = 0;
@@ -131,7 +131,7 @@ fn making_that_panics_for_one_goes_on_for_the_next_in_line() {
     let broken = taken(&acquire(&mut reactor, &pool));
     let waiting = [outcome(pool.acquire(&mut reactor)), outcome(pool.acquire(&mut reactor))];
     settle(&mut reactor);
-    // What is made for the first panics, and nothing else but that says that the second waits, too.
+    // Creation for the first request panics, and only that panic can trigger an attempt for the second.
     broken.discard();
     settle(&mut reactor);
     assert!(waiting[0].take().unwrap().is_err());
@@ -139,19 +139,19 @@ fn making_that_panics_for_one_goes_on_for_the_next_in_line() {
 }
 
 #[test]
-fn a_discarded_resource_is_replaced_for_who_waits() {
+fn discarded_resource_is_replaced_for_a_waiting_request() {
     let mut reactor = reactor();
     let pool = numbered(&reactor, 1);
     let broken = taken(&acquire(&mut reactor, &pool));
     let waiting = acquire(&mut reactor, &pool);
     assert_eq!(broken.discard(), 1);
-    assert!(waiting.borrow().is_none(), "nothing is made inside discard");
+    assert!(waiting.borrow().is_none(), "discard creates nothing itself");
     settle(&mut reactor);
     assert_eq!((*taken(&waiting), pool.stats().discarded), (2, 1));
 }
 
 #[test]
-fn without_anything_to_make_others_with_there_is_one_less() {
+fn discarded_resource_is_not_replaced_without_a_factory() {
     let mut reactor = reactor();
     let pool = ResourcePool::of(&reactor, [1, 2]);
     let first = outcome_now(pool.acquire(&mut reactor), &mut reactor).unwrap();
@@ -172,7 +172,7 @@ fn without_anything_to_make_others_with_there_is_one_less() {
 }
 
 #[test]
-fn when_enough_wait_others_are_turned_away() {
+fn waiting_requests_are_bounded() {
     let mut reactor = reactor();
     let pool = numbered(&reactor, 1).max_waiting(1);
     let held = taken(&acquire(&mut reactor, &pool));
@@ -183,7 +183,7 @@ fn when_enough_wait_others_are_turned_away() {
     drop(held);
     settle(&mut reactor);
     assert_eq!(*taken(&waiting), 1);
-    // One that is given up makes room for another.
+    // A request that is given up makes room for another.
     let _held = taken(&acquire(&mut reactor, &pool));
     drop(pool.acquire(&mut reactor));
     let next = acquire(&mut reactor, &pool);
@@ -191,7 +191,7 @@ fn when_enough_wait_others_are_turned_away() {
 }
 
 #[test]
-fn nobody_waits_longer_than_the_limit_and_the_resource_is_not_lost() {
+fn requests_time_out_without_losing_the_resource() {
     let mut reactor = reactor();
     let limit = Duration::from_millis(2);
     let pool = numbered(&reactor, 1).wait_limit(limit);
@@ -206,7 +206,7 @@ fn nobody_waits_longer_than_the_limit_and_the_resource_is_not_lost() {
 }
 
 #[test]
-fn a_loan_whose_promise_is_dropped_goes_to_the_next() {
+fn loan_of_a_dropped_promise_goes_to_the_next() {
     let mut reactor = reactor();
     let pool = numbered(&reactor, 1);
     let held = taken(&acquire(&mut reactor, &pool));
@@ -236,7 +236,7 @@ impl From<AcquireError<&'static str>> for Failure {
 }
 
 #[test]
-fn perform_has_the_resource_until_what_it_does_is_over_however_it_ends() {
+fn perform_returns_the_resource_however_its_work_ends() {
     let mut reactor = catching();
     let pool = numbered(&reactor, 1);
     let (deferred, slow) = reactor.promise::<u32, Failure>();
@@ -263,7 +263,7 @@ fn perform_has_the_resource_until_what_it_does_is_over_however_it_ends() {
 }
 
 #[test]
-fn closing_tells_those_who_wait_and_drops_resources_as_they_come_back() {
+fn closing_rejects_waiting_requests_and_drops_returned_resources() {
     let alive = Alive::default();
     let mut reactor = reactor();
     let pool = ResourcePool::of(&reactor, [Counted::new(&alive), Counted::new(&alive)]);
@@ -279,7 +279,7 @@ fn closing_tells_those_who_wait_and_drops_resources_as_they_come_back() {
 }
 
 #[test]
-fn a_reactor_that_goes_leaks_neither_resources_nor_those_who_wait() {
+fn dropped_reactor_leaks_neither_resources_nor_requests() {
     let alive = Alive::default();
     let mut gone = reactor();
     let pool = ResourcePool::of(&gone, [Counted::new(&alive)]).wait_limit(Duration::from_secs(3600));
@@ -302,10 +302,10 @@ fn a_reactor_that_goes_leaks_neither_resources_nor_those_who_wait() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 128, ..ProptestConfig::default() })]
 
-    /// Whatever is acquired, given back, discarded and given up when: there are never more resources than may be, those who
-    /// got one got it in order, and in the end everybody who still wants one has had one.
+    /// Whatever is acquired, returned, discarded and given up: there are never more resources than allowed, requests are served
+    /// in order, and in the end every remaining request has been served.
     #[test]
-    fn nobody_is_forgotten_and_no_resource_is_lent_twice(
+    fn every_request_is_served_and_no_resource_is_lent_twice(
         size in 1..4_usize,
         acts in prop::collection::vec((0..5_u8, 0..6_usize), 0..60),
     ) {

@@ -14,7 +14,7 @@ use super::{DropFlag, catching, count_faults, outcome, reactor};
 
 on_every_engine![
     it_runs_once_per_turn_and_the_loop_does_not_sleep_meanwhile,
-    events_and_timers_come_through_while_it_runs,
+    events_and_timers_are_served_while_it_runs,
 ];
 
 fn it_runs_once_per_turn_and_the_loop_does_not_sleep_meanwhile(on: On) {
@@ -27,7 +27,7 @@ fn it_runs_once_per_turn_and_the_loop_does_not_sleep_meanwhile(on: On) {
     });
     let result = outcome(result);
     for turn in 1..10 {
-        // A turn that slept would sleep for ever, or until this.
+        // A turn that sleeps would sleep until this timer.
         reactor.turn(Some(Duration::from_secs(20))).unwrap();
         assert_eq!(runs.get(), turn);
     }
@@ -38,7 +38,7 @@ fn it_runs_once_per_turn_and_the_loop_does_not_sleep_meanwhile(on: On) {
     assert_eq!(reactor.stats().pending_ticks, 0);
 }
 
-fn events_and_timers_come_through_while_it_runs(on: On) {
+fn events_and_timers_are_served_while_it_runs(on: On) {
     let mut reactor = on.reactor();
     let (mut writer, reader) = UnixStream::pair().unwrap();
     let (work, _) = reactor.tick_loop(|_| ControlFlow::<()>::Continue(()));
@@ -90,7 +90,7 @@ fn it_may_cancel_itself() {
 }
 
 #[test]
-fn nobody_is_told_of_a_cancelled_one_that_nobody_waits_for() {
+fn cancelled_loop_without_an_observer_reports_nothing() {
     let mut reactor = reactor();
     let reported = Rc::new(Cell::new(false));
     let report = reported.clone();
@@ -102,7 +102,7 @@ fn nobody_is_told_of_a_cancelled_one_that_nobody_waits_for() {
 }
 
 #[test]
-fn one_that_panics_is_reported_and_ends() {
+fn panicking_loop_is_reported_and_ends() {
     let mut reactor = catching();
     let faults = count_faults(&mut reactor);
     let (_, result) = reactor.tick_loop(|_| -> ControlFlow<()> { panic!("on purpose") });
@@ -112,7 +112,7 @@ fn one_that_panics_is_reported_and_ends() {
 }
 
 #[test]
-fn going_on_allocates_nothing() {
+fn iterations_allocate_nothing() {
     let mut reactor = reactor();
     let runs = Rc::new(Cell::new(0));
     let count = runs.clone();

@@ -9,15 +9,15 @@ use pelton::{CallbackKind, Chunk, Connection, EventLoop, Fault, Interest, Io, Pa
 use pelton_testing::{Log, On, on_every_engine, poll, run};
 
 on_every_engine![
-    a_panicking_timer_ends_and_the_loop_goes_on,
+    panicking_timer_ends_and_the_loop_continues,
     a_panicking_periodic_timer_ends,
     a_panicking_tick_or_post_does_not_stop_the_others,
-    a_panicking_watch_ends_and_other_watches_go_on,
+    panicking_watch_ends_and_others_continue,
     a_panicking_idle_callback_ends,
-    a_panicking_shutdown_hook_does_not_keep_the_others_from_running,
+    panicking_shutdown_hook_does_not_prevent_others,
     a_panicking_fault_hook_is_survived,
     a_fault_names_the_callback,
-    propagated_panics_come_out_of_run_and_the_loop_can_go_on,
+    propagated_panics_leave_run_and_the_loop_can_continue,
     a_panic_in_a_callback_that_another_has_called_is_reported_once,
     a_callback_may_stop_the_loop_and_the_turn_is_finished,
 ];
@@ -30,7 +30,7 @@ fn log_faults(reactor: &mut EventLoop) -> Log {
     log
 }
 
-fn a_panicking_timer_ends_and_the_loop_goes_on(on: On) {
+fn panicking_timer_ends_and_the_loop_continues(on: On) {
     let mut reactor = on.catching();
     let faults = log_faults(&mut reactor);
     reactor.after(Duration::ZERO, |_| panic!("one"));
@@ -60,7 +60,7 @@ fn a_panicking_tick_or_post_does_not_stop_the_others(on: On) {
     assert_eq!(faults.take(), ["tick tick", "tick (not a string)"]);
 }
 
-fn a_panicking_watch_ends_and_other_watches_go_on(on: On) {
+fn panicking_watch_ends_and_others_continue(on: On) {
     let mut reactor = on.catching();
     let faults = log_faults(&mut reactor);
     let (bad, mut bad_peer) = UnixStream::pair().unwrap();
@@ -76,8 +76,8 @@ fn a_panicking_watch_ends_and_other_watches_go_on(on: On) {
     assert_eq!(faults.take(), ["watch bad"]);
     assert_eq!(log.take(), ["good", "good"]);
     assert_eq!(reactor.watch_count(), 1);
-    assert!(!reactor.unwatch(watch));
-    // The descriptor is free to be watched again.
+    assert!(!reactor.end(watch));
+    // The descriptor can be watched again.
     reactor.watch(&bad, Interest::READABLE, |_, _| {}).unwrap();
 }
 
@@ -92,7 +92,7 @@ fn a_panicking_idle_callback_ends(on: On) {
     assert_eq!(faults.take(), ["idle once", "idle repeating"]);
 }
 
-fn a_panicking_shutdown_hook_does_not_keep_the_others_from_running(on: On) {
+fn panicking_shutdown_hook_does_not_prevent_others(on: On) {
     let mut reactor = on.catching();
     let faults = log_faults(&mut reactor);
     let log = Log::default();
@@ -136,7 +136,7 @@ fn a_fault_names_the_callback(on: On) {
     assert!(fault.to_string().starts_with("timer \"heartbeat\" (") && fault.to_string().ends_with("panicked: broken"));
 }
 
-fn propagated_panics_come_out_of_run_and_the_loop_can_go_on(on: On) {
+fn propagated_panics_leave_run_and_the_loop_can_continue(on: On) {
     let mut reactor = on.build(on.builder().panic_policy(PanicPolicy::Propagate));
     let log = Log::default();
     let (ours, mut theirs) = UnixStream::pair().unwrap();
@@ -153,7 +153,7 @@ fn propagated_panics_come_out_of_run_and_the_loop_can_go_on(on: On) {
     reactor.next_tick(move |_| entry.add("tick"));
     assert!(catch_unwind(AssertUnwindSafe(|| reactor.run())).is_err());
     assert_eq!(log.take(), ["timer 1", "timer 2"]);
-    assert!(catch_unwind(AssertUnwindSafe(|| reactor.run())).is_err(), "now the watch's");
+    assert!(catch_unwind(AssertUnwindSafe(|| reactor.run())).is_err(), "the panic of the watch");
     assert_eq!(log.take(), ["timer 3", "tick"], "nothing was lost");
     reactor.next_tick(|reactor| reactor.stop());
     run(&mut reactor);
@@ -188,7 +188,7 @@ fn a_panic_in_a_callback_that_another_has_called_is_reported_once(on: On) {
             reactor.visit(id, |_: &mut Silent, _| panic!("inside"));
         });
         let outcome = catch_unwind(AssertUnwindSafe(|| poll(&mut reactor)));
-        let told = outcome.err().map(|panic| *panic.downcast_ref::<&str>().expect("what it panicked with"));
+        let told = outcome.err().map(|panic| *panic.downcast_ref::<&str>().expect("the payload is a string"));
         assert_eq!(told, (policy == PanicPolicy::Propagate).then_some("inside"));
         assert_eq!(faults.take(), ["connection inside"]);
         poll(&mut reactor);

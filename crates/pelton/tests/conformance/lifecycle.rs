@@ -1,27 +1,53 @@
 //! Starting, stopping and draining.
 
 use std::cell::Cell;
+use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use pelton::{Error, EventLoop, Exit, Interest, PanicPolicy};
-use pelton_testing::{Log, On, on_every_engine, poll, run, run_until};
+use pelton::{Error, EventLoop, Exit, Interest, PanicPolicy, SourceId};
+use pelton_testing::{Echo, Log, On, on_every_engine, poll, run, run_until};
+use signal_hook::consts::SIGURG;
 
 on_every_engine![
     a_loop_inside_a_callback_of_another_is_refused_unless_asked_for,
     stopping_runs_the_hooks_last_in_first_out,
     a_stopped_reactor_does_not_run_again,
     run_until_does_not_sleep_once_its_condition_is_met,
+    run_until_ends_if_its_condition_holds_only_before_the_wait,
     run_until_ends_when_the_loop_is_stopped,
-    run_until_does_not_sleep_on_what_its_condition_has_left_to_do,
+    run_until_does_not_sleep_on_work_that_its_condition_queued,
     draining_waits_for_holds,
     draining_ends_at_its_deadline,
-    draining_tells_its_hooks_first,
+    draining_calls_its_hooks_first,
     a_hold_may_be_released_by_another_thread,
     everything_is_dropped_on_shutdown_and_on_drop,
+    every_kind_of_source_is_ended_by_one_verb,
     state_is_kept_by_type,
     a_turn_with_a_timeout_waits_that_long,
 ];
+
+fn every_kind_of_source_is_ended_by_one_verb(on: On) {
+    let mut reactor = on.reactor();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let watched = theirs.try_clone().unwrap();
+    let listener = reactor.listen("127.0.0.1:0", |_| Echo).unwrap();
+    let sources: [SourceId; 7] = [
+        reactor.after(Duration::from_secs(3600), |_| unreachable!()).into(),
+        reactor.whenever_idle(|_| unreachable!()).into(),
+        reactor.watch(&watched, Interest::READABLE, |_, _| unreachable!()).unwrap().into(),
+        reactor.on_signal(SIGURG, |_, _| unreachable!()).unwrap().into(),
+        listener.into(),
+        reactor.adopt(ours, Echo).unwrap().into(),
+        reactor.bind_datagrams(&"127.0.0.1:0".parse().unwrap(), Echo).unwrap().into(),
+    ];
+    for source in sources {
+        assert!(reactor.end(source) && !reactor.end(source), "{source:?}");
+    }
+    poll(&mut reactor);
+    assert_eq!((reactor.connection_count(), reactor.datagram_socket_count(), reactor.watch_count()), (0, 0, 0));
+    assert_eq!((reactor.timer_count(), reactor.listening_on(listener)), (0, None));
+}
 
 fn stopping_runs_the_hooks_last_in_first_out(on: On) {
     let mut reactor = on.reactor();
@@ -32,7 +58,7 @@ fn stopping_runs_the_hooks_last_in_first_out(on: On) {
             assert!(reactor.stopping());
             entry.add(name);
             if name == "second" {
-                // One that a hook adds is the last one added.
+                // A hook that a hook adds is the last one added.
                 let entry = entry.clone();
                 reactor.on_shutdown(move |_| entry.add("added"));
             }
@@ -62,7 +88,7 @@ fn run_until_does_not_sleep_once_its_condition_is_met(on: On) {
     let flag = met.clone();
     reactor.after(Duration::from_millis(1), move |_| flag.set(true));
     let start = Instant::now();
-    // Nothing else would ever end the sleep that follows the timer phase.
+    // Nothing else would end the sleep that follows the timer phase.
     let late = reactor.after(Duration::from_secs(20), |reactor| reactor.stop());
     reactor.run_until(|_| met.get()).unwrap();
     assert!(start.elapsed() < Duration::from_secs(10));
@@ -70,6 +96,15 @@ fn run_until_does_not_sleep_once_its_condition_is_met(on: On) {
     let flag = met.clone();
     reactor.next_tick(move |_| flag.set(false));
     run_until(&mut reactor, |_| !met.get());
+}
+
+fn run_until_ends_if_its_condition_holds_only_before_the_wait(on: On) {
+    let mut reactor = on.reactor();
+    let ticked = Rc::new(Cell::new(false));
+    let tick = ticked.clone();
+    reactor.next_tick(move |_| tick.set(true));
+    run_until(&mut reactor, |_| ticked.take());
+    assert_eq!(reactor.stats().turns, 1);
 }
 
 fn run_until_ends_when_the_loop_is_stopped(on: On) {
@@ -93,7 +128,7 @@ fn draining_waits_for_holds(on: On) {
         entry.add("work done");
         assert!(reactor.stopping());
         drop(hold);
-        // Queued before the loop finds out that nobody holds it.
+        // Queued before the loop notices that nothing holds it.
         let entry = entry.clone();
         reactor.next_tick(move |_| entry.add("tick"));
     });
@@ -114,7 +149,7 @@ fn draining_ends_at_its_deadline(on: On) {
     drop(hold);
 }
 
-fn draining_tells_its_hooks_first(on: On) {
+fn draining_calls_its_hooks_first(on: On) {
     let mut reactor = on.reactor();
     let log = Log::default();
     for name in ["listener", "cache"] {
@@ -139,7 +174,7 @@ fn a_hold_may_be_released_by_another_thread(on: On) {
         drop(hold);
     });
     assert_eq!(run(&mut reactor), Exit::Drained);
-    assert!(start.elapsed() < Duration::from_secs(10), "the loop was woken");
+    assert!(start.elapsed() < Duration::from_secs(10), "the loop was not woken");
     other.join().unwrap();
 }
 
@@ -176,7 +211,7 @@ fn state_is_kept_by_type(on: On) {
     assert_eq!(reactor.put_state(6u32), Some(5));
     assert_eq!(reactor.take_state::<u32>(), Some(6));
     assert_eq!(reactor.try_state::<u32>(), None);
-    // A callback sees the state that was put in outside, and the other way round.
+    // Callbacks see state that was set outside, and vice versa.
     reactor.next_tick(|reactor| *reactor.state::<u32>() = 9);
     poll(&mut reactor);
     assert_eq!(reactor.try_state::<u32>(), Some(&mut 9));
@@ -193,13 +228,13 @@ fn a_turn_with_a_timeout_waits_that_long(on: On) {
     assert!(start.elapsed() < Duration::from_secs(10), "there is a tick to run");
 }
 
-fn run_until_does_not_sleep_on_what_its_condition_has_left_to_do(on: On) {
+fn run_until_does_not_sleep_on_work_that_its_condition_queued(on: On) {
     let mut reactor = on.reactor();
     let ran = Rc::new(Cell::new(0));
     let mut asked = 0;
     run_until(&mut reactor, |reactor| {
         asked += 1;
-        // The second time is right before the loop would sleep.
+        // The second call is right before the loop would sleep.
         if asked == 2 {
             let ran = ran.clone();
             reactor.next_tick(move |_| ran.set(1));
@@ -216,7 +251,7 @@ fn a_loop_inside_a_callback_of_another_is_refused_unless_asked_for(on: On) {
         |inner| inner.run_until(|_| false),
         |inner| inner.block_on(std::future::pending::<()>()),
     ];
-    // From all kinds of callbacks that there are.
+    // From every kind of callback.
     let inside = move |done: Rc<Cell<usize>>| {
         for start in STARTS {
             let mut inner = on.reactor();
@@ -224,10 +259,10 @@ fn a_loop_inside_a_callback_of_another_is_refused_unless_asked_for(on: On) {
             let error = start(&mut inner).unwrap_err();
             assert!(matches!(error, Error::Nested), "{error:?}");
             assert!(error.to_string().contains("Reactor::start_thread"), "{error}");
-            // One that does not wait holds up nobody.
+            // A nested loop that does not wait is allowed.
             inner.turn(Some(Duration::ZERO)).unwrap();
         }
-        // Asked for, it runs.
+        // Explicitly allowed, it runs.
         let mut inner = on.build(on.builder().nested(true));
         inner.after(Duration::from_millis(1), |inner| inner.stop());
         assert_eq!(inner.run().unwrap(), Exit::Stopped);
@@ -247,7 +282,7 @@ fn a_loop_inside_a_callback_of_another_is_refused_unless_asked_for(on: On) {
     reactor.spawn(async move { inside(count) });
     let count = done.clone();
     run_until(&mut reactor, |_| count.get() == 4);
-    // A loop that has been turned leaves no trace, even if a callback panicked out of it.
+    // A turned loop leaves no trace, even if a callback panicked.
     let mut panics = on.build(on.builder().panic_policy(PanicPolicy::Propagate));
     panics.on_fault(|_, _| {});
     panics.next_tick(|_| std::panic::resume_unwind(Box::new("on purpose")));

@@ -1,7 +1,7 @@
-//! What every reactor does, on every engine.
+//! The behaviour of every reactor, on every engine.
 //!
-//! Each test is a function that is given a reactor; `on_every_engine!` makes a test of it per engine. The kqueue tests run
-//! against the real kernel's queue on macOS and the BSDs, and against the emulated one elsewhere.
+//! Each test is a function that takes an engine; `on_every_engine!` expands it to one test per engine. The kqueue tests run
+//! against the kernel's queue on macOS and the BSDs, and against the emulated one elsewhere.
 
 mod embedding;
 mod faults;

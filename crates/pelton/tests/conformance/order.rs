@@ -4,21 +4,40 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use pelton::{EngineKind, Interest};
+use pelton::{Batch, EngineKind, Guest, Interest, Reactor};
 use pelton_testing::{Log, On, on_every_engine, poll};
 
 on_every_engine![
-    timers_then_ticks_then_events_then_idle_work,
+    timers_then_ticks_then_events_then_the_guest_then_idle_work,
     now_is_read_at_the_start_of_a_turn_and_after_the_wait,
     several_events_of_one_wait_are_all_dispatched,
 ];
 
-fn timers_then_ticks_then_events_then_idle_work(on: On) {
+/// Logs one batch, if `due` says so.
+struct LoggingGuest {
+    log: Log,
+    due: bool,
+}
+
+impl Guest for LoggingGuest {
+    fn has_work(&mut self) -> bool {
+        self.due
+    }
+
+    fn run(&mut self, _: &mut Reactor) -> Batch {
+        self.due = false;
+        self.log.add("guest");
+        Batch::MayContinue
+    }
+}
+
+fn timers_then_ticks_then_events_then_the_guest_then_idle_work(on: On) {
     let mut reactor = on.reactor();
     let log = Log::default();
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     theirs.write_all(b"x").unwrap();
 
+    reactor.host(LoggingGuest { log: log.clone(), due: true }).unwrap();
     let entry = log.clone();
     reactor.when_idle(move |_| entry.add("idle"));
     let entry = log.clone();
@@ -29,8 +48,12 @@ fn timers_then_ticks_then_events_then_idle_work(on: On) {
     reactor.after(Duration::ZERO, move |_| entry.add("timer"));
 
     poll(&mut reactor);
-    assert_eq!(log.take(), ["timer", "tick", "event"], "idle work waits for a turn in which nothing ran");
-    reactor.unwatch(watch);
+    assert_eq!(log.take(), ["timer", "tick", "event", "guest"], "idle work waits for a turn in which nothing ran");
+    reactor.end(watch);
+    reactor.evict();
+    reactor.host(LoggingGuest { log: log.clone(), due: true }).unwrap();
+    poll(&mut reactor);
+    assert_eq!(log.take(), ["guest"], "a batch is something that ran");
     poll(&mut reactor);
     assert_eq!(log.take(), ["idle"]);
 }
@@ -39,7 +62,7 @@ fn now_is_read_at_the_start_of_a_turn_and_after_the_wait(on: On) {
     let mut reactor = on.reactor();
     let built = reactor.now();
     std::thread::sleep(Duration::from_millis(3));
-    assert_eq!(reactor.now(), built, "between turns the reading stands");
+    assert_eq!(reactor.now(), built, "the clock is not read between turns");
     reactor.next_tick(move |reactor| assert!(reactor.now() - built >= Duration::from_millis(3)));
     let before = reactor.clock();
     poll(&mut reactor);
@@ -58,7 +81,7 @@ fn several_events_of_one_wait_are_all_dispatched(on: On) {
         reactor
             .watch(ours, Interest::READABLE, move |reactor, ready| {
                 entry.add(number.to_string());
-                reactor.unwatch(ready.watch);
+                reactor.end(ready.watch);
             })
             .unwrap();
         let mut theirs = theirs;

@@ -6,17 +6,17 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use pelton::{Lost, PostError};
+use pelton::{Batch, Guest, Lost, PostError, Reactor, Sleep};
 use pelton_testing::{On, on_every_engine, poll, run, run_until};
 
 on_every_engine![
     a_post_wakes_a_sleeping_loop,
-    posts_of_one_thread_run_in_its_order,
+    posts_of_one_thread_run_in_order,
     posts_of_many_threads_all_run,
-    a_bounded_post_is_refused_when_full_and_gives_the_closure_back,
-    a_post_to_a_loop_that_is_gone_gives_the_closure_back,
-    what_was_posted_and_did_not_run_is_dropped_with_the_loop,
-    a_reply_comes_back_to_the_thread_that_asked,
+    bounded_post_is_refused_when_full_and_returns_the_closure,
+    post_to_a_dropped_loop_returns_the_closure,
+    pending_posts_are_dropped_with_the_loop,
+    reply_reaches_the_thread_that_asked,
     a_reply_is_lost_with_the_loop_or_a_panic,
     the_loop_thread_is_known,
     a_callback_may_drop_the_last_handle,
@@ -33,20 +33,27 @@ fn a_post_wakes_a_sleeping_loop(on: On) {
         }
         handle.stop();
     });
-    // Each time the loop is about to sleep, the other thread is told to post.
-    while !reactor.stopped() {
-        reactor
-            .turn_with(Some(Duration::from_secs(20)), |park| {
-                let _ = asleep.send(());
-                park.block()
-            })
-            .unwrap();
+    /// Tells the other thread to post each time the loop is about to sleep.
+    struct Asleep(mpsc::Sender<()>);
+    impl Guest for Asleep {
+        fn has_work(&mut self) -> bool {
+            false
+        }
+        fn run(&mut self, _: &mut Reactor) -> Batch {
+            unreachable!("it has no work")
+        }
+        fn park(&mut self, sleep: &mut Sleep<'_>) -> std::io::Result<()> {
+            let _ = self.0.send(());
+            sleep.block()
+        }
     }
+    reactor.host(Asleep(asleep)).unwrap();
+    run(&mut reactor);
     other.join().unwrap();
     assert_eq!(reactor.stats().posts, 101);
 }
 
-fn posts_of_one_thread_run_in_its_order(on: On) {
+fn posts_of_one_thread_run_in_order(on: On) {
     let mut reactor = on.reactor();
     #[derive(Default)]
     struct Seen(Vec<u32>);
@@ -83,7 +90,7 @@ fn posts_of_many_threads_all_run(on: On) {
     assert_eq!(reactor.stats().posts, 20_000);
 }
 
-fn a_bounded_post_is_refused_when_full_and_gives_the_closure_back(on: On) {
+fn bounded_post_is_refused_when_full_and_returns_the_closure(on: On) {
     let mut reactor = on.build(on.builder().post_bound(2));
     let ran = Arc::new(AtomicUsize::new(0));
     let handle = reactor.handle();
@@ -109,7 +116,7 @@ fn a_bounded_post_is_refused_when_full_and_gives_the_closure_back(on: On) {
     assert_eq!(ran.load(Ordering::Relaxed), 111);
 }
 
-fn a_post_to_a_loop_that_is_gone_gives_the_closure_back(on: On) {
+fn post_to_a_dropped_loop_returns_the_closure(on: On) {
     let reactor = on.reactor();
     let handle = reactor.handle();
     drop(reactor);
@@ -128,7 +135,7 @@ fn a_post_to_a_loop_that_is_gone_gives_the_closure_back(on: On) {
     handle.stop();
 }
 
-fn what_was_posted_and_did_not_run_is_dropped_with_the_loop(on: On) {
+fn pending_posts_are_dropped_with_the_loop(on: On) {
     let mut reactor = on.reactor();
     let value = Arc::new(());
     for _ in 0..200 {
@@ -141,7 +148,7 @@ fn what_was_posted_and_did_not_run_is_dropped_with_the_loop(on: On) {
     assert_eq!(Arc::strong_count(&value), 1);
 }
 
-fn a_reply_comes_back_to_the_thread_that_asked(on: On) {
+fn reply_reaches_the_thread_that_asked(on: On) {
     let mut reactor = on.reactor();
     let handle = reactor.handle();
     let other = thread::spawn(move || {

@@ -14,11 +14,11 @@ on_every_engine![
     several_callbacks_of_one_signal_are_called_in_order,
     a_removed_callback_is_not_called_and_others_are,
     a_callback_can_remove_itself_and_another,
-    two_reactors_both_hear_of_a_signal,
+    two_reactors_both_get_a_signal,
     a_signal_that_cannot_be_caught_is_an_error_that_says_so,
 ];
 
-/// Signals are the whole process's, so these tests take turns.
+/// Signals affect the whole process, so these tests run one at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -65,13 +65,14 @@ fn a_removed_callback_is_not_called_and_others_are(on: On) {
     let first = reactor.on_signal(SIGUSR1, move |_, _| entry.add("first")).unwrap();
     let entry = log.clone();
     let second = reactor.on_signal(SIGUSR1, move |_, _| entry.add("second")).unwrap();
-    assert!(reactor.remove_signal(first) && !reactor.remove_signal(first));
+    assert!(reactor.end(first) && !reactor.end(first));
     raise(SIGUSR1).unwrap();
     run_until(&mut reactor, |_| !log.is_empty());
     assert_eq!(log.take(), ["second"]);
-    assert!(reactor.remove_signal(second));
+    assert!(reactor.end(second));
 
-    // Nothing is left behind, and it can be caught again. (That the default action is back is shown by tests/processes.rs.)
+    // Nothing is left behind, and the signal can be caught again. (tests/processes.rs shows that the default action is
+    // restored.)
     let entry = log.clone();
     reactor.on_signal(SIGUSR1, move |_, _| entry.add("again")).unwrap();
     raise(SIGUSR1).unwrap();
@@ -88,10 +89,10 @@ fn a_callback_can_remove_itself_and_another(on: On) {
     let first = reactor.on_signal(SIGUSR1, move |reactor, _| {
         entry.add("first");
         for id in known.take().into_iter().flatten() {
-            assert!(reactor.remove_signal(id));
+            assert!(reactor.end(id));
         }
     });
-    let second = reactor.on_signal(SIGUSR1, |_, _| panic!("was removed"));
+    let second = reactor.on_signal(SIGUSR1, |_, _| panic!("called after it was removed"));
     ids.set([first.ok(), second.ok()]);
     // Keeps the signal caught.
     let entry = log.clone();
@@ -104,7 +105,7 @@ fn a_callback_can_remove_itself_and_another(on: On) {
     assert_eq!(reactor.stats().panics, 0);
 }
 
-fn two_reactors_both_hear_of_a_signal(on: On) {
+fn two_reactors_both_get_a_signal(on: On) {
     let _alone = alone();
     let log = Log::default();
     let mut reactors = [on.reactor(), on.reactor()];
@@ -130,7 +131,7 @@ fn a_signal_that_cannot_be_caught_is_an_error_that_says_so(on: On) {
         assert!(matches!(error, Error::Signal { .. }));
         assert!(error.to_string().starts_with(&format!("catch signal {signal}: ")), "{error}");
     }
-    // And a failure leaves nothing behind that keeps another from working.
+    // A failure does not prevent later calls from succeeding.
     reactor.on_signal(SIGWINCH, |reactor, _| reactor.stop()).unwrap();
     raise(SIGWINCH).unwrap();
     run(&mut reactor);

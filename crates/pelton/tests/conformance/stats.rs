@@ -13,8 +13,8 @@ on_every_engine![
     everything_that_runs_is_counted_and_timed,
     measuring_can_be_turned_off,
     stats_are_exported_as_prometheus_text,
-    a_slow_callback_is_named_when_it_is_done,
-    a_stuck_callback_is_named_while_it_is_stuck,
+    slow_callback_is_reported_when_it_returns,
+    stuck_callback_is_reported_while_it_is_stuck,
     a_fast_callback_is_not_reported,
 ];
 
@@ -22,7 +22,7 @@ fn everything_that_runs_is_counted_and_timed(on: On) {
     let mut reactor = on.reactor();
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     theirs.write_all(b"x").unwrap();
-    reactor.watch(&ours, Interest::READABLE, |reactor, ready| assert!(reactor.unwatch(ready.watch))).unwrap();
+    reactor.watch(&ours, Interest::READABLE, |reactor, ready| assert!(reactor.end(ready.watch))).unwrap();
     reactor.next_tick(|_| sleep(Duration::from_millis(2)));
     reactor.handle().post(|_| {}).unwrap();
     reactor.after(Duration::ZERO, |_| {});
@@ -41,6 +41,7 @@ fn everything_that_runs_is_counted_and_timed(on: On) {
         ("datagrams", 0),
         ("idle", 1),
         ("hook", 0),
+        ("guest", 0),
     ];
     assert_eq!(calls, expected);
     assert_eq!((stats.turns, stats.posts, stats.timers, stats.watches), (2, 1, 1, 0));
@@ -83,7 +84,7 @@ fn stats_are_exported_as_prometheus_text(on: On) {
     }
 }
 
-fn a_slow_callback_is_named_when_it_is_done(on: On) {
+fn slow_callback_is_reported_when_it_returns(on: On) {
     let mut reactor = on.reactor();
     let (report, reports) = mpsc::channel();
     reactor.on_slow_callback(Duration::from_millis(10), move |slow| report.send(slow.clone()).unwrap()).unwrap();
@@ -101,7 +102,7 @@ fn a_slow_callback_is_named_when_it_is_done(on: On) {
     assert_eq!(reactor.stats().slow_callbacks, 1);
 }
 
-fn a_stuck_callback_is_named_while_it_is_stuck(on: On) {
+fn stuck_callback_is_reported_while_it_is_stuck(on: On) {
     let mut reactor = on.reactor();
     let (report, reports) = mpsc::channel();
     reactor
@@ -110,7 +111,7 @@ fn a_stuck_callback_is_named_while_it_is_stuck(on: On) {
         })
         .unwrap();
     reactor.next_tick(move |reactor| {
-        // Stuck until the report of it is there.
+        // Blocks until it has been reported.
         let slow = reports.recv_timeout(Duration::from_secs(20)).unwrap();
         assert!(!slow.finished && slow.elapsed >= Duration::from_millis(5));
         assert_eq!(slow.kind, CallbackKind::Tick);
@@ -124,7 +125,7 @@ fn a_stuck_callback_is_named_while_it_is_stuck(on: On) {
 fn a_fast_callback_is_not_reported(on: On) {
     let mut reactor = on.reactor();
     reactor.on_slow_callback(Duration::from_secs(5), |slow| panic!("{slow}")).unwrap();
-    // Time that passes outside callbacks is nobody's.
+    // Time outside callbacks is not attributed to any.
     reactor.after(Duration::from_millis(20), |reactor| reactor.stop());
     run(&mut reactor);
     assert_eq!(reactor.stats().slow_callbacks, 0);

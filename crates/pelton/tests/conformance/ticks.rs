@@ -10,7 +10,7 @@ use pelton_testing::{Log, On, on_every_engine, poll, run};
 
 on_every_engine![
     ticks_run_first_in_first_out,
-    what_a_tick_queues_waits_for_the_next_turn,
+    ticks_queued_by_a_tick_run_in_the_next_turn,
     a_tick_that_requeues_itself_does_not_starve_events,
     a_budget_bounds_the_phase_and_nothing_is_lost,
     posts_and_ticks_share_one_order,
@@ -28,7 +28,7 @@ fn ticks_run_first_in_first_out(on: On) {
     assert_eq!(log.take(), ["a", "b", "c"]);
 }
 
-fn what_a_tick_queues_waits_for_the_next_turn(on: On) {
+fn ticks_queued_by_a_tick_run_in_the_next_turn(on: On) {
     let mut reactor = on.reactor();
     let log = Log::default();
     let entry = log.clone();
@@ -90,7 +90,7 @@ fn schedule_runs_at_once_on_the_loop(on: On) {
     let handle = reactor.handle();
     assert_eq!(reactor.schedule(|reactor| reactor.engine_name()), on.0.name());
 
-    // Not lent to anybody: posted.
+    // The reactor is not lent, so this is posted.
     handle.schedule(|reactor| reactor.state::<Ran>().0 += 1).unwrap();
     assert_eq!(reactor.state::<Ran>().0, 0);
     poll(&mut reactor);
@@ -99,10 +99,10 @@ fn schedule_runs_at_once_on_the_loop(on: On) {
     let (same, other) = (handle.clone(), on.reactor().handle());
     reactor.enter(|| {
         same.schedule(|reactor| reactor.state::<Ran>().0 += 1).unwrap();
-        assert!(other.schedule(|_| {}).is_err(), "another reactor's, which is gone");
+        assert!(other.schedule(|_| {}).is_err(), "the other reactor is gone");
         Reactor::with_current(|reactor| {
             assert_eq!(reactor.state::<Ran>().0, 2, "ran at once");
-            assert!(Reactor::with_current(|_| ()).is_none(), "in use");
+            assert!(Reactor::with_current(|_| ()).is_none(), "the reactor is in use");
             reactor.enter(|| assert!(Reactor::with_current(|_| ()).is_some(), "lent on"));
         });
     });

@@ -11,22 +11,22 @@ use pelton_testing::{Log, On, on_every_engine, poll, run, run_until};
 const MILLISECOND: Duration = Duration::from_millis(1);
 
 on_every_engine![
-    timers_fire_in_the_order_of_their_deadlines_and_ties_as_they_were_set,
+    timers_fire_by_deadline_and_then_in_the_order_set,
     a_timer_is_never_early,
     a_timer_set_by_a_slow_callback_counts_from_when_it_was_set,
     a_timer_set_by_a_timer_waits_for_the_next_turn,
     zero_huge_and_past_times_work,
     a_cancelled_timer_does_not_fire_and_drops_what_it_holds_at_once,
-    a_timer_that_is_due_can_still_be_cancelled_by_one_before_it,
+    due_timer_can_still_be_cancelled_by_an_earlier_one,
     a_reset_timer_fires_at_its_new_time_only,
     a_periodic_timer_does_not_drift,
-    a_periodic_timer_that_is_late_fires_once_and_says_what_it_missed,
+    late_periodic_timer_fires_once_and_reports_missed_beats,
     a_periodic_timer_can_cancel_and_reset_itself,
-    a_periodic_timer_of_no_period_does_not_starve_events,
+    periodic_timer_with_zero_period_does_not_starve_events,
     a_sleep_ends_when_the_earliest_timer_is_due,
 ];
 
-fn timers_fire_in_the_order_of_their_deadlines_and_ties_as_they_were_set(on: On) {
+fn timers_fire_by_deadline_and_then_in_the_order_set(on: On) {
     let mut reactor = on.reactor();
     let log = Log::default();
     let base = reactor.clock();
@@ -73,7 +73,7 @@ fn a_timer_set_by_a_timer_waits_for_the_next_turn(on: On) {
     reactor.after(Duration::ZERO, move |reactor| {
         entry.add("first");
         let entry = entry.clone();
-        // In the past, so due at once, and earlier than anything.
+        // In the past, so it is due immediately, and before any other.
         reactor.at(Time::ZERO, move |_| entry.add("second"));
     });
     poll(&mut reactor);
@@ -104,7 +104,7 @@ fn a_cancelled_timer_does_not_fire_and_drops_what_it_holds_at_once(on: On) {
     let captured = held.clone();
     let timer = reactor.after(MILLISECOND, move |_| {
         drop(captured);
-        panic!("was cancelled");
+        panic!("called after it was cancelled");
     });
     assert!(reactor.cancel(timer));
     assert_eq!(Rc::strong_count(&held), 1);
@@ -115,12 +115,12 @@ fn a_cancelled_timer_does_not_fire_and_drops_what_it_holds_at_once(on: On) {
     assert_eq!(reactor.stats().panics, 0);
 }
 
-fn a_timer_that_is_due_can_still_be_cancelled_by_one_before_it(on: On) {
+fn due_timer_can_still_be_cancelled_by_an_earlier_one(on: On) {
     let mut reactor = on.reactor();
     let victim = Rc::new(Cell::new(None));
     let known = victim.clone();
     reactor.at(Time::from_nanos(1), move |reactor| assert!(reactor.cancel(known.get().unwrap())));
-    victim.set(Some(reactor.at(Time::from_nanos(2), |_| panic!("was cancelled"))));
+    victim.set(Some(reactor.at(Time::from_nanos(2), |_| panic!("called after it was cancelled"))));
     poll(&mut reactor);
     poll(&mut reactor);
     assert_eq!((reactor.stats().panics, reactor.timer_count()), (0, 0));
@@ -139,7 +139,7 @@ fn a_reset_timer_fires_at_its_new_time_only(on: On) {
     run_until(&mut reactor, |_| log.len() == 2);
     assert!(reactor.clock() - start >= 20 * MILLISECOND);
     assert_eq!(log.take(), ["sooner", "later"]);
-    assert!(!reactor.reset(later, MILLISECOND), "it has fired");
+    assert!(!reactor.reset(later, MILLISECOND), "it has already fired");
 }
 
 fn a_periodic_timer_does_not_drift(on: On) {
@@ -150,7 +150,7 @@ fn a_periodic_timer_does_not_drift(on: On) {
     reactor.every(2 * MILLISECOND, move |reactor, beat| {
         let mut all = seen.take();
         all.push(beat.deadline);
-        // Half a period late each time, which must not add up.
+        // Each callback takes half a period; the delays must not add up.
         sleep(MILLISECOND);
         if all.len() == 10 {
             reactor.stop();
@@ -167,7 +167,7 @@ fn a_periodic_timer_does_not_drift(on: On) {
     }
 }
 
-fn a_periodic_timer_that_is_late_fires_once_and_says_what_it_missed(on: On) {
+fn late_periodic_timer_fires_once_and_reports_missed_beats(on: On) {
     let mut reactor = on.reactor();
     let beats = Rc::new(Cell::new(Vec::new()));
     let seen = beats.clone();
@@ -208,7 +208,7 @@ fn a_periodic_timer_can_cancel_and_reset_itself(on: On) {
     assert_eq!(reactor.timer_count(), 1);
 }
 
-fn a_periodic_timer_of_no_period_does_not_starve_events(on: On) {
+fn periodic_timer_with_zero_period_does_not_starve_events(on: On) {
     let mut reactor = on.reactor();
     let beats = Rc::new(Cell::new(0));
     let seen = beats.clone();

@@ -12,12 +12,12 @@ use pelton_testing::{Log, On, activity, on_every_engine, poll, run, run_until, w
 on_every_engine![
     a_level_watch_calls_each_turn_until_it_is_read_empty,
     a_one_shot_watch_calls_once_until_it_is_armed_again,
-    reading_and_writing_are_told_apart,
+    readable_and_writable_are_distinguished,
     interest_can_be_changed_at_any_time,
     a_watch_can_end_itself_and_others_in_the_same_batch,
-    a_watch_that_replaces_another_in_the_same_batch_does_not_get_its_event,
+    watch_that_replaces_another_in_the_same_batch_does_not_get_its_event,
     the_same_descriptor_cannot_be_watched_twice,
-    a_hang_up_is_reported_to_whoever_is_interested,
+    hang_up_is_reported_whatever_the_interest,
     a_hang_up_on_a_source_with_no_interest_does_not_spin,
     a_hang_up_on_a_spent_one_shot_does_not_spin,
     a_hundred_thousand_watches_come_and_go,
@@ -56,7 +56,7 @@ fn a_one_shot_watch_calls_once_until_it_is_armed_again(on: On) {
     for _ in 0..3 {
         poll(&mut reactor);
     }
-    assert_eq!(log.take(), ["ready"], "once, though ready for two things");
+    assert_eq!(log.take(), ["ready"], "called once for both events");
     reactor.set_interest(watch, Interest::NONE).unwrap();
     poll(&mut reactor);
     assert_eq!(log.len(), 0);
@@ -65,7 +65,7 @@ fn a_one_shot_watch_calls_once_until_it_is_armed_again(on: On) {
     assert_eq!(log.take(), ["ready"]);
 }
 
-fn reading_and_writing_are_told_apart(on: On) {
+fn readable_and_writable_are_distinguished(on: On) {
     let mut reactor = on.reactor();
     let log = Log::default();
     let (ours, mut theirs) = UnixStream::pair().unwrap();
@@ -87,7 +87,7 @@ fn interest_can_be_changed_at_any_time(on: On) {
         poll(&mut reactor);
     }
     assert_eq!(log.take(), ["w", "r", "w"]);
-    assert!(reactor.unwatch(watch) && !reactor.unwatch(watch));
+    assert!(reactor.end(watch) && !reactor.end(watch));
     assert!(matches!(reactor.set_interest(watch, Interest::READABLE), Err(Error::NotWatched)));
     poll(&mut reactor);
     assert_eq!(log.len(), 0);
@@ -104,7 +104,7 @@ fn a_watch_can_end_itself_and_others_in_the_same_batch(on: On) {
             .watch(ours, Interest::READABLE, move |reactor, _| {
                 entry.add("called");
                 for watch in known.take() {
-                    assert!(reactor.unwatch(watch));
+                    assert!(reactor.end(watch));
                 }
             })
             .unwrap();
@@ -120,7 +120,7 @@ fn a_watch_can_end_itself_and_others_in_the_same_batch(on: On) {
     assert_eq!((reactor.watch_count(), reactor.stats().panics), (0, 0));
 }
 
-fn a_watch_that_replaces_another_in_the_same_batch_does_not_get_its_event(on: On) {
+fn watch_that_replaces_another_in_the_same_batch_does_not_get_its_event(on: On) {
     let mut reactor = on.reactor();
     let log = Log::default();
     let pairs: Vec<_> = (0..2).map(|_| UnixStream::pair().unwrap()).collect();
@@ -133,8 +133,8 @@ fn a_watch_that_replaces_another_in_the_same_batch_does_not_get_its_event(on: On
             .watch(ours, Interest::READABLE, move |reactor, _| {
                 let Some(other) = known.get()[1 - number] else { return };
                 known.set([None; 2]);
-                reactor.unwatch(other);
-                // Sits where the other one sat, or not: it must not hear of the event that is on its way there.
+                reactor.end(other);
+                // The new watch may or may not reuse the slot; it must not get the old one's pending event.
                 let entry = entry.clone();
                 reactor.watch(&*quiet, Interest::READABLE, move |_, _| entry.add("heard")).unwrap();
             })
@@ -163,13 +163,13 @@ fn the_same_descriptor_cannot_be_watched_twice(on: On) {
             assert!(text.contains("watching.rs:") && text.contains(&ours.as_raw_fd().to_string()), "{text}");
         }
         assert_eq!(reactor.watch_count(), 1);
-        reactor.unwatch(watch);
+        reactor.end(watch);
     }
     let watch = reactor.watch(&ours, Interest::READABLE, |_, _| {}).unwrap();
-    assert!(reactor.unwatch(watch));
+    assert!(reactor.end(watch));
 }
 
-fn a_hang_up_is_reported_to_whoever_is_interested(on: On) {
+fn hang_up_is_reported_whatever_the_interest(on: On) {
     for interest in [Interest::READABLE, Interest::WRITABLE] {
         let mut reactor = on.reactor();
         let (ours, theirs) = UnixStream::pair().unwrap();
@@ -233,7 +233,7 @@ fn a_hundred_thousand_watches_come_and_go(on: On) {
             poll(&mut reactor);
         }
         for watch in watches {
-            assert!(reactor.unwatch(watch));
+            assert!(reactor.end(watch));
         }
         if round % 7 == 0 {
             poll(&mut reactor);
@@ -246,7 +246,7 @@ fn a_hundred_thousand_watches_come_and_go(on: On) {
 
 fn a_descriptor_that_cannot_be_watched_is_an_error_that_names_it(on: On) {
     if !matches!(on.0, EngineKind::Epoll | EngineKind::Select) {
-        // The others take any descriptor.
+        // The other engines accept any descriptor.
         return;
     }
     let mut reactor = on.reactor();

@@ -1,4 +1,4 @@
-//! What a loop that ends does about its connections.
+//! What happens to connections when the loop ends.
 
 use std::io::Write;
 use std::thread;
@@ -15,7 +15,7 @@ on_every_network![
     draining_ends_in_time_with_a_peer_that_does_not_read,
 ];
 
-/// Answers whatever comes with so much.
+/// Answers any input with this much.
 fn answering(log: &Log, answer: &[u8]) -> Scripted {
     let answer = answer.to_vec();
     let received = move |io: &mut Io<'_>, _| io.send_bytes(answer.clone()).unwrap();
@@ -39,14 +39,14 @@ fn draining_closes_unused_connections_at_once_and_lets_the_others_finish(on: imp
     assert_eq!(reactor.connection_count(), 1);
     let reading = thread::spawn(move || used.read_all().unwrap() == answer);
     assert_eq!(run(&mut reactor), Exit::Drained);
-    // An engine may hold on to what it was told to forget for as long as it lives.
+    // An engine may keep forgotten sources for as long as it lives.
     drop(reactor);
     assert!(reading.join().unwrap());
     let told = log.take();
     assert_eq!(told.iter().filter(|entry| *entry == "closed: closed by this side").count(), 2, "{told:?}");
 }
 
-/// Answers what comes in, however late, and only then closes.
+/// Answers input, however late, and closes only then.
 struct Late;
 
 impl Connection for Late {

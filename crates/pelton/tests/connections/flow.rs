@@ -1,4 +1,4 @@
-//! How much may wait.
+//! Flow control: water marks, limits and the byte budget.
 
 use std::cell::Cell;
 use std::io::{IoSlice, Write};
@@ -14,11 +14,40 @@ use super::{Network, Scripted, listen, pattern, with_peer};
 on_every_network![
     a_connection_sets_its_own_water_marks,
     a_vectored_send_past_the_limit_sends_none_of_it,
-    over_the_byte_budget_reading_stops_then_accepting_and_both_recover,
-    those_who_take_their_answers_are_served_over_the_budget_if_that_is_asked_for,
-    what_was_held_back_over_the_budget_is_delivered_when_a_closed_connection_leaves_room,
-    what_waits_is_counted_until_it_is_gone,
+    over_the_byte_budget_reading_and_accepting_stop_and_recover,
+    clients_that_read_are_served_over_the_budget_if_enabled,
+    held_input_is_delivered_when_a_closed_connection_frees_the_budget,
+    queued_bytes_are_counted_until_they_are_sent,
+    writable_is_called_after_a_full_queue_was_seen_even_if_it_is_sent_at_once,
 ];
+
+/// A forwarder pauses its other side when it sees a full queue, and relies on `writable` to resume it.
+fn writable_is_called_after_a_full_queue_was_seen_even_if_it_is_sent_at_once(on: impl Network) {
+    let mut reactor = on.reactor();
+    let log = Log::default();
+    let entries = log.clone();
+    let id = Rc::new(Cell::new(None));
+    let opened = id.clone();
+    let address = listen(&mut reactor, move |_| {
+        let opened = opened.clone();
+        let open = move |io: &mut Io<'_>| {
+            io.set_water_marks(WaterMarks { low: 10, high: 100, ..WaterMarks::default() });
+            opened.set(Some(io.id()));
+        };
+        Scripted { opened: Some(Box::new(open)), ..Scripted::logging(&entries) }
+    });
+    let _peer = on.connect_peer(&address);
+    run_until(&mut reactor, |_| id.get().is_some());
+    log.take();
+    for rounds in 1..3 {
+        let mut io = reactor.connection(id.get().unwrap()).unwrap();
+        io.send(&[0; 1_000]).unwrap();
+        assert!(io.queued() > io.water_marks().high);
+        // Written by an event or by the flush, before a flush has compared the queue with the mark.
+        run_until(&mut reactor, |_| log.len() == rounds);
+    }
+    assert_eq!(log.take(), ["writable", "writable"]);
+}
 
 fn a_connection_sets_its_own_water_marks(on: impl Network) {
     let mut reactor = on.reactor();
@@ -40,10 +69,10 @@ fn a_connection_sets_its_own_water_marks(on: impl Network) {
     run_until(&mut reactor, |_| log.len() == 1);
     peer.write_all(b"hello").unwrap();
     let (_, calls) = activity(&mut reactor, &log);
-    assert_eq!(calls, 0, "nothing is read while so much waits: {:?}", log.take());
+    assert_eq!(calls, 0, "nothing is read above the high-water mark: {:?}", log.take());
     let reading = thread::spawn(move || peer.read_some(answer.len()) == answer);
     run_until(&mut reactor, |_| log.len() == 4);
-    assert_eq!(log.take(), ["drained", "received hello", "peer finished", "closed: finished by the other side"]);
+    assert_eq!(log.take(), ["writable", "received hello", "peer finished", "closed: finished by the other side"]);
     assert!(reading.join().unwrap());
 }
 
@@ -67,13 +96,13 @@ fn a_vectored_send_past_the_limit_sends_none_of_it(on: impl Network) {
     assert_eq!(reactor.stats().panics, 0);
 }
 
-fn over_the_byte_budget_reading_stops_then_accepting_and_both_recover(on: impl Network) {
+fn over_the_byte_budget_reading_and_accepting_stop_and_recover(on: impl Network) {
     let most = on.more_than_fits();
     let marks = WaterMarks { low: most, high: 2 * most, most: 2 * most };
     let mut reactor = on.build(on.builder().byte_budget(most / 10).water_marks(marks));
     let log = Log::default();
     let entries = log.clone();
-    // Asked for it, it sends far more than there is room for.
+    // On request, it sends far more than there is room for.
     let address = listen(&mut reactor, move |_| {
         let told = entries.clone();
         let received = move |io: &mut Io<'_>, chunk: pelton::Chunk| {
@@ -89,7 +118,7 @@ fn over_the_byte_budget_reading_stops_then_accepting_and_both_recover(on: impl N
     greedy.write_all(b"!").unwrap();
     run_until(&mut reactor, |_| log.len() == 3);
     log.take();
-    // What is over the budget shows when it was read from.
+    // The budget is checked after a connection is read.
     modest.write_all(b"a").unwrap();
     run_until(&mut reactor, |_| log.take().contains(&"received a".to_owned()));
     assert!(reactor.queued() > most / 10);
@@ -110,7 +139,7 @@ fn over_the_byte_budget_reading_stops_then_accepting_and_both_recover(on: impl N
     drop((modest, newcomer));
 }
 
-fn those_who_take_their_answers_are_served_over_the_budget_if_that_is_asked_for(on: impl Network) {
+fn clients_that_read_are_served_over_the_budget_if_enabled(on: impl Network) {
     let most = on.more_than_fits();
     let marks = WaterMarks { low: most, high: 2 * most, most: 2 * most };
     let mut reactor = on.build(on.builder().byte_budget(most / 10).water_marks(marks).serve_over_budget(true));
@@ -134,17 +163,17 @@ fn those_who_take_their_answers_are_served_over_the_budget_if_that_is_asked_for(
         modest.write_all(&asked.as_bytes()[asked.len() - 1..]).unwrap();
         run_until(&mut reactor, |_| log.take().contains(&asked.to_owned()));
         assert!(reactor.queued() > most / 10);
-        // Its answer is on its way before it asks again.
+        // Its answer is sent before it asks again.
         run_until(&mut reactor, |reactor| reactor.queued() <= most);
     }
     let newcomer = on.connect_peer(&address);
     run_until(&mut reactor, |_| log.take().contains(&"opened".to_owned()));
     let (_, calls) = activity(&mut reactor, &log);
-    assert_eq!(calls, 0, "whoever does not take its answer is not read from: {:?}", log.take());
+    assert_eq!(calls, 0, "a client that does not read its answer is not read: {:?}", log.take());
     drop((greedy, modest, newcomer));
 }
 
-fn what_was_held_back_over_the_budget_is_delivered_when_a_closed_connection_leaves_room(on: impl Network) {
+fn held_input_is_delivered_when_a_closed_connection_frees_the_budget(on: impl Network) {
     let most = on.more_than_fits();
     let mut reactor = on.build(on.builder().byte_budget(most / 10));
     let (greedy, text) = (Rc::new(Cell::new(None)), Log::default());
@@ -161,15 +190,15 @@ fn what_was_held_back_over_the_budget_is_delivered_when_a_closed_connection_leav
     reactor.connection(greedy).unwrap().send_bytes(vec![b'x'; most]).unwrap();
     modest.write_all(b"some data").unwrap();
     run_until(&mut reactor, |_| text.len() == 1);
-    // What is on its way comes meanwhile.
+    // Data in flight arrives meanwhile.
     activity(&mut reactor, &Log::default());
     reactor.connection(greedy).unwrap().close();
     let start = reactor.clock();
     run_until(&mut reactor, |_| text.entries() == ["received some data"]);
-    assert!(reactor.clock() - start < Duration::from_secs(10), "not only when something else woke the loop");
+    assert!(reactor.clock() - start < Duration::from_secs(10), "the loop was woken only by something else");
 }
 
-fn what_waits_is_counted_until_it_is_gone(on: impl Network) {
+fn queued_bytes_are_counted_until_they_are_sent(on: impl Network) {
     let mut reactor = on.reactor();
     let most = on.more_than_fits();
     let id = Rc::new(Cell::new(None));
@@ -184,14 +213,14 @@ fn what_waits_is_counted_until_it_is_gone(on: impl Network) {
     });
     let mut peer = on.connect_peer(&address);
     run_until(&mut reactor, |_| id.get().is_some());
-    // Nobody reads it, so it cannot all be gone.
+    // Nobody reads it, so it cannot all be sent.
     activity(&mut reactor, &Log::default());
     let id = id.get().unwrap();
     assert!(reactor.connection(id).unwrap().queued() > 0);
     assert_eq!(reactor.connection(id).unwrap().queued(), reactor.queued());
     let late = Duration::from_millis(50);
     let reading = thread::spawn(move || {
-        // Late enough to tell apart when it was sent and when it was taken.
+        // Late enough to tell the time of sending from the time of queueing.
         thread::sleep(late);
         peer.read_some(most);
         peer
@@ -199,6 +228,6 @@ fn what_waits_is_counted_until_it_is_gone(on: impl Network) {
     run_until(&mut reactor, |reactor| reactor.queued() == 0);
     let mut io = reactor.connection(id).unwrap();
     assert_eq!(io.queued(), 0);
-    assert!(io.idle_time() < late, "something was sent just now");
+    assert!(io.idle_time() < late, "data was sent just now");
     drop(reading.join().unwrap());
 }

@@ -11,17 +11,17 @@ use pelton_testing::{Log, on_every_network, run_until};
 use super::{Network, listen, run_with, with_peer};
 
 on_every_network![
-    another_handler_hears_of_everything_from_then_on,
+    new_handler_gets_every_callback,
     a_connection_may_be_handed_over_from_outside,
     a_handler_may_hand_over_as_soon_as_it_is_opened,
-    one_that_is_closed_at_once_is_closed_for_both,
-    a_handler_that_panics_after_handing_over_is_closed_for_both,
-    the_handler_before_may_close_it_when_told,
-    that_the_peer_has_finished_is_told_again,
-    one_that_is_not_established_yet_is_opened_for_the_other,
-    what_waits_is_sent_first_and_reading_goes_on,
-    one_that_is_handed_over_while_the_reactor_drains_is_told,
-    what_is_kept_lives_as_long_as_the_connection,
+    closing_at_once_closes_both_handlers,
+    panic_after_handing_over_closes_both_handlers,
+    previous_handler_may_close_the_connection,
+    peer_finished_is_repeated_for_the_new_handler,
+    connection_that_is_not_established_is_opened_for_the_new_handler,
+    queued_output_is_sent_first_and_reading_continues,
+    handing_over_while_draining_calls_draining,
+    kept_values_live_as_long_as_the_connection,
 ];
 
 const HANDED_OVER: &str = "closed: handed over to another handler";
@@ -29,7 +29,8 @@ const LOCAL: &str = "closed: closed by this side";
 
 type Act = fn(&mut Named, &mut Io<'_>);
 
-/// Logs what it is told with its name, and does something when it is opened, when it has received something, or at its end.
+/// Logs its callbacks under its name, and runs closures when it is opened, when it has received something, and when it is
+/// closed.
 struct Named {
     name: &'static str,
     log: Log,
@@ -43,7 +44,7 @@ struct Named {
 struct Latest(Option<ConnectionId>);
 
 fn latest(reactor: &mut Reactor) -> ConnectionId {
-    reactor.state::<Latest>().0.expect("one was opened")
+    reactor.state::<Latest>().0.expect("none was opened")
 }
 
 impl Named {
@@ -55,7 +56,7 @@ impl Named {
         self.log.add(format!("{}: {what}", self.name));
     }
 
-    /// Another one, which logs to the same place.
+    /// Creates another handler with the same log.
     fn next(&self, name: &'static str) -> Box<Named> {
         Box::new(Named::new(name, &self.log))
     }
@@ -76,8 +77,8 @@ impl Connection for Named {
         (self.received)(self, io);
     }
 
-    fn drained(&mut self, _: &mut Io<'_>) {
-        self.add("drained");
+    fn writable(&mut self, _: &mut Io<'_>) {
+        self.add("writable");
     }
 
     fn sent(&mut self, _: &mut Io<'_>) {
@@ -105,13 +106,13 @@ impl Connection for Named {
     }
 }
 
-/// What one of them was told.
+/// The log entries of one handler.
 fn told(log: &Log, name: &str) -> Vec<String> {
     let prefix = format!("{name}: ");
     log.entries().iter().filter_map(|entry| entry.strip_prefix(&prefix)).map(str::to_owned).collect()
 }
 
-fn another_handler_hears_of_everything_from_then_on(on: impl Network) {
+fn new_handler_gets_every_callback(on: impl Network) {
     let mut reactor = on.reactor();
     let log = Log::default();
     let serve = log.clone();
@@ -124,9 +125,9 @@ fn another_handler_hears_of_everything_from_then_on(on: impl Network) {
                 io.set_limit(Limit::Inactivity, Some(Duration::from_millis(30)));
                 io.tell_when_sent();
             };
-            // It has read more than is its own.
+            // It has read more than it consumes.
             io.hand_over(second, b"xy".to_vec());
-            // All of this is still the first one's.
+            // The first handler still gets all of this.
             assert_eq!(first.log.entries().len(), 2);
         };
         first
@@ -137,7 +138,7 @@ fn another_handler_hears_of_everything_from_then_on(on: impl Network) {
     peer.write_all(b"a").unwrap();
     run_until(&mut reactor, |_| heard.entries().contains(&sent) && heard.entries().contains(&timed_out));
     assert_eq!(told(&log, "first"), ["opened", "received a", HANDED_OVER]);
-    // Everything that a connection can be told: what was read already, what comes later, room to send, the end.
+    // Every callback that a connection has: data read earlier, data that arrives later, room to send, the end.
     let id = latest(&mut reactor);
     reactor.connection(id).unwrap().send_bytes(vec![0; much]).unwrap();
     let received = run_with(&mut reactor, move || {
@@ -156,7 +157,7 @@ fn another_handler_hears_of_everything_from_then_on(on: impl Network) {
     second.dedup();
     let mut expected = [
         "closed: finished by the other side",
-        "drained",
+        "writable",
         "opened",
         "peer finished",
         "received x",
@@ -170,7 +171,7 @@ fn another_handler_hears_of_everything_from_then_on(on: impl Network) {
     assert_eq!(reactor.stats().panics, 0);
 }
 
-/// Serves what `make` makes to a peer that sends one letter, until that is over. Gives what was told.
+/// Serves the handlers of `make` to a peer that sends one letter, until the connection ends. Returns the log.
 fn story(on: impl Network, make: fn(&Log) -> Named) -> (Log, u64) {
     let mut reactor = on.catching();
     reactor.on_fault(|_, _| {});
@@ -196,7 +197,7 @@ fn a_connection_may_be_handed_over_from_outside(on: impl Network) {
     assert!(reactor.visit(id, |_: &mut Named, _| {}).is_some());
     let second = Box::new(super::Scripted::logging(&log));
     reactor.connection(id).unwrap().hand_over(second, b"b".to_vec());
-    assert_eq!(log.entries(), ["first: opened"], "nobody is called from here");
+    assert_eq!(log.entries(), ["first: opened"], "no callback runs yet");
     peer.write_all(b"c").unwrap();
     let heard = log.clone();
     run_until(&mut reactor, |_| heard.entries().last().is_some_and(|last| last.ends_with("bc")));
@@ -204,7 +205,7 @@ fn a_connection_may_be_handed_over_from_outside(on: impl Network) {
         log.entries(),
         ["first: opened".into(), format!("first: {HANDED_OVER}"), "opened".into(), "received bc".into()]
     );
-    // It is the other one's now, also for those who look for it.
+    // Visits now find the new handler.
     assert!(reactor.visit(id, |_: &mut Named, _| {}).is_none());
     assert!(reactor.visit(id, |_: &mut super::Scripted, io| io.close()).is_some());
     run_until(&mut reactor, |reactor| reactor.connection_count() == 0);
@@ -212,7 +213,7 @@ fn a_connection_may_be_handed_over_from_outside(on: impl Network) {
 }
 
 fn a_handler_may_hand_over_as_soon_as_it_is_opened(on: impl Network) {
-    /// Hands over to another of its kind so many times. That takes no stack.
+    /// Hands over to another of its kind this many times. The stack does not grow.
     struct Relay(u32, Log);
 
     impl Connection for Relay {
@@ -252,7 +253,7 @@ fn a_handler_may_hand_over_as_soon_as_it_is_opened(on: impl Network) {
     assert_eq!(reactor.stats().panics, 0);
 }
 
-fn one_that_is_closed_at_once_is_closed_for_both(on: impl Network) {
+fn closing_at_once_closes_both_handlers(on: impl Network) {
     let (log, _) = story(on, |log| {
         let mut first = Named::new("first", log);
         first.opened = |first, io| {
@@ -265,7 +266,7 @@ fn one_that_is_closed_at_once_is_closed_for_both(on: impl Network) {
     assert_eq!(told(&log, "second"), [LOCAL]);
 }
 
-fn a_handler_that_panics_after_handing_over_is_closed_for_both(on: impl Network) {
+fn panic_after_handing_over_closes_both_handlers(on: impl Network) {
     let (log, panics) = story(on, |log| {
         let mut first = Named::new("first", log);
         first.opened = |first, io| {
@@ -276,7 +277,7 @@ fn a_handler_that_panics_after_handing_over_is_closed_for_both(on: impl Network)
     });
     assert_eq!((told(&log, "first"), panics), (vec!["opened".to_owned(), HANDED_OVER.to_owned()], 1));
     assert_eq!(told(&log, "second"), ["closed: its handler panicked"]);
-    // Its own end is no reason for the connection to end.
+    // A panic in its own `closed` does not end the connection.
     let (log, panics) = story(on, |log| {
         let mut first = Named::new("first", log);
         first.opened = |first, io| io.hand_over(first.next("second"), Vec::new());
@@ -288,7 +289,7 @@ fn a_handler_that_panics_after_handing_over_is_closed_for_both(on: impl Network)
     assert_eq!(told(&log, "second"), second);
 }
 
-fn the_handler_before_may_close_it_when_told(on: impl Network) {
+fn previous_handler_may_close_the_connection(on: impl Network) {
     let (log, _) = story(on, |log| {
         let mut first = Named::new("first", log);
         first.opened = |first, io| io.hand_over(first.next("second"), Vec::new());
@@ -302,7 +303,7 @@ fn the_handler_before_may_close_it_when_told(on: impl Network) {
     assert_eq!(told(&log, "second"), [LOCAL]);
 }
 
-fn that_the_peer_has_finished_is_told_again(on: impl Network) {
+fn peer_finished_is_repeated_for_the_new_handler(on: impl Network) {
     struct First(Log);
 
     impl Connection for First {
@@ -328,7 +329,7 @@ fn that_the_peer_has_finished_is_told_again(on: impl Network) {
     assert_eq!(told(&log, "second"), second);
 }
 
-fn one_that_is_not_established_yet_is_opened_for_the_other(on: impl Network) {
+fn connection_that_is_not_established_is_opened_for_the_new_handler(on: impl Network) {
     let mut reactor = on.reactor();
     let log = Log::default();
     let listener = on.listen_peer();
@@ -342,7 +343,7 @@ fn one_that_is_not_established_yet_is_opened_for_the_other(on: impl Network) {
     assert_eq!(told(&log, "second"), ["opened", "received b", "received c"]);
 }
 
-fn what_waits_is_sent_first_and_reading_goes_on(on: impl Network) {
+fn queued_output_is_sent_first_and_reading_continues(on: impl Network) {
     let mut reactor = on.reactor();
     let log = Log::default();
     let serve = log.clone();
@@ -366,12 +367,12 @@ fn what_waits_is_sent_first_and_reading_goes_on(on: impl Network) {
     run_until(&mut reactor, |reactor| reactor.connection_count() == 0);
     assert_eq!(received, b"from the first, from the second");
     assert_eq!(told(&log, "first"), ["opened", HANDED_OVER]);
-    // It was the first one that wanted to know what was sent.
+    // Only the first handler asked to be told about sent data.
     let second = ["opened", "received a", "peer finished", "closed: finished by the other side"];
     assert_eq!(told(&log, "second"), second);
 }
 
-fn one_that_is_handed_over_while_the_reactor_drains_is_told(on: impl Network) {
+fn handing_over_while_draining_calls_draining(on: impl Network) {
     struct First(Log);
 
     impl Connection for First {
@@ -399,7 +400,7 @@ fn one_that_is_handed_over_while_the_reactor_drains_is_told(on: impl Network) {
     assert_eq!(told(&log, "second"), ["opened", "draining", LOCAL]);
 }
 
-fn what_is_kept_lives_as_long_as_the_connection(on: impl Network) {
+fn kept_values_live_as_long_as_the_connection(on: impl Network) {
     struct Kept(Rc<Cell<u32>>, Log);
 
     impl Drop for Kept {

@@ -1,4 +1,4 @@
-//! How connections come, and how they go.
+//! How connections begin and end.
 
 use std::io::{Read, Write};
 
@@ -8,8 +8,8 @@ use pelton_testing::{Log, on_every_network, poll, run_until};
 use super::{Echo, Network, Peer, Scripted, listen, run_with, with_peer};
 
 on_every_network![
-    closed_comes_once_and_last_and_says_why,
-    a_refused_connection_is_told_to_its_handler_after_connect_has_returned,
+    closed_is_called_once_and_last_with_the_reason,
+    refused_connection_is_reported_after_connect_has_returned,
     a_half_closed_connection_can_still_be_answered,
     close_after_writing_sends_everything_and_close_drops_it,
     a_callback_can_send_to_and_close_other_connections,
@@ -19,7 +19,7 @@ on_every_network![
     errors_name_the_address,
 ];
 
-fn closed_comes_once_and_last_and_says_why(on: impl Network) {
+fn closed_is_called_once_and_last_with_the_reason(on: impl Network) {
     let mut reactor = on.reactor();
     let log = Log::default();
     let entries = log.clone();
@@ -38,10 +38,10 @@ fn closed_comes_once_and_last_and_says_why(on: impl Network) {
     assert_eq!((log.len(), reactor.connection_count()), (0, 0));
 }
 
-fn a_refused_connection_is_told_to_its_handler_after_connect_has_returned(on: impl Network) {
+fn refused_connection_is_reported_after_connect_has_returned(on: impl Network) {
     let mut reactor = on.reactor();
     let log = Log::default();
-    // Bound and closed again, so that nobody listens there.
+    // Bound and closed again, so nobody listens there.
     let address = on.listen_peer().address();
     reactor.connect(&address, Scripted::logging(&log)).unwrap();
     assert_eq!(log.len(), 0);
@@ -105,7 +105,7 @@ fn a_callback_can_send_to_and_close_other_connections(on: impl Network) {
     let mut reactor = on.reactor();
     #[derive(Default)]
     struct Others(Vec<ConnectionId>);
-    // What one says, all others hear; "." closes them.
+    // Messages of one are sent to all others; "." closes them.
     let address = listen(&mut reactor, |_| Scripted {
         opened: Some(Box::new(|io| {
             let id = io.id();
@@ -124,7 +124,7 @@ fn a_callback_can_send_to_and_close_other_connections(on: impl Network) {
     });
     run_with(&mut reactor, move || {
         let (mut a, mut b) = (on.connect_peer(&address), on.connect_peer(&address));
-        // By the first answer both are known to be open.
+        // The first answer shows that both are open.
         b.write_all(b"!").unwrap();
         assert_eq!(b.read_some(2), b"ok");
         a.write_all(b"to b").unwrap();

@@ -13,32 +13,32 @@ use pelton_testing::{On, Peer, on_every_network, run_until};
 use super::{Network, listen, run_with};
 
 on_every_network![
-    connecting_takes_no_longer_than_its_limit,
-    a_peer_that_reads_nothing_stalls_no_longer_than_the_limit,
-    a_connection_on_which_nothing_happens_is_closed,
-    a_handler_may_go_on_after_a_limit,
-    a_peer_that_reads_slowly_is_no_stall_until_it_stops;
+    connecting_is_limited,
+    stall_is_limited,
+    idle_connection_is_closed,
+    handler_may_continue_after_a_limit,
+    slow_reader_does_not_stall_until_it_stops;
     with_a_kernel:
-    reading_of_a_file_that_makes_no_room_is_no_stall,
-    reading_from_a_unix_socket_that_makes_no_room_is_no_stall,
-    reading_what_the_system_has_taken_is_activity,
+    reading_a_file_without_making_room_is_not_a_stall,
+    reading_a_unix_socket_without_making_room_is_not_a_stall,
+    reading_from_the_system_buffer_is_activity,
 ];
 
 const SHORT: Duration = Duration::from_millis(40);
-/// Has room for something to happen several times, however busy the machine is.
+/// A time in which something can happen several times, even on a busy machine.
 const LONG: Duration = Duration::from_secs(30);
 
-/// Sends so much when opened, and notes down which limit was reached and why it is over.
+/// Sends this much when opened, and records the limits that were reached and the reason it ended.
 #[derive(Default)]
 struct Limited {
     to_send: usize,
-    /// A limit of its own.
+    /// Its own limit.
     limit: Option<Limit>,
-    /// Times that it goes on after a limit was reached.
+    /// How often it continues after a limit was reached.
     patience: usize,
 }
 
-/// What became of it, in the reactor's state.
+/// The outcome, in the reactor's state.
 #[derive(Default)]
 struct Fate {
     limits: Vec<Limit>,
@@ -79,7 +79,7 @@ fn is_over(reactor: &mut Reactor) -> bool {
     reactor.state::<Fate>().reason.is_some()
 }
 
-/// Fails unless it is over for having taken longer than `wanted`.
+/// Fails unless the connection ended because of this limit.
 fn assert_timed_out(reactor: &mut Reactor, wanted: Limit) {
     let fate = reactor.take_state::<Fate>().unwrap();
     match fate.reason {
@@ -88,7 +88,7 @@ fn assert_timed_out(reactor: &mut Reactor, wanted: Limit) {
     }
 }
 
-fn connecting_takes_no_longer_than_its_limit(on: impl Network) {
+fn connecting_is_limited(on: impl Network) {
     let mut reactor = on.build(on.builder().limit(Limit::Connect, Some(SHORT)));
     let silent = on.silent_listener();
     let start = reactor.clock();
@@ -99,7 +99,7 @@ fn connecting_takes_no_longer_than_its_limit(on: impl Network) {
     assert_eq!(reactor.connection_count(), 0);
 }
 
-fn a_peer_that_reads_nothing_stalls_no_longer_than_the_limit(on: impl Network) {
+fn stall_is_limited(on: impl Network) {
     let mut reactor = on.build(on.builder().limit(Limit::WriteStall, Some(SHORT)).limit(Limit::Inactivity, Some(LONG)));
     let to_send = on.more_than_fits();
     let address = listen(&mut reactor, move |_| Limited { to_send, ..Limited::default() });
@@ -109,19 +109,19 @@ fn a_peer_that_reads_nothing_stalls_no_longer_than_the_limit(on: impl Network) {
     assert_eq!(reactor.queued(), 0);
 }
 
-fn a_connection_on_which_nothing_happens_is_closed(on: impl Network) {
+fn idle_connection_is_closed(on: impl Network) {
     let mut reactor = on.build(on.builder().limit(Limit::Inactivity, Some(SHORT)));
     let address = listen(&mut reactor, |_| Limited::default());
     let mut peer = on.connect_peer(&address);
     peer.write_all(b"something").unwrap();
     run_until(&mut reactor, is_over);
-    // What comes in puts it off.
+    // Received data restarts the time.
     let active_at = reactor.state::<Fate>().received_at;
     assert!(active_at > Time::ZERO && reactor.now() - active_at >= SHORT);
     assert_timed_out(&mut reactor, Limit::Inactivity);
 }
 
-fn a_handler_may_go_on_after_a_limit(on: impl Network) {
+fn handler_may_continue_after_a_limit(on: impl Network) {
     let mut reactor = on.reactor();
     let start = reactor.clock();
     let limit = Some(Limit::Inactivity);
@@ -133,14 +133,14 @@ fn a_handler_may_go_on_after_a_limit(on: impl Network) {
     assert_timed_out(&mut reactor, Limit::Inactivity);
 }
 
-/// A limit that a peer which is scheduled late now and then does not reach.
+/// A limit that a peer does not reach merely because it is scheduled late.
 const STALL: Duration = Duration::from_millis(500);
-/// A peer that reads steadily does so as often: for longer than the limit, but without making room.
+/// A steady peer reads this often: for longer than the limit, but without making room.
 const READS: u32 = 10;
-/// So much each time: on loopback, the system acknowledges 64 KiB or so at once.
+/// How much it reads each time: on loopback, the system acknowledges about 64 KiB at once.
 const AT_ONCE: usize = 40 * 1024;
 
-/// Reads some now and then, for twice as long as the limit.
+/// Reads some data at intervals, for twice as long as the limit.
 fn read_slowly(mut peer: Peer, at_once: usize) -> Peer {
     for _ in 0..READS {
         thread::sleep(2 * STALL / READS);
@@ -149,7 +149,7 @@ fn read_slowly(mut peer: Peer, at_once: usize) -> Peer {
     peer
 }
 
-/// Does something when it is opened, and notes down which connection it is.
+/// Acts when it is opened, and records its connection.
 struct Sender<F>(F);
 
 #[derive(Default)]
@@ -169,7 +169,7 @@ impl<F: FnMut(&mut Io<'_>) + 'static> Connection for Sender<F> {
     }
 }
 
-/// How much waits to be sent, as soon as that has become a constant number.
+/// The number of queued bytes, once that has become constant.
 fn settled(reactor: &mut EventLoop) -> u64 {
     run_until(reactor, |reactor| reactor.state::<Opened>().0.is_some());
     let id = reactor.state::<Opened>().0.unwrap();
@@ -180,15 +180,15 @@ fn settled(reactor: &mut EventLoop) -> u64 {
         times = if now == before { times + 1 } else { 0 };
         before = now;
     }
-    before.expect("it is not over yet")
+    before.expect("the connection has ended")
 }
 
-/// How much waits to be sent on a connection, if that is not over.
+/// The number of queued bytes of a connection, if it is open.
 fn waiting(reactor: &mut EventLoop, id: ConnectionId) -> Option<u64> {
     reactor.connection(id).map(|mut io| io.queued() as u64 + io.queued_in_files())
 }
 
-/// Fails unless the connection goes on while the peer reads. Says how much waits to be sent after that.
+/// Fails unless the connection stays open while the peer reads. Returns the number of queued bytes afterwards.
 fn goes_on(reactor: &mut EventLoop, peer: Peer, at_once: usize) -> (Peer, u64) {
     let id = reactor.state::<Opened>().0.unwrap();
     let peer = run_with(reactor, move || read_slowly(peer, at_once));
@@ -207,7 +207,7 @@ fn reaches(reactor: &mut EventLoop, limit: Limit) {
     }
 }
 
-fn a_peer_that_reads_slowly_is_no_stall_until_it_stops<N: Network>(on: N) {
+fn slow_reader_does_not_stall_until_it_stops<N: Network>(on: N) {
     let mut reactor = on.build(on.builder().limit(Limit::WriteStall, Some(STALL)));
     let to_send = on.more_than_fits();
     let address =
@@ -215,12 +215,12 @@ fn a_peer_that_reads_slowly_is_no_stall_until_it_stops<N: Network>(on: N) {
     let peer = on.connect_peer(&address);
     let before = settled(&mut reactor);
     let (_peer, after) = goes_on(&mut reactor, peer, if N::HIDES_READING { AT_ONCE } else { 5_000 });
-    // The system's buffer has to hide it, or this would show nothing.
+    // The system's buffer must hide the reading, or this would test nothing.
     assert!(before > 0 && (after == before || !N::HIDES_READING));
     reaches(&mut reactor, Limit::WriteStall);
 }
 
-fn reading_of_a_file_that_makes_no_room_is_no_stall(on: On) {
+fn reading_a_file_without_making_room_is_not_a_stall(on: On) {
     let mut reactor = on.build(on.builder().limit(Limit::WriteStall, Some(STALL)));
     let to_send = on.more_than_fits() as u64;
     let file = Arc::new(tempfile(to_send));
@@ -230,7 +230,7 @@ fn reading_of_a_file_that_makes_no_room_is_no_stall(on: On) {
     });
     let mut peer = on.connect_peer(&address);
     let mut before = settled(&mut reactor);
-    // A file is sent in larger portions, so it may take some before the system's buffer hides twice the limit.
+    // A file is sent in larger portions, so it may take several before the system's buffer hides twice the limit.
     for _ in 0..8 {
         let after;
         (peer, after) = goes_on(&mut reactor, peer, AT_ONCE);
@@ -239,10 +239,10 @@ fn reading_of_a_file_that_makes_no_room_is_no_stall(on: On) {
         }
         before = after;
     }
-    panic!("reading always makes room");
+    panic!("every read made room");
 }
 
-/// A file of so many zeros without a name.
+/// An unnamed file of this many zeros.
 fn tempfile(length: u64) -> File {
     let path = std::env::temp_dir().join(format!("pelton-limits-{}-{:?}", std::process::id(), thread::current().id()));
     let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
@@ -251,10 +251,10 @@ fn tempfile(length: u64) -> File {
     file
 }
 
-fn reading_from_a_unix_socket_that_makes_no_room_is_no_stall(on: On) {
+fn reading_a_unix_socket_without_making_room_is_not_a_stall(on: On) {
     let mut reactor = on.build(on.builder().limit(Limit::WriteStall, Some(STALL)));
     let (ours, theirs) = UnixStream::pair().unwrap();
-    // Room is made when three quarters of this have been read, of which there is twice as much.
+    // Room is made when three quarters of the buffer have been read, and it holds twice as much.
     socket2::SockRef::from(&ours).set_send_buffer_size(200_000).unwrap();
     reactor.adopt(ours, Sender(|io: &mut Io<'_>| io.send_bytes(vec![0; 4_000_000]).unwrap())).unwrap();
     let before = settled(&mut reactor);
@@ -263,11 +263,11 @@ fn reading_from_a_unix_socket_that_makes_no_room_is_no_stall(on: On) {
     reaches(&mut reactor, Limit::WriteStall);
 }
 
-fn reading_what_the_system_has_taken_is_activity(on: On) {
+fn reading_from_the_system_buffer_is_activity(on: On) {
     let mut reactor = on.build(on.builder().limit(Limit::Inactivity, Some(STALL)));
     let address = listen(&mut reactor, |_| Sender(|io: &mut Io<'_>| io.send_bytes(vec![0; 1_000_000]).unwrap()));
     let peer = on.connect_peer(&address);
-    assert_eq!(settled(&mut reactor), 0, "the system takes everything at once");
+    assert_eq!(settled(&mut reactor), 0, "the system accepts everything at once");
     let (_peer, _) = goes_on(&mut reactor, peer, AT_ONCE);
     reaches(&mut reactor, Limit::Inactivity);
 }
@@ -285,7 +285,7 @@ fn a_peer_that_reads_slowly_while_it_sends_loses_nothing_at_the_end() {
     });
     let mut peer = on.connect_peer(&address);
     peer.write_all(b"something").unwrap();
-    // Longer than a connection lingers that is closed while its peer sends, which is five seconds.
+    // Longer than the five seconds for which a connection lingers that is closed while its peer sends.
     let received = run_with(&mut reactor, move || {
         let begun = Instant::now();
         let mut received = 0;

@@ -1,4 +1,4 @@
-//! Connections, with peers that block in other threads: on every engine, and on an engine over a network in memory that completes
+//! Connections with blocking peers in other threads: on every engine, and on an engine with an in-memory network that completes
 //! everything late and in parts.
 
 mod draining;
@@ -17,7 +17,7 @@ use pelton_testing::{Echo, Log, Network, Peer, listen, pattern, run_with};
 type Act = Box<dyn FnMut(&mut Io<'_>)>;
 type Receive = Box<dyn FnMut(&mut Io<'_>, Chunk)>;
 
-/// Does what it is told to by closures, and logs the rest.
+/// Runs closures in some callbacks, and logs the rest.
 #[derive(Default)]
 struct Scripted {
     log: Log,
@@ -47,8 +47,8 @@ impl Connection for Scripted {
         }
     }
 
-    fn drained(&mut self, _: &mut Io<'_>) {
-        self.log.add("drained");
+    fn writable(&mut self, _: &mut Io<'_>) {
+        self.log.add("writable");
     }
 
     fn peer_finished(&mut self, io: &mut Io<'_>) {
@@ -64,7 +64,7 @@ impl Connection for Scripted {
     }
 }
 
-/// Turns the loop until a peer that has connected to it is done.
+/// Runs the loop until a peer that has connected to it is done.
 fn with_peer<T: Send + 'static>(
     reactor: &mut EventLoop,
     on: impl Network,

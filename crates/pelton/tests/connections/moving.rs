@@ -1,4 +1,4 @@
-//! Connections that leave a reactor, and come to one.
+//! Connections that are detached, adopted and moved between reactors.
 
 use std::cell::{Cell, RefCell};
 use std::io::Write;
@@ -12,17 +12,17 @@ use pelton_testing::{Log, on_every_network, poll, run_until};
 use super::{Network, Scripted, listen, pattern, run_with, with_peer};
 
 on_every_network![
-    a_connection_that_is_detached_and_adopted_again_loses_nothing,
-    what_was_unread_comes_first_and_waits_while_paused,
+    detached_and_adopted_connection_loses_nothing,
+    unread_data_is_delivered_first_and_held_while_paused,
     everything_is_sent_before_a_connection_is_detached,
-    a_connection_that_breaks_before_it_is_detached_is_over,
+    connection_that_breaks_before_it_is_detached_is_closed,
     closing_a_connection_that_is_being_detached_drops_its_socket,
-    a_connection_is_either_detached_or_closed_however_close_the_race,
+    connection_is_either_detached_or_closed_in_a_race,
     a_connection_can_be_moved_between_reactors_under_load,
     moving_to_a_reactor_that_is_gone_is_refused_and_the_connection_stays,
 ];
 
-/// Detaches itself after a while, and is taken on again by the next of its kind.
+/// Detaches itself after a while, and is adopted by the next of its kind.
 struct Hopping {
     collected: Rc<RefCell<Vec<u8>>>,
     hops: usize,
@@ -40,7 +40,7 @@ impl Connection for Hopping {
             next.log.add("detached");
             reactor.adopt_detached(detached, next).unwrap();
         });
-        // It may be called once more while it is being let go.
+        // It may be called once more while it is being detached.
         if detached.is_ok() {
             self.hops = 0;
         }
@@ -51,7 +51,7 @@ impl Connection for Hopping {
     }
 }
 
-fn a_connection_that_is_detached_and_adopted_again_loses_nothing(on: impl Network) {
+fn detached_and_adopted_connection_loses_nothing(on: impl Network) {
     const HOPS: usize = 10;
     let mut reactor = on.reactor();
     let (log, collected) = (Log::default(), Rc::new(RefCell::new(Vec::new())));
@@ -67,7 +67,7 @@ fn a_connection_that_is_detached_and_adopted_again_loses_nothing(on: impl Networ
     assert_eq!(log.take(), expected);
 }
 
-fn what_was_unread_comes_first_and_waits_while_paused(on: impl Network) {
+fn unread_data_is_delivered_first_and_held_while_paused(on: impl Network) {
     let mut reactor = on.reactor();
     let log = Log::default();
     let entries = log.clone();
@@ -80,7 +80,7 @@ fn what_was_unread_comes_first_and_waits_while_paused(on: impl Network) {
             let handler = Scripted { opened: Some(Box::new(|io| io.pause())), ..Scripted::logging(&entries) };
             let detached = pelton::Detached { socket, unread: b"unread, ".to_vec() };
             known.set(Some(reactor.adopt_detached(detached, handler).unwrap()));
-            assert!(entries.is_empty(), "not before this returns");
+            assert!(entries.is_empty(), "called before this returned");
         },
     );
     let address = reactor.listening_on(listener.unwrap()).unwrap().clone();
@@ -123,7 +123,7 @@ fn everything_is_sent_before_a_connection_is_detached(on: impl Network) {
     assert!(all == [&data[..], b"the end"].concat());
 }
 
-fn a_connection_that_breaks_before_it_is_detached_is_over(on: impl Network) {
+fn connection_that_breaks_before_it_is_detached_is_closed(on: impl Network) {
     let mut reactor = on.reactor();
     let log = Log::default();
     let entries = log.clone();
@@ -131,7 +131,7 @@ fn a_connection_that_breaks_before_it_is_detached_is_over(on: impl Network) {
     let address = listen(&mut reactor, move |_| Scripted {
         opened: Some(Box::new(move |io| {
             io.send_bytes(vec![0; most]).unwrap();
-            io.detach(|_, _| panic!("it has ended before that")).unwrap();
+            io.detach(|_, _| panic!("the connection ended before")).unwrap();
         })),
         ..Scripted::logging(&entries)
     });
@@ -152,7 +152,7 @@ fn closing_a_connection_that_is_being_detached_drops_its_socket(on: impl Network
     let entries = log.clone();
     let address = listen(&mut reactor, move |_| Scripted {
         opened: Some(Box::new(|io| {
-            io.detach(|_, _| panic!("it has ended before that")).unwrap();
+            io.detach(|_, _| panic!("the connection ended before")).unwrap();
             io.close();
         })),
         ..Scripted::logging(&entries)
@@ -162,13 +162,13 @@ fn closing_a_connection_that_is_being_detached_drops_its_socket(on: impl Network
     assert_eq!(reactor.stats().panics, 0);
 }
 
-fn a_connection_is_either_detached_or_closed_however_close_the_race(on: impl Network) {
+fn connection_is_either_detached_or_closed_in_a_race(on: impl Network) {
     let mut reactor = on.reactor();
     let log = Log::default();
     let entries = log.clone();
     let others = Rc::new(RefCell::new(Vec::new()));
     let known = others.clone();
-    // Of two neighbours, one is detached when it hears something, and closed when the other does.
+    // Of two neighbours, each is detached when it receives something, and closed when the other does.
     let address = listen(&mut reactor, move |_| {
         let (told, known) = (entries.clone(), known.clone());
         let number = known.borrow().len();
@@ -201,7 +201,7 @@ fn a_connection_is_either_detached_or_closed_however_close_the_race(on: impl Net
     assert_eq!(count("closed: detached") + count("closed: closed by this side"), 100, "{told:?}");
 }
 
-/// Sends back what comes in, and moves on to the other reactor every now and then.
+/// Echoes, and sometimes moves to the other reactor.
 struct Moving {
     here: Handle,
     there: Handle,

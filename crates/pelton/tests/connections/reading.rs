@@ -1,4 +1,4 @@
-//! What comes in.
+//! Receiving, pausing and errors.
 
 use std::cell::{Cell, RefCell};
 use std::io::Write;
@@ -10,14 +10,14 @@ use pelton_testing::{Log, activity, on_every_network, poll, run_until};
 use super::{Network, Scripted, listen, pattern, with_peer};
 
 on_every_network![
-    a_paused_connection_reads_nothing_and_a_hang_up_on_it_costs_nothing,
-    what_comes_in_is_held_back_while_paused_and_keeps_its_order,
-    data_that_came_before_an_error_is_delivered_first,
-    data_that_came_before_an_error_is_delivered_even_if_reading_was_paused,
-    finding_out_while_receiving_that_a_connection_is_broken_loses_no_data,
+    paused_connection_reads_nothing_and_a_hang_up_costs_nothing,
+    paused_input_is_held_in_order,
+    data_before_an_error_is_delivered_first,
+    data_before_an_error_is_delivered_even_if_paused,
+    failing_send_while_receiving_loses_no_data,
 ];
 
-fn a_paused_connection_reads_nothing_and_a_hang_up_on_it_costs_nothing(on: impl Network) {
+fn paused_connection_reads_nothing_and_a_hang_up_costs_nothing(on: impl Network) {
     let mut reactor = on.reactor();
     let log = Log::default();
     let id = Rc::new(Cell::new(None));
@@ -39,12 +39,12 @@ fn a_paused_connection_reads_nothing_and_a_hang_up_on_it_costs_nothing(on: impl 
     assert_eq!(
         log.take(),
         ["received data", "peer finished", "closed: finished by the other side"],
-        "data comes first"
+        "data is delivered first"
     );
     assert!(reactor.connection(id.get().unwrap()).is_none());
 }
 
-/// Pauses after each piece; it is resumed from outside and from inside its own callbacks in turn.
+/// Pauses after each piece; resumed alternately from outside and from its own callbacks.
 #[derive(Default)]
 struct Halting {
     collected: Rc<RefCell<Vec<u8>>>,
@@ -59,7 +59,7 @@ impl Connection for Halting {
         self.pauses += 1;
         io.pause();
         let (id, inside) = (io.id(), self.pauses.is_multiple_of(2));
-        // Two ticks, so that what is on its way has time to come.
+        // Two ticks, so that data in flight can arrive.
         io.reactor().next_tick(move |reactor| {
             reactor.next_tick(move |reactor| match inside {
                 true => reactor.visit(id, |_: &mut Halting, io| io.resume()).unwrap(),
@@ -79,7 +79,7 @@ impl Connection for Halting {
     }
 }
 
-fn what_comes_in_is_held_back_while_paused_and_keeps_its_order(on: impl Network) {
+fn paused_input_is_held_in_order(on: impl Network) {
     let mut reactor = on.reactor();
     let (collected, ended) = (Rc::new(RefCell::new(Vec::new())), Rc::new(Cell::new(false)));
     let (into, end) = (collected.clone(), ended.clone());
@@ -93,7 +93,7 @@ fn what_comes_in_is_held_back_while_paused_and_keeps_its_order(on: impl Network)
     assert_eq!(reactor.stats().panics, 0);
 }
 
-fn data_that_came_before_an_error_is_delivered_first(on: impl Network) {
+fn data_before_an_error_is_delivered_first(on: impl Network) {
     let mut reactor = on.reactor();
     let log = Log::default();
     let entries = log.clone();
@@ -106,7 +106,7 @@ fn data_that_came_before_an_error_is_delivered_first(on: impl Network) {
     assert_eq!(log.take(), ["opened", "received before it", "closed: reset by the other side"]);
 }
 
-fn data_that_came_before_an_error_is_delivered_even_if_reading_was_paused(on: impl Network) {
+fn data_before_an_error_is_delivered_even_if_paused(on: impl Network) {
     let mut reactor = on.reactor();
     let log = Log::default();
     let id = Rc::new(Cell::new(None));
@@ -124,13 +124,13 @@ fn data_that_came_before_an_error_is_delivered_even_if_reading_was_paused(on: im
         peer.reset();
     });
     run_until(&mut reactor, |_| log.len() == 1);
-    // Whoever does not read learns of it when something is sent.
+    // A paused connection notices it when it sends.
     reactor.connection(id.get().unwrap()).unwrap().send(b"anybody there?").unwrap();
     run_until(&mut reactor, |_| log.len() == 3);
     assert_eq!(log.take(), ["opened", "received before it", "closed: reset by the other side"]);
 }
 
-fn finding_out_while_receiving_that_a_connection_is_broken_loses_no_data(on: impl Network) {
+fn failing_send_while_receiving_loses_no_data(on: impl Network) {
     let mut reactor = on.reactor();
     let log = Log::default();
     let id = Rc::new(Cell::new(None));
@@ -157,7 +157,7 @@ fn finding_out_while_receiving_that_a_connection_is_broken_loses_no_data(on: imp
     for _ in 0..10 {
         poll(&mut reactor);
     }
-    // The error may have come already, and everything before it.
+    // The error may have arrived already, and everything before it.
     if let Some(mut io) = reactor.connection(id.get().unwrap()) {
         io.resume();
     }

@@ -1,4 +1,4 @@
-//! What goes out.
+//! Sending.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -15,19 +15,19 @@ use pelton_testing::{Log, On, on_every_network, poll, run_until};
 use super::{Echo, Network, Scripted, listen, pattern, run_with, with_peer};
 
 on_every_network![
-    what_is_sent_comes_back_whole,
+    everything_sent_is_echoed,
     a_large_transfer_to_a_slow_reader_keeps_little_in_memory,
-    one_send_past_the_limit_is_refused_and_loses_nothing,
-    two_reactors_worth_of_connections_talk_to_each_other,
-    files_go_out_in_order_with_everything_else,
-    a_file_that_is_shorter_than_promised_closes_its_connection,
-    what_is_sent_now_keeps_its_place,
+    send_past_the_limit_is_refused_and_loses_nothing,
+    connections_of_one_reactor_talk_to_each_other,
+    files_are_sent_in_order_with_other_data,
+    file_shorter_than_announced_closes_the_connection,
+    send_now_keeps_the_order,
     a_connection_can_be_sent_to_before_it_is_established;
-    // An engine that completes sends later needs a turn for that, which there is none of inside a callback.
-    with_a_kernel: what_is_sent_now_does_not_wait_for_the_callback_to_return,
+    // An engine that completes sends later needs a turn for that, and a callback has none.
+    with_a_kernel: send_now_does_not_wait_for_the_callback_to_return,
 ];
 
-fn what_is_sent_comes_back_whole(on: impl Network) {
+fn everything_sent_is_echoed(on: impl Network) {
     let mut reactor = on.reactor();
     let address = listen(&mut reactor, |_| Echo);
     let data = pattern(1_000_000);
@@ -90,7 +90,7 @@ fn a_large_transfer_to_a_slow_reader_keeps_little_in_memory(on: impl Network) {
         asking.join().unwrap();
         received
     });
-    // Nobody reads until so much is waiting that the reactor does not read either.
+    // Nobody reads until so much is queued that the reactor stops reading.
     run_until(&mut reactor, |reactor| {
         let waiting = id.get().and_then(|id| Some(reactor.connection(id)?.queued()));
         waiting.is_some_and(|waiting| waiting > 64 * 1024)
@@ -98,18 +98,18 @@ fn a_large_transfer_to_a_slow_reader_keeps_little_in_memory(on: impl Network) {
     for _ in 0..10 {
         poll(&mut reactor);
     }
-    // What may wait, and the answer to one read more.
+    // The high-water mark, and the answer to one more read.
     assert!(most.get() < 1_000_000, "{} bytes were queued", most.get());
     start.send(()).unwrap();
     let waiting = reactor.every(Duration::from_millis(1), |_, _| {});
     run_until(&mut reactor, |_| peer.is_finished());
     reactor.cancel(waiting);
     assert_eq!(peer.join().unwrap(), total);
-    assert!(log.take().contains(&"drained".to_owned()));
+    assert!(log.take().contains(&"writable".to_owned()));
     assert!(most.get() < 1_000_000, "{} bytes were queued", most.get());
 }
 
-fn one_send_past_the_limit_is_refused_and_loses_nothing(on: impl Network) {
+fn send_past_the_limit_is_refused_and_loses_nothing(on: impl Network) {
     let mut reactor = on.reactor();
     let address = listen(&mut reactor, |_| Scripted {
         opened: Some(Box::new(|io| {
@@ -125,7 +125,7 @@ fn one_send_past_the_limit_is_refused_and_loses_nothing(on: impl Network) {
     assert_eq!(reactor.stats().panics, 0);
 }
 
-fn two_reactors_worth_of_connections_talk_to_each_other(on: impl Network) {
+fn connections_of_one_reactor_talk_to_each_other(on: impl Network) {
     let mut reactor = on.reactor();
     let address = listen(&mut reactor, |_| Echo);
     let log = Log::default();
@@ -150,7 +150,7 @@ fn two_reactors_worth_of_connections_talk_to_each_other(on: impl Network) {
     assert_eq!(reactor.stats().panics, 0);
 }
 
-/// A file with these contents and no name.
+/// An unnamed file with these contents.
 fn file_of(contents: &[u8]) -> Arc<File> {
     static FILES: AtomicUsize = AtomicUsize::new(0);
     let number = FILES.fetch_add(1, Ordering::Relaxed);
@@ -161,7 +161,7 @@ fn file_of(contents: &[u8]) -> Arc<File> {
     Arc::new(file)
 }
 
-fn files_go_out_in_order_with_everything_else(on: impl Network) {
+fn files_are_sent_in_order_with_other_data(on: impl Network) {
     let mut reactor = on.reactor();
     let contents = pattern(3_000_000);
     let file = file_of(&contents);
@@ -188,7 +188,7 @@ fn files_go_out_in_order_with_everything_else(on: impl Network) {
     assert_eq!((reactor.queued(), reactor.stats().panics), (0, 0));
 }
 
-fn a_file_that_is_shorter_than_promised_closes_its_connection(on: impl Network) {
+fn file_shorter_than_announced_closes_the_connection(on: impl Network) {
     let mut reactor = on.reactor();
     let log = Log::default();
     let (entries, file) = (log.clone(), file_of(b"short"));
@@ -206,7 +206,7 @@ fn a_file_that_is_shorter_than_promised_closes_its_connection(on: impl Network) 
     assert_eq!(reactor.queued(), 0);
 }
 
-fn what_is_sent_now_keeps_its_place(on: impl Network) {
+fn send_now_keeps_the_order(on: impl Network) {
     let mut reactor = on.reactor();
     let address = listen(&mut reactor, |_| Scripted {
         opened: Some(Box::new(|io| {
@@ -223,7 +223,7 @@ fn what_is_sent_now_keeps_its_place(on: impl Network) {
     assert_eq!(String::from_utf8(all).unwrap(), wanted);
 }
 
-fn what_is_sent_now_does_not_wait_for_the_callback_to_return(on: On) {
+fn send_now_does_not_wait_for_the_callback_to_return(on: On) {
     let mut reactor = on.reactor();
     let (tell, told) = mpsc::channel();
     let told = Rc::new(told);

@@ -1,4 +1,4 @@
-//! Unix sockets. Their files are the kernel's, so this runs on its engines only.
+//! Unix sockets. Their files belong to the kernel's file system, so this runs only on the kernel's engines.
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -10,9 +10,9 @@ use super::{Echo, with_peer};
 
 on_every_engine![
     unix_sockets_work_and_a_stale_file_is_replaced,
-    a_file_that_has_taken_the_place_of_a_listeners_own_stays,
-    permissions_are_those_that_were_asked_for_whatever_the_umask,
-    names_that_are_too_long_are_refused_at_once,
+    file_that_replaced_a_listeners_own_is_kept,
+    permissions_do_not_depend_on_the_umask,
+    overlong_names_are_refused_at_once,
 ];
 
 fn unix_sockets_work_and_a_stale_file_is_replaced(on: On) {
@@ -30,40 +30,40 @@ fn unix_sockets_work_and_a_stale_file_is_replaced(on: On) {
         peer.read_all().unwrap()
     });
     assert_eq!(back, b"over unix");
-    assert!(reactor.unlisten(listener) && !reactor.unlisten(listener));
+    assert!(reactor.end(listener) && !reactor.end(listener));
     assert!(!path.exists());
 }
 
-fn a_file_that_has_taken_the_place_of_a_listeners_own_stays(on: On) {
+fn file_that_replaced_a_listeners_own_is_kept(on: On) {
     let path = std::env::temp_dir().join(format!("pelton-{}-{}-other.sock", std::process::id(), on.0));
     let mut reactor = on.reactor();
     let listener = reactor.listen(Address::Unix(path.clone()), |_| Echo).unwrap();
     std::fs::remove_file(&path).unwrap();
     let other = std::os::unix::net::UnixListener::bind(&path).unwrap();
-    assert!(reactor.unlisten(listener));
+    assert!(reactor.end(listener));
     assert!(std::os::unix::net::UnixStream::connect(&path).is_ok());
     drop(other);
     std::fs::remove_file(&path).unwrap();
-    // Nor is a file of another kind replaced.
+    // A file of another type is not replaced either.
     std::fs::write(&path, "a file").unwrap();
     assert!(reactor.listen(Address::Unix(path.clone()), |_| Echo).is_err());
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "a file");
     std::fs::remove_file(&path).unwrap();
 }
 
-fn permissions_are_those_that_were_asked_for_whatever_the_umask(on: On) {
+fn permissions_do_not_depend_on_the_umask(on: On) {
     let path = std::env::temp_dir().join(format!("pelton-{}-{}-mode.sock", std::process::id(), on.0));
     let mut reactor = on.reactor();
-    // The usual umask takes away some of these, and gives more than others.
+    // The usual umask would remove some of these bits and leave others.
     for mode in [0o666, 0o777, 0o660, 0o600, 0o000] {
         let options = ListenOptions::default().permissions(mode);
         let listener = reactor.listen_with(&Address::Unix(path.clone()), &options, |_| Echo).unwrap();
         assert_eq!(std::fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o7777, mode);
-        assert!(reactor.unlisten(listener));
+        assert!(reactor.end(listener));
     }
 }
 
-fn names_that_are_too_long_are_refused_at_once(on: On) {
+fn overlong_names_are_refused_at_once(on: On) {
     let mut reactor = on.reactor();
     let too_long = Address::Unix("x".repeat(200).into());
     let error = reactor.connect(&too_long, Echo).unwrap_err().to_string();

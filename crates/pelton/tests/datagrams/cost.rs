@@ -12,7 +12,7 @@ fn echoed_datagrams_allocate_nothing() {
     let mut reactor = Reactor::builder().panic_policy(PanicPolicy::Propagate).build().unwrap();
     let copying = scripted(&Log::default(), |io, datagram| io.send_to(&datagram.from, &datagram.bytes).unwrap());
     let mut servers = vec![bind(&mut reactor, copying).1];
-    // Several that hold on to what came in until it is sent on.
+    // Several, so that received ones are held until they are forwarded.
     servers.extend((0..6).map(|_| bind(&mut reactor, Echo).1));
     let client = peer("127.0.0.1:0");
     client.set_nonblocking(true).unwrap();
@@ -33,7 +33,7 @@ fn echoed_datagrams_allocate_nothing() {
 }
 
 #[test]
-fn a_reactor_that_has_no_datagram_socket_any_more_keeps_no_memory_for_them() {
+fn closed_datagram_sockets_leave_no_memory() {
     let mut reactor = Reactor::builder().panic_policy(PanicPolicy::Propagate).build().unwrap();
     // Warm up: the first sources and signals allocate once.
     let (id, _) = bind(&mut reactor, Echo);
@@ -52,7 +52,7 @@ fn a_reactor_that_has_no_datagram_socket_any_more_keeps_no_memory_for_them() {
         poll(&mut reactor);
     });
     assert!(left.bytes_total > 32 * 65_536, "{left:?}");
-    // The list of events has grown, and is the loop's.
+    // The list of events has grown, and belongs to the loop.
     assert!(left.bytes_current < 16_384, "{left:?}");
 }
 
@@ -91,7 +91,7 @@ fn a_thousand_each_way_take_far_fewer_system_calls() {
             .args(["--exact", NAME, "--nocapture"])
             .env(child::CHILD, engine)
             .output()
-            .expect("strace is needed for this test");
+            .expect("this test needs strace");
         assert!(output.status.success(), "{output:?}");
         let text = std::fs::read_to_string(&trace).unwrap();
         std::fs::remove_file(&trace).unwrap();

@@ -1,4 +1,4 @@
-//! What is sent arrives: one or thousands, empty or as large as possible.
+//! Exchanging datagrams: one or thousands, empty or of maximum size.
 
 use std::time::Duration;
 
@@ -8,20 +8,20 @@ use pelton_testing::{Echo, Log, On, on_every_engine, poll, run_until, run_with};
 use super::{bind, internet, local, logging, peer, scripted};
 
 on_every_engine![
-    what_is_sent_over_udp_comes_back_from_where_it_went,
-    a_connected_socket_hears_its_peer_alone,
+    udp_echo_comes_from_the_destination,
+    connected_socket_receives_only_from_its_peer,
     empty_datagrams_are_sent_and_delivered,
-    the_largest_datagram_fits_and_a_larger_one_is_told_and_holds_up_nothing,
+    largest_datagram_fits_and_a_larger_one_is_reported,
     a_thousand_each_way_arrive,
     a_busy_socket_does_not_keep_others_waiting,
 ];
 
-fn what_is_sent_over_udp_comes_back_from_where_it_went(on: On) {
+fn udp_echo_comes_from_the_destination(on: On) {
     for address in ["127.0.0.1:0", "[::1]:0"] {
         let mut reactor = on.reactor();
         let id = reactor.bind_datagrams(&address.parse().unwrap(), Echo).unwrap();
         let server = internet(&local(&mut reactor, id));
-        assert!(reactor.datagrams(id).unwrap().peer_address().is_err(), "it is not connected");
+        assert!(reactor.datagrams(id).unwrap().peer_address().is_err(), "the socket is not connected");
         run_with(&mut reactor, move || {
             let client = peer(address);
             for length in [1, 100, 1_400, 9_000] {
@@ -35,7 +35,7 @@ fn what_is_sent_over_udp_comes_back_from_where_it_went(on: On) {
     }
 }
 
-fn a_connected_socket_hears_its_peer_alone(on: On) {
+fn connected_socket_receives_only_from_its_peer(on: On) {
     let mut reactor = on.reactor();
     let log = Log::default();
     let (_, server) = bind(&mut reactor, Echo);
@@ -60,7 +60,7 @@ fn empty_datagrams_are_sent_and_delivered(on: On) {
             assert_eq!(client.recv_from(&mut back).unwrap(), (sent.len(), server));
         }
     });
-    // Nothing but an empty one waits: it goes out all the same, before the socket is closed.
+    // Only an empty datagram is queued: it is sent before the socket is closed.
     let client = peer("127.0.0.1:0");
     let log = Log::default();
     let (id, _) = bind(&mut reactor, logging(&log));
@@ -73,7 +73,7 @@ fn empty_datagrams_are_sent_and_delivered(on: On) {
     assert_eq!(log.take(), ["closed: closed by this side"]);
 }
 
-fn the_largest_datagram_fits_and_a_larger_one_is_told_and_holds_up_nothing(on: On) {
+fn largest_datagram_fits_and_a_larger_one_is_reported(on: On) {
     const LARGEST: usize = 65_507;
     let mut reactor = on.reactor();
     let log = Log::default();
@@ -113,13 +113,13 @@ fn a_thousand_each_way_arrive(on: On) {
         }
     });
     let client = reactor.connect_datagrams(&address.into(), client).unwrap();
-    // Room for all of them at both ends: what is tested is that none is lost or turned round here.
+    // Large buffers at both ends, because this tests that none is lost or reordered here.
     for id in [server, client] {
         let io = reactor.datagrams(id).unwrap();
         SocketOptions::of(&io.descriptor().unwrap()).set_receive_buffer(4_000_000).unwrap();
     }
     let mut next = 0..COUNT;
-    // A hundred at a time, since the system may allow less room than was asked for.
+    // A hundred at a time, because the system may grant smaller buffers than requested.
     reactor.every(Duration::from_micros(100), move |reactor, _| {
         for number in next.by_ref().take(100) {
             reactor.datagrams(client).unwrap().send(&number.to_be_bytes()).unwrap();

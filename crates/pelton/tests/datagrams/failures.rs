@@ -1,4 +1,4 @@
-//! Refused datagrams, handlers that panic or fail again, and what errors say.
+//! Refused datagrams, handlers that panic or fail again, and error messages.
 
 use std::cell::Cell;
 use std::io;
@@ -12,14 +12,14 @@ use pelton_testing::{Echo, Log, On, on_every_engine, poll, run_until, run_with};
 use super::{bind, internet, local, logging, peer, scripted};
 
 on_every_engine![
-    a_refused_datagram_is_told_and_the_socket_goes_on,
+    refused_datagram_is_reported_and_the_socket_continues,
     every_refusal_while_sending_leaves_the_rest_to_be_sent,
     a_panicking_handler_closes_its_socket_only,
     a_handler_that_answers_failures_with_failures_does_not_stop_the_loop,
     errors_name_the_address,
 ];
 
-/// A port that nobody receives on. It is held, connected to itself, so that no other test can get it.
+/// A port that nobody receives on. It is held by a socket that is connected to itself, so that no other test gets it.
 fn nobody() -> (UdpSocket, SocketAddr) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
@@ -27,7 +27,7 @@ fn nobody() -> (UdpSocket, SocketAddr) {
     (socket, address)
 }
 
-fn a_refused_datagram_is_told_and_the_socket_goes_on(on: On) {
+fn refused_datagram_is_reported_and_the_socket_continues(on: On) {
     let mut reactor = on.reactor();
     let log = Log::default();
     let (held, address) = nobody();
@@ -38,7 +38,7 @@ fn a_refused_datagram_is_told_and_the_socket_goes_on(on: On) {
         run_until(&mut reactor, |_| log.len() == 1);
         assert_eq!(log.take(), ["failed, to whom it is connected to: ConnectionRefused"]);
     }
-    // Somebody is, now.
+    // Now there is a receiver.
     held.connect(from).unwrap();
     reactor.datagrams(client).unwrap().send(b"and now?").unwrap();
     poll(&mut reactor);
@@ -51,8 +51,8 @@ fn a_refused_datagram_is_told_and_the_socket_goes_on(on: On) {
     assert_eq!(log.take(), ["received yes"]);
 }
 
-/// On a connected socket, any call may be answered with what has become of an earlier datagram. The one at hand has not been
-/// sent then, and has to be sent again.
+/// On a connected socket, any call may return the error of an earlier datagram. The current datagram was not sent then and must
+/// be sent again.
 fn every_refusal_while_sending_leaves_the_rest_to_be_sent(on: On) {
     let mut reactor = on.reactor();
     let log = Log::default();
@@ -60,7 +60,7 @@ fn every_refusal_while_sending_leaves_the_rest_to_be_sent(on: On) {
     let client = reactor.connect_datagrams(&address.into(), logging(&log)).unwrap();
     let from = internet(&local(&mut reactor, client));
     let mut io = reactor.datagrams(client).unwrap();
-    // So that the refusal is met by sending, not by receiving.
+    // So that sending gets the refusal, not receiving.
     io.pause();
     io.send(b"refused").unwrap();
     poll(&mut reactor);
@@ -126,7 +126,7 @@ fn errors_name_the_address(on: On) {
     let error = reactor.connect_datagrams(&nowhere, Echo).unwrap_err().to_string();
     assert!(error.starts_with("connect datagrams to unix:/nonexistent/some.sock: "), "{error}");
     assert_eq!(reactor.datagram_socket_count(), 0);
-    // What only shows when it is sent is told like everything else that does.
+    // Errors that occur only when sending are reported as failures.
     let log = Log::default();
     let (id, _) = bind(&mut reactor, logging(&log));
     let mut io = reactor.datagrams(id).unwrap();

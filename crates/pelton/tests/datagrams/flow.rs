@@ -9,15 +9,15 @@ use super::{bind, logging, peer, scratch, scripted, unix_peer};
 
 on_every_engine![
     a_paused_socket_delivers_nothing_and_costs_nothing_and_loses_nothing,
-    a_full_receiver_is_waited_for_when_connected_and_told_of_when_not,
-    what_waits_is_bounded_and_drained_is_told,
+    full_receiver_is_waited_for_only_if_connected,
+    queue_is_bounded_and_writable_is_called,
 ];
 
 fn a_paused_socket_delivers_nothing_and_costs_nothing_and_loses_nothing(on: On) {
     let mut reactor = on.reactor();
     let log = Log::default();
     let seen = log.clone();
-    // Pauses after each: the rest of what was received at once has to wait.
+    // Pauses after each datagram: the rest of the batch must wait.
     let handler = scripted(&log, move |io, datagram| {
         seen.add(String::from_utf8_lossy(&datagram.bytes));
         io.pause();
@@ -39,12 +39,12 @@ fn a_paused_socket_delivers_nothing_and_costs_nothing_and_loses_nothing(on: On) 
     }
 }
 
-fn a_full_receiver_is_waited_for_when_connected_and_told_of_when_not(on: On) {
+fn full_receiver_is_waited_for_only_if_connected(on: On) {
     const COUNT: usize = 1_000;
     let path = scratch(on, "full.sock");
     let mut reactor = on.reactor();
     let log = Log::default();
-    // Nobody reads yet, and the kernel keeps a few for it.
+    // Nobody reads yet, and the kernel buffers a few.
     let receiver = unix_peer(UnixDatagram::bind(&path).unwrap());
     let connected = reactor.connect_datagrams(&Address::Unix(path.clone()), logging(&log)).unwrap();
     for number in 0..COUNT {
@@ -54,7 +54,7 @@ fn a_full_receiver_is_waited_for_when_connected_and_told_of_when_not(on: On) {
     assert!(turns <= 3 && calls == 0, "{turns} turns, {calls} calls: {:?}", log.take());
     assert!(reactor.datagrams(connected).unwrap().queued() > 0);
 
-    // One that is not connected may have others to send to, who should not wait.
+    // An unconnected socket may send to others, which should not wait.
     let other = scratch(on, "other.sock");
     let other_receiver = unix_peer(UnixDatagram::bind(&other).unwrap());
     let free = reactor.bind_datagrams(&Address::Unnamed, logging(&log)).unwrap();
@@ -73,13 +73,13 @@ fn a_full_receiver_is_waited_for_when_connected_and_told_of_when_not(on: On) {
         }
     });
     assert_eq!(reactor.datagrams(connected).unwrap().queued(), 0);
-    assert_eq!(log.take(), ["drained"], "it was a lot");
+    assert_eq!(log.take(), ["writable"], "the queue was above the high-water mark");
     for path in [path, other] {
         std::fs::remove_file(path).unwrap();
     }
 }
 
-fn what_waits_is_bounded_and_drained_is_told(on: On) {
+fn queue_is_bounded_and_writable_is_called(on: On) {
     let path = scratch(on, "bounded.sock");
     let mut reactor = on.reactor();
     let log = Log::default();
@@ -96,7 +96,7 @@ fn what_waits_is_bounded_and_drained_is_told(on: On) {
     };
     assert!(matches!(error, SendError::Full { bytes: 1_000, queued: 900_000.., most: 1_000_000 }), "{error}");
     assert!((500..1_000).contains(&sent), "{sent}");
-    // Empty ones take up memory too.
+    // Empty datagrams take up memory, too.
     let empty = (0..1_000_000).take_while(|_| io.send(b"").is_ok()).count();
     assert!(empty < 100, "{empty}");
     assert!(reactor.queued() > 900_000);
@@ -109,6 +109,6 @@ fn what_waits_is_bounded_and_drained_is_told(on: On) {
         }
         std::fs::remove_file(path_again).unwrap();
     });
-    assert_eq!(log.take(), ["drained"]);
+    assert_eq!(log.take(), ["writable"]);
     assert_eq!((reactor.queued(), reactor.datagrams(id).unwrap().queued()), (0, 0));
 }

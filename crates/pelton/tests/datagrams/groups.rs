@@ -14,7 +14,7 @@ on_every_engine![
     broadcast_has_to_be_allowed,
 ];
 
-/// A group that is this test's own: tests run side by side, and hear each other's multicast.
+/// A group for this test only: tests run in parallel and receive each other's multicast.
 fn group(on: On) -> Ipv4Addr {
     let engine = pelton::EngineKind::ALL.iter().position(|kind| *kind == on.0).unwrap() as u8;
     let process = std::process::id().to_be_bytes();
@@ -31,7 +31,7 @@ fn multicast_reaches_its_members_until_they_leave(on: On) {
     let mut members = Vec::new();
     for _ in 0..2 {
         let id = reactor.bind_datagrams_with(&address, &options, logging(&log)).unwrap();
-        // The second one has the first one's port.
+        // The second socket shares the first one's port.
         address = local(&mut reactor, id);
         reactor.datagrams(id).unwrap().join_multicast(group.into(), lo).unwrap();
         members.push(id);
@@ -51,17 +51,17 @@ fn multicast_reaches_its_members_until_they_leave(on: On) {
     run_until(&mut reactor, |_| log.len() == 2);
     assert_eq!(log.take(), ["closed: closed by this side", "received to one"]);
 
-    // Loopback brings everything back, so that it is not heard on this machine cannot be seen there.
+    // Loopback always loops back, so disabling it cannot be observed there.
     let mut io = reactor.datagrams(sender).unwrap();
     for on in [false, true] {
         io.set_multicast_loop(on).unwrap();
         assert_eq!(socket2::SockRef::from(&io.descriptor().unwrap()).multicast_loop_v4().unwrap(), on);
     }
     let error = reactor.datagrams(sender).unwrap().join_multicast(Ipv4Addr::LOCALHOST.into(), lo).unwrap_err();
-    assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "that is no group: {error}");
+    assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "not a multicast address: {error}");
 }
 
-/// The number of an interface that multicast over IPv6 can go by, which loopback often cannot.
+/// The index of an interface with IPv6 multicast, which loopback often lacks.
 fn interface_for_v6() -> Option<u32> {
     if cfg!(not(target_os = "linux")) {
         return Some(1);
@@ -87,7 +87,7 @@ fn multicast_over_v6_reaches_its_members(on: On) {
     let sender = reactor.bind_datagrams(&"[::]:0".parse().unwrap(), logging(&log)).unwrap();
     let mut io = reactor.datagrams(sender).unwrap();
     io.set_multicast_interface(interface).unwrap();
-    // It stays on this machine, whatever interface it is.
+    // It stays on this machine, whichever interface it uses.
     io.set_multicast_loop(true).unwrap();
     io.set_multicast_ttl(0).unwrap();
     io.send_to(&SocketAddr::new(IpAddr::V6(group), port).into(), b"to the group").unwrap();
@@ -100,7 +100,7 @@ fn multicast_over_v6_reaches_its_members(on: On) {
 fn broadcast_has_to_be_allowed(on: On) {
     let mut reactor = on.reactor();
     let log = Log::default();
-    // Loopback has a broadcast address too.
+    // Loopback has a broadcast address, too.
     let receiver = reactor.bind_datagrams(&"0.0.0.0:0".parse().unwrap(), logging(&log)).unwrap();
     let port = internet(&local(&mut reactor, receiver)).port();
     let everybody = Address::from(SocketAddr::new([127, 255, 255, 255].into(), port));

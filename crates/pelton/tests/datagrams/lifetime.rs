@@ -12,9 +12,9 @@ use super::{bind, local, logging, peer, scratch, scripted, unix_peer};
 
 on_every_engine![
     a_socket_can_be_closed_from_inside_and_from_elsewhere,
-    close_after_sending_sends_everything_and_tells_what_failed_before_closed,
-    stopping_closes_and_draining_lets_everything_out,
-    sockets_from_elsewhere_can_be_taken_over,
+    close_after_sending_sends_everything_and_reports_failures_first,
+    stopping_closes_and_draining_sends_everything,
+    foreign_sockets_can_be_adopted,
 ];
 
 fn a_socket_can_be_closed_from_inside_and_from_elsewhere(on: On) {
@@ -51,7 +51,7 @@ fn a_socket_can_be_closed_from_inside_and_from_elsewhere(on: On) {
     assert_eq!(log.take(), ["closed: the send queue is full"]);
 }
 
-fn close_after_sending_sends_everything_and_tells_what_failed_before_closed(on: On) {
+fn close_after_sending_sends_everything_and_reports_failures_first(on: On) {
     let mut reactor = on.reactor();
     let log = Log::default();
     let (id, own) = bind(&mut reactor, logging(&log));
@@ -74,7 +74,7 @@ fn close_after_sending_sends_everything_and_tells_what_failed_before_closed(on: 
     }
 }
 
-fn stopping_closes_and_draining_lets_everything_out(on: On) {
+fn stopping_closes_and_draining_sends_everything(on: On) {
     let log = Log::default();
     let mut reactor = on.reactor();
     bind(&mut reactor, logging(&log));
@@ -86,20 +86,20 @@ fn stopping_closes_and_draining_lets_everything_out(on: On) {
     let mut reactor = on.reactor();
     let receiver = unix_peer(UnixDatagram::bind(&path).unwrap());
     let id = reactor.connect_datagrams(&Address::Unix(path.clone()), logging(&log)).unwrap();
-    // More than the kernel takes in before somebody reads.
+    // More than the kernel accepts before somebody reads.
     for _ in 0..1_000 {
         reactor.datagrams(id).unwrap().send(b"on its way").unwrap();
     }
     reactor.drain(Duration::from_secs(20));
     poll(&mut reactor);
-    assert_eq!(log.len(), 0, "it waits");
+    assert_eq!(log.len(), 0, "draining waits");
     let reading = thread::spawn(move || (0..1_000).map(|_| receiver.recv(&mut [0; 20]).unwrap()).sum::<usize>());
     assert_eq!(run(&mut reactor), Exit::Drained);
     assert_eq!(reading.join().unwrap(), 10_000);
     assert_eq!(log.take(), ["closed: closed by this side"]);
     std::fs::remove_file(path).unwrap();
 
-    // One that does not close is named at the end.
+    // A socket that does not close is reported at the end.
     struct Stays;
     impl Datagrams for Stays {
         fn received(&mut self, _: &mut DatagramIo<'_>, _: Datagram) {}
@@ -111,7 +111,7 @@ fn stopping_closes_and_draining_lets_everything_out(on: On) {
     assert_eq!(run(&mut reactor), Exit::DrainTimedOut { holds: 0, connections: 1 });
 }
 
-fn sockets_from_elsewhere_can_be_taken_over(on: On) {
+fn foreign_sockets_can_be_adopted(on: On) {
     let path = scratch(on, "adopted.sock");
     let mut reactor = on.reactor();
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -126,7 +126,7 @@ fn sockets_from_elsewhere_can_be_taken_over(on: On) {
     assert_eq!(local(&mut reactor, unix), Address::Unix(path.clone()));
     reactor.datagrams(unix).unwrap().close();
     poll(&mut reactor);
-    std::fs::remove_file(path).expect("its file is not ours to remove");
+    std::fs::remove_file(path).expect("the file of an adopted socket is kept");
 
     let stream = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let error = reactor.adopt_datagrams(stream, Echo).unwrap_err().to_string();

@@ -20,7 +20,7 @@ use pelton_testing::{Log, On, localhost};
 
 type Receive = Box<dyn FnMut(&mut DatagramIo<'_>, Datagram)>;
 
-/// Does what it is told to by a closure, and logs the rest.
+/// Runs a closure when something is received, and logs the rest.
 #[derive(Default)]
 struct Scripted {
     log: Log,
@@ -40,8 +40,8 @@ impl Datagrams for Scripted {
         self.log.add(format!("failed, to {to}: {:?}", error.kind()));
     }
 
-    fn drained(&mut self, _: &mut DatagramIo<'_>) {
-        self.log.add("drained");
+    fn writable(&mut self, _: &mut DatagramIo<'_>) {
+        self.log.add("writable");
     }
 
     fn closed(&mut self, _: &mut Reactor, reason: Reason) {
@@ -68,14 +68,14 @@ fn internet(address: &Address) -> SocketAddr {
     }
 }
 
-/// Binds to a port of this machine, and says which.
+/// Binds to a local port, and returns the address.
 fn bind(reactor: &mut EventLoop, handler: impl Datagrams) -> (DatagramsId, SocketAddr) {
     let id = reactor.bind_datagrams(&localhost(), handler).unwrap();
     let address = local(reactor, id);
     (id, internet(&address))
 }
 
-/// A blocking socket that does not wait for ever.
+/// A blocking socket with a timeout.
 fn peer(address: &str) -> UdpSocket {
     let socket = UdpSocket::bind(address).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();

@@ -25,7 +25,7 @@ fn socat_is_answered(on: On) {
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .spawn()
-                .expect("socat is needed for this test");
+                .expect("this test needs socat");
             io::Write::write_all(socat.stdin.as_mut().unwrap(), b"hello, socat").unwrap();
             socat.wait_with_output().unwrap()
         });
@@ -37,7 +37,7 @@ fn socat_is_answered(on: On) {
     poll(&mut reactor);
 }
 
-/// Asks 200 times with all sizes up to the largest, then answers once.
+/// Asks 200 times, with all sizes up to the largest, then answers once.
 const PYTHON: &str = r#"
 import socket, sys
 port = int(sys.argv[1])
@@ -72,7 +72,7 @@ fn python_is_answered_and_asked(on: On) {
     let (_, address) = bind(&mut reactor, server);
     let output = run_with(&mut reactor, move || {
         let port = address.port().to_string();
-        Command::new("python3").args(["-c", PYTHON, &port]).output().expect("python3 is needed for this test")
+        Command::new("python3").args(["-c", PYTHON, &port]).output().expect("this test needs python3")
     });
     assert!(output.status.success(), "{output:?}");
     run_until(&mut reactor, |_| log.len() == 1);

@@ -9,15 +9,15 @@ use super::{local, logging, scratch, scripted, unix_peer};
 
 on_every_engine![
     a_unix_socket_with_a_path_works_replaces_a_stale_file_and_removes_its_own,
-    a_file_that_is_not_its_own_is_neither_replaced_nor_removed,
-    an_abstract_unix_socket_works_and_a_nameless_one_can_only_ask,
+    foreign_file_is_neither_replaced_nor_removed,
+    abstract_socket_works_and_an_unnamed_one_gets_no_answer,
     a_unix_datagram_that_does_not_fit_is_dropped_and_the_next_one_arrives,
 ];
 
 fn a_unix_socket_with_a_path_works_replaces_a_stale_file_and_removes_its_own(on: On) {
     let (path, asking) = (scratch(on, "echo.sock"), scratch(on, "asking.sock"));
     let address = Address::Unix(path.clone());
-    // Left behind by one that did not clean up.
+    // A stale file of a socket that did not clean up.
     drop(UnixDatagram::bind(&path).unwrap());
     let mut reactor = on.reactor();
     let options = DatagramOptions::default().permissions(0o600);
@@ -40,7 +40,7 @@ fn a_unix_socket_with_a_path_works_replaces_a_stale_file_and_removes_its_own(on:
     poll(&mut reactor);
     assert!(!path.exists());
 
-    // A connected one has a file of its own, if it is to be answered.
+    // A connected socket needs a file of its own to be answered.
     let log = Log::default();
     let id = reactor.bind_datagrams(&address, Echo).unwrap();
     let options = DatagramOptions::default().bind(Address::Unix(asking.clone()));
@@ -54,14 +54,14 @@ fn a_unix_socket_with_a_path_works_replaces_a_stale_file_and_removes_its_own(on:
     poll(&mut reactor);
     assert!(!path.exists() && !asking.exists());
     assert!(reactor.connect_datagrams_with(&address, &options, logging(&log)).is_err());
-    assert!(!asking.exists(), "nor does one stay that was of no use");
+    assert!(!asking.exists(), "the file of a failed socket is removed, too");
 }
 
-fn a_file_that_is_not_its_own_is_neither_replaced_nor_removed(on: On) {
+fn foreign_file_is_neither_replaced_nor_removed(on: On) {
     let path = std::env::temp_dir().join(format!("pelton-datagrams-{}-{}-file", std::process::id(), on.0));
     let address = Address::Unix(path.clone());
     let mut reactor = on.reactor();
-    // To connect to it is refused as it is by a socket that nobody has.
+    // Connecting to it is refused, as to a socket without a process.
     std::fs::write(&path, "a file").unwrap();
     assert!(reactor.bind_datagrams(&address, Echo).is_err());
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "a file");
@@ -76,7 +76,7 @@ fn a_file_that_is_not_its_own_is_neither_replaced_nor_removed(on: On) {
     std::fs::remove_file(&path).unwrap();
 }
 
-fn an_abstract_unix_socket_works_and_a_nameless_one_can_only_ask(on: On) {
+fn abstract_socket_works_and_an_unnamed_one_gets_no_answer(on: On) {
     if cfg!(not(target_os = "linux")) {
         return;
     }
@@ -107,7 +107,7 @@ fn a_unix_datagram_that_does_not_fit_is_dropped_and_the_next_one_arrives(on: On)
     let log = Log::default();
     let (ours, theirs) = UnixDatagram::pair().unwrap();
     reactor.adopt_datagrams(ours, logging(&log)).unwrap();
-    // The system may not take in such a large one in the first place.
+    // The system may not accept such a large one in the first place.
     match theirs.send(&[b'x'; 100_000]) {
         Ok(_) => {}
         Err(error) => assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::MSGSIZE.raw_os_error())),
@@ -126,10 +126,10 @@ fn a_forked_child_leaves_the_parents_socket_and_its_file_alone() {
     match fork().unwrap() {
         Fork::Child => {
             let refused = reactor.bind_datagrams(&localhost(), Echo).is_err();
-            // Closes everything, and touches nothing that is the parent's.
+            // Drops everything without touching the parent's resources.
             let ended = reactor.shutdown().is_ok();
             drop(reactor);
-            // Nothing else of this process may run in the child: not the test harness, not its exit handlers.
+            // Nothing else of this process may run in the child: neither the test harness nor its exit handlers.
             signal_hook::low_level::exit(if refused && ended { 0 } else { 1 });
         }
         Fork::Parent(child) => assert_eq!(waitpid(child).unwrap(), 0, "the child failed"),
@@ -137,7 +137,7 @@ fn a_forked_child_leaves_the_parents_socket_and_its_file_alone() {
     let ours = UnixDatagram::unbound().unwrap();
     ours.send_to(b"still there?", &path).unwrap();
     poll(&mut reactor);
-    assert_eq!(reactor.stats().calls(pelton::CallbackKind::Datagrams), 1, "it is still received from");
+    assert_eq!(reactor.stats().calls(pelton::CallbackKind::Datagrams), 1, "the socket still receives");
     reactor.datagrams(id).unwrap().close();
     poll(&mut reactor);
     assert!(!path.exists());

@@ -13,15 +13,15 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use crate::scene::alone;
 
 on_every_engine![
-    without_descriptors_connections_are_turned_away_and_later_served_again,
-    without_descriptors_newcomers_wait_for_those_that_are_about_to_be_closed,
+    without_descriptors_connections_are_refused_and_later_served_again,
+    without_descriptors_new_connections_wait_for_closing_ones,
     without_descriptors_connecting_is_an_error_and_leaves_nothing,
-    connections_are_accepted_while_a_turn_takes_long,
+    connections_are_accepted_during_a_long_turn,
 ];
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// The same test in a process of its own, which ends with this.
+/// The same test in a child process, killed when this is dropped.
 struct Other {
     child: Child,
     lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
@@ -35,11 +35,11 @@ impl Other {
         Other { child, lines }
     }
 
-    /// What it says after `what`. If it ends without saying so, or fails, that is the end of the test.
+    /// Waits for a line that contains `what`, and returns the rest. Fails if the child ends first.
     fn says(&mut self, what: &str) -> String {
         let mut lines = self.lines.by_ref().map(|line| line.unwrap());
         let found = lines.find_map(|line| Some(line.split_once(what)?.1.trim_end_matches('.').to_owned()));
-        found.unwrap_or_else(|| panic!("the child did not say {what:?}"))
+        found.unwrap_or_else(|| panic!("the child did not print {what:?}"))
     }
 
     fn ends_well(mut self) {
@@ -54,13 +54,13 @@ impl Drop for Other {
     }
 }
 
-/// Leaves room for so many descriptors, beside those that are open.
+/// Lowers the limit so that only this many more descriptors can be opened.
 fn leave_room_for(count: u64) {
     let next = rustix::io::dup(io::stdout()).unwrap().as_raw_fd() as u64;
     setrlimit(Resource::Nofile, Rlimit { current: Some(next + count), maximum: Some(next + count) }).unwrap();
 }
 
-fn without_descriptors_connections_are_turned_away_and_later_served_again(on: On) {
+fn without_descriptors_connections_are_refused_and_later_served_again(on: On) {
     if child::role().is_some() {
         let mut reactor = on.reactor();
         let listener = reactor.listen("127.0.0.1:0", |_| EchoUntilQuit).unwrap();
@@ -70,7 +70,7 @@ fn without_descriptors_connections_are_turned_away_and_later_served_again(on: On
         return;
     }
     let _alone = alone();
-    let mut other = Other::start(on, "without_descriptors_connections_are_turned_away_and_later_served_again");
+    let mut other = Other::start(on, "without_descriptors_connections_are_refused_and_later_served_again");
     let address = other.says("address: ");
     let mut streams: Vec<TcpStream> = (0..8).map(|_| TcpStream::connect(&address).unwrap()).collect();
     let served = streams.iter_mut().filter_map(|stream| is_served(stream).then_some(())).count();
@@ -82,7 +82,7 @@ fn without_descriptors_connections_are_turned_away_and_later_served_again(on: On
         if is_served(&mut stream) {
             break stream;
         }
-        assert!(Instant::now() < deadline, "it did not recover");
+        assert!(Instant::now() < deadline, "the server did not recover");
     };
     again.write_all(b"quit").unwrap();
     let turns: u64 = other.says("turns: ").parse().unwrap();
@@ -90,7 +90,7 @@ fn without_descriptors_connections_are_turned_away_and_later_served_again(on: On
     other.ends_well();
 }
 
-/// Greets, and closes those that came before.
+/// Greets, and closes earlier connections.
 struct Greeter;
 
 #[derive(Default)]
@@ -112,21 +112,21 @@ impl Connection for Greeter {
     }
 }
 
-/// All come in at once, and there are descriptors for a few only. Each gives its own back when the next one comes, but not before the end of
-/// the turn.
-fn without_descriptors_newcomers_wait_for_those_that_are_about_to_be_closed(on: On) {
+/// All connect at once, but there are descriptors for only a few. Each closes the previous one, which frees its descriptor only
+/// at the end of the turn.
+fn without_descriptors_new_connections_wait_for_closing_ones(on: On) {
     if child::role().is_some() {
         let mut reactor = on.reactor();
         let listener = reactor.listen("127.0.0.1:0", |_| Greeter).unwrap();
         leave_room_for(4);
         println!("address: {}.", reactor.listening_on(listener).unwrap());
-        // They are there when the parent has nothing more to say.
+        // The parent closes standard input when all are connected.
         io::stdin().read_line(&mut String::new()).unwrap();
         reactor.run().unwrap();
         return;
     }
     let _alone = alone();
-    let mut other = Other::start(on, "without_descriptors_newcomers_wait_for_those_that_are_about_to_be_closed");
+    let mut other = Other::start(on, "without_descriptors_new_connections_wait_for_closing_ones");
     let address = other.says("address: ");
     let mut streams: Vec<TcpStream> = (0..40).map(|_| TcpStream::connect(&address).unwrap()).collect();
     drop(other.child.stdin.take());
@@ -146,7 +146,7 @@ fn without_descriptors_connecting_is_an_error_and_leaves_nothing(on: On) {
         let listener = reactor.listen("127.0.0.1:0", |_| EchoUntilQuit).unwrap();
         let address: Address = reactor.listening_on(listener).unwrap().clone();
         let before = descriptors();
-        // One to count them with.
+        // One descriptor is needed to count them.
         leave_room_for(1);
         let kept = reactor.connect(&address, EchoUntilQuit).unwrap();
         let error = reactor.connect(&address, EchoUntilQuit).unwrap_err().to_string();
@@ -166,17 +166,17 @@ fn without_descriptors_connecting_is_an_error_and_leaves_nothing(on: On) {
     other.ends_well();
 }
 
-/// How many slow callbacks a turn has, and how long each takes.
+/// The number of slow callbacks in a turn, and how long each takes.
 const SLOW: (usize, Duration) = (40, Duration::from_millis(3));
 
-/// Keeps the loop busy; the first of them has somebody connect meanwhile.
+/// Keeps the loop busy; during the first callback, a client connects.
 struct Slow(Address);
 
 #[derive(Default)]
 struct Seen {
     opened: usize,
     received: usize,
-    /// How many had been received when the late one was opened.
+    /// How many callbacks had run when the late connection was opened.
     before_late: Option<usize>,
     late: Option<TcpStream>,
 }
@@ -201,7 +201,7 @@ impl Connection for Slow {
     }
 }
 
-fn connections_are_accepted_while_a_turn_takes_long(on: On) {
+fn connections_are_accepted_during_a_long_turn(on: On) {
     let _alone = alone();
     let mut reactor = on.reactor();
     let place: std::rc::Rc<std::cell::OnceCell<Address>> = Default::default();
@@ -214,6 +214,6 @@ fn connections_are_accepted_while_a_turn_takes_long(on: On) {
     clients.iter_mut().for_each(|client| client.write_all(b"?").unwrap());
     run_until(&mut reactor, |reactor| reactor.state::<Seen>().received == SLOW.0);
     let before = reactor.state::<Seen>().before_late;
-    // The clock may be read for one callback in sixteen only, until it is seen that they take long.
-    assert!(before.is_some_and(|count| count <= 25), "{before:?} of {} came before it", SLOW.0);
+    // The clock may be read for only one callback in sixteen, until slow ones are noticed.
+    assert!(before.is_some_and(|count| count <= 25), "{before:?} of {} ran before it", SLOW.0);
 }

@@ -1,4 +1,4 @@
-//! Peers that are neither there nor gone: nothing comes from them, not even an end.
+//! Half-open connections: the peer sends nothing, not even an end.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
@@ -9,16 +9,16 @@ use crate::scene::{LOCAL, Moment, Scene, plain};
 
 on_every_engine![
     a_silent_peer_costs_no_turns_and_can_be_closed,
-    a_connection_that_waits_for_its_output_to_go_can_be_closed_nonetheless,
+    connection_with_queued_output_can_be_closed,
     a_connection_whose_half_close_is_never_answered_can_be_closed,
     a_connection_that_is_never_established_can_be_closed,
-    stopping_the_loop_tells_those_that_never_answered,
+    stopping_the_loop_closes_unestablished_connections,
 ];
 
-/// More than the kernel takes in on its way.
+/// More than the kernel buffers.
 const MUCH: usize = 12_000_000;
 
-/// Closes the first connection and expects it to be over with the turn.
+/// Closes the first connection and expects it to end within the turn.
 fn close_first(scene: &mut Scene) {
     let id = scene.cast.ids()[0];
     scene.reactor.connection(id).unwrap().close();
@@ -38,7 +38,7 @@ fn a_silent_peer_costs_no_turns_and_can_be_closed(on: On) {
     scene.finish();
 }
 
-fn a_connection_that_waits_for_its_output_to_go_can_be_closed_nonetheless(on: On) {
+fn connection_with_queued_output_can_be_closed(on: On) {
     let mut scene = Scene::new(on);
     let address = scene.listen(|io, moment| {
         if let Moment::Opened = moment {
@@ -72,14 +72,14 @@ fn a_connection_whose_half_close_is_never_answered_can_be_closed(on: On) {
     scene.finish();
 }
 
-/// A listener whose queue is full, and what fills it. Linux lets those that come then wait without an answer.
+/// A listener with a full queue, and the sockets that fill it. On Linux, further connections wait without an answer.
 fn full_listener() -> (TcpListener, TcpStream, SocketAddr) {
     let listener = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     listener.listen(0).unwrap();
     let listener = TcpListener::from(listener);
     let address = listener.local_addr().unwrap();
-    // A queue of 0 holds one.
+    // A queue of 0 holds one connection.
     let filling = TcpStream::connect(address).unwrap();
     (listener, filling, address)
 }
@@ -94,7 +94,7 @@ fn a_connection_that_is_never_established_can_be_closed(on: On) {
         assert_eq!(scene.told(0), [""; 0]);
     }
     let mut io = scene.reactor.connection(id).unwrap();
-    io.send(b"for whenever you are there").unwrap();
+    io.send(b"queued until it is established").unwrap();
     io.close();
     scene.turn();
     assert_eq!(scene.told(0).last().unwrap(), LOCAL);
@@ -102,7 +102,7 @@ fn a_connection_that_is_never_established_can_be_closed(on: On) {
     scene.finish();
 }
 
-fn stopping_the_loop_tells_those_that_never_answered(on: On) {
+fn stopping_the_loop_closes_unestablished_connections(on: On) {
     let mut scene = Scene::new(on);
     let (listener, filling, unanswered) = full_listener();
     let address = scene.listen(plain);

@@ -1,4 +1,4 @@
-//! Handlers that do harm: to themselves, and to each other.
+//! Handlers that close, panic and interfere with each other.
 
 use std::cell::Cell;
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use pelton_testing::{On, dial, on_every_engine, poll};
 use crate::scene::{Actor, FINISHED, LOCAL, Moment, ON_PURPOSE, PANICKED, Scene, echo, plain};
 
 on_every_engine![
-    the_first_of_many_that_are_ready_closes_the_others,
+    first_of_many_ready_connections_closes_the_others,
     a_callback_sends_to_another_and_closes_it,
     each_callback_closes_its_own_connection,
     each_callback_panics,
@@ -22,27 +22,27 @@ on_every_engine![
     a_visit_panics,
     closed_closes_the_next_and_so_on,
     closed_connects_again_and_again,
-    a_listener_ends_while_it_is_taking_connections_in,
+    listener_ends_while_it_accepts,
 ];
 
-/// More than the kernel takes in on its way.
+/// More than the kernel buffers.
 const MUCH: usize = 12_000_000;
 
-/// So many connections that are open.
+/// This many open connections.
 fn dial_some(scene: &mut Scene, address: SocketAddr, count: usize) -> Vec<TcpStream> {
     let peers: Vec<TcpStream> = (0..count).map(|_| dial(address)).collect();
     scene.until(|cast| cast.ids().len() == count);
     peers
 }
 
-fn the_first_of_many_that_are_ready_closes_the_others(on: On) {
+fn first_of_many_ready_connections_closes_the_others(on: On) {
     let mut scene = Scene::new(on);
     let cast = scene.cast.clone();
     let address = scene.listen(move |io: &mut Io<'_>, moment: Moment<'_>| match moment {
         Moment::Received(_) => {
             let own = io.id();
             for other in cast.ids().into_iter().filter(|id| *id != own) {
-                // To be closed twice is to be closed once.
+                // Closing twice is the same as closing once.
                 io.reactor().connection(other).unwrap().close();
                 assert!(io.reactor().connection(other).is_none());
             }
@@ -94,7 +94,7 @@ fn a_callback_sends_to_another_and_closes_it(on: On) {
     scene.finish();
 }
 
-const MOMENTS: [&str; 4] = ["opened", "received", "drained", "peer finished"];
+const MOMENTS: [&str; 4] = ["opened", "received", "writable", "peer finished"];
 
 fn name(moment: &Moment<'_>) -> &'static str {
     MOMENTS[match moment {
@@ -105,7 +105,7 @@ fn name(moment: &Moment<'_>) -> &'static str {
     }]
 }
 
-/// Lives through every kind of callback with a peer, except that at `harmful` it does `harm`.
+/// Goes through every kind of callback with a peer, and runs `harm` in the callback `harmful`.
 fn live_until(on: On, harmful: &'static str, harm: fn(&mut Io<'_>)) -> Scene {
     let mut scene = Scene::catching(on);
     let address = scene.listen(move |io: &mut Io<'_>, moment: Moment<'_>| {
@@ -113,7 +113,7 @@ fn live_until(on: On, harmful: &'static str, harm: fn(&mut Io<'_>)) -> Scene {
             return harm(io);
         }
         match moment {
-            // So much that reading pauses, and goes on when it has drained.
+            // So much that reading pauses, and resumes when it has drained.
             Moment::Received(_) => io.send_bytes(vec![b'x'; MUCH]).unwrap(),
             other => plain(io, other),
         }
@@ -128,12 +128,12 @@ fn live_until(on: On, harmful: &'static str, harm: fn(&mut Io<'_>)) -> Scene {
             read += count;
         }
         if read == MUCH {
-            // It may be over already.
+            // The connection may have ended already.
             let _ = peer.shutdown(Shutdown::Write);
         }
     }
     drop(peer);
-    // Whoever comes next is served as if nothing had happened.
+    // The next connection is served normally.
     assert_eq!(scene.cast.len(), 1);
     scene
 }
@@ -227,7 +227,7 @@ fn making_a_handler_panics(on: On) {
     scene.until(|cast| cast.ids().len() == 5);
     for (number, peer) in peers.iter_mut().enumerate() {
         if number % 2 == 0 {
-            assert_eq!(peer.read(&mut [0]).unwrap(), 0, "it is not served, and knows");
+            assert_eq!(peer.read(&mut [0]).unwrap(), 0, "the refused client sees the end");
         } else {
             peer.write_all(b"x").unwrap();
         }
@@ -246,7 +246,7 @@ fn a_visit_panics(on: On) {
     let id = scene.cast.ids()[0];
     let visited = scene.reactor.visit(id, |_: &mut Plain, _| std::panic::panic_any(ON_PURPOSE));
     assert!(visited.is_none());
-    assert!(scene.reactor.visit(id, |_: &mut Plain, _| {}).is_none(), "it is over");
+    assert!(scene.reactor.visit(id, |_: &mut Plain, _| {}).is_none(), "the connection has ended");
     scene.turn();
     assert_eq!(scene.told(0), ["opened", PANICKED]);
     assert_eq!(scene.told(1), ["opened"]);
@@ -268,7 +268,7 @@ fn closed_closes_the_next_and_so_on(on: On) {
     let first: ConnectionId = scene.cast.ids()[0];
     scene.reactor.connection(first).unwrap().close();
     poll(&mut scene.reactor);
-    assert_eq!(scene.cast.over(), 100, "what closes while connections are told that they are over goes with them");
+    assert_eq!(scene.cast.over(), 100, "connections closed in a `closed` callback end in the same turn");
     assert!((0..100).all(|number| scene.told(number) == ["opened", LOCAL]));
     drop(peers);
     scene.finish();
@@ -283,7 +283,7 @@ fn closed_connects_again_and_again(on: On) {
         if let Some(cast) = cast.upgrade()
             && number < 49
         {
-            // Its place in the reactor may be the one that has just been left.
+            // It may reuse the slot that was just freed.
             reactor.connect(&address.into(), Actor::new(&cast, plain)).unwrap();
         }
     });
@@ -298,16 +298,16 @@ fn closed_connects_again_and_again(on: On) {
     scene.finish();
 }
 
-fn a_listener_ends_while_it_is_taking_connections_in(on: On) {
+fn listener_ends_while_it_accepts(on: On) {
     let mut scene = Scene::new(on);
     let own = Rc::new(Cell::new(None));
     let known = own.clone();
     let listener = scene.listen_on(&"127.0.0.1:0".parse().unwrap(), move |io: &mut Io<'_>, moment: Moment<'_>| {
         match moment {
             Moment::Opened => {
-                // The first one ends it; the others, if there are any, find it ended.
+                // The first connection ends the listener; further ones find it ended.
                 if let Some(listener) = known.take() {
-                    assert!(io.reactor().unlisten(listener));
+                    assert!(io.reactor().end(listener));
                 }
             }
             other => plain(io, other),
@@ -318,7 +318,7 @@ fn a_listener_ends_while_it_is_taking_connections_in(on: On) {
     let peers: Vec<TcpStream> = (0..20).map(|_| dial(address)).collect();
     scene.until(|cast| cast.len() > 0);
     scene.turn();
-    assert_eq!(scene.cast.len(), 1, "nobody comes in by a listener that has ended");
+    assert_eq!(scene.cast.len(), 1, "an ended listener accepts nothing");
     assert_eq!(scene.reactor.stats().panics, 0);
     assert!(TcpStream::connect(address).is_err());
     drop(peers);

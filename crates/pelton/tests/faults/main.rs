@@ -1,7 +1,7 @@
 //! Connections whose other side misbehaves, vanishes or resets, and handlers that do harm, on every engine.
 //!
-//! Whatever happens, `closed` comes exactly once and last, the connection is not counted any more, and its descriptor is
-//! closed. Every test is a [`Scene`](scene::Scene), which checks this at its end.
+//! In every case, `closed` is called exactly once and last, the connection is no longer counted, and its descriptor is closed.
+//! Every test uses a [`Scene`](scene::Scene), which checks this at its end.
 
 mod accepting;
 mod half_open;

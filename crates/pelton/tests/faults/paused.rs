@@ -1,4 +1,4 @@
-//! Things that happen to a connection that does not want to read.
+//! Events on a paused connection.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -8,21 +8,21 @@ use pelton_testing::{On, dial, on_every_engine};
 use crate::scene::{FINISHED, LOCAL, Moment, RESET, Scene, plain, reset};
 
 on_every_engine![
-    what_came_before_the_end_is_delivered_first,
-    what_came_before_a_reset_is_delivered_first,
+    data_before_the_end_is_delivered_first,
+    data_before_a_reset_is_delivered_first,
     a_hang_up_costs_no_turns,
-    a_reset_costs_no_turns_and_shows_when_something_is_sent,
-    a_reset_shows_while_output_is_queued,
+    reset_costs_no_turns_and_is_noticed_on_sending,
+    reset_is_noticed_while_output_is_queued,
     closing_ends_it_at_once,
-    output_goes_on,
+    output_continues,
 ];
 
-/// Two reads' worth, and no more than the kernel takes in while nobody reads.
+/// Two reads, and no more than the kernel buffers while nobody reads.
 const SOME: usize = 100_000;
-/// More than the kernel takes in on its way.
+/// More than the kernel buffers.
 const MUCH: usize = 12_000_000;
 
-/// A connection that has paused, and its peer.
+/// A paused connection and its peer.
 fn paused(scene: &mut Scene) -> TcpStream {
     let address = scene.listen(|io, moment| match moment {
         Moment::Opened => io.pause(),
@@ -35,10 +35,10 @@ fn paused(scene: &mut Scene) -> TcpStream {
 
 fn resume(scene: &mut Scene) {
     let id = scene.cast.ids()[0];
-    scene.reactor.connection(id).expect("it is not over").resume();
+    scene.reactor.connection(id).expect("the connection has ended").resume();
 }
 
-fn what_came_before_the_end_is_delivered_first(on: On) {
+fn data_before_the_end_is_delivered_first(on: On) {
     let mut scene = Scene::new(on);
     let mut peer = paused(&mut scene);
     peer.write_all(&[b'x'; SOME]).unwrap();
@@ -53,9 +53,9 @@ fn what_came_before_the_end_is_delivered_first(on: On) {
     scene.finish();
 }
 
-/// Linux keeps what has come in before a reset, and hands it out before the error, so nothing may be lost. Other systems
-/// throw it away together with the connection.
-fn what_came_before_a_reset_is_delivered_first(on: On) {
+/// Linux keeps data that arrived before a reset and returns it before the error, so nothing may be lost. Other systems discard
+/// it.
+fn data_before_a_reset_is_delivered_first(on: On) {
     let mut scene = Scene::new(on);
     let mut peer = paused(&mut scene);
     peer.write_all(&[b'x'; SOME]).unwrap();
@@ -77,7 +77,7 @@ fn a_hang_up_costs_no_turns(on: On) {
     let mut scene = Scene::new(on);
     let peer = paused(&mut scene);
     peer.shutdown(Shutdown::Both).unwrap();
-    // Both directions at their end is what pollers report whether one asked or not.
+    // Pollers report a hang-up in both directions regardless of the interest.
     let id = scene.cast.ids()[0];
     scene.reactor.connection(id).unwrap().finish();
     let turns = scene.turns_at_rest();
@@ -90,12 +90,12 @@ fn a_hang_up_costs_no_turns(on: On) {
     scene.finish();
 }
 
-fn a_reset_costs_no_turns_and_shows_when_something_is_sent(on: On) {
+fn reset_costs_no_turns_and_is_noticed_on_sending(on: On) {
     let mut scene = Scene::new(on);
     reset(paused(&mut scene));
     let turns = scene.turns_at_rest();
     assert!(turns <= 3, "{turns} turns");
-    assert_eq!(scene.told(0), ["opened"], "nobody looks at a connection that wants nothing");
+    assert_eq!(scene.told(0), ["opened"], "a connection without interest is not checked");
     let id = scene.cast.ids()[0];
     scene.reactor.connection(id).unwrap().send(b"are you there?").unwrap();
     scene.until(|cast| cast.over() == 1);
@@ -103,7 +103,7 @@ fn a_reset_costs_no_turns_and_shows_when_something_is_sent(on: On) {
     scene.finish();
 }
 
-fn a_reset_shows_while_output_is_queued(on: On) {
+fn reset_is_noticed_while_output_is_queued(on: On) {
     let mut scene = Scene::new(on);
     let peer = paused(&mut scene);
     let id = scene.cast.ids()[0];
@@ -128,7 +128,7 @@ fn closing_ends_it_at_once(on: On) {
     scene.finish();
 }
 
-fn output_goes_on(on: On) {
+fn output_continues(on: On) {
     let mut scene = Scene::new(on);
     let mut peer = paused(&mut scene);
     let id = scene.cast.ids()[0];

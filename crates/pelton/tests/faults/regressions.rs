@@ -1,4 +1,4 @@
-//! What once did not hold.
+//! Regression tests.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -9,18 +9,18 @@ use pelton_testing::{On, dial, on_every_engine};
 use crate::scene::{LOCAL, Moment, RESET, Scene, echo, plain, reset};
 
 on_every_engine![
-    closing_after_writing_loses_nothing_to_a_peer_that_goes_on_sending,
-    closing_after_writing_loses_nothing_to_a_peer_whose_question_was_left_unread,
-    a_client_that_sends_much_at_once_gets_it_back_from_a_peer_that_echoes,
-    what_came_before_a_reset_is_delivered_also_when_it_is_being_answered,
-    what_came_before_a_reset_is_delivered_also_when_it_came_while_paused_with_output_queued,
-    a_half_close_that_meets_a_reset_is_told_as_a_reset,
+    closing_after_writing_loses_nothing_while_the_peer_sends,
+    closing_after_writing_loses_nothing_with_unread_input,
+    large_send_to_an_echoing_peer_does_not_deadlock,
+    data_before_a_reset_is_delivered_while_answering,
+    data_before_a_reset_is_delivered_while_paused_with_queued_output,
+    half_close_after_a_reset_is_reported_as_a_reset,
 ];
 
-/// If nothing were read while more than the high-water mark waits to be sent, and the peer does not read either until somebody
-/// takes its answer, both would wait for each other, for good. It takes nothing more than `cat` at the other end and more
-/// data than the kernel's buffers hold, 200 KiB for Unix sockets, some megabytes for TCP.
-fn a_client_that_sends_much_at_once_gets_it_back_from_a_peer_that_echoes(on: On) {
+/// If reading stopped while more than the high-water mark is queued, and the peer does not read until its own output is read,
+/// both would wait for each other forever. It only takes `cat` at the other end and more data than the kernel buffers: 200 KiB
+/// for Unix sockets, a few megabytes for TCP.
+fn large_send_to_an_echoing_peer_does_not_deadlock(on: On) {
     const MUCH: usize = 16_000_000;
     let mut scene = Scene::new(on);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -43,8 +43,8 @@ fn a_client_that_sends_much_at_once_gets_it_back_from_a_peer_that_echoes(on: On)
     scene.finish();
 }
 
-/// The first read's worth is delivered. Its answer cannot be sent; what else the kernel holds is read all the same.
-fn what_came_before_a_reset_is_delivered_also_when_it_is_being_answered(on: On) {
+/// The first read is delivered. Its answer cannot be sent; the rest of the kernel's buffer is read anyway.
+fn data_before_a_reset_is_delivered_while_answering(on: On) {
     let mut scene = Scene::new(on);
     let address = scene.listen(echo);
     let mut peer = dial(address);
@@ -57,8 +57,8 @@ fn what_came_before_a_reset_is_delivered_also_when_it_is_being_answered(on: On) 
     scene.finish();
 }
 
-/// The same for a connection that has paused, when queued output meets the reset.
-fn what_came_before_a_reset_is_delivered_also_when_it_came_while_paused_with_output_queued(on: On) {
+/// The same for a paused connection, when sending queued output fails with the reset.
+fn data_before_a_reset_is_delivered_while_paused_with_queued_output(on: On) {
     let mut scene = Scene::new(on);
     let address = scene.listen(|io, moment| match moment {
         Moment::Opened => {
@@ -82,8 +82,8 @@ fn what_came_before_a_reset_is_delivered_also_when_it_came_while_paused_with_out
     scene.finish();
 }
 
-/// "Not connected" is what the system calls a half-close of a socket that was reset.
-fn a_half_close_that_meets_a_reset_is_told_as_a_reset(on: On) {
+/// The system returns "not connected" for a half-close of a socket that was reset.
+fn half_close_after_a_reset_is_reported_as_a_reset(on: On) {
     let mut scene = Scene::new(on);
     let address = scene.listen(|io, moment| match moment {
         Moment::Opened => io.pause(),
@@ -99,8 +99,8 @@ fn a_half_close_that_meets_a_reset_is_told_as_a_reset(on: On) {
     scene.finish();
 }
 
-/// Closing a socket with something unread in it resets the connection, and takes what the peer has not read with it.
-fn closing_after_writing_loses_nothing_to_a_peer_that_goes_on_sending(on: On) {
+/// Closing a socket with unread input resets the connection, which discards data that the peer has not read.
+fn closing_after_writing_loses_nothing_while_the_peer_sends(on: On) {
     const MUCH: usize = 10_000_000;
     let mut scene = Scene::new(on);
     let address = scene.listen(|io: &mut Io<'_>, moment: Moment<'_>| {
@@ -111,7 +111,7 @@ fn closing_after_writing_loses_nothing_to_a_peer_that_goes_on_sending(on: On) {
     });
     let peer = std::thread::spawn(move || {
         let mut stream = dial(address);
-        // Before it reads: so that the server hears of it before it has sent everything, however late the other thread is.
+        // Before it reads, so that the server notices before it has sent everything, however late the other thread is.
         stream.write_all(b"y").unwrap();
         let mut writer = stream.try_clone().unwrap();
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
@@ -131,8 +131,8 @@ fn closing_after_writing_loses_nothing_to_a_peer_that_goes_on_sending(on: On) {
     scene.finish();
 }
 
-/// More than one read takes in, of which only the first is looked at before the answer.
-fn closing_after_writing_loses_nothing_to_a_peer_whose_question_was_left_unread(on: On) {
+/// More than one read, of which only the first is examined before the answer.
+fn closing_after_writing_loses_nothing_with_unread_input(on: On) {
     let mut scene = Scene::new(on);
     let address = scene.listen(|io: &mut Io<'_>, moment: Moment<'_>| {
         if let Moment::Received(_) = moment {

@@ -11,26 +11,26 @@ use crate::scene::{Cast, FINISHED, Moment, RESET, Scene, echo, plain, reset};
 
 on_every_engine![
     before_it_is_accepted,
-    many_before_they_are_accepted_do_not_keep_others_from_being_served,
+    many_before_they_are_accepted_do_not_delay_others,
     after_it_is_accepted_and_before_any_data,
     in_the_middle_of_a_message,
-    with_data_that_came_just_before,
+    with_data_just_before,
     while_output_is_queued,
     after_our_half_close,
     after_its_own_half_close_while_it_is_being_answered,
-    right_after_it_has_taken_a_client_in,
-    without_having_taken_a_client_in,
+    right_after_accepting_a_client,
+    without_accepting_a_client,
     by_closing_a_unix_socket_without_reading,
 ];
 
-/// More than the kernel takes in on its way.
+/// More than the kernel buffers.
 const MUCH: usize = 12_000_000;
 
 fn before_it_is_accepted(on: On) {
     let mut scene = Scene::new(on);
     let address = scene.listen(plain);
     reset(dial(address));
-    // Some systems hand it out and some do not. This one was to be served, so one can tell when it was its turn.
+    // Some systems accept it and some do not. The last connection shows that its turn has passed.
     let next = dial(address);
     drop(next);
     scene.until(|cast| cast.len() > 0 && cast.over() == cast.len() && cast.story(cast.len() - 1).told.len() == 3);
@@ -42,7 +42,7 @@ fn before_it_is_accepted(on: On) {
     scene.finish();
 }
 
-fn many_before_they_are_accepted_do_not_keep_others_from_being_served(on: On) {
+fn many_before_they_are_accepted_do_not_delay_others(on: On) {
     let mut scene = Scene::new(on);
     let address = scene.listen(echo);
     let mut healthy = Vec::new();
@@ -53,7 +53,7 @@ fn many_before_they_are_accepted_do_not_keep_others_from_being_served(on: On) {
             healthy.push((number, stream));
             continue;
         }
-        // With something to read, half-closed, and without either.
+        // With unread data, half-closed, and without either.
         match number % 3 {
             0 => stream.write_all(b"never mind").unwrap(),
             1 => stream.shutdown(Shutdown::Write).unwrap(),
@@ -65,7 +65,7 @@ fn many_before_they_are_accepted_do_not_keep_others_from_being_served(on: On) {
     scene.until(|cast| asked(cast) == healthy.len() && cast.over() + healthy.len() == cast.len());
     for (number, stream) in &mut healthy {
         let mut answer = [0; 4];
-        // The loop has been turned until all were answered.
+        // The loop has run until all were answered.
         stream.read_exact(&mut answer).unwrap();
         assert_eq!(u32::from_be_bytes(answer), *number);
     }
@@ -101,13 +101,13 @@ fn in_the_middle_of_a_message(on: On) {
     scene.finish();
 }
 
-/// Linux keeps what has come in before a reset, and hands it out before the error. Other systems throw it away.
-fn with_data_that_came_just_before(on: On) {
+/// Linux keeps data that arrived before a reset and returns it before the error. Other systems discard it.
+fn with_data_just_before(on: On) {
     let mut scene = Scene::new(on);
     let address = scene.listen(plain);
     let mut peer = dial(address);
     scene.until(|cast| cast.len() == 1);
-    // Two reads' worth.
+    // Two reads.
     peer.write_all(&[b'x'; 100_000]).unwrap();
     reset(peer);
     scene.until(|cast| cast.over() == 1);
@@ -127,7 +127,7 @@ fn while_output_is_queued(on: On) {
     });
     let mut peer = dial(address);
     scene.until(|cast| cast.len() == 1);
-    // Some of it, so that there is a write that succeeded, too.
+    // A part of it, so that some writes succeed.
     peer.read_exact(&mut [0; 100_000]).unwrap();
     scene.turn();
     let id = scene.cast.ids()[0];
@@ -178,25 +178,25 @@ fn after_its_own_half_close_while_it_is_being_answered(on: On) {
     scene.finish();
 }
 
-fn right_after_it_has_taken_a_client_in(on: On) {
+fn right_after_accepting_a_client(on: On) {
     let mut scene = Scene::new(on);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     scene.connect(listener.local_addr().unwrap(), plain);
     reset(listener.accept().unwrap().0);
     scene.until(|cast| cast.over() == 1);
-    // Whether it was established for a moment is a matter of when the loop looks.
+    // Whether it was established for a moment depends on when the loop checks.
     let told = scene.told(0);
     assert!(told == ["opened", RESET] || told == [RESET], "{told:?}");
     drop(listener);
     scene.finish();
 }
 
-fn without_having_taken_a_client_in(on: On) {
+fn without_accepting_a_client(on: On) {
     let mut scene = Scene::new(on);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     scene.connect(listener.local_addr().unwrap(), plain);
     scene.until(|cast| cast.story(0).told.len() == 1);
-    // What a listener has not handed out is reset when it is closed.
+    // A listener resets unaccepted connections when it is closed.
     drop(listener);
     scene.until(|cast| cast.over() == 1);
     assert_eq!(scene.told(0), ["opened", RESET]);
@@ -214,10 +214,10 @@ fn by_closing_a_unix_socket_without_reading(on: On) {
     scene.until(|cast| cast.len() == 1);
     drop(peer);
     scene.until(|cast| cast.over() == 1);
-    // Linux says that it was reset, other systems that it ended.
+    // Linux reports a reset, other systems an end.
     let told = scene.told(0);
     assert!(told == ["opened", RESET] || told == ["opened", "peer finished", FINISHED], "{told:?}");
-    assert!(scene.reactor.unlisten(listener));
+    assert!(scene.reactor.end(listener));
     scene.is_set_up();
     scene.finish();
 }

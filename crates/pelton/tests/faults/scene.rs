@@ -1,4 +1,4 @@
-//! What every test of faults is played on.
+//! The harness for all tests of faults.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::net::{SocketAddr, TcpStream};
@@ -14,10 +14,10 @@ pub(crate) const FINISHED: &str = "closed: finished by the other side";
 pub(crate) const LOCAL: &str = "closed: closed by this side";
 pub(crate) const PANICKED: &str = "closed: its handler panicked";
 
-/// What a panic that is part of a test says.
+/// The message of panics that are part of a test.
 pub(crate) const ON_PURPOSE: &str = "on purpose";
 
-/// What a handler was told.
+/// A callback of a handler.
 pub(crate) enum Moment<'a> {
     Opened,
     Received(&'a [u8]),
@@ -25,12 +25,12 @@ pub(crate) enum Moment<'a> {
     PeerFinished,
 }
 
-/// What a handler was told in its life, and what came in.
+/// The callbacks of a handler, and the received data.
 #[derive(Default)]
 pub(crate) struct Story {
-    /// In order; chunks that came in one after the other are one entry, however the network has cut them.
+    /// In order; consecutive chunks are one entry, however the network split them.
     pub(crate) told: Vec<String>,
-    /// How many bytes came in, and the first of them.
+    /// The number of bytes received, and the first of them.
     pub(crate) bytes: usize,
     pub(crate) received: Vec<u8>,
     pub(crate) id: Option<ConnectionId>,
@@ -48,19 +48,19 @@ impl Story {
     }
 }
 
-/// How many bytes of each story are kept. More would hide what connections use.
+/// How many bytes of each story are kept. More would hide the memory that connections use.
 const KEPT: usize = 10_000;
 
 type AtTheEnd = Box<dyn FnMut(&mut Reactor, usize)>;
 
-/// Everybody's story, in the order of their making.
+/// All stories, in the order of creation.
 #[derive(Default)]
 pub(crate) struct Cast {
     stories: RefCell<Vec<Story>>,
-    /// Broken promises. A failed assertion in a callback would only close its connection.
+    /// Violated guarantees. A failed assertion in a callback would only close its connection.
     wrong: RefCell<Vec<String>>,
     at_the_end: RefCell<Option<AtTheEnd>>,
-    /// Handlers that have not been dropped.
+    /// The number of handlers that have not been dropped.
     alive: Cell<usize>,
 }
 
@@ -73,12 +73,12 @@ impl Cast {
         self.stories.borrow().len()
     }
 
-    /// How many are over.
+    /// The number of ended connections.
     pub(crate) fn over(&self) -> usize {
         self.stories.borrow().iter().filter(|story| story.is_over()).count()
     }
 
-    /// How many bytes have come in, to all of them.
+    /// The number of bytes that all connections have received.
     pub(crate) fn received(&self) -> usize {
         self.stories.borrow().iter().map(|story| story.bytes).sum()
     }
@@ -87,7 +87,7 @@ impl Cast {
         self.stories.borrow().iter().filter_map(|story| story.id).collect()
     }
 
-    /// What everybody does when they are told that it is over. They are known by their number.
+    /// Sets what every handler does in `closed`. The argument is its number.
     pub(crate) fn at_the_end(&self, act: impl FnMut(&mut Reactor, usize) + 'static) {
         *self.at_the_end.borrow_mut() = Some(Box::new(act));
     }
@@ -101,7 +101,7 @@ impl Cast {
     }
 }
 
-/// A handler that keeps a record and does what the test says.
+/// A handler that records its callbacks and runs the test's closure.
 pub(crate) struct Actor<A> {
     cast: Rc<Cast>,
     number: usize,
@@ -133,8 +133,8 @@ impl<A: FnMut(&mut Io<'_>, Moment<'_>) + 'static> Connection for Actor<A> {
         (self.act)(io, Moment::Received(&chunk));
     }
 
-    fn drained(&mut self, io: &mut Io<'_>) {
-        self.cast.tell(self.number, "drained");
+    fn writable(&mut self, io: &mut Io<'_>) {
+        self.cast.tell(self.number, "writable");
         (self.act)(io, Moment::Drained);
     }
 
@@ -155,20 +155,20 @@ impl<A> Drop for Actor<A> {
     fn drop(&mut self) {
         self.cast.alive.set(self.cast.alive.get() - 1);
         if !self.cast.story(self.number).is_over() {
-            let told = format!("{} was dropped without being told that it is over", self.number);
+            let told = format!("{} was dropped without a call of `closed`", self.number);
             self.cast.wrong.borrow_mut().push(told);
         }
     }
 }
 
-/// Does nothing but close when the other side has finished, as connections do by default.
+/// Only closes when the other side has finished, as connections do by default.
 pub(crate) fn plain(io: &mut Io<'_>, moment: Moment<'_>) {
     if let Moment::PeerFinished = moment {
         io.close_after_writing();
     }
 }
 
-/// Sends back what comes.
+/// Echoes.
 pub(crate) fn echo(io: &mut Io<'_>, moment: Moment<'_>) {
     match moment {
         Moment::Received(bytes) => io.send(bytes).unwrap(),
@@ -183,15 +183,15 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A reactor, and a record of all that its handlers are told.
+/// A reactor, and the record of its handlers.
 pub(crate) struct Scene {
     pub(crate) reactor: EventLoop,
     pub(crate) cast: Rc<Cast>,
     begun: Instant,
-    /// How many were open before there was a reactor, and before there was a connection.
+    /// The number of open descriptors before there was a reactor, and before there was a connection.
     descriptors_before: usize,
     descriptors_set_up: usize,
-    /// The last one to go.
+    /// The last field, so that it is dropped last.
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -200,7 +200,7 @@ impl Scene {
         Scene::with(On::reactor, on)
     }
 
-    /// One in which panics are caught, as reactors do by default.
+    /// One that catches panics, as reactors do by default.
     pub(crate) fn catching(on: On) -> Scene {
         silence_panics_on_purpose();
         Scene::with(On::catching, on)
@@ -221,7 +221,7 @@ impl Scene {
         }
     }
 
-    /// Listens on a TCP port; each that comes in acts by a copy of `act`.
+    /// Listens on a TCP port; each connection uses a copy of `act`.
     pub(crate) fn listen<A>(&mut self, act: A) -> SocketAddr
     where
         A: FnMut(&mut Io<'_>, Moment<'_>) + Clone + 'static,
@@ -243,7 +243,7 @@ impl Scene {
         listener
     }
 
-    /// To be called when something that stays has been opened.
+    /// Call this after opening descriptors that stay open.
     pub(crate) fn is_set_up(&mut self) {
         self.descriptors_set_up = descriptors();
     }
@@ -256,21 +256,21 @@ impl Scene {
         self.reactor.connect(&address.into(), actor).unwrap()
     }
 
-    /// Turns the loop until the stories have come that far.
+    /// Runs the loop until the condition on the stories holds.
     pub(crate) fn until(&mut self, condition: impl Fn(&Cast) -> bool) {
         let cast = self.cast.clone();
         run_until(&mut self.reactor, |_| condition(&cast));
     }
 
-    /// Some turns that wait for nothing.
+    /// Runs some turns that wait for nothing.
     pub(crate) fn turn(&mut self) {
-        assert!(self.begun.elapsed() < 3 * DEADLINE, "this takes too long");
+        assert!(self.begun.elapsed() < 3 * DEADLINE, "timed out");
         for _ in 0..3 {
             poll(&mut self.reactor);
         }
     }
 
-    /// How many turns the loop makes within 30 milliseconds, for what should cause next to none.
+    /// How many turns the loop makes within 30 milliseconds, when there should be next to none.
     pub(crate) fn turns_at_rest(&mut self) -> u64 {
         self.turn();
         let before = self.reactor.stats().turns;
@@ -285,11 +285,11 @@ impl Scene {
         self.cast.story(number).told.clone()
     }
 
-    /// Waits for all connections to end. Everybody must have been told so once, and nothing may be left of them.
+    /// Waits for all connections to end, and checks that each was told once and nothing is left.
     pub(crate) fn finish(mut self) {
         run_until(&mut self.reactor, |reactor| reactor.connection_count() == 0);
         self.turn();
-        assert_eq!(descriptors(), self.descriptors_set_up, "descriptors are left of connections");
+        assert_eq!(descriptors(), self.descriptors_set_up, "connections leaked descriptors");
         self.has_stopped();
     }
 
@@ -298,16 +298,16 @@ impl Scene {
         assert_eq!(self.reactor.connection_count(), 0);
         assert_eq!(*self.cast.wrong.borrow(), [""; 0]);
         for number in 0..self.cast.len() {
-            assert!(self.cast.story(number).is_over(), "{number} was only told {:?}", self.told(number));
+            assert!(self.cast.story(number).is_over(), "{number} only got {:?}", self.told(number));
         }
-        assert_eq!(self.cast.alive.get(), 0, "handlers are left of connections");
+        assert_eq!(self.cast.alive.get(), 0, "connections leaked handlers");
         let Scene { reactor, descriptors_before, _alone, .. } = self;
         drop(reactor);
-        assert_eq!(descriptors(), descriptors_before, "descriptors are left of the reactor");
+        assert_eq!(descriptors(), descriptors_before, "the reactor leaked descriptors");
     }
 }
 
-/// Closes a socket such that the other side sees a reset: with nothing to linger for, what is on its way is dropped.
+/// Closes a socket so that the other side sees a reset: a linger time of zero discards queued data.
 pub(crate) fn reset(stream: TcpStream) {
     socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
 }

@@ -1,4 +1,4 @@
-//! Peers that take their time, and what they may cost meanwhile.
+//! Slow peers, and what they may cost.
 
 use std::cell::Cell;
 use std::io::{self, Read, Write};
@@ -12,21 +12,21 @@ use pelton_testing::{On, dial, on_every_engine};
 use crate::scene::{FINISHED, LOCAL, Moment, RESET, Scene, echo, plain, reset};
 
 on_every_engine![
-    a_message_that_comes_byte_by_byte_is_whole,
-    a_message_that_is_sent_byte_by_byte_is_whole,
+    message_received_byte_by_byte_is_complete,
+    message_sent_byte_by_byte_is_complete,
     a_peer_that_reads_byte_by_byte_gets_everything,
-    pieces_of_all_sizes_come_whole_to_a_peer_that_reads_little_at_a_time,
-    a_peer_that_reads_slowly_is_not_read_from_faster,
-    a_peer_that_never_reads_is_refused_more_at_a_known_limit,
-    a_peer_that_never_reads_does_not_keep_others_waiting,
+    pieces_of_all_sizes_reach_a_peer_with_small_reads,
+    slow_reader_slows_down_reading,
+    sends_to_a_peer_that_never_reads_are_limited,
+    peer_that_never_reads_does_not_delay_others,
 ];
 
-/// More than the kernel takes in on its way, in both directions.
+/// More than the kernel buffers in both directions.
 const MUCH: usize = 12_000_000;
-/// What may wait to be sent, as the documentation says.
+/// The documented maximum of queued bytes.
 const MOST_QUEUED: usize = 16 * 1024 * 1024;
 
-fn a_message_that_comes_byte_by_byte_is_whole(on: On) {
+fn message_received_byte_by_byte_is_complete(on: On) {
     let mut scene = Scene::new(on);
     let address = scene.listen(echo);
     let mut peer = dial(address);
@@ -45,11 +45,11 @@ fn a_message_that_comes_byte_by_byte_is_whole(on: On) {
     scene.finish();
 }
 
-fn a_message_that_is_sent_byte_by_byte_is_whole(on: On) {
+fn message_sent_byte_by_byte_is_complete(on: On) {
     let mut scene = Scene::new(on);
     let address = scene.listen(|io, moment| {
         if let Moment::Opened = moment {
-            // Each way of sending in turn, so that pieces of all kinds are next to each other.
+            // Alternates between all ways of sending, so that pieces of all kinds are adjacent.
             for number in 0..30_000u32 {
                 let byte = [(number % 251) as u8];
                 let sent = if number % 3 == 0 { io.send_bytes(byte.to_vec()) } else { io.send(&byte) };
@@ -69,7 +69,7 @@ fn a_message_that_is_sent_byte_by_byte_is_whole(on: On) {
     scene.finish();
 }
 
-/// Reads what there is, at most `most` bytes.
+/// Reads available data, at most `most` bytes.
 fn read_some(peer: &mut TcpStream, most: usize) -> usize {
     match peer.read(&mut vec![0; most]) {
         Ok(count) => count,
@@ -82,7 +82,7 @@ fn a_peer_that_reads_byte_by_byte_gets_everything(on: On) {
     let mut scene = Scene::new(on);
     let address = scene.listen(echo);
     let mut peer = dial(address);
-    // Small buffers, so that there is always too little room.
+    // Small buffers, so that there is never enough room.
     socket2::SockRef::from(&peer).set_recv_buffer_size(2_048).unwrap();
     peer.write_all(&[b'x'; 10_000]).unwrap();
     peer.shutdown(Shutdown::Write).unwrap();
@@ -101,15 +101,15 @@ fn a_peer_that_reads_byte_by_byte_gets_everything(on: On) {
     scene.finish();
 }
 
-/// Byte number `position` of what is sent in pieces.
+/// The byte at `position` of the data that is sent in pieces.
 fn byte(position: usize) -> u8 {
     (position * 7 + (position >> 8)) as u8
 }
 
-fn pieces_of_all_sizes_come_whole_to_a_peer_that_reads_little_at_a_time(on: On) {
+fn pieces_of_all_sizes_reach_a_peer_with_small_reads(on: On) {
     const TOTAL: usize = 3_000_000;
     let mut scene = Scene::new(on);
-    // A Unix socket, whose buffer is small: writes end in the middle of pieces again and again.
+    // A Unix socket with a small buffer, so that writes end in the middle of pieces.
     let path = std::env::temp_dir().join(format!("pelton-{}-pieces-{}.sock", std::process::id(), on.0));
     let listener = scene.listen_on(&Address::Unix(path.clone()), |io, moment| {
         if let Moment::Opened = moment {
@@ -137,24 +137,24 @@ fn pieces_of_all_sizes_come_whole_to_a_peer_that_reads_little_at_a_time(on: On) 
                 );
                 read += count;
             }
-            Ok(_) => panic!("only {read} bytes came"),
+            Ok(_) => panic!("only {read} bytes arrived"),
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
         }
     }
     scene.until(|cast| cast.over() == 1);
     assert_eq!(scene.told(0).last().unwrap(), LOCAL);
     drop(peer);
-    assert!(scene.reactor.unlisten(listener));
+    assert!(scene.reactor.end(listener));
     scene.is_set_up();
     scene.finish();
 }
 
-fn a_peer_that_reads_slowly_is_not_read_from_faster(on: On) {
+fn slow_reader_slows_down_reading(on: On) {
     const TOTAL: usize = 30_000_000;
     let mut scene = Scene::new(on);
     let most = Rc::new(Cell::new(0));
     let seen = most.clone();
-    // Ten bytes for each that comes.
+    // Ten bytes for each received byte.
     let address = scene.listen(move |io: &mut Io<'_>, moment: Moment<'_>| match moment {
         Moment::Received(bytes) => {
             io.send_bytes(vec![b'x'; bytes.len() * 10]).unwrap();
@@ -174,7 +174,7 @@ fn a_peer_that_reads_slowly_is_not_read_from_faster(on: On) {
                     Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
                 }
             }
-            // Long pauses first, then faster: what is waiting goes up and down.
+            // Long pauses at first, then shorter ones: the queue grows and shrinks.
             step += 1;
             if step % 10 == 0 {
                 read += read_some(&mut peer, 1_000 * (step / 100 + 1));
@@ -182,17 +182,17 @@ fn a_peer_that_reads_slowly_is_not_read_from_faster(on: On) {
             scene.turn();
         }
     });
-    // What may wait, and the answer to one read more.
+    // The high-water mark, and the answer to one more read.
     assert!(most.get() <= 64 * 1024 + 10 * 64 * 1024, "{} bytes were queued", most.get());
     assert!(used.bytes_max <= 2_000_000, "{} bytes were in use at once", used.bytes_max);
     assert!(used.bytes_current <= 500_000, "{} bytes are in use", used.bytes_current);
     drop(peer);
     scene.until(|cast| cast.over() == 1);
-    assert!(scene.told(0).contains(&"drained".to_owned()));
+    assert!(scene.told(0).contains(&"writable".to_owned()));
     scene.finish();
 }
 
-fn a_peer_that_never_reads_is_refused_more_at_a_known_limit(on: On) {
+fn sends_to_a_peer_that_never_reads_are_limited(on: On) {
     let mut scene = Scene::new(on);
     let refused = Rc::new(Cell::new(0));
     let seen = refused.clone();
@@ -215,11 +215,11 @@ fn a_peer_that_never_reads_is_refused_more_at_a_known_limit(on: On) {
     let mut peer = dial(address);
     scene.until(|cast| cast.len() == 1);
     let used = allocation_counter::measure(|| {
-        // The first one makes reading pause, so the others are not even looked at.
+        // The first one pauses reading, so the others are not read.
         for number in 0..10 {
             peer.write_all(b"more").unwrap();
             scene.turn();
-            // Another way in, past the pause.
+            // Sends directly, which the pause does not prevent.
             let id = scene.cast.ids()[0];
             let sent = scene.reactor.connection(id).unwrap().send(&vec![b'x'; 3_000_000]);
             assert!(number < 4 || sent.is_err());
@@ -236,7 +236,7 @@ fn a_peer_that_never_reads_is_refused_more_at_a_known_limit(on: On) {
     scene.finish();
 }
 
-fn a_peer_that_never_reads_does_not_keep_others_waiting(on: On) {
+fn peer_that_never_reads_does_not_delay_others(on: On) {
     let mut scene = Scene::new(on);
     let address = scene.listen(|io, moment| match moment {
         Moment::Received(b"much") => io.send_bytes(vec![b'x'; MUCH]).unwrap(),

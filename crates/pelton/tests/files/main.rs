@@ -1,4 +1,4 @@
-//! Files and directories, compared with what `std::fs` says of them.
+//! Files and directories, compared with `std::fs`.
 
 mod open;
 mod operations;
@@ -15,7 +15,7 @@ use pelton::fs::Operation;
 use pelton::{EventLoop, PanicPolicy, Reactor};
 use pelton_testing::run_until;
 
-/// A directory of the test's own, removed at its end.
+/// A temporary directory, removed at the end of the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -51,14 +51,14 @@ impl Drop for Scratch {
     }
 }
 
-/// Does it on this loop.
+/// Runs the operation on this loop.
 fn outcome<T: Send + 'static>(reactor: &mut EventLoop, operation: Operation<T>) -> io::Result<T> {
     let told = Rc::new(Cell::new(None));
     let tell = told.clone();
     operation.then(reactor, move |_, outcome| tell.set(Some(outcome))).unwrap();
     let mut outcome = None;
     run_until(reactor, |_| {
-        // It may be asked again after it has said yes.
+        // The condition may be checked again after it held.
         outcome = outcome.take().or(told.take());
         outcome.is_some()
     });

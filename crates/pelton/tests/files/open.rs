@@ -13,7 +13,7 @@ use pelton_testing::{On, on_every_engine, run_until};
 
 use super::{Scratch, done, new_loop, outcome};
 
-on_every_engine![a_lock_that_is_waited_for_holds_up_nothing_else,];
+on_every_engine![waiting_for_a_lock_blocks_nothing_else,];
 
 #[test]
 fn an_open_file_is_read_written_and_moved_in() {
@@ -34,7 +34,7 @@ fn an_open_file_is_read_written_and_moved_in() {
     assert_eq!(done(&mut reactor, file.read(5)), b"water");
     assert_eq!(done(&mut reactor, file.seek(SeekFrom::End(-5))), 6);
     assert_eq!(done(&mut reactor, file.read_to_string()), "wheel");
-    assert!(done(&mut reactor, file.read(5)).is_empty(), "the end");
+    assert!(done(&mut reactor, file.read(5)).is_empty(), "at the end");
     assert_eq!(done(&mut reactor, file.seek(SeekFrom::Start(3))), 3);
     let buffer = done(&mut reactor, file.read_into(Vec::with_capacity(64)));
     assert_eq!(buffer, b"er wheel");
@@ -43,7 +43,7 @@ fn an_open_file_is_read_written_and_moved_in() {
     assert_eq!((&*buffer, buffer.as_ptr()), (&b"ater wheel"[..], memory), "the same memory");
     let second = done(&mut reactor, file.try_clone());
     assert_eq!(done(&mut reactor, second.seek(SeekFrom::Start(9))), 9);
-    assert_eq!(done(&mut reactor, file.read_to_end()), b"el", "they share a position");
+    assert_eq!(done(&mut reactor, file.read_to_end()), b"el", "clones share a position");
     assert_eq!(done(&mut reactor, file.metadata()).len(), 11);
 }
 
@@ -77,7 +77,7 @@ fn positions_are_read_and_written_without_moving_the_files_own() {
     assert_eq!(file.as_std().metadata().unwrap().len(), 3);
 }
 
-fn a_lock_that_is_waited_for_holds_up_nothing_else(on: On) {
+fn waiting_for_a_lock_blocks_nothing_else(on: On) {
     let scratch = Scratch::new();
     let path = scratch.file("lock", "");
     let mut reactor = on.reactor();
@@ -85,7 +85,7 @@ fn a_lock_that_is_waited_for_holds_up_nothing_else(on: On) {
     done(&mut reactor, first.lock());
     let mut others = Vec::new();
     let granted = Rc::new(Cell::new(0));
-    // More than the files lane has threads.
+    // More than the number of threads of the file lane.
     for _ in 0..2 * LaneSettings::FILES.threads {
         let file = done(&mut reactor, File::open(&path));
         assert!(!done(&mut reactor, file.try_lock()));
@@ -109,7 +109,7 @@ fn a_lock_that_is_waited_for_holds_up_nothing_else(on: On) {
     assert!(done(&mut reactor, first.try_lock()));
 }
 
-/// Names the file that the other process of the next test locks.
+/// The file that the other process of the next test locks.
 const TO_LOCK: &str = "PELTON_TEST_FILE_TO_LOCK";
 
 #[test]
@@ -126,11 +126,12 @@ fn a_lock_keeps_another_process_waiting() {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(other.stdout.take().unwrap()).lines().map(Result::unwrap);
-    let mut said = |what: &str| assert!(lines.any(|line| line.ends_with(what)), "it did not say {what:?}");
+    let mut said =
+        |what: &str| assert!(lines.any(|line| line.ends_with(what)), "the other process did not print {what:?}");
     said("not free");
     done(&mut reactor, file.unlock());
     said("locked");
-    assert!(!done(&mut reactor, file.try_lock()), "now it is the other's");
+    assert!(!done(&mut reactor, file.try_lock()), "the other process has the lock");
     let locked = Rc::new(Cell::new(false));
     let flag = locked.clone();
     file.lock().then(&mut reactor, move |_, outcome| flag.set(outcome.is_ok())).unwrap();
@@ -139,7 +140,7 @@ fn a_lock_keeps_another_process_waiting() {
     assert!(other.wait().unwrap().success());
 }
 
-/// Run by [`a_lock_keeps_another_process_waiting`]; by itself it does nothing.
+/// Run by [`a_lock_keeps_another_process_waiting`]; does nothing on its own.
 #[test]
 fn the_other_process_locks_a_file() {
     let Some(path) = std::env::var_os(TO_LOCK) else { return };
@@ -149,6 +150,6 @@ fn the_other_process_locks_a_file() {
     println!("\nnot free");
     done(&mut reactor, file.lock());
     println!("locked");
-    // It ends when the first process says so, or ends itself.
+    // Ends when the first process asks for it, or ends itself.
     io::read_to_string(io::stdin()).unwrap();
 }

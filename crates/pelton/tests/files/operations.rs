@@ -17,7 +17,7 @@ use super::{Scratch, done};
 on_every_engine![
     an_operation_has_the_same_outcome_in_every_form,
     many_files_are_read_together,
-    a_full_lane_names_what_was_to_be_done,
+    error_of_a_full_lane_names_the_operation,
     draining_waits_for_a_file_to_be_written,
 ];
 
@@ -48,12 +48,14 @@ fn an_operation_has_the_same_outcome_in_every_form(on: On) {
     let promised = fs::read_to_string(&path).promise(&mut reactor).map(|text| text.len());
     assert_eq!(reactor.block_on(promised).unwrap().unwrap(), 5);
     let promised = fs::read("/nonexistent/file").promise(&mut reactor);
-    let Err(Rejected::Failed(error)) = reactor.block_on(promised).unwrap() else { panic!("there is no such file") };
+    let Err(Rejected::Failed(error)) = reactor.block_on(promised).unwrap() else { panic!("the file must not exist") };
     assert_eq!(error.kind(), io::ErrorKind::NotFound);
 
     let mut context = Context::from_waker(Waker::noop());
     let mut nowhere = pin!(fs::read(&path).into_future());
-    let Poll::Ready(Err(error)) = nowhere.as_mut().poll(&mut context) else { panic!("no reactor was lent") };
+    let Poll::Ready(Err(error)) = nowhere.as_mut().poll(&mut context) else {
+        panic!("expected an error without a reactor")
+    };
     assert_eq!(error.to_string(), format!("read {}: there is no current reactor to run it", path.display()));
     drop(reactor);
     let error = fs::read(&path).reply_by(&handle).wait().unwrap().unwrap_err();
@@ -80,7 +82,7 @@ fn many_files_are_read_together(on: On) {
     assert_eq!(reactor.stats().lane(Lane::Files).done, COUNT as u64);
 }
 
-fn a_full_lane_names_what_was_to_be_done(on: On) {
+fn error_of_a_full_lane_names_the_operation(on: On) {
     let settings = LaneSettings { threads: 1, waiting: 1, ..LaneSettings::FILES };
     let mut reactor = on.build(on.builder().lane(Lane::Files, settings));
     let (release, released) = channel::<()>();

@@ -14,9 +14,9 @@ use pelton_testing::{DEADLINE, On, on_every_engine, run};
 
 use super::{Scratch, done, new_loop, outcome};
 
-on_every_engine![a_walk_comes_in_pieces_and_can_be_broken_off, a_copy_says_how_far_it_is,];
+on_every_engine![walk_reports_in_batches_and_can_be_stopped, copy_reports_progress,];
 
-/// A tree that is deep and wide, and what is in it.
+/// A deep and wide tree, and its entries.
 fn tree(scratch: &Scratch) -> BTreeSet<PathBuf> {
     let mut paths = BTreeSet::new();
     let mut directory = scratch.path("tree");
@@ -31,14 +31,14 @@ fn tree(scratch: &Scratch) -> BTreeSet<PathBuf> {
         std::fs::create_dir(&directory).unwrap();
         paths.insert(directory.clone());
     }
-    // Not followed, or this would never end.
+    // Links are not followed, or this would never end.
     let link = directory.join("link");
     std::os::unix::fs::symlink(scratch.path("tree"), &link).unwrap();
     paths.insert(link);
     paths
 }
 
-fn a_walk_comes_in_pieces_and_can_be_broken_off(on: On) {
+fn walk_reports_in_batches_and_can_be_stopped(on: On) {
     let scratch = Scratch::new();
     let expected = tree(&scratch);
     let mut reactor = on.reactor();
@@ -55,7 +55,7 @@ fn a_walk_comes_in_pieces_and_can_be_broken_off(on: On) {
         for entry in entries {
             let entry = entry.unwrap();
             let parent = entry.path().parent().unwrap();
-            assert!(entry.depth() == 1 || into.borrow().contains(parent), "a directory comes before what is in it");
+            assert!(entry.depth() == 1 || into.borrow().contains(parent), "a directory comes before its entries");
             assert!(into.borrow_mut().insert(entry.into_path()), "once");
         }
         ControlFlow::Continue(())
@@ -77,12 +77,12 @@ fn a_walk_comes_in_pieces_and_can_be_broken_off(on: On) {
         .unwrap();
     reactor.drain(DEADLINE);
     assert_eq!(run(&mut reactor), Exit::Drained);
-    assert_eq!((count.get(), Rc::strong_count(&count)), (30, 1), "nothing goes on, and the callback is dropped");
+    assert_eq!((count.get(), Rc::strong_count(&count)), (30, 1), "the walk ends, and the callback is dropped");
     assert_eq!(reactor.stats().lane(Lane::Files).done, 3);
 }
 
 #[test]
-fn a_walk_goes_on_past_what_it_cannot_read() {
+fn walk_continues_past_unreadable_directories() {
     let mut reactor = new_loop();
     let (entries, rest) = done(&mut reactor, fs::walk("/nonexistent/tree").step());
     assert!(rest.is_none());
@@ -97,13 +97,13 @@ fn a_walk_goes_on_past_what_it_cannot_read() {
     }
     let (entries, rest) = done(&mut reactor, fs::walk(&scratch.0).entries_per_step(3).step());
     assert_eq!(entries.len(), 3);
-    // One that is gone when its turn comes.
+    // A directory that is removed before it is listed.
     std::fs::remove_dir_all(scratch.path("b")).unwrap();
     let (entries, _) = done(&mut reactor, rest.unwrap().step());
     assert_eq!((entries.iter().filter(|entry| entry.is_ok()).count(), entries.len()), (2, 3));
 }
 
-fn a_copy_says_how_far_it_is(on: On) {
+fn copy_reports_progress(on: On) {
     const LENGTH: usize = 1_000_000;
     let scratch = Scratch::new();
     let contents: Vec<u8> = (0..LENGTH).map(|number| (number % 251) as u8).collect();
@@ -131,7 +131,7 @@ fn a_copy_says_how_far_it_is(on: On) {
 }
 
 #[test]
-fn a_copy_onto_itself_is_refused_and_an_empty_one_is_one_step() {
+fn copy_onto_itself_is_refused_and_an_empty_copy_is_one_step() {
     let (scratch, mut reactor) = (Scratch::new(), new_loop());
     let path = scratch.file("one", "water");
     let error = outcome(&mut reactor, fs::copy_in_steps(&path, &path).step()).unwrap_err();

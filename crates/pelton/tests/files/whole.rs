@@ -65,7 +65,7 @@ fn directories_are_made_listed_and_removed() {
 }
 
 #[test]
-fn what_is_known_of_a_file_is_what_the_system_says() {
+fn metadata_matches_the_system() {
     let (scratch, mut reactor) = (Scratch::new(), new_loop());
     let path = scratch.file("one", "water");
     let (ours, theirs) = (done(&mut reactor, fs::metadata(&path)), std::fs::metadata(&path).unwrap());
@@ -84,7 +84,7 @@ fn what_is_known_of_a_file_is_what_the_system_says() {
 }
 
 #[test]
-fn errors_say_what_was_being_done_and_to_what() {
+fn errors_name_the_operation_and_the_path() {
     let mut reactor = new_loop();
     let missing = "/nonexistent/file";
     fn check<T: Send + 'static>(reactor: &mut EventLoop, operation: Operation<T>, doing: &str) {
@@ -95,7 +95,11 @@ fn errors_say_what_was_being_done_and_to_what() {
         assert!(text.starts_with(&format!("{doing}: No such file or directory")), "{text}");
         assert_eq!(described, format!("Operation({doing})"));
         let source = std::error::Error::source(error.get_ref().unwrap()).unwrap();
-        assert_eq!(source.downcast_ref::<io::Error>().unwrap().raw_os_error(), Some(2), "the system's own is in it");
+        assert_eq!(
+            source.downcast_ref::<io::Error>().unwrap().raw_os_error(),
+            Some(2),
+            "the source is the system's error"
+        );
     }
     let reactor = &mut reactor;
     check(reactor, fs::read(missing), "read /nonexistent/file");
@@ -124,7 +128,7 @@ fn errors_say_what_was_being_done_and_to_what() {
 }
 
 #[test]
-fn a_directory_does_what_its_names_say_and_cannot_be_left() {
+fn directory_operations_work_and_names_cannot_escape() {
     let (scratch, mut reactor) = (Scratch::new(), new_loop());
     let root = scratch.path("root");
     std::fs::create_dir(&root).unwrap();
@@ -146,7 +150,7 @@ fn a_directory_does_what_its_names_say_and_cannot_be_left() {
     let note = done(&mut reactor, sub.file("note"));
     assert_eq!(done(&mut reactor, note.read(100)), b"second");
 
-    // Where it is does not matter.
+    // The current directory does not matter.
     let moved = scratch.path("moved");
     std::fs::rename(&root, &moved).unwrap();
     assert_eq!(done(&mut reactor, directory.read("sub/note")), b"second");
@@ -173,7 +177,7 @@ fn a_directory_does_what_its_names_say_and_cannot_be_left() {
     let said = format!("read {}/../secret: the name leads out of the directory", root.display());
     assert_eq!(error.to_string(), said);
 
-    // The link goes, and not what it leads to.
+    // The link is removed, not its target.
     done(&mut reactor, directory.remove_file("link"));
     done(&mut reactor, directory.remove_file("sub/note"));
     done(&mut reactor, directory.remove_dir("sub"));
@@ -190,10 +194,10 @@ fn an_atomic_write_replaces_everything_or_nothing() {
     done(&mut reactor, fs::write_atomic(&path, "second, and longer"));
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "second, and longer");
     let after = std::fs::metadata(&path).unwrap();
-    assert_ne!(before.ino(), after.ino(), "it is another file");
-    assert_eq!(after.mode() & 0o777, 0o604, "with the permissions of the first");
-    assert_eq!(io::read_to_string(held).unwrap(), "first", "who has it open still reads the old one");
-    assert_eq!(scratch.names(), ["one"], "nothing is left beside it");
+    assert_ne!(before.ino(), after.ino(), "the file is replaced");
+    assert_eq!(after.mode() & 0o777, 0o604, "the permissions are kept");
+    assert_eq!(io::read_to_string(held).unwrap(), "first", "an open file keeps the old content");
+    assert_eq!(scratch.names(), ["one"], "no temporary file is left");
 
     std::os::unix::fs::symlink("one", scratch.path("link")).unwrap();
     done(&mut reactor, fs::write_atomic(scratch.path("link"), "third"));
@@ -204,7 +208,7 @@ fn an_atomic_write_replaces_everything_or_nothing() {
 #[test]
 fn an_atomic_write_that_fails_leaves_no_trace() {
     let (scratch, mut reactor) = (Scratch::new(), new_loop());
-    // Everything goes well but the last step: no file takes the name of a directory.
+    // All steps succeed but the last: a file cannot replace a directory.
     let target = scratch.path("taken");
     std::fs::create_dir(&target).unwrap();
     let error = outcome(&mut reactor, fs::write_atomic(&target, "text")).unwrap_err();
@@ -215,7 +219,7 @@ fn an_atomic_write_that_fails_leaves_no_trace() {
     std::fs::create_dir(&closed).unwrap();
     let inside = scratch.file("closed/one", "old");
     std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o555)).unwrap();
-    // Nothing is closed to the superuser.
+    // Permissions do not restrict the superuser.
     if !rustix::process::geteuid().is_root() {
         let error = outcome(&mut reactor, fs::write_atomic(&inside, "new")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::PermissionDenied);

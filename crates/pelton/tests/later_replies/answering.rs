@@ -1,4 +1,4 @@
-//! Replies go out in order, regardless of which thread answers, and how.
+//! Replies are sent in order, regardless of which thread answers, and how.
 
 use std::thread;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use pelton_testing::{On, on_every_engine, run_with};
 use super::{Client, address_of, clerks, pool, soon};
 
 on_every_engine![
-    replies_go_out_in_order_whoever_answers_first,
-    replies_go_out_in_order_whoever_answers_first_on_a_pool,
-    a_message_is_answered_in_every_way_there_is,
-    a_message_is_answered_by_workers_and_actors_from_a_pool,
-    a_push_overtakes_replies_that_are_not_there_yet,
+    replies_are_sent_in_order_regardless_of_who_answers_first,
+    replies_are_sent_in_order_regardless_of_who_answers_first_on_a_pool,
+    messages_can_be_answered_in_every_way,
+    messages_can_be_answered_by_workers_and_actors,
+    push_overtakes_pending_replies,
 ];
 
 fn answers_come_in_order(on: On, pool: Option<&Pool>) {
@@ -25,7 +25,7 @@ fn answers_come_in_order(on: On, pool: Option<&Pool>) {
         let (_, first) = soon(&desk.slots);
         let (_, second) = soon(&desk.slots);
         let (_, third) = soon(&desk.slots);
-        // What was said before the first is not held up.
+        // Earlier replies are not delayed.
         assert_eq!(client.lines(2), ["now", "asked later 1"]);
         third.send_all([]);
         second.send_all(["two".to_owned(), "too".to_owned()]);
@@ -36,11 +36,11 @@ fn answers_come_in_order(on: On, pool: Option<&Pool>) {
     });
 }
 
-fn replies_go_out_in_order_whoever_answers_first(on: On) {
+fn replies_are_sent_in_order_regardless_of_who_answers_first(on: On) {
     answers_come_in_order(on, None);
 }
 
-fn replies_go_out_in_order_whoever_answers_first_on_a_pool(on: On) {
+fn replies_are_sent_in_order_regardless_of_who_answers_first_on_a_pool(on: On) {
     answers_come_in_order(on, Some(&pool()));
 }
 
@@ -99,7 +99,7 @@ impl Protocol for Ways {
     }
 }
 
-fn a_message_is_answered_in_every_way_there_is(on: On) {
+fn messages_can_be_answered_in_every_way(on: On) {
     let mut reactor = on.reactor();
     let listener = reactor.listen("127.0.0.1:0", serve(Lines::new, Ways::new)).unwrap();
     let address = address_of(&reactor, listener);
@@ -112,7 +112,7 @@ fn a_message_is_answered_in_every_way_there_is(on: On) {
     assert_eq!(answers, expected);
 }
 
-fn a_message_is_answered_by_workers_and_actors_from_a_pool(on: On) {
+fn messages_can_be_answered_by_workers_and_actors(on: On) {
     let mut reactor = on.reactor();
     let pool = pool();
     let service = serve(Lines::new, Ways::new).on(&pool);
@@ -126,7 +126,7 @@ fn a_message_is_answered_by_workers_and_actors_from_a_pool(on: On) {
     assert_eq!(answers, ["thread", "now", "actor 1", "timer: not on a loop", "actor 2", "now"]);
 }
 
-fn a_push_overtakes_replies_that_are_not_there_yet(on: On) {
+fn push_overtakes_pending_replies(on: On) {
     let (mut reactor, address, desk) = clerks(on, None, 16);
     run_with(&mut reactor, move || {
         let mut client = Client::new(address);

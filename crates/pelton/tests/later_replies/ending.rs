@@ -15,14 +15,14 @@ use pelton_testing::{Log, On, on_every_engine, run_until, run_with};
 use super::{Client, address_of, clerks, pool, soon};
 
 on_every_engine![
-    a_slot_that_is_dropped_closes_after_the_replies_before_it,
-    a_slot_that_is_dropped_closes_after_the_replies_before_it_on_a_pool,
+    dropped_slot_closes_after_earlier_replies,
+    dropped_slot_closes_after_earlier_replies_on_a_pool,
     closing_waits_for_pending_replies,
     closing_waits_for_pending_replies_on_a_pool,
     a_frame_error_waits_for_pending_replies,
     draining_waits_for_pending_replies,
-    draining_does_not_wait_for_what_is_paused,
-    whoever_answers_learns_that_the_connection_is_over,
+    draining_does_not_wait_for_a_paused_protocol,
+    end_of_the_connection_is_visible_to_pending_answers,
     a_rejected_promise_is_reported_and_closes,
 ];
 
@@ -39,18 +39,18 @@ fn dropping_closes(on: On, pool: Option<&Pool>) {
     });
 }
 
-fn a_slot_that_is_dropped_closes_after_the_replies_before_it(on: On) {
+fn dropped_slot_closes_after_earlier_replies(on: On) {
     dropping_closes(on, None);
 }
 
-fn a_slot_that_is_dropped_closes_after_the_replies_before_it_on_a_pool(on: On) {
+fn dropped_slot_closes_after_earlier_replies_on_a_pool(on: On) {
     dropping_closes(on, Some(&pool()));
 }
 
 fn closing_waits(on: On, pool: Option<&Pool>) {
     let (mut reactor, address, desk) = clerks(on, pool, 16);
     run_with(&mut reactor, move || {
-        // The protocol has said all.
+        // The protocol closes.
         let mut client = Client::new(address);
         client.send("slot\nquit\nnever\n");
         let (_, slot) = soon(&desk.slots);
@@ -60,7 +60,7 @@ fn closing_waits(on: On, pool: Option<&Pool>) {
         assert_eq!(desk.processed.swap(0, Ordering::SeqCst), 2);
         soon(&desk.closed);
 
-        // The other side has.
+        // The other side finishes.
         let mut client = Client::new(address);
         client.send("slot\nsecond\n");
         client.0.get_ref().shutdown(Shutdown::Write).unwrap();
@@ -69,7 +69,7 @@ fn closing_waits(on: On, pool: Option<&Pool>) {
         assert_eq!(client.rest(), "first\nsecond\n");
         assert_eq!(soon(&desk.closed), "finished by the other side");
 
-        // Somebody else wants it closed.
+        // A peer handle closes the connection.
         let _ = (soon(&desk.peers), soon(&desk.peers));
         let mut client = Client::new(address);
         client.send("slot\nsecond\n");
@@ -117,7 +117,7 @@ fn draining_waits_for_pending_replies(on: On) {
     assert_eq!(exit, pelton::Exit::Drained);
 }
 
-fn draining_does_not_wait_for_what_is_paused(on: On) {
+fn draining_does_not_wait_for_a_paused_protocol(on: On) {
     let (mut reactor, address, _desk) = clerks(on, None, 16);
     let handle = reactor.handle();
     let other = thread::spawn(move || {
@@ -134,7 +134,7 @@ fn draining_does_not_wait_for_what_is_paused(on: On) {
 
 type Kept = Rc<RefCell<Vec<Deferred<String, String>>>>;
 
-/// Answers with what is never there.
+/// Answers with a promise that is never settled.
 struct Hopeless {
     kept: Kept,
     dropped: Log,
@@ -167,7 +167,7 @@ impl Protocol for Hopeless {
     }
 }
 
-fn whoever_answers_learns_that_the_connection_is_over(on: On) {
+fn end_of_the_connection_is_visible_to_pending_answers(on: On) {
     let mut reactor = on.reactor();
     let (kept, dropped) = (Kept::default(), Log::default());
     let (slots, remote) = mpsc::channel();

@@ -13,10 +13,10 @@ use pelton_testing::{On, on_every_engine, run_with};
 use super::{Client, clerks, pool, soon};
 
 on_every_engine![
-    so_many_replies_may_be_pending,
-    so_many_replies_may_be_pending_on_a_pool,
-    a_client_with_too_many_pending_is_not_read_from,
-    a_client_with_too_many_pending_is_not_read_from_on_a_pool,
+    pending_replies_are_bounded,
+    pending_replies_are_bounded_on_a_pool,
+    client_with_too_many_pending_replies_is_not_read,
+    client_with_too_many_pending_replies_is_not_read_on_a_pool,
     a_protocol_pauses_and_is_resumed,
     a_protocol_pauses_and_is_resumed_on_a_pool,
     a_peer_pauses_and_resumes,
@@ -28,7 +28,7 @@ fn pending_is_bounded(on: On, pool: Option<&Pool>) {
         let mut client = Client::new(address);
         client.send(&"slot\n".repeat(10));
         let mut pending: Vec<_> = (0..3).map(|_| soon(&desk.slots).1).collect();
-        // Answers out of turn make no room: they wait too.
+        // Answers out of order make no room: they are held, too.
         pending.remove(1).send("second".to_owned());
         assert_eq!(desk.slots.recv_timeout(Duration::from_millis(50)).map(drop), Err(mpsc::RecvTimeoutError::Timeout));
         assert_eq!(desk.processed.load(Ordering::SeqCst), 3);
@@ -46,15 +46,15 @@ fn pending_is_bounded(on: On, pool: Option<&Pool>) {
     });
 }
 
-fn so_many_replies_may_be_pending(on: On) {
+fn pending_replies_are_bounded(on: On) {
     pending_is_bounded(on, None);
 }
 
-fn so_many_replies_may_be_pending_on_a_pool(on: On) {
+fn pending_replies_are_bounded_on_a_pool(on: On) {
     pending_is_bounded(on, Some(&pool()));
 }
 
-/// As much as kernel buffers do not take.
+/// More than the kernel's buffers hold.
 const FLOOD: usize = 64 << 20;
 
 fn reading_stops(on: On, pool: Option<&Pool>) {
@@ -67,18 +67,18 @@ fn reading_stops(on: On, pool: Option<&Pool>) {
         stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
         let line = [vec![b'x'; (1 << 20) - 1], vec![b'\n']].concat();
         let mut taken = 0;
-        // Ends when no byte was taken for a while.
+        // Ends when no byte was accepted for a while.
         let stuck = loop {
             match stream.write(&line[taken % line.len()..]) {
                 Ok(count) if taken + count < FLOOD => taken += count,
                 other => break other.map_err(|error| error.kind()),
             }
         };
-        assert!(matches!(stuck, Err(ErrorKind::WouldBlock | ErrorKind::TimedOut)), "{taken} bytes were taken");
+        assert!(matches!(stuck, Err(ErrorKind::WouldBlock | ErrorKind::TimedOut)), "{taken} bytes were accepted");
         slot.send("go on".to_owned());
         assert_eq!(client.line(), "go on");
         client.0.get_mut().set_write_timeout(Some(Duration::from_secs(20))).unwrap();
-        // What is echoed has to be read, or the server waits for that.
+        // The echo must be read, or the server waits for that.
         let mut writer = client.0.get_ref().try_clone().unwrap();
         let rest = line[taken % line.len()..].to_vec();
         let writing = thread::spawn(move || {
@@ -90,11 +90,11 @@ fn reading_stops(on: On, pool: Option<&Pool>) {
     });
 }
 
-fn a_client_with_too_many_pending_is_not_read_from(on: On) {
+fn client_with_too_many_pending_replies_is_not_read(on: On) {
     reading_stops(on, None);
 }
 
-fn a_client_with_too_many_pending_is_not_read_from_on_a_pool(on: On) {
+fn client_with_too_many_pending_replies_is_not_read_on_a_pool(on: On) {
     reading_stops(on, Some(&pool()));
 }
 
@@ -107,7 +107,7 @@ fn pausing(on: On, pool: Option<&Pool>) {
             client.send("pause\nafter\nand so on\n");
             assert_eq!(client.line(), "pause");
             client.send("more\n");
-            // The loop has handled this push, so it would have processed the rest.
+            // The loop has handled this push, so it would also have processed the rest.
             peer.push("still there".to_owned()).unwrap();
             assert_eq!(client.line(), "still there");
             assert_eq!(desk.processed.swap(0, Ordering::SeqCst), 1);

@@ -1,4 +1,5 @@
-//! Protocols that answer later: in order, from anywhere, a bounded number at a time; on the loop of every engine, and on a pool.
+//! Protocols that answer later: in order, from any thread, with a bounded number of pending replies; on the loop of every
+//! engine, and on a pool.
 
 mod answering;
 mod ending;
@@ -16,7 +17,7 @@ use pelton::{Address, EventLoop, ListenerId, Peer, Pool, Protocol, Reason, Repli
 use pelton_testing::On;
 use socket2::SockRef;
 
-/// What the test is told by its protocols.
+/// What the protocols send to the test.
 #[derive(Clone)]
 struct Reports {
     slots: Sender<(String, ReplySlot<String>)>,
@@ -25,7 +26,7 @@ struct Reports {
     processed: Arc<AtomicUsize>,
 }
 
-/// The test's side of it.
+/// The test's end of it.
 struct Desk {
     slots: Receiver<(String, ReplySlot<String>)>,
     peers: Receiver<Peer<String>>,
@@ -42,7 +43,7 @@ fn reports() -> (Reports, Desk) {
     )
 }
 
-/// `later ...` is left to the test, all else is answered with itself at once. `pause` pauses, `quit` closes.
+/// Leaves `later ...` to the test, and echoes everything else immediately. `pause` pauses, `quit` closes.
 struct Clerk {
     reports: Reports,
     limit: usize,
@@ -85,7 +86,7 @@ impl Protocol for Clerk {
     }
 
     fn closed(&mut self, reason: &Reason) {
-        // Not every test waits for it.
+        // Not every test receives it.
         let _ = self.reports.closed.send(reason.to_string());
     }
 }
@@ -115,7 +116,7 @@ fn pool() -> Pool {
     Pool::builder().workers(2).build().unwrap()
 }
 
-/// A client that has a deadline.
+/// A client with a deadline.
 struct Client(BufReader<TcpStream>);
 
 impl Client {
@@ -143,7 +144,7 @@ impl Client {
         SockRef::from(self.0.get_ref()).set_linger(Some(Duration::ZERO)).unwrap();
     }
 
-    /// Everything until the end.
+    /// Reads until the end.
     fn rest(mut self) -> String {
         let mut rest = String::new();
         self.0.read_to_string(&mut rest).unwrap();

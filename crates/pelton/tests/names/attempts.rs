@@ -1,4 +1,4 @@
-//! Several addresses, on the kernel's network.
+//! Several addresses on the kernel's network.
 
 use std::cell::Cell;
 use std::io::Read;
@@ -16,9 +16,9 @@ on_every_engine![
     an_address_that_does_not_answer_costs_the_delay_and_its_socket_is_closed,
     both_families_are_tried,
     when_all_addresses_fail_all_are_named,
-    what_was_sent_early_arrives_after_the_race,
+    early_data_arrives_after_the_race,
     closing_during_the_race_ends_everything,
-    the_connect_limit_is_for_all_of_it,
+    connect_limit_covers_look_up_and_race,
 ];
 
 /// A port on which connections are neither accepted nor refused, at any address of this machine.
@@ -33,7 +33,7 @@ fn silent() -> Silent {
     listener.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)).into()).unwrap();
     listener.listen(0).unwrap();
     let port = listener.local_addr().unwrap().as_socket().unwrap().port();
-    // Its queue is filled until the system answers no more.
+    // Fill its queue until the system stops answering.
     let mut waiting = Vec::new();
     while let Ok(stream) = TcpStream::connect_timeout(&([127, 0, 0, 1], port).into(), Duration::from_millis(100)) {
         waiting.push(stream);
@@ -46,16 +46,16 @@ impl Silent {
         ([127, 0, 0, number], self.port).into()
     }
 
-    /// How many sockets are trying to connect to it, according to Linux.
+    /// The number of sockets that are connecting to it, according to Linux.
     fn attempts(&self) -> usize {
-        // Without it there would seem to be none, which is what most tests expect.
+        // Fail if the table is missing: without it the count would be zero, which most tests expect.
         let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
         let (to, trying) = (format!(":{:04X}", self.port), "02");
         let sockets = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
         sockets.filter(|fields| fields[2].ends_with(&to) && fields[3] == trying).count()
     }
 
-    /// Only Linux says.
+    /// Checks the number of attempts on Linux, which has this table.
     fn expect_attempts(&self, count: usize) {
         if cfg!(target_os = "linux") {
             assert_eq!(self.attempts(), count);
@@ -66,14 +66,14 @@ impl Silent {
 fn after_a_refusal_the_next_address_is_tried_at_once(on: On) {
     let (_listener, address) = listening();
     let builder = on.builder().resolver(table(&[refusing(), refusing(), address]));
-    // The delay alone would take longer than the test may.
+    // The delay alone would exceed the test's deadline.
     let mut reactor = on.build(builder.attempt_delay(DEADLINE * 2));
     let log = Log::default();
     let id = reactor.connect_to("somewhere:1", Logging(log.clone())).unwrap();
     run_until(&mut reactor, |_| log.len() == 1);
     assert_eq!(log.take(), [format!("opened: {address}")]);
     assert!(reactor.connection(id).unwrap().is_open());
-    assert_eq!(reactor.timer_count(), 0, "nothing is left of the race");
+    assert_eq!(reactor.timer_count(), 0, "the race left a timer");
 }
 
 fn an_address_that_does_not_answer_costs_the_delay_and_its_socket_is_closed(on: On) {
@@ -96,7 +96,7 @@ fn an_address_that_does_not_answer_costs_the_delay_and_its_socket_is_closed(on: 
 fn both_families_are_tried(on: On) {
     let (listener, address) = listening();
     let v6 = SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, address.port()));
-    // Also if there is no IPv6 here: that fails, and the other is next.
+    // Works without IPv6, too: that attempt fails, and the next address is tried.
     let mut reactor = on.build(on.builder().resolver(table(&[v6, address])).attempt_delay(DEADLINE * 2));
     let log = Log::default();
     reactor.connect_to("somewhere:1", Logging(log.clone())).unwrap();
@@ -109,7 +109,7 @@ fn both_families_are_tried(on: On) {
         let mut reactor = on.build(on.builder().resolver(table(&[v6, refusing()])));
         reactor.connect_to("somewhere:1", Logging(log.clone())).unwrap();
         run_until(&mut reactor, |_| log.len() == 1);
-        assert_eq!(log.take(), [format!("opened: {v6}")], "the family that the resolver gave first");
+        assert_eq!(log.take(), [format!("opened: {v6}")], "the resolver's first family wins");
     }
 }
 
@@ -124,11 +124,11 @@ fn when_all_addresses_fail_all_are_named(on: On) {
     let mut reactor = on.build(on.builder().resolver(table(&[one])));
     reactor.connect_to("example.org:80", Logging(log.clone())).unwrap();
     run_until(&mut reactor, |_| log.len() == 1);
-    assert_eq!(log.take(), [format!("closed: connect to example.org:80: {one}: refused")], "and if it is only one");
+    assert_eq!(log.take(), [format!("closed: connect to example.org:80: {one}: refused")], "a single address");
     assert_eq!((reactor.connection_count(), reactor.timer_count()), (0, 0));
 }
 
-fn what_was_sent_early_arrives_after_the_race(on: On) {
+fn early_data_arrives_after_the_race(on: On) {
     let silent = silent();
     let (listener, address) = listening();
     let builder = on.builder().resolver(Known(vec![silent.address(1), address]));
@@ -155,7 +155,7 @@ fn closing_during_the_race_ends_everything(on: On) {
     let mut reactor = on.build(builder);
     let log = Log::default();
     let id = reactor.connect_to("somewhere:1", Logging(log.clone())).unwrap();
-    // One has its turn at once, and one in the same turn of the loop as this or before.
+    // One attempt starts at once, and one in this turn or an earlier one.
     poll(&mut reactor);
     let second = Rc::new(Cell::new(false));
     let flag = second.clone();
@@ -171,7 +171,7 @@ fn closing_during_the_race_ends_everything(on: On) {
     assert_eq!((reactor.connection_count(), reactor.timer_count()), (0, 0));
 }
 
-fn the_connect_limit_is_for_all_of_it(on: On) {
+fn connect_limit_covers_look_up_and_race(on: On) {
     const LIMIT: Duration = Duration::from_millis(60);
     let silent = silent();
     let (resolver, release) = slow(silent.address(1));
@@ -180,7 +180,7 @@ fn the_connect_limit_is_for_all_of_it(on: On) {
     let start = reactor.clock();
     reactor.connect_to("somewhere:1", Logging(log.clone())).unwrap();
     run_until(&mut reactor, |_| log.len() == 1);
-    assert_eq!(log.take(), ["closed: no connection was made within 60ms"], "while it was looked up");
+    assert_eq!(log.take(), ["closed: no connection was made within 60ms"], "during the look-up");
     assert!(reactor.clock() - start >= LIMIT);
     release.sender.send(()).unwrap();
 

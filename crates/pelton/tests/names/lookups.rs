@@ -1,4 +1,4 @@
-//! Looking names up.
+//! Look-ups.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self};
@@ -12,17 +12,17 @@ use pelton_testing::{DEADLINE, Log, On, on_every_engine, poll, run, run_until};
 use super::{Logging, listening, refusing, slow, table};
 
 on_every_engine![
-    localhost_is_found_and_addresses_need_no_look_up,
-    the_loop_turns_on_while_a_name_is_looked_up,
-    an_unknown_name_is_named_in_the_reason,
-    a_resolver_that_panics_costs_one_connection,
-    closing_while_it_is_looked_up_ends_everything,
+    localhost_is_resolved_and_addresses_need_no_look_up,
+    loop_keeps_running_during_a_look_up,
+    reason_includes_the_unknown_name,
+    panicking_resolver_fails_one_connection,
+    closing_during_a_look_up_ends_everything,
     too_many_look_ups_are_refused,
-    a_look_up_can_be_asked_for_alone_and_cancelled,
+    look_up_alone_can_be_cancelled,
     stopping_does_not_wait_for_a_look_up,
 ];
 
-fn localhost_is_found_and_addresses_need_no_look_up(on: On) {
+fn localhost_is_resolved_and_addresses_need_no_look_up(on: On) {
     let (_listener, address) = listening();
     let log = Log::default();
     let mut reactor = on.reactor();
@@ -43,7 +43,7 @@ fn localhost_is_found_and_addresses_need_no_look_up(on: On) {
     assert!(matches!(error, Error::BadEndpoint(_)) && error.to_string().starts_with("\"no port\" is "), "{error}");
 }
 
-fn the_loop_turns_on_while_a_name_is_looked_up(on: On) {
+fn loop_keeps_running_during_a_look_up(on: On) {
     let (_listener, address) = listening();
     let (resolver, release) = slow(address);
     let mut reactor = on.build(on.builder().resolver(resolver));
@@ -53,7 +53,7 @@ fn the_loop_turns_on_while_a_name_is_looked_up(on: On) {
     let beats = Rc::new(Cell::new(0));
     let (count, asked) = (beats.clone(), release.asked.clone());
     reactor.every(Duration::from_millis(1), move |_, _| {
-        // From when it is being looked up.
+        // Once the look-up has started.
         count.set(count.get() + asked.load(Ordering::SeqCst));
     });
     run_until(&mut reactor, |_| beats.get() == 5);
@@ -63,7 +63,7 @@ fn the_loop_turns_on_while_a_name_is_looked_up(on: On) {
     assert_eq!(log.take(), [format!("opened: {address}")]);
 }
 
-fn an_unknown_name_is_named_in_the_reason(on: On) {
+fn reason_includes_the_unknown_name(on: On) {
     let builder = on.builder().resolver(|host: &str, _: u16| match host {
         "empty" => Ok(Vec::new()),
         _ => Err(io::Error::new(io::ErrorKind::NotFound, "no such host")),
@@ -81,7 +81,7 @@ fn an_unknown_name_is_named_in_the_reason(on: On) {
     assert_eq!((reactor.connection_count(), reactor.timer_count()), (0, 0));
 }
 
-fn a_resolver_that_panics_costs_one_connection(on: On) {
+fn panicking_resolver_fails_one_connection(on: On) {
     let (_listener, address) = listening();
     let builder = on.builder().resolver(move |host: &str, _: u16| {
         assert_ne!(host, "bad", "on purpose");
@@ -95,10 +95,10 @@ fn a_resolver_that_panics_costs_one_connection(on: On) {
     let told = log.take();
     assert!(told[0].starts_with("closed: look up bad: the resolver panicked: ") && told[0].contains("on purpose"));
     assert_eq!(told[1], format!("opened: {address}"));
-    assert_eq!(reactor.stats().panics, 0, "it was not the loop's");
+    assert_eq!(reactor.stats().panics, 0, "the loop did not panic");
 }
 
-fn closing_while_it_is_looked_up_ends_everything(on: On) {
+fn closing_during_a_look_up_ends_everything(on: On) {
     let (listener, address) = listening();
     let (resolver, release) = slow(address);
     let mut reactor = on.build(on.builder().resolver(resolver));
@@ -111,7 +111,7 @@ fn closing_while_it_is_looked_up_ends_everything(on: On) {
     assert_eq!(log.take(), ["closed: closed by this side"]);
     release.sender.send(()).unwrap();
     run_until(&mut reactor, |_| release.answered.load(Ordering::SeqCst) == 1);
-    // The answer is posted right after that; another look-up on the same thread or a later one shows that it was heard.
+    // The answer is posted right after that; another look-up shows that it has been processed.
     let found = Rc::new(Cell::new(false));
     let flag = found.clone();
     release.sender.send(()).unwrap();
@@ -137,7 +137,7 @@ fn too_many_look_ups_are_refused(on: On) {
     assert!(matches!(error, Error::LaneFull { waiting: 1, .. }), "{error}");
     assert!(error.to_string().starts_with("look up three: "), "{error}");
     assert_eq!(reactor.connection_count(), 2);
-    // One that is not wanted any more makes room.
+    // A cancelled one makes room.
     reactor.connection(two).unwrap().close();
     poll(&mut reactor);
     reactor.connect_to("four:1", Logging(log.clone())).unwrap();
@@ -148,10 +148,10 @@ fn too_many_look_ups_are_refused(on: On) {
     reactor.cancel(waiting);
     let opened = format!("opened: {address}");
     assert_eq!(log.take(), ["closed: closed by this side", &opened, &opened]);
-    assert_eq!(release.asked(), 2, "what was closed was never looked up");
+    assert_eq!(release.asked(), 2, "the closed one was never looked up");
 }
 
-fn a_look_up_can_be_asked_for_alone_and_cancelled(on: On) {
+fn look_up_alone_can_be_cancelled(on: On) {
     let (resolver, release) = slow(refusing());
     let mut reactor = on.build(on.builder().resolver(resolver));
     let found = Rc::new(RefCell::new(Vec::new()));
@@ -164,7 +164,7 @@ fn a_look_up_can_be_asked_for_alone_and_cancelled(on: On) {
     for _ in 0..2 {
         release.sender.send(()).unwrap();
     }
-    assert!(found.borrow().is_empty(), "never before it has returned");
+    assert!(found.borrow().is_empty(), "called before lookup returned");
     run_until(&mut reactor, |_| !found.borrow().is_empty());
     assert_eq!(found.borrow()[0].as_ref().unwrap().len(), 1);
     assert!(!reactor.cancel_lookup(ids[1]));
@@ -181,7 +181,7 @@ fn stopping_does_not_wait_for_a_look_up(on: On) {
     let (resolver, release) = slow(refusing());
     let mut reactor = on.build(on.builder().resolver(resolver));
     let log = Log::default();
-    /// Connects again as soon as it is closed.
+    /// Connects again when it is closed.
     struct Stubborn(Log);
     impl Connection for Stubborn {
         fn received(&mut self, _: &mut Io<'_>, _: Chunk) {}
@@ -202,7 +202,7 @@ fn stopping_does_not_wait_for_a_look_up(on: On) {
     run(&mut reactor);
     assert_eq!(log.take(), ["closed by this side, and then: this reactor was stopped; build a new one"]);
     drop(reactor);
-    assert_eq!(release.answered.load(Ordering::SeqCst), 0, "it is still being looked up");
+    assert_eq!(release.answered.load(Ordering::SeqCst), 0, "the look-up is still pending");
 
     let (resolver, release) = slow(refusing());
     let mut reactor = on.build(on.builder().resolver(resolver));
@@ -212,7 +212,7 @@ fn stopping_does_not_wait_for_a_look_up(on: On) {
         assert!(start.elapsed() < DEADLINE);
         std::thread::yield_now();
     }
-    // As it is, without having been run.
+    // The same for a reactor that never ran.
     drop(reactor);
     assert_eq!(release.answered.load(Ordering::SeqCst), 0);
     release.sender.send(()).unwrap();

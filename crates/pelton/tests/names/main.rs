@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use pelton::{Chunk, Connection, Io, Reactor, Reason, Resolver};
 use pelton_testing::{DEADLINE, Log};
 
-/// Logs what it is told, and whom it was connected to.
+/// Logs its callbacks and the address it was connected to.
 #[derive(Clone, Default)]
 struct Logging(Log);
 
@@ -31,13 +31,13 @@ impl Connection for Logging {
     }
 }
 
-/// Gives the same addresses for every name, whatever the port.
+/// Resolves every name to the same addresses, whatever the port.
 fn table(addresses: &[SocketAddr]) -> impl Resolver {
     let addresses = addresses.to_vec();
     move |_: &str, _: u16| Ok(addresses.clone())
 }
 
-/// A resolver that answers when it is told to, and counts how many ask and how many were answered.
+/// A resolver that answers on request, and counts questions and answers.
 struct Slow {
     released: Mutex<Receiver<()>>,
     asked: Arc<AtomicUsize>,
@@ -79,12 +79,12 @@ fn listening() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// Where nobody listens.
+/// An address where nobody listens.
 fn refusing() -> SocketAddr {
     listening().1
 }
 
-/// A resolver that needs no thread: in a network of the test's own, time does not wait for any.
+/// A resolver without a thread: simulated time does not wait for threads.
 struct Known(Vec<SocketAddr>);
 
 impl Resolver for Known {

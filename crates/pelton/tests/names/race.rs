@@ -11,7 +11,7 @@ use super::{Known, Logging, refusing};
 
 const AT_ONCE: Duration = Duration::ZERO;
 
-/// Connects to a name with these addresses; says what the engine was asked and what the handler was told.
+/// Connects to a name with these addresses; returns the engine's log and the handler's.
 fn race(fates: &[(&str, Fate)], options: &ConnectOptions) -> (Rc<Seen>, Vec<String>) {
     let addresses = fates.iter().map(|(address, _)| address.parse().unwrap()).collect();
     let (mut reactor, seen) = clockwork(Reactor::builder().resolver(Known(addresses)));
@@ -49,13 +49,13 @@ fn attempts_are_a_delay_apart_and_the_winner_becomes_the_connection() {
             "650 forget [::2]:1",
             "651 adopt 1.1.1.1:1",
         ],
-        "the last is not tried any more"
+        "the last address is not tried"
     );
     assert_eq!((seen.held.borrow().len(), seen.sent.take()), (1, b"hello".to_vec()));
 }
 
 #[test]
-fn a_failure_begins_the_next_attempt_at_once_and_the_delay_anew() {
+fn failure_starts_the_next_attempt_and_restarts_the_delay() {
     let fates = [
         ("1.1.1.1:1", Fate::Refuses(Duration::from_millis(100))),
         ("2.2.2.2:1", Fate::NeverAnswers),
@@ -80,7 +80,7 @@ fn a_failure_begins_the_next_attempt_at_once_and_the_delay_anew() {
 }
 
 #[test]
-fn a_single_address_is_connected_without_a_detour() {
+fn single_address_needs_no_race() {
     let (seen, told) = race(&[("1.1.1.1:1", Fate::Connects(AT_ONCE))], &ConnectOptions::default());
     assert_eq!(told, ["opened: 1.1.1.1:1"]);
     assert_eq!(seen.take_log(), ["0 connect 1.1.1.1:1"]);
@@ -91,7 +91,7 @@ fn a_single_address_is_connected_without_a_detour() {
 }
 
 #[test]
-fn only_addresses_of_the_family_that_it_is_bound_to_are_tried() {
+fn only_addresses_of_the_bound_family_are_tried() {
     let options = ConnectOptions::default().bind("10.0.0.1:0".parse().unwrap());
     let fates = [
         ("[::1]:1", Fate::Connects(AT_ONCE)),
@@ -109,7 +109,7 @@ fn only_addresses_of_the_family_that_it_is_bound_to_are_tried() {
 }
 
 #[test]
-fn a_connection_that_is_closed_while_the_engine_lets_go_of_the_winner_stays_closed() {
+fn connection_closed_while_the_engine_releases_the_winner_stays_closed() {
     let addresses = vec!["1.1.1.1:1".parse().unwrap(), "2.2.2.2:1".parse().unwrap()];
     let (mut reactor, seen) = clockwork(Reactor::builder().resolver(Known(addresses)));
     seen.fate("1.1.1.1:1", Fate::Connects(AT_ONCE));
@@ -126,7 +126,7 @@ fn a_connection_that_is_closed_while_the_engine_lets_go_of_the_winner_stays_clos
 }
 
 #[test]
-fn an_engine_is_not_told_to_forget_a_connection_that_it_has_not_heard_of() {
+fn engine_is_not_asked_to_forget_an_unknown_connection() {
     let (mut reactor, seen) = clockwork(Reactor::builder().resolver(Known(vec![refusing()])));
     let log = Log::default();
     let id = reactor.connect_to("somewhere:1", Logging(log.clone())).unwrap();

@@ -1,4 +1,4 @@
-//! `curl`, against the least that can be called an HTTP server.
+//! `curl`, against a minimal HTTP server.
 
 use pelton::{Chunk, Connection, Io, Reactor, Reason};
 use pelton_testing::{Log, On, on_every_engine};
@@ -10,10 +10,10 @@ on_every_engine![
     curl_gets_an_answer,
     curl_gets_several_answers_over_one_connection,
     curl_posts_a_megabyte,
-    curl_puts_a_large_file_that_it_announces_first,
+    curl_puts_a_large_file_with_expect_continue,
 ];
 
-/// Answers each request with how many bytes its body had, and their sum.
+/// Answers each request with the length of its body and the sum of its bytes.
 #[derive(Default)]
 struct Http {
     log: Log,
@@ -22,7 +22,7 @@ struct Http {
 }
 
 impl Http {
-    /// Takes a whole request from the front of what has been received, and says what its body was.
+    /// Takes a complete request from the buffer, and returns its body.
     fn take_request(&mut self, io: &mut Io<'_>) -> Option<Vec<u8>> {
         let end = self.received.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
         let head = String::from_utf8_lossy(&self.received[..end]).to_lowercase();
@@ -58,7 +58,8 @@ impl Connection for Http {
     }
 }
 
-/// Runs it with these arguments, in which `URL` is ours, and checks what it says, and that it was one connection.
+/// Runs curl with these arguments, in which `URL` stands for the server's, and checks its output and that it used one
+/// connection.
 fn curl(on: On, arguments: &str, input: Vec<u8>, expected: &str) {
     let mut reactor = on.reactor();
     let log = Log::default();
@@ -86,7 +87,7 @@ fn curl_posts_a_megabyte(on: On) {
     curl(on, "--data-binary @- URL", body, &expected);
 }
 
-fn curl_puts_a_large_file_that_it_announces_first(on: On) {
+fn curl_puts_a_large_file_with_expect_continue(on: On) {
     let body = pattern(2_000_000);
     let expected = format!("2000000 {}\n", sum(&body));
     curl(on, "--header Expect:100-continue --request PUT --data-binary @- URL", body, &expected);

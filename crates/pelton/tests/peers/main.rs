@@ -1,6 +1,6 @@
-//! Connections whose other side is a program that was written elsewhere, with another idea of what a socket is.
+//! Connections to programs by others, which may use sockets differently.
 //!
-//! Nothing wakes the loop here but the connections themselves and the end of the program, so a wake-up that is lost shows.
+//! Only the connections and the end of the program wake the loop, so a lost wake-up is detected.
 #![cfg(target_os = "linux")]
 
 mod curl;
@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use pelton::{Address, Chunk, Connection, EventLoop, Io, Reactor, Reason};
 use pelton_testing::{Log, On, run_until};
 
-/// Sends back whatever comes.
+/// Echoes.
 struct Echo(Log);
 
 impl Connection for Echo {
@@ -27,7 +27,7 @@ impl Connection for Echo {
     }
 }
 
-/// Takes everything in, and says how much that was when the other side has finished.
+/// Reads everything, and answers with the length when the other side has finished.
 struct Sum {
     log: Log,
     bytes: u64,
@@ -60,7 +60,7 @@ fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().map(|byte| u64::from(*byte)).sum()
 }
 
-/// A client: sends all it has at once, and collects what comes back.
+/// A client: sends everything at once, and collects the answer.
 struct Client {
     log: Log,
     data: Vec<u8>,
@@ -68,7 +68,7 @@ struct Client {
     finishes: Finishes,
 }
 
-/// Who says first that there is no more.
+/// Which side finishes first.
 #[derive(PartialEq, Eq)]
 enum Finishes {
     First,
@@ -99,7 +99,7 @@ impl Connection for Client {
     }
 }
 
-/// Bytes that look different everywhere, so that nothing can be lost or moved without being noticed.
+/// Bytes without repetition, so that lost or reordered data is detected.
 fn pattern(bytes: usize) -> Vec<u8> {
     let mut state = 1u32;
     let next = |_| {
@@ -109,7 +109,7 @@ fn pattern(bytes: usize) -> Vec<u8> {
     (0..bytes).map(next).collect()
 }
 
-/// Listens on a TCP port, and says which.
+/// Listens on a TCP port, and returns it.
 fn listen<C: Connection>(reactor: &mut EventLoop, serve: impl FnMut(&mut Reactor) -> C + 'static) -> u16 {
     let listener = reactor.listen("127.0.0.1:0", serve).unwrap();
     match reactor.listening_on(listener) {
@@ -118,12 +118,12 @@ fn listen<C: Connection>(reactor: &mut EventLoop, serve: impl FnMut(&mut Reactor
     }
 }
 
-/// A path for a Unix socket that no other test has.
+/// A unique path for a Unix socket.
 fn socket_path(on: On, name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("pelton-{}-{name}-{}.sock", std::process::id(), on.0))
 }
 
-/// Turns the loop until all connections are over, and says what they logged.
+/// Runs the loop until all connections have ended, and returns their log.
 fn ends(reactor: &mut EventLoop, log: &Log) -> Vec<String> {
     run_until(reactor, |reactor| reactor.connection_count() == 0);
     assert_eq!(reactor.stats().panics, 0);

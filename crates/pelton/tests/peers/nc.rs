@@ -1,4 +1,4 @@
-//! OpenBSD's `nc`, the plainest peer there is.
+//! OpenBSD's `nc`.
 
 use pelton::Address;
 use pelton_testing::{Log, On, on_every_engine};
@@ -8,7 +8,7 @@ use crate::{Client, Echo, Finishes, Sum, ends, listen, pattern, socket_path, sum
 
 on_every_engine![
     nc_gets_back_what_it_sends,
-    nc_that_has_finished_is_still_answered,
+    half_closed_nc_is_still_answered,
     nc_gets_back_what_it_sends_over_a_unix_path,
     a_client_and_nc_as_a_server_send_to_each_other,
 ];
@@ -19,13 +19,13 @@ fn nc_gets_back_what_it_sends(on: On) {
     let entries = log.clone();
     let port = listen(&mut reactor, move |_| Echo(entries.clone())).to_string();
     let data = pattern(3_000_000);
-    // -N: finishes sending when its input ends. It stays until we close.
+    // -N: finishes sending when its input ends, and stays until the server closes.
     let back = Program::start("nc", &["-N", "127.0.0.1", &port]).run(&mut reactor, Input::These(data.clone())).output();
-    assert!(back == data, "{} of {} bytes came back, or others", back.len(), data.len());
+    assert!(back == data, "{} of {} bytes came back, or they differ", back.len(), data.len());
     assert_eq!(ends(&mut reactor, &log), ["finished by the other side"]);
 }
 
-fn nc_that_has_finished_is_still_answered(on: On) {
+fn half_closed_nc_is_still_answered(on: On) {
     let mut reactor = on.reactor();
     let log = Log::default();
     let entries = log.clone();
@@ -46,7 +46,7 @@ fn nc_gets_back_what_it_sends_over_a_unix_path(on: On) {
     let nc = Program::start("nc", &["-N", "-U", path.to_str().unwrap()]);
     assert!(nc.run(&mut reactor, Input::These(data.clone())).output() == data);
     assert_eq!(ends(&mut reactor, &log), ["finished by the other side"]);
-    reactor.unlisten(listener);
+    reactor.end(listener);
 }
 
 fn a_client_and_nc_as_a_server_send_to_each_other(on: On) {
@@ -56,8 +56,8 @@ fn a_client_and_nc_as_a_server_send_to_each_other(on: On) {
     let address: Address = server.says("Listening on ").replace(' ', ":").parse().unwrap();
     let data = pattern(2_000_000);
     reactor.connect(&address, Client::new(log.clone(), data.clone(), Finishes::Second)).unwrap();
-    // Each sends the same, whatever the other one does. nc gives up when nothing more will come in, so it finishes first.
+    // Both send the same data independently. nc exits when its input ends, so it finishes first.
     let arrived = server.run(&mut reactor, Input::These(data.clone())).output();
-    assert!(arrived == data, "{} of {} bytes arrived, or others", arrived.len(), data.len());
+    assert!(arrived == data, "{} of {} bytes arrived, or they differ", arrived.len(), data.len());
     assert_eq!(ends(&mut reactor, &log), ["everything came back; finished by the other side"]);
 }

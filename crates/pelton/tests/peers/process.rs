@@ -1,4 +1,4 @@
-//! Programs to talk to, run beside the loop.
+//! Runs programs beside the loop.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use pelton::{EventLoop, Handle};
 use pelton_testing::{DEADLINE, run_until};
 
-/// A program that runs. It does not outlive this.
+/// A running program, killed when this is dropped.
 pub(crate) struct Program {
     child: Child,
     name: String,
 }
 
-/// What a program said, and how it ended.
+/// The output and the status of a program.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
@@ -24,7 +24,7 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// Its output, if it ended well.
+    /// Its output, if it succeeded.
     pub(crate) fn output(self) -> Vec<u8> {
         let errors = String::from_utf8_lossy(&self.errors);
         assert!(self.status.success(), "{}: {errors}", self.status);
@@ -36,17 +36,17 @@ impl Ended {
     }
 }
 
-/// What other threads have read, as far as the loop knows.
+/// What other threads have read so far.
 #[derive(Default)]
 struct Heard {
     output: Option<Vec<u8>>,
     errors: Option<Vec<u8>>,
 }
 
-/// What the program is given to read.
+/// The input of a program.
 pub(crate) enum Input {
     These(Vec<u8>),
-    /// Nothing, but no end either until the program has closed its output.
+    /// Empty, but without an end until the program has closed its output.
     Open,
 }
 
@@ -54,39 +54,39 @@ impl Program {
     pub(crate) fn start(program: &str, arguments: &[&str]) -> Program {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = command.spawn().unwrap_or_else(|error| panic!("{program} is needed for this test: {error}"));
+        let child = command.spawn().unwrap_or_else(|error| panic!("this test needs {program}: {error}"));
         Program { child, name: program.to_owned() }
     }
 
-    /// A program of Python.
+    /// Starts a Python program.
     pub(crate) fn python(script: &str, arguments: &[&str]) -> Program {
         Program::start("python3", &[&["-c", script], arguments].concat())
     }
 
-    /// Waits for a line with this in it on its standard error, and says what follows it.
+    /// Waits for a line on standard error that contains this, and returns the rest of the line.
     pub(crate) fn says(&mut self, what: &str) -> String {
         let errors = BufReader::new(self.child.stderr.take().unwrap());
         let (send, receive) = mpsc::channel();
         let wanted = what.to_owned();
         thread::spawn(move || {
-            // To the end, so that the program can go on talking.
+            // Read to the end, so that the program is not blocked.
             for line in errors.lines().map_while(Result::ok) {
                 if let Some((_, rest)) = line.split_once(&wanted) {
                     let _ = send.send(rest.to_owned());
                 }
             }
         });
-        receive.recv_timeout(DEADLINE).unwrap_or_else(|_| panic!("{} did not say {what:?}", self.name))
+        receive.recv_timeout(DEADLINE).unwrap_or_else(|_| panic!("{} did not print {what:?}", self.name))
     }
 
-    /// Gives it `input` to read and turns the loop until it ends.
+    /// Passes `input` to the program and runs the loop until it ends.
     pub(crate) fn run(mut self, reactor: &mut EventLoop, input: Input) -> Ended {
         let mut stdin = self.child.stdin.take().unwrap();
         let held = match input {
             Input::Open => Some(stdin),
             Input::These(bytes) => {
                 thread::spawn(move || {
-                    // It may end before it has read everything; what it says tells whether it should have.
+                    // The program may end before it has read everything.
                     let _ = stdin.write_all(&bytes);
                 });
                 None
@@ -97,7 +97,7 @@ impl Program {
         hear(&handle, self.child.stdout.take().unwrap(), |heard| &mut heard.output);
         match self.child.stderr.take() {
             Some(errors) => hear(&handle, errors, |heard| &mut heard.errors),
-            // It is being read already, for what the program says.
+            // Another thread already reads standard error.
             None => reactor.state::<Heard>().errors = Some(Vec::new()),
         }
         run_until(reactor, |reactor| reactor.state::<Heard>().output.is_some());
@@ -108,7 +108,7 @@ impl Program {
         Ended { status, output: heard.output.unwrap_or_default(), errors: heard.errors.unwrap_or_default() }
     }
 
-    /// Waits for it to end, without turning the loop.
+    /// Waits for it to end, without running the loop.
     fn wait(&mut self) -> ExitStatus {
         let deadline = Instant::now() + DEADLINE;
         loop {
@@ -116,7 +116,7 @@ impl Program {
                 Some(status) => return status,
                 None => assert!(Instant::now() < deadline, "{} closed its output and did not end", self.name),
             }
-            // There is no event to wait for with a deadline; it has said its last.
+            // There is no way to wait with a deadline; it has closed its output and ends soon.
             thread::sleep(Duration::from_millis(1));
         }
     }
@@ -127,7 +127,7 @@ fn hear(handle: &Handle, mut stream: impl Read + Send + 'static, place: fn(&mut 
     thread::spawn(move || {
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes).unwrap();
-        // If nobody is there any more, the test has failed already.
+        // If the receiver is gone, the test has failed already.
         let _ = handle.post(move |reactor| *place(reactor.state()) = Some(bytes));
     });
 }

@@ -1,4 +1,4 @@
-//! Python: blocking sockets, and asyncio.
+//! Python: blocking sockets and asyncio.
 
 use pelton::Address;
 use pelton_testing::{Log, On, on_every_engine};
@@ -8,13 +8,13 @@ use crate::{Client, Echo, Finishes, Sum, ends, listen, pattern, sum};
 
 on_every_engine![
     blocking_sends_of_odd_sizes_come_back,
-    a_reset_from_python_is_told_after_what_came_before_it,
-    a_peer_that_shuts_down_one_side_or_the_other_is_served_as_far_as_it_can_be,
+    reset_from_python_is_reported_after_the_data_before_it,
+    peers_that_shut_down_one_direction_are_served,
     fifty_asyncio_streams_are_echoed_at_once,
     many_clients_are_echoed_by_an_asyncio_server,
 ];
 
-/// Sends in pieces of 1, 2, 3, 5, 8, ... bytes, and after each reads back as much, but not more than it must.
+/// Sends pieces of 1, 2, 3, 5, 8, ... bytes, and after each reads back as many bytes, in minimal reads.
 const ODD_SIZES: &str = "
 import socket, sys
 s = socket.create_connection(('127.0.0.1', int(sys.argv[1])), timeout=20)
@@ -43,7 +43,7 @@ fn blocking_sends_of_odd_sizes_come_back(on: On) {
     assert_eq!(ends(&mut reactor, &log), ["finished by the other side"]);
 }
 
-/// Closing a socket that lingers for no time at all resets the connection.
+/// With a linger time of zero, closing resets the connection.
 const RESET: &str = "
 import socket, struct, sys
 s = socket.create_connection(('127.0.0.1', int(sys.argv[1])), timeout=20)
@@ -53,7 +53,7 @@ s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
 s.close()
 ";
 
-fn a_reset_from_python_is_told_after_what_came_before_it(on: On) {
+fn reset_from_python_is_reported_after_the_data_before_it(on: On) {
     let mut reactor = on.reactor();
     let log = Log::default();
     let entries = log.clone();
@@ -62,7 +62,7 @@ fn a_reset_from_python_is_told_after_what_came_before_it(on: On) {
     assert_eq!(ends(&mut reactor, &log), ["reset by the other side"]);
 }
 
-/// First one that will not write any more, and reads the answer; then one that will not read any more, and writes.
+/// First a client that shuts down writing and reads the answer; then one that shuts down reading, and writes.
 const SHUTDOWNS: &str = "
 import socket, sys
 address = '127.0.0.1', int(sys.argv[1])
@@ -80,13 +80,13 @@ except ConnectionResetError:
     pass
 ";
 
-fn a_peer_that_shuts_down_one_side_or_the_other_is_served_as_far_as_it_can_be(on: On) {
+fn peers_that_shut_down_one_direction_are_served(on: On) {
     let mut reactor = on.reactor();
     let log = Log::default();
     let entries = log.clone();
     let port = listen(&mut reactor, move |_| Sum::new(entries.clone())).to_string();
     let said = Program::python(SHUTDOWNS, &[&port]).run(&mut reactor, Input::Open).text();
-    // What is answered to one that will not read is thrown away by its kernel, or met with a reset.
+    // The answer to a client that does not read is discarded by its kernel, or causes a reset.
     assert_eq!(said, format!("1000 {}\n", sum(&[b'x'; 1000])));
     assert_eq!(ends(&mut reactor, &log), ["finished by the other side"; 2]);
 }
@@ -141,7 +141,7 @@ fn many_clients_are_echoed_by_an_asyncio_server(on: On) {
     let mut server = Program::python(ECHO_SERVER, &[]);
     let address: Address = format!("127.0.0.1:{}", server.says("port: ")).parse().unwrap();
     for number in 0..30 {
-        // From nothing at all to about a megabyte.
+        // From nothing to about a megabyte.
         let data = pattern(number * number * 1_117);
         reactor.connect(&address, Client::new(log.clone(), data, Finishes::First)).unwrap();
     }

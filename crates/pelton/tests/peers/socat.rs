@@ -1,4 +1,4 @@
-//! `socat`, which connects anything with anything.
+//! `socat`.
 
 use pelton::Address;
 use pelton_testing::{Log, On, on_every_engine, run_until};
@@ -7,18 +7,18 @@ use crate::process::{Input, Program};
 use crate::{Client, Echo, Finishes, Sum, ends, listen, pattern, socket_path, sum};
 
 on_every_engine![
-    socat_gets_its_megabytes_back_over_tcp,
-    socat_gets_its_megabytes_back_over_a_unix_path,
-    socat_gets_its_megabytes_back_over_an_abstract_name,
-    socat_that_has_finished_is_still_answered,
-    a_client_gets_its_megabytes_back_from_socat_and_cat,
+    socat_is_echoed_over_tcp,
+    socat_is_echoed_over_a_unix_path,
+    socat_is_echoed_over_an_abstract_name,
+    half_closed_socat_is_still_answered,
+    client_is_echoed_by_socat_and_cat,
     a_client_reaches_socat_over_a_unix_path,
 ];
 
 const MEGABYTES: usize = 5_000_000;
 
-/// Has it send everything that it reads to `address` and write what comes back. Once one direction is at its end, it gives
-/// the other one some time; by itself that would be half a second.
+/// Runs socat to send its input to `address` and print the answer. When one direction has ended, it waits for the other for
+/// this long; the default is half a second.
 fn socat(address: &str) -> Program {
     Program::start("socat", &["-t", "20", "-b", "7001", "-", address])
 }
@@ -34,27 +34,27 @@ fn echoes(on: On, address: &str, named: &str) {
     };
     let data = pattern(MEGABYTES);
     let back = socat(&named).run(&mut reactor, Input::These(data.clone())).output();
-    assert!(back == data, "{} of {} bytes came back, or others", back.len(), data.len());
+    assert!(back == data, "{} of {} bytes came back, or they differ", back.len(), data.len());
     assert_eq!(ends(&mut reactor, &log), ["finished by the other side"]);
-    reactor.unlisten(listener);
+    reactor.end(listener);
 }
 
-fn socat_gets_its_megabytes_back_over_tcp(on: On) {
+fn socat_is_echoed_over_tcp(on: On) {
     echoes(on, "127.0.0.1:0", "TCP");
 }
 
-fn socat_gets_its_megabytes_back_over_a_unix_path(on: On) {
+fn socat_is_echoed_over_a_unix_path(on: On) {
     let path = socket_path(on, "socat");
     echoes(on, &format!("unix:{}", path.display()), &format!("UNIX-CONNECT:{}", path.display()));
     assert!(!path.exists());
 }
 
-fn socat_gets_its_megabytes_back_over_an_abstract_name(on: On) {
+fn socat_is_echoed_over_an_abstract_name(on: On) {
     let name = format!("pelton-{}-socat-{}", std::process::id(), on.0);
     echoes(on, &format!("unix:@{name}"), &format!("ABSTRACT-CONNECT:{name}"));
 }
 
-fn socat_that_has_finished_is_still_answered(on: On) {
+fn half_closed_socat_is_still_answered(on: On) {
     let mut reactor = on.reactor();
     let log = Log::default();
     let entries = log.clone();
@@ -65,7 +65,7 @@ fn socat_that_has_finished_is_still_answered(on: On) {
     assert_eq!(ends(&mut reactor, &log), ["finished by the other side"]);
 }
 
-fn a_client_gets_its_megabytes_back_from_socat_and_cat(on: On) {
+fn client_is_echoed_by_socat_and_cat(on: On) {
     let mut reactor = on.reactor();
     let log = Log::default();
     let mut server = Program::start("socat", &["-d", "-d", "-t", "20", "TCP-LISTEN:0,bind=127.0.0.1", "EXEC:cat"]);
@@ -85,7 +85,7 @@ fn a_client_reaches_socat_over_a_unix_path(on: On) {
         .connect(&Address::Unix(path.clone()), Client::new(log.clone(), pattern(1_000_000), Finishes::First))
         .unwrap();
     assert_eq!(ends(&mut reactor, &log), ["everything came back; finished by the other side"]);
-    // It removes the file once it is done.
+    // It removes the file when it is done.
     let waiting = reactor.every(std::time::Duration::from_millis(1), |_, _| {});
     run_until(&mut reactor, |_| !path.exists());
     reactor.cancel(waiting);

@@ -1,4 +1,4 @@
-//! The laws that let chains be rewritten.
+//! Algebraic laws of chains.
 
 use pelton::{EventLoop, Promise, Reactor};
 use proptest::prelude::*;
@@ -7,12 +7,12 @@ use crate::{Outcome, catching, outcome, settle};
 
 type Short = Promise<u32, u32>;
 
-/// What a continuation may do.
+/// What a continuation does.
 #[derive(Debug, Clone, Copy)]
 enum Function {
     Add(u32),
     Fail(u32),
-    /// Returns a promise that is settled already.
+    /// Returns a settled promise.
     Now(u32),
     /// Returns a promise that is settled a tick later.
     Later(u32),
@@ -59,7 +59,7 @@ fn function() -> impl Strategy<Value = Function> {
     ]
 }
 
-/// What a chain that begins with `start`, which is settled before or after the rest is attached, comes to.
+/// The outcome of a chain that begins with `start`, which is settled before or after the rest is attached.
 fn run(
     start: Result<u32, u32>,
     settled_first: bool,
@@ -84,34 +84,34 @@ fn start() -> impl Strategy<Value = Result<u32, u32>> {
 
 proptest! {
     #[test]
-    fn to_map_with_the_identity_is_to_do_nothing(start in start(), first in any::<bool>()) {
+    fn mapping_with_the_identity_changes_nothing(start in start(), first in any::<bool>()) {
         let mapped = run(start, first, |_, promise| promise.map(|value| value));
         prop_assert_eq!(&mapped, &run(start, first, |_, promise| promise));
         prop_assert_eq!(mapped, run(start, first, |_, promise| promise.map_err(|error| error)));
     }
 
     #[test]
-    fn to_map_twice_is_to_map_with_both(start in start(), first in any::<bool>(), a in any::<u32>(), b in any::<u32>()) {
+    fn mapping_twice_is_mapping_with_the_composition(start in start(), first in any::<bool>(), a in any::<u32>(), b in any::<u32>()) {
         let (f, g) = (move |value: u32| value.wrapping_mul(a), move |value: u32| value.wrapping_add(b));
         let twice = run(start, first, move |_, promise| promise.map(f).map(g));
         prop_assert_eq!(twice, run(start, first, move |_, promise| promise.map(move |value| g(f(value)))));
     }
 
     #[test]
-    fn a_value_that_is_there_may_as_well_be_passed(value in any::<u32>(), f in function()) {
+    fn then_on_a_resolved_promise_calls_the_function(value in any::<u32>(), f in function()) {
         prop_assume!(!matches!(f, Function::Panic));
         let then = run(Ok(value), true, move |_, promise| f.after(promise));
         prop_assert_eq!(then, run(Ok(value), true, move |reactor, _| f.call(reactor, value)));
     }
 
     #[test]
-    fn to_go_on_with_a_promise_of_the_value_is_to_do_nothing(start in start(), first in any::<bool>()) {
+    fn then_with_a_resolved_promise_changes_nothing(start in start(), first in any::<bool>()) {
         let unit = run(start, first, |_, promise| promise.then(|reactor, value| Short::resolved(reactor, value)));
         prop_assert_eq!(unit, run(start, first, |_, promise| promise));
     }
 
     #[test]
-    fn how_a_chain_is_nested_does_not_matter(
+    fn then_is_associative(
         start in start(), first in any::<bool>(), f in function(), g in function(), h in function(),
     ) {
         let flat = run(start, first, move |_, promise| h.after(g.after(f.after(promise))));

@@ -1,4 +1,4 @@
-//! Chains: what is passed on, and what it costs.
+//! Chains: outcomes and their cost.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use pelton_testing::{Log, poll};
 
 use crate::{Number, outcome, outcome_now, reactor, settle};
 
-/// Long enough to overflow a stack of a hundred bytes per link.
+/// Long enough that a recursion with a hundred bytes per link would overflow the stack.
 const LINKS: u32 = 100_000;
 
 #[test]
@@ -33,7 +33,7 @@ fn continuations_return_results_and_promises() {
 }
 
 #[test]
-fn a_rejection_passes_everything_that_wants_a_value() {
+fn rejection_skips_continuations_for_values() {
     let mut reactor = reactor();
     let chain = Number::rejected(&reactor, "no")
         .map(|_| unreachable!("there is no value"))
@@ -61,12 +61,12 @@ fn a_rejection_can_be_passed_on_or_replaced() {
     assert_eq!(
         outcome_now(&mut reactor, promise.map_err(str::len)),
         Err(Rejected::Abandoned),
-        "not an error of theirs"
+        "an error of another type"
     );
 }
 
 #[test]
-fn finally_runs_in_any_case_and_passes_the_outcome_on() {
+fn finally_always_runs_and_passes_the_outcome_on() {
     let mut reactor = reactor();
     let log = Log::default();
     for promise in [Number::resolved(&reactor, 1), Number::rejected(&reactor, "no")] {
@@ -88,12 +88,12 @@ fn a_chain_runs_within_a_turn() {
 }
 
 #[test]
-fn a_chain_without_end_keeps_nothing_else_waiting() {
+fn endless_chain_starves_nothing() {
     fn forever(reactor: &Reactor, count: u32) -> Number {
         Number::resolved(reactor, count).then(|reactor, count| forever(reactor, count + 1))
     }
     let mut reactor = crate::builder().ticks_per_turn(10).build().unwrap();
-    forever(&reactor, 0).done(|_, _| unreachable!("it never ends"));
+    forever(&reactor, 0).done(|_, _| unreachable!("the chain never ends"));
     reactor.after(Duration::from_millis(2), |reactor| reactor.stop());
     pelton_testing::run(&mut reactor);
     assert!(reactor.stats().turns > 1);
@@ -110,7 +110,7 @@ fn a_link_is_one_allocation_and_one_tick() {
                 promise = link.then(move |_, value| Ok(value + index % 2));
             }
         });
-        // One for the promise that took the place of each.
+        // One allocation for the promise that replaced each.
         assert_eq!(made.count_total, 2 * u64::from(links));
         let end = Rc::new(Cell::new(false));
         let ended = end.clone();
@@ -131,7 +131,7 @@ fn a_link_is_one_allocation_and_one_tick() {
     assert_eq!(chain(1_000), (0, 1_001));
 }
 
-/// On a stack that a recursion over the links would not fit on.
+/// Runs on a stack that is too small for a recursion over the links.
 fn on_a_small_stack(test: impl FnOnce() + Send + 'static) {
     std::thread::Builder::new().stack_size(256 * 1024).spawn(test).unwrap().join().unwrap();
 }
@@ -150,7 +150,7 @@ fn a_long_chain_is_settled_without_recursion() {
         settle(&mut reactor);
         assert_eq!(chain.take(), Some(Ok(LINKS)));
         let turns = u64::from(LINKS) / 1024;
-        assert!(reactor.stats().turns <= turns + 2, "as many links in a turn as ticks");
+        assert!(reactor.stats().turns <= turns + 2, "each turn handles as many links as ticks");
 
         let (deferred, promise) = reactor.promise();
         let chain = outcome(long_chain(promise));
@@ -163,21 +163,21 @@ fn a_long_chain_is_settled_without_recursion() {
 #[test]
 fn a_long_chain_is_dropped_without_recursion() {
     on_a_small_stack(|| {
-        // Nobody holds it but the deferred, and the loop is over.
+        // Only the deferred holds it, and the loop is gone.
         let reactor = reactor();
         let (deferred, promise) = reactor.promise();
         drop(long_chain(promise));
         drop(reactor);
         drop(deferred);
 
-        // It waits in the loop.
+        // Queued in the loop.
         let reactor = crate::reactor();
         let (deferred, promise) = reactor.promise();
         drop(long_chain(promise));
         deferred.resolve(0).unwrap();
         drop((deferred, reactor));
 
-        // Linked by what continuations own, instead of by what they return.
+        // Linked by values that continuations own, not by their results.
         let reactor = crate::reactor();
         let (first, mut promise) = reactor.promise::<u32, &str>();
         for _ in 0..LINKS {
@@ -198,7 +198,7 @@ fn promises_that_follow_each_other_are_settled_without_recursion() {
         for _ in 0..LINKS {
             promise = Promise::resolved(&reactor, ()).then(|_, ()| promise);
         }
-        // Each continuation has returned the promise before.
+        // Each continuation has returned the promise before it.
         settle(&mut reactor);
         let last = outcome(promise);
         deferred.resolve(5).unwrap();
@@ -208,7 +208,7 @@ fn promises_that_follow_each_other_are_settled_without_recursion() {
 }
 
 #[test]
-fn a_loop_of_promises_takes_no_more_memory_with_every_round() {
+fn promise_loop_uses_constant_memory() {
     fn count_down(reactor: &Reactor, left: u32) -> Number {
         Number::resolved(reactor, left).then(|reactor, left| match left {
             0 => Number::resolved(reactor, 0),

@@ -1,4 +1,4 @@
-//! Waiting for several: all, any, race.
+//! `all`, `any` and `race`.
 
 use pelton::{Promise, Rejected};
 use proptest::prelude::*;
@@ -29,7 +29,7 @@ fn rejections_after_the_first_are_not_reported() {
     assert_eq!(reactor.stats().panics, 0);
 }
 
-/// What becomes of one, and when compared to the others. `None`: nothing.
+/// The outcome of one promise and its rank in time. `None`: never settled.
 type Part = (Option<Outcome<u32, u32>>, u32);
 
 fn parts() -> impl Strategy<Value = Vec<Part>> {
@@ -44,7 +44,7 @@ fn parts() -> impl Strategy<Value = Vec<Part>> {
 
 proptest! {
     #[test]
-    fn all_any_and_race_do_as_their_models(parts in parts(), turned in any::<bool>()) {
+    fn all_any_and_race_match_their_models(parts in parts(), turned in any::<bool>()) {
         let mut reactor = reactor();
         let mut order: Vec<usize> = (0..parts.len()).filter(|index| parts[*index].0.is_some()).collect();
         order.sort_by_key(|index| parts[*index].1);

@@ -1,4 +1,4 @@
-//! Nothing leaks, and everything is dropped once, whatever goes first.
+//! Nothing leaks, and everything is dropped once, in any order of dropping.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use crate::{Number, catching, reactor, settle};
 
 #[test]
-fn a_value_that_nobody_wants_is_dropped_at_once() {
+fn unwanted_value_is_dropped_at_once() {
     let reactor = reactor();
     let live = Alive::default();
     let (deferred, promise) = reactor.promise::<Counted, &str>();
@@ -24,7 +24,7 @@ fn a_value_that_nobody_wants_is_dropped_at_once() {
 }
 
 #[test]
-fn a_continuation_that_is_not_needed_is_dropped() {
+fn unneeded_continuation_is_dropped() {
     let mut reactor = reactor();
     let live = Alive::default();
     let kept = Counted::new(&live);
@@ -37,11 +37,11 @@ fn a_continuation_that_is_not_needed_is_dropped() {
 }
 
 #[test]
-fn a_loop_that_is_dropped_drops_what_waits_in_it() {
+fn dropped_loop_drops_pending_continuations() {
     let log = Log::default();
     let live = Alive::default();
     let mut reactor = reactor();
-    // Settled, but no turn follows; pending, with the deferred in a timer; pending, with the deferred kept here.
+    // Settled without a following turn; pending, with the deferred in a timer; pending, with the deferred held here.
     let entry = log.clone();
     let chain = Promise::<_, &str>::resolved(&reactor, Counted::new(&live)).map(move |_| entry.add("called"));
     let (in_timer, promise) = reactor.promise::<u32, &str>();
@@ -53,7 +53,7 @@ fn a_loop_that_is_dropped_drops_what_waits_in_it() {
     promise.observe(move |_, _| entry.add("observed"));
     let end = promise.map(move |_| drop(kept)).timeout(&mut reactor, Duration::from_secs(3600)).shared();
     drop(reactor);
-    assert_eq!(live.count(), 1, "what hangs on the deferred");
+    assert_eq!(live.count(), 1, "only the chain of the held deferred is left");
     deferred.resolve(Counted::new(&live)).unwrap();
     drop((deferred, chain, end));
     assert_eq!(live.count(), 0);
@@ -61,7 +61,7 @@ fn a_loop_that_is_dropped_drops_what_waits_in_it() {
 }
 
 #[test]
-fn a_loop_that_was_shut_down_calls_nobody() {
+fn stopped_loop_calls_no_continuations() {
     let mut reactor = reactor();
     let log = Log::default();
     let (deferred, promise) = reactor.promise::<u32, &str>();
@@ -77,7 +77,7 @@ fn a_loop_that_was_shut_down_calls_nobody() {
 }
 
 #[test]
-fn a_destructor_that_panics_is_a_fault_and_no_more() {
+fn panicking_destructor_is_only_a_fault() {
     struct Bad;
     impl Drop for Bad {
         fn drop(&mut self) {
@@ -148,7 +148,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 type Kept = Promise<Counted, Counted>;
 
-/// Carries out a step on a chain; `None` if that ends it.
+/// Applies a step to a chain; `None` if that ends it.
 fn take(
     step: &Step,
     reactor: &mut EventLoop,
@@ -207,8 +207,8 @@ fn take(
 }
 
 proptest! {
-    /// Whatever is chained, settled, dropped and turned in whatever order, and whichever of loop, promise and deferred
-    /// goes first: in the end nothing is left.
+    /// Whatever is chained, settled, dropped and turned in any order, and whichever of loop, promise and deferred is dropped
+    /// first: nothing leaks.
     #[test]
     fn nothing_leaks(steps in steps(), goes_first in 0..3) {
         let live = Alive::default();

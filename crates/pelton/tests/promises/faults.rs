@@ -1,4 +1,4 @@
-//! Panics in continuations, and rejections that nobody handles.
+//! Panics in continuations, and unhandled rejections.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,7 +18,7 @@ fn panicked(message: &str) -> Outcome {
 }
 
 #[test]
-fn a_panic_is_a_rejection_to_what_follows_and_a_fault_to_the_loop() {
+fn panic_rejects_the_chain_and_is_reported_as_a_fault() {
     let mut reactor = catching();
     let faults = Rc::new(RefCell::new(Vec::<Fault>::new()));
     let fault = faults.clone();
@@ -44,8 +44,8 @@ fn a_panic_is_a_rejection_to_what_follows_and_a_fault_to_the_loop() {
 }
 
 #[test]
-fn each_link_is_a_callback_of_its_own_however_it_is_called() {
-    // Without measuring, what comes next is called without going through the queue.
+fn each_link_is_a_separate_callback() {
+    // Without measuring, the next continuation is called without going through the queue.
     for (measure, policy) in [(true, PanicPolicy::Close), (false, PanicPolicy::Close), (false, PanicPolicy::Propagate)]
     {
         let mut reactor = Reactor::builder().stats(measure).panic_policy(policy).build().unwrap();
@@ -69,7 +69,7 @@ fn each_link_is_a_callback_of_its_own_however_it_is_called() {
 }
 
 #[test]
-fn a_panicking_observer_harms_nobody_else() {
+fn panicking_observer_affects_no_others() {
     let mut reactor = catching();
     let log = Log::default();
     let entry = log.clone();
@@ -83,7 +83,7 @@ fn a_panicking_observer_harms_nobody_else() {
 }
 
 #[test]
-fn a_panic_that_comes_out_of_the_loop_loses_nothing() {
+fn propagated_panic_loses_nothing() {
     let mut reactor = Reactor::builder().panic_policy(PanicPolicy::Propagate).build().unwrap();
     let log = Log::default();
     let promise = Number::resolved(&reactor, 1);
@@ -92,14 +92,14 @@ fn a_panic_that_comes_out_of_the_loop_loses_nothing() {
     promise.observe(move |_, _| entry.add("second observer"));
     let chain = outcome(promise.map(|_| -> u32 { panic!("map") }));
     let turn = |reactor: &mut EventLoop| catch_unwind(AssertUnwindSafe(|| poll(reactor))).is_err();
-    assert!(turn(&mut reactor), "the observer's");
-    assert!(turn(&mut reactor), "the continuation's");
+    assert!(turn(&mut reactor), "the observer's panic");
+    assert!(turn(&mut reactor), "the continuation's panic");
     assert_eq!(log.take(), ["second observer"]);
     assert!(!turn(&mut reactor));
     assert_eq!(chain.take(), Some(panicked("map")));
 }
 
-/// Collects what is reported as unhandled.
+/// Collects the rejections that are reported as unhandled.
 fn unhandled(reactor: &mut EventLoop) -> Log {
     let log = Log::default();
     let entry = log.clone();
@@ -111,11 +111,11 @@ fn unhandled(reactor: &mut EventLoop) -> Log {
 }
 
 #[test]
-fn a_rejection_that_nobody_handles_is_reported_with_the_end_of_its_chain() {
+fn unhandled_rejection_is_reported_with_the_end_of_its_chain() {
     let mut reactor = reactor();
     let log = unhandled(&mut reactor);
     let line = line!();
-    // One that is dropped before it is rejected, one that is dropped after.
+    // One dropped before it is rejected, one dropped after.
     let (deferred, promise) = reactor.promise::<u32, &str>();
     drop(promise);
     deferred.reject("before").unwrap();
@@ -143,7 +143,7 @@ fn a_rejection_that_nobody_handles_is_reported_with_the_end_of_its_chain() {
 }
 
 #[test]
-fn what_is_handled_forgotten_or_a_panic_is_not_reported_as_unhandled() {
+fn handled_and_forgotten_rejections_and_panics_are_not_unhandled() {
     let mut reactor = catching();
     reactor.on_fault(|_, _| {});
     let log = unhandled(&mut reactor);
@@ -157,7 +157,7 @@ fn what_is_handled_forgotten_or_a_panic_is_not_reported_as_unhandled() {
     outcome(Number::rejected(&reactor, "shared").shared().promise());
     settle(&mut reactor);
     assert_eq!(log.take(), [""; 0]);
-    // Nobody got round to it.
+    // The loop was dropped before it was handled.
     let (deferred, promise) = reactor.promise::<u32, &str>();
     drop(promise.map(|_| ()));
     reactor.on_shutdown(move |_| drop(deferred));
@@ -176,7 +176,7 @@ fn a_panicking_hook_is_a_fault() {
     assert_eq!(reactor.stats().panics, 1);
 }
 
-/// Keeps what is logged.
+/// Records log messages.
 #[derive(Clone, Default)]
 struct Logged(Arc<Mutex<Vec<String>>>);
 

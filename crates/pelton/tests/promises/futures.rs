@@ -39,7 +39,11 @@ fn a_promise_wakes_the_task_that_polled_it_last() {
     assert_eq!((first.0.load(Ordering::Relaxed), last.0.load(Ordering::Relaxed)), (0, 1));
     let mut context = Context::from_waker(&last_waker);
     assert_eq!(Pin::new(&mut promise).poll(&mut context), Poll::Ready(Ok(1)));
-    assert_eq!(Pin::new(&mut promise).poll(&mut context), Poll::Ready(Err(Rejected::Abandoned)), "it was had");
+    assert_eq!(
+        Pin::new(&mut promise).poll(&mut context),
+        Poll::Ready(Err(Rejected::Abandoned)),
+        "the outcome was already taken"
+    );
 }
 
 #[test]
@@ -74,7 +78,7 @@ fn a_promise_that_was_polled_can_still_be_chained() {
 }
 
 #[test]
-fn a_rejection_that_a_dropped_future_never_gave_is_reported() {
+fn rejection_of_a_dropped_future_is_reported() {
     let mut reactor = reactor();
     let log = Log::default();
     let entry = log.clone();
@@ -103,11 +107,11 @@ fn a_promise_can_be_awaited_after_the_loop_is_gone() {
 }
 
 #[test]
-fn a_promise_of_a_future_is_settled_by_it_and_abandoned_without() {
+fn promise_of_a_future_is_settled_by_it_or_abandoned() {
     let mut reactor = catching();
     let faults = Rc::new(RefCell::new(Vec::new()));
     let list = faults.clone();
-    // What a hook asserts is caught.
+    // Assertions in a hook are caught.
     reactor.on_fault(move |_, fault| list.borrow_mut().push(fault.message.clone()));
     let kept = crate::outcome(Promise::of_future(&mut reactor, async { Ok::<_, &str>(1) }));
     let rejected = crate::outcome(Promise::of_future(&mut reactor, async { Err::<u32, _>("no") }));
@@ -121,5 +125,5 @@ fn a_promise_of_a_future_is_settled_by_it_and_abandoned_without() {
     let never = Promise::of_future(&mut reactor, std::future::pending::<Result<u32, &str>>());
     let never = crate::outcome(never);
     drop(reactor);
-    assert_eq!(never.take(), None, "nobody is called any more");
+    assert_eq!(never.take(), None, "the observer is not called any more");
 }

@@ -1,4 +1,4 @@
-//! Promises: what holds of them whatever engine they run on.
+//! Promises, independent of the engine.
 
 mod algebra;
 mod chains;
@@ -18,12 +18,12 @@ use std::time::Duration;
 
 use pelton::{Builder, EventLoop, PanicPolicy, Promise, Reactor, Rejected};
 
-/// What most tests promise.
+/// The promise type of most tests.
 type Number = Promise<u32, &'static str>;
 
 type Outcome<T = u32, E = &'static str> = Result<T, Rejected<E>>;
 
-/// What panics in a callback fails the test, unless that is about such panics and says so.
+/// A reactor on which panics in callbacks fail the test, unless the test opts out.
 fn builder() -> Builder {
     Reactor::builder().panic_policy(PanicPolicy::Propagate)
 }
@@ -32,19 +32,19 @@ fn reactor() -> EventLoop {
     builder().build().unwrap()
 }
 
-/// One that catches panics, as reactors do by default.
+/// A reactor that catches panics, as reactors do by default.
 fn catching() -> EventLoop {
     Reactor::new().unwrap()
 }
 
-/// Turns until no tick waits.
+/// Runs turns until no tick is pending.
 fn settle(reactor: &mut EventLoop) {
     while reactor.stats().pending_ticks > 0 {
         reactor.turn(Some(Duration::ZERO)).unwrap();
     }
 }
 
-/// Where the outcome of a promise turns up.
+/// Receives the outcome of a promise.
 fn outcome<T: 'static, E: fmt::Debug + 'static>(promise: Promise<T, E>) -> Rc<RefCell<Option<Outcome<T, E>>>> {
     let place = Rc::new(RefCell::new(None));
     let to = place.clone();
@@ -52,9 +52,9 @@ fn outcome<T: 'static, E: fmt::Debug + 'static>(promise: Promise<T, E>) -> Rc<Re
     place
 }
 
-/// What becomes of a promise that nothing but ticks keeps from being settled.
+/// The outcome of a promise that only needs ticks to settle.
 fn outcome_now<T: 'static, E: fmt::Debug + 'static>(reactor: &mut EventLoop, promise: Promise<T, E>) -> Outcome<T, E> {
     let place = outcome(promise);
     settle(reactor);
-    place.take().expect("it is settled")
+    place.take().expect("not settled")
 }

@@ -29,7 +29,7 @@ fn observers_early_and_late_see_the_outcome_before_it_is_taken() {
 }
 
 #[test]
-fn observers_stay_when_the_promise_goes() {
+fn observers_outlive_the_promise() {
     let mut reactor = reactor();
     let log = Log::default();
     let (deferred, promise) = reactor.promise::<u32, &str>();
@@ -62,7 +62,7 @@ fn an_observer_may_add_another_and_consume_the_promise() {
 }
 
 #[test]
-fn everybody_gets_a_clone_of_what_a_shared_promise_comes_to() {
+fn shared_promise_clones_its_outcome() {
     let mut reactor = reactor();
     let (deferred, promise) = reactor.promise::<Rc<str>, &str>();
     let shared = promise.shared();
@@ -75,7 +75,7 @@ fn everybody_gets_a_clone_of_what_a_shared_promise_comes_to() {
 }
 
 #[test]
-fn a_shared_rejection_is_everybodys() {
+fn shared_rejection_reaches_all() {
     let mut reactor = reactor();
     let shared = Number::rejected(&reactor, "no").shared();
     for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! Continuations are ticks: one order for all.
+//! Continuations are ticks: everything runs in one order.
 
 use std::rc::Rc;
 
@@ -40,7 +40,7 @@ fn chains_take_turns() {
 }
 
 #[test]
-fn what_other_threads_post_comes_before_what_is_settled_after_it() {
+fn posts_run_before_continuations_settled_later() {
     let mut reactor = reactor();
     let log = Log::default();
     let handle = reactor.handle();
@@ -53,7 +53,7 @@ fn what_other_threads_post_comes_before_what_is_settled_after_it() {
             .unwrap();
     });
     let entry = log.clone();
-    // Its last link is settled when the post is there already.
+    // Its last link is settled when the post is already queued.
     Number::resolved(&reactor, 1).map(|value| value).done(move |reactor, _| {
         entry.add(format!("two, after {:?}", reactor.state::<Vec<&str>>()));
     });
@@ -62,7 +62,7 @@ fn what_other_threads_post_comes_before_what_is_settled_after_it() {
 }
 
 #[test]
-fn all_who_wait_for_a_promise_come_before_what_is_queued_after_it_is_settled() {
+fn continuations_run_before_work_queued_after_settling() {
     for ticks in [true, false] {
         let mut reactor = reactor();
         let log = Log::default();
@@ -96,7 +96,7 @@ fn draining_waits_for_continuations() {
     assert_eq!(log.take(), ["Ok(3)"]);
 }
 
-/// Something that runs, and what it queues when it does.
+/// Something that runs, and what it queues then.
 #[derive(Debug, Clone)]
 struct Act {
     kind: Kind,
@@ -106,9 +106,9 @@ struct Act {
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Tick,
-    /// A promise that has a continuation and is settled.
+    /// A promise that gets a continuation and is then settled.
     Settle,
-    /// A promise that is settled and gets a continuation.
+    /// A promise that is settled and then gets a continuation.
     Attach,
     Observe,
     Post,
@@ -124,7 +124,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act, 0..6)
 }
 
-/// Numbers what is queued, and logs it when it runs.
+/// Numbers everything that is queued, and logs it when it runs.
 fn queue(reactor: &mut Reactor, act: Act) {
     let number = *reactor.state::<u32>();
     *reactor.state::<u32>() += 1;
@@ -146,7 +146,7 @@ fn queue(reactor: &mut Reactor, act: Act) {
             Number::resolved(reactor, 0).done(move |reactor, _| run(reactor));
         }
         Kind::Observe => Number::resolved(reactor, 0).observe(move |reactor, _| run(reactor)),
-        // What it runs is not `Send`: it waits here.
+        // The work is not `Send`, so it is stored here.
         Kind::Post => {
             let waiting = Waiting(Box::new(run));
             let key = reactor.state::<Vec<Option<Waiting>>>().len();
@@ -173,7 +173,7 @@ fn first_in_first_out(mut reactor: EventLoop, acts: Vec<Act>) -> (Vec<u32>, u32)
 }
 
 proptest! {
-    /// Whatever queues whatever: it runs in the order in which it was queued, with any number of ticks per turn.
+    /// Everything runs in the order in which it was queued, with any number of ticks per turn.
     #[test]
     fn ticks_posts_and_continuations_are_one_queue(acts in acts(), per_turn in 1usize..20) {
         let reactor = crate::builder().ticks_per_turn(per_turn).build().unwrap();
@@ -181,7 +181,7 @@ proptest! {
         prop_assert_eq!(ran, (0..count).collect::<Vec<_>>());
     }
 
-    /// Observers in the order in which they came, then the consumer, whenever it was settled and whoever panics.
+    /// Observers run in the order of registration, then the consumer, whenever the promise is settled and whichever panic.
     #[test]
     fn observers_run_in_order_of_registration(
         count in 0usize..8, settled_before in 0usize..10, turned_before in 0usize..10, panics in any::<u8>(),

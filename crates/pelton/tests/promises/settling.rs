@@ -1,4 +1,4 @@
-//! Settling: once, by anybody who may, or by nobody.
+//! Settling a promise once, or abandoning it.
 
 use pelton::{AlreadySettled, Deferred, Rejected};
 use pelton_testing::Log;
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use crate::{Outcome, outcome, outcome_now, reactor, settle};
 
 #[test]
-fn a_second_settling_gives_back_what_it_came_with() {
+fn settling_twice_returns_the_second_value() {
     let mut reactor = reactor();
     let (deferred, promise) = reactor.promise::<u32, &str>();
     assert!(!deferred.is_settled() && !promise.is_settled());
@@ -22,7 +22,7 @@ fn a_second_settling_gives_back_what_it_came_with() {
 }
 
 #[test]
-fn a_promise_is_abandoned_when_the_last_deferred_goes() {
+fn promise_is_abandoned_when_the_last_deferred_is_dropped() {
     let mut reactor = reactor();
     let (deferred, promise) = reactor.promise::<u32, &str>();
     let promise = outcome(promise);
@@ -104,7 +104,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
 }
 
 proptest! {
-    /// However many have a hand in it, the first settles it; and if that is nobody, it is abandoned.
+    /// The first to settle it wins. If none does, the promise is abandoned.
     #[test]
     fn the_first_to_settle_wins(moves in moves()) {
         let mut reactor = reactor();

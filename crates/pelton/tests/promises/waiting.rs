@@ -1,4 +1,4 @@
-//! Time limits, and answers from other threads.
+//! Time limits, and replies from other threads.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ fn an_outcome_that_is_late_is_dropped() {
 }
 
 #[test]
-fn a_time_limit_that_passes_unnoticed_is_reported() {
+fn unhandled_time_limit_is_reported() {
     let mut reactor = reactor();
     let log = Log::default();
     let entry = log.clone();
@@ -54,7 +54,7 @@ fn a_time_limit_that_passes_unnoticed_is_reported() {
 }
 
 #[test]
-fn an_answer_from_another_thread_is_a_promise_on_the_loop() {
+fn reply_from_another_thread_becomes_a_promise() {
     let mut reactor = reactor();
     let mut other = crate::reactor();
     let reply = other.handle().post_with_reply(|reactor| reactor.engine_name().len());
@@ -68,7 +68,7 @@ fn an_answer_from_another_thread_is_a_promise_on_the_loop() {
 }
 
 #[test]
-fn an_answer_wakes_a_loop_that_sleeps() {
+fn reply_wakes_a_sleeping_loop() {
     let mut reactor = reactor();
     let (sender, receiver) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -89,7 +89,7 @@ fn an_answer_wakes_a_loop_that_sleeps() {
 }
 
 #[test]
-fn an_answer_that_is_lost_or_there_already_settles_as_well() {
+fn lost_or_early_reply_settles_the_promise() {
     let mut reactor = reactor();
     let gone = crate::reactor().handle();
     let lost = gone.post_with_reply(|_| 1).into_promise(&mut reactor);
@@ -99,7 +99,7 @@ fn an_answer_that_is_lost_or_there_already_settles_as_well() {
     let there = there.into_promise(&mut reactor);
     assert!(there.is_settled());
     assert_eq!(outcome_now(&mut reactor, there), Ok(1));
-    // The loop goes first.
+    // The loop is dropped first.
     let other = crate::reactor();
     let pending = other.handle().post_with_reply(|_| 1).into_promise(&mut reactor);
     drop(reactor);

@@ -1,4 +1,4 @@
-//! Connections and listeners, and connections that are on their way to another reactor.
+//! Connections and listeners, and connections that are moving to another reactor.
 
 use std::cell::{Cell, RefCell};
 use std::io::Read;
@@ -19,16 +19,16 @@ use super::{Mute, loopback, stopped};
 on_every_network![
     connections_and_listeners_are_refused,
     a_connection_on_its_way_there_is_closed,
-    peers_are_told_that_the_connection_is_over;
-    // The engine in memory needs a turn to close a connection that it has let go of.
+    peers_learn_that_the_connection_has_ended;
+    // The in-memory engine needs a turn to close a connection.
     with_a_kernel:
-    a_connection_that_comes_in_after_stop_is_closed,
-    a_connection_is_not_moved_there_and_stays,
-    a_connection_that_leaves_goes_in_the_last_turn_or_is_closed,
+    connection_accepted_after_stop_is_closed,
+    connection_is_not_moved_there_and_stays,
+    detaching_connection_leaves_in_the_last_turn_or_is_closed,
 ];
 
 fn connections_and_listeners_are_refused(on: impl Network) {
-    // Both when it was told to stop, and when it has.
+    // Both after `stop` was called, and after the loop has stopped.
     let mut told = on.reactor();
     told.stop();
     for mut reactor in [told, stopped(on)] {
@@ -52,17 +52,17 @@ fn connections_and_listeners_are_refused(on: impl Network) {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         assert!(matches!(reactor.adopt(ours, Mute), Err(Error::Stopped)));
         theirs.set_read_timeout(Some(DEADLINE)).unwrap();
-        assert_eq!(theirs.read(&mut [0]).unwrap(), 0, "a socket that was handed over is closed");
+        assert_eq!(theirs.read(&mut [0]).unwrap(), 0, "an adopted socket is closed");
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let detached = Detached { socket: ours.into(), unread: b"unread".to_vec() };
         assert!(matches!(reactor.adopt_detached(detached, Mute), Err(Error::Stopped)));
         theirs.set_read_timeout(Some(DEADLINE)).unwrap();
-        assert_eq!(theirs.read(&mut [0]).unwrap(), 0, "nor is one that had been detached kept");
+        assert_eq!(theirs.read(&mut [0]).unwrap(), 0, "a detached socket is closed, too");
         assert_eq!(reactor.connection_count(), 0);
     }
 }
 
-fn a_connection_that_comes_in_after_stop_is_closed(on: impl Network) {
+fn connection_accepted_after_stop_is_closed(on: impl Network) {
     let mut reactor = on.reactor();
     let served = Rc::new(Cell::new(0));
     let count = served.clone();
@@ -76,7 +76,7 @@ fn a_connection_that_comes_in_after_stop_is_closed(on: impl Network) {
     let peers = thread::spawn(move || peers.map(|mut peer| peer.read_all().unwrap_or_default().len()));
     reactor.run().unwrap();
     assert_eq!(peers.join().unwrap(), [0, 0]);
-    assert_eq!(served.get(), 1, "no handler is made for the second");
+    assert_eq!(served.get(), 1, "no handler is created for the second");
 }
 
 /// Tries to move its connection, then greets.
@@ -97,12 +97,12 @@ impl Connection for Moving {
     fn received(&mut self, _: &mut Io<'_>, _: Chunk) {}
 
     fn closed(&mut self, reactor: &mut Reactor, _: Reason) {
-        // What follows on the detaching comes after this.
+        // The result of detaching is handled after this.
         reactor.next_tick(|reactor| reactor.stop());
     }
 }
 
-fn a_connection_is_not_moved_there_and_stays(on: impl Network) {
+fn connection_is_not_moved_there_and_stays(on: impl Network) {
     let there = stopped(on);
     let mut reactor = on.reactor();
     let (handle, moves) = (there.handle(), Moves::default());
@@ -115,7 +115,7 @@ fn a_connection_is_not_moved_there_and_stays(on: impl Network) {
     assert_eq!(*moves.borrow(), [Err(MoveError::Stopped)]);
 }
 
-/// Stops its loop and leaves it, with so many bytes to be sent before.
+/// Stops its loop and detaches, with this many bytes to send before.
 struct Leaving(usize, Rc<RefCell<Vec<String>>>);
 
 impl Connection for Leaving {
@@ -133,8 +133,8 @@ impl Connection for Leaving {
     }
 }
 
-fn a_connection_that_leaves_goes_in_the_last_turn_or_is_closed(on: pelton_testing::On) {
-    // The second is more than the kernel takes for a peer that does not read.
+fn detaching_connection_leaves_in_the_last_turn_or_is_closed(on: pelton_testing::On) {
+    // The second is more than the kernel buffers for a peer that does not read.
     for (bytes, expected) in [(5, &["closed: Detached", "detached"][..]), (15 << 20, &["closed: Local"])] {
         let (mut reactor, told) = (on.reactor(), Rc::<RefCell<Vec<String>>>::default());
         let list = told.clone();
@@ -146,7 +146,7 @@ fn a_connection_that_leaves_goes_in_the_last_turn_or_is_closed(on: pelton_testin
 }
 
 fn a_connection_on_its_way_there_is_closed(on: impl Network) {
-    // It takes the connection into its queue, and stops instead of taking it out.
+    // The target queues the connection, and stops before it adopts it.
     let mut there = on.reactor();
     let mut reactor = on.reactor();
     let (handle, moves) = (there.handle(), Moves::default());
@@ -162,7 +162,7 @@ fn a_connection_on_its_way_there_is_closed(on: impl Network) {
     assert_eq!(peer.join().unwrap(), b"");
 }
 
-/// Gives away how to reach the connection, and a place in line.
+/// Publishes a peer handle and a reply slot.
 struct Introduce(std::sync::mpsc::Sender<(pelton::Peer<String>, ReplySlot<String>)>);
 
 impl Protocol for Introduce {
@@ -175,7 +175,7 @@ impl Protocol for Introduce {
     fn process(&mut self, _: String, _: &mut Replies<String>) {}
 }
 
-fn peers_are_told_that_the_connection_is_over(on: impl Network) {
+fn peers_learn_that_the_connection_has_ended(on: impl Network) {
     let mut reactor = on.reactor();
     let (tell, told) = channel();
     let service = serve(Lines::default, move || Introduce(tell.clone()));
@@ -198,7 +198,7 @@ fn peers_are_told_that_the_connection_is_over(on: impl Network) {
     assert_eq!(peer.push("late".into()), Err(PushError("late".into())));
     peer.close();
     peer.close_after_writing();
-    // The engine in memory closes late.
+    // The in-memory engine closes late.
     drop(reactor);
     assert_eq!(client.join().unwrap(), b"");
 }

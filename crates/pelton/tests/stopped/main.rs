@@ -1,5 +1,5 @@
-//! What a reactor does after it was told to stop, until it is dropped: it refuses everything, says so, and nobody waits for it.
-//! `docs/turn.md` states the rule; each entry has its test here.
+//! A reactor that was told to stop but is not dropped: it refuses everything with an error, and nobody waits for it.
+//! `docs/turn.md` states the rule; each entry has a test here.
 
 mod connections;
 mod on_the_loop;
@@ -13,7 +13,7 @@ use std::thread::{self, ThreadId};
 use pelton::{Address, Chunk, Connection, Datagram, DatagramIo, Datagrams, EventLoop, Exit, Io, Lost, Reply};
 use pelton_testing::{DEADLINE, Network};
 
-/// A loop that has run, and is still there.
+/// A loop that has run and stopped.
 fn stopped(on: impl Network) -> EventLoop {
     let mut reactor = on.reactor();
     reactor.next_tick(|reactor| reactor.stop());
@@ -22,10 +22,10 @@ fn stopped(on: impl Network) -> EventLoop {
 }
 
 fn within_deadline<T: std::fmt::Debug>(reply: Reply<T>) -> Result<T, Lost> {
-    reply.wait_timeout(DEADLINE).expect("the reply neither comes nor is lost")
+    reply.wait_timeout(DEADLINE).expect("the reply was neither sent nor lost")
 }
 
-/// Awaits a future on a thread of its own, where it must be ready before the deadline.
+/// Awaits a future on its own thread; it must be ready before the deadline.
 fn outcome<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> T {
     let (done, ready) = channel();
     thread::spawn(move || done.send(futures::executor::block_on(future)));
@@ -35,7 +35,7 @@ fn outcome<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) 
     }
 }
 
-/// Counts how often it was dropped, and where.
+/// Counts how often it was dropped, and on which thread.
 #[derive(Clone)]
 struct Dropped(Arc<AtomicUsize>, ThreadId);
 
@@ -44,7 +44,7 @@ impl Dropped {
         Dropped(Arc::default(), thread::current().id())
     }
 
-    /// Something that tells when it is dropped.
+    /// A value that records when it is dropped.
     fn tells(&self) -> impl Send + 'static {
         struct Tells(Dropped);
         impl Drop for Tells {

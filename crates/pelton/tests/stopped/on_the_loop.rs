@@ -16,10 +16,10 @@ use pelton_testing::{DEADLINE, Network, on_every_network};
 use super::{Deaf, Dropped, Mute, loopback, stopped, within_deadline};
 
 on_every_network![
-    a_loop_that_was_turned_by_hand_refuses_as_soon_as_it_is_told_to_stop,
+    manually_turned_loop_refuses_as_soon_as_it_is_stopped,
     callbacks_are_dropped_without_having_run,
     promises_are_abandoned,
-    subscribers_hold_up_nobody,
+    subscribers_block_nobody,
     items_stay_in_their_queue_and_resources_in_their_pool,
     deferred_work_is_refused_and_given_back,
     tasks_are_dropped_and_net_is_refused,
@@ -28,7 +28,7 @@ on_every_network![
     watches_signals_and_datagrams_are_refused,
 ];
 
-fn a_loop_that_was_turned_by_hand_refuses_as_soon_as_it_is_told_to_stop(on: impl Network) {
+fn manually_turned_loop_refuses_as_soon_as_it_is_stopped(on: impl Network) {
     let mut reactor = on.reactor();
     let handle = reactor.handle();
     let answer = Rc::new(RefCell::new(None));
@@ -40,7 +40,7 @@ fn a_loop_that_was_turned_by_hand_refuses_as_soon_as_it_is_told_to_stop(on: impl
     reactor.turn(Some(Duration::ZERO)).unwrap();
     assert_eq!(within_deadline(answer.take().unwrap()), Err(Lost));
     assert!(matches!(reactor.run_until(|_| false), Err(Error::Stopped)));
-    // Told between two turns, with something in the queue.
+    // Stopped between two turns, with work in the queue.
     let mut reactor = on.reactor();
     let answer = reactor.handle().post_with_reply(|_| ());
     reactor.stop();
@@ -58,7 +58,7 @@ fn callbacks_are_dropped_without_having_run(on: impl Network) {
     let mut expected = 0;
     let mut one_more = || {
         expected += 1;
-        assert_eq!(dropped.count(), expected, "it is dropped at once");
+        assert_eq!(dropped.count(), expected, "the callback is dropped at once");
     };
     let f = own();
     reactor.next_tick(move |_| f());
@@ -78,15 +78,15 @@ fn callbacks_are_dropped_without_having_run(on: impl Network) {
     let f = own();
     let idle = reactor.when_idle(move |_| f());
     one_more();
-    assert!(!reactor.cancel_idle(idle));
+    assert!(!reactor.end(idle));
     let f = own();
     let idle = reactor.whenever_idle(move |_| f());
     one_more();
-    assert!(!reactor.cancel_idle(idle));
+    assert!(!reactor.end(idle));
     let f = own();
     let idle = reactor.idle_every(Duration::from_millis(1), move |_| f());
     one_more();
-    assert!(!reactor.cancel_idle(idle));
+    assert!(!reactor.end(idle));
     let f = own();
     reactor.on_drain(move |_| f());
     one_more();
@@ -132,14 +132,14 @@ fn promises_are_abandoned(on: impl Network) {
     other.cancel(late);
 }
 
-fn subscribers_hold_up_nobody(on: impl Network) {
+fn subscribers_block_nobody(on: impl Network) {
     let channel = Channel::new();
-    // One that was there before, and one that comes after.
+    // One subscribed before the stop, and one after.
     let mut reactor = on.reactor();
     let options = pelton::SubscribeOptions { capacity: 1, ..Default::default() };
     let early = channel.subscribe_with(&mut reactor, options, |_, _| {});
     reactor.stop();
-    assert_eq!(channel.publish(1), Ok(0), "told to stop, it takes nothing");
+    assert_eq!(channel.publish(1), Ok(0), "a stopped loop gets no values");
     reactor.run().unwrap();
     let late = channel.subscribe_with(&mut reactor, options, |_, _| panic!("called"));
     assert_eq!([channel.publish(2), channel.publish(3)], [Ok(0), Ok(0)]);
@@ -152,12 +152,12 @@ fn subscribers_hold_up_nobody(on: impl Network) {
 fn items_stay_in_their_queue_and_resources_in_their_pool(on: impl Network) {
     let queue = Queue::bounded(10);
     let mut reactor = on.reactor();
-    // Somebody waits when the loop stops, and gets an item that it does not come to.
+    // A popper waits when the loop stops, and is given an item that it never gets.
     queue.pop_then(&mut reactor, |_, _| panic!("called"));
     reactor.stop();
     queue.push(1).unwrap();
     reactor.run().unwrap();
-    assert_eq!(queue.len(), 1, "it is back");
+    assert_eq!(queue.len(), 1, "the item is back");
     let dropped = Dropped::here();
     let owned = dropped.tells();
     queue.pop_then(&mut reactor, move |_, _| drop(owned));
@@ -194,11 +194,11 @@ fn deferred_work_is_refused_and_given_back(on: impl Network) {
             assert!(matches!(reactor.defer_promise(lane, || 1).unwrap_err().refusal, Refusal::Stopped));
         }
         assert!(matches!(fs::exists("/").then(&mut reactor, |_, _| panic!("called")), Err(Error::Stopped)));
-        // It would succeed if it were done.
+        // It would succeed if it ran.
         assert!(within_deadline(fs::exists("/").reply(&reactor)).unwrap().is_err());
         assert!(within_deadline(fs::exists("/").reply_by(&handle)).unwrap().is_err());
         assert_eq!(handle.pending_posts(), 0);
-        assert_eq!(reactor.holds(), 0, "nothing that was refused holds up a drain");
+        assert_eq!(reactor.holds(), 0, "refused work does not delay a drain");
     }
     // Work that waits for a thread when the loop stops.
     let settings = pelton::LaneSettings { threads: 1, ..pelton::LaneSettings::CPU };
@@ -215,7 +215,7 @@ fn deferred_work_is_refused_and_given_back(on: impl Network) {
     reactor.run().unwrap();
     assert_eq!(within_deadline(waiting), Err(Lost));
     drop(release);
-    assert_eq!(within_deadline(running.unwrap()), Ok(Ok(())), "what has begun goes on");
+    assert_eq!(within_deadline(running.unwrap()), Ok(Ok(())), "running work continues");
 }
 
 fn tasks_are_dropped_and_net_is_refused(on: impl Network) {
@@ -249,10 +249,9 @@ fn running_again_is_refused(on: impl Network) {
     assert!(reactor.stopped() && reactor.stopping());
     assert!(matches!(reactor.run(), Err(Error::Stopped)));
     assert!(matches!(reactor.turn(None), Err(Error::Stopped)));
-    assert!(matches!(reactor.turn_with(None, |_| panic!("it waits")), Err(Error::Stopped)));
     assert!(matches!(reactor.run_until(|_| false), Err(Error::Stopped)));
     assert!(matches!(reactor.shutdown(), Err(Error::Stopped)));
-    assert!(reactor.next_deadline().is_some_and(|deadline| deadline <= reactor.now()), "who waits would wait for ever");
+    assert!(reactor.next_deadline().is_some_and(|deadline| deadline <= reactor.now()), "a foreign loop must not wait");
 }
 
 fn watches_signals_and_datagrams_are_refused(on: pelton_testing::On) {

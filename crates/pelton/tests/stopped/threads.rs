@@ -13,8 +13,8 @@ use super::{Dropped, outcome, stopped, within_deadline};
 
 on_every_network![
     posts_are_refused_and_given_back,
-    replies_that_wait_are_lost,
-    what_was_posted_is_dropped_on_the_loops_thread,
+    pending_replies_are_lost,
+    posts_are_dropped_on_the_loops_thread,
     tasks_that_other_threads_wait_for_are_cancelled,
     a_thread_that_asks_a_loop_that_stops_at_any_moment_never_hangs,
     a_shutdown_hook_can_wait_for_a_thread_that_waits_for_an_answer,
@@ -29,20 +29,20 @@ fn posts_are_refused_and_given_back(on: impl Network) {
     assert_eq!(refused.to_string(), "post to the loop: it has stopped");
     assert!(matches!(handle.try_post(|_| {}), Err(PostError::Gone(_))));
     assert!(matches!(handle.schedule(|_| {}), Err(PostError::Gone(_))));
-    let lent = reactor.enter(|| handle.schedule(|_| panic!("it ran")));
-    assert!(matches!(lent, Err(PostError::Gone(_))), "where it would run at once, too");
+    let lent = reactor.enter(|| handle.schedule(|_| panic!("run on a stopped loop")));
+    assert!(matches!(lent, Err(PostError::Gone(_))), "schedule on the loop is refused, too");
     assert!(handle.has_stopped());
-    assert_eq!(handle.pending_posts(), 0, "refused posts do not wait");
-    // These have no error to give, and must do no harm.
+    assert_eq!(handle.pending_posts(), 0, "refused posts are not pending");
+    // These return no error and must do no harm.
     handle.stop();
     handle.drain(DEADLINE);
     drop(handle.hold());
 }
 
-fn replies_that_wait_are_lost(on: impl Network) {
+fn pending_replies_are_lost(on: impl Network) {
     let mut reactor = on.reactor();
     let handle = reactor.handle();
-    // Queued behind the stop, in the same turn: runs. In a later one: never does.
+    // A post that is queued behind the stop in the same turn runs; one in a later turn does not.
     reactor.next_tick(|reactor| reactor.stop());
     let early = handle.post_with_reply(|_| "in the last turn");
     reactor.run().unwrap();
@@ -57,7 +57,7 @@ fn replies_that_wait_are_lost(on: impl Network) {
     assert_eq!(within_deadline(late), Err(Lost));
 }
 
-fn what_was_posted_is_dropped_on_the_loops_thread(on: impl Network) {
+fn posts_are_dropped_on_the_loops_thread(on: impl Network) {
     let mut reactor = on.reactor();
     let (handle, dropped) = (reactor.handle(), Dropped::here());
     let owned = dropped.tells();
@@ -65,7 +65,7 @@ fn what_was_posted_is_dropped_on_the_loops_thread(on: impl Network) {
     reactor.stop();
     assert_eq!(dropped.count(), 0);
     reactor.run().unwrap();
-    assert_eq!(dropped.count(), 1, "when it stops, not when it is dropped");
+    assert_eq!(dropped.count(), 1, "dropped when the loop stops");
 }
 
 fn tasks_that_other_threads_wait_for_are_cancelled(on: impl Network) {

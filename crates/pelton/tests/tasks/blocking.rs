@@ -13,14 +13,14 @@ use pelton::task::{self};
 use pelton_testing::{Log, On, block_on, on_every_engine, run, run_until};
 
 on_every_engine![
-    a_loop_that_is_told_to_stop_ends_block_on,
+    stopping_the_loop_ends_block_on,
     block_on_borrows_and_leaves_the_loop_usable,
     block_on_inside_a_task_of_another_loop_is_refused,
-    block_on_passes_a_panic_on,
+    block_on_propagates_panics,
     block_on_waits_for_tasks_without_a_turn_per_step,
 ];
 
-fn a_loop_that_is_told_to_stop_ends_block_on(on: On) {
+fn stopping_the_loop_ends_block_on(on: On) {
     let mut reactor = on.reactor();
     reactor.after(Duration::from_millis(1), |reactor| reactor.stop());
     assert!(matches!(reactor.block_on(pending::<()>()), Err(Error::Stopped)));
@@ -38,7 +38,7 @@ fn block_on_borrows_and_leaves_the_loop_usable(on: On) {
         words.push("wheel");
     });
     assert_eq!(words, ["water", "wheel"]);
-    assert!(!log.take().is_empty(), "everything else goes on meanwhile");
+    assert!(!log.take().is_empty(), "other callbacks run meanwhile");
     // Woken by another thread while the loop sleeps.
     let (waker, wakers) = mpsc::channel::<Waker>();
     let other = thread::spawn(move || wakers.recv().unwrap().wake());
@@ -61,7 +61,7 @@ fn block_on_inside_a_task_of_another_loop_is_refused(on: On) {
     assert!(matches!(refused, Err(Error::Nested)));
 }
 
-fn block_on_passes_a_panic_on(on: On) {
+fn block_on_propagates_panics(on: On) {
     let mut reactor = on.reactor();
     let panicked =
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| reactor.block_on(async { panic!("mine") })));
@@ -78,7 +78,7 @@ fn block_on_waits_for_tasks_without_a_turn_per_step(on: On) {
         }
     });
     assert_eq!(reactor.stats().turns, turns);
-    // One that keeps going all the same does not keep events from being looked at.
+    // A task that keeps waking itself does not starve events.
     let due = Rc::new(Cell::new(false));
     let is_due = Rc::clone(&due);
     reactor.after(Duration::from_millis(1), move |_| is_due.set(true));

@@ -17,8 +17,8 @@ on_every_engine![
     a_waker_that_outlives_its_reactor_is_harmless,
     tasks_are_dropped_first_and_on_their_own_thread,
     wake_ups_while_the_reactor_is_dropped_lose_no_task,
-    a_task_that_owns_other_tasks_goes_with_them,
-    a_stopped_reactor_takes_no_tasks,
+    task_that_owns_other_tasks_is_dropped_with_them,
+    stopped_reactor_accepts_no_tasks,
 ];
 
 fn a_waker_that_outlives_its_reactor_is_harmless(on: On) {
@@ -60,7 +60,7 @@ fn tasks_are_dropped_first_and_on_their_own_thread(on: On) {
                 0 => pending().await,
                 1 => task::sleep(Duration::from_secs(3600)).await,
                 2 => task::timeout(Duration::from_secs(3600), pending()).await.unwrap(),
-                // Queued when the reactor goes.
+                // Queued when the reactor is dropped.
                 _ => loop {
                     task::yield_now().await;
                 },
@@ -106,7 +106,7 @@ fn wake_ups_while_the_reactor_is_dropped_lose_no_task(on: On) {
     }
 }
 
-fn a_task_that_owns_other_tasks_goes_with_them(on: On) {
+fn task_that_owns_other_tasks_is_dropped_with_them(on: On) {
     let mut reactor = on.reactor();
     let drops = Drops::default();
     let (inner, outer) = (drops.witness(), drops.witness());
@@ -127,7 +127,7 @@ fn a_task_that_owns_other_tasks_goes_with_them(on: On) {
     assert_eq!(drops.threads().len(), 2);
 }
 
-fn a_stopped_reactor_takes_no_tasks(on: On) {
+fn stopped_reactor_accepts_no_tasks(on: On) {
     let mut reactor = on.reactor();
     let drops = Drops::default();
     let witness = drops.witness();
@@ -136,7 +136,7 @@ fn a_stopped_reactor_takes_no_tasks(on: On) {
     });
     reactor.stop();
     run(&mut reactor);
-    assert_eq!(drops.threads().len(), 1, "what a hook spawns is dropped");
+    assert_eq!(drops.threads().len(), 1, "tasks spawned by a hook are dropped");
     let late = reactor.spawn(async { 1 });
     assert!(matches!(reactor.block_on(async {}), Err(Error::Stopped)));
     assert_eq!(futures::executor::block_on(late), Err(TaskError::Cancelled));

@@ -7,12 +7,12 @@ use pelton::task::{self, JoinHandle, TaskError};
 use pelton_testing::{Log, On, block_on, on_every_engine, poll};
 
 on_every_engine![
-    a_panic_is_reported_and_told,
-    a_panic_goes_on_if_that_is_the_policy,
+    panic_is_reported_and_returned,
+    panic_propagates_if_that_is_the_policy,
     a_panic_while_a_task_is_dropped_is_reported,
 ];
 
-fn a_panic_is_reported_and_told(on: On) {
+fn panic_is_reported_and_returned(on: On) {
     let mut reactor = on.catching();
     let log = Log::default();
     let entry = log.clone();
@@ -31,7 +31,7 @@ fn a_panic_is_reported_and_told(on: On) {
     assert_eq!(reactor.stats().panics, 1);
 }
 
-fn a_panic_goes_on_if_that_is_the_policy(on: On) {
+fn panic_propagates_if_that_is_the_policy(on: On) {
     let mut reactor = on.build(on.builder().panic_policy(PanicPolicy::Propagate));
     reactor.on_fault(|_, _| {});
     let task: JoinHandle<()> = reactor.spawn(async { panic!("burst") });

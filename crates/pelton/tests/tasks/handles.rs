@@ -10,15 +10,15 @@ use pelton_testing::{Log, On, block_on, on_every_engine, poll};
 use super::{Drops, Gate};
 
 on_every_engine![
-    a_task_runs_in_the_next_tick_phase_and_gives_its_result,
+    task_runs_in_the_next_tick_phase_and_returns_its_result,
     a_handle_that_is_dropped_leaves_its_task_running,
     a_cancelled_task_is_dropped_and_not_polled_again,
     a_handle_can_cancel_its_task_when_dropped,
-    cancelling_a_task_that_is_done_gives_its_result,
+    cancelling_a_finished_task_returns_its_result,
     a_task_that_cancels_itself_ends_when_it_waits,
 ];
 
-fn a_task_runs_in_the_next_tick_phase_and_gives_its_result(on: On) {
+fn task_runs_in_the_next_tick_phase_and_returns_its_result(on: On) {
     let mut reactor = on.reactor();
     let log = Log::default();
     let entry = log.clone();
@@ -56,7 +56,7 @@ fn a_cancelled_task_is_dropped_and_not_polled_again(on: On) {
     let task = reactor.spawn(async move {
         let _witness = witness;
         waits.await;
-        unreachable!("it was cancelled");
+        unreachable!("polled after it was cancelled");
     });
     poll(&mut reactor);
     gate.open();
@@ -79,7 +79,7 @@ fn a_handle_can_cancel_its_task_when_dropped(on: On) {
     drop(task);
     poll(&mut reactor);
     assert_eq!(drops.threads().len(), 1);
-    // One that has never been polled, too.
+    // A task that was never polled, too.
     let witness = drops.witness();
     drop(reactor.spawn(async move { drop(witness) }).cancel_on_drop());
     assert_eq!(reactor.task_count(), 1);
@@ -87,14 +87,14 @@ fn a_handle_can_cancel_its_task_when_dropped(on: On) {
     assert_eq!((drops.threads().len(), reactor.task_count()), (2, 0));
 }
 
-fn cancelling_a_task_that_is_done_gives_its_result(on: On) {
+fn cancelling_a_finished_task_returns_its_result(on: On) {
     let mut reactor = on.reactor();
     let done = reactor.spawn(async { "done" });
     poll(&mut reactor);
     let waits = reactor.spawn(pending::<()>());
     let outcomes = block_on(&mut reactor, async { (done.cancel_and_wait().await, waits.cancel_and_wait().await) });
     assert_eq!(outcomes, (Ok("done"), Err(TaskError::Cancelled)));
-    // Without being awaited, as well.
+    // The same without awaiting the task.
     let waits = reactor.spawn(pending::<()>());
     drop(waits.cancel_and_wait());
     poll(&mut reactor);
@@ -110,7 +110,7 @@ fn a_task_that_cancels_itself_ends_when_it_waits(on: On) {
         let _witness = witness;
         mine.take().unwrap().cancel();
         task::yield_now().await;
-        unreachable!("it was cancelled");
+        unreachable!("polled after it was cancelled");
     });
     own.replace(Some(task));
     poll(&mut reactor);

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::thread::{self, ThreadId};
 
-/// Ready when told to be, from anywhere.
+/// A future that any thread can complete.
 #[derive(Clone, Default)]
 struct Gate(Rc<RefCell<(bool, Vec<Waker>)>>);
 
@@ -50,7 +50,7 @@ impl Future for Gate {
     }
 }
 
-/// Says where and how often it was dropped.
+/// Records on which threads it was dropped.
 #[derive(Clone, Default)]
 struct Drops(Arc<std::sync::Mutex<Vec<ThreadId>>>);
 

@@ -1,4 +1,4 @@
-//! Combinators of the futures crate, many tasks at once, and what a task costs.
+//! Combinators of the futures crate, many tasks at once, and the cost of a task.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -85,7 +85,7 @@ fn a_task_is_one_allocation_and_waking_it_none() {
     };
     turns(100, spawn);
     assert_eq!(allocation_counter::measure(|| turns(100, spawn)).count_total, 50 * 100);
-    // Those that wake themselves and those that sleep.
+    // Tasks that wake themselves and tasks that sleep.
     turns(1, |reactor| {
         for _ in 0..50 {
             reactor.spawn(async {
@@ -98,6 +98,6 @@ fn a_task_is_one_allocation_and_waking_it_none() {
     });
     turns(1_000, |_| {});
     let allocated = allocation_counter::measure(|| turns(1_000, |_| {})).count_total;
-    // Which of them wait for what changes all the time, so a list may still grow once or twice.
+    // Which task waits for what changes constantly, so a list may still grow once or twice.
     assert!(allocated <= 5, "{allocated} allocations in some 50,000 polls");
 }

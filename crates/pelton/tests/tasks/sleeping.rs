@@ -19,7 +19,7 @@ on_every_engine![
     sleeps_are_never_early_and_end_in_order,
     a_sleep_that_is_dropped_costs_no_timer,
     a_sleep_follows_its_waker,
-    a_timeout_ends_what_takes_too_long,
+    timeout_ends_a_slow_future,
     an_interval_neither_drifts_nor_catches_up,
 ];
 
@@ -36,7 +36,7 @@ fn sleeps_are_never_early_and_end_in_order(on: On) {
             entry.add(millis.to_string());
         });
     }
-    // One that is made outside counts from when it is polled, and one until a deadline that has passed does not wait.
+    // A sleep created outside starts when it is polled, and one with a past deadline does not wait.
     let sleep = task::sleep(Duration::from_millis(4));
     assert_eq!(sleep.deadline(), None);
     block_on(&mut reactor, async {
@@ -54,7 +54,7 @@ fn a_sleep_that_is_dropped_costs_no_timer(on: On) {
     drops.into_iter().for_each(JoinHandle::cancel);
     poll(&mut reactor);
     assert_eq!(reactor.timer_count(), 0);
-    // Moved out of its task, and dropped where there is no reactor.
+    // Moved out of its task, and dropped without a reactor.
     let kept: Rc<RefCell<Option<task::Sleep>>> = Rc::default();
     let place = kept.clone();
     reactor.spawn(async move {
@@ -77,7 +77,7 @@ fn a_sleep_follows_its_waker(on: On) {
     block_on(
         &mut reactor,
         poll_fn(|_| {
-            // A waker that nobody listens to.
+            // A waker without effect.
             match first.take() {
                 Some(()) => {
                     assert!(Pin::new(&mut sleep).poll(&mut Context::from_waker(Waker::noop())).is_pending());
@@ -92,7 +92,7 @@ fn a_sleep_follows_its_waker(on: On) {
     assert_eq!(reactor.timer_count(), 0);
 }
 
-fn a_timeout_ends_what_takes_too_long(on: On) {
+fn timeout_ends_a_slow_future(on: On) {
     let mut reactor = on.reactor();
     let drops = Drops::default();
     let witness = drops.witness();
@@ -104,7 +104,7 @@ fn a_timeout_ends_what_takes_too_long(on: On) {
         let elapsed = task::timeout(Duration::from_millis(1), slow).await.unwrap_err();
         assert_eq!(std::io::Error::from(elapsed).kind(), std::io::ErrorKind::TimedOut);
         assert_eq!(drops.threads().len(), 1);
-        assert_eq!(task::timeout(Duration::ZERO, async { 1 }).await, Ok(1), "what is ready has the word");
+        assert_eq!(task::timeout(Duration::ZERO, async { 1 }).await, Ok(1), "a ready future wins");
         let nested = task::timeout(Duration::from_secs(3600), task::timeout(Duration::from_millis(1), pending::<()>()));
         assert!(matches!(nested.await, Ok(Err(_))));
     });

@@ -14,7 +14,7 @@ use super::Drops;
 on_every_engine![
     a_task_is_spawned_from_another_thread,
     a_task_spawned_from_another_thread_is_cancelled_from_there,
-    spawning_on_a_reactor_that_is_gone_gives_a_cancelled_task,
+    spawning_on_a_dropped_reactor_returns_a_cancelled_task,
     channels_between_threads_work,
 ];
 
@@ -29,7 +29,7 @@ fn a_task_is_spawned_from_another_thread(on: On) {
             task::sleep(Duration::from_millis(1)).await;
             (*own, thread::current().id())
         });
-        // By an executor that has nothing to do with it.
+        // Awaited by an unrelated executor.
         let outcome = futures::executor::block_on(task);
         handle.stop();
         outcome
@@ -55,13 +55,13 @@ fn a_task_spawned_from_another_thread_is_cancelled_from_there(on: On) {
     run_until(&mut reactor, |_| !drops.threads().is_empty());
     other.join().unwrap();
     assert_eq!(drops.threads(), [thread::current().id()]);
-    // A panic of what makes the future is one of the task.
+    // A panic of the closure that creates the future is one of the task.
     let task = reactor.handle().spawn(|| -> std::future::Ready<()> { panic!("no future") });
     reactor.on_fault(|_, _| {});
     assert_eq!(block_on(&mut reactor, task), Err(TaskError::Panicked { message: "no future".into() }));
 }
 
-fn spawning_on_a_reactor_that_is_gone_gives_a_cancelled_task(on: On) {
+fn spawning_on_a_dropped_reactor_returns_a_cancelled_task(on: On) {
     let mut reactor = on.reactor();
     let handle = reactor.handle();
     let early = handle.spawn(|| async { 1 });

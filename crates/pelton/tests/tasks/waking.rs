@@ -20,11 +20,11 @@ use super::Gate;
 
 on_every_engine![
     wake_ups_ticks_and_posts_share_one_order,
-    a_task_that_is_woken_again_and_again_is_polled_once,
+    task_woken_repeatedly_is_polled_once,
     a_task_that_wakes_itself_starves_neither_timers_nor_events,
     a_budget_bounds_the_polls_of_a_turn,
     wake_ups_from_other_threads_wake_a_sleeping_loop,
-    yielding_lets_everybody_else_go_first,
+    yielding_lets_others_run_first,
     tasks_that_wait_for_each_other_need_no_turn_per_step,
     callbacks_wake_tasks,
 ];
@@ -57,7 +57,7 @@ fn wake_ups_ticks_and_posts_share_one_order(on: On) {
     assert_eq!(log.take(), ["tick 1", "second", "tick 2", "post", "new", "first", "tick 3"]);
 }
 
-fn a_task_that_is_woken_again_and_again_is_polled_once(on: On) {
+fn task_woken_repeatedly_is_polled_once(on: On) {
     let mut reactor = on.reactor();
     let (gate, polls) = (Gate::default(), Rc::new(Cell::new(0)));
     let (mut waits, count) = (gate.clone(), polls.clone());
@@ -124,7 +124,7 @@ fn wake_ups_from_other_threads_wake_a_sleeping_loop(on: On) {
     }));
     let other = thread::spawn(move || {
         let waker = wakers.recv().unwrap();
-        // By now, or soon, the loop sleeps.
+        // The loop sleeps now or soon.
         thread::sleep(Duration::from_millis(5));
         woken.store(true, Ordering::Release);
         waker.wake();
@@ -133,7 +133,7 @@ fn wake_ups_from_other_threads_wake_a_sleeping_loop(on: On) {
     other.join().unwrap();
 }
 
-fn yielding_lets_everybody_else_go_first(on: On) {
+fn yielding_lets_others_run_first(on: On) {
     let mut reactor = on.reactor();
     let log = Log::default();
     for name in ["a", "b"] {
@@ -163,7 +163,7 @@ fn tasks_that_wait_for_each_other_need_no_turn_per_step(on: On) {
     });
     poll(&mut reactor);
     assert_eq!(log.take(), ["joined a hundred"]);
-    // What somebody else has queued comes first, in its order.
+    // Work that others have queued comes first, in order.
     let (entry, queued) = (log.clone(), log.clone());
     reactor.spawn(async move {
         Reactor::with_current(|reactor| reactor.next_tick(move |_| queued.add("tick")));

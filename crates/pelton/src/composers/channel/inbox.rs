@@ -22,7 +22,7 @@ pub(super) struct Inbox<T> {
 
 struct Waiting<T> {
     values: VecDeque<T>,
-    /// Delivered after the values.
+    /// The end of the subscription, delivered after the values.
     end: Option<SubscriptionEnd>,
     /// The subscriber has left.
     left: bool,

@@ -44,7 +44,7 @@ impl<T> Drop for Leaving<T> {
 /// # use pelton::{Channel, Reactor};
 /// let mut reactor = Reactor::new()?;
 /// let channel = Channel::new();
-/// let subscription = channel.subscribe(&mut reactor, |_, _: u32| unreachable!("nobody listens any more"));
+/// let subscription = channel.subscribe(&mut reactor, |_, _: u32| unreachable!("it has unsubscribed"));
 /// assert_eq!(channel.publish(1), Ok(1));
 /// assert_eq!(subscription.waiting(), 1);
 /// subscription.unsubscribe();

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_complete_is_taken_from_the_chunk_and_only_the_rest_is_kept() {
+    fn complete_messages_are_taken_from_the_chunk_and_only_the_rest_is_kept() {
         let mut buffer = Buffer::new();
         buffer.feed(chunk(b"abcdefgh"));
         assert_eq!(buffer.first(3), b"abc");
@@ -277,7 +277,7 @@ mod tests {
             b"hijkl".map(Some).into_iter().chain([None]).collect::<Vec<_>>()
         );
         assert_eq!(buffer.take(4).unwrap(), b"ghij");
-        assert_eq!(buffer.memory(), 0, "the memory went along");
+        assert_eq!(buffer.memory(), 0, "the memory moved to the message");
         assert_eq!(buffer.first(100), b"kl");
         buffer.skip(2);
         assert!(buffer.is_empty() && buffer.chunk.is_none());
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_but_not_asked_for_is_taken_out_in_order() {
+    fn kept_bytes_are_taken_in_order() {
         let mut buffer = Buffer::new();
         let bytes: Vec<u8> = (0..=255).collect();
         for part in bytes.chunks(10) {
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_doubles_up_to_what_the_frame_can_come_to() {
+    fn memory_doubles_up_to_the_maximum_frame() {
         let mut buffer = Buffer::new();
         let mut moves = 0;
         for count in 1..10_000 {
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     #[should_panic = "skip 4 bytes of 3"]
-    fn more_than_there_is_cannot_be_skipped() {
+    fn skipping_too_much_panics() {
         let mut buffer = Buffer::new();
         buffer.feed(chunk(b"abc"));
         buffer.skip(4);

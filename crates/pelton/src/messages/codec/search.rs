@@ -136,13 +136,13 @@ mod tests {
             if found != Found::NotYet {
                 return (found, fed);
             }
-            assert_eq!(search.looked, fed as u64, "nothing is looked at twice");
+            assert_eq!(search.looked, fed as u64, "each byte is examined once");
         }
         (Found::NotYet, fed)
     }
 
     #[test]
-    fn a_delimiter_is_found_wherever_it_is_cut() {
+    fn delimiter_is_found_wherever_it_is_split() {
         for size in 1..12 {
             assert_eq!(search("\n", "hello\nyou\n", size, 100).0, Found::At(5));
             assert_eq!(search("<end>", "<en<end><end>", size, 100).0, Found::At(3));
@@ -152,19 +152,19 @@ mod tests {
     }
 
     #[test]
-    fn it_may_come_after_as_many_bytes_as_allowed_but_no_more() {
+    fn delimiter_must_follow_within_the_limit() {
         for size in 1..9 {
             assert_eq!(search("\r\n", "hello\r\n", size, 5).0, Found::At(5));
             assert_eq!(search("\r\n", "hello\r\n", size, 4).0, Found::Nowhere);
         }
-        assert_eq!(search("\r\n", "hello\r\n", 1, 4), (Found::Nowhere, 6), "as soon as that is known");
+        assert_eq!(search("\r\n", "hello\r\n", 1, 4), (Found::Nowhere, 6), "refused as early as possible");
         assert_eq!(search("\n", "\n", 1, 0).0, Found::At(0));
         assert_eq!(search("\n", "x", 1, 0).0, Found::Nowhere);
         assert_eq!(search("\n", "x", 1, usize::MAX).0, Found::NotYet);
     }
 
     #[test]
-    fn bytes_that_are_taken_out_meanwhile_do_not_confuse_it() {
+    fn taking_bytes_does_not_affect_the_search() {
         let mut search = Search::new("ab");
         let mut buffer = Buffer::new();
         buffer.feed(b"xxxxa".to_vec().into());
@@ -172,14 +172,14 @@ mod tests {
         buffer.skip(4);
         buffer.feed(b"b..ab".to_vec().into());
         assert_eq!(search.find(&mut buffer, 100), Found::At(0));
-        assert_eq!(search.find(&mut buffer, 100), Found::At(0), "it is still there");
+        assert_eq!(search.find(&mut buffer, 100), Found::At(0), "the delimiter is still found");
         buffer.skip(2);
         assert_eq!(search.find(&mut buffer, 100), Found::At(2));
     }
 
     #[test]
     #[should_panic = "at least one byte"]
-    fn an_empty_delimiter_is_a_mistake() {
+    fn empty_delimiter_panics() {
         Search::new("");
     }
 }

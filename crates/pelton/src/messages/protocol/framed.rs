@@ -63,7 +63,7 @@ impl Sink for Outgoing<'_, '_> {
             return Ok(());
         }
         let mut block = std::mem::take(&mut self.block);
-        // The block may wait for long if the peer does not read, so release its spare capacity.
+        // The block may wait for a long time if the peer does not read, so release its spare capacity.
         block.shrink_to_fit();
         self.io.send_bytes(block).map_err(Stop::Unsent)
     }
@@ -119,6 +119,7 @@ impl<C: Codec, P: Protocol<Message = C::Message>> Framed<C, P> {
             Stop::Unanswered => close_with(io, Reason::Unanswered),
             Stop::Unsent(SendError::Closed) => {}
             Stop::Unsent(SendError::Full { .. }) => io.close_with(Reason::Overflow),
+            Stop::Unsent(error @ SendError::ReadOnly) => io.close_with(Reason::Failed(error.into())),
         }
     }
 

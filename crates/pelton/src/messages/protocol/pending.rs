@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_leave_in_the_order_of_their_places() {
+    fn answers_leave_in_the_order_of_their_entries() {
         let mut line = Pending::new();
         let first = line.reserve();
         line.put(2);
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_stay_valid_while_places_leave() {
+    fn numbers_stay_valid_while_entries_leave() {
         let mut line = Pending::new();
         let (first, second) = (line.reserve(), line.reserve());
         line.answer(first, Answer::Dropped);

@@ -135,6 +135,7 @@ where
                 Ok(()) => {}
                 Err(SendError::Closed) => return,
                 Err(SendError::Full { .. }) => return io.close_with(Reason::Overflow),
+                Err(error @ SendError::ReadOnly) => return io.close_with(Reason::Failed(error.into())),
             }
         }
         match end {
@@ -150,7 +151,7 @@ where
         }
     }
 
-    /// Lets the session produce more output, unless the peer has to read first. In that case `drained` calls this
+    /// Lets the session produce more output, unless the peer has to read first. In that case `writable` calls this
     /// again.
     fn acknowledge(&mut self, io: &mut Io<'_>) {
         io.flush();
@@ -215,7 +216,7 @@ where
         self.give(io, Task::Received(chunk.to_vec()));
     }
 
-    fn drained(&mut self, io: &mut Io<'_>) {
+    fn writable(&mut self, io: &mut Io<'_>) {
         self.acknowledge(io);
     }
 
@@ -262,8 +263,8 @@ where
     C: Codec,
     P: Protocol<Message = C::Message>,
 {
-    /// Runs the codec and the protocol on `pool`, while the loop only moves bytes. Use it for protocols that take long.
-    /// On a pool they must be [`Send`].
+    /// Runs the codec and the protocol on `pool`, while the loop only moves bytes. Use it for slow protocols.
+    /// On a pool, both must be [`Send`].
     ///
     /// ```
     /// use pelton::codec::Lines;

@@ -36,7 +36,7 @@ use crate::{Promise, Reactor, promises};
 ///         match replies.reactor() {
 /// // If the lane is full, it returns the work, which is dropped together with the slot.
 ///             Some(reactor) => drop(reactor.defer(Lane::Cpu, smallest, |_, _| {})),
-/// // On a worker of a pool it may take its time.
+/// // On a worker of a pool it may block.
 ///             None => smallest(),
 ///         }
 ///     }

@@ -8,15 +8,28 @@ use super::io::Input;
 use super::stream::{Ending, Stage};
 use super::{Connection, ConnectionId, Io, Reason};
 use crate::reactor::callback::{CallbackKind, Site};
-use crate::{Fault, Handle, Reactor, SendError};
+use crate::{Fault, Handle, Reactor};
 
 /// A connection that the reactor has released.
 #[derive(Debug)]
 pub struct Detached {
-    /// The socket, in non-blocking mode. [`into_fd`](Socket::into_fd) returns its descriptor.
+    /// The socket, in non-blocking mode, or another descriptor in the mode that it had before it was adopted.
+    /// [`into_fd`](Socket::into_fd) returns the descriptor.
     pub socket: Socket,
     /// Bytes that were received but not passed to the handler.
     pub unread: Vec<u8>,
+}
+
+/// The reason why a connection was not detached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DetachError {
+    /// The connection is being closed, or has [finished](Io::finish) sending.
+    #[error("detach a connection: it is being closed")]
+    Closed,
+    /// The connection has [layers](crate::Layer). The bytes on its socket mean nothing without them.
+    #[error("detach a connection: it has layers")]
+    Layered,
 }
 
 /// The reason why a connection was not moved to another reactor.
@@ -26,6 +39,9 @@ pub enum MoveError {
     /// The connection is being closed, or has [finished](Io::finish) sending.
     #[error("move a connection: it is being closed")]
     Closed,
+    /// The connection has [layers](crate::Layer), which belong to this reactor.
+    #[error("move a connection: it has layers")]
+    Layered,
     /// The other reactor has stopped. The connection stays on this reactor.
     #[error("move a connection: the other reactor has stopped")]
     Stopped,
@@ -40,10 +56,16 @@ impl Io<'_> {
     /// socket and the unread input. If the connection ends before that, only `closed` is called.
     ///
     /// The reactor stops reading immediately.
-    pub fn detach(&mut self, then: impl FnOnce(&mut Reactor, Detached) + 'static) -> Result<(), SendError> {
-        let Some(stream) = self.reactor.stream_mut(self.id.0) else { return Err(SendError::Closed) };
-        if !stream.may_send() || stream.failed {
-            return Err(SendError::Closed);
+    ///
+    /// A connection with [layers](crate::Layer) cannot be detached, because the bytes on its socket mean nothing without
+    /// them: fails with [`DetachError::Layered`]. A layer that has [left](crate::LayerIo::leave) does not matter.
+    pub fn detach(&mut self, then: impl FnOnce(&mut Reactor, Detached) + 'static) -> Result<(), DetachError> {
+        let Some(stream) = self.reactor.stream_mut(self.id.0) else { return Err(DetachError::Closed) };
+        if !stream.may_send() || stream.failed() {
+            return Err(DetachError::Closed);
+        }
+        if stream.layered {
+            return Err(DetachError::Layered);
         }
         stream.ending = Ending::Detach;
         stream.extra().detach = Some(Box::new(then));
@@ -55,6 +77,8 @@ impl Io<'_> {
     /// Moves the connection to the reactor of `handle`. There, `serve` makes its new handler, which is
     /// [opened](Connection::opened) and receives the unread input. The handler here is [closed](Connection::closed)
     /// with [`Reason::Detached`].
+    ///
+    /// A connection with [layers](crate::Layer) cannot be moved, like it cannot be [detached](Io::detach).
     ///
     /// If that reactor has stopped, the move is refused and the connection stays here. If it stops before it adopts the
     /// connection, the connection is closed.
@@ -86,7 +110,10 @@ impl Io<'_> {
                 reactor.report(Fault::at(location, "connection", message));
             }
         })
-        .map_err(|_| MoveError::Closed)
+        .map_err(|error| match error {
+            DetachError::Closed => MoveError::Closed,
+            DetachError::Layered => MoveError::Layered,
+        })
     }
 }
 

@@ -26,7 +26,7 @@ use crate::{Endpoint, Error, LookupError, LookupId, Reactor, TimerId};
 pub struct FailedAttempt {
     /// The address.
     pub address: Address,
-    /// The error of the system.
+    /// The system error.
     pub error: io::Error,
 }
 
@@ -313,7 +313,7 @@ impl Reactor {
         let Some(dial) = self.dial_mut(connection) else { return };
         dial.running.clear();
         match self.engine.adopt(connection, socket) {
-            Ok(()) => {
+            Ok(_) => {
                 if let Some(stream) = self.stream_mut(connection) {
                     stream.extra().dial = None;
                 }
@@ -330,7 +330,7 @@ impl Reactor {
         }
     }
 
-    /// Cancels the lookup and the attempts of a connection that is over. Returns whether the connection's own token is
+    /// Cancels the lookup and the attempts of a connection that has ended. Returns whether the connection's own token is
     /// unknown to the engine.
     pub(super) fn cancel_dial(&mut self, connection: Token) -> bool {
         let Some(dial) = self.stream_mut(connection).and_then(|stream| stream.extra.as_mut()?.dial.take()) else {

@@ -2,29 +2,28 @@
 
 use pelton_os::Token;
 
-use super::stream::Stage;
-use super::{ConnectionId, Reason};
+use super::{ConnectionId, ConnectionState, Reason};
 use crate::Reactor;
 use crate::reactor::callback::{CallbackKind, Site};
 
 impl Reactor {
     /// Marks a connection as over, unless it already is. The reap phase notifies its handler.
     pub(crate) fn connection_is_over(&mut self, token: Token, reason: Reason) {
-        if let Some(stream) = self.stream_mut(token)
-            && stream.stage != Stage::Over
-        {
-            stream.stage = Stage::Over;
-            self.sources.reap_later(token, reason);
-        }
+        self.transport_is_over::<ConnectionState>(token, reason);
     }
 
     pub(super) fn drop_outbox(&mut self, token: Token) {
-        if let Some(outbox) = self.stream_mut(token).and_then(|stream| stream.outbox.take()) {
+        let Some(stream) = self.stream_mut(token) else { return };
+        let layered = stream.layered;
+        if let Some(outbox) = stream.outbox.take() {
             self.flow.remove(outbox.in_memory());
+        }
+        if layered {
+            self.drop_layer_outboxes(token);
         }
     }
 
-    /// Releases a connection that is over and calls its handler's `closed`.
+    /// Releases a connection that has ended and calls its handler's `closed`.
     pub(super) fn reap(&mut self, token: Token, reason: Reason) {
         self.drop_outbox(token);
         if self.stream_mut(token).is_some_and(|stream| stream.hands_over) {
@@ -34,9 +33,8 @@ impl Reactor {
         let Some(stream) = self.stream_mut(token) else { return };
         let (location, handler) = (stream.location, stream.handler.take());
         let _kept = stream.extra.as_mut().map(|extra| std::mem::take(&mut extra.kept));
-        let timer = stream.extra.as_ref().and_then(|extra| extra.timer);
-        if let Some(timer) = timer {
-            self.timers.cancel(timer);
+        if let Some(mut timer) = stream.extra.as_mut().map(|extra| std::mem::take(&mut extra.timer)) {
+            timer.cancel(self);
         }
         let outage = self.kept_connection_is_over(token, &reason);
         if self.cancel_dial(token) {
@@ -46,9 +44,7 @@ impl Reactor {
         }
         let id = ConnectionId(token);
         let site = Site { kind: CallbackKind::Connection, place: location, source: Some(id.into()) };
-        if let Some(mut handler) = handler {
-            self.call_last(site, |reactor| handler.closed(reactor, reason));
-        }
+        self.call_closed(site, handler, |handler, reactor| handler.closed(reactor, reason));
         if let Some(outage) = outage {
             self.tell_outage(&outage);
         }

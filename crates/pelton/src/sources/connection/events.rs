@@ -5,6 +5,7 @@ use std::io;
 use pelton_os::{Chunk, Event, Token};
 
 use super::io::Input;
+use super::layer::Layers;
 use super::stream::{Ending, Stage};
 use super::{ConnectionState, Reason};
 use crate::Reactor;
@@ -43,9 +44,16 @@ impl Reactor {
     /// Opens a connection that is established.
     pub(crate) fn connection_is_open(&mut self, token: Token) {
         let now = self.now;
+        if self.stream_mut(token).is_none_or(|stream| stream.stage != Stage::Connecting) {
+            return;
+        }
+        self.prepare_layers(token);
         let Some(stream) = self.stream_mut(token).filter(|stream| stream.stage == Stage::Connecting) else { return };
-        stream.stage = Stage::Open;
+        stream.stage = if stream.layered { Stage::Layering } else { Stage::Open };
         stream.active_at = now;
+        if let Some(layers) = stream.layers_mut() {
+            layers.unready_since = Some(now);
+        }
         self.arm_limits(token);
         if let Some(stream) = self.stream_mut(token) {
             stream.extra = stream.extra.take().filter(|extra| extra.is_needed());
@@ -54,6 +62,23 @@ impl Reactor {
             }
         }
         self.set_receiving(token);
+        if self.stream_mut(token).is_some_and(|stream| stream.layered) {
+            return self.drive_layers(token);
+        }
+        self.connection_is_ready(token);
+    }
+
+    /// Opens a connection whose layers are all ready.
+    pub(super) fn layers_are_ready(&mut self, token: Token) {
+        let now = self.now;
+        let Some(stream) = self.stream_mut(token) else { return };
+        stream.stage = Stage::Open;
+        stream.active_at = now;
+        self.set_receiving(token);
+        self.connection_is_ready(token);
+    }
+
+    fn connection_is_ready(&mut self, token: Token) {
         self.kept_connection_is_open(token);
         self.notify(token, |handler, io| handler.opened(io));
     }
@@ -62,6 +87,9 @@ impl Reactor {
     pub(crate) fn connection_received(&mut self, token: Token, chunk: Chunk) {
         let now = self.now;
         let Some(stream) = self.stream_mut(token) else { return };
+        if stream.layered {
+            return self.layers_received(token, chunk);
+        }
         stream.active_at = now;
         stream.used = true;
         if stream.closes() {
@@ -88,9 +116,12 @@ impl Reactor {
                 self.connection_is_over(token, reason);
             }
             (Err(error), _) => {
-                stream.peer_finished = true;
+                stream.engine_has_ended();
                 self.connection_failed(token, Reason::from_error(error));
             }
+            (Ok(()), _) if stream.layered => self.layers_ended(token),
+            // A layer that has left may have told the handler already.
+            (Ok(()), _) if stream.peer_finished() => {}
             (Ok(()), _) => {
                 stream.extra().held.push_back(Input::End);
                 self.deliver_held(token);
@@ -103,7 +134,14 @@ impl Reactor {
         let Some(Source::Connection(stream)) = sources.get_mut(token) else { return };
         stream.busy = false;
         stream.active_at = *now;
-        if let Some(outbox) = &mut stream.outbox {
+        let outbox = match stream.layered {
+            false => &mut stream.outbox,
+            true => match stream.layers_mut().and_then(Layers::wire) {
+                Some(wire) => wire,
+                None => &mut None,
+            },
+        };
+        if let Some(outbox) = outbox {
             let before = outbox.in_memory();
             outbox.landed();
             flow.remove(before - outbox.in_memory());
@@ -121,12 +159,25 @@ impl Reactor {
             return self.connection_is_over(token, reason);
         }
         stream.busy = false;
-        stream.failed = true;
+        stream.has_failed();
         stream.extra().failure.get_or_insert(reason);
-        if !stream.peer_finished {
+        if stream.stage == Stage::Layering {
+            // There is nothing to deliver before the connection is open.
+            return self.closed_after_writing(token, Reason::Reset);
+        }
+        if !stream.engine_ended() {
             self.set_receiving(token);
         }
-        self.deliver_held(token);
+        self.deliver(token);
+    }
+
+    /// Delivers input that is here already, through the layers if there are any.
+    pub(super) fn deliver(&mut self, token: Token) {
+        if self.stream_mut(token).is_some_and(|stream| stream.layered) {
+            self.drive_layers(token);
+        } else {
+            self.deliver_held(token);
+        }
     }
 
     /// Delivers held-back input until the connection stops receiving.
@@ -140,29 +191,26 @@ impl Reactor {
             let Some(extra) = &mut stream.extra else { return };
             let closes = matches!(stream.ending, Ending::Close | Ending::Linger);
             match extra.held.pop_front() {
-                Some(Input::Chunk(_)) if closes => {}
+                Some(Input::Chunk(_)) if closes => stream.discarded_input = true,
                 Some(Input::Chunk(chunk)) => self.notify(token, |handler, io| handler.received(io, chunk)),
                 Some(Input::End) => self.peer_finished(token),
                 None => break,
             }
         }
-        if let Some(stream) = self.stream_mut(token)
-            && stream.failed
-            && stream.peer_finished
-        {
-            let reason = stream.extra().failure.take().unwrap_or(Reason::Reset);
-            self.connection_is_over(token, reason);
+        // With layers, there may be more to deliver.
+        if self.stream_mut(token).is_some_and(|stream| stream.failed() && stream.peer_finished() && !stream.layered) {
+            self.closed_after_writing(token, Reason::Reset);
         }
     }
 
     fn peer_finished(&mut self, token: Token) {
         let Some(stream) = self.stream_mut(token) else { return };
-        stream.peer_finished = true;
+        stream.peer_has_finished();
         match stream.ending {
             Ending::Finished => self.connection_is_over(token, Reason::Finished),
-            Ending::Linger => self.connection_is_over(token, Reason::Local),
+            Ending::Linger => self.closed_after_writing(token, Reason::Local),
             Ending::Close => {}
-            _ if stream.failed => {}
+            _ if stream.failed() => {}
             _ => self.notify(token, |handler, io| handler.peer_finished(io)),
         }
     }

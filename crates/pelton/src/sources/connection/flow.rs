@@ -5,20 +5,21 @@ use pelton_os::Token;
 use super::stream::Stage;
 use super::{ConnectionState, Io};
 use crate::reactor::source::Source;
+use crate::sources::transport::Pauses;
 use crate::{Fault, Reactor};
 
 /// The water marks of a connection's send queue.
 ///
 /// They keep a peer that does not read from using up memory. If more than `high` bytes are queued on an accepted
 /// connection, the reactor stops reading from it until at most `low` bytes are left and
-/// [`drained`](super::Connection::drained) is called. On any connection, a send that would raise the queue in memory
+/// [`writable`](super::Connection::writable) is called. On any connection, a send that would raise the queue in memory
 /// above `most` bytes is refused.
 ///
 /// Outgoing connections are read from even above `high`, unless [configured otherwise](Io::throttle_reading). Without
 /// this exception, a client that sends a lot and a server that answers while it reads could block each other forever.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WaterMarks {
-    /// `drained` is called when at most this many bytes are queued, in memory and in files. By default 16 KiB.
+    /// `writable` is called when at most this many bytes are queued, in memory and in files. By default 16 KiB.
     pub low: usize,
     /// Reading pauses when more bytes than this are queued, in memory and in files. By default 64 KiB.
     pub high: usize,
@@ -30,6 +31,15 @@ impl Default for WaterMarks {
     fn default() -> WaterMarks {
         WaterMarks { low: 16 * 1024, high: 64 * 1024, most: 16 * 1024 * 1024 }
     }
+}
+
+/// Whether a connection is read from while its send queue is above the high [water mark](WaterMarks).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Throttle {
+    /// Reading pauses until the queue has fallen to the low mark.
+    WhenFull,
+    /// Reading continues.
+    Never,
 }
 
 /// The settings that a builder collects.
@@ -121,11 +131,11 @@ impl Io<'_> {
         }
     }
 
-    /// Sets whether reading pauses while the send queue is above the high [water mark](WaterMarks). Enabled by default
-    /// for accepted connections: a client gets no further answers before it reads the earlier ones.
-    pub fn throttle_reading(&mut self, throttle: bool) {
+    /// Sets whether reading pauses while the send queue is above the high [water mark](WaterMarks). By default it does
+    /// on accepted connections: a client gets no further answers before it reads the earlier ones.
+    pub fn throttle_reading(&mut self, throttle: Throttle) {
         if let Some(stream) = self.reactor.stream_mut(self.id.0) {
-            stream.throttles = throttle;
+            stream.throttles = throttle == Throttle::WhenFull;
             self.reactor.set_receiving(self.id.0);
         }
     }
@@ -145,8 +155,8 @@ impl Reactor {
         let only_with_backlog = self.flow.settings.serves_over_budget;
         if let Some(stream) = self.stream_mut(token)
             && stream.stage == Stage::Open
-            && !(only_with_backlog && stream.outbox.as_ref().is_none_or(|outbox| outbox.is_empty()))
-            && !std::mem::replace(&mut stream.budget_paused, true)
+            && !(only_with_backlog && stream.waiting() == 0)
+            && stream.pauses.add(Pauses::BUDGET)
         {
             self.flow.budget_paused.push(token);
             self.set_receiving(token);
@@ -165,7 +175,7 @@ impl Reactor {
     fn resume_reading(&mut self, token: Token) {
         let now = self.now;
         if let Some(stream) = self.stream_mut(token) {
-            stream.budget_paused = false;
+            stream.pauses.remove(Pauses::BUDGET);
             stream.active_at = now;
             self.set_receiving(token);
             self.arm_limits(token);

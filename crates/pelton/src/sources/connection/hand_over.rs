@@ -9,6 +9,7 @@ use super::stream::Stage;
 use super::{Connection, ConnectionId, Io, Reason};
 use crate::Reactor;
 use crate::reactor::callback::{CallbackKind, Site};
+use crate::sources::transport::Pauses;
 
 /// A handler that will take over.
 pub(super) struct Successor {
@@ -35,7 +36,7 @@ impl Io<'_> {
         self.reactor.request_flush(self.id.0);
     }
 
-    /// Keeps a value until the connection is over, independent of its handler. It is dropped after
+    /// Keeps a value until the connection has ended, independent of its handler. It is dropped after
     /// [`closed`](Connection::closed).
     pub fn keep(&mut self, value: impl Any) {
         if let Some(stream) = self.reactor.stream_mut(self.id.0) {
@@ -79,9 +80,9 @@ impl Reactor {
             return None;
         };
         let before = stream.handler.replace(handler);
-        stream.paused = false;
+        stream.pauses.remove(Pauses::HANDLER);
         stream.notify_when_sent = false;
-        let ended = stream.peer_finished && !stream.failed;
+        let ended = stream.peer_finished() && !stream.failed();
         let held = &mut stream.extra().held;
         if !unread.is_empty() {
             held.push_front(Input::Chunk(Chunk::from(unread)));

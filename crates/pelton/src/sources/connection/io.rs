@@ -11,7 +11,7 @@ use bytes::Bytes;
 use pelton_os::{Address, Chunk, FilePart, Outbox};
 
 use super::stream::{Ending, Stage};
-use super::{ConnectionId, Reason, SendError};
+use super::{ConnectionId, ConnectionState, Reason, SendError};
 use crate::Reactor;
 use crate::reactor::source::Source;
 
@@ -62,7 +62,8 @@ impl Io<'_> {
     /// the file to the socket inside the kernel. They take up no memory here, so the size does not matter.
     ///
     /// If the file is shorter than `range` when it is sent, the connection is closed because the promised bytes cannot
-    /// be sent. Reading from a slow disk blocks the loop. To send from one, read ahead.
+    /// be sent. Reading from a slow disk blocks the loop. To send from one, read ahead. If the connection has
+    /// [layers](crate::Layer), the file is read in pieces of 64 KiB when the socket accepts more.
     pub fn send_file(&mut self, file: impl Into<Arc<File>>, range: Range<u64>) -> Result<(), SendError> {
         let part = FilePart { file: file.into(), offset: range.start, len: range.end.saturating_sub(range.start) };
         self.queue(0, |outbox| outbox.push_file(part))
@@ -93,10 +94,10 @@ impl Io<'_> {
     fn queue(&mut self, bytes: usize, push: impl FnOnce(&mut Outbox)) -> Result<(), SendError> {
         let Reactor { sources, connections, flow, .. } = &mut *self.reactor;
         let Some(Source::Connection(stream)) = sources.get_mut(self.id.0) else { return Err(SendError::Closed) };
-        if !stream.may_send() {
-            return Err(SendError::Closed);
+        if !stream.may_send() || stream.is_read_only() {
+            return Err(stream.send_error());
         }
-        if stream.failed {
+        if stream.failed() {
             // The peer is gone, and `closed` will report it. A send now is no more an error than one a moment earlier.
             return Ok(());
         }
@@ -112,18 +113,37 @@ impl Io<'_> {
         Ok(())
     }
 
-    /// Returns the number of bytes in memory queued to be sent.
+    /// Returns the number of bytes in memory queued to be sent. With [layers](crate::Layer), this counts the bytes that
+    /// were sent and have not reached a layer yet, those that a layer [holds](crate::Layer::held), and the transformed
+    /// bytes that wait below a layer.
+    ///
+    /// If more is queued than the high [water mark](crate::WaterMarks) allows when this is called, [`writable`] will be
+    /// called, even if the queue empties before the reactor has looked at it.
+    ///
+    /// [`writable`]: super::Connection::writable
     pub fn queued(&mut self) -> usize {
-        self.outbox().map_or(0, |outbox| outbox.in_memory())
+        self.promise_writable();
+        let Some(stream) = self.reactor.stream_mut(self.id.0) else { return 0 };
+        let below = stream.layers().map_or(0, |layers| layers.waiting_in_memory());
+        below + stream.outbox.as_ref().map_or(0, |outbox| outbox.in_memory())
+    }
+
+    /// Notes that somebody is about to be told of a queue above the high water mark and may wait for `writable`. The
+    /// next event may empty the queue before a flush compares it with the mark.
+    fn promise_writable(&mut self) {
+        let Reactor { sources, flow, .. } = &mut *self.reactor;
+        if let Some(Source::Connection(stream)) = sources.get_mut(self.id.0)
+            && stream.waiting() > stream.marks(flow).high as u64
+        {
+            stream.writable_promised = true;
+        }
     }
 
     /// Returns the number of bytes of files queued to be sent.
     pub fn queued_in_files(&mut self) -> u64 {
-        self.outbox().map_or(0, |outbox| outbox.len() - outbox.in_memory() as u64)
-    }
-
-    fn outbox(&mut self) -> Option<&Outbox> {
-        self.reactor.stream_mut(self.id.0)?.outbox.as_deref()
+        self.promise_writable();
+        let outbox = self.reactor.stream_mut(self.id.0).and_then(|stream| stream.outbox.as_deref());
+        outbox.map_or(0, |outbox| outbox.len() - outbox.in_memory() as u64)
     }
 }
 
@@ -188,24 +208,17 @@ impl Io<'_> {
 impl Io<'_> {
     /// Stops reading until [`resume`](Io::resume).
     pub fn pause(&mut self) {
-        self.set_paused(true);
+        self.reactor.pause_transport::<ConnectionState>(self.id.0);
     }
 
     /// Resumes reading.
     pub fn resume(&mut self) {
-        self.set_paused(false);
-    }
-
-    fn set_paused(&mut self, paused: bool) {
-        if let Some(stream) = self.reactor.stream_mut(self.id.0) {
-            stream.paused = paused;
-            self.reactor.set_receiving(self.id.0);
-        }
+        self.reactor.resume_transport::<ConnectionState>(self.id.0);
     }
 
     /// Returns whether reading is [paused](Io::pause).
     pub fn is_paused(&mut self) -> bool {
-        self.reactor.stream_mut(self.id.0).is_some_and(|stream| stream.paused)
+        self.reactor.transport_is_paused::<ConnectionState>(self.id.0)
     }
 }
 

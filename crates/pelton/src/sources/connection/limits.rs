@@ -12,6 +12,7 @@ use pelton_os::{Time, Token};
 use super::stream::Stage;
 use super::{ConnectionState, Io, Reason};
 use crate::Reactor;
+use crate::sources::transport::Pauses;
 
 /// The system is first asked how much data is undelivered when the write-stall limit divided by this has passed. The
 /// full limit starts then: a peer that reads is never cut off too early, and one that does not is cut off later by this
@@ -31,13 +32,16 @@ pub enum Limit {
     /// socket counts. Progress is measured from the first query of the system, so the limit may be reached up to an
     /// eighth later than set.
     WriteStall,
+    /// Time until the [layers](crate::Layer) of the connection are ready, from when it was established or a layer was
+    /// pushed. By default 20 seconds.
+    Handshake,
     /// Time without sending or receiving anything. Data that the peer acknowledges counts as activity. By default there
     /// is no limit.
     Inactivity,
 }
 
 impl Limit {
-    const ALL: [Limit; 3] = [Limit::Connect, Limit::WriteStall, Limit::Inactivity];
+    const ALL: [Limit; 4] = [Limit::Connect, Limit::WriteStall, Limit::Handshake, Limit::Inactivity];
 }
 
 impl fmt::Display for Limit {
@@ -45,6 +49,7 @@ impl fmt::Display for Limit {
         f.write_str(match self {
             Limit::Connect => "no connection was made",
             Limit::WriteStall => "the other side read nothing",
+            Limit::Handshake => "no handshake was completed",
             Limit::Inactivity => "nothing was sent or received",
         })
     }
@@ -57,7 +62,7 @@ pub(crate) struct Limits([Option<Duration>; Limit::ALL.len()]);
 impl Default for Limits {
     fn default() -> Limits {
         Limits(Limit::ALL.map(|limit| match limit {
-            Limit::Connect => Some(Duration::from_secs(20)),
+            Limit::Connect | Limit::Handshake => Some(Duration::from_secs(20)),
             Limit::WriteStall => Some(Duration::from_secs(60)),
             Limit::Inactivity => None,
         }))
@@ -86,8 +91,9 @@ impl ConnectionState {
             Limit::Connect => connecting.then_some(self.active_at),
             Limit::WriteStall if self.busy => Some(self.sample().map_or(self.wrote_at(), |sample| sample.at)),
             Limit::WriteStall => None,
+            Limit::Handshake => self.layers().and_then(|layers| layers.unready_since),
             // A connection that the reactor itself has paused is not an inactive peer.
-            Limit::Inactivity if connecting || self.budget_paused => None,
+            Limit::Inactivity if connecting || self.pauses.has(Pauses::BUDGET) => None,
             Limit::Inactivity => Some(self.sample().map_or(self.active_at, |sample| sample.at.max(self.active_at))),
         }
     }
@@ -137,27 +143,16 @@ impl Reactor {
         let Some(stream) = self.stream_mut(token) else { return };
         let limits = Limit::ALL.iter().filter_map(|limit| stream.deadline_of(*limit, &defaults));
         let nearest = limits.chain(stream.linger_until()).chain(stream.stall_check_at(&defaults)).min();
-        let timer = stream.extra.as_ref().and_then(|extra| extra.timer);
-        match (nearest, timer) {
-            (None, None) => {}
-            (None, Some(timer)) => {
-                self.timers.cancel(timer);
-                self.set_limit_timer(token, None);
-            }
-            // A timer that fires early is set again: I/O only postpones limits.
-            (Some(nearest), Some(timer)) => {
-                if self.timers.deadline(timer).is_some_and(|set| set > nearest) {
-                    self.timers.reset(timer, nearest);
-                }
-            }
-            (Some(nearest), None) => {
-                let timer = self.check_limits_at(nearest, token);
-                self.set_limit_timer(token, Some(timer));
-            }
+        let armed = stream.extra.as_ref().is_some_and(|extra| extra.timer.is_armed());
+        if nearest.is_none() && !armed {
+            return;
         }
-    }
-
-    fn set_limit_timer(&mut self, token: Token, timer: Option<crate::TimerKey>) {
+        // Out of its place, because the timer is set in the same reactor.
+        let mut timer = std::mem::take(&mut stream.extra().timer);
+        match nearest {
+            Some(nearest) => timer.arm(self, nearest, |reactor, at| reactor.check_limits_at(at, token)),
+            None => timer.cancel(self),
+        }
         if let Some(stream) = self.stream_mut(token) {
             stream.extra().timer = timer;
         }
@@ -165,14 +160,14 @@ impl Reactor {
 
     /// Checks the limits of a connection whose timer has fired.
     pub(crate) fn check_limits(&mut self, token: Token) {
-        self.set_limit_timer(token, None);
         let (now, defaults) = (self.now, self.connections.limits);
         let Some(stream) = self.stream_mut(token) else { return };
+        stream.extra().timer.fired();
         let stalls_since = stream.wrote_at();
         let lingered = stream.linger_until().is_some_and(|until| until <= now);
         let checks_stall = stream.stall_check_at(&defaults).is_some_and(|at| at <= now);
         if lingered && !self.extend_linger(token) {
-            return self.connection_is_over(token, Reason::Local);
+            return self.closed_after_writing(token, Reason::Local);
         }
         if checks_stall {
             self.check_stall(token, stalls_since);
@@ -181,12 +176,17 @@ impl Reactor {
             let Some(stream) = self.stream_mut(token).filter(|stream| stream.stage != Stage::Over) else { return };
             let reached = stream.deadline_of(limit, &defaults).is_some_and(|deadline| deadline <= now);
             let Some(after) = stream.limits(&defaults).get(limit).filter(|_| reached) else { continue };
-            if limit != Limit::Connect && self.peer_reads(token, after) {
+            if matches!(limit, Limit::WriteStall | Limit::Inactivity) && self.peer_reads(token, after) {
                 continue;
             }
             // If the connection stays open, the limit starts again.
             match (limit, self.stream_mut(token)) {
                 (Limit::WriteStall, _) => self.restart_sample(token),
+                (Limit::Handshake, Some(stream)) => {
+                    if let Some(layers) = stream.layers_mut() {
+                        layers.unready_since = Some(now);
+                    }
+                }
                 (_, Some(stream)) => stream.active_at = now,
                 (_, None) => return,
             }

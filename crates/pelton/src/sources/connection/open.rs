@@ -53,10 +53,15 @@ impl Reactor {
         }
     }
 
-    /// Adopts a connected stream socket, such as one that another program has passed or that other code has connected.
-    /// [`opened`](Connection::opened) is called soon, but not before this method returns.
+    /// Adopts a connected stream socket, such as one that another program has passed or that other code has connected;
+    /// or a pipe, a FIFO, a terminal or a character device. [`opened`](Connection::opened) is called soon, but not
+    /// before this method returns. [`Io::stream_kind`](crate::Io::stream_kind) says what the connection can do.
     ///
-    /// Fails with [`Error::Stopped`] and closes the socket if the loop was [stopped](Reactor::stop).
+    /// The connection owns the descriptor and closes it, unless it is [borrowed](Socket::borrowed). Terminals and, on
+    /// Linux, pipes are opened once more in non-blocking mode, so that the mode does not change for others who share
+    /// them. Other descriptors are set to non-blocking mode, which is restored at the end unless it is a socket.
+    ///
+    /// Fails for regular files and directories, which cannot be waited for: use [`fs`](crate::fs). Fails with [`Error::Stopped`] and closes the socket if the loop was [stopped](Reactor::stop).
     ///
     /// ```
     /// # use pelton::{Chunk, Connection, Io, Reactor};
@@ -76,6 +81,21 @@ impl Reactor {
     /// let mut answer = String::new();
     /// theirs.read_to_string(&mut answer)?;
     /// assert_eq!(answer, "hello");
+    ///
+    /// // What a child prints.
+    /// # use std::process::{Command, Stdio};
+    /// let mut child = Command::new("echo").arg("hello").stdout(Stdio::piped()).spawn()?;
+    /// if let Some(output) = child.stdout.take() {
+    /// #   struct Print;
+    /// #   impl Connection for Print {
+    /// #       fn received(&mut self, _: &mut Io<'_>, chunk: Chunk) {
+    /// #           assert_eq!(&*chunk, b"hello\n");
+    /// #       }
+    /// #   }
+    ///     reactor.adopt(output, Print)?;
+    /// }
+    /// reactor.run_until(|reactor| reactor.connection_count() == 0)?;
+    /// # child.wait()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[track_caller]
@@ -121,7 +141,10 @@ impl Reactor {
         stream.throttles = true;
         let id = self.add_stream(stream);
         match self.engine.adopt(id.0, socket) {
-            Ok(()) => Ok(id),
+            Ok(kind) => {
+                self.set_stream_kind(id, kind);
+                Ok(id)
+            }
             Err(error) => {
                 self.remove_stream(id);
                 Err(Error::system("adopt a connection", error))

@@ -3,17 +3,22 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::Location;
+use std::rc::Rc;
 
-use pelton_os::{Address, Outbox, Time, Token};
+use pelton_os::{Address, Buffers, Outbox, StreamKind, Time, Token};
 
 use super::detach::OnDetached;
 use super::dial::Dial;
 use super::hand_over::Successor;
 use super::io::Input;
+use super::layer::Layers;
 use super::progress::Sample;
 use super::{Connection, ConnectionId, Io, Limits, Reason, WaterMarks};
+use crate::reactor::callback::{CallbackKind, SourceId};
 use crate::reactor::source::{Counted, Source};
-use crate::{Reactor, ReconnectId, TimerKey};
+use crate::sources::short_queue::ShortQueue;
+use crate::sources::transport::{Pauses, Transport};
+use crate::{LazyTimer, Reactor, ReconnectId};
 
 /// The state of a connection. There may be very many idle connections, so state that only some need is in [`Extra`].
 pub(crate) struct ConnectionState {
@@ -27,14 +32,16 @@ pub(crate) struct ConnectionState {
     pub(super) active_at: Time,
     pub(super) stage: Stage,
     pub(super) ending: Ending,
-    /// The handler has paused reading.
-    pub(super) paused: bool,
-    /// The send queue has exceeded the high water mark, and `drained` will be called.
+    pub(super) kind: StreamKind,
+    /// Why the connection is not read from.
+    pub(super) pauses: Pauses,
+    pub(super) peer: Peer,
+    /// The send queue has exceeded the high water mark, and `writable` will be called.
     pub(super) full: bool,
+    /// Somebody has [seen](super::Io::queued) the send queue above the high water mark, and `writable` will be called.
+    pub(super) writable_promised: bool,
     /// Reading pauses while `full` is set.
     pub(super) throttles: bool,
-    /// Reading is paused because the byte budget of the reactor is exceeded.
-    pub(super) budget_paused: bool,
     /// The engine is sending, or the socket is full. The engine will report when it is ready for more.
     pub(super) busy: bool,
     /// `sent` will be called when everything has been sent.
@@ -45,18 +52,18 @@ pub(crate) struct ConnectionState {
     pub(super) hands_over: bool,
     /// Something was sent or received, or is about to be.
     pub(super) used: bool,
-    pub(super) peer_finished: bool,
     /// Input was discarded while closing, or was never read. The peer may still be sending.
     pub(super) discarded_input: bool,
-    /// The connection has failed. It is over when earlier input has been delivered.
-    pub(super) failed: bool,
+    /// There are [layers](Layers) between the engine and the handler. Then `outbox` is above the topmost one.
+    pub(super) layered: bool,
 }
 
 /// State that only some connections need.
 #[derive(Default)]
 pub(super) struct Extra {
     pub(super) limits: Option<Limits>,
-    pub(super) timer: Option<TimerKey>,
+    /// Fires when the nearest limit may be reached, or earlier.
+    pub(super) timer: LazyTimer,
     /// When some of the send queue was last written.
     pub(super) wrote_at: Time,
     /// The latest measurement of undelivered data.
@@ -65,13 +72,14 @@ pub(super) struct Extra {
     pub(super) linger_until: Option<Time>,
     pub(super) marks: Option<WaterMarks>,
     /// Received input that cannot be delivered yet.
-    pub(super) held: VecDeque<Input>,
+    pub(super) held: ShortQueue<Input>,
+    pub(super) layers: Option<Box<Layers>>,
     pub(super) detach: Option<OnDetached>,
     /// The address of the peer, while connecting.
     pub(super) address: Option<Address>,
     /// The dialing state, while connecting by name.
     pub(super) dial: Option<Box<Dial>>,
-    /// Reconnects the connection when it is over.
+    /// Reconnects the connection when it ends.
     keeper: Option<ReconnectId>,
     /// Why the connection has failed.
     pub(super) failure: Option<Reason>,
@@ -83,10 +91,28 @@ pub(super) struct Extra {
 
 impl Extra {
     pub(super) fn is_needed(&self) -> bool {
-        let settings = self.limits.is_some() || self.marks.is_some() || self.timer.is_some();
+        let settings = self.limits.is_some() || self.marks.is_some() || self.timer.is_armed();
         let kept = self.keeper.is_some() || !self.kept.is_empty() || !self.successors.is_empty();
-        settings || kept || !self.held.is_empty() || self.detach.is_some() || self.failure.is_some()
+        settings
+            || kept
+            || self.layers.is_some()
+            || !self.held.is_empty()
+            || self.detach.is_some()
+            || self.failure.is_some()
     }
+}
+
+/// What is known of the peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Peer {
+    /// It may send more, as far as the handler knows.
+    Sends,
+    /// It has finished sending, and the handler was told.
+    Finished,
+    /// Sending to it has failed. The connection has ended when the input that it sent before has been delivered.
+    Lost,
+    /// The connection has failed, and there is no more input.
+    Gone,
 }
 
 /// The state of a connection's life.
@@ -94,6 +120,8 @@ impl Extra {
 pub(super) enum Stage {
     /// Not established yet, or `opened` was not called yet.
     Connecting,
+    /// Established. `opened` will be called when all [layers](Layers) are ready.
+    Layering,
     Open,
     /// The engine is about to release the socket.
     Detaching,
@@ -116,19 +144,40 @@ pub(super) enum Ending {
     Detach,
 }
 
+/// How many empty outboxes are kept for layers: as many as the layers of one connection usually need.
+const SPARE_OUTBOXES: usize = 4;
+
 /// State shared by all connections of a reactor.
 pub(crate) struct Connections {
     /// Connections that a listener's callback has accepted. `opened` is called when the callback has returned.
     accepted: Vec<Token>,
     /// An empty outbox for the next connection that sends.
     pub(super) spare_outbox: Option<Box<Outbox>>,
+    /// More of them, for layers. Boxed because that is how connections and layers hold them.
+    #[expect(clippy::vec_box)]
+    pub(super) spare_outboxes: Vec<Box<Outbox>>,
+    /// Memory for the bytes that layers deliver.
+    pub(super) buffers: Rc<Buffers>,
     /// The initial limits of connections.
     pub(super) limits: Limits,
 }
 
 impl Connections {
     pub(crate) fn new(limits: Limits) -> Connections {
-        Connections { accepted: Vec::new(), spare_outbox: None, limits }
+        let (spare_outboxes, buffers) = (Vec::new(), Rc::default());
+        Connections { accepted: Vec::new(), spare_outbox: None, spare_outboxes, buffers, limits }
+    }
+
+    /// Keeps an empty outbox for the next connection or layer that sends.
+    #[inline]
+    pub(super) fn put_spare(&mut self, place: &mut Option<Box<Outbox>>) {
+        if self.spare_outbox.is_none() {
+            self.spare_outbox = place.take();
+        } else if let Some(outbox) = place.take()
+            && self.spare_outboxes.len() < SPARE_OUTBOXES
+        {
+            self.spare_outboxes.push(outbox);
+        }
     }
 
     pub(crate) fn add_accepted(&mut self, connection: ConnectionId) {
@@ -154,18 +203,19 @@ impl ConnectionState {
             active_at: now,
             stage: Stage::Connecting,
             ending: Ending::None,
-            paused: false,
+            kind: StreamKind::Socket,
+            pauses: Pauses::default(),
+            peer: Peer::Sends,
             full: false,
+            writable_promised: false,
             throttles: false,
-            budget_paused: false,
             busy: false,
             notify_when_sent: false,
             flush_queued: false,
             hands_over: false,
             used: false,
-            peer_finished: false,
             discarded_input: false,
-            failed: false,
+            layered: false,
         }
     }
 
@@ -173,7 +223,7 @@ impl ConnectionState {
         self.extra.get_or_insert_default()
     }
 
-    /// Makes `keeper` reconnect the connection when it is over.
+    /// Makes `keeper` reconnect the connection when it ends.
     pub(crate) fn keep(&mut self, keeper: ReconnectId) {
         self.extra().keeper = Some(keeper);
     }
@@ -183,11 +233,58 @@ impl ConnectionState {
     }
 
     pub(super) fn may_send(&self) -> bool {
-        matches!(self.stage, Stage::Connecting | Stage::Open) && self.ending == Ending::None
+        matches!(self.stage, Stage::Connecting | Stage::Layering | Stage::Open) && self.ending == Ending::None
     }
 
+    /// Returns the bytes that the engine has not accepted yet, in memory and in files.
     pub(super) fn waiting(&self) -> u64 {
-        self.outbox.as_ref().map_or(0, |outbox| outbox.len())
+        let queued = self.outbox.as_ref().map_or(0, |outbox| outbox.len());
+        if self.layered { queued + self.waiting_with_layers() } else { queued }
+    }
+
+    pub(super) fn layers(&self) -> Option<&Layers> {
+        self.extra.as_ref()?.layers.as_deref()
+    }
+
+    pub(super) fn layers_mut(&mut self) -> Option<&mut Layers> {
+        self.extra.as_mut()?.layers.as_deref_mut()
+    }
+
+    /// Returns whether the handler was told that the peer has finished, or nothing more comes after a failure.
+    pub(super) fn peer_finished(&self) -> bool {
+        matches!(self.peer, Peer::Finished | Peer::Gone)
+    }
+
+    /// Returns whether the connection has failed.
+    #[inline]
+    pub(super) fn failed(&self) -> bool {
+        matches!(self.peer, Peer::Lost | Peer::Gone)
+    }
+
+    pub(super) fn peer_has_finished(&mut self) {
+        self.peer = if self.failed() { Peer::Gone } else { Peer::Finished };
+    }
+
+    pub(super) fn has_failed(&mut self) {
+        self.peer = if self.peer_finished() { Peer::Gone } else { Peer::Lost };
+    }
+
+    /// Returns whether the engine has reported the end of the stream, or a failure.
+    pub(super) fn engine_ended(&self) -> bool {
+        if self.layered { self.layers().is_some_and(|layers| layers.wire_ended) } else { self.peer_finished() }
+    }
+
+    /// Records that the engine has reported the end of the stream, or a failure.
+    pub(super) fn engine_has_ended(&mut self) {
+        match self.layers_mut() {
+            Some(layers) => layers.wire_ended = true,
+            None => self.peer_has_finished(),
+        }
+    }
+
+    /// Returns the reason for which a closing connection ends: an earlier failure if there was one.
+    pub(super) fn closing_reason(&mut self, otherwise: Reason) -> Reason {
+        self.extra.as_mut().and_then(|extra| extra.failure.take()).unwrap_or(otherwise)
     }
 
     /// Returns whether input may be delivered.
@@ -197,8 +294,8 @@ impl ConnectionState {
         }
         // Throttling limits the answers to input. A handler that has finished sending adds none.
         let throttled = self.full && self.throttles && self.ending == Ending::None;
-        let held_up = self.paused || self.budget_paused || throttled || self.ending == Ending::Detach;
-        self.stage == Stage::Open && (self.failed || !held_up)
+        let held_up = !self.pauses.is_empty() || throttled || self.ending == Ending::Detach;
+        self.stage == Stage::Open && (!held_up || self.failed() || self.layers().is_some_and(|layers| layers.failed))
     }
 
     /// Returns whether the connection is closing, so that input is discarded.
@@ -214,6 +311,54 @@ impl ConnectionState {
     }
 }
 
+impl Transport for ConnectionState {
+    type Handler = dyn Connection;
+
+    const KIND: CallbackKind = CallbackKind::Connection;
+
+    #[inline]
+    fn find(reactor: &mut Reactor, token: Token) -> Option<&mut ConnectionState> {
+        reactor.stream_mut(token)
+    }
+
+    fn id(token: Token) -> SourceId {
+        ConnectionId(token).into()
+    }
+
+    fn location(&self) -> &'static Location<'static> {
+        self.location
+    }
+
+    fn handler(&mut self) -> &mut Option<Box<dyn Connection>> {
+        &mut self.handler
+    }
+
+    fn pauses(&mut self) -> &mut Pauses {
+        &mut self.pauses
+    }
+
+    fn flush_queued(&mut self) -> &mut bool {
+        &mut self.flush_queued
+    }
+
+    #[inline]
+    fn is_over(&self) -> bool {
+        self.stage == Stage::Over
+    }
+
+    fn set_over(&mut self) {
+        self.stage = Stage::Over;
+    }
+
+    fn hands_over(&self) -> bool {
+        self.hands_over
+    }
+
+    fn update_receiving(reactor: &mut Reactor, token: Token) {
+        reactor.set_receiving(token);
+    }
+}
+
 impl Reactor {
     /// Returns access to a connection, to send on it or close it from anywhere on the loop. Returns `None` if it is
     /// over.
@@ -223,7 +368,7 @@ impl Reactor {
     }
 
     /// Calls `visit` with a connection's handler, if it is a `C`, like a callback of the connection: data that it sends
-    /// is written when it returns. Returns `None` if the connection is over, its handler is of another type, or the
+    /// is written when it returns. Returns `None` if the connection has ended, its handler is of another type, or the
     /// handler is running.
     ///
     /// ```

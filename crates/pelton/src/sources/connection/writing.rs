@@ -4,25 +4,15 @@ use std::time::Duration;
 
 use pelton_os::{Intake, Sending, Token};
 
+use super::layer::Layers;
 use super::stream::{Ending, Stage};
-use super::{Connection, ConnectionId, Io, Reason};
+use super::{Connection, ConnectionId, ConnectionState, Io, Reason};
 use crate::Reactor;
-use crate::reactor::callback::{CallbackKind, Outcome, Site};
 use crate::reactor::source::Source;
+use crate::sources::transport::{Called, Pauses};
 
 /// How long a closing connection waits for the peer to finish.
 const LINGER: Duration = Duration::from_secs(5);
-
-/// The outcome of calling a handler.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Called {
-    /// The handler was not called because the connection is over or the handler is already running; or the handler
-    /// panicked.
-    No,
-    Yes,
-    /// Another handler takes over now.
-    HandsOver,
-}
 
 impl Reactor {
     /// Calls the handler, then writes its data and applies its other requests.
@@ -41,32 +31,8 @@ impl Reactor {
     /// Calls the handler.
     #[inline]
     pub(super) fn call_handler(&mut self, token: Token, call: impl FnOnce(&mut dyn Connection, &mut Io<'_>)) -> Called {
-        let Some(stream) = self.stream_mut(token).filter(|stream| stream.stage != Stage::Over) else {
-            return Called::No;
-        };
-        let Some(handler) = stream.handler.take() else { return Called::No };
         let id = ConnectionId(token);
-        let site = Site { kind: CallbackKind::Connection, place: stream.location, source: Some(id.into()) };
-        let mut called = Called::No;
-        self.call_source(
-            site,
-            handler,
-            |handler, reactor| call(&mut **handler, &mut Io { reactor, id }),
-            |reactor, handler, outcome| {
-                let mut hands_over = false;
-                // Put it back even if the connection is over: `closed` is still to be called.
-                if let Some(stream) = reactor.stream_mut(token) {
-                    stream.handler = Some(handler);
-                    hands_over = stream.hands_over;
-                }
-                match outcome {
-                    Outcome::Returned if hands_over => called = Called::HandsOver,
-                    Outcome::Returned => called = Called::Yes,
-                    Outcome::Panicked => reactor.connection_is_over(token, Reason::Panicked),
-                }
-            },
-        );
-        called
+        self.call_transport::<ConnectionState>(token, |handler, reactor| call(handler, &mut Io { reactor, id }))
     }
 
     /// Queues the connection for the next flush, unless its own callback is running: then it is flushed when the
@@ -78,25 +44,37 @@ impl Reactor {
     }
 
     pub(super) fn queue_flush(&mut self, token: Token) {
-        if let Some(stream) = self.stream_mut(token)
-            && !std::mem::replace(&mut stream.flush_queued, true)
-        {
-            self.sources.flush_later(token);
-        }
+        self.queue_flush_of::<ConnectionState>(token);
     }
 
     /// Writes as much of the send queue as the socket accepts.
     pub(super) fn write(&mut self, token: Token) {
+        self.write_outbox::<false>(token);
+    }
+
+    /// Writes what the lowest layer has transmitted.
+    pub(super) fn write_wire(&mut self, token: Token) {
+        self.write_outbox::<true>(token);
+    }
+
+    #[inline]
+    fn write_outbox<const BELOW_LAYERS: bool>(&mut self, token: Token) {
         let now = self.now;
         let Some(Source::Connection(stream)) = self.sources.get_mut(token) else { return };
+        if !BELOW_LAYERS && stream.layered {
+            return self.write_through_layers(token);
+        }
+        let established = stream.stage == Stage::Open || (BELOW_LAYERS && stream.stage == Stage::Layering);
         // While the engine is busy, another attempt is useless.
-        if stream.stage != Stage::Open || stream.busy || stream.failed {
+        if !established || stream.busy || stream.failed() {
             return;
         }
-        let Some(outbox) = &mut stream.outbox else { return };
+        let place = if BELOW_LAYERS { stream.layers_mut().and_then(Layers::wire) } else { Some(&mut stream.outbox) };
+        let Some(place) = place else { return };
+        let Some(outbox) = place else { return };
         if outbox.is_empty() {
             // Everything was sent, or only empty slices were queued. An engine is not asked to send nothing.
-            self.connections.spare_outbox = stream.outbox.take();
+            self.connections.put_spare(place);
             return;
         }
         let before = outbox.in_memory();
@@ -104,7 +82,7 @@ impl Reactor {
         self.flow.remove(before - outbox.in_memory());
         if outbox.is_empty() {
             // An idle connection holds no memory for sending: the next connection that sends gets it.
-            self.connections.spare_outbox = stream.outbox.take();
+            self.connections.put_spare(place);
         }
         stream.active_at = now;
         stream.forget_sample();
@@ -127,11 +105,11 @@ impl Reactor {
         self.write(token);
         let Reactor { sources, flow, .. } = self;
         let Some(Source::Connection(stream)) = sources.get_mut(token) else { return };
-        if stream.stage != Stage::Open || stream.failed {
+        if stream.stage != Stage::Open || stream.failed() {
             return;
         }
         let waiting = stream.waiting();
-        if stream.budget_paused && waiting == 0 && !stream.busy && flow.serves_over_budget() {
+        if stream.pauses.has(Pauses::BUDGET) && waiting == 0 && !stream.busy && flow.serves_over_budget() {
             self.resume_over_budget(token);
             return self.write_and_settle(token);
         }
@@ -144,7 +122,7 @@ impl Reactor {
             return;
         }
         // Fast path: with an empty queue no water mark can have been crossed.
-        if waiting == 0 && !stream.full {
+        if waiting == 0 && !stream.full && !stream.writable_promised {
             if !stream.busy && std::mem::take(&mut stream.notify_when_sent) {
                 self.notify(token, |handler, io| handler.sent(io));
             }
@@ -154,27 +132,30 @@ impl Reactor {
         if waiting > marks.high as u64 && !stream.full {
             stream.full = true;
             self.set_receiving(token);
-        } else if waiting <= marks.low as u64 && stream.full {
-            stream.full = false;
-            self.set_receiving(token);
-            self.notify(token, |handler, io| handler.drained(io));
+        } else if waiting <= marks.low as u64 && (stream.full || stream.writable_promised) {
+            stream.writable_promised = false;
+            if std::mem::take(&mut stream.full) {
+                self.set_receiving(token);
+            }
+            self.notify(token, |handler, io| handler.writable(io));
         }
     }
 
     /// Completes the requested ending after everything has been sent.
     fn sent_everything(&mut self, token: Token) {
         let Some(stream) = self.stream_mut(token) else { return };
-        let peer_finished = stream.peer_finished;
+        let (peer_finished, engine_ended) = (stream.peer_finished(), stream.engine_ended());
         let discarded_input = stream.discarded_input || stream.holds_input();
         let ended = if peer_finished { Reason::Finished } else { Reason::Local };
         match stream.ending {
             Ending::None | Ending::Finished | Ending::Linger => {}
             Ending::Close => {
-                let still_sends = !peer_finished && (discarded_input || self.engine.has_unread(token));
+                let loses_data = stream.loses_data_if_closed_early();
+                let still_sends = !engine_ended && loses_data && (discarded_input || self.engine.has_unread(token));
                 if still_sends {
                     self.linger(token);
                 } else {
-                    self.connection_is_over(token, ended);
+                    self.closed_after_writing(token, ended);
                 }
             }
             Ending::Detach => {
@@ -204,6 +185,13 @@ impl Reactor {
         self.set_receiving(token);
     }
 
+    /// Ends a connection that was closing, with the reason of the failure that made it close if there was one.
+    pub(super) fn closed_after_writing(&mut self, token: Token, otherwise: Reason) {
+        let Some(stream) = self.stream_mut(token) else { return };
+        let reason = stream.closing_reason(otherwise);
+        self.connection_is_over(token, reason);
+    }
+
     fn set_linger(&mut self, token: Token) {
         let until = self.now + LINGER;
         if let Some(stream) = self.stream_mut(token) {
@@ -223,8 +211,14 @@ impl Reactor {
 
     /// Starts or stops receiving in the engine, depending on the current state.
     pub(super) fn set_receiving(&mut self, token: Token) {
-        let Some(stream) = self.stream_mut(token).filter(|stream| stream.stage == Stage::Open) else { return };
-        let (on, held, more) = (stream.receives(), stream.holds_input(), !stream.peer_finished);
+        let Some(stream) = self.stream_mut(token) else { return };
+        if stream.layered {
+            return self.set_receiving_below_layers(token);
+        }
+        if stream.stage != Stage::Open {
+            return;
+        }
+        let (on, held, more) = (stream.receives(), stream.holds_input(), !stream.peer_finished());
         if on && held {
             self.queue_flush(token);
         }
@@ -241,6 +235,6 @@ impl Reactor {
             self.switch_handlers(token);
         }
         self.write_and_settle(token);
-        self.deliver_held(token);
+        self.deliver(token);
     }
 }

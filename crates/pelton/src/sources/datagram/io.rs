@@ -8,8 +8,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pelton_os::{Address, Chunk, DatagramOutbox, DatagramSetting, MulticastInterface};
 
-use super::DatagramsId;
 use super::socket::Stage;
+use super::{DatagramSocket, DatagramsId};
 use crate::reactor::source::Source;
 use crate::{Reactor, Reason, SendError, WaterMarks};
 
@@ -76,7 +76,7 @@ impl DatagramIo<'_> {
         self.reactor.datagram_socket_mut(self.id.0).map_or(0, |socket| socket.outbox.bytes())
     }
 
-    /// Returns whether [`drained`](super::Datagrams::drained) will be called.
+    /// Returns whether [`writable`](super::Datagrams::writable) will be called.
     pub(crate) fn drains(&mut self) -> bool {
         self.reactor.datagram_socket_mut(self.id.0).is_some_and(|socket| socket.above_high)
     }
@@ -126,24 +126,17 @@ impl DatagramIo<'_> {
     /// Stops receiving until [`resume`](DatagramIo::resume). The kernel buffers datagrams meanwhile, as long as it has
     /// room.
     pub fn pause(&mut self) {
-        self.set_paused(true);
+        self.reactor.pause_transport::<DatagramSocket>(self.id.0);
     }
 
     /// Resumes receiving.
     pub fn resume(&mut self) {
-        self.set_paused(false);
-    }
-
-    fn set_paused(&mut self, paused: bool) {
-        if let Some(socket) = self.reactor.datagram_socket_mut(self.id.0) {
-            socket.paused = paused;
-            self.reactor.set_receiving_datagrams(self.id.0);
-        }
+        self.reactor.resume_transport::<DatagramSocket>(self.id.0);
     }
 
     /// Returns whether receiving is [paused](DatagramIo::pause).
     pub fn is_paused(&mut self) -> bool {
-        self.reactor.datagram_socket_mut(self.id.0).is_some_and(|socket| socket.paused)
+        self.reactor.transport_is_paused::<DatagramSocket>(self.id.0)
     }
 }
 

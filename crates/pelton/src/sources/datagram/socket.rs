@@ -1,14 +1,15 @@
 //! The state of a datagram socket, and the handling of its events.
 
-use std::collections::VecDeque;
 use std::io;
 use std::panic::Location;
 
 use pelton_os::{Address, Datagram, DatagramOutbox, Event, Intake, Sending, SocketFile, Token};
 
 use super::{DatagramIo, Datagrams, DatagramsId};
-use crate::reactor::callback::{CallbackKind, Outcome, Site};
+use crate::reactor::callback::{CallbackKind, Site, SourceId};
 use crate::reactor::source::{Counted, Kind, Source};
+use crate::sources::short_queue::ShortQueue;
+use crate::sources::transport::{Pauses, Transport};
 use crate::{Reactor, Reason, WaterMarks};
 
 /// The state of a datagram socket.
@@ -19,9 +20,9 @@ pub(crate) struct DatagramSocket {
     pub(super) outbox: DatagramOutbox,
     pub(super) marks: WaterMarks,
     pub(super) stage: Stage,
-    pub(super) paused: bool,
+    pauses: Pauses,
     /// Datagrams of a received batch that cannot be delivered yet.
-    held: VecDeque<Datagram>,
+    held: ShortQueue<Datagram>,
     /// The engine is sending, or the socket is full. The engine will report when it is ready for more.
     busy: bool,
     /// The send queue has exceeded the high-water mark and has not fallen to the low one yet.
@@ -54,8 +55,8 @@ impl DatagramSocket {
             outbox: DatagramOutbox::default(),
             marks,
             stage: Stage::Open,
-            paused: false,
-            held: VecDeque::new(),
+            pauses: Pauses::default(),
+            held: ShortQueue::default(),
             busy: false,
             above_high: false,
             flush_queued: false,
@@ -65,7 +66,49 @@ impl DatagramSocket {
 
     /// Returns whether datagrams may be delivered.
     fn receives(&self) -> bool {
-        self.stage == Stage::Open && !self.paused
+        self.stage == Stage::Open && self.pauses.is_empty()
+    }
+}
+
+impl Transport for DatagramSocket {
+    type Handler = dyn Datagrams;
+
+    const KIND: CallbackKind = CallbackKind::Datagrams;
+
+    fn find(reactor: &mut Reactor, token: Token) -> Option<&mut DatagramSocket> {
+        reactor.datagram_socket_mut(token)
+    }
+
+    fn id(token: Token) -> SourceId {
+        DatagramsId(token).into()
+    }
+
+    fn location(&self) -> &'static Location<'static> {
+        self.location
+    }
+
+    fn handler(&mut self) -> &mut Option<Box<dyn Datagrams>> {
+        &mut self.handler
+    }
+
+    fn pauses(&mut self) -> &mut Pauses {
+        &mut self.pauses
+    }
+
+    fn flush_queued(&mut self) -> &mut bool {
+        &mut self.flush_queued
+    }
+
+    fn is_over(&self) -> bool {
+        self.stage == Stage::Over
+    }
+
+    fn set_over(&mut self) {
+        self.stage = Stage::Over;
+    }
+
+    fn update_receiving(reactor: &mut Reactor, token: Token) {
+        reactor.set_receiving_datagrams(token);
     }
 }
 
@@ -162,34 +205,14 @@ impl Reactor {
 /// Calling, sending, ending.
 impl Reactor {
     fn notify_datagrams(&mut self, token: Token, call: impl FnOnce(&mut dyn Datagrams, &mut DatagramIo<'_>)) {
-        let Some(socket) = self.datagram_socket_mut(token).filter(|socket| socket.stage != Stage::Over) else { return };
-        let Some(handler) = socket.handler.take() else { return };
         let id = DatagramsId(token);
-        let site = Site { kind: CallbackKind::Datagrams, place: socket.location, source: Some(id.into()) };
-        self.call_source(
-            site,
-            handler,
-            |handler, reactor| call(&mut **handler, &mut DatagramIo { reactor, id }),
-            |reactor, handler, outcome| {
-                // Put it back even if the socket is over: `closed` is still to be called.
-                if let Some(socket) = reactor.datagram_socket_mut(token) {
-                    socket.handler = Some(handler);
-                }
-                if outcome == Outcome::Panicked {
-                    reactor.datagrams_are_over(token, Reason::Panicked);
-                }
-            },
-        );
+        self.call_transport::<DatagramSocket>(token, |handler, reactor| call(handler, &mut DatagramIo { reactor, id }));
     }
 
     /// Queues the socket for the next flush, even in its own callback: the datagrams of a received batch are handled
     /// one by one, but the answers should be sent together.
     pub(super) fn queue_datagram_flush(&mut self, token: Token) {
-        if let Some(socket) = self.datagram_socket_mut(token)
-            && !std::mem::replace(&mut socket.flush_queued, true)
-        {
-            self.sources.flush_later(token);
-        }
+        self.queue_flush_of::<DatagramSocket>(token);
     }
 
     /// Flushes a queued socket and delivers held datagrams. Runs in a flush.
@@ -221,7 +244,7 @@ impl Reactor {
         } else if waiting == 0 && !socket.busy && socket.stage == Stage::Closing {
             self.datagrams_are_over(token, Reason::Local);
         } else if waiting <= socket.marks.low && std::mem::take(&mut socket.above_high) && socket.stage == Stage::Open {
-            self.notify_datagrams(token, |handler, io| handler.drained(io));
+            self.notify_datagrams(token, |handler, io| handler.writable(io));
         }
     }
 
@@ -247,15 +270,10 @@ impl Reactor {
 
     /// Marks a datagram socket as over, unless it already is. The reap phase notifies its handler.
     pub(super) fn datagrams_are_over(&mut self, token: Token, reason: Reason) {
-        if let Some(socket) = self.datagram_socket_mut(token)
-            && socket.stage != Stage::Over
-        {
-            socket.stage = Stage::Over;
-            self.sources.reap_later(token, reason);
-        }
+        self.transport_is_over::<DatagramSocket>(token, reason);
     }
 
-    /// Releases a socket that is over and calls its handler's `closed`.
+    /// Releases a socket that has ended and calls its handler's `closed`.
     fn reap_datagrams(&mut self, token: Token, reason: Reason) {
         let Some(Source::Datagrams(socket)) = self.sources.get_mut(token) else { return };
         let (location, handler, file) = (socket.location, socket.handler.take(), socket.file.take());
@@ -267,8 +285,6 @@ impl Reactor {
         self.end_source(token);
         let id = DatagramsId(token);
         let site = Site { kind: CallbackKind::Datagrams, place: location, source: Some(id.into()) };
-        if let Some(mut handler) = handler {
-            self.call_last(site, |reactor| handler.closed(reactor, reason));
-        }
+        self.call_closed(site, handler, |handler, reactor| handler.closed(reactor, reason));
     }
 }

@@ -157,15 +157,9 @@ impl Datagrams {
         })?;
         match outcome {
             Ok(Ok(())) => return Poll::Ready(Ok(())),
-            Ok(Err(error)) => {
-                let kind = match error {
-                    SendError::Closed => io::ErrorKind::BrokenPipe,
-                    SendError::Full { .. } => io::ErrorKind::FileTooLarge,
-                };
-                return Poll::Ready(Err(io::Error::new(kind, error)));
-            }
+            Ok(Err(error)) => return Poll::Ready(Err(error.into())),
             Err(true) => set(&mut self.mailbox.borrow_mut().sender, context),
-            // The next flush may send everything without calling `drained`.
+            // The next flush may send everything without calling `writable`.
             Err(false) => context.waker().wake_by_ref(),
         }
         Poll::Pending
@@ -237,7 +231,7 @@ impl crate::Datagrams for Filler {
         });
     }
 
-    fn drained(&mut self, _: &mut DatagramIo<'_>) {
+    fn writable(&mut self, _: &mut DatagramIo<'_>) {
         self.wake(|mailbox| mailbox.sender.take());
     }
 

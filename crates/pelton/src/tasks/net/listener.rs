@@ -10,6 +10,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
+use pelton_os::engine::Intake;
+
 use super::pipe::{Filler, Pipe};
 use super::stream::set;
 use super::{Stream, current, current_of};
@@ -43,7 +45,7 @@ impl Arrivals {
             && let Some(listener) = self.listener.get()
             && !self.paused.replace(true)
         {
-            io.reactor().pause_accepting(listener, true);
+            io.reactor().accept_if(listener, Intake::Off);
         }
         self.wake();
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::listener::Arrivals;
-use crate::{Chunk, Connection, Io, Reactor, Reason};
+use crate::{Chunk, Connection, Io, Reactor, Reason, StreamKind};
 
 /// Reading pauses when more than this many bytes are buffered. The default high-water mark for sending is the same.
 const READ_AHEAD: usize = 64 * 1024;
@@ -42,6 +42,8 @@ pub(super) struct Pipe {
     /// No more input follows the contents of the inbox.
     pub(super) ended: bool,
     paused: bool,
+    /// The last layer that the stream has pushed is ready.
+    pub(super) layer_ready: bool,
     /// Nobody will read further input.
     abandoned: bool,
     pub(super) finish: Finish,
@@ -59,6 +61,7 @@ impl Pipe {
             kept: 0,
             ended: false,
             paused: false,
+            layer_ready: false,
             abandoned: false,
             finish: Finish::No,
             flushed_in: None,
@@ -96,6 +99,14 @@ impl Pipe {
         Some(chunk)
     }
 
+    /// Takes the unread input for a layer, which will report when it is ready.
+    pub(super) fn begin_layer(&mut self) -> Vec<u8> {
+        self.layer_ready = false;
+        self.paused = false;
+        self.kept = 0;
+        std::mem::take(&mut self.inbox).into_iter().flat_map(Chunk::into_vec).collect()
+    }
+
     /// Returns whether there is unread input.
     pub(super) fn holds_input(&self) -> bool {
         !self.inbox.is_empty()
@@ -131,12 +142,20 @@ pub(super) struct Filler {
 
 impl Connection for Filler {
     fn opened(&mut self, io: &mut Io<'_>) {
-        self.pipe.borrow_mut().stage = Stage::Open;
+        let mut pipe = self.pipe.borrow_mut();
+        pipe.stage = Stage::Open;
+        pipe.ended = io.stream_kind() == StreamKind::WriteOnly;
+        drop(pipe);
         if let Some(arrivals) = self.arrivals.take() {
             arrivals.arrived(io, &self.pipe);
         }
         wake(&self.pipe, |pipe| pipe.reader.take());
         wake(&self.pipe, |pipe| pipe.writer.take());
+    }
+
+    fn layer_ready(&mut self, _: &mut Io<'_>) {
+        self.pipe.borrow_mut().layer_ready = true;
+        wake(&self.pipe, |pipe| pipe.reader.take());
     }
 
     fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
@@ -145,7 +164,7 @@ impl Connection for Filler {
             return;
         }
         pipe.kept += chunk.len() + CHUNK_OVERHEAD;
-        // It may be kept for long, and on very many connections.
+        // It may be kept for a long time, and on very many connections.
         pipe.inbox.push_back(chunk.compacted());
         if pipe.kept > READ_AHEAD && !pipe.paused {
             pipe.paused = true;
@@ -155,7 +174,7 @@ impl Connection for Filler {
         wake(&self.pipe, |pipe| pipe.reader.take());
     }
 
-    fn drained(&mut self, _: &mut Io<'_>) {
+    fn writable(&mut self, _: &mut Io<'_>) {
         wake(&self.pipe, |pipe| pipe.writer.take());
     }
 

@@ -15,13 +15,15 @@ use futures_io::{AsyncRead, AsyncWrite};
 use super::pipe::{Filler, Finish, Pipe, Stage};
 use super::{current, current_of, error_of, is_clean};
 use crate::tasks::task::{Chore, Local};
-use crate::{Address, Chunk, ConnectOptions, ConnectionId, Detached, Endpoint, Error, Io, Reactor, SendError, Socket};
+use crate::{
+    Address, Chunk, ConnectOptions, ConnectionId, Detached, Endpoint, Error, Io, Layer, Reactor, SendError, Socket,
+};
 
 /// The maximum that one write accepts, so that the queued data stays in proportion to the [high-water
 /// mark](crate::WaterMarks::high).
 const WRITE_AT_ONCE: usize = 64 * 1024;
 
-/// A connection over TCP or a Unix socket. It implements the I/O traits of `futures` and, with the feature `tokio`,
+/// A connection over TCP, a Unix socket, or an [adopted](Stream::adopt) pipe or terminal. It implements the I/O traits of `futures` and, with the feature `tokio`,
 /// those of tokio.
 ///
 /// **Reading.** Input is buffered, up to 64 KiB. Then the other side has to wait. After the other side has finished,
@@ -85,7 +87,8 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Takes over a connected stream socket from elsewhere. See [`Reactor::adopt`].
+    /// Takes over a connected stream socket from elsewhere, or a pipe, a terminal or another descriptor. See
+    /// [`Reactor::adopt`]. Nothing comes out of one that only sends: reads return 0 bytes.
     ///
     /// ```
     /// # use futures::{AsyncReadExt, AsyncWriteExt};
@@ -132,6 +135,34 @@ impl Stream {
             }
             Stage::Open => Poll::Ready(Ok(())),
             Stage::Over(reason) => Poll::Ready(Err(error_of(reason))),
+        }
+    }
+}
+
+/// Layers.
+impl Stream {
+    /// Puts a [layer](Layer) such as TLS on the connection. The future completes when the layer is ready. Bytes written
+    /// before are not transformed; input that was not read yet is.
+    ///
+    /// Dropping the future does not remove the layer.
+    pub async fn push_layer(&self, layer: impl Layer) -> io::Result<()> {
+        self.with_io(|io| {
+            let unread = self.pipe.borrow_mut().begin_layer();
+            io.push_layer_with_unread(layer, unread);
+            io.resume();
+        })?;
+        poll_fn(|context| self.poll_layer(context)).await
+    }
+
+    fn poll_layer(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
+        let mut pipe = self.pipe.borrow_mut();
+        match &pipe.stage {
+            Stage::Over(reason) => Poll::Ready(Err(error_of(reason))),
+            _ if pipe.layer_ready => Poll::Ready(Ok(())),
+            _ => {
+                set(&mut pipe.reader, context);
+                Poll::Pending
+            }
         }
     }
 }
@@ -242,7 +273,7 @@ impl Stream {
             let (marks, queued) = (io.water_marks(), io.queued());
             let room = marks.most.saturating_sub(queued).min(WRITE_AT_ONCE);
             if queued > marks.high || room == 0 {
-                // If the next flush sends everything, `sent` is called. Otherwise `drained` is called later.
+                // If the next flush sends everything, `sent` is called. Otherwise `writable` is called later.
                 io.tell_when_sent();
                 return None;
             }
@@ -251,13 +282,7 @@ impl Stream {
         match outcome {
             Err(error) => Poll::Ready(Err(error)),
             Ok(Some(Ok(value))) => Poll::Ready(Ok(value)),
-            Ok(Some(Err(error))) => {
-                let kind = match error {
-                    SendError::Closed => io::ErrorKind::BrokenPipe,
-                    SendError::Full { .. } => io::ErrorKind::FileTooLarge,
-                };
-                Poll::Ready(Err(io::Error::new(kind, error)))
-            }
+            Ok(Some(Err(error))) => Poll::Ready(Err(error.into())),
             Ok(None) => {
                 set(&mut self.pipe.borrow_mut().writer, context);
                 Poll::Pending

@@ -4,9 +4,12 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::Waker;
 
+use pelton_os::engine::Intake;
+
+use crate::process::ChildId;
 use crate::reactor::panics::Panic;
 use crate::reactor::slots::{Key, Slots};
-use crate::{ConnectionId, DatagramsId, ListenerId, Reactor, TimerId};
+use crate::{ConnectionId, DatagramsId, ListenerId, PathWatchId, Reactor, TimerId};
 
 /// Work for the reactor's next flush, left by code that may not have the reactor at hand, mostly destructors.
 pub(crate) enum Chore {
@@ -21,6 +24,8 @@ pub(crate) enum Chore {
     Unlisten(ListenerId),
     Receive(DatagramsId),
     CloseDatagrams(DatagramsId),
+    UnwatchPath(PathWatchId),
+    KillChild(ChildId),
 }
 
 /// State shared by a reactor, its tasks, and what they own.
@@ -117,9 +122,15 @@ impl Reactor {
                     }
                 }
             }
-            Chore::Accept(id) => self.pause_accepting(id, false),
+            Chore::Accept(id) => self.accept_if(id, Intake::On),
             Chore::Unlisten(id) => {
-                self.unlisten(id);
+                self.end(id);
+            }
+            Chore::KillChild(id) => {
+                self.end(id);
+            }
+            Chore::UnwatchPath(id) => {
+                self.end(id);
             }
             Chore::Receive(id) => {
                 if let Some(mut io) = self.datagrams(id) {

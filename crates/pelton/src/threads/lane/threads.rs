@@ -199,7 +199,7 @@ impl<C: Send + 'static> Threads<C> {
         true
     }
 
-    /// Closes the lane: starts no more jobs, and waits for none.
+    /// Closes the lane: starts no more jobs, and does not wait for running ones.
     pub(crate) fn close(&self) {
         if self.is_inherited() {
             return;
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_started_as_needed_and_what_is_beyond_them_waits_until_that_is_too_much() {
+    fn threads_start_on_demand_and_further_jobs_wait_up_to_a_limit() {
         let (begun, beginning) = channel();
         let lane = lane(2, 1, DEADLINE);
         let mut releases = Vec::new();
@@ -388,12 +388,12 @@ mod tests {
         assert_eq!(first, [0, 1]);
         assert!(matches!(lane.run_job(|| {}), Err(Refusal::Full(1))));
         releases.remove(0);
-        assert_eq!(beginning.recv_timeout(DEADLINE).unwrap(), 2, "the one that waited");
+        assert_eq!(beginning.recv_timeout(DEADLINE).unwrap(), 2, "the queued job");
         lane.run_job(|| {}).unwrap();
     }
 
     #[test]
-    fn a_job_that_waits_can_be_taken_back_and_makes_room() {
+    fn waiting_job_can_be_taken_back_and_makes_room() {
         let (begun, beginning) = channel();
         let lane = lane(1, 1, DEADLINE);
         let (release, job) = stuck(&begun, 0);
@@ -403,7 +403,7 @@ mod tests {
         let waiting = lane.run_job(job).unwrap();
         assert!(lane.run_job(|| {}).is_err());
         assert!(lane.take_back(waiting) && !lane.take_back(waiting));
-        assert!(!lane.take_back(running), "it has begun");
+        assert!(!lane.take_back(running), "it has already started");
         let (_, job) = stuck(&begun, 2);
         lane.run_job(job).unwrap();
         drop(release);
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_without_work_end_and_others_are_started_when_there_is_some_again() {
+    fn idle_threads_end_and_new_ones_start_on_demand() {
         let (done, doing) = channel();
         let lane = lane(3, 8, Duration::from_millis(1));
         for _ in 0..3 {
@@ -421,7 +421,7 @@ mod tests {
             // The threads hold the shared state as long as they exist.
             let start = Instant::now();
             while Arc::strong_count(&lane.shared) > 1 {
-                assert!(start.elapsed() < DEADLINE, "a thread without work stays");
+                assert!(start.elapsed() < DEADLINE, "an idle thread does not end");
                 std::thread::yield_now();
             }
             let state = lane.shared.lock();
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_that_is_closed_waits_for_nothing_and_begins_nothing() {
+    fn closed_lane_waits_for_nothing_and_starts_nothing() {
         let (begun, beginning) = channel();
         let lane = lane(1, 8, DEADLINE);
         let (release, job) = stuck(&begun, 0);
@@ -445,14 +445,14 @@ mod tests {
         drop(release);
         let start = Instant::now();
         while Arc::strong_count(&shared) > 1 {
-            assert!(start.elapsed() < DEADLINE, "its thread stays");
+            assert!(start.elapsed() < DEADLINE, "its thread does not end");
             std::thread::yield_now();
         }
         assert!(beginning.try_recv().is_err());
     }
 
     #[test]
-    fn for_jobs_that_are_for_later_nobody_is_woken_until_all_are_there() {
+    fn jobs_for_later_wake_nobody_until_all_are_queued() {
         let (begun, beginning) = channel();
         let lane = lane(1, 8, DEADLINE);
         let run = |number, wake| {
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_searches_in_vain_does_so_less_and_less_and_one_that_finds_something_again() {
+    fn failed_searches_back_off_and_a_successful_one_resets() {
         let mut spin_policy = SpinPolicy::default();
         let mut until_next = || {
             let passed = (0..).take_while(|_| !spin_policy.should_search()).count();
@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_has_all_threads_at_work_though_each_wakes_only_the_next() {
+    fn burst_runs_on_all_threads_although_each_wakes_only_the_next() {
         let (begun, beginning) = channel();
         let lane = lane(4, 8, DEADLINE);
         for _ in 0..50 {
@@ -521,7 +521,7 @@ mod tests {
                 .collect();
             let mut numbers: Vec<u32> = (0..4).map(|_| beginning.recv_timeout(DEADLINE).unwrap()).collect();
             numbers.sort_unstable();
-            assert_eq!(numbers, [0, 1, 2, 3], "all at once, since none has ended");
+            assert_eq!(numbers, [0, 1, 2, 3], "all run at once, because none has ended");
             drop(releases);
             let start = Instant::now();
             while lane.shared.lock().sleeping < 4 {

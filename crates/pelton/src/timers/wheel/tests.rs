@@ -120,7 +120,7 @@ fn a_clock_that_goes_backwards_does_no_harm() {
 }
 
 #[test]
-fn a_timer_cancelled_after_it_was_collected_is_not_handed_out() {
+fn timer_cancelled_after_it_was_collected_is_not_returned() {
     let mut wheel = Wheel::new(START);
     let keys: Vec<_> = (0..4).map(|n| wheel.insert(START + SECOND, n)).collect();
     wheel.expire(START + SECOND);
@@ -145,7 +145,7 @@ fn a_timer_reset_after_it_was_collected_waits_for_its_new_deadline() {
 }
 
 #[test]
-fn what_is_set_while_firing_waits_for_the_next_expire() {
+fn timers_set_while_firing_wait_for_the_next_expire() {
     let mut wheel = Wheel::new(START);
     wheel.insert(START + SECOND, "first");
     wheel.insert(START + SECOND, "second");
@@ -158,7 +158,7 @@ fn what_is_set_while_firing_waits_for_the_next_expire() {
 }
 
 #[test]
-fn what_was_not_drained_is_merged_with_what_comes_due_later() {
+fn undrained_timers_are_merged_with_later_ones() {
     for (waiting, fresh) in [(1, 100), (100, 1), (50, 50), (100, 0)] {
         let mut wheel = Wheel::new(START);
         let late = START + SECOND;
@@ -199,7 +199,7 @@ fn a_periodic_timer_keeps_key_and_value() {
 }
 
 #[test]
-fn next_deadline_is_exact_after_the_earliest_timer_went() {
+fn next_deadline_is_exact_after_the_earliest_timer_is_removed() {
     let mut wheel = Wheel::new(START);
     let keys: Vec<_> = (1..=64).map(|n| wheel.insert(START + SECOND * 3600 + NANO * n, n)).collect();
     for n in 1..=64 {
@@ -211,7 +211,7 @@ fn next_deadline_is_exact_after_the_earliest_timer_went() {
         }
         wheel.check();
     }
-    // Also if the reference of the removed timer was filed again, dead.
+    // Also if the dead reference of the removed timer was filed again.
     let earliest = wheel.insert(START + SECOND * 60, 0);
     wheel.insert(START + SECOND * 60 + NANO, 1);
     wheel.cancel(earliest);
@@ -242,7 +242,7 @@ fn next_deadline_of_a_crowd_is_never_late_and_leads_to_the_timer() {
 }
 
 #[test]
-fn the_wheel_holds_its_invariants_through_a_long_life() {
+fn invariants_hold_over_many_operations() {
     let mut wheel = Wheel::new(Time::ZERO);
     let mut seed = 1u64;
     let mut random = |below: u64| {
