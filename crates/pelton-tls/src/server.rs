@@ -1,0 +1,137 @@
+//! The server's side: what it presents, what it asks of clients, and how it is reloaded.
+
+mod builder;
+mod certificate;
+mod identities;
+mod reload;
+pub(crate) mod resolver;
+mod tickets;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use pelton::{Connection, Layered};
+use rustls::ServerConfig;
+
+pub use builder::{ClientCertificates, Resumption, ServerBuilder};
+pub use certificate::Certificate;
+pub use reload::Reload;
+
+use crate::handshakes::{Counters, IN_FLIGHT, Stats};
+use crate::side::Side;
+use crate::{ConfigError, Tls};
+use builder::Settings;
+use reload::Stamp;
+use resolver::Noting;
+use tickets::Tickets;
+
+/// The configuration of TLS servers. Clones share everything: certificates that one of them [reloads](Server::reload),
+/// tickets, and counters. It can be used on several loops.
+///
+/// ```no_run
+/// use pelton::Reactor;
+/// use pelton_tls::Server;
+/// # use pelton::{Chunk, Connection, Io};
+/// # struct Echo;
+/// # impl Connection for Echo {
+/// #     fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {}
+/// # }
+///
+/// let tls = Server::builder().certificate("chain.pem", "key.pem").build()?;
+/// let mut reactor = Reactor::new()?;
+/// reactor.listen("0.0.0.0:4433", move |_| tls.wrap(Echo))?;
+/// reactor.run()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Server(Arc<Shared>);
+
+struct Shared {
+    current: RwLock<Loaded>,
+    /// How to load everything again. `None` for a configuration that was made elsewhere.
+    settings: Option<Settings>,
+    tickets: Option<Arc<Tickets>>,
+    counters: Arc<Counters>,
+    tolerates_truncation: bool,
+}
+
+/// What was loaded from files.
+struct Loaded {
+    config: Arc<ServerConfig>,
+    certificates: Arc<[Certificate]>,
+    /// The files, as they were when they were read.
+    stamps: Vec<(PathBuf, Option<Stamp>)>,
+}
+
+impl Server {
+    /// Begins a configuration.
+    pub fn builder() -> ServerBuilder {
+        ServerBuilder::default()
+    }
+
+    /// Uses a configuration of rustls as it is, for everything that [`ServerBuilder`] does not offer. Early data is
+    /// turned off, because it can be replayed and the handler could not tell.
+    pub fn from_config(config: impl Into<Arc<ServerConfig>>) -> Server {
+        let mut config = Arc::unwrap_or_clone(config.into());
+        config.max_early_data_size = 0;
+        config.cert_resolver = Arc::new(Noting(config.cert_resolver));
+        let loaded = Loaded { config: Arc::new(config), certificates: Arc::default(), stamps: Vec::new() };
+        Server(Arc::new(Shared {
+            current: RwLock::new(loaded),
+            settings: None,
+            tickets: None,
+            counters: Counters::new(IN_FLIGHT),
+            tolerates_truncation: false,
+        }))
+    }
+
+    fn with_current<T>(&self, read: impl FnOnce(&Loaded) -> T) -> T {
+        read(&self.0.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Makes a layer for one connection, to [push](pelton::Io::push_layer) on it, or for
+    /// [`start_tls`](crate::StartTls::start_tls).
+    pub fn layer(&self) -> Tls {
+        let config = self.with_current(|loaded| Arc::clone(&loaded.config));
+        let side = Side::Server { config, counters: Arc::clone(&self.0.counters) };
+        Tls::new(side, self.0.tolerates_truncation)
+    }
+
+    /// Wraps the handler of a connection, so that it is opened when the handshake is complete.
+    pub fn wrap(&self, handler: impl Connection) -> Layered {
+        let server = self.clone();
+        Layered::new(handler, move |io| io.push_layer(server.layer()))
+    }
+
+    /// Returns what was counted so far.
+    pub fn stats(&self) -> Stats {
+        self.0.counters.stats()
+    }
+
+    /// Returns the certificates in use, the default one first. Empty for a configuration that was made elsewhere.
+    pub fn certificates(&self) -> Arc<[Certificate]> {
+        self.with_current(|loaded| Arc::clone(&loaded.certificates))
+    }
+
+    /// Returns the keys of session tickets, to be [imported](Server::import_ticket_keys) by a process that takes over.
+    /// Keep them secret. Empty if there are no tickets.
+    pub fn export_ticket_keys(&self) -> Vec<u8> {
+        self.0.tickets.as_ref().map(|tickets| tickets.export()).unwrap_or_default()
+    }
+
+    /// Accepts the tickets of another process, by its [exported](Server::export_ticket_keys) keys. Has no effect without
+    /// tickets.
+    pub fn import_ticket_keys(&self, keys: &[u8]) -> Result<(), ConfigError> {
+        match &self.0.tickets {
+            Some(tickets) if !keys.is_empty() => tickets.import(keys),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("certificates", &self.certificates()).finish_non_exhaustive()
+    }
+}
