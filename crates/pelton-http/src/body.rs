@@ -127,7 +127,7 @@ impl Body {
     /// [`collect`](Body::collect) with a promise in place of the callback.
     pub fn collected(&self, reactor: &mut Reactor) -> Promise<Vec<u8>, BodyError> {
         let (deferred, promise) = reactor.promise();
-        // Nothing else settles it.
+        // The promise is settled only here.
         self.collect(reactor, move |_, body| drop(deferred.settle(body)));
         promise
     }
@@ -136,7 +136,7 @@ impl Body {
     ///
     /// # Panics
     ///
-    /// If no reactor is [current](Reactor::with_current): outside of tasks.
+    /// If no reactor is [current](Reactor::with_current), which is the case outside tasks.
     pub async fn bytes(&self) -> Result<Vec<u8>, BodyError> {
         match Reactor::with_current(|reactor| self.collected(reactor)) {
             Some(promise) => promise.await.map_err(|rejected| match rejected {
@@ -144,7 +144,7 @@ impl Body {
                 // The reader was dropped.
                 _ => BodyError::Gone,
             }),
-            None => panic!("there is no current reactor: this has to be done inside a task of one"),
+            None => panic!("there is no current reactor: call this inside one of its tasks"),
         }
     }
 
@@ -153,14 +153,14 @@ impl Body {
         self.tell(reactor, Command::Pause);
     }
 
-    /// Goes on.
+    /// Resumes reading.
     pub fn resume(&self, reactor: &mut Reactor) {
         self.tell(reactor, Command::Resume);
     }
 
     fn tell(&self, reactor: &mut Reactor, command: Command) {
         if let Some(token) = &self.token {
-            // If the client has disconnected, the reader is told.
+            // A reader of a disconnected client has been told already.
             let _ = token.tell(reactor, command);
         }
     }

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 ///     server.listen(reactor, "127.0.0.1:0")?;
 ///     Ok(())
 /// };
-/// // At most 100 connections, however they are spread over the four.
+/// // At most 100 connections, however they are spread over the four reactors.
 /// let reactors = Reactors::start(4, |_| pelton::Reactor::builder(), serve)?;
 /// # reactors.stop();
 /// # Ok::<(), pelton::Error>(())
@@ -32,7 +32,7 @@ pub struct Census {
 #[derive(Debug, Default)]
 struct Counts {
     all: AtomicUsize,
-    /// Only of connections whose address counts.
+    /// Counts only connections that have an address to limit by.
     by_address: Mutex<HashMap<IpAddr, usize>>,
 }
 
@@ -42,13 +42,14 @@ impl Census {
         self.counts.all.load(Ordering::Relaxed)
     }
 
-    /// Counts a connection, unless there are `most` already, or the given number from its address.
+    /// Counts a connection, unless there are `most` connections already, or as many from its address as allowed.
     pub(crate) fn enter(&self, most: usize, from: Option<(IpAddr, usize)>) -> bool {
-        // The address comes first: one that is counted too many for a moment is then refused only where there was no room anyway.
+        // Count the address first. An address that is counted too often for a moment then affects only connections that would
+        // be refused anyway.
         if from.is_some_and(|(address, most)| !self.enter_from(address, most)) {
             return false;
         }
-        // Nothing else is published by these counts, so no order is needed.
+        // Relaxed ordering suffices: these counts publish no other data.
         let room = |count: usize| (count < most).then_some(count + 1);
         let entered = self.counts.all.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok();
         if let (false, Some((address, _))) = (entered, from) {
@@ -57,7 +58,7 @@ impl Census {
         entered
     }
 
-    /// One that has [entered](Census::enter) is over; `from` if its address counted.
+    /// Removes a connection that [entered](Census::enter). `from` is its address, if that was counted.
     pub(crate) fn leave(&self, from: Option<IpAddr>) {
         self.counts.all.fetch_sub(1, Ordering::Relaxed);
         if let Some(address) = from {
@@ -89,10 +90,10 @@ impl Census {
     }
 }
 
-/// Bits of an IPv6 address that name a network. One customer has all addresses of one, and may use as many as they like.
+/// The length of an IPv6 network prefix. One customer usually has a whole network and may use any address in it.
 const NETWORK: u128 = !(u64::MAX as u128);
 
-/// The address that stands for this one: itself with IPv4, also within IPv6; else its network.
+/// The address to count by: an IPv4 address, mapped or not, is itself; an IPv6 address is its network.
 fn counted_as(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((u128::from(address) & NETWORK).into()),
@@ -108,19 +109,19 @@ mod tests {
     const THERE: IpAddr = IpAddr::V6(std::net::Ipv6Addr::LOCALHOST);
 
     #[test]
-    fn each_limit_counts_for_itself() {
+    fn total_and_per_address_limits_are_independent() {
         let census = Census::default();
         assert!(census.enter(3, Some((HERE, 1))));
-        assert!(!census.enter(3, Some((HERE, 1))), "one from there is enough");
+        assert!(!census.enter(3, Some((HERE, 1))), "the limit per address is one");
         assert!(census.enter(3, Some((THERE, 1))));
         assert!(census.enter(3, None), "a connection without an address");
         assert!(!census.enter(3, None));
         census.leave(Some(THERE));
-        assert!(!census.enter(2, Some((THERE, 1))), "another has less room");
-        assert!(census.enter(3, Some((THERE, 1))), "which has not been counted");
+        assert!(!census.enter(2, Some((THERE, 1))), "a smaller total limit");
+        assert!(census.enter(3, Some((THERE, 1))), "the refused one was not counted");
         [Some(HERE), Some(THERE), None].into_iter().for_each(|from| census.leave(from));
         assert_eq!(census.connections(), 0);
-        assert!(census.counts.by_address.lock().unwrap().is_empty(), "nothing is kept of those that have gone");
+        assert!(census.counts.by_address.lock().unwrap().is_empty(), "addresses without connections are removed");
     }
 
     #[test]
@@ -128,17 +129,17 @@ mod tests {
         let from = |address: &str| Some((address.parse().unwrap(), 2));
         let census = Census::default();
         assert!(census.enter(9, from("2001:db8::1")) && census.enter(9, from("2001:db8::2:0:0:1")));
-        assert!(!census.enter(9, from("2001:db8::3")), "the network has two already");
+        assert!(!census.enter(9, from("2001:db8::3")), "the network already has two");
         assert!(census.enter(9, from("2001:db8:0:1::1")), "another network");
         assert!(census.enter(9, from("192.0.2.1")) && census.enter(9, from("::ffff:192.0.2.1")));
-        assert!(!census.enter(9, from("192.0.2.1")), "it came by IPv6 the second time");
-        assert!(census.enter(9, from("::ffff:192.0.2.2")), "each IPv4 address counts for itself");
+        assert!(!census.enter(9, from("192.0.2.1")), "the mapped address counted, too");
+        assert!(census.enter(9, from("::ffff:192.0.2.2")), "each IPv4 address is counted separately");
         census.leave(Some("2001:db8::4".parse().unwrap()));
         assert!(census.enter(9, from("2001:db8::3")));
     }
 
     #[test]
-    fn no_more_enter_than_may_from_however_many_threads() {
+    fn limit_holds_across_threads() {
         const MOST: usize = 1000;
         const FROM_HERE: usize = 600;
         let census = Census::default();
@@ -148,7 +149,7 @@ mod tests {
             std::thread::spawn(move || {
                 let try_once = |_| {
                     let entered = census.enter(MOST, Some(from));
-                    // Others come and go meanwhile.
+                    // Other connections come and go meanwhile.
                     if census.enter(MOST, None) {
                         census.leave(None);
                     }
@@ -163,6 +164,6 @@ mod tests {
         assert_eq!(census.connections(), all);
         assert!(all <= MOST && entered[0] + entered[2] <= FROM_HERE, "{entered:?}");
         let more = (0..MOST).take_while(|_| census.enter(MOST, None)).count();
-        assert_eq!(all + more, MOST, "there was room for as many as were missing");
+        assert_eq!(all + more, MOST, "the remaining room can be used");
     }
 }

@@ -1,6 +1,6 @@
 //! A connection that speaks HTTP.
 //!
-//! This file implements the reactor's callbacks. Each ends in [`go_on`](HttpConnection::go_on). `reading.rs` parses requests and
+//! This file implements the reactor's callbacks. Each ends in [`advance`](HttpConnection::advance). `reading.rs` parses requests and
 //! calls the handler, and `receiving.rs` reads request bodies. `commands.rs` applies the commands that handlers send,
 //! `answering.rs` writes the responses in order, `streaming.rs` writes bodies in pieces, and `head.rs` decides what goes into a
 //! response head. `busy.rs` holds the state of a connection that is not idle, `out.rs` buffers output, `deadlines.rs` enforces
@@ -19,7 +19,7 @@ mod upgrade;
 
 use std::rc::Rc;
 
-use pelton::{Chunk, Connection, ConnectionId, Io, Reactor, Reason, Time, TimerId};
+use pelton::{Chunk, Connection, ConnectionId, Io, LazyTimer, Reactor, Reason, Time};
 
 pub(crate) use busy::Busy;
 use deadlines::Wait;
@@ -30,14 +30,14 @@ use crate::{BodyError, BodyEvent};
 
 /// Serves HTTP on one connection. Made by [`Server::connection`](crate::Server::connection).
 ///
-/// There may be very many idle connections, so the state of a request is kept elsewhere.
+/// Idle connections are numerous, so the state of a request is kept in `Busy`.
 pub struct HttpConnection {
     shared: Rc<Shared>,
     busy: Option<Box<Busy>>,
     id: Option<ConnectionId>,
     /// When the current [wait](Wait) times out. The timer may fire earlier, and then checks this.
     deadline: Time,
-    timer: Option<(TimerId, Time)>,
+    timer: LazyTimer,
     /// The number of requests so far.
     sequence: u32,
     phase: Phase,
@@ -76,7 +76,7 @@ impl HttpConnection {
             busy: None,
             id: None,
             deadline: Time::MAX,
-            timer: None,
+            timer: LazyTimer::default(),
             sequence: 0,
             phase: Phase::Head,
             wait: Wait::Nothing,
@@ -99,7 +99,7 @@ impl HttpConnection {
     }
 
     /// Makes all progress that is possible now: writes responses, processes buffered input, flushes, and sets the deadline.
-    fn go_on(&mut self, io: &mut Io<'_>, mut out: Out) {
+    fn advance(&mut self, io: &mut Io<'_>, mut out: Out) {
         while self.busy.is_some() {
             self.apply_commands(io, &mut out);
             self.answer(io, &mut out);
@@ -107,7 +107,7 @@ impl HttpConnection {
                 break;
             }
         }
-        self.ask_for_body(&mut out);
+        self.send_continue(&mut out);
         out.send(io);
         self.shared.put_out(out.into_buffer());
         if self.phase == Phase::Upgraded {
@@ -141,7 +141,7 @@ impl HttpConnection {
     /// Pauses or resumes reading, depending on whether the buffered input can be processed.
     fn set_paused(&mut self, io: &mut Io<'_>) {
         // Keep reading while no input is held back: that is how a disconnect is noticed.
-        let pause = self.busy.as_ref().is_some_and(|busy| busy.has_input()) && self.is_held_up();
+        let pause = self.busy.as_ref().is_some_and(|busy| busy.has_input()) && self.is_blocked();
         if pause != self.paused {
             self.paused = pause;
             if pause { io.pause() } else { io.resume() }
@@ -176,7 +176,7 @@ impl Connection for HttpConnection {
         } else {
             let mut out = Out::new(&self.shared);
             self.turn_away(io, &mut out);
-            self.go_on(io, out);
+            self.advance(io, out);
             if let Some(mut oldest) = self.shared.linger(io.id()).and_then(|id| io.reactor().connection(id)) {
                 oldest.close();
             }
@@ -196,15 +196,15 @@ impl Connection for HttpConnection {
                 self.busy().keep(&chunk[used..]);
             }
         }
-        self.go_on(io, out);
+        self.advance(io, out);
     }
 
-    fn drained(&mut self, io: &mut Io<'_>) {
+    fn writable(&mut self, io: &mut Io<'_>) {
         if let Some(busy) = &mut self.busy {
             busy.choked = false;
         }
         let out = Out::new(&self.shared);
-        self.go_on(io, out);
+        self.advance(io, out);
     }
 
     fn peer_finished(&mut self, io: &mut Io<'_>) {
@@ -212,7 +212,7 @@ impl Connection for HttpConnection {
         self.busy().finished = true;
         let mut out = Out::new(&self.shared);
         self.process_kept(io, &mut out);
-        self.go_on(io, out);
+        self.advance(io, out);
     }
 
     fn draining(&mut self, io: &mut Io<'_>) {
@@ -223,13 +223,11 @@ impl Connection for HttpConnection {
             self.phase = Phase::Done;
         }
         let out = Out::new(&self.shared);
-        self.go_on(io, out);
+        self.advance(io, out);
     }
 
     fn closed(&mut self, reactor: &mut Reactor, _: Reason) {
-        if let Some((timer, _)) = self.timer.take() {
-            reactor.cancel(timer);
-        }
+        self.timer.cancel(reactor);
         match self.id {
             Some(id) if std::mem::take(&mut self.counted) => self.shared.dismiss(id),
             Some(id) => self.shared.lingered(id),

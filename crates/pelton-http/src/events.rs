@@ -58,7 +58,7 @@ impl Event {
 impl std::fmt::Display for Event {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.text)?;
-        // All three ends of lines mean the same to a browser.
+        // Browsers treat all three line endings alike.
         for line in self.data.replace("\r\n", "\n").split(['\r', '\n']) {
             writeln!(f, "data: {line}")?;
         }
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_field_breaks_out_of_its_line() {
+    fn fields_cannot_contain_line_breaks() {
         let event = Event::new("a\r\nb\rc\n").name("n\ndata: x").id("i\r\nretry: 1");
         assert_eq!(event.to_string(), "event: n\nid: i\ndata: a\ndata: b\ndata: c\ndata: \n\n");
     }

@@ -18,7 +18,7 @@ pub struct Gone;
 /// Whether a stream accepts more data without queueing too much.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendState {
-    /// Yes.
+    /// The stream accepts more data.
     Ready,
     /// Not now: a lot of output is queued. Data sent anyway is queued in memory.
     Full,
@@ -55,8 +55,8 @@ pub(crate) struct ExchangeToken {
 }
 
 impl ExchangeToken {
-    /// Sends a command to the connection. A connection that is running applies it before its callback returns, any other
-    /// immediately.
+    /// Sends a command to the connection. If the connection is running, it applies the command before its callback returns.
+    /// Otherwise the command is applied immediately.
     #[inline]
     pub(crate) fn tell(&self, reactor: &mut Reactor, command: Command) -> Result<SendState, Gone> {
         let state = self.shared.inbox.put((self.connection, self.sequence), command);
@@ -80,6 +80,17 @@ impl ExchangeToken {
                 Err(Gone)
             }
         }
+    }
+
+    /// Calls `then` if the client disconnects before the exchange is over.
+    pub(crate) fn on_gone(&self, reactor: &mut Reactor, then: impl FnOnce(&mut Reactor) + 'static) {
+        // If it has disconnected already, `tell` has called it.
+        let _ = self.tell(reactor, Command::OnGone(Box::new(then)));
+    }
+
+    /// Whether the client has disconnected.
+    pub(crate) fn is_gone(&self, reactor: &mut Reactor) -> bool {
+        reactor.connection(self.connection).is_none()
     }
 
     /// Whether the connection could not be visited because one of its callbacks is running.

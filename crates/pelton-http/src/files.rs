@@ -1,9 +1,11 @@
 //! Serves the files below a directory.
 //!
-//! `path.rs` makes names of paths, `root.rs` knows below which directory, `resolve.rs` opens them and nothing outside, `lookup.rs` finds what they lead to, on a thread,
-//! in all forms (`representation.rs`) or as a `listing.rs`; `cache.rs` keeps that, and `open_files.rs` counts what is open. `serving.rs` answers with it, `multipart.rs` if
-//! several parts are wanted, `cold.rs` sees to it that the loop waits for no disk. What the files here do not have to know, how
-//! ranges, codings and conditions are written, is in [`wire`](crate::wire).
+//! A request passes through these files: `path.rs` decodes its path to a name. `cache.rs` returns the entry for that name, if
+//! there is a fresh one. Otherwise a thread of the file lane looks the name up (`lookup.rs`): `root.rs` holds the served
+//! directory, `resolve.rs` opens files inside it and nowhere else, and `representation.rs` or `listing.rs` describes the
+//! result. `serving.rs` answers, with `multipart.rs` for several ranges and `cold.rs` for files that may not be in the page
+//! cache. `open_files.rs` bounds the number of open files. The syntax of ranges, codings and conditions is in
+//! [`wire`](crate::wire).
 
 mod cache;
 mod cold;
@@ -37,10 +39,10 @@ pub use settings::FileSettings;
 
 use crate::{Handler, KeptRequest, Method, Request, Responder, Response};
 
-/// What this handler answers.
+/// The methods that this handler supports.
 const METHODS: &str = "GET, HEAD, OPTIONS";
 
-/// How long a client is asked to wait when too many files are being looked for already, in seconds.
+/// How long a client is asked to wait when too many look-ups are pending, in seconds.
 const RETRY_AFTER: &str = "1";
 
 /// Serves the files below a directory.
@@ -55,11 +57,11 @@ const RETRY_AFTER: &str = "1";
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Below a prefix, it is [mounted](crate::Router::mount) in a router.
+/// To serve the files below a prefix, [mount](crate::Router::mount) this handler in a router.
 ///
-/// Responses have an `ETag` and a `Last-Modified` and support conditions and ranges. Small files are cached in memory, and large
-/// ones stay open, until [`FileSettings`] require a new look-up. The loop never waits for a disk. Only regular files inside the
-/// directory are served, whatever links say. See `docs/static-files.md`.
+/// Responses have an `ETag` and a `Last-Modified` and support conditional and range requests. Small files are cached in
+/// memory, and large ones stay open, until [`FileSettings`] require a new look-up. The loop never waits for a disk. Only regular
+/// files inside the directory are served, wherever links point. See `docs/static-files.md`.
 ///
 /// Clones share one cache. Each reactor needs its own instance.
 #[derive(Clone)]
@@ -74,36 +76,36 @@ struct Site {
     cache: RefCell<Cache>,
     /// Names that are being looked up.
     pending: RefCell<HashMap<Box<[u8]>, Pending>>,
-    /// Names are put together here.
+    /// A buffer for decoded names, reused between requests.
     name: Cell<Vec<u8>>,
-    /// A timer will look for what can be let go of.
+    /// A timer is set that removes unused entries.
     sweeping: Cell<bool>,
 }
 
 /// A name that is being looked up.
 struct Pending {
-    /// What used to be there.
+    /// The cached resource, if there was one.
     known: Option<Rc<Resource>>,
     waiting: Vec<(KeptRequest, Responder)>,
 }
 
 impl Files {
-    /// Serves what is below `directory`, with the default [settings](FileSettings).
+    /// Serves the files below `directory`, with the default [settings](FileSettings).
     pub fn open(directory: impl AsRef<Path>) -> io::Result<Files> {
         Files::with_settings(directory, FileSettings::default())
     }
 
-    /// Serves what is below `directory`.
+    /// Serves the files below `directory`.
     pub fn with_settings(directory: impl AsRef<Path>, mut settings: FileSettings) -> io::Result<Files> {
         let directory = directory.as_ref();
         let named = |error: io::Error| {
             io::Error::new(error.kind(), format!("serve the files of {}: {error}", directory.display()))
         };
         if settings.cache_control.as_ref().is_some_and(|text| !text.bytes().all(crate::wire::token::is_field_value)) {
-            let text = format!("the Cache-Control {:?} is not valid", settings.cache_control.unwrap_or_default());
+            let text = format!("invalid Cache-Control {:?}", settings.cache_control.unwrap_or_default());
             return Err(named(io::Error::new(io::ErrorKind::InvalidInput, text)));
         }
-        // The files that are kept must leave room for others to be sent.
+        // Leave descriptors for files that are being sent.
         settings.open = settings.open.min(settings.descriptors / 2);
         let site = Site {
             root: Arc::new(Root::open(directory, (!settings.pinned).then_some(settings.valid)).map_err(named)?),
@@ -125,7 +127,7 @@ impl Handler for Files {
             Method::Options => return responder.respond(reactor, Response::new(204).header("Allow", METHODS)),
             _ => return responder.respond(reactor, Response::plain_status(405).header("Allow", METHODS)),
         }
-        // Mounted below a prefix, and asked for just that. The slash comes first, or links in a page would lead elsewhere.
+        // The path is the mount's prefix without its slash. Redirect to the slash, or relative links in the page would break.
         if request.path() == "/" && !request.full_path().ends_with('/') {
             return answer_absent(reactor, Absence::Directory, &request, responder);
         }
@@ -196,7 +198,7 @@ impl Site {
         let deferred = reactor.defer(
             Lane::Files,
             move || lookup::look_up(&root, now, &own, stamps, &settings, &open),
-            move |reactor, outcome| site.has_looked_up(reactor, looked_up, outcome),
+            move |reactor, outcome| site.finish_look_up(reactor, looked_up, outcome),
         );
         if let Err(error) = deferred {
             tracing::warn!(%error, "file not looked up");
@@ -228,10 +230,11 @@ impl Site {
         }
     }
 
-    fn has_looked_up(self: &Rc<Site>, reactor: &mut Reactor, name: Box<[u8]>, outcome: Result<Found, DeferFailure>) {
+    fn finish_look_up(self: &Rc<Site>, reactor: &mut Reactor, name: Box<[u8]>, outcome: Result<Found, DeferFailure>) {
         let Some(pending) = self.pending.borrow_mut().remove(&name) else { return };
         let (now, settings) = (reactor.now(), &self.settings);
-        // Nothing was learned, for lack of descriptors or memory. The known file is served for another while, if it is unchanged.
+        // The look-up failed for lack of descriptors or memory. If the file is known and unchanged, it is served a while
+        // longer.
         let failed = matches!(outcome, Ok(Found::Nothing(503)));
         let trust = if failed { Trust::Kept } else { Trust::LookedUp };
         let found = match (outcome, pending.known) {
@@ -271,7 +274,7 @@ impl Site {
     }
 }
 
-/// Too much is being looked for, or read, already.
+/// The response when too many look-ups or reads are pending.
 fn overloaded() -> Response {
     Response::plain_status(503).header("Retry-After", RETRY_AFTER)
 }
@@ -281,7 +284,8 @@ fn answer_absent(reactor: &mut Reactor, absence: Absence, request: &Request<'_>,
         Absence::Status(503) => overloaded(),
         Absence::Status(status) => Response::plain_status(status),
         Absence::Directory => {
-            // It begins with one slash and not two, which would name another host: neither names of files nor prefixes have empty segments.
+            // The location begins with a single slash (two would name another host), because neither file names nor prefixes
+            // have empty segments.
             let query = request.query().map_or(String::new(), |query| format!("?{query}"));
             Response::redirect(301, &format!("{}/{query}", request.full_path())).header("Cache-Control", "no-cache")
         }

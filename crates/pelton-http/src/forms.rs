@@ -6,8 +6,7 @@ use serde::de::DeserializeOwned;
 use crate::{Body, DecodeError, Request};
 
 fn decode<T: DeserializeOwned>(what: &str, form: &[u8]) -> Result<T, DecodeError> {
-    serde_urlencoded::from_bytes(form)
-        .map_err(|error| DecodeError::Malformed(format!("not the {what} expected: {error}")))
+    serde_urlencoded::from_bytes(form).map_err(|error| DecodeError::Malformed(format!("unexpected {what}: {error}")))
 }
 
 impl Request<'_> {

@@ -30,7 +30,7 @@ use crate::{Request, Responder, Response};
 ///
 /// # What does not compile
 ///
-/// A closure of another shape is no handler. The compiler counts its arguments and does not say what to do:
+/// A closure with another signature is not a handler. The compiler counts its arguments but does not suggest a fix:
 ///
 /// ```compile_fail,E0593
 /// use pelton_http::{Request, Server};
@@ -38,7 +38,7 @@ use crate::{Request, Responder, Response};
 /// let server = Server::new(|request: Request<'_>| "hello");
 /// ```
 ///
-/// A function from a request to a response becomes a handler by [`plain`]:
+/// Use [`plain`] to turn a function from a request to a response into a handler:
 ///
 /// ```
 /// use pelton_http::{Server, plain};
@@ -46,21 +46,21 @@ use crate::{Request, Responder, Response};
 /// let server = Server::new(plain(|request| "hello"));
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not handle requests",
+    message = "`{Self}` is not a request handler",
     label = "not a `Handler`",
-    note = "a closure that handles requests takes `(&mut Reactor, Request<'_>, Responder)`, with these types written out",
-    note = "a function from a request to a response becomes a handler by `plain(|request| ...)`",
-    note = "for answers that come later there are `spawned`, `promised`, `deferred` and `pooled`"
+    note = "a handler closure takes `(&mut Reactor, Request<'_>, Responder)`; write these types out",
+    note = "use `plain(|request| ...)` for a function from a request to a response",
+    note = "use `spawned`, `promised`, `deferred` or `pooled` to answer later"
 )]
 pub trait Handler: 'static {
-    /// Answers a request, or passes the responder to whatever will.
+    /// Answers a request, or passes the responder on.
     fn handle(&self, reactor: &mut Reactor, request: Request<'_>, responder: Responder);
 
     /// Whether the handler accepts `CONNECT`. By default it does not: the client gets a 501, the handler is not called, and the
     /// connection is closed because the following bytes may not be HTTP.
     ///
-    /// A handler that does starts a tunnel with [`Responder::upgrade`]; any other answer closes the connection. [`tunnelling`]
-    /// turns another handler into such a one. A wrapper should delegate this method.
+    /// A handler that accepts `CONNECT` starts a tunnel with [`Responder::upgrade`]; any other answer closes the connection. To
+    /// make an existing handler accept it, wrap it in [`tunnelling`]. Other wrappers should delegate this method.
     fn takes_connect(&self) -> bool {
         false
     }

@@ -1,9 +1,9 @@
 //! Commands on their way to connections.
 //!
-//! Everything that answers a request ends up here: a response, a piece of a stream, a reader for a body. The connection takes its
-//! commands out and applies them, either when the callback that is running returns or, if none is running, during a visit that the
-//! sender makes at once. A handler that responds while it runs takes the same way; the connection only checks for this case first,
-//! because then it needs no state for the request.
+//! Everything that answers a request ends up here: a response, a piece of a stream, a reader for a body. The connection takes
+//! its commands out and applies them, either when the running callback returns or, if none is running, during a visit that the
+//! sender makes immediately. A handler that responds while it runs uses the inbox, too; the connection only checks for this
+//! case first, because then it needs no state for the request.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -16,24 +16,25 @@ use crate::exchange::{Command, SendState};
 /// While a connection runs, a stream counts as full when more bytes than this are in the inbox.
 const BYTES_BEFORE_FULL: usize = 64 * 1024;
 
-/// The commands for the connections of a server. Only connections that are running have any: a connection leaves none behind.
+/// The commands for the connections of a server. A connection empties its part before its callback returns.
 #[derive(Default)]
 pub(crate) struct Inbox {
-    /// The connection whose handler is running. If that handler has caused another to run, the inner one.
+    /// The connection whose handler is running, the innermost if handlers are nested.
     running: Cell<Option<ConnectionId>>,
     commands: RefCell<Commands>,
 }
 
 #[derive(Default)]
 struct Commands {
-    /// The first, if it is a response. Nearly always it is, and is taken out before anything comes after it; a queue would cost more.
+    /// The first command, if it is a response. It nearly always is, and is taken out before another arrives, so this avoids the
+    /// queue.
     first: Option<(RequestId, Response)>,
     others: VecDeque<(RequestId, Command)>,
-    /// Bytes of streams among the others.
+    /// The number of stream bytes in the other commands.
     bytes: usize,
 }
 
-/// A connection, and the number of a request of it.
+/// A connection and the number of one of its requests.
 type RequestId = (ConnectionId, u32);
 
 impl Inbox {
@@ -63,7 +64,7 @@ impl Inbox {
         commands.first.take_if(|(request, _)| *request == to).map(|(_, response)| response)
     }
 
-    /// Calls the handler of a request, and remembers for that time which connection is running.
+    /// Calls the handler of a request, and records which connection is running meanwhile.
     #[inline]
     pub(crate) fn while_running<R>(&self, connection: ConnectionId, call: impl FnOnce() -> R) -> R {
         let outer = self.running.replace(Some(connection));
@@ -72,7 +73,7 @@ impl Inbox {
         result
     }
 
-    /// Whether it is this connection's handler that is running. A connection further out may be running, too.
+    /// Whether this connection's handler is the innermost one running.
     #[inline]
     pub(crate) fn is_running(&self, connection: ConnectionId) -> bool {
         self.running.get() == Some(connection)

@@ -28,8 +28,7 @@ impl Body {
         then: impl FnOnce(&mut Reactor, Result<T, DecodeError>) + 'static,
     ) {
         let decode = |body: &[u8]| {
-            serde_json::from_slice(body)
-                .map_err(|error| DecodeError::Malformed(format!("not the JSON expected: {error}")))
+            serde_json::from_slice(body).map_err(|error| DecodeError::Malformed(format!("unexpected JSON: {error}")))
         };
         self.decode(reactor, decode, then);
     }

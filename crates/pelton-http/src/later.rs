@@ -15,8 +15,9 @@ use pelton::{DeferFailure, Fault, Lane, Pool, Promise, Reactor};
 
 use crate::{Body, BodyError, Handler, KeptRequest, RemoteResponder, Request, Responder, Response};
 
-/// Creates a handler that runs the future from `answer` as a task on the loop. If the client disconnects, the future is dropped.
-/// If it panics, the client gets a 500, and the panic is reported as a [fault](Reactor::on_fault) of this call.
+/// Creates a handler that runs the future from `answer` as a task on the loop. If the client disconnects, the future is
+/// dropped. If it panics, the client gets a 500, and the panic is reported as a [fault](Reactor::on_fault) with the location of
+/// this call.
 ///
 /// ```
 /// use pelton::task;
@@ -101,9 +102,9 @@ fn spawn<R: Into<Response>>(
     slot.set(Some(task));
 }
 
-/// Creates a handler for work that blocks or takes long. It calls `answer` with the request and its body on a thread of `lane`.
-/// If the client disconnects before that starts, the work is cancelled. A panic causes a 500, a full lane a 503; both are
-/// reported as [faults](Reactor::on_fault) with the location of this call.
+/// Creates a handler for work that blocks or takes a long time. It calls `answer` with the request and its body on a thread of
+/// `lane`. If the client disconnects before that starts, the work is cancelled. A panic causes a 500, a full lane a 503; both
+/// are reported as [faults](Reactor::on_fault) with the location of this call.
 ///
 /// ```
 /// use pelton::Lane;
@@ -153,8 +154,9 @@ where
 }
 
 /// Creates a handler that calls `answer` with the request and its body on a worker of a pool, unless the client disconnects
-/// before that starts. If `answer` panics, the client gets a 500, and the pool's [fault hook](pelton::PoolBuilder::on_fault) is
-/// told of a fault of this call. A pool that has shut down causes a 503. For actors with state, send them a [`RemoteResponder`].
+/// before that starts. If `answer` panics, the client gets a 500, and the pool's [fault hook](pelton::PoolBuilder::on_fault)
+/// gets a fault with the location of this call. If the pool has shut down, the client gets a 503. For actors with state, send
+/// them a [`RemoteResponder`].
 ///
 /// ```
 /// use pelton::Pool;

@@ -1,31 +1,31 @@
 //! Makes client input safe to log.
 //!
-//! A client chooses the bytes of its request, and some of them end up in logs. There they must not begin a line of their own, move
-//! the cursor of a terminal, or reorder or hide what stands next to them. One rule decides this for every log, text or JSON:
-//! [`may_stand`]. Only printable ASCII stands in a log as it is. The rule needs no Unicode tables, so it also covers characters that a
-//! later version of Unicode adds.
+//! A client chooses the bytes of its request, and some of them end up in logs. There they must not start a new line, move the
+//! cursor of a terminal, or reorder or hide neighbouring text. One rule applies to every log, text or JSON:
+//! [`may_appear_unescaped`]. Only printable ASCII is logged unescaped. The rule needs no Unicode tables, so it also covers
+//! characters that a later version of Unicode adds.
 
 use std::fmt::{self, Write};
 
-/// Whether a byte may stand in a log as it is: printable ASCII and the space. Everything else has to be escaped, which includes
-/// every byte of a character that is not ASCII.
+/// Whether a byte may appear in a log unescaped: printable ASCII and the space. Everything else must be escaped, including
+/// every byte of a non-ASCII character.
 ///
-/// A format that quotes or escapes has to escape its own quotes and backslashes, too.
+/// A format that quotes or escapes must also escape its own quotes and backslashes.
 ///
 /// ```
-/// use pelton_http::log::may_stand;
+/// use pelton_http::log::may_appear_unescaped;
 ///
-/// assert!(may_stand(b'a') && may_stand(b' '));
-/// assert!(!may_stand(b'\n') && !may_stand(0x1b) && !may_stand(0x7f) && !may_stand(0x9b));
+/// assert!(may_appear_unescaped(b'a') && may_appear_unescaped(b' '));
+/// assert!(![b'\n', 0x1b, 0x7f, 0x9b].into_iter().any(may_appear_unescaped));
 /// ```
-pub const fn may_stand(byte: u8) -> bool {
+pub const fn may_appear_unescaped(byte: u8) -> bool {
     matches!(byte, b' '..=b'~')
 }
 
-/// Bytes that somebody else has chosen, as they may stand in a line of text.
+/// Untrusted bytes, escaped for a line of text.
 ///
-/// What [may not stand](may_stand) there, quotes and backslashes are written as `\xhh`, so the text can be quoted, and can be read
-/// back without loss. `Debug` adds the quotes.
+/// Quotes, backslashes and all bytes that [must be escaped](may_appear_unescaped) are written as `\xhh`, so the text can be quoted
+/// and decoded without loss. `Debug` adds the quotes.
 ///
 /// ```
 /// use pelton_http::log::Printable;
@@ -37,7 +37,7 @@ pub const fn may_stand(byte: u8) -> bool {
 pub struct Printable<'a>(&'a [u8]);
 
 impl<'a> Printable<'a> {
-    /// Wraps bytes, or text.
+    /// Wraps bytes or text.
     pub fn new<T: AsRef<[u8]> + ?Sized>(bytes: &'a T) -> Printable<'a> {
         Printable(bytes.as_ref())
     }
@@ -45,7 +45,7 @@ impl<'a> Printable<'a> {
 
 impl fmt::Display for Printable<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_escaped(f, self.0, |byte| may_stand(byte) && !matches!(byte, b'"' | b'\\'))
+        write_escaped(f, self.0, |byte| may_appear_unescaped(byte) && !matches!(byte, b'"' | b'\\'))
     }
 }
 
@@ -55,10 +55,10 @@ impl fmt::Debug for Printable<'_> {
     }
 }
 
-/// Passes text on, and escapes what [may not stand](may_stand) in a log.
+/// Passes text on and escapes the bytes that [must be escaped](may_appear_unescaped) in a log.
 ///
-/// It is meant for text that is quoted already, or that the program itself has put together: quotes and backslashes pass. A log
-/// that writes every value through this is safe, whatever the code that logs has forgotten.
+/// Quotes and backslashes pass unchanged, because it is meant for text that is already quoted or composed by the program. A log
+/// that writes every value through this is safe even if the logging code forgot to escape.
 ///
 /// ```
 /// use pelton_http::log::Escaping;
@@ -74,16 +74,16 @@ pub struct Escaping<W>(pub W);
 
 impl<W: Write> Write for Escaping<W> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        write_escaped(&mut self.0, text.as_bytes(), may_stand)
+        write_escaped(&mut self.0, text.as_bytes(), may_appear_unescaped)
     }
 }
 
-/// Writes runs of bytes that `stand` as they are, and the others as `\xhh`.
+/// Writes the bytes for which `stand` returns true unchanged, and the others as `\xhh`.
 fn write_escaped(to: &mut impl Write, bytes: &[u8], stand: impl Fn(u8) -> bool) -> fmt::Result {
     let mut rest = bytes;
     while !rest.is_empty() {
         let run = rest.iter().position(|byte| !stand(*byte)).unwrap_or(rest.len());
-        // Only ASCII stands, so this is always text.
+        // Unescaped bytes are ASCII, so this is always valid text.
         to.write_str(str::from_utf8(&rest[..run]).map_err(|_| fmt::Error)?)?;
         rest = &rest[run..];
         if let Some((byte, others)) = rest.split_first() {
@@ -102,13 +102,13 @@ mod tests {
     use super::*;
 
     fn is_clean(text: &str) -> bool {
-        text.bytes().all(may_stand)
+        text.bytes().all(may_appear_unescaped)
     }
 
     #[test]
-    fn no_character_but_printable_ascii_stands_as_it_is() {
+    fn only_printable_ascii_is_unescaped() {
         let ascii: String = (' '..='~').collect();
-        // The planes between have ideographs, or nothing.
+        // The planes in between contain ideographs or nothing.
         let planes = ('\u{7f}'..'\u{20000}').chain('\u{e0000}'..'\u{e1000}');
         let others: String = ('\0'..' ').chain(planes).chain([char::MAX]).collect();
         let passed = |text: &str| {
@@ -120,13 +120,13 @@ mod tests {
         assert_eq!(Printable::new(&ascii).to_string(), ascii.replace('\\', r"\x5c").replace('"', r"\x22"));
         for escaped in [Printable::new(&others).to_string(), passed(&others)] {
             assert!(is_clean(&escaped));
-            // Each byte has become four.
+            // Each byte becomes four characters.
             assert_eq!(escaped.len(), others.len() * r"\x00".len());
         }
     }
 
     #[test]
-    fn no_byte_stands_as_it_is_that_is_no_text() {
+    fn invalid_utf8_is_escaped() {
         for byte in 0..=255 {
             let shown = Printable::new(&[b'<', byte, b'>']).to_string();
             assert!(is_clean(&shown) && shown.starts_with('<') && shown.ends_with('>'), "{byte:#x}: {shown}");

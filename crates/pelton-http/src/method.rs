@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A method, if it is one of those that RFC 9110 and RFC 5789 define. Methods are compared with their case.
+/// A method of RFC 9110 or RFC 5789. Names are case-sensitive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub enum Method {
     /// `GET`
@@ -23,12 +23,12 @@ pub enum Method {
     Trace,
     /// `PATCH`
     Patch,
-    /// Another one, whose name [the request](crate::Request::method_name) knows.
+    /// Any other method; [the request](crate::Request::method_name) has its name.
     Other,
 }
 
 impl Method {
-    /// The method of this name.
+    /// The method with this name.
     #[inline]
     pub fn of(name: &[u8]) -> Method {
         match name {
@@ -45,8 +45,8 @@ impl Method {
         }
     }
 
-    /// The name, such as `GET`. Of [`Other`](Method::Other) it is `(other)`, which no method can be called;
-    /// [`Request::method_name`](crate::Request::method_name) has the real one.
+    /// The name, such as `GET`. For [`Other`](Method::Other) it is `(other)`, which is not a valid method;
+    /// [`Request::method_name`](crate::Request::method_name) returns the real name.
     ///
     /// ```
     /// use pelton_http::Method;

@@ -9,18 +9,18 @@ use pelton::{Handle, Reactor};
 
 use crate::{Responder, Response};
 
-/// Answers one request from any thread, as a [`Responder`] does on the loop. If it is dropped without an answer, the client gets
-/// a 500.
+/// Answers one request from any thread, as a [`Responder`] does on the loop. If it is dropped without an answer, the client
+/// gets a 500.
 ///
 /// ```
 /// use pelton::{ActorRef, Pool, Reactor};
 /// use pelton_http::{Handler, KeptRequest, RemoteResponder, Request, Responder, Server};
 ///
-/// /// Counts visits, in one place for all the reactors there are.
+/// /// Counts visits for all reactors in one place.
 /// fn counted(counter: ActorRef<RemoteResponder>) -> impl Handler {
 ///     move |reactor: &mut Reactor, _: Request<'_>, responder: Responder| {
 ///         let remote = responder.remote(reactor);
-///         // One that the actor does not take comes back, and is answered when it is dropped.
+///         // If the actor does not accept it, it is returned and answers when it is dropped.
 ///         let _ = counter.try_send(remote);
 ///     }
 /// }

@@ -51,7 +51,7 @@ pub(crate) struct Found<'a> {
 
 enum Own<'a> {
     Route(&'a matchit::Params<'a, 'a>),
-    /// A mount, and the path that it has matched.
+    /// A mount, and the part of the path that it matched.
     Mount(&'a Mount, &'a str),
 }
 
@@ -139,12 +139,12 @@ impl<'a> Request<'a> {
         Request { prefix: self.prefix + length as u32, ..self }
     }
 
-    /// The method, if it is a known one.
+    /// The method, if it is a registered one.
     pub fn method(&self) -> Method {
         self.head.method
     }
 
-    /// The method's name, whatever it is.
+    /// The method's name.
     pub fn method_name(&self) -> &'a str {
         self.part(&self.head.method_name)
     }
@@ -154,7 +154,7 @@ impl<'a> Request<'a> {
         self.head.version
     }
 
-    /// The target as it was sent.
+    /// The target as sent.
     pub fn target(&self) -> &'a str {
         self.target
     }
@@ -164,20 +164,19 @@ impl<'a> Request<'a> {
         self.head.form
     }
 
-    /// The path as it was sent, with its escapes and not normalized. It begins with a slash. For a handler that is
+    /// The path as sent, with its escapes and not normalized. It begins with a slash. For a handler that is
     /// [mounted](crate::Router::mount) below a prefix, it is the rest after that prefix, or `/` if there is none. It is `*` if
     /// the request is for the server itself, and empty for `CONNECT`.
     pub fn path(&self) -> &'a str {
         self.path_from(self.prefix)
     }
 
-    /// The path with the prefix below which the handler is [mounted](crate::Router::mount): what a link or a redirect begins with.
+    /// The path including the prefix of the [mount](crate::Router::mount), for links and redirects.
     pub fn full_path(&self) -> &'a str {
         self.path_from(0)
     }
 
-    /// The prefix below which the handler is [mounted](crate::Router::mount), as it was sent, without a slash at its end. Empty if the
-    /// handler is not mounted.
+    /// The prefix of the [mount](crate::Router::mount) as sent, without a trailing slash. Empty if the handler is not mounted.
     pub fn prefix(&self) -> &'a str {
         let start = self.head.path.start;
         part_of(self.target, &(start..start + self.prefix))
@@ -206,7 +205,7 @@ impl<'a> Request<'a> {
         Fields::new(self.bytes, self.table)
     }
 
-    /// The value of the first header field of this name, whatever its case.
+    /// The value of the first header field with this name. Case does not matter.
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
         self.fields().get(name)
     }
@@ -268,7 +267,7 @@ impl<'a> Request<'a> {
         Body::new(self.exchange.cloned())
     }
 
-    /// A copy that outlives the call of the handler.
+    /// Copies the request, so that it outlives the call of the handler.
     pub fn keep(&self) -> KeptRequest {
         KeptRequest {
             bytes: self.bytes.into(),
@@ -288,7 +287,7 @@ fn part_of<'a>(text: &'a str, range: &Range<u32>) -> &'a str {
     text.get(range.start as usize..range.end as usize).unwrap_or_default()
 }
 
-/// Of parts that are ASCII: the method, the target and the host.
+/// Returns a part that is known to be ASCII, as text: the method, the target or the host.
 fn text_at<'a>(bytes: &'a [u8], range: &Range<u32>) -> &'a str {
     let part = bytes.get(range.start as usize..range.end as usize).unwrap_or_default();
     str::from_utf8(part).unwrap_or_default()

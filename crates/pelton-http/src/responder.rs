@@ -106,13 +106,13 @@ impl Responder {
     /// replaces the callback.
     pub fn on_gone(&self, reactor: &mut Reactor, then: impl FnOnce(&mut Reactor) + 'static) {
         if let Some(token) = &self.token {
-            let _ = token.tell(reactor, Command::OnGone(Box::new(then)));
+            token.on_gone(reactor, then);
         }
     }
 
     /// Whether the client has disconnected.
     pub fn is_gone(&self, reactor: &mut Reactor) -> bool {
-        self.token.as_ref().is_none_or(|token| reactor.connection(token.connection).is_none())
+        self.token.as_ref().is_none_or(|token| token.is_gone(reactor))
     }
 
     /// The connection on which the request arrived.

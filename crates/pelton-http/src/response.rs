@@ -30,14 +30,14 @@ pub enum Content {
     /// Nothing.
     #[default]
     Empty,
-    /// Bytes. Large ones are not copied. They go out in one write with the head.
+    /// Bytes. Large ones are not copied. They are sent in one write with the head.
     Bytes(Bytes),
     /// A range of a file, sent inside the kernel where possible. The descriptor is shared, so one open file can serve many
     /// responses.
     File {
         /// The file. Its own position is neither used nor moved.
         file: Arc<File>,
-        /// Where the part begins.
+        /// The offset of the range.
         offset: u64,
         /// The length in bytes. If the file is shorter, the connection is closed.
         length: u64,
@@ -45,7 +45,7 @@ pub enum Content {
 }
 
 impl Content {
-    /// How many bytes there are.
+    /// The length in bytes.
     pub fn len(&self) -> u64 {
         match self {
             Content::Empty => 0,
@@ -54,12 +54,12 @@ impl Content {
         }
     }
 
-    /// Whether there is none.
+    /// Whether the body is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Takes the first `most` bytes off.
+    /// Splits off the first `most` bytes.
     pub(crate) fn split_to(&mut self, most: usize) -> Content {
         match self {
             Content::Empty => Content::Empty,
@@ -100,12 +100,12 @@ impl Response {
         Response { status, fields: ResponseFields::default(), content: Content::Empty }
     }
 
-    /// A 200.
+    /// Creates a 200.
     pub fn ok() -> Response {
         Response::new(200)
     }
 
-    /// A 200 with plain text.
+    /// Creates a 200 with plain text.
     #[inline]
     pub fn text(text: impl Into<Content>) -> Response {
         let mut response = Response::ok().body(text);
@@ -113,7 +113,7 @@ impl Response {
         response
     }
 
-    /// A 200 with HTML.
+    /// Creates a 200 with HTML.
     pub fn html(html: impl Into<Content>) -> Response {
         let mut response = Response::ok().body(html);
         response.fields.append_line("Content-Type: text/html; charset=utf-8\r\n");
@@ -159,22 +159,22 @@ impl Response {
         self
     }
 
-    /// Its status.
+    /// The status.
     pub fn status(&self) -> u16 {
         self.status
     }
 
-    /// Changes its status.
+    /// Changes the status.
     pub fn set_status(&mut self, status: u16) {
         self.status = status;
     }
 
-    /// Its header fields.
+    /// The header fields.
     pub fn fields(&self) -> &ResponseFields {
         &self.fields
     }
 
-    /// Its header fields, to change them.
+    /// The header fields, for changes.
     pub fn fields_mut(&mut self) -> &mut ResponseFields {
         &mut self.fields
     }
@@ -198,7 +198,7 @@ impl Response {
     /// Why the response is invalid, if it is.
     pub(crate) fn fault(&self) -> Option<String> {
         if !(200..=599).contains(&self.status) {
-            return Some(format!("{} is not the status of a response", self.status));
+            return Some(format!("{} is not a valid status for a response", self.status));
         }
         self.fields.fault().map(str::to_owned)
     }
@@ -216,7 +216,7 @@ impl From<String> for Response {
     }
 }
 
-/// A response with this status and no body.
+/// Creates a response with this status and no body.
 impl From<u16> for Response {
     fn from(status: u16) -> Response {
         Response::new(status)

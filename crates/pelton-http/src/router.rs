@@ -16,10 +16,10 @@ use spelling::normal;
 
 /// Routes requests to handlers by method and path.
 ///
-/// A path may have parameters: `/users/{id}` matches any one segment, `/files/{*rest}` all remaining ones. [`Request::parameter`]
-/// returns what they matched. Exact segments win over parameters, whatever the order in which they were added. Paths are compared
-/// with their escapes: `/a%2Fb` is one segment. Only spellings that RFC 3986 calls equivalent match: `/%61` is `/a`, and `%2f` is
-/// `%2F`.
+/// A path may have parameters: `/users/{id}` matches any one segment, `/files/{*rest}` all remaining ones.
+/// [`Request::parameter`] returns the matched text. Exact segments win over parameters, regardless of the order in which routes
+/// are added. Paths are compared with their escapes: `/a%2Fb` is one segment. Only spellings that RFC 3986 calls equivalent
+/// match: `/%61` is `/a`, and `%2f` is `%2F`.
 ///
 /// [`mount`](Router::mount) puts a whole handler, such as another router or [`Files`](crate::Files), below a prefix.
 ///
@@ -36,16 +36,16 @@ use spelling::normal;
 /// ```
 #[derive(Default)]
 pub struct Router {
-    /// Where in `routes` paths without parameters are: by their length, and in order among those of the same.
+    /// Indexes into `routes` of paths without parameters, by length and then in order.
     exact: Vec<Vec<(Box<str>, usize)>>,
-    /// Where those with parameters are.
+    /// Indexes into `routes` of paths with parameters.
     patterns: matchit::Router<usize>,
-    /// The same, by how they were written.
+    /// The same, by pattern.
     numbers: HashMap<String, usize>,
     routes: Vec<Route>,
-    /// The most specific first: the first match counts.
+    /// The mounts, most specific first: the first match wins.
     mounts: Vec<Mount>,
-    /// The methods of all paths together.
+    /// The methods of all paths.
     allow: Allow,
     fallback: Option<Box<dyn Handler>>,
 }
@@ -53,7 +53,7 @@ pub struct Router {
 /// The handlers of one path.
 #[derive(Default)]
 struct Route {
-    /// How its path was written.
+    /// The pattern as it was added.
     path: Box<str>,
     known: [Option<Box<dyn Handler>>; Method::Other as usize],
     others: Vec<(Box<str>, Box<dyn Handler>)>,
@@ -97,7 +97,7 @@ macro_rules! by_method {
             ///
             /// # Panics
             ///
-            /// As [`route`](Router::route) does.
+            /// Panics as [`route`](Router::route) does.
             #[must_use]
             pub fn $name(self, path: &str, handler: impl Handler) -> Router {
                 self.route($method, path, handler)
@@ -131,7 +131,7 @@ impl Router {
     /// Routes a method and path to `handler`. Fails if the path is malformed or conflicts with another.
     pub fn try_route(&mut self, method: &str, path: &str, handler: impl Handler) -> Result<(), BadRoute> {
         if !path.starts_with('/') {
-            return Err(BadRoute::new(path, "a path begins with a slash"));
+            return Err(BadRoute::new(path, "a path must begin with a slash"));
         }
         let path = &*normal(path);
         let number = self.number_of(path).map_err(|error| BadRoute::new(path, error))?;
@@ -157,8 +157,8 @@ impl Router {
         Ok(())
     }
 
-    /// Routes everything below a prefix to `handler`: `/api` is a prefix of `/api`, `/api/` and `/api/users`, but not of `/apis`.
-    /// A trailing slash makes no difference, and `/` is a prefix of everything.
+    /// Routes everything below a prefix to `handler`: `/api` is a prefix of `/api`, `/api/` and `/api/users`, but not of
+    /// `/apis`. A trailing slash makes no difference, and `/` is a prefix of everything.
     ///
     /// The handler sees the rest as [`Request::path`], which begins with a slash; [`Request::full_path`] returns all of it. It
     /// gets requests with any method and answers unknown paths itself: a router with its own fallback. A segment of the prefix
@@ -196,7 +196,7 @@ impl Router {
     pub fn try_mount(&mut self, prefix: &str, handler: impl Handler) -> Result<(), BadRoute> {
         let mount = Mount::new(&normal(prefix), Box::new(handler)).map_err(|why| BadRoute::new(prefix, why))?;
         match self.mounts.binary_search_by(|known| known.cmp_specific(&mount)) {
-            Ok(_) => Err(BadRoute::new(prefix, "something is mounted there already")),
+            Ok(_) => Err(BadRoute::new(prefix, "the prefix is already used")),
             Err(at) => {
                 self.mounts.insert(at, mount);
                 Ok(())
@@ -291,7 +291,7 @@ impl Router {
                 self.routes[*matched.value].answer(reactor, request.with_parameters(&found), responder);
             }
             (_, Some(mount)) => {
-                // The rest stays as it was sent. Normalizing does not change the segments.
+                // The rest stays as sent. Normalizing does not change the segments.
                 let prefix = mount.prefix_of(request.path()).len();
                 let found = request.found_by_mount(mount, &path);
                 mount.handler.handle(reactor, request.below(prefix).with_parameters(&found), responder);
@@ -327,19 +327,19 @@ mod tests {
     use crate::plain;
 
     #[test]
-    fn bad_routes_are_named() {
+    fn errors_name_the_route() {
         let mut router = Router::new().get("/{a}", plain(|_| ""));
         let mut error = |path: &str| router.try_route("GET", path, plain(|_| "")).unwrap_err().to_string();
         assert!(error("/{b}").contains("\"/{b}\""));
-        assert!(error("a").contains("begins with a slash"));
+        assert!(error("a").contains("must begin with a slash"));
         assert!(error("/{").contains("\"/{\""));
     }
 
     #[test]
-    fn paths_are_found_by_all_their_bytes() {
+    fn exact_paths_are_found() {
         let paths = ["/b", "/a", "/", "/ab", "/{c}", "/ba", "/a", "/{c}/d", "/{{e}}"];
         let router = paths.iter().fold(Router::new(), |router, path| router.get(path, plain(|_| "")));
-        assert_eq!(router.routes.len(), 8, "one was there already");
+        assert_eq!(router.routes.len(), 8, "one path was added twice");
         for (path, number) in [("/b", 0), ("/a", 1), ("/", 2), ("/ab", 3), ("/ba", 5)] {
             assert_eq!(router.find_exact(path), Some(number), "{path}");
         }
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_allowed_is_listed_once() {
+    fn allowed_methods_are_listed_once() {
         let router = Router::new().get("/", plain(|_| "")).post("/", plain(|_| "")).get("/a", plain(|_| ""));
         assert_eq!(router.routes[0].allow.0, "GET, HEAD, OPTIONS, POST");
         assert_eq!(router.allow.0, "GET, HEAD, OPTIONS, POST");

@@ -18,7 +18,7 @@ use crate::{Handler, Settings};
 /// How many `Busy` states are kept for reuse.
 const SPARE_BOOKS: usize = 64;
 
-/// Serves HTTP on connections of one reactor. Clones are the same server.
+/// Serves HTTP on connections of one reactor. Clones refer to the same server.
 ///
 /// ```
 /// use pelton::Reactor;
@@ -51,7 +51,7 @@ impl Server {
         Server { shared: Rc::new(Shared::new(Box::new(handler), settings, census.clone())) }
     }
 
-    /// Listens on `address`, which may be a text, as with [`Reactor::listen`].
+    /// Listens on `address`, which may be a string, as with [`Reactor::listen`].
     #[track_caller]
     pub fn listen(
         &self,
@@ -74,8 +74,8 @@ impl Server {
     }
 }
 
-/// The state that the connections of a server share. It includes what a connection needs only while it runs, so idle ones are
-/// small.
+/// The state that the connections of a server share. It includes the buffers that a connection needs only while it runs, so
+/// idle ones are small.
 pub(crate) struct Shared {
     pub(crate) handler: Box<dyn Handler>,
     pub(crate) settings: Settings,
@@ -85,7 +85,7 @@ pub(crate) struct Shared {
     out: Cell<Vec<u8>>,
     /// The parsed fields of the current head.
     pub(crate) notes: Cell<Notes>,
-    #[allow(clippy::vec_box, reason = "they go in and out as boxes")]
+    #[allow(clippy::vec_box, reason = "connections hold them in boxes")]
     books: RefCell<Vec<Box<Busy>>>,
     pub(crate) inbox: Inbox,
     connections: Cell<usize>,
@@ -178,7 +178,7 @@ impl Shared {
         self.turned_away.borrow_mut().retain(|other| *other != id);
     }
 
-    /// The client's address. Calls `ask` only once per connection.
+    /// The client's address. Calls `ask` at most once per connection.
     pub(crate) fn peer(&self, id: ConnectionId, ask: impl FnOnce() -> io::Result<Address>) -> io::Result<Address> {
         if let Some(peer) = self.peers.borrow().get(&id) {
             return Ok(peer.clone());

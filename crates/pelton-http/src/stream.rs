@@ -19,16 +19,16 @@ use crate::{Content, ResponseFields};
 ///
 /// fn count(reactor: &mut Reactor, _: Request<'_>, responder: Responder) {
 ///     let stream = responder.stream(reactor, Response::text(""));
-///     go_on(reactor, stream, 0);
+///     send_numbers(reactor, stream, 0);
 /// }
 ///
-/// /// Sends as long as the client reads, and waits while it does not.
-/// fn go_on(reactor: &mut Reactor, stream: ResponseStream, mut number: u32) {
+/// /// Sends while the client reads, and waits otherwise.
+/// fn send_numbers(reactor: &mut Reactor, stream: ResponseStream, mut number: u32) {
 ///     while number < 1_000_000 {
 ///         number += 1;
 ///         match stream.send(reactor, format!("{number}\n")) {
 ///             Ok(SendState::Ready) => {}
-///             Ok(SendState::Full) => return stream.when_ready(reactor, move |reactor, stream| go_on(reactor, stream, number)),
+///             Ok(SendState::Full) => return stream.when_ready(reactor, move |reactor, stream| send_numbers(reactor, stream, number)),
 ///             Err(_) => return,
 ///         }
 ///     }
@@ -74,15 +74,15 @@ impl ResponseStream {
         let _ = token.tell(reactor, Command::WhenReady(Box::new(move |reactor| then(reactor, stream))));
     }
 
-    /// The body is complete.
+    /// Ends the body.
     pub fn finish(self, reactor: &mut Reactor) {
         self.finish_with_trailers(reactor, ResponseFields::default());
     }
 
-    /// Ends the body with these trailers, if it is chunked. Invalid fields are left out and reported.
+    /// Ends the body with these trailers, if it is chunked. Invalid fields are omitted and reported.
     pub fn finish_with_trailers(mut self, reactor: &mut Reactor, trailers: ResponseFields) {
         if let Some(fault) = trailers.fault() {
-            reactor.report(Fault::new("http", format_args!("response trailer left out: {fault}")));
+            reactor.report(Fault::new("http", format_args!("response trailer omitted: {fault}")));
         }
         if let Some(token) = self.token.take() {
             let _ = token.tell(reactor, Command::Finish(trailers.lines().to_vec()));
@@ -92,13 +92,13 @@ impl ResponseStream {
     /// Calls `then` if the client disconnects before the body is complete.
     pub fn on_gone(&self, reactor: &mut Reactor, then: impl FnOnce(&mut Reactor) + 'static) {
         if let Some(token) = &self.token {
-            let _ = token.tell(reactor, Command::OnGone(Box::new(then)));
+            token.on_gone(reactor, then);
         }
     }
 
     /// Whether the client has disconnected.
     pub fn is_gone(&self, reactor: &mut Reactor) -> bool {
-        self.token.as_ref().is_none_or(|token| reactor.connection(token.connection).is_none())
+        self.token.as_ref().is_none_or(|token| token.is_gone(reactor))
     }
 }
 

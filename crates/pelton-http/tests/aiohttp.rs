@@ -1,4 +1,4 @@
-//! Tests against aiohttp's client. `python/aiohttp_peer.py` has its requests and what it expects.
+//! Tests against aiohttp's client. `python/aiohttp_peer.py` makes the requests and checks the answers.
 //!
 //! `cargo xtask test` installs aiohttp in an environment below the target directory. Without it, these tests fail and say how to
 //! install it.
@@ -20,21 +20,21 @@ use pelton_http::{
 
 on_every_engine![
     aiohttp_keeps_connections_and_sends_bodies,
-    aiohttp_reads_streams_and_events_as_they_come,
-    aiohttp_gets_files_parts_of_them_and_compressed_ones,
-    aiohttp_asks_for_much_at_once,
+    aiohttp_reads_streams_and_events_as_they_arrive,
+    aiohttp_gets_files_ranges_and_compressed_files,
+    aiohttp_makes_many_requests_at_once,
 ];
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python/aiohttp_peer.py");
 
-/// A Python that has aiohttp.
+/// A Python interpreter with aiohttp.
 fn python() -> PathBuf {
-    // The temporary directory of tests is below the target directory.
+    // Tests' temporary directory is below the target directory.
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let python = target.join("peers/bin/python3");
     assert!(
         python.exists(),
-        "aiohttp is needed for this test; `cargo xtask test --only tools` installs it, so that there is {}",
+        "this test needs aiohttp; `cargo xtask test --only tools` installs it as {}",
         python.display()
     );
     python
@@ -52,15 +52,15 @@ fn aiohttp_keeps_connections_and_sends_bodies(on: On) {
     talk(on, &["keep_alive", "uploads"]);
 }
 
-fn aiohttp_reads_streams_and_events_as_they_come(on: On) {
+fn aiohttp_reads_streams_and_events_as_they_arrive(on: On) {
     talk(on, &["streams", "events"]);
 }
 
-fn aiohttp_gets_files_parts_of_them_and_compressed_ones(on: On) {
+fn aiohttp_gets_files_ranges_and_compressed_files(on: On) {
     talk(on, &["files", "compressed"]);
 }
 
-fn aiohttp_asks_for_much_at_once(on: On) {
+fn aiohttp_makes_many_requests_at_once(on: On) {
     talk(on, &["parallel"]);
 }
 
@@ -132,7 +132,7 @@ fn later(reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
     reactor.after(Duration::from_millis(1), |reactor| responder.respond(reactor, answer));
 }
 
-/// Sends as long as the client reads.
+/// Sends while the client reads.
 fn count(reactor: &mut Reactor, stream: ResponseStream, mut number: u32) {
     while number < 200_000 {
         match stream.send(reactor, format!("{number}\n")) {
@@ -146,7 +146,7 @@ fn count(reactor: &mut Reactor, stream: ResponseStream, mut number: u32) {
     stream.finish(reactor);
 }
 
-/// An event now and then, from the one after that which the client has seen last.
+/// Sends an event at intervals, starting after the one that the client saw last.
 fn tell_news(reactor: &mut Reactor, request: Request<'_>, responder: Responder, listeners: &Rc<Cell<usize>>) {
     let last = request.header("Last-Event-ID").and_then(|id| std::str::from_utf8(id).ok());
     let mut number: u32 = last.and_then(|id| id.parse().ok()).unwrap_or_default();
@@ -162,7 +162,7 @@ fn tell_news(reactor: &mut Reactor, request: Request<'_>, responder: Responder, 
     ticking.set(Some(reactor.every(Duration::from_millis(2), move |reactor, _| {
         number += 1;
         let event = Event::new("two\nlines").name("news").id(&number.to_string());
-        // When nobody listens any more, it is told above.
+        // A disconnected client is handled above.
         let _ = stream.send(reactor, &event);
     })));
 }

@@ -14,24 +14,24 @@ use pelton_http::{BodyError, BodyEvent, Handler, Request, Responder, Response, S
 on_every_engine![
     a_body_is_collected,
     a_chunked_body_is_collected_with_its_trailers,
-    a_body_that_nobody_reads_is_passed_over,
-    a_long_body_that_nobody_reads_closes_the_connection,
-    a_body_that_is_too_long_is_refused_before_it_is_sent,
-    a_chunked_body_that_is_too_long_is_refused,
-    a_handler_may_allow_more,
-    a_client_that_waits_is_asked_when_the_body_is_read,
-    a_client_that_waits_is_not_asked_for_what_nobody_reads,
-    a_client_that_waits_is_asked_in_its_turn,
+    unread_body_is_discarded,
+    long_unread_body_closes_the_connection,
+    body_with_an_excessive_length_is_refused_before_it_is_sent,
+    chunked_body_over_the_limit_is_refused,
+    handler_can_raise_the_limit,
+    continue_is_sent_when_the_body_is_read,
+    continue_is_not_sent_for_an_unread_body,
+    continue_is_sent_after_earlier_responses,
     a_body_can_be_read_later,
-    a_reader_that_pauses_holds_up_the_client,
-    a_body_that_is_cut_off_is_an_error,
-    a_body_that_is_malformed_is_refused,
-    a_reset_cancels_what_is_pending,
+    paused_reader_stops_the_client,
+    truncated_body_is_an_error,
+    malformed_body_is_refused,
+    reset_cancels_pending_requests,
     reading_twice_is_an_error,
-    bodies_are_read_one_request_at_a_time_too,
-    an_answer_that_closes_is_the_last_whatever_is_being_read,
-    a_body_ends_also_if_it_was_paused_at_its_end,
-    an_answer_that_closes_may_come_before_the_body_is_read,
+    bodies_are_read_without_pipelining,
+    closing_response_is_the_last_even_if_a_body_is_being_read,
+    body_paused_at_its_end_still_ends,
+    closing_response_may_precede_the_body,
 ];
 
 /// Answers with the body, or with the error.
@@ -86,25 +86,25 @@ fn a_chunked_body_is_collected_with_its_trailers(on: On) {
     assert!(answer.contains("\r\n\r\nabcde Some(\"5\")\n"), "{answer}");
 }
 
-fn a_body_that_nobody_reads_is_passed_over(on: On) {
+fn unread_body_is_discarded(on: On) {
     let mut site = on.serve(plain(|request| format!("{}\n", request.method())));
     let answer = site.ask(post(5, "") + "GET /" + GET);
     assert_eq!(statuses(&answer), [200, 200]);
     assert!(answer.ends_with("GET\n") && !answer.contains("close"), "{answer}");
 }
 
-fn a_long_body_that_nobody_reads_closes_the_connection(on: On) {
+fn long_unread_body_closes_the_connection(on: On) {
     let mut site = on.serve_with(plain(|_| "no\n"), Settings { discard: 100, ..Settings::default() });
     let answer = site.ask(post(101, "") + &"x".repeat(101) + GET);
     assert_eq!(statuses(&answer), [200]);
     assert!(answer.contains("Connection: close\r\n"), "{answer}");
-    // It is not known beforehand how long this is.
+    // The length of a chunked body is unknown.
     let chunked = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nC8\r\n".to_owned();
     let answer = site.ask(chunked + &"x".repeat(200) + "\r\n0\r\n\r\n" + GET);
     assert_eq!(statuses(&answer), [200]);
 }
 
-fn a_body_that_is_too_long_is_refused_before_it_is_sent(on: On) {
+fn body_with_an_excessive_length_is_refused_before_it_is_sent(on: On) {
     let mut site = on.serve_with(echo(), Settings { body: 10, ..Settings::default() });
     assert_eq!(statuses(&site.ask(post(10, "") + "0123456789")), [200]);
     site.with_client(|mut client| {
@@ -115,20 +115,20 @@ fn a_body_that_is_too_long_is_refused_before_it_is_sent(on: On) {
     });
 }
 
-fn a_chunked_body_that_is_too_long_is_refused(on: On) {
+fn chunked_body_over_the_limit_is_refused(on: On) {
     let mut site = on.serve_with(echo(), Settings { body: 10, ..Settings::default() });
     let request =
         "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nA\r\n0123456789\r\n1\r\nx\r\n0\r\n\r\n";
     assert_eq!(statuses(&site.ask(request)), [413]);
 }
 
-fn a_handler_may_allow_more(on: On) {
+fn handler_can_raise_the_limit(on: On) {
     let mut site = on.serve_with(echo_up_to(Some(20)), Settings { body: 10, ..Settings::default() });
     assert_eq!(statuses(&site.ask(post(20, "") + &"x".repeat(20))), [200]);
     assert_eq!(statuses(&site.ask(post(21, "") + &"x".repeat(21))), [413]);
 }
 
-fn a_client_that_waits_is_asked_when_the_body_is_read(on: On) {
+fn continue_is_sent_when_the_body_is_read(on: On) {
     on.serve(echo()).with_client(|mut client| {
         client.send(post(5, "Expect: 100-continue\r\n"));
         assert_eq!(client.read_until("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
@@ -144,16 +144,16 @@ fn a_client_that_waits_is_asked_when_the_body_is_read(on: On) {
     });
 }
 
-fn a_client_that_waits_is_not_asked_for_what_nobody_reads(on: On) {
+fn continue_is_not_sent_for_an_unread_body(on: On) {
     on.serve(plain(|_| Response::new(403))).with_client(|mut client| {
         client.send(post(5, "Expect: 100-continue\r\n"));
         let answer = client.read_to_end();
         assert_eq!(statuses(&answer), [403]);
-        assert!(answer.contains("Connection: close\r\n"), "nobody knows whether the body comes: {answer}");
+        assert!(answer.contains("Connection: close\r\n"), "the client may or may not send the body: {answer}");
     });
 }
 
-fn a_client_that_waits_is_asked_in_its_turn(on: On) {
+fn continue_is_sent_after_earlier_responses(on: On) {
     let handler = |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
         if request.method_name() == "GET" {
             reactor.after(Duration::from_millis(20), |reactor| responder.respond(reactor, "first\n"));
@@ -183,10 +183,10 @@ fn a_body_can_be_read_later(on: On) {
     assert!(answer.contains("\r\n\r\nhello") && answer.ends_with("\r\n\r\nabc"), "{answer}");
 }
 
-/// Much more than the socket buffers on both sides hold.
+/// More than the socket buffers on both sides hold.
 const LARGE: usize = 30_000_000;
 
-fn a_reader_that_pauses_holds_up_the_client(on: On) {
+fn paused_reader_stops_the_client(on: On) {
     let seen: Rc<RefCell<(usize, Option<pelton_http::Body>)>> = Rc::default();
     let shown = seen.clone();
     let handler = move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
@@ -223,8 +223,8 @@ fn a_reader_that_pauses_holds_up_the_client(on: On) {
         turns += 1;
         reactor.clock() >= end
     });
-    assert_eq!(shown.borrow().0, paused_at, "nothing while it is paused");
-    assert!(turns < 100, "{turns} turns for nothing");
+    assert_eq!(shown.borrow().0, paused_at, "no data while paused");
+    assert!(turns < 100, "{turns} turns while paused");
     let body = shown.borrow_mut().1.take().unwrap();
     body.resume(&mut site.reactor);
     let state = shown.clone();
@@ -235,15 +235,15 @@ fn a_reader_that_pauses_holds_up_the_client(on: On) {
     assert_eq!(client.join().unwrap(), "all\n");
 }
 
-fn a_body_that_is_cut_off_is_an_error(on: On) {
+fn truncated_body_is_an_error(on: On) {
     let mut site = on.serve(echo());
     assert_eq!(statuses(&site.ask(post(5, "") + "hell")), [400]);
     let chunked = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n";
     assert_eq!(statuses(&site.ask(chunked)), [400]);
-    assert_eq!(site.ask("POST / HT"), "", "what is not even a head is not answered");
+    assert_eq!(site.ask("POST / HT"), "", "an incomplete head is not answered");
 }
 
-fn a_body_that_is_malformed_is_refused(on: On) {
+fn malformed_body_is_refused(on: On) {
     let mut site = on.serve(echo());
     let chunked = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
     for body in ["x\r\n", "5\r\nhelloGET / HTTP/1.1\r\n\r\n", "5\nhello\r\n", "1\r\na\r\n0\r\nA : b\r\n\r\n"] {
@@ -252,7 +252,7 @@ fn a_body_that_is_malformed_is_refused(on: On) {
     }
 }
 
-fn a_reset_cancels_what_is_pending(on: On) {
+fn reset_cancels_pending_requests(on: On) {
     type Told = Rc<RefCell<Vec<String>>>;
     let told: Told = Rc::default();
     let log = told.clone();
@@ -262,7 +262,7 @@ fn a_reset_cancels_what_is_pending(on: On) {
             let gone = (log.clone(), path.clone());
             responder.on_gone(reactor, move |_| gone.0.borrow_mut().push(format!("{} is gone", gone.1)));
             log.borrow_mut().push(path);
-            // Still there long after.
+            // Kept, so that it outlives the connection.
             reactor.after(Duration::from_secs(3600), move |_| drop(responder));
         } else {
             let mut responder = Some(responder);
@@ -272,7 +272,7 @@ fn a_reset_cancels_what_is_pending(on: On) {
                 BodyEvent::Failed(error) => {
                     assert_eq!(error, BodyError::Gone);
                     assert!(responder.as_ref().unwrap().is_gone(reactor));
-                    responder.take().unwrap().respond(reactor, "in vain");
+                    responder.take().unwrap().respond(reactor, "ignored");
                     log.borrow_mut().push("failed".to_owned());
                 }
             });
@@ -283,7 +283,7 @@ fn a_reset_cancels_what_is_pending(on: On) {
     client.send("GET /1 HTTP/1.1\r\nHost: a\r\n\r\nGET /2 HTTP/1.1\r\nHost: a\r\n\r\n".to_owned() + &post(5, "") + "x");
     let log = told.clone();
     site.run_until(move |_| log.borrow().len() == 3);
-    // Closing with this set resets it.
+    // With this option set, closing resets the connection.
     reset_when_closed(&client.0);
     drop(client);
     let log = told.clone();
@@ -310,13 +310,13 @@ fn reading_twice_is_an_error(on: On) {
     assert_eq!(statuses(&answer), [200, 200]);
 }
 
-fn bodies_are_read_one_request_at_a_time_too(on: On) {
+fn bodies_are_read_without_pipelining(on: On) {
     let mut site = on.serve_with(echo(), Settings { pipelined: 1, ..Settings::default() });
     let answer = site.ask((post(5, "") + "hello").repeat(3));
     assert_eq!(statuses(&answer), [200; 3]);
 }
 
-fn an_answer_that_closes_may_come_before_the_body_is_read(on: On) {
+fn closing_response_may_precede_the_body(on: On) {
     let read = Rc::new(RefCell::new(Vec::new()));
     let log = read.clone();
     let handler = move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
@@ -336,7 +336,7 @@ fn an_answer_that_closes_may_come_before_the_body_is_read(on: On) {
     assert_eq!(read.take(), [b"hello"]);
 }
 
-fn a_body_ends_also_if_it_was_paused_at_its_end(on: On) {
+fn body_paused_at_its_end_still_ends(on: On) {
     let handler = |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
         let body = request.body();
         let mut responder = Some(responder);
@@ -359,7 +359,7 @@ fn a_body_ends_also_if_it_was_paused_at_its_end(on: On) {
     });
 }
 
-fn an_answer_that_closes_is_the_last_whatever_is_being_read(on: On) {
+fn closing_response_is_the_last_even_if_a_body_is_being_read(on: On) {
     let failed = Rc::new(RefCell::new(Vec::new()));
     let log = failed.clone();
     let handler = move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {

@@ -10,9 +10,9 @@ use pelton_http::wire::{ChunkLimits, HeadLimits};
 use pelton_http::{Request, Response, Settings, plain};
 
 on_every_engine![
-    of_those_that_are_turned_away_the_oldest_goes_first,
-    newcomers_are_told_while_too_much_waits_to_be_sent,
-    limits_without_bounds_mean_no_more_than_the_largest,
+    oldest_refused_connection_is_closed_first,
+    new_connections_are_refused_while_too_much_output_is_queued,
+    excessive_limits_are_clamped,
 ];
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -21,28 +21,28 @@ fn hello(_: &Request<'_>) -> &'static str {
     "hello\n"
 }
 
-/// The clients neither read nor close, and still the number is bounded.
-fn of_those_that_are_turned_away_the_oldest_goes_first(on: On) {
+/// The clients neither read nor close, and the number of connections is still bounded.
+fn oldest_refused_connection_is_closed_first(on: On) {
     let settings = Settings { connections: 1, turned_away: 3, linger: common::DEADLINE, ..Settings::default() };
     let mut site = on.serve_with(plain(hello), settings);
     let address = site.address.clone();
     let mut clients: Vec<Client> = (0..10).map(|_| Client::connect(&address)).collect();
     let server = site.server.clone();
     site.run_until(move |_| server.stats().turned_away == 9);
-    // The one that was taken on, and three that linger. What is closed has gone when the turn is over.
+    // One accepted connection and three that linger. Closed ones are gone when the turn ends.
     site.run_until(|reactor| reactor.connection_count() == 4);
     site.run(move |_| {
         clients[0].send(GET);
         assert!(clients[0].response().0.starts_with("HTTP/1.1 200 "));
         for client in &mut clients[1..] {
-            assert!(client.response().0.starts_with("HTTP/1.1 503 "), "all of them are told");
+            assert!(client.response().0.starts_with("HTTP/1.1 503 "), "every client gets the refusal");
         }
     });
     site.run_until(|reactor| reactor.connection_count() == 0);
     assert_eq!(site.server.connections(), 0);
 }
 
-fn newcomers_are_told_while_too_much_waits_to_be_sent(on: On) {
+fn new_connections_are_refused_while_too_much_output_is_queued(on: On) {
     const MUCH: usize = 12 << 20;
     let body = pelton::Bytes::from(vec![b'x'; MUCH]);
     let handler = plain(move |_: &Request<'_>| Response::ok().body(body.clone()));
@@ -62,8 +62,8 @@ fn newcomers_are_told_while_too_much_waits_to_be_sent(on: On) {
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
 }
 
-/// Nothing overflows, however the head is cut.
-fn limits_without_bounds_mean_no_more_than_the_largest(on: On) {
+/// Nothing overflows, however the head is split.
+fn excessive_limits_are_clamped(on: On) {
     const MOST: usize = usize::MAX;
     let settings = Settings {
         head: HeadLimits { request_line: MOST, header_bytes: MOST, headers: MOST },
@@ -100,7 +100,7 @@ fn limits_without_bounds_mean_no_more_than_the_largest(on: On) {
     });
     site.with_client(|mut client| {
         client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 18446744073709551615\r\n\r\nx");
-        assert!(client.response().0.starts_with("HTTP/1.1 200 "), "the handler does not want the body");
+        assert!(client.response().0.starts_with("HTTP/1.1 200 "), "the handler does not read the body");
     });
     assert_eq!(site.reactor.stats().panics, 0);
 }

@@ -14,7 +14,7 @@ use pelton::{EventLoop, PanicPolicy, Reactor};
 use pelton_http::wire::{ChunkLimits, HeadLimits};
 use pelton_http::{BodyEvent, Request, Responder, Response, Server, Settings};
 
-/// Answers with what it has understood.
+/// Answers with the parsed request.
 fn describe(reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
     let fields: Vec<String> =
         request.fields().iter().map(|(name, value)| format!("{name}={}", String::from_utf8_lossy(value))).collect();
@@ -67,7 +67,7 @@ impl Site {
         };
         turns(1);
         for piece in pieces {
-            // It may be closed already.
+            // The connection may be closed already.
             let _ = theirs.write_all(piece);
             turns(2);
         }
@@ -80,12 +80,12 @@ impl Site {
     }
 
     /// Returns the answer, and checks that it does not depend on how the stream is split.
-    fn answer_however_cut(&mut self, stream: &[u8]) -> String {
+    fn answer_however_split(&mut self, stream: &[u8]) -> String {
         let whole = self.answer(&[stream]);
         let show = String::from_utf8_lossy(stream).into_owned();
         for cut in 1..stream.len() {
             let (one, two) = stream.split_at(cut);
-            assert_eq!(self.answer(&[one, two]), whole, "{show:?} cut at {cut}");
+            assert_eq!(self.answer(&[one, two]), whole, "{show:?} split at {cut}");
         }
         let bytes: Vec<&[u8]> = stream.chunks(1).collect();
         assert_eq!(self.answer(&bytes), whole, "{show:?} byte by byte");
@@ -140,14 +140,14 @@ const GOOD: &[(&str, &[&str])] = &[
         "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\nGET /never HTTP/1.1\r\n",
         &["[GET / \"a\" Host=a|Connection=close] \"\" []"],
     ),
-    // What never becomes a request is not answered.
+    // An incomplete request is not answered.
     ("GET / HTTP/1.1\r\nHost: a\r\n", &[]),
     ("", &[]),
     ("\r\n", &[]),
 ];
 
 const BAD: &[(&str, &str)] = &[
-    // Lines.
+    // Line endings and fields.
     ("\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", "400"),
     ("\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", "400"),
     ("GET / HTTP/1.1\nHost: a\n\n", "400"),
@@ -224,32 +224,32 @@ const BAD: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn good_requests_are_understood_however_they_are_cut() {
+fn good_requests_are_parsed_however_they_are_split() {
     let mut site = Site::new();
     for (stream, expected) in GOOD {
-        assert_eq!(outcomes(&site.answer_however_cut(stream.as_bytes())), *expected, "{stream:?}");
+        assert_eq!(outcomes(&site.answer_however_split(stream.as_bytes())), *expected, "{stream:?}");
     }
 }
 
 #[test]
-fn bad_requests_are_refused_however_they_are_cut_and_nothing_after_them_is_answered() {
+fn bad_requests_are_refused_however_they_are_split_and_end_the_connection() {
     let mut site = Site::new();
     for (stream, status) in BAD {
-        let answer = site.answer_however_cut(format!("{stream}{NEXT}").as_bytes());
+        let answer = site.answer_however_split(format!("{stream}{NEXT}").as_bytes());
         assert_eq!(outcomes(&answer), [*status], "{stream:?}");
         assert!(answer.contains("Connection: close\r\n"), "{stream:?}: {answer}");
     }
 }
 
 #[test]
-fn header_fields_that_are_too_long_are_refused_however_they_are_cut() {
+fn long_header_fields_are_refused_however_they_are_split() {
     let mut site = Site::new();
     let stream = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n{NEXT}", "x".repeat(300));
-    assert_eq!(outcomes(&site.answer_however_cut(stream.as_bytes())), ["431"]);
+    assert_eq!(outcomes(&site.answer_however_split(stream.as_bytes())), ["431"]);
 }
 
 #[test]
-fn what_is_refused_comes_after_what_was_asked_before() {
+fn refusals_follow_the_responses_to_earlier_requests() {
     let mut site = Site::new();
     for (stream, status) in BAD.iter().step_by(7) {
         let stream = format!("{NEXT}{stream}");

@@ -15,17 +15,17 @@ on_every_engine![
     a_request_is_answered,
     a_connection_stays_open,
     pipelined_requests_are_answered_in_order,
-    late_answers_keep_the_order,
-    a_handler_that_has_another_connection_go_on_answers_its_own,
+    late_responses_are_sent_in_order,
+    handler_that_resumes_another_connection_answers_its_own,
     head_gets_no_body,
-    http_1_0_is_closed_unless_it_asks,
-    options_of_the_server_are_listed,
-    routes_are_found,
-    a_responder_that_is_dropped_gives_500,
-    responses_that_cannot_be_sent_become_500,
-    a_handler_that_panics_gives_500_and_is_closed,
-    a_handler_that_panics_leaves_no_commands_behind,
-    what_is_asked_before_a_half_close_is_answered,
+    http_1_0_connections_close_unless_keep_alive_is_requested,
+    options_asterisk_lists_all_methods,
+    routes_are_matched,
+    dropped_responder_sends_500,
+    invalid_responses_become_500,
+    panicking_handler_sends_500_and_closes,
+    panicking_handler_leaves_no_commands_behind,
+    requests_before_a_half_close_are_answered,
     handlers_wrap_each_other,
     a_request_can_be_kept,
 ];
@@ -53,7 +53,7 @@ fn a_connection_stays_open(on: On) {
         client.send("GET /4 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\nGET /5 HTTP/1.1\r\nHost: a\r\n\r\n");
         let answer = client.read_to_end();
         assert!(answer.contains("Connection: close\r\n") && answer.ends_with("hello /4\n"), "{answer}");
-        assert_eq!(statuses(&answer), [200], "nothing after it");
+        assert_eq!(statuses(&answer), [200], "the second request is not answered");
     });
 }
 
@@ -66,7 +66,7 @@ fn pipelined_requests_are_answered_in_order(on: On) {
 }
 
 /// Answers paths that begin with `/late` after the others, in reverse order.
-fn late_answers_keep_the_order(on: On) {
+fn late_responses_are_sent_in_order(on: On) {
     let late: Rc<RefCell<Vec<(String, Responder)>>> = Rc::default();
     let kept = late.clone();
     let handler = move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
@@ -105,8 +105,8 @@ fn late_answers_keep_the_order(on: On) {
     assert_eq!(bodies, requests, "{answer}");
 }
 
-/// The answer to a request that was kept has the next one of its connection handled, within the handler that gives it.
-fn a_handler_that_has_another_connection_go_on_answers_its_own(on: On) {
+/// Responding to a kept request makes its connection handle the next one, inside the handler that responds.
+fn handler_that_resumes_another_connection_answers_its_own(on: On) {
     let kept: Rc<RefCell<Option<Responder>>> = Rc::default();
     let handler = move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| match request.path() {
         "/kept" => *kept.borrow_mut() = Some(responder),
@@ -126,7 +126,7 @@ fn a_handler_that_has_another_connection_go_on_answers_its_own(on: On) {
         let (mut one, mut other) = (common::Client::connect(&address), common::Client::connect(&address));
         for own in ["/before", "/after"] {
             one.send(get("/1") + &get("/kept") + &get("/2"));
-            assert_eq!(one.response().1, "/1\n", "so the next one is being handled");
+            assert_eq!(one.response().1, "/1\n", "the next request was handled");
             other.send(get(own));
             assert_eq!(other.response().1, format!("{}\n", &own[1..]));
             assert_eq!((one.response().1, one.response().1), ("kept\n".to_owned(), "/2\n".to_owned()));
@@ -139,11 +139,11 @@ fn head_gets_no_body(on: On) {
     let answer = site.ask("HEAD / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n");
     let answer = undated(&answer);
     let (head, get) = answer.split_at(answer.rfind("HTTP/1.1").unwrap());
-    assert_eq!(get, format!("{head}hello\n"), "all but the body is the same");
+    assert_eq!(get, format!("{head}hello\n"), "only the body differs");
     assert!(head.contains("Content-Length: 6\r\n"));
 }
 
-fn http_1_0_is_closed_unless_it_asks(on: On) {
+fn http_1_0_connections_close_unless_keep_alive_is_requested(on: On) {
     let mut site = on.serve(hello());
     site.with_client(|mut client| {
         client.send("GET /1 HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
@@ -156,13 +156,13 @@ fn http_1_0_is_closed_unless_it_asks(on: On) {
     });
 }
 
-fn options_of_the_server_are_listed(on: On) {
+fn options_asterisk_lists_all_methods(on: On) {
     let mut site = on.serve(Router::new().get("/a", hello()).post("/b", hello()));
     let answer = undated(&site.ask("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n"));
     assert_eq!(answer, "HTTP/1.1 204 No Content\r\nAllow: GET, HEAD, OPTIONS, POST\r\n\r\n");
 }
 
-fn routes_are_found(on: On) {
+fn routes_are_matched(on: On) {
     let user = plain(|request: &Request<'_>| format!("user {}\n", request.parameter("id").unwrap()));
     let rest = plain(|request: &Request<'_>| format!("rest {}\n", request.parameter("rest").unwrap()));
     let router = Router::new()
@@ -175,12 +175,15 @@ fn routes_are_found(on: On) {
     let mut site = on.serve(router);
     let mut ask = |line: &str| undated(&site.ask(format!("{line} HTTP/1.1\r\nHost: a\r\n\r\n")));
     assert!(ask("GET /users/7").ends_with("\r\n\r\nuser 7\n"));
-    assert!(ask("GET /users/a%2Fb%20c?x=/y").ends_with("\r\n\r\nuser a/b c\n"), "escapes are taken out last");
+    assert!(
+        ask("GET /users/a%2Fb%20c?x=/y").ends_with("\r\n\r\nuser a/b c\n"),
+        "parameters are decoded after matching"
+    );
     assert!(ask("GET /users/me").ends_with("\r\n\r\nhello /users/me\n"));
-    assert!(ask("GET http://b/users/9").ends_with("\r\n\r\nuser 9\n"), "a whole URI");
+    assert!(ask("GET http://b/users/9").ends_with("\r\n\r\nuser 9\n"), "an absolute URI");
     assert!(ask("GET /files/a/b").ends_with("\r\n\r\nrest a/b\n"));
     assert!(ask("GET /plain/7").ends_with("\r\n\r\nSome(\"7\")\n"));
-    assert!(ask("GET /plain/%2F").ends_with("\r\n\r\nNone\n"), "it would not be what it says");
+    assert!(ask("GET /plain/%2F").ends_with("\r\n\r\nNone\n"), "an escaped parameter is not plain");
     assert_eq!(statuses(&ask("DELETE /users/7")), [204]);
     assert_eq!(statuses(&ask("PURGE /users/7")), [202]);
     assert_eq!(statuses(&ask("GET /nothing")), [404]);
@@ -193,16 +196,16 @@ fn routes_are_found(on: On) {
     assert_eq!(statuses(&ask("CONNECT a:1")), [501]);
 }
 
-fn a_responder_that_is_dropped_gives_500(on: On) {
+fn dropped_responder_sends_500(on: On) {
     let mut site = on.serve(|_: &mut Reactor, _: Request<'_>, responder: Responder| drop(responder));
     site.reactor.on_fault(|reactor, fault| reactor.state::<Vec<String>>().push(fault.message.clone()));
     let answer = site.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n");
-    assert_eq!(statuses(&answer), [500, 500], "and the connection goes on");
+    assert_eq!(statuses(&answer), [500, 500], "the connection stays open");
     let faults = site.reactor.take_state::<Vec<String>>().unwrap_or_default();
     assert_eq!(faults, ["request not answered, the client gets a 500"; 2]);
 }
 
-fn responses_that_cannot_be_sent_become_500(on: On) {
+fn invalid_responses_become_500(on: On) {
     let answers = |request: &Request<'_>| match request.path() {
         "/split" => Response::text("x").header("A", "b\r\nSet-Cookie: c"),
         "/name" => Response::text("x").header("A b", "c"),
@@ -221,7 +224,7 @@ fn responses_that_cannot_be_sent_become_500(on: On) {
     assert!(answer.ends_with("\r\n\r\nfine") && !answer.contains("chunked"), "{answer}");
 }
 
-fn a_handler_that_panics_leaves_no_commands_behind(on: On) {
+fn panicking_handler_leaves_no_commands_behind(on: On) {
     let sent = Arc::new(());
     let held = Arc::downgrade(&sent);
     let sent = Cell::new(Some(sent));
@@ -232,10 +235,10 @@ fn a_handler_that_panics_leaves_no_commands_behind(on: On) {
     };
     let mut site = on.serve_catching(handler);
     assert_eq!(statuses(&site.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n")), [500]);
-    assert_eq!(held.strong_count(), 0, "the server is still there, the connection is not");
+    assert_eq!(held.strong_count(), 0, "the connection is gone, but the server is not");
 }
 
-fn a_handler_that_panics_gives_500_and_is_closed(on: On) {
+fn panicking_handler_sends_500_and_closes(on: On) {
     let panics = plain(|request: &Request<'_>| {
         assert_ne!(request.path(), "/panic", "on purpose");
         "fine\n"
@@ -244,10 +247,10 @@ fn a_handler_that_panics_gives_500_and_is_closed(on: On) {
     let request = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
     let answer = site.ask(request("/") + &request("/panic") + &request("/"));
     assert_eq!(statuses(&answer), [200, 500], "{answer}");
-    assert_eq!(statuses(&site.ask(request("/"))), [200], "others go on");
+    assert_eq!(statuses(&site.ask(request("/"))), [200], "other connections are served");
 }
 
-fn what_is_asked_before_a_half_close_is_answered(on: On) {
+fn requests_before_a_half_close_are_answered(on: On) {
     let handler = |reactor: &mut Reactor, _: Request<'_>, responder: Responder| {
         reactor.after(Duration::from_millis(20), |reactor| responder.respond(reactor, "late\n"));
     };

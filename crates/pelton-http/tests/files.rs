@@ -1,4 +1,4 @@
-//! Files below a directory: which are found, and in what form they are sent.
+//! Serving files: which ones are found, and how they are sent.
 
 mod common;
 
@@ -7,61 +7,45 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use common::tree::{Tree, noise, settled};
-use common::{On, Serve, Site, on_every_engine, statuses, undated};
+use common::tree::{Tree, noise, respect_permissions, settled};
+use common::{On, Serve, Site, field, on_every_engine, statuses, undated};
 use pelton::Reactor;
 use pelton_http::{FileSettings, Files, Request, Responder, Response};
 
 on_every_engine![
-    files_are_served_with_what_clients_need_to_keep_them,
+    files_are_served_with_validators,
     directories_have_an_index_and_a_slash,
-    what_is_not_there_or_not_to_be_seen_is_not_found,
-    what_may_not_be_read_is_forbidden,
-    no_path_leads_out_of_the_directory,
+    missing_and_hidden_files_get_404,
+    unreadable_files_get_403,
+    no_path_leaves_the_directory,
     only_regular_files_are_served_and_nothing_blocks,
     methods_other_than_get_and_head_are_refused,
-    conditions_are_heeded,
-    ranges_are_heeded_in_memory_and_from_files,
-    several_ranges_come_in_parts,
-    the_form_a_client_likes_best_is_sent,
-    directories_are_listed_if_that_is_wanted,
-    large_files_come_in_full,
-    streams_send_parts_of_files_between_bytes,
+    conditional_requests_are_supported,
+    ranges_are_served_from_memory_and_from_files,
+    several_ranges_are_sent_as_multipart,
+    preferred_coding_is_sent,
+    directories_are_listed_if_enabled,
+    large_files_are_sent_completely,
+    streams_mix_bytes_and_file_ranges,
 ];
 
 fn serve(on: On, tree: &Tree) -> Site {
     on.serve(Files::with_settings(tree.path(), settled()).unwrap())
 }
 
-/// Sends a request with these fields, and gives the head and the body of the answer.
 fn get(site: &mut Site, path: &str, fields: &[&str]) -> (String, Vec<u8>) {
-    request(site, "GET", path, fields)
-}
-
-fn request(site: &mut Site, method: &str, path: &str, fields: &[&str]) -> (String, Vec<u8>) {
-    let fields: String = fields.iter().map(|field| format!("{field}\r\n")).collect();
-    let request = format!("{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{fields}\r\n");
-    let answer = site.with_client(move |mut client| {
-        client.send(request);
-        client.read_all()
-    });
-    let end = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
-    (String::from_utf8(answer[..end].to_vec()).unwrap(), answer[end..].to_vec())
+    site.request("GET", path, fields)
 }
 
 fn status(site: &mut Site, path: &str, fields: &[&str]) -> u16 {
     statuses(&get(site, path, fields).0)[0]
 }
 
-fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
-    head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
-}
-
 fn http_date(seconds: u64) -> String {
     httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
-fn files_are_served_with_what_clients_need_to_keep_them(on: On) {
+fn files_are_served_with_validators(on: On) {
     let tree = Tree::new();
     let then = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
     tree.write_at("a.html", "<p>hello\n", then);
@@ -73,7 +57,7 @@ fn files_are_served_with_what_clients_need_to_keep_them(on: On) {
         let (head, body) = get(&mut site, "/a.html?query", &[]);
         let tag = field(&head, "ETag").unwrap();
         assert!(tag.starts_with('"') && tag.ends_with('"') && tag.len() > 10, "{tag}");
-        // That it was modified long ago says nothing: anybody can say so.
+        // The modification time alone does not count, because it can be set.
         let changed = fs::metadata(tree.path().join("a.html")).unwrap().ctime();
         let changed = http_date(u64::try_from(changed).unwrap());
         let expected = format!(
@@ -82,11 +66,11 @@ fn files_are_served_with_what_clients_need_to_keep_them(on: On) {
              Accept-Ranges: bytes\r\nX-Content-Type-Options: nosniff\r\n\r\n"
         );
         assert_eq!((undated(&head), body), (expected.clone(), b"<p>hello\n".to_vec()));
-        let (head, body) = request(&mut site, "HEAD", "/a.html", &[]);
+        let (head, body) = site.request("HEAD", "/a.html", &[]);
         assert_eq!((undated(&head), body), (expected, Vec::new()));
         let (head, body) = get(&mut site, "/big.bin", &[]);
         assert_eq!((field(&head, "Content-Length"), body), (Some("100000"), noise(100_000)));
-        let (head, body) = request(&mut site, "HEAD", "/big.bin", &[]);
+        let (head, body) = site.request("HEAD", "/big.bin", &[]);
         assert_eq!((field(&head, "Content-Length"), body), (Some("100000"), Vec::new()));
         let (head, body) = get(&mut site, "/none", &[]);
         assert_eq!((field(&head, "Content-Length"), body), (Some("0"), Vec::new()));
@@ -115,7 +99,7 @@ fn directories_have_an_index_and_a_slash(on: On) {
     }
 }
 
-fn what_is_not_there_or_not_to_be_seen_is_not_found(on: On) {
+fn missing_and_hidden_files_get_404(on: On) {
     let tree = Tree::new();
     tree.write(".env", "secret");
     tree.write(".git/config", "secret");
@@ -132,19 +116,8 @@ fn what_is_not_there_or_not_to_be_seen_is_not_found(on: On) {
     assert_eq!(get(&mut site, "/.git/config", &[]).1, b"secret");
 }
 
-/// From here on, this thread and those that it starts may only read what they are permitted to, even if they are root's.
-fn respect_permissions() {
-    #[cfg(target_os = "linux")]
-    {
-        use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
-        let mut sets = capabilities(None).unwrap();
-        sets.effective.remove(CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH);
-        set_capabilities(None, sets).unwrap();
-    }
-}
-
-fn what_may_not_be_read_is_forbidden(on: On) {
-    // Before the threads that open files are started.
+fn unreadable_files_get_403(on: On) {
+    // Before the file lane starts its threads.
     respect_permissions();
     let tree = Tree::new();
     tree.write("unreadable", "secret");
@@ -161,11 +134,11 @@ fn what_may_not_be_read_is_forbidden(on: On) {
         }
         assert_eq!(status(&mut site, "/open", &[]), 200);
     }
-    // For it to be removed.
+    // So that it can be removed.
     fs::set_permissions(tree.path().join("closed"), fs::Permissions::from_mode(0o700)).unwrap();
 }
 
-fn no_path_leads_out_of_the_directory(on: On) {
+fn no_path_leaves_the_directory(on: On) {
     let tree = Tree::new();
     tree.write("secret", "secret");
     tree.write("in/file", "file");
@@ -218,7 +191,7 @@ fn only_regular_files_are_served_and_nothing_blocks(on: On) {
     let tree = Tree::new();
     tree.write("file", "file");
     rustix::fs::mkfifoat(rustix::fs::CWD, tree.path().join("fifo"), rustix::fs::Mode::RWXU).unwrap();
-    // A path of a socket may not be long.
+    // The path of a socket must be short.
     let directory = fs::File::open(tree.path()).unwrap();
     let short = format!("/proc/self/fd/{}/socket", std::os::fd::AsRawFd::as_raw_fd(&directory));
     let _socket = std::os::unix::net::UnixListener::bind(short).unwrap();
@@ -239,17 +212,17 @@ fn methods_other_than_get_and_head_are_refused(on: On) {
     tree.write("file", "file");
     let mut site = serve(on, &tree);
     for method in ["POST", "PUT", "DELETE", "PATCH", "TRACE", "BREW"] {
-        let (head, _) = request(&mut site, method, "/file", &[]);
+        let (head, _) = site.request(method, "/file", &[]);
         assert_eq!((statuses(&head)[0], field(&head, "Allow")), (405, Some("GET, HEAD, OPTIONS")), "{method}");
     }
     for target in ["/file", "*"] {
-        let (head, body) = request(&mut site, "OPTIONS", target, &[]);
+        let (head, body) = site.request("OPTIONS", target, &[]);
         assert_eq!((statuses(&head)[0], field(&head, "Allow")), (204, Some("GET, HEAD, OPTIONS")));
         assert!(body.is_empty());
     }
 }
 
-fn conditions_are_heeded(on: On) {
+fn conditional_requests_are_supported(on: On) {
     let tree = Tree::new();
     let then = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
     tree.write_at("file", "hello", then);
@@ -287,9 +260,9 @@ fn conditions_are_heeded(on: On) {
         ] {
             let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
             for method in ["GET", "HEAD"] {
-                // There are no ranges of a HEAD.
+                // HEAD ignores ranges.
                 let expected = if method == "HEAD" && expected == 206 { 200 } else { expected };
-                let (head, body) = request(&mut site, method, path, &fields);
+                let (head, body) = site.request(method, path, &fields);
                 assert_eq!(statuses(&head), [expected], "{method} {path} {fields:?}");
                 if expected == 304 {
                     assert_eq!((field(&head, "ETag"), field(&head, "Content-Type")), (Some(tag), None));
@@ -306,7 +279,7 @@ fn conditions_are_heeded(on: On) {
     }
 }
 
-fn ranges_are_heeded_in_memory_and_from_files(on: On) {
+fn ranges_are_served_from_memory_and_from_files(on: On) {
     let tree = Tree::new();
     tree.write("small", noise(1000));
     tree.write("large", noise(1_000_000));
@@ -341,7 +314,7 @@ fn ranges_are_heeded_in_memory_and_from_files(on: On) {
     assert_eq!(status(&mut site, "/none", &["Range: bytes=-5"]), 200);
 }
 
-/// What a body of several parts has in it: where each is, and its bytes.
+/// The parts of a multipart body: the range and the bytes of each.
 fn parts(head: &str, body: &[u8]) -> Vec<(String, Vec<u8>)> {
     let boundary = field(head, "Content-Type").unwrap().strip_prefix("multipart/byteranges; boundary=").unwrap();
     let line = format!("\r\n--{boundary}");
@@ -359,7 +332,7 @@ fn parts(head: &str, body: &[u8]) -> Vec<(String, Vec<u8>)> {
     found
 }
 
-fn several_ranges_come_in_parts(on: On) {
+fn several_ranges_are_sent_as_multipart(on: On) {
     let tree = Tree::new();
     tree.write("small", noise(1000));
     tree.write("large", noise(2_000_000));
@@ -376,14 +349,14 @@ fn several_ranges_come_in_parts(on: On) {
         let (head, body) = get(&mut site, path, &[&format!("Range: bytes=0-1,{size}-")]);
         assert_eq!((field(&head, "Content-Range"), &body[..]), (Some(&*format!("bytes 0-1/{size}")), &all[..2]));
         let (head, body) = get(&mut site, path, &["Range: bytes=0-,5-"]);
-        assert_eq!((statuses(&head)[0], body == all), (200, true), "more than everything");
+        assert_eq!((statuses(&head)[0], body == all), (200, true), "the ranges exceed the file");
         for abuse in [["0-"; 5].join(","), ["0-0"; 1000].join(","), ["1-2,2-3"; 3].join(",")] {
             assert_eq!(status(&mut site, path, &[&format!("Range: bytes={abuse}")]), 416, "{abuse}");
         }
     }
 }
 
-fn the_form_a_client_likes_best_is_sent(on: On) {
+fn preferred_coding_is_sent(on: On) {
     let tree = Tree::new();
     tree.write("a.css", "plain");
     tree.write("a.css.br", "brotli");
@@ -417,7 +390,7 @@ fn the_form_a_client_likes_best_is_sent(on: On) {
     }
     tags.sort();
     tags.dedup();
-    assert_eq!(tags.len(), 3, "a tag of its own for each form: {tags:?}");
+    assert_eq!(tags.len(), 3, "each form has its own tag: {tags:?}");
     assert_eq!(status(&mut site, "/a.css", &["Accept-Encoding: zstd, identity;q=0"]), 406);
     let (head, body) = get(&mut site, "/big.js", &["Accept-Encoding: zstd"]);
     assert_eq!((field(&head, "Content-Encoding"), body == noise(100_000)), (Some("zstd"), true));
@@ -425,11 +398,11 @@ fn the_form_a_client_likes_best_is_sent(on: On) {
     assert_eq!((statuses(&head)[0], &*body), (206, &noise(100)[5..10]));
     assert_eq!(status(&mut site, "/big.js", &["Accept-Encoding: zstd", "Range: bytes=5-9,11-12"]), 200);
     let (head, body) = get(&mut site, "/old.css", &["Accept-Encoding: gzip"]);
-    assert_eq!((field(&head, "Content-Encoding"), &*body), (None, &b"new"[..]), "what is older is what it used to be");
+    assert_eq!((field(&head, "Content-Encoding"), &*body), (None, &b"new"[..]), "the older sibling is ignored");
     assert_eq!(field(&get(&mut site, "/alone.css", &["Accept-Encoding: gzip"]).0, "Vary"), None);
 }
 
-fn directories_are_listed_if_that_is_wanted(on: On) {
+fn directories_are_listed_if_enabled(on: On) {
     let tree = Tree::new();
     let then = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
     tree.write_at("sub/b & <c>.txt", noise(1536), then);
@@ -453,7 +426,7 @@ fn directories_are_listed_if_that_is_wanted(on: On) {
     assert!(String::from_utf8(get(&mut site, "/", &[]).1).unwrap().contains("href=\"sub/\""));
 }
 
-fn large_files_come_in_full(on: On) {
+fn large_files_are_sent_completely(on: On) {
     let tree = Tree::new();
     let size = 20_000_000;
     tree.write("large", noise(size));
@@ -463,7 +436,7 @@ fn large_files_come_in_full(on: On) {
         assert!(get(&mut site, "/large", &[]).1 == all);
         assert!(get(&mut site, "/large", &["Range: bytes=1000-"]).1 == all[1000..]);
     }
-    // One after the other over one connection.
+    // Several requests over one connection.
     let answers = site.with_client(move |mut client| {
         let get = "GET /large HTTP/1.1\r\nHost: a\r\n\r\n";
         client.send(format!("{get}HEAD /large HTTP/1.1\r\nHost: a\r\n\r\n{get}"));
@@ -473,7 +446,7 @@ fn large_files_come_in_full(on: On) {
     assert!((2 * size..2 * size + 2000).contains(&answers), "{answers}");
 }
 
-fn streams_send_parts_of_files_between_bytes(on: On) {
+fn streams_mix_bytes_and_file_ranges(on: On) {
     let tree = Tree::new();
     tree.write("a", noise(2_000_000));
     let file = Arc::new(fs::File::open(tree.path().join("a")).unwrap());
@@ -499,17 +472,17 @@ fn streams_send_parts_of_files_between_bytes(on: On) {
 }
 
 #[test]
-fn what_is_not_a_directory_is_an_error_that_names_it() {
+fn errors_name_the_directory() {
     for path in ["/nonexistent-directory", "/dev/null"] {
         let error = Files::open(path).err().unwrap().to_string();
         assert!(error.starts_with(&format!("serve the files of {path}: ")), "{error}");
     }
     let settings = FileSettings { cache_control: Some("a\r\nb: c".to_owned()), ..FileSettings::default() };
     let error = Files::with_settings(".", settings).err().unwrap().to_string();
-    assert!(error.contains(r#"the Cache-Control "a\r\nb: c" is not valid"#), "{error}");
+    assert!(error.contains(r#"invalid Cache-Control "a\r\nb: c""#), "{error}");
 }
 
-/// What a range has in it by the letter of RFC 9110, position by position; `None` if it is none.
+/// The positions of a range according to RFC 9110; `None` if the range is invalid.
 fn range_model(first: Option<usize>, last: Option<usize>, size: usize) -> Option<Vec<usize>> {
     let has = |at: &usize| match (first, last) {
         (Some(first), Some(last)) => (first..=last).contains(at),
@@ -527,9 +500,9 @@ fn range_model(first: Option<usize>, last: Option<usize>, size: usize) -> Option
 
 proptest::proptest! {
     #![proptest_config(proptest::test_runner::Config { cases: 24, ..Default::default() })]
-    /// In memory and from a descriptor.
+    /// From memory and from a descriptor.
     #[test]
-    fn any_range_gets_the_bytes_that_it_names(
+    fn any_range_gets_the_requested_bytes(
         ranges in proptest::collection::vec(
             (proptest::option::of(0..1200_usize), proptest::option::of(0..1200_usize)), 1..40),
         small in proptest::sample::select(vec![0, 64 << 10]),

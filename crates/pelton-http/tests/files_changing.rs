@@ -16,13 +16,13 @@ use pelton::{EngineKind, Lane, LaneSettings, Reactor};
 use pelton_http::{FileSettings, Files, Handler, Request, Responder, Server};
 
 on_every_engine![
-    a_file_that_is_replaced_while_it_is_sent_is_sent_as_it_was,
-    a_file_that_is_cut_off_while_it_is_sent_closes_the_connection,
-    a_file_that_grows_while_it_is_sent_is_sent_as_long_as_it_was,
-    clients_that_do_not_read_hold_up_nobody_else,
+    file_replaced_during_sending_is_sent_unchanged,
+    file_truncated_during_sending_closes_the_connection,
+    file_that_grows_during_sending_is_sent_with_its_old_length,
+    clients_that_do_not_read_delay_no_others,
 ];
 
-/// Larger than what sockets hold.
+/// Larger than the socket buffers.
 const LARGE: usize = 20_000_000;
 
 const FOR_GOOD: Duration = Duration::from_secs(3600);
@@ -35,7 +35,7 @@ fn serve(on: On, tree: &Tree, settings: FileSettings) -> Site {
     on.serve(Files::with_settings(tree.path(), settings).unwrap())
 }
 
-/// A reactor on the best engine, whose file lane has one thread and a queue of this length.
+/// A reactor on the default engine whose file lane has one thread and a queue of this length.
 fn serve_on_lane(handler: impl Handler, waiting: usize) -> Site {
     let lane = LaneSettings { threads: 1, waiting, linger: DEADLINE };
     let mut reactor = best().builder().lane(Lane::Files, lane).build().unwrap();
@@ -51,7 +51,7 @@ fn best() -> On {
 
 const REQUEST: &str = "HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// The body of the answer to a request for a path, over a connection of its own.
+/// Requests a path over a new connection and returns the body of the answer.
 fn body(site: &mut Site, path: &str) -> String {
     let request = format!("GET {path} {REQUEST}");
     site.with_client(move |mut client| {
@@ -60,7 +60,7 @@ fn body(site: &mut Site, path: &str) -> String {
     })
 }
 
-/// Asks for a large file and reads the beginning of its body; then `act` is called, and the rest is read.
+/// Requests a large file and reads the beginning of its body, calls `act`, then reads the rest.
 fn sent_meanwhile(site: &mut Site, act: impl FnOnce() + Send + 'static) -> Vec<u8> {
     site.with_client(move |mut client| {
         client.send(format!("GET /large {REQUEST}"));
@@ -79,7 +79,7 @@ trait ReadWhileOpen {
 }
 
 impl ReadWhileOpen for Client {
-    /// What comes up to the end of the connection, or to the end of the small file.
+    /// Reads up to the end of the connection or of the small file.
     fn read_while_open(&mut self) -> Vec<u8> {
         let mut all = Vec::new();
         let mut buffer = vec![0; 1 << 20];
@@ -102,7 +102,7 @@ fn large_and_small() -> Tree {
     tree
 }
 
-fn a_file_that_is_replaced_while_it_is_sent_is_sent_as_it_was(on: On) {
+fn file_replaced_during_sending_is_sent_unchanged(on: On) {
     let tree = large_and_small();
     tree.write("new", "new");
     let mut site = serve(on, &tree, FileSettings::default());
@@ -112,7 +112,7 @@ fn a_file_that_is_replaced_while_it_is_sent_is_sent_as_it_was(on: On) {
     assert!(sent[LARGE..].starts_with(b"HTTP/1.1 200 OK\r\n") && sent.ends_with(b"the small file"));
 }
 
-fn a_file_that_is_cut_off_while_it_is_sent_closes_the_connection(on: On) {
+fn file_truncated_during_sending_closes_the_connection(on: On) {
     let tree = large_and_small();
     let mut site = serve(on, &tree, FileSettings::default());
     let path = tree.path().join("large");
@@ -120,15 +120,15 @@ fn a_file_that_is_cut_off_while_it_is_sent_closes_the_connection(on: On) {
         OpenOptions::new().write(true).open(path).unwrap().set_len(150_000).unwrap();
     });
     assert!(sent.len() < LARGE, "{} bytes", sent.len());
-    // What was on its way out shares its memory with the file, and the kernel clears what is cut off: there may be zeros in it, but
-    // nothing else.
+    // Queued output shares its pages with the file, and the kernel zeroes truncated pages. So there may be zeros, but no other
+    // bytes.
     let all = noise(LARGE);
     let changed = (0..sent.len()).find(|at| sent[*at] != all[*at]).unwrap_or(sent.len());
-    assert!(changed >= 150_000, "{changed} is before the end of the file");
-    assert!((changed..sent.len()).all(|at| sent[at] == all[at] || sent[at] == 0), "these are another's bytes");
+    assert!(changed >= 150_000, "the bytes differ from {changed} on, before the end of the file");
+    assert!((changed..sent.len()).all(|at| sent[at] == all[at] || sent[at] == 0), "unexpected bytes");
 }
 
-fn a_file_that_grows_while_it_is_sent_is_sent_as_long_as_it_was(on: On) {
+fn file_that_grows_during_sending_is_sent_with_its_old_length(on: On) {
     let tree = large_and_small();
     let mut site = serve(on, &tree, FileSettings::default());
     let path = tree.path().join("large");
@@ -139,7 +139,7 @@ fn a_file_that_grows_while_it_is_sent_is_sent_as_long_as_it_was(on: On) {
     assert!(sent[LARGE..].starts_with(b"HTTP/1.1 200 OK\r\n") && sent.ends_with(b"the small file"));
 }
 
-fn clients_that_do_not_read_hold_up_nobody_else(on: On) {
+fn clients_that_do_not_read_delay_no_others(on: On) {
     let tree = large_and_small();
     let mut site = serve(on, &tree, FileSettings::default());
     let said = site.run(|address| {
@@ -156,7 +156,7 @@ fn clients_that_do_not_read_hold_up_nobody_else(on: On) {
 }
 
 #[test]
-fn what_is_kept_is_served_until_it_is_time_to_look_again() {
+fn cached_files_are_served_until_they_expire() {
     let tree = Tree::new();
     tree.write("a", "old");
     let replace = |text: &str| {
@@ -176,19 +176,19 @@ fn what_is_kept_is_served_until_it_is_time_to_look_again() {
     assert_eq!((body(&mut looking, "/a"), body(&mut looking, "/later")), ("new".into(), "here now".into()));
     let start = Instant::now();
     while (body(&mut between, "/a"), body(&mut between, "/later")) != ("new".into(), "here now".into()) {
-        assert!(start.elapsed() < DEADLINE, "it is not noticed");
+        assert!(start.elapsed() < DEADLINE, "the change is not noticed");
     }
     fs::remove_file(tree.path().join("a")).unwrap();
     assert_eq!((body(&mut keeping, "/a"), body(&mut looking, "/a")), ("old".into(), "404 Not Found\n".into()));
-    // A sibling that appears is noticed, too.
+    // A new sibling is noticed, too.
     tree.write("later.gz", "compressed");
     let sent = looking.ask("GET /later HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n\r\n");
     assert!(sent.ends_with("compressed"), "{sent}");
 }
 
-/// A large file is sent from its descriptor, so what is kept of it is only as good as the descriptor.
+/// A large file is sent from its descriptor, so the cached state is valid only if the descriptor's file is unchanged.
 #[test]
-fn a_large_file_that_has_been_changed_since_it_was_looked_at_is_looked_up_again() {
+fn changed_large_file_is_looked_up_again() {
     let tree = Tree::new();
     tree.write("one-piece", noise(100_000));
     tree.write("pieces", noise(1_000_000));
@@ -206,8 +206,12 @@ fn a_large_file_that_has_been_changed_since_it_was_looked_at_is_looked_up_again(
         for _ in 0..3 {
             assert!(site.with_client(move |client| get(client, size as u64)) == all(size as u64));
         }
-        assert_eq!(site.reactor.stats().lane(Lane::Files).done, looked_up + 1, "nothing has changed");
-        // The last of them are small, and held in memory.
+        assert_eq!(
+            site.reactor.stats().lane(Lane::Files).done,
+            looked_up + 1,
+            "an unchanged file is not looked up again"
+        );
+        // The last of them are small and cached in memory.
         for length in [90_000, 5000, 5000, 0] {
             let path = tree.path().join(name);
             OpenOptions::new().write(true).open(path).unwrap().set_len(length).unwrap();
@@ -218,7 +222,7 @@ fn a_large_file_that_has_been_changed_since_it_was_looked_at_is_looked_up_again(
 }
 
 #[test]
-fn a_link_to_the_latest_release_can_be_turned() {
+fn link_to_the_root_can_be_switched() {
     let tree = Tree::new();
     tree.write("one/a", "one");
     tree.write("two/a", "two");
@@ -262,7 +266,7 @@ fn counted(files: Files) -> (Rc<Cell<usize>>, impl Handler) {
 }
 
 #[test]
-fn a_file_that_many_ask_for_is_looked_up_once() {
+fn concurrent_requests_share_one_look_up() {
     const CLIENTS: usize = 50;
     let tree = Tree::new();
     tree.write("a", "found");
@@ -275,7 +279,7 @@ fn a_file_that_many_ask_for_is_looked_up_once() {
         let method = if number % 2 == 0 { "GET" } else { "HEAD" };
         client.send(format!("{method} /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"));
     }
-    // One that has gone meanwhile does no harm.
+    // A client that disconnects meanwhile does no harm.
     drop(clients.pop());
     site.run_until(|_| count.get() == CLIENTS);
     assert_eq!(site.reactor.stats().lane(Lane::Files).waiting, 1);
@@ -290,7 +294,7 @@ fn a_file_that_many_ask_for_is_looked_up_once() {
 }
 
 #[test]
-fn when_too_much_is_being_looked_for_clients_are_asked_to_come_back() {
+fn full_lane_answers_503_with_retry_after() {
     let tree = Tree::new();
     tree.write("a", "a");
     tree.write("b", "b");
@@ -303,7 +307,7 @@ fn when_too_much_is_being_looked_for_clients_are_asked_to_come_back() {
     let refused = site.ask(format!("GET /b {REQUEST}"));
     assert_eq!(statuses(&refused), [503]);
     assert!(refused.contains("\r\nRetry-After: 1\r\n"), "{refused}");
-    assert_eq!(body(&mut site, "/a"), "a", "what is known is served");
+    assert_eq!(body(&mut site, "/a"), "a", "cached files are served");
     drop(release);
     site.run_until(|reactor| reactor.stats().lane(Lane::Files).waiting == 0);
     assert_eq!((body(&mut site, "/b"), body(&mut site, "/c")), ("b".into(), "c".into()));
@@ -320,7 +324,7 @@ fn large_and_small_on_disk() -> Tree {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_file_that_is_not_in_memory_is_read_on_the_lane() {
+fn uncached_file_is_read_on_the_lane() {
     let tree = large_and_small_on_disk();
     let mut site = serve_on_lane(Files::with_settings(tree.path(), lasting(FOR_GOOD)).unwrap(), 1000);
     let get = |site: &mut Site| {
@@ -334,17 +338,17 @@ fn a_file_that_is_not_in_memory_is_read_on_the_lane() {
         site.reactor.stats().lane(Lane::Files).done - before
     };
     get(&mut site);
-    assert_eq!(get(&mut site), 0, "it is known, and in memory");
+    assert_eq!(get(&mut site), 0, "the file is cached and in memory");
     assert!(tree.forget("large"));
     let read = get(&mut site);
     println!("{read} pieces of {} were read on the lane", LARGE.div_ceil(256 << 10));
     assert!(read > 0);
-    assert_eq!(get(&mut site), 0, "it is in memory again");
+    assert_eq!(get(&mut site), 0, "the file is in memory again");
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn the_loop_goes_on_while_a_file_is_read() {
+fn loop_keeps_running_while_a_file_is_read() {
     let tree = large_and_small_on_disk();
     let (count, handler) = counted(Files::with_settings(tree.path(), lasting(FOR_GOOD)).unwrap());
     let mut site = serve_on_lane(handler, 1);
@@ -358,7 +362,7 @@ fn the_loop_goes_on_while_a_file_is_read() {
     site.run_until(|_| count.get() > before);
     assert_eq!(site.reactor.stats().lane(Lane::Files).waiting, 1);
     assert_eq!(body(&mut site, "/small"), "the small file");
-    // The lane is full: one more is asked to come back.
+    // The lane is full, so the next request is refused.
     let refused = site.ask(format!("GET /large {REQUEST}"));
     assert_eq!(statuses(&refused), [503], "{refused}");
     drop(release);
@@ -371,12 +375,12 @@ fn the_loop_goes_on_while_a_file_is_read() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_body_that_has_begun_waits_for_a_lane_that_is_full() {
+fn started_body_waits_for_a_full_lane() {
     use std::os::unix::fs::FileExt;
     let tree = Rc::new(large_and_small_on_disk());
     let mut site = serve_on_lane(Files::with_settings(tree.path(), lasting(FOR_GOOD)).unwrap(), 1);
     assert_eq!(statuses(&site.ask(format!("HEAD /large {REQUEST}"))), [200]);
-    // The first piece is in memory, so that the body begins.
+    // The first piece is in memory, so the body can begin.
     assert!(tree.forget("large"));
     File::open(tree.path().join("large")).unwrap().read_exact_at(&mut vec![0; 256 << 10], 0).unwrap();
     let release = block_lane(&mut site);
@@ -393,7 +397,7 @@ fn a_body_that_has_begun_waits_for_a_lane_that_is_full() {
         let begun = client.read_exactly(100_000);
         (client, begun)
     });
-    // What the kernel reads ahead is forgotten again, until a piece had to be waited for in vain. Then the lane goes on.
+    // Evict the pages that the kernel reads ahead until a piece has to be retried. Then let the lane continue.
     site.reactor.every(Duration::from_millis(1), move |reactor, _| {
         if refused(reactor) > before {
             found.set(true);
@@ -402,13 +406,13 @@ fn a_body_that_has_begun_waits_for_a_lane_that_is_full() {
             file.forget("large");
         }
     });
-    // It does not all fit into the sockets: of what is left, the next piece is looked at when there is room.
+    // The file does not fit into the socket buffers, so later pieces are checked when there is room.
     let rest = site.run(move |_| client.read_exactly(LARGE - 100_000));
     assert!(tried.get(), "no piece had to wait");
     assert!([begun, rest].concat() == noise(LARGE));
 }
 
-/// How many of the tree's files this process has open.
+/// The number of this tree's files that the process has open.
 #[cfg(target_os = "linux")]
 fn open_files(tree: &Tree) -> usize {
     let links = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
@@ -417,7 +421,7 @@ fn open_files(tree: &Tree) -> usize {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn few_files_are_held_open_and_those_that_nobody_asks_for_are_closed() {
+fn open_files_are_bounded_and_unused_ones_are_closed() {
     let tree = Tree::new();
     for number in 0..10 {
         tree.write(&number.to_string(), noise(70_000));

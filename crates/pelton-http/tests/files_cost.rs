@@ -13,14 +13,14 @@ use common::tree::{Tree, noise, settled};
 use pelton::{EventLoop, Reactor};
 use pelton_http::{FileSettings, Files, Server};
 
-/// As browsers ask.
+/// The fields that browsers send.
 const FIELDS: &str = "HTTP/1.1\r\nHost: example.org\r\nUser-Agent: test\r\nAccept: */*\r\n\
     Accept-Encoding: gzip, deflate, br, zstd\r\nAccept-Language: en\r\n";
 
-/// Set in the child: the file to ask for.
+/// Set in the child: the scene to play.
 const CHILD: &str = "PELTON_TEST_CHILD";
 
-/// A server, and a client that does not block.
+/// A server and a non-blocking client.
 struct Talk {
     reactor: EventLoop,
     client: TcpStream,
@@ -50,7 +50,7 @@ impl Talk {
         Talk { reactor, client, tree }
     }
 
-    /// Asks, and turns the loop until `end` has come back.
+    /// Sends a request and runs the loop until `end` has been received.
     fn exchange(&mut self, request: &[u8], end: &[u8], buffer: &mut [u8]) {
         self.client.write_all(request).unwrap();
         let mut received = 0;
@@ -77,7 +77,7 @@ fn allocations(path: &str, fields: &str, end: &[u8]) -> u64 {
 }
 
 #[test]
-fn a_small_file_that_is_known_allocates_nothing() {
+fn small_cached_file_allocates_nothing() {
     assert_eq!(allocations("/1k.css", "", &noise(1000)[900..]), 0);
     assert_eq!(allocations("/32k.css", "", &noise(20_000)[19_900..]), 0);
     assert_eq!(allocations("/%31k.css", "If-None-Match: \"x\"\r\n", &noise(1000)[900..]), 0);
@@ -85,7 +85,7 @@ fn a_small_file_that_is_known_allocates_nothing() {
 }
 
 #[test]
-fn a_large_file_that_is_known_allocates_once() {
+fn large_cached_file_allocates_once() {
     assert_eq!(allocations("/100k.css", "", &noise(100_000)[99_900..]), 500);
 }
 
@@ -93,17 +93,17 @@ fn mark() {
     let _ = rustix::process::getppid();
 }
 
-/// What a child does under `strace`, between two marks.
+/// Runs in a child under `strace`, between two marks.
 type Scene = fn(&mut Talk, &mut [u8]);
 
-/// The system calls that a scene makes, as they were written: those of its own thread and those of the lanes.
+/// The traced system calls of a scene, of the loop's thread and of the lanes.
 struct Trace {
     own: Vec<String>,
     all: Vec<String>,
 }
 
 impl Trace {
-    /// Runs this test again in a child, which does what `scene` is and nothing else.
+    /// Runs this test again in a child, which plays only `scene`.
     fn of(test: &str, scene: &str) -> Trace {
         let trace = std::env::temp_dir().join(format!("pelton-files-{}-{scene}.strace", std::process::id()));
         let output = Command::new("strace")
@@ -112,7 +112,7 @@ impl Trace {
             .args(["--exact", test, "--nocapture"])
             .env(CHILD, scene)
             .output()
-            .expect("strace is needed for this test");
+            .expect("this test needs strace");
         assert!(output.status.success(), "{output:?}");
         let text = std::fs::read_to_string(&trace).unwrap();
         std::fs::remove_file(&trace).unwrap();
@@ -131,12 +131,12 @@ impl Trace {
         Trace { own, all: between.iter().map(|(_, call)| (*call).to_owned()).collect() }
     }
 
-    /// The names of the calls of the thread that the loop runs on.
+    /// The names of the calls of the loop's thread.
     fn own_names(&self) -> Vec<&str> {
         self.own.iter().filter_map(|call| Some(call.split_once('(')?.0)).collect()
     }
 
-    /// The names of the calls that have to do with files.
+    /// The names of the calls that concern files.
     fn file_names(&self) -> Vec<&str> {
         const FILES: [&str; 13] = [
             "open",
@@ -161,7 +161,7 @@ impl Trace {
     }
 }
 
-/// In the child, plays the scene that it was started for, and ends.
+/// In the child, plays the requested scene and exits.
 fn play(scenes: &[(&str, Scene)]) {
     let Ok(wanted) = std::env::var(CHILD) else { return };
     let (_, scene) = scenes.iter().find(|(name, _)| *name == wanted).expect("a scene of this test");
@@ -169,7 +169,7 @@ fn play(scenes: &[(&str, Scene)]) {
     std::process::exit(0);
 }
 
-/// A turn that answers a request for a file that is known.
+/// A turn that answers a request for a cached file.
 fn known(path: &'static str) -> impl Fn(&mut Talk, &mut [u8]) {
     move |talk, buffer| {
         for _ in 0..10 {
@@ -191,30 +191,30 @@ fn end_of(path: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_small_file_that_is_known_costs_a_read_and_a_write() {
+fn small_cached_file_costs_one_read_and_one_write() {
     play(&[
         ("1k", |talk, buffer| known("/1k.css")(talk, buffer)),
         ("32k", |talk, buffer| known("/32k.css")(talk, buffer)),
     ]);
     for scene in ["1k", "32k"] {
-        let trace = Trace::of("a_small_file_that_is_known_costs_a_read_and_a_write", scene);
+        let trace = Trace::of("small_cached_file_costs_one_read_and_one_write", scene);
         let made = trace.own_names();
         assert!(made[0].starts_with("epoll_") && made[1] == "recvfrom" && made.len() == 3, "{scene}: {made:?}");
         assert!(["sendto", "sendmsg"].contains(&made[2]), "{scene}: {made:?}");
     }
 }
 
-/// Whether it is still what it was is asked once, and whether a piece is in memory every 64 KiB.
+/// One call checks that the file is unchanged, and one per 64 KiB checks that it is in memory.
 #[test]
-fn a_large_file_that_is_known_costs_a_few_looks_and_what_sends_it() {
+fn large_cached_file_costs_a_few_checks_and_sends() {
     play(&[("100k", |talk, buffer| known("/100k.css")(talk, buffer))]);
-    let trace = Trace::of("a_large_file_that_is_known_costs_a_few_looks_and_what_sends_it", "100k");
+    let trace = Trace::of("large_cached_file_costs_a_few_checks_and_sends", "100k");
     let made = trace.own_names();
     assert_eq!(made[1..], ["recvfrom", "statx", "preadv2", "preadv2", "sendmsg", "sendfile"], "{made:?}");
 }
 
 #[test]
-fn what_looking_up_costs() {
+fn system_calls_of_a_look_up() {
     play(&[
         ("small", |talk, buffer| {
             talk.exchange(&request("/100k.css", ""), &end_of("/100k.css"), buffer);
@@ -228,7 +228,7 @@ fn what_looking_up_costs() {
             talk.exchange(&request("/100k.css", ""), &end_of("/100k.css"), buffer);
             mark();
         }),
-        // What is kept is looked at for every request, and so is where the root is.
+        // Every request checks the cached file and the root.
         ("again", |talk, buffer| {
             *talk = Talk::with(Duration::ZERO);
             talk.exchange(&request("/1k.css", ""), &end_of("/1k.css"), buffer);
@@ -236,7 +236,7 @@ fn what_looking_up_costs() {
             talk.exchange(&request("/1k.css", ""), &end_of("/1k.css"), buffer);
             mark();
         }),
-        // Of four files.
+        // The look-ups of four files.
         ("list", |talk, buffer| {
             talk.exchange(&request("/1k.css", ""), &end_of("/1k.css"), buffer);
             mark();
@@ -252,7 +252,7 @@ fn what_looking_up_costs() {
         ("small", [&looking[..], &siblings, &opening, &["pread64", "statx", "close"]].concat()),
         ("large", [&looking[..], &siblings, &opening, &["preadv2", "preadv2"]].concat()),
         ("again", [&opening[..], &looking, &siblings, &["close"]].concat()),
-        // Its index is looked for first.
+        // The index is looked up first.
         (
             "list",
             [
@@ -269,17 +269,17 @@ fn what_looking_up_costs() {
             .concat(),
         ),
     ] {
-        assert_eq!(Trace::of("what_looking_up_costs", scene).file_names(), expected, "{scene}");
+        assert_eq!(Trace::of("system_calls_of_a_look_up", scene).file_names(), expected, "{scene}");
     }
 }
 
-/// As many as a request may have, none next to another.
+/// As many ranges as a request may have, none adjacent to another.
 fn ranges(count: usize, length: usize) -> String {
     let ranges: Vec<String> = (0..count).map(|at| format!("{}-{}", at * 500_000, at * 500_000 + length - 1)).collect();
     format!("Range: bytes={}\r\n", ranges.join(","))
 }
 
-/// Asks for parts of a file on a disk that is not in memory.
+/// Requests parts of a file on disk that is not in memory.
 fn cold(talk: &mut Talk, ranges: &str, end: &[u8]) {
     const SIZE: usize = 17_000_000;
     *talk = Talk::on(Tree::on_disk(), Duration::from_secs(3600));
@@ -293,14 +293,14 @@ fn cold(talk: &mut Talk, ranges: &str, end: &[u8]) {
     mark();
 }
 
-/// What an answer with the first byte ends with.
+/// The end of a response with the first byte.
 fn one_byte(size: usize) -> Vec<u8> {
     [format!(" 0-0/{size}\r\n\r\n").as_bytes(), &noise(1)].concat()
 }
 
-/// The kernel is asked to read what will be sent, once, and nothing else.
+/// The kernel is asked once to read what will be sent, and nothing else.
 #[test]
-fn parts_of_a_file_that_is_not_in_memory_have_nothing_else_read() {
+fn ranges_of_an_uncached_file_read_nothing_else() {
     const AHEAD: u64 = 1 << 20;
     play(&[
         ("byte", |talk, _| cold(talk, &ranges(1, 1), &one_byte(17_000_000))),
@@ -308,11 +308,11 @@ fn parts_of_a_file_that_is_not_in_memory_have_nothing_else_read() {
         ("long", |talk, _| cold(talk, "Range: bytes=1000-5000999\r\n", &noise(5_001_000)[5_000_900..])),
     ]);
     for scene in ["byte", "bytes"] {
-        let trace = Trace::of("parts_of_a_file_that_is_not_in_memory_have_nothing_else_read", scene);
+        let trace = Trace::of("ranges_of_an_uncached_file_read_nothing_else", scene);
         assert_eq!(trace.count("fadvise64"), 0, "{scene}: {:?}", trace.all);
-        assert!(trace.count("pread64") >= 1, "it was in memory: {:?}", trace.all);
+        assert!(trace.count("pread64") >= 1, "the file was in memory: {:?}", trace.all);
     }
-    let trace = Trace::of("parts_of_a_file_that_is_not_in_memory_have_nothing_else_read", "long");
+    let trace = Trace::of("ranges_of_an_uncached_file_read_nothing_else", "long");
     let asked = trace.all.iter().filter_map(|call| call.strip_prefix("fadvise64("));
     let asked: Vec<(u64, u64)> = asked
         .map(|arguments| {
@@ -323,5 +323,5 @@ fn parts_of_a_file_that_is_not_in_memory_have_nothing_else_read() {
         .collect();
     assert_eq!(asked[0], (1000, 1000 + (256 << 10) + AHEAD), "{asked:?}");
     assert!(asked.iter().all(|(start, end)| start < end && *end <= 5_001_000), "{asked:?}");
-    assert!(asked.windows(2).all(|two| two[0].1 <= two[1].0), "twice: {asked:?}");
+    assert!(asked.windows(2).all(|two| two[0].1 <= two[1].0), "asked twice: {asked:?}");
 }

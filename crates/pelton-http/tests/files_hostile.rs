@@ -1,5 +1,5 @@
 //! Hostile directories: FIFOs, devices, sockets, links and odd names.
-// There is no `mkfifoat` to be had for macOS.
+// rustix has no `mkfifoat` for macOS.
 #![cfg(not(target_vendor = "apple"))]
 
 mod common;
@@ -16,17 +16,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use common::tree::Tree;
+use common::tree::{Tree, respect_permissions};
 use common::{DEADLINE, On, Serve, Site, on_every_engine, statuses};
 use pelton_http::{FileSettings, Files};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 
-on_every_engine![a_hostile_directory_is_served_and_listed, writers_of_fifos_are_left_alone];
+on_every_engine![a_hostile_directory_is_served_and_listed, writers_of_fifos_are_not_disturbed];
 
-/// Twice what a file system could hold, and a hole but for its ends.
+/// The size of a sparse file with data only at its ends, far too long to send.
 const HUGE: u64 = 1 << 40;
 
-/// Names that are made to break something, and how their links are spelled.
+/// Names that are meant to break something, and their encoding in links.
 fn nasty_names() -> Vec<(OsString, String)> {
     let long = "l".repeat(255);
     let names: Vec<(Vec<u8>, &str)> = vec![
@@ -49,20 +49,7 @@ fn nasty_names() -> Vec<(OsString, String)> {
         .collect()
 }
 
-/// From here on, this thread and those that it starts may only read what they are permitted to, even if they are root's. Says whether
-/// that is so.
-fn respect_permissions(unreadable: &Path) -> bool {
-    #[cfg(target_os = "linux")]
-    {
-        use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
-        let mut sets = capabilities(None).unwrap();
-        sets.effective.remove(CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH);
-        set_capabilities(None, sets).unwrap();
-    }
-    File::open(unreadable).is_err()
-}
-
-/// Binds a socket there. Its path may be longer than that of a socket may be.
+/// Binds a socket at a path that may be longer than a socket address allows.
 fn bind(tree: &Path, name: &str) -> UnixListener {
     let directory = File::open(tree).unwrap();
     UnixListener::bind(format!("/dev/fd/{}/{name}", directory.as_raw_fd())).unwrap()
@@ -72,14 +59,8 @@ fn fifo(path: &Path) {
     rustix::fs::mkfifoat(CWD, path, Mode::RWXU).unwrap();
 }
 
-fn get(site: &mut Site, path: &str, fields: &str) -> (String, Vec<u8>) {
-    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{fields}\r\n");
-    let answer = site.with_client(move |mut client| {
-        client.send(request);
-        client.read_all()
-    });
-    let end = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
-    (String::from_utf8(answer[..end].to_vec()).unwrap(), answer[end..].to_vec())
+fn get(site: &mut Site, path: &str, fields: &[&str]) -> (String, Vec<u8>) {
+    site.request("GET", path, fields)
 }
 
 fn a_hostile_directory_is_served_and_listed(on: On) {
@@ -87,7 +68,7 @@ fn a_hostile_directory_is_served_and_listed(on: On) {
     let place = |name: &str| tree.path().join(name);
     fifo(&place("fifo"));
     let _socket = bind(tree.path(), "socket");
-    // Only root may make a device. Elsewhere a link to one has to do, which leads out besides.
+    // Only root can create a device. Otherwise use a link to one, which also leads outside.
     let device =
         rustix::fs::mknodat(CWD, place("device"), FileType::CharacterDevice, Mode::RUSR, rustix::fs::makedev(1, 3));
     if device.is_err() {
@@ -109,22 +90,23 @@ fn a_hostile_directory_is_served_and_listed(on: On) {
         fs::set_permissions(place(name), fs::Permissions::from_mode(0o000)).unwrap();
     }
     let huge = File::create(place("huge")).unwrap();
-    // Not every file system has room for the number.
+    // Not every file system supports this size.
     let size = [HUGE, 1 << 33].into_iter().find(|size| huge.set_len(*size).is_ok()).unwrap();
     for (name, _) in nasty_names() {
         fs::write(place("").join(&name), name.as_bytes()).unwrap();
         fs::create_dir_all(place("directories").join(&name)).unwrap();
     }
-    // What is next to a file must not stand in for it, or be opened, unless it is a file.
+    // A sibling that is not a regular file must not be used or opened.
     tree.write("page.css", "plain");
     fifo(&place("page.css.gz"));
     fs::create_dir(place("page.css.br")).unwrap();
     symlink("fifo", place("page.css.zst")).unwrap();
-    // And what stands for a directory has to be a file.
+    // An index must be a regular file, too.
     fs::create_dir_all(place("indexed")).unwrap();
     fifo(&place("indexed/index.html"));
     tree.write("indexed/inside", "inside");
-    assert!(respect_permissions(&place("unreadable")), "the permissions have to count for this test");
+    respect_permissions();
+    assert!(File::open(place("unreadable")).is_err(), "this test needs permissions to be enforced");
     #[cfg(target_os = "linux")]
     let opened = Opened::watch(&["fifo", "socket", "device", "page.css.gz", "indexed/index.html"].map(place));
 
@@ -146,36 +128,36 @@ fn a_hostile_directory_is_served_and_listed(on: On) {
                 "magic",
             ] {
                 for path in [format!("/{name}"), format!("/{name}/"), format!("/{name}/x")] {
-                    let (head, _) = get(&mut site, &path, "");
+                    let (head, _) = get(&mut site, &path, &[]);
                     assert_eq!(statuses(&head)[0], 404, "{path}");
                 }
             }
             for path in ["/unreadable", "/closed/", "/closed/inside", "/closed/none"] {
-                assert_eq!(statuses(&get(&mut site, path, "").0)[0], 403, "{path}");
+                assert_eq!(statuses(&get(&mut site, path, &[]).0)[0], 403, "{path}");
             }
-            let (head, body) = get(&mut site, "/page.css", "Accept-Encoding: gzip, br, zstd\r\n");
+            let (head, body) = get(&mut site, "/page.css", &["Accept-Encoding: gzip, br, zstd"]);
             assert!(statuses(&head)[0] == 200 && !head.contains("Content-Encoding") && body == b"plain", "{head}");
-            // The ends of what is far too long to be sent.
+            // The ends of a file that is far too long to send.
             for (range, first) in [
                 ("0-9".to_owned(), 0),
                 ("-10".to_owned(), size - 10),
                 (format!("{}-{}", size - 10, u64::MAX), size - 10),
             ] {
-                let (head, body) = get(&mut site, "/huge", &format!("Range: bytes={range}\r\n"));
+                let (head, body) = get(&mut site, "/huge", &[&format!("Range: bytes={range}")]);
                 assert!(head.contains(&format!("\r\nContent-Range: bytes {first}-{}/{size}\r\n", first + 9)), "{head}");
                 assert_eq!(body, [0; 10]);
             }
             for (name, link) in nasty_names() {
-                let (head, body) = get(&mut site, &format!("/{link}"), "");
+                let (head, body) = get(&mut site, &format!("/{link}"), &[]);
                 assert_eq!((statuses(&head)[0], &body[..]), (200, name.as_bytes()), "{link}");
                 assert_eq!(head.matches("HTTP/1.1").count(), 1, "{head}");
-                let (head, _) = get(&mut site, &format!("/directories/{link}"), "");
+                let (head, _) = get(&mut site, &format!("/directories/{link}"), &[]);
                 assert!(head.contains(&format!("\r\nLocation: /directories/{link}/\r\n")), "{head}");
-                let (head, page) = get(&mut site, &format!("/directories/{link}/"), "");
+                let (head, page) = get(&mut site, &format!("/directories/{link}/"), &[]);
                 assert_eq!(statuses(&head)[0], 200, "{link}");
                 is_harmless(&page);
             }
-            let (head, page) = get(&mut site, "/", "");
+            let (head, page) = get(&mut site, "/", &[]);
             assert_eq!(statuses(&head)[0], 200);
             let mut expected: Vec<String> = nasty_names().into_iter().map(|(_, link)| link).collect();
             expected.extend(["directories/", "indexed/", "page.css.br/", "huge", "page.css"].map(str::to_owned));
@@ -183,17 +165,17 @@ fn a_hostile_directory_is_served_and_listed(on: On) {
             let mut listed = is_harmless(&page);
             listed.sort();
             assert_eq!(listed, expected);
-            assert_eq!(is_harmless(&get(&mut site, "/indexed/", "").1), ["../", "inside"]);
-            assert_eq!(is_harmless(&get(&mut site, "/directories/", "").1).len(), 1 + nasty_names().len());
+            assert_eq!(is_harmless(&get(&mut site, "/indexed/", &[]).1), ["../", "inside"]);
+            assert_eq!(is_harmless(&get(&mut site, "/directories/", &[]).1).len(), 1 + nasty_names().len());
         }
     }
     #[cfg(target_os = "linux")]
-    assert!(!opened.any(), "something was opened that is no file");
-    // For it to be removed.
+    assert!(!opened.any(), "a special file was opened");
+    // So that it can be removed.
     fs::set_permissions(place("closed"), fs::Permissions::from_mode(0o700)).unwrap();
 }
 
-/// Learns of it when one of some files is opened.
+/// Reports whether any of some files is opened.
 #[cfg(target_os = "linux")]
 struct Opened(std::os::fd::OwnedFd);
 
@@ -213,9 +195,9 @@ impl Opened {
     }
 }
 
-/// That a page has no tag and no control character that is not its own. Gives its links.
+/// Checks that a page contains no foreign tags or control characters. Returns its links.
 fn is_harmless(page: &[u8]) -> Vec<String> {
-    let page = str::from_utf8(page).expect("it says that it is UTF-8");
+    let page = str::from_utf8(page).expect("the page must be UTF-8");
     assert!(!page.chars().any(|character| character.is_control() && character != '\n'), "{page:?}");
     let mut links = Vec::new();
     for tag in page.split('<').skip(1).map(|rest| rest.split('>').next().unwrap()) {
@@ -257,9 +239,9 @@ fn is_harmless(page: &[u8]) -> Vec<String> {
     links
 }
 
-/// Opening a FIFO for writing blocks until there is a reader. If the server opened it for a look, the writer would continue, and
-/// closing it would kill the writer.
-fn writers_of_fifos_are_left_alone(on: On) {
+/// Opening a FIFO for writing blocks until there is a reader. If the server opened it to look at it, the writer would continue,
+/// and closing it would kill the writer.
+fn writers_of_fifos_are_not_disturbed(on: On) {
     let tree = Tree::new();
     fs::create_dir(tree.path().join("sub")).unwrap();
     let path = tree.path().join("sub/fifo");
@@ -293,13 +275,13 @@ fn writers_of_fifos_are_left_alone(on: On) {
                 ("/", 200),
                 ("/index.html", 404),
             ] {
-                let (head, _) = get(&mut site, target, "Accept-Encoding: gzip\r\n");
+                let (head, _) = get(&mut site, target, &["Accept-Encoding: gzip"]);
                 assert_eq!(statuses(&head)[0], status, "{target}");
-                assert!(!through.load(Ordering::SeqCst), "the writer was let through by {target}, request {request}");
+                assert!(!through.load(Ordering::SeqCst), "the writer was unblocked by {target}, request {request}");
             }
         }
     }
-    // Now somebody does read it.
+    // Now there is a reader.
     let mut reader = File::from(rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap());
     let mut read = Vec::new();
     reader.read_to_end(&mut read).unwrap();
@@ -308,7 +290,7 @@ fn writers_of_fifos_are_left_alone(on: On) {
 }
 
 #[test]
-fn names_are_as_long_and_as_odd_as_they_say() {
+fn hostile_names_are_valid_and_of_the_stated_length() {
     let names = nasty_names();
     assert!(names.iter().any(|(name, _)| name.len() == 255));
     assert!(names.iter().any(|(name, _)| name.to_str().is_none()));

@@ -1,4 +1,4 @@
-//! curl asks for files, parts of them, and whether they have changed.
+//! curl requests files, ranges, and conditional responses.
 
 mod common;
 
@@ -10,12 +10,7 @@ use common::tree::{Tree, settled};
 use common::{On, Serve, Site, on_every_engine};
 use pelton_http::Files;
 
-on_every_engine![
-    curl_gets_files_and_parts_of_them,
-    curl_resumes,
-    curl_asks_for_compressed_files,
-    curl_asks_whether_a_file_has_changed,
-];
+on_every_engine![curl_gets_files_and_ranges, curl_resumes, curl_gets_compressed_files, curl_makes_conditional_requests,];
 
 fn text(lines: usize) -> String {
     (0..lines).map(|line| format!("line {line}\n")).collect()
@@ -30,7 +25,7 @@ fn site(on: On) -> (Tree, Site) {
     (tree, site)
 }
 
-fn curl_gets_files_and_parts_of_them(on: On) {
+fn curl_gets_files_and_ranges(on: On) {
     let (_tree, mut site) = site(on);
     assert_eq!(site.curl("URL/text.txt", Vec::new()), text(1000));
     assert_eq!(site.curl("URL/large.txt", Vec::new()), text(100_000));
@@ -55,7 +50,7 @@ fn curl_resumes(on: On) {
     assert!(std::fs::read_to_string(part).unwrap() == text(100_000));
 }
 
-fn curl_asks_for_compressed_files(on: On) {
+fn curl_gets_compressed_files(on: On) {
     let (tree, mut site) = site(on);
     let plain = tree.path().join("text.txt");
     let output = Command::new("gzip").args(["--keep", "--best"]).arg(&plain).output().unwrap();
@@ -67,7 +62,7 @@ fn curl_asks_for_compressed_files(on: On) {
     assert_eq!(site.curl("URL/text.txt", Vec::new()), text(1000));
 }
 
-fn curl_asks_whether_a_file_has_changed(on: On) {
+fn curl_makes_conditional_requests(on: On) {
     let (tree, mut site) = site(on);
     let code = "-w %{http_code} -o /dev/null";
     let changed = u64::try_from(std::fs::metadata(tree.path().join("text.txt")).unwrap().ctime()).unwrap();

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use common::tree::{Tree, noise};
-use common::{DEADLINE, On, Serve, Site, statuses};
+use common::{DEADLINE, On, Serve, Site, field, statuses};
 use pelton::EngineKind;
 use pelton_http::{FileSettings, Files};
 
@@ -30,20 +30,12 @@ struct Answer {
 }
 
 fn get(site: &mut Site, path: &str, fields: &[&str]) -> Answer {
-    let fields: String = fields.iter().map(|field| format!("{field}\r\n")).collect();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{fields}\r\n");
-    let sent = site.with_client(move |mut client| {
-        client.send(request);
-        client.read_all()
-    });
-    let end = sent.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
-    let head = String::from_utf8(sent[..end].to_vec()).unwrap();
-    let field =
-        |name: &str| head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")).map(str::to_owned);
-    Answer { status: statuses(&head)[0], tag: field("ETag"), date: field("Last-Modified"), body: sent[end..].to_vec() }
+    let (head, body) = site.request("GET", path, fields);
+    let field = |name: &str| field(&head, name).map(str::to_owned);
+    Answer { status: statuses(&head)[0], tag: field("ETag"), date: field("Last-Modified"), body }
 }
 
-/// Asks until there are validators, which there must not be before their time.
+/// Repeats a request until the answer has validators, and checks that they do not appear too early.
 fn get_settled(site: &mut Site, file: &Path, path: &str, fields: &[&str]) -> Answer {
     let start = Instant::now();
     loop {
@@ -56,7 +48,7 @@ fn get_settled(site: &mut Site, file: &Path, path: &str, fields: &[&str]) -> Ans
             assert!(age >= Duration::from_secs(2), "{path} has a tag {age:?} after it was changed");
             return answer;
         }
-        assert_eq!(answer.date, None, "one without the other");
+        assert_eq!(answer.date, None, "Last-Modified without ETag");
         assert!(start.elapsed() < DEADLINE, "no tag for {path}");
     }
 }
@@ -66,7 +58,7 @@ fn pin(file: &Path) {
     File::options().write(true).open(file).unwrap().set_modified(then).unwrap();
 }
 
-/// Other bytes in the same file, of the same length.
+/// Writes other bytes of the same length to the same file.
 fn rewrite(file: &Path, bytes: &[u8]) {
     let mut open = File::options().write(true).open(file).unwrap();
     open.rewind().unwrap();
@@ -74,14 +66,14 @@ fn rewrite(file: &Path, bytes: &[u8]) {
     pin(file);
 }
 
-/// Other bytes in another file of the same name and length. It may well have the same inode.
+/// Replaces the file by another with the same name and length. The inode may be the same.
 fn make_anew(file: &Path, bytes: &[u8]) {
     fs::remove_file(file).unwrap();
     fs::write(file, bytes).unwrap();
     pin(file);
 }
 
-/// Bytes that differ from those of another seed everywhere.
+/// Bytes that differ everywhere from those of another seed.
 fn bytes(size: usize, seed: u8) -> Vec<u8> {
     noise(size).into_iter().map(|byte| byte ^ seed).collect()
 }
@@ -89,11 +81,11 @@ fn bytes(size: usize, seed: u8) -> Vec<u8> {
 type Change = fn(&Path, &[u8]);
 
 #[test]
-fn other_bytes_have_other_validators_whatever_their_size_and_their_time_of_modification_are() {
+fn different_bytes_have_different_validators_even_with_equal_size_and_time() {
     let tree = Tree::new();
     let names = ["small", "large", "small.txt", "large.txt"];
     let size = |name: &str| if name.starts_with("small") { 1000 } else { 100_000 };
-    // The last two are asked for in a compressed form.
+    // The last two are requested in compressed form.
     let file =
         |name: &str| tree.path().join(if name.ends_with(".txt") { format!("{name}.gz") } else { name.to_owned() });
     let fields = |name: &str| if name.ends_with(".txt") { vec!["Accept-Encoding: gzip"] } else { vec![] };
@@ -114,7 +106,7 @@ fn other_bytes_have_other_validators_whatever_their_size_and_their_time_of_modif
         for name in names {
             change(&file(name), &bytes(size(name), seed));
         }
-        // At once, when they are too young to have validators, and when they have settled.
+        // Immediately, when files are too young for validators, and again after they have settled.
         for settled in [false, true] {
             for (name, known) in names.iter().zip(&mut known) {
                 let (path, plain) = (format!("/{name}"), fields(name));
@@ -143,7 +135,7 @@ fn other_bytes_have_other_validators_whatever_their_size_and_their_time_of_modif
                     }
                 }
                 if settled {
-                    // What it is known by now is good.
+                    // The current validators match.
                     let tag = now.tag.as_deref().unwrap();
                     let answer = get(&mut site, &path, &[&plain[..], &[&format!("If-None-Match: {tag}")]].concat());
                     assert_eq!(answer.status, 304, "{context}");
@@ -157,9 +149,9 @@ fn other_bytes_have_other_validators_whatever_their_size_and_their_time_of_modif
     }
 }
 
-/// Large files are sent from descriptors. What is kept of one must not vouch for bytes that were written to it since.
+/// Large files are sent from descriptors. A cached tag must not be sent with bytes that were written later.
 #[test]
-fn a_file_that_is_kept_open_and_rewritten_is_not_sent_under_its_old_tag() {
+fn rewritten_open_file_is_not_sent_under_its_old_tag() {
     let tree = Tree::new();
     let file = tree.path().join("large");
     fs::write(&file, bytes(300_000, 0)).unwrap();
@@ -188,7 +180,7 @@ fn a_file_that_is_kept_open_and_rewritten_is_not_sent_under_its_old_tag() {
 }
 
 #[test]
-fn what_is_too_young_to_tell_has_no_validators() {
+fn young_files_have_no_validators() {
     let tree = Tree::new();
     tree.write("small", noise(1000));
     tree.write("large", noise(100_000));
@@ -211,7 +203,7 @@ fn what_is_too_young_to_tell_has_no_validators() {
             let answer = get(&mut site, path, &["Range: bytes=1-2"]);
             assert_eq!((answer.status, answer.tag, &answer.body[..]), (206, None, &noise(size)[1..3]));
         }
-        // And is sent as it is now, though it may look as it was.
+        // The current content is sent, even if the stamp looks unchanged.
         tree.write("changing", "one");
         assert_eq!(get(&mut site, "/changing", &[]).body, b"one");
         if valid.is_zero() {

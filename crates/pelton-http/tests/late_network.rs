@@ -26,7 +26,7 @@ fn send_back(reactor: &mut Reactor, body: Body, responder: Responder) {
     });
 }
 
-/// Echoes, but holds up the body after every bit of it.
+/// Echoes the body, and pauses after every piece.
 fn restless(reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
     let body = request.body();
     let mut state = Some((Vec::new(), responder));
@@ -46,19 +46,19 @@ fn restless(reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
     });
 }
 
-/// Echoes, but does not look at the body for a while.
+/// Echoes the body, but starts reading it later.
 fn lazy(reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
     let body = request.body();
     reactor.after(Duration::from_millis(1), move |reactor| send_back(reactor, body, responder));
 }
 
-/// Answers before the body has come, which it reads all the same.
+/// Answers before the body has arrived, but reads it anyway.
 fn hasty(reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
     request.body().read(reactor, |_, _| {});
     responder.respond(reactor, Response::ok().body("hasty"));
 }
 
-/// Answers later, and never looks at the body.
+/// Answers later and never reads the body.
 fn ignorant(reactor: &mut Reactor, _: Request<'_>, responder: Responder) {
     reactor.next_tick(move |reactor| responder.respond(reactor, Response::ok().body("ignorant")));
 }
@@ -108,7 +108,7 @@ fn serve(on: Memory, settings: Settings) -> (EventLoop, pelton::Address) {
     (reactor, address)
 }
 
-/// Turns the loop until the client is done.
+/// Runs the loop until the client is done.
 fn with_client<T: Send + 'static>(on: Memory, settings: Settings, act: impl FnOnce(Peer) -> T + Send + 'static) -> T {
     let (mut reactor, address) = serve(on, settings);
     let client = thread::spawn(move || act(on.connect_peer(&address)));
@@ -126,7 +126,7 @@ fn post(body: &[u8]) -> Vec<u8> {
     post_to("/echo", body)
 }
 
-/// With its body in chunks.
+/// Sends the body in chunks.
 fn post_chunks_to(path: &str, body: &[u8]) -> Vec<u8> {
     let mut request = format!("POST {path} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n").into_bytes();
     for chunk in body.chunks(4999) {
@@ -144,7 +144,7 @@ fn post_to(path: &str, body: &[u8]) -> Vec<u8> {
     request
 }
 
-/// The bodies of responses whose lengths are known.
+/// The bodies of responses with a `Content-Length`.
 fn bodies(mut answer: &[u8]) -> Vec<Vec<u8>> {
     let mut bodies = Vec::new();
     while !answer.is_empty() {
@@ -199,13 +199,13 @@ fn everything_at_once(on: Memory) {
     assert!(bodies == expected);
 }
 
-fn a_refusal_arrives_though_the_client_goes_on_sending(on: Memory) {
+fn refusal_arrives_while_the_client_keeps_sending(on: Memory) {
     let answer = with_client(on, Settings::default(), |mut client| {
         let mut writing = client.clone();
         let writer = thread::spawn(move || {
             writing.write_all(&get("/late")).unwrap();
             writing.write_all(b"nonsense\r\n\r\n").unwrap();
-            // It may be closed any time.
+            // The connection may be closed at any time.
             let _ = writing.write_all(&vec![b'x'; 300_000]);
             writing.finish();
         });
@@ -217,7 +217,7 @@ fn a_refusal_arrives_though_the_client_goes_on_sending(on: Memory) {
     assert_eq!(statuses, ["200", "400"], "{answer}");
 }
 
-fn a_client_that_goes_in_the_middle_leaves_nothing_behind(on: Memory) {
+fn client_that_disconnects_midway_leaves_nothing_behind(on: Memory) {
     let (mut reactor, address) = serve(on, Settings::default());
     let client = thread::spawn(move || {
         let mut client = on.connect_peer(&address);
@@ -230,7 +230,7 @@ fn a_client_that_goes_in_the_middle_leaves_nothing_behind(on: Memory) {
     reactor.cancel(waiting);
     client.join().unwrap();
     assert_eq!(reactor.queued(), 0);
-    // What others hold of the exchange is dropped in the ticks that follow; the connection's timer is gone.
+    // References to the exchange are dropped in the following ticks; the connection's timer is gone.
     run_until(&mut reactor, |reactor| reactor.timer_count() <= 1);
 }
 
@@ -240,6 +240,6 @@ macro_rules! with_every_seed {
 
 with_every_seed![
     everything_at_once,
-    a_refusal_arrives_though_the_client_goes_on_sending,
-    a_client_that_goes_in_the_middle_leaves_nothing_behind,
+    refusal_arrives_while_the_client_keeps_sending,
+    client_that_disconnects_midway_leaves_nothing_behind,
 ];

@@ -15,15 +15,15 @@ use pelton_http::{
 };
 
 on_every_engine![
-    every_kind_answers_with_what_it_was_sent,
-    slow_answers_keep_their_order,
-    a_client_that_goes_cancels_the_task,
-    a_client_that_goes_leaves_the_promise_unwanted,
-    a_client_that_goes_has_deferred_work_taken_back,
+    every_kind_echoes_the_request,
+    slow_responses_are_sent_in_order,
+    disconnecting_client_cancels_the_task,
+    disconnecting_client_makes_the_promise_unwanted,
+    disconnecting_client_cancels_deferred_work,
     a_half_close_cancels_nothing,
-    failures_give_500_and_cost_nobody_else,
-    full_lanes_and_pools_that_have_ended_give_503,
-    a_remote_responder_that_is_dropped_gives_500,
+    failures_send_500_and_affect_no_other_request,
+    full_lanes_and_ended_pools_send_503,
+    dropped_remote_responder_sends_500,
     a_kept_request_has_no_body,
 ];
 
@@ -35,7 +35,7 @@ fn told(request: &KeptRequest, body: &[u8]) -> String {
     format!("{} {}\n", request.get().path(), String::from_utf8_lossy(body))
 }
 
-fn every_kind_answers_with_what_it_was_sent(on: On) {
+fn every_kind_echoes_the_request(on: On) {
     let pool = Pool::builder().workers(2).build().unwrap();
     let kinds: [(&str, Box<dyn Handler>); 4] = [
         ("spawned", Box::new(spawned(|request, body| async move { told(&request, &body.bytes().await.unwrap()) }))),
@@ -56,8 +56,8 @@ fn every_kind_answers_with_what_it_was_sent(on: On) {
     }
 }
 
-fn slow_answers_keep_their_order(on: On) {
-    // The earlier, the slower.
+fn slow_responses_are_sent_in_order(on: On) {
+    // Earlier requests are answered more slowly.
     let handler = spawned(|request, _| async move {
         let number: u64 = request.get().path()[1..].parse().unwrap();
         task::sleep(Duration::from_millis(20 - number * 2)).await;
@@ -78,7 +78,7 @@ impl Drop for Dropped {
     }
 }
 
-/// Sends a request and resets the connection when `asked` says that the handler was called.
+/// Sends a request, and resets the connection once `asked` returns true: the handler was called.
 fn ask_and_go(site: &mut common::Site, mut asked: impl FnMut() -> bool) {
     let client = site.run(|address| {
         let mut client = common::Client::connect(&address);
@@ -89,7 +89,7 @@ fn ask_and_go(site: &mut common::Site, mut asked: impl FnMut() -> bool) {
     client.reset();
 }
 
-fn a_client_that_goes_cancels_the_task(on: On) {
+fn disconnecting_client_cancels_the_task(on: On) {
     let (begun, cancelled) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
     let (begin, cancel) = (begun.clone(), cancelled.clone());
     let mut site = on.serve(spawned(move |_, _| {
@@ -105,7 +105,7 @@ fn a_client_that_goes_cancels_the_task(on: On) {
     assert_eq!(site.reactor.task_count(), 0);
 }
 
-fn a_client_that_goes_leaves_the_promise_unwanted(on: On) {
+fn disconnecting_client_makes_the_promise_unwanted(on: On) {
     let kept = Rc::new(Cell::new(None));
     let keep = kept.clone();
     let asked = Rc::new(Cell::new(false));
@@ -121,7 +121,7 @@ fn a_client_that_goes_leaves_the_promise_unwanted(on: On) {
     site.run_until(|_| !deferred.is_wanted());
 }
 
-fn a_client_that_goes_has_deferred_work_taken_back(on: On) {
+fn disconnecting_client_cancels_deferred_work(on: On) {
     let mut reactor = Reactor::builder()
         .engine(on.0)
         .lane(Lane::Cpu, LaneSettings { threads: 1, ..LaneSettings::CPU })
@@ -151,14 +151,14 @@ fn a_client_that_goes_has_deferred_work_taken_back(on: On) {
 
 fn a_half_close_cancels_nothing(on: On) {
     let handler = spawned(|_, _| async {
-        // Long enough for the end of the client's side to have come in.
+        // Long enough for the half-close to arrive.
         task::sleep(Duration::from_millis(20)).await;
         "late\n"
     });
     assert!(on.serve(handler).ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n").ends_with("\r\n\r\nlate\n"));
 }
 
-fn failures_give_500_and_cost_nobody_else(on: On) {
+fn failures_send_500_and_affect_no_other_request(on: On) {
     let (of_pool, on_pool) = mpsc::channel();
     let report = move |fault: &pelton::ActorFault| of_pool.send(fault.to_string()).unwrap();
     let pool = Pool::builder().workers(1).on_fault(report).build().unwrap();
@@ -187,10 +187,10 @@ fn failures_give_500_and_cost_nobody_else(on: On) {
         assert_eq!(statuses(&answer), [500, 200], "{kind}");
         assert!(answer.ends_with("good\n"), "{kind}: {answer}");
         let faults = site.reactor.take_state::<Vec<String>>().unwrap_or_default().join("\n");
-        // Those of a pool go to the pool's own hook; what is left here is that nobody has answered.
+        // Faults in a pool go to the pool's own hook; here only the unanswered request is reported.
         let said = if kind == "pooled" { "request not answered" } else { "on purpose" };
         assert!(faults.contains(said), "{kind}: {faults}");
-        // With the place of the handler, so that faults of two handlers are two faults.
+        // Faults include the location of the handler, so that those of two handlers can be told apart.
         let names_handler = kind != "pooled";
         assert!(!names_handler || faults.contains("tests/later.rs:"), "{kind}: {faults}");
     }
@@ -198,7 +198,7 @@ fn failures_give_500_and_cost_nobody_else(on: On) {
     assert!(fault.contains("on purpose") && fault.contains("tests/later.rs:"), "{fault}");
 }
 
-fn full_lanes_and_pools_that_have_ended_give_503(on: On) {
+fn full_lanes_and_ended_pools_send_503(on: On) {
     let pool = Pool::builder().workers(1).build().unwrap();
     pool.shutdown(DEADLINE).unwrap();
     let answer = on.serve(pooled(&pool, |_, _| "never\n")).ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -210,7 +210,7 @@ fn full_lanes_and_pools_that_have_ended_give_503(on: On) {
     reactor.defer(Lane::Cpu, move || released.recv().is_err(), |_, _| {}).unwrap();
     let begun = std::time::Instant::now();
     while reactor.stats().lane(Lane::Cpu).running == 0 {
-        assert!(begun.elapsed() < DEADLINE, "no thread has begun");
+        assert!(begun.elapsed() < DEADLINE, "no thread has started");
         reactor.turn(Some(Duration::from_millis(1))).unwrap();
     }
     reactor.defer(Lane::Cpu, || {}, |_, _| {}).unwrap();
@@ -219,7 +219,7 @@ fn full_lanes_and_pools_that_have_ended_give_503(on: On) {
     assert!(statuses(&answer) == [503] && answer.contains("Retry-After: 1\r\n"), "{answer}");
 }
 
-fn a_remote_responder_that_is_dropped_gives_500(on: On) {
+fn dropped_remote_responder_sends_500(on: On) {
     let count = Arc::new(AtomicUsize::new(0));
     let counter = count.clone();
     let handler = move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {

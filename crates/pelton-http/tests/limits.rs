@@ -13,25 +13,25 @@ use pelton_http::wire::HeadLimits;
 use pelton_http::{Census, Request, Responder, Response, Server, Settings, plain};
 
 on_every_engine![
-    a_head_that_takes_too_long_gets_408,
+    slow_head_gets_408,
     a_silent_connection_is_closed,
     an_idle_connection_is_closed,
-    a_slow_handler_is_nobodys_fault,
-    a_body_that_comes_too_slowly_gets_408,
-    a_body_that_comes_steadily_is_read,
-    requests_per_connection_are_counted,
-    connections_are_counted,
-    connections_per_address_are_counted,
-    pipelined_requests_wait_for_each_other,
+    slow_handlers_do_not_time_out,
+    slow_body_gets_408,
+    steady_body_is_read,
+    requests_per_connection_are_limited,
+    connections_are_limited,
+    connections_per_address_are_limited,
+    pipelined_requests_are_limited,
     heads_that_are_too_long_are_refused,
-    what_was_answered_arrives_also_after_an_error,
-    a_client_that_was_refused_may_go_on_sending,
-    a_client_that_was_refused_may_not_go_on_for_ever,
-    servers_that_share_a_census_count_together,
-    a_connection_is_not_idle_while_a_response_is_on_its_way,
-    a_client_that_was_refused_gets_what_was_answered_before,
-    draining_finishes_what_has_begun,
-    draining_answers_a_request_that_is_on_its_way,
+    responses_arrive_even_after_an_error,
+    refused_client_may_keep_sending,
+    refused_client_may_not_send_forever,
+    servers_that_share_a_census_share_limits,
+    connection_is_not_idle_while_a_response_is_in_flight,
+    refused_client_gets_earlier_responses,
+    draining_finishes_started_requests,
+    draining_answers_requests_in_flight,
     draining_waits_for_requests_no_longer_than_allowed,
 ];
 
@@ -43,7 +43,7 @@ fn hello(_: &Request<'_>) -> &'static str {
 }
 
 /// Sends a head byte by byte. Progress alone does not extend the deadline.
-fn a_head_that_takes_too_long_gets_408(on: On) {
+fn slow_head_gets_408(on: On) {
     let mut site = on.serve_with(plain(hello), Settings { header_time: SHORT, ..Settings::default() });
     site.with_client(|mut client| {
         client.send(GET);
@@ -70,7 +70,7 @@ fn a_head_that_takes_too_long_gets_408(on: On) {
 
 fn a_silent_connection_is_closed(on: On) {
     let mut site = on.serve_with(plain(hello), Settings { header_time: SHORT, ..Settings::default() });
-    assert_eq!(site.with_client(|mut client| client.read_to_end()), "", "without a word");
+    assert_eq!(site.with_client(|mut client| client.read_to_end()), "", "without a response");
 }
 
 fn an_idle_connection_is_closed(on: On) {
@@ -79,16 +79,16 @@ fn an_idle_connection_is_closed(on: On) {
         let begun = Instant::now();
         client.send(GET);
         client.response();
-        // Half-way through, it has as long again.
+        // Each request restarts the idle time.
         std::thread::sleep(SHORT / 2);
         client.send(GET);
         client.response();
-        assert_eq!(client.read_to_end(), "", "without a word");
+        assert_eq!(client.read_to_end(), "", "without a response");
         assert!(begun.elapsed() >= SHORT * 3 / 2, "{:?}", begun.elapsed());
     });
 }
 
-fn a_slow_handler_is_nobodys_fault(on: On) {
+fn slow_handlers_do_not_time_out(on: On) {
     let handler = |reactor: &mut Reactor, _: Request<'_>, responder: Responder| {
         reactor.after(SHORT * 2, |reactor| responder.respond(reactor, "late\n"));
     };
@@ -109,7 +109,7 @@ fn collect(reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
     });
 }
 
-fn a_body_that_comes_too_slowly_gets_408(on: On) {
+fn slow_body_gets_408(on: On) {
     let mut site = on.serve_with(collect, Settings { body_window: SHORT, body_rate: 1000, ..Settings::default() });
     site.with_client(|mut client| {
         client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nfew");
@@ -117,11 +117,11 @@ fn a_body_that_comes_too_slowly_gets_408(on: On) {
     });
 }
 
-fn a_body_that_comes_steadily_is_read(on: On) {
+fn steady_body_is_read(on: On) {
     let mut site = on.serve_with(collect, Settings { body_window: SHORT, body_rate: 100, ..Settings::default() });
     site.with_client(|mut client| {
         client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 200\r\n\r\n");
-        // For several windows; what is slept here is the client's own pace, nothing is waited for.
+        // For several windows. The sleep is the client's sending rate; it does not wait for anything.
         for _ in 0..20 {
             std::thread::sleep(SHORT / 6);
             client.send([b'x'; 10]);
@@ -130,14 +130,14 @@ fn a_body_that_comes_steadily_is_read(on: On) {
     });
 }
 
-fn requests_per_connection_are_counted(on: On) {
+fn requests_per_connection_are_limited(on: On) {
     let mut site = on.serve_with(plain(hello), Settings { requests: Some(3), ..Settings::default() });
     let answer = site.ask(GET.repeat(5));
     assert_eq!(statuses(&answer), [200; 3]);
     assert_eq!(answer.matches("Connection: close").count(), 1, "{answer}");
 }
 
-fn connections_are_counted(on: On) {
+fn connections_are_limited(on: On) {
     let mut site = on.serve_with(plain(hello), Settings { connections: 2, ..Settings::default() });
     site.run(|address| {
         let ask = |client: &mut Client| {
@@ -148,7 +148,7 @@ fn connections_are_counted(on: On) {
         assert!(ask(&mut one).starts_with("HTTP/1.1 200"));
         assert!(ask(&mut two).starts_with("HTTP/1.1 200"));
         let answer = Client::connect(&address).read_to_end();
-        assert_eq!(statuses(&answer), [503], "without being asked");
+        assert_eq!(statuses(&answer), [503], "before any request");
         drop(one);
         let deadline = Instant::now() + common::DEADLINE;
         loop {
@@ -158,12 +158,12 @@ fn connections_are_counted(on: On) {
             if statuses(&another.read_to_end()) == [200] {
                 break;
             }
-            assert!(Instant::now() < deadline, "there is room again");
+            assert!(Instant::now() < deadline, "no room");
         }
     });
 }
 
-fn connections_per_address_are_counted(on: On) {
+fn connections_per_address_are_limited(on: On) {
     let settings = Settings { connections_per_address: Some(1), ..Settings::default() };
     let mut site = on.serve_with(plain(hello), settings);
     site.run(|address| {
@@ -173,10 +173,10 @@ fn connections_per_address_are_counted(on: On) {
         assert_eq!(statuses(&Client::connect(&address).read_to_end()), [503]);
     });
     site.run_until(|reactor| reactor.connection_count() == 0);
-    assert_eq!(statuses(&site.ask(GET)), [200], "the first is over");
+    assert_eq!(statuses(&site.ask(GET)), [200], "the first connection has ended");
 }
 
-fn pipelined_requests_wait_for_each_other(on: On) {
+fn pipelined_requests_are_limited(on: On) {
     let (now, most) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
     let shown = most.clone();
     let handler = move |reactor: &mut Reactor, _: Request<'_>, responder: Responder| {
@@ -200,12 +200,12 @@ fn heads_that_are_too_long_are_refused(on: On) {
     assert_eq!(statuses(&site.ask("GET /0123456789 HTTP/1.1\r\nHost: a\r\n\r\n")), [414]);
     assert_eq!(statuses(&site.ask(format!("GET / HTTP/1.1\r\nHost: a\r\nA: {}\r\n\r\n", "x".repeat(40)))), [431]);
     assert_eq!(statuses(&site.ask("GET / HTTP/1.1\r\nHost: a\r\nA: b\r\nC: d\r\n\r\n")), [431]);
-    // Without an end, in 1 MB.
+    // A request line of 1 MB without an end.
     assert_eq!(statuses(&site.ask("GET /".to_owned() + &"x".repeat(1_000_000))), [414]);
 }
 
 /// Closing a socket with unread input causes a reset, which can discard output that the peer has not read.
-fn what_was_answered_arrives_also_after_an_error(on: On) {
+fn responses_arrive_even_after_an_error(on: On) {
     let mut site = on.serve(plain(hello));
     for _ in 0..20 {
         let answer = site.ask(GET.to_owned() + "nonsense\r\n\r\n" + &"x".repeat(300_000));
@@ -213,11 +213,11 @@ fn what_was_answered_arrives_also_after_an_error(on: On) {
     }
 }
 
-fn a_client_that_was_refused_may_go_on_sending(on: On) {
+fn refused_client_may_keep_sending(on: On) {
     let mut site = on.serve(plain(hello));
     site.with_client(|mut client| {
         client.send("nonsense\r\n\r\n");
-        // It has been answered, and does not look at that yet.
+        // It has been answered but has not read the answer yet.
         client.0.peek(&mut [0]).unwrap();
         for _ in 0..20 {
             std::thread::sleep(Duration::from_millis(1));
@@ -228,23 +228,23 @@ fn a_client_that_was_refused_may_go_on_sending(on: On) {
     });
 }
 
-fn a_client_that_was_refused_may_not_go_on_for_ever(on: On) {
+fn refused_client_may_not_send_forever(on: On) {
     let mut site = on.serve_with(plain(hello), Settings { linger: SHORT, ..Settings::default() });
     site.with_client(|mut client| {
         client.send("nonsense\r\n\r\n");
         let begun = Instant::now();
         while std::io::Write::write_all(&mut client.0, b"more").is_ok() {
             std::thread::sleep(Duration::from_millis(1));
-            assert!(begun.elapsed() < common::DEADLINE, "it is still not closed");
+            assert!(begun.elapsed() < common::DEADLINE, "the connection is still open");
         }
     });
     assert_eq!(site.reactor.connection_count(), 0);
 }
 
-/// More than the system takes at once.
+/// More than the system accepts at once.
 const LARGE: usize = 12_000_000;
 
-/// Serves a large file, which is answered in full, as far as a connection is concerned, when it has begun to be sent.
+/// Serves a large file. For the connection, the response is complete as soon as it is queued.
 fn serve_large(on: On, settings: Settings) -> common::Site {
     let tree = Tree::new();
     tree.write("large", vec![b'x'; LARGE]);
@@ -252,7 +252,7 @@ fn serve_large(on: On, settings: Settings) -> common::Site {
     on.serve_with(plain(move |_| Response::new(200).file(file.clone(), 0, LARGE as u64)), settings)
 }
 
-/// Reads so much, for several times as long as the limit, and does something now and then.
+/// Reads slowly for four times the limit, calling `act` before each read. Returns the number of bytes read.
 fn read_slowly(client: &mut Client, limit: Duration, act: impl Fn(&mut Client)) -> usize {
     let mut read = 0;
     for _ in 0..20 {
@@ -263,7 +263,7 @@ fn read_slowly(client: &mut Client, limit: Duration, act: impl Fn(&mut Client)) 
     read
 }
 
-fn a_connection_is_not_idle_while_a_response_is_on_its_way(on: On) {
+fn connection_is_not_idle_while_a_response_is_in_flight(on: On) {
     let idle = Duration::from_millis(200);
     let mut site = serve_large(on, Settings { idle, ..Settings::default() });
     site.with_client(move |mut client| {
@@ -274,19 +274,19 @@ fn a_connection_is_not_idle_while_a_response_is_on_its_way(on: On) {
         client.send(GET);
         client.read_until("\r\n\r\n");
         client.read_exactly(LARGE);
-        assert_eq!(client.read_to_end(), "", "now it is idle");
+        assert_eq!(client.read_to_end(), "", "the connection is idle now");
     });
 }
 
-fn a_client_that_was_refused_gets_what_was_answered_before(on: On) {
+fn refused_client_gets_earlier_responses(on: On) {
     let linger = Duration::from_millis(200);
     let mut site = serve_large(on, Settings { linger, ..Settings::default() });
     site.with_client(move |mut client| {
-        // Its buffer would grow until it takes all of the response at once.
+        // Otherwise the receive buffer would grow until it holds the whole response.
         socket2::SockRef::from(&client.0).set_recv_buffer_size(100_000).unwrap();
         client.send(format!("{GET}nonsense\r\n\r\n"));
         client.read_until("\r\n\r\n");
-        // The system sends the rest, the refusal is queued behind it, and the client still sends.
+        // The kernel sends the rest, the refusal is queued behind it, and the client keeps sending.
         let left = 1_500_000;
         client.read_exactly(LARGE - left);
         let read = read_slowly(&mut client, linger, |client| client.send("more"));
@@ -295,7 +295,7 @@ fn a_client_that_was_refused_gets_what_was_answered_before(on: On) {
     });
 }
 
-fn draining_finishes_what_has_begun(on: On) {
+fn draining_finishes_started_requests(on: On) {
     let begun = Rc::new(Cell::new(false));
     let flag = begun.clone();
     let handler = move |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
@@ -324,7 +324,7 @@ fn draining_finishes_what_has_begun(on: On) {
     assert!(answer.contains("Connection: close\r\n") && answer.ends_with("late\n"), "{answer}");
 }
 
-/// A connection that has been used and is idle, and one that is new.
+/// An idle connection that has been used, and a new one.
 fn idle_and_new(site: &mut common::Site) -> (Client, Client) {
     let clients = site.run(|address| {
         let mut idle = Client::connect(&address);
@@ -337,20 +337,20 @@ fn idle_and_new(site: &mut common::Site) -> (Client, Client) {
     clients
 }
 
-fn draining_answers_a_request_that_is_on_its_way(on: On) {
-    // It is over when both have been answered, and not before.
+fn draining_answers_requests_in_flight(on: On) {
+    // Draining ends when both have been answered, and not before.
     let settings = Settings { drain_idle: Duration::from_secs(3600), ..Settings::default() };
     let mut site = on.serve_with(plain(hello), settings);
     let (mut idle, mut new) = idle_and_new(&mut site);
     site.reactor.drain(common::DEADLINE);
-    // The connections have been told.
+    // The connections know that the reactor drains.
     site.run_until(|reactor| reactor.stopping());
     for _ in 0..3 {
         site.reactor.turn(Some(Duration::ZERO)).unwrap();
     }
     assert_eq!(site.reactor.connection_count(), 2);
     let asking = std::thread::spawn(move || {
-        // In two pieces: that it has begun is enough to be waited for.
+        // In two pieces: a request that has begun is waited for.
         let (first, rest) = GET.split_at(10);
         idle.send(first);
         new.send(GET);
@@ -376,7 +376,7 @@ fn draining_waits_for_requests_no_longer_than_allowed(on: On) {
     }
 }
 
-fn servers_that_share_a_census_count_together(on: On) {
+fn servers_that_share_a_census_share_limits(on: On) {
     let settings = Settings { connections: 3, connections_per_address: Some(2), ..Settings::default() };
     let census = Census::default();
     let mut first = on.serve(plain(hello));
@@ -403,10 +403,10 @@ fn servers_that_share_a_census_count_together(on: On) {
         let (one, other) = (&told[0], &told[1]);
         let mut kept = [from(one, "127.0.0.1"), from(other, "127.0.0.1")];
         assert_eq!(kept.each_mut().map(status), ["200", "200"]);
-        assert_eq!(from(one, "127.0.0.1").response().0[9..12], *"503", "two are enough from there");
+        assert_eq!(from(one, "127.0.0.1").response().0[9..12], *"503", "the limit per address is two");
         let mut elsewhere = from(other, "127.0.0.2");
         assert_eq!(status(&mut elsewhere), "200");
-        assert_eq!(from(one, "127.0.0.3").response().0[9..12], *"503", "three are enough");
+        assert_eq!(from(one, "127.0.0.3").response().0[9..12], *"503", "the limit is three");
     });
     first.run_until(|_| census.connections() == 0);
     assert_eq!((first.server.connections(), second.connections()), (0, 0));

@@ -17,7 +17,7 @@ fn serve(handler: impl Handler) -> (EventLoop, String) {
     (reactor, address)
 }
 
-/// Sends `request` and turns the loop until as much has come back as the first time.
+/// Sends `request` and runs the loop until `length` bytes have been received.
 fn exchange(reactor: &mut EventLoop, client: &mut TcpStream, request: &[u8], expected: usize) {
     client.write_all(request).unwrap();
     let mut buffer = [0; 16 * 1024];
@@ -32,7 +32,7 @@ fn exchange(reactor: &mut EventLoop, client: &mut TcpStream, request: &[u8], exp
     assert_eq!(received, expected);
 }
 
-/// How many bytes are answered to `request`, which ends with `end`.
+/// The length of the answer to `request`.
 fn length_of_answer(reactor: &mut EventLoop, client: &mut TcpStream, request: &[u8], count: usize) -> usize {
     client.write_all(request).unwrap();
     let (mut buffer, mut answer) = ([0; 16 * 1024], Vec::new());
@@ -63,7 +63,7 @@ fn router() -> Router {
 }
 
 #[test]
-fn requests_that_are_answered_at_once_allocate_nothing() {
+fn requests_answered_immediately_allocate_nothing() {
     assert_eq!(allocations(router(), 1), 0);
 }
 
@@ -72,20 +72,20 @@ fn pipelined_requests_allocate_nothing() {
     assert_eq!(allocations(router(), 32), 0);
 }
 
-/// What waits for its answer is one box of a closure; the rest of the books is used again.
+/// A pending request costs one boxed closure; all other state is reused.
 #[test]
-fn requests_that_are_answered_later_allocate_only_what_their_handler_does() {
+fn requests_answered_later_allocate_only_for_their_handler() {
     let later = |reactor: &mut Reactor, _: Request<'_>, responder: Responder| {
         let waiting = Box::new(responder);
         reactor.next_tick(move |reactor| waiting.respond(reactor, Response::text("hello\n")));
     };
-    // The closure's box, and the response's.
+    // One allocation for the closure and one for the response.
     assert_eq!(allocations(later, 1), 2 * 500);
 }
 
-/// When a turn takes long, the reactor looks at its listeners in between. That must not allocate either.
+/// During a long turn, the reactor checks its listeners. That must not allocate either.
 #[test]
-fn requests_whose_handler_takes_long_allocate_nothing() {
+fn slow_handlers_allocate_nothing() {
     const LONG: Duration = Duration::from_millis(12);
     let slow = |reactor: &mut Reactor, _: Request<'_>, responder: Responder| {
         let start = Instant::now();
@@ -98,9 +98,9 @@ fn requests_whose_handler_takes_long_allocate_nothing() {
     let mut client = TcpStream::connect(address).unwrap();
     client.set_nonblocking(true).unwrap();
     let expected = length_of_answer(&mut reactor, &mut client, GET, 1);
-    // The server's buffer and the outbox's block take turns, so both exist only after two requests.
+    // The server's buffer and the outbox's block alternate, so both are allocated only after two requests.
     exchange(&mut reactor, &mut client, GET, expected);
-    // One callback in sixteen is timed, so some of these are known to have been long.
+    // One callback in sixteen is timed, so some of these are known to be slow.
     let measured = measure(|| (0..40).for_each(|_| exchange(&mut reactor, &mut client, GET, expected)));
     assert_eq!(measured.count_total, 0);
 }
@@ -114,7 +114,7 @@ fn an_idle_connection_takes_less_than_600_bytes() {
         for _ in 0..count {
             let mut client = TcpStream::connect(&address).unwrap();
             client.set_nonblocking(true).unwrap();
-            // Also those that have been busy, and sent their head in parts.
+            // Includes connections that have been busy and sent their head in pieces.
             let (one, two) = GET.split_at(30);
             client.write_all(one).unwrap();
             while reactor.turn(Some(Duration::ZERO)).is_ok() && reactor.connection_count() <= clients.len() {}
@@ -125,7 +125,7 @@ fn an_idle_connection_takes_less_than_600_bytes() {
     };
     connect(&mut reactor, COUNT);
     let bytes = measure(|| connect(&mut reactor, COUNT)).bytes_current;
-    // The vector of clients is measured too.
+    // The vector of clients is measured, too.
     let per_connection = bytes / COUNT as i64;
     println!("{per_connection} bytes per idle connection");
     assert!(per_connection < 600, "{per_connection} bytes");

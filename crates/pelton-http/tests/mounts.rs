@@ -5,40 +5,31 @@ mod common;
 use std::time::Duration;
 
 use common::tree::{Tree, settled};
-use common::{On, Serve, Site, on_every_engine, statuses};
+use common::{On, Serve, Site, field, on_every_engine, statuses};
 use pelton::Reactor;
 use pelton_http::{FileSettings, Files, Handler, Request, Responder, Response, Router, plain, spawned};
 
 on_every_engine![
     mounted_handlers_see_the_rest_of_the_path,
-    routers_in_routers_have_all_their_parameters,
-    the_most_specific_answers,
-    methods_and_what_is_missing_are_the_mounted_handlers_affair,
+    nested_routers_see_all_parameters,
+    most_specific_handler_answers,
+    mounted_handlers_answer_unknown_methods_and_paths,
     files_below_prefixes,
-    no_spelling_gets_around_a_mount,
+    no_spelling_bypasses_a_mount,
 ];
 
-/// Says what it sees.
+/// Answers with the paths that it sees.
 fn echo(name: &'static str) -> impl Handler {
     plain(move |request| format!("{name} {} {} {}", request.prefix(), request.path(), request.full_path()))
 }
 
 fn ask(site: &mut Site, method: &str, target: &str) -> (u16, String, String) {
-    let request = format!("{method} {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-    let answer = site.with_client(move |mut client| {
-        client.send(request);
-        client.read_to_end()
-    });
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (statuses(&answer)[0], head.to_owned(), body.to_owned())
+    let (head, body) = site.request(method, target, &[]);
+    (statuses(&head)[0], head, String::from_utf8(body).unwrap())
 }
 
 fn body(site: &mut Site, target: &str) -> String {
     ask(site, "GET", target).2
-}
-
-fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
-    head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
 }
 
 fn mounted_handlers_see_the_rest_of_the_path(on: On) {
@@ -76,13 +67,13 @@ fn mounted_handlers_see_the_rest_of_the_path(on: On) {
     }
 }
 
-fn routers_in_routers_have_all_their_parameters(on: On) {
+fn nested_routers_see_all_parameters(on: On) {
     let say = |request: &Request<'_>| {
         let all =
             ["team", "user", "id", "rest", "none"].map(|name| request.parameter(name).unwrap_or_default().into_owned());
         format!("{} {}", all.join(","), request.path())
     };
-    // One that answers later has a copy of the request.
+    // A handler that answers later has a copy of the request.
     let later = spawned(move |request, _| {
         let answer = Response::text(say(&request.get()));
         async move { answer }
@@ -107,13 +98,13 @@ fn routers_in_routers_have_all_their_parameters(on: On) {
     for target in ["/red/users", "/red/users/", "/red", "//users/ann", "/../users/ann", "/red/users/ann/7/8"] {
         assert_eq!(ask(&mut site, "GET", target).0, 404, "{target}");
     }
-    // The same name twice: the inner one counts.
+    // If both define the same name, the inner one wins.
     let inner = Router::new().get("/{id}", plain(|request| request.parameter("id").unwrap_or_default().into_owned()));
     let mut site = on.serve(Router::new().mount("/{id}", inner));
     assert_eq!(body(&mut site, "/outer/inner"), "inner");
 }
 
-fn the_most_specific_answers(on: On) {
+fn most_specific_handler_answers(on: On) {
     let router = Router::new()
         .mount("/", echo("root"))
         .mount("/a", echo("a"))
@@ -145,7 +136,7 @@ fn the_most_specific_answers(on: On) {
     }
 }
 
-fn methods_and_what_is_missing_are_the_mounted_handlers_affair(on: On) {
+fn mounted_handlers_answer_unknown_methods_and_paths(on: On) {
     let inner = Router::new().get("/x", echo("inner")).post("/y", echo("inner"));
     let router = Router::new()
         .mount("/in", inner)
@@ -161,13 +152,13 @@ fn methods_and_what_is_missing_are_the_mounted_handlers_affair(on: On) {
         ("OPTIONS", "/in/y", 204, Some("POST, OPTIONS")),
         ("GET", "/in/z", 404, None),
         ("GET", "/in", 404, None),
-        // The route has the path, and so the answer.
+        // The route matches the path, so it answers.
         ("POST", "/in/own", 405, Some("GET, HEAD, OPTIONS")),
         ("DELETE", "/any/x", 200, None),
         ("BREW", "/any", 200, None),
         ("OPTIONS", "/any", 200, None),
         ("GET", "/elsewhere", 418, None),
-        // It is not known what all handlers allow.
+        // The methods of mounted handlers are unknown.
         ("OPTIONS", "*", 204, None),
     ] {
         let (found, allowed) = said(ask(&mut site, method, target));
@@ -183,7 +174,7 @@ fn files_below_prefixes(on: On) {
     tree.write("a", "a");
     let settings = FileSettings { listing: true, valid: Duration::from_secs(3600), ..settled() };
     let files = Files::with_settings(tree.path(), settings).unwrap();
-    // One cache for all of them.
+    // All mounts share one cache.
     let inner = Router::new().mount("/files", files.clone());
     let mut site = on.serve(
         Router::new()
@@ -216,14 +207,14 @@ fn files_below_prefixes(on: On) {
             assert_eq!(ask(&mut site, "POST", &format!("{prefix}/a")).0, 405);
         }
     }
-    // No redirect names another host.
+    // No redirect leads to another host.
     for target in ["//one", "//one/", "//sub", "///one", "//x/two", "/%2fone"] {
         let (status, head, _) = ask(&mut site, "GET", target);
         assert_eq!((status, field(&head, "Location")), (404, None), "{target}");
     }
 }
 
-fn no_spelling_gets_around_a_mount(on: On) {
+fn no_spelling_bypasses_a_mount(on: On) {
     let tree = Tree::new();
     tree.write("private/secret", "secret");
     tree.write("public", "public");
@@ -248,7 +239,7 @@ fn no_spelling_gets_around_a_mount(on: On) {
 }
 
 #[test]
-fn bad_prefixes_are_named() {
+fn errors_name_the_prefix() {
     let mut router = Router::new().mount("/a", echo("a")).mount("/{x}", echo("x"));
     for prefix in ["/a", "/a/", "/%61", "/{y}", "b", "", "/b//c", "/b/../c", "/b/{*rest}", "/b/{", "/x{y}"] {
         let error = router.try_mount(prefix, echo("again")).unwrap_err().to_string();

@@ -8,18 +8,18 @@ use pelton_http::{Handler, Request, Responder, Response, Router, plain};
 
 on_every_engine![
     curl_gets_several_answers_over_one_connection,
-    curl_posts_puts_and_waits_to_be_asked,
-    curl_sends_and_gets_chunks,
+    curl_posts_and_waits_for_continue,
+    curl_sends_and_receives_chunks,
     curl_sees_heads_redirects_and_errors,
-    python_talks_over_one_connection,
-    python_notices_a_body_that_is_cut_off,
+    python_uses_one_connection,
+    python_notices_a_truncated_body,
 ];
 
 fn sum(body: &[u8]) -> u64 {
     body.iter().map(|byte| u64::from(*byte)).sum()
 }
 
-/// Answers with how many bytes the body has, and their sum.
+/// Answers with the length of the body and the sum of its bytes.
 fn measure(reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
     request.body().limit(10_000_000).collect(reactor, |reactor, body| match body {
         Ok(body) => responder.respond(reactor, format!("{} {}\n", body.len(), sum(&body))),
@@ -58,7 +58,7 @@ fn curl_gets_several_answers_over_one_connection(on: On) {
     assert_eq!(said, "home\n1;7\n0;a b\n0;");
 }
 
-fn curl_posts_puts_and_waits_to_be_asked(on: On) {
+fn curl_posts_and_waits_for_continue(on: On) {
     let mut site = on.serve(site());
     let body: Vec<u8> = (0..3_000_000u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let expected = format!("3000000 {}\n", sum(&body));
@@ -68,7 +68,7 @@ fn curl_posts_puts_and_waits_to_be_asked(on: On) {
     assert_eq!(asked, expected + "200");
 }
 
-fn curl_sends_and_gets_chunks(on: On) {
+fn curl_sends_and_receives_chunks(on: On) {
     let mut site = on.serve(site());
     let said = site.curl("-T - -H Transfer-Encoding:chunked URL/", b"abc".repeat(100_000));
     assert_eq!(said, format!("300000 {}\n", sum(b"abc") * 100_000));
@@ -109,7 +109,7 @@ for method, path, body, expected in [
 print('fine')
 ";
 
-fn python_talks_over_one_connection(on: On) {
+fn python_uses_one_connection(on: On) {
     assert_eq!(on.serve(site()).python(TALK), "fine\n");
 }
 
@@ -125,6 +125,6 @@ except http.client.IncompleteRead as error:
     print(error.partial)
 ";
 
-fn python_notices_a_body_that_is_cut_off(on: On) {
+fn python_notices_a_truncated_body(on: On) {
     assert_eq!(on.serve(site()).python(BROKEN), "b'some'\n");
 }

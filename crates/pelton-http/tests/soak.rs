@@ -18,15 +18,15 @@ use pelton_http::{
     Files, Request, Responder, Response, ResponseStream, Router, SendState, Settings, deferred, plain, spawned,
 };
 
-/// Unless the environment says otherwise.
+/// The default duration.
 const DEFAULT_SECONDS: u64 = 6;
 const CLIENTS: usize = 8;
-/// How often everybody stops, and what is left is counted.
+/// How often all clients stop, and leaks are checked for.
 const PERIODS: u32 = 4;
-/// By how much the process may grow after the first period. Much of what an allocator does is not ours to judge.
+/// How much the process may grow after the first period. Allocators keep some memory.
 const MOST_GROWN: usize = 20_000_000;
 
-/// A sequence of numbers that follows from its first.
+/// A pseudo-random sequence.
 struct Random(u64);
 
 impl Random {
@@ -43,14 +43,14 @@ fn echo(reactor: &mut Reactor, request: Request<'_>, responder: Responder) {
     });
 }
 
-/// A body that is longer than what a client which breaks off has room for.
+/// A body that is larger than the buffers of a client that disconnects.
 fn stream(reactor: &mut Reactor, _: Request<'_>, responder: Responder) {
-    fn go_on(reactor: &mut Reactor, stream: ResponseStream, from: usize) {
+    fn send_rest(reactor: &mut Reactor, stream: ResponseStream, from: usize) {
         for number in from..200 {
             match stream.send(reactor, vec![b's'; 5_000]) {
                 Ok(SendState::Ready) => {}
                 Ok(SendState::Full) => {
-                    return stream.when_ready(reactor, move |reactor, stream| go_on(reactor, stream, number + 1));
+                    return stream.when_ready(reactor, move |reactor, stream| send_rest(reactor, stream, number + 1));
                 }
                 Err(_) => return,
             }
@@ -58,7 +58,7 @@ fn stream(reactor: &mut Reactor, _: Request<'_>, responder: Responder) {
         stream.finish(reactor);
     }
     let stream = responder.stream(reactor, Response::ok());
-    go_on(reactor, stream, 0);
+    send_rest(reactor, stream, 0);
 }
 
 fn router(files: Files) -> Router {
@@ -75,7 +75,7 @@ fn router(files: Files) -> Router {
         .get("/files/{*rest}", files)
 }
 
-/// A request, whole and right.
+/// A complete, valid request.
 fn request(random: &mut Random) -> Vec<u8> {
     let body = vec![b'b'; [0, 10, 3_000, 200_000][random.below(4)]];
     match random.below(7) {
@@ -102,14 +102,13 @@ fn request(random: &mut Random) -> Vec<u8> {
     }
 }
 
-/// One connection, from beginning to end. What the server does to it is no failure: it may close whenever it likes what it does not.
-/// Says whether an answer has come.
+/// Runs one connection from beginning to end. The server may close it at any time. Returns whether an answer arrived.
 fn visit(address: &str, random: &mut Random) -> std::io::Result<bool> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_millis(200)))?;
     stream.set_write_timeout(Some(Duration::from_millis(200)))?;
     let requests: Vec<u8> = (0..random.below(4) + 1).flat_map(|_| request(random)).collect();
-    // Nearly half of them break off somewhere; some make no sense.
+    // Nearly half of them disconnect early, and some send nonsense.
     let cut = if random.below(5) < 2 { random.below(requests.len()) } else { requests.len() };
     let mut sent = requests[..cut].to_vec();
     if random.below(10) == 0 && !sent.is_empty() {
@@ -130,19 +129,19 @@ fn visit(address: &str, random: &mut Random) -> std::io::Result<bool> {
     for _ in 0..random.below(60) {
         match stream.read(&mut room) {
             Ok(1..) => answered = true,
-            // That it waits in vain, or is cut off, may be its own fault.
+            // A timeout or a reset may be the client's own fault.
             Ok(0) | Err(_) => break,
         }
     }
     Ok(answered)
 }
 
-/// How many descriptors are open. `None` on systems that do not say.
+/// The number of open descriptors. `None` on systems that do not tell.
 fn open_descriptors() -> Option<usize> {
     cfg!(target_os = "linux").then(|| std::fs::read_dir("/proc/self/fd").unwrap().count())
 }
 
-/// How much memory the process has. `None` on systems that do not say.
+/// The memory of the process. `None` on systems that do not tell.
 fn resident_bytes() -> Option<usize> {
     cfg!(target_os = "linux").then(|| {
         let text = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -153,7 +152,7 @@ fn resident_bytes() -> Option<usize> {
 }
 
 #[test]
-fn nothing_is_left_of_clients_that_come_and_go() {
+fn clients_that_come_and_go_leave_nothing_behind() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     let seconds = number("PELTON_SOAK_SECONDS").unwrap_or(DEFAULT_SECONDS);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -180,7 +179,7 @@ fn nothing_is_left_of_clients_that_come_and_go() {
                 thread::spawn(move || {
                     while !stop.load(Ordering::Relaxed) {
                         visits.fetch_add(1, Ordering::Relaxed);
-                        // Whatever went wrong, it went wrong for a client that may have asked for it; but not for all.
+                        // A single client may fail for its own reasons, but not all of them.
                         if visit(&address, &mut random).unwrap_or(false) {
                             answered.fetch_add(1, Ordering::Relaxed);
                         }
@@ -210,17 +209,17 @@ fn nothing_is_left_of_clients_that_come_and_go() {
         if period == 0 {
             (descriptors, resident) = (open_descriptors(), resident_bytes());
         }
-        assert_eq!(open_descriptors(), descriptors, "descriptors are left");
+        assert_eq!(open_descriptors(), descriptors, "descriptors leaked");
         if let (Some(now), Some(before)) = (resident_bytes(), resident) {
             let grown = now.saturating_sub(before);
-            assert!(grown < MOST_GROWN, "it has grown by {grown} bytes");
+            assert!(grown < MOST_GROWN, "the process has grown by {grown} bytes");
         }
     }
     let (visits, answered) = (visits.load(Ordering::Relaxed), answered.load(Ordering::Relaxed));
-    // About a third of them stay for an answer to something that makes sense.
+    // About a third of the clients send a valid request and wait for the answer.
     assert!(visits > 100 && answered > visits / 8, "of {visits} visits, {answered} were answered");
     assert_eq!(site.reactor.stats().panics, 0);
-    // It still serves.
+    // The server still works.
     let begun = Instant::now();
     assert!(site.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n").ends_with("hello\n"));
     assert!(begun.elapsed() < DEADLINE);

@@ -15,7 +15,7 @@ use pelton_http::{Server, Settings, plain};
 const DEADLINE: Duration = Duration::from_secs(20);
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// Sends this, and reads until the end.
+/// Sends `text` and reads until the end.
 fn say(address: &Address, text: &str) -> String {
     let mut stream = TcpStream::connect(address.to_string()).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -27,8 +27,8 @@ fn say(address: &Address, text: &str) -> String {
 }
 
 #[test]
-fn connections_requests_and_refusals_are_counted_and_refusals_told() {
-    // What is not to be called panics, which would otherwise be caught.
+fn connections_requests_and_refusals_are_counted_and_refusals_are_reported() {
+    // Callbacks that must not run panic, and panics must not be caught.
     let mut reactor = Reactor::builder().panic_policy(PanicPolicy::Propagate).build().unwrap();
     let server = Server::with_settings(plain(|_| "hello\n"), Settings { connections: 1, ..Settings::default() });
     let told: Rc<RefCell<Vec<u16>>> = Rc::default();
@@ -37,14 +37,14 @@ fn connections_requests_and_refusals_are_counted_and_refusals_told() {
         assert!(matches!(io.peer_address(), Ok(Address::Tcp(address)) if address.ip().is_loopback()));
         hear.borrow_mut().push(refusal.status);
     });
-    // Only the first counts.
-    server.on_refusal(|_, _| panic!("this one is not told"));
+    // Only the first callback is used.
+    server.on_refusal(|_, _| panic!("the second callback must not run"));
     let listener = server.listen(&mut reactor, "127.0.0.1:0").unwrap();
     let address = reactor.listening_on(listener).unwrap().clone();
     let handle = reactor.handle();
     let clients = thread::spawn(move || {
         assert_eq!(say(&address, &GET.repeat(3)).matches("HTTP/1.1 200").count(), 3);
-        // The server may hear a little later than the client that a connection is over.
+        // The server may notice the end of a connection a little later than the client.
         let mut early = 0;
         while !say(&address, "nonsense\r\n\r\n").starts_with("HTTP/1.1 400") {
             early += 1;
@@ -60,12 +60,12 @@ fn connections_requests_and_refusals_are_counted_and_refusals_told() {
             }
             early += 1;
         };
-        // It is taken on, and the next is one too many.
+        // This connection is accepted, and the next is one too many.
         assert!(say(&address, "").starts_with("HTTP/1.1 503"));
         handle.stop();
         early
     });
-    reactor.after(DEADLINE, |_| panic!("it takes too long"));
+    reactor.after(DEADLINE, |_| panic!("timed out"));
     reactor.run().unwrap();
     let early = clients.join().unwrap();
     let stats = server.stats();

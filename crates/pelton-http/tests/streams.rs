@@ -12,24 +12,24 @@ use pelton::{Bytes, Reactor};
 use pelton_http::{Event, EventStream, Request, Responder, Response, ResponseFields, ResponseStream, SendState, plain};
 
 on_every_engine![
-    a_stream_comes_in_chunks_with_trailers,
-    a_stream_with_a_length_has_that_length,
-    a_stream_that_is_too_short_or_too_long_is_cut_off,
-    a_stream_to_http_1_0_ends_with_the_connection,
-    a_stream_to_head_is_only_a_head,
-    a_stream_behind_another_answer_waits,
+    streams_are_chunked_with_trailers,
+    stream_with_a_length_is_not_chunked,
+    stream_of_the_wrong_length_is_cut_off,
+    http_1_0_stream_ends_with_the_connection,
+    stream_in_response_to_head_has_no_body,
+    stream_waits_for_an_earlier_response,
     a_stream_waits_for_a_client_that_does_not_read,
-    a_stream_that_is_dropped_is_cut_off,
+    dropped_stream_closes_the_connection,
     a_stream_with_a_bad_head_is_a_500,
-    a_large_body_is_sent_bit_by_bit,
-    many_large_bodies_do_not_pile_up,
-    a_part_of_a_file_is_sent,
+    large_body_is_sent_in_pieces,
+    large_bodies_are_not_all_queued,
+    file_range_is_sent,
     events_are_sent_as_they_happen,
 ];
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-fn a_stream_comes_in_chunks_with_trailers(on: On) {
+fn streams_are_chunked_with_trailers(on: On) {
     let handler = |reactor: &mut Reactor, _: Request<'_>, responder: Responder| {
         let stream = responder.stream(reactor, Response::ok().header("Trailer", "Sum").body("zero "));
         stream.send(reactor, "one ").unwrap();
@@ -55,19 +55,19 @@ fn stream_of(length: &'static str, sent: &'static str) -> impl Fn(&mut Reactor, 
     }
 }
 
-fn a_stream_with_a_length_has_that_length(on: On) {
+fn stream_with_a_length_is_not_chunked(on: On) {
     let answer = undated(&on.serve(stream_of("5", "hello")).ask(GET.repeat(2)));
     assert_eq!(answer, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello".repeat(2));
 }
 
-fn a_stream_that_is_too_short_or_too_long_is_cut_off(on: On) {
+fn stream_of_the_wrong_length_is_cut_off(on: On) {
     let short = undated(&on.serve(stream_of("6", "hello")).ask(GET.repeat(2)));
-    assert_eq!(short, "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello", "and closed");
+    assert_eq!(short, "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello", "the connection closes");
     let long = undated(&on.serve(stream_of("4", "hello")).ask(GET.repeat(2)));
-    assert_eq!(long, "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n", "and closed");
+    assert_eq!(long, "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n", "the connection closes");
 }
 
-fn a_stream_to_http_1_0_ends_with_the_connection(on: On) {
+fn http_1_0_stream_ends_with_the_connection(on: On) {
     let handler = |reactor: &mut Reactor, _: Request<'_>, responder: Responder| {
         let stream = responder.stream(reactor, Response::ok().body("one "));
         stream.send(reactor, "two").unwrap();
@@ -77,7 +77,7 @@ fn a_stream_to_http_1_0_ends_with_the_connection(on: On) {
     assert_eq!(answer, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\none two");
 }
 
-fn a_stream_to_head_is_only_a_head(on: On) {
+fn stream_in_response_to_head_has_no_body(on: On) {
     let handler = |reactor: &mut Reactor, _: Request<'_>, responder: Responder| {
         let stream = responder.stream(reactor, Response::ok().body("one "));
         stream.finish(reactor);
@@ -86,7 +86,7 @@ fn a_stream_to_head_is_only_a_head(on: On) {
     assert_eq!(answer, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".repeat(2));
 }
 
-fn a_stream_behind_another_answer_waits(on: On) {
+fn stream_waits_for_an_earlier_response(on: On) {
     let handler = |reactor: &mut Reactor, request: Request<'_>, responder: Responder| {
         if request.path() == "/late" {
             reactor.after(Duration::from_millis(20), |reactor| responder.respond(reactor, Response::ok().body("late")));
@@ -102,7 +102,7 @@ fn a_stream_behind_another_answer_waits(on: On) {
     assert_eq!(answer, expected);
 }
 
-/// How many pieces have been sent, of how many.
+/// The number of pieces sent, and the total.
 #[derive(Default)]
 struct Sent(usize);
 
@@ -130,7 +130,7 @@ fn a_stream_waits_for_a_client_that_does_not_read(on: On) {
     let mut site = on.serve(handler);
     let mut client = common::Client::connect(&site.address);
     client.send(GET);
-    // Until the stream makes no progress.
+    // Until the stream makes no more progress.
     let (mut last, mut since) = (0, site.reactor.clock());
     let ticking = site.reactor.every(Duration::from_millis(5), |_, _| {});
     site.run_until(|reactor| {
@@ -142,7 +142,7 @@ fn a_stream_waits_for_a_client_that_does_not_read(on: On) {
     });
     site.reactor.cancel(ticking);
     assert!(last < PIECES, "everything was sent to a client that does not read");
-    assert!(site.reactor.queued() < 1_000_000, "{} bytes wait", site.reactor.queued());
+    assert!(site.reactor.queued() < 1_000_000, "{} bytes are queued", site.reactor.queued());
     let received = site.run(move |_| {
         let head = client.read_until("\r\n\r\n");
         assert!(head.starts_with("HTTP/1.1 200"));
@@ -151,7 +151,7 @@ fn a_stream_waits_for_a_client_that_does_not_read(on: On) {
     assert_eq!(received, PIECES * PIECE);
 }
 
-fn a_stream_that_is_dropped_is_cut_off(on: On) {
+fn dropped_stream_closes_the_connection(on: On) {
     let handler = |reactor: &mut Reactor, _: Request<'_>, responder: Responder| {
         let stream = responder.stream(reactor, Response::ok());
         stream.send(reactor, "some").unwrap();
@@ -171,7 +171,7 @@ fn a_stream_with_a_bad_head_is_a_500(on: On) {
     assert!(!answer.contains("some"), "{answer}");
 }
 
-fn a_large_body_is_sent_bit_by_bit(on: On) {
+fn large_body_is_sent_in_pieces(on: On) {
     // More than may be queued on a connection.
     let body = Bytes::from(vec![b'x'; 40_000_000]);
     let sent = body.clone();
@@ -182,19 +182,19 @@ fn a_large_body_is_sent_bit_by_bit(on: On) {
     assert!(body.as_bytes() == sent, "{} bytes", body.len());
 }
 
-fn many_large_bodies_do_not_pile_up(on: On) {
+fn large_bodies_are_not_all_queued(on: On) {
     let body = Bytes::from(vec![b'x'; 100_000]);
     let mut site = on.serve(plain(move |_| Response::ok().body(body.clone())));
     let mut client = common::Client::connect(&site.address);
     client.send(GET.repeat(300));
-    // All of it would be 30 MB. As much as there is room for goes out; the rest waits as requests.
+    // All responses together would be 30 MB. As many as fit are queued; the rest wait as requests.
     let (mut most, end) = (0, site.reactor.clock() + Duration::from_millis(200));
     site.reactor.after(Duration::from_millis(200), |_| {});
     site.run_until(|reactor| {
         most = most.max(reactor.queued());
         reactor.clock() >= end
     });
-    assert!((1..1_000_000).contains(&most), "{most} bytes waited");
+    assert!((1..1_000_000).contains(&most), "{most} bytes were queued");
     let received = site.run(move |_| {
         client.finish();
         client.read_to_end()
@@ -203,7 +203,7 @@ fn many_large_bodies_do_not_pile_up(on: On) {
     assert_eq!(received.bytes().filter(|byte| *byte == b'x').count(), 30_000_000);
 }
 
-fn a_part_of_a_file_is_sent(on: On) {
+fn file_range_is_sent(on: On) {
     let name = format!("pelton-http-{}-{}", std::process::id(), on.0.name());
     let path = std::env::temp_dir().join(name);
     let mut file = File::options().create(true).truncate(true).read(true).write(true).open(&path).unwrap();

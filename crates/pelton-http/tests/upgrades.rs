@@ -12,21 +12,21 @@ use pelton_http::{BodyError, BodyEvent, Request, Responder, Response, Settings, 
 
 on_every_engine![
     an_upgrade_hands_over_the_connection,
-    a_declined_upgrade_goes_on_with_http,
-    an_upgraded_connection_hears_everything,
+    declined_upgrade_continues_with_http,
+    upgraded_connection_gets_every_callback,
     an_upgrade_waits_for_the_body_of_its_request,
-    an_upgrade_behind_a_body_that_is_too_long_is_refused,
-    what_is_left_of_a_request_is_over_after_an_upgrade,
-    a_client_that_has_finished_is_upgraded_all_the_same,
-    connect_is_refused_unless_a_handler_takes_it,
-    connect_is_only_answered_by_an_upgrade,
+    upgrade_after_an_oversized_body_is_refused,
+    request_is_over_after_an_upgrade,
+    half_closed_client_is_upgraded,
+    connect_is_refused_unless_a_handler_accepts_it,
+    only_an_upgrade_can_accept_connect,
 ];
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const UPGRADE: &str = "GET /shout HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: shout\r\n\r\n";
 const SWITCHING: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: shout\r\n\r\n";
 
-/// Answers in capitals.
+/// Echoes in capitals.
 struct Shout(u32);
 
 impl Connection for Shout {
@@ -69,20 +69,20 @@ fn an_upgrade_hands_over_the_connection(on: On) {
     assert_eq!(undated(&answer), expected);
     let id = ids.borrow()[0];
     assert_eq!(site.reactor.visit(id, |shout: &mut Shout, _| shout.0), Some(2));
-    assert_eq!(site.server.connections(), 1, "it still counts");
+    assert_eq!(site.server.connections(), 1, "an upgraded connection still counts");
     drop(client);
     site.run_until(|reactor| reactor.connection_count() == 0);
     assert_eq!(site.server.connections(), 0);
 }
 
-fn a_declined_upgrade_goes_on_with_http(on: On) {
+fn declined_upgrade_continues_with_http(on: On) {
     let mut site = on.serve(plain(|request| Response::ok().body(request.path().to_owned())));
     let answer = undated(&site.ask(UPGRADE.to_owned() + GET));
     let expected = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n/shoutHTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n/";
     assert_eq!(answer, expected);
 }
 
-/// Notes down the name of every callback.
+/// Records every callback.
 struct Listening(Rc<RefCell<Vec<&'static str>>>);
 
 impl Listening {
@@ -107,8 +107,8 @@ impl Connection for Listening {
         }
     }
 
-    fn drained(&mut self, io: &mut Io<'_>) {
-        self.hears("drained");
+    fn writable(&mut self, io: &mut Io<'_>) {
+        self.hears("writable");
         io.set_limit(Limit::Inactivity, Some(Duration::from_millis(30)));
     }
 
@@ -137,7 +137,7 @@ impl Connection for Listening {
     }
 }
 
-fn an_upgraded_connection_hears_everything(on: On) {
+fn upgraded_connection_gets_every_callback(on: On) {
     let heard = Rc::new(RefCell::new(Vec::new()));
     let log = heard.clone();
     let mut site = on.serve(move |reactor: &mut Reactor, _: Request<'_>, responder: Responder| {
@@ -148,8 +148,8 @@ fn an_upgraded_connection_hears_everything(on: On) {
     let log = heard.clone();
     site.run_until(move |_| log.borrow().last() == Some(&"sent"));
     client.send("!");
-    // The client must not read yet: a peer that reads while it is sent to can take all of it at once, and then there is
-    // nothing to drain.
+    // The client must not read yet: if it read while the server sends, the whole output might fit into the socket, and there
+    // would be nothing to drain.
     let log = heard.clone();
     site.run_until(move |_| log.borrow().last() == Some(&"received"));
     let mut client = site.run(move |_| {
@@ -162,7 +162,7 @@ fn an_upgraded_connection_hears_everything(on: On) {
     client.finish();
     assert_eq!(site.reactor.run().unwrap(), pelton::Exit::Drained);
     assert_eq!(client.read_to_end(), "");
-    let expected = ["opened", "sent", "received", "drained", "timed out", "draining", "peer finished", "closed"];
+    let expected = ["opened", "sent", "received", "writable", "timed out", "draining", "peer finished", "closed"];
     assert_eq!(*heard.borrow(), expected);
     assert_eq!((site.server.connections(), site.reactor.stats().panics), (0, 0));
 }
@@ -180,7 +180,7 @@ fn an_upgrade_waits_for_the_body_of_its_request(on: On) {
     });
 }
 
-fn an_upgrade_behind_a_body_that_is_too_long_is_refused(on: On) {
+fn upgrade_after_an_oversized_body_is_refused(on: On) {
     let upgrade = |reactor: &mut Reactor, _: Request<'_>, responder: Responder| {
         responder.upgrade(reactor, switching(), Shout(0));
     };
@@ -191,8 +191,8 @@ fn an_upgrade_behind_a_body_that_is_too_long_is_refused(on: On) {
     assert!(answer.contains("Connection: close\r\n") && !answer.contains("WELCOME"), "{answer}");
 }
 
-fn what_is_left_of_a_request_is_over_after_an_upgrade(on: On) {
-    /// Reads the body of the request that it came of, though that is over.
+fn request_is_over_after_an_upgrade(on: On) {
+    /// Reads the body of its own request, which is over.
     struct Late(Option<pelton_http::Body>, Rc<Cell<Option<BodyError>>>);
 
     impl Connection for Late {
@@ -222,7 +222,7 @@ fn what_is_left_of_a_request_is_over_after_an_upgrade(on: On) {
     assert_eq!((told.get(), site.reactor.stats().panics), (Some(BodyError::Gone), 0));
 }
 
-fn a_client_that_has_finished_is_upgraded_all_the_same(on: On) {
+fn half_closed_client_is_upgraded(on: On) {
     let mut site = on.serve(|reactor: &mut Reactor, _: Request<'_>, responder: Responder| {
         reactor.after(Duration::from_millis(30), |reactor| responder.upgrade(reactor, switching(), Shout(0)));
     });
@@ -232,9 +232,9 @@ fn a_client_that_has_finished_is_upgraded_all_the_same(on: On) {
 
 const CONNECT: &str = "CONNECT other:1 HTTP/1.1\r\nHost: other:1\r\n\r\n";
 
-fn connect_is_refused_unless_a_handler_takes_it(on: On) {
+fn connect_is_refused_unless_a_handler_accepts_it(on: On) {
     let mut site = on.serve(plain(|request| {
-        assert_eq!(request.path(), "/", "it never hears of CONNECT");
+        assert_eq!(request.path(), "/", "the handler must not be called for CONNECT");
         "hello\n"
     }));
     let body = CONNECT.replace("\r\n\r\n", "\r\nContent-Length: 5\r\n\r\nhello");
@@ -247,7 +247,7 @@ fn connect_is_refused_unless_a_handler_takes_it(on: On) {
     }
     let stats = site.server.stats();
     assert_eq!((stats.requests, stats.refused, site.reactor.stats().panics), (3, 3, 0));
-    // Also if it comes later, and the client does not close.
+    // The same if the response comes later and the client does not close.
     site.with_client(|mut client| {
         client.send(CONNECT);
         assert_eq!(statuses(&client.read_until("\r\n\r\n")), [501]);
@@ -256,7 +256,7 @@ fn connect_is_refused_unless_a_handler_takes_it(on: On) {
     });
 }
 
-fn connect_is_only_answered_by_an_upgrade(on: On) {
+fn only_an_upgrade_can_accept_connect(on: On) {
     let handler = |reactor: &mut Reactor, request: Request<'_>, responder: Responder| match request.host() {
         Some("tunnel:1") => responder.upgrade(reactor, 200, Shout(0)),
         Some("closed:1") => responder.respond(reactor, 403),
@@ -270,7 +270,7 @@ fn connect_is_only_answered_by_an_upgrade(on: On) {
         assert_eq!(statuses(&answer), [status], "{answer}");
         assert!(answer.contains("Connection: close\r\n"), "{answer}");
     }
-    // A wrapper of the same handler that does not say so does not take it.
+    // A wrapper that does not delegate `takes_connect` refuses it.
     let mut site = on.serve(Box::new(tunnelling(handler)) as Box<dyn pelton_http::Handler>);
     assert_eq!(statuses(&site.ask(CONNECT.replace("other", "closed"))), [403]);
 }

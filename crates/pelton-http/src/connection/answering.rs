@@ -44,7 +44,7 @@ impl HttpConnection {
                 }
                 Answer::Upgrade(upgrade) if self.phase == Phase::Body => {
                     // The rest of the request body does not belong to the other protocol.
-                    self.pass_over_body(sequence);
+                    self.discard_body(sequence);
                     return self.put_back(Answer::Upgrade(upgrade));
                 }
                 Answer::Upgrade(upgrade) => {
@@ -91,7 +91,7 @@ impl HttpConnection {
     }
 
     /// Sends `100 Continue` if the body is wanted, all earlier requests are answered, and none of the body has arrived.
-    pub(super) fn ask_for_body(&mut self, out: &mut Out) {
+    pub(super) fn send_continue(&mut self, out: &mut Out) {
         if let Some(Busy { body: Some(body), exchanges, .. }) = self.busy.as_deref_mut()
             && body.wanted
             && let Some(Exchange { sequence, answer: Answer::Waiting, .. }) = exchanges.front()
@@ -112,7 +112,7 @@ impl HttpConnection {
         facts: Facts,
         response: &mut Response,
     ) {
-        let (rest, keep_alive) = self.begin_whole_of(io, out, sequence, facts, response);
+        let (rest, keep_alive) = self.write_whole(io, out, sequence, facts, response);
         if !keep_alive {
             (self.phase, self.last) = (Phase::Done, true);
         }
@@ -154,7 +154,7 @@ impl HttpConnection {
         facts: Facts,
         mut response: Response,
     ) -> Option<Box<Streaming>> {
-        let (rest, keep_alive) = self.begin_whole_of(io, out, sequence, facts, &mut response);
+        let (rest, keep_alive) = self.write_whole(io, out, sequence, facts, &mut response);
         if !keep_alive {
             self.close_after(sequence);
         }
@@ -171,7 +171,7 @@ impl HttpConnection {
     /// Writes a complete response. Returns the part of the body that is too large to write now, and whether the connection stays
     /// open.
     #[inline]
-    fn begin_whole_of(
+    fn write_whole(
         &mut self,
         io: &mut Io<'_>,
         out: &mut Out,
@@ -179,7 +179,7 @@ impl HttpConnection {
         mut facts: Facts,
         response: &mut Response,
     ) -> (Option<Box<Streaming>>, bool) {
-        facts.keep_alive &= self.goes_on_after(sequence);
+        facts.keep_alive &= self.discard_unread_body(sequence);
         let mut body = Body::Whole(response.content().len());
         if !head::is_sound(response, facts, body) {
             *response = head::instead_of(io, response, facts, body);
@@ -211,7 +211,7 @@ impl HttpConnection {
     }
 
     /// Discards the rest of a body that has no reader. Returns that body, if there is one.
-    fn pass_over_body(&mut self, sequence: u32) -> Option<&mut Receiving> {
+    fn discard_body(&mut self, sequence: u32) -> Option<&mut Receiving> {
         let body = self.busy.as_mut()?.body_of(sequence).filter(|body| body.reader.is_none())?;
         body.discarded = true;
         Some(body)
@@ -219,12 +219,12 @@ impl HttpConnection {
 
     /// Discards the unread body of a request that is being answered. Returns whether another request can follow.
     #[inline]
-    pub(super) fn goes_on_after(&mut self, sequence: u32) -> bool {
+    pub(super) fn discard_unread_body(&mut self, sequence: u32) -> bool {
         if self.drains && self.waiting() <= 1 {
             return false;
         }
         let discard = self.shared.settings.discard;
-        let Some(body) = self.pass_over_body(sequence) else { return true };
+        let Some(body) = self.discard_body(sequence) else { return true };
         // A client that waits for `100 Continue` may or may not send the body, so the next bytes are ambiguous.
         !body.expects_continue && body.missing().is_none_or(|missing| missing <= discard)
     }

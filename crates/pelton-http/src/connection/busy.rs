@@ -161,7 +161,7 @@ pub(super) struct Receiving {
     pub(super) discarded: bool,
     /// The client waits for `100 Continue`.
     pub(super) expects_continue: bool,
-    /// `100 Continue` is to be sent.
+    /// `100 Continue` must be sent.
     pub(super) wanted: bool,
     /// Another protocol may follow the body.
     pub(super) then_hold: bool,

@@ -20,7 +20,7 @@ impl HttpConnection {
         let mut out = Out::new(&self.shared);
         let command = self.shared.inbox.take(io.id());
         let outcome = command.map_or(Ok(()), |(sequence, command)| self.apply(io, &mut out, sequence, command));
-        self.go_on(io, out);
+        self.advance(io, out);
         outcome.map(|()| if out::is_full(io) { SendState::Full } else { SendState::Ready })
     }
 
@@ -59,7 +59,7 @@ impl HttpConnection {
                 if head::is_upgrade(&response, exchange.facts) {
                     *answer = Answer::Upgrade(Box::new((response, handler)));
                 } else {
-                    let message = format!("status {} does not switch to another protocol", response.status());
+                    let message = format!("status {} cannot switch to another protocol", response.status());
                     io.reactor().report(Fault::new("http", message));
                     *answer = Answer::Ready(Box::new(Response::plain_status(500)));
                 }

@@ -30,11 +30,11 @@ impl HttpConnection {
     fn waits_for(&self) -> Wait {
         let busy = self.busy.as_ref();
         match self.phase {
-            Phase::Head if busy.is_some_and(|busy| busy.has_input()) && !self.is_held_up() => Wait::Head,
+            Phase::Head if busy.is_some_and(|busy| busy.has_input()) && !self.is_blocked() => Wait::Head,
             Phase::Head if self.waiting() == 0 && self.drains => Wait::Last,
             Phase::Head if self.waiting() == 0 && self.sequence == 0 => Wait::Head,
             Phase::Head if self.waiting() == 0 => Wait::Idle,
-            Phase::Body if !self.is_held_up() => Wait::Body,
+            Phase::Body if !self.is_blocked() => Wait::Body,
             Phase::Done if self.lingers && self.waiting() == 0 => Wait::End,
             _ => Wait::Nothing,
         }
@@ -69,25 +69,15 @@ impl HttpConnection {
         if self.deadline == Time::MAX {
             return;
         }
-        match &mut self.timer {
-            Some((timer, at)) => {
-                if self.deadline < *at {
-                    *at = self.deadline;
-                    io.reactor().reset_at(*timer, self.deadline);
-                }
-            }
-            None => {
-                let id = io.id();
-                let fire = move |reactor: &mut Reactor| {
-                    reactor.visit(id, |http: &mut HttpConnection, io| http.timer_fired(io));
-                };
-                self.timer = Some((io.reactor().at(self.deadline, fire), self.deadline));
-            }
-        }
+        let id = io.id();
+        let fire = move |reactor: &mut Reactor| {
+            reactor.visit(id, |http: &mut HttpConnection, io| http.timer_fired(io));
+        };
+        self.timer.arm(io.reactor(), self.deadline, |reactor, at| reactor.at(at, fire));
     }
 
     fn timer_fired(&mut self, io: &mut Io<'_>) {
-        self.timer = None;
+        self.timer.fired();
         if io.reactor().now() < self.deadline || self.still_delivers(io) {
             return self.arm(io);
         }
@@ -95,13 +85,13 @@ impl HttpConnection {
         match self.wait {
             Wait::Nothing => {}
             Wait::Idle | Wait::Last => self.phase = Phase::Done,
-            // No request has arrived, so none is answered.
+            // No request has arrived, so there is nothing to answer.
             Wait::Head if self.sequence == 0 && self.busy.is_none() => self.phase = Phase::Done,
             Wait::Head => self.refuse(io, &mut out, Refusal::new(408, "the head of a request took too long")),
-            Wait::Body => self.look_at_rate(io, &mut out),
+            Wait::Body => self.check_rate(io, &mut out),
             Wait::End => io.close(),
         }
-        self.go_on(io, out);
+        self.advance(io, out);
     }
 
     /// Extends a deadline that counts from the end of a response if the client has not received all of it: most of a large
@@ -123,7 +113,7 @@ impl HttpConnection {
         !more.is_zero()
     }
 
-    fn look_at_rate(&mut self, io: &mut Io<'_>, out: &mut Out) {
+    fn check_rate(&mut self, io: &mut Io<'_>, out: &mut Out) {
         let settings = &self.shared.settings;
         let window = u64::try_from(settings.body_window.as_millis()).unwrap_or(u64::MAX);
         let least = u64::from(settings.body_rate).saturating_mul(window) / 1000;

@@ -45,11 +45,13 @@ fn begins_tunnel(response: &Response, facts: Facts) -> bool {
 pub(super) fn instead_of(io: &mut Io<'_>, response: &Response, facts: Facts, body: Body) -> Response {
     let fault = match (response.fault(), response.fields().content_length(), body) {
         (Some(fault), ..) => fault,
-        _ if begins_tunnel(response, facts) => format!("{} to CONNECT would begin a tunnel", response.status()),
+        _ if begins_tunnel(response, facts) => {
+            format!("status {} in response to CONNECT would begin a tunnel", response.status())
+        }
         (None, Some(said), Body::Whole(length)) => {
             format!("the Content-Length is {said}, but the body has {length} bytes")
         }
-        _ => "it is not sound".to_owned(),
+        _ => "the response is invalid".to_owned(),
     };
     let message = format!("invalid response, the client gets a 500: {fault}");
     io.reactor().report(Fault::new("http", message));

@@ -64,7 +64,7 @@ impl Out {
             self.buffer.chunks(GATHERED).try_for_each(|piece| io.send(piece))
         };
         self.buffer.clear();
-        // This fails if the connection is over, which `closed` reports, or if the reactor's queue limit is smaller than a few
+        // This fails if the connection has ended, which `closed` reports, or if the reactor's queue limit is smaller than a few
         // heads.
         if let Err(error) = outcome {
             tracing::debug!(%error, "response not sent");

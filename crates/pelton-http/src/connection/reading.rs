@@ -15,7 +15,7 @@ use crate::{Method, Request, Responder, Response, Settings};
 impl HttpConnection {
     /// Whether input cannot be processed now.
     #[inline]
-    pub(super) fn is_held_up(&self) -> bool {
+    pub(super) fn is_blocked(&self) -> bool {
         let Some(busy) = &self.busy else { return self.phase == Phase::Hold };
         let waits = match self.phase {
             Phase::Head => busy.exchanges.len() >= self.shared.settings.pipelined.clamp(1, Settings::MOST_PIPELINED),
@@ -52,7 +52,7 @@ impl HttpConnection {
             busy.yielded = false;
         }
         let out = Out::new(&self.shared);
-        self.go_on(io, out);
+        self.advance(io, out);
     }
 
     /// Processes as much of `input` as possible. Returns the number of bytes consumed.
@@ -61,7 +61,7 @@ impl HttpConnection {
         // All requests in this input share one token and differ only in their number.
         let mut token = ExchangeToken { shared: self.shared.clone(), connection: io.id(), sequence: self.sequence };
         let mut notes = self.shared.notes.take();
-        while !self.is_held_up() {
+        while !self.is_blocked() {
             match self.phase {
                 Phase::Head => {
                     if at == input.len() || self.has_no_room(io, out) {
@@ -103,7 +103,7 @@ impl HttpConnection {
         } else {
             0
         };
-        if finished && !self.is_held_up() && !matches!(self.phase, Phase::Done | Phase::Upgraded) {
+        if finished && !self.is_blocked() && !matches!(self.phase, Phase::Done | Phase::Upgraded) {
             // The unfinished request at the end will never be completed.
             let busy = self.busy();
             busy.finished = false;
@@ -177,7 +177,7 @@ impl HttpConnection {
         let (shared, sequence) = (&token.shared, token.sequence);
         let is_connect = head.method == Method::Connect;
         if is_connect && !shared.handler.takes_connect() {
-            return self.refuse(io, out, Refusal::new(501, "no handler takes CONNECT"));
+            return self.refuse(io, out, Refusal::new(501, "the handler does not accept CONNECT"));
         }
         self.sequence = sequence.wrapping_add(1);
         self.wait = Wait::Nothing;

@@ -20,7 +20,7 @@ impl HttpConnection {
     pub(super) fn receive_body(&mut self, io: &mut Io<'_>, out: &mut Out, input: &[u8]) -> usize {
         let limits = self.shared.settings.chunks;
         let Some(body) = self.busy.as_mut().and_then(|busy| busy.body.as_mut()) else {
-            debug_assert!(false, "a body is coming in");
+            debug_assert!(false, "no body is being received");
             self.phase = self.after_request();
             return 0;
         };
@@ -59,7 +59,7 @@ impl HttpConnection {
         body.window += data.len() as u64;
         if body.discarded {
             if body.received > discard {
-                // The request is answered, and reading more takes longer than a new connection.
+                // The request is answered, and reading the rest would take longer than a new connection.
                 self.drop_body();
             }
             return;

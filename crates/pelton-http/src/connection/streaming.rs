@@ -29,7 +29,7 @@ impl HttpConnection {
         streaming: &mut Streaming,
     ) -> Option<Progress> {
         if let Some(response) = streaming.head.take() {
-            facts.keep_alive &= self.goes_on_after(sequence);
+            facts.keep_alive &= self.discard_unread_body(sequence);
             if !head::is_sound(&response, facts, Body::Streamed) {
                 let instead = head::instead_of(io, &response, facts, Body::Streamed);
                 self.close_after(sequence);
@@ -101,7 +101,7 @@ fn write_piece(io: &mut Io<'_>, out: &mut Out, framing: &mut ResponseFraming, pi
         },
         ResponseFraming::Chunked if piece.is_empty() => {}
         ResponseFraming::Chunked => {
-            // A piece is at most `PIECE` bytes, so it fits a `usize`.
+            // A piece is at most `PIECE` bytes, so it fits in a `usize`.
             encode::chunk_start(out.buffer(), piece.len() as usize);
             write_content(io, out, piece);
             out.buffer().extend_from_slice(encode::CHUNK_END);

@@ -15,9 +15,9 @@ use super::lookup::Resource;
 /// Why there is nothing under a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Absence {
-    /// It is a directory's, and lacks the slash at its end.
+    /// The name is a directory's but lacks the trailing slash.
     Directory,
-    /// The status that says why.
+    /// The status of the response.
     Status(u16),
 }
 
@@ -26,7 +26,7 @@ pub(super) enum Absence {
 pub(super) enum Knowledge {
     Fresh(Rc<Resource>),
     Absent(Absence),
-    /// This was found, but it is time to look whether it is still so.
+    /// Cached, but due to be checked against the disk.
     Stale(Rc<Resource>),
     Nothing,
 }
@@ -40,7 +40,7 @@ struct Slot {
 pub(super) struct Cache {
     found: LruCache<Box<[u8]>, Slot>,
     absent: LruCache<Box<[u8]>, (Absence, Time)>,
-    /// Of all that was found.
+    /// The memory and descriptors used by `found`.
     memory: u64,
     open: usize,
 }
@@ -78,7 +78,7 @@ impl Cache {
         self.found.put(name, Slot { resource, fresh_until: now + settings.valid, used: now });
         while self.memory > settings.memory || self.open > settings.open || self.found.len() > settings.known {
             let Some((_, slot)) = self.found.pop_lru() else { break };
-            self.let_go(&slot);
+            self.release(&slot);
         }
     }
 
@@ -96,16 +96,16 @@ impl Cache {
     /// Forgets what is known about a name.
     pub(super) fn forget(&mut self, name: &[u8]) {
         if let Some(slot) = self.found.pop(name) {
-            self.let_go(&slot);
+            self.release(&slot);
         }
         self.absent.pop(name);
     }
 
-    /// Removes entries that have not been used for long. Returns whether any remain.
+    /// Removes entries that have not been used for a long time. Returns whether any remain.
     pub(super) fn sweep(&mut self, now: Time, settings: &FileSettings) -> bool {
         while self.found.peek_lru().is_some_and(|(_, slot)| slot.used + settings.idle <= now) {
             let Some((_, slot)) = self.found.pop_lru() else { break };
-            self.let_go(&slot);
+            self.release(&slot);
         }
         while self.absent.peek_lru().is_some_and(|(_, (_, fresh_until))| *fresh_until <= now) {
             self.absent.pop_lru();
@@ -113,7 +113,7 @@ impl Cache {
         !self.found.is_empty() || !self.absent.is_empty()
     }
 
-    fn let_go(&mut self, slot: &Slot) {
+    fn release(&mut self, slot: &Slot) {
         let (memory, open) = weight(&slot.resource);
         (self.memory, self.open) = (self.memory - memory, self.open - open);
     }
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_least_recently_makes_room() {
+    fn least_recently_used_entry_is_evicted() {
         let settings = FileSettings { memory: 100, known: 3, ..FileSettings::default() };
         let mut cache = Cache::new();
         for name in ["a", "b", "c"] {
@@ -154,18 +154,21 @@ mod tests {
         }
         assert!(has(&mut cache, "a", at(1)));
         cache.found(b"d"[..].into(), resource(10, &settings), at(1), &settings);
-        assert!(!has(&mut cache, "b", at(1)), "there are four");
+        assert!(!has(&mut cache, "b", at(1)), "at most three entries are kept");
         assert!(has(&mut cache, "c", at(1)) && has(&mut cache, "a", at(1)));
         cache.found(b"e"[..].into(), resource(85, &settings), at(1), &settings);
         assert!(has(&mut cache, "e", at(1)) && has(&mut cache, "a", at(1)) && !has(&mut cache, "d", at(1)));
         cache.found(b"f"[..].into(), resource(101, &settings), at(1), &settings);
-        assert!(!has(&mut cache, "f", at(1)) && has(&mut cache, "e", at(1)), "it is larger than everything");
+        assert!(
+            !has(&mut cache, "f", at(1)) && has(&mut cache, "e", at(1)),
+            "a file larger than the cache is not cached"
+        );
         cache.found(b"e"[..].into(), resource(20, &settings), at(1), &settings);
         assert_eq!(cache.memory, 30);
     }
 
     #[test]
-    fn what_was_found_gets_stale_and_what_is_not_there_is_looked_for_again() {
+    fn found_and_missing_entries_expire() {
         let settings = FileSettings::default();
         let mut cache = Cache::new();
         cache.found(b"a"[..].into(), resource(10, &settings), at(0), &settings);
@@ -180,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn names_without_files_drive_out_no_files_and_are_few() {
+    fn missing_names_are_bounded_and_evict_no_files() {
         let settings = FileSettings { missing: 10, ..FileSettings::default() };
         let mut cache = Cache::new();
         cache.found(b"a"[..].into(), resource(10, &settings), at(0), &settings);
@@ -192,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asks_for_is_let_go_of() {
+    fn unused_entries_are_swept() {
         let settings = FileSettings::default();
         let mut cache = Cache::new();
         cache.found(b"a"[..].into(), resource(10, &settings), at(0), &settings);

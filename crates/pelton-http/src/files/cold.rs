@@ -21,32 +21,32 @@ use super::lookup::Resource;
 use super::representation::Held;
 use crate::{Responder, Response, ResponseStream, SendState};
 
-/// How much is looked at, read and sent at a time.
+/// How much is checked, read and sent at a time.
 pub(super) const PIECE: u64 = 256 << 10;
 
-/// A byte is looked at at the beginning of each stretch of this size. The kernel reads files in stretches of 128 KiB, and forgets them
-/// in stretches as well.
+/// One byte is probed at the beginning of each stride. The kernel reads files in units of 128 KiB by default and evicts them in
+/// large units too.
 #[cfg(target_os = "linux")]
 const STRIDE: u64 = 64 << 10;
 
-/// How much the kernel is asked to read on its own, past the piece that is waited for, if that much will be sent.
+/// How far past the piece the kernel is asked to read ahead, if that much will be sent.
 const AHEAD: u64 = 4 * PIECE;
 
-/// If the file lane is full while a body is being sent, it is tried again after this.
+/// How long to wait before trying again when the file lane is full in the middle of a body.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// How much is read at a time on the lane; what is read is thrown away.
+/// The buffer size for reading on the lane. The data is discarded.
 const BLOCK: usize = 64 << 10;
 
-/// What the kernel knows about a piece of a file.
+/// Whether a piece of a file is in the page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Warmth {
     /// It is in memory.
     Warm,
     Cold,
-    /// The file ends before it does.
+    /// The file ends before the piece does.
     Short,
-    /// The kernel cannot say.
+    /// The kernel cannot tell.
     Unknown,
 }
 
@@ -61,7 +61,7 @@ pub(super) fn warmth(file: &File, piece: &Range<u64>) -> Warmth {
             Ok(0) => return Warmth::Short,
             Ok(_) => at = at.saturating_add(STRIDE),
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return Warmth::Unknown,
-            // If it is an error, it shows when it is read.
+            // A real error shows up when the piece is read.
             Err(_) => return Warmth::Cold,
         }
     }
@@ -78,7 +78,7 @@ fn read(file: &File, piece: &Range<u64>, ahead: &Range<u64>) -> bool {
     #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
     if let Some(length) = ahead.end.checked_sub(ahead.start).and_then(std::num::NonZeroU64::new) {
         use rustix::fs::{Advice, fadvise};
-        // It is only advice.
+        // Only advice: errors do not matter.
         let _ = fadvise(file, ahead.start, Some(length), Advice::WillNeed);
     }
     #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
@@ -101,15 +101,15 @@ fn read(file: &File, piece: &Range<u64>, ahead: &Range<u64>) -> bool {
     true
 }
 
-/// What the kernel is to be asked to read when a piece is waited for: no more than will be sent, which ends at `end`, and nothing twice,
-/// since it has been asked for everything up to `asked_to`. What one call reads anyway needs no asking.
+/// Returns the range that the kernel should read ahead while the lane reads `piece`: nothing past `end`, where the body ends,
+/// and nothing before `asked_to`, up to which it was asked already. Empty if one call reads everything anyway.
 fn ahead(piece: &Range<u64>, end: u64, asked_to: u64) -> Range<u64> {
     let end = piece.end.saturating_add(AHEAD).min(end);
     let start = piece.start.max(asked_to).min(end);
     if end - piece.start <= BLOCK as u64 { start..start } else { start..end }
 }
 
-/// A bit of a body.
+/// A part of a body.
 pub(super) enum Segment {
     Bytes(Bytes),
     File(Range<u64>),
@@ -118,12 +118,12 @@ pub(super) enum Segment {
 /// A body that is being sent.
 pub(super) struct Sending {
     resource: Rc<Resource>,
-    /// Which of its forms, one that is held open.
+    /// The index of the form, which is held open.
     form: usize,
     segments: VecDeque<Segment>,
-    /// Up to here the segment at hand has just been read.
+    /// The current segment has been read up to here.
     read_to: u64,
-    /// Up to here the kernel has been asked to read the segment at hand.
+    /// The kernel has been asked to read the current segment up to here.
     asked_to: u64,
 }
 
@@ -132,14 +132,14 @@ impl Sending {
         Sending { resource, form, segments, read_to: 0, asked_to: 0 }
     }
 
-    /// Begins with a response's head, when the first piece is in memory.
+    /// Sends the head of the response once the first piece is in memory.
     pub(super) fn begin(self, reactor: &mut Reactor, responder: Responder, response: Response) {
         let Some(piece) = self.next_piece().filter(|piece| self.warmth(piece) == Warmth::Cold) else {
             return self.start(reactor, responder, response);
         };
         let read =
             self.after_reading(reactor, piece, (responder, response), |sending, reactor, (responder, response), _| {
-                // If it could not be read, that shows now, and the connection is closed.
+                // If reading failed, sending fails too and closes the connection.
                 sending.start(reactor, responder, response);
             });
         if let Err((_, (responder, _))) = read {
@@ -155,7 +155,7 @@ impl Sending {
         }
         response.fields_mut().set("Content-Length", self.len().to_string());
         let stream = responder.stream(reactor, response);
-        self.go_on(reactor, stream);
+        self.continue_sending(reactor, stream);
     }
 
     /// Reads a piece on the lane, then calls `then` with whether that succeeded. Returns the state if the lane is full.
@@ -168,7 +168,7 @@ impl Sending {
     ) -> Result<(), (Sending, S)> {
         let Some(file) = self.file() else { return Err((self, state)) };
         let (asked_to, ahead) = (self.asked_to, self.ahead(&piece));
-        // It is put here when the lane has taken the piece on; what is read is told later than that.
+        // Filled once the lane has accepted the work; the callback never runs before that.
         let slot = Rc::new(Cell::new(None));
         let (taken, wanted) = (slot.clone(), piece.clone());
         let deferred = reactor.defer(
@@ -205,7 +205,7 @@ impl Sending {
     }
 
     /// Sends pieces that are in memory while there is room. Dropping the stream closes the connection.
-    fn go_on(mut self, reactor: &mut Reactor, stream: ResponseStream) {
+    fn continue_sending(mut self, reactor: &mut Reactor, stream: ResponseStream) {
         loop {
             let sent = if let Some(piece) = self.next_piece() {
                 match self.warmth(&piece) {
@@ -226,7 +226,7 @@ impl Sending {
             match sent {
                 Ok(SendState::Ready) => {}
                 Ok(SendState::Full) => {
-                    return stream.when_ready(reactor, move |reactor, stream| self.go_on(reactor, stream));
+                    return stream.when_ready(reactor, move |reactor, stream| self.continue_sending(reactor, stream));
                 }
                 Err(_) => return,
             }
@@ -239,17 +239,17 @@ impl Sending {
             return;
         }
         let read = self.after_reading(reactor, piece, stream, |sending, reactor, stream, whole| {
-            // What cannot be read cannot be sent: the stream is dropped.
+            // If the piece cannot be read, drop the stream.
             if whole {
-                sending.go_on(reactor, stream);
+                sending.continue_sending(reactor, stream);
             }
         });
         if let Err((sending, stream)) = read {
-            reactor.after(AGAIN, move |reactor| sending.go_on(reactor, stream));
+            reactor.after(AGAIN, move |reactor| sending.continue_sending(reactor, stream));
         }
     }
 
-    /// The next piece of the file, if that is what comes next.
+    /// The next piece, if the next segment is part of the file.
     fn next_piece(&self) -> Option<Range<u64>> {
         match self.segments.front() {
             Some(Segment::File(range)) => Some(range.start..range.end.min(range.start.saturating_add(PIECE))),
@@ -257,7 +257,7 @@ impl Sending {
         }
     }
 
-    /// What the kernel is to be asked to read, when a piece is waited for.
+    /// The range that the kernel should read ahead while the lane reads `piece`.
     fn ahead(&mut self, piece: &Range<u64>) -> Range<u64> {
         let Some(Segment::File(range)) = self.segments.front() else { return 0..0 };
         let ahead = ahead(piece, range.end, self.asked_to);
@@ -284,7 +284,7 @@ impl Sending {
         }
     }
 
-    /// Whether a piece may be sent. If the kernel cannot say, a piece that has been read once may be.
+    /// Whether a piece is in memory. If the kernel cannot tell, a piece that was read once counts as warm.
     fn warmth(&self, piece: &Range<u64>) -> Warmth {
         let Held::Open { file, read, .. } = &self.resource.forms[self.form].held else { return Warmth::Short };
         if piece.end <= self.read_to {
@@ -310,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_read_ahead_that_is_not_sent_and_nothing_twice() {
+    fn read_ahead_stops_at_the_end_and_does_not_repeat() {
         let block = BLOCK as u64;
         for (piece, end, asked_to, expected) in [
             (7..8, 8, 0, None),
@@ -323,7 +323,7 @@ mod tests {
             (u64::MAX - PIECE..u64::MAX, u64::MAX, 0, Some(u64::MAX - PIECE..u64::MAX)),
         ] {
             let ahead = ahead(&piece, end, asked_to);
-            assert_eq!((!ahead.is_empty()).then_some(ahead), expected, "{piece:?} of what ends at {end}, {asked_to}");
+            assert_eq!((!ahead.is_empty()).then_some(ahead), expected, "{piece:?}, end {end}, asked to {asked_to}");
         }
     }
 }

@@ -16,10 +16,10 @@ use super::representation::{Description, Representation};
 use super::resolve::Directory;
 use crate::wire::Coding;
 
-/// The maximum number of entries: such a page takes a megabyte, and a longer one is of no use.
+/// The maximum number of entries. Such a page takes a megabyte, and nobody reads a longer one.
 const MOST_ENTRIES: usize = 10_000;
 
-/// What is escaped in links: everything but what RFC 3986 calls unreserved.
+/// Everything but the unreserved characters of RFC 3986 is escaped in links.
 const IN_LINKS: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem}\
@@ -34,17 +34,17 @@ struct Entry {
     modified: Option<SystemTime>,
 }
 
-/// A page that lists a directory, without the prefix that the directory has in paths: one that is mounted in several places is listed
+/// A page that lists a directory, without the prefix of its mount, so a directory that is mounted in several places is listed
 /// once.
 #[derive(Debug)]
 pub(super) struct Listing {
     page: Bytes,
-    /// Where in the page the prefix belongs.
+    /// The offsets in the page at which the prefix is inserted.
     headings: [usize; 2],
 }
 
 impl Listing {
-    /// The page as it is below a prefix, which is as it is in paths.
+    /// The page for a prefix, which is percent-encoded.
     pub(super) fn resource(&self, prefix: &str, settings: &FileSettings) -> Resource {
         let [title, heading] = self.headings;
         let prefix_in_page = escape(&percent_decode_str(prefix).collect::<Vec<u8>>());
@@ -71,7 +71,7 @@ impl Listing {
     }
 }
 
-/// Lists a directory that is open.
+/// Lists an open directory.
 pub(super) fn list(root: &Directory, name: &[u8], directory: File, settings: &FileSettings) -> Result<Listing, Errno> {
     let mut entries = Vec::new();
     let mut extent = Extent::Complete;
@@ -86,14 +86,14 @@ pub(super) fn list(root: &Directory, name: &[u8], directory: File, settings: &Fi
             extent = Extent::CutOff;
             break;
         }
-        // What is known to be neither a file nor a directory is not even looked at.
+        // Skip sockets, FIFOs and devices without looking at them.
         if !matches!(
             entry.file_type(),
             FileType::RegularFile | FileType::Directory | FileType::Symlink | FileType::Unknown
         ) {
             continue;
         }
-        // Only entries that could be served are listed.
+        // List only entries that can be served.
         let path = [name, own].concat();
         let Ok(seen) = root.look(&path) else { continue };
         let metadata = seen.metadata.clone();
@@ -141,7 +141,7 @@ fn page(name: &[u8], entries: &[Entry], extent: Extent) -> Listing {
     }
     page.push_str("</table>\n");
     if extent == Extent::CutOff {
-        let _ = writeln!(page, "<p>There are more than {MOST_ENTRIES}; the others are not listed.</p>");
+        let _ = writeln!(page, "<p>There are more than {MOST_ENTRIES} entries; the rest are not listed.</p>");
     }
     page.push_str("</body>\n</html>\n");
     Listing { page: page.into(), headings: [title, heading] }
@@ -163,7 +163,7 @@ fn escape(text: &[u8]) -> String {
     escaped
 }
 
-/// A size as people read it.
+/// Formats a size for people.
 fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
@@ -178,11 +178,11 @@ fn size(bytes: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// A date as it sorts, in UTC.
+/// Formats a time in UTC, so that dates sort as text.
 fn date(time: SystemTime) -> String {
     let seconds = time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (days, minutes) = (seconds / 86_400, seconds % 86_400 / 60);
-    // Years that begin in March have their odd day at the end, and repeat every 400 years, 146,097 days.
+    // Years that begin in March have their leap day at the end, and repeat every 400 years, or 146,097 days.
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
@@ -201,7 +201,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn nothing_breaks_out_of_the_page() {
+    fn names_are_escaped_in_the_page() {
         let name = b"<script>\"a\"&'b'\n%?#\xff.txt";
         let entry = Entry { name: name.to_vec(), is_directory: false, size: 5, modified: None };
         let listing = page(b"<b>/", &[entry], Extent::Complete);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn headings_have_the_prefix_that_the_directory_has_in_paths() {
+    fn headings_include_the_prefix_of_the_mount() {
         let settings = FileSettings::default();
         let listing = page(b"sub/", &[], Extent::Complete);
         let (plain, below) = (listing.resource("", &settings), listing.resource("/a%20<b>", &settings));
@@ -230,13 +230,13 @@ mod tests {
         assert!(page.contains(&format!("<title>{expected}</title>")), "{page}");
         assert!(page.contains(&format!("<h1>{expected}</h1>")), "{page}");
         assert!(plain.forms[0].validators().tag != below.forms[0].validators().tag);
-        // And from what is kept of the one below a prefix, any other can be made.
+        // A listing made for one prefix can be turned into one for any other.
         let again = below.listing.unwrap().resource("", &settings);
         assert_eq!(text(&again), text(&plain));
     }
 
     #[test]
-    fn sizes_and_dates_are_for_people() {
+    fn sizes_and_dates_are_formatted_for_people() {
         for (bytes, expected) in [
             (0, "0 B"),
             (1023, "1023 B"),

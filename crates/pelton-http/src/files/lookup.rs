@@ -14,36 +14,36 @@ use super::root::Root;
 use crate::log::Printable;
 use crate::wire::Coding;
 
-/// What ends the names of files that are compressed already, the smallest first.
+/// The suffixes of precompressed files, best compression first.
 const SIBLINGS: [(Coding, &str); 3] = [(Coding::Brotli, ".br"), (Coding::Zstandard, ".zst"), (Coding::Gzip, ".gz")];
 
-/// What all forms of a file were like.
+/// The stamps of all forms of a file.
 pub(super) type Stamps = [Option<Stamp>; 1 + SIBLINGS.len()];
 
 /// What a name leads to.
 #[derive(Debug)]
 pub(super) enum Found {
-    /// What is known already, unchanged.
+    /// The known resource is unchanged.
     Same,
     File(Box<Resource>),
-    /// A directory, whose name ends with a slash in paths.
+    /// A directory; its path must end with a slash.
     Directory,
-    /// Nothing that is served; this is the status that says why.
+    /// Nothing can be served; this is the status of the response.
     Nothing(u16),
 }
 
-/// A file, in all its forms.
+/// A file in all its forms, or a listing.
 #[derive(Debug)]
 pub(super) struct Resource {
-    /// At least one. The file as it is comes last.
+    /// At least one form. The uncompressed one is last.
     pub(super) forms: Vec<Representation>,
-    /// `None` if it was made up.
+    /// `None` for a listing.
     pub(super) stamps: Option<Stamps>,
     /// The list of a directory.
     pub(super) listing: Option<Listing>,
 }
 
-/// Looks up a name, and reads what is small, unless that is `known`.
+/// Looks up a name and reads small files, unless they are unchanged since `known`.
 pub(super) fn look_up(
     root: &Root,
     now: Time,
@@ -96,7 +96,7 @@ fn find(
     Ok(Found::File(Box::new(listing.resource("", settings))))
 }
 
-/// The forms of a file that was looked at. It is opened, unless it is `known`.
+/// Finds the forms of a file and opens them, unless they are unchanged since `known`.
 fn forms(
     root: &Directory,
     name: &[u8],
@@ -114,11 +114,11 @@ fn forms(
         let name = [name, ending.as_bytes()].concat();
         let sibling = match root.look(&name) {
             Ok(sibling) => sibling,
-            // Whether there is one is not known.
+            // It is unknown whether there is one.
             Err(error) if status_of(error) == 503 => return Err(error),
             Err(_) => continue,
         };
-        // One that is older is what the file used to be.
+        // An older sibling was made from an earlier version of the file.
         let found = stamp(&sibling);
         if sibling.metadata.is_file() && !found.is_older_than(&own) {
             stamps[at] = Some(found);
@@ -126,7 +126,7 @@ fn forms(
         }
     }
     stamps[SIBLINGS.len()] = Some(own);
-    // What is young may have been changed without this showing.
+    // A young file may have changed without its stamp changing.
     if known == Some(&stamps) && !stamps.iter().flatten().any(|stamp| stamp.young) {
         return Ok(Found::Same);
     }
@@ -134,7 +134,7 @@ fn forms(
     for (at, coding, name, sibling, stamp) in siblings {
         match root.read(&name, sibling) {
             Ok(file) => opened.push((at, coding, file, stamp)),
-            // One that may not be read is as good as none, until it is changed. Anything else may be over the next time.
+            // An unreadable sibling is ignored until it changes. Other errors may be temporary, so look again next time.
             Err(error) if status_of(error) < 500 => {}
             Err(_) => stamps[at] = None,
         }
@@ -145,7 +145,7 @@ fn forms(
         let description = Description { coding, content_type: &content_type, varies, settings };
         Representation::of_file(file, stamp, &description, now, open)
     };
-    // The file as it is comes first when only some can be held open: every client takes it.
+    // If only some forms can be held open, hold the uncompressed one: every client accepts it.
     let Some(plain) = form(Coding::Identity, root.read(name, seen)?, own) else {
         tracing::debug!(name = ?Printable::new(name), "too many files are open");
         return Ok(Found::Nothing(503));
@@ -170,11 +170,11 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn what_has_not_changed_is_not_read_again() {
+    fn unchanged_files_are_not_read_again() {
         let tree = std::env::temp_dir().join(format!("pelton-lookup-{}", std::process::id()));
         fs::create_dir_all(&tree).unwrap();
         let then = SystemTime::now() - Duration::from_secs(3600);
-        // Until its time of change is another one: the clock of file systems ticks every few milliseconds.
+        // Repeat until the change time differs: file systems' clocks tick every few milliseconds.
         let write = |name: &str, text: &str| {
             let path = tree.join(name);
             let changed = || fs::metadata(&path).map(|metadata| (metadata.ctime(), metadata.ctime_nsec())).ok();
@@ -194,7 +194,7 @@ mod tests {
         write("a", "one");
         let first = look(None).unwrap();
         assert!(look(first.stamps).is_none());
-        // The same length and date: the time of the change of the inode tells.
+        // Same length and modification time: only the change time of the inode differs.
         write("a", "two");
         let second = look(first.stamps).unwrap();
         assert!(matches!(&second.forms[0].held, Held::Memory(bytes) if bytes == "two"));
@@ -204,20 +204,20 @@ mod tests {
         assert_eq!(third.forms.iter().map(|form| form.coding).collect::<Vec<_>>(), [Coding::Gzip, Coding::Identity]);
         let with = |settings: &FileSettings, known| look_up(&root, Time::ZERO, b"a", known, settings, &open);
         let large = FileSettings { small: 2, ..settings.clone() };
-        let Found::File(held_open) = with(&large, None) else { panic!("it is there") };
+        let Found::File(held_open) = with(&large, None) else { panic!("not found") };
         assert!(held_open.forms.iter().all(|form| matches!(form.held, Held::Open { .. })));
-        // If not all can be held open, the file as it is can; the others are looked for again.
+        // If not all forms can be held open, the uncompressed one is, and the others are looked up again.
         let few = OpenFiles::new(1);
-        let Found::File(alone) = look_up(&root, Time::ZERO, b"a", None, &large, &few) else { panic!("it is there") };
+        let Found::File(alone) = look_up(&root, Time::ZERO, b"a", None, &large, &few) else { panic!("not found") };
         assert_eq!(alone.forms.iter().map(|form| form.coding).collect::<Vec<_>>(), [Coding::Identity]);
         assert!(String::from_utf8_lossy(alone.forms[0].lines()).contains("Vary: Accept-Encoding\r\n"));
         assert!(matches!(look_up(&root, Time::ZERO, b"a", None, &large, &few), Found::Nothing(503)));
         let stamps = alone.stamps;
         drop(alone);
         assert!(matches!(look_up(&root, Time::ZERO, b"a", stamps, &large, &OpenFiles::new(2)), Found::File(_)));
-        // What could be changed again without a trace is read again every time, and is known by nothing.
+        // A file that could change again without its stamp changing is read every time and has no validators.
         let young = FileSettings { settled_after: Duration::from_secs(3600), ..settings };
-        let Found::File(first) = with(&young, None) else { panic!("it is there") };
+        let Found::File(first) = with(&young, None) else { panic!("not found") };
         assert!(first.forms.iter().all(|form| form.validators().tag.is_none() && form.validators().modified.is_none()));
         assert!(matches!(with(&young, first.stamps), Found::File(_)));
         fs::remove_dir_all(tree).unwrap();

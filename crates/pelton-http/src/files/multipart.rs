@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-/// A body of several parts: what comes before each, where it is in the file, and what comes after the last.
+/// A multipart body: the head and the range of each part, and the closing delimiter.
 pub(super) struct Multipart {
     pub(super) content_type: String,
     pub(super) parts: Vec<(Bytes, Range<u64>)>,
@@ -13,9 +13,9 @@ pub(super) struct Multipart {
 }
 
 impl Multipart {
-    /// Of these parts of a file of this size and type.
+    /// Describes these parts of a file of the given size and type.
     pub(super) fn new(ranges: &[Range<u64>], size: u64, content_type: &str) -> Multipart {
-        // What nobody can know beforehand is in no file.
+        // A random boundary cannot have been planted in a file.
         let boundary = format!("{:016x}{:016x}", RandomState::new().hash_one(0), RandomState::new().hash_one(1));
         let part = |range: &Range<u64>| {
             let head = format!(
@@ -31,14 +31,14 @@ impl Multipart {
         }
     }
 
-    /// How many bytes it has.
+    /// The length of the body in bytes.
     pub(super) fn len(&self) -> u64 {
         let parts = self.parts.iter().map(|(head, range)| head.len() as u64 + range.end - range.start);
         parts.sum::<u64>() + self.end.len() as u64
     }
 }
 
-/// What says where a part, which is not empty, is in the whole.
+/// The value of `Content-Range` for a part, which must not be empty.
 pub(super) fn content_range(range: &Range<u64>, size: u64) -> String {
     format!("bytes {}-{}/{size}", range.start, range.end - 1)
 }

@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// The files that are open, at most a certain number. Threads of the file lane share it.
+/// The open files, up to a maximum number. Threads of the file lane share it.
 #[derive(Debug)]
 pub(super) struct OpenFiles {
     most: usize,
@@ -19,10 +19,10 @@ impl OpenFiles {
         OpenFiles { most, files: Mutex::default() }
     }
 
-    /// Counts a file as open for as long as somebody holds it. Closes it and returns `None` if there are too many already.
+    /// Counts a file as open until its last reference is dropped. Closes it and returns `None` at the maximum.
     pub(super) fn hold(&self, file: File) -> Option<Arc<File>> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those that were closed make room before the list gets longer.
+        // Remove closed files before the list grows.
         if files.len() >= files.capacity().min(self.most) {
             files.retain(|file| file.strong_count() > 0);
         }
@@ -44,13 +44,13 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_open_than_may_be_and_closing_makes_room() {
+    fn open_files_are_bounded_and_closing_makes_room() {
         let open = OpenFiles::new(3);
         let mut held: Vec<_> = (0..3).map(|_| open.hold(file()).unwrap()).collect();
         let also_sent = held[1].clone();
         assert!(open.hold(file()).is_none());
         held.remove(1);
-        assert!(open.hold(file()).is_none(), "it is still being sent");
+        assert!(open.hold(file()).is_none(), "the file is still being sent");
         drop(also_sent);
         held.push(open.hold(file()).unwrap());
         assert!(open.hold(file()).is_none());
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_is_no_longer_than_what_is_open() {
+    fn closed_files_are_removed_from_the_list() {
         let open = OpenFiles::new(usize::MAX);
         for _ in 0..1000 {
             drop(open.hold(file()).unwrap());

@@ -3,12 +3,14 @@
 //! A path is decoded once, and the rules apply to the decoded name, so no spelling gets past them. Ambiguous names are refused:
 //! empty segments, `.` and `..`, and escaped slashes or backslashes.
 
+use crate::wire::token::escaped;
+
 /// Why a path names no file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum NotAName {
-    /// It is not a path: 400.
+    /// The path is invalid: 400.
     Malformed,
-    /// Nothing can be there: 404.
+    /// No file can have this name: 404.
     Nothing,
 }
 
@@ -19,8 +21,8 @@ pub(super) enum HiddenFiles {
     NotServed,
 }
 
-/// Writes the name that `path` has below the root: without a slash at the beginning, with one at the end if there was one. The root
-/// itself is empty.
+/// Writes the name of `path` relative to the root: without a leading slash, and with a trailing one if the path has one. The
+/// name of the root is empty.
 pub(super) fn decode(path: &str, hidden: HiddenFiles, name: &mut Vec<u8>) -> Result<(), NotAName> {
     name.clear();
     let mut rest = path.strip_prefix('/').ok_or(NotAName::Nothing)?.as_bytes();
@@ -37,17 +39,11 @@ pub(super) fn decode(path: &str, hidden: HiddenFiles, name: &mut Vec<u8>) -> Res
     check(name, hidden)
 }
 
-/// The byte that an escape at the beginning of `text` stands for.
-fn escaped(text: &[u8]) -> Option<u8> {
-    let digit = |at: usize| char::from(*text.get(at)?).to_digit(16);
-    u8::try_from(16 * digit(1)? + digit(2)?).ok()
-}
-
 fn check(name: &[u8], hidden: HiddenFiles) -> Result<(), NotAName> {
     if memchr::memchr(0, name).is_some() {
         return Err(NotAName::Malformed);
     }
-    // It is an ordinary byte to some systems and a slash to others.
+    // A backslash is an ordinary byte on some systems and a separator on others.
     if memchr::memchr(b'\\', name).is_some() {
         return Err(NotAName::Nothing);
     }
@@ -65,7 +61,7 @@ mod tests {
     use super::*;
 
     fn name(path: &str, hidden: HiddenFiles) -> Result<String, NotAName> {
-        let mut name = b"what was there before".to_vec();
+        let mut name = b"left over".to_vec();
         decode(path, hidden, &mut name).map(|()| String::from_utf8_lossy(&name).into_owned())
     }
 
@@ -94,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn no_spelling_leads_out() {
+    fn no_spelling_leaves_the_root() {
         for hidden in [HiddenFiles::Served, HiddenFiles::NotServed] {
             for path in [
                 "/..",

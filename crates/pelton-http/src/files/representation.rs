@@ -1,4 +1,4 @@
-//! One form of a file: its bytes or its descriptor, and the head of the responses it is sent in.
+//! One form of a file: its bytes or its descriptor, and the fields of the responses that carry it.
 
 use std::cell::Cell;
 use std::fs::{File, Metadata};
@@ -13,7 +13,7 @@ use super::FileSettings;
 use super::open_files::OpenFiles;
 use crate::wire::{Coding, Validators};
 
-/// What a file was like when it was looked at.
+/// The state of a file when it was looked up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Stamp {
     device: u64,
@@ -21,14 +21,14 @@ pub(super) struct Stamp {
     pub(super) size: u64,
     /// Seconds and nanoseconds.
     modified: (i64, i64),
-    /// Of the inode. Unlike the time of modification, nobody can set it: whatever changes the bytes sets it to the time of the change.
+    /// The change time of the inode. Unlike the modification time, it cannot be set: any write sets it to the current time.
     changed: (i64, i64),
-    /// It has been changed so lately that it may be again without this showing.
+    /// Changed so recently that another change might leave the same times.
     pub(super) young: bool,
 }
 
 impl Stamp {
-    /// A file that was changed within `settled_after` is young, as is one that claims to have been changed in the future.
+    /// A file that was changed within `settled_after` is young, as is one whose change time is in the future.
     pub(super) fn of(metadata: &Metadata, now: SystemTime, settled_after: Duration) -> Stamp {
         let modified = (metadata.mtime(), metadata.mtime_nsec());
         let changed = (metadata.ctime(), metadata.ctime_nsec());
@@ -40,17 +40,17 @@ impl Stamp {
             size: metadata.len(),
             modified,
             changed,
-            // Some file systems keep no time of change. There the time of modification has to do, unless it has been set to the future.
+            // Some file systems keep no change time. There the modification time is used, unless it was set to the future.
             young: is_after(changed, settled) || (is_after(modified, settled) && !is_after(modified, now)),
         }
     }
 
-    /// Whether this was modified before the other, as far as whole seconds tell.
+    /// Whether this was modified before the other, in whole seconds.
     pub(super) fn is_older_than(&self, other: &Stamp) -> bool {
         self.modified.0 < other.modified.0
     }
 
-    /// Whether an open file is as it was, whatever the time is now. Does not wait for a server that has the file.
+    /// Whether an open file is unchanged. Does not ask the server of a network file system.
     fn is_of(&self, file: &File) -> bool {
         #[cfg(target_os = "linux")]
         {
@@ -64,18 +64,18 @@ impl Stamp {
         file.metadata().is_ok_and(|now| self.has_same_bytes_as(&Stamp::of(&now, UNIX_EPOCH, Duration::ZERO)))
     }
 
-    /// The same bytes, whatever the time is now.
+    /// Compares everything but `young`, which depends on the current time.
     fn has_same_bytes_as(&self, other: &Stamp) -> bool {
         Stamp { young: other.young, ..*self } == *other
     }
 
-    /// The last second in which the bytes may have changed. A date that is yet to come must not be told (RFC 9110, section 8.8.2.1).
+    /// The last second in which the bytes may have changed. A date in the future must not be sent (RFC 9110, section 8.8.2.1).
     fn last_modified(&self, now: SystemTime) -> Option<u64> {
         let seconds = [self.modified.0, self.changed.0].into_iter().filter_map(|seconds| u64::try_from(seconds).ok());
         seconds.filter(|seconds| *seconds <= since_1970(now).as_secs()).max()
     }
 
-    /// Differs if the bytes do, unless it is young.
+    /// The entity tag. Unless the stamp is young, it differs if the bytes do.
     fn tag(&self, coding: Coding) -> String {
         let [modified, changed] = [self.modified, self.changed]
             .map(|(seconds, nanoseconds)| i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds));
@@ -100,28 +100,28 @@ pub(super) enum Held {
     Memory(Bytes),
     Open {
         file: Arc<File>,
-        /// What it was like when it was looked at.
+        /// Its state when it was looked up.
         stamp: Stamp,
-        /// How much of it has been read on the lane, where the kernel does not say what is in its memory.
+        /// How much of it the lane has read, for kernels that cannot tell what is in the page cache.
         read: Cell<u64>,
     },
 }
 
-/// A file as it is, or compressed.
+/// A file, uncompressed or compressed.
 #[derive(Debug)]
 pub(super) struct Representation {
     pub(super) coding: Coding,
     pub(super) held: Held,
     pub(super) size: u64,
     pub(super) content_type: Box<str>,
-    /// Whole lines. Those about the content come first.
+    /// Complete header lines. Those about the content come first.
     lines: Box<[u8]>,
-    /// Where the others begin, that a 304 and a body of several parts have too.
+    /// The offset of the other lines, which a 304 and a multipart response carry too.
     others: usize,
     known_by: KnownBy,
 }
 
-/// What tells one state of a representation from another.
+/// The validators: they tell one state of a representation from another.
 #[derive(Debug, Default)]
 struct KnownBy {
     tag: Option<Box<str>>,
@@ -129,17 +129,17 @@ struct KnownBy {
     modified: Option<u64>,
 }
 
-/// What its head is made of, besides the file.
+/// What the header lines depend on besides the file.
 pub(super) struct Description<'a> {
     pub(super) coding: Coding,
     pub(super) content_type: &'a str,
-    /// There are others, among which `Accept-Encoding` chooses.
+    /// There are other forms, and `Accept-Encoding` selects one.
     pub(super) varies: bool,
     pub(super) settings: &'a FileSettings,
 }
 
 impl Representation {
-    /// Of an open file. It is read, if it is small. `None` if it would have to be held open, and too many are.
+    /// Describes an open file, and reads it if it is small. Returns `None` if it must be held open and too many files are.
     pub(super) fn of_file(
         file: File,
         stamp: Stamp,
@@ -163,7 +163,7 @@ impl Representation {
         Some(Representation::new(held, stamp.size, known_by, description))
     }
 
-    /// Of bytes that were made up just now, and may be made up differently the next time.
+    /// Describes a generated page. Its tag is weak, because the next one may differ.
     pub(super) fn of_bytes(bytes: Bytes, tag: String, description: &Description<'_>) -> Representation {
         let size = bytes.len() as u64;
         let known_by = KnownBy { tag: Some(tag.into()), weak: true, modified: None };
@@ -204,12 +204,12 @@ impl Representation {
         }
     }
 
-    /// The fields of a response that carries it, or a part of it.
+    /// The header lines of a response that carries the representation or a part of it.
     pub(super) fn lines(&self) -> &[u8] {
         &self.lines
     }
 
-    /// The fields of a response that does not carry it as it is.
+    /// The header lines of a response without the representation's own content, such as a 304.
     pub(super) fn lines_without_content(&self) -> &[u8] {
         &self.lines[self.others..]
     }
@@ -219,15 +219,15 @@ impl Representation {
         Validators { tag: tag.as_deref().map(str::as_bytes), weak: *weak, modified: *modified }
     }
 
-    /// Whether bytes that are sent now are those that its validators stand for. Without validators, nothing is promised.
-    pub(super) fn is_as_told(&self) -> bool {
+    /// Whether the bytes on disk still match the validators. Always true without validators.
+    pub(super) fn matches_validators(&self) -> bool {
         match &self.held {
             Held::Open { file, stamp, .. } if self.known_by.tag.is_some() => stamp.is_of(file),
             Held::Open { .. } | Held::Memory(_) => true,
         }
     }
 
-    /// How much memory and how many descriptors it takes.
+    /// How much memory and how many descriptors it uses.
     pub(super) fn weight(&self) -> (u64, usize) {
         match &self.held {
             Held::Memory(bytes) => (bytes.len() as u64, 0),
@@ -236,17 +236,17 @@ impl Representation {
     }
 }
 
-/// What reading a small file came to.
+/// The result of reading a small file.
 enum Whole {
     Read(Bytes),
-    /// It was changed meanwhile.
+    /// The file changed while it was read.
     Changing,
-    /// If it cannot be read, that shows when it is sent.
+    /// Not read, or not readable: the error shows when it is sent.
     NotRead,
 }
 
 fn read_whole(file: &File, stamp: &Stamp) -> Whole {
-    // Small enough for memory, or it would not be read.
+    // Files this small fit in memory.
     let mut bytes = vec![0; stamp.size as usize];
     match file.read_exact_at(&mut bytes, 0) {
         Ok(()) if stamp.is_of(file) => Whole::Read(Bytes::from(bytes)),
@@ -256,13 +256,13 @@ fn read_whole(file: &File, stamp: &Stamp) -> Whole {
     }
 }
 
-/// The media type of a file of this name. Text is UTF-8: what else would it be.
+/// Guesses the media type from a file name. Text is assumed to be UTF-8.
 pub(super) fn content_type(name: &[u8]) -> String {
     let name = String::from_utf8_lossy(name);
     let guess = mime_guess::from_path(&*name).first_raw();
     match guess {
         None => "application/octet-stream".to_owned(),
-        // The name that RFC 9239 has made obsolete.
+        // RFC 9239 has made this name obsolete.
         Some("application/javascript") => "text/javascript; charset=utf-8".to_owned(),
         Some(text) if text.starts_with("text/") && !text.contains("charset") => format!("{text}; charset=utf-8"),
         Some(other) => other.to_owned(),
@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn types_are_told_by_name() {
+    fn content_type_depends_on_the_name() {
         for (name, expected) in [
             ("a.html", "text/html; charset=utf-8"),
             ("a.HTML", "text/html; charset=utf-8"),
@@ -294,9 +294,9 @@ mod tests {
         }
     }
 
-    /// What changes while it is read into memory is known by nothing, and is not kept there.
+    /// A file that changes while it is read has no validators and is not cached in memory.
     #[test]
-    fn a_file_that_is_not_what_was_looked_at_has_no_validators() {
+    fn file_that_changes_while_it_is_read_has_no_validators() {
         let path = std::env::temp_dir().join(format!("pelton-representation-{}", std::process::id()));
         let settings = FileSettings { settled_after: Duration::ZERO, ..FileSettings::default() };
         let description =
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn the_date_is_the_last_at_which_the_bytes_may_have_changed() {
+    fn last_modified_is_the_later_of_both_times_but_not_in_the_future() {
         let now = UNIX_EPOCH + Duration::from_secs(1000);
         for (modified, changed, expected) in [
             (10, 20, Some(20)),

@@ -1,13 +1,13 @@
 //! Opens files below a directory, and nothing else.
 //!
 //! Names are validated, but a file may be a symbolic link, or become one during the check. Where possible the kernel handles
-//! that: `openat2` does not leave its starting directory, whatever the links say, and does not follow the magic links in `/proc`.
+//! that: `openat2` does not leave its starting directory, wherever links point, and does not follow the magic links in `/proc`.
 //! Elsewhere the name is walked segment by segment, and no link is followed.
 //!
-//! Only regular files and directories are ever opened. Opening a FIFO lets a writer through that waits for a reader, and closing it
-//! kills that writer; opening a device may set it going. So each name is looked at first: on Linux with `O_PATH`, which opens
-//! nothing, after which the very inode that was looked at is opened through `/proc`. Elsewhere it is looked at by name, and once more
-//! when it is open.
+//! Only regular files and directories are ever opened. Opening a FIFO unblocks a writer that waits for a reader, and closing it
+//! kills that writer; opening a device may start it. So the type is checked first. On Linux, `O_PATH` gets hold of the inode
+//! without opening it, and `/proc` opens that same inode. Elsewhere the type is checked by name, and again once the file is
+//! open.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -18,33 +18,32 @@ use std::path::Path;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-/// What a file is opened with. It must not block, nor make a terminal this process's own, if it has become a FIFO or a terminal since
-/// it was looked at.
+/// The flags for opening a file. If it was replaced by a FIFO or a terminal since the check, opening must not block or acquire
+/// a controlling terminal.
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
-/// What a name is looked at with. `openat2` takes no other flag together with it.
+/// The flags for looking up a name. `openat2` accepts no others with `O_PATH`.
 #[cfg(target_os = "linux")]
 const LOOK: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
-/// `openat2` gives up if directories are renamed while it looks whether it has left the root; walking gives up if another file has
-/// taken the place of the one that was looked at.
+/// `openat2` fails if a directory is renamed while it resolves a name; walking fails if the file was replaced after the check.
 const ATTEMPTS: usize = 8;
 
-/// A directory below which files are opened.
+/// A directory to open files in.
 #[derive(Debug)]
 pub(super) struct Directory(OwnedFd);
 
-/// A regular file or a directory that was looked at.
+/// A regular file or a directory that was looked up.
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) metadata: Metadata,
     access: Access,
 }
 
-/// What can be done with something that was looked at.
+/// A descriptor of something that was looked up.
 #[derive(Debug)]
 enum Access {
-    /// It names the inode, and does not read it.
+    /// An `O_PATH` descriptor, which cannot be read.
     #[cfg(target_os = "linux")]
     Look(File),
     Read(File),
@@ -56,12 +55,13 @@ impl Directory {
         Ok(Directory(rustix::fs::open(path, flags, Mode::empty())?))
     }
 
-    /// Looks at what has this name; the directory itself has none. What is neither a regular file nor a directory is not there.
+    /// Looks up a name; an empty one is the directory itself. Fails with `ENOENT` for anything but regular files and
+    /// directories.
     pub(super) fn look(&self, name: &[u8]) -> Result<Seen, Errno> {
         #[cfg(target_os = "linux")]
         {
             match self.beneath(name, LOOK) {
-                // It is older than Linux 5.6, or something between here and the kernel does not know the call.
+                // The kernel is older than Linux 5.6, or a sandbox blocks the call.
                 Err(Errno::NOSYS | Errno::PERM) => {}
                 looked => {
                     let path = File::from(looked?);
@@ -73,8 +73,8 @@ impl Directory {
         self.walk(name)
     }
 
-    /// Opens what was looked at under this name.
-    #[cfg_attr(not(target_os = "linux"), allow(unused_variables, reason = "what was looked at is open already"))]
+    /// Opens for reading what was looked up under this name.
+    #[cfg_attr(not(target_os = "linux"), allow(unused_variables, reason = "it is open already"))]
     pub(super) fn read(&self, name: &[u8], seen: Seen) -> Result<File, Errno> {
         match seen.access {
             Access::Read(file) => Ok(file),
@@ -87,7 +87,7 @@ impl Directory {
         }
     }
 
-    /// Whether what was looked at could be read.
+    /// Whether it can be opened for reading.
     pub(super) fn may_read(&self, name: &[u8], seen: Seen) -> bool {
         #[cfg(target_os = "linux")]
         if let Access::Look(path) = &seen.access {
@@ -101,7 +101,7 @@ impl Directory {
         self.read(name, seen).is_ok()
     }
 
-    /// Opens by name what was looked at, if it is still there.
+    /// Opens by name what was looked up, and fails if it was replaced.
     #[cfg(target_os = "linux")]
     fn read_again(&self, name: &[u8], looked_at: &Metadata) -> Result<File, Errno> {
         let file = File::from(self.beneath(name, READ)?);
@@ -122,7 +122,7 @@ impl Directory {
         rustix::fs::openat2(&self.0, name, flags, Mode::empty(), resolve)
     }
 
-    /// Goes segment by segment, without following links.
+    /// Walks the name segment by segment without following links.
     fn walk(&self, name: &[u8]) -> Result<Seen, Errno> {
         let name = tidy(name);
         let (directories, last) = match name.iter().rposition(|byte| *byte == b'/') {
@@ -145,8 +145,7 @@ impl Directory {
     }
 }
 
-/// Opens what is in a directory, unless it is a link or something that opening would disturb. `None` if something else has taken its
-/// place meanwhile.
+/// Opens a regular file or a directory, not following links. Returns `None` if it was replaced during the check.
 fn look_and_open(directory: &OwnedFd, name: &[u8]) -> Result<Option<Seen>, Errno> {
     let looked_at = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
     match FileType::from_raw_mode(looked_at.st_mode) {
@@ -156,7 +155,7 @@ fn look_and_open(directory: &OwnedFd, name: &[u8]) -> Result<Option<Seen>, Errno
     }
     let file = File::from(rustix::fs::openat(directory, name, READ | OFlags::NOFOLLOW, Mode::empty())?);
     let metadata = metadata(&file)?;
-    // Their types differ between systems, and so do those of what the standard library makes of them.
+    // The types of these fields differ between systems.
     #[allow(clippy::unnecessary_cast, reason = "not on every system")]
     let same = is_same(&metadata, looked_at.st_dev as u64, looked_at.st_ino as u64);
     if same { Seen::new(metadata, Access::Read(file)).map(Some) } else { Ok(None) }
@@ -176,13 +175,13 @@ fn is_same(metadata: &Metadata, device: u64, inode: u64) -> bool {
     metadata.dev() == device && metadata.ino() == inode
 }
 
-/// Leads to the inode that a descriptor names. The thread's own directory is there also if the main thread has ended.
+/// The path to the inode that a descriptor refers to. `thread-self` works even if the main thread has ended.
 #[cfg(target_os = "linux")]
 fn in_proc(path: &File) -> String {
     format!("/proc/thread-self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(path))
 }
 
-/// The name as the kernel takes it: without a slash at its end, and never empty.
+/// The name for the kernel: without a trailing slash, and never empty.
 fn tidy(name: &[u8]) -> &[u8] {
     match name.strip_suffix(b"/").unwrap_or(name) {
         [] => b".",
@@ -190,13 +189,13 @@ fn tidy(name: &[u8]) -> &[u8] {
     }
 }
 
-/// The status that tells a client why something could not be opened. It is not told what leads out, or what is not a file.
+/// The status for an error. Files outside the root and special files look like missing ones.
 pub(super) fn status_of(error: Errno) -> u16 {
     match error {
         Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::XDEV | Errno::LOOP | Errno::NXIO | Errno::NODEV => {
             404
         }
-        // What some systems say to a link that is not to be followed, and to a name that they cannot have.
+        // Some systems return these for a link that must not be followed and for an invalid name.
         Errno::MLINK | Errno::ILSEQ | Errno::INVAL => 404,
         Errno::ACCESS | Errno::PERM => 403,
         Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN => 503,
@@ -211,7 +210,7 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::path::PathBuf;
 
-    /// A directory `in` with links in it that lead everywhere, next to a file `out`.
+    /// A directory `in` with links to various places, next to a file `out`.
     fn tree(test: &str) -> PathBuf {
         let tree = std::env::temp_dir().join(format!("pelton-resolve-{test}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&tree);
@@ -240,7 +239,7 @@ mod tests {
         ["leads-out", "absolute", "absolute-back-in", "up/out", "up/in/file", "loop", "magic/Cargo.toml", "missing"];
 
     #[test]
-    fn nothing_outside_is_opened_and_links_inside_are_followed_where_the_kernel_sees_to_it() {
+    fn files_outside_are_not_opened_and_links_inside_are_followed_on_linux() {
         let tree = tree("kernel");
         let root = Directory::open(&tree.join("in")).unwrap();
         let name = |name: &str| read(&root, name, root.look(name.as_bytes()));
@@ -261,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn walking_follows_no_link_at_all() {
+    fn walking_follows_no_links() {
         let tree = tree("walk");
         let root = Directory::open(&tree.join("in")).unwrap();
         let name = |name: &str| read(&root, name, root.walk(name.as_bytes()));
@@ -276,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_told_what_they_may_know() {
+    fn status_reveals_nothing_outside_the_root() {
         for (error, expected) in [
             (Errno::NOENT, 404),
             (Errno::XDEV, 404),
@@ -299,7 +298,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn what_opening_would_disturb_is_not_opened() {
+    fn special_files_are_not_opened() {
         use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
         let tree = tree("special");
         rustix::fs::mkfifoat(rustix::fs::CWD, tree.join("in/fifo"), Mode::RWXU).unwrap();
@@ -314,14 +313,14 @@ mod tests {
             assert!(!is_opened(), "{name}");
         }
         File::options().read(true).write(true).open(tree.join("in/fifo")).unwrap();
-        assert!(is_opened(), "it would be known");
+        assert!(is_opened(), "the watch reports opening");
         fs::remove_dir_all(tree).unwrap();
     }
 
-    /// As where there is no `/proc`.
+    /// Simulates a system without `/proc`.
     #[cfg(target_os = "linux")]
     #[test]
-    fn what_has_taken_the_place_of_what_was_looked_at_is_not_read() {
+    fn replaced_file_is_not_read() {
         let tree = tree("replaced");
         let root = Directory::open(&tree.join("in")).unwrap();
         let seen = root.look(b"file").unwrap();
@@ -330,7 +329,7 @@ mod tests {
         fs::write(tree.join("in/new"), "new").unwrap();
         fs::rename(tree.join("in/new"), tree.join("in/file")).unwrap();
         assert_eq!(root.read_again(b"file", &seen.metadata).map(|_| ()), Err(Errno::AGAIN));
-        assert_eq!(read(&root, "file", Ok(seen)), Ok("file".to_owned()), "it is the inode that was looked at");
+        assert_eq!(read(&root, "file", Ok(seen)), Ok("file".to_owned()), "the original inode is read");
         fs::remove_dir_all(tree).unwrap();
     }
 }

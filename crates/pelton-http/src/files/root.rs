@@ -1,4 +1,4 @@
-//! The directory that is served, which may be another one after a while.
+//! The served directory, which may be replaced while the server runs.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use rustix::io::Errno;
 
 use super::resolve::{Directory, status_of};
 
-/// A path, and the directory that it led to when it was last resolved. Threads of the file lane share it.
+/// A path, and the directory that it last resolved to. Threads of the file lane share it.
 #[derive(Debug)]
 pub(super) struct Root {
     path: PathBuf,
-    /// For how long the directory is used before the path is resolved again. `None` means for good.
+    /// How long the directory is used before the path is resolved again. `None` means forever.
     valid: Option<Duration>,
     resolved: Mutex<Resolved>,
 }
@@ -22,19 +22,19 @@ pub(super) struct Root {
 #[derive(Debug)]
 struct Resolved {
     directory: Result<Arc<Directory>, Errno>,
-    /// `None` before anything was looked up: it was resolved when the server was set up, however long ago that was.
+    /// `None` until the first look-up: the server may have been set up long before.
     at: Option<Time>,
 }
 
 impl Root {
     pub(super) fn open(path: &Path, valid: Option<Duration>) -> io::Result<Root> {
-        // A relative path stays relative to the current directory of this moment.
+        // Later changes of the current directory must not matter.
         let path = std::path::absolute(path)?;
         let directory = Ok(Arc::new(Directory::open(&path)?));
         Ok(Root { path, valid, resolved: Mutex::new(Resolved { directory, at: None }) })
     }
 
-    /// The directory to look things up in.
+    /// The directory to look names up in.
     pub(super) fn directory(&self, now: Time) -> Result<Arc<Directory>, Errno> {
         let mut resolved = self.resolved.lock().unwrap_or_else(PoisonError::into_inner);
         let fresh = match (self.valid, resolved.at) {
@@ -45,13 +45,13 @@ impl Root {
         if fresh {
             return resolved.directory.clone();
         }
-        // Resolving may take its time, so the lock is not held meanwhile, and nobody else resolves.
+        // Resolving may block, so release the lock. Other threads use the old directory meanwhile.
         resolved.at = Some(now);
         drop(resolved);
         let opened = Directory::open(&self.path).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
         let mut resolved = self.resolved.lock().unwrap_or_else(PoisonError::into_inner);
         match opened {
-            // Descriptors or memory have run out: that says nothing about the directory.
+            // Lack of descriptors or memory says nothing about the directory.
             Err(error) if status_of(error) >= 500 && resolved.directory.is_ok() => {
                 tracing::warn!(%error, path = ?self.path, "cannot resolve the served directory again");
             }
@@ -90,18 +90,18 @@ mod tests {
         let (always, never) = (Root::open(&link, Some(Duration::ZERO)).unwrap(), Root::open(&link, None).unwrap());
         let has = |root: &Root, name: &str, now: u64| root.directory(at(now)).unwrap().look(name.as_bytes()).is_ok();
         point_to("two");
-        // However long ago it was set up.
+        // The first look-up resolves the path again.
         assert!(has(&following, "two", 0) && has(&always, "two", 0) && has(&never, "one", 0));
         point_to("one");
         assert!(has(&following, "two", 999) && has(&always, "one", 999));
         assert!(has(&following, "one", 1000) && has(&never, "one", 1000));
-        // Work that was queued earlier and runs later.
+        // Work that was queued earlier but runs later.
         assert!(has(&following, "one", 500));
         fs::remove_file(&link).unwrap();
         assert!(has(&following, "one", 1999));
         assert_eq!(following.directory(at(2000)).err(), Some(Errno::NOENT));
         point_to("two");
-        assert_eq!(following.directory(at(2999)).err(), Some(Errno::NOENT), "that it is gone is known for as long");
+        assert_eq!(following.directory(at(2999)).err(), Some(Errno::NOENT), "the failure is cached just as long");
         assert!(has(&following, "two", 3000) && has(&never, "one", 3000));
         fs::remove_dir_all(tree).unwrap();
     }

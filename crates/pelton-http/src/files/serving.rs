@@ -13,12 +13,12 @@ use super::representation::{Held, Representation};
 use crate::wire::{self, Coding, Selection, Verdict};
 use crate::{Method, Request, Responder, Response};
 
-/// Whether a file that is held open is looked at before it is sent.
+/// Whether an open file must be checked before it is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Trust {
-    /// It was looked at just now.
+    /// It was looked up just now.
     LookedUp,
-    /// It was looked at a while ago. What has been written to it since must not be sent under its tag.
+    /// It was looked up a while ago. Newer content must not be sent under its tag.
     Kept,
 }
 
@@ -46,7 +46,7 @@ pub(super) fn answer(
     }
     let selection = select(form, request);
     let sends = selection != Selection::Unsatisfiable && request.method() != Method::Head;
-    if sends && trust == Trust::Kept && !form.is_as_told() {
+    if sends && trust == Trust::Kept && !form.matches_validators() {
         return Err(responder);
     }
     match selection {
@@ -105,7 +105,7 @@ fn select(form: &Representation, request: &Request<'_>) -> Selection {
         return Selection::Whole;
     }
     match wire::select_ranges(range, form.size) {
-        // The coding is of the file, not of a body that is put together of its parts, and there is no way to say that.
+        // `Content-Encoding` would apply to the whole multipart body, not to its parts.
         Selection::Several(_) if form.coding != Coding::Identity => Selection::Whole,
         selection => selection,
     }
@@ -122,12 +122,12 @@ fn without_content(status: u16, form: &Representation) -> Response {
 }
 
 fn part(bytes: &Bytes, range: &std::ops::Range<u64>) -> Bytes {
-    // A range is within the file, which is in memory.
+    // The range is within the file, which is in memory.
     bytes.slice(range.start as usize..range.end as usize)
 }
 
 fn together(bytes: &Bytes, body: &Multipart) -> Bytes {
-    // The parts are less than the whole, which is small.
+    // The ranges cover less than the file, which is small.
     let mut all = BytesMut::with_capacity(body.len() as usize);
     for (head, range) in &body.parts {
         all.extend_from_slice(head);
@@ -137,7 +137,7 @@ fn together(bytes: &Bytes, body: &Multipart) -> Bytes {
     all.freeze()
 }
 
-/// Answers with a part of a file that is held open.
+/// Answers with a part of an open file.
 fn open(
     reactor: &mut Reactor,
     resource: &Rc<Resource>,

@@ -17,28 +17,28 @@ use super::path::HiddenFiles;
 /// ```
 #[derive(Clone, Debug)]
 pub struct FileSettings {
-    /// Whether the directory that is there at first stays the one that is served, also if it is renamed or another takes its place. By
-    /// default its path is resolved again, once per [`valid`](FileSettings::valid): it may be a link that is turned to a new release. A
-    /// process that will not see the path any more, because it changes its root or gives up rights, needs this.
+    /// Whether to keep serving the directory that was opened at first, even if it is renamed or replaced. By default its path
+    /// is resolved again, once per [`valid`](FileSettings::valid): it may be a link that is switched to a new release. A
+    /// process that loses access to the path, because it changes its root or drops privileges, needs this.
     pub pinned: bool,
-    /// The file that stands for its directory. By default `index.html`.
+    /// The file that is served for its directory. By default `index.html`.
     pub index: Option<String>,
-    /// Whether directories without such a file are listed. By default they are not, which is a 404.
+    /// Whether directories without an index file are listed. By default they are not, and the answer is 404.
     pub listing: bool,
-    /// Whether files and directories are served whose names begin with a dot. By default they are not.
+    /// Whether files and directories whose names begin with a dot are served. By default they are not.
     pub hidden: bool,
-    /// Whether `a.br`, `a.zst` and `a.gz` are sent in place of `a` to those who take them. By default they are, unless they are
-    /// older than `a`.
+    /// Whether `a.br`, `a.zst` and `a.gz` are sent in place of `a` to clients that accept them. By default they are, unless
+    /// they are older than `a`.
     pub precompressed: bool,
-    /// The `Cache-Control` of what is found. By default `no-cache`: it may be kept, but is asked for again before it is used, which
-    /// is answered with a 304 if it has not changed.
+    /// The `Cache-Control` of files. By default `no-cache`: clients may store a file but must revalidate it, which takes only a
+    /// 304 if it has not changed.
     pub cache_control: Option<String>,
-    /// How long a file is served without checking the disk. By default one second, for which a change may go unnoticed. If zero,
-    /// every request checks, on a thread of the file lane.
+    /// How long a file is served without checking the disk. By default one second, so a change may go unnoticed for that long.
+    /// If zero, every request checks, on a thread of the file lane.
     pub valid: Duration,
-    /// How long a file has to be left alone before it has an `ETag` and a `Last-Modified`. By default two seconds: on some file systems
-    /// times are no finer than that, so what is changed again within it may look the same. On file systems with finer times it may be
-    /// shorter.
+    /// How long a file must be unchanged before it gets an `ETag` and a `Last-Modified`. By default two seconds, the resolution
+    /// of times on some file systems: a second change within that time may not show. It may be shorter on file systems with
+    /// finer times.
     pub settled_after: Duration,
     /// How long a missing name is remembered. By default one second.
     pub valid_missing: Duration,
@@ -46,16 +46,16 @@ pub struct FileSettings {
     pub small: u64,
     /// The maximum size of all cached files together. By default 16 MiB.
     pub memory: u64,
-    /// How many files are held open for the next request, at most half of the [`descriptors`](FileSettings::descriptors). By default 256, a
-    /// quarter of what most systems let a process have.
+    /// How many files stay open for later requests, at most half of the [`descriptors`](FileSettings::descriptors). By default
+    /// 256, a quarter of the usual limit for a process.
     pub open: usize,
-    /// How many files may be open at a time: those that are held, and those that are being sent. A request for another one is answered with
-    /// 503. By default 4,096. Where the process may not have as many descriptors, it should be less: clients that do not read what they
-    /// have asked for can take all of them.
+    /// How many files may be open at a time, both cached and being sent. Beyond that, requests are answered with 503. By
+    /// default 4,096. Set it below the process's limit on descriptors, or clients that do not read their responses can exhaust
+    /// it.
     pub descriptors: usize,
-    /// How many files are known, in memory or open. By default 4,096.
+    /// How many files are cached, in memory or open. By default 4,096.
     pub known: usize,
-    /// How many names are known for which there is nothing. By default 1,024.
+    /// How many missing names are remembered. By default 1,024.
     pub missing: usize,
     /// How long unused entries are kept, with their memory, their descriptors, and the disk space of deleted files. By default a
     /// minute.

@@ -5,24 +5,24 @@ use std::cell::RefCell;
 
 use crate::wire::token::{is_field_value, is_token_text, trim};
 
-/// Memory for fields that has been used, for the next response.
+/// The maximum number of field buffers kept for later responses.
 const KEPT: usize = 32;
 
-/// Memory of more than this is not kept.
+/// The maximum size of a kept buffer, in bytes.
 const LARGEST_KEPT: usize = 4096;
 
 thread_local! {
     static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The header fields of a response, as the lines that they are sent as.
+/// The header fields of a response, stored as header lines.
 ///
-/// Fields cannot be split: an invalid name or value is rejected and makes the response a [fault](ResponseFields::fault), for
-/// which the client gets a 500. The server controls framing: it ignores `Transfer-Encoding`, requires a correct `Content-Length`,
-/// closes the connection on `Connection: close` and ignores other options. A `Date` replaces the server's own.
+/// Fields cannot be split: an invalid name or value is rejected and makes the response a [fault](ResponseFields::fault), so the
+/// client gets a 500. The server controls framing: it ignores `Transfer-Encoding`, requires a correct `Content-Length`, closes
+/// the connection on `Connection: close` and ignores other options. A `Date` replaces the server's own.
 #[derive(Debug)]
 pub struct ResponseFields {
-    /// Many responses have one constant field, which is not copied until there is another.
+    /// Many responses have a single constant field, which is not copied until another is added.
     lines: Cow<'static, [u8]>,
     content_length: Option<u64>,
     closes: bool,
@@ -38,14 +38,14 @@ impl Default for ResponseFields {
 }
 
 impl ResponseFields {
-    /// Adds a field; there may be others of this name.
+    /// Adds a field; there may be others with this name.
     pub fn append(&mut self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         let (name, value) = (name.as_ref(), trim(value.as_ref()));
         if !is_token_text(name) {
-            return self.set_fault(format!("the header name {:?} is not valid", String::from_utf8_lossy(name)));
+            return self.set_fault(format!("invalid header name {:?}", String::from_utf8_lossy(name)));
         }
         if !is_value(value) {
-            return self.set_fault(format!("the value of the header {:?} is not valid", String::from_utf8_lossy(name)));
+            return self.set_fault(format!("invalid value of the header {:?}", String::from_utf8_lossy(name)));
         }
         if self.is_servers(name, value) {
             return;
@@ -58,7 +58,7 @@ impl ResponseFields {
         lines.extend_from_slice(b"\r\n");
     }
 
-    /// Adds a field that is known to be valid, as the line that it is sent as.
+    /// Adds a valid field as a header line.
     #[inline]
     pub(crate) fn append_line(&mut self, line: &'static str) {
         if self.lines.is_empty() {
@@ -77,12 +77,12 @@ impl ResponseFields {
         self.lines.to_mut()
     }
 
-    /// Adds whole lines, which are known to be valid and not the server's.
+    /// Adds complete header lines, which must be valid and not controlled by the server.
     pub(crate) fn append_lines(&mut self, lines: &[u8]) {
         self.lines_mut().extend_from_slice(lines);
     }
 
-    /// Whether a field is about the message itself, which the server writes.
+    /// Handles a field that the server controls. Returns whether it is one.
     fn is_servers(&mut self, name: &[u8], value: &[u8]) -> bool {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         match name.len() {
@@ -105,13 +105,13 @@ impl ResponseFields {
         false
     }
 
-    /// Sets a field, in place of any of this name.
+    /// Sets a field, replacing any with this name.
     pub fn set(&mut self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         self.remove(name.as_ref());
         self.append(name, value);
     }
 
-    /// Removes all fields of this name.
+    /// Removes all fields with this name.
     pub fn remove(&mut self, name: impl AsRef<[u8]>) {
         let name = name.as_ref();
         if name.eq_ignore_ascii_case(b"content-length") {
@@ -127,7 +127,7 @@ impl ResponseFields {
         }
     }
 
-    /// The value of the first field of this name.
+    /// The value of the first field with this name.
     pub fn get(&self, name: impl AsRef<[u8]>) -> Option<&[u8]> {
         self.lines.split_inclusive(|byte| *byte == b'\n').find_map(|line| value_of(line, name.as_ref()))
     }
@@ -142,7 +142,7 @@ impl ResponseFields {
         self.fault.as_deref()
     }
 
-    /// The fields as they are sent.
+    /// The fields as header lines.
     pub fn lines(&self) -> &[u8] {
         &self.lines
     }
@@ -164,7 +164,7 @@ impl ResponseFields {
     }
 }
 
-/// Whether this may be the value of a field. Without an early end, so that many bytes are looked at at once.
+/// Whether this is a valid field value. The loop has no early exit, so that it vectorizes.
 fn is_value(value: &[u8]) -> bool {
     value.iter().fold(true, |fine, byte| fine & is_field_value(*byte))
 }
@@ -183,7 +183,7 @@ impl Drop for ResponseFields {
         {
             let mut lines = std::mem::take(lines);
             lines.clear();
-            // A thread that ends needs none.
+            // A thread that is ending needs no buffer.
             let _ = SPARE.try_with(|spare| {
                 let mut spare = spare.borrow_mut();
                 if spare.len() < KEPT {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_breaks_out_of_its_line() {
+    fn invalid_fields_are_rejected() {
         for (name, value) in [
             ("A", "b\r\nSet-Cookie: c"),
             ("A", "b\n"),
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_frames_the_message_is_the_servers() {
+    fn framing_fields_are_controlled_by_the_server() {
         let mut fields = ResponseFields::default();
         fields.append("Transfer-Encoding", "chunked");
         fields.append("Content-Length", "5");

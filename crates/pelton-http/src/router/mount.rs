@@ -4,23 +4,23 @@ use std::cmp::Ordering;
 
 use crate::Handler;
 
-/// A handler, and the prefix that it has everything below.
+/// A handler and its prefix.
 pub(crate) struct Mount {
     segments: Vec<Segment>,
     pub(super) handler: Box<dyn Handler>,
 }
 
-/// What a segment of a prefix is. Text goes before parameters.
+/// A segment of a prefix. Text sorts before parameters.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Segment {
     Text(Box<str>),
-    /// Any but an empty one, `.` and `..`.
+    /// Matches any segment except an empty one, `.` and `..`.
     Parameter(Box<str>),
 }
 
 impl Mount {
     pub(super) fn new(prefix: &str, handler: Box<dyn Handler>) -> Result<Mount, &'static str> {
-        let prefix = prefix.strip_prefix('/').ok_or("a prefix begins with a slash")?;
+        let prefix = prefix.strip_prefix('/').ok_or("a prefix must begin with a slash")?;
         if prefix.is_empty() {
             return Ok(Mount { segments: Vec::new(), handler });
         }
@@ -33,7 +33,7 @@ impl Mount {
         Ok(Mount { segments, handler })
     }
 
-    /// The part of a path, as it was sent, that this prefix stands for.
+    /// The part of a path, as sent, that the prefix matches.
     pub(super) fn prefix_of<'p>(&self, path: &'p str) -> &'p str {
         match memchr::memchr_iter(b'/', path.as_bytes()).nth(self.segments.len()) {
             Some(end) => &path[..end],
@@ -43,32 +43,32 @@ impl Mount {
 
     /// Whether a path is below the prefix.
     pub(super) fn has(&self, path: &str) -> bool {
-        // What comes before the first slash is no segment.
+        // Skip the empty text before the first slash.
         let mut segments = path.split('/').skip(1);
         self.segments.iter().all(|own| segments.next().is_some_and(|segment| own.matches(segment)))
     }
 
-    /// What the parameters of the prefix are in a path that is below it.
+    /// The values of the prefix's parameters in a path below it.
     pub(crate) fn parameters<'a>(&'a self, path: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
         let both = self.segments.iter().zip(path.split('/').skip(1));
         both.filter_map(|(own, value)| Some((own.name()?, value)))
     }
 
-    /// Which of two mounts goes first, if a path is below both: the first segment that differs decides, else the longer prefix goes
-    /// first. What parameters are called makes no difference.
+    /// Orders mounts by precedence: the first segment that differs decides, otherwise the longer prefix comes first. Parameter
+    /// names make no difference.
     pub(super) fn cmp_specific(&self, other: &Mount) -> Ordering {
         let segments = self.segments.iter().zip(&other.segments).map(|(one, other)| one.cmp_specific(other));
         segments.fold(Ordering::Equal, Ordering::then).then(other.segments.len().cmp(&self.segments.len()))
     }
 
-    /// Whether this goes before a route with this pattern, if a path has both. If no segment differs, the route goes first.
+    /// Orders a mount and a route that match the same path. If no segment differs, the route comes first.
     pub(super) fn cmp_route(&self, pattern: &str) -> Ordering {
         for (own, segment) in self.segments.iter().zip(pattern.split('/').skip(1)) {
             let is_text = !segment.replace("{{", "").contains('{');
             match own {
                 Segment::Text(_) if !is_text => return Ordering::Less,
                 Segment::Parameter(_) if is_text => return Ordering::Greater,
-                // Catches all the rest.
+                // A catch-all parameter.
                 Segment::Parameter(_) if segment.starts_with("{*") => return Ordering::Less,
                 _ => {}
             }
@@ -80,23 +80,21 @@ impl Mount {
 impl Segment {
     fn parse(text: &str) -> Result<Segment, &'static str> {
         if matches!(text, "" | "." | "..") {
-            return Err("a prefix has no empty segments, and none that are . or ..");
+            return Err("a prefix must not have empty segments, . or ..");
         }
         if let Some(name) = text.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'))
             && !name.contains(['{', '}'])
         {
             return match name {
-                "" => Err("a parameter has a name"),
-                _ if name.starts_with('*') => {
-                    Err("everything below a prefix is the handler's: it cannot be a parameter")
-                }
+                "" => Err("a parameter must have a name"),
+                _ if name.starts_with('*') => Err("a prefix cannot have a catch-all parameter"),
                 _ => Ok(Segment::Parameter(name.into())),
             };
         }
-        // As in routes, braces that are meant are written twice.
+        // As in routes, literal braces are doubled.
         let unescaped = text.replace("{{", "").replace("}}", "");
         if unescaped.contains(['{', '}']) {
-            return Err("a segment of a prefix is either text or one parameter");
+            return Err("a segment of a prefix must be either text or one parameter");
         }
         Ok(Segment::Text(text.replace("{{", "{").replace("}}", "}").into()))
     }
@@ -133,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_ends_with_a_segment() {
+    fn prefixes_match_whole_segments() {
         for (prefix, below, not) in [
             ("/", vec!["/", "/a", "/a/b", "//", "//a"], vec![]),
             ("/a", vec!["/a", "/a/", "/a/b", "/a//", "/a/../b"], vec!["/", "/ab", "/b", "//a", "/b/a", "/A"]),
@@ -152,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_takes_its_segments_of_the_path() {
+    fn prefix_and_parameters_are_taken_from_the_path() {
         for (prefix, path, expected) in [
             ("/", "/a", ""),
             ("/a", "/a", "/a"),
@@ -168,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_more_specific_goes_first() {
+    fn more_specific_mounts_come_first() {
         let mut mounts = ["/", "/{a}", "/a/{b}", "/a", "/a/b", "/{a}/b", "/b"].map(mount);
         mounts.sort_by(Mount::cmp_specific);
         let first = |path: &str| {

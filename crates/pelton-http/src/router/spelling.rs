@@ -1,11 +1,13 @@
-//! Paths that are spelled differently and mean the same (RFC 3986, section 6.2.2).
+//! Equivalent spellings of a path (RFC 3986, section 6.2.2).
 
 use std::borrow::Cow;
 
-/// Returns the normal spelling: no unnecessary escapes, and upper-case hex digits. Slashes stay as they are, escaped or not, so
-/// the segments do not change. Invalid escapes are left alone.
+use crate::wire::token::escaped;
+
+/// Returns the normal spelling: no unnecessary escapes, and upper-case hex digits. Slashes stay escaped or unescaped, so the
+/// segments do not change. Invalid escapes are left alone.
 ///
-/// Without this, a handler for `/private` could be avoided by asking for `/%70rivate`, if another one, which decodes paths, has the rest.
+/// Without this, a request for `/%70rivate` could bypass a handler for `/private` and reach another one that decodes paths.
 pub(super) fn normal(path: &str) -> Cow<'_, str> {
     let mut places = memchr::memchr_iter(b'%', path.as_bytes());
     match places.find(|at| is_abnormal(&path.as_bytes()[*at..])) {
@@ -46,13 +48,7 @@ fn is_abnormal(text: &[u8]) -> bool {
     escaped(text).is_some_and(|byte| is_unreserved(byte) || text[1..3].iter().any(u8::is_ascii_lowercase))
 }
 
-/// The byte that an escape at the beginning of `text` stands for.
-fn escaped(text: &[u8]) -> Option<u8> {
-    let digit = |at: usize| char::from(*text.get(at)?).to_digit(16);
-    u8::try_from(16 * digit(1)? + digit(2)?).ok()
-}
-
-/// What RFC 3986 calls unreserved, and escaping makes no difference to.
+/// The unreserved characters of RFC 3986, which mean the same escaped or not.
 fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
 }

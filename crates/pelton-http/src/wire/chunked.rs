@@ -6,9 +6,9 @@ use super::{Field, Fields, HeadLimits, Refusal, fields};
 /// Limits on the overhead of a chunked body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChunkLimits {
-    /// Bytes of extensions, in all chunks of a body together. Nobody sends any, except to keep a server busy.
+    /// Bytes of extensions in all chunks of a body together. Legitimate clients send none.
     pub extensions: usize,
-    /// Fields and their bytes after the last chunk.
+    /// Limits on the trailer fields: their number and total size.
     pub trailers: HeadLimits,
 }
 
@@ -33,9 +33,9 @@ pub enum Decoded<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct Chunked {
     state: State,
-    /// Of the chunk at hand.
+    /// Bytes that remain of the current chunk.
     remaining: u64,
-    /// Of the size at hand.
+    /// Digits of the current size.
     digits: u32,
     extensions: usize,
     trailers: Vec<u8>,
@@ -48,11 +48,11 @@ enum State {
     #[default]
     Size,
     SizeDigits,
-    /// After blanks: an extension has to follow.
+    /// After blanks: an extension must follow.
     BeforeSemicolon,
     ExtensionStart,
     ExtensionName,
-    /// After the name of an extension, and blanks.
+    /// After the name of an extension and blanks.
     BeforeEquals,
     ExtensionValueStart,
     ExtensionValue,
@@ -69,7 +69,7 @@ enum State {
     End,
 }
 
-/// The most digits that a size may have: more cannot be needed, and do not fit.
+/// The maximum number of digits in a size: 64 bits.
 const MOST_DIGITS: u32 = 16;
 
 impl Chunked {
@@ -136,9 +136,9 @@ impl Chunked {
                 self.read_trailers(&limits.trailers)?;
                 End
             }
-            (Size | SizeDigits | SizeLf, _) => return Err(Refusal::bad("the size of a chunk is not valid")),
-            (DataCr | DataLf | LastLf, _) => return Err(Refusal::bad("a chunk does not end where it should")),
-            _ => return Err(Refusal::bad("the extension of a chunk is not valid")),
+            (Size | SizeDigits | SizeLf, _) => return Err(Refusal::bad("invalid chunk size")),
+            (DataCr | DataLf | LastLf, _) => return Err(Refusal::bad("a chunk does not match its size")),
+            _ => return Err(Refusal::bad("invalid chunk extension")),
         };
         let in_extension = !matches!(
             next,
@@ -147,14 +147,14 @@ impl Chunked {
         if in_extension {
             self.extensions += 1;
             if self.extensions > limits.extensions {
-                return Err(Refusal::bad("the extensions of chunks are too long"));
+                return Err(Refusal::bad("the chunk extensions are too long"));
             }
         }
         Ok(next)
     }
 
     fn digit(&mut self, byte: u8) -> Result<(), Refusal> {
-        let too_large = Refusal::bad("the size of a chunk is too large");
+        let too_large = Refusal::bad("the chunk size is too large");
         let digit = char::from(byte).to_digit(16).ok_or(too_large)?;
         self.digits = if self.state == State::Size { 1 } else { self.digits + 1 };
         // Leading zeros are accepted, up to a limit.
@@ -180,7 +180,7 @@ impl Chunked {
         Ok(State::TrailerStart)
     }
 
-    /// Parses the trailers, which are complete.
+    /// Parses the complete trailers.
     fn read_trailers(&mut self, limits: &HeadLimits) -> Result<(), Refusal> {
         if self.trailers.is_empty() {
             return Ok(());
@@ -194,7 +194,7 @@ impl Chunked {
                 Ok(())
             }
             Err(httparse::Error::TooManyHeaders) => Err(Refusal::new(431, "too many trailer fields")),
-            _ => Err(Refusal::bad("a trailer field is not valid")),
+            _ => Err(Refusal::bad("invalid trailer field")),
         }
     }
 }
@@ -203,7 +203,7 @@ impl Chunked {
 mod tests {
     use super::*;
 
-    /// The body, the trailers and how much of the input was used; or why it is refused.
+    /// The body, the trailers and the number of bytes consumed, or the status of the refusal.
     type Outcome = Result<(Vec<u8>, Vec<(String, Vec<u8>)>, usize), u16>;
 
     fn decode_cut(input: &[u8], cut: usize) -> Option<Outcome> {
@@ -237,7 +237,7 @@ mod tests {
         None
     }
 
-    /// The same wherever it is cut. `None` if it is not complete.
+    /// Decodes the input, split at every position, and checks that the result is the same. `None` if it is incomplete.
     fn decode(input: &[u8]) -> Option<Outcome> {
         let whole = decode_cut(input, 0);
         for cut in 1..=input.len() {
@@ -251,11 +251,15 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_put_together() {
+    fn chunks_are_joined() {
         assert_eq!(body(b"0\r\n\r\n"), b"");
         assert_eq!(body(b"5\r\nhello\r\nB\r\n, wide\r\nlan\r\n000\r\n\r\n"), b"hello, wide\r\nlan");
         assert_eq!(body(b"a;x;y=z;q=\"\\\"a;\" ; r\t= s\r\n0123456789\r\n0\r\n\r\n"), b"0123456789");
-        assert_eq!(decode(b"5\r\nhello\r\n0\r\n\r\nGET").unwrap().unwrap().2, 15, "what follows is left alone");
+        assert_eq!(
+            decode(b"5\r\nhello\r\n0\r\n\r\nGET").unwrap().unwrap().2,
+            15,
+            "the following bytes are not consumed"
+        );
         assert_eq!(decode(b"5\r\nhel"), None);
     }
 
@@ -311,7 +315,7 @@ mod tests {
         assert_eq!(
             decode(b"1;a\r\nx\r\n1;aaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n"),
             Some(Err(400)),
-            "in all chunks together"
+            "the limit applies to all chunks together"
         );
     }
 }

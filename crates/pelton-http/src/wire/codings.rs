@@ -1,8 +1,8 @@
-//! Which content coding a client wants (RFC 9110, section 12.5.3).
+//! Negotiates the content coding (RFC 9110, section 12.5.3).
 
 use super::token::{list, trim};
 
-/// How a body is coded.
+/// A content coding.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Coding {
     /// `br`
@@ -11,15 +11,15 @@ pub enum Coding {
     Zstandard,
     /// `gzip`
     Gzip,
-    /// Not at all.
+    /// No coding.
     Identity,
 }
 
-/// How many there are.
+/// The number of codings.
 const COUNT: usize = Coding::ALL.len();
 
 impl Coding {
-    /// All, those that make bodies smallest first.
+    /// All codings, best compression first.
     pub const ALL: [Coding; 4] = [Coding::Brotli, Coding::Zstandard, Coding::Gzip, Coding::Identity];
 
     /// The name in header fields.
@@ -61,7 +61,7 @@ pub fn choose_coding<'a>(values: impl IntoIterator<Item = &'a [u8]>, offered: &[
         for member in list(value) {
             let mut parts = member.split(|byte| *byte == b';').map(trim);
             let name = parts.next().unwrap_or_default();
-            // A weight that is not one makes the member one that says nothing.
+            // A member with an invalid weight is ignored.
             let Some(weight) = weight(parts) else { continue };
             if name == b"*" {
                 others = Some(weight);
@@ -71,11 +71,11 @@ pub fn choose_coding<'a>(values: impl IntoIterator<Item = &'a [u8]>, offered: &[
         }
     }
     if !said {
-        // Anything is acceptable, but a client that asks for no coding may not support any.
+        // Anything is acceptable, but a client without `Accept-Encoding` may not support any coding.
         return offered.contains(&Coding::Identity).then_some(Coding::Identity);
     }
-    // In thousandths, doubled, so that a body that is not coded, of which nothing is said, has its place between nothing and
-    // the least.
+    // Weights are doubled thousandths. An uncoded body that the client does not mention gets 1: more than nothing, less than
+    // any weight.
     let liked = |coding: Coding| match weights[coding as usize].or(others) {
         Some(weight) => 2 * weight,
         None => u16::from(coding == Coding::Identity),
@@ -85,7 +85,7 @@ pub fn choose_coding<'a>(values: impl IntoIterator<Item = &'a [u8]>, offered: &[
     best.filter(|coding| liked(*coding) > 0)
 }
 
-/// The weight among a member's parameters, in thousandths; 1,000 if there is none.
+/// The weight in a member's parameters, in thousandths; 1,000 if there is none.
 fn weight<'a>(mut parameters: impl Iterator<Item = &'a [u8]>) -> Option<u16> {
     let Some(parameter) = parameters.next() else { return Some(1000) };
     let (b"q" | b"Q", [b'=', value @ ..]) = parameter.split_at_checked(1)? else { return None };
@@ -108,7 +108,7 @@ mod tests {
     use Coding::{Brotli, Gzip, Identity, Zstandard};
 
     #[test]
-    fn clients_get_what_they_like_best() {
+    fn coding_with_the_highest_weight_is_chosen() {
         for (value, expected) in [
             ("", Some(Identity)),
             ("br", Some(Brotli)),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_there_is_is_chosen_and_nothing_said_is_nothing_coded() {
+    fn only_offered_codings_are_chosen_and_none_without_a_field() {
         assert_eq!(choose_coding([], &Coding::ALL), Some(Identity));
         assert_eq!(choose_coding([&b"br"[..]], &[Gzip, Identity]), Some(Identity));
         assert_eq!(choose_coding([&b"br"[..], b"gzip;q=0.5"], &[Gzip, Identity]), Some(Gzip));

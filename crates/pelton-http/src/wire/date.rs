@@ -5,14 +5,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pelton::Time;
 
-/// The length of a whole `Date` line: `Date: Sun, 06 Nov 1994 08:49:37 GMT` and the end of the line.
+/// The length of the line `Date: Sun, 06 Nov 1994 08:49:37 GMT` with its line break.
 pub const DATE_LENGTH: usize = 37;
 
 /// A cached `Date` field. It is formatted again when it is used after a second has passed.
 #[derive(Clone, Debug)]
 pub struct Date {
     line: [u8; DATE_LENGTH],
-    /// On the reactor's cached clock.
+    /// When the line expires, by the reactor's cached clock.
     until: Time,
 }
 
@@ -23,7 +23,7 @@ impl Default for Date {
 }
 
 impl Date {
-    /// The line, with its end, as of `now`.
+    /// The line, with its line break, as of `now`.
     #[inline]
     pub fn line(&mut self, now: Time) -> &[u8; DATE_LENGTH] {
         if now >= self.until {
@@ -34,7 +34,7 @@ impl Date {
 
     fn write(&mut self, date: SystemTime, now: Time) {
         let mut line = &mut self.line[..];
-        // It has just this length, before the year 10000.
+        // It has exactly this length until the year 10000.
         let _ = write!(line, "Date: {}\r\n", httpdate::HttpDate::from(date));
         let into_second = date.duration_since(UNIX_EPOCH).unwrap_or_default().subsec_nanos();
         self.until = now + (Duration::from_secs(1) - Duration::from_nanos(into_second.into()));
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_written_when_a_second_has_passed() {
+    fn date_is_formatted_again_after_a_second() {
         let mut date = Date::default();
         let noon = UNIX_EPOCH + Duration::from_millis(784_111_777_400);
         date.write(noon, Time::from_nanos(5_000_000_000));

@@ -17,17 +17,17 @@ pub enum Length {
 /// The `Connection` field of a response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Persistence {
-    /// Nothing: it stays open, as it does by default.
+    /// None: an HTTP/1.1 connection stays open by default.
     Unsaid,
-    /// It stays open, which HTTP/1.0 has to be told.
+    /// The connection stays open, which HTTP/1.0 clients must be told.
     KeepAlive,
-    /// It is closed.
+    /// The connection is closed.
     Close,
-    /// It goes on in another protocol.
+    /// The connection switches to another protocol.
     Upgrade,
 }
 
-/// Appends a response's head. `date` is a whole line, and so are `fields`.
+/// Appends the head of a response. `date` and `fields` are complete header lines.
 #[inline]
 pub fn head(
     out: &mut Vec<u8>,
@@ -37,7 +37,7 @@ pub fn head(
     persistence: Persistence,
     fields: &[u8],
 ) {
-    // Once, for all of it: a status line, a date, a length and what is said about the connection.
+    // Reserve once for the status line, the date, the length and the connection option.
     out.reserve(192 + fields.len());
     status_line(out, status);
     if let Some(date) = date {
@@ -77,19 +77,19 @@ fn status_line(out: &mut Vec<u8>, status: u16) {
 /// The interim response `100 Continue`.
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// Appends what comes before a chunk's data, which must not be empty; [`CHUNK_END`] comes after it.
+/// Appends the size line of a chunk. The data must not be empty, and [`CHUNK_END`] must follow it.
 pub fn chunk_start(out: &mut Vec<u8>, length: usize) {
-    debug_assert_ne!(length, 0, "an empty chunk would be the last");
+    debug_assert_ne!(length, 0, "an empty chunk would end the body");
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let nibbles = (usize::BITS - length.leading_zeros()).div_ceil(4);
     out.extend((0..nibbles).rev().map(|nibble| DIGITS[(length >> (4 * nibble)) & 15]));
     out.extend_from_slice(b"\r\n");
 }
 
-/// What comes after a chunk's data.
+/// Follows the data of a chunk.
 pub const CHUNK_END: &[u8] = b"\r\n";
 
-/// Appends the end of a chunked body. `trailers` are whole lines.
+/// Appends the end of a chunked body. `trailers` are complete header lines.
 pub fn last_chunk(out: &mut Vec<u8>, trailers: &[u8]) {
     out.extend_from_slice(b"0\r\n");
     out.extend_from_slice(trailers);
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_say_what_they_are_told() {
+    fn heads_are_encoded() {
         let mut out = Vec::new();
         head(
             &mut out,
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_of_chunks_are_hexadecimal() {
+    fn chunk_sizes_are_hexadecimal() {
         for length in [1, 9, 10, 15, 16, 255, 256, 0x1234_abcd] {
             let mut out = Vec::new();
             chunk_start(&mut out, length);

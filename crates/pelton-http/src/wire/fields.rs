@@ -1,6 +1,6 @@
 //! The fields of a head, as ranges of its bytes.
 
-/// Where a field's name and value are.
+/// The ranges of a field's name and value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Field {
     pub(super) name: (u32, u32),
@@ -23,32 +23,32 @@ impl<'a> Fields<'a> {
         Fields { bytes, fields }
     }
 
-    /// How many there are.
+    /// The number of fields.
     pub fn len(&self) -> usize {
         self.fields.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no fields.
     pub fn is_empty(&self) -> bool {
         self.fields.is_empty()
     }
 
-    /// All of them, in order.
+    /// Iterates over all fields, in order.
     pub fn iter(&self) -> Iter<'a> {
         Iter { bytes: self.bytes, fields: self.fields.iter() }
     }
 
-    /// The value of the first field of this name.
+    /// The value of the first field with this name.
     pub fn get(&self, name: &str) -> Option<&'a [u8]> {
         self.all(name).next()
     }
 
-    /// The value of the first field of this name, if that is text.
+    /// The value of the first field with this name, if it is UTF-8.
     pub fn text(&self, name: &str) -> Option<&'a str> {
         str::from_utf8(self.get(name)?).ok()
     }
 
-    /// The values of all fields of this name.
+    /// The values of all fields with this name.
     pub fn all(&self, name: &str) -> impl Iterator<Item = &'a [u8]> {
         let bytes = self.bytes;
         self.fields
@@ -72,7 +72,7 @@ impl std::fmt::Debug for Fields<'_> {
     }
 }
 
-/// Goes through [`Fields`].
+/// An iterator over [`Fields`].
 #[derive(Clone)]
 pub struct Iter<'a> {
     bytes: &'a [u8],
@@ -83,7 +83,7 @@ impl<'a> Iterator for Iter<'a> {
     type Item = (&'a str, &'a [u8]);
     fn next(&mut self) -> Option<(&'a str, &'a [u8])> {
         let field = self.fields.next()?;
-        // A name is a token, which is ASCII.
+        // A name is a token and so ASCII.
         Some((str::from_utf8(part(self.bytes, field.name)).unwrap_or_default(), part(self.bytes, field.value)))
     }
 }

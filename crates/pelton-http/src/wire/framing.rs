@@ -6,15 +6,15 @@ use super::head::Version;
 /// How a body is delimited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Framing {
-    /// There is none.
+    /// There is no body.
     None,
-    /// This many bytes.
+    /// The body has this many bytes.
     Length(u64),
-    /// Chunked.
+    /// The body is chunked.
     Chunked,
 }
 
-/// What the fields seen so far say.
+/// The framing fields seen so far.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Framed {
     length: Option<u64>,
@@ -26,7 +26,7 @@ impl Framed {
     /// on what is equal.
     pub(super) fn content_length(&mut self, value: &[u8]) -> Result<(), Refusal> {
         if self.length.is_some() {
-            return Err(Refusal::bad("there are two Content-Lengths"));
+            return Err(Refusal::bad("duplicate Content-Length"));
         }
         let length = decimal(value).ok_or(Refusal::bad("the Content-Length is not a number"))?;
         self.length = Some(length);
@@ -36,13 +36,13 @@ impl Framed {
     /// Adds a `Transfer-Encoding`. Only a single `chunked` is supported.
     pub(super) fn transfer_encoding(&mut self, value: &[u8]) -> Result<(), Refusal> {
         if self.chunked || !value.eq_ignore_ascii_case(b"chunked") {
-            return Err(Refusal::bad("the Transfer-Encoding is not just chunked"));
+            return Err(Refusal::bad("unsupported Transfer-Encoding"));
         }
         self.chunked = true;
         Ok(())
     }
 
-    /// What all fields of a request together say.
+    /// The framing of a request with these fields.
     #[inline]
     pub(super) fn framing(self, version: Version) -> Result<Framing, Refusal> {
         Ok(match self.said(version)? {
@@ -51,11 +51,11 @@ impl Framed {
         })
     }
 
-    /// What all fields together say, if they say anything.
+    /// The framing that the fields announce, if any.
     #[inline]
     pub(super) fn said(self, version: Version) -> Result<Option<Framing>, Refusal> {
         match (self.length, self.chunked) {
-            (Some(_), true) => Err(Refusal::bad("there are both Content-Length and Transfer-Encoding")),
+            (Some(_), true) => Err(Refusal::bad("both Content-Length and Transfer-Encoding")),
             (None, true) if version == Version::Http10 => Err(Refusal::bad("HTTP/1.0 has no Transfer-Encoding")),
             (None, true) => Ok(Some(Framing::Chunked)),
             (Some(length), false) => Ok(Some(Framing::Length(length))),
@@ -64,7 +64,7 @@ impl Framed {
     }
 }
 
-/// A number in digits, and nothing but digits.
+/// Parses a number that consists only of digits.
 pub(crate) fn decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_length_is_digits_and_fits() {
+    fn lengths_are_digits_that_fit() {
         assert_eq!(decimal(b"18446744073709551615"), Some(u64::MAX));
         assert_eq!(decimal(b"007"), Some(7));
         for bad in [&b""[..], b"18446744073709551616", b"+1", b"-1", b"1 ", b"1,1", b"0x1", b"1_0", b"\xc2\xb2"] {

@@ -8,7 +8,7 @@ use super::options::Options;
 use super::{Field, Fields, Form, Framing, HeadLimits, Refusal, fields, host, target};
 use crate::Method;
 
-/// The version of a request. Others than these are refused.
+/// The version of a request. All others are refused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Version {
     /// HTTP/1.0.
@@ -26,9 +26,9 @@ pub struct Head {
     pub version: Version,
     /// The form of the target.
     pub form: Form,
-    /// How long the body is.
+    /// The framing of the body.
     pub framing: Framing,
-    /// Whether the connection may stay open after it.
+    /// Whether the connection may stay open afterwards.
     pub keep_alive: bool,
     /// Whether the client waits for `100 Continue`.
     pub expects_continue: bool,
@@ -37,7 +37,7 @@ pub struct Head {
     pub(crate) method_name: Range<u32>,
     pub(crate) target: Range<u32>,
     pub(crate) host: Option<Range<u32>>,
-    /// This and the query are places in the target.
+    /// The ranges of the path and the query in the target.
     pub(crate) path: Range<u32>,
     pub(crate) query: Option<Range<u32>>,
 }
@@ -45,29 +45,29 @@ pub struct Head {
 /// A head parsed in place.
 #[derive(Clone, Debug)]
 pub struct Parsed<'a> {
-    /// What it says.
+    /// The parsed head.
     pub head: Head,
-    /// The target as it was sent, validated as text.
+    /// The target as sent, validated as text.
     pub target: &'a str,
-    /// How long the head is.
+    /// The length of the head in bytes.
     pub length: usize,
 }
 
 /// Scratch memory for parsing, reused for every head.
 #[derive(Clone, Debug, Default)]
 pub struct Notes {
-    /// Where the fields of the latest head are.
+    /// The ranges of the fields of the latest head.
     pub fields: Vec<Field>,
-    /// The latest host that was valid: nearly all clients name the same one in all their requests.
+    /// The latest valid host. Nearly all clients send the same one in all requests, so it need not be validated again.
     host: Vec<u8>,
 }
 
 impl Head {
-    /// Parses a head that a [`Scan`](super::Scan) has found, all of it and nothing else.
+    /// Parses exactly one head, which a [`Scan`](super::Scan) has found.
     pub fn parse<'a>(bytes: &'a [u8], notes: &mut Notes, limits: &HeadLimits) -> Result<Parsed<'a>, Refusal> {
         match Head::parse_whole(bytes, notes, limits)? {
             Some(parsed) if parsed.length == bytes.len() => Ok(parsed),
-            // A head that httparse ends elsewhere than the scan is refused.
+            // Refuse a head if httparse finds its end elsewhere than the scan.
             _ => Err(Refusal::bad("the head does not end at its empty line")),
         }
     }
@@ -88,18 +88,18 @@ impl Head {
             Err(error) => return Err(refusal(error, input)),
         };
         let (Some(method_name), Some(target), Some(version)) = (request.method, request.path, request.version) else {
-            return Err(Refusal::bad("the request line is not complete"));
+            return Err(Refusal::bad("the request line is incomplete"));
         };
         if method_name.as_ptr() != input.as_ptr() {
-            return Err(Refusal::bad("there is something before the request line"));
+            return Err(Refusal::bad("unexpected bytes before the request line"));
         }
         let start = target.as_ptr() as usize - input.as_ptr() as usize;
         let fields = start + target.len() + " HTTP/1.1\r\n".len();
         if fields - 2 > limits.request_line || length - fields > limits.header_bytes {
             return Ok(None);
         }
-        // httparse takes a bare LF for the end of a line, too. A line ends where the next one begins, so there is no need to look
-        // at what is in between.
+        // httparse also accepts a bare LF at the end of a line. A line ends where the next one begins, so the text in between
+        // need not be searched.
         let ends_before = |next: usize| input.get(..next).is_some_and(|lines| lines.ends_with(b"\r\n"));
         if !ends_before(length) || !ends_before(length - 2) {
             return Ok(None);
@@ -118,7 +118,7 @@ impl Head {
         let method = Method::of(method_name.as_bytes());
         let parts = target::split(target.as_bytes(), method)?;
         if version == Version::Http11 && said.host.is_none() {
-            return Err(Refusal::bad("there is no Host"));
+            return Err(Refusal::bad("the Host is missing"));
         }
         let in_head = |range: Range<usize>| (start + range.start) as u32..(start + range.end) as u32;
         let head = Head {
@@ -137,14 +137,16 @@ impl Head {
         };
         Ok(Some(Parsed { head, target, length }))
     }
+}
 
-    /// The fields, from the bytes that this was parsed from and what was noted.
-    pub fn fields<'a>(&self, bytes: &'a [u8], notes: &'a Notes) -> Fields<'a> {
-        Fields::new(bytes, &notes.fields)
+impl Notes {
+    /// The fields of the latest head, which was parsed from `bytes`.
+    pub fn fields<'a>(&'a self, bytes: &'a [u8]) -> Fields<'a> {
+        Fields::new(bytes, &self.fields)
     }
 }
 
-/// What the fields say that concern the server.
+/// The fields that concern the server.
 #[derive(Default)]
 struct Said {
     host: Option<Range<u32>>,
@@ -167,7 +169,7 @@ impl Said {
         match (name.len(), name.first().map_or(0, u8::to_ascii_lowercase)) {
             (4, b'h') if name.eq_ignore_ascii_case(b"host") => {
                 if self.host.is_some() {
-                    return Err(Refusal::bad("there are two Hosts"));
+                    return Err(Refusal::bad("duplicate Host"));
                 }
                 if value != valid_host {
                     check_host(value, valid_host)?;
@@ -185,11 +187,11 @@ impl Said {
     }
 }
 
-/// Refuses a host that is not valid, and notes one that is.
+/// Refuses an invalid host, and remembers a valid one.
 #[inline(never)]
 fn check_host(host: &[u8], valid: &mut Vec<u8>) -> Result<(), Refusal> {
     if !host::is_authority(host) {
-        return Err(Refusal::bad("the Host is not valid"));
+        return Err(Refusal::bad("invalid Host"));
     }
     valid.clear();
     valid.extend_from_slice(host);
@@ -200,15 +202,15 @@ fn check_host(host: &[u8], valid: &mut Vec<u8>) -> Result<(), Refusal> {
 #[cold]
 fn refusal(error: httparse::Error, bytes: &[u8]) -> Refusal {
     match error {
-        httparse::Error::HeaderName => Refusal::bad("the name of a header field is not valid"),
-        httparse::Error::HeaderValue => Refusal::bad("the value of a header field is not valid"),
+        httparse::Error::HeaderName => Refusal::bad("invalid header name"),
+        httparse::Error::HeaderValue => Refusal::bad("invalid header value"),
         httparse::Error::TooManyHeaders => Refusal::new(431, "too many header fields"),
         httparse::Error::Version if is_other_version(bytes) => Refusal::new(505, "neither HTTP/1.0 nor HTTP/1.1"),
-        _ => Refusal::bad("the request line is not valid"),
+        _ => Refusal::bad("invalid request line"),
     }
 }
 
-/// Whether the request line ends in the name of a version that is not spoken here.
+/// Whether the request line ends in an unsupported version.
 fn is_other_version(bytes: &[u8]) -> bool {
     let line = bytes.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let mut words = line.split(|byte| *byte == b' ').skip(2);
@@ -229,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_is_taken_apart() {
+    fn heads_are_parsed() {
         let text = "GET /a?b HTTP/1.1\r\nHost: example.org \r\nX-One:  1\t\r\nx-one: 2\r\nEmpty:\r\n\r\n";
         let mut notes = Notes::default();
         let Parsed { head, target, length } = Head::parse(text.as_bytes(), &mut notes, &HeadLimits::default()).unwrap();
@@ -239,14 +241,14 @@ mod tests {
         assert_eq!((target, part(&head.target), of_target(&head.path)), ("/a?b", "/a?b", "/a"));
         assert_eq!(head.query.as_ref().map(of_target), Some("b"));
         assert_eq!(head.host.as_ref().map(part), Some("example.org"));
-        let fields = head.fields(text.as_bytes(), &notes);
+        let fields = notes.fields(text.as_bytes());
         assert_eq!(fields.len(), 4);
         assert_eq!(fields.all("X-ONE").collect::<Vec<_>>(), [b"1", b"2"]);
         assert_eq!((fields.text("empty"), fields.text("absent")), (Some(""), None));
     }
 
     #[test]
-    fn a_head_that_is_there_as_usual_needs_no_scan() {
+    fn complete_ordinary_heads_need_no_scan() {
         let limits = HeadLimits { request_line: 16, header_bytes: 12, headers: 1 };
         let whole = |head: &str| {
             let parsed = Head::parse_whole(head.as_bytes(), &mut Notes::default(), &limits);
@@ -299,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_there_once_and_valid_except_in_http_1_0() {
+    fn one_valid_host_is_required_except_in_http_1_0() {
         assert!(parse("GET / HTTP/1.0\r\n\r\n").is_ok());
         assert_eq!(parse("GET / HTTP/1.1\r\n\r\n").map(drop), Err(400));
         assert_eq!(with("Host: a\r\n").map(drop), Err(400));
@@ -307,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn every_host_is_looked_at_unless_it_is_the_latest_that_was_valid() {
+    fn every_host_is_validated_unless_it_is_the_latest_valid_one() {
         let mut notes = Notes::default();
         let mut host_of = |host: &str| {
             let text = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
@@ -321,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_stay_open_by_the_rules_of_their_version() {
+    fn persistence_depends_on_the_version() {
         let stays = |version: &str, value: &str| {
             parse(&format!("GET / HTTP/1.{version}\r\nHost: a\r\n{value}\r\n")).unwrap().keep_alive
         };
@@ -381,7 +383,7 @@ mod tests {
         ] {
             assert_eq!(with(fields).map(drop), Err(400), "{fields:?}");
         }
-        // Not ASCII, but allowed as opaque.
+        // Not ASCII, but allowed as opaque data.
         assert!(with("a: ä\r\n").is_ok());
     }
 }

@@ -1,4 +1,4 @@
-//! Hosts, as the `Host` field and request targets name them (RFC 3986, section 3.2).
+//! Validates hosts in the `Host` field and in request targets (RFC 3986, section 3.2).
 
 /// Whether `text` is `host` or `host:port`. It may be empty, as a `Host` field may.
 #[inline]
@@ -23,8 +23,8 @@ pub(super) fn is_host_and_port(text: &[u8]) -> bool {
         }
 }
 
-/// What comes after a name or an IPv4 address. Commas are left out of names, though RFC 3986 has them: two fields that somebody has
-/// joined look so.
+/// Skips a name or an IPv4 address. Commas in names are refused, although RFC 3986 allows them: they may come from two joined
+/// fields.
 #[inline]
 fn after_name(text: &[u8]) -> &[u8] {
     let end = text.iter().position(|byte| !NAME[usize::from(*byte)]).unwrap_or(text.len());
@@ -42,7 +42,7 @@ static NAME: [bool; 256] = {
     table
 };
 
-/// The rest of an address in brackets, and perhaps a port.
+/// Checks the rest of an address in brackets, and an optional port.
 fn is_literal_and_port(text: &[u8]) -> bool {
     let Some(end) = text.iter().position(|byte| *byte == b']') else { return false };
     let (address, rest) = (&text[..end], &text[end + 1..]);
@@ -50,7 +50,7 @@ fn is_literal_and_port(text: &[u8]) -> bool {
     is_address && (rest.is_empty() || rest.strip_prefix(b":").is_some_and(is_port))
 }
 
-/// Whether it is a port. It may be empty.
+/// Whether it is a port, which may be empty.
 #[inline]
 fn is_port(text: &[u8]) -> bool {
     let mut number = 0;

@@ -45,7 +45,7 @@ pub use target::Form;
 pub struct Refusal {
     /// The status of the answer.
     pub status: u16,
-    /// What was wrong, in words.
+    /// The reason, in words.
     pub why: &'static str,
 }
 

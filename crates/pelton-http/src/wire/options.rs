@@ -4,7 +4,7 @@ use super::Refusal;
 use super::head::Version;
 use super::token::list;
 
-/// What the fields seen so far say.
+/// The options seen so far.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Options {
     close: bool,
@@ -15,7 +15,7 @@ pub(super) struct Options {
 }
 
 impl Options {
-    /// A `Connection` field.
+    /// Adds a `Connection` field.
     pub(super) fn connection(&mut self, value: &[u8]) {
         for option in list(value) {
             self.close |= option.eq_ignore_ascii_case(b"close");
@@ -24,15 +24,15 @@ impl Options {
         }
     }
 
-    /// An `Upgrade` field.
+    /// Adds an `Upgrade` field.
     pub(super) fn upgrade_to(&mut self) {
         self.upgrade_to = true;
     }
 
-    /// An `Expect` field. There is only one expectation.
+    /// Adds an `Expect` field. The only expectation is `100-continue`.
     pub(super) fn expect(&mut self, value: &[u8], version: Version) -> Result<(), Refusal> {
         if !value.eq_ignore_ascii_case(b"100-continue") {
-            return Err(Refusal::new(417, "the expectation is not 100-continue"));
+            return Err(Refusal::new(417, "unsupported expectation"));
         }
         // HTTP/1.0 has no interim responses (RFC 9110, section 10.1.1).
         self.expects_continue = version == Version::Http11;

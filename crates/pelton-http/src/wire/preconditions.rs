@@ -1,4 +1,4 @@
-//! Conditions on requests (RFC 9110, section 13), for handlers that answer `GET` and `HEAD`.
+//! Evaluates conditional requests (RFC 9110, section 13), for handlers that answer `GET` and `HEAD`.
 
 use std::time::UNIX_EPOCH;
 
@@ -9,9 +9,9 @@ use super::Fields;
 pub struct Validators<'a> {
     /// The entity tag with its quotes, but without `W/`, if there is one.
     pub tag: Option<&'a [u8]>,
-    /// Whether two states could have the same tag.
+    /// Whether the tag is weak: two states may share it.
     pub weak: bool,
-    /// When it was last modified, in seconds since 1970, if that is told to clients.
+    /// The time of the last modification, in seconds since 1970, if clients are told.
     pub modified: Option<u64>,
 }
 
@@ -26,8 +26,8 @@ pub enum Verdict {
     Failed,
 }
 
-/// Evaluates the conditions on a `GET` or `HEAD` for something that exists, in the order that RFC 9110, section 13.2.2 demands:
-/// a date counts only if there is no tag of its kind.
+/// Evaluates the conditions of a `GET` or `HEAD` for an existing resource, in the order of RFC 9110, section 13.2.2: a date
+/// counts only if there is no condition with a tag of its kind.
 pub fn evaluate(fields: Fields<'_>, own: &Validators<'_>) -> Verdict {
     if fields.get("If-Match").is_some() {
         if !any_matches(fields.all("If-Match"), own, Comparison::Strong) {
@@ -50,9 +50,9 @@ pub fn evaluate(fields: Fields<'_>, own: &Validators<'_>) -> Verdict {
     Verdict::Proceed
 }
 
-/// Whether a `Range` counts: if there is an `If-Range`, only if that is the tag of what there is now, and a strong one. A date never
-/// does: it would have to be known that nothing changed twice in its second (RFC 9110, sections 13.1.5 and 8.8.2.2), and that no
-/// other state has ever had the same date.
+/// Whether to honour a `Range`. An `If-Range`, if present, must be a strong tag equal to the current one. A date never matches:
+/// the file might have changed twice within the same second (RFC 9110, sections 13.1.5 and 8.8.2.2), or an earlier version might
+/// have had the same date.
 pub fn range_counts(fields: Fields<'_>, own: &Validators<'_>) -> bool {
     let Some(condition) = fields.get("If-Range") else { return true };
     !own.weak && own.tag == Some(condition)
@@ -75,7 +75,7 @@ fn any_matches<'a>(lists: impl Iterator<Item = &'a [u8]>, own: &Validators<'_>, 
     })
 }
 
-/// The entity tags in a list, and whether each is weak; up to where it is not one. Tags may have commas in them.
+/// Iterates over the entity tags of a list, and whether each is weak, up to the first invalid one. Tags may contain commas.
 fn tags(mut rest: &[u8]) -> impl Iterator<Item = (bool, &[u8])> {
     std::iter::from_fn(move || {
         while let [b' ' | b'\t' | b',', after @ ..] = rest {
@@ -92,7 +92,7 @@ fn tags(mut rest: &[u8]) -> impl Iterator<Item = (bool, &[u8])> {
     })
 }
 
-/// A date in seconds since 1970. What is not a date is not a condition.
+/// Parses a date to seconds since 1970. Invalid dates are ignored.
 fn date(value: Option<&[u8]>) -> Option<u64> {
     let date = httpdate::parse_http_date(str::from_utf8(value?).ok()?).ok()?;
     date.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs())
@@ -109,8 +109,8 @@ mod tests {
             lines.iter().map(|line| format!("{line}\r\n")).collect::<String>()
         );
         let mut notes = Notes::default();
-        let head = Head::parse(text.as_bytes(), &mut notes, &HeadLimits::default()).unwrap().head;
-        then(head.fields(text.as_bytes(), &notes))
+        Head::parse(text.as_bytes(), &mut notes, &HeadLimits::default()).unwrap();
+        then(notes.fields(text.as_bytes()))
     }
 
     const OWN: Validators<'_> = Validators { tag: Some(b"\"a,b\""), weak: false, modified: Some(784_111_777) };
@@ -119,7 +119,7 @@ mod tests {
     const AFTER: &str = "Sun, 06 Nov 1994 08:49:38 GMT";
 
     #[test]
-    fn each_condition_alone() {
+    fn single_conditions() {
         use Verdict::{Failed, NotModified, Proceed};
         for (line, expected, weak) in [
             ("If-Match: \"a,b\"".to_owned(), Proceed, Failed),
@@ -153,9 +153,9 @@ mod tests {
         }
     }
 
-    /// Every combination of a condition that is met, one that is not, and none, against the rules in the order of the RFC.
+    /// Checks every combination of conditions that are true, false or absent against the rules in the order of the RFC.
     #[test]
-    fn together_they_have_an_order() {
+    fn combined_conditions_are_evaluated_in_order() {
         let matches = [None, Some(("If-Match: \"a,b\"".to_owned(), true)), Some(("If-Match: \"x\"".to_owned(), false))];
         let since = |name: &str, met: &str, not: &str| {
             [None, Some((format!("{name}: {met}"), true)), Some((format!("{name}: {not}"), false))]
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_counts_only_if_nothing_has_changed_beyond_doubt() {
+    fn if_range_needs_an_equal_strong_tag() {
         for (value, expected) in [
             ("\"a,b\"", true),
             ("W/\"a,b\"", false),
@@ -208,9 +208,9 @@ mod tests {
         with_fields(&[], |fields| assert!(range_counts(fields, &Validators { weak: true, ..OWN })));
     }
 
-    /// What has no validators yet is in no state that a client could know.
+    /// A resource without validators matches no state that a client may know.
     #[test]
-    fn without_validators_only_existence_can_be_asked_for() {
+    fn without_validators_only_existence_matches() {
         use Verdict::{Failed, NotModified, Proceed};
         const NOTHING: Validators<'_> = Validators { tag: None, weak: false, modified: None };
         for (line, expected) in [

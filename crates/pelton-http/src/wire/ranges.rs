@@ -1,4 +1,4 @@
-//! Parts of a body that a client asks for (RFC 9110, section 14).
+//! Selects byte ranges of a body (RFC 9110, section 14).
 
 use std::ops::Range;
 
@@ -8,20 +8,20 @@ use super::token::{list, trim};
 /// More ranges than this are refused. Document readers request a handful, and only attackers request dozens.
 pub const MOST_RANGES: usize = 32;
 
-/// How many pairs of ranges may overlap. The RFC suggests to suspect more than two.
+/// How many pairs of ranges may overlap. The RFC suggests suspecting more than two.
 const MOST_OVERLAPS: usize = 2;
 
 /// The part of a body to send.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Selection {
-    /// All of it, with a 200: no range was asked for, or none that is understood.
+    /// All of it, with a 200: there is no range, or none that is understood.
     Whole,
-    /// This part of it, which is not empty.
+    /// This part, which is not empty.
     One(Range<u64>),
-    /// These parts of it, in this order. None is empty, and together they are shorter than the whole.
+    /// These parts, in this order. None is empty, and together they are shorter than the whole.
     Several(Vec<Range<u64>>),
-    /// Nothing, with a 416: every range is empty, or they are so many or overlap so much that answering costs far more than
-    /// asking.
+    /// Nothing, with a 416: every range is empty, or there are so many or they overlap so much that the answer costs far more
+    /// than the request.
     Unsatisfiable,
 }
 
@@ -47,7 +47,7 @@ pub fn select_ranges(value: &[u8], length: u64) -> Selection {
     several(first, rest, length)
 }
 
-/// The first range of the set as text, and what comes after it. `None` if this is not a set of ranges of bytes.
+/// Splits the first range off the set. `None` if this is not a set of byte ranges.
 fn specs(value: &[u8]) -> Option<(&[u8], &[u8])> {
     let (unit, set) = value.split_at(value.iter().position(|byte| *byte == b'=')?);
     if !trim(unit).eq_ignore_ascii_case(b"bytes") {
@@ -87,7 +87,7 @@ fn several(first: Spec, rest: &[u8], length: u64) -> Selection {
     match parts.as_slice() {
         [] => Selection::Unsatisfiable,
         [part] => Selection::One(part.clone()),
-        // The whole costs less, and has everything in it.
+        // The whole body costs less and includes all ranges.
         _ if parts.iter().fold(0, |sum: u64, part| sum.saturating_add(part.end - part.start)) >= length => {
             Selection::Whole
         }
@@ -95,25 +95,25 @@ fn several(first: Spec, rest: &[u8], length: u64) -> Selection {
     }
 }
 
-/// How many pairs have something in common. There are few.
+/// Counts the pairs that overlap. There are few ranges.
 fn overlaps(parts: &[Range<u64>]) -> usize {
     let pairs = parts.iter().enumerate().flat_map(|(at, one)| parts[at + 1..].iter().map(move |other| (one, other)));
     pairs.filter(|(one, other)| one.start < other.end && other.start < one.end).count()
 }
 
-/// A range as it is asked for.
+/// A range as requested.
 #[derive(Clone, Copy)]
 enum Spec {
-    /// From a position to another, which is part of it.
+    /// From one position to another, inclusive.
     From(u64, Option<u64>),
-    /// So many bytes at the end.
+    /// This many bytes at the end.
     Last(u64),
 }
 
 enum Within {
     Part(Range<u64>),
     Nothing,
-    /// The end of an empty body: there is such a part, but no way to write it down.
+    /// Empty, at the end of an empty body. `Content-Range` cannot express it.
     WholeOfNothing,
 }
 
@@ -130,7 +130,7 @@ fn parse(spec: &[u8]) -> Option<Spec> {
     }
 }
 
-/// A number; one that is too large to be held is as good as the largest.
+/// Parses a number. Values that do not fit become the maximum.
 fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn single_ranges_of_every_shape() {
+    fn single_ranges() {
         use Selection::{One, Unsatisfiable, Whole};
         for (value, length, expected) in [
             ("bytes=0-0", 10, One(0..1)),
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(select(&format!("bytes={}", beyond.join(",")), 1000), Selection::Unsatisfiable);
     }
 
-    /// The positions that a range has, one by one.
+    /// The positions of a range, one by one.
     fn model(first: Option<u64>, last: Option<u64>, length: u64) -> Vec<u64> {
         let has = |at: &u64| match (first, last) {
             (Some(first), Some(last)) => (first..=last).contains(at),
@@ -246,7 +246,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ranges_have_the_positions_that_they_name(
+        fn ranges_cover_the_requested_positions(
             specs in prop::collection::vec((prop::option::of(0..40_u64), prop::option::of(0..40_u64)), 1..6),
             length in 0..30_u64,
         ) {

@@ -1,5 +1,4 @@
-//! Parses responses, for clients, strictly: anything that two readers could read differently is an error (RFC 9112, sections 2.2,
-//! 4 and 6.3).
+//! Parses responses, for clients, strictly: anything ambiguous is an error (RFC 9112, sections 2.2, 4 and 6.3).
 
 use super::framing::Framed;
 use super::options::Options;
@@ -8,13 +7,13 @@ use super::{ChunkLimits, Chunked, Decoded, Framing, Version};
 /// The maximum length of a head, in bytes.
 const LONGEST_HEAD: usize = 64 * 1024;
 
-/// The maximum number of fields: more than any server has a reason to send.
+/// The maximum number of fields, more than any server needs.
 const MOST_FIELDS: usize = 128;
 
-/// How every head begins, whose version is one of those that are spoken here.
+/// The start of every head with a supported version.
 const BEGINNING: &[u8] = b"HTTP/1.";
 
-/// What is wrong with a response. Nothing after it on the connection can be trusted.
+/// Why a response is malformed. Nothing after it on the connection can be trusted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Malformed(pub &'static str);
@@ -26,14 +25,14 @@ pub struct Finished {
     pub status: u16,
     /// Another request may follow on the connection.
     pub keep_alive: bool,
-    /// How long its body was.
+    /// The length of its body.
     pub body: u64,
 }
 
-/// What is answered.
+/// The kind of request that is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum To {
-    /// A request that asks for the head alone.
+    /// A `HEAD` request.
     Head,
     /// Any other request, except `CONNECT`.
     Other,
@@ -80,16 +79,16 @@ struct Lines {
 }
 
 impl Lines {
-    /// Where the head at the beginning of `bytes` ends, if it does.
+    /// Finds the end of the head at the beginning of `bytes`.
     fn end_of_head(&mut self, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
         let begun = bytes.len().min(BEGINNING.len());
         if bytes[..begun] != BEGINNING[..begun] {
-            return Err(Malformed("it does not begin with HTTP/1."));
+            return Err(Malformed("the response does not begin with HTTP/1."));
         }
         while let Some(found) = memchr::memchr(b'\n', &bytes[self.looked_at..]) {
             let end = self.looked_at + found;
             if bytes[..end].last() != Some(&b'\r') {
-                return Err(Malformed("a line of its head does not end in CRLF"));
+                return Err(Malformed("a line of the head does not end in CRLF"));
             }
             let is_empty = end - self.line == 1;
             (self.looked_at, self.line) = (end + 1, end + 1);
@@ -100,7 +99,7 @@ impl Lines {
             }
         }
         self.looked_at = bytes.len();
-        if bytes.len() > LONGEST_HEAD { Err(Malformed("its head is too long")) } else { Ok(None) }
+        if bytes.len() > LONGEST_HEAD { Err(Malformed("the head is too long")) } else { Ok(None) }
     }
 }
 
@@ -175,17 +174,17 @@ impl Responses {
     }
 }
 
-/// What follows a head. Nothing follows an interim response but another head.
+/// Parses a head and determines its body. An interim response is followed only by another head.
 fn parse(to: To, bytes: &[u8]) -> Result<Option<Body>, Malformed> {
     let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
     let mut head = httparse::Response::new(&mut fields);
     match head.parse(bytes) {
         Ok(httparse::Status::Complete(length)) if length == bytes.len() => {}
-        Ok(_) => return Err(Malformed("its head does not end at its empty line")),
-        Err(_) => return Err(Malformed("its head is no HTTP")),
+        Ok(_) => return Err(Malformed("the head does not end at its empty line")),
+        Err(_) => return Err(Malformed("the head is not valid HTTP")),
     }
     let (Some(status), Some(version)) = (head.code, head.version) else {
-        return Err(Malformed("its status line is not complete"));
+        return Err(Malformed("the status line is incomplete"));
     };
     let version = if version == 0 { Version::Http10 } else { Version::Http11 };
     let (mut framed, mut options) = (Framed::default(), Options::default());
@@ -203,13 +202,13 @@ fn parse(to: To, bytes: &[u8]) -> Result<Option<Body>, Malformed> {
     }
     let said = framed.said(version).map_err(|refusal| Malformed(refusal.why))?;
     let is_interim = match status {
-        101 => return Err(Malformed("it changes to another protocol, unasked")),
+        101 => return Err(Malformed("unexpected switch to another protocol")),
         100..200 => true,
         200..600 => false,
-        _ => return Err(Malformed("its status is out of range")),
+        _ => return Err(Malformed("the status is out of range")),
     };
     if (is_interim || status == 204) && !matches!(said, None | Some(Framing::Length(0))) {
-        return Err(Malformed("it has a body, which its status does not allow"));
+        return Err(Malformed("the status does not allow a body"));
     }
     if is_interim {
         return Ok(None);
@@ -228,7 +227,7 @@ fn parse(to: To, bytes: &[u8]) -> Result<Option<Body>, Malformed> {
 mod tests {
     use super::*;
 
-    /// All responses in `bytes`, which come in pieces of this size, and then end.
+    /// Parses `bytes` in pieces of this size, then ends the input.
     fn read(to: To, bytes: &[u8], size: usize) -> Result<Vec<Finished>, Malformed> {
         let mut responses = Responses::default();
         let mut all = Vec::new();
@@ -246,7 +245,7 @@ mod tests {
     const OK: Finished = Finished { status: 200, keep_alive: true, body: 0 };
 
     #[test]
-    fn responses_are_told_apart_however_they_are_cut() {
+    fn responses_are_parsed_however_they_are_split() {
         let bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello\
             HTTP/1.1 100 Continue\r\n\r\n\
             HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nA: b\r\n\r\n\
@@ -277,10 +276,10 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_read_in_two_ways_is_refused() {
+    fn ambiguous_responses_are_refused() {
         let with = |fields: &str| format!("HTTP/1.1 200 OK\r\n{fields}\r\n");
         let heads = [
-            // Lines that end in other ways, or go on.
+            // Other line endings, and folded lines.
             "HTTP/1.1 200 OK\nContent-Length: 0\r\n\r\n".to_owned(),
             "HTTP/1.1 200 OK\r\nContent-Length: 0\n\r\n".to_owned(),
             "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\n".to_owned(),
@@ -293,7 +292,7 @@ mod tests {
             with(" Content-Length: 0\r\n"),
             with("A: \0\r\nContent-Length: 0\r\n"),
             with("A\r\nContent-Length: 0\r\n"),
-            // Where it ends.
+            // Ambiguous length.
             with("Content-Length: 5\r\nContent-Length: 6\r\n"),
             with("Content-Length: 0\r\nContent-Length: 0\r\n"),
             with("Content-Length: 0, 0\r\n"),
@@ -310,7 +309,7 @@ mod tests {
             "HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n".to_owned(),
             "HTTP/1.1 100 Continue\r\nContent-Length: 5\r\n\r\n".to_owned(),
             "HTTP/1.1 103 Early Hints\r\nTransfer-Encoding: chunked\r\n\r\n".to_owned(),
-            // What it is.
+            // Invalid status line.
             "\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_owned(),
             " HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_owned(),
             "HTTP/1.1  200 OK\r\nContent-Length: 0\r\n\r\n".to_owned(),
@@ -329,7 +328,7 @@ mod tests {
         for head in heads {
             for size in [1, 7, 1000] {
                 for to in [To::Other, To::Head] {
-                    // The body is not looked at in an answer to HEAD.
+                    // In an answer to HEAD, the body is not examined.
                     if to == To::Other || !head.ends_with('x') {
                         assert!(read(to, head.as_bytes(), size).is_err(), "{head:?} in pieces of {size}, {to:?}");
                     }
@@ -339,13 +338,13 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_read_in_one_way_only_is_taken() {
+    fn unambiguous_responses_are_accepted() {
         for (head, finished) in [
             ("HTTP/1.1 200 \r\ncontent-LENGTH:0\r\n\r\n", OK),
             ("HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n", Finished { status: 204, ..OK }),
             ("HTTP/1.1 102 Processing\r\nContent-Length: 0\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", OK),
             ("HTTP/1.1 200 ä\r\nA: ä\r\nTransfer-Encoding: Chunked\r\n\r\n0\r\n\r\n", OK),
-            // A server that says both means to close.
+            // If both are given, close wins.
             (
                 "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close, keep-alive\r\n\r\n",
                 Finished { keep_alive: false, ..OK },
@@ -358,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_has_a_length_and_each_byte_of_it_is_looked_at_once() {
+    fn head_length_is_limited_and_each_byte_is_scanned_once() {
         let head = |length: usize| {
             let filler = "x".repeat(length - "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nA: \r\n\r\n".len());
             format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nA: {filler}\r\n\r\n")
@@ -367,7 +366,7 @@ mod tests {
             assert_eq!(read(To::Other, head(LONGEST_HEAD).as_bytes(), size).unwrap(), [OK]);
             assert!(read(To::Other, head(LONGEST_HEAD + 1).as_bytes(), size).is_err());
         }
-        // More fields than there may be.
+        // Too many fields.
         let fields = "A: b\r\n".repeat(MOST_FIELDS + 1);
         assert!(read(To::Other, format!("HTTP/1.1 200 OK\r\n{fields}\r\n").as_bytes(), 4096).is_err());
         let mut lines = Lines::default();

@@ -8,14 +8,14 @@ use memchr::{memchr, memchr_iter};
 use super::Refusal;
 use super::token::is_token;
 
-/// How long a head may be.
+/// Limits on the size of a request head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeadLimits {
-    /// Bytes of the request line, without its end, at most [`HeadLimits::MOST_BYTES`]. More are refused with 414.
+    /// Bytes of the request line without its line break, at most [`HeadLimits::MOST_BYTES`]. More are refused with 414.
     pub request_line: usize,
-    /// Bytes of all fields together, with the ends of their lines, at most [`HeadLimits::MOST_BYTES`]. More are refused with 431.
+    /// Bytes of all fields together with their line breaks, at most [`HeadLimits::MOST_BYTES`]. More are refused with 431.
     pub header_bytes: usize,
-    /// Fields, at most [`HeadLimits::MOST_HEADERS`]. More are refused with 431.
+    /// Number of fields, at most [`HeadLimits::MOST_HEADERS`]. More are refused with 431.
     pub headers: usize,
 }
 
@@ -23,11 +23,10 @@ impl HeadLimits {
     /// The upper bound for `headers`: httparse stores the fields on the stack.
     pub const MOST_HEADERS: usize = 256;
 
-    /// A request line, or all fields together, cannot be longer than this, whatever is allowed: 1 MiB. A head is kept in memory
-    /// until it is complete, for every connection that sends one.
+    /// The upper bound for `request_line` and `header_bytes`, 1 MiB: every connection may hold an incomplete head in memory.
     pub const MOST_BYTES: usize = 1 << 20;
 
-    /// What counts of these limits.
+    /// Returns the limits, clamped to their upper bounds.
     fn request_line(&self) -> usize {
         self.request_line.min(HeadLimits::MOST_BYTES)
     }
@@ -46,20 +45,20 @@ impl Default for HeadLimits {
 /// How much of a head has been scanned.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Scan {
-    /// Where the request line begins: one empty line may come before it.
+    /// Where the request line begins. One empty line may precede it.
     start: usize,
     /// Everything before this has been scanned.
     at: usize,
     /// Where the current line begins.
     line: usize,
-    /// Where the request line ends, once that is known.
+    /// Where the request line ends, once known.
     fields: Option<usize>,
-    /// How many fields there have been.
+    /// The number of fields so far.
     count: usize,
 }
 
 impl Scan {
-    /// Whether anything has been looked at.
+    /// Whether anything has been scanned.
     pub fn has_begun(&self) -> bool {
         self.at > 0
     }
@@ -96,7 +95,8 @@ impl Scan {
         if input.len() >= most { Err(Refusal::new(431, "the header fields are too long")) } else { Ok(None) }
     }
 
-    /// Whether the first byte of the request line is there. One empty line before it is skipped, as RFC 9112 asks for.
+    /// Finds the first byte of the request line. Skips one empty line before it, as RFC 9112 recommends. Returns whether it has
+    /// arrived.
     fn begin(&mut self, input: &[u8]) -> Result<bool, Refusal> {
         let start = match input {
             [] | [b'\r'] => return Ok(false),
@@ -107,12 +107,12 @@ impl Scan {
             None => Ok(false),
             Some(first) if is_token(*first) => {
                 (self.start, self.at, self.line) = (start, start, start);
-                // So that this is not done again: the first byte is no end of a line.
+                // Skip this check from now on: the first byte is not a line break.
                 self.at += 1;
                 Ok(true)
             }
             // Not HTTP, such as TLS: refuse it now instead of waiting for the timeout.
-            Some(_) => Err(Refusal::bad("a request does not begin with a method")),
+            Some(_) => Err(Refusal::bad("the request does not begin with a method")),
         }
     }
 
@@ -143,7 +143,7 @@ mod tests {
 
     const LIMITS: HeadLimits = HeadLimits { request_line: 14, header_bytes: 12, headers: 2 };
 
-    /// What comes of it, whole and byte by byte, which has to be the same.
+    /// Scans the input both at once and byte by byte, and checks that the results are the same.
     fn scan(input: &[u8]) -> Result<Option<std::ops::Range<usize>>, u16> {
         let whole = Scan::default().advance(input, &LIMITS).map_err(|refusal| refusal.status);
         let mut scan = Scan::default();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_ends_at_the_first_empty_line() {
+    fn heads_end_at_the_first_empty_line() {
         assert_eq!(scan(b"GET / HTTP/1.1\r\nA: 1\r\n\r\nmore\r\n\r\n"), Ok(Some(0..24)));
         assert_eq!(scan(b"GET / HTTP/1.1\r\n\r\n"), Ok(Some(0..18)));
         assert_eq!(scan(b"GET / HTTP/1.1\r\nA: 1\r\n\r"), Ok(None));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn one_empty_line_may_come_first() {
+    fn one_leading_empty_line_is_skipped() {
         assert_eq!(scan(b"\r\nGET / HTTP/1.1\r\n\r\n"), Ok(Some(2..20)));
         assert_eq!(scan(b"\r\n"), Ok(None));
         for input in [&b"\r\n\r\nGET"[..], b"\nGET", b"\rGET", b" GET", b"\x16\x03\x01"] {
@@ -171,23 +171,23 @@ mod tests {
     }
 
     #[test]
-    fn lines_end_in_both_cr_and_lf() {
+    fn lines_must_end_in_crlf() {
         for input in [&b"GET / HTTP/1.1\n"[..], b"GET / HTTP/1.1\r\nA\n", b"GET / HTTP/1.1\r\n\n", b"G\n"] {
             assert_eq!(scan(input), Err(400));
         }
     }
 
     #[test]
-    fn limits_hold_exactly() {
+    fn limits_are_exact() {
         assert_eq!(scan(b"GET /1 HTTP/1.1\r\n"), Err(414), "one byte too long");
-        assert_eq!(scan(b"GET /123456789012"), Err(414), "before the end is there");
-        assert_eq!(scan(b"GET / HTTP/1.1\r\nA: 12345\r\n\r\n"), Ok(Some(0..28)), "exactly as long as may be");
+        assert_eq!(scan(b"GET /123456789012"), Err(414), "before the line is complete");
+        assert_eq!(scan(b"GET / HTTP/1.1\r\nA: 12345\r\n\r\n"), Ok(Some(0..28)), "exactly at the limit");
         assert_eq!(scan(b"GET / HTTP/1.1\r\nA: 123456\r\n\r\n"), Err(431), "one byte too long");
         assert_eq!(scan(b"GET / HTTP/1.1\r\nA:\r\nB:\r\nC:\r\n\r\n"), Err(431), "one field too many");
     }
 
     #[test]
-    fn limits_beyond_all_bounds_are_those_that_there_are() {
+    fn excessive_limits_are_clamped() {
         const BOUNDLESS: HeadLimits =
             HeadLimits { request_line: usize::MAX, header_bytes: usize::MAX, headers: usize::MAX };
         let status = |input: &[u8]| Scan::default().advance(input, &BOUNDLESS).map_err(|refusal| refusal.status);

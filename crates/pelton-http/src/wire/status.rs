@@ -1,4 +1,4 @@
-//! Status codes and the phrases that go with them.
+//! Status codes and their reason phrases.
 
 /// The registered reason phrase of a status, or an empty string.
 pub const fn reason_phrase(status: u16) -> &'static str {

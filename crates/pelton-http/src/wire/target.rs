@@ -9,23 +9,23 @@ use crate::Method;
 /// The form of a request target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
-    /// A path and perhaps a query: what nearly all requests have.
+    /// A path and an optional query, as in nearly all requests.
     Origin,
-    /// A whole URI, as to a proxy. Its host counts, and the `Host` field does not.
+    /// An absolute URI, as sent to a proxy. Its host overrides the `Host` field.
     Absolute,
-    /// A host and a port, of `CONNECT` only.
+    /// A host and a port, for `CONNECT` only.
     Authority,
-    /// `*`, of `OPTIONS` only: the server itself.
+    /// `*`, for `OPTIONS` only: the server itself.
     Asterisk,
 }
 
-/// Where in a target its parts are.
+/// The ranges of the parts of a target.
 #[derive(Clone, Debug)]
 pub(super) struct Parts {
     pub(super) form: Form,
-    /// The host, if the target names it.
+    /// The host, if the target includes it.
     pub(super) authority: Option<Range<usize>>,
-    /// Empty stands for `/`.
+    /// Empty means `/`.
     pub(super) path: Range<usize>,
     pub(super) query: Option<Range<usize>>,
 }
@@ -42,7 +42,7 @@ pub(super) fn split(target: &[u8], method: Method) -> Result<Parts, Refusal> {
     }
 }
 
-/// What bytes are to a target.
+/// The classes of bytes in a target.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
     Part,
@@ -66,13 +66,13 @@ static CLASSES: [Class; 256] = {
     table
 };
 
-/// Where the query begins. Looks at every byte once.
+/// Finds the start of the query, and validates every byte.
 #[inline]
 fn question_mark(target: &[u8]) -> Result<Option<usize>, Refusal> {
     let class = |byte: &u8| CLASSES[usize::from(*byte)];
     let Some(at) = target.iter().position(|byte| class(byte) != Class::Part) else { return Ok(None) };
     if target[at..].iter().any(|byte| class(byte) == Class::Bad) {
-        return Err(Refusal::bad("there is a byte in the target that may not be there"));
+        return Err(Refusal::bad("invalid byte in the target"));
     }
     Ok(Some(at))
 }
@@ -111,7 +111,7 @@ fn absolute(target: &[u8], mark: Option<usize>) -> Result<Parts, Refusal> {
     let length = target[start..].iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(target.len() - start);
     let authority = start..start + length;
     if authority.is_empty() || !is_authority(&target[authority.clone()]) {
-        return Err(Refusal::bad("the host in the target is not valid"));
+        return Err(Refusal::bad("invalid host in the target"));
     }
     Ok(path_and_query(target, authority.end, mark, Form::Absolute, Some(authority)))
 }
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_come_in_four_forms() {
+    fn targets_have_four_forms() {
         let get = |target| parts(Method::Get, target);
         assert_eq!(get("/"), Some((Form::Origin, None, "/", None)));
         assert_eq!(get("/a/b?c=d?e"), Some((Form::Origin, None, "/a/b", Some("c=d?e"))));

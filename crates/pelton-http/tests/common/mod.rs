@@ -40,7 +40,7 @@ impl Serve for On {
     }
 }
 
-/// A server, and the loop that it is on.
+/// A server and its event loop.
 pub(crate) struct Site {
     pub(crate) reactor: EventLoop,
     pub(crate) server: Server,
@@ -55,7 +55,7 @@ impl Site {
         Site { reactor, server, address }
     }
 
-    /// Turns the loop until another thread is done.
+    /// Runs the loop until another thread is done.
     pub(crate) fn run<T: Send + 'static>(&mut self, act: impl FnOnce(String) -> T + Send + 'static) -> T {
         let address = self.address.clone();
         pelton_testing::run_with(&mut self.reactor, move || act(address))
@@ -65,12 +65,12 @@ impl Site {
         pelton_testing::run_until(&mut self.reactor, condition);
     }
 
-    /// Turns the loop while `act` talks to the server over a connection.
+    /// Runs the loop while `act` talks to the server over a connection.
     pub(crate) fn with_client<T: Send + 'static>(&mut self, act: impl FnOnce(Client) -> T + Send + 'static) -> T {
         self.run(move |address| act(Client::connect(&address)))
     }
 
-    /// Everything that is answered to `request`, up to the end of the connection; this side ends when it has sent everything.
+    /// Sends `request`, ends the output, and returns everything up to the end of the connection.
     pub(crate) fn ask(&mut self, request: impl Into<Vec<u8>>) -> String {
         let request = request.into();
         self.with_client(move |mut client| {
@@ -79,9 +79,21 @@ impl Site {
             client.read_to_end()
         })
     }
+
+    /// Sends a request with these fields over a new connection, and returns the head and the body of the answer.
+    pub(crate) fn request(&mut self, method: &str, target: &str, fields: &[&str]) -> (String, Vec<u8>) {
+        let fields: String = fields.iter().map(|field| format!("{field}\r\n")).collect();
+        let request = format!("{method} {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{fields}\r\n");
+        let answer = self.with_client(move |mut client| {
+            client.send(request);
+            client.read_all()
+        });
+        let end = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
+        (String::from_utf8(answer[..end].to_vec()).unwrap(), answer[end..].to_vec())
+    }
 }
 
-/// A connection to a server, from a thread that blocks.
+/// A blocking connection to a server.
 pub(crate) struct Client(pub(crate) TcpStream);
 
 impl Client {
@@ -99,11 +111,11 @@ impl Client {
     }
 
     pub(crate) fn finish(&self) {
-        // It may have been closed by the other side already.
+        // The peer may have closed it already.
         let _ = self.0.shutdown(Shutdown::Write);
     }
 
-    /// Everything up to the end. A reset is an end, too, and shows in what is missing.
+    /// Reads up to the end. A reset counts as the end.
     pub(crate) fn read_to_end(&mut self) -> String {
         String::from_utf8_lossy(&self.read_all()).into_owned()
     }
@@ -123,7 +135,7 @@ impl Client {
         all
     }
 
-    /// Everything up to and with `end`.
+    /// Reads up to and including `end`.
     pub(crate) fn read_until(&mut self, end: &str) -> String {
         let mut all = Vec::new();
         let mut byte = [0];
@@ -142,7 +154,7 @@ impl Client {
         bytes
     }
 
-    /// The head and the body of the next response, whose length is known.
+    /// Reads the head and the body of the next response, which must have a `Content-Length`.
     pub(crate) fn response(&mut self) -> (String, String) {
         let head = self.read_until("\r\n\r\n");
         let length = head
@@ -164,7 +176,12 @@ pub(crate) fn undated(answer: &str) -> String {
     kept
 }
 
-/// The statuses of the responses in what was answered.
+/// The value of a field in a head.
+pub(crate) fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+}
+
+/// The statuses of all responses in `answer`.
 pub(crate) fn statuses(answer: &str) -> Vec<u16> {
     answer.split("HTTP/1.1 ").skip(1).map(|rest| rest[..3].parse().unwrap()).collect()
 }

@@ -1,4 +1,4 @@
-//! Programs that talk to a server, run beside its loop.
+//! Runs client programs beside the server's loop.
 
 use std::io::Write;
 use std::path::Path;
@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use super::Site;
 
 impl Site {
-    /// Runs a program with these arguments, in which `URL` is the server's, and gives it `input` to read. It has to succeed; this is
-    /// what it says.
+    /// Runs a program with these arguments, in which `URL` stands for the server's, and with `input` on its standard input.
+    /// Panics if it fails. Returns its output.
     pub(crate) fn run_program(&mut self, program: impl AsRef<Path>, arguments: &[&str], input: Vec<u8>) -> String {
         let program = program.as_ref().to_owned();
         let arguments: Vec<String> = arguments.iter().map(|word| (*word).to_owned()).collect();
@@ -18,10 +18,10 @@ impl Site {
             let mut command = Command::new(&program);
             command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
             let shown = program.display();
-            let mut child = command.spawn().unwrap_or_else(|error| panic!("{shown} is needed for this test: {error}"));
+            let mut child = command.spawn().unwrap_or_else(|error| panic!("this test needs {shown}: {error}"));
             let mut stdin = child.stdin.take().unwrap();
             let writing = std::thread::spawn(move || {
-                // It may end before it has read everything; what it says tells whether it should have.
+                // The program may end before it has read everything.
                 let _ = stdin.write_all(&input);
             });
             let output = child.wait_with_output().unwrap();
@@ -38,7 +38,7 @@ impl Site {
         self.run_program("curl", &words, input)
     }
 
-    /// A program of Python, which is given the port.
+    /// Runs a Python program with the port as its argument.
     pub(crate) fn python(&mut self, script: &str) -> String {
         let port = self.address.rsplit(':').next().unwrap_or_default().to_owned();
         self.run_program("python3", &["-c", script, &port], Vec::new())

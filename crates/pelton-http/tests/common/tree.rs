@@ -1,4 +1,4 @@
-//! A directory of files to serve, which is gone when the test is over.
+//! A directory of files to serve, removed at the end of the test.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use pelton_http::FileSettings;
 
-/// A directory with files in it.
+/// A temporary directory with files.
 pub(crate) struct Tree(PathBuf);
 
 impl Tree {
@@ -24,7 +24,8 @@ impl Tree {
         Tree(path)
     }
 
-    /// One on a disk, so that the kernel can forget its files: the target directory may be in memory, or the temporary one.
+    /// Creates one on a disk, so that its files can be evicted from the page cache: the target or temporary directory may be in
+    /// memory.
     #[cfg(target_os = "linux")]
     pub(crate) fn on_disk() -> Tree {
         let places = [env!("CARGO_TARGET_TMPDIR").into(), std::env::temp_dir(), "/var/tmp".into()];
@@ -35,7 +36,7 @@ impl Tree {
             forgotten
         });
         found.unwrap_or_else(|| {
-            panic!("for this test, one of {places:?} has to be on a disk, whose files can be forgotten")
+            panic!("this test needs one of {places:?} on a disk, so that files can be evicted from the page cache")
         })
     }
 
@@ -47,7 +48,7 @@ impl Tree {
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).is_ok()
     }
 
-    /// Whether the middle of a file is in memory, or the kernel cannot say. Looking has it read nothing.
+    /// Whether the middle of a file is in the page cache, or the kernel cannot tell. Reads nothing into it.
     #[cfg(target_os = "linux")]
     fn is_in_memory(&self, name: &str) -> bool {
         use rustix::io::{Errno, ReadWriteFlags, preadv2};
@@ -62,7 +63,7 @@ impl Tree {
         &self.0
     }
 
-    /// Writes a file, and the directories it is in, as of an hour ago.
+    /// Writes a file and its parent directories, dated an hour ago.
     pub(crate) fn write(&self, name: &str, bytes: impl AsRef<[u8]>) {
         self.write_at(name, bytes, SystemTime::now() - Duration::from_secs(3600));
     }
@@ -81,13 +82,24 @@ impl Drop for Tree {
     }
 }
 
-/// Settings for tests that write files and ask for their validators at once. Writing to a file takes longer than the clock of the file
-/// system takes to tick, or its test has to see to that.
+/// Settings for tests that need validators right after writing. A test must take care that the clock of the file system ticks
+/// between two writes.
 pub(crate) fn settled() -> FileSettings {
     FileSettings { settled_after: Duration::ZERO, ..FileSettings::default() }
 }
 
-/// Bytes of which no two stretches are the same.
+/// Makes this thread, and threads it starts, respect file permissions even as root.
+pub(crate) fn respect_permissions() {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+        let mut sets = capabilities(None).unwrap();
+        sets.effective.remove(CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH);
+        set_capabilities(None, sets).unwrap();
+    }
+}
+
+/// Bytes without repetition.
 pub(crate) fn noise(length: usize) -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let words = std::iter::repeat_with(|| {

@@ -1,6 +1,6 @@
 """Talks to the server of tests/aiohttp.rs with aiohttp's client: aiohttp_peer.py PORT DIRECTORY SCENARIO...
 
-The directory is what the server serves as files. It says "fine" at the end."""
+The server serves the files in the directory. Prints "fine" at the end."""
 
 import asyncio
 import gzip
@@ -14,7 +14,7 @@ import brotli
 
 
 class Talk:
-    """A session, and what became of its connections."""
+    """A session, with counts of its connections."""
 
     def __init__(self, session, counts):
         self.session, self.counts = session, counts
@@ -79,11 +79,11 @@ async def uploads(port):
     async with talk(port) as it:
         for data in [pieces(), whole]:
             assert await it.text('POST', '/measure', data=data) == expected
-        # It sends the body only when it is asked for it, however long that takes.
+        # The body is sent only after 100 Continue.
         for data in [pieces(), whole]:
             assert await it.text('POST', '/measure', data=data, expect100=True) == expected
         assert it.counts['made'] == 1, it.counts
-        # A handler that does not ask has not had it sent.
+        # A handler that does not read the body prevents it from being sent.
         async with it.session.post('/forbidden', data=whole, expect100=True) as response:
             assert response.status == 403 and response.headers['Connection'] == 'close'
         assert await it.text('POST', '/little', expected=413, data=whole)
@@ -95,7 +95,7 @@ async def streams(port):
         async with it.session.get('/steps') as response:
             assert response.headers['Transfer-Encoding'] == 'chunked'
             for number in range(5):
-                # A step is sent when the one before it has been read: nothing is held back on the way.
+                # Each step is requested after the previous one was read: nothing may be buffered.
                 assert await it.text('POST', '/step', data=str(number)) == 'sent\n'
                 assert await response.content.readline() == b'step %d\n' % number
             assert await it.text('POST', '/end') == 'sent\n'
@@ -127,7 +127,7 @@ async def events(port):
                     name, _, value = line.partition(': ')
                     event[name] = event[name] + '\n' + value if name in event else value
                 if len(seen) == 3:
-                    # Leaving is enough to end it.
+                    # Leaving the block ends the stream.
                     break
         assert seen == [
             {'id': '7', 'event': 'news', 'data': 'two\nlines'},
@@ -179,7 +179,7 @@ async def compressed(port):
                 assert response.headers['Content-Encoding'] == coding, response.headers
                 assert response.headers['Vary'] == 'Accept-Encoding', response.headers
                 assert await response.text() == TEXT, coding
-        # What it asks for of its own accord, and what it is told otherwise.
+        # aiohttp's default Accept-Encoding, then an explicit one.
         async with it.session.get('/files/page') as response:
             assert response.headers['Content-Encoding'] in ('gzip', 'br') and await response.text() == TEXT
         async with it.session.get('/files/page', headers={'Accept-Encoding': 'identity'}) as response:
@@ -214,7 +214,7 @@ async def parallel(port):
 
 
 def prepare(directory):
-    """Writes the files that are served, as of an hour ago: new ones have weak tags only."""
+    """Writes the served files, dated an hour ago: newer ones have no validators."""
     os.mkdir(f'{directory}/files')
     then = time.time() - 3600
     for name, content in [
