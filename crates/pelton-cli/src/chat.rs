@@ -13,7 +13,7 @@ use pelton::{Address, Builder, Error, Sharing, WaterMarks};
 
 use crate::serving::{self, ServerOptions, Worker};
 use guest::Guest;
-use room::{Door, Place};
+use room::{Door, GuestId};
 
 #[derive(Args)]
 pub struct Options {

@@ -27,19 +27,17 @@ fn write_report(text: &mut String, asked: Option<EngineKind>, picked: &str) -> f
         }
     }
     let because = match asked {
-        None => format!("the best that this system has. Set {ENGINE_VARIABLE} to use another."),
+        None => format!("the best one on this system. Set {ENGINE_VARIABLE} to use another."),
         Some(asked) if asked.name() == picked => format!("because {ENGINE_VARIABLE} asks for it."),
         Some(asked) => {
-            format!(
-                "the best that this system has. {ENGINE_VARIABLE} asks for {asked}, which is unavailable: see above."
-            )
+            format!("the best one on this system. {ENGINE_VARIABLE} asks for {asked}, which is unavailable: see above.")
         }
     };
     writeln!(text, "\nA reactor would run on {picked}: {because}")?;
     writeln!(text, "{}", this_system())
 }
 
-/// Says why one would choose this engine, or not.
+/// Describes the cost of this engine.
 fn what_it_costs(kind: EngineKind) -> &'static str {
     match kind.name() {
         "epoll" | "kqueue" => {

@@ -75,7 +75,7 @@ enum Command {
     ///   pelton serve --admin 127.0.0.1:9090      with /metrics and /health
     ///   kill -USR2 $(cat pelton.pid)             replace a server started with --pid-file pelton.pid
     #[command(verbatim_doc_comment)]
-    Serve(serve::Options),
+    Serve(Box<serve::Options>),
 
     /// Sends requests to an HTTP server and reports throughput and latency.
     ///
@@ -222,6 +222,7 @@ fn serve(options: &serve::Options) -> ExitCode {
             (format!("{}: {error}", pelton::ENGINE_VARIABLE), 2)
         }
         Err(serve::Failure::Files(error)) => (error.to_string(), 1),
+        Err(serve::Failure::Tls(error)) => (error.to_string(), 1),
         Err(serve::Failure::Other(error)) => (error.to_string(), 1),
     };
     logging::fail(text);

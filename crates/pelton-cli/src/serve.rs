@@ -16,6 +16,9 @@ mod observe;
 mod options;
 mod pid_file;
 mod places;
+mod privileges;
+mod redirect;
+mod tls;
 mod welcome;
 mod worker;
 
@@ -30,6 +33,7 @@ use pelton::{
     Address, Builder, DescriptorLimit, Error, EventLoop, Exit, Handle, Lane, ListenerId, Reactor, Reactors, Socket,
 };
 use pelton_http::{Census, FileSettings, Files, Handler, Server, Settings};
+use pelton_tls::ConfigError;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2, SIGXFSZ};
 
 use access_log::{Sink, Target};
@@ -38,9 +42,14 @@ use descriptors::Budget;
 pub use options::Options;
 use pid_file::PidFile;
 use places::{CannotListen, Inheritance, Place};
+use redirect::Strict;
+use worker::Sockets;
 
 /// The name under which the admin address's socket is passed on.
 const ADMIN: &str = "admin";
+
+/// The name under which the sockets of --redirect-http are passed on.
+const REDIRECT: &str = "redirect";
 
 /// How the server ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,6 +68,8 @@ pub enum Failure {
     Listen(String),
     /// The files cannot be served.
     Files(io::Error),
+    /// The certificates cannot be used.
+    Tls(ConfigError),
     /// Anything else.
     Other(Error),
 }
@@ -89,11 +100,15 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<En
     // Anything wrong with these comes from the environment.
     let inherited = pelton::inherited_listeners().map_err(|error| Failure::Usage(error.to_string()))?;
     places::check(&inherited, handover::READY).map_err(Failure::Usage)?;
-    let is_known = |name: &str| name.starts_with("listen.") || matches!(name, ADMIN | handover::READY);
+    let is_known = |name: &str| name.starts_with("listen.") || matches!(name, ADMIN | REDIRECT | handover::READY);
     let mut inheritance = Inheritance::new(inherited, is_known);
+    let predecessor: Vec<Socket> = inheritance.take(handover::READY).into_iter().map(|(socket, _)| socket).collect();
 
     let workers = options.server.workers();
-    let places = open_places(options, workers, &mut inheritance)?;
+    let mut places = open_places(options, workers, &mut inheritance)?;
+    if let Some(address) = &options.tls.redirect_http {
+        places.push(Place::open(REDIRECT.to_owned(), address, &mut inheritance, workers, options.socket_mode)?);
+    }
     let admin_place = match &options.admin {
         Some(address) => {
             let mode = Some(options.admin_socket_mode);
@@ -101,6 +116,13 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<En
         }
         None => None,
     };
+    let tls = options.tls.server(handshakes(options)).map_err(Failure::Tls)?;
+    if let Some(tls) = &tls {
+        // Keys of another version are of no use. Clients make a full handshake then.
+        let _ = tls.import_ticket_keys(&handover::secrets(&predecessor));
+    }
+    // Before the first thread is started, which would stay root.
+    privileges::give_up(options.user.as_deref(), options.group.as_deref()).map_err(Failure::Usage)?;
     let log = match &options.access_log {
         Some(path) => Some(access_log::start(Target::new(path)).map_err(failed("log requests"))?),
         None => None,
@@ -110,7 +132,10 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<En
     let mut control = options.server.tuned(Reactor::builder()).build()?;
     let budget = descriptors::divide(options, &limit, &control, (&places, admin_place.as_ref()));
     let budget = budget.map_err(Failure::Usage)?;
-    let reactors = start_workers(options, &budget, &places, sink.clone())?;
+    if let Some(tls) = &tls {
+        tls::watch(&mut control, tls);
+    }
+    let reactors = start_workers(options, &budget, &places, tls.as_ref(), sink.clone())?;
     let mut controls = Control {
         drain_time: options.drain_time,
         program,
@@ -119,6 +144,7 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<En
         admin: None,
         workers: reactors.handles().to_vec(),
         log: sink,
+        tls,
         draining: Rc::default(),
         handing_over: false,
     };
@@ -135,7 +161,7 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<En
     }
     controls.borrow_mut().take_over();
     notify::serving();
-    handover::report(inheritance.take(handover::READY).into_iter().map(|(socket, _)| socket));
+    handover::report(predecessor.into_iter());
 
     let exits = run_to_end(&mut control, reactors)?;
     drop(control);
@@ -144,7 +170,7 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<En
     if let Some(writer) = writer {
         writer.finish();
     }
-    how_it_ended(exits)
+    outcome_of_workers(exits)
 }
 
 /// Makes writing to a file at the process's size limit fail instead of killing the process: a full log is no reason to stop
@@ -167,12 +193,24 @@ fn open_places(options: &Options, workers: usize, inheritance: &mut Inheritance)
     Ok(places)
 }
 
-fn start_workers(options: &Options, budget: &Budget, places: &[Place], log: Option<Sink>) -> Result<Reactors, Failure> {
+fn start_workers(
+    options: &Options,
+    budget: &Budget,
+    places: &[Place],
+    tls: Option<&pelton_tls::Server>,
+    log: Option<Sink>,
+) -> Result<Reactors, Failure> {
     let workers = options.server.workers();
-    let share = |worker| -> io::Result<Vec<Socket>> {
-        let shares = places.iter().map(|place| place.share_of(worker, workers));
-        Ok(shares.collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect())
+    let port = redirect::port(places.iter().filter(|place| !place.redirects()).map(|place| &place.address));
+    let share = |worker| -> io::Result<Sockets> {
+        let mut sockets = Sockets { redirect: (Vec::new(), port), ..Sockets::default() };
+        for place in places {
+            let into = if place.redirects() { &mut sockets.redirect.0 } else { &mut sockets.serve };
+            into.extend(place.share_of(worker, workers)?);
+        }
+        Ok(sockets)
     };
+    let (tls, hsts) = (tls.cloned(), options.tls.hsts);
     // Each worker takes its part on its own thread.
     let shares: Arc<Mutex<Vec<_>>> = Arc::new(Mutex::new((0..workers).map(|worker| Some(share(worker))).collect()));
     let (settings, format, queued) = (options.settings(budget), options.log_format, options.queued());
@@ -181,11 +219,17 @@ fn start_workers(options: &Options, budget: &Budget, places: &[Place], log: Opti
     let tune = move |builder: Builder| builder.byte_budget(queued).serve_over_budget(true).lane(Lane::Files, lane);
     let started = options.server.start_as(tune, move |number, reactor| {
         let sockets = shares.lock().unwrap_or_else(PoisonError::into_inner)[number].take();
-        let handler = content.handler(reactor, workers)?;
+        let handler = Strict { inner: content.handler(reactor, workers)?, seconds: hsts };
         let log = log.clone().map(|sink| (sink, format));
-        worker::set_up(reactor, handler, (settings.clone(), &census), sockets.unwrap_or_else(|| Ok(Vec::new())), log)
+        let sockets = sockets.unwrap_or_else(|| Ok(Sockets::default()));
+        worker::set_up(reactor, handler, (settings.clone(), &census), sockets, tls.as_ref(), log)
     });
     Ok(started?)
+}
+
+/// Returns how many TLS handshakes may be in progress: connections do not count as such before they are complete.
+fn handshakes(options: &Options) -> usize {
+    (options.limits.max_connections as usize / 8).clamp(4, 2_048)
 }
 
 /// What the server serves.
@@ -229,6 +273,7 @@ struct Control {
     admin: Option<(Place, ListenerId)>,
     workers: Vec<Handle>,
     log: Option<Sink>,
+    tls: Option<pelton_tls::Server>,
     draining: Rc<Cell<bool>>,
     handing_over: bool,
 }
@@ -242,6 +287,7 @@ impl Control {
         budget: &Budget,
     ) -> Result<(), Failure> {
         let (workers, log, draining) = (self.workers.clone(), self.log.clone(), self.draining.clone());
+        let tls = self.tls.clone();
         let hosts = match &place.address {
             Address::Tcp(address) => {
                 if options.admin_host.is_empty() && !is_loopback(address.ip()) {
@@ -252,7 +298,7 @@ impl Control {
             _ => Hosts::Any,
         };
         let settings = Settings { connections: budget.admin, turned_away: 1, ..Settings::default() };
-        let server = Server::with_settings(Admin { workers, log, draining, hosts }.handler(), settings);
+        let server = Server::with_settings(Admin { workers, log, tls, draining, hosts }.handler(), settings);
         let mut sockets = place.share_of(0, 1).map_err(failed("copy the listener of the admin address"))?;
         let Some(socket) = sockets.pop() else { return Ok(()) };
         let listener = reactor.adopt_listener(socket, move |_| server.connection())?;
@@ -271,11 +317,13 @@ impl Control {
             Some(dir) => dir.display().to_string(),
             None => "the welcome page".to_owned(),
         };
-        let served = self.places.iter().map(move |place| {
-            format!("serving {what} on {}, with {engine}{workers}; press Ctrl-C to stop\n", place.url())
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let served = self.places.iter().map(move |place| match place.redirects() {
+            false => format!("serving {what} on {}, with {engine}{workers}; press Ctrl-C to stop\n", place.url(scheme)),
+            true => format!("redirecting to https on {}\n", place.url("http")),
         });
-        let admin = self.admin.iter().map(|(place, _)| format!("metrics and health on {}\n", place.url()));
-        served.chain(admin)
+        let admin = self.admin.iter().map(|(place, _)| format!("metrics and health on {}\n", place.url("http")));
+        served.chain(admin).chain(options.tls.fingerprint(self.tls.as_ref()))
     }
 
     /// Takes ownership of what another process handed over, now that this one serves.
@@ -285,7 +333,7 @@ impl Control {
     }
 
     /// Drains on the first signal, and stops at once on the second.
-    fn told_to_end(&mut self) {
+    fn end_on_signal(&mut self) {
         if self.draining.get() {
             tracing::info!("second signal: stopping at once");
             self.workers.iter().for_each(Handle::stop);
@@ -316,10 +364,16 @@ impl Control {
 fn listen_for_signals(reactor: &mut Reactor, control: &Rc<RefCell<Control>>) -> Result<(), Error> {
     for signal in [SIGINT, SIGTERM] {
         let control = control.clone();
-        reactor.on_signal(signal, move |_, _| control.borrow_mut().told_to_end())?;
+        reactor.on_signal(signal, move |_, _| control.borrow_mut().end_on_signal())?;
     }
     let logs = control.clone();
-    reactor.on_signal(SIGHUP, move |_, _| logs.borrow().reopen_logs())?;
+    reactor.on_signal(SIGHUP, move |reactor, _| {
+        let control = logs.borrow();
+        control.reopen_logs();
+        if let Some(server) = &control.tls {
+            tls::reload(reactor, server);
+        }
+    })?;
     let control = control.clone();
     reactor.on_signal(SIGUSR2, move |reactor, _| hand_over(reactor, &control))?;
     Ok(())
@@ -338,7 +392,8 @@ fn hand_over(reactor: &mut Reactor, control: &Rc<RefCell<Control>>) {
         let control = control.clone();
         move |reactor: &mut Reactor, outcome| handed_over(reactor, &control, outcome)
     };
-    match handover::begin(reactor, &controls.program, &controls.limit, sockets, then) {
+    let secrets = controls.tls.as_ref().map(|tls| tls.export_ticket_keys()).unwrap_or_default();
+    match handover::begin(reactor, &controls.program, &controls.limit, (sockets, &secrets), then) {
         Ok(()) => controls.handing_over = true,
         Err(error) => {
             let program = controls.program.display();
@@ -354,7 +409,7 @@ fn handed_over(reactor: &mut Reactor, control: &Rc<RefCell<Control>>, outcome: R
         Ok(process) => {
             tracing::info!(process, "the new process serves; this one finishes its requests");
             if let Some((mut place, listener)) = controls.admin.take() {
-                reactor.unlisten(listener);
+                reactor.end(listener);
                 place.close(true);
             }
             controls.drain(true);
@@ -385,7 +440,7 @@ fn run_to_end(control: &mut EventLoop, reactors: Reactors) -> Result<Vec<Result<
     Ok(exits.map(|Exits(exits)| exits).unwrap_or_default())
 }
 
-fn how_it_ended(exits: Vec<Result<Exit, Error>>) -> Result<Ended, Failure> {
+fn outcome_of_workers(exits: Vec<Result<Exit, Error>>) -> Result<Ended, Failure> {
     let mut ended = Ended::Drained;
     for exit in exits {
         match exit? {

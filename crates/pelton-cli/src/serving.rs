@@ -11,10 +11,10 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 /// How long connections may take to send queued output after the first signal.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Far more than any machine has processors, and far less than it can have threads.
+/// The maximum number of workers: far more than any machine has processors, and far fewer than it can have threads.
 const MOST_WORKERS: usize = 1024;
 
-/// In microseconds. Spinning for longer than a second is spinning all the time.
+/// The maximum spin time, in microseconds. Spinning for more than a second would amount to spinning constantly.
 const MOST_SPIN: u64 = 1_000_000;
 
 /// The options that all servers have.
@@ -41,7 +41,7 @@ fn workers(text: &str) -> Result<usize, String> {
     }
 }
 
-/// The number of a worker, in its state.
+/// The worker's number, stored in its reactor's state.
 pub struct Worker(pub usize);
 
 impl ServerOptions {

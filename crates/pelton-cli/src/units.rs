@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// The longest duration accepted: a year. Anything longer means "never".
+/// The longest duration accepted: a year. Longer ones are rejected, because they are probably meant as "never".
 const MOST_DURATION: Duration = Duration::from_secs(365 * 86400);
 
 /// Parses a duration: a number and a unit, such as `250ms`, `1.5s`, `2m`. At most a year.

@@ -130,15 +130,15 @@ fn a_second_signal_ends_it_at_once() {
     for workers in ["1", "2"] {
         let mut server = Server::start("echo", &["--listen", "127.0.0.1:0", "--workers", workers]);
         let mut stream = TcpStream::connect(server.address(0)).unwrap();
-        // Nobody reads the output. Once the socket accepts no more, some output is queued, and draining would take its time.
+        // Nobody reads the output. Once the socket accepts no more, output is queued, and draining would take long.
         stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
         while stream.write_all(&[b'x'; 65536]).is_ok() {}
         server.signal(Signal::TERM);
         until_refused(server.address(0));
-        assert!(server.is_running(), "it drains");
+        assert!(server.is_running(), "the server must drain");
         server.signal(Signal::INT);
         let time = server.succeed();
-        assert!(time.as_secs() < 8, "it took {time:?}");
+        assert!(time.as_secs() < 8, "ending took {time:?}");
     }
 }
 
@@ -146,7 +146,7 @@ fn a_second_signal_ends_it_at_once() {
 fn until_refused(address: &str) {
     let deadline = Instant::now() + server::DEADLINE;
     while TcpStream::connect(address).is_ok() {
-        assert!(Instant::now() < deadline, "it still accepts connections");
+        assert!(Instant::now() < deadline, "connections are still accepted");
     }
 }
 

@@ -94,7 +94,7 @@ fn a_request_in_flight_is_answered_by_the_process_that_has_it() {
 }
 
 #[test]
-fn a_service_manager_learns_the_new_main_process() {
+fn service_manager_is_told_the_new_main_process() {
     let directory = Directory::new("notify");
     let (pid_file, socket) = (directory.file("pelton.pid"), directory.file("notify"));
     let manager = UnixDatagram::bind(&socket).unwrap();

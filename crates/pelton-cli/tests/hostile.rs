@@ -143,7 +143,7 @@ fn client_input_never_breaks_out_of_its_line_in_any_log() {
 
 /// Code that logs a value may forget to escape it, so the log itself escapes.
 #[test]
-fn values_logged_without_escaping_do_not_break_out_of_their_line_either() {
+fn unescaped_values_do_not_break_out_of_their_line() {
     let mut pelton = Command::new(env!("CARGO_BIN_EXE_pelton"));
     pelton.env("NOTIFY_SOCKET", "/nowhere\n2026-11-16T00:00:00.000000Z ERROR forged\u{1b}[2J\u{9b}\u{202e}");
     let mut server = Server::start_command(pelton, 1, "serve", &["--listen", "127.0.0.1:0"]);
@@ -163,7 +163,7 @@ fn the_pid_file_is_not_written_through_links() {
     let plant = format!("ln -s {} {}.$$", victim.display(), pid_file.display());
     let arguments = ["--listen", "127.0.0.1:0", "--pid-file", pid_file.to_str().unwrap()];
     let mut server = Server::start_after(&plant, 1, "serve", &arguments);
-    assert!(directory.file(&format!("pid.{}", server.id())).is_symlink(), "the link was in its way");
+    assert!(directory.file(&format!("pid.{}", server.id())).is_symlink(), "the link existed before the start");
     assert_eq!(fs::read_to_string(&pid_file).unwrap(), format!("{}\n", server.id()));
     assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
     server.signal(Signal::TERM);
@@ -213,7 +213,7 @@ fn a_socket_that_replaced_the_servers_own_is_left_alone() {
 }
 
 #[test]
-fn the_sockets_of_clients_and_of_the_admin_have_permissions_of_their_own() {
+fn client_and_admin_sockets_have_separate_permissions() {
     let directory = Directory::new("modes");
     let (web, admin) = (directory.file("web"), directory.file("admin"));
     let (unix_web, unix_admin) = (format!("unix:{}", web.display()), format!("unix:{}", admin.display()));

@@ -23,11 +23,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use server::http::Directory;
 use server::{DEADLINE, eventually};
 
-/// The largest values that servers accept: calculations with them must not overflow. Not for the load generator, which would run
-/// that long.
+/// The largest values that servers accept: calculations with them must not overflow. Not for the load generator, which would
+/// run that long.
 const CEILINGS: [&str; 8] = ["365d", "1024g", "1g", "1m", "1024", "1000000", "10000000", "2147483647"];
 
-/// Zero, the largest numbers, a negative number and rubbish, with and without units.
+/// Zero, the largest numbers, a negative number and garbage, with and without units.
 const VALUES: [&str; 9] = [
     "0",
     "0s",
@@ -117,7 +117,7 @@ impl Program {
         match self.output.recv_timeout(DEADLINE) {
             Ok(line) => Some(line.split_once(" on ").unwrap().1.split(',').next().unwrap().to_owned()),
             Err(RecvTimeoutError::Disconnected) => None,
-            Err(RecvTimeoutError::Timeout) => panic!("it neither serves nor ends"),
+            Err(RecvTimeoutError::Timeout) => panic!("the program neither serves nor ends"),
         }
     }
 
@@ -152,7 +152,7 @@ fn others(command: &str, option: &str, target: &str) -> Vec<String> {
     others.flat_map(|given| given.iter().map(|&text| text.to_owned())).collect()
 }
 
-/// Sends part of a head and leaves it at that, then a complete request.
+/// Sends a part of a head, then a complete request on another connection.
 fn use_server(command: &str, address: &str) {
     let Some(address) = address.strip_prefix("http://").map(|address| address.trim_end_matches('/')).or_else(|| {
         let is_tcp = !address.starts_with("unix:");
@@ -196,8 +196,8 @@ fn try_it(
             program.signal(Signal::TERM);
         }),
         "bench" => {
-            // Some would run for ever.
-            eventually("it ends, or asks", || {
+            // Some would run forever.
+            eventually("the program ends or sends a request", || {
                 let ended = program.child.try_wait().unwrap().is_some();
                 (ended || target.1.load(Ordering::Relaxed) > before).then_some(())
             });

@@ -233,7 +233,7 @@ fn the_log_is_reopened_after_it_was_moved_away() {
     let server = Server::start("serve", &arguments);
     let url = server.address(0).to_owned();
     curl(&["--user-agent", "one \"two\"", "--referer", "http://x/", &url]);
-    let line = eventually("a line is there", || text(&log).ends_with('\n').then(|| text(&log)));
+    let line = eventually("a line is written", || text(&log).ends_with('\n').then(|| text(&log)));
     assert!(line.starts_with("127.0.0.1 - - ["), "{line}");
     assert!(
         line.contains("\"GET / HTTP/1.1\" 200 ") && line.contains("\"http://x/\" \"one \\x22two\\x22\" 0.0"),
@@ -242,13 +242,13 @@ fn the_log_is_reopened_after_it_was_moved_away() {
 
     fs::rename(&log, &old).unwrap();
     server.signal(Signal::HUP);
-    eventually("the log is there again", || log.exists().then_some(()));
+    eventually("the log exists again", || log.exists().then_some(()));
     curl(&[&format!("{url}after")]);
-    let line = eventually("a line is there", || text(&log).ends_with('\n').then(|| text(&log)));
+    let line = eventually("a line is written", || text(&log).ends_with('\n').then(|| text(&log)));
     assert!(line.contains("\"GET /after HTTP/1.1\" 404 14 "), "{line}");
-    // Input that is no request has a line, and so has a client that was refused.
+    // Malformed input is logged, and so is a refused client.
     connect(&url).write_all(b"nonsense\r\n\r\n").unwrap();
-    eventually("a line is there", || text(&log).contains("\"-\" 400 0 ").then_some(()));
+    eventually("a line is written", || text(&log).contains("\"-\" 400 0 ").then_some(()));
     server.signal(Signal::TERM);
     server.succeed();
     assert_eq!(text(&old).lines().count() + text(&log).lines().count(), 3);
@@ -299,7 +299,7 @@ fn metrics_match_the_load() {
         assert_eq!((&one_each["errors"]["status"], &one_each["status"]["4xx"]), (&100.into(), &100.into()));
         assert!(one_each["connections_made"].as_u64().unwrap() >= 100, "{one_each}");
         connect(url).write_all(b"nonsense\r\n\r\n").unwrap();
-        let told = eventually("what was refused is counted", || {
+        let told = eventually("refusals are counted", || {
             let told = curl(&[&metrics]);
             (metric(&told, "pelton_http_refused_total", "") == 1.0).then_some(told)
         });
@@ -356,7 +356,7 @@ fn limits_are_enforced() {
 }
 
 #[test]
-fn sockets_that_another_program_has_opened_are_served() {
+fn inherited_sockets_are_served() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_pelton"));
@@ -389,7 +389,7 @@ fn fails(arguments: &[&str], code: i32, explanation: &str) {
     while child.try_wait().unwrap().is_none() {
         if begun.elapsed() > DEADLINE {
             child.kill().unwrap();
-            panic!("{arguments:?}: it did not fail");
+            panic!("{arguments:?}: the command did not fail");
         }
         std::thread::sleep(Duration::from_millis(2));
     }

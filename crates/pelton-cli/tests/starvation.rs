@@ -23,7 +23,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use server::http::{Directory, Successor, ask, connect, curl, response};
 use server::{DEADLINE, Server, eventually};
 
-/// A little longer than a file is served without checking the disk.
+/// A little longer than a cached file is served without checking the disk.
 const STALE: Duration = Duration::from_millis(1200);
 
 /// A file server with an admin address, and its number of descriptors before the first request.
@@ -68,7 +68,7 @@ impl Scene {
     }
 
     /// Checks that a new client gets 503 at once.
-    fn newcomer_is_told(&self) {
+    fn new_client_gets_503(&self) {
         let (head, _) = response(&mut self.connect());
         assert!(head.starts_with("HTTP/1.1 503 ") && head.contains("Connection: close\r\n"), "{head}");
     }
@@ -111,14 +111,14 @@ impl Scene {
 
     /// Checks that new clients are served again, and that nothing leaked.
     fn recovers(mut self) {
-        eventually("newcomers are served", || {
+        eventually("new clients are served", || {
             let mut stream = self.connect();
             let (head, _) = ask(&mut stream, "/other");
             head.starts_with("HTTP/1.1 200 OK\r\n").then(|| self.is_served(&mut stream))
         });
         assert_eq!(self.metric("pelton_panics_total"), 0.0);
         let left = self.settled_descriptors();
-        assert!(left <= self.descriptors, "{left} descriptors, after {}", self.descriptors);
+        assert!(left <= self.descriptors, "{left} descriptors, {} at the start", self.descriptors);
         kill_process(self.pid(), Signal::TERM).unwrap();
         let logged = self.server.whole_log();
         assert!(!logged.iter().any(|line| line.contains("panicked")), "{logged:#?}");
@@ -147,7 +147,7 @@ fn descriptors_run_out() {
             (scene.metric("pelton_http_connections_refused_total") == (61 - admitted) as f64).then_some(())
         });
         assert_eq!(scene.metric("pelton_http_connections"), admitted as f64);
-        // The workers choose whom they admit: the others have their response by now.
+        // The workers choose which clients they admit: the others have their response by now.
         let is_told = |stream: &mut TcpStream| {
             stream.set_nonblocking(true).unwrap();
             let mut head = [0; 12];
@@ -155,7 +155,7 @@ fn descriptors_run_out() {
         };
         let told = others.iter_mut().filter_map(|stream| is_told(stream).then_some(())).count();
         assert_eq!(told, 61 - admitted);
-        scene.newcomer_is_told();
+        scene.new_client_gets_503();
         scene.is_served(&mut first);
         // A file that has to be looked up again, and one that was not requested before.
         let begun = Instant::now();
@@ -195,7 +195,7 @@ fn cached_files_are_served_when_no_file_can_be_opened() {
 }
 
 #[test]
-fn files_that_nobody_reads_do_not_take_all_descriptors() {
+fn unread_files_do_not_take_all_descriptors() {
     const FILES: usize = 100;
     let mut scene = Scene::start("unread", "ulimit -n 64", &[]);
     let said = scene.server.log("fewer connections than requested");
@@ -228,14 +228,14 @@ fn files_that_nobody_reads_do_not_take_all_descriptors() {
         }
         (head.starts_with("HTTP/1.1 503 ") && head.contains("Retry-After: ")).then_some(())
     });
-    scene.newcomer_is_told();
+    scene.new_client_gets_503();
     scene.admin_answers();
     let begun = Instant::now();
     while begun.elapsed() < STALE {
         scene.is_served(&mut first);
     }
     assert!(ask(&mut first, "/other").0.starts_with("HTTP/1.1 200 OK\r\n"));
-    scene.newcomer_is_told();
+    scene.new_client_gets_503();
     scene.admin_answers();
     drop((first, hogs));
     eventually("large files are served again", || {
@@ -270,14 +270,14 @@ fn refused_connections_do_not_pile_up() {
     });
     let now = scene.open_descriptors();
     // The last clients of the admin address may still be connected.
-    assert!(now <= before + 64 + 4, "{before} descriptors have become {now}");
+    assert!(now <= before + 64 + 4, "{before} descriptors grew to {now}");
     // The oldest, which are closed, got the same response as the newest.
     for stream in &mut refused {
         let (head, _) = response(stream);
         assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
     }
     scene.is_served(&mut first);
-    scene.newcomer_is_told();
+    scene.new_client_gets_503();
     scene.admin_answers();
     drop((first, refused));
     scene.recovers();
@@ -306,7 +306,7 @@ fn the_descriptor_limit_is_raised_for_the_server_but_not_for_its_children() {
 }
 
 #[test]
-fn a_process_with_too_few_descriptors_says_how_many_it_needs() {
+fn error_names_how_many_descriptors_are_needed() {
     let mut shell = Command::new("sh");
     shell.args(["-c", "ulimit -n 24; exec \"$0\" serve --listen 127.0.0.1:0", env!("CARGO_BIN_EXE_pelton")]);
     let mut child = shell.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
@@ -335,16 +335,16 @@ fn hog(scene: &Scene) -> TcpStream {
 #[test]
 fn memory_for_queued_output_runs_out() {
     for engine in ["epoll", "poll", "select"] {
-        memory_for_what_waits_runs_out_on(engine);
+        memory_for_queued_output_runs_out_on(engine);
     }
 }
 
-fn memory_for_what_waits_runs_out_on(engine: &str) {
+fn memory_for_queued_output_runs_out_on(engine: &str) {
     let mut scene = Scene::start("memory", "true", &["--max-queued", "1m", "--engine", engine]);
     let mut first = scene.connect();
     scene.is_served(&mut first);
     let mut hogs = Vec::new();
-    eventually("newcomers are told that it is full", || {
+    eventually("new clients get 503", || {
         hogs.push(hog(&scene));
         let mut stream = scene.connect();
         let (head, _) = ask(&mut stream, "/known");
@@ -355,7 +355,7 @@ fn memory_for_what_waits_runs_out_on(engine: &str) {
     for _ in 0..20 {
         scene.is_served(&mut first);
     }
-    scene.newcomer_is_told();
+    scene.new_client_gets_503();
     scene.admin_answers();
     drop((first, hogs));
     scene.recovers();
@@ -385,7 +385,7 @@ fn the_file_lane_fills_up() {
     for (number, stream) in streams.iter_mut().enumerate() {
         write!(stream, "GET /slow{number} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     }
-    eventually("half of them have been told", || (scene.metric("pelton_http_requests_in_flight") == 8.0).then_some(()));
+    eventually("half of them are refused", || (scene.metric("pelton_http_requests_in_flight") == 8.0).then_some(()));
     assert_eq!(scene.metric("pelton_http_responses_total"), 2.0 + (SLOW - 8) as f64);
     let (head, _) = ask(&mut scene.connect(), "/other");
     assert!(head.starts_with("HTTP/1.1 503 ") && head.contains("Retry-After: "), "{head}");
@@ -409,12 +409,12 @@ fn the_file_lane_fills_up() {
 impl Scene {
     /// Like [`recovers`](Scene::recovers), for a server that is not the process that was started.
     fn recovers_untraced(self) {
-        eventually("newcomers are served", || {
+        eventually("new clients are served", || {
             ask(&mut self.connect(), "/other").0.starts_with("HTTP/1.1 200 OK\r\n").then_some(())
         });
         assert_eq!(self.metric("pelton_panics_total"), 0.0);
         let left = self.settled_descriptors();
-        assert!(left <= self.descriptors, "{left} descriptors, after {}", self.descriptors);
+        assert!(left <= self.descriptors, "{left} descriptors, {} at the start", self.descriptors);
     }
 }
 
@@ -443,16 +443,16 @@ fn the_disk_of_the_log_fills_up() {
     scene.admin_answers();
     // The log is moved away, and there is room again.
     let old = directory.file("old.log");
-    let dropped = eventually("all lines are dropped that do not fit", || {
+    let dropped = eventually("all lines that do not fit are dropped", || {
         let dropped = scene.metric("pelton_log_lines_dropped_total") as usize;
         let written = fs::read_to_string(&log).unwrap().matches('\n').count();
         (dropped + written == asked).then_some(dropped)
     });
     fs::rename(&log, &old).unwrap();
     kill_process(scene.pid(), Signal::HUP).unwrap();
-    eventually("it is opened anew", || log.exists().then_some(()));
+    eventually("the log is reopened", || log.exists().then_some(()));
     scene.is_served(&mut first);
-    let new = eventually("there are lines again", || {
+    let new = eventually("lines are written again", || {
         Some(fs::read_to_string(&log).unwrap()).filter(|text| text.ends_with('\n'))
     });
     assert!(new.lines().all(is_line) && new.lines().count() == 1, "{new}");
@@ -465,7 +465,7 @@ fn the_disk_of_the_log_fills_up() {
 }
 
 #[test]
-fn a_log_that_cannot_be_written_at_all_delays_nobody() {
+fn unwritable_log_delays_nobody() {
     let scene = Scene::start("no-log", "true", &["--access-log", "/dev/full"]);
     let mut first = scene.connect();
     eventually("lines are dropped", || {

@@ -171,7 +171,7 @@ impl Load {
         self.unreachable_since.set(None);
     }
 
-    /// Returns the due time of the next request, if one is to be sent now, and counts it as sent.
+    /// Returns the due time of the next request, if one should be sent now, and counts it as sent.
     pub fn take(&self) -> Option<Instant> {
         if self.over.get() {
             return None;
@@ -253,18 +253,20 @@ impl Load {
             }
             self.backlog.borrow_mut().push_back(pace.next.get());
             pace.next.set(pace.next.get() + pace.interval);
-            self.hand_out(reactor, pace);
+            pace.hand_out(reactor);
         }
         if !self.over.get() {
             let until = pace.next.get().saturating_duration_since(Instant::now());
             reactor.after(until, move |reactor| self.keep_pace(reactor));
         }
     }
+}
 
+impl Pace {
     /// Sends waiting requests on free connections.
-    fn hand_out(&self, reactor: &mut Reactor, pace: &Pace) {
+    fn hand_out(&self, reactor: &mut Reactor) {
         loop {
-            let Some(id) = pace.free.borrow_mut().pop_front() else { return };
+            let Some(id) = self.free.borrow_mut().pop_front() else { return };
             if reactor.visit(id, |client: &mut Client, io| client.send_more(io)).is_some() {
                 return;
             }

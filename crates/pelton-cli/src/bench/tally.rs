@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-/// Longer waits count as this long.
+/// The longest latency recorded. Longer ones count as this one.
 const LONGEST: Duration = Duration::from_secs(300);
 
 /// Latencies keep three significant digits.
@@ -12,11 +12,11 @@ const DIGITS: u8 = 3;
 
 /// Counts of one thread, or of all.
 pub struct Tally {
-    /// In nanoseconds.
+    /// The latencies, in nanoseconds.
     pub latency: Histogram<u64>,
     pub sent: u64,
     pub completed: u64,
-    /// By the first digit of the status, from 2 to 5.
+    /// Responses, by the first digit of the status, from 2 to 5.
     pub classes: [u64; 4],
     /// Bytes of bodies.
     pub body_bytes: u64,
@@ -24,7 +24,7 @@ pub struct Tally {
     pub received_bytes: u64,
     pub connections: u64,
     pub errors: Errors,
-    /// At a fixed rate: requests that were due but could not be sent.
+    /// Requests that were due, at a fixed rate, but could not be sent.
     pub unsent: u64,
     /// What was wrong with the first malformed response, or why the first connection failed.
     pub first_fault: Option<String>,

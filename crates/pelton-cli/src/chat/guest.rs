@@ -4,9 +4,9 @@ use pelton::{Chunk, Connection, Io, Reactor, Reason};
 
 use super::lines::{LONGEST, Line, Lines};
 use super::room::{self, Answer, Busy};
-use super::{Door, Place};
+use super::{Door, GuestId};
 
-/// Longer names would leave too little room for the text.
+/// The maximum length of a name, in characters. Longer names would leave too little room for the text.
 const LONGEST_NAME: usize = 20;
 
 const HELP: &str = "\
@@ -22,7 +22,7 @@ pub struct Guest {
     lines: Lines,
     stage: Stage,
     /// Set as soon as the connection is open.
-    place: Option<Place>,
+    id: Option<GuestId>,
 }
 
 #[derive(PartialEq)]
@@ -36,7 +36,7 @@ enum Stage {
 
 impl Guest {
     pub fn new(door: Door, worker: usize) -> Guest {
-        Guest { door, worker, lines: Lines::default(), stage: Stage::Nameless, place: None }
+        Guest { door, worker, lines: Lines::default(), stage: Stage::Nameless, id: None }
     }
 
     /// Handles an answer of the room.
@@ -77,19 +77,19 @@ impl Guest {
 
     fn ask_for_name(&mut self, io: &mut Io<'_>, name: &str) {
         let fits = |letter: char| letter.is_alphanumeric() || matches!(letter, '-' | '_');
-        match self.place {
+        match self.id {
             _ if name == "/quit" => quit(io),
-            Some(place) if (1..=LONGEST_NAME).contains(&name.chars().count()) && name.chars().all(fits) => {
+            Some(guest) if (1..=LONGEST_NAME).contains(&name.chars().count()) && name.chars().all(fits) => {
                 self.stage = Stage::Asking;
                 io.pause();
-                self.door.enter(place, name.to_owned());
+                self.door.enter(guest, name.to_owned());
             }
             _ => say(io, &format!("A name has up to {LONGEST_NAME} letters, digits, - or _. Please choose one:")),
         }
     }
 
     fn act_on(&mut self, io: &mut Io<'_>, line: &str) {
-        let Some(place) = self.place else { return };
+        let Some(guest) = self.id else { return };
         let (command, rest) = line.split_once(' ').unwrap_or((line, ""));
         let text = rest.trim().to_owned();
         let said = match command {
@@ -99,21 +99,21 @@ impl Guest {
                 Ok(())
             }
             "/who" => {
-                self.door.who(place);
+                self.door.who(guest);
                 Ok(())
             }
             "/help" => {
                 send(io, HELP);
                 Ok(())
             }
-            "/me" if !text.is_empty() => self.door.say(place, move |name| format!("* {name} {text}")),
+            "/me" if !text.is_empty() => self.door.say(guest, move |name| format!("* {name} {text}")),
             _ if command.starts_with('/') => {
                 say(io, &format!("Unknown command {command}; type /help for the commands."));
                 Ok(())
             }
             _ => {
                 let line = line.to_owned();
-                self.door.say(place, move |name| format!("{name}: {line}"))
+                self.door.say(guest, move |name| format!("{name}: {line}"))
             }
         };
         if let Err(Busy) = said {
@@ -124,7 +124,7 @@ impl Guest {
 
 impl Connection for Guest {
     fn opened(&mut self, io: &mut Io<'_>) {
-        self.place = Some(Place { worker: self.worker, id: io.id() });
+        self.id = Some(GuestId { worker: self.worker, id: io.id() });
         say(io, "Welcome. What is your name?");
     }
 
@@ -140,10 +140,10 @@ impl Connection for Guest {
 
     fn closed(&mut self, reactor: &mut Reactor, reason: Reason) {
         tracing::debug!(%reason, "a guest has left");
-        if let Some(place) = self.place {
-            room::forget(reactor, place.id);
+        if let Some(guest) = self.id {
+            room::forget(reactor, guest.id);
             if self.stage != Stage::Nameless {
-                self.door.leave(place);
+                self.door.leave(guest);
             }
         }
     }

@@ -5,9 +5,10 @@ pub const LONGEST: usize = 1024;
 
 #[derive(PartialEq, Eq, Debug)]
 pub enum Line {
-    /// Without its line ending. Invalid UTF-8 is replaced, and control characters, which could take over a terminal, are removed.
+    /// A line without its line ending. Invalid UTF-8 is replaced, and control characters, which could take over a terminal,
+    /// are removed.
     Text(String),
-    /// Longer than [`LONGEST`], and discarded.
+    /// A line longer than [`LONGEST`], which was discarded.
     TooLong,
 }
 
@@ -74,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_too_long_is_dropped_and_the_next_is_kept() {
+    fn overlong_line_is_dropped_and_the_next_is_kept() {
         for size in [1, 700, 5000] {
             let mut lines = Lines::default();
             let mut got = Vec::new();
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_replaced_or_removed() {
+    fn invalid_text_is_replaced_or_removed() {
         let mut lines = Lines::default();
         lines.push(b"a\xffb\n\x1b[2Jclear\x07\n\ttab\n");
         assert_eq!(all(&mut lines), [text("a\u{fffd}b"), text("[2Jclear"), text(" tab")]);

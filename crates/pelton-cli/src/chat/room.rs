@@ -13,14 +13,14 @@ use super::guest::Guest;
 
 /// The worker and connection of a guest.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct GuestId {
     pub worker: usize,
     pub id: ConnectionId,
 }
 
 /// Names of the guests in the room; in the first worker's state.
 #[derive(Default)]
-struct Room(HashMap<Place, String>);
+struct Room(HashMap<GuestId, String>);
 
 /// A worker's guests in the room; in each worker's state.
 #[derive(Default)]
@@ -28,7 +28,7 @@ struct Present(HashMap<ConnectionId, String>);
 
 /// What the room tells a guest.
 pub enum Answer {
-    /// The guest is in, and so are these.
+    /// The guest was admitted. These guests are in the room too.
     Welcome { others: Vec<String> },
     /// The name is taken.
     Taken { name: String },
@@ -49,36 +49,36 @@ impl Door {
     }
 
     /// Asks to enter under this name.
-    pub fn enter(&self, place: Place, name: String) {
+    pub fn enter(&self, guest: GuestId, name: String) {
         let door = self.clone();
         self.post(0, move |reactor| {
             let names = &mut reactor.state::<Room>().0;
             if names.values().any(|other| other.to_lowercase() == name.to_lowercase()) {
-                return door.answer(place, Answer::Taken { name });
+                return door.answer(guest, Answer::Taken { name });
             }
             let others = sorted(names);
-            names.insert(place, name.clone());
-            door.let_in(place, name.clone(), others);
-            door.tell_all(&format!("* {name} has joined"), Some(place));
+            names.insert(guest, name.clone());
+            door.let_in(guest, name.clone(), others);
+            door.tell_all(&format!("* {name} has joined"), Some(guest));
         });
     }
 
     /// Leaves the room, or withdraws the request to enter.
-    pub fn leave(&self, place: Place) {
+    pub fn leave(&self, guest: GuestId) {
         let door = self.clone();
         self.post(0, move |reactor| {
-            if let Some(name) = reactor.state::<Room>().0.remove(&place) {
-                door.tell_all(&format!("* {name} has left"), Some(place));
+            if let Some(name) = reactor.state::<Room>().0.remove(&guest) {
+                door.tell_all(&format!("* {name} has left"), Some(guest));
             }
         });
     }
 
     /// Says something: all others hear the line that `line` makes of the guest's name.
-    pub fn say(&self, place: Place, line: impl FnOnce(&str) -> String + Send + 'static) -> Result<(), Busy> {
+    pub fn say(&self, guest: GuestId, line: impl FnOnce(&str) -> String + Send + 'static) -> Result<(), Busy> {
         let door = self.clone();
         let posted = self.0[0].try_post(move |reactor| {
-            if let Some(name) = reactor.state::<Room>().0.get(&place) {
-                door.tell_all(&line(name), Some(place));
+            if let Some(name) = reactor.state::<Room>().0.get(&guest) {
+                door.tell_all(&line(name), Some(guest));
             }
         });
         // If the room is gone, its shutdown is about to reach the guest.
@@ -86,34 +86,34 @@ impl Door {
     }
 
     /// Asks who is present.
-    pub fn who(&self, place: Place) {
+    pub fn who(&self, guest: GuestId) {
         let door = self.clone();
         self.post(0, move |reactor| {
             let names = sorted(&reactor.state::<Room>().0);
-            door.answer(place, Answer::Who { names });
+            door.answer(guest, Answer::Who { names });
         });
     }
 
-    fn let_in(&self, place: Place, name: String, others: Vec<String>) {
-        self.post(place.worker, move |reactor| {
-            let admitted = reactor.visit(place.id, |guest: &mut Guest, io| guest.told(io, Answer::Welcome { others }));
+    fn let_in(&self, guest: GuestId, name: String, others: Vec<String>) {
+        self.post(guest.worker, move |reactor| {
+            let admitted = reactor.visit(guest.id, |guest: &mut Guest, io| guest.told(io, Answer::Welcome { others }));
             // A guest that has already left has posted so, and the room will handle that next.
             if admitted.is_some() {
-                reactor.state::<Present>().0.insert(place.id, name);
+                reactor.state::<Present>().0.insert(guest.id, name);
             }
         });
     }
 
-    fn answer(&self, place: Place, answer: Answer) {
-        self.post(place.worker, move |reactor| {
-            reactor.visit(place.id, |guest: &mut Guest, io| guest.told(io, answer));
+    fn answer(&self, guest: GuestId, answer: Answer) {
+        self.post(guest.worker, move |reactor| {
+            reactor.visit(guest.id, |guest: &mut Guest, io| guest.told(io, answer));
         });
     }
 
-    fn tell_all(&self, line: &str, except: Option<Place>) {
+    fn tell_all(&self, line: &str, except: Option<GuestId>) {
         let line: Arc<str> = format!("{line}\r\n").into();
         for (worker, handle) in self.0.iter().enumerate() {
-            let (line, except) = (line.clone(), except.filter(|place| place.worker == worker).map(|place| place.id));
+            let (line, except) = (line.clone(), except.filter(|guest| guest.worker == worker).map(|guest| guest.id));
             if let Err(PostError::Full(_)) = handle.try_post(move |reactor| tell_guests(reactor, &line, except)) {
                 tracing::warn!(worker, "a worker is overloaded: its guests miss a line");
             }
@@ -126,7 +126,7 @@ impl Door {
     }
 }
 
-fn sorted(names: &HashMap<Place, String>) -> Vec<String> {
+fn sorted(names: &HashMap<GuestId, String>) -> Vec<String> {
     let mut names: Vec<String> = names.values().cloned().collect();
     names.sort_by_key(|name| name.to_lowercase());
     names

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_line_does_not_become_the_beginning_of_the_next() {
+    fn truncated_line_is_not_joined_with_the_next() {
         let disk = Arc::new(std::sync::Mutex::new((15, Vec::new())));
         let dropped = Arc::new(AtomicU64::new(0));
         let mut work = work(Box::new(Full(disk.clone())), dropped.clone());
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_hangs_costs_lines_but_no_time() {
+    fn hanging_disk_drops_lines_without_blocking() {
         let ((letting, let_it), (written, output)) = (sync_channel(0), sync_channel(10_000));
         let (sender, messages) = sync_channel(WAITING);
         let dropped = Arc::new(AtomicU64::new(0));
@@ -352,7 +352,7 @@ mod tests {
         }
         // The thread may have taken one from the queue before it was full.
         let dropped = lines.shared.sink.dropped();
-        assert!((19..=20).contains(&dropped), "{dropped} were dropped");
+        assert!((19..=20).contains(&dropped), "{dropped} lines were dropped");
         drop(letting);
         drop(lines);
         writing.join().unwrap();

@@ -19,6 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct Admin {
     pub workers: Vec<Handle>,
     pub log: Option<Sink>,
+    pub tls: Option<pelton_tls::Server>,
     pub draining: Rc<Cell<bool>>,
     pub hosts: Hosts,
 }
@@ -116,6 +117,7 @@ impl Admin {
     fn metrics(&self, reactor: &mut Reactor, responder: Responder) {
         let replies: Vec<_> = self.workers.iter().map(|worker| worker.post_with_reply(worker::report)).collect();
         let dropped = self.log.as_ref().map(Sink::dropped);
+        let tls = self.tls.clone();
         reactor.spawn(async move {
             let mut reports: Vec<(usize, Report)> = Vec::new();
             for (number, reply) in replies.into_iter().enumerate() {
@@ -124,7 +126,7 @@ impl Admin {
                     _ => tracing::warn!(worker = number, "a worker did not report"),
                 }
             }
-            let text = metrics::render(&reports, dropped);
+            let text = metrics::render(&reports, tls.as_ref(), dropped);
             let response = Response::ok().header("Content-Type", "text/plain; version=0.0.4; charset=utf-8").body(text);
             Reactor::with_current(|reactor| responder.respond(reactor, response));
         });

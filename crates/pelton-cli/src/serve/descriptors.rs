@@ -14,7 +14,7 @@ const MOST_WITH_SELECT: u64 = 1024;
 /// Control and handover, besides their listeners: signals, the socket pair and the pipe of a new process, its log.
 const CONTROL: u64 = 8;
 
-/// Most clients of the admin address.
+/// Maximum number of clients of the admin address.
 const ADMIN: u64 = 16;
 
 /// A worker, besides its listeners: its poller, its loopbreaker, a spare descriptor, and the directory that it serves.
@@ -24,10 +24,10 @@ const WORKER: u64 = 4;
 /// more while one of them is opened for reading.
 const LOOK_UP: u64 = 6;
 
-/// Most threads of a worker's file lane.
+/// Maximum number of threads of a worker's file lane.
 const LOOK_UPS: u64 = LaneSettings::FILES.threads as u64;
 
-/// Most files that a worker keeps open for later requests.
+/// Maximum number of files that a worker keeps open for later requests.
 const KEPT: u64 = 256;
 
 /// Open files of a worker, kept or being sent. There may be more if connections leave descriptors unused.
@@ -161,7 +161,7 @@ mod tests {
     const NEEDS: Needs = Needs { connections: 16_384, workers: 1, listeners: 2, copies: 2, files: true };
 
     #[test]
-    fn connections_get_what_is_left() {
+    fn connections_get_the_remaining_descriptors() {
         let budget = Budget::new(1024, 12, NEEDS).unwrap();
         assert_eq!((budget.turned_away, budget.admin, budget.look_ups), (64, 16, 4));
         assert!((550..800).contains(&budget.connections) && budget.open_files > 200, "{budget:?}");

@@ -12,6 +12,7 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use pelton::{Chunk, Connection, DescriptorLimit, Io, Lane, Limit, Reactor, Reason, Socket};
+use rustix::net::RecvFlags;
 
 /// The name of the socket on which the new process reports.
 pub const READY: &str = "ready";
@@ -19,18 +20,24 @@ pub const READY: &str = "ready";
 /// The message it sends there.
 const WORD: &[u8] = b"serving\n";
 
+/// The most bytes of secrets: a few keys.
+const MOST_SECRETS: usize = 4096;
+
 /// How long a new process may take until it serves.
 const START_TIME: Duration = Duration::from_secs(60);
 
-/// Starts a new process that inherits `sockets`, by name. Calls `then` when it serves, or with the reason why it will not.
+/// Starts a new process that inherits `sockets`, by name, and `secrets`. Calls `then` when it serves, or with the reason why it
+/// will not.
 pub fn begin(
     reactor: &mut Reactor,
     program: &Path,
     limit: &DescriptorLimit,
-    sockets: Vec<(String, BorrowedFd<'_>)>,
+    (sockets, secrets): (Vec<(String, BorrowedFd<'_>)>, &[u8]),
     then: impl FnOnce(&mut Reactor, Result<u32, String>) + 'static,
 ) -> io::Result<()> {
-    let (ours, theirs) = UnixStream::pair()?;
+    let (mut ours, theirs) = UnixStream::pair()?;
+    // They fit into the socket's buffer, and are there when the process looks.
+    ours.write_all(secrets)?;
     let mut command = Command::new(program);
     command.args(std::env::args_os().skip(1));
     limit.restore_in(&mut command);
@@ -89,6 +96,20 @@ impl Connection for Waiting {
             tracing::error!("the new process ended before it served");
         }
     }
+}
+
+/// Reads the secrets that the process that started this one has passed on. Empty if there are none.
+pub fn secrets(ready: &[Socket]) -> Vec<u8> {
+    let mut secrets = vec![0; MOST_SECRETS];
+    let fd = ready.first().and_then(Socket::as_fd);
+    // It was written before this process was started, or never.
+    let received = fd.map(|fd| rustix::net::recv(fd, &mut secrets[..], RecvFlags::DONTWAIT));
+    let count = match received {
+        Some(Ok((_, count))) => count.min(MOST_SECRETS),
+        Some(Err(_)) | None => 0,
+    };
+    secrets.truncate(count);
+    secrets
 }
 
 /// Reports to the process that started this one, if it is handing over, that this one serves.

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pelton::Address;
 use pelton_http::Request;
-use pelton_http::log::{Printable, may_stand};
+use pelton_http::log::{Printable, may_appear_unescaped};
 use pelton_http::wire::Version;
 use serde::Serialize;
 
@@ -159,15 +159,16 @@ fn write_peer(text: &mut Vec<u8>, peer: Option<&Address>) {
     };
 }
 
-/// JSON with every character escaped that [may not stand](may_stand) in a log. JSON itself requires that for some of them only.
+/// JSON with every character escaped that [must be escaped](may_appear_unescaped) in a log. JSON itself requires only some of
+/// these escapes.
 struct Ascii;
 
 impl serde_json::ser::Formatter for Ascii {
     fn write_string_fragment<W: ?Sized + Write>(&mut self, to: &mut W, fragment: &str) -> io::Result<()> {
         let mut rest = fragment;
         while !rest.is_empty() {
-            // Only ASCII stands unescaped, so the run ends at a character boundary.
-            let run = rest.bytes().position(|byte| !may_stand(byte)).unwrap_or(rest.len());
+            // Unescaped characters are ASCII, so the run ends at a character boundary.
+            let run = rest.bytes().position(|byte| !may_appear_unescaped(byte)).unwrap_or(rest.len());
             to.write_all(&rest.as_bytes()[..run])?;
             let mut others = rest[run..].chars();
             if let Some(char) = others.next() {
@@ -233,14 +234,14 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_text_is_one_line_whatever_the_client_says() {
+    fn text_format_has_one_line_per_request_whatever_the_client_sends() {
         let expected = "192.0.2.1 - - [16/Nov/2026:02:51:02 +0000] \"GET /a?b=\\x22c\\x22 HTTP/1.1\" 200 12 \"-\" \
                         \"x\\x1b[2J\\x22\\x0a\\xff\" 0.001500\n";
         assert_eq!(written(LogFormat::Text), expected);
     }
 
     #[test]
-    fn a_line_of_json_is_an_object() {
+    fn json_format_has_one_object_per_line() {
         let line = written(LogFormat::Json);
         assert_eq!(line.matches('\n').count(), 1);
         let value: serde_json::Value = serde_json::from_str(&line).unwrap();
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn input_that_was_no_request_has_a_line_too() {
+    fn refused_input_is_logged() {
         let mut text = Vec::new();
         write_refusal(LogFormat::Text, None, 400, "no", UNIX_EPOCH, &mut text);
         write_refusal(LogFormat::Json, None, 400, "no", UNIX_EPOCH, &mut text);

@@ -4,6 +4,7 @@ use std::fmt::{self, Write};
 
 use pelton::Stats;
 use pelton_http::ServerStats;
+use pelton_tls::Failure;
 
 use super::observe::{BUCKETS, Counts};
 
@@ -16,9 +17,12 @@ pub struct Report {
 }
 
 /// Renders all metrics, by worker.
-pub fn render(reports: &[(usize, Report)], log_lines_dropped: Option<u64>) -> String {
+pub fn render(reports: &[(usize, Report)], tls: Option<&pelton_tls::Server>, log_lines_dropped: Option<u64>) -> String {
     let mut text = String::new();
     write_http(&mut text, reports, log_lines_dropped).expect("writing to a String cannot fail");
+    if let Some(tls) = tls {
+        write_tls(&mut text, tls).expect("writing to a String cannot fail");
+    }
     let texts: Vec<(usize, String)> =
         reports.iter().map(|(worker, report)| (*worker, report.reactor.to_prometheus())).collect();
     text.push_str(&merge(&texts));
@@ -71,6 +75,32 @@ fn write_http(text: &mut String, reports: &[(usize, Report)], log_lines_dropped:
     if let Some(dropped) = log_lines_dropped {
         head(text, "pelton_log_lines_dropped_total", "counter", "Access log lines that were dropped.")?;
         writeln!(text, "pelton_log_lines_dropped_total {dropped}")?;
+    }
+    Ok(())
+}
+
+fn write_tls(text: &mut String, tls: &pelton_tls::Server) -> fmt::Result {
+    let stats = tls.stats();
+    head(text, "pelton_tls_handshakes_total", "counter", "Completed TLS handshakes, including resumed ones.")?;
+    writeln!(text, "pelton_tls_handshakes_total {}", stats.completed)?;
+    head(text, "pelton_tls_resumed_total", "counter", "TLS handshakes that resumed a session.")?;
+    writeln!(text, "pelton_tls_resumed_total {}", stats.resumed)?;
+    head(text, "pelton_tls_handshakes_in_flight", "gauge", "TLS handshakes in progress.")?;
+    writeln!(text, "pelton_tls_handshakes_in_flight {}", stats.in_flight)?;
+    head(text, "pelton_tls_handshakes_failed_total", "counter", "TLS handshakes that failed.")?;
+    for how in Failure::ALL {
+        writeln!(text, "pelton_tls_handshakes_failed_total{{reason=\"{}\"}} {}", how.name(), stats.failed(how))?;
+    }
+    head(text, "pelton_tls_certificate_expiry_days", "gauge", "Days until a certificate expires.")?;
+    for certificate in tls.certificates().iter() {
+        // Names in certificates have no quotes or backslashes: webpki has checked them.
+        let name = certificate.names.first().map_or("", String::as_str);
+        let days = certificate.time_left().as_secs_f64() / 86_400.0;
+        let fingerprint = &certificate.fingerprint.to_string()[..16];
+        writeln!(
+            text,
+            "pelton_tls_certificate_expiry_days{{name=\"{name}\",fingerprint=\"{fingerprint}\"}} {days:.2}"
+        )?;
     }
     Ok(())
 }
@@ -155,7 +185,7 @@ mod tests {
             counts: Counts::default(),
             connections: 1,
         };
-        let text = render(&[(0, report()), (1, report())], Some(3));
+        let text = render(&[(0, report()), (1, report())], None, Some(3));
         let mut described: Vec<&str> = text.lines().filter(|line| line.starts_with("# TYPE ")).collect();
         let all = described.len();
         described.sort_unstable();

@@ -3,13 +3,13 @@
 use std::io;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Reports that this process serves, and is now the main process, even if another one was before.
+/// Reports that this process is serving and is now the main process, replacing any earlier one.
 pub fn serving() {
     let process = std::process::id();
     tell(&format!("READY=1\nMAINPID={process}\nSTATUS=serving\n"));
 }
 
-/// Reports that this process is shutting down and none has taken over.
+/// Reports that this process is shutting down and that no other process has taken over.
 pub fn ending() {
     tell("STOPPING=1\nSTATUS=finishing requests in progress\n");
 }

@@ -36,9 +36,9 @@ pub const BUCKETS: [Duration; 14] = [
 /// The counts of one worker.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counts {
-    /// By the first digit of the status, from 2 to 5.
+    /// Answered requests, by the first digit of the status, from 2 to 5.
     pub answered: [u64; 4],
-    /// Not answered, because the client disconnected or the handler panicked.
+    /// Requests that were not answered, because the client disconnected or the handler panicked.
     pub unanswered: u64,
     pub in_flight: u64,
     /// Bytes of response bodies.
@@ -74,7 +74,7 @@ impl Watch {
         }
     }
 
-    /// Logs input that was refused before it was a request.
+    /// Logs input that was refused before it could be parsed as a request.
     pub fn refused(&self, io: &mut Io<'_>, refusal: Refusal) {
         let Some((lines, format)) = &self.log else { return };
         let peer = io.peer_address().ok();
@@ -124,7 +124,7 @@ impl Exchange {
     }
 }
 
-/// Counts and logs the request when it is over, answered or not.
+/// Counts and logs the request when it ends, answered or not.
 impl Drop for Exchange {
     fn drop(&mut self) {
         let took = self.begun.elapsed();
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_fall_into_their_buckets() {
+    fn times_are_counted_in_their_buckets() {
         let mut counts = Counts::default();
         for time in [0, 50_000, 50_001, 1_000_000, 60_000_000_000] {
             counts.took(Duration::from_nanos(time));

@@ -10,28 +10,29 @@ use pelton_http::{FileSettings, Settings};
 
 use super::admin::{self, is_loopback};
 use super::descriptors::Budget;
+use super::tls::TlsOptions;
 use crate::serving::ServerOptions;
 use crate::units;
 
 /// Default address.
 const DEFAULT_ADDRESS: &str = "127.0.0.1:8080";
 
-/// More memory, or a longer body, than any machine serves: 1 TiB.
+/// The maximum for memory and body sizes: 1 TiB, more than any machine serves.
 const MOST_BYTES: u64 = 1 << 40;
 
-/// More connections than a process can have descriptors on most systems.
+/// The maximum number of connections: more than a process can have descriptors on most systems.
 const MOST_CONNECTIONS: i64 = 10_000_000;
 
-/// Every client sends about this many bytes.
+/// The minimum for the header limit, in bytes: every client sends about this much.
 const LEAST_HEADER: u64 = 64;
 
-/// A few responses must fit.
+/// The minimum for queued output, in bytes: a few responses must fit.
 const LEAST_QUEUED: u64 = 1 << 20;
 
-/// For a limit on slow clients, no network sends one body faster than 1 GiB per second.
+/// The upper bound of `--min-body-rate`, in bytes per second: no network sends one body faster than 1 GiB per second.
 const MOST_BODY_RATE: u64 = 1 << 30;
 
-/// Each takes a few hundred bytes.
+/// The maximum number of requests that may wait for the disk. Each takes a few hundred bytes.
 const MOST_WAITING: i64 = 1_000_000;
 
 /// The largest number that all caches support (RFC 9111, section 1.2.2).
@@ -57,6 +58,9 @@ pub struct Options {
 
     #[command(flatten)]
     pub files: FileOptions,
+
+    #[command(flatten)]
+    pub tls: TlsOptions,
 
     #[command(flatten)]
     pub limits: Limits,
@@ -91,6 +95,14 @@ pub struct Options {
     /// Writes the process ID to this file once it serves, and removes the file at exit
     #[arg(long, value_name = "PATH")]
     pub pid_file: Option<PathBuf>,
+
+    /// User to become after the addresses are bound and the keys are read: a name of /etc/passwd, or a number. Linux only
+    #[arg(long, value_name = "USER")]
+    pub user: Option<String>,
+
+    /// Group to become then; by default that of --user
+    #[arg(long, value_name = "GROUP")]
+    pub group: Option<String>,
 
     /// How long requests in progress may take to finish after a signal to stop
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration, help_heading = "Shutdown")]
@@ -228,6 +240,7 @@ fn mode(text: &str) -> Result<u32, String> {
 impl Options {
     /// Checks the options for contradictions.
     pub fn check(&self) -> Result<(), String> {
+        self.tls.check()?;
         match &self.admin {
             Some(Address::Tcp(address)) if !self.admin_anywhere && !is_loopback(address.ip()) => Err(format!(
                 "--admin {address} can be reached from other machines, which could then read the metrics; \
@@ -240,7 +253,7 @@ impl Options {
 
     /// Returns the address to listen on if no sockets were passed in.
     pub fn default_address() -> Address {
-        DEFAULT_ADDRESS.parse().expect("it is an address")
+        DEFAULT_ADDRESS.parse().expect("a valid address")
     }
 
     /// Returns how many bytes may be queued, per worker.

@@ -13,9 +13,9 @@ use pelton::{Address, Inherited, ListenOptions, Sharing, Socket, SocketFile};
 pub struct Place {
     /// The name under which its sockets are passed on.
     name: String,
-    /// As bound.
+    /// The address that was actually bound.
     pub address: Address,
-    /// One per worker if the kernel distributes connections over them, otherwise one that all share.
+    /// One socket per worker if the kernel distributes connections among them, otherwise one that all workers share.
     sockets: Vec<Socket>,
     /// The file of a Unix socket, if this process has to remove it.
     file: Option<SocketFile>,
@@ -188,6 +188,11 @@ impl Place {
         self.sockets.iter().filter_map(move |socket| Some((name.clone(), socket.as_fd()?)))
     }
 
+    /// Returns whether requests are only redirected here.
+    pub fn redirects(&self) -> bool {
+        self.name == super::REDIRECT
+    }
+
     /// Returns how many sockets it has.
     pub fn sockets(&self) -> usize {
         self.sockets.len()
@@ -205,9 +210,9 @@ impl Place {
     }
 
     /// Returns the URL for clients.
-    pub fn url(&self) -> String {
+    pub fn url(&self, scheme: &str) -> String {
         match &self.address {
-            Address::Tcp(address) => format!("http://{address}/"),
+            Address::Tcp(address) => format!("{scheme}://{address}/"),
             other => other.to_string(),
         }
     }

@@ -10,6 +10,7 @@ use super::access_log::{Lines, Sink};
 use super::metrics::Report;
 use super::observe::{Watch, Watched};
 use super::options::LogFormat;
+use super::redirect;
 
 /// A worker's state, kept in its reactor.
 struct Worker {
@@ -17,21 +18,39 @@ struct Worker {
     watch: Rc<Watch>,
 }
 
-/// Serves `handler` on `sockets`. All workers share the `census`.
+/// The listening sockets of a worker.
+#[derive(Default)]
+pub struct Sockets {
+    pub serve: Vec<Socket>,
+    /// Those at which everything is redirected to HTTPS, on this port.
+    pub redirect: (Vec<Socket>, u16),
+}
+
+/// Serves `handler` on `sockets`, with TLS if there is a configuration. All workers share the `census`.
 pub fn set_up(
     reactor: &mut Reactor,
     handler: impl Handler,
     (settings, census): (Settings, &Census),
-    sockets: io::Result<Vec<Socket>>,
+    sockets: io::Result<Sockets>,
+    tls: Option<&pelton_tls::Server>,
     log: Option<(Sink, LogFormat)>,
 ) -> Result<(), Error> {
     let copied = |error| Error::System { doing: "copy the listeners for a worker".to_owned(), error };
     let watch = Rc::new(Watch::new(log.map(|(sink, format)| (Lines::new(sink), format))));
-    let server = Server::sharing(Watched { inner: handler, watch: watch.clone() }, settings, census);
+    let server = Server::sharing(Watched { inner: handler, watch: watch.clone() }, settings.clone(), census);
     let watching = watch.clone();
     server.on_refusal(move |io, refusal| watching.refused(io, refusal));
-    for socket in sockets.map_err(copied)? {
+    let Sockets { serve, redirect: (redirect, port) } = sockets.map_err(copied)?;
+    for socket in serve {
         let server = server.clone();
+        match tls.cloned() {
+            Some(tls) => reactor.adopt_listener(socket, move |_| tls.wrap(server.connection()))?,
+            None => reactor.adopt_listener(socket, move |_| server.connection())?,
+        };
+    }
+    for socket in redirect {
+        let redirect = Watched { inner: redirect::handler(port), watch: watch.clone() };
+        let server = Server::sharing(redirect, settings.clone(), census);
         reactor.adopt_listener(socket, move |_| server.connection())?;
     }
     let last = watch.clone();

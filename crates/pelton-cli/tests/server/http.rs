@@ -34,7 +34,7 @@ impl Drop for Directory {
 /// Runs curl, which must succeed, and returns its output.
 pub fn curl(arguments: &[&str]) -> String {
     let curl = Command::new("curl").args(["--silent", "--show-error", "--max-time", "20"]).args(arguments).output();
-    let output = curl.expect("curl is there");
+    let output = curl.expect("this test needs curl");
     assert!(output.status.success(), "{arguments:?}: {output:?}");
     String::from_utf8(output.stdout).unwrap()
 }

@@ -114,7 +114,7 @@ impl Server {
             }
             logged.push(line);
         }
-        panic!("it did not log {part:?}, but {logged:#?}");
+        panic!("the server did not log {part:?}, but {logged:#?}");
     }
 
     /// Waits for it to end, which must be a success. Returns how long that took.
@@ -125,7 +125,7 @@ impl Server {
         while let Ok(line) = self.log.recv_timeout((begun + DEADLINE).saturating_duration_since(Instant::now())) {
             logged.push(line);
         }
-        assert!(begun.elapsed() < DEADLINE, "it did not end");
+        assert!(begun.elapsed() < DEADLINE, "the server did not end");
         let status = self.child.wait().unwrap();
         assert_eq!(status.code(), Some(0), "{status}: {logged:#?}");
         begun.elapsed()
@@ -150,7 +150,7 @@ impl Client {
     pub fn tcp(address: &str) -> Client {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
-        // The smaller the kernel's buffers for a client that does not read, the sooner it shows.
+        // The smaller the kernel's buffers for a client that does not read, the sooner output is queued.
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&stream, 64 * 1024);
         let reader = stream.try_clone().unwrap();
         Client { writer: Box::new(stream), reader: BufReader::new(Box::new(reader)) }
@@ -173,7 +173,7 @@ impl Client {
 
     pub fn next_line(&mut self) -> String {
         let line = self.read_line().unwrap();
-        assert!(!line.is_empty(), "it ended");
+        assert!(!line.is_empty(), "the connection ended");
         line.trim_end_matches(['\r', '\n']).to_owned()
     }
 
