@@ -3,8 +3,7 @@
     import pelton
     pelton.run(main())
 
-runs a program like ``asyncio.run`` does; ``pelton.install()`` makes every loop that asyncio creates from then on one of
-these.
+runs a program like ``asyncio.run``. After ``pelton.install()``, every loop that asyncio creates is a Pelton loop.
 """
 
 import asyncio
@@ -23,7 +22,7 @@ __all__ = [
     "run",
     "__version__",
 ]
-# Python 3.14 warns of policies and later versions have none; ``from pelton import *`` works there all the same.
+# Python 3.14 deprecates policies and later versions remove them; ``from pelton import *`` must still work there.
 if sys.version_info < (3, 14) and hasattr(asyncio, "DefaultEventLoopPolicy"):
     __all__ += ["EventLoopPolicy"]
 
@@ -36,7 +35,7 @@ def new_event_loop():
 def run(main, *, debug=None):
     """Run a coroutine on a new loop, and return its result.
 
-    Like ``asyncio.run``: the loop is closed at the end, after its tasks, asynchronous generators and executor.
+    Like ``asyncio.run``, it closes the loop at the end, after its tasks, asynchronous generators and executor.
     """
     if asyncio._get_running_loop() is not None:
         raise RuntimeError("pelton.run() cannot be called from a running event loop")
@@ -45,7 +44,7 @@ def run(main, *, debug=None):
 
 
 def install():
-    """Have asyncio create these loops from now on, by setting an event loop policy."""
+    """Make asyncio create Pelton loops from now on, by setting an event loop policy."""
     try:
         from ._policy import EventLoopPolicy
     except AttributeError as error:
@@ -56,7 +55,7 @@ def install():
 
 
 def __getattr__(name):
-    # Not before somebody asks for it: Python 3.14 warns of policies, later versions have none.
+    # Imported on first access: Python 3.14 deprecates policies, and later versions remove them.
     if name == "EventLoopPolicy":
         from ._policy import EventLoopPolicy
 

@@ -14,12 +14,12 @@ USAGE = """\
 usage: python -m pelton script.py [ARGUMENT]...
        python -m pelton -m MODULE [ARGUMENT]...
 
-Runs a Python program as python itself would, with every event loop that asyncio creates in it being a pelton.Loop.
+Runs a Python program as python itself would, but every event loop that asyncio creates in it is a pelton.Loop.
 """
 
 
 class CannotRun(Exception):
-    """There is no program, and Python would say so by this exit status."""
+    """The program cannot be run. ``status`` is the exit status that Python would use."""
 
     def __init__(self, message, status):
         super().__init__(message)
@@ -27,7 +27,7 @@ class CannotRun(Exception):
 
 
 def look_in(directory):
-    """Has modules looked for there first, instead of where this one was found, unless Python was told to look in neither."""
+    """Search modules there first, instead of in the directory of this one, unless Python was told to search neither."""
     if not sys.flags.safe_path:
         sys.path[0] = directory
 
@@ -40,7 +40,7 @@ def code_of(spec, name):
 
 
 def known_by(spec):
-    """What a module that is run has for names of this kind."""
+    """Return the special module attributes for a module that is run."""
     return {
         "__spec__": spec,
         "__file__": spec.origin,
@@ -51,7 +51,7 @@ def known_by(spec):
 
 
 def module(name):
-    """The code of a module that is to be run by its name, and what is known of it."""
+    """Return the code of a module to run by its name, and its special attributes."""
     try:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.submodule_search_locations is not None:
@@ -63,13 +63,13 @@ def module(name):
 
 
 def script(path):
-    """The code of a file, or of what a directory or an archive is run by, and what is known of it."""
+    """Return the code of a file, or of the __main__ module of a directory or archive, and its special attributes."""
     path = os.path.join(os.getcwd(), path)
     if not os.path.exists(path):
         raise CannotRun(f"can't open file {path!r}: [Errno 2] No such file or directory", 2)
     spec = importlib.machinery.PathFinder.find_spec("__main__", [path])
     if spec is not None:
-        # Even if Python was told not to look beside programs: this one is inside.
+        # Even if Python was told not to search the script's directory, because the module is inside it.
         sys.path[:0 if sys.flags.safe_path else 1] = [path]
         return code_of(spec, path), known_by(spec)
     if os.path.isdir(path):
@@ -86,12 +86,12 @@ def script(path):
 
 
 def leave_us_out(hidden_first):
-    """Has what is raised now reported as if the program had been run by Python itself, by whatever reports it."""
+    """Remove our frames from the traceback of the exception being raised, as if Python itself had run the program."""
     report = sys.excepthook
 
     def without_us(kind, error, traceback):
         before, rest = None, traceback
-        # A module is run by Python's own code, which was there when this one was.
+        # A module is run by frames of runpy, which come before ours.
         while rest is not None and rest.tb_frame.f_code.co_filename != __file__:
             before, rest = rest, rest.tb_next
         while rest is not None and rest.tb_frame.f_code.co_filename == __file__:
@@ -106,7 +106,7 @@ def leave_us_out(hidden_first):
 
 
 def run(code, known, by_name):
-    """Runs it as the main module, which it stays: threads and what is done at exit may still ask for it."""
+    """Run code as the main module. It stays in sys.modules, because threads and exit handlers may still use it."""
     main = types.ModuleType("__main__")
     main.__dict__.update(known, __annotations__={}, __builtins__=builtins)
     sys.modules["__main__"] = main
@@ -126,7 +126,7 @@ def main():
         return 0 if arguments else 2
     by_name = arguments[0] == "-m"
     if by_name and len(arguments) < 2:
-        sys.stderr.write("python -m pelton: -m needs the name of a module\n" + USAGE)
+        sys.stderr.write("python -m pelton: -m requires a module name\n" + USAGE)
         return 2
     if not by_name and arguments[0].startswith("-"):
         sys.stderr.write(f"python -m pelton: no such option: {arguments[0]}\n" + USAGE)
@@ -144,7 +144,7 @@ def main():
         sys.stderr.write(f"python -m pelton: {error}\n")
         return error.status
     except SyntaxError:
-        # Like Python, without any traceback.
+        # Like Python, without a traceback.
         leave_us_out(hidden_first=True)
         raise
     run(code, known, by_name)

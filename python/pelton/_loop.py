@@ -1,8 +1,8 @@
-"""What of the loop is not hot, in Python.
+"""The parts of the loop that are not hot, in Python.
 
-``BaseLoop`` derives from asyncio's own loop for Unix, which has everything that is built on watching descriptors: TLS, pipes,
-subprocesses, signals, servers. ``pelton.Loop`` derives from ``BaseLoop``, in Rust, and replaces what everything is built
-on: queue, timers, watching descriptors, and the turn.
+``BaseLoop`` derives from asyncio's own loop for Unix, which implements everything that is built on watching descriptors:
+TLS, pipes, subprocesses, signals, servers. ``pelton.Loop`` derives from ``BaseLoop`` in Rust, and replaces the foundation:
+queue, timers, descriptor watching, and the turn.
 """
 
 import _socket
@@ -24,17 +24,17 @@ from asyncio import base_events, constants, events, format_helpers, futures, trs
 
 from . import _transports as _transports
 
-# What may be over in a while.
+# Temporary shortages.
 _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 _SOCKET = _transports.SOCKET
 
 _OVER_IP = socket.AF_INET, socket.AF_INET6
 
-# What create_connection() can be told; its versions differ.
+# The options of create_connection(), which differ between versions of Python.
 _CONNECT_OPTIONS = base_events.BaseEventLoop.create_connection.__kwdefaults__.keys()
 
-# Seconds that no callback takes.
+# Seconds; longer than any callback takes.
 _A_LIFETIME = 3e9
 
 _NAMES_DEBUG = sys.version_info >= (3, 13)
@@ -42,7 +42,7 @@ _NAMES_DEBUG = sys.version_info >= (3, 13)
 
 @functools.cache
 def _has_pidfds():
-    """Whether the kernel has descriptors for processes, and lets us have them."""
+    """Return whether the kernel supports process descriptors and lets us use them."""
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError:
@@ -51,9 +51,9 @@ def _has_pidfds():
 
 
 class Selector(selectors.BaseSelector):
-    """What ``loop._selector`` is.
+    """The object behind ``loop._selector``.
 
-    asyncio's transports ask it, for their repr, whether a descriptor is being watched. Waiting is the loop's own business.
+    asyncio's transports ask it for their repr whether a descriptor is watched. Waiting is done by the loop itself.
     """
 
     def __init__(self, loop):
@@ -61,14 +61,14 @@ class Selector(selectors.BaseSelector):
 
     def _not_here(self, *_args):
         raise NotImplementedError(
-            "a pelton.Loop waits for descriptors itself; use its add_reader() and add_writer()"
+            "a pelton.Loop watches descriptors itself; use its add_reader() and add_writer()"
         )
 
     register = unregister = modify = _not_here
 
     def select(self, timeout=None):
         raise NotImplementedError(
-            "a pelton.Loop waits for descriptors itself and cannot be run inside of itself, which is what nest_asyncio does. "
+            "a pelton.Loop watches descriptors itself and cannot be nested, which is what nest_asyncio does. "
             "Instead of loop.run_until_complete(), await the coroutine: a notebook allows it in any cell. From code that "
             "cannot await, run it on a loop of another thread with asyncio.run_coroutine_threadsafe(). A program that needs "
             "nest_asyncio has to run on asyncio's own loop: asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)"
@@ -96,17 +96,17 @@ class Selector(selectors.BaseSelector):
 
 
 class BaseLoop(asyncio.SelectorEventLoop):
-    """The base class of ``pelton.Loop``, of no use by itself."""
+    """The base class of ``pelton.Loop``. Not useful by itself."""
 
     def __init__(self):
         try:
-            # The first thing that asyncio's constructor asks for is debug mode; all of its state is there already, in Rust.
+            # asyncio's constructor starts by asking for debug mode. All state already exists, in Rust.
             super().__init__(Selector(self))
         except BaseException:
-            # So that there is nothing to be closed when it is deleted.
+            # So that there is nothing to close when it is deleted.
             self._close_core()
             raise
-        # For add_reader() and the like, which refuse what a transport uses.
+        # For add_reader() and similar methods, which refuse descriptors that a transport uses.
         self._transports_by_descriptor = self._transports.data
 
     def run_forever(self):
@@ -135,14 +135,14 @@ class BaseLoop(asyncio.SelectorEventLoop):
             sys.set_asyncgen_hooks(*old_hooks)
 
     def _wake_on_signals(self):
-        """Have signals wake the loop, so that none that arrives just before it sleeps has to wait for something else."""
+        """Let signals wake the loop, so that a signal that arrives just before it sleeps is handled at once."""
         if threading.current_thread() is not threading.main_thread():
             return False
         previous = self._set_wakeup_fd(self._csock.fileno())
         if previous is None:
             return False
         if previous not in (-1, self._csock.fileno()):
-            # Somebody else wants to be woken by signals, and was first.
+            # The program has already set its own wakeup descriptor.
             self._set_wakeup_fd(previous)
             return False
         return True
@@ -152,7 +152,7 @@ class BaseLoop(asyncio.SelectorEventLoop):
         try:
             return signal.set_wakeup_fd(fd, warn_on_full_buffer=False)
         except (ValueError, OSError):
-            # Not in the main interpreter, or not a descriptor that signals could be written to.
+            # Not in the main interpreter, or not a descriptor that signals can be written to.
             return None
 
     def _make_socket_transport(self, sock, protocol, waiter=None, *, extra=None, server=None):
@@ -198,11 +198,11 @@ class BaseLoop(asyncio.SelectorEventLoop):
         ssl_handshake_timeout=None,
         ssl_shutdown_timeout=None,
     ):
-        """Put TLS between a transport and its protocol, and return the transport that the protocol is to use from now on."""
+        """Upgrade a transport to TLS, and return the transport that the protocol must use from now on."""
         if ssl is None or not isinstance(sslcontext, ssl.SSLContext) or not getattr(
             transport, "_start_tls_compatible", False
         ):
-            # It knows what to say.
+            # asyncio raises the right error.
             return await super().start_tls(transport, protocol, sslcontext)
         waiter = self.create_future()
         tls = _pelton.SSLProtocol(
@@ -216,7 +216,7 @@ class BaseLoop(asyncio.SelectorEventLoop):
             ssl_shutdown_timeout=ssl_shutdown_timeout,
             call_connection_made=False,
         )
-        # Nothing may be received before connection_made() has been called.
+        # Nothing may be received before connection_made() is called.
         transport.pause_reading()
         transport.set_protocol(tls)
         handles = self.call_soon(tls.connection_made, transport), self.call_soon(transport.resume_reading)
@@ -237,7 +237,8 @@ class BaseLoop(asyncio.SelectorEventLoop):
         async def _make_subprocess_transport(
             self, protocol, args, shell, stdin, stdout, stderr, bufsize, extra=None, **kwargs
         ):
-            # Before Python 3.12, each child gets a thread that waits for it, unless a program has said otherwise.
+            # Before Python 3.12, asyncio starts a thread for each child, unless the program has set another
+            # watcher.
             arguments = self, protocol, args, shell, stdin, stdout, stderr, bufsize
             if type(events.get_child_watcher()) is not asyncio.ThreadedChildWatcher or not _has_pidfds():
                 return await super()._make_subprocess_transport(*arguments[1:], extra=extra, **kwargs)
@@ -284,7 +285,7 @@ class BaseLoop(asyncio.SelectorEventLoop):
         except OSError as error:
             if error.errno not in _OUT_OF_RESOURCES:
                 raise
-            # It will be readable for as long as there is no descriptor for the connection.
+            # The listener stays readable until a descriptor is available for the connection.
             self.call_exception_handler(
                 {
                     "message": "socket.accept() out of system resource",
@@ -313,7 +314,7 @@ class BaseLoop(asyncio.SelectorEventLoop):
             or self._debug
             or any(options.values())
             or not options.keys() <= _CONNECT_OPTIONS
-            # Somebody has other ideas of what a socket is, or of connecting: proxies, tests.
+            # The program replaced socket classes or functions, as proxies and tests do.
             or base_events.socket is not socket
             or socket.socket is not _SOCKET
             or getattr(self.sock_connect, "__func__", None) is not BaseLoop.sock_connect
@@ -322,7 +323,7 @@ class BaseLoop(asyncio.SelectorEventLoop):
             return await super().create_connection(protocol_factory, host, port, ssl=ssl, **options)
         started = self._start_connecting(host, port)
         if started is None:
-            # It has to be looked up.
+            # The host needs name resolution.
             return await super().create_connection(protocol_factory, host, port, **options)
         fd, family, outcome = started
         try:
@@ -346,7 +347,7 @@ class BaseLoop(asyncio.SelectorEventLoop):
     create_connection.__wrapped__ = base_events.BaseEventLoop.create_connection
 
     async def _connected(self, fd, address, outcome):
-        """Wait until a socket is connected. The outcome is that, or None if it is still to come."""
+        """Wait until a socket is connected. The outcome is None if the attempt is still in progress."""
         if outcome is None:
             waiter = self.create_future()
             self._add_writer(fd, futures._set_result_unless_cancelled, waiter, None)
@@ -359,7 +360,7 @@ class BaseLoop(asyncio.SelectorEventLoop):
             raise OSError(outcome, f"Connect call failed {address}")
 
     async def sock_recv(self, sock, n):
-        """Receive data from a socket, at most n bytes of it."""
+        """Receive at most n bytes from a socket."""
         received = self._recv(sock, n)
         if type(received) is bytes:
             return received
@@ -376,7 +377,7 @@ class BaseLoop(asyncio.SelectorEventLoop):
             raise
 
     async def sock_recv_into(self, sock, buf):
-        """Receive data from a socket into a buffer, and return how much it is."""
+        """Receive data from a socket into a buffer, and return the number of bytes."""
         received = self._recv_into(sock, buf)
         if type(received) is int:
             return received
@@ -385,7 +386,7 @@ class BaseLoop(asyncio.SelectorEventLoop):
         return await self._received(sock, received)
 
     async def sock_recvfrom(self, sock, bufsize):
-        """Receive a datagram, at most so many bytes of it, and return it with the address that it comes from."""
+        """Receive a datagram of at most bufsize bytes, and return it with the sender's address."""
         if issubclass(type(sock), _socket.socket) and _transports.family_of(sock) in _OVER_IP:
             received = self._recvfrom(sock, bufsize)
             if type(received) is tuple:
@@ -395,19 +396,19 @@ class BaseLoop(asyncio.SelectorEventLoop):
         return await super().sock_recvfrom(sock, bufsize)
 
     async def sock_recvfrom_into(self, sock, buf, nbytes=0):
-        """Receive a datagram into a buffer, and return how much it is and the address that it comes from."""
+        """Receive a datagram into a buffer, and return the number of bytes and the sender's address."""
         if self._debug or not issubclass(type(sock), _socket.socket) or _transports.family_of(sock) not in _OVER_IP:
             return await super().sock_recvfrom_into(sock, buf, nbytes)
         with memoryview(buf) as view, view.cast("B") as room:
             if room.readonly or not 0 <= nbytes <= len(room):
-                # It knows what to say.
+                # asyncio raises the right error.
                 return await super().sock_recvfrom_into(sock, buf, nbytes)
             data, address = await self.sock_recvfrom(sock, nbytes or len(room))
             room[: len(data)] = data
             return len(data), address
 
     async def sock_sendto(self, sock, data, address):
-        """Send a datagram to an address, and return how many bytes that was."""
+        """Send a datagram to an address, and return the number of bytes sent."""
         if (
             type(sock) is _SOCKET
             and data
@@ -420,8 +421,8 @@ class BaseLoop(asyncio.SelectorEventLoop):
         return await super().sock_sendto(sock, data, address)
 
     async def sock_accept(self, sock):
-        """Accept a connection, and return a socket for it and the address that it comes from."""
-        # One that blocks would block the loop, as in asyncio.
+        """Accept a connection, and return a socket for it and the peer's address."""
+        # Blocking sockets are left to asyncio, which refuses them or blocks.
         if issubclass(type(sock), _socket.socket) and sock.gettimeout() == 0:
             accepted = self._accept(sock, (_transports.family_of(sock), _transports.protocol_of(sock)))
             if type(accepted) is tuple:
@@ -448,7 +449,7 @@ class BaseLoop(asyncio.SelectorEventLoop):
         await super().sock_connect(sock, address)
 
     async def sock_sendall(self, sock, data):
-        """Send data to a socket, all of it."""
+        """Send all data to a socket."""
         sent = self._send(sock, data)
         if sent is not None:
             if sent is NotImplemented:
@@ -456,12 +457,12 @@ class BaseLoop(asyncio.SelectorEventLoop):
             await super().sock_sendall(sock, memoryview(data).cast("B")[sent:])
 
     def on_slow_callback(self, seconds, callback):
-        """Have ``callback(handle, seconds)`` called after each callback that has taken at least so long.
+        """Call ``callback(handle, seconds)`` after each callback that took at least that long.
 
-        None for the callback ends it. It costs two readings of the clock per callback.
+        Pass None as the callback to disable it. It costs two clock readings per callback.
         """
         if callback is not None and not callable(callback):
-            raise TypeError(f"a callback or None was expected, got {callback!r}")
+            raise TypeError(f"expected a callable or None, got {callback!r}")
         if not seconds >= 0:
             raise ValueError(f"seconds must not be negative, got {seconds!r}")
 
@@ -471,15 +472,15 @@ class BaseLoop(asyncio.SelectorEventLoop):
             except (SystemExit, KeyboardInterrupt):
                 raise
             except BaseException as exc:
-                # The slow callback is not to blame.
-                message = f"Exception in {callback!r}, which is told of slow callbacks"
+                # The slow callback is not at fault.
+                message = f"Exception in {callback!r}, the handler of slow callbacks"
                 self.call_exception_handler({"message": message, "exception": exc})
 
         self._set_slow_hook(int(min(seconds, _A_LIFETIME) * 1e9), None if callback is None else tell)
 
 
 def callback_failed(handle, exception):
-    """Report what a callback has raised, as ``asyncio.Handle._run`` does."""
+    """Report an exception of a callback, as ``asyncio.Handle._run`` does."""
     loop = handle._loop
     if _NAMES_DEBUG:
         source = format_helpers._format_callback_source(
@@ -498,9 +499,9 @@ def callback_failed(handle, exception):
 
 
 def callback_was_slow(handle, seconds):
-    """Log a callback that has taken long, as asyncio's loop does in debug mode."""
+    """Log a slow callback, as asyncio's loop does in debug mode."""
     base_events.logger.warning("Executing %s took %.3f seconds", base_events._format_handle(handle), seconds)
 
 
-# It needs what is above.
+# Imported last, because it needs everything above.
 from . import _pelton  # noqa: E402

@@ -1,1 +1,1 @@
-# Private: nothing in it is for others to use.
+# Private.

@@ -1,4 +1,4 @@
-"""The event loop policy, by which asyncio can be told to create loops of ours."""
+"""The event loop policy that makes asyncio create Pelton loops."""
 
 import asyncio
 
@@ -6,6 +6,6 @@ from ._pelton import Loop
 
 
 class EventLoopPolicy(asyncio.DefaultEventLoopPolicy):
-    """asyncio's own policy, but for the loops that it creates."""
+    """asyncio's own policy, which creates Pelton loops."""
 
     _loop_factory = Loop

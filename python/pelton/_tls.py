@@ -1,8 +1,8 @@
-"""What of TLS is not hot, in Python.
+"""The parts of TLS that are not hot, in Python.
 
-``BaseSSLProtocol`` derives from asyncio's own TLS protocol, whose handshake, shutdown and reporting of errors are used as they are;
-``pelton._pelton.SSLProtocol`` derives from it, in Rust, and replaces what every message goes through: decrypting, encrypting,
-and what passes between the two buffers of OpenSSL and the socket. The ``ssl.SSLContext`` and all that it does stay Python's.
+``BaseSSLProtocol`` derives from asyncio's own TLS protocol and uses its handshake, shutdown and error reporting.
+``pelton._pelton.SSLProtocol`` derives from it in Rust, and replaces the code that every message passes through: decryption,
+encryption, and the transfer between OpenSSL's buffers and the socket. The ``ssl.SSLContext`` is still Python's own.
 """
 
 try:
@@ -13,19 +13,19 @@ from asyncio import sslproto
 
 _State = sslproto.SSLProtocolState
 
-# Bytes, as much as a few records.
+# Bytes; a few records.
 _DISCARDED_AT_ONCE = 64 * 1024
 
 
 class BaseSSLTransport(sslproto._SSLProtocolTransport):
-    """The base class of ``pelton._pelton.SSLTransport``, of no use by itself."""
+    """The base class of ``pelton._pelton.SSLTransport``. Not useful by itself."""
 
 
 class BaseSSLProtocol(sslproto.SSLProtocol):
-    """The base class of ``pelton._pelton.SSLProtocol``, of no use by itself."""
+    """The base class of ``pelton._pelton.SSLProtocol``. Not useful by itself."""
 
     def __init__(self, *args, **kwargs):
-        # asyncio gives each connection a buffer of that size to receive into; the loop has one for all of them.
+        # asyncio allocates a receive buffer of this size for each connection; the loop has one for all of them.
         self.max_size = 0
         super().__init__(*args, **kwargs)
         del self.max_size
@@ -33,8 +33,9 @@ class BaseSSLProtocol(sslproto.SSLProtocol):
     def _get_app_transport(self):
         if self._app_transport is None:
             if self._app_transport_created:
-                raise RuntimeError("a TLS protocol has one transport only")
-            # Not before: it is made out of this module.
+                raise RuntimeError("a TLS protocol has only one transport")
+            # Imported here, not at the top: `_pelton` derives its classes from those in this module, so the import
+            # would be circular.
             from . import _pelton
 
             self._app_transport = _pelton.SSLTransport(self._loop, self)
@@ -42,7 +43,7 @@ class BaseSSLProtocol(sslproto.SSLProtocol):
         return self._app_transport
 
     def _received(self):
-        """Something has been received while no data can be read yet, or any more."""
+        """Handle received data outside of the phase in which application data can be read."""
         state = self._state
         if state is _State.DO_HANDSHAKE:
             self._do_handshake()
@@ -53,7 +54,8 @@ class BaseSSLProtocol(sslproto.SSLProtocol):
 
     def _start_shutdown(self):
         if self._state is _State.FLUSHING and self._eof_received and self._app_reading_paused:
-            # The other side has ended while the program did not read, and now the program has closed: nobody will read on.
+            # The peer ended the connection while reading was paused, and now the program has closed it: nothing
+            # will be read.
             if self._app_transport is not None:
                 self._app_transport._closed = True
             self._do_flush()
@@ -69,7 +71,7 @@ class BaseSSLProtocol(sslproto.SSLProtocol):
         super()._do_shutdown()
 
     def _discard_incoming(self):
-        """Take out what has come in since the program has closed: OpenSSL does not shut down before it has been read."""
+        """Discard data received since the program closed the connection: OpenSSL cannot shut down with unread data."""
         try:
             while self._sslobj.read(_DISCARDED_AT_ONCE):
                 pass
@@ -78,14 +80,14 @@ class BaseSSLProtocol(sslproto.SSLProtocol):
         self._control_ssl_reading()
 
     def _write_later(self, data):
-        """Data could not be encrypted at once, because OpenSSL has to receive something first."""
-        # A copy of what its owner may yet change.
+        """Queue data that cannot be encrypted yet, because OpenSSL has to receive something first."""
+        # Copied, because its owner may change it.
         data = bytes(data)
         self._write_backlog.append(data)
         self._write_buffer_size += len(data)
 
     def _abort(self, *args):
-        # What data_received() has written would have been sent already in asyncio.
+        # In asyncio, data written in data_received() would already have been sent.
         if self._transport is not None and self._state is _State.WRAPPED:
             self._process_outgoing()
         super()._abort(*args)

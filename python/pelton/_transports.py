@@ -1,7 +1,7 @@
-"""What of transports is not hot, in Python.
+"""The parts of transports that are not hot, in Python.
 
-``BaseStreamTransport`` derives from asyncio's own transport; ``pelton.StreamTransport`` derives from it, in Rust, and replaces
-what receives and sends, together with the fields that this needs.
+``BaseStreamTransport`` derives from asyncio's own transport. ``pelton.StreamTransport`` derives from it in Rust, and replaces
+receiving and sending, with the fields that these need.
 """
 
 import _socket
@@ -13,7 +13,7 @@ logger = logging.getLogger("asyncio")
 
 
 def _original_socket():
-    """Return ``socket.socket`` as CPython made it, also if a program has put another class in its place."""
+    """Return CPython's ``socket.socket``, even if the program has replaced it with another class."""
     for cls in _socket.socket.__subclasses__():
         if (cls.__module__, cls.__qualname__) == ("socket", "socket"):
             return cls
@@ -21,10 +21,10 @@ def _original_socket():
 
 
 def _original_methods():
-    """Return the methods of that class by name, as they are unless somebody has replaced them.
+    """Return the original methods of that class by name.
 
-    Most are of the class in C that it derives from, which cannot be changed. Of those in Python, one that was replaced before this
-    module was imported is None here.
+    Most belong to the base class in C, which cannot be changed. A Python method that was replaced before this module was
+    imported is None here.
     """
     in_python = {"accept", "close", "detach"}
     methods = {
@@ -45,26 +45,26 @@ if getattr(GET_EXTRA_INFO, "__globals__", None) is not vars(transports):
     GET_EXTRA_INFO = None
 SOCKET_METHODS = _original_methods()
 
-# What transports call. Not every system has all of them.
+# The methods that transports call. Not every system has all of them.
 _USED = [
     name
     for name in ("recv", "recv_into", "recvfrom", "send", "sendmsg", "sendto", "shutdown")
     if hasattr(_socket.socket, name)
 ]
 
-# Whether asyncio's stream transports have several pieces sent by one call.
+# Whether asyncio's stream transports send several buffers with one call.
 SEND_PIECES = getattr(selector_events, "_HAS_SENDMSG", False)
 
 
 def overrides(sock):
-    """Return whether a socket has methods of its own, or of its class, in the place of those that transports call."""
-    # A mock that is specified as one says that it is an instance.
+    """Return whether a socket or its class overrides methods that transports call."""
+    # A mock with a spec claims to be an instance, so check its type.
     return not issubclass(type(sock), _socket.socket) or any(
         getattr(sock, name) != getattr(_socket.socket, name).__get__(sock) for name in _USED
     )
 
 
-# The attributes of socket.socket make enums of them, each time.
+# The attributes of socket.socket create an enum on every access.
 family_of = _socket.socket.family.__get__
 protocol_of = _socket.socket.proto.__get__
 
@@ -81,10 +81,10 @@ def _is_connected(sock):
 
 
 class BaseStreamTransport(selector_events._SelectorSocketTransport):
-    """The base class of ``pelton.StreamTransport``, of no use by itself."""
+    """The base class of ``pelton.StreamTransport``. Not useful by itself."""
 
     def __init__(self, loop, sock, protocol, waiter=None, extra=None, server=None):
-        # What asyncio's constructors do, of which there are four, one calling the other.
+        # Replaces the chain of four constructors in asyncio.
         self._open(loop, sock, protocol, waiter, extra, server)
 
     def _writing_failed(self, exc, message):
@@ -104,12 +104,12 @@ class BaseStreamTransport(selector_events._SelectorSocketTransport):
 
 
 class DatagramTransport(selector_events._SelectorDatagramTransport, transports.DatagramTransport):
-    """asyncio's transport, but for the common case, which is done in Rust: datagrams over IP, to literal addresses."""
+    """asyncio's transport, with the common case in Rust: IP datagrams to literal addresses."""
 
     _over_ip = False
-    # One of a pair of Unix sockets: its peer has no address, and asyncio takes it for not connected.
+    # One of a pair of Unix sockets. Its peer has no address, so asyncio considers it not connected.
     _has_nameless_peer = False
-    # Releases of Python 3.11 before some point do not set it.
+    # Early releases of Python 3.11 do not set it.
     _paused = False
 
     def __init__(self, loop, sock, protocol, address=None, waiter=None, extra=None):
@@ -125,7 +125,8 @@ class DatagramTransport(selector_events._SelectorDatagramTransport, transports.D
 
     def sendto(self, data, addr=None):
         if self._sock is None:
-            # It is closed. What is sent is let pass, as with streams, unless it is a mistake also on one that is open.
+            # It is closed. Sends are ignored, as with streams, unless they would also be errors on an open
+            # transport.
             if not isinstance(data, (bytes, bytearray, memoryview)):
                 raise TypeError(f"data argument must be a bytes-like object, not {type(data).__name__!r}")
             if self._address and addr not in (None, self._address):
@@ -134,7 +135,7 @@ class DatagramTransport(selector_events._SelectorDatagramTransport, transports.D
         if addr is None and self._has_nameless_peer:
             return self._send_to_nameless(data)
         if self._over_ip and data and not self._buffer and not self._conn_lost and self._sock is not None:
-            # A connected socket sends to nobody else.
+            # A connected socket only sends to its peer.
             to = addr if self._address is None else None
             if (addr is None) == (to is None) and (to is not None or self._extra["peername"]):
                 if self._loop._send_datagram(self._sock.fileno(), data, to):
@@ -182,18 +183,18 @@ class DatagramTransport(selector_events._SelectorDatagramTransport, transports.D
 
 
 class ReadPipeTransport(unix_events._UnixReadPipeTransport):
-    """asyncio's transport, which would have memory mapped and unmapped for every read."""
+    """asyncio's transport, with a smaller buffer: asyncio's would be mapped and unmapped for every read."""
 
-    # What a pipe holds.
+    # The capacity of a pipe.
     max_size = 64 * 1024
 
 
-# Not everywhere are there sockets that are made not to block.
+# Not all systems can create nonblocking sockets directly.
 _NONBLOCK = getattr(socket, "SOCK_NONBLOCK", 0)
 
 
 def make_socket(family, number, fd):
-    """Make a socket object for a descriptor that a transport has had for itself so far; for -1, one that is closed."""
+    """Create a socket object for a descriptor that a transport owned so far; for -1, a closed one."""
     if fd < 0:
         sock = socket.socket(family, socket.SOCK_STREAM, number)
         sock.close()
@@ -205,7 +206,7 @@ def make_socket(family, number, fd):
 
 
 def describe_socket(sock):
-    """Return what ``get_extra_info`` is to know of a socket whose addresses are of an uncommon kind."""
+    """Return the entries of ``get_extra_info`` for a socket with uncommon addresses."""
     extra = {"socket": trsock.TransportSocket(sock)}
     for name, ask in ("sockname", sock.getsockname), ("peername", sock.getpeername):
         try:
@@ -219,11 +220,11 @@ set_nodelay = base_events._set_nodelay
 
 
 def lost_while_emptying(waiter):
-    """Tell sendfile() that the connection is gone."""
+    """Tell sendfile() that the connection is lost."""
     if not waiter.done():
         waiter.set_exception(ConnectionError("Connection is closed by peer"))
 
 
 def writes_after_loss():
-    """Log that a program goes on writing to a connection that is lost, as asyncio's transports do."""
+    """Log that a program keeps writing to a lost connection, as asyncio's transports do."""
     selector_events.logger.warning("socket.send() raised exception.")

@@ -1,4 +1,4 @@
-"""Auditing of sockets, in a process of its own: a hook cannot be removed, and changes how pelton uses sockets."""
+"""Audit events of sockets. In its own process, because a hook cannot be removed and changes how pelton uses sockets."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,7 @@ import unittest
 
 from both_loops import on_both_loops
 
-# What hooks are told of sockets, while it is a list; and what they forbid.
+# The socket events seen by the hook, while it is a list, and the event to forbid.
 audit = {"events": None, "forbid": None}
 
 
@@ -25,7 +25,7 @@ sys.addaudithook(hook)
 
 @contextlib.contextmanager
 def audited(forbid=None):
-    """Collects what hooks are told of sockets."""
+    """Collect the socket events that hooks see."""
     audit.update(events=[], forbid=forbid)
     try:
         yield audit["events"]
@@ -45,7 +45,7 @@ class Auditing:
                 self.assertEqual(len(made), 1)
                 self.assertEqual(connected, [(made[0], address)])
 
-    def test_a_hook_can_forbid_to_connect(self):
+    def test_a_hook_can_forbid_connecting(self):
         _, ways = self.ways_to_connect()
         for way in ways:
             for event in "socket.__new__", "socket.connect":

@@ -10,13 +10,19 @@ import pelton
 DEADLINE = 10
 
 
+async def until(condition):
+    """Wait for a condition; the caller has a time limit."""
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
 class BothLoops:
-    """What such tests have in common; ``on_both_loops`` makes test cases of them."""
+    """Shared by such tests; ``on_both_loops`` turns them into test cases."""
 
     def setUp(self):
         self.loop = self.new_loop()
         self.addCleanup(self.loop.close)
-        # Also where Python is told to be careful: in debug mode, pelton goes asyncio's way.
+        # Even in development mode: in debug mode, pelton uses asyncio's implementation.
         self.loop.set_debug(False)
         self.errors = []
         self.loop.set_exception_handler(lambda _loop, context: self.errors.append(context))
@@ -32,7 +38,7 @@ class BothLoops:
         return one, other
 
     def bound(self, kind=socket.SOCK_STREAM):
-        """A socket with an address; for streams, one that listens."""
+        """Return a bound socket; for streams, a listening one."""
         sock = socket.socket(type=kind)
         self.addCleanup(sock.close)
         sock.setblocking(False)
@@ -42,7 +48,7 @@ class BothLoops:
         return sock
 
     def ways_to_connect(self):
-        """An address, and functions that connect to it."""
+        """Return an address, and functions that connect to it."""
         host, port = self.bound().getsockname()
 
         async def create_connection():
@@ -57,7 +63,7 @@ class BothLoops:
         return (host, port), [create_connection, sock_connect]
 
     def ways_to_send_datagrams(self):
-        """An address, and functions that send a datagram there."""
+        """Return an address, and functions that send a datagram to it."""
         address = self.bound(socket.SOCK_DGRAM).getsockname()
 
         async def sendto():
@@ -74,13 +80,13 @@ class BothLoops:
 
 
 def on_both_loops(cls):
-    """Make a test case for each loop of a class of tests."""
+    """Create a test case for each loop from a class of tests."""
     make_case(cls, "OnAsyncio", asyncio.SelectorEventLoop)
     return on_pelton(cls)
 
 
 def on_pelton(cls):
-    """Make a test case for pelton's loop alone."""
+    """Create a test case for pelton's loop alone."""
     make_case(cls, "OnPelton", pelton.new_event_loop)
     return cls
 
@@ -93,7 +99,7 @@ def make_case(cls, suffix, new_loop):
 
 
 class Recorder(asyncio.Protocol):
-    """Notes down what happens to it."""
+    """Records its callbacks."""
 
     def __init__(self, events):
         self.events = events
@@ -104,6 +110,31 @@ class Recorder(asyncio.Protocol):
 
     def data_received(self, data):
         self.events.append(bytes(data))
+
+    def eof_received(self):
+        self.events.append("eof")
+
+    def connection_lost(self, exc):
+        self.events.append(("lost", exc))
+
+
+class Buffered(asyncio.BufferedProtocol):
+    """Records data received into its buffer."""
+
+    def __init__(self, events, size=100):
+        self.events = events
+        self.buffer = bytearray(size)
+
+    def connection_made(self, transport):
+        self.transport = transport
+        self.events.append("made")
+
+    def get_buffer(self, _hint):
+        # A view, because asyncio fills slices of it.
+        return memoryview(self.buffer)
+
+    def buffer_updated(self, count):
+        self.events.append(("buffered", bytes(self.buffer[:count])))
 
     def eof_received(self):
         self.events.append("eof")

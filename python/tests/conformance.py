@@ -1,18 +1,18 @@
 """Runs CPython's own asyncio tests on a pelton.Loop.
 
-    python python/tests/conformance.py              every module, compared with what is expected
+    python python/tests/conformance.py              every module, compared with the expectations
     python python/tests/conformance.py test_events  one module
-    python python/tests/conformance.py -l asyncio   the same on asyncio's own loop: what could be reached
+    python python/tests/conformance.py -l asyncio   the same on asyncio's own loop, as the reference
     python python/tests/conformance.py -l uvloop:new_event_loop
-                                                    the same on whatever this function returns
-    python python/tests/conformance.py --sabotage   on loops that do one thing wrong each: is every one of them found out?
+                                                    the same on the loop that this function returns
+    python python/tests/conformance.py --sabotage   on loops with one fault each: is every fault detected?
 
-A test counts only if it has really made a loop of the kind under test. Each module runs in a process of its own; a test that
-crashes that process, or hangs, has failed, and the tests after it run in the next process. A module that takes too long
-altogether is given up: what has not been run of it has failed too.
+A test counts only if it really created a loop of the kind under test. Each module runs in its own process. A test that crashes
+that process, or hangs, has failed, and the tests after it run in the next process. A module that takes too long in total is
+given up, and its remaining tests have failed.
 
-What cannot pass is listed in expectations.toml, each with its reason. Any other failure, and any test that is listed and
-passes, makes the outcome a failure.
+Tests that cannot pass are listed in expectations.toml, each with its reason. Any other failure, and any listed test that
+passes, makes the run fail.
 """
 
 import argparse
@@ -36,10 +36,10 @@ HERE = pathlib.Path(__file__).parent
 EXPECTATIONS = HERE / "expectations.toml"
 VERSION = "{}.{}".format(*sys.version_info)
 
-# Seconds that a test may take on a loop that is wrong: some hang on purpose.
+# Seconds per test on a faulty loop, where some tests hang on purpose.
 SABOTAGE_TIMEOUT = 5
 
-# Of other systems, or about loops that are not ours.
+# For other systems, or for loops that are not ours.
 LEFT_OUT = {"test_proactor_events", "test_windows_events", "test_windows_utils"}
 
 
@@ -50,7 +50,7 @@ def modules():
     return sorted(names - LEFT_OUT)
 
 
-# The child: runs one module and reports on each test as a line of JSON.
+# The child: runs one module and reports each test as a line of JSON.
 
 
 def factory_for(kind):
@@ -71,7 +71,7 @@ def factory_for(kind):
 
 
 def replace_loops(kind):
-    """Has everything that makes a loop make one of the kind under test, and returns a function that counts them."""
+    """Make all loop factories create the kind under test. Return a function that counts the loops created."""
     import asyncio
     from asyncio import unix_events
 
@@ -104,7 +104,7 @@ def replace_loops(kind):
 
 
 def close_any_loop():
-    """Has the tests close loops without asyncio's private attributes, too: that is how they clean up, and not what they test."""
+    """Make the tests' cleanup work with loops that lack asyncio's private attributes."""
     from test.test_asyncio import utils
 
     close = utils.TestCase.close_loop
@@ -122,7 +122,7 @@ def close_any_loop():
 def child(kind, name, skip, output):
     import unittest
 
-    # In the background of a shell interrupts are ignored, and some tests would wait for theirs for ever.
+    # In the background of a shell, interrupts are ignored, and some tests would wait forever for theirs.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     skip = set(skip)
     loops_made = replace_loops(kind)
@@ -150,7 +150,7 @@ def child(kind, name, skip, output):
             super().addError(test, error)
             self.note("failed", self._exc_info_to_string(error, test))
             if self.before is None:
-                # A whole class or module could not be set up.
+                # The setup of a class or module failed.
                 report(broken=test.id(), detail=self.detail)
 
         def addFailure(self, test, error):
@@ -174,7 +174,7 @@ def child(kind, name, skip, output):
         def stopTest(self, test):
             super().stopTest(test)
             if self.before is None:
-                # Skipped without ever having been started.
+                # Skipped before it started.
                 return
             report(
                 finished=test.id(),
@@ -197,11 +197,11 @@ def child(kind, name, skip, output):
     report(done=True)
 
 
-# The parent: runs children, one after the other for each module, and makes a table of what they say.
+# The parent: runs the children of each module one after the other, and prints a table of their reports.
 
 
 def run_module(kind, name, timeout, module_timeout=math.inf):
-    """All results of a module: {test id: (status, counts, detail)}."""
+    """Return all results of a module: {test id: (status, counts, detail)}."""
     results = {}
     deadline = time.monotonic() + module_timeout
     while True:
@@ -209,7 +209,7 @@ def run_module(kind, name, timeout, module_timeout=math.inf):
         results.update(finished)
         if stopped_in is None:
             return results
-        # Whether it would have counted is anybody's guess; a crash does.
+        # It is unknown whether it would have counted; a crash always counts.
         results[stopped_in] = ("failed", True, log)
         if time.monotonic() > deadline:
             given_up = "failed", True, f"not run: {name} was given up after {module_timeout:.0f} s"
@@ -217,7 +217,7 @@ def run_module(kind, name, timeout, module_timeout=math.inf):
 
 
 def run_child(kind, name, skip, timeout, deadline):
-    """What has finished, what it stopped in if it did, what it said then, and which tests it meant to run."""
+    """Return the finished tests, the test in which the child stopped, its output, and the tests it planned to run."""
     reading, writing = os.pipe()
     with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryFile() as log:
         command = [sys.executable, "-X", "faulthandler", str(HERE / "conformance.py"), "--child", name, "--kind", kind]
@@ -263,7 +263,7 @@ def run_child(kind, name, skip, timeout, deadline):
                 elif "done" in report:
                     done = True
         process.wait()
-        # Whatever the tests have started and left behind.
+        # Anything that the tests started and left behind.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         log.seek(0)
@@ -279,7 +279,7 @@ def run_child(kind, name, skip, timeout, deadline):
 
 
 def expectations():
-    """{test id without the package: reason} for this version of Python."""
+    """Return {test id without the package: reason} for this version of Python."""
     if not EXPECTATIONS.exists():
         return {}
     expected = {}
@@ -292,7 +292,7 @@ def expectations():
 
 def loop_kind(text):
     if text not in ("pelton", "asyncio") and ":" not in text:
-        raise argparse.ArgumentTypeError(f"pelton, asyncio or MODULE:FUNCTION was expected, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected pelton, asyncio or MODULE:FUNCTION, got {text!r}")
     return text
 
 
@@ -300,14 +300,14 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("modules", nargs="*", help="such as test_events; all if none is given")
+    parser.add_argument("modules", nargs="*", help="for example test_events; default: all")
     parser.add_argument("-l", "--loop", default="pelton", type=loop_kind, help="pelton, asyncio, or MODULE:FUNCTION")
-    parser.add_argument("--sabotage", action="store_true", help="see whether loops that are wrong are found out")
-    parser.add_argument("-t", "--timeout", type=float, default=60, help="seconds that a test may take")
-    parser.add_argument("--module-timeout", type=float, default=600, help="seconds that a module may take")
-    parser.add_argument("-j", "--jobs", type=int, default=2, help="modules at a time")
-    parser.add_argument("-v", "--verbose", action="store_true", help="say why each test has failed")
-    parser.add_argument("--json", help="leave all results in this file")
+    parser.add_argument("--sabotage", action="store_true", help="check that faulty loops are detected")
+    parser.add_argument("-t", "--timeout", type=float, default=60, help="time limit of a test in seconds")
+    parser.add_argument("--module-timeout", type=float, default=600, help="time limit of a module in seconds")
+    parser.add_argument("-j", "--jobs", type=int, default=2, help="number of modules to run in parallel")
+    parser.add_argument("-v", "--verbose", action="store_true", help="print the reason of each failure")
+    parser.add_argument("--json", help="write all results to this file")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--output", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--kind", help=argparse.SUPPRESS)
@@ -315,7 +315,7 @@ def main():
     if options.child:
         skip = json.load(sys.stdin)
         sys.argv[1:] = []
-        # Processes that tests start, and a loop does not end, must not keep the parent reading.
+        # Processes that tests leave behind must not keep the parent reading.
         os.set_inheritable(options.output, False)
         with open(options.output, "w") as output:
             child(options.kind, options.child, skip, output)
@@ -338,7 +338,7 @@ def main():
 
 
 def sabotaged(options):
-    """Runs, for each way in which a loop may be wrong, a test that should notice, and the same on ours. Fails if any does not."""
+    """Run a test that should detect each fault, and the same test on our loop. Fail if a fault is not detected."""
     from sabotage import SABOTAGES
 
     def run(kind, test):
@@ -346,7 +346,7 @@ def sabotaged(options):
         status, counts, detail = results.get(f"test.test_asyncio.{test}", ("missing", False, ""))
         return status if counts else "not counted", detail
 
-    print(f"{'what is wrong':<30}{'reported':<10}{'and if it is right':<20}test")
+    print(f"{'fault':<30}{'reported':<10}{'without the fault':<20}test")
     missed = 0
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         wrong = {kind: pool.submit(run, kind, each.test) for kind, each in SABOTAGES.items()}
@@ -355,7 +355,7 @@ def sabotaged(options):
             (found, detail), (otherwise, _) = wrong[kind].result(), right[kind].result()
             fine = found == "failed" and sabotage.says in detail and otherwise == "passed"
             missed += not fine
-            print(f"{kind:<30}{found:<10}{otherwise:<20}{sabotage.test}{'' if fine else '  NOT FOUND OUT'}", flush=True)
+            print(f"{kind:<30}{found:<10}{otherwise:<20}{sabotage.test}{'' if fine else '  NOT DETECTED'}", flush=True)
     return 1 if missed else 0
 
 
@@ -384,13 +384,13 @@ def tell(results, expected, options):
         totals = [sum(pair) for pair in zip(totals, row)]
     print(f"{'all':<28}{totals[0]:>8}{totals[1]:>8}{totals[2]:>10}{totals[3]:>8}")
     if totals[0]:
-        print(f"{totals[1] / totals[0]:.1%} of what counts has passed")
+        print(f"{totals[1] / totals[0]:.1%} of the counted tests passed")
     for short, detail in surprises:
         print(f"FAILED {short}")
         if options.verbose:
             print("    " + detail.strip().replace("\n", "\n    "))
     for short in stale:
-        print(f"PASSED, though it is listed in {EXPECTATIONS.name}: {short}")
+        print(f"PASSED although listed in {EXPECTATIONS.name}: {short}")
     return 1 if surprises or stale else 0
 
 

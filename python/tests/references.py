@@ -1,6 +1,6 @@
-"""Runs tests again and again, and fails if every repetition leaves more references than the one before.
+"""Runs tests repeatedly, and fails if every repetition leaves more references than the one before.
 
-Needs an interpreter that counts them: Debian's ``python3-dbg``.
+Requires an interpreter that counts references: Debian's ``python3-dbg``.
 """
 
 import contextvars
@@ -11,20 +11,24 @@ import re
 import sys
 import unittest
 
-# All but those that run everything in other processes, or for long.
+# Not those that run everything in other processes, or that take long.
 MODULES = (
     "test_contexts",
     "test_loop",
+    "test_loop_handles",
+    "test_loop_threads",
     "test_sockets",
+    "test_streams",
     "test_connect",
     "test_guards",
     "test_parity",
     "test_endings",
     "test_subprocess",
     "test_tls",
+    "test_tls_endings",
 )
 
-# The first ones fill caches.
+# The first repetitions fill caches.
 REPETITIONS_BEFORE = 3
 REPETITIONS = 4
 
@@ -32,11 +36,11 @@ REPETITIONS = 4
 def run(module):
     suite = unittest.defaultTestLoader.loadTestsFromName(module)
     with open(os.devnull, "w") as nowhere:
-        # Tests of failures log, and print backtraces.
+        # Tests of failures log and print backtraces.
         kept = os.dup(2)
         os.dup2(nowhere.fileno(), 2)
         try:
-            # In a context of its own: what a test sets in it goes with it.
+            # In its own context, so that variables set by a test are dropped with it.
             result = contextvars.copy_context().run(unittest.TextTestRunner(nowhere).run, suite)
         finally:
             os.dup2(kept, 2)
@@ -46,7 +50,7 @@ def run(module):
 
 
 def references():
-    # Caches that fill with whatever differs from one repetition to the next, such as port numbers.
+    # Caches filled with data that differs between repetitions, such as port numbers.
     re.purge()
     linecache.clearcache()
     for _ in range(3):
@@ -60,7 +64,7 @@ def main():
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     leaking = []
     for module in sys.argv[1:] or MODULES:
-        # As long as it will be, so that it does not refer to more and more itself.
+        # Allocated in full, so that the list itself does not hold more references over time.
         counts = [0] * (REPETITIONS_BEFORE + REPETITIONS)
         for index in range(len(counts)):
             run(module)
@@ -70,7 +74,7 @@ def main():
         if all(each > 0 for each in more):
             leaking.append(module)
     if leaking:
-        sys.exit(f"references are left behind by {', '.join(leaking)}")
+        sys.exit(f"references leaked by {', '.join(leaking)}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Loops that do one thing wrong each, to see whether the runner of CPython's tests notices: `conformance.py --sabotage`.
+"""Loops with one fault each, to check that the runner of CPython's tests detects it: `conformance.py --sabotage`.
 
-Each comes with a test of CPython's that must be reported as failed, and what the report must say if the failure is of a special
-kind: a crash, or a test that hangs. On a loop that is right, the same tests must pass.
+Each comes with a test of CPython that must fail, and, for crashes and hangs, with text that the report must contain. On a
+correct loop the same tests must pass.
 """
 
 import ctypes
@@ -80,7 +80,7 @@ class ItCrashes(pelton.Loop):
 
 
 class HandlesAreReleasedTwice(pelton.Loop):
-    """For the generator of hostile programs alone: which test notices is a matter of luck."""
+    """Only for the generator of hostile programs: which test detects it is a matter of chance."""
 
     def call_soon(self, callback, *args, context=None):
         handle = super().call_soon(callback, *args, context=context)

@@ -1,4 +1,4 @@
-"""Connections that are made and accepted without asyncio's Python code, and what programs can ask of them."""
+"""Connecting and accepting without asyncio's Python code, and the information that transports provide."""
 
 import asyncio
 import gc
@@ -17,7 +17,7 @@ DEADLINE = 10
 
 
 class Recorder(asyncio.Protocol):
-    """Notes down what happens to it."""
+    """Records its callbacks."""
 
     def __init__(self, loop):
         self.loop = loop
@@ -67,7 +67,7 @@ class Connecting(unittest.TestCase):
             await asyncio.sleep(0.001)
         return transport, protocol, self.accepted[-1]
 
-    def test_a_numeric_address_is_connected_to(self):
+    def test_connecting_to_numeric_addresses(self):
         async def main():
             for host in ("127.0.0.1", "::1"):
                 server, port = await self.serve(host)
@@ -85,12 +85,12 @@ class Connecting(unittest.TestCase):
 
         self.run_async(main())
 
-    def test_what_is_known_of_a_connection(self):
+    def test_extra_info_of_a_connection(self):
         async def main():
             server, port = await self.serve()
             transport, _, other = await self.connect("127.0.0.1", port)
             for end in (transport, other.transport):
-                # In whatever order it is asked for.
+                # In any order of requests.
                 self.assertIsNone(end.get_extra_info("sslcontext"))
                 self.assertEqual(end.get_extra_info("sslcontext", 7), 7)
                 self.assertEqual(end.get_extra_info("sslcontext", default=7), 7)
@@ -117,7 +117,7 @@ class Connecting(unittest.TestCase):
 
         self.run_async(main())
 
-    def test_it_is_still_known_when_the_connection_is_closed(self):
+    def test_extra_info_is_available_after_closing(self):
         async def main():
             server, port = await self.serve()
             transport, protocol, other = await self.connect("127.0.0.1", port)
@@ -127,7 +127,7 @@ class Connecting(unittest.TestCase):
             await other.lost
             self.assertEqual(transport.get_extra_info("sockname"), name)
             self.assertEqual(other.transport.get_extra_info("peername"), name)
-            # Never asked for before.
+            # Requested here for the first time.
             self.assertEqual(other.transport.get_extra_info("socket").fileno(), -1)
             self.assertIsNone(other.transport._sock)
             self.assertIn("closed", repr(other.transport))
@@ -135,7 +135,7 @@ class Connecting(unittest.TestCase):
 
         self.run_async(main())
 
-    def test_paths_of_unix_sockets_are_known(self):
+    def test_extra_info_has_paths_of_unix_sockets(self):
         async def main():
             with tempfile.TemporaryDirectory() as folder:
                 path, own = os.path.join(folder, "server"), os.path.join(folder, "client")
@@ -162,8 +162,8 @@ class Connecting(unittest.TestCase):
 
         self.run_async(main())
 
-    def test_small_writes_are_not_held_back(self):
-        # A socket that was made without naming TCP, as servers do that pass their own, is TCP all the same.
+    def test_small_writes_are_not_delayed(self):
+        # A socket created without naming TCP, as servers with their own sockets do, is still TCP.
         listener = socket.socket()
         self.addCleanup(listener.close)
         self.assertEqual(listener.proto, 0)
@@ -202,7 +202,7 @@ class Connecting(unittest.TestCase):
         async def main():
             for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
                 with socket.socket(family) as sock:
-                    # Bound, and nobody listens.
+                    # Bound but not listening.
                     sock.bind((host, 0))
                     port = sock.getsockname()[1]
                     before = len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else None
@@ -214,11 +214,11 @@ class Connecting(unittest.TestCase):
 
         self.run_async(main())
 
-    def test_what_is_no_address_or_no_option_is_refused(self):
+    def test_invalid_addresses_and_options_are_refused(self):
         async def main():
             server, port = await self.serve()
             for host, options, error in (
-                # What comes before it would be an address.
+                # The part before the null byte is an address.
                 ("127.0.0.1\0", {}, ValueError),
                 ("127.0.0.1\ud800", {}, UnicodeError),
                 ("127.0.0.1", {"no_such_option": None}, TypeError),
@@ -230,7 +230,7 @@ class Connecting(unittest.TestCase):
 
         self.run_async(main())
 
-    def test_a_protocol_that_cannot_be_made_leaves_no_descriptor(self):
+    def test_a_failing_protocol_factory_leaves_no_descriptor(self):
         async def main():
             server, port = await self.serve()
 
@@ -248,9 +248,9 @@ class Connecting(unittest.TestCase):
 
         self.run_async(main())
 
-    def test_giving_up_while_connecting_leaves_nothing_behind(self):
+    def test_cancelling_a_connect_leaves_nothing_behind(self):
         async def main():
-            # A backlog that is full: who connects next waits for ever.
+            # With a full backlog, the next connection attempt waits forever.
             with socket.socket() as listener:
                 listener.bind(("127.0.0.1", 0))
                 listener.listen(0)
@@ -264,7 +264,7 @@ class Connecting(unittest.TestCase):
                     await asyncio.wait_for(
                         self.loop.create_connection(asyncio.Protocol, *listener.getsockname()), 0.05
                     )
-                # But for the loop's own.
+                # Except for the loop's own.
                 watched = self.loop._watched_descriptors()
                 self.assertEqual(watched, [self.loop._ssock.fileno()])
                 for sock in others:
@@ -272,7 +272,7 @@ class Connecting(unittest.TestCase):
 
         self.run_async(main())
 
-    def test_other_ideas_of_a_socket_are_respected(self):
+    def test_a_replaced_socket_class_is_used(self):
         made = []
 
         class Proxied(socket.socket):
@@ -299,7 +299,7 @@ class Connecting(unittest.TestCase):
 
         self.run_async(main())
 
-    def test_a_transport_that_is_forgotten_is_warned_about_and_closed(self):
+    def test_an_unclosed_transport_warns_and_is_closed(self):
         async def main():
             server, port = await self.serve()
             _, protocol, other = await self.connect("127.0.0.1", port)
@@ -334,7 +334,7 @@ class Connecting(unittest.TestCase):
 
         self.run_async(main())
 
-    def test_what_connection_lost_raises_is_reported_and_everything_closed(self):
+    def test_an_exception_in_connection_lost_is_reported_and_everything_closed(self):
         reported = []
 
         class Failing(Recorder):
@@ -361,7 +361,7 @@ class Connecting(unittest.TestCase):
         self.run_async(main())
         self.assertEqual([type(error) for error in reported], [ZeroDivisionError])
 
-    def test_meddling_with_a_transport_raises_and_does_not_crash(self):
+    def test_setting_private_attributes_raises_and_does_not_crash(self):
         async def main():
             server, port = await self.serve()
             transport, protocol, other = await self.connect("127.0.0.1", port)
@@ -441,7 +441,7 @@ class Sockets(unittest.TestCase):
 
         self.run_async(main())
 
-    def test_receiving_from_whoever_it_is(self):
+    def test_recvfrom(self):
         async def main():
             one, other = self.datagram_socket(), self.datagram_socket()
             sent = await self.loop.sock_sendto(one, b"at once", other.getsockname())
@@ -453,7 +453,7 @@ class Sockets(unittest.TestCase):
 
         self.run_async(main())
 
-    def test_receiving_into_a_buffer_from_whoever_it_is(self):
+    def test_recvfrom_into(self):
         async def main():
             one, other = self.datagram_socket(), self.datagram_socket()
             buffer = bytearray(8)
@@ -471,7 +471,7 @@ class Sockets(unittest.TestCase):
 
         self.run_async(main())
 
-    def test_giving_up_costs_no_data(self):
+    def test_cancelling_loses_no_data(self):
         async def main():
             one, other = self.pair()
             buffer = bytearray(8)
@@ -509,7 +509,7 @@ class Sockets(unittest.TestCase):
 
         self.run_async(main())
 
-    def test_nobody_there_to_connect_to(self):
+    def test_connecting_without_a_listener_is_refused(self):
         async def main():
             with socket.socket() as bound, socket.socket() as sock:
                 bound.bind(("127.0.0.1", 0))

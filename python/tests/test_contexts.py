@@ -1,6 +1,6 @@
-"""Contexts of callbacks: that nobody can tell that copies of a context are made late, and used again.
+"""Contexts of callbacks: that contexts are copied late and reused must not be observable.
 
-All of it runs on asyncio's own loop too, which makes one for each handle.
+Every test also runs on asyncio's own loop, which creates one for each handle.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class Contexts:
         self.loop.call_soon(self.loop.stop)
         self.loop.run_forever()
 
-    def test_callbacks_scheduled_alike_do_not_see_what_each_other_sets(self):
+    def test_callbacks_do_not_see_variables_set_by_each_other(self):
         seen = []
 
         def callback(number):
@@ -46,7 +46,7 @@ class Contexts:
             self.turn()
         self.assertEqual(seen, ["unset"] * 7)
 
-    def test_what_is_set_between_two_calls_is_seen_by_the_second_alone(self):
+    def test_a_variable_set_between_two_calls_is_seen_only_by_the_second(self):
         seen = []
 
         def schedule():
@@ -63,7 +63,7 @@ class Contexts:
         self.assertEqual(sorted(seen), ["first", "first", "second", "unset"])
         self.assertEqual(variable.get(), "unset")
 
-    def test_callbacks_that_go_on_from_each_other_pass_their_variables_on(self):
+    def test_callbacks_pass_their_variables_to_callbacks_they_schedule(self):
         seen = []
 
         def step(number):
@@ -79,14 +79,14 @@ class Contexts:
         self.assertEqual(seen, [0, 0, 0, 3, 3, 3, 6, 6, 6, 9])
         self.assertEqual(other.get(), 0)
 
-    def test_a_token_is_of_use_in_its_own_context_only(self):
+    def test_a_token_is_only_valid_in_its_own_context(self):
         tokens = []
         seen = []
 
         def take():
             tokens.append(variable.set("first"))
             tokens.append(variable.set("second"))
-            # Now there are no variables again, as there were at first; and one token is left.
+            # Now there are no variables again, as at the start, and one token is left.
             variable.reset(tokens[0])
 
         def give_back():
@@ -104,7 +104,7 @@ class Contexts:
         self.turn()
         self.assertEqual(seen, ["another context's", "unset"])
 
-    def test_a_handle_knows_the_context_that_it_was_called_in(self):
+    def test_a_handle_has_the_context_it_was_called_in(self):
         handles = []
 
         def callback():
@@ -121,7 +121,7 @@ class Contexts:
         self.assertNotIn(variable, contexts[1])
         self.assertIsNot(contexts[0], contexts[1])
 
-    def test_a_context_that_is_asked_for_is_the_one_that_is_run_in(self):
+    def test_the_reported_context_is_the_one_that_is_run_in(self):
         def callback():
             seen.append(variable.get())
 
@@ -133,7 +133,7 @@ class Contexts:
         self.turn()
         self.assertEqual(seen, ["unset", "set from outside", "unset"])
 
-    def test_a_context_that_was_kept_is_not_used_again(self):
+    def test_a_context_kept_by_the_program_is_not_reused(self):
         def callback():
             seen.append(variable.get())
 
@@ -147,8 +147,8 @@ class Contexts:
         self.turn()
         self.assertEqual(seen, ["unset", "unset"])
 
-    @unittest.skipUnless(hasattr(asyncio.Handle, "get_context"), "before 3.12, the handler has no context of its own")
-    def test_the_exception_handler_sees_what_the_callback_has_set(self):
+    @unittest.skipUnless(hasattr(asyncio.Handle, "get_context"), "before 3.12, the handler does not run in the context of the callback")
+    def test_the_exception_handler_sees_variables_set_by_the_callback(self):
         def fail():
             variable.set("set before it failed")
             1 / 0
@@ -190,7 +190,7 @@ class OnPelton(Contexts, unittest.TestCase):
     def new_loop(self):
         return pelton.new_event_loop()
 
-    def test_callbacks_that_set_nothing_need_no_context_each(self):
+    def test_callbacks_that_set_nothing_share_a_context(self):
         handles = [self.loop.call_later(60, print) for _ in range(100)]
         gc.collect()
         self.assertLess(sum(type(each) is contextvars.Context for each in gc.get_objects()), 50)
@@ -198,7 +198,7 @@ class OnPelton(Contexts, unittest.TestCase):
             handle.cancel()
 
 
-    def test_a_loop_that_sleeps_keeps_no_values_of_variables(self):
+    def test_a_sleeping_loop_keeps_no_values_of_variables(self):
         class Value:
             pass
 
@@ -226,7 +226,7 @@ class OnPelton(Contexts, unittest.TestCase):
             del value
             thread = threading.Thread(target=write_when_asleep, args=[self.loop.stats()["sleeps"]])
             thread.start()
-            # Nothing is scheduled from here on that would have the loop remember other variables.
+            # From here on, nothing is scheduled that would replace the variables that the loop remembers.
             await woken
             self.loop.remove_reader(reading)
             thread.join()

@@ -1,4 +1,4 @@
-"""Sockets that somebody guards, replaces or overrides. Every test runs on asyncio's own loop, too."""
+"""Guarded, replaced and overridden sockets. Every test also runs on asyncio's own loop."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from both_loops import FirstDatagram, Recorder, on_both_loops
 
 
 class Auditing(unittest.TestCase):
-    def test_what_sockets_do_is_audited(self):
+    def test_sockets_are_audited(self):
         program = os.path.join(os.path.dirname(__file__), "audited.py")
         ended = subprocess.run([sys.executable, program], stderr=subprocess.PIPE, text=True, timeout=60)
         self.assertEqual(ended.returncode, 0, ended.stderr)
@@ -22,7 +22,7 @@ class Auditing(unittest.TestCase):
 
 
 class Noticing(unittest.TestCase):
-    """That guards are noticed when they come, and when they go: otherwise all would be slow from then on."""
+    """Guards are detected when they appear and when they disappear; otherwise everything would stay slow."""
 
     def test_replaced_methods(self):
         loop = pelton.new_event_loop()
@@ -34,7 +34,7 @@ class Noticing(unittest.TestCase):
                     self.assertTrue(loop._sockets_are_guarded(), name)
         self.assertFalse(loop._sockets_are_guarded())
 
-    def test_guards_that_were_there_before_the_import(self):
+    def test_guards_installed_before_the_import(self):
         program = """
 import socket
 original = socket.socket
@@ -60,7 +60,7 @@ except PermissionError as error:
 
 @on_both_loops
 class Guards:
-    """What watches, or forbids, that sockets are made and used."""
+    """Code that observes or forbids the creation and use of sockets."""
 
     def test_methods_of_the_socket_class_can_be_replaced(self):
         def forbidden(*_):
@@ -71,12 +71,12 @@ class Guards:
         for name, ways in ("connect", connecting), ("sendto", sending):
             for way in ways:
                 if (way.__name__, name) == ("sendto", "sendto"):
-                    # A transport tells its protocol.
+                    # A transport reports the error to its protocol.
                     continue
                 with self.subTest(way.__name__), mock.patch.object(socket.socket, name, forbidden):
                     with self.assertRaisesRegex(PermissionError, "forbidden"):
                         self.run_main(way())
-                with self.subTest(way.__name__, then="as before"):
+                with self.subTest(way.__name__, then="restored"):
                     self.run_main(way())
 
     def test_a_replaced_sendto_is_called_for_a_transport(self):
@@ -138,7 +138,7 @@ class Guards:
 
         self.run_main(main())
 
-    def test_another_class_in_the_place_of_the_socket_class(self):
+    def test_the_socket_class_can_be_replaced(self):
         class Guarded(socket.socket):
             def connect(self, address):
                 raise PermissionError(f"no connection to {address}")
@@ -162,7 +162,7 @@ class Guards:
 
 
 class Counting(socket.socket):
-    """A socket that counts what is asked of it, and sends and receives less than it is asked for."""
+    """A socket that records its calls, and sends and receives less than requested."""
 
     def __init__(self, sock):
         super().__init__(sock.family, sock.type, sock.proto, sock.detach())
@@ -201,7 +201,7 @@ class Counting(socket.socket):
 
 @on_both_loops
 class OwnSockets:
-    """Sockets of a class that overrides what transports call."""
+    """Sockets of a class that overrides the methods that transports call."""
 
     def connected(self, *factory):
         one, other = self.pair()
@@ -215,7 +215,7 @@ class OwnSockets:
             data += await self.loop.sock_recv(sock, size - len(data))
         return data
 
-    def test_a_transport_calls_them(self):
+    def test_a_transport_calls_overridden_methods(self):
         one, other = self.connected()
 
         async def main():
@@ -243,7 +243,7 @@ class OwnSockets:
 
         self.run_main(main())
 
-    def test_a_transport_asks_them_for_their_addresses(self):
+    def test_a_transport_uses_overridden_addresses(self):
         class Named(socket.socket):
             def getsockname(self):
                 return "ours"
@@ -265,7 +265,7 @@ class OwnSockets:
         with replaced:
             self.assertEqual(self.run_main(addresses(self.pair()[0])), ("ours", "theirs"))
 
-    def test_a_transport_of_a_buffered_protocol_calls_them(self):
+    def test_a_transport_of_a_buffered_protocol_calls_overridden_methods(self):
         one, other = self.connected()
 
         class Buffered(asyncio.BufferedProtocol):
@@ -289,7 +289,7 @@ class OwnSockets:
 
         self.run_main(main())
 
-    def test_what_they_raise_ends_the_connection(self):
+    def test_an_exception_of_an_overridden_method_ends_the_connection(self):
         for name in "recv", "send":
             one, other = self.connected()
             setattr(one, name, mock.Mock(side_effect=ZeroDivisionError))
@@ -310,7 +310,7 @@ class OwnSockets:
             with self.subTest(name):
                 self.run_main(main())
 
-    def test_a_socket_that_is_not_ready_is_asked_again(self):
+    def test_an_overridden_method_that_is_not_ready_is_called_again(self):
         for name in "recv", "send":
             one, other = self.connected()
             real = getattr(one, name)
@@ -334,7 +334,7 @@ class OwnSockets:
             with self.subTest(name):
                 self.run_main(main())
 
-    def test_a_transport_with_tls_calls_them(self):
+    def test_a_transport_with_tls_calls_overridden_methods(self):
         one, other = self.connected()
         certificate = os.path.join(os.path.dirname(__file__), "certificate.pem")
         server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -362,11 +362,11 @@ class OwnSockets:
 
         self.run_main(main())
 
-    def test_an_object_that_is_no_socket_at_all(self):
+    def test_an_object_that_only_wraps_a_socket(self):
         one, other = self.pair()
 
         class Wrapper:
-            """Has a socket, and is none."""
+            """Has a socket but is not one."""
 
             def __init__(self, sock):
                 self._sock = sock
@@ -391,7 +391,7 @@ class OwnSockets:
 
         self.run_main(main())
 
-    def test_a_datagram_endpoint_calls_them(self):
+    def test_a_datagram_endpoint_calls_overridden_methods(self):
         def bound(cls=lambda sock: sock):
             sock = socket.socket(type=socket.SOCK_DGRAM)
             sock.bind(("127.0.0.1", 0))

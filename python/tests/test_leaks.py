@@ -1,6 +1,6 @@
-"""Nothing is left of connections: objects and descriptors are counted over many of them.
+"""Connections leave nothing behind: objects and descriptors are counted over many of them.
 
-How many is set by the environment variable PELTON_LEAK_CONNECTIONS, for all kinds together; 4,000 if it is not.
+The environment variable PELTON_LEAK_CONNECTIONS sets the total number of connections; the default is 4,000.
 """
 
 import asyncio
@@ -13,14 +13,14 @@ import sys
 import time
 import unittest
 
-from test_loop import LoopTestCase
+from support import LoopTestCase
 from test_tls_torture import client_context, server_context
 
 CONNECTIONS = int(os.environ.get("PELTON_LEAK_CONNECTIONS", "4000"))
 DEADLINE = 120 + CONNECTIONS / 50
 AT_ONCE = 20
 
-# What the interpreter itself may make more of: caches, and counters that have grown.
+# Objects that the interpreter itself may add: caches and grown counters.
 NOISE = 60
 
 
@@ -29,7 +29,7 @@ def descriptors():
 
 
 def objects():
-    """How many there are of each type."""
+    """Return the number of objects of each type."""
     gc.collect()
     gc.collect()
     return collections.Counter(f"{type(each).__module__}.{type(each).__qualname__}" for each in gc.get_objects())
@@ -58,12 +58,12 @@ class Client(asyncio.Protocol):
 
 
 class Leaks(LoopTestCase):
-    """One loop does it all a few times before it is counted, and many times after."""
+    """One loop runs each kind a few times before the first count, and many times after it."""
 
     KINDS = 9
 
     def check(self, one, context=None):
-        """Has `one(address)` done very often, a few at a time, against a server that echoes."""
+        """Run `one(address)` very often, a few at a time, against an echo server."""
         count = max(CONNECTIONS // self.KINDS, AT_ONCE * 4)
 
         async def some(address, count):
@@ -73,7 +73,7 @@ class Leaks(LoopTestCase):
         async def main():
             server = await self.loop.create_server(Echo, "127.0.0.1", 0, ssl=context)
             address = server.sockets[0].getsockname()
-            # Whatever is made once has been made by then.
+            # By then, everything that is created only once exists.
             await some(address, max(count // 10, AT_ONCE * 2))
             await self.settled()
             before = objects(), descriptors(), sys.getallocatedblocks()
@@ -85,20 +85,21 @@ class Leaks(LoopTestCase):
 
         before, after = self.loop.run_until_complete(asyncio.wait_for(main(), DEADLINE))
         more = {name: number - before[0][name] for name, number in after[0].items() if number > before[0][name]}
-        self.assertLess(sum(more.values()), NOISE, f"objects that are left of {count} connections: {more}")
+        self.assertLess(sum(more.values()), NOISE, f"objects left after {count} connections: {more}")
         self.assertLessEqual(after[1], before[1], "descriptors")
-        # Half a block a connection would be a leak that the collector does not see; caches may grow by some, however few there were.
-        self.assertLess(after[2] - before[2], max(count / 2, 2000), f"blocks of memory that are left of {count} connections")
+        # Half a block per connection would be a leak that the collector does not see. Caches may grow a little in
+        # any case.
+        self.assertLess(after[2] - before[2], max(count / 2, 2000), f"memory blocks left after {count} connections")
         self.assertEqual(self.errors, [])
 
     async def settled(self):
-        """Waits for the server's side to have noticed that all clients have gone."""
+        """Wait until the server has noticed that all clients have disconnected."""
         end = time.monotonic() + DEADLINE
         while [each for each in gc.get_objects() if isinstance(each, Echo)]:
-            self.assertLess(time.monotonic(), end, "connections stay on the server")
+            self.assertLess(time.monotonic(), end, "connections remain on the server")
             await asyncio.sleep(0.005)
             gc.collect()
-        # What has woken this task is referred to for as long as it does not wait for something else.
+        # The object that woke this task stays referenced until the task waits for something else.
         await asyncio.sleep(0)
 
     async def echo(self, address, **options):
@@ -115,7 +116,7 @@ class Leaks(LoopTestCase):
 
         self.check(one)
 
-    def test_aborted_with_something_left_to_send(self):
+    def test_aborted_with_unsent_data(self):
         async def one(address):
             transport, client = await self.echo(address)
             transport.write(bytes(1_000_000))
@@ -157,7 +158,7 @@ class Leaks(LoopTestCase):
 
     def test_refused(self):
         async def one(_address):
-            # Bound and not listening, so that nobody else gets that port meanwhile.
+            # Bound but not listening, so that nothing else gets the port meanwhile.
             with socket.socket() as nobody:
                 nobody.bind(("127.0.0.1", 0))
                 with self.assertRaises(ConnectionRefusedError):
@@ -175,7 +176,7 @@ class Leaks(LoopTestCase):
 
         self.check(one, server_context())
 
-    def test_tls_that_the_client_does_not_trust(self):
+    def test_tls_with_an_untrusted_certificate(self):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
         async def one(address):
@@ -184,12 +185,12 @@ class Leaks(LoopTestCase):
 
         self.check(one, server_context())
 
-    def test_tls_that_is_none(self):
+    def test_garbage_instead_of_tls(self):
         async def one(address):
             with socket.socket() as sock:
                 sock.setblocking(False)
                 await self.loop.sock_connect(sock, address)
-                await self.loop.sock_sendall(sock, b"this is no handshake\r\n\r\n")
+                await self.loop.sock_sendall(sock, b"not a handshake\r\n\r\n")
                 try:
                     while await self.loop.sock_recv(sock, 1000):
                         pass
@@ -200,9 +201,9 @@ class Leaks(LoopTestCase):
 
 
 class TheCounting(LoopTestCase):
-    """A leak is found."""
+    """The counting itself detects leaks."""
 
-    def test_what_is_kept_is_noticed(self):
+    def test_a_leak_is_detected(self):
         kept = []
 
         class Leaking(Leaks):

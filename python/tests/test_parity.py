@@ -1,4 +1,4 @@
-"""What programs see alike on both loops: every test runs on asyncio's own loop, too."""
+"""Behaviour that programs observe on both loops: every test also runs on asyncio's own loop."""
 
 import asyncio
 import errno
@@ -15,7 +15,7 @@ from both_loops import Recorder, on_both_loops
 
 @on_both_loops
 class Order:
-    def test_data_that_waits_comes_before_callbacks_scheduled_after_connecting(self):
+    def test_pending_data_is_delivered_before_callbacks_scheduled_after_connecting(self):
         async def main():
             for _ in range(20):
                 one, other = socket.socketpair()
@@ -34,7 +34,7 @@ class Order:
 
         self.run_main(main())
 
-    def test_every_turn_looks_at_descriptors_while_callbacks_wait(self):
+    def test_every_turn_polls_descriptors_while_callbacks_are_queued(self):
         one, other = self.pair()
         seen = []
         turns = 0
@@ -52,10 +52,11 @@ class Order:
         self.loop.add_reader(one, lambda: (one.recv(1), seen.append(turns)))
         self.loop.call_soon(step)
         self.loop.run_forever()
-        # A turn polls first and then calls: what the first of five turns sends is found in the second, after its callback.
+        # A turn polls first and calls afterwards. Data sent in the first of five turns is found in the second,
+        # after its callback.
         self.assertEqual(seen, list(range(2, 100, 5)))
 
-    def test_room_to_write_is_seen_in_the_next_turn(self):
+    def test_a_writable_socket_is_detected_in_the_next_turn(self):
         one, _other = self.pair()
         events = []
 
@@ -76,9 +77,9 @@ class Order:
 
 @on_both_loops
 class Edges:
-    """Arguments that are right, and rare."""
+    """Valid but rare arguments."""
 
-    def test_nothing_to_receive_takes_no_waiting(self):
+    def test_receiving_zero_bytes_does_not_wait(self):
         one, other = self.pair()
 
         async def main():
@@ -94,7 +95,7 @@ class Edges:
 
         self.run_main(main())
 
-    def test_a_buffer_that_cannot_be_written_to_is_a_type_error(self):
+    def test_a_read_only_buffer_is_a_type_error(self):
         one, other = self.pair()
 
         async def main():
@@ -102,7 +103,7 @@ class Edges:
                 for buffer in b"read-only", "text", memoryview(b"read-only"), None:
                     with self.subTest(buffer=buffer), self.assertRaises(TypeError):
                         await self.loop.sock_recv_into(one, buffer)
-                # Then once more, with the socket still watched from a wait before.
+                # Once more, with the socket still watched from an earlier wait.
                 receiving = self.loop.create_task(self.loop.sock_recv(one, 10))
                 await asyncio.sleep(0)
                 other.send(b"x")
@@ -110,16 +111,16 @@ class Edges:
 
         self.run_main(main())
 
-    def test_no_descriptors_left_is_an_error_with_a_number(self):
+    def test_running_out_of_descriptors_raises_oserror(self):
         spare = []
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
         lowest = os.dup(0)
         os.close(lowest)
-        # How many descriptors a loop needs differs; with none to one fewer than that, it cannot be made.
+        # The number of descriptors a loop needs differs. With fewer than that, it cannot be created.
         for room in range(10):
             resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + room, limits[1]))
-            # asyncio's own loop is half made then, and complains when it is deleted.
+            # asyncio's own loop is then partly initialized and reports an error when it is deleted.
             with mock.patch.object(sys, "unraisablehook"), warnings.catch_warnings():
                 warnings.simplefilter("ignore", ResourceWarning)
                 try:
@@ -139,12 +140,14 @@ class Edges:
                     self.assertEqual(transport.get_extra_info("peername"), "replaced")
                     self.assertEqual(transport.get_extra_info("own", default=1), "replaced")
                     self.assertEqual(replaced.mock_calls, [mock.call("peername"), mock.call("own", default=1)])
+                    # Called from C without arguments, and so without an array of them.
+                    self.assertEqual(next(iter(transport.get_extra_info, None)), "replaced")
             self.assertEqual(transport.get_extra_info("own", 1), 1)
             transport.abort()
 
         self.run_main(main())
 
-    def test_data_that_is_not_in_one_piece_ends_the_connection(self):
+    def test_data_that_is_not_contiguous_ends_the_connection(self):
         one, _other = self.pair()
         events = []
 
@@ -159,7 +162,7 @@ class Edges:
         self.assertEqual([event[1].__class__ for event in events[1:]], [BufferError])
         self.assertEqual([type(context["exception"]) for context in self.errors], [BufferError])
 
-    def test_a_protocol_that_is_none_is_an_error_in_the_end(self):
+    def test_a_protocol_set_to_none_is_an_error_at_the_end(self):
         for end in "close", "abort":
             one, _other = self.pair()
 

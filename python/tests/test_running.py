@@ -1,4 +1,4 @@
-"""Whole programs on the loop: the command line, how programs end, signals, processes, executors."""
+"""Whole programs on the loop: the command line, exits, signals, processes, executors."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ class ProgramTestCase(unittest.TestCase):
             stderr=subprocess.PIPE,
             text=True,
             cwd=self.directory,
-            # In the background of a shell it would be ignored, and so here.
+            # In the background of a shell SIGINT would be ignored, and so here.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
             **options,
         )
@@ -46,7 +46,7 @@ class ProgramTestCase(unittest.TestCase):
         return process
 
     def run_program(self, *arguments):
-        """Exit status, what it printed, and its errors."""
+        """Return exit status, output and errors."""
         process = self.start(*arguments)
         printed, errors = process.communicate(timeout=DEADLINE)
         return process.returncode, printed, errors
@@ -75,7 +75,7 @@ class CommandLine(ProgramTestCase):
         self.assertEqual((status, errors), (0, ""))
         self.assertEqual(printed, f"__main__ Loop {[script, '-m', '--help']} found\n")
 
-    def test_python_may_be_told_not_to_look_beside_the_script(self):
+    def test_safe_path_excludes_the_scripts_directory(self):
         script = self.write("somewhere/script.py", "import asyncio, beside")
         self.write("somewhere/beside.py", "")
         status, _, errors = self.run_program("-P", "-m", "pelton", script)
@@ -100,7 +100,7 @@ class CommandLine(ProgramTestCase):
         status, printed, errors = self.run_program("-m", "pelton", "-m", "package", "x")
         self.assertEqual((status, printed, errors), (0, "package Loop ['x'] 5\n", ""))
 
-    def test_how_a_program_ends_is_how_this_ends(self):
+    def test_the_exit_status_of_the_program_is_kept(self):
         for ending, status, error in (
             ("sys.exit(3)", 3, ""),
             ("sys.exit('a reason')", 1, "a reason\n"),
@@ -111,10 +111,10 @@ class CommandLine(ProgramTestCase):
             self.assertEqual((ended, printed), (status, ""), ending)
             self.assertTrue(errors.endswith(error), errors)
 
-    def test_wrong_usage_is_an_error_that_names_it(self):
+    def test_wrong_usage_is_reported(self):
         for arguments, named in (
             ([], "usage"),
-            (["-m"], "-m needs the name of a module"),
+            (["-m"], "-m requires a module name"),
             (["-x", "script.py"], "no such option: -x"),
         ):
             status, printed, errors = self.run_program("-m", "pelton", *arguments)
@@ -132,7 +132,7 @@ class CommandLine(ProgramTestCase):
         status, printed, _ = self.run_program("-m", "pelton", "--help")
         self.assertEqual((status, printed.startswith("usage: python -m pelton")), (0, True))
 
-    def test_everything_that_can_be_seen_is_as_python_has_it(self):
+    def test_programs_see_the_same_as_when_python_runs_them(self):
         self.write(
             "shown.py",
             """
@@ -188,10 +188,10 @@ class CommandLine(ProgramTestCase):
 
 
 class Endings(ProgramTestCase):
-    """As by asyncio.run: what each test expects was seen there."""
+    """As with asyncio.run: each expected result was observed there."""
 
     def both(self, body):
-        """Runs a program that has `run` on both loops, and returns what comes of it on ours, which must be the same."""
+        """Run a program that uses `run` on both loops. Return its outcome on ours, which must be the same."""
         outcomes = []
         for start in ("from asyncio import run", "from pelton import run"):
             text = f"import asyncio, sys, signal, os\n{start}\n" + textwrap.dedent(body)
@@ -233,7 +233,7 @@ class Endings(ProgramTestCase):
         )
         self.assertEqual(outcome[:2], (0, "interrupted\n"))
 
-    def test_a_second_interrupt_breaks_through(self):
+    def test_a_second_interrupt_is_not_suppressed(self):
         outcome = self.both(
             """
             async def main():
@@ -243,7 +243,7 @@ class Endings(ProgramTestCase):
                     try:
                         await asyncio.sleep(60)
                     except asyncio.CancelledError:
-                        # It will not have it.
+                        # It suppresses the cancellation.
                         loop.call_soon(os.kill, os.getpid(), signal.SIGINT)
             try:
                 run(asyncio.wait_for(main(), 60))
@@ -254,7 +254,7 @@ class Endings(ProgramTestCase):
         )
         self.assertEqual(outcome[:2], (0, "interrupted\n"))
 
-    def test_exits_in_tasks_and_callbacks_end_the_program_after_cleaning_up(self):
+    def test_exits_in_tasks_and_callbacks_end_the_program_after_cleanup(self):
         for leave in ("asyncio.create_task(leave_later())", "loop.call_soon(sys.exit, 5)", "sys.exit(5)"):
             outcome = self.both(
                 f"""
@@ -278,7 +278,7 @@ class Endings(ProgramTestCase):
             )
             self.assertEqual(outcome[:2], (5, "cleaned up\n"), leave)
 
-    def test_tasks_generators_and_executor_are_ended_with_the_loop(self):
+    def test_tasks_generators_and_executor_end_with_the_loop(self):
         outcome = self.both(
             """
             import time
@@ -309,7 +309,7 @@ class Endings(ProgramTestCase):
         )
         self.assertEqual(outcome[:2], (0, "task cancelled\ngenerator closed\nexecutor done\nended\n"))
 
-    def test_run_inside_of_a_running_loop_is_refused(self):
+    def test_run_inside_a_running_loop_is_refused(self):
         async def main():
             body = asyncio.sleep(0)
             with self.assertRaisesRegex(RuntimeError, "cannot be called from a running event loop"):
@@ -346,7 +346,7 @@ class Processes(ProgramTestCase):
             status, printed, errors = self.run_program("-W", "ignore", program, method)
             self.assertEqual((status, printed), (0, f"{list(range(0, 20, 2))}\n"), errors)
 
-    def test_a_child_forked_in_the_midst_of_a_run_gets_an_error_and_no_hang(self):
+    def test_a_child_forked_during_a_run_gets_an_error_instead_of_hanging(self):
         status, printed, errors = self.run_text(
             """
             import asyncio, os, pelton, signal
@@ -357,12 +357,12 @@ class Processes(ProgramTestCase):
                 if child == 0:
                     signal.alarm(20)
                     try:
-                        # It is nobody's running loop there.
+                        # There is no running loop in the child.
                         asyncio.get_running_loop()
                     except RuntimeError as error:
                         print(error, flush=True)
                     try:
-                        # A loop of its own is what it should use.
+                        # The child should create its own loop.
                         print(pelton.run(asyncio.sleep(0.001, "its own")), flush=True)
                     finally:
                         os._exit(0)
@@ -408,9 +408,9 @@ class Processes(ProgramTestCase):
 
 
 @unittest.skipUnless(platform.libc_ver()[0] == "glibc", "it is about glibc's allocator")
-@unittest.skipIf("asan" in os.environ.get("LD_PRELOAD", ""), "AddressSanitizer has an allocator of its own")
+@unittest.skipIf("asan" in os.environ.get("LD_PRELOAD", ""), "AddressSanitizer replaces the allocator")
 class Memory(ProgramTestCase):
-    def test_memory_for_large_messages_is_not_given_back_and_taken_again(self):
+    def test_memory_for_large_messages_is_not_mapped_again_for_each(self):
         program = self.write(
             "program.py",
             """\
@@ -450,22 +450,22 @@ class Memory(ProgramTestCase):
                 pelton.run(main())
             """,
         )
-        # What the end of the heap is like decides, and so what is held in it.
+        # The state of the end of the heap matters, so vary how much is allocated there.
         for held in range(6):
             status, printed, errors = self.run_program(program, str(held))
             self.assertEqual((status, errors), (0, ""))
-            self.assertLess(float(printed), 2, "pages that are mapped for each message")
+            self.assertLess(float(printed), 2, "pages mapped for each message")
 
 
 class Executors(unittest.TestCase):
-    def test_work_runs_in_other_threads_and_its_results_come_back(self):
+    def test_work_runs_in_other_threads_and_returns_results(self):
         async def main():
             loop = asyncio.get_running_loop()
             here = threading.get_ident()
             self.assertNotEqual(await loop.run_in_executor(None, threading.get_ident), here)
             with self.assertRaisesRegex(ValueError, "in the thread"):
                 await loop.run_in_executor(None, self.fail_by, ValueError("in the thread"))
-            # A thread has no running loop, but may reach ours.
+            # A thread has no running loop, but can reach ours.
             with self.assertRaises(RuntimeError):
                 await loop.run_in_executor(None, asyncio.get_running_loop)
             back = await asyncio.to_thread(lambda: asyncio.run_coroutine_threadsafe(self.where(), loop).result(DEADLINE))
@@ -481,7 +481,7 @@ class Executors(unittest.TestCase):
     async def where():
         return threading.get_ident()
 
-    def test_work_that_was_given_up_does_not_disturb_the_loop(self):
+    def test_cancelled_work_does_not_disturb_the_loop(self):
         async def main():
             loop = asyncio.get_running_loop()
             go_on = threading.Event()

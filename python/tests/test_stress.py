@@ -1,4 +1,4 @@
-"""The loop in a crowd: threads that post, cancel and close while it runs, and peers that break connections off."""
+"""The loop under stress: threads that post, cancel and close while it runs, and peers that reset connections."""
 
 import asyncio
 import concurrent.futures
@@ -11,7 +11,7 @@ import time
 import unittest
 
 import pelton
-from test_loop import LoopTestCase
+from support import LoopTestCase
 
 DEADLINE = 60
 THREADS = 6
@@ -22,7 +22,7 @@ class StressTestCase(LoopTestCase):
         return self.loop.run_until_complete(asyncio.wait_for(main, DEADLINE))
 
     def threads(self, body, count=THREADS):
-        """Starts threads that run body(number). Returns a function that waits for them, and fails if one has failed."""
+        """Start threads that run body(number). Return a function that joins them and fails if one has failed."""
         pool = concurrent.futures.ThreadPoolExecutor(count)
         self.addCleanup(pool.shutdown)
         running = [pool.submit(body, number) for number in range(count)]
@@ -35,7 +35,7 @@ class StressTestCase(LoopTestCase):
 
 
 class Posting(StressTestCase):
-    def test_what_threads_post_runs_once_and_in_order_and_what_they_cancel_never(self):
+    def test_posted_callbacks_run_once_in_order_and_cancelled_ones_never(self):
         each = 5_000
         ran = [[] for _ in range(THREADS)]
         refused = [set() for _ in range(THREADS)]
@@ -48,31 +48,31 @@ class Posting(StressTestCase):
                 if dice.random() < 0.3:
                     chosen, handle = waiting.pop(dice.randrange(len(waiting)))
                     handle.cancel()
-                    # It may have run by then. If not now, it never will.
+                    # It may have run by then. If it has not run now, it never will.
                     refused[number].add((chosen, len(ran[number])))
 
         join = self.threads(post)
 
         async def main():
             await self.loop.run_in_executor(None, join)
-            # All that was posted before this comes before this.
+            # Everything posted before this runs before this.
             done = self.loop.create_future()
             self.loop.call_soon_threadsafe(done.set_result, None)
             await done
 
         self.run_main(main())
         for number in range(THREADS):
-            self.assertEqual(ran[number], sorted(set(ran[number])), "in order, and none twice")
+            self.assertEqual(ran[number], sorted(set(ran[number])), "in order and without duplicates")
             cancelled = {index for index, _ in refused[number]}
-            self.assertLessEqual(set(range(each)) - cancelled, set(ran[number]), "what nobody cancelled has run")
+            self.assertLessEqual(set(range(each)) - cancelled, set(ran[number]), "callbacks that were not cancelled have run")
             for index, so_far in refused[number]:
                 self.assertNotIn(index, ran[number][so_far:], "it was cancelled before it ran")
         self.assertEqual(self.errors, [])
 
-    def test_closing_while_threads_post_leaves_an_error_or_a_handle_and_nothing_between(self):
+    def test_posting_to_a_closing_loop_either_fails_or_returns_a_handle(self):
         for _ in range(30):
             loop = pelton.new_event_loop()
-            # In debug mode a call takes longer than posting one, so a turn that calls what it found in the queue would find more each time.
+            # In debug mode a call takes longer than a post, so a turn would find ever more callbacks in the queue.
             loop.set_debug(False)
             started = threading.Barrier(THREADS + 1)
 
@@ -96,7 +96,7 @@ class Posting(StressTestCase):
 
     def test_many_loops_at_once(self):
         async def ring(loop):
-            """Tasks, timers, sockets and the executor."""
+            """Use tasks, timers, sockets and the executor."""
             one, other = socket.socketpair()
             with one, other:
                 one.setblocking(False)
@@ -117,7 +117,7 @@ class Posting(StressTestCase):
 
         self.threads(live)()
 
-    def test_coroutines_from_threads_some_of_which_are_given_up(self):
+    def test_coroutines_from_threads_some_of_which_are_cancelled(self):
         outcomes = []
 
         async def work(number):
@@ -172,7 +172,7 @@ class Posting(StressTestCase):
 
 
 class Breaking(StressTestCase):
-    """Connections that threads break off while the loop serves them."""
+    """Connections that threads abort while the loop serves them."""
 
     def test_transports_are_aborted_and_closed_by_others_under_traffic(self):
         made, lost = [], []
@@ -199,14 +199,14 @@ class Breaking(StressTestCase):
                     with socket.create_connection(address, DEADLINE) as sock:
                         sock.settimeout(DEADLINE)
                         if dice.random() < 0.5:
-                            # A reset instead of an end.
+                            # A reset instead of an orderly end.
                             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
                         try:
                             for _ in range(dice.randrange(5)):
                                 sock.sendall(bytes(dice.randrange(1, 200_000)))
                                 sock.recv(dice.randrange(1, 100_000))
                         except OSError:
-                            # Broken off by the other side.
+                            # Aborted by the other side.
                             pass
 
             def break_off(number):
@@ -231,7 +231,7 @@ class Breaking(StressTestCase):
                 await asyncio.sleep(0.001)
 
         self.run_main(main())
-        self.assertEqual((len(made), len(lost)), (THREADS * 60, THREADS * 60), "each was lost once")
+        self.assertEqual((len(made), len(lost)), (THREADS * 60, THREADS * 60), "each connection was lost once")
         self.assertEqual([error for error in self.errors if not isinstance(error.get("exception"), OSError)], [])
 
     def test_cancelled_connects_and_receives_leave_nothing_behind(self):

@@ -24,7 +24,7 @@ class Children(unittest.TestCase):
         finally:
             asyncio.set_event_loop(None)
 
-    def test_how_children_end_is_known(self):
+    def test_exit_statuses_of_children(self):
         async def main():
             for code, expected in (("pass", 0), ("raise SystemExit(3)", 3)):
                 process = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
@@ -35,7 +35,7 @@ class Children(unittest.TestCase):
 
         self.run_async(main())
 
-    @unittest.skipUnless(hasattr(os, "pidfd_open"), "there are no descriptors for processes")
+    @unittest.skipUnless(hasattr(os, "pidfd_open"), "the kernel has no process descriptors")
     def test_no_thread_waits_for_a_child(self):
         async def main():
             processes = [
@@ -50,7 +50,7 @@ class Children(unittest.TestCase):
 
         self.run_async(main())
 
-    def test_what_goes_through_pipes(self):
+    def test_data_through_pipes(self):
         async def main():
             copy = "import shutil, sys; shutil.copyfileobj(sys.stdin.buffer, sys.stdout.buffer)"
             process = await asyncio.create_subprocess_exec(
@@ -77,7 +77,7 @@ class Children(unittest.TestCase):
         self.run_async(main())
         self.assertEqual(len(self.loop._watched_descriptors()), 1)
 
-    def test_a_program_that_is_not_there(self):
+    def test_a_program_that_does_not_exist(self):
         async def main():
             with self.assertRaises(FileNotFoundError):
                 await asyncio.create_subprocess_exec("/nowhere/nothing")

@@ -1,4 +1,4 @@
-"""TLS: what asyncio's own tests do not ask for. Certificates are made on the spot, by the openssl program."""
+"""TLS beyond asyncio's own tests. Certificates are created by the openssl program."""
 
 import asyncio
 import gc
@@ -21,7 +21,7 @@ DEADLINE = 20
 def setUpModule():
     global folder, certificate, key
     if shutil.which("openssl") is None:
-        raise unittest.SkipTest("there is no openssl program to make a certificate with")
+        raise unittest.SkipTest("there is no openssl program to create a certificate")
     folder = tempfile.TemporaryDirectory()
     certificate, key = os.path.join(folder.name, "certificate"), os.path.join(folder.name, "key")
     names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
@@ -55,7 +55,7 @@ class Echo(asyncio.Protocol):
 
     def data_received(self, data):
         self.events.append(bytes(data))
-        # By name, since others do it by position.
+        # By name, because other tests pass it by position.
         self.transport.write(data=data)
 
     def eof_received(self):
@@ -73,7 +73,7 @@ class Echo(asyncio.Protocol):
 
 
 class Collecting(Echo):
-    """Collects what it is told, and says when that is enough."""
+    """Collects received data, and signals when it has enough."""
 
     def __init__(self, enough=0):
         super().__init__()
@@ -88,7 +88,7 @@ class Collecting(Echo):
 
 
 class CollectingInto(asyncio.BufferedProtocol):
-    """Likewise, into a buffer of its own."""
+    """The same with its own buffer."""
 
     def __init__(self, enough, room):
         self.room = room
@@ -136,7 +136,7 @@ class TLS(unittest.TestCase):
         return server, server.sockets[0].getsockname()[1]
 
     async def is_accepted(self):
-        """Wait until the server, too, is done with the handshake."""
+        """Wait until the server has finished the handshake too."""
         while not self.accepted or "made" not in self.accepted[0].events:
             await asyncio.sleep(0.001)
 
@@ -178,7 +178,7 @@ class TLS(unittest.TestCase):
         self.run_async(main())
         self.assertEqual(self.reported, [])
 
-    def test_it_is_a_transport_like_asyncios(self):
+    def test_it_behaves_like_asyncios_transport(self):
         async def main():
             server, port = await self.serve()
             transport, protocol = await self.connect(Collecting, port)
@@ -205,7 +205,7 @@ class TLS(unittest.TestCase):
 
         self.run_async(main())
 
-    def test_what_is_written_while_data_is_received_is_sent_at_once(self):
+    def test_data_written_in_data_received_is_sent_together(self):
         sent = []
 
         class Chatty(Echo):
@@ -220,7 +220,7 @@ class TLS(unittest.TestCase):
             transport.write(b"go")
             await protocol.complete
             self.assertEqual(bytes(protocol.received), b"one two three")
-            # Encrypted, and held back until the protocol has returned.
+            # Encrypted, and held back until the protocol returned.
             self.assertGreater(sent[0], 13)
             transport.close()
             await protocol.lost
@@ -228,7 +228,7 @@ class TLS(unittest.TestCase):
 
         self.run_async(main())
 
-    def test_what_is_written_before_an_abort_is_not_held_back(self):
+    def test_data_written_before_an_abort_is_sent(self):
         class Aborting(Echo):
             def data_received(self, data):
                 self.transport.write(b"last words")
@@ -244,7 +244,7 @@ class TLS(unittest.TestCase):
 
         self.run_async(main())
 
-    def test_what_data_received_raises_ends_the_connection_and_is_reported(self):
+    def test_an_exception_in_data_received_is_reported_and_ends_the_connection(self):
         class Failing(Echo):
             def data_received(self, data):
                 self.transport.write(b"before")
@@ -288,7 +288,7 @@ class TLS(unittest.TestCase):
 
         self.run_async(main())
 
-    def test_who_does_not_read_makes_the_writer_pause(self):
+    def test_a_peer_that_does_not_read_pauses_the_writer(self):
         async def main():
             server, port = await self.serve()
             size = 16 << 20
@@ -357,7 +357,7 @@ class TLS(unittest.TestCase):
 
         self.run_async(main())
 
-    def test_a_class_of_ones_own_for_the_tls_object_is_used(self):
+    def test_a_custom_class_for_the_tls_object_is_used(self):
         calls = []
 
         class Counting(ssl.SSLObject):
@@ -387,7 +387,7 @@ class TLS(unittest.TestCase):
 
         self.run_async(main())
 
-    def test_a_certificate_that_is_not_trusted_is_refused(self):
+    def test_an_untrusted_certificate_is_refused(self):
         async def main():
             server, port = await self.serve()
             with self.assertRaises(ssl.SSLCertVerificationError):
@@ -403,7 +403,7 @@ class TLS(unittest.TestCase):
 
         self.run_async(main())
 
-    def test_a_handshake_that_never_ends_is_given_up(self):
+    def test_a_handshake_that_never_ends_times_out(self):
         async def main():
             with socket.socket() as listener:
                 listener.bind(("127.0.0.1", 0))
@@ -413,7 +413,7 @@ class TLS(unittest.TestCase):
 
         self.run_async(main())
 
-    def test_a_peer_that_never_says_goodbye_is_given_up(self):
+    def test_a_peer_that_never_sends_close_notify_times_out(self):
         async def main():
             server, port = await self.serve(ssl_shutdown_timeout=0.05)
             sock = socket.create_connection(("127.0.0.1", port))
@@ -430,7 +430,7 @@ class TLS(unittest.TestCase):
         self.run_async(main())
 
     def peer(self, port, body):
-        """Talks to the server from another thread, with Python's own sockets."""
+        """Talk to the server from another thread, with Python's own sockets."""
         failed = []
 
         def run():
@@ -446,8 +446,8 @@ class TLS(unittest.TestCase):
         thread.start()
         return thread, failed
 
-    def test_peers_that_vanish_and_peers_that_talk_nonsense(self):
-        """In the middle of a handshake, of a record, after one; by the hundred. Nothing may be left of them."""
+    def test_peers_that_disconnect_or_send_garbage(self):
+        """During a handshake, during a record, after one; hundreds of times. They must leave nothing behind."""
 
         def client(sock):
             return client_context().wrap_socket(sock, server_hostname="localhost", suppress_ragged_eofs=True)
@@ -507,7 +507,7 @@ class TLS(unittest.TestCase):
             for protocol in self.accepted:
                 if "made" in protocol.events:
                     await protocol.lost
-            # The server still serves.
+            # The server still works.
             transport, protocol = await self.connect(lambda: Collecting(5), port)
             transport.write(b"hello")
             await protocol.complete
@@ -520,7 +520,7 @@ class TLS(unittest.TestCase):
         gc.collect()
         self.assertEqual(len(self.loop._watched_descriptors()), 1)
 
-    def test_nothing_is_left_of_connections_that_are_closed(self):
+    def test_closed_connections_leave_nothing_behind(self):
         async def main():
             server, port = await self.serve()
 
@@ -546,7 +546,7 @@ class TLS(unittest.TestCase):
 
         self.run_async(main())
 
-    def test_meddling_with_its_fields_raises_and_does_not_crash(self):
+    def test_setting_private_attributes_raises_and_does_not_crash(self):
         async def main():
             server, port = await self.serve()
             names = ["_incoming", "_outgoing", "_sslobj", "_app_protocol", "_transport", "_loop", "_write_backlog", "_state"]

@@ -1,4 +1,4 @@
-"""TLS under torture: peers that vanish, records that are cut off, garbage, ends without notice."""
+"""TLS under torture: peers that disconnect, truncated records, garbage, missing close_notify."""
 
 import asyncio
 import pathlib
@@ -7,7 +7,7 @@ import socket
 import ssl
 import unittest
 
-from test_loop import LoopTestCase
+from support import LoopTestCase
 
 DEADLINE = 60
 
@@ -27,7 +27,7 @@ def client_context():
 
 
 class Recorder(asyncio.Protocol):
-    """Echoes, and notes what happens."""
+    """Echoes, and records its callbacks."""
 
     def __init__(self, made):
         self.events = []
@@ -52,7 +52,7 @@ class Recorder(asyncio.Protocol):
 
 
 class Peer:
-    """A TLS client made of two buffers and a socket, so that a test sees every byte and may spoil any."""
+    """A TLS client made of two buffers and a socket, so that a test can see and corrupt every byte."""
 
     def __init__(self, loop, sock, context=None):
         self.loop, self.sock = loop, sock
@@ -82,7 +82,7 @@ class Peer:
         await self.run(self.session.do_handshake)
 
     def records(self, data):
-        """What is sent for this, and not sent yet."""
+        """Return the encrypted records for data without sending them."""
         self.session.write(data)
         return self.outgoing.read()
 
@@ -96,7 +96,7 @@ class TlsTestCase(LoopTestCase):
         return self.loop.run_until_complete(asyncio.wait_for(main, DEADLINE))
 
     async def serve(self, context=None, **options):
-        """A server; returns where it listens."""
+        """Start a server and return its address."""
         server = await self.loop.create_server(
             lambda: Recorder(self.made), "127.0.0.1", 0, ssl=context or server_context(), **options
         )
@@ -104,7 +104,7 @@ class TlsTestCase(LoopTestCase):
         return server.sockets[0].getsockname()
 
     async def connect(self, address):
-        """A socket to it."""
+        """Return a socket connected to it."""
         sock = socket.socket()
         self.addCleanup(sock.close)
         sock.setblocking(False)
@@ -112,16 +112,16 @@ class TlsTestCase(LoopTestCase):
         return sock
 
     async def peer(self, address, context=None):
-        """One that has shaken hands."""
+        """Return a peer that has finished the handshake."""
         peer = Peer(self.loop, await self.connect(address), context)
         await peer.handshake()
-        # Only when the server has had a message of ours does it know that we are there.
+        # The server only knows the client after it has received a message.
         await peer.run(peer.session.write, b"hello")
         self.assertEqual(await peer.run(peer.session.read, 100), b"hello")
         return peer
 
     async def ended(self, sock):
-        """Waits for the server to end the connection."""
+        """Wait until the server ends the connection."""
         try:
             while await self.loop.sock_recv(sock, 65536):
                 pass
@@ -129,7 +129,7 @@ class TlsTestCase(LoopTestCase):
             pass
 
     async def still_serving(self, address):
-        """What went wrong for one is nothing to the next."""
+        """Check that a failed connection does not affect the next one."""
         peer = await self.peer(address)
         peer.sock.close()
 
@@ -138,13 +138,13 @@ class TlsTestCase(LoopTestCase):
         sock.close()
 
     def assertOnlyTls(self, *kinds):
-        """What was reported, if anything, was about a connection."""
+        """Check that only TLS errors were reported, if any."""
         for context in self.errors:
             self.assertIsInstance(context.get("exception"), (OSError, ssl.SSLError), context)
 
 
 class Handshakes(TlsTestCase):
-    def test_peers_that_vanish_at_every_point_of_a_handshake(self):
+    def test_peers_that_disconnect_at_every_point_of_a_handshake(self):
         async def main():
             address = await self.serve()
             for reset in (False, True):
@@ -154,7 +154,7 @@ class Handshakes(TlsTestCase):
                     await self.loop.sock_sendall(sock, whole[:length])
                     self.reset(sock) if reset else sock.close()
                 await self.still_serving(address)
-            # None of them was a connection.
+            # None of them became a connection.
             self.assertEqual(len(self.made_connections()), 2)
             self.assertOnlyTls()
 
@@ -164,7 +164,7 @@ class Handshakes(TlsTestCase):
         return [protocol for protocol in self.made if "made" in protocol.events]
 
     async def hello(self):
-        """The first message of a client."""
+        """Return the first message of a client."""
         one, other = socket.socketpair()
         with one, other:
             peer = Peer(self.loop, one)
@@ -187,7 +187,7 @@ class Handshakes(TlsTestCase):
                 sock = await self.connect(address)
                 try:
                     await self.loop.sock_sendall(sock, garbage)
-                    # The end of it too: some garbage promises more.
+                    # And the end: some garbage announces more.
                     sock.shutdown(socket.SHUT_WR)
                 except OSError:
                     pass
@@ -198,7 +198,7 @@ class Handshakes(TlsTestCase):
 
         self.run_main(main())
 
-    def test_a_peer_that_says_nothing_is_not_waited_for_for_ever(self):
+    def test_a_silent_peer_times_out(self):
         async def main():
             address = await self.serve(ssl_handshake_timeout=0.1)
             sock = await self.connect(address)
@@ -207,7 +207,7 @@ class Handshakes(TlsTestCase):
 
         self.run_main(main())
 
-    def test_a_server_that_vanishes_in_the_midst_fails_the_connect(self):
+    def test_a_server_that_disconnects_during_the_handshake_fails_the_connect(self):
         async def main():
             for reset in (False, True):
                 listener = socket.create_server(("127.0.0.1", 0))
@@ -231,7 +231,7 @@ class Handshakes(TlsTestCase):
 
         self.run_main(main())
 
-    def test_a_name_that_is_not_the_servers_is_refused(self):
+    def test_a_wrong_server_name_is_refused(self):
         async def main():
             address = await self.serve()
             with self.assertRaises(ssl.SSLCertVerificationError):
@@ -242,7 +242,7 @@ class Handshakes(TlsTestCase):
 
         self.run_main(main())
 
-    def test_a_connect_that_is_cancelled_in_the_midst_of_a_handshake(self):
+    def test_a_connect_that_is_cancelled_during_the_handshake(self):
         async def main():
             with socket.create_server(("127.0.0.1", 0)) as listener:
                 for _ in range(20):
@@ -254,7 +254,7 @@ class Handshakes(TlsTestCase):
                     )
                     accepted, _ = await self.loop.run_in_executor(None, listener.accept)
                     with accepted:
-                        # Its first message is there: it waits for ours.
+                        # The client's first message has arrived; it waits for ours.
                         accepted.settimeout(DEADLINE)
                         await self.loop.run_in_executor(None, accepted.recv, 1)
                         task.cancel()
@@ -287,7 +287,7 @@ class Records(TlsTestCase):
         self.run_main(main())
         self.assertEqual(self.errors, [])
 
-    def test_a_peer_that_vanishes_in_the_midst_of_a_record(self):
+    def test_a_peer_that_disconnects_during_a_record(self):
         async def main():
             address = await self.serve()
             for reset in (False, True):
@@ -297,13 +297,13 @@ class Records(TlsTestCase):
                 self.reset(peer.sock) if reset else peer.sock.close()
                 protocol = self.made[-1]
                 await protocol.lost
-                self.assertEqual(protocol.received, b"hello", "no part of a record that has not all come")
+                self.assertEqual(protocol.received, b"hello", "no part of an incomplete record")
             await self.still_serving(address)
             self.assertOnlyTls()
 
         self.run_main(main())
 
-    def test_a_spoiled_record_ends_the_connection_before_any_of_it_is_passed_on(self):
+    def test_a_corrupted_record_ends_the_connection_before_any_of_it_is_delivered(self):
         async def main():
             address = await self.serve()
             for place in (0, 1, 3, 5, 20, -1):
@@ -323,21 +323,21 @@ class Records(TlsTestCase):
 
         self.run_main(main())
 
-    def test_a_record_that_comes_twice_is_refused(self):
+    def test_a_replayed_record_is_refused(self):
         async def main():
             address = await self.serve()
             peer = await self.peer(address)
             record = peer.records(b"once")
             await self.loop.sock_sendall(peer.sock, record + record)
             await self.made[-1].lost
-            # As asyncio does, what came right before an error may go with it.
+            # As in asyncio, data received right before an error may be lost with it.
             self.assertIn(self.made[-1].received, (b"hello", b"helloonce"))
             self.assertOnlyTls()
 
         self.run_main(main())
 
-    def test_asking_to_shake_hands_again_is_refused(self):
-        """In TLS 1.2, where that still exists; the request is made of an unencrypted first message in mid-connection."""
+    def test_renegotiation_is_refused(self):
+        """In TLS 1.2, where it still exists; the request is an unencrypted first message in the middle of a connection."""
 
         async def main():
             context = server_context()
@@ -359,8 +359,8 @@ class Records(TlsTestCase):
 
         self.run_main(main())
 
-    def test_keys_may_be_changed_by_the_other_side(self):
-        """Many messages on one connection: what TLS 1.3 sends besides (tickets, new keys) must not disturb."""
+    def test_the_peer_may_update_keys(self):
+        """Many messages on one connection: other TLS 1.3 messages (tickets, key updates) must not interfere."""
 
         async def main():
             peer = await self.peer(await self.serve())
@@ -374,7 +374,7 @@ class Records(TlsTestCase):
 
 
 class Endings(TlsTestCase):
-    def test_an_end_with_notice(self):
+    def test_an_end_with_close_notify(self):
         async def main():
             peer = await self.peer(await self.serve())
             await peer.run(peer.session.unwrap)
@@ -384,7 +384,7 @@ class Endings(TlsTestCase):
         self.run_main(main())
         self.assertEqual(self.errors, [])
 
-    def test_an_end_without_notice(self):
+    def test_an_end_without_close_notify(self):
         async def main():
             peer = await self.peer(await self.serve())
             peer.sock.close()
@@ -394,7 +394,7 @@ class Endings(TlsTestCase):
 
         self.run_main(main())
 
-    def test_a_peer_that_never_answers_our_end(self):
+    def test_a_peer_that_never_answers_our_close_notify(self):
         async def main():
             address = await self.serve(ssl_shutdown_timeout=0.1)
             peer = await self.peer(address)
@@ -406,7 +406,7 @@ class Endings(TlsTestCase):
 
         self.run_main(main())
 
-    def test_closing_sends_everything_first_and_then_says_so(self):
+    def test_closing_sends_everything_and_then_close_notify(self):
         async def main():
             peer = await self.peer(await self.serve())
             message = bytes(range(256)) * 4000
@@ -415,7 +415,7 @@ class Endings(TlsTestCase):
             received = b""
             while chunk := await peer.run(peer.session.read, 65536):
                 received += chunk
-            self.assertEqual(received, message, "all of it, and then an end with notice")
+            self.assertEqual(received, message, "all of it, then close_notify")
             peer.sock.close()
             await self.made[-1].lost
 
@@ -434,7 +434,7 @@ class Endings(TlsTestCase):
         self.run_main(main())
         self.assertEqual(self.errors, [])
 
-    def test_many_at_once_vanish_at_random(self):
+    def test_many_peers_disconnect_at_random(self):
         async def one(address, number):
             dice = random.Random(number)
             sock = await self.connect(address)

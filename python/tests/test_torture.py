@@ -1,4 +1,4 @@
-"""What the generator of hostile programs covers, and that it notices what is wrong."""
+"""Checks that the generator of hostile programs covers all methods and detects faults."""
 
 import asyncio
 import os
@@ -8,7 +8,7 @@ import unittest
 from asyncio import base_events, base_subprocess, selector_events, unix_events
 
 import pelton
-from torture import methods, streams
+from torture import servers, streams, tables
 
 DEADLINE = 300
 
@@ -18,7 +18,7 @@ def public(cls):
 
 
 class Coverage(unittest.TestCase):
-    """That nothing is left out: a method, or a callback of a protocol, that a later version of Python adds is to be added here too."""
+    """Coverage: methods and protocol callbacks that a later version of Python adds must be added here too."""
 
     CLASSES = {
         "loop": pelton.Loop,
@@ -33,18 +33,18 @@ class Coverage(unittest.TestCase):
     }
 
     def test_every_public_method_is_called(self):
-        self.assertEqual(set(self.CLASSES), set(methods.TABLES))
+        self.assertEqual(set(self.CLASSES), set(tables.TABLES))
         for kind, cls in self.CLASSES.items():
             with self.subTest(kind):
-                elsewhere = {name for each, name in methods.ELSEWHERE if each == kind}
-                self.assertEqual(public(cls) - set(methods.TABLES[kind]) - elsewhere, set())
+                elsewhere = {name for each, name in tables.ELSEWHERE if each == kind}
+                self.assertEqual(public(cls) - set(tables.TABLES[kind]) - elsewhere, set())
 
     def test_every_callback_of_protocols_is_hostile(self):
         for hostile, protocol in (
             (streams.HostileStream, asyncio.Protocol),
             (streams.HostileBuffer, asyncio.BufferedProtocol),
-            (methods.HostileDatagrams, asyncio.DatagramProtocol),
-            (methods.HostileProcess, asyncio.SubprocessProtocol),
+            (servers.HostileDatagrams, asyncio.DatagramProtocol),
+            (tables.HostileProcess, asyncio.SubprocessProtocol),
         ):
             for name in public(protocol):
                 with self.subTest(protocol=protocol.__name__, callback=name):
@@ -52,7 +52,7 @@ class Coverage(unittest.TestCase):
 
 
 class Sabotage(unittest.TestCase):
-    """Loops that do one thing wrong each, which must be noticed."""
+    """Loops with one fault each, which must be detected."""
 
     def torture(self, *options, sabotage=""):
         here = os.path.dirname(os.path.abspath(__file__))
@@ -70,7 +70,7 @@ class Sabotage(unittest.TestCase):
             timeout=DEADLINE,
         )
 
-    def test_what_is_wrong_is_noticed(self):
+    def test_faults_are_detected(self):
         for sabotage, kind, count in (
             ("ReceivingLosesAByte", "servers", "12"),
             ("ItCrashes", "servers", "6"),

@@ -7,8 +7,8 @@
 //! hello, ann: this is visit 1
 //! ```
 //!
-//! With `--demo` it asks itself, and ends. Where the server drops the handler's future because the client has gone, the reply is
-//! dropped with it, and so the coroutine is cancelled where it waits.
+//! With `--demo` it sends requests to itself and exits. If a client disconnects, the server drops the handler's
+//! future and with it the reply, which cancels the waiting coroutine.
 
 #![forbid(unsafe_code)]
 
@@ -36,7 +36,7 @@ async def greet(name):
 
 fn main() -> Result<(), Box<dyn Error>> {
     let host = Host::start(Config::new())?;
-    let application = host.process();
+    let application = host.namespace();
     application.exec(APPLICATION)?.wait()?;
 
     let greet = spawned(move |request, _| {
@@ -51,7 +51,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                         Response::plain_status(500)
                     }
                 },
-                // As many wait as may: the client had better come back later.
+                // The queue is full: the client should try again later.
                 Err(_) => Response::plain_status(503),
             }
         }
@@ -59,17 +59,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     let server = Server::new(Router::new().get("/{name}", greet));
     let mut reactor = Reactor::new()?;
     let listener = server.listen(&mut reactor, "127.0.0.1:0")?;
-    let address = reactor.listening_on(listener).expect("it was just begun").to_string();
+    let address = reactor.listening_on(listener).expect("the listener was just created").to_string();
     println!("http://{address}/");
     if std::env::args().any(|argument| argument == "--demo") {
         let handle = reactor.handle();
-        let asking = std::thread::spawn(move || {
+        let client = std::thread::spawn(move || {
             let asked = ask_all(&address);
             handle.stop();
             asked.map_err(|error| error.to_string())
         });
         reactor.run()?;
-        asking.join().expect("it does not panic")?;
+        client.join().expect("the thread does not panic")?;
     } else {
         reactor.run()?;
     }
@@ -78,7 +78,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Some clients, one after the other.
+/// Sends some requests, one after the other.
 fn ask_all(address: &str) -> std::io::Result<()> {
     for name in ["ann", "bob"] {
         print!("{}", ask(address, name)?);
@@ -92,7 +92,7 @@ fn request(address: &str, name: &str) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// The body of an answer.
+/// Returns the body of a response.
 fn ask(address: &str, name: &str) -> std::io::Result<String> {
     let mut stream = request(address, name)?;
     let mut answer = String::new();

@@ -7,7 +7,7 @@
 //! the matrix stays in Python: its trace is 3
 //! ```
 //!
-//! numpy lets go of the interpreter lock while it computes, so with workers the threads really compute at the same time.
+//! numpy releases the interpreter lock while it computes, so with workers the threads compute in parallel.
 
 #![forbid(unsafe_code)]
 
@@ -24,7 +24,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let host = Host::start(config)?;
     if let Err(error) = host.submit(Call::new("importlib", "import_module").arg("numpy").as_object())?.wait() {
-        println!("numpy is not there for this Python ({error}); `pip install numpy`, or name a virtual environment");
+        println!(
+            "numpy is not installed for this Python ({error}); run `pip install numpy`, or pass a virtual environment"
+        );
         return Ok(());
     }
 
@@ -33,14 +35,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         let ask = |function| -> Outcome {
             host.submit(Call::new("numpy", function).arg(numbers.clone()).on_worker())?.wait()
         };
-        // What is no Python number is handed over as an object; `float` makes one of it.
+        // numpy's own number types are returned as objects; `float` converts them.
         let plain = |value: Value| host.run("builtins", "float", (value,), ());
         Ok((plain(ask("mean")?)?, plain(ask("std")?)?))
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4).map(|thread| scope.spawn(move || (thread, statistics(thread)))).collect();
         for thread in threads {
-            let (number, outcome) = thread.join().expect("it does not panic");
+            let (number, outcome) = thread.join().expect("the thread does not panic");
             match outcome {
                 Ok((mean, deviation)) => println!(
                     "thread {number}: mean {:.1}, standard deviation {:.1}",

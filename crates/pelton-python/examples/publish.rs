@@ -1,8 +1,8 @@
 //! A Python loop publishes to subscribers in Rust.
 //!
-//! The Python code knows its subscribers as `Sender`s and nothing else. Each has a channel of its own, with a bound: a slow
-//! subscriber holds up the publisher as soon as that much waits for it, and nobody's memory grows. One that goes away is found
-//! out when something is sent to it.
+//! The Python code knows its subscribers only as `Sender`s. Each has its own bounded channel: a slow subscriber
+//! blocks the publisher when its channel is full, and memory does not grow. The publisher notices a closed channel
+//! at the next send.
 //!
 //! ```console
 //! $ cargo run -p pelton-python --features embed --example publish
@@ -24,7 +24,7 @@ import asyncio, logging, pelton, market
 subscribers = []
 
 async def publish(count):
-    """Publish that many prices. Returns how many deliveries there were."""
+    """Publish `count` prices. Return the number of deliveries."""
     delivered = 0
     for number in range(count):
         price = {"symbol": "PLT", "cents": 10_000 + number * 25}
@@ -55,11 +55,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             Ok(())
         })
         .install()?;
-    let publisher = host.process();
+    let publisher = host.namespace();
     publisher.exec(PUBLISHER)?.wait()?;
     let subscribe = |sender: Sender| publisher.run("__main__", "subscribers.append", (sender,), ());
 
-    // One that waits in a thread, and takes its time.
+    // A slow subscriber that blocks a thread.
     let (sender, receiver) = channel(4);
     subscribe(sender)?;
     let slow = thread::spawn(move || -> Result<u64, value::ConversionError> {
@@ -72,22 +72,22 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         Ok(highest)
     });
-    // One that is a stream.
+    // A subscriber that uses a stream.
     let (sender, receiver) = channel(4);
     subscribe(sender)?;
     let counting = thread::spawn(move || futures::executor::block_on(receiver.count()));
-    // One that loses interest.
+    // A subscriber that leaves early.
     let (sender, receiver) = channel(1);
     subscribe(sender)?;
     let fickle = thread::spawn(move || receiver.receive_timeout(Duration::from_secs(5)));
 
     let delivered = publisher.run("__main__", "publish", (20,), ())?;
-    let highest = slow.join().expect("it does not panic")?;
-    let counted = counting.join().expect("it does not panic");
-    fickle.join().expect("it does not panic")?;
+    let highest = slow.join().expect("the thread does not panic")?;
+    let counted = counting.join().expect("the thread does not panic");
+    fickle.join().expect("the thread does not panic")?;
     println!("highest {highest}, counted {counted}");
     assert_eq!((highest, counted), (10_475, 20));
-    assert!(delivered.as_int() >= Some(41), "two had all, and the third one at least");
+    assert!(delivered.as_int() >= Some(41), "two received all, and the third at least one");
     let remains = host.shutdown(Duration::from_secs(5));
     assert!(remains.is_clean());
     Ok(())

@@ -51,22 +51,22 @@ fn main() -> Result<(), Box<dyn Error>> {
     let stats = State::new();
     let stock = Mutex::new(HashMap::from([("rotor".to_owned(), (900.0, 3)), ("nozzle".to_owned(), (45.0, 40))]));
     Module::new("inventory")
-        .doc("What there is, and what it costs.")
+        .doc("Items in stock and their prices.")
         .exception("OutOfStock", "LookupError")
         .function("price", move |args| {
             let Wish { item, count } = args.named(&["item", "count"])?;
             let count = count.unwrap_or(1);
-            let mut stock = stock.lock().map_err(|_| "the stock is in disorder")?;
+            let mut stock = stock.lock().map_err(|_| "the stock's lock is poisoned")?;
             match stock.get_mut(&item) {
                 Some((price, left)) if *left >= count => {
                     *left -= count;
-                    // Back into Python, from in here, with a lock held: the interpreter's is not.
+                    // Call back into Python while holding our own lock, but not the interpreter lock.
                     Ok(call("__main__", "discount", (*price * f64::from(count),), ())?)
                 }
                 _ => Err(Raise::new("inventory.OutOfStock", format!("{count} wanted"))),
             }
         })
-        .doc("Return the price of so many, which are taken out of stock.")
+        .doc("Take items out of stock and return their price.")
         .async_function("deliver", |args| async move {
             let item: String = args.one()?;
             let (sender, delivered) = oneshot::channel();
@@ -79,11 +79,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         .value("stats", stats.clone())
         .install()?;
 
-    host.process().exec(format!("import __main__\nexec({PROGRAM:?}, __main__.__dict__)"))?.wait()?;
+    host.namespace().exec(format!("import __main__\nexec({PROGRAM:?}, __main__.__dict__)"))?.wait()?;
     let outcome = host.run("__main__", "orders", (), ())?;
     println!("{outcome:#?}");
     let Some([Value::Str(rotor), Value::Str(_), Value::None]) = outcome.as_slice() else {
-        return Err("that is not what was ordered".into());
+        return Err("unexpected result".into());
     };
     assert_eq!(rotor, "2 rotor for 1620.00, rotor is on its way");
     assert_eq!(stats.get("orders"), Some(2.into()));

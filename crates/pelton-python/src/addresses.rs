@@ -1,4 +1,4 @@
-//! Addresses, as the system has them and as Python has them.
+//! Socket addresses, in the system's format and in Python's.
 
 use std::ffi::c_int;
 use std::fmt::Display;
@@ -12,7 +12,7 @@ use pyo3::ffi::{self, PyObject};
 
 use crate::object::{Owned, Result, none};
 
-/// Where something comes from or is, as far as that is common.
+/// An address of one end of a socket, if it is of a common kind.
 #[derive(Clone, Copy)]
 pub(crate) enum Peer {
     V4(Ipv4Addr, u16),
@@ -25,12 +25,12 @@ pub(crate) enum Peer {
     /// A Unix socket that is not bound to anything.
     Unnamed,
     Other,
-    /// The system does not say.
+    /// The system does not report it.
     Unknown,
 }
 
 impl Peer {
-    /// What the system has written into `storage`, `len` bytes of it.
+    /// Converts the address of `len` bytes that the system wrote to `storage`.
     pub(crate) fn new(storage: &libc::sockaddr_storage, len: libc::socklen_t) -> Peer {
         // SAFETY: the storage is large enough, and aligned, for an address of any family.
         unsafe {
@@ -55,20 +55,20 @@ impl Peer {
     }
 }
 
-/// Characters of the longest address: of IPv6, with the last part written as IPv4.
+/// Length of the longest address in characters: IPv6 with an embedded IPv4 address.
 const LONGEST: usize = 45;
 
-/// An address as Python's sockets have it; `None` if it is of an uncommon kind, and has to be asked for.
+/// Converts an address to Python's format; `None` for an uncommon kind, which Python must look up.
 ///
 /// # Safety
 /// The interpreter lock is held.
 pub(crate) unsafe fn to_python(peer: &Peer) -> Result<Owned> {
-    // SAFETY: the text is what its pointer and length say; the formats are right for what follows.
+    // SAFETY: the caller holds the lock. Text is passed by pointer and length, and the formats match their arguments.
     unsafe {
         let text = |host: &dyn Display| {
             let mut text = [0; LONGEST];
             let mut rest = &mut text[..];
-            // There is room for any.
+            // `text` has room for any address.
             let _ = write!(rest, "{host}");
             let len = LONGEST - rest.len();
             Owned::returned(ffi::PyUnicode_FromStringAndSize(text.as_ptr().cast(), len as ffi::Py_ssize_t))
@@ -88,12 +88,12 @@ pub(crate) unsafe fn to_python(peer: &Peer) -> Result<Owned> {
     }
 }
 
-/// Host and port of an address of two parts, of which the first needs no looking up.
+/// Returns host and port of an address tuple if the host needs no name resolution.
 ///
 /// # Safety
 /// `address` is alive.
 pub(crate) unsafe fn literal(address: *mut PyObject) -> Result<Option<SocketAddr>> {
-    // SAFETY: the address is alive, and so are its items: a tuple does not change.
+    // SAFETY: the caller guarantees that the address is alive. A tuple is immutable and keeps its items alive.
     unsafe {
         if ffi::PyTuple_CheckExact(address) == 0 || ffi::PyTuple_GET_SIZE(address) != 2 {
             return Ok(None);
@@ -102,12 +102,12 @@ pub(crate) unsafe fn literal(address: *mut PyObject) -> Result<Option<SocketAddr
     }
 }
 
-/// A host that needs no looking up, and a port.
+/// Returns the address for a host and a port if the host needs no name resolution.
 ///
 /// # Safety
 /// Both are alive.
 pub(crate) unsafe fn host_and_port(host: *mut PyObject, port: *mut PyObject) -> Result<Option<SocketAddr>> {
-    // SAFETY: as the caller says; the text is the string's own.
+    // SAFETY: the caller guarantees that both are alive. The UTF-8 form lives as long as the string.
     unsafe {
         if ffi::PyUnicode_CheckExact(host) == 0 || ffi::PyLong_CheckExact(port) == 0 {
             return Ok(None);
@@ -115,7 +115,7 @@ pub(crate) unsafe fn host_and_port(host: *mut PyObject, port: *mut PyObject) -> 
         let mut len = 0;
         let text = ffi::PyUnicode_AsUTF8AndSize(host, &mut len);
         if text.is_null() {
-            // No text that could be encoded: whoever looks it up has something to say about that.
+            // The text cannot be encoded. Name resolution raises the right error.
             ffi::PyErr_Clear();
             return Ok(None);
         }
@@ -128,7 +128,7 @@ pub(crate) unsafe fn host_and_port(host: *mut PyObject, port: *mut PyObject) -> 
                 Err(_) => return Ok(None),
             },
         };
-        // One that is no port is for asyncio to complain of.
+        // asyncio raises the error for a port that is out of range.
         let overflow = &mut 0;
         let port = ffi::PyLong_AsLongLongAndOverflow(port, overflow);
         Ok(u16::try_from(port).ok().map(|port| SocketAddr::new(host, port)))

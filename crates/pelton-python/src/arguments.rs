@@ -1,4 +1,4 @@
-//! Arguments of functions that are called the fast way: in an array, positional ones first, then those with names.
+//! Parsing of vectorcall arguments: an array with the positional arguments, then those passed by keyword.
 
 use std::ffi::CStr;
 use std::slice;
@@ -8,7 +8,7 @@ use pyo3::ffi::{self, Py_ssize_t, PyObject};
 use crate::known::known;
 use crate::object::{Raised, Result, raise_text};
 
-/// A call by `METH_FASTCALL | METH_KEYWORDS`: `count` positional arguments in an array, then one for each of the keywords.
+/// A `METH_FASTCALL | METH_KEYWORDS` call: an array of `count` positional arguments, then one for each keyword.
 #[derive(Clone, Copy)]
 pub(crate) struct Call {
     pub(crate) function: &'static CStr,
@@ -18,10 +18,10 @@ pub(crate) struct Call {
     pub(crate) keywords: *mut PyObject,
 }
 
-/// The arguments of a call by `METH_FASTCALL`, if they are as many as there have to be.
+/// Returns the arguments of a `METH_FASTCALL` call if there are exactly `N`.
 ///
 /// # Safety
-/// `arguments` and `count` are those of such a call.
+/// `arguments` and `count` are those of a call in progress.
 #[inline]
 pub(crate) unsafe fn exactly<const N: usize>(
     function: &CStr,
@@ -31,34 +31,34 @@ pub(crate) unsafe fn exactly<const N: usize>(
     if count != N as Py_ssize_t {
         let function = function.to_string_lossy();
         let message = format!("{function}() takes {N} positional arguments but {count} were given");
-        // SAFETY: the exception classes are there as long as the interpreter is.
+        // SAFETY: exception classes live as long as the interpreter.
         return Err(raise_text(unsafe { ffi::PyExc_TypeError }, &message));
     }
-    // SAFETY: there are that many.
+    // SAFETY: the caller guarantees that the array has `count` items, which is `N`.
     Ok(unsafe { *arguments.cast() })
 }
 
-/// The arguments of a call of `(first, …, *rest, context=None)`, borrowed from the caller.
+/// The arguments of a call with the signature `(first, …, *rest, context=None)`, borrowed from the caller.
 pub(crate) struct Scheduled<'a, const N: usize> {
     pub(crate) named: [*mut PyObject; N],
     pub(crate) rest: &'a [*mut PyObject],
-    /// Null if it was not given or is `None`.
+    /// Null if not given, or if it is `None`.
     pub(crate) context: *mut PyObject,
 }
 
-/// Makes out the arguments of `function(names…, *rest, context=None)`.
+/// Parses the arguments of `function(names…, *rest, context=None)`.
 ///
 /// # Safety
-/// It is a call that is going on.
+/// `call` is a call in progress.
 #[inline]
 pub(crate) unsafe fn scheduled<'a, const N: usize>(call: Call, names: [*mut PyObject; N]) -> Result<Scheduled<'a, N>> {
-    let Call { function, arguments, count, keywords } = call;
-    // SAFETY: the caller has passed `count` positional arguments, then one for each of the keywords.
+    let Call { arguments, count, keywords, .. } = call;
+    // SAFETY: the caller guarantees that there are `count` positional arguments, then one for each keyword.
     unsafe {
         let positional: &'a [*mut PyObject] =
             if arguments.is_null() { &[] } else { slice::from_raw_parts(arguments, count) };
         if count < N || (!keywords.is_null() && !is_only_context(keywords)) {
-            return rarely(function, names, positional, keywords);
+            return scheduled_slowly(call, names, positional);
         }
         let mut named = [std::ptr::null_mut(); N];
         named.copy_from_slice(&positional[..N]);
@@ -68,24 +68,24 @@ pub(crate) unsafe fn scheduled<'a, const N: usize>(call: Call, names: [*mut PyOb
     }
 }
 
-/// Makes out the arguments of `function(names…)`.
+/// Parses the arguments of `function(names…)`.
 ///
 /// # Safety
-/// It is a call that is going on.
+/// `call` is a call in progress.
 pub(crate) unsafe fn named<const N: usize>(call: Call, names: [*mut PyObject; N]) -> Result<[*mut PyObject; N]> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that the call is in progress.
     let Scheduled { named, rest, context } = unsafe { scheduled(call, names)? };
     refuse_context(call, context)?;
     if !rest.is_empty() {
         let (function, given) = (call.function.to_string_lossy(), N + rest.len());
         let message = format!("{function}() takes {N} positional arguments but {given} were given");
-        // SAFETY: the exception classes are there as long as the interpreter is.
+        // SAFETY: exception classes live as long as the interpreter.
         return Err(raise_text(unsafe { ffi::PyExc_TypeError }, &message));
     }
     Ok(named)
 }
 
-/// For functions that have no such argument.
+/// Raises if a function without a `context` argument was given one.
 pub(crate) fn refuse_context(call: Call, context: *mut PyObject) -> Result<()> {
     if context.is_null() {
         return Ok(());
@@ -93,30 +93,31 @@ pub(crate) fn refuse_context(call: Call, context: *mut PyObject) -> Result<()> {
     Err(complain(call.function, "got an unexpected keyword argument", known().names.context))
 }
 
-/// Whether the only keyword is `context`, as in every call that asyncio itself makes.
+/// Returns whether the only keyword is `context`, as in all of asyncio's own calls.
 unsafe fn is_only_context(keywords: *mut PyObject) -> bool {
-    // SAFETY: keywords are a tuple of strings.
+    // SAFETY: the caller passes the keywords of a call, a tuple of strings.
     unsafe { ffi::PyTuple_GET_SIZE(keywords) == 1 && ffi::PyTuple_GET_ITEM(keywords, 0) == known().names.context }
 }
 
-/// Makes out arguments that are too few, or of which more have names.
+/// Parses arguments if some are missing or other keywords are used.
 #[cold]
-unsafe fn rarely<'a, const N: usize>(
-    function: &CStr,
+unsafe fn scheduled_slowly<'a, const N: usize>(
+    call: Call,
     names: [*mut PyObject; N],
     positional: &'a [*mut PyObject],
-    keywords: *mut PyObject,
 ) -> Result<Scheduled<'a, N>> {
+    let Call { function, arguments, count, keywords } = call;
     let mut named = [std::ptr::null_mut(); N];
     let given = positional.len().min(N);
     named[..given].copy_from_slice(&positional[..given]);
     let mut context = std::ptr::null_mut();
-    // SAFETY: keywords are a tuple of strings, and as many arguments follow the positional ones.
+    // SAFETY: keywords are a tuple of strings. For each of them, an argument follows the positional ones in the array. The
+    // slice does not cover these, so they are read through the pointer that the caller passed.
     unsafe {
         let keyword_count = if keywords.is_null() { 0 } else { ffi::PyTuple_GET_SIZE(keywords) };
         for index in 0..keyword_count {
             let keyword = ffi::PyTuple_GET_ITEM(keywords, index);
-            let value = *positional.as_ptr().add(positional.len() + index as usize);
+            let value = *arguments.add(count + index as usize);
             if is_called(keyword, known().names.context)? {
                 context = value;
                 continue;
@@ -141,7 +142,7 @@ unsafe fn rarely<'a, const N: usize>(
     }
 }
 
-/// Whether a keyword is `name`.
+/// Returns whether a keyword is `name`.
 ///
 /// # Safety
 /// Both are strings.
@@ -149,18 +150,17 @@ pub(crate) unsafe fn is_called(keyword: *mut PyObject, name: *mut PyObject) -> R
     if keyword == name {
         return Ok(true);
     }
-    // SAFETY: both are strings, as the caller says.
+    // SAFETY: the caller guarantees that both are strings, so the comparison cannot fail.
     match unsafe { ffi::PyUnicode_Compare(keyword, name) } {
-        // Also the answer to something that is no string; but both are.
         0 => Ok(true),
         _ => Ok(false),
     }
 }
 
-/// Raises the `TypeError` that Python itself would.
+/// Raises the `TypeError` that Python itself would raise.
 pub(crate) fn complain(function: &CStr, what: &str, argument: *mut PyObject) -> Raised {
     let mut length = 0;
-    // SAFETY: the argument is a string; its UTF-8 lives as long as it does.
+    // SAFETY: all callers pass a string. Its UTF-8 form lives as long as the string.
     let name = unsafe {
         let text = ffi::PyUnicode_AsUTF8AndSize(argument, &mut length);
         if text.is_null() {
@@ -168,7 +168,7 @@ pub(crate) fn complain(function: &CStr, what: &str, argument: *mut PyObject) -> 
         }
         String::from_utf8_lossy(slice::from_raw_parts(text.cast::<u8>(), length as usize)).into_owned()
     };
-    // SAFETY: the exception classes are there as long as the interpreter is.
+    // SAFETY: exception classes live as long as the interpreter.
     let exception = unsafe { ffi::PyExc_TypeError };
     raise_text(exception, &format!("{}() {what} '{name}'", function.to_string_lossy()))
 }

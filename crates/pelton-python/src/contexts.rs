@@ -1,14 +1,15 @@
 //! The contexts that callbacks run in.
 //!
-//! Whoever schedules a callback without naming a context has it run in a copy of the current one. For asyncio that is an object
-//! per callback, which the garbage collector goes through for as long as a timer waits; and hardly any callback sets a variable.
-//! But the variables of a context are an immutable map, and copying a context copies a pointer to it. So here a handle only
-//! remembers the map, in a context that it *shares* with all that were scheduled under the same variables and that nobody enters.
-//! It gets a context of its own when it is called. The one before has had the same done for it: if no variable was set in that
-//! context, and nobody has kept it, then it is as good as a new copy, and is used again.
+//! A callback scheduled without a context runs in a copy of the current one. In asyncio that copy is an object per
+//! callback, which the garbage collector visits for as long as a timer is pending, although few callbacks set a
+//! variable. But the variables of a context are an immutable map, and copying a context copies a pointer to the map. So
+//! a handle here only remembers the map, in a context that it *shares* with all handles scheduled under the same
+//! variables, and that is never entered. When the handle is called, it gets its own context. The context of the
+//! previous call is reused if no variable was set in it and nothing else refers to it: it is then equal to a new copy.
 //!
-//! For that one must know which context is current, and compare the variables of two. Python has no functions for either; so where
-//! they lie is [found out](look_up) once, by trying. Where it cannot be, every handle gets its copy at once.
+//! This requires finding the current context and comparing the variables of two contexts. Python has no functions
+//! for either, so their offsets are [determined](look_up) once by experiment. If that fails, every handle gets its
+//! own copy immediately.
 
 use std::ptr::{self, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,11 +20,11 @@ use crate::core::Core;
 use crate::handle::{Fields, SHARES_CONTEXT};
 use crate::object::{Owned, Raised, Result, check};
 
-/// What a loop keeps. References are owned, or null.
+/// The contexts that a loop keeps. References are owned or null.
 pub(crate) struct Shared {
-    /// The context that the latest handles share.
+    /// The context that the most recent handles share.
     snapshot: *mut PyObject,
-    /// The context that the latest of such handles was called in.
+    /// The context in which the most recent of such handles was called.
     used: *mut PyObject,
 }
 
@@ -35,13 +36,13 @@ impl Shared {
     }
 }
 
-/// Forgets what is only kept for the next callback, if that keeps the values of variables alive: unless the context that the loop
-/// is run in has the same.
+/// Drops the contexts kept for the next callback if they keep values of variables alive, that is, unless the
+/// context in which the loop runs has the same variables.
 ///
 /// # Safety
-/// `core` is that of a loop that this thread runs, in no callback's context. No Rust reference into it is held.
+/// `core` belongs to a loop that this thread runs, outside any callback's context. No Rust reference into it is held.
 pub(crate) unsafe fn forget_foreign(core: *mut Core) {
-    // SAFETY: as the caller says; contexts are only shared where the current one can be found.
+    // SAFETY: the caller guarantees that the core is alive. Contexts are only shared if the current one can be found.
     unsafe {
         if (*core).contexts.references() == [null_mut(); 2] {
             return;
@@ -56,12 +57,12 @@ pub(crate) unsafe fn forget_foreign(core: *mut Core) {
     }
 }
 
-/// Forgets what is only kept for the next callback.
+/// Drops the contexts kept for the next callback.
 ///
 /// # Safety
-/// `core` is that of a live loop. No Rust reference into it is held.
+/// `core` belongs to a live loop. No Rust reference into it is held.
 pub(crate) unsafe fn forget(core: *mut Core) {
-    // SAFETY: as the caller says. The fields are emptied before anything is let go of.
+    // SAFETY: the caller guarantees that the core is alive. The fields are emptied before anything is dropped.
     unsafe {
         for reference in ptr::replace(&raw mut (*core).contexts, Shared::NONE).references() {
             ffi::Py_XDECREF(reference);
@@ -69,13 +70,14 @@ pub(crate) unsafe fn forget(core: *mut Core) {
     }
 }
 
-/// Gives a new handle a copy of the current context, or one that stands for it.
+/// Gives a new handle a copy of the current context, or a shared context with the same variables.
 ///
 /// # Safety
-/// `fields` are those of a new handle, without a context so far; `core` is that of a live loop, or null.
+/// `fields` belong to a new handle without a context; `core` belongs to a live loop, or is null.
 #[inline]
 pub(crate) unsafe fn copy_current(core: *mut Core, fields: *mut Fields) -> Result<()> {
-    // SAFETY: as the caller says. The snapshot is not freed, so no other map can have come to lie where its map is.
+    // SAFETY: the caller guarantees that both are alive. The snapshot keeps its map alive, so no other map can have
+    // the same address.
     unsafe {
         if !core.is_null() && !(*core).contexts.snapshot.is_null() {
             let (snapshot, current) = ((*core).contexts.snapshot, current());
@@ -91,7 +93,7 @@ pub(crate) unsafe fn copy_current(core: *mut Core, fields: *mut Fields) -> Resul
 
 #[cold]
 unsafe fn make_snapshot(core: *mut Core, fields: *mut Fields) -> Result<()> {
-    // SAFETY: as for `copy_current`. What was there before is let go of last.
+    // SAFETY: as for `copy_current`. The previous snapshot is dropped last.
     unsafe {
         let copy = Owned::returned(ffi::PyContext_CopyCurrent())?.into_ptr();
         (*fields).context = copy;
@@ -103,19 +105,20 @@ unsafe fn make_snapshot(core: *mut Core, fields: *mut Fields) -> Result<()> {
     }
 }
 
-/// Gives a handle a context that it does not share. Without a core, that is always a new one.
+/// Gives a handle its own context. Without a core, that is always a new one.
 ///
 /// # Safety
-/// `fields` are those of a live handle that shares its context; `core` is that of a live loop, or null. If `entered` is not
-/// null, the caller has a reference to it and is in that context.
+/// `fields` belong to a live handle that shares its context; `core` belongs to a live loop, or is null. If
+/// `entered` is not null, the caller has a reference to it and has entered that context.
 #[inline]
 pub(crate) unsafe fn stop_sharing(core: *mut Core, fields: *mut Fields, entered: *mut PyObject) -> Result<()> {
-    // SAFETY: as the caller says. A context can be had from Python only by way of its handle or a token, which refer to it.
+    // SAFETY: the caller guarantees that all are alive. Python code can only reach a context through its handle or
+    // a token, and both own references, so the count shows whether anyone else has it.
     unsafe {
         (*fields).flags &= !SHARES_CONTEXT;
         let snapshot = (*fields).context;
         let used = if core.is_null() { null_mut() } else { (*core).contexts.used };
-        // Ours, and while it is entered the caller's and the thread's.
+        // References: the loop's, and while it is entered also the caller's and the thread's.
         let references = if used == entered { 3 } else { 1 };
         if !used.is_null() && ffi::Py_REFCNT(used) == references && variables(used) == variables(snapshot) {
             (*fields).context = ffi::Py_NewRef(used);
@@ -123,7 +126,7 @@ pub(crate) unsafe fn stop_sharing(core: *mut Core, fields: *mut Fields, entered:
             return Ok(());
         }
         if ffi::Py_REFCNT(snapshot) == 1 {
-            // The last that shares it.
+            // No other handle shares it.
             return Ok(());
         }
         let copy = ffi::PyContext_Copy(snapshot);
@@ -140,7 +143,7 @@ pub(crate) unsafe fn stop_sharing(core: *mut Core, fields: *mut Fields, entered:
     }
 }
 
-/// The context that callbacks run in. It is left only when the next one needs another.
+/// The context that callbacks run in. It is left only when the next callback needs another one.
 pub(crate) struct Entered(Option<Owned>);
 
 impl Entered {
@@ -149,11 +152,12 @@ impl Entered {
     /// Enters the context of a handle.
     ///
     /// # Safety
-    /// `fields` are those of a live handle that is not cancelled, and the caller has a reference to it. `core` is that of its loop.
+    /// `fields` belong to a live handle that is not cancelled, and the caller has a reference to it. `core` belongs
+    /// to its loop.
     #[inline]
     pub(crate) unsafe fn enter(&mut self, core: *mut Core, fields: *mut Fields) -> Result<()> {
         let entered = self.0.as_ref().map_or(null_mut(), Owned::as_ptr);
-        // SAFETY: as the caller says; a handle that is not cancelled has a context.
+        // SAFETY: the caller guarantees that handle and core are alive. A handle that is not cancelled has a context.
         unsafe {
             if (*fields).flags & SHARES_CONTEXT != 0 {
                 stop_sharing(core, fields, entered)?;
@@ -172,7 +176,8 @@ impl Entered {
     #[inline]
     pub(crate) fn leave(&mut self) {
         if let Some(context) = self.0.take() {
-            // SAFETY: it is alive. Leaving fails only if a callback has left it, which nobody here can mend.
+            // SAFETY: this owns a reference to the context. Leaving fails only if a callback left it, which cannot
+            // be repaired here.
             unsafe {
                 if ffi::PyContext_Exit(context.as_ptr()) < 0 {
                     ffi::PyErr_WriteUnraisable(null_mut());
@@ -193,46 +198,48 @@ impl Entered {
     }
 }
 
-/// Where in a thread's state its context is, and where in a context its variables are; 0 while that is not known.
+/// Offset of the context in a thread's state, and of the variables in a context; 0 while unknown.
 static CURRENT: AtomicUsize = AtomicUsize::new(0);
 static VARIABLES: AtomicUsize = AtomicUsize::new(0);
 
-/// So much of a thread's state is looked at: less than it is long in any version so far, 288 bytes being the least.
+/// How much of a thread's state is searched: less than its size in any version so far, the smallest of which is 288
+/// bytes.
 const THREAD_STATE: usize = 256;
 
 const WORD: usize = size_of::<usize>();
 
-/// The current context, a borrowed reference; null if this thread has none yet. Only after [`look_up`] has found it.
+/// Returns the current context as a borrowed reference; null if this thread has none yet. Requires that [`look_up`]
+/// found it.
 #[inline]
 unsafe fn current() -> *mut PyObject {
-    // SAFETY: the thread has a state, since it holds the lock; and that is where its context is.
+    // SAFETY: the thread holds the lock, so it has a state. `look_up` has determined the offset within it.
     unsafe { word(ffi::PyThreadState_Get().cast(), CURRENT.load(Ordering::Relaxed)) as *mut PyObject }
 }
 
-/// What tells maps of variables apart: where they lie.
+/// Returns the address of a context's map of variables.
 #[inline]
 unsafe fn variables(context: *mut PyObject) -> usize {
-    // SAFETY: it is alive, and that is where its variables are.
+    // SAFETY: the callers guarantee that the context is alive. `look_up` has determined the offset within it.
     unsafe { word(context.cast(), VARIABLES.load(Ordering::Relaxed)) }
 }
 
 #[inline]
 unsafe fn word(of: *const u8, offset: usize) -> usize {
-    // SAFETY: as the caller says, there is one, and it is aligned.
+    // SAFETY: the caller guarantees that there is an aligned word at this offset.
     unsafe { of.add(offset).cast::<usize>().read() }
 }
 
-/// Finds out where things are.
+/// Determines the offsets.
 ///
 /// # Safety
-/// The lock is held. Nobody has used a loop yet.
+/// The lock is held. No loop has been used yet.
 pub(crate) unsafe fn look_up() -> Result<()> {
-    // SAFETY: as the caller says. All objects are made here and alive, and what is read of each is within it.
+    // SAFETY: the caller holds the lock. All objects are created here and alive, and all words read are within them.
     unsafe {
         let contexts = [Owned::returned(ffi::PyContext_New())?, Owned::returned(ffi::PyContext_New())?];
         let copy = Owned::returned(ffi::PyContext_Copy(contexts[0].as_ptr()))?;
         let variable = Owned::returned(ffi::PyContextVar_New(c"_".as_ptr(), null_mut()))?;
-        // The variables come before the list of weak references. Behind that there may be padding, which nobody has initialized.
+        // The variables come before the list of weak references. There may be uninitialized padding after that list.
         let length = match &*ffi::Py_TYPE(copy.as_ptr()) {
             kind if kind.tp_weaklistoffset > 0 => kind.tp_weaklistoffset as usize,
             kind => kind.tp_basicsize as usize,
@@ -256,7 +263,7 @@ pub(crate) unsafe fn look_up() -> Result<()> {
         }
         current.retain(|&offset| contexts.iter().all(|context| word(state, offset) != context.as_ptr() as usize));
 
-        // What a copy has too, until a variable is set.
+        // A copy has the same map until a variable is set.
         let (after, copied) = (words(&contexts[0]), words(&copy));
         let is_map =
             |&index: &usize| before[index] != 0 && copied[index] == before[index] && after[index] != before[index];

@@ -1,81 +1,90 @@
-//! What a loop consists of: queue, timers, descriptors and the engine that waits for them.
+//! The state of a loop: its queue, timers, descriptors, and the reactor that waits for them.
 //!
-//! A loop object is a Python object with a dictionary, which CPython's own machinery takes down. Behind it sits one reference
-//! to an object of the type here, which has no attributes and which only this crate can reach.
+//! A loop object is a Python object with a dictionary, which CPython deallocates like any other. It holds one reference to an
+//! object of the type defined here, which has no attributes and which only this crate can reach.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::ptr::{self, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
-use std::task::Waker;
 use std::time::Duration;
 
-use pelton::{Engine, EngineKind, Time, TimerKey, Wheel};
-use pelton_os::{Event, engine, fork};
+use pelton::{EngineKind, EventLoop, Handle, PanicPolicy, Reactor, Time, TimerKey, Wheel};
+use pelton_os::{clock, fork};
 use pyo3::ffi::{self, PyObject, PyTypeObject, visitproc};
 
 use crate::contexts::{self, Shared};
+use crate::guest;
 use crate::handle_memory;
 use crate::intake::Intake;
 use crate::known::known;
-use crate::object::{Owned, Raised, Result, raise, raise_io, raise_text};
+use crate::object::{Owned, Raised, Result, raise, raise_text};
 use crate::panic::guard;
+use crate::reactor_errors::raise_error;
 use crate::readers::Readers;
 use crate::sockets::Waiting;
 use crate::stats::Counters;
 use crate::types;
 
-/// A handle in the wheel; the wheel owns a reference to it.
+/// The timer handles. The wheel owns a reference to each.
 pub(crate) type Timers = Wheel<*mut PyObject>;
 
 /// The state of a loop. References are owned, or null for `None`.
 ///
-/// It is always reached through a raw pointer, and a Rust reference to a part of it ends before anything is called that could
-/// come back for that part: Python, or the dropping of a reference.
+/// It is always accessed through a raw pointer. A Rust reference to a part of it ends before any call that could access the same part
+/// again: a call into Python, or dropping a Python reference.
 pub(crate) struct Core {
-    /// `None` once closed.
-    pub(crate) engine: Option<Box<dyn Engine>>,
+    /// `None` once closed, and during a turn: the thread that turns the reactor then has it on its stack.
+    event_loop: Option<Box<EventLoop>>,
     pub(crate) engine_name: &'static str,
-    pub(crate) waker: Waker,
-    /// Handles to be called, in order; it owns a reference to each.
+    /// Reaches the reactor during a turn, and wakes it.
+    pub(crate) handle: Handle,
+    /// The loop whose core this is, during a turn; borrowed.
+    pub(crate) turning: *mut PyObject,
+    /// An exception has ended the turn. It is set.
+    pub(crate) raised: bool,
+    /// The handles to call, in order. It owns a reference to each.
     pub(crate) ready: std::collections::VecDeque<*mut PyObject>,
     pub(crate) timers: Timers,
     pub(crate) readers: Readers,
-    /// How many of the watched descriptors are the loop's own, as asyncio counts them: the one that signals wake it by.
+    /// How many watched descriptors belong to the loop itself, as asyncio counts them: the one by which signals wake it.
     pub(crate) internal_descriptors: i64,
     pub(crate) debug: bool,
     pub(crate) closed: bool,
     pub(crate) stopping: bool,
-    /// Some thread is in the engine, without the lock.
+    /// Whether the thread that turns the loop has released the lock.
     pub(crate) parked: bool,
-    /// The last time that the engine was asked, and that the lock was let go of.
-    pub(crate) polled: Time,
+    /// Whether a run has just begun. Its first turn always polls: programs that run a loop for one turn rely on it.
+    pub(crate) run_begins: bool,
+    /// Whether the lock was released since the last batch.
+    pub(crate) was_parked: bool,
+    /// When the lock was last released.
     pub(crate) unlocked: Time,
-    /// How often that is to happen while there is work.
+    /// How often to release it while there is work.
     pub(crate) unlock_every: Duration,
+    /// When a sleeping loop must check again for sockets that were closed.
+    pub(crate) check_again: Option<Time>,
     pub(crate) thread: *mut PyObject,
     pub(crate) task_factory: *mut PyObject,
     pub(crate) current_handle: *mut PyObject,
-    /// `{"loop": loop}`, to make futures and tasks with.
+    /// `{"loop": loop}`, the keywords for creating futures and tasks.
     pub(crate) loop_keyword: *mut PyObject,
     /// The dictionary in `loop._transports`.
     pub(crate) transports: *mut PyObject,
     pub(crate) waiting: Waiting,
     pub(crate) contexts: Shared,
-    /// Whom to tell of callbacks that take at least so many nanoseconds.
+    /// The hook for slow callbacks, and the number of nanoseconds from which a callback is slow.
     pub(crate) on_slow: *mut PyObject,
     pub(crate) slow: u64,
     pub(crate) counters: Counters,
-    /// What comes from outside of Python, if the loop hosts. Only the thread that runs the loop touches it.
+    /// Work from outside of Python, if the loop belongs to a host. Only the thread that runs the loop uses it.
     pub(crate) intake: Option<Box<dyn Intake>>,
-    /// Somebody who had the lock has woken the loop since it went to sleep.
+    /// Whether a thread with the lock has woken the loop since it fell asleep.
     pub(crate) posted: AtomicBool,
-    /// An event that was taken out of the engine to see whether there is one.
-    pub(crate) found: Option<Event>,
-    /// Whether the last wait was short enough for looking instead of sleeping to pay.
+    /// Whether the last wait was short enough for spinning to pay off.
     pub(crate) spin_pays: bool,
-    /// The process whose engine this is, as a number of forks.
+    /// Identifies the process that the reactor belongs to, as a number of forks.
     forks: u64,
 }
 
@@ -85,10 +94,10 @@ struct CoreObject {
     core: ManuallyDrop<Core>,
 }
 
-/// Where the reference to its core is in a loop object.
+/// The offset of the reference to the core in a loop object.
 static OFFSET: AtomicUsize = AtomicUsize::new(0);
 
-/// Sets where a loop object has its core.
+/// Sets the offset of the core in a loop object.
 pub(crate) fn set_offset(offset: usize) {
     OFFSET.store(offset, Ordering::Relaxed);
 }
@@ -96,83 +105,83 @@ pub(crate) fn set_offset(offset: usize) {
 /// The type `pelton.Loop`.
 static LOOP_TYPE: AtomicPtr<PyTypeObject> = AtomicPtr::new(null_mut());
 
-/// Sets what a loop is.
+/// Sets the type `pelton.Loop`.
 pub(crate) fn set_loop_type(its_type: *mut PyTypeObject) {
     LOOP_TYPE.store(its_type, Ordering::Relaxed);
 }
 
-/// Whether an object is a `pelton.Loop`.
+/// Returns whether an object is a `pelton.Loop`.
 ///
 /// # Safety
 /// `object` is alive.
 pub(crate) unsafe fn is_loop(object: *mut PyObject) -> bool {
-    // SAFETY: as the caller says; the type lives for ever.
+    // SAFETY: the caller guarantees it; the type is never freed.
     unsafe { ffi::PyObject_TypeCheck(object, LOOP_TYPE.load(Ordering::Relaxed)) != 0 }
 }
 
-/// The core of a loop, or null if the garbage collector has already taken the loop apart.
+/// Returns the core of a loop, or null if the garbage collector has cleared the loop.
 ///
 /// # Safety
 /// `loop_` is a live `pelton.Loop`.
 #[inline]
 pub(crate) unsafe fn core_or_null(loop_: *mut PyObject) -> *mut Core {
-    // SAFETY: loops were made with a reference at this offset, which only `tp_new` sets and only the collector clears.
+    // SAFETY: every loop has a reference at this offset, which only `tp_new` sets and only the collector clears.
     unsafe {
         let object = *loop_.byte_add(OFFSET.load(Ordering::Relaxed)).cast::<*mut CoreObject>();
         if object.is_null() { null_mut() } else { (&raw mut (*object).core).cast() }
     }
 }
 
-/// The core of a loop.
+/// Returns the core of a loop.
 ///
 /// # Safety
 /// `loop_` is a live `pelton.Loop`.
 #[inline]
 pub(crate) unsafe fn core(loop_: *mut PyObject) -> Result<*mut Core> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees it.
     let core = unsafe { core_or_null(loop_) };
     if core.is_null() { Err(taken_apart()) } else { Ok(core) }
 }
 
 #[cold]
 fn taken_apart() -> Raised {
-    // SAFETY: the exception classes are there as long as the interpreter is.
+    // SAFETY: exception classes live as long as the interpreter.
     raise(unsafe { ffi::PyExc_RuntimeError }, c"the event loop has been taken apart by the garbage collector")
 }
 
-/// Whether a loop is in debug mode.
+/// Returns whether a loop is in debug mode.
 ///
 /// # Safety
 /// `loop_` is a live `pelton.Loop`.
 #[inline]
 pub(crate) unsafe fn is_in_debug_mode(loop_: *mut PyObject) -> bool {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees it.
     unsafe {
         let core = core_or_null(loop_);
         !core.is_null() && (*core).debug
     }
 }
 
-/// Raises what asyncio raises if the loop is closed.
+/// Raises the exception that asyncio raises for a closed loop, if the loop is closed.
 ///
 /// # Safety
-/// `core` is that of a live loop.
+/// `core` belongs to a live loop.
 #[inline]
 pub(crate) unsafe fn check_open(core: *mut Core) -> Result<()> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees it.
     if unsafe { (*core).closed } {
-        // SAFETY: the exception classes are there as long as the interpreter is.
+        // SAFETY: exception classes live as long as the interpreter.
         return Err(raise(unsafe { ffi::PyExc_RuntimeError }, c"Event loop is closed"));
     }
     Ok(())
 }
 
-/// Takes a timer out of a loop's wheel: the wheel's reference to it, which is the caller's now.
+/// Removes a timer from a loop's wheel. The wheel's reference becomes the caller's.
 ///
 /// # Safety
 /// `loop_` is a live `pelton.Loop`.
 pub(crate) unsafe fn take_timer(loop_: *mut PyObject, key: TimerKey) -> Option<*mut PyObject> {
-    // SAFETY: as the caller says; the wheel does not call anything.
+    // SAFETY: the caller guarantees it; the wheel does not call anything.
     unsafe {
         let core = core_or_null(loop_);
         if core.is_null() { None } else { (*core).timers.cancel(key) }
@@ -182,52 +191,121 @@ pub(crate) unsafe fn take_timer(loop_: *mut PyObject, key: TimerKey) -> Option<*
 /// Wakes the loop if it sleeps, or is about to.
 ///
 /// # Safety
-/// `core` is that of a live loop.
+/// `core` belongs to a live loop.
 #[inline]
 pub(crate) unsafe fn wake(core: *mut Core) {
-    // SAFETY: as the caller says. The lock is held, so whether somebody is parked does not change meanwhile.
+    // SAFETY: the caller guarantees it. The lock is held, so `parked` does not change meanwhile.
     unsafe {
         if (*core).parked {
             (*core).posted.store(true, Ordering::Release);
-            (*core).waker.wake_by_ref();
+            (*core).handle.wake();
         }
     }
 }
 
-/// The engine of a loop that is open and not parked in it.
+/// Calls `f` with the reactor of an open loop. Returns `None` if another thread turns the loop, so that its reactor is out of reach.
 ///
-/// In a forked child this cuts what the loop shares with the parent's first: otherwise the two would take events, and
-/// registrations, from each other.
+/// In a forked child it first separates the reactor from the parent's. Otherwise the two would take events and registrations from
+/// each other.
 ///
 /// # Safety
-/// `core` is that of a live loop. The reference ends before anything is called that could come back for the engine.
-pub(crate) unsafe fn engine<'a>(core: *mut Core) -> Result<&'a mut dyn Engine> {
-    // SAFETY: as the caller says.
+/// `core` belongs to a live loop. `f` calls nothing that could access the reactor again.
+pub(crate) unsafe fn with_reactor<T>(core: *mut Core, f: impl FnOnce(&mut Reactor) -> T) -> Result<Option<T>> {
+    // SAFETY: the caller guarantees it. Between turns, the thread that holds the lock has exclusive access to the reactor.
     unsafe {
-        debug_assert!(!(*core).parked);
-        let Some(engine) = (*core).engine.as_mut() else {
-            return Err(raise(ffi::PyExc_RuntimeError, c"Event loop is closed"));
+        let f = |reactor: &mut Reactor| {
+            follow_fork(core, reactor)?;
+            Ok(f(reactor))
         };
-        if (*core).forks != fork::count() {
-            engine.after_fork().map_err(|error| raise_io(&error))?;
-            (*core).forks = fork::count();
+        match (*core).event_loop.as_deref_mut() {
+            Some(event_loop) => f(event_loop).map(Some),
+            None if (*core).closed => Err(raise(ffi::PyExc_RuntimeError, c"Event loop is closed")),
+            None => (*core).handle.with_reactor(f).transpose(),
         }
-        Ok(&mut **engine)
     }
 }
 
-/// A new core, with the engine that `PELTON_ENGINE` names or else the best there is.
+/// Makes the reactor usable in a forked child.
+///
+/// # Safety
+/// `core` belongs to a live loop.
+#[inline]
+pub(crate) unsafe fn follow_fork(core: *mut Core, reactor: &mut Reactor) -> Result<()> {
+    // SAFETY: the caller guarantees it.
+    unsafe {
+        if (*core).forks != fork::count() {
+            reactor.after_fork().map_err(raise_error)?;
+            (*core).forks = fork::count();
+        }
+        Ok(())
+    }
+}
+
+/// A reactor that was taken out of its core to be turned. Dropping this puts it back.
+pub(crate) struct Taken {
+    core: *mut Core,
+    event_loop: Option<Box<EventLoop>>,
+}
+
+impl Taken {
+    /// Takes the reactor of a loop out of its core, to turn it. Returns `None` if that has been done already.
+    ///
+    /// # Safety
+    /// `loop_` is a live loop, `core` its core, and both stay alive while this does.
+    pub(crate) unsafe fn out_of(loop_: *mut PyObject, core: *mut Core) -> Result<Option<Taken>> {
+        // SAFETY: the caller guarantees it.
+        unsafe {
+            let Some(mut event_loop) = (*core).event_loop.take() else { return Ok(None) };
+            let followed = follow_fork(core, &mut event_loop);
+            (*core).turning = loop_;
+            // A panic, which is a bug in this crate, has ended the guest.
+            if !event_loop.has_guest() {
+                guest::host(core, &mut event_loop);
+            }
+            let taken = Taken { core, event_loop: Some(event_loop) };
+            followed.map(|()| Some(taken))
+        }
+    }
+
+    pub(crate) fn turn(&mut self) -> std::result::Result<(), pelton::Error> {
+        let Some(event_loop) = &mut self.event_loop else { return Ok(()) };
+        let turned = event_loop.turn(None);
+        // SAFETY: `out_of` requires the core to be alive.
+        unsafe { (*self.core).counters.polls = event_loop.polls() };
+        turned
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        // SAFETY: `out_of` requires the core to be alive. A reactor has no Python references, so dropping it runs no Python code.
+        unsafe {
+            (*self.core).turning = null_mut();
+            if (*self.core).closed {
+                drop(self.event_loop.take());
+            } else {
+                (*self.core).event_loop = self.event_loop.take();
+            }
+        }
+    }
+}
+
+/// Creates a core with the engine that `PELTON_ENGINE` names, or else the best available one.
 pub(crate) fn new() -> Result<Owned> {
-    // SAFETY: the exception classes are there as long as the interpreter is.
+    // SAFETY: exception classes live as long as the interpreter.
     let value_error = unsafe { ffi::PyExc_ValueError };
-    let wanted = EngineKind::from_environment()
+    EngineKind::from_environment()
         .map_err(|error| raise_text(value_error, &format!("{}: {error}", pelton::ENGINE_VARIABLE)))?;
-    let engine = engine::open(wanted).map_err(|error| raise_io(&error))?.engine;
-    let now = engine.now();
+    // Loops may run inside each other. A panic is propagated to the method that turns the loop, which raises it.
+    let builder = Reactor::builder().nested(true).stats(false).panic_policy(PanicPolicy::Propagate);
+    let event_loop = builder.build().map_err(raise_error)?;
+    let now = clock::now();
     let core = Core {
-        engine_name: engine.name(),
-        waker: engine.waker(),
-        engine: Some(engine),
+        engine_name: event_loop.engine_name(),
+        handle: event_loop.handle(),
+        event_loop: Some(Box::new(event_loop)),
+        turning: null_mut(),
+        raised: false,
         ready: Default::default(),
         timers: Wheel::new(now),
         readers: Readers::default(),
@@ -236,9 +314,11 @@ pub(crate) fn new() -> Result<Owned> {
         closed: false,
         stopping: false,
         parked: false,
-        polled: Time::ZERO,
+        run_begins: false,
+        was_parked: false,
         unlocked: now,
         unlock_every: Duration::from_micros(7_500),
+        check_again: None,
         thread: null_mut(),
         task_factory: null_mut(),
         current_handle: null_mut(),
@@ -251,38 +331,39 @@ pub(crate) fn new() -> Result<Owned> {
         counters: Counters::default(),
         intake: None,
         posted: AtomicBool::new(false),
-        found: None,
         spin_pays: false,
         forks: fork::count(),
     };
-    // SAFETY: the type was made with room for a `CoreObject`. The collector looks at it from the allocation on, but nothing is
-    // allocated between that and the core being in place.
+    // SAFETY: the type has room for a `CoreObject`. The collector may visit the object once it is allocated, but nothing is allocated
+    // before the core is in place.
     unsafe {
         let object = Owned::returned(ffi::PyType_GenericAlloc(known().core_type, 0))?;
         ptr::write(&raw mut (*object.as_ptr().cast::<CoreObject>()).core, ManuallyDrop::new(core));
-        (*CORES.0.get()).push((&raw mut (*object.as_ptr().cast::<CoreObject>()).core).cast());
+        let core: *mut Core = (&raw mut (*object.as_ptr().cast::<CoreObject>()).core).cast();
+        (*CORES.0.get()).push(core);
+        with_reactor(core, |reactor| guest::host(core, reactor))?;
         Ok(object)
     }
 }
 
-/// All cores that there are.
+/// All cores.
 struct Cores(UnsafeCell<Vec<*mut Core>>);
 
-// SAFETY: only touched with the interpreter lock held.
+// SAFETY: it is accessed only with the interpreter lock held.
 unsafe impl Sync for Cores {}
 
 static CORES: Cores = Cores(UnsafeCell::new(Vec::new()));
 
-/// Whether [`track_shared`] is going to be called.
+/// Whether a call to [`track_shared`] is pending.
 static TRACKING: AtomicBool = AtomicBool::new(false);
 
-/// The garbage collector has come upon a handle that it does not know of and that somebody besides the queue has. It cannot be told
-/// while it runs, so this has the main thread tell it afterwards.
+/// Makes the main thread call [`track_shared`]. Called when the garbage collector finds an untracked handle that has other references
+/// than the queue's: the handle cannot be tracked while the collector runs.
 pub(crate) fn track_shared_soon() {
     if !TRACKING.swap(true, Ordering::Relaxed) {
-        // SAFETY: the function can be called at any time with the lock held. Asking for it calls and allocates nothing.
+        // SAFETY: the function may be called at any time with the lock held. Adding it calls and allocates nothing.
         let queued = unsafe { ffi::Py_AddPendingCall(Some(track_shared), null_mut()) };
-        // With too much to be called already, the next collection asks again.
+        // If too many calls are pending already, the next collection tries again.
         TRACKING.store(queued == 0, Ordering::Relaxed);
     }
 }
@@ -302,12 +383,21 @@ extern "C" fn track_shared(_: *mut c_void) -> c_int {
     0
 }
 
-/// Lets go of everything: what is queued is not called any more, and nothing is waited for.
+/// Returns whether the loop can be closed here: nobody turns it, or this thread does and is inside a callback.
 ///
 /// # Safety
-/// `core` is that of a live loop that is not running.
+/// `core` belongs to a live loop.
+pub(crate) unsafe fn can_close(core: *mut Core) -> bool {
+    // SAFETY: the caller guarantees it.
+    unsafe { (*core).closed || (*core).event_loop.is_some() || (*core).handle.with_reactor(|_| ()).is_some() }
+}
+
+/// Drops everything that is queued, scheduled or watched.
+///
+/// # Safety
+/// `core` belongs to a live loop that is not running.
 pub(crate) unsafe fn close(core: *mut Core) {
-    // SAFETY: everything is taken out before the first reference is let go of; what that calls finds a closed, empty loop.
+    // SAFETY: everything is taken out before the first reference is dropped, so code that runs then finds a closed, empty loop.
     unsafe {
         (*core).closed = true;
         let ready = std::mem::take(&mut (*core).ready);
@@ -315,9 +405,8 @@ pub(crate) unsafe fn close(core: *mut Core) {
         let readers = std::mem::take(&mut (*core).readers);
         let waiting = std::mem::replace(&mut (*core).waiting, Waiting::EMPTY);
         let intake = (*core).intake.take();
-        (*core).found = None;
-        // Dropped first, so that taking descriptors out of it one by one is not necessary.
-        drop((*core).engine.take());
+        // First, so that descriptors need not be removed one by one. During a turn, the reactor is dropped when the turn ends.
+        drop((*core).event_loop.take());
         let fields = [
             &raw mut (*core).thread,
             &raw mut (*core).task_factory,
@@ -342,10 +431,10 @@ pub(crate) unsafe fn close(core: *mut Core) {
 }
 
 unsafe extern "C" fn traverse(object: *mut PyObject, visit: visitproc, argument: *mut c_void) -> c_int {
-    // SAFETY: the collector calls it with a live core. It runs no code that could change what is iterated over.
+    // SAFETY: the collector calls it with a live core. No code runs here that could change the collections.
     unsafe {
         let core: *mut Core = (&raw mut (*object.cast::<CoreObject>()).core).cast();
-        // Field by field: a thread that sleeps in the engine may be changing others.
+        // Field by field: a thread that sleeps without the lock may be changing others.
         let (ready, timers, readers) = (&(*core).ready, &(*core).timers, &(*core).readers);
         let queued = ready.iter().copied().chain(timers.iter().map(|(_, timer)| *timer));
         for handle in queued.chain(readers.handles()) {
@@ -368,7 +457,7 @@ unsafe extern "C" fn traverse(object: *mut PyObject, visit: visitproc, argument:
 
 unsafe extern "C" fn clear(object: *mut PyObject) -> c_int {
     guard(0, || {
-        // SAFETY: the collector calls it with a live core whose loop is garbage, so it does not run.
+        // SAFETY: the collector calls it with a live core whose loop is unreachable, so the loop does not run.
         unsafe { close((&raw mut (*object.cast::<CoreObject>()).core).cast()) };
         0
     })
@@ -376,7 +465,7 @@ unsafe extern "C" fn clear(object: *mut PyObject) -> c_int {
 
 unsafe extern "C" fn dealloc(object: *mut PyObject) {
     guard((), || {
-        // SAFETY: Python calls it with a core that nobody has any more. After `close` there are no references left in it.
+        // SAFETY: Python calls it when there is no reference to the core. After `close` it holds no references itself.
         unsafe {
             ffi::PyObject_GC_UnTrack(object.cast());
             let core = &raw mut (*object.cast::<CoreObject>()).core;
@@ -390,7 +479,7 @@ unsafe extern "C" fn dealloc(object: *mut PyObject) {
     });
 }
 
-/// Makes the type.
+/// Creates the type.
 pub(crate) fn make_type() -> Result<*mut PyTypeObject> {
     let slots = [
         (ffi::Py_tp_dealloc, dealloc as *mut c_void),
@@ -406,6 +495,6 @@ pub(crate) fn make_type() -> Result<*mut PyTypeObject> {
 /// # Safety
 /// `loop_` is a `pelton.Loop` that has none.
 pub(crate) unsafe fn put(loop_: *mut PyObject, core: Owned) {
-    // SAFETY: the slot is there, and empty.
+    // SAFETY: the slot exists and is empty.
     unsafe { *loop_.byte_add(OFFSET.load(Ordering::Relaxed)).cast() = core.into_ptr() };
 }

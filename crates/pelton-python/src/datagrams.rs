@@ -1,4 +1,4 @@
-//! Datagrams over IP: receiving them, and sending them to addresses that need no looking up.
+//! IP datagrams: receiving them, and sending them to addresses that need no name resolution.
 
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
@@ -13,16 +13,16 @@ use crate::known::known;
 use crate::object::{Owned, Raised, Result, raise_io};
 use crate::syscalls::{self, is_not_now};
 
-/// Datagrams that are received before others get their turn.
+/// Maximum number of datagrams received before other callbacks get their turn.
 const AT_ONCE: usize = 32;
 
-/// `_receive_datagrams(transport, fd)`: tells the transport's protocol of datagrams, for as long as there are any and it wants them.
-/// False if somebody has replaced methods of sockets, and asyncio's own way has to be gone.
+/// `_receive_datagrams(transport, fd)`: passes datagrams to the transport's protocol until there are none left or the
+/// protocol pauses. Returns false if socket methods were replaced and asyncio's own implementation must be used.
 ///
 /// # Safety
 /// The arguments are alive.
 pub(crate) unsafe fn receive(_: *mut PyObject, [transport, fd]: [*mut PyObject; 2]) -> Result<bool> {
-    // SAFETY: as the caller says; whoever calls keeps them.
+    // SAFETY: the caller guarantees that the arguments are alive during the call.
     unsafe {
         if !guards::methods_are_original()? {
             return Ok(false);
@@ -62,13 +62,13 @@ pub(crate) unsafe fn receive(_: *mut PyObject, [transport, fd]: [*mut PyObject; 
     }
 }
 
-/// `_send_datagram(fd, data, address)`: whether it was sent. If not, because there is no room, because the address has to be looked
-/// up, because sockets are guarded, or for an error, asyncio's own way has to be gone.
+/// `_send_datagram(fd, data, address)`: returns whether it was sent. If not, asyncio's own implementation must be used:
+/// the socket's buffer is full, the address needs name resolution, sockets are guarded, or there was an error.
 ///
 /// # Safety
 /// The arguments are alive.
 pub(crate) unsafe fn send(_: *mut PyObject, [fd, data, address]: [*mut PyObject; 3]) -> Result<bool> {
-    // SAFETY: as the caller says. Data that is `bytes` stays where it is.
+    // SAFETY: the caller guarantees that the arguments are alive. A `bytes` object is immutable.
     unsafe {
         if ffi::PyBytes_CheckExact(data) == 0 || guards::is_guarded()? {
             return Ok(false);
@@ -84,7 +84,7 @@ pub(crate) unsafe fn send(_: *mut PyObject, [fd, data, address]: [*mut PyObject;
                 None => return Ok(false),
             }
         };
-        // Who goes asyncio's way will find the same error, and knows whom to tell.
+        // asyncio's own implementation will see the same error and report it.
         Ok(outcome.is_ok())
     }
 }

@@ -1,4 +1,4 @@
-//! What is given as a descriptor: a number, or an object that has one.
+//! Conversion of descriptor arguments: an integer, or an object with `fileno()`.
 
 use std::ffi::c_int;
 use std::os::fd::RawFd;
@@ -10,17 +10,17 @@ use crate::core;
 use crate::known::known;
 use crate::object::{Owned, Raised, Result, raise_text};
 
-/// Refuses a descriptor that a transport uses, as asyncio does.
+/// Raises if a transport uses the descriptor, as asyncio does.
 ///
 /// # Safety
 /// Both are live objects, `loop_` a `pelton.Loop`.
 pub(crate) unsafe fn refuse_transports(loop_: *mut PyObject, fd: *mut PyObject) -> Result<()> {
-    // SAFETY: as the caller says. The dictionary is that of `loop._transports`, with weak references by descriptor; if it has
-    // one for this descriptor, or if what was given is no number, asyncio's own method says what of it.
+    // SAFETY: the caller guarantees that both are alive. `loop._transports` is a dictionary of weak references by
+    // descriptor. If it has this descriptor, or if the argument is not an integer, asyncio's own method decides.
     unsafe {
         let core = core::core(loop_)?;
         if !(*core).transports.is_null() && ffi::PyLong_CheckExact(fd) != 0 {
-            // Somebody's own keys may compare in ways that put another dictionary in its place.
+            // Comparing with keys of a custom class may run code that replaces the dictionary.
             let transports = Owned::new_reference((*core).transports);
             match ffi::PyDict_Contains(transports.as_ptr(), fd) {
                 0 => return Ok(()),
@@ -34,12 +34,12 @@ pub(crate) unsafe fn refuse_transports(loop_: *mut PyObject, fd: *mut PyObject) 
     }
 }
 
-/// The number of a descriptor, given as such or as something with a `fileno`.
+/// Returns the descriptor given as an integer or as an object with `fileno()`.
 ///
 /// # Safety
 /// `object` is alive.
 pub(crate) unsafe fn descriptor(object: *mut PyObject) -> Result<RawFd> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that the object is alive.
     unsafe {
         let number = if ffi::PyLong_Check(object) != 0 {
             ffi::PyLong_AsLong(object)
@@ -69,10 +69,10 @@ pub(crate) unsafe fn descriptor(object: *mut PyObject) -> Result<RawFd> {
 #[cold]
 unsafe fn invalid(what: &str, object: *mut PyObject) -> Raised {
     pyo3::Python::attach(|py| {
-        // SAFETY: the caller's object is alive.
+        // SAFETY: the caller guarantees that the object is alive.
         let repr = unsafe { pyo3::Bound::from_borrowed_ptr(py, object) };
         let text = pyo3::types::PyAnyMethods::repr(&repr).map(|repr| repr.to_string()).unwrap_or_default();
-        // SAFETY: the exception classes are there as long as the interpreter is.
+        // SAFETY: exception classes live as long as the interpreter.
         raise_text(unsafe { ffi::PyExc_ValueError }, &format!("Invalid {what}: {text}"))
     })
 }

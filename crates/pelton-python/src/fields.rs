@@ -1,4 +1,4 @@
-//! Attributes that both sides use: asyncio's methods in Python by name, and this crate as fields of a state in Rust.
+//! Attributes that asyncio's methods in Python use by name, and this crate as fields of a state in Rust.
 
 use std::ffi::c_int;
 
@@ -6,11 +6,11 @@ use pyo3::ffi::{self, PyObject};
 
 use crate::object::{Raised, Result};
 
-/// An attribute that is a `bool` field of what `$state` finds for an object.
+/// An attribute that is a `bool` field of the state that `$state` returns.
 macro_rules! flag {
     ($name:expr, $state:path, $field:ident) => {{
         unsafe extern "C" fn get(object: *mut PyObject, _: *mut c_void) -> *mut PyObject {
-            // SAFETY: Python calls it with a live object of the type that this is an attribute of.
+            // SAFETY: Python calls it with a live object of the type that has this attribute.
             unsafe {
                 match $state(object) {
                     Ok(state) => ffi::PyBool_FromLong((*state).$field.into()),
@@ -20,8 +20,8 @@ macro_rules! flag {
         }
         unsafe extern "C" fn set(object: *mut PyObject, value: *mut PyObject, _: *mut c_void) -> c_int {
             $crate::panic::guard(-1, || {
-                // SAFETY: likewise, and with a value unless the attribute is to be deleted. Asking for its truth may call
-                // anything, so that comes first.
+                // SAFETY: Python calls it with a live object of the type that has this attribute, and with a live value
+                // or null to delete it. The truth of the value is evaluated first, because that may run arbitrary code.
                 let outcome = unsafe {
                     $crate::fields::truth(value).and_then(|truth| $state(object).map(|state| (*state).$field = truth))
                 };
@@ -32,11 +32,11 @@ macro_rules! flag {
     }};
 }
 
-/// An attribute that is an owned reference, null for `None`, likewise.
+/// An attribute that is an owned reference in such a state, null for `None`.
 macro_rules! reference {
     ($name:expr, $state:path, $field:ident) => {{
         unsafe extern "C" fn get(object: *mut PyObject, _: *mut c_void) -> *mut PyObject {
-            // SAFETY: Python calls it with a live object of the type that this is an attribute of.
+            // SAFETY: Python calls it with a live object of the type that has this attribute.
             unsafe {
                 match $state(object) {
                     Ok(state) => $crate::object::or_none((*state).$field),
@@ -46,7 +46,8 @@ macro_rules! reference {
         }
         unsafe extern "C" fn set(object: *mut PyObject, value: *mut PyObject, _: *mut c_void) -> c_int {
             $crate::panic::guard(-1, || {
-                // SAFETY: likewise, and with a value unless the attribute is to be deleted, which is as good as `None`.
+                // SAFETY: Python calls it with a live object of the type that has this attribute, and with a live
+                // value or null to delete it, which means `None`.
                 unsafe {
                     let outcome = $state(object).map(|state| $crate::object::replace(&raw mut (*state).$field, value));
                     $crate::object::status(outcome)
@@ -57,11 +58,11 @@ macro_rules! reference {
     }};
 }
 
-/// An attribute that is a whole number, likewise.
+/// An attribute that is an integer in such a state.
 macro_rules! number {
     ($name:expr, $state:path, $field:ident) => {{
         unsafe extern "C" fn get(object: *mut PyObject, _: *mut c_void) -> *mut PyObject {
-            // SAFETY: Python calls it with a live object of the type that this is an attribute of.
+            // SAFETY: Python calls it with a live object of the type that has this attribute.
             unsafe {
                 match $state(object) {
                     Ok(state) => ffi::PyLong_FromLongLong((*state).$field.into()),
@@ -71,7 +72,8 @@ macro_rules! number {
         }
         unsafe extern "C" fn set(object: *mut PyObject, value: *mut PyObject, _: *mut c_void) -> c_int {
             $crate::panic::guard(-1, || {
-                // SAFETY: likewise, and with a value unless the attribute is to be deleted.
+                // SAFETY: Python calls it with a live object of the type that has this attribute, and with a live
+                // value or null to delete it.
                 let outcome = unsafe {
                     $crate::fields::whole(value)
                         .and_then(|number| $state(object).map(|state| (*state).$field = number as _))
@@ -85,22 +87,22 @@ macro_rules! number {
 
 pub(crate) use {flag, number, reference};
 
-/// Whether `value`, null if an attribute is deleted, is true.
+/// Returns whether `value` is true; false for null, when an attribute is deleted.
 ///
 /// # Safety
 /// It is null or alive.
 pub(crate) unsafe fn truth(value: *mut PyObject) -> Result<bool> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that a pointer that is not null is alive.
     let truth: c_int = if value.is_null() { 0 } else { unsafe { ffi::PyObject_IsTrue(value) } };
     if truth < 0 { Err(Raised) } else { Ok(truth == 1) }
 }
 
-/// The number that `value` is, 0 if it is null.
+/// Returns the integer `value`; 0 for null.
 ///
 /// # Safety
 /// It is null or alive.
 pub(crate) unsafe fn whole(value: *mut PyObject) -> Result<i64> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that a pointer that is not null is alive.
     unsafe {
         let number = if value.is_null() { 0 } else { ffi::PyLong_AsLongLong(value) };
         if number == -1 && !ffi::PyErr_Occurred().is_null() { Err(Raised) } else { Ok(number) }

@@ -1,5 +1,5 @@
-//! Whether sockets may be used without calling their methods: not if somebody has replaced these, and making or connecting one
-//! not if somebody audits it.
+//! Checks whether sockets may be used without calling their Python methods. They may not if a program replaced
+//! these methods. Creating or connecting a socket must also go through Python if there are audit hooks.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -10,19 +10,19 @@ use pyo3::ffi::{self, PyObject, PyTypeObject};
 use crate::known::known;
 use crate::object::{Owned, Result};
 
-/// The version of `socket.socket` whose methods were found to be the original ones; 0 if there is none.
+/// The version tag of `socket.socket` at which its methods were found to be the original ones; 0 if none.
 static ORIGINAL: AtomicU32 = AtomicU32::new(0);
 
-/// Whether all methods of `socket.socket` are the original ones.
+/// Returns whether all methods of `socket.socket` are the original ones.
 ///
-/// CPython gives a class a new version when it is first used after a change. So this compares a number, and looks at the methods
-/// only when it differs.
+/// CPython assigns a class a new version tag at the first use after a change. So this compares one number, and
+/// looks at the methods only if the number differs.
 ///
 /// # Safety
 /// The interpreter lock is held.
 #[inline]
 pub(crate) unsafe fn methods_are_original() -> Result<bool> {
-    // SAFETY: the class lives for ever.
+    // SAFETY: the caller holds the lock, and the class is never freed.
     unsafe {
         let version = (*known().socket.cast::<PyTypeObject>()).tp_version_tag;
         if version != 0 && version == ORIGINAL.load(Ordering::Relaxed) {
@@ -35,7 +35,8 @@ pub(crate) unsafe fn methods_are_original() -> Result<bool> {
 #[cold]
 unsafe fn compare_methods() -> Result<bool> {
     let class = known().socket;
-    // SAFETY: the class and the dictionary of its original methods live for ever, and nobody changes the latter.
+    // SAFETY: the caller holds the lock. The class and the dictionary of its original methods are never freed, and
+    // nothing changes the dictionary.
     unsafe {
         let version = || (*class.cast::<PyTypeObject>()).tp_version_tag;
         let mut position = 0;
@@ -46,7 +47,7 @@ unsafe fn compare_methods() -> Result<bool> {
             if method.as_ptr() != original {
                 return Ok(false);
             }
-            // Looking up a method has given the class a version. If that has changed in the end, somebody has been at it meanwhile.
+            // The first lookup gave the class a version tag. If it differs at the end, the class changed meanwhile.
             before.get_or_insert_with(version);
         }
         if before == Some(version()) {
@@ -57,27 +58,28 @@ unsafe fn compare_methods() -> Result<bool> {
 }
 
 unsafe extern "C" {
-    // Part of the documented interface; pyo3 does not declare it.
+    // Part of the documented C API; pyo3 does not declare it.
     fn PySys_Audit(event: *const c_char, format: *const c_char, ...) -> c_int;
 }
 
-/// Makes no argument for an event: it is an error instead.
+/// Converter for an event argument that always raises.
 unsafe extern "C" fn no_argument(_: *mut c_void) -> *mut PyObject {
-    // SAFETY: the lock is held wherever arguments are made.
+    // SAFETY: arguments are converted with the lock held.
     unsafe { ffi::PyErr_SetNone(ffi::PyExc_RuntimeError) };
     null_mut()
 }
 
-/// Whether there are hooks for auditing.
+/// Returns whether there are audit hooks.
 ///
-/// There is no function that says so. But the arguments of an event are made only if there are hooks, and before these are called.
-/// So this raises an event whose argument cannot be made: it fails if there are hooks, and none of them is called.
+/// No function reports this. But the arguments of an event are converted only if there are hooks, and before any
+/// hook is called. So this raises an event whose argument cannot be converted. It fails if there are hooks, and
+/// calls none of them.
 ///
 /// # Safety
 /// The interpreter lock is held, and no exception is set.
 pub(crate) unsafe fn is_audited() -> bool {
     let converter: unsafe extern "C" fn(*mut c_void) -> *mut PyObject = no_argument;
-    // SAFETY: "O&" takes a function and what to call it with.
+    // SAFETY: the caller holds the lock and has no exception set. "O&" takes a converter and its argument.
     unsafe {
         let outcome = PySys_Audit(c"pelton.probe".as_ptr(), c"O&".as_ptr(), converter, null_mut::<c_void>());
         if outcome != 0 {
@@ -87,12 +89,12 @@ pub(crate) unsafe fn is_audited() -> bool {
     }
 }
 
-/// Whether sockets are guarded in either way.
+/// Returns whether methods are replaced or there are audit hooks.
 ///
 /// # Safety
 /// As for [`is_audited`].
 pub(crate) unsafe fn is_guarded() -> Result<bool> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller holds the lock and has no exception set.
     unsafe { Ok(!methods_are_original()? || is_audited()) }
 }
 
@@ -101,6 +103,6 @@ pub(crate) unsafe fn is_guarded() -> Result<bool> {
 /// # Safety
 /// As for [`is_audited`].
 pub(crate) unsafe fn are_guarded(_: *mut PyObject) -> Result<bool> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller holds the lock and has no exception set.
     unsafe { is_guarded() }
 }

@@ -1,8 +1,8 @@
-//! `pelton.Handle`: a callback that waits to be called.
+//! `pelton.Handle`: a scheduled callback.
 //!
-//! It derives from `asyncio.Handle` and keeps its own fields behind those of that class, whose slots stay empty: the
-//! attributes that tools read are computed from ours. What asyncio's methods in Python do with these attributes (`repr`,
-//! `get_context`) therefore works as it is.
+//! It derives from `asyncio.Handle` and has its own fields after those of that class, whose slots stay empty. The
+//! attributes that tools read are computed from these fields, so asyncio's own methods that use them (`repr`,
+//! `get_context`) work unchanged.
 
 use std::ptr::{self, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,18 +16,18 @@ use crate::handle_memory::{Kept, allocate};
 use crate::known::known;
 use crate::object::{Owned, Raised, Result, check};
 
-/// Arguments that a handle has room for; more are in a tuple.
+/// Number of arguments stored in the handle itself. More are stored in a tuple.
 pub(crate) const INLINE: usize = 3;
 
-/// What a handle is beyond an `asyncio.Handle`. References are owned, or null.
+/// The fields of a handle after those of `asyncio.Handle`. References are owned or null.
 #[repr(C)]
 pub(crate) struct Fields {
     pub(crate) loop_: *mut PyObject,
     pub(crate) callback: *mut PyObject,
     pub(crate) context: *mut PyObject,
-    /// The first is for whoever is called to use, by the rules of vectorcall.
+    /// The first item is scratch space for the callee, as vectorcall allows.
     pub(crate) arguments: [*mut PyObject; 1 + INLINE],
-    /// All arguments, if there are more than fit.
+    /// All arguments, if there are more than `INLINE`.
     pub(crate) tuple: *mut PyObject,
     pub(crate) source_traceback: *mut PyObject,
     pub(crate) repr: *mut PyObject,
@@ -36,44 +36,45 @@ pub(crate) struct Fields {
 }
 
 pub(crate) const CANCELLED: u32 = 1;
-/// It is being called: what that takes must stay until it returns.
+/// It is being called: callback and arguments must stay until the call returns.
 const RUNNING: u32 = 2;
-/// The garbage collector knows it.
+/// The garbage collector tracks it.
 pub(crate) const TRACKED: u32 = 4;
-/// Its context is not its own yet.
+/// Its context is still shared with other handles.
 pub(crate) const SHARES_CONTEXT: u32 = 8;
 
-/// It was cancelled, and to Python has no callback and no arguments any more. They are let go of unless it is [`RUNNING`].
+/// It was cancelled, so Python code sees no callback and no arguments. They have been dropped unless it is [`RUNNING`].
 pub(crate) const FORGOTTEN: u32 = 16;
 
-/// Where our fields are in a handle, which [`handle_type`](crate::handle_type) sets: the same for both types, so that one need not ask which it is. It depends on the
-/// version of Python alone.
+/// Offset of our fields in a handle, set by [`handle_type`](crate::handle_type). It is the same for both types, so
+/// the type need not be checked, and depends only on the version of Python.
 pub(crate) static OFFSET: AtomicUsize = AtomicUsize::new(0);
 
 pub(crate) static KEPT_HANDLES: Kept = Kept::new();
 
-/// The fields of a handle of ours.
+/// Returns the fields of one of our handles.
 ///
 /// # Safety
 /// `handle` is a live `pelton.Handle` or `pelton.TimerHandle`.
 #[inline]
 pub(crate) unsafe fn fields(handle: *mut PyObject) -> *mut Fields {
-    // SAFETY: the types were made with room for `Fields` at this offset.
+    // SAFETY: the caller guarantees the type. Both types were created with room for `Fields` at this offset.
     unsafe { handle.byte_add(OFFSET.load(Ordering::Relaxed)).cast() }
 }
 
-/// Whether a handle is of one of our types.
+/// Returns whether a handle is of one of our types.
 ///
 /// # Safety
 /// `handle` is alive.
 #[inline]
 pub(crate) unsafe fn is_ours(handle: *mut PyObject) -> bool {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that the handle is alive.
     let its_type = unsafe { ffi::Py_TYPE(handle) };
     its_type == known().handle_type || its_type == known().timer_type
 }
 
-/// A new handle for `callback(*arguments)`, which runs in `context`, or if that is null in a copy of the current one.
+/// Creates a handle for `callback(*arguments)`. The callback runs in `context`, or in a copy of the current one if
+/// that is null.
 ///
 /// # Safety
 /// All pointers are live objects, `loop_` a `pelton.Loop`; `context` may be null.
@@ -84,7 +85,7 @@ pub(crate) unsafe fn new(
     arguments: &[*mut PyObject],
     context: *mut PyObject,
 ) -> Result<Owned> {
-    // SAFETY: as the caller says, and `KEPT_HANDLES` keeps handles of this type only.
+    // SAFETY: the caller guarantees that all are alive. `KEPT_HANDLES` has only handles of this type.
     unsafe {
         let handle = allocate(known().handle_type, &KEPT_HANDLES)?;
         fill(handle.as_ptr(), loop_, callback, arguments, context)?;
@@ -92,7 +93,7 @@ pub(crate) unsafe fn new(
     }
 }
 
-/// Sets all fields of a handle that is new.
+/// Sets all fields of a new handle.
 ///
 /// # Safety
 /// As for [`new`]; `handle` is from [`allocate`].
@@ -104,7 +105,8 @@ pub(crate) unsafe fn fill(
     arguments: &[*mut PyObject],
     context: *mut PyObject,
 ) -> Result<()> {
-    // SAFETY: all pointers are alive, and the fields have been empty so far. A handle of which some are set can be dropped.
+    // SAFETY: the caller guarantees that all pointers are alive. The fields are empty so far, and a partly filled
+    // handle can be dropped.
     unsafe {
         let fields = fields(handle);
         if context.is_null() {
@@ -129,9 +131,9 @@ pub(crate) unsafe fn fill(
     }
 }
 
-/// A new tuple of these.
+/// Creates a tuple of the items.
 pub(crate) unsafe fn tuple(items: &[*mut PyObject]) -> Result<Owned> {
-    // SAFETY: the items are alive; the tuple takes over a new reference to each.
+    // SAFETY: the caller guarantees that the items are alive. The tuple takes over a new reference to each.
     unsafe {
         let tuple = Owned::returned(ffi::PyTuple_New(items.len() as Py_ssize_t))?;
         for (index, item) in items.iter().enumerate() {
@@ -141,13 +143,13 @@ pub(crate) unsafe fn tuple(items: &[*mut PyObject]) -> Result<Owned> {
     }
 }
 
-/// Whether a handle, ours or not, was cancelled.
+/// Returns whether a handle, of any type, was cancelled.
 ///
 /// # Safety
 /// `handle` is alive.
 #[inline]
 pub(crate) unsafe fn is_cancelled(handle: *mut PyObject) -> Result<bool> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that the handle is alive.
     unsafe {
         if is_ours(handle) {
             return Ok((*fields(handle)).flags & CANCELLED != 0);
@@ -160,17 +162,17 @@ pub(crate) unsafe fn is_cancelled(handle: *mut PyObject) -> Result<bool> {
     }
 }
 
-/// Calls the callback, in the context that is current, and returns its result. What it raises stays raised.
+/// Calls the callback in the current context and returns its result. An exception stays set.
 ///
-/// The caller leaves the context, and only then lets go of the result and calls [`forget_if_cancelled`]: a finalizer must not find
-/// the callback's context entered.
+/// The caller leaves the context first, and only then drops the result and calls [`forget_if_cancelled`]. A
+/// finalizer must not run inside the callback's context.
 ///
 /// # Safety
-/// `handle` is a handle of ours that is not cancelled, and the caller has a reference to it.
+/// `handle` is one of our handles, is not cancelled, and the caller has a reference to it.
 #[inline]
 pub(crate) unsafe fn call(handle: *mut PyObject) -> Result<Owned> {
-    // SAFETY: while it is marked as running, `cancel` leaves callback and arguments in place, and nothing else takes them
-    // out. The array has the room before its second item that the flag promises.
+    // SAFETY: while the handle is marked as running, `cancel` leaves callback and arguments in place, and nothing
+    // else removes them. The item before the first argument is the scratch space that the vectorcall flag promises.
     unsafe {
         let fields = fields(handle);
         (*fields).flags |= RUNNING;
@@ -187,13 +189,13 @@ pub(crate) unsafe fn call(handle: *mut PyObject) -> Result<Owned> {
     }
 }
 
-/// Lets go of callback and arguments if the handle was cancelled while it was being called, when they had to stay.
+/// Drops callback and arguments if the handle was cancelled during its call, when they had to stay.
 ///
 /// # Safety
-/// `handle` is a live handle of ours. No Rust reference into a loop's state is held.
+/// `handle` is one of our handles and alive. No Rust reference into a loop's state is held.
 #[inline]
 pub(crate) unsafe fn forget_if_cancelled(handle: *mut PyObject) {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that the handle is ours and alive.
     unsafe {
         if (*fields(handle)).flags & (FORGOTTEN | RUNNING) == FORGOTTEN {
             for reference in take_call(handle).into_iter().rev() {
@@ -203,12 +205,13 @@ pub(crate) unsafe fn forget_if_cancelled(handle: *mut PyObject) {
     }
 }
 
-/// The context that a handle's callback runs in: a borrowed reference, or null if the garbage collector has taken it.
+/// Returns the context that a handle's callback runs in, as a borrowed reference; null if the garbage collector has
+/// cleared it.
 ///
 /// # Safety
-/// `handle` is a live handle of ours.
+/// `handle` is one of our handles and alive.
 pub(crate) unsafe fn context(handle: *mut PyObject) -> Result<*mut PyObject> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that the handle is ours and alive.
     unsafe {
         let fields = fields(handle);
         if (*fields).flags & SHARES_CONTEXT != 0 {
@@ -218,19 +221,19 @@ pub(crate) unsafe fn context(handle: *mut PyObject) -> Result<*mut PyObject> {
     }
 }
 
-/// The first argument that a handle will call with: a borrowed reference, or null.
+/// Returns the first argument of a handle's callback as a borrowed reference, or null.
 ///
 /// # Safety
-/// `handle` is a live handle of ours.
+/// `handle` is one of our handles and alive.
 pub(crate) unsafe fn first_argument(handle: *mut PyObject) -> *mut PyObject {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that the handle is ours and alive.
     unsafe { (*fields(handle)).arguments[1] }
 }
 
-/// Reports what a callback has raised to the loop's exception handler; `SystemExit` and `KeyboardInterrupt` go on.
+/// Reports an exception of a callback to the loop's exception handler. `SystemExit` and `KeyboardInterrupt` propagate.
 ///
 /// # Safety
-/// `handle` is alive, of whatever type; an exception is set.
+/// `handle` is alive and may be of any type; an exception is set.
 #[cold]
 pub(crate) unsafe fn report(handle: *mut PyObject) -> Result<()> {
     Python::attach(|py| {
@@ -241,7 +244,7 @@ pub(crate) unsafe fn report(handle: *mut PyObject) -> Result<()> {
             error.restore(py);
             return Err(Raised);
         }
-        // SAFETY: all are alive for the length of the call.
+        // SAFETY: the caller keeps the handle alive, `error` owns the exception, and the function is never freed.
         unsafe {
             let arguments = [handle, error.value(py).as_ptr()];
             let called = ffi::PyObject_Vectorcall(known().callback_failed, arguments.as_ptr(), 2, null_mut());
@@ -250,9 +253,10 @@ pub(crate) unsafe fn report(handle: *mut PyObject) -> Result<()> {
     })
 }
 
-/// Lets go of callback and arguments.
+/// Drops callback and arguments.
 pub(crate) unsafe fn forget_call(handle: *mut PyObject) {
-    // SAFETY: the fields are emptied before anything is let go of.
+    // SAFETY: the callers guarantee that the handle is ours and alive. `take_call` empties the fields before
+    // anything is dropped.
     unsafe {
         for reference in take_call(handle) {
             ffi::Py_XDECREF(reference);
@@ -260,10 +264,10 @@ pub(crate) unsafe fn forget_call(handle: *mut PyObject) {
     }
 }
 
-/// Takes out callback and arguments, for the caller to let go of: in this order if the handle is cancelled, and the other way round if it
-/// was being called meanwhile, as in asyncio.
+/// Moves out callback and arguments; the caller drops them. A cancelled handle drops them in this order. One that
+/// was cancelled during its call drops them in reverse, as in asyncio.
 unsafe fn take_call(handle: *mut PyObject) -> [*mut PyObject; 5] {
-    // SAFETY: the caller's handle is alive and ours.
+    // SAFETY: the caller guarantees that the handle is ours and alive.
     unsafe {
         let fields = fields(handle);
         let callback = ptr::replace(&raw mut (*fields).callback, null_mut());
@@ -274,12 +278,12 @@ unsafe fn take_call(handle: *mut PyObject) -> [*mut PyObject; 5] {
     }
 }
 
-/// Marks a handle as cancelled, and lets go of what it would have called.
+/// Marks a handle as cancelled and drops its callback and arguments.
 ///
 /// # Safety
-/// `handle` is a live handle of ours. No Rust reference into a loop's state is held.
+/// `handle` is one of our handles and alive. No Rust reference into a loop's state is held.
 pub(crate) unsafe fn cancel(handle: *mut PyObject) -> Result<()> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that the handle is ours and alive.
     unsafe {
         let fields = fields(handle);
         if (*fields).flags & CANCELLED != 0 {
@@ -287,8 +291,8 @@ pub(crate) unsafe fn cancel(handle: *mut PyObject) -> Result<()> {
         }
         (*fields).flags |= CANCELLED;
         if core::is_in_debug_mode((*fields).loop_) {
-            // With callback and arguments gone, nobody could tell any more what it was. Whatever this calls finds the handle
-            // cancelled, and leaves it alone.
+            // Without callback and arguments, the repr could no longer show them. Code that this runs finds the
+            // handle cancelled and leaves it alone.
             let repr = Owned::returned(ffi::PyObject_Repr(handle))?;
             ffi::Py_XDECREF(ptr::replace(&raw mut (*fields).repr, repr.into_ptr()));
         }
@@ -300,12 +304,13 @@ pub(crate) unsafe fn cancel(handle: *mut PyObject) -> Result<()> {
     }
 }
 
-/// What `handle._run()` does.
+/// Implements `handle._run()`.
 ///
 /// # Safety
-/// `handle` is a live handle of ours.
+/// `handle` is one of our handles and alive.
 pub(crate) unsafe fn run_alone(handle: *mut PyObject) -> Result<()> {
-    // SAFETY: as the caller says; the context is kept by a reference of our own, and left if it was entered.
+    // SAFETY: the caller guarantees that the handle is ours and alive. An owned reference keeps the context alive,
+    // and it is left if it was entered.
     unsafe {
         let _kept = Owned::new_reference(handle);
         if is_cancelled(handle)? {

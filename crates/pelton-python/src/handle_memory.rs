@@ -1,8 +1,9 @@
-//! The memory of handles, of both types.
+//! The memory of handles of both types.
 //!
-//! Handles come and go by the million, so up to [`KEPT`] dead ones are kept, and they are hidden from the garbage collector while
-//! only a queue has them. The loop [shows](visit_queued) the collector what such handles refer to. As soon as the queue lets
-//! go of a handle that somebody else has too, it is [tracked](release) like any object.
+//! Programs create millions of handles, so up to [`KEPT`] deallocated ones are kept for reuse. Handles that only a
+//! queue refers to are not tracked by the garbage collector; the loop [visits](visit_queued) their references
+//! instead. When a queue drops its reference to a handle that other objects refer to too, the handle is
+//! [tracked](release) like any other object.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -16,13 +17,13 @@ use crate::object::{Owned, Raised, Result};
 use crate::panic::guard;
 use crate::timer_handle;
 
-/// Dead handles that are kept of each type: 100 KiB.
+/// Number of deallocated handles kept of each type: 100 KiB.
 const KEPT: usize = 512;
 
-/// Dead handles, each with its reference to its type.
+/// Deallocated handles. Each keeps its reference to its type.
 pub(crate) struct Kept(UnsafeCell<Vec<*mut PyObject>>);
 
-// SAFETY: only touched with the interpreter lock held.
+// SAFETY: it is only accessed with the interpreter lock held.
 unsafe impl Sync for Kept {}
 
 impl Kept {
@@ -31,14 +32,15 @@ impl Kept {
     }
 }
 
-/// A handle with nothing in it.
+/// Returns an empty handle.
 ///
 /// # Safety
-/// `its_type` is one of our two, and `kept` that type's.
+/// `its_type` is one of our two types, and `kept` is the list of that type.
 #[inline]
 pub(crate) unsafe fn allocate(its_type: *mut PyTypeObject, kept: &Kept) -> Result<Owned> {
-    // SAFETY: the lock is held, and nothing is called while the list is borrowed. What comes from it is whole but for its
-    // reference count. What comes from the allocator is zeroed, which all fields can be, and tracked, which it is not to be.
+    // SAFETY: the lock is held, and nothing is called while the list is borrowed. A handle from the list is
+    // complete except for its reference count. Memory from the allocator is zeroed, which is valid for all fields,
+    // and tracked, which is undone.
     unsafe {
         if let Some(handle) = (*kept.0.get()).pop() {
             _Py_NewReference(handle);
@@ -53,7 +55,7 @@ pub(crate) unsafe fn allocate(its_type: *mut PyTypeObject, kept: &Kept) -> Resul
     }
 }
 
-// pyo3 does not declare these. The first is what CPython's own lists of dead objects use.
+// pyo3 does not declare these. CPython uses the first for its own free lists.
 unsafe extern "C" {
     fn _Py_NewReference(object: *mut PyObject);
     static mut PyMethod_Type: PyTypeObject;
@@ -61,27 +63,27 @@ unsafe extern "C" {
     fn PyMethod_Self(method: *mut PyObject) -> *mut PyObject;
 }
 
-/// A queue's reference is given up. If others have the handle too, the garbage collector is told of it from now on.
+/// Drops a queue's reference. If others refer to the handle too, the garbage collector tracks it from now on.
 ///
 /// # Safety
-/// The reference is the caller's to give away. No Rust reference into a loop's state is held.
+/// The caller owns the reference and gives it away. No Rust reference into a loop's state is held.
 #[inline]
 pub(crate) unsafe fn release(handle: *mut PyObject) {
-    // SAFETY: it is alive as long as there is that reference.
+    // SAFETY: the caller's reference keeps the handle alive until the last line.
     unsafe {
         track_if_shared(handle);
         ffi::Py_DECREF(handle);
     }
 }
 
-/// Whether giving up a queue's reference to a handle that was called, and was not cancelled meanwhile, runs no code: no finalizer,
-/// and no callback of a weak reference. It may say no where the answer is yes.
+/// Returns whether dropping a queue's reference to a handle that was called and not cancelled runs no code: no
+/// finalizer and no weak reference callback. May return false in cases where none would run.
 ///
 /// # Safety
 /// `handle` is alive, and the caller has a reference to it.
 #[inline]
 pub(crate) unsafe fn is_released_silently(handle: *mut PyObject) -> bool {
-    // SAFETY: fields of a handle of ours are null or owned references, as are those of a method.
+    // SAFETY: the caller keeps the handle alive. Fields of our handles, and of a method, are null or owned references.
     unsafe {
         if ffi::Py_REFCNT(handle) > 1 {
             return true;
@@ -109,7 +111,7 @@ pub(crate) unsafe fn is_released_silently(handle: *mut PyObject) -> bool {
             if ffi::Py_TYPE(callback) != &raw mut PyMethod_Type || !(*weak_references(callback)).is_null() {
                 return false;
             }
-            // The method goes, and what it refers to is given up in its place.
+            // The method is freed, which drops its function and its `self`.
             (given_up[0], given_up[4]) = (PyMethod_Function(callback), PyMethod_Self(callback));
         }
         let times = |object| given_up.iter().filter(|&&other| other == object).count() as ffi::Py_ssize_t;
@@ -117,17 +119,18 @@ pub(crate) unsafe fn is_released_silently(handle: *mut PyObject) -> bool {
     }
 }
 
-/// Whether an object stays alive, or goes without any code being run, when so many references to it are given up.
+/// Returns whether an object survives, or is freed without running code, when `references` references to it are
+/// dropped.
 #[inline]
 unsafe fn stays(object: *mut PyObject, references: ffi::Py_ssize_t) -> bool {
-    // SAFETY: as the caller says, it is alive.
+    // SAFETY: the caller guarantees that the object is alive.
     unsafe { ffi::Py_REFCNT(object) > references || is_plain(object) }
 }
 
-/// Whether an object is of a type whose objects can go without any code being run.
+/// Returns whether an object is of a type that is freed without running code.
 #[inline]
 pub(crate) unsafe fn is_plain(object: *mut PyObject) -> bool {
-    // SAFETY: as the caller says, it is alive; the types are there as long as the interpreter is.
+    // SAFETY: the caller guarantees that the object is alive. The types live as long as the interpreter.
     unsafe {
         let its_type = ffi::Py_TYPE(object);
         its_type == &raw mut ffi::PyLong_Type
@@ -137,12 +140,12 @@ pub(crate) unsafe fn is_plain(object: *mut PyObject) -> bool {
     }
 }
 
-/// Tells the garbage collector of a handle that a queue has, if somebody else has it too.
+/// Lets the garbage collector track a queued handle if others refer to it too.
 ///
 /// # Safety
 /// `handle` is alive. The collector does not run.
 pub(crate) unsafe fn track_if_shared(handle: *mut PyObject) {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that the handle is alive.
     unsafe {
         if ffi::Py_REFCNT(handle) > 1 && is_ours(handle) {
             track(handle);
@@ -150,12 +153,13 @@ pub(crate) unsafe fn track_if_shared(handle: *mut PyObject) {
     }
 }
 
-/// Tells the garbage collector of a handle.
+/// Lets the garbage collector track a handle.
 ///
 /// # Safety
-/// `handle` is a live handle of ours.
+/// `handle` is one of our handles and alive.
 pub(crate) unsafe fn track(handle: *mut PyObject) {
-    // SAFETY: our fields are always fit to be traversed; and it is not tracked twice.
+    // SAFETY: the caller guarantees that the handle is ours and alive. Its fields can be traversed at any time, and
+    // the flag keeps it from being tracked twice.
     unsafe {
         let fields = fields(handle);
         if (*fields).flags & TRACKED == 0 {
@@ -165,14 +169,14 @@ pub(crate) unsafe fn track(handle: *mut PyObject) {
     }
 }
 
-/// Shows the garbage collector what a queue has: the handle, or if it is hidden what it refers to. If somebody else has a
-/// hidden handle, it is not for the queue alone to say that these references are garbage; so they are not shown. Such a handle
-/// is [tracked soon](core::track_shared_soon), so that the next collection finds out.
+/// Visits a queued handle for the garbage collector, or what it refers to if it is not tracked. If others refer to
+/// an untracked handle, the queue cannot know whether its references are garbage, so they are not visited. Such a
+/// handle is [tracked soon](core::track_shared_soon), and the next collection visits it.
 ///
 /// # Safety
-/// Called from a traverse function, with its arguments; the queue's reference is to a live object.
+/// Called from a traverse function with its arguments. The queue owns a reference to the handle.
 pub(crate) unsafe fn visit_queued(handle: *mut PyObject, visit: visitproc, argument: *mut c_void) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that the handle is alive and passes the arguments of the traversal.
     unsafe {
         if !is_ours(handle) || (*fields(handle)).flags & TRACKED != 0 {
             return visit(handle, argument);
@@ -186,7 +190,7 @@ pub(crate) unsafe fn visit_queued(handle: *mut PyObject, visit: visitproc, argum
 }
 
 unsafe fn visit_fields(handle: *mut PyObject, visit: visitproc, argument: *mut c_void) -> c_int {
-    // SAFETY: every field is null or an owned reference.
+    // SAFETY: the callers guarantee that the handle is ours and alive. Every field is null or an owned reference.
     unsafe {
         let fields = fields(handle);
         let [_, first, second, third] = (*fields).arguments;
@@ -205,12 +209,13 @@ unsafe fn visit_fields(handle: *mut PyObject, visit: visitproc, argument: *mut c
 }
 
 pub(crate) unsafe extern "C" fn traverse(handle: *mut PyObject, visit: visitproc, argument: *mut c_void) -> c_int {
-    // SAFETY: the collector calls it with a live handle of ours. Its type lives for ever and needs no visit.
+    // SAFETY: the collector calls it with one of our handles, alive. Its type is never freed and needs no visit.
     unsafe { visit_fields(handle, visit, argument) }
 }
 
 pub(crate) unsafe extern "C" fn clear(handle: *mut PyObject) -> c_int {
-    // SAFETY: the collector calls it with a live handle of ours; each field is emptied before it is let go of.
+    // SAFETY: the collector calls it with one of our handles, alive. Each field is emptied before its reference is
+    // dropped.
     guard(0, || unsafe {
         forget_call(handle);
         let fields = fields(handle);
@@ -223,27 +228,27 @@ pub(crate) unsafe extern "C" fn clear(handle: *mut PyObject) -> c_int {
     })
 }
 
-/// Handles that refer to handles that refer to handles: deeper than this, the next one waits for its turn.
+/// Maximum depth of nested deallocations. Handles that refer to handles nest; beyond this depth they are deferred.
 const DEEPEST: usize = 50;
 
-/// Dead handles whose turn has not come, and how many are being buried inside each other.
+/// Deferred handles, and the current depth of nested deallocations.
 struct Graveyard {
     waiting: UnsafeCell<Vec<(*mut PyObject, &'static Kept)>>,
     depth: UnsafeCell<usize>,
 }
 
-// SAFETY: only touched with the interpreter lock held.
+// SAFETY: it is only accessed with the interpreter lock held.
 unsafe impl Sync for Graveyard {}
 
 static GRAVEYARD: Graveyard = Graveyard { waiting: UnsafeCell::new(Vec::new()), depth: UnsafeCell::new(0) };
 
-/// Ends a handle: lets go of all that it refers to, then keeps its memory or frees it.
+/// Deallocates a handle: drops all its references, then keeps or frees its memory.
 ///
 /// # Safety
-/// Called from `tp_dealloc` of the type that `kept` is for.
+/// Called from `tp_dealloc` of the type whose list is `kept`.
 pub(crate) unsafe fn bury(handle: *mut PyObject, kept: &'static Kept) {
-    // SAFETY: nobody has the handle. Nothing is called while either cell is borrowed. From here on neither the collector nor a
-    // weak reference leads to it, so it can wait.
+    // SAFETY: nothing refers to the handle. Nothing is called while either cell is borrowed. After this block
+    // neither the collector nor a weak reference leads to the handle, so it can be deferred.
     unsafe {
         if (*fields(handle)).flags & TRACKED != 0 {
             ffi::PyObject_GC_UnTrack(handle.cast());
@@ -269,22 +274,22 @@ pub(crate) unsafe fn bury(handle: *mut PyObject, kept: &'static Kept) {
     }
 }
 
-/// Where an object, of a type whose objects can be referred to weakly, has its list of weak references.
+/// Returns the address of an object's list of weak references. Its type must support them.
 unsafe fn weak_references(handle: *mut PyObject) -> *mut *mut PyObject {
-    // SAFETY: the type says where; in some versions, before the object's head.
+    // SAFETY: the type has the offset; in some versions it is negative, before the object's header.
     unsafe { handle.byte_offset((*ffi::Py_TYPE(handle)).tp_weaklistoffset).cast() }
 }
 
 unsafe fn bury_one(handle: *mut PyObject, kept: &Kept) {
-    // SAFETY: nobody has the handle, so its fields are ours to empty. What they referred to may run anything when it goes,
-    // but nothing finds the handle, which goes to the list last.
+    // SAFETY: nothing refers to the handle, so its fields can be emptied. Dropping what they referred to may run
+    // any code, but that code cannot find the handle, which is added to the list last.
     unsafe {
         let fields = fields(handle);
         let Fields { loop_, callback, context, tuple, source_traceback, repr, .. } = *fields;
         let [_, first, second, third] = (*fields).arguments;
         let when = timer_handle::take_when_object(handle);
         ptr::write_bytes(fields, 0, 1);
-        // In the order in which CPython empties the slots of asyncio's own handles.
+        // The order in which CPython clears the slots of asyncio's own handles.
         for reference in [when, third, second, first, tuple, callback, context, loop_, repr, source_traceback] {
             ffi::Py_XDECREF(reference);
         }
@@ -300,10 +305,10 @@ unsafe fn bury_one(handle: *mut PyObject, kept: &Kept) {
     }
 }
 
-/// Empties the slots of `asyncio.Handle`. They are always empty, except by somebody who went past our attributes to write there.
+/// Empties the slots of `asyncio.Handle`. They are always empty unless the program wrote to them past our attributes.
 unsafe fn empty_inherited_slots(handle: *mut PyObject) {
-    // SAFETY: between an object's head and our fields there are the base classes' slots, references or null, and in some
-    // versions the list of weak references, which is not ours to touch.
+    // SAFETY: between the object's header and our fields are only the slots of the base classes, references or
+    // null, and in some versions the list of weak references, which is skipped.
     unsafe {
         let mut slot = handle.add(1).cast::<*mut PyObject>();
         let end = fields(handle).cast::<*mut PyObject>();

@@ -1,4 +1,4 @@
-//! What Python sees of handles: methods and attributes, of both types; and the type `Handle` itself.
+//! Methods and attributes of both types of handles, and the type `Handle` itself.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::null_mut;
@@ -13,40 +13,40 @@ use crate::panic::guard;
 use crate::types::{self, attribute, without_arguments};
 
 unsafe extern "C" fn run_method(handle: *mut PyObject, _: *mut PyObject) -> *mut PyObject {
-    // SAFETY: Python calls it with a live handle of ours.
+    // SAFETY: Python calls it with one of our handles, alive.
     guard(null_mut(), || nothing(unsafe { run_alone(handle) }))
 }
 
 unsafe extern "C" fn cancel_method(handle: *mut PyObject, _: *mut PyObject) -> *mut PyObject {
-    // SAFETY: Python calls it with a live handle of ours.
+    // SAFETY: Python calls it with one of our handles, alive.
     guard(null_mut(), || nothing(unsafe { cancel(handle) }))
 }
 
 unsafe extern "C" fn cancelled_method(handle: *mut PyObject, _: *mut PyObject) -> *mut PyObject {
-    // SAFETY: Python calls it with a live handle of ours.
+    // SAFETY: Python calls it with one of our handles, alive.
     unsafe { ffi::PyBool_FromLong(((*fields(handle)).flags & CANCELLED != 0).into()) }
 }
 
 unsafe extern "C" fn get_cancelled(handle: *mut PyObject, _: *mut c_void) -> *mut PyObject {
-    // SAFETY: Python calls it with a live handle of ours.
+    // SAFETY: Python calls it with one of our handles, alive.
     unsafe { cancelled_method(handle, null_mut()) }
 }
 
-/// Whether it was cancelled, and is only kept because it is being called.
+/// Returns whether it was cancelled and is hidden from Python until its call returns.
 unsafe fn is_forgotten(handle: *mut PyObject) -> bool {
-    // SAFETY: the caller's handle is alive and ours.
+    // SAFETY: the caller guarantees that the handle is ours and alive.
     unsafe { (*fields(handle)).flags & FORGOTTEN != 0 }
 }
 
 unsafe extern "C" fn get_callback(handle: *mut PyObject, _: *mut c_void) -> *mut PyObject {
-    // SAFETY: Python calls it with a live handle of ours.
+    // SAFETY: Python calls it with one of our handles, alive.
     unsafe { or_none(if is_forgotten(handle) { null_mut() } else { (*fields(handle)).callback }) }
 }
 
 unsafe extern "C" fn get_arguments(handle: *mut PyObject, _: *mut c_void) -> *mut PyObject {
     guard(null_mut(), || {
-        // SAFETY: Python calls it with a live handle of ours. As many arguments are set as `count` says, unless there is a
-        // tuple of them.
+        // SAFETY: Python calls it with one of our handles, alive. Unless there is a tuple of them, `count`
+        // arguments are set.
         unsafe {
             if is_forgotten(handle) {
                 return none();
@@ -62,36 +62,37 @@ unsafe extern "C" fn get_arguments(handle: *mut PyObject, _: *mut c_void) -> *mu
 }
 
 unsafe extern "C" fn get_context(handle: *mut PyObject, _: *mut c_void) -> *mut PyObject {
-    // SAFETY: Python calls it with a live handle of ours.
+    // SAFETY: Python calls it with one of our handles, alive.
     guard(null_mut(), || unsafe { context(handle).map_or(null_mut(), |context| or_none(context)) })
 }
 
 unsafe extern "C" fn get_loop(handle: *mut PyObject, _: *mut c_void) -> *mut PyObject {
-    // SAFETY: Python calls it with a live handle of ours.
+    // SAFETY: Python calls it with one of our handles, alive.
     unsafe { or_none((*fields(handle)).loop_) }
 }
 
 unsafe extern "C" fn get_source_traceback(handle: *mut PyObject, _: *mut c_void) -> *mut PyObject {
-    // SAFETY: Python calls it with a live handle of ours.
+    // SAFETY: Python calls it with one of our handles, alive.
     unsafe { or_none((*fields(handle)).source_traceback) }
 }
 
 unsafe extern "C" fn get_repr(handle: *mut PyObject, _: *mut c_void) -> *mut PyObject {
-    // SAFETY: Python calls it with a live handle of ours.
+    // SAFETY: Python calls it with one of our handles, alive.
     unsafe { or_none((*fields(handle)).repr) }
 }
 
 unsafe extern "C" fn dealloc(handle: *mut PyObject) {
-    // SAFETY: Python calls it with a handle that nobody has any more; it is of the type whose dead these are.
+    // SAFETY: Python calls it with a handle of this type that has no references left.
     guard((), || unsafe { bury(handle, &KEPT_HANDLES) });
 }
 
-/// Makes the type. `asyncio.TimerHandle`, the larger of the two bases, decides where our fields are.
+/// Creates the type. `asyncio.TimerHandle`, the larger of the two bases, determines the offset of our fields.
 ///
 /// # Safety
 /// `base` and `timer_base` are `asyncio.Handle` and `asyncio.TimerHandle`.
 pub(crate) unsafe fn make_type(base: *mut PyTypeObject, timer_base: *mut PyTypeObject) -> Result<*mut PyTypeObject> {
-    // SAFETY: both are types; a type's size is set when it is made, and a multiple of a pointer's for classes with slots.
+    // SAFETY: the caller guarantees that both are types. A type's size is set when it is created, and for classes
+    // with slots it is a multiple of the pointer size.
     unsafe {
         OFFSET.store((*timer_base).tp_basicsize as usize, Ordering::Relaxed);
         let slots = [
@@ -100,23 +101,23 @@ pub(crate) unsafe fn make_type(base: *mut PyTypeObject, timer_base: *mut PyTypeO
             (ffi::Py_tp_clear, clear as *mut c_void),
             (ffi::Py_tp_methods, types::methods(methods(cancel_method))),
             (ffi::Py_tp_getset, types::attributes(attributes())),
-            (ffi::Py_tp_doc, c"A callback that waits to be called.".as_ptr() as *mut c_void),
+            (ffi::Py_tp_doc, c"A scheduled callback.".as_ptr() as *mut c_void),
         ];
         derive(c"pelton.Handle", base, size_of::<Fields>(), &slots)
     }
 }
 
-/// Makes a type of handles with `size` bytes of fields of its own.
+/// Creates a type of handles with `size` bytes of its own fields.
 ///
 /// # Safety
-/// `base` is `asyncio.Handle` or a type derived from it; the slots are right for a type like that.
+/// `base` is `asyncio.Handle` or a type derived from it, and the slots fit such a type.
 pub(crate) unsafe fn derive(
     name: &'static CStr,
     base: *mut PyTypeObject,
     size: usize,
     slots: &[types::Slot],
 ) -> Result<*mut PyTypeObject> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that base and slots fit, and `size` is the size of the fields that they use.
     unsafe { types::make(name, base, OFFSET.load(Ordering::Relaxed) + size, slots) }
 }
 
@@ -125,11 +126,11 @@ pub(crate) fn methods(cancel: ffi::PyCFunction) -> Vec<ffi::PyMethodDef> {
     vec![
         without_arguments(c"cancel", cancel, c"Cancel the callback."),
         without_arguments(c"cancelled", cancelled_method, c"Return True if the callback was cancelled."),
-        without_arguments(c"_run", run_method, c"Call the callback, in its context."),
+        without_arguments(c"_run", run_method, c"Call the callback in its context."),
     ]
 }
 
-/// The attributes of both types: what is private in asyncio, and read all the same by its own tests and by debuggers.
+/// The attributes of both types. They are private in asyncio, but its own tests and debuggers read them.
 pub(crate) fn attributes() -> Vec<ffi::PyGetSetDef> {
     vec![
         attribute(c"_callback", get_callback, None),

@@ -1,8 +1,12 @@
-//! The state of an object that CPython takes down like any other: it hangs off the object by one reference, in a field that
-//! Python code cannot see.
+//! Rust state behind a Python object, in a separate object that CPython deallocates like any other. The Python
+//! object refers to it through one field that Python code cannot see.
 //!
-//! The object is an instance of a class made in Python, with a dictionary, weak references and perhaps `__del__`; see
-//! [`types::make_with_hidden_field`]. The state is an object of a type of its own, which the garbage collector knows.
+//! The Python object is an instance of a class made in Python, with a dictionary, weak references and possibly
+//! `__del__`; see [`types::make_with_hidden_field`]. The state object has its own type, which supports garbage
+//! collection.
+//!
+//! While a method runs, its caller holds a reference to the object, so the collector does not clear the object's
+//! field. A state therefore lives at least as long as any call on its object.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::mem::ManuallyDrop;
@@ -16,17 +20,17 @@ use crate::object::{Owned, Raised, Result, pointer, raise};
 use crate::panic::guard;
 use crate::types::{self, Slot};
 
-/// Where states of one kind are found.
-pub(crate) struct Place {
-    /// Where an object has the reference to its state.
+/// How to find the states of one kind.
+pub(crate) struct Layout {
+    /// Offset of the object's reference to its state.
     offset: AtomicUsize,
     state_type: AtomicPtr<PyTypeObject>,
     object_type: AtomicPtr<PyTypeObject>,
 }
 
-impl Place {
-    pub(crate) const fn new() -> Place {
-        Place {
+impl Layout {
+    pub(crate) const fn new() -> Layout {
+        Layout {
             offset: AtomicUsize::new(0),
             state_type: AtomicPtr::new(null_mut()),
             object_type: AtomicPtr::new(null_mut()),
@@ -34,28 +38,29 @@ impl Place {
     }
 }
 
-/// A kind of state. It is reached through raw pointers, and no Rust reference into it lives across a call that could come back.
+/// A kind of state. It is accessed through raw pointers, and no Rust reference into it lives across a call that may
+/// run Python.
 ///
 /// # Safety
-/// `references` are all fields that own a reference to an object which the garbage collector may have to know of.
+/// `references` returns every field that owns a reference to an object that the garbage collector may have to visit.
 pub(crate) unsafe trait Hidden: Sized + 'static {
-    /// The name of the type of the state itself, which programs have no use for.
+    /// The name of the state's type, which programs do not use.
     const NAME: &'static CStr;
-    /// Fields that own a reference, or are null: an array of pointers to them.
+    /// An array of pointers to fields that own a reference or are null.
     type References: IntoIterator<Item = *mut *mut PyObject>;
 
-    fn place() -> &'static Place;
+    fn layout() -> &'static Layout;
 
-    /// A state with nothing in it.
+    /// Creates an empty state.
     fn empty() -> Self;
 
-    /// Where the references are.
+    /// Returns pointers to the fields that own references.
     ///
     /// # Safety
     /// `this` is a live state.
     unsafe fn references(this: *mut Self) -> Self::References;
 
-    /// Takes out what else it owns, for the caller to let go of, when the state is given up.
+    /// Moves out the remaining references when the state is cleared; the caller drops them.
     ///
     /// # Safety
     /// `this` is a live state.
@@ -70,78 +75,79 @@ struct StateObject<T> {
     state: ManuallyDrop<T>,
 }
 
-/// The object that the state of `object` is in, a borrowed reference.
+/// Returns the state object of `object` as a borrowed reference.
 ///
 /// # Safety
 /// `object` is alive, and of a type made by [`make_type`] for this kind of state.
 #[inline]
 pub(crate) unsafe fn state_object<T: Hidden>(object: *mut PyObject) -> Result<*mut PyObject> {
-    // SAFETY: such objects have a reference at this offset, which only `tp_new` sets and only the collector clears.
+    // SAFETY: the caller guarantees that the type has the field. Objects of such types have a reference or null at
+    // this offset, which only `tp_new` sets and only the collector clears.
     unsafe {
-        let state = *object.byte_add(T::place().offset.load(Ordering::Relaxed)).cast::<*mut PyObject>();
+        let state = *object.byte_add(T::layout().offset.load(Ordering::Relaxed)).cast::<*mut PyObject>();
         if state.is_null() { Err(taken_apart()) } else { Ok(state) }
     }
 }
 
 #[cold]
 fn taken_apart() -> Raised {
-    // SAFETY: the exception classes are there as long as the interpreter is.
-    raise(unsafe { ffi::PyExc_RuntimeError }, c"the transport has been taken apart by the garbage collector")
+    // SAFETY: exception classes live as long as the interpreter.
+    raise(unsafe { ffi::PyExc_RuntimeError }, c"the transport has been cleared by the garbage collector")
 }
 
-/// Whether `object` is of the type with such a state, and not of one derived from it.
+/// Returns whether the type of `object` is exactly the one with such a state, not a derived one.
 ///
 /// # Safety
 /// `object` is alive.
 #[inline]
 pub(crate) unsafe fn is_exactly<T: Hidden>(object: *mut PyObject) -> bool {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that the object is alive.
     unsafe { ffi::Py_TYPE(object) == object_type::<T>() }
 }
 
-/// The type with such a state.
+/// Returns the type of objects with such a state.
 pub(crate) fn object_type<T: Hidden>() -> *mut PyTypeObject {
-    T::place().object_type.load(Ordering::Relaxed)
+    T::layout().object_type.load(Ordering::Relaxed)
 }
 
-/// The state of `object`.
+/// Returns the state of `object`.
 ///
 /// # Safety
 /// As for [`state_object`].
 #[inline]
 pub(crate) unsafe fn state<T: Hidden>(object: *mut PyObject) -> Result<*mut T> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that the object is alive and of such a type.
     unsafe { Ok(inside(state_object::<T>(object)?)) }
 }
 
-/// The state in a state object.
+/// Returns the state in a state object.
 ///
 /// # Safety
 /// `state` is a live object of the type of such states.
 #[inline]
 pub(crate) unsafe fn inside<T: Hidden>(state: *mut PyObject) -> *mut T {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that the object is of the state's type, whose layout is `StateObject`.
     unsafe { (&raw mut (*state.cast::<StateObject<T>>()).state).cast() }
 }
 
 unsafe extern "C" fn new<T: Hidden>(its_type: *mut PyTypeObject, _: *mut PyObject, _: *mut PyObject) -> *mut PyObject {
-    // SAFETY: Python calls it with our type or one derived from it.
+    // SAFETY: Python calls `tp_new` with our type or one derived from it.
     guard(null_mut(), || pointer(unsafe { allocate::<T>(its_type) }))
 }
 
-/// A new object with an empty state, which `__init__` has not seen.
+/// Creates an object with an empty state, without calling `__init__`.
 ///
 /// # Safety
 /// `its_type` was made by [`make_type`] for this kind of state, or is derived from such a type.
 pub(crate) unsafe fn allocate<T: Hidden>(its_type: *mut PyTypeObject) -> Result<Owned> {
-    // SAFETY: the field is null in a new object, and takes over the reference to the state, which is written before anything
-    // else is allocated.
+    // SAFETY: the caller guarantees the type. The state is initialized before anything else is allocated. The field
+    // of a new object is null and takes over the reference to the state.
     unsafe {
-        let state = Owned::returned(ffi::PyType_GenericAlloc(T::place().state_type.load(Ordering::Relaxed), 0))?;
+        let state = Owned::returned(ffi::PyType_GenericAlloc(T::layout().state_type.load(Ordering::Relaxed), 0))?;
         ptr::write(inside::<T>(state.as_ptr()), T::empty());
         let make = ffi::PyBaseObject_Type.tp_new.ok_or(Raised)?;
         let object = Owned::returned(make(its_type, known().empty, null_mut()))?;
-        *object.as_ptr().byte_add(T::place().offset.load(Ordering::Relaxed)).cast() = state.into_ptr();
+        *object.as_ptr().byte_add(T::layout().offset.load(Ordering::Relaxed)).cast() = state.into_ptr();
         Ok(object)
     }
 }
@@ -161,7 +167,8 @@ unsafe extern "C" fn traverse<T: Hidden>(state: *mut PyObject, visit: visitproc,
 
 unsafe extern "C" fn clear<T: Hidden>(state: *mut PyObject) -> c_int {
     guard(0, || {
-        // SAFETY: the collector calls it with a live state. A reference is out of its field before it is let go of.
+        // SAFETY: the collector calls it with a live state. Each reference is moved out of its field before it is
+        // dropped.
         unsafe {
             let rest = T::take_rest(inside::<T>(state));
             for field in T::references(inside::<T>(state)) {
@@ -177,7 +184,8 @@ unsafe extern "C" fn clear<T: Hidden>(state: *mut PyObject) -> c_int {
 
 unsafe extern "C" fn dealloc<T: Hidden>(state: *mut PyObject) {
     guard((), || {
-        // SAFETY: Python calls it with a state that nobody has any more. After `clear` there are no references left in it.
+        // SAFETY: Python calls it with a state that has no references left to it. After `clear` the state owns no
+        // references.
         unsafe {
             ffi::PyObject_GC_UnTrack(state.cast());
             clear::<T>(state);
@@ -189,10 +197,11 @@ unsafe extern "C" fn dealloc<T: Hidden>(state: *mut PyObject) {
     });
 }
 
-/// Makes the type of objects with such a state, and the type of the state.
+/// Creates the type of objects with such a state, and the type of the state.
 ///
 /// # Safety
-/// `base` is a class made in Python. `slots` are right for a type derived from it, `state_slots` for the state.
+/// `base` is a class made in Python. `slots` are suitable for a type derived from it, and `state_slots` for the
+/// type of the state.
 pub(crate) unsafe fn make_type<T: Hidden>(
     name: &'static CStr,
     base: *mut PyTypeObject,
@@ -207,13 +216,13 @@ pub(crate) unsafe fn make_type<T: Hidden>(
     own.extend(state_slots);
     let mut slots = slots.to_vec();
     slots.push((ffi::Py_tp_new, new::<T> as *mut c_void));
-    // SAFETY: as the caller says, and the functions are for states of this size.
+    // SAFETY: the caller guarantees that base and slots fit. The functions added here are for states of this size.
     unsafe {
         let state_type = types::make(T::NAME, null_mut(), size_of::<StateObject<T>>(), &own)?;
-        T::place().state_type.store(state_type, Ordering::Relaxed);
+        T::layout().state_type.store(state_type, Ordering::Relaxed);
         let (its_type, offset) = types::make_with_hidden_field(name, base, &slots)?;
-        T::place().offset.store(offset, Ordering::Relaxed);
-        T::place().object_type.store(its_type, Ordering::Relaxed);
+        T::layout().offset.store(offset, Ordering::Relaxed);
+        T::layout().object_type.store(its_type, Ordering::Relaxed);
         Ok(its_type)
     }
 }

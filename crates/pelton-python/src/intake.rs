@@ -1,33 +1,33 @@
 //! Work that reaches a loop from outside of Python, without the interpreter lock.
 //!
-//! A loop that hosts has an intake. It is fetched from in two steps: while the loop sleeps, without the lock, what has come is
-//! taken out of the queue; then it is done in one go, with the lock. A loop of the extension module has none.
+//! The loop of a host has an intake. Work is processed in two steps: the loop takes it out of the queue without the lock, while it
+//! sleeps, and then processes all of it with the lock. A loop of the extension module has no intake.
 
 use std::time::Duration;
 
 use pyo3::ffi::PyObject;
 
-/// Where such work comes from. Only the loop's own thread calls any of this.
+/// A source of such work. Only the loop's thread calls these methods.
 pub(crate) trait Intake {
-    /// Whether there is something to be done. Needs no lock.
+    /// Returns whether there is work. Needs no lock.
     fn has_work(&mut self) -> bool;
 
-    /// Announces that the loop is about to sleep. `false`: there is something, so it must not. Needs no lock.
+    /// Announces that the loop is about to sleep. Returns `false` if it must not because there is work. Needs no lock.
     fn sleep(&mut self) -> bool;
 
-    /// The loop is awake; whoever sends something need not wake it any more. Needs no lock.
+    /// Announces that the loop is awake, so that senders need not wake it. Needs no lock.
     fn awake(&mut self);
 
-    /// Takes out a batch of what has come. Says whether there is any. Needs no lock.
+    /// Takes a batch of work out of the queue. Returns whether there is any. Needs no lock.
     fn fetch(&mut self) -> bool;
 
-    /// How long to look for work before sleeping.
+    /// Returns how long to spin before sleeping.
     fn spin(&self) -> Duration;
 
-    /// The interpreter lock was taken again.
+    /// Announces that the loop has taken the interpreter lock again.
     fn locked(&mut self);
 
-    /// Does what was fetched, or else fetches a batch first.
+    /// Processes the fetched work, after fetching a batch if there is none.
     ///
     /// # Safety
     /// The lock is held, and `loop_` is the loop that runs on this thread.

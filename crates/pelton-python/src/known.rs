@@ -1,19 +1,19 @@
-//! What is looked up in Python once, when the module is imported.
+//! Python objects that are looked up once, when the module is imported.
 //!
-//! Statics, and not the module's state: the module refuses to be imported in a second interpreter, with an `ImportError` that
-//! says so. What is looked up lives as long as the process.
+//! These are statics and not module state, because the module raises `ImportError` when it is imported in a second
+//! interpreter. The objects live as long as the process.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use pyo3::ffi::{PyObject, PyTypeObject};
 use pyo3::prelude::*;
 
-/// References that are never given back.
+/// References that are never released.
 pub(crate) struct Known {
     /// `asyncio.Future` and `asyncio.Task`.
     pub(crate) future: *mut PyObject,
     pub(crate) task: *mut PyObject,
-    /// `socket.socket`, as CPython made it, and its original methods by name.
+    /// The original `socket.socket` class, and its original methods by name.
     pub(crate) socket: *mut PyObject,
     pub(crate) socket_methods: *mut PyObject,
     /// `asyncio.format_helpers.extract_stack`
@@ -22,41 +22,41 @@ pub(crate) struct Known {
     pub(crate) callback_failed: *mut PyObject,
     /// `pelton._loop.callback_was_slow(handle, seconds)`
     pub(crate) callback_was_slow: *mut PyObject,
-    /// `pelton._loop.BaseLoop.create_task`, for everything but the common case.
+    /// `pelton._loop.BaseLoop.create_task`, for all but the common case.
     pub(crate) create_task: *mut PyObject,
-    /// `_socket.socket`, which all plain sockets derive from.
+    /// `_socket.socket`, the base class of all plain sockets.
     pub(crate) plain_socket: *mut PyTypeObject,
     /// `asyncio.trsock.TransportSocket`
     pub(crate) transport_socket: *mut PyObject,
-    /// `asyncio.Transport`, and the method that it has from its base.
+    /// `asyncio.Transport`, and the `get_extra_info` that it inherits.
     pub(crate) transport_base: *mut PyObject,
     pub(crate) get_extra_info: *mut PyObject,
     /// `asyncio.BufferedProtocol`
     pub(crate) buffered_protocol: *mut PyObject,
     /// `asyncio.futures._set_result_unless_cancelled`
     pub(crate) set_result_unless_cancelled: *mut PyObject,
-    /// Whether `Server._attach` wants to know the transport: since Python 3.13.
+    /// Whether `Server._attach` takes the transport as an argument: since Python 3.13.
     pub(crate) servers_know_transports: bool,
-    /// Functions of `pelton._transports`, for what is rare.
+    /// Functions of `pelton._transports` for rare cases.
     pub(crate) writes_after_loss: *mut PyObject,
     pub(crate) make_socket: *mut PyObject,
     pub(crate) describe_socket: *mut PyObject,
     pub(crate) set_nodelay: *mut PyObject,
     pub(crate) lost_while_emptying: *mut PyObject,
     pub(crate) overrides: *mut PyObject,
-    /// Whether asyncio's transports send several pieces by `sendmsg`: since Python 3.12.
+    /// Whether asyncio's transports send several buffers with `sendmsg`: since Python 3.12.
     pub(crate) transports_send_pieces: bool,
     pub(crate) empty: *mut PyObject,
     pub(crate) zero: *mut PyObject,
     pub(crate) minus_one: *mut PyObject,
     /// `ssl.SSLObject`; null in a Python without TLS.
     pub(crate) ssl_object: *mut PyObject,
-    /// `asyncio.sslproto.SSLAgainErrors`, likewise.
+    /// `asyncio.sslproto.SSLAgainErrors`; null in a Python without TLS.
     pub(crate) ssl_again: *mut PyObject,
     pub(crate) tls_states: TlsStates,
     pub(crate) tls_inherited: TlsInherited,
     pub(crate) names: Names,
-    /// The keywords of calls with `loop` and `context`, and with `name` too.
+    /// The keyword names of calls with `loop` and `context`, and with `loop`, `context` and `name`.
     pub(crate) task_keywords: [*mut PyObject; 2],
     pub(crate) handle_type: *mut PyTypeObject,
     pub(crate) timer_type: *mut PyTypeObject,
@@ -69,7 +69,7 @@ pub(crate) struct TlsStates {
     pub(crate) flushing: *mut PyObject,
 }
 
-/// Methods of `asyncio.sslproto.SSLProtocol` that ours are in the place of, for everything but the common case.
+/// Methods of `asyncio.sslproto.SSLProtocol` that ours override, for all but the common case.
 pub(crate) struct TlsInherited {
     pub(crate) do_read: *mut PyObject,
     pub(crate) write_appdata: *mut PyObject,
@@ -77,10 +77,10 @@ pub(crate) struct TlsInherited {
 
 macro_rules! names {
     ($($name:ident),* $(,)?) => {
-        /// Interned strings, which are compared by address first.
-        #[allow(non_snake_case, reason = "they are what Python calls them")]
+        /// Interned strings, compared by address first.
+        #[allow(non_snake_case, reason = "these are Python's names")]
         pub(crate) struct Names {
-            /// `loop`, which in Rust is a keyword.
+            /// `loop`, a keyword in Rust.
             pub(crate) loop_: *mut PyObject,
             $(pub(crate) $name: *mut PyObject),*
         }
@@ -110,13 +110,13 @@ names! {
 
 static KNOWN: AtomicPtr<Known> = AtomicPtr::new(std::ptr::null_mut());
 
-/// What was looked up. Nothing in this crate can be reached before it was.
+/// Returns the objects that were looked up. Nothing in this crate can be called before the lookup.
 #[inline]
 pub(crate) fn known() -> &'static Known {
     let known = KNOWN.load(Ordering::Relaxed);
     debug_assert!(!known.is_null());
-    // SAFETY: it was set before the types existed whose methods ask for it, and is never freed. The lock, which whoever
-    // got hold of such a type has taken since, orders the two.
+    // SAFETY: the pointer is set before the types are created whose methods use it, and it is never freed. Any
+    // thread that has got such a type has acquired the lock since, which orders the store before this load.
     unsafe { &*known }
 }
 
@@ -181,7 +181,7 @@ impl Known {
             timer_type,
             core_type,
         };
-        // SAFETY: the lock is held, and there are no loops before this is done.
+        // SAFETY: the lock is held, and no loop exists before this is done.
         unsafe { crate::contexts::look_up() }.map_err(|crate::object::Raised| PyErr::fetch(py))?;
         KNOWN.store(Box::into_raw(Box::new(known)), Ordering::Relaxed);
         Ok(())

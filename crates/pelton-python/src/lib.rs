@@ -1,29 +1,31 @@
 //! Pelton as an asyncio event loop.
 //!
-//! Python imports this crate as `pelton._pelton`, built with the feature `extension`. What is not hot is Python, in the
-//! package `pelton` around it; what is here derives the final types from that:
+//! Python imports this crate as `pelton._pelton`, built with the feature `extension`. Code that is not hot is Python,
+//! in the surrounding package `pelton`. This crate derives the final types from the classes of that package:
 //!
 //! - `loop_type`: `pelton.Loop`, whose state is a `core` object that it owns;
-//! - `handle` and `timer_handle`: what `call_soon`, `call_later` and the like return;
+//! - `handle` and `timer_handle`: the objects that `call_soon`, `call_later` and similar methods return;
 //! - `run`: the turn, and the interpreter lock around it;
-//! - `readers`: descriptors and who waits for them;
-//! - `transports`: sockets, as protocols see them.
+//! - `readers`: watched descriptors and their callbacks;
+//! - `transports`: sockets, as protocols use them.
 //!
-//! Everything in here runs with the interpreter lock held, except the one system call that sleeps. The lock is what keeps
-//! other threads out; what it does not keep out is the same thread, because every call into Python (and every reference
-//! that is dropped) may call back in. So no Rust reference into a loop's state lives across one: entries are taken
-//! out first, and let go of last.
+//! Everything here runs with the interpreter lock held, except the one system call that sleeps. The lock keeps
+//! other threads out. It does not keep out the same thread: every call into Python, and every dropped reference,
+//! may call back in. So no Rust reference into a loop's state lives across such a call. Entries are taken out first
+//! and dropped last.
 
 #![cfg(any(feature = "extension", feature = "embed"))]
 
 mod addresses;
 mod arguments;
+mod batch;
 mod contexts;
 mod core;
 mod datagrams;
 mod descriptors;
 mod fields;
 mod guards;
+mod guest;
 mod handle;
 mod handle_memory;
 mod handle_type;
@@ -40,6 +42,7 @@ mod module;
 pub mod native;
 mod object;
 mod panic;
+mod reactor_errors;
 mod readers;
 mod reserve;
 mod run;

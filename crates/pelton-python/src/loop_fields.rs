@@ -1,4 +1,5 @@
-//! Attributes of a loop that asyncio's methods use, too. Also what would be surprising if it were missing: `_ready` and `_scheduled`, which tools look into. They are copies.
+//! Attributes of a loop that asyncio's methods use too. They include `_ready` and `_scheduled`, copies of the
+//! queues, because tools read them.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -12,7 +13,7 @@ use crate::panic::guard;
 use crate::timer_handle;
 use crate::types::{attribute, attributes as table};
 
-/// All of them, for a type to keep.
+/// Returns the table of attributes.
 pub(crate) fn attributes() -> *mut c_void {
     table(vec![
         flag!(c"_debug", core, debug),
@@ -33,14 +34,14 @@ unsafe extern "C" fn get_transports(loop_: *mut PyObject, _: *mut c_void) -> *mu
     unsafe { core(loop_).map_or(null_mut(), |core| or_none((*core).transports)) }
 }
 
-/// Only a dictionary, since it is used as one.
+/// Accepts only a dictionary, because it is used as one.
 unsafe extern "C" fn set_transports(loop_: *mut PyObject, value: *mut PyObject, _: *mut c_void) -> c_int {
     guard(-1, || {
-        // SAFETY: Python calls it with a live loop, and a live value unless the attribute is to be deleted.
+        // SAFETY: Python calls it with a live loop, and with a live value or null to delete the attribute.
         status(unsafe {
             core(loop_).and_then(|core| {
                 if !value.is_null() && value != ffi::Py_None() && ffi::PyDict_Check(value) == 0 {
-                    return Err(raise(ffi::PyExc_TypeError, c"the transports of a pelton.Loop are in a dict"));
+                    return Err(raise(ffi::PyExc_TypeError, c"the transports of a pelton.Loop must be a dict"));
                 }
                 replace(&raw mut (*core).transports, value);
                 Ok(())
@@ -49,9 +50,10 @@ unsafe extern "C" fn set_transports(loop_: *mut PyObject, value: *mut PyObject, 
     })
 }
 
-/// A list of new references to these.
+/// Returns a list of new references to the handles.
 unsafe fn list(handles: &[*mut PyObject]) -> Result<Owned> {
-    // SAFETY: the handles are alive: they are in a queue, and nothing is called before each has got its reference.
+    // SAFETY: the caller takes the handles from a queue that owns them. All references are created before anything
+    // else is called.
     unsafe {
         for handle in handles {
             ffi::Py_INCREF(*handle);
@@ -82,7 +84,7 @@ unsafe extern "C" fn get_ready(loop_: *mut PyObject, _: *mut c_void) -> *mut PyO
 
 unsafe extern "C" fn get_scheduled(loop_: *mut PyObject, _: *mut c_void) -> *mut PyObject {
     guard(null_mut(), || {
-        // SAFETY: Python calls it with a live loop, whose wheel has timer handles only.
+        // SAFETY: Python calls it with a live loop, whose wheel has only timer handles.
         pointer(unsafe {
             core(loop_).and_then(|core| {
                 let mut timers: Vec<*mut PyObject> = (*core).timers.iter().map(|(_, timer)| *timer).collect();
@@ -93,15 +95,16 @@ unsafe extern "C" fn get_scheduled(loop_: *mut PyObject, _: *mut c_void) -> *mut
     })
 }
 
-/// asyncio's constructor sets both to something empty. Whoever else sets them would be mistaken to think that it matters.
+/// asyncio's constructor sets both to empty collections, which is ignored. Other assignments raise, because they
+/// would have no effect.
 unsafe extern "C" fn set_queue(_: *mut PyObject, value: *mut PyObject, _: *mut c_void) -> c_int {
-    // SAFETY: Python calls it with a live value, or null to delete it.
+    // SAFETY: Python calls it with a live value, or null to delete the attribute.
     unsafe {
         if !value.is_null() && ffi::PyObject_Size(value) == 0 {
             return 0;
         }
         ffi::PyErr_Clear();
-        raise(ffi::PyExc_AttributeError, c"the queues of a pelton.Loop are not in Python and cannot be replaced");
+        raise(ffi::PyExc_AttributeError, c"the queues of a pelton.Loop cannot be replaced");
         -1
     }
 }

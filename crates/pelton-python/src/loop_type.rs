@@ -1,6 +1,6 @@
 //! `pelton.Loop`: the final type, derived from `pelton._loop.BaseLoop`.
 //!
-//! It has one field of its own, a reference to its core, which Python code cannot get at.
+//! It has one field of its own, a reference to its core, which Python code cannot access.
 
 use std::ffi::c_void;
 use std::ptr::{self, null_mut};
@@ -19,11 +19,11 @@ use crate::transports::opening;
 use crate::types;
 use crate::{datagrams, descriptors, guards, handle, loop_fields, run, scheduling, sockets, stats};
 
-/// Makes a loop object, with its core; `__init__` does the rest, in Python.
+/// Creates a loop object with its core. `__init__` does the rest, in Python.
 unsafe extern "C" fn new(its_type: *mut PyTypeObject, _: *mut PyObject, _: *mut PyObject) -> *mut PyObject {
     guard(null_mut(), || {
-        // SAFETY: Python calls it with our type or one derived from it. Arguments are for `__init__` to look at. The slot is
-        // null in a new object, and takes over the reference.
+        // SAFETY: Python calls it with this type or one derived from it. `__init__` checks the arguments. The slot is null in a new
+        // object, and takes the reference.
         pointer(unsafe {
             (|| {
                 let core = core::new()?;
@@ -36,12 +36,12 @@ unsafe extern "C" fn new(its_type: *mut PyTypeObject, _: *mut PyObject, _: *mut 
     })
 }
 
-/// Whether a loop's `_run_once` is this crate's turn.
+/// Returns whether a loop's `_run_once` is this crate's.
 ///
 /// # Safety
 /// `loop_` is a live `pelton.Loop`.
 pub(crate) unsafe fn has_own_turn(loop_: *mut PyObject) -> Result<bool> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees it.
     unsafe {
         let method = Owned::returned(ffi::PyObject_GetAttr(loop_, known().names._run_once))?;
         if ffi::PyCFunction_Check(method.as_ptr()) == 0 {
@@ -54,7 +54,7 @@ pub(crate) unsafe fn has_own_turn(loop_: *mut PyObject) -> Result<bool> {
 
 // All methods below are called by Python, with a live loop and live arguments.
 
-/// A C function itself, since [`has_own_turn`] looks for it.
+/// A plain C function, because [`has_own_turn`] compares its address.
 unsafe extern "C" fn run_once(loop_: *mut PyObject, _: *mut PyObject) -> *mut PyObject {
     guard(null_mut(), || {
         // SAFETY: the loop is alive.
@@ -74,7 +74,7 @@ unsafe fn stop(loop_: *mut PyObject) -> Result<()> {
     unsafe { core::core(loop_).map(|core| (*core).stopping = true) }
 }
 
-/// `_add_callback(handle)`: queues a handle, which may be asyncio's own.
+/// `_add_callback(handle)`: queues a handle, which may be of asyncio's type.
 unsafe fn add_callback(loop_: *mut PyObject, handle: *mut PyObject) -> Result<()> {
     // SAFETY: both are alive.
     unsafe {
@@ -92,22 +92,22 @@ unsafe fn write_to_self(loop_: *mut PyObject) -> Result<()> {
     unsafe { core::core(loop_).map(|core| core::wake(core)) }
 }
 
-/// Cancelling a timer of ours takes it off the wheel; a handle of asyncio's own cannot be on it.
+/// Does nothing: cancelling a `pelton.TimerHandle` removes it from the wheel, and other handles are never in the wheel.
 unsafe fn timer_handle_cancelled(_: *mut PyObject, _: *mut PyObject) -> Result<()> {
     Ok(())
 }
 
-/// Whose descriptors a method may touch.
+/// The descriptors that a method may change.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reach {
-    /// Those that no transport uses: what programs call.
+    /// Only descriptors that no transport uses. For methods that programs call.
     Free,
-    /// All: what transports call.
+    /// All descriptors. For methods that transports call.
     All,
 }
 
 unsafe fn add(loop_: *mut PyObject, call: Call, side: Side, reach: Reach) -> Result<Owned> {
-    // SAFETY: the loop is alive, and the call is going on.
+    // SAFETY: the loop is alive, and `call` is the current call.
     unsafe {
         let names = [known().names.fd, known().names.callback];
         let Scheduled { named: [fd, callback], rest, context } = arguments::scheduled(call, names)?;
@@ -160,9 +160,9 @@ macro_rules! watching {
 watching!(Side::Reader, add_reader, add_any_reader, remove_reader, remove_any_reader);
 watching!(Side::Writer, add_writer, add_any_writer, remove_writer, remove_any_writer);
 
-/// `_watched(fd)`: reader and writer of a descriptor, each a handle or `None`.
+/// `_watched(fd)`: returns the reader and the writer of a descriptor, each a handle or `None`.
 unsafe fn watched(loop_: *mut PyObject, fd: *mut PyObject) -> Result<Owned> {
-    // SAFETY: both are alive. The handles get a reference before anything is called.
+    // SAFETY: both are alive. The handles get a reference before any Python code runs.
     unsafe {
         let fd = descriptors::descriptor(fd)?;
         let (reader, writer) = (*core::core(loop_)?).readers.of(fd);
@@ -171,7 +171,7 @@ unsafe fn watched(loop_: *mut PyObject, fd: *mut PyObject) -> Result<Owned> {
     }
 }
 
-/// `_watched_descriptors()`: a list of numbers.
+/// `_watched_descriptors()`: returns a list of numbers.
 unsafe fn watched_descriptors(loop_: *mut PyObject) -> Result<Owned> {
     // SAFETY: the loop is alive.
     unsafe {
@@ -180,10 +180,10 @@ unsafe fn watched_descriptors(loop_: *mut PyObject) -> Result<Owned> {
     }
 }
 
-/// What PyO3 has made.
+/// Calls a function that creates an object with PyO3.
 fn made<T>(make: impl FnOnce(Python<'_>) -> PyResult<Bound<'_, T>>) -> Result<Owned> {
     Python::attach(|py| match make(py) {
-        // SAFETY: the reference is given away; the lock is held wherever this crate runs.
+        // SAFETY: the reference is owned; the lock is held.
         Ok(object) => unsafe { Owned::returned(object.into_any().into_ptr()) },
         Err(error) => {
             error.restore(py);
@@ -197,7 +197,7 @@ unsafe fn close_core(loop_: *mut PyObject) -> Result<()> {
     // SAFETY: the loop is alive.
     unsafe {
         let core = core::core(loop_)?;
-        if (*core).parked {
+        if !core::can_close(core) {
             return Err(raise(ffi::PyExc_RuntimeError, c"Cannot close a running event loop"));
         }
         core::close(core);
@@ -228,7 +228,7 @@ unsafe fn set_slow_hook(loop_: *mut PyObject, [nanoseconds, hook]: [*mut PyObjec
     }
 }
 
-// How public ones are called is in the first line of what is said about them, in the form that `inspect.signature` understands.
+// The docs of public methods begin with the signature, in the form that `inspect.signature` parses.
 fn methods() -> *mut c_void {
     types::methods(vec![
         with_keywords!(
@@ -295,7 +295,7 @@ fn methods() -> *mut c_void {
     ])
 }
 
-/// Makes the type.
+/// Creates the type.
 ///
 /// # Safety
 /// `base` is `pelton._loop.BaseLoop`.
@@ -306,7 +306,7 @@ pub(crate) unsafe fn make_type(base: *mut PyTypeObject) -> Result<*mut PyTypeObj
         (ffi::Py_tp_getset, loop_fields::attributes()),
         (ffi::Py_tp_doc, c"An asyncio event loop on the Pelton reactor.".as_ptr() as *mut c_void),
     ];
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees it.
     let (its_type, offset) = unsafe { types::make_with_hidden_field(c"pelton.Loop", base, &slots)? };
     core::set_offset(offset);
     core::set_loop_type(its_type);

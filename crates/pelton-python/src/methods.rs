@@ -1,7 +1,7 @@
-//! Methods: what Python calls is a C function, what this crate writes is a Rust function that returns a [`Result`].
+//! Method tables: Rust functions that return a [`Result`], wrapped as the C functions that Python calls.
 //!
-//! Each macro makes a table entry for a function of ours, with a C function around it in which a panic becomes an exception, and
-//! whatever our function returns an object.
+//! Each macro creates the table entry for a Rust function. The C function around it turns panics into exceptions
+//! and converts the result to an object.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -10,79 +10,79 @@ use pyo3::ffi::{self, PyObject};
 
 use crate::object::{Owned, Result, none};
 
-/// What a method returns.
-pub(crate) trait Answer {
-    /// A new reference to it.
-    fn into_answer(self) -> *mut PyObject;
+/// A value that a method can return.
+pub(crate) trait ReturnValue {
+    /// Converts it to a new reference.
+    fn into_object(self) -> *mut PyObject;
 }
 
-impl Answer for Owned {
-    fn into_answer(self) -> *mut PyObject {
+impl ReturnValue for Owned {
+    fn into_object(self) -> *mut PyObject {
         self.into_ptr()
     }
 }
 
-impl Answer for () {
-    fn into_answer(self) -> *mut PyObject {
+impl ReturnValue for () {
+    fn into_object(self) -> *mut PyObject {
         none()
     }
 }
 
-impl Answer for bool {
-    fn into_answer(self) -> *mut PyObject {
-        // SAFETY: the lock is held.
+impl ReturnValue for bool {
+    fn into_object(self) -> *mut PyObject {
+        // SAFETY: methods are called with the lock held.
         unsafe { ffi::PyBool_FromLong(c_int::from(self).into()) }
     }
 }
 
-impl Answer for usize {
-    fn into_answer(self) -> *mut PyObject {
-        // SAFETY: the lock is held.
+impl ReturnValue for usize {
+    fn into_object(self) -> *mut PyObject {
+        // SAFETY: methods are called with the lock held.
         unsafe { ffi::PyLong_FromSize_t(self) }
     }
 }
 
-impl Answer for f64 {
-    fn into_answer(self) -> *mut PyObject {
-        // SAFETY: the lock is held.
+impl ReturnValue for f64 {
+    fn into_object(self) -> *mut PyObject {
+        // SAFETY: methods are called with the lock held.
         unsafe { ffi::PyFloat_FromDouble(self) }
     }
 }
 
-/// A C function's answer; null if an exception is set.
-pub(crate) fn answer<A: Answer>(result: Result<A>) -> *mut PyObject {
-    result.map_or(null_mut(), Answer::into_answer)
+/// Converts the result of a method; null means that an exception is set.
+pub(crate) fn answer<A: ReturnValue>(result: Result<A>) -> *mut PyObject {
+    result.map_or(null_mut(), ReturnValue::into_object)
 }
 
-/// A method without arguments: `unsafe fn(object) -> Result<impl Answer>`.
+/// A method without arguments: `unsafe fn(object) -> Result<impl ReturnValue>`.
 macro_rules! without_arguments {
     ($name:expr, $method:path, $doc:expr $(,)?) => {{
         unsafe extern "C" fn method(
             object: *mut pyo3::ffi::PyObject,
             _: *mut pyo3::ffi::PyObject,
         ) -> *mut pyo3::ffi::PyObject {
-            // SAFETY: Python calls it with a live object of the type that this is a method of.
+            // SAFETY: Python calls it with a live object of the type that has this method.
             $crate::panic::guard(std::ptr::null_mut(), || unsafe { $crate::methods::answer($method(object)) })
         }
         $crate::types::without_arguments($name, method, $doc)
     }};
 }
 
-/// A method with one argument: `unsafe fn(object, argument) -> Result<impl Answer>`.
+/// A method with one argument: `unsafe fn(object, argument) -> Result<impl ReturnValue>`.
 macro_rules! with_one {
     ($name:expr, $method:path, $doc:expr $(,)?) => {{
         unsafe extern "C" fn method(
             object: *mut pyo3::ffi::PyObject,
             argument: *mut pyo3::ffi::PyObject,
         ) -> *mut pyo3::ffi::PyObject {
-            // SAFETY: Python calls it with a live object of the type that this is a method of, and a live argument.
+            // SAFETY: Python calls it with a live object of the type that has this method, and a live argument.
             $crate::panic::guard(std::ptr::null_mut(), || unsafe { $crate::methods::answer($method(object, argument)) })
         }
         $crate::types::with_one($name, method, $doc)
     }};
 }
 
-/// A method with so many positional arguments: `unsafe fn(object, [argument; N]) -> Result<impl Answer>`.
+/// A method with exactly N positional arguments: `unsafe fn(object, [argument; N]) -> Result<impl ReturnValue>`.
 macro_rules! with_several {
     ($name:expr, $method:path, $doc:expr $(,)?) => {{
         unsafe extern "C" fn method(
@@ -90,7 +90,7 @@ macro_rules! with_several {
             arguments: *mut *mut pyo3::ffi::PyObject,
             count: pyo3::ffi::Py_ssize_t,
         ) -> *mut pyo3::ffi::PyObject {
-            // SAFETY: Python calls it with a live object of the type that this is a method of, and that many live arguments.
+            // SAFETY: Python calls it with a live object of the type that has this method, and `count` live arguments.
             $crate::panic::guard(std::ptr::null_mut(), || unsafe {
                 $crate::methods::answer(
                     $crate::arguments::exactly($name, arguments, count)
@@ -102,7 +102,7 @@ macro_rules! with_several {
     }};
 }
 
-/// A method with arguments that may have names: `unsafe fn(object, Call) -> Result<impl Answer>`.
+/// A method with positional and keyword arguments: `unsafe fn(object, Call) -> Result<impl ReturnValue>`.
 macro_rules! with_keywords {
     ($name:expr, $method:path, $doc:expr $(,)?) => {{
         unsafe extern "C" fn method(
@@ -111,8 +111,8 @@ macro_rules! with_keywords {
             count: pyo3::ffi::Py_ssize_t,
             keywords: *mut pyo3::ffi::PyObject,
         ) -> *mut pyo3::ffi::PyObject {
-            // SAFETY: Python calls it with a live object of the type that this is a method of, and with the arguments of a call
-            // like this.
+            // SAFETY: Python calls it with a live object of the type that has this method, and with the arguments
+            // of a call with keywords.
             $crate::panic::guard(std::ptr::null_mut(), || unsafe {
                 let call = $crate::arguments::Call { function: $name, arguments, count: count as usize, keywords };
                 $crate::methods::answer($method(object, call))
@@ -122,16 +122,17 @@ macro_rules! with_keywords {
     }};
 }
 
-/// A method with one argument that may be given by its name, as one of [`Names`](crate::known::Names): `unsafe fn(object, argument)
-/// -> Result<impl Answer>`.
+/// A method with one argument, which may be passed by its name, one of [`Names`](crate::known::Names): `unsafe
+/// fn(object, argument) -> Result<impl ReturnValue>`.
 macro_rules! with_one_named {
     ($name:expr, $argument:ident, $method:path, $doc:expr $(,)?) => {{
         #[inline(always)]
         unsafe fn by_name(
             object: *mut pyo3::ffi::PyObject,
             call: $crate::arguments::Call,
-        ) -> $crate::object::Result<impl $crate::methods::Answer> {
-            // SAFETY: as for any method with keywords.
+        ) -> $crate::object::Result<impl $crate::methods::ReturnValue> {
+            // SAFETY: `with_keywords` passes a live object and a call in progress. With a count of 1 the array has
+            // an item.
             unsafe {
                 if call.keywords.is_null() && call.count == 1 {
                     return $method(object, *call.arguments);

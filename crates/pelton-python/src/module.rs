@@ -13,21 +13,21 @@ use crate::panic::guard;
 use crate::transports::{stream, tls};
 use crate::{core, handle_type, loop_type, timer_handle};
 
-/// The classes, by name. They are made once per process.
+/// The classes by name. They are created once per process.
 type Classes = [(&'static str, *mut PyTypeObject); 6];
 
-/// The interpreter that has imported the module, and what it has made then.
+/// The interpreter that imported the module, and the classes created then.
 struct Imported {
     interpreter: AtomicI64,
     classes: UnsafeCell<Option<Classes>>,
 }
 
-// SAFETY: the classes are only touched with the lock of the one interpreter held whose number is set.
+// SAFETY: the classes are only accessed with the lock of one interpreter held, the one whose number is set.
 unsafe impl Sync for Imported {}
 
 static IMPORTED: Imported = Imported { interpreter: AtomicI64::new(-1), classes: UnsafeCell::new(None) };
 
-/// The part of the package `pelton` that is compiled.
+/// The compiled part of the package `pelton`.
 #[pymodule(gil_used = true)]
 pub fn _pelton(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
@@ -35,30 +35,30 @@ pub fn _pelton(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let interpreter = unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) };
     let first = IMPORTED.interpreter.compare_exchange(-1, interpreter, Ordering::Relaxed, Ordering::Relaxed);
     if first.is_err_and(|first| first != interpreter) {
-        return Err(PyImportError::new_err("pelton can be imported in one interpreter of a process only"));
+        return Err(PyImportError::new_err("pelton can be imported in only one interpreter per process"));
     }
-    // A free-threaded build turns the lock on for us, unless it was told not to.
+    // A free-threaded build enables the lock for this module unless it was started with the lock disabled.
     let asked = py.import("sys")?.getattr_opt("_is_gil_enabled")?;
     if let Some(asked) = asked
         && !asked.call0()?.is_truthy()?
     {
         return Err(PyImportError::new_err(
-            "pelton needs the interpreter lock, which PYTHON_GIL=0 or -X gil=0 keeps turned off",
+            "pelton requires the interpreter lock, which PYTHON_GIL=0 or -X gil=0 disables",
         ));
     }
-    // SAFETY: nobody else gets here, and what makes the classes does not import this module.
+    // SAFETY: the lock of the one importing interpreter is held, and creating the classes does not import this module.
     let classes = match unsafe { *IMPORTED.classes.get() } {
-        // Somebody has taken it out of `sys.modules`.
+        // The program removed the module from `sys.modules` and imports it again.
         Some(classes) => classes,
         None => {
             let classes = make_classes(py)?;
-            // SAFETY: as above.
+            // SAFETY: as above: the lock is held, and no other reference to the cell exists.
             unsafe { *IMPORTED.classes.get() = Some(classes) };
             classes
         }
     };
     for (name, class) in classes {
-        // SAFETY: types are objects, and these live for ever.
+        // SAFETY: types are objects, and these are never freed.
         module.add(name, unsafe { Bound::<PyAny>::from_borrowed_ptr(py, class.cast::<PyObject>()) })?;
     }
     module.add_function(pyo3::wrap_pyfunction!(_panic, module)?)?;
@@ -76,8 +76,8 @@ fn make_classes(py: Python<'_>) -> PyResult<Classes> {
     let tls_base = py.import("pelton._tls")?;
     let as_type = |class: &Bound<'_, PyAny>| class.as_ptr().cast::<PyTypeObject>();
 
-    // SAFETY: the bases are what the functions ask for, and all are classes. Types are made in the order in which they need
-    // each other; nobody can reach any of their methods before `look_up` is done.
+    // SAFETY: the bases are classes, the ones that the functions require. Types are created in the order in which
+    // they need each other. No Python code can call their methods before `look_up` is done.
     unsafe {
         let handle = handle_type::make_type(as_type(&handle_base), as_type(&timer_base)).map_err(raised)?;
         let timer = timer_handle::make_type(as_type(&timer_base)).map_err(raised)?;
@@ -98,7 +98,7 @@ fn make_classes(py: Python<'_>) -> PyResult<Classes> {
     }
 }
 
-/// Panics, for the test that what Python sees of it is an exception.
+/// Panics, so that a test can check that Python sees an exception.
 #[pyfunction]
 fn _panic() -> PyResult<()> {
     guard(Err(Raised), || panic!("on purpose")).map_err(|Raised| Python::attach(PyErr::fetch))

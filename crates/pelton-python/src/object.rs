@@ -1,4 +1,4 @@
-//! References to Python objects, and the error that a Python function reports by returning nothing.
+//! References to Python objects, and the error reported by a Python function that returns null.
 
 use std::ffi::{CStr, c_int};
 use std::io;
@@ -6,28 +6,28 @@ use std::ptr::NonNull;
 
 use pyo3::ffi::{self, PyObject};
 
-/// A Python exception has been raised: it is set in the thread's state, for the caller to find.
+/// A Python exception has been raised and is set in the thread's state.
 #[derive(Debug)]
 pub(crate) struct Raised;
 
 pub(crate) type Result<T> = std::result::Result<T, Raised>;
 
-/// A reference that is owned, and given back when dropped.
+/// An owned reference, released on drop.
 ///
-/// Dropping the last one runs whatever the object's finalizer does. It must not happen while a loop's state is borrowed.
+/// Dropping the last reference may run a finalizer, so it must not happen while a loop's state is borrowed.
 pub(crate) struct Owned(NonNull<PyObject>);
 
 impl Owned {
-    /// Takes over a reference that a call has returned; an exception is set if it is null.
+    /// Takes over a reference returned by a call. If it is null, an exception is set.
     ///
     /// # Safety
-    /// `object` is null, or a reference that is the caller's to give away. The interpreter lock is held, here and
-    /// wherever this value goes.
+    /// `object` is null, or a reference that the caller owns and gives away. The interpreter lock is held here and
+    /// for as long as the value exists.
     pub(crate) unsafe fn returned(object: *mut PyObject) -> Result<Owned> {
         NonNull::new(object).map(Owned).ok_or(Raised)
     }
 
-    /// Takes over a reference that may be none at all, without any exception.
+    /// Takes over a reference that may be null without an exception.
     ///
     /// # Safety
     /// As for [`returned`](Owned::returned).
@@ -35,12 +35,12 @@ impl Owned {
         NonNull::new(object).map(Owned)
     }
 
-    /// A new reference to an object.
+    /// Creates a new reference to an object.
     ///
     /// # Safety
-    /// `object` is alive. The interpreter lock is held, here and wherever this value goes.
+    /// `object` is alive. The interpreter lock is held here and for as long as the value exists.
     pub(crate) unsafe fn new_reference(object: *mut PyObject) -> Owned {
-        // SAFETY: the caller says that it is alive, so it is not null either.
+        // SAFETY: the caller guarantees that the object is alive, so the pointer is not null either.
         unsafe {
             ffi::Py_INCREF(object);
             Owned(NonNull::new_unchecked(object))
@@ -61,14 +61,14 @@ impl Owned {
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        // SAFETY: the reference is ours, and whoever made this value has promised that the lock is held.
+        // SAFETY: this value owns the reference. Its creator guarantees that the lock is held while the value exists.
         unsafe { ffi::Py_DECREF(self.as_ptr()) };
     }
 }
 
 /// A new reference to `None`.
 pub(crate) fn none() -> *mut PyObject {
-    // SAFETY: `None` is always alive; the lock is held wherever this crate runs.
+    // SAFETY: `None` is always alive, and all code of this crate that handles references holds the lock.
     unsafe { ffi::Py_NewRef(ffi::Py_None()) }
 }
 
@@ -77,17 +77,18 @@ pub(crate) fn none() -> *mut PyObject {
 /// # Safety
 /// `object` is null or alive.
 pub(crate) unsafe fn or_none(object: *mut PyObject) -> *mut PyObject {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that a pointer that is not null is alive.
     if object.is_null() { none() } else { unsafe { ffi::Py_NewRef(object) } }
 }
 
-/// Puts a new reference to `new` into `field`, null for `None`, and lets go of what was there.
+/// Stores a new reference to `new` in `field`, or null for `None`, and drops the old value.
 ///
 /// # Safety
 /// `field` points at a field of a live object that holds an owned reference or null; `new` is null or alive. No Rust
 /// reference to that object's fields is held.
 pub(crate) unsafe fn replace(field: *mut *mut PyObject, new: *mut PyObject) {
-    // SAFETY: as the caller says. The field is up to date before the old reference is let go of, which may run anything.
+    // SAFETY: the caller guarantees that `field` is valid and `new` is null or alive. The field is updated before
+    // the old reference is dropped, because dropping it may run arbitrary code.
     unsafe {
         let new = if new.is_null() || new == ffi::Py_None() { std::ptr::null_mut() } else { ffi::Py_NewRef(new) };
         let old = std::mem::replace(&mut *field, new);
@@ -95,14 +96,14 @@ pub(crate) unsafe fn replace(field: *mut *mut PyObject, new: *mut PyObject) {
     }
 }
 
-/// Puts `new` into a field that was null before it was made, unless making it has called something that has filled the field
-/// meanwhile. Returns a new reference to what is in the field.
+/// Stores `new` in a field that was null before `new` was created, unless code that ran meanwhile has filled the
+/// field. Returns a new reference to the object in the field.
 ///
 /// # Safety
 /// `field` points at a field of a live object that holds an owned reference or null. No Rust reference to that object's
 /// fields is held.
 pub(crate) unsafe fn fill_once(field: *mut *mut PyObject, new: Owned) -> Owned {
-    // SAFETY: as the caller says. If `new` is not needed, it is let go of last.
+    // SAFETY: the caller guarantees that `field` is valid. An unused `new` is dropped last.
     unsafe {
         if (*field).is_null() {
             *field = ffi::Py_NewRef(new.as_ptr());
@@ -112,17 +113,18 @@ pub(crate) unsafe fn fill_once(field: *mut *mut PyObject, new: Owned) -> Owned {
     }
 }
 
-/// Gives back the end of a `bytes` object, which nobody else has seen yet.
+/// Shrinks a `bytes` object that no other code has seen yet.
 ///
 /// # Safety
-/// `bytes` is the only reference to such an object, which has at least that length.
+/// `bytes` is the only reference to a `bytes` object of at least that length.
 pub(crate) unsafe fn resize_bytes(bytes: Owned, len: usize) -> Result<Owned> {
-    // Part of the documented interface; pyo3 does not declare it.
+    // Part of the documented C API; pyo3 does not declare it.
     unsafe extern "C" {
         fn _PyBytes_Resize(bytes: *mut *mut PyObject, len: ffi::Py_ssize_t) -> c_int;
     }
     let mut bytes = bytes.into_ptr();
-    // SAFETY: as the caller says. If it fails, it has let go of the object.
+    // SAFETY: the caller guarantees that this is the only reference. On failure `_PyBytes_Resize` has released the
+    // object.
     unsafe {
         if ffi::PyBytes_Size(bytes) as usize != len {
             check(_PyBytes_Resize(&mut bytes, len as ffi::Py_ssize_t))?;
@@ -131,36 +133,36 @@ pub(crate) unsafe fn resize_bytes(bytes: Owned, len: usize) -> Result<Owned> {
     }
 }
 
-/// A C function's answer.
+/// Converts a result for a C function that returns an object.
 pub(crate) fn pointer(result: Result<Owned>) -> *mut PyObject {
     result.map_or(std::ptr::null_mut(), Owned::into_ptr)
 }
 
-/// A C function's answer that is nothing but success.
+/// Converts a result without a value for a C function that returns an object.
 pub(crate) fn nothing(result: Result<()>) -> *mut PyObject {
     result.map_or(std::ptr::null_mut(), |()| none())
 }
 
-/// A C function's answer where that is a number.
+/// Converts a result for a C function that returns a status.
 pub(crate) fn status(result: Result<()>) -> c_int {
     result.map_or(-1, |()| 0)
 }
 
-/// The outcome of a C function that answers -1 when it has raised.
+/// Converts the status of a C function that returns -1 when it raises.
 pub(crate) fn check(status: c_int) -> Result<()> {
     if status < 0 { Err(Raised) } else { Ok(()) }
 }
 
 /// Raises `exception` with a message.
 pub(crate) fn raise(exception: *mut PyObject, message: &CStr) -> Raised {
-    // SAFETY: all exceptions that this is called with are built-in classes; the lock is held.
+    // SAFETY: all callers pass a built-in exception class and hold the lock.
     unsafe { ffi::PyErr_SetString(exception, message.as_ptr()) };
     Raised
 }
 
-/// Raises `exception` with a message that is put together.
+/// Raises `exception` with a formatted message.
 pub(crate) fn raise_text(exception: *mut PyObject, message: &str) -> Raised {
-    // SAFETY: as for `raise`; the message is passed by pointer and length.
+    // SAFETY: as for `raise`. The message is passed by pointer and length.
     unsafe {
         let text = ffi::PyUnicode_FromStringAndSize(message.as_ptr().cast(), message.len() as ffi::Py_ssize_t);
         if let Ok(text) = Owned::returned(text) {
@@ -170,13 +172,14 @@ pub(crate) fn raise_text(exception: *mut PyObject, message: &str) -> Raised {
     Raised
 }
 
-/// Raises the `OSError` that `error` is: the subclass that belongs to its number, if it has one.
+/// Raises the `OSError` for `error`, as the subclass for its number if there is one.
 pub(crate) fn raise_io(error: &io::Error) -> Raised {
-    // SAFETY: the exception classes are there as long as the interpreter is.
+    // SAFETY: exception classes live as long as the interpreter.
     let exception = unsafe { ffi::PyExc_OSError };
     let Some(number) = error.raw_os_error() else { return raise_wrapped(exception, error) };
-    // SAFETY: `strerror` answers with a string for any number, and the lock keeps others from asking meanwhile. What the
-    // format makes of the two is a tuple, whose reference is ours; an exception with a tuple is called with its items.
+    // SAFETY: `strerror` returns a valid string for any number, and a constant one for the numbers that the system
+    // reports. `Py_BuildValue` returns a new tuple or null. `PyErr_SetObject` calls the exception class with the
+    // items of the tuple.
     unsafe {
         let arguments = ffi::Py_BuildValue(c"(is)".as_ptr(), number as c_int, libc::strerror(number));
         if let Ok(arguments) = Owned::returned(arguments) {
@@ -186,14 +189,14 @@ pub(crate) fn raise_io(error: &io::Error) -> Raised {
     Raised
 }
 
-/// Raises an error that has a text of its own, and perhaps the system's error as its source.
+/// Raises `error` with its own message. The error may wrap a system error, whose number is then kept.
 #[cold]
 fn raise_wrapped(exception: *mut PyObject, error: &io::Error) -> Raised {
     let source = error.get_ref().and_then(|inner| inner.source());
     let number = source.and_then(|source| source.downcast_ref::<io::Error>()).and_then(io::Error::raw_os_error);
     let Some(number) = number else { return raise_text(exception, &error.to_string()) };
     let text = error.to_string();
-    // SAFETY: as for `raise_io`; the text is passed by pointer and length.
+    // SAFETY: as for `raise_io`. The text is passed by pointer and length.
     unsafe {
         let text = ffi::PyUnicode_FromStringAndSize(text.as_ptr().cast(), text.len() as ffi::Py_ssize_t);
         let Ok(text) = Owned::returned(text) else { return Raised };

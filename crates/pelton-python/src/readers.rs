@@ -1,4 +1,4 @@
-//! Descriptors, and the handles that wait for them to be ready.
+//! Watched descriptors and the handles of their readers and writers.
 //!
 //! As in asyncio, a descriptor has at most one reader and one writer, and is watched for as long as it has either. When it is
 //! ready, their handles are queued.
@@ -9,54 +9,56 @@ use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::{self, null_mut};
 
-use pelton::Mode;
-use pelton_os::{Event, Readiness};
+use pelton::{Reactor, Ready};
 use pyo3::ffi::{self, PyObject};
 
 use crate::core::{self, Core};
 use crate::descriptors::descriptor;
 use crate::object::{Owned, Raised, Result, raise_io};
+use crate::reactor_errors::system_error;
 use crate::{handle, handle_memory, sockets};
 pub(crate) use table::{Kept, Readers, Side};
 
-/// Makes `new` (an owned reference, or null for none) the reader or writer of `fd`, and gives back what it was.
+/// Makes `new` (an owned reference, or null for none) the reader or writer of `fd`, and returns the previous one.
 ///
 /// # Safety
-/// `core` is that of a live loop; no Rust reference into it is held. `fd` is not negative.
+/// `core` belongs to a live loop; no Rust reference into it is held. `fd` is not negative.
 pub(crate) unsafe fn set(core: *mut Core, fd: RawFd, side: Side, new: *mut PyObject) -> Result<*mut PyObject> {
-    // SAFETY: as the caller says; nothing here calls into Python before it is over. Until the table has it, `new` is ours.
+    // SAFETY: the caller guarantees it; nothing here calls into Python before the change is complete. `new` is owned here until it is in the table.
     unsafe {
-        if let Err(raised) = check_number(core, fd).and_then(|()| check_engine(core)) {
+        if let Err(raised) = check_number(core, fd) {
             ffi::Py_XDECREF(new);
             return Err(raised);
         }
         let old = (*core).readers.exchange(fd, side, new);
         let entry = (*core).readers.entry(fd);
-        if side == Side::Reader && entry.kept != Kept::Not {
-            // Whether it still is the file that is being watched, only the kernel can tell.
-            entry.kept = Kept::Not;
-            if let (Some(token), false, Some(engine)) = (entry.token, (*core).parked, (*core).engine.as_mut()) {
-                let _ = engine.forget(token);
-                entry.token = None;
+        // The number may refer to another file by now, which only the kernel can tell: register it again.
+        let was_kept = side == Side::Reader && std::mem::replace(&mut entry.kept, Kept::Not) != Kept::Not;
+        let applied = core::with_reactor(core, |reactor| {
+            if was_kept {
+                forget(reactor, core, fd);
             }
-        }
-        if (*core).parked {
-            (*core).readers.postponed.push(fd);
-            core::wake(core);
-            return Ok(old);
-        }
-        if let Err(error) = apply(core, fd) {
-            (*core).readers.exchange(fd, side, old);
-            ffi::Py_XDECREF(new);
-            return Err(raise_io(&error));
-        }
-        Ok(old)
+            apply(reactor, core, fd)
+        });
+        let raised = match applied {
+            Ok(Some(Ok(()))) => return Ok(old),
+            Ok(None) => {
+                (*core).readers.postponed.push(fd);
+                core::wake(core);
+                return Ok(old);
+            }
+            Ok(Some(Err(error))) => raise_io(&error),
+            Err(raised) => raised,
+        };
+        (*core).readers.exchange(fd, side, old);
+        ffi::Py_XDECREF(new);
+        Err(raised)
     }
 }
 
-/// Refuses a number that is no descriptor before the table grows for it: it may be any number.
+/// Refuses a number that is not an open descriptor, so that the table does not grow for arbitrary numbers.
 unsafe fn check_number(core: *mut Core, fd: RawFd) -> Result<()> {
-    // SAFETY: as the caller says; asking for a descriptor's flags does nothing to it.
+    // SAFETY: the caller guarantees it; reading a descriptor's flags has no effect on it.
     unsafe {
         if (fd as usize) < (*core).readers.entries.len() || libc::fcntl(fd, libc::F_GETFD) >= 0 {
             return Ok(());
@@ -65,53 +67,112 @@ unsafe fn check_number(core: *mut Core, fd: RawFd) -> Result<()> {
     }
 }
 
-/// Sees to it that the engine can be used, unless it is lent.
-unsafe fn check_engine(core: *mut Core) -> Result<()> {
-    // SAFETY: as the caller says.
-    unsafe { if (*core).parked { Ok(()) } else { core::engine(core).map(drop) } }
-}
-
-/// Has the engine watch `fd` for what its entry says.
-unsafe fn apply(core: *mut Core, fd: RawFd) -> io::Result<()> {
-    // SAFETY: nothing in here calls Python, and engine and table are different fields. A descriptor whose owner has closed it is
-    // an error that the kernel reports, or a file that the owner will have to answer for.
+/// Makes the reactor watch `fd` as its entry requires.
+///
+/// # Safety
+/// `core` belongs to a live loop, `reactor` is its reactor, and no Rust reference into the core is held.
+unsafe fn apply(reactor: &mut Reactor, core: *mut Core, fd: RawFd) -> io::Result<()> {
+    // SAFETY: nothing here calls Python. If the descriptor was closed by its owner, the kernel reports an error, or the number belongs
+    // to another file of the program: watching that is harmless.
     unsafe {
-        let Some(engine) = (*core).engine.as_mut() else { return Ok(()) };
-        let readers = &mut (*core).readers;
-        let borrowed = BorrowedFd::borrow_raw(fd);
-        let (interest, token) = (readers.entry(fd).interest(), readers.entry(fd).token);
-        match token {
+        let entry = (*core).readers.entry(fd);
+        let (interest, watch) = (entry.interest(), entry.watch);
+        match watch {
             None if interest.is_none() => {}
-            Some(token) if interest.is_none() => {
-                let _ = engine.forget(token);
-                readers.entry(fd).token = None;
-            }
-            Some(token) if engine.rewatch(token, interest, Mode::Level).is_ok() => {}
-            known => {
-                // Its number may have changed hands without our being told; then it is to be watched anew.
-                if let Some(token) = known {
-                    let _ = engine.forget(token);
-                    readers.entry(fd).token = None;
-                }
-                let token = readers.next_token(fd);
-                engine.watch(token, borrowed, interest, Mode::Level)?;
-                readers.entry(fd).token = Some(token);
+            // A watch without interest is not registered with the kernel. It is kept, because most descriptors are watched again.
+            Some(watch) if reactor.set_interest(watch, interest).is_ok() => {}
+            Some(_) if interest.is_none() => forget(reactor, core, fd),
+            _ => {
+                // The number may belong to another file by now, so register it again.
+                forget(reactor, core, fd);
+                let borrowed = BorrowedFd::borrow_raw(fd);
+                // The core owns the reactor, which owns the callback, so the pointer is valid. The callback runs in a turn, with
+                // the lock held.
+                let watch = reactor.watch(&borrowed, interest, move |_, found| is_ready(core, fd, found));
+                (*core).readers.set_watch(fd, Some(watch.map_err(system_error)?));
             }
         }
         Ok(())
     }
 }
 
-/// Does what other threads have asked for while the engine was lent.
+/// Ends the reactor's watch of `fd`.
 ///
 /// # Safety
-/// `core` is that of a live loop that is not parked; no Rust reference into it is held.
-pub(crate) unsafe fn apply_postponed(core: *mut Core) {
-    // SAFETY: as the caller says.
+/// As for [`apply`].
+unsafe fn forget(reactor: &mut Reactor, core: *mut Core, fd: RawFd) {
+    // SAFETY: the caller guarantees it.
+    if let Some(watch) = unsafe { (*core).readers.set_watch(fd, None) } {
+        reactor.end(watch);
+    }
+}
+
+/// Queues the handles of a descriptor that is ready.
+///
+/// # Safety
+/// `core` belongs to a live loop that this thread turns; no Rust reference into it is held.
+unsafe fn is_ready(core: *mut Core, fd: RawFd, found: Ready) {
+    // SAFETY: the caller guarantees it. Nothing here calls Python: all handles of readers and writers are of this crate's type, so
+    // `is_cancelled` reads a field.
     unsafe {
+        (*core).counters.events += 1;
+        let readers = &mut (*core).readers;
+        let entry = readers.entry(fd);
+        let (reader, writer, kept) = (entry.reader, entry.writer, entry.kept);
+        for (handle, side, is) in [(reader, Side::Reader, found.readable()), (writer, Side::Writer, found.writable())] {
+            if !is {
+                continue;
+            }
+            if handle.is_null() {
+                if side == Side::Reader && kept != Kept::Not {
+                    readers.unwanted.push(fd);
+                }
+            } else if matches!(handle::is_cancelled(handle), Ok(true)) {
+                readers.cancelled.push((fd, side));
+            } else {
+                ffi::Py_INCREF(handle);
+                (*core).ready.push_back(handle);
+            }
+        }
+        if found.closed() {
+            // The reactor ends the watch after this callback.
+            readers.set_watch(fd, None);
+            readers.entry(fd).kept = Kept::Not;
+        }
+    }
+}
+
+/// Runs before a batch. Applies changes that dispatch cannot make because they may run Python code, and changes made by threads that
+/// could not reach the reactor.
+///
+/// # Safety
+/// `core` belongs to a live loop that this thread turns; no Rust reference into it is held.
+pub(crate) unsafe fn tidy(core: *mut Core) -> Result<()> {
+    // SAFETY: the caller guarantees it. Each entry is looked up again, because dropping a handle may run
+    // arbitrary code.
+    unsafe {
+        while let Some(fd) = (*core).readers.unwanted.pop() {
+            let entry = (*core).readers.entry(fd);
+            if entry.reader.is_null() && entry.kept != Kept::Not {
+                entry.kept = Kept::Not;
+                // Reducing the interest does not fail.
+                core::with_reactor(core, |reactor| apply(reactor, core, fd).is_ok())?;
+            }
+        }
+        while let Some((fd, side)) = (*core).readers.cancelled.pop() {
+            let (reader, writer) = (*core).readers.of(fd);
+            let handle = if side == Side::Reader { reader } else { writer };
+            if !handle.is_null()
+                && matches!(handle::is_cancelled(handle), Ok(true))
+                && let Ok(handle) = set(core, fd, side, null_mut())
+            {
+                ffi::Py_XDECREF(handle);
+            }
+        }
         while let Some(fd) = (*core).readers.postponed.pop() {
-            if let Err(error) = apply(core, fd) {
-                // Whoever asked has gone on long ago.
+            let applied = core::with_reactor(core, |reactor| apply(reactor, core, fd))?;
+            if let Some(Err(error)) = applied {
+                // The caller has returned long ago, so the error can only be reported.
                 let readers = &mut (*core).readers;
                 let dropped = [Side::Reader, Side::Writer].map(|side| readers.exchange(fd, side, null_mut()));
                 raise_io(&error);
@@ -121,68 +182,17 @@ pub(crate) unsafe fn apply_postponed(core: *mut Core) {
                 }
             }
         }
+        Ok(())
     }
 }
 
-/// Queues the handles of all descriptors that the engine has found ready.
+/// Returns whether the descriptor of a socket object is still being watched for that object.
 ///
 /// # Safety
-/// `core` is that of a live loop that is open and not parked; no Rust reference into it is held.
-pub(crate) unsafe fn collect(core: *mut Core) {
-    let mut cancelled: Vec<(RawFd, Side)> = Vec::new();
-    let mut unwanted: Vec<RawFd> = Vec::new();
-    // SAFETY: as the caller says. Nothing in the loop calls Python: handles of readers and writers are all ours, so asking
-    // whether they are cancelled is reading a field.
-    unsafe {
-        let Some(engine) = (*core).engine.as_mut() else { return };
-        while let Some(event) = (*core).found.take().or_else(|| engine.next()) {
-            let Event::Ready(token, readiness) = event else { continue };
-            let fd = token.index() as RawFd;
-            let entry = (*core).readers.entry(fd);
-            if entry.token != Some(token) {
-                continue;
-            }
-            (*core).counters.events += 1;
-            let sides =
-                [(entry.reader, Side::Reader, Readiness::READABLE), (entry.writer, Side::Writer, Readiness::WRITABLE)];
-            for (handle, side, needed) in sides {
-                if !readiness.contains(needed) {
-                    continue;
-                }
-                if handle.is_null() {
-                    if side == Side::Reader && entry.kept != Kept::Not {
-                        unwanted.push(fd);
-                    }
-                    continue;
-                }
-                if matches!(handle::is_cancelled(handle), Ok(true)) {
-                    cancelled.push((fd, side));
-                } else {
-                    ffi::Py_INCREF(handle);
-                    (*core).ready.push_back(handle);
-                }
-            }
-        }
-        for fd in unwanted {
-            (*core).readers.entry(fd).kept = Kept::Not;
-            // It only gets less, which an engine does not refuse.
-            let _ = apply(core, fd);
-        }
-        for (fd, side) in cancelled {
-            if let Ok(handle) = set(core, fd, side, null_mut()) {
-                ffi::Py_XDECREF(handle);
-            }
-        }
-    }
-}
-
-/// Whether the descriptor of a socket object is still being watched for it.
-///
-/// # Safety
-/// `core` is that of a live loop, `sock` alive; `fd` is not negative.
+/// `core` belongs to a live loop, `sock` alive; `fd` is not negative.
 pub(crate) unsafe fn keeps(core: *mut Core, fd: RawFd, sock: *mut PyObject) -> Result<Kept> {
-    // SAFETY: as the caller says. An object has only one weak reference without a callback at a time, and ours is kept, so that
-    // being the same reference is being to the same object.
+    // SAFETY: the caller guarantees it. An object has at most one weak reference without a callback, and the table keeps it alive, so
+    // equal references mean the same object.
     unsafe {
         if (*core).readers.kept(fd).0 == Kept::Not || (*core).parked {
             return Ok(Kept::Not);
@@ -193,12 +203,12 @@ pub(crate) unsafe fn keeps(core: *mut Core, fd: RawFd, sock: *mut PyObject) -> R
     }
 }
 
-/// Makes a handle that waits to receive the reader of a socket's descriptor, which may be watched for it already.
+/// Makes a handle that waits to receive the reader of a socket's descriptor, which may already be watched for the socket.
 ///
 /// # Safety
 /// As for [`set`]; `sock` is alive.
 pub(crate) unsafe fn wait(core: *mut Core, fd: RawFd, sock: *mut PyObject, handle: Owned) -> Result<()> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees it.
     unsafe {
         let previous = if keeps(core, fd, sock)? == Kept::Not {
             fail_if_closed(core, fd)?;
@@ -212,13 +222,14 @@ pub(crate) unsafe fn wait(core: *mut Core, fd: RawFd, sock: *mut PyObject, handl
     }
 }
 
-/// Queues the handle that waits to receive from `fd` if its socket was closed meanwhile: it will find out, and fail. Says whether it
-/// has. The number may be that of another file already.
+/// Queues the handle that waits to receive from `fd` if its socket was closed meanwhile, so that it fails. Returns whether it was. The
+/// number may already belong to another file.
 ///
 /// # Safety
 /// As for [`set`].
 pub(crate) unsafe fn fail_if_closed(core: *mut Core, fd: RawFd) -> Result<bool> {
-    // SAFETY: as the caller says. Asking the socket may call anything, so the handle is looked up again.
+    // SAFETY: the caller guarantees it. Calling the socket's `fileno` may run arbitrary code, so the handle is looked
+    // up again.
     unsafe {
         let (reader, _) = (*core).readers.of(fd);
         if reader.is_null() || !(*core).readers.entry(fd).receives {
@@ -234,12 +245,12 @@ pub(crate) unsafe fn fail_if_closed(core: *mut Core, fd: RawFd) -> Result<bool> 
     }
 }
 
-/// Takes away the reader of a socket's descriptor, which goes on being watched, and gives it back.
+/// Removes and returns the reader of a socket's descriptor, but keeps watching the descriptor.
 ///
 /// # Safety
 /// As for [`set`]; `sock` is alive.
 pub(crate) unsafe fn keep(core: *mut Core, fd: RawFd, sock: *mut PyObject, emptied: bool) -> Result<*mut PyObject> {
-    // SAFETY: as the caller says. A weak reference is let go of last.
+    // SAFETY: the caller guarantees it. The old weak reference is dropped last.
     unsafe {
         let owner = Owned::returned(ffi::PyWeakref_NewRef(sock, null_mut()))?;
         if (*core).closed || fd as usize >= (*core).readers.entries.len() {
@@ -247,7 +258,8 @@ pub(crate) unsafe fn keep(core: *mut Core, fd: RawFd, sock: *mut PyObject, empti
         }
         let reader = (*core).readers.exchange(fd, Side::Reader, null_mut());
         let entry = (*core).readers.entry(fd);
-        if entry.token.is_some() {
+        // Without a reader, the descriptor is not watched for reading.
+        if !reader.is_null() && entry.watch.is_some() {
             entry.kept = if emptied { Kept::Emptied } else { Kept::Watched };
         }
         ffi::Py_XDECREF(ptr::replace(&raw mut entry.owner, owner.into_ptr()));
@@ -255,7 +267,7 @@ pub(crate) unsafe fn keep(core: *mut Core, fd: RawFd, sock: *mut PyObject, empti
     }
 }
 
-/// Makes `callback(*arguments)` the reader or writer of `fd`, in place of the one there was.
+/// Makes `callback(*arguments)` the reader or writer of `fd`, replacing the previous one.
 ///
 /// # Safety
 /// All pointers are live objects, `loop_` a `pelton.Loop`.
@@ -266,7 +278,7 @@ pub(crate) unsafe fn add(
     callback: *mut PyObject,
     arguments: &[*mut PyObject],
 ) -> Result<Owned> {
-    // SAFETY: as the caller says. What is given as a descriptor is asked for it only if the loop is open.
+    // SAFETY: the caller guarantees it. `fileno` of the given object is called only if the loop is open.
     unsafe {
         let core = core::core(loop_)?;
         core::check_open(core)?;
@@ -277,7 +289,7 @@ pub(crate) unsafe fn add(
     }
 }
 
-/// Likewise, for whoever knows the number.
+/// Does the same as [`add`] for a descriptor's number.
 ///
 /// # Safety
 /// As for [`add`]; `fd` is not negative.
@@ -288,12 +300,12 @@ pub(crate) unsafe fn add_number(
     callback: *mut PyObject,
     arguments: &[*mut PyObject],
 ) -> Result<Owned> {
-    // SAFETY: as the caller says. `set` takes over one reference to the handle, and gives back one to the previous.
+    // SAFETY: the caller guarantees it. `set` takes one reference to the handle and returns one to the previous handle.
     unsafe {
         let core = core::core(loop_)?;
         core::check_open(core)?;
         let handle = handle::new(loop_, callback, arguments, null_mut())?;
-        // It may stay for as long as the loop does.
+        // It may live as long as the loop, so the collector must know it.
         handle_memory::track(handle.as_ptr());
         fail_if_closed(core, fd)?;
         ffi::Py_INCREF(handle.as_ptr());
@@ -305,12 +317,12 @@ pub(crate) unsafe fn add_number(
     }
 }
 
-/// Takes away the reader or writer of `fd`, and says whether there was one.
+/// Removes the reader or writer of `fd`. Returns whether there was one.
 ///
 /// # Safety
 /// Both are live objects, `loop_` a `pelton.Loop`.
 pub(crate) unsafe fn remove(loop_: *mut PyObject, fd: *mut PyObject, side: Side) -> Result<bool> {
-    // SAFETY: as the caller says. What is given as a descriptor is asked for it only if the loop is open.
+    // SAFETY: the caller guarantees it. `fileno` of the given object is called only if the loop is open.
     unsafe {
         let core = core::core(loop_)?;
         if (*core).closed {
@@ -318,7 +330,7 @@ pub(crate) unsafe fn remove(loop_: *mut PyObject, fd: *mut PyObject, side: Side)
         }
         let number = match descriptor(fd) {
             Ok(number) => number,
-            // A socket that was closed before it is taken away no longer has a number, but had one.
+            // A closed socket has no descriptor any more; look up the one that it was added with.
             Err(Raised) if ffi::PyErr_ExceptionMatches(ffi::PyExc_ValueError) == 0 => return Err(Raised),
             Err(Raised) => match owned_by(core, fd) {
                 Some(number) => number,
@@ -329,12 +341,12 @@ pub(crate) unsafe fn remove(loop_: *mut PyObject, fd: *mut PyObject, side: Side)
     }
 }
 
-/// Likewise, for whoever knows the number.
+/// Does the same as [`remove`] for a descriptor's number.
 ///
 /// # Safety
 /// As for [`remove`]; `fd` is not negative.
 pub(crate) unsafe fn remove_number(loop_: *mut PyObject, fd: RawFd, side: Side) -> Result<bool> {
-    // SAFETY: as the caller says. `set` gives back a reference to the previous handle.
+    // SAFETY: the caller guarantees it. `set` returns a reference to the previous handle.
     unsafe {
         let core = core::core(loop_)?;
         if (*core).closed {
@@ -354,12 +366,12 @@ pub(crate) unsafe fn remove_number(loop_: *mut PyObject, fd: RawFd, side: Side) 
     }
 }
 
-/// Notes which object a descriptor was given as, so that it is found when that object has been closed.
+/// Stores the object that a descriptor was given as, so that the descriptor is found after the object was closed.
 unsafe fn remember_owner(core: *mut Core, fd: RawFd, object: *mut PyObject) {
-    // SAFETY: as the caller says. A weak reference is let go of last.
+    // SAFETY: the caller guarantees it. The old weak reference is dropped last.
     unsafe {
         let owner = if ffi::PyLong_Check(object) != 0 {
-            // It may be another file than the owner's by now, unless that is still being watched for the owner.
+            // The number may belong to another file by now, unless it is still being watched for its owner.
             if (*core).readers.entry(fd).kept != Kept::Not {
                 return;
             }
@@ -371,20 +383,20 @@ unsafe fn remember_owner(core: *mut Core, fd: RawFd, object: *mut PyObject) {
     }
 }
 
-/// The descriptor that was given as this object. Clears the error that is set.
+/// Returns the descriptor that was given as this object. Clears the exception that is set.
 unsafe fn owned_by(core: *mut Core, object: *mut PyObject) -> Option<RawFd> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees it.
     unsafe {
         ffi::PyErr_Clear();
         let owner = Owned::taken(weakly(object))?;
-        // The same object has the same weak reference, for as long as somebody has it.
+        // The same object has the same weak reference while that is alive.
         (0..).zip(&(*core).readers.entries).find(|(_, entry)| entry.owner == owner.as_ptr()).map(|(fd, _)| fd)
     }
 }
 
-/// A new weak reference; null if there can be none to such an object.
+/// Creates a weak reference, or returns null if the object does not support them.
 unsafe fn weakly(object: *mut PyObject) -> *mut PyObject {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees it.
     unsafe {
         let reference = ffi::PyWeakref_NewRef(object, null_mut());
         if reference.is_null() {

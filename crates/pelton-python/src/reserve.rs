@@ -1,30 +1,30 @@
-//! Room for large messages on the heap.
+//! Keeps free heap space for large messages.
 //!
-//! glibc gives memory at the end of the heap back to the system when enough of it is free, and takes it again when it is
-//! needed. A program that echoes messages of 100 KB so has two blocks mapped in and out for each of them, page by page, which takes
-//! longer than all the rest. Whether it does depends on what happens to lie at the end of the heap.
+//! glibc returns memory at the end of the heap to the system when enough of it is free, and requests it again when it
+//! is needed. A program that echoes messages of 100 KB then has two blocks mapped and unmapped, page by page, for each
+//! of them, which takes longer than all the rest. Whether this happens depends on what lies at the end of the heap.
 //!
-//! So when the first large message comes in, a thread has the heap made larger, puts a small block at its end, and keeps that. What is
-//! before it is free, and is not given back: large blocks come from there. No setting of the allocator is changed, and memory that
-//! is never used is never there.
+//! So when a thread receives its first large message, it grows the heap, allocates a small block at the end and
+//! keeps that block. The space before it is free but is not returned to the system, and large blocks come from
+//! there. No allocator setting is changed, and pages that are never touched use no memory.
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 mod glibc {
     use std::cell::RefCell;
     use std::ffi::c_void;
 
-    /// What is to be free, in blocks below the size from which glibc maps each by itself.
+    /// The space to keep free, in blocks below the size from which glibc maps each block separately.
     const BLOCK: usize = 120 * 1024;
     const BLOCKS: usize = 32;
 
-    /// Larger than most of what lies about free between others, so that it soon comes from the end.
+    /// Larger than most free gaps, so that after a few allocations a block comes from the end of the heap.
     const LAST: usize = 32 * 1024;
 
     struct Kept(*mut c_void);
 
     impl Drop for Kept {
         fn drop(&mut self) {
-            // SAFETY: it is from `malloc`, and nobody else has it.
+            // SAFETY: the block is from `malloc`, and only this value owns it.
             unsafe { libc::free(self.0) };
         }
     }
@@ -34,7 +34,7 @@ mod glibc {
     }
 
     pub(crate) fn make_room() {
-        // While a thread ends there is no need any more.
+        // A thread that is ending no longer needs the space.
         let _ = KEPT.try_with(|kept| {
             if kept.borrow().is_none() {
                 *kept.borrow_mut() = Some(Kept(block_after_room()));
@@ -44,7 +44,7 @@ mod glibc {
 
     #[cold]
     fn block_after_room() -> *mut c_void {
-        // SAFETY: what was allocated is freed, but for one; `free` takes null for nothing.
+        // SAFETY: each block is freed once, except for `last`, which is returned. `free` ignores null.
         unsafe {
             let mut blocks: Vec<*mut c_void> = (0..BLOCKS).map(|_| libc::malloc(BLOCK)).collect();
             let end = blocks.iter().copied().max();
@@ -53,7 +53,7 @@ mod glibc {
                 if Some(last) > end {
                     break;
                 }
-                // It was free between others.
+                // It was in a gap.
                 blocks.push(last);
                 last = libc::malloc(LAST);
             }
@@ -65,10 +65,10 @@ mod glibc {
     }
 }
 
-/// A message that large is a reason to have room.
+/// Messages of at least this size, in bytes, reserve space.
 const LARGE: usize = 32 * 1024;
 
-/// A message of so many bytes has come in.
+/// Notes that a message of `len` bytes was received.
 #[inline]
 pub(crate) fn received(len: usize) {
     if len >= LARGE {

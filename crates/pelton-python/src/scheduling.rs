@@ -1,4 +1,4 @@
-//! The hot methods of a loop: having something called, and making futures and tasks.
+//! The hot methods of a loop: scheduling callbacks, and creating futures and tasks.
 
 use std::ptr::null_mut;
 
@@ -12,21 +12,21 @@ use crate::known::known;
 use crate::object::{Owned, Raised, Result, check, fill_once, raise};
 use crate::{handle, thread_exit, timer_handle};
 
-/// The loop's clock, in seconds.
+/// Reads the loop's clock, in seconds.
 #[inline]
 pub(crate) fn seconds() -> f64 {
     clock::now().as_nanos() as f64 / 1e9
 }
 
-/// A time on the loop's clock, given in seconds. Never early: rounded up. What is no number is now, as in asyncio, where a
-/// comparison with it is false.
+/// Converts seconds to a time on the loop's clock. Rounds up, so that a timer is never early. NaN means now, as in asyncio, where
+/// comparisons with it are false.
 #[inline]
 fn time(when: f64) -> Time {
-    // A float that is out of range becomes the nearest that is in range.
+    // The conversion saturates.
     Time::from_nanos((when * 1e9).ceil() as u64)
 }
 
-/// Checks that a loop in debug mode makes of every call: that it comes from the right thread, and is of something callable.
+/// Checks, in debug mode, that a call comes from the loop's thread and that the callback is callable.
 #[cold]
 unsafe fn check_call(loop_: *mut PyObject, callback: *mut PyObject, method: *mut PyObject, thread: bool) -> Result<()> {
     // SAFETY: all are alive.
@@ -41,12 +41,12 @@ unsafe fn check_call(loop_: *mut PyObject, callback: *mut PyObject, method: *mut
     }
 }
 
-/// Has `callback(*arguments)` called soon, for this crate itself.
+/// Schedules `callback(*arguments)`, for this crate itself.
 ///
 /// # Safety
 /// All are alive, `loop_` a `pelton.Loop`.
 pub(crate) unsafe fn soon(loop_: *mut PyObject, callback: *mut PyObject, arguments: &[*mut PyObject]) -> Result<()> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees it.
     unsafe {
         let core = core::core(loop_)?;
         core::check_open(core)?;
@@ -59,7 +59,7 @@ pub(crate) unsafe fn soon(loop_: *mut PyObject, callback: *mut PyObject, argumen
 /// Queues a handle.
 #[inline]
 unsafe fn queue(core: *mut Core, handle: &Owned) {
-    // SAFETY: the queue takes over a reference of its own.
+    // SAFETY: the queue gets its own reference.
     unsafe {
         ffi::Py_INCREF(handle.as_ptr());
         (*core).ready.push_back(handle.as_ptr());
@@ -69,9 +69,9 @@ unsafe fn queue(core: *mut Core, handle: &Owned) {
 /// `call_soon(callback, *args, context=None)`
 ///
 /// # Safety
-/// `loop_` is a live `pelton.Loop`, and it is a call that is going on.
+/// `loop_` is a live `pelton.Loop`, and `call` is the current call.
 pub(crate) unsafe fn call_soon(loop_: *mut PyObject, call: Call) -> Result<Owned> {
-    // SAFETY: Python calls it with a live loop and arguments of a call like this.
+    // SAFETY: Python calls it with a live loop and valid arguments.
     unsafe {
         let names = [known().names.callback];
         let Scheduled { named: [callback], rest, context } = arguments::scheduled(call, names)?;
@@ -89,10 +89,9 @@ pub(crate) unsafe fn call_soon(loop_: *mut PyObject, call: Call) -> Result<Owned
 /// `call_soon_threadsafe(callback, *args, context=None)`
 ///
 /// # Safety
-/// `loop_` is a live `pelton.Loop`, and it is a call that is going on.
+/// `loop_` is a live `pelton.Loop`, and `call` is the current call.
 pub(crate) unsafe fn call_soon_threadsafe(loop_: *mut PyObject, call: Call) -> Result<Owned> {
-    // SAFETY: as for `call_soon`. The lock, which is held, is what makes it safe for other threads; a loop that sleeps
-    // without it is woken.
+    // SAFETY: as for `call_soon`. The lock is held, which makes it safe on other threads. A loop that sleeps without it is woken.
     unsafe {
         thread_exit::protect_thread();
         let names = [known().names.callback];
@@ -102,8 +101,7 @@ pub(crate) unsafe fn call_soon_threadsafe(loop_: *mut PyObject, call: Call) -> R
         if (*core).debug {
             check_call(loop_, callback, known().names.call_soon_threadsafe, false)?;
         }
-        // Not one that the loop's handles share: that would replace the one that was shared so far, and release values of its
-        // variables on this thread.
+        // Not the context that the loop's handles share: replacing that would drop values of its variables on this thread.
         let copy = if context.is_null() { Some(Owned::returned(ffi::PyContext_CopyCurrent())?) } else { None };
         let context = copy.as_ref().map_or(context, Owned::as_ptr);
         let handle = handle::new(loop_, callback, rest, context)?;
@@ -117,7 +115,7 @@ pub(crate) unsafe fn call_soon_threadsafe(loop_: *mut PyObject, call: Call) -> R
 /// `call_later(delay, callback, *args, context=None)`
 ///
 /// # Safety
-/// `loop_` is a live `pelton.Loop`, and it is a call that is going on.
+/// `loop_` is a live `pelton.Loop`, and `call` is the current call.
 pub(crate) unsafe fn call_later(loop_: *mut PyObject, call: Call) -> Result<Owned> {
     // SAFETY: as for `call_soon`.
     unsafe {
@@ -130,7 +128,7 @@ pub(crate) unsafe fn call_later(loop_: *mut PyObject, call: Call) -> Result<Owne
             let when = seconds() + ffi::PyFloat_AS_DOUBLE(delay);
             return schedule(loop_, when, null_mut(), callback, rest, context);
         }
-        // Whatever can be added to a float, as in asyncio.
+        // Anything that can be added to a float, as in asyncio.
         let now = Owned::returned(ffi::PyFloat_FromDouble(seconds()))?;
         let when = Owned::returned(ffi::PyNumber_Add(now.as_ptr(), delay))?;
         schedule(loop_, as_double(when.as_ptr())?, when.as_ptr(), callback, rest, context)
@@ -140,7 +138,7 @@ pub(crate) unsafe fn call_later(loop_: *mut PyObject, call: Call) -> Result<Owne
 /// `call_at(when, callback, *args, context=None)`
 ///
 /// # Safety
-/// `loop_` is a live `pelton.Loop`, and it is a call that is going on.
+/// `loop_` is a live `pelton.Loop`, and `call` is the current call.
 pub(crate) unsafe fn call_at(loop_: *mut PyObject, call: Call) -> Result<Owned> {
     // SAFETY: as for `call_soon`.
     unsafe {
@@ -171,12 +169,12 @@ unsafe fn schedule(
     rest: &[*mut PyObject],
     context: *mut PyObject,
 ) -> Result<Owned> {
-    // SAFETY: all are alive, as the callers say. The wheel takes over a reference of its own, and calls nothing.
+    // SAFETY: all are alive. The wheel gets its own reference, and runs no Python code.
     unsafe {
         let core = core::core(loop_)?;
         core::check_open(core)?;
         if (*core).debug {
-            // asyncio's `call_later` goes through `call_at`, and it is that which complains.
+            // asyncio's `call_later` calls `call_at`, which is named in the error.
             check_call(loop_, callback, known().names.call_at, true)?;
         }
         let timer = timer_handle::new(loop_, when, when_object, callback, rest, context)?;
@@ -192,20 +190,20 @@ unsafe fn schedule(
 /// # Safety
 /// `loop_` is a live `pelton.Loop`.
 pub(crate) unsafe fn create_future(loop_: *mut PyObject) -> Result<Owned> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees it.
     unsafe {
         let keywords = loop_keyword(loop_, core::core(loop_)?)?;
         Owned::returned(ffi::PyObject_Call(known().future, known().empty, keywords.as_ptr()))
     }
 }
 
-/// `{"loop": loop}`: it saves Python making a dictionary for each future and task. It belongs to the core and is never handed out.
+/// Returns `{"loop": loop}`, which saves creating a dictionary for each future and task. It belongs to the core; programs never see it.
 ///
 /// # Safety
-/// `core` is that of `loop_`, which is alive.
+/// `core` belongs to `loop_`, which is alive.
 #[inline]
 unsafe fn loop_keyword(loop_: *mut PyObject, core: *mut Core) -> Result<Owned> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees it.
     unsafe {
         if (*core).loop_keyword.is_null() {
             let keywords = Owned::returned(ffi::PyDict_New())?;
@@ -219,10 +217,10 @@ unsafe fn loop_keyword(loop_: *mut PyObject, core: *mut Core) -> Result<Owned> {
 /// `create_task(coro, *, name=None, context=None)`
 ///
 /// # Safety
-/// `loop_` is a live `pelton.Loop`, and it is a call that is going on.
+/// `loop_` is a live `pelton.Loop`, and `call` is the current call.
 pub(crate) unsafe fn create_task(loop_: *mut PyObject, call: Call) -> Result<Owned> {
     let Call { arguments, count, keywords, .. } = call;
-    // SAFETY: as the caller says. All arrays are as long as the calls say.
+    // SAFETY: the caller guarantees it. All arrays have the lengths that are passed.
     unsafe {
         let core = core::core(loop_)?;
         core::check_open(core)?;
@@ -252,7 +250,7 @@ pub(crate) unsafe fn create_task(loop_: *mut PyObject, call: Call) -> Result<Own
             let positional = handle::tuple(&[*arguments])?;
             return Owned::returned(ffi::PyObject_Call(known().task, positional.as_ptr(), keywords.as_ptr()));
         }
-        // The fewer keywords, the less there is for `Task` to make out.
+        // Fewer keywords are less for `Task` to parse.
         let names = known().task_keywords[usize::from(!none(name))];
         let given = [*arguments, loop_, context, name];
         let given = given.map(|value| if value.is_null() { ffi::Py_None() } else { value });
@@ -260,7 +258,7 @@ pub(crate) unsafe fn create_task(loop_: *mut PyObject, call: Call) -> Result<Own
     }
 }
 
-/// What `BaseEventLoop.create_task` does, for task factories and for arguments of later versions.
+/// Calls `BaseEventLoop.create_task`, for task factories and for arguments of later versions.
 #[cold]
 unsafe fn inherited_create_task(loop_: *mut PyObject, call: Call, keyword_count: usize) -> Result<Owned> {
     let Call { arguments, count, keywords, .. } = call;

@@ -1,8 +1,8 @@
-//! `sock_recv`, `sock_accept` and the like: the parts that are tried at once, and how whoever receives waits.
+//! `sock_recv`, `sock_accept` and similar methods: the immediate attempt, and waiting to receive.
 //!
-//! A program that works with `sock_recv` waits for the same socket over and over. So when one wait is done, the engine goes on
-//! watching the socket for the next; and since the last one has most often emptied it, the next does not try to receive before
-//! it waits. If something does come in while nobody waits, watching ends.
+//! A program that uses `sock_recv` waits for the same socket again and again. So after a wait the engine keeps
+//! watching the socket. The previous receive usually emptied it, so the next one waits without trying to receive
+//! first. If data arrives while nothing waits for it, watching ends.
 
 use std::ffi::c_void;
 use std::io;
@@ -24,20 +24,20 @@ use crate::syscalls::{self, RECEIVE, is_not_now};
 use crate::transports::opening;
 use crate::{fields, guards, handle, handle_memory};
 
-/// How many sockets are checked, at most, each time before the loop sleeps; and how long it does if there are more.
+/// Maximum number of sockets checked each time before the loop sleeps, and the maximum sleep if there are more.
 const CHECKED_AT_ONCE: usize = 64;
 const NEXT_CHECK: Duration = Duration::from_millis(20);
 
-/// What tells the Python side that asyncio's own way has to be gone.
+/// Tells the Python side to use asyncio's own implementation.
 unsafe fn not_here() -> Result<Owned> {
-    // SAFETY: it is always there.
+    // SAFETY: `NotImplemented` is always alive, and the callers hold the lock.
     unsafe { Ok(Owned::new_reference(ffi::Py_NotImplemented())) }
 }
 
-/// The descriptor of a plain `socket.socket`, or `None` for anything else: a TLS socket, a class of somebody's own, or methods that
-/// somebody has replaced.
+/// Returns the descriptor of a plain `socket.socket`; `None` for anything else: a TLS socket, another class, or
+/// replaced methods.
 unsafe fn plain(loop_: *mut PyObject, sock: *mut PyObject) -> Result<Option<i32>> {
-    // SAFETY: both are alive.
+    // SAFETY: the caller guarantees that both are alive.
     unsafe {
         if ffi::Py_TYPE(sock).cast() != known().socket
             || core::is_in_debug_mode(loop_)
@@ -51,24 +51,24 @@ unsafe fn plain(loop_: *mut PyObject, sock: *mut PyObject) -> Result<Option<i32>
     }
 }
 
-/// What is waited for with a socket.
+/// The operations that can wait for a socket.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Operation {
-    /// With a number of bytes; what comes of it is `bytes`.
+    /// Argument: a number of bytes. Result: `bytes`.
     Receive,
-    /// With a buffer; a number.
+    /// Argument: a buffer. Result: a number of bytes.
     ReceiveInto,
-    /// With a number of bytes; `bytes` and an address.
+    /// Argument: a number of bytes. Result: `bytes` and an address.
     ReceiveFrom,
-    /// With family and protocol, to make a socket object with; that object and an address.
+    /// Argument: family and protocol of the new socket object. Result: that object and an address.
     Accept,
 }
 
 impl Operation {
-    /// How many there are.
+    /// Number of operations.
     const COUNT: usize = 4;
 
-    /// What is called when the socket is ready.
+    /// Returns the name of the method to call when the socket is ready.
     fn ready(self) -> *mut PyObject {
         let names = &known().names;
         match self {
@@ -80,8 +80,8 @@ impl Operation {
     }
 }
 
-/// What a loop keeps for those who wait: the methods that are called when a socket is ready, and the context that they run in, since none of
-/// that depends on who waits.
+/// What a loop keeps for all waits, because it is the same for each: the methods to call when a socket is ready,
+/// and the context that they run in.
 pub(crate) struct Waiting {
     ready: [*mut PyObject; Operation::COUNT],
     context: *mut PyObject,
@@ -90,15 +90,16 @@ pub(crate) struct Waiting {
 impl Waiting {
     pub(crate) const EMPTY: Waiting = Waiting { ready: [null_mut(); Operation::COUNT], context: null_mut() };
 
-    /// All of its references, which are owned, or null.
+    /// Returns all references, which are owned or null.
     pub(crate) fn references(&self) -> impl Iterator<Item = *mut PyObject> {
         self.ready.into_iter().chain([self.context])
     }
 }
 
-/// Does it, if it can be done now. Also says whether the socket has nothing more to be received for now.
+/// Performs the operation if that is possible now. Also returns whether the socket has nothing more to receive for now.
 unsafe fn perform(operation: Operation, fd: RawFd, with: *mut PyObject) -> io::Result<Result<(Owned, bool)>> {
-    // SAFETY: the argument is alive and of the kind that goes with the operation. A view keeps a buffer in place.
+    // SAFETY: the caller guarantees that the argument is alive. Its type is checked when it is converted. A view
+    // keeps a buffer in place.
     unsafe {
         match operation {
             Operation::Receive => {
@@ -147,9 +148,9 @@ unsafe fn perform(operation: Operation, fd: RawFd, with: *mut PyObject) -> io::R
     }
 }
 
-/// How many bytes there is room for in a buffer; `None` if it cannot be received into.
+/// Returns the size of a buffer; `None` if it is not writable.
 unsafe fn room_in(buffer: *mut PyObject) -> Option<usize> {
-    // SAFETY: the buffer is alive, and a view that was got is released.
+    // SAFETY: the caller guarantees that the buffer is alive. An acquired view is released.
     unsafe {
         let mut view: ffi::Py_buffer = std::mem::zeroed();
         if ffi::PyObject_GetBuffer(buffer, &mut view, ffi::PyBUF_WRITABLE) < 0 {
@@ -162,9 +163,10 @@ unsafe fn room_in(buffer: *mut PyObject) -> Option<usize> {
     }
 }
 
-/// A socket object for a connection, and where that comes from.
+/// Creates a socket object for a connection, and returns it with the peer's address.
 unsafe fn accepted(own: OwnedFd, peer: &Peer, kind: *mut PyObject) -> Result<Owned> {
-    // SAFETY: it is a tuple of two numbers. What makes the object takes over the descriptor, or leaves it alone if it fails.
+    // SAFETY: `PyTuple_GetItem` checks that `kind` is a tuple. `make_socket` takes over the descriptor only if it
+    // succeeds.
     unsafe {
         let [family, protocol] = [0, 1].map(|index| ffi::PyTuple_GetItem(kind, index));
         if family.is_null() || protocol.is_null() {
@@ -184,9 +186,9 @@ unsafe fn accepted(own: OwnedFd, peer: &Peer, kind: *mut PyObject) -> Result<Own
     }
 }
 
-/// Does it, or has it done when the socket is ready: what comes of it, or a future for that, or `NotImplemented`.
+/// Performs the operation now or when the socket is ready. Returns its result, a future for it, or `NotImplemented`.
 unsafe fn begin(loop_: *mut PyObject, sock: *mut PyObject, with: *mut PyObject, operation: Operation) -> Result<Owned> {
-    // SAFETY: all are alive.
+    // SAFETY: the caller guarantees that all are alive.
     unsafe {
         let core = core::core(loop_)?;
         core::check_open(core)?;
@@ -200,7 +202,7 @@ unsafe fn begin(loop_: *mut PyObject, sock: *mut PyObject, with: *mut PyObject, 
             Operation::Receive => fields::whole(with)? as usize,
             Operation::ReceiveInto => match room_in(with) {
                 Some(room) => room,
-                // asyncio's own says what is wrong with it.
+                // asyncio's own implementation raises the right error.
                 None => return not_here(),
             },
             Operation::ReceiveFrom | Operation::Accept => 1,
@@ -209,7 +211,7 @@ unsafe fn begin(loop_: *mut PyObject, sock: *mut PyObject, with: *mut PyObject, 
             return not_here();
         }
         let waits = readers::keeps(core, fd, sock)?;
-        // As with Python's own sockets, to receive nothing takes no waiting.
+        // As with Python's own sockets, receiving zero bytes does not wait.
         if waits != readers::Kept::Emptied || room == 0 {
             match perform(operation, fd, with) {
                 Ok(done) => return done.map(|(done, _)| done),
@@ -243,12 +245,13 @@ unsafe fn begin(loop_: *mut PyObject, sock: *mut PyObject, with: *mut PyObject, 
     }
 }
 
-/// Whether the socket that a handle waits for still has this descriptor.
+/// Returns whether the socket that a handle waits for still has this descriptor.
 ///
 /// # Safety
-/// `handle` is alive, and one that `begin` has made.
+/// `handle` is alive and was created by `begin`.
 pub(crate) unsafe fn is_open(handle: *mut PyObject, fd: RawFd) -> Result<bool> {
-    // SAFETY: its second argument is the socket, unless it was cancelled: then there is nobody to tell.
+    // SAFETY: the second argument of such a handle is the socket. If the handle was cancelled, it is null, and
+    // nothing waits for the socket.
     unsafe {
         let Some(sock) = Owned::taken(ffi::Py_XNewRef((*handle::fields(handle)).arguments[2])) else { return Ok(true) };
         let number = Owned::returned(ffi::PyObject_CallMethodNoArgs(sock.as_ptr(), known().names.fileno))?;
@@ -256,13 +259,13 @@ pub(crate) unsafe fn is_open(handle: *mut PyObject, fd: RawFd) -> Result<bool> {
     }
 }
 
-/// Before the loop sleeps: queues what waits to receive from sockets that were closed meanwhile, to fail. The system tells nobody of
-/// that, and it would wait for ever. Returns when to check again, if not all were checked.
+/// Called before the loop sleeps. Makes operations fail whose sockets were closed meanwhile; the system does not
+/// report that, and they would wait forever. Returns when to check again, if not all were checked.
 ///
 /// # Safety
-/// `core` is that of a live loop that is not parked; no Rust reference into it is held.
+/// `core` belongs to a live loop that is not parked; no Rust reference into it is held.
 pub(crate) unsafe fn check_closed(core: *mut Core, now: Time) -> Result<Option<Time>> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that the core is alive.
     unsafe {
         let unchecked = (*core).readers.unchecked((*core).counters.callbacks);
         let mut found = false;
@@ -278,12 +281,12 @@ pub(crate) unsafe fn check_closed(core: *mut Core, now: Time) -> Result<Option<T
     }
 }
 
-/// A socket that somebody waits for is ready.
+/// Finishes an operation whose socket is ready.
 unsafe fn finish(loop_: *mut PyObject, [future, sock, with]: [*mut PyObject; 3], operation: Operation) -> Result<()> {
-    // SAFETY: only handles that `begin` has made call it, with these arguments; they keep them alive.
+    // SAFETY: the callers guarantee that loop and arguments are alive. `perform` checks the type of `with`.
     unsafe {
         let core = core::core(loop_)?;
-        // Before receiving: what a future that was cancelled receives is lost.
+        // Check before receiving, because data received for a cancelled future would be lost.
         if is_done(future)? {
             return Ok(());
         }
@@ -296,7 +299,7 @@ unsafe fn finish(loop_: *mut PyObject, [future, sock, with]: [*mut PyObject; 3],
             return Ok(());
         }
         let emptied = matches!(&done, Ok(Ok((_, true))));
-        // What has been raised is set, and nothing may be called before it is handed over.
+        // The exception must be taken before anything else is called.
         let done = done.map(|done| done.map_err(|Raised| Python::attach(PyErr::fetch)));
         if fd >= 0 {
             let reader = readers::keep(core, fd, sock, emptied)?;
@@ -317,7 +320,7 @@ unsafe fn finish(loop_: *mut PyObject, [future, sock, with]: [*mut PyObject; 3],
     }
 }
 
-/// The two methods of an operation: the one that begins it, and the one that is called when the socket is ready.
+/// Defines the two methods of an operation: the one that starts it, and the one called when the socket is ready.
 macro_rules! operation {
     ($operation:expr, $begin:ident, $ready:ident) => {
         pub(crate) unsafe fn $begin(loop_: *mut PyObject, [sock, with]: [*mut PyObject; 2]) -> Result<Owned> {
@@ -338,7 +341,7 @@ operation!(Operation::ReceiveFrom, recvfrom, recvfrom_ready);
 operation!(Operation::Accept, accept, accept_ready);
 
 unsafe fn is_done(future: *mut PyObject) -> Result<bool> {
-    // SAFETY: it is alive.
+    // SAFETY: the caller guarantees that the future is alive.
     unsafe {
         let done = Owned::returned(ffi::PyObject_CallMethodNoArgs(future, known().names.done))?;
         fields::truth(done.as_ptr())
@@ -347,7 +350,7 @@ unsafe fn is_done(future: *mut PyObject) -> Result<bool> {
 
 #[cold]
 unsafe fn set_exception(future: *mut PyObject, raised: PyErr) -> Result<()> {
-    // SAFETY: all are alive for the length of the call.
+    // SAFETY: the caller keeps the future alive, and `raised` owns the exception.
     Python::attach(|py| unsafe {
         let arguments = [future, raised.value(py).as_ptr()];
         let name = known().names.set_exception;
@@ -355,12 +358,12 @@ unsafe fn set_exception(future: *mut PyObject, raised: PyErr) -> Result<()> {
     })
 }
 
-/// `_stop_waiting(fd, future)`: the `sock_recv` or the like that waits for this future is given up.
+/// `_stop_waiting(fd, future)`: gives up the `sock_recv` or similar operation that waits for this future.
 ///
 /// # Safety
 /// `loop_` is a live `pelton.Loop`, and the arguments are alive.
 pub(crate) unsafe fn stop_waiting(loop_: *mut PyObject, [fd, future]: [*mut PyObject; 2]) -> Result<()> {
-    // SAFETY: Python calls it with a live loop and that many arguments.
+    // SAFETY: the caller guarantees that loop and arguments are alive.
     unsafe {
         let core = core::core(loop_)?;
         let fd = fields::whole(fd)? as i32;
@@ -373,12 +376,12 @@ pub(crate) unsafe fn stop_waiting(loop_: *mut PyObject, [fd, future]: [*mut PyOb
     }
 }
 
-/// `_send(sock, data)`: `None` if all of it was sent, else how many bytes, or `NotImplemented`.
+/// `_send(sock, data)`: `None` if everything was sent, else the number of bytes sent, or `NotImplemented`.
 ///
 /// # Safety
 /// `loop_` is a live `pelton.Loop`, and the arguments are alive.
 pub(crate) unsafe fn send(loop_: *mut PyObject, [sock, data]: [*mut PyObject; 2]) -> Result<Owned> {
-    // SAFETY: Python calls it with a live loop and that many arguments. The view keeps the data in place.
+    // SAFETY: the caller guarantees that loop and arguments are alive. The view keeps the data in place.
     unsafe {
         let Some(fd) = plain(loop_, sock)? else { return not_here() };
         let mut view: ffi::Py_buffer = std::mem::zeroed();
@@ -398,13 +401,13 @@ pub(crate) unsafe fn send(loop_: *mut PyObject, [sock, data]: [*mut PyObject; 2]
     }
 }
 
-/// `_connect(fd, address)`: what has become of it: `None` if that will turn out, else 0 or the number of an error. `NotImplemented` if the
-/// address has to be looked up, or sockets are guarded.
+/// `_connect(fd, address)`: `None` if the attempt is in progress, else 0 or an error number. `NotImplemented` if
+/// the address needs name resolution or sockets are guarded.
 ///
 /// # Safety
 /// The arguments are alive.
 pub(crate) unsafe fn connect(_: *mut PyObject, [fd, address]: [*mut PyObject; 2]) -> Result<Owned> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that the arguments are alive.
     unsafe {
         let fd = fields::whole(fd)? as RawFd;
         if guards::is_guarded()? {

@@ -1,36 +1,36 @@
-//! What a loop counts.
+//! The counters of a loop.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::core::Core;
 
-/// Counts since the loop was made.
+/// Counters since the loop was created.
 #[derive(Default)]
 pub(crate) struct Counters {
-    /// Times around.
+    /// Turns, as asyncio counts them: batches of callbacks, and turns without one.
     pub(crate) turns: u64,
-    /// Callbacks called.
+    /// Callbacks that were called.
     pub(crate) callbacks: u64,
-    /// Of these, what timers were set for.
+    /// How many of these were timers.
     pub(crate) timers: u64,
-    /// Times a descriptor was ready.
+    /// Reports of ready descriptors.
     pub(crate) events: u64,
-    /// Times the engine was asked what is ready, and of these, the times it slept.
+    /// Polls of the engine, and how many of these slept.
     pub(crate) polls: u64,
     pub(crate) sleeps: u64,
-    /// Callbacks that another thread has scheduled.
+    /// Calls to `call_soon_threadsafe`.
     pub(crate) posts: u64,
-    /// Callbacks that waited at the same time, at most.
+    /// The largest number of callbacks in a batch.
     pub(crate) most_ready: u64,
 }
 
-/// What `loop.stats()` answers.
+/// Returns the result of `loop.stats()`.
 ///
 /// # Safety
-/// `core` is that of a live loop.
+/// `core` belongs to a live loop.
 pub(crate) unsafe fn snapshot(py: Python<'_>, core: *mut Core) -> PyResult<Bound<'_, PyDict>> {
-    // SAFETY: as the caller says. What is read is copied before anything is called.
+    // SAFETY: the caller guarantees it. Everything is copied before Python code can run.
     let (counts, engine, debug) = unsafe {
         let counters = &(*core).counters;
         let counts = [
@@ -46,7 +46,7 @@ pub(crate) unsafe fn snapshot(py: Python<'_>, core: *mut Core) -> PyResult<Bound
             ("timers_waiting", (*core).timers.len() as u64),
             ("descriptors", (*core).readers.len() as u64),
         ];
-        // The name alone: the engine may be lent to another thread that sleeps in it.
+        // Only the name: another thread may be turning the reactor.
         (counts, (*core).engine_name, (*core).debug)
     };
     let stats = PyDict::new(py);

@@ -1,4 +1,4 @@
-//! Receiving and sending, without ever waiting.
+//! Nonblocking system calls on sockets.
 
 use std::cell::UnsafeCell;
 use std::io;
@@ -11,30 +11,30 @@ use pyo3::ffi;
 use crate::addresses::Peer;
 use crate::object::{Owned, Result};
 
-/// What is received at once at most: as much as asyncio asks for.
+/// Maximum size of one receive, as in asyncio.
 pub(crate) const RECEIVE: usize = 256 * 1024;
 
-/// What is received, for as long as it takes to copy it into an object of the right size.
+/// A buffer for received data until it is copied into an object of the right size.
 ///
-/// An object of [`RECEIVE`] bytes for each message, most of which is given back, would be mapped and unmapped by the C library
-/// each time.
+/// With a new object of [`RECEIVE`] bytes for each message, shrunk afterwards, the C library would map and unmap
+/// memory each time.
 ///
-/// It begins where a page does. The kernel copies by `rep movsb`, which on AMD's Zen 3 and 4 takes up to five times as long if it
-/// copies to a few bytes further into a page than it copies from; and what it copies from often begins where a page does.
+/// It is page-aligned. The kernel copies with `rep movsb`. On AMD's Zen 3 and 4 that takes up to five times as long if
+/// the destination is a few bytes further into a page than the source, and the source often starts at a page boundary.
 #[repr(align(4096))]
-struct Shared(UnsafeCell<[u8; RECEIVE]>);
+struct ReceiveBuffer(UnsafeCell<[u8; RECEIVE]>);
 
-// SAFETY: it is only used with the interpreter lock held, which is not let go of between receiving and copying.
-unsafe impl Sync for Shared {}
+// SAFETY: it is only used with the interpreter lock held, which is not released between receiving and copying.
+unsafe impl Sync for ReceiveBuffer {}
 
-static SHARED: Shared = Shared(UnsafeCell::new([0; RECEIVE]));
+static SHARED: ReceiveBuffer = ReceiveBuffer(UnsafeCell::new([0; RECEIVE]));
 
-/// Receives up to `wanted` bytes, and not more than [`RECEIVE`], as a `bytes` object.
+/// Receives up to `wanted` bytes, at most [`RECEIVE`], as a `bytes` object.
 ///
 /// # Safety
 /// The interpreter lock is held.
 pub(crate) unsafe fn receive_bytes(fd: RawFd, wanted: usize) -> io::Result<Result<Owned>> {
-    // SAFETY: the shared buffer is not used beyond the copy, and nobody else gets at it before: the lock is held.
+    // SAFETY: the caller holds the lock, so nothing else uses the shared buffer before its bytes are copied.
     unsafe {
         let buffer = SHARED.0.get().cast::<u8>();
         let count = receive(fd, buffer, wanted.min(RECEIVE))?;
@@ -42,41 +42,47 @@ pub(crate) unsafe fn receive_bytes(fd: RawFd, wanted: usize) -> io::Result<Resul
     }
 }
 
-/// Receives up to [`RECEIVE`] bytes into the buffer that all share: where they are, and how many. They are to be copied before anything is
-/// called that could receive something else, or let go of the lock.
-pub(crate) fn receive_shared(fd: RawFd) -> io::Result<(*mut u8, usize)> {
-    let buffer = SHARED.0.get().cast::<u8>();
-    receive(fd, buffer, RECEIVE).map(|count| (buffer, count))
-}
-
-/// Receives up to [`RECEIVE`] bytes: the first into `len` bytes of the caller's memory, and what does not fit there into the
-/// buffer that all share, to be copied as with [`receive_shared`]. How many there are of both, and those in the shared one.
+/// Receives up to [`RECEIVE`] bytes into the shared buffer. Returns their address and number.
 ///
 /// # Safety
-/// There is so much room at `into`. The interpreter lock is held.
+/// The interpreter lock is held. The caller copies the bytes before it calls anything that could receive again or release
+/// the lock.
+pub(crate) unsafe fn receive_shared(fd: RawFd) -> io::Result<(*mut u8, usize)> {
+    let buffer = SHARED.0.get().cast::<u8>();
+    // SAFETY: the buffer has `RECEIVE` bytes, and the caller holds the lock, so nothing else uses it.
+    unsafe { receive(fd, buffer, RECEIVE) }.map(|count| (buffer, count))
+}
+
+/// Receives up to [`RECEIVE`] bytes: the first `len` into the caller's memory, the rest into the shared buffer. Returns
+/// how many there are in total, and the bytes in the shared buffer, which must be copied as for [`receive_shared`].
+///
+/// # Safety
+/// `into` has room for `len` bytes. The interpreter lock is held. The caller copies the returned bytes before it
+/// calls anything that could receive again or release the lock.
 pub(crate) unsafe fn receive_and_rest<'a>(fd: RawFd, into: *mut u8, len: usize) -> io::Result<(usize, &'a [u8])> {
     let buffer = SHARED.0.get().cast::<u8>();
     let mut vectors = [
         libc::iovec { iov_base: into.cast(), iov_len: len },
         libc::iovec { iov_base: buffer.cast(), iov_len: RECEIVE.saturating_sub(len) },
     ];
-    // SAFETY: all zeroes are a message header without anything in it.
+    // SAFETY: all zeroes are a valid, empty message header.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
     message.msg_iov = vectors.as_mut_ptr();
     message.msg_iovlen = vectors.len() as _;
-    // SAFETY: both vectors are memory that nobody else uses while the lock is held.
+    // SAFETY: the caller guarantees the room at `into` and holds the lock, so nothing else uses either buffer.
     let count = returned(unsafe { libc::recvmsg(fd, &mut message, libc::MSG_DONTWAIT) })?;
-    // SAFETY: so much of the shared buffer has just been filled.
+    // SAFETY: the call has filled this much of the shared buffer.
     Ok((count, unsafe { std::slice::from_raw_parts(buffer, count.saturating_sub(len)) }))
 }
 
-/// Accepts a connection: its descriptor, not blocking and closed on exec, and where it comes from. `None` if there is none to be
-/// had.
+/// Accepts a connection. Returns its descriptor, nonblocking and close-on-exec, and its address; `None` if no
+/// connection is pending.
 pub(crate) fn accept(listener: RawFd) -> io::Result<Option<(OwnedFd, Peer)>> {
-    // SAFETY: all zeroes are an address of no family.
+    // SAFETY: all zeroes are a valid address without a family.
     let mut storage: libc::sockaddr_storage = unsafe { mem::zeroed() };
     let mut len = size_of_val(&storage) as libc::socklen_t;
-    match accept_into(listener, (&raw mut storage).cast(), &mut len) {
+    // SAFETY: `storage` has room for `len` bytes.
+    match unsafe { accept_into(listener, (&raw mut storage).cast(), &mut len) } {
         Ok(accepted) => Ok(Some((accepted, Peer::new(&storage, len)))),
         Err(error) if is_not_now(&error) || error.kind() == io::ErrorKind::ConnectionAborted => Ok(None),
         Err(error) => Err(error),
@@ -84,18 +90,18 @@ pub(crate) fn accept(listener: RawFd) -> io::Result<Option<(OwnedFd, Peer)>> {
 }
 
 #[cfg(not(target_vendor = "apple"))]
-fn accept_into(listener: RawFd, address: *mut libc::sockaddr, len: &mut libc::socklen_t) -> io::Result<OwnedFd> {
-    // SAFETY: the caller's address has room for that length; what the system has just given to us is ours.
+unsafe fn accept_into(listener: RawFd, address: *mut libc::sockaddr, len: &mut libc::socklen_t) -> io::Result<OwnedFd> {
+    // SAFETY: the caller guarantees that `address` has room for `len` bytes. The new descriptor has no other owner.
     unsafe {
         let accepted = libc::accept4(listener, address, len, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
         if accepted < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(accepted)) }
     }
 }
 
-/// Apple's systems have no `accept4`.
+/// Apple's systems lack `accept4`.
 #[cfg(target_vendor = "apple")]
-fn accept_into(listener: RawFd, address: *mut libc::sockaddr, len: &mut libc::socklen_t) -> io::Result<OwnedFd> {
-    // SAFETY: the caller's address has room for that length; what the system has just given to us is ours.
+unsafe fn accept_into(listener: RawFd, address: *mut libc::sockaddr, len: &mut libc::socklen_t) -> io::Result<OwnedFd> {
+    // SAFETY: the caller guarantees that `address` has room for `len` bytes. The new descriptor has no other owner.
     unsafe {
         let accepted = libc::accept(listener, address, len);
         if accepted < 0 {
@@ -107,14 +113,14 @@ fn accept_into(listener: RawFd, address: *mut libc::sockaddr, len: &mut libc::so
     }
 }
 
-/// Receives a datagram, and where it comes from. One that is larger than `room`, or than [`RECEIVE`], is cut off; none over IP is larger
-/// than that.
+/// Receives a datagram and its sender's address. Truncates datagrams larger than `room` or [`RECEIVE`]; no IP
+/// datagram is larger than the latter.
 ///
 /// # Safety
 /// The interpreter lock is held.
 pub(crate) unsafe fn receive_datagram(fd: RawFd, room: usize) -> io::Result<(Result<Owned>, Peer)> {
-    // SAFETY: all zeroes are an address of no family, with room for one of any. The shared buffer is not used beyond the copy,
-    // and nobody else gets at it before: the lock is held.
+    // SAFETY: all zeroes are a valid address without a family, and there is room for one of any family. The caller
+    // holds the lock, so nothing else uses the shared buffer before its bytes are copied.
     unsafe {
         let mut storage: libc::sockaddr_storage = mem::zeroed();
         let mut len = size_of_val(&storage) as libc::socklen_t;
@@ -130,17 +136,17 @@ pub(crate) unsafe fn receive_datagram(fd: RawFd, room: usize) -> io::Result<(Res
 /// Sends a datagram to an address.
 pub(crate) fn send_to(fd: RawFd, bytes: &[u8], address: SocketAddr) -> io::Result<usize> {
     let flags = SILENTLY | libc::MSG_DONTWAIT;
-    // SAFETY: the slice is what its pointer and length say, and so is the address.
+    // SAFETY: pointers and lengths are those of a slice and of an address.
     with_address(address, |address, len| unsafe {
         returned(libc::sendto(fd, bytes.as_ptr().cast(), bytes.len(), flags, address, len))
     })
 }
 
-/// Hands an address to a system call, as that wants it.
+/// Calls `call` with an address in the system's format.
 fn with_address<R>(address: SocketAddr, call: impl FnOnce(*const libc::sockaddr, libc::socklen_t) -> R) -> R {
     match address {
         SocketAddr::V4(address) => {
-            // SAFETY: all zeroes are an address to fill in.
+            // SAFETY: all zeroes are a valid address to fill in.
             let mut system: libc::sockaddr_in = unsafe { mem::zeroed() };
             system.sin_family = libc::AF_INET as _;
             system.sin_port = address.port().to_be();
@@ -148,7 +154,7 @@ fn with_address<R>(address: SocketAddr, call: impl FnOnce(*const libc::sockaddr,
             call((&raw const system).cast(), size_of_val(&system) as libc::socklen_t)
         }
         SocketAddr::V6(address) => {
-            // SAFETY: all zeroes are an address to fill in.
+            // SAFETY: all zeroes are a valid address to fill in.
             let mut system: libc::sockaddr_in6 = unsafe { mem::zeroed() };
             system.sin6_family = libc::AF_INET6 as _;
             system.sin6_port = address.port().to_be();
@@ -158,34 +164,35 @@ fn with_address<R>(address: SocketAddr, call: impl FnOnce(*const libc::sockaddr,
     }
 }
 
-/// How far an attempt to connect has come.
+/// Progress of a connection attempt.
 pub(crate) enum Connecting {
-    UnderWay,
-    /// 0, or the number of the error that it has failed with.
-    Over(libc::c_int),
+    InProgress,
+    /// The error number of the attempt, or 0.
+    Finished(libc::c_int),
 }
 
-/// Makes a socket, and begins to connect it to an address, over TCP.
+/// Creates a TCP socket and starts to connect it to an address.
 pub(crate) fn new_connection(address: SocketAddr) -> io::Result<(OwnedFd, Connecting)> {
     let socket = new_socket(if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 })?;
     let connecting = connect(socket.as_raw_fd(), address)?;
     Ok((socket, connecting))
 }
 
-/// Begins to connect a socket to an address. What is refused outright is an error.
+/// Starts to connect a socket to an address. Returns an error if the attempt cannot be started.
 pub(crate) fn connect(socket: RawFd, address: SocketAddr) -> io::Result<Connecting> {
     let attempt = || {
-        // SAFETY: the address is what pointer and length say.
+        // SAFETY: pointer and length are those of an address.
         let outcome = with_address(address, |address, len| unsafe { libc::connect(socket, address, len) });
         if outcome == 0 { 0 } else { io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) }
     };
     match attempt() {
-        0 => Ok(Connecting::Over(0)),
-        // To this machine it takes no time, but the first call says that it does. The second one knows.
+        0 => Ok(Connecting::Finished(0)),
+        // Connections to this machine are made at once, but the first call still returns EINPROGRESS. The second
+        // one does not.
         libc::EINPROGRESS | libc::EINTR => Ok(match attempt() {
-            libc::EINPROGRESS | libc::EINTR | libc::EALREADY => Connecting::UnderWay,
-            libc::EISCONN => Connecting::Over(0),
-            outcome => Connecting::Over(outcome),
+            libc::EINPROGRESS | libc::EINTR | libc::EALREADY => Connecting::InProgress,
+            libc::EISCONN => Connecting::Finished(0),
+            outcome => Connecting::Finished(outcome),
         }),
         error => Err(io::Error::from_raw_os_error(error)),
     }
@@ -193,7 +200,7 @@ pub(crate) fn connect(socket: RawFd, address: SocketAddr) -> io::Result<Connecti
 
 #[cfg(not(target_vendor = "apple"))]
 fn new_socket(family: libc::c_int) -> io::Result<OwnedFd> {
-    // SAFETY: what the system has just given to us is ours.
+    // SAFETY: `socket` takes no pointers. The new descriptor has no other owner.
     unsafe {
         let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         let socket = libc::socket(family, kind, libc::IPPROTO_TCP);
@@ -201,10 +208,10 @@ fn new_socket(family: libc::c_int) -> io::Result<OwnedFd> {
     }
 }
 
-/// Apple's systems do not take these flags.
+/// Apple's systems do not accept these flags.
 #[cfg(target_vendor = "apple")]
 fn new_socket(family: libc::c_int) -> io::Result<OwnedFd> {
-    // SAFETY: what the system has just given to us is ours.
+    // SAFETY: `socket` takes no pointers. The new descriptor has no other owner.
     unsafe {
         let socket = libc::socket(family, libc::SOCK_STREAM, libc::IPPROTO_TCP);
         if socket < 0 {
@@ -216,12 +223,12 @@ fn new_socket(family: libc::c_int) -> io::Result<OwnedFd> {
     }
 }
 
-/// Has a descriptor not block, and closed on exec.
+/// Makes a descriptor nonblocking and close-on-exec.
 #[cfg(target_vendor = "apple")]
 fn set_flags(fd: &OwnedFd) -> io::Result<()> {
     let on: libc::c_int = 1;
     for request in [libc::FIOCLEX, libc::FIONBIO] {
-        // SAFETY: both requests take a pointer to a number, or none.
+        // SAFETY: both requests take a pointer to an int, or ignore it.
         if unsafe { libc::ioctl(fd.as_raw_fd(), request, &on) } < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -229,21 +236,21 @@ fn set_flags(fd: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// What has become of an attempt to connect: 0, or the number of an error.
+/// Returns the result of a connection attempt: 0 or an error number.
 pub(crate) fn connect_outcome(fd: RawFd) -> io::Result<libc::c_int> {
     let mut error: libc::c_int = 0;
     let mut len = size_of_val(&error) as libc::socklen_t;
-    // SAFETY: the option is a number, and there is room for it.
+    // SAFETY: the option is an int, and there is room for it.
     let outcome =
         unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast(), &raw mut len) };
     if outcome < 0 { Err(io::Error::last_os_error()) } else { Ok(error) }
 }
 
-/// Has small writes sent at once, and not when the last one has been acknowledged.
+/// Sends small writes immediately, without waiting for the previous one to be acknowledged (`TCP_NODELAY`).
 pub(crate) fn set_no_delay(fd: RawFd) -> io::Result<()> {
     let on: libc::c_int = 1;
     let len = size_of_val(&on) as libc::socklen_t;
-    // SAFETY: the option is a number.
+    // SAFETY: the option is an int.
     let outcome = unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, (&raw const on).cast(), len) };
     if outcome < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -255,9 +262,9 @@ pub(crate) enum End {
     Theirs,
 }
 
-/// The address of one end of a connection.
+/// Returns the address of one end of a connection.
 pub(crate) fn address(fd: RawFd, end: End) -> Peer {
-    // SAFETY: all zeroes are an address of no family, with room for one of any.
+    // SAFETY: all zeroes are a valid address without a family, and there is room for one of any family.
     unsafe {
         let mut storage: libc::sockaddr_storage = mem::zeroed();
         let mut len = size_of_val(&storage) as libc::socklen_t;
@@ -270,31 +277,37 @@ pub(crate) fn address(fd: RawFd, end: End) -> Peer {
     }
 }
 
-/// Receives what fits.
-pub(crate) fn receive(fd: RawFd, into: *mut u8, len: usize) -> io::Result<usize> {
-    // SAFETY: the callers have a buffer of that length, which nobody else uses while the lock is held.
+/// Receives up to `len` bytes.
+///
+/// # Safety
+/// `into` has room for `len` bytes, which nothing else uses during the call.
+pub(crate) unsafe fn receive(fd: RawFd, into: *mut u8, len: usize) -> io::Result<usize> {
+    // SAFETY: the caller guarantees the room.
     returned(unsafe { libc::recv(fd, into.cast(), len, libc::MSG_DONTWAIT) })
 }
 
-/// Sends one piece, without raising a signal if nobody is there to receive it.
+/// Sends one buffer, without a signal if the peer has disconnected.
 pub(crate) fn send(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
-    // SAFETY: the slice is what its pointer and length say.
+    // SAFETY: pointer and length are those of a slice.
     returned(unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), SILENTLY | libc::MSG_DONTWAIT) })
 }
 
-/// Sends several pieces with one system call, likewise.
-pub(crate) fn send_vectors(fd: RawFd, vectors: &mut [libc::iovec]) -> io::Result<usize> {
-    // SAFETY: all zeroes are a message header without anything in it.
+/// Sends several buffers with one system call, without a signal if the peer has disconnected.
+///
+/// # Safety
+/// Each vector describes memory that is valid, and does not change, during the call.
+pub(crate) unsafe fn send_vectors(fd: RawFd, vectors: &mut [libc::iovec]) -> io::Result<usize> {
+    // SAFETY: all zeroes are a valid, empty message header.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
     message.msg_iov = vectors.as_mut_ptr();
     message.msg_iovlen = vectors.len() as _;
-    // SAFETY: the vectors describe memory that lives, and that nobody changes, while the lock is held.
+    // SAFETY: the caller guarantees that the vectors are valid.
     returned(unsafe { libc::sendmsg(fd, &message, SILENTLY | libc::MSG_DONTWAIT) })
 }
 
 #[cfg(not(target_vendor = "apple"))]
 const SILENTLY: libc::c_int = libc::MSG_NOSIGNAL;
-/// Python ignores the signal anyway; only a program that hosts it may not.
+/// Python ignores SIGPIPE; a program that hosts it may not.
 #[cfg(target_vendor = "apple")]
 const SILENTLY: libc::c_int = 0;
 
@@ -302,7 +315,7 @@ fn returned(count: libc::ssize_t) -> io::Result<usize> {
     usize::try_from(count).map_err(|_| io::Error::last_os_error())
 }
 
-/// Whether an operation is just to be tried again when the descriptor is ready.
+/// Returns whether the operation should be retried when the descriptor is ready.
 pub(crate) fn is_not_now(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

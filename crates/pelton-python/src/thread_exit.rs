@@ -1,16 +1,18 @@
-//! Threads that CPython ends while the interpreter shuts down.
+//! Threads that CPython terminates during interpreter shutdown.
 //!
-//! Before Python 3.14, a daemon thread that asks for the interpreter lock during or after finalization is ended by `pthread_exit`.
-//! In glibc that unwinds the thread's stack, and Rust frames must not be unwound like this: the process aborts. Python 3.14 suspends
-//! such a thread for ever instead, and this module does the same for the threads that run a loop or call into one.
+//! Before Python 3.14, a daemon thread that requests the interpreter lock during or after finalization is
+//! terminated with `pthread_exit`. In glibc that unwinds the thread's stack. Rust frames must not be unwound this
+//! way, and the process aborts. Python 3.14 suspends such a thread forever instead. This module does the same for
+//! threads that run a loop or call into one.
 //!
-//! When glibc ends a thread, it calls the handlers of [`_pthread_cleanup_push`] as it comes past the frame that each was pushed in,
-//! and tells that by the address of the handler's record. A record that is not on the stack is below every frame, so its handler
-//! is called before the first frame is unwound. It never returns. The thread holds no lock of Python's at that point.
+//! When glibc terminates a thread, it calls each handler of [`_pthread_cleanup_push`] when unwinding reaches the
+//! frame that pushed it. It finds that frame by the address of the handler's record. A record that is not on the
+//! stack counts as below every frame, so its handler is called before the first frame is unwound. The handler never
+//! returns. At that point the thread holds none of Python's locks.
 //!
-//! Other C libraries for which this crate is built end a thread without unwinding its stack, so there is nothing to do.
+//! The other supported C libraries terminate a thread without unwinding its stack, so nothing needs to be done there.
 
-/// While this lives, `pthread_exit` suspends this thread.
+/// While this value lives, `pthread_exit` suspends this thread.
 pub(crate) struct Suspended {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     _record: Option<glibc::Record>,
@@ -25,12 +27,13 @@ impl Suspended {
     }
 }
 
-/// Has `pthread_exit` suspend this thread for as long as it lives. For threads that call into a loop without running one.
+/// Makes `pthread_exit` suspend this thread for the rest of its life. For threads that call into a loop without
+/// running one.
 pub(crate) fn protect_thread() {
     thread_local! {
         static SUSPENDED: Suspended = Suspended::instead_of_exit();
     }
-    // A thread whose local values are gone already is past running any Python.
+    // A thread that has destroyed its thread-locals no longer runs Python.
     let _ = SUSPENDED.try_with(|_| ());
 }
 
@@ -60,16 +63,16 @@ mod glibc {
         pop: Pop,
     }
 
-    /// Looked up at run time: they are in another library, and of another version, in older releases of glibc.
+    /// Looked up at run time: in older releases of glibc they are in another library and have another symbol version.
     fn functions() -> Option<&'static Functions> {
         static FUNCTIONS: OnceLock<Option<Functions>> = OnceLock::new();
         let find = |name: &CStr| {
-            // SAFETY: the name is a string.
+            // SAFETY: the name is a C string.
             NonNull::new(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) })
         };
         let find = || {
             let (push, pop) = (find(c"_pthread_cleanup_push")?, find(c"_pthread_cleanup_pop")?);
-            // SAFETY: these are functions of glibc's, with these signatures since its version 2.0.
+            // SAFETY: these are functions of glibc, which have had these signatures since version 2.0.
             unsafe {
                 Some(Functions {
                     push: transmute::<*mut c_void, Push>(push.as_ptr()),
@@ -80,7 +83,7 @@ mod glibc {
         FUNCTIONS.get_or_init(find).as_ref()
     }
 
-    /// A record in this thread's list of handlers. It is on the heap, and must stay there.
+    /// A record in this thread's list of handlers. It is on the heap and must stay there.
     pub(super) struct Record(NonNull<Buffer>, &'static Functions);
 
     impl Record {
@@ -88,8 +91,8 @@ mod glibc {
             let functions = functions()?;
             let buffer = Box::new(Buffer { routine: None, argument: null_mut(), cancel_type: 0, previous: null_mut() });
             let buffer = NonNull::from(Box::leak(buffer));
-            // SAFETY: the record lives until it is taken out of the list again, by the same thread: neither this type nor the one
-            // around it can be sent to another.
+            // SAFETY: the record lives until the same thread removes it from the list: neither this type nor the
+            // one around it is `Send`.
             unsafe { (functions.push)(buffer.as_ptr(), suspend, null_mut()) };
             Some(Record(buffer, functions))
         }
@@ -97,8 +100,9 @@ mod glibc {
 
     impl Drop for Record {
         fn drop(&mut self) {
-            // SAFETY: it is in the list. Records are pushed and popped like calls and returns, except for the one of a thread, which
-            // is popped when the thread has nothing else to do. After that nobody has the record.
+            // SAFETY: the record is in the list. Records are pushed and popped in stack order. The exception is a
+            // thread's own record, which is popped when the thread's locals are destroyed. After that nothing
+            // refers to the record.
             unsafe {
                 (self.1.pop)(self.0.as_ptr(), 0);
                 drop(Box::from_raw(self.0.as_ptr()));
@@ -108,7 +112,7 @@ mod glibc {
 
     unsafe extern "C" fn suspend(_: *mut c_void) {
         loop {
-            // SAFETY: it has no conditions.
+            // SAFETY: `pause` has no preconditions.
             unsafe { libc::pause() };
         }
     }

@@ -1,6 +1,6 @@
-//! `pelton.TimerHandle`: a callback that waits for its time.
+//! `pelton.TimerHandle`: a callback that is called at a certain time.
 //!
-//! While it waits it is in its loop's timer wheel, which has a reference to it. Cancelling takes it out of there at once.
+//! Until then it is in its loop's timer wheel, which owns a reference to it. Cancelling removes it from the wheel immediately.
 
 use std::ffi::c_void;
 use std::ptr::{self, null_mut};
@@ -20,27 +20,27 @@ use crate::types;
 #[repr(C)]
 pub(crate) struct TimerFields {
     handle: Fields,
-    /// Its time, on the loop's clock, in seconds.
+    /// When it is called, on the loop's clock, in seconds.
     when: f64,
-    /// Its time as it was given, if that was no float; owned, or null.
+    /// The time as it was given, if it was not a float: an owned reference, or null.
     when_object: *mut PyObject,
-    /// Where it is in the wheel, while it is.
+    /// Its key in the wheel, if it is in the wheel.
     key: Option<TimerKey>,
 }
 
 static KEPT_TIMERS: Kept = Kept::new();
 
-/// The fields of a timer handle.
+/// Returns the fields of a timer handle.
 ///
 /// # Safety
 /// `timer` is a live `pelton.TimerHandle`.
 #[inline]
 unsafe fn fields(timer: *mut PyObject) -> *mut TimerFields {
-    // SAFETY: in a timer handle, the fields of any handle are the first of its own.
+    // SAFETY: the fields of a timer handle begin with those of every handle.
     unsafe { handle::fields(timer).cast() }
 }
 
-/// A new timer handle that is not in the wheel yet. `when_object` may be null, then the time reads as the float `when`.
+/// Creates a timer handle that is not in the wheel yet. If `when_object` is null, the time reads as the float `when`.
 ///
 /// # Safety
 /// As for [`handle::new`].
@@ -53,7 +53,7 @@ pub(crate) unsafe fn new(
     arguments: &[*mut PyObject],
     context: *mut PyObject,
 ) -> Result<Owned> {
-    // SAFETY: as the caller says, and `KEPT_TIMERS` keeps handles of this type only.
+    // SAFETY: the caller guarantees it, and `KEPT_TIMERS` holds handles of this type only.
     unsafe {
         let timer = handle_memory::allocate(known().timer_type, &KEPT_TIMERS)?;
         let own = fields(timer.as_ptr());
@@ -66,42 +66,42 @@ pub(crate) unsafe fn new(
     }
 }
 
-/// Notes down where in the wheel it is.
+/// Stores its key in the wheel.
 ///
 /// # Safety
 /// `timer` is a live `pelton.TimerHandle`.
 #[inline]
 pub(crate) unsafe fn set_key(timer: *mut PyObject, key: Option<TimerKey>) {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees it.
     unsafe { (*fields(timer)).key = key };
 }
 
-/// Its time, in seconds.
+/// Returns when it is called, in seconds.
 ///
 /// # Safety
 /// `timer` is a live `pelton.TimerHandle`.
 pub(crate) unsafe fn when(timer: *mut PyObject) -> f64 {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees it.
     unsafe { (*fields(timer)).when }
 }
 
-/// The time of a handle as it was given: a borrowed reference, or null if that was a float, or if it is no timer.
+/// Returns the time of a handle as it was given: a borrowed reference, or null if it was a float or the handle is not a timer.
 ///
 /// # Safety
-/// `handle` is a handle of ours, of either type.
+/// `handle` is a `pelton.Handle` or `pelton.TimerHandle`.
 #[inline]
 pub(crate) unsafe fn when_object(handle: *mut PyObject) -> *mut PyObject {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees it.
     unsafe { if ffi::Py_TYPE(handle) == known().timer_type { (*fields(handle)).when_object } else { null_mut() } }
 }
 
-/// Takes out what [`when_object`] answers: the handle's reference, which is the caller's now. From then on its time is a float.
+/// Takes the reference that [`when_object`] returns. From then on the time of the handle reads as a float.
 ///
 /// # Safety
 /// As for [`when_object`].
 #[inline]
 pub(crate) unsafe fn take_when_object(handle: *mut PyObject) -> *mut PyObject {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees it.
     unsafe {
         let is_timer = ffi::Py_TYPE(handle) == known().timer_type;
         if is_timer { ptr::replace(&raw mut (*fields(handle)).when_object, null_mut()) } else { null_mut() }
@@ -110,8 +110,8 @@ pub(crate) unsafe fn take_when_object(handle: *mut PyObject) -> *mut PyObject {
 
 unsafe extern "C" fn cancel_method(timer: *mut PyObject, _: *mut PyObject) -> *mut PyObject {
     guard(null_mut(), || {
-        // SAFETY: Python calls it with a live timer handle. It is let go of by the wheel after it has been marked, and the
-        // caller has a reference of its own.
+        // SAFETY: Python calls it with a live timer handle. The wheel's reference is dropped after the handle was marked, and
+        // the caller has its own.
         unsafe {
             let own = fields(timer);
             let waiting = (*own).key.take().and_then(|key| core::take_timer((*own).handle.loop_, key));
@@ -147,11 +147,11 @@ unsafe extern "C" fn get_scheduled(timer: *mut PyObject, _: *mut c_void) -> *mut
 }
 
 unsafe extern "C" fn dealloc(timer: *mut PyObject) {
-    // SAFETY: Python calls it with a handle that nobody has any more, so it is in no wheel.
+    // SAFETY: Python calls it when there is no reference to the handle, so it is not in a wheel.
     guard((), || unsafe { bury(timer, &KEPT_TIMERS) });
 }
 
-/// Makes the type.
+/// Creates the type.
 ///
 /// # Safety
 /// `base` is `asyncio.TimerHandle`, and [`handle_type::make_type`] has been called.
@@ -170,6 +170,6 @@ pub(crate) unsafe fn make_type(base: *mut PyTypeObject) -> Result<*mut PyTypeObj
         (ffi::Py_tp_getset, types::attributes(attributes)),
         (ffi::Py_tp_doc, c"A callback that waits for its time.".as_ptr() as *mut c_void),
     ];
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees it.
     unsafe { handle_type::derive(c"pelton.TimerHandle", base, size_of::<TimerFields>(), &slots) }
 }

@@ -1,7 +1,7 @@
-//! Making Python types at run time.
+//! Creating Python types at run time.
 //!
-//! Python keeps pointers to the tables of methods and attributes that a type is made from. Our types live for ever, so the
-//! tables are leaked.
+//! Python keeps pointers to the tables of methods and attributes that a type is created from. Our types are never
+//! freed, so the tables are leaked.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::{self, null_mut};
@@ -10,13 +10,14 @@ use pyo3::ffi::{self, PyGetSetDef, PyMethodDef, PyTypeObject};
 
 use crate::object::{Owned, Result, check};
 
-/// What a type does, by the number of the slot.
+/// A function or table of a type, by slot number.
 pub(crate) type Slot = (c_int, *mut c_void);
 
-/// Makes a type of which only this crate makes instances.
+/// Creates a type that only this crate instantiates.
 ///
 /// # Safety
-/// `base` is a type, or null for `object`; `size` has room for it and for what the functions in `slots` take for granted.
+/// `base` is a type, or null for `object`. `size` has room for its fields and for those that the functions in
+/// `slots` access.
 pub(crate) unsafe fn make(
     name: &'static CStr,
     base: *mut PyTypeObject,
@@ -24,25 +25,25 @@ pub(crate) unsafe fn make(
     slots: &[Slot],
 ) -> Result<*mut PyTypeObject> {
     let flags = ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_GC | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION;
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that base, size and slots fit each other.
     unsafe { from_spec(name, base, size, flags, slots) }
 }
 
-/// Makes a type with one field behind those of `base`: a reference, at the offset that is returned.
+/// Creates a type with one field after those of `base`: a reference, at the returned offset.
 ///
-/// To CPython the field is a slot like those of a class with `__slots__`: it traverses, clears and lets go of it together with
-/// the rest of an object, which has a dictionary and weak references and perhaps `__del__`. There is no descriptor that
-/// would let Python code at it.
+/// To CPython the field is a slot like those of a class with `__slots__`. CPython visits, clears and releases it
+/// together with the rest of the object, which has a dictionary, weak references and possibly `__del__`. There is
+/// no descriptor through which Python code could access it.
 ///
 /// # Safety
-/// `base` is a class made in Python; the functions in `slots` are right for a type derived from it.
+/// `base` is a class made in Python, and the functions in `slots` are suitable for a type derived from it.
 pub(crate) unsafe fn make_with_hidden_field(
     name: &'static CStr,
     base: *mut PyTypeObject,
     slots: &[Slot],
 ) -> Result<(*mut PyTypeObject, usize)> {
     let hidden = c"_hidden";
-    // SAFETY: as the caller says. A null attribute is one that is deleted.
+    // SAFETY: the caller guarantees that base and slots fit. Setting an attribute to null deletes it.
     unsafe {
         let (its_type, offset) = make_with_field(name, base, hidden, slots)?;
         check(ffi::PyObject_SetAttrString(its_type.cast(), hidden.as_ptr(), null_mut()))?;
@@ -50,7 +51,8 @@ pub(crate) unsafe fn make_with_hidden_field(
     }
 }
 
-/// Makes a type with one field behind those of `base`: a reference or null, which Python code has as the attribute `field`.
+/// Creates a type with one field after those of `base`: a reference or null, which Python code sees as the
+/// attribute `field`.
 ///
 /// # Safety
 /// As for [`make_with_hidden_field`].
@@ -60,7 +62,7 @@ pub(crate) unsafe fn make_with_field(
     field: &'static CStr,
     slots: &[Slot],
 ) -> Result<(*mut PyTypeObject, usize)> {
-    // SAFETY: it is a type, whose size is set.
+    // SAFETY: the caller guarantees that it is a type; types have their size set.
     let offset = unsafe { (*base).tp_basicsize };
     let mut members = [
         ffi::PyMemberDef { name: field.as_ptr(), type_code: ffi::Py_T_OBJECT_EX, offset, flags: 0, doc: ptr::null() },
@@ -69,7 +71,7 @@ pub(crate) unsafe fn make_with_field(
     let mut slots = slots.to_vec();
     slots.push((ffi::Py_tp_members, members.as_mut_ptr().cast()));
     let size = offset as usize + size_of::<*mut c_void>();
-    // SAFETY: as the caller says; members are copied.
+    // SAFETY: the caller guarantees that base and slots fit. Python copies the members.
     unsafe {
         let its_type = from_spec(name, base, size, ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_BASETYPE, &slots)?;
         Ok((its_type, offset as usize))
@@ -93,17 +95,18 @@ unsafe fn from_spec(
         flags: flags as _,
         slots: slots.as_mut_ptr(),
     };
-    // SAFETY: the spec is copied, and so is what it points at but for the tables that are leaked.
+    // SAFETY: the caller guarantees that base, size and slots fit. Python copies the spec and what it points to,
+    // except for tables, which are leaked.
     unsafe { Ok(Owned::returned(ffi::PyType_FromSpecWithBases(&mut spec, base.cast()))?.into_ptr().cast()) }
 }
 
-/// A table of methods.
+/// Creates a table of methods, and leaks it.
 pub(crate) fn methods(mut methods: Vec<PyMethodDef>) -> *mut c_void {
     methods.push(PyMethodDef::zeroed());
     methods.leak().as_mut_ptr().cast()
 }
 
-/// A table of attributes.
+/// Creates a table of attributes, and leaks it.
 pub(crate) fn attributes(mut attributes: Vec<PyGetSetDef>) -> *mut c_void {
     attributes.push(PyGetSetDef { name: ptr::null(), get: None, set: None, doc: ptr::null(), closure: null_mut() });
     attributes.leak().as_mut_ptr().cast()
@@ -126,7 +129,7 @@ pub(crate) fn fast(name: &'static CStr, function: ffi::PyCFunctionFast, doc: &'s
     PyMethodDef { ml_name: name.as_ptr(), ml_meth, ml_flags: ffi::METH_FASTCALL, ml_doc: doc.as_ptr() }
 }
 
-/// A method with arguments that may have names.
+/// A method with positional and keyword arguments.
 pub(crate) fn fast_with_keywords(
     name: &'static CStr,
     function: ffi::PyCFunctionFastWithKeywords,
@@ -137,7 +140,7 @@ pub(crate) fn fast_with_keywords(
     PyMethodDef { ml_name: name.as_ptr(), ml_meth, ml_flags, ml_doc: doc.as_ptr() }
 }
 
-/// An attribute that can be read, and perhaps set.
+/// An attribute that can be read and, if `set` is given, written.
 pub(crate) fn attribute(name: &'static CStr, get: ffi::getter, set: Option<ffi::setter>) -> PyGetSetDef {
     PyGetSetDef { name: name.as_ptr(), get: Some(get), set, doc: ptr::null(), closure: null_mut() }
 }

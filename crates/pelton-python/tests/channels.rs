@@ -47,20 +47,20 @@ def closes(sender, receiver):
 #[test]
 fn python_sends_no_faster_than_rust_receives() {
     let host = start();
-    let process = with(&host, ENDS);
+    let namespace = with(&host, ENDS);
     for (function, on_worker) in [("send", false), ("send_blocking", true)] {
         let (sender, receiver) = channel(2);
         let call = Call::new("__main__", function).args((sender, 1_000));
-        let reply = process.submit(if on_worker { call.on_worker() } else { call }).unwrap();
-        until("it is full", || receiver.len() == 2);
-        assert_eq!(wait(process.eval("1").unwrap()).unwrap(), Value::from(1), "the loop goes on");
+        let reply = namespace.submit(if on_worker { call.on_worker() } else { call }).unwrap();
+        until("the channel is full", || receiver.len() == 2);
+        assert_eq!(wait(namespace.eval("1").unwrap()).unwrap(), Value::from(1), "the loop keeps running");
         assert_eq!(receiver.len(), 2);
         for number in 0..1_000 {
             assert_eq!(receiver.receive_timeout(LONG), Ok(Value::from(number)));
             assert!(receiver.len() <= 2);
         }
         wait(reply).unwrap();
-        until("Python's sender is gone", || receiver.is_closed());
+        until("Python's sender is dropped", || receiver.is_closed());
         assert_eq!(receiver.try_receive(), Err(ReceiveError::Closed));
     }
 }
@@ -68,7 +68,7 @@ fn python_sends_no_faster_than_rust_receives() {
 #[test]
 fn rust_sends_no_faster_than_python_receives() {
     let host = start();
-    let process = with(&host, ENDS);
+    let namespace = with(&host, ENDS);
     for (function, on_worker) in [("receive_all", false), ("receive_all_blocking", true)] {
         let (sender, receiver) = channel(3);
         for number in 0..3 {
@@ -77,7 +77,7 @@ fn rust_sends_no_faster_than_python_receives() {
         assert_eq!(sender.try_send(3), Err(SendError::Full(3.into())));
         assert_eq!(sender.send_timeout(3, Duration::from_millis(1)), Err(SendError::Full(3.into())));
         let call = Call::new("__main__", function).arg(receiver);
-        let reply = process.submit(if on_worker { call.on_worker() } else { call }).unwrap();
+        let reply = namespace.submit(if on_worker { call.on_worker() } else { call }).unwrap();
         for number in 3..500 {
             sender.send_timeout(number, LONG).unwrap();
         }
@@ -91,46 +91,46 @@ fn rust_sends_no_faster_than_python_receives() {
 }
 
 #[test]
-fn a_closed_channel_says_so() {
+fn a_closed_channel_raises_on_both_ends() {
     let host = start();
-    let process = with(&host, ENDS);
+    let namespace = with(&host, ENDS);
     let (sender, receiver) = channel(3);
     sender.try_send("left").unwrap();
-    let reply = process.create_task("__main__", "closes", (sender, receiver), ()).unwrap();
+    let reply = namespace.create_task("__main__", "closes", (sender, receiver), ()).unwrap();
     let closed = "the channel is closed";
     let expected = (Value::list([closed, closed, closed]), true, true, Value::List(vec![]), true);
-    // What was sent before is still there: the third received it, so only three have found it closed.
+    // The value sent before closing is still received, so only three operations find the channel closed.
     assert_eq!(wait(reply).unwrap(), Value::from(expected));
 
     let (sender, receiver) = channel(1);
-    let reply = process.create_task("__main__", "receive_all", (receiver,), ()).unwrap();
+    let reply = namespace.create_task("__main__", "receive_all", (receiver,), ()).unwrap();
     drop(sender);
-    assert_eq!(wait(reply).unwrap(), Value::List(vec![]), "a loop ends when nobody can send any more");
+    assert_eq!(wait(reply).unwrap(), Value::List(vec![]), "iteration ends when there are no senders left");
     let (sender, receiver) = channel(1);
     drop(receiver);
-    let reply = process.create_task("__main__", "send", (sender, 1), ()).unwrap();
+    let reply = namespace.create_task("__main__", "send", (sender, 1), ()).unwrap();
     let Err(TaskError::Raised(exception)) = wait(reply) else { panic!() };
     assert_eq!(exception.type_name(), "pelton.ChannelClosed");
 }
 
 #[test]
-fn a_channel_closes_when_python_is_done_with_it_although_the_outcome_was_not_taken() {
+fn a_channel_closes_when_python_drops_it_before_the_outcome_is_taken() {
     let host = start();
-    let process = with(&host, ENDS);
+    let namespace = with(&host, ENDS);
     for (function, on_worker) in [("send", false), ("send_blocking", true)] {
         let (sender, receiver) = channel(4);
         let call = Call::new("__main__", function).arg(sender).keyword("count", 3);
-        let reply = process.submit(if on_worker { call.on_worker() } else { call }).unwrap();
-        until("it is closed", || receiver.is_closed());
+        let reply = namespace.submit(if on_worker { call.on_worker() } else { call }).unwrap();
+        until("the channel is closed", || receiver.is_closed());
         assert_eq!(receiver.len(), 3);
         wait(reply).unwrap();
     }
 }
 
 #[test]
-fn waiting_on_the_loop_is_refused_and_waiting_in_a_thread_times_out() {
+fn blocking_is_refused_on_the_loop_and_times_out_in_a_thread() {
     let host = start();
-    let process = with(
+    let namespace = with(
         &host,
         "
 import pelton
@@ -158,10 +158,10 @@ def makes():
 ",
     );
     let (sender, receiver) = channel(1);
-    let run = |call: Call| wait(process.submit(call).unwrap()).unwrap();
+    let run = |call: Call| wait(namespace.submit(call).unwrap()).unwrap();
     let call = || Call::new("__main__", "outcomes").args((sender.clone(), receiver.clone()));
     let refused = |what: &str, instead: &str| {
-        let text = format!("{what} would hold up the event loop of this thread: await {instead}");
+        let text = format!("{what} would block the event loop of this thread: await {instead}");
         Value::from(("RuntimeError", text))
     };
     let expected = Value::list([refused("Receiver.receive", "areceive"), refused("Sender.send", "asend")]);
@@ -171,31 +171,31 @@ def makes():
     let expected = Value::list([timed_out("the channel is empty"), timed_out("the channel is full")]);
     assert_eq!(run(call().keyword("timeout", 0.001).on_worker()), expected);
     receiver.try_receive().unwrap();
-    assert_eq!(run(call().keyword("timeout", 0)), expected, "no time at all holds up nothing");
+    assert_eq!(run(call().keyword("timeout", 0)), expected, "a timeout of zero does not block the loop");
 
     let made: Sender = run(Call::new("__main__", "makes")).try_into().unwrap();
-    assert!(made.is_closed(), "an end that was made in Python comes to Rust");
+    assert!(made.is_closed(), "a channel end created in Python converts to Rust");
 }
 
 #[test]
-fn a_thread_that_waits_can_be_interrupted() {
+fn a_blocked_thread_can_be_interrupted() {
     let host = start();
-    let process = with(&host, ENDS);
+    let namespace = with(&host, ENDS);
     let (sender, receiver) = channel(1);
     let call = Call::new("__main__", "receive_all_blocking").arg(receiver).on_worker();
-    let reply = process.submit(call).unwrap();
+    let reply = namespace.submit(call).unwrap();
     sender.send_timeout(1, LONG).unwrap();
-    until("it is in there", || sender.is_empty());
+    until("the task has taken the argument", || sender.is_empty());
     until("it is interrupted", || reply.interrupt());
     let Err(TaskError::Raised(exception)) = wait(reply) else { panic!() };
     assert!(exception.type_name().ends_with("Interrupted"), "{exception}");
-    until("it has let go of its end", || sender.is_closed());
+    until("the task has dropped its end", || sender.is_closed());
 }
 
 #[test]
-fn nothing_is_lost_when_one_who_waits_is_cancelled() {
+fn no_value_is_lost_when_a_waiting_receiver_is_cancelled() {
     let host = start();
-    let process = with(
+    let namespace = with(
         &host,
         "
 seen = []
@@ -208,28 +208,28 @@ async def see(receiver):
     for round in 1..=200 {
         let (sender, receiver) = channel(1);
         let call = || Call::new("__main__", "see").arg(receiver.clone());
-        let (one, other) = (process.submit(call()).unwrap(), process.submit(call()).unwrap());
+        let (one, other) = (namespace.submit(call()).unwrap(), namespace.submit(call()).unwrap());
         until("both wait", || host.stats()[0].waiting == 2);
-        // One of them is woken for it, and one is cancelled, perhaps the same.
+        // One of them is woken for the value and one is cancelled, perhaps the same one.
         sender.try_send(round).unwrap();
         one.cancel();
         sender.close();
         let _ = wait(one);
         wait(other).unwrap();
-        assert_eq!(wait(process.eval("len(seen)").unwrap()).unwrap(), Value::from(round), "each is seen");
+        assert_eq!(wait(namespace.eval("len(seen)").unwrap()).unwrap(), Value::from(round), "each value is received");
     }
 }
 
 #[test]
-fn every_value_is_received_once_by_whoever() {
+fn every_value_is_received_exactly_once() {
     let host = start();
-    let process = with(&host, ENDS);
+    let namespace = with(&host, ENDS);
     let (sender, receiver) = channel(8);
     let mut senders = Vec::new();
     for on_worker in [false, true] {
         let function = if on_worker { "send_blocking" } else { "send" };
         let call = Call::new("__main__", function).args((sender.clone(), 2_000));
-        senders.push(process.submit(if on_worker { call.on_worker() } else { call }).unwrap());
+        senders.push(namespace.submit(if on_worker { call.on_worker() } else { call }).unwrap());
     }
     let from_rust = std::thread::spawn({
         let sender = sender.clone();
@@ -237,8 +237,8 @@ fn every_value_is_received_once_by_whoever() {
     });
     drop(sender);
     let receivers = [
-        process.submit(Call::new("__main__", "receive_all").arg(receiver.clone())).unwrap(),
-        process.submit(Call::new("__main__", "receive_all_blocking").arg(receiver.clone()).on_worker()).unwrap(),
+        namespace.submit(Call::new("__main__", "receive_all").arg(receiver.clone())).unwrap(),
+        namespace.submit(Call::new("__main__", "receive_all_blocking").arg(receiver.clone()).on_worker()).unwrap(),
     ];
     let mut all: Vec<Value> = futures::executor::block_on(receiver.collect());
     for reply in receivers {
@@ -254,11 +254,11 @@ fn every_value_is_received_once_by_whoever() {
 #[test]
 fn a_reactor_calls_back_for_each_value() {
     let host = start();
-    let process = with(&host, ENDS);
+    let namespace = with(&host, ENDS);
     let (sender, receiver) = channel(4);
     let received = Arc::new(Mutex::new(Vec::new()));
     let kept = received.clone();
-    let reply = process.create_task("__main__", "send", (sender, 100), ()).unwrap();
+    let reply = namespace.create_task("__main__", "send", (sender, 100), ()).unwrap();
     let reactor_thread = std::thread::spawn(move || {
         let mut event_loop = Reactor::new().unwrap();
         let done = receiver.for_each(&mut event_loop, move |_, value| kept.lock().unwrap().push(value));

@@ -1,4 +1,4 @@
-//! Python calls Rust: functions, functions to be awaited, and the way back.
+//! Python calls Rust: functions, async functions, and calls back into Python.
 
 #![cfg(feature = "embed")]
 
@@ -13,28 +13,28 @@ use std::time::{Duration, Instant};
 
 use host_support::{Fixture, LONG, start, until, wait, with};
 use pelton_python::Value;
-use pelton_python::host::{Call, Outcome, Process, TaskError};
+use pelton_python::host::{Call, Namespace, Outcome, TaskError};
 use pelton_python::native::{Module, Raise, call};
 
-/// The name of the exception that came out, and what it says.
+/// Returns the class and the message of the exception.
 #[track_caller]
 fn exception(outcome: Outcome) -> (String, String) {
     match outcome {
         Err(TaskError::Raised(exception)) => (exception.type_name().to_owned(), exception.message().to_owned()),
-        other => panic!("no exception: {other:?}"),
+        other => panic!("expected an exception, got {other:?}"),
     }
 }
 
-fn eval(process: &Process, expression: &'static str) -> Outcome {
-    wait(process.eval(expression).unwrap())
+fn eval(namespace: &Namespace, expression: &'static str) -> Outcome {
+    wait(namespace.eval(expression).unwrap())
 }
 
-/// Python code as a module that can be imported.
+/// Installs Python code as an importable module.
 fn module(host: &Fixture, name: &str, source: &str) {
     let code = format!(
         "import sys, types\nmodule = types.ModuleType({name:?})\nexec({source:?}, module.__dict__)\nsys.modules[{name:?}] = module"
     );
-    wait(host.process().exec(code).unwrap()).unwrap();
+    wait(host.namespace().exec(code).unwrap()).unwrap();
 }
 
 #[test]
@@ -51,15 +51,15 @@ fn a_function_gets_arguments_and_returns_a_value() {
         .value("LIMIT", 7)
         .install()
         .unwrap();
-    let process = with(&host, "import calculator");
-    assert_eq!(eval(&process, "calculator.add(2, 3)").unwrap(), Value::from(5));
-    assert_eq!(eval(&process, "calculator.count(1, 2, a=3)").unwrap(), Value::from((2, 1)));
-    assert_eq!(eval(&process, "calculator.LIMIT").unwrap(), Value::from(7));
+    let namespace = with(&host, "import calculator");
+    assert_eq!(eval(&namespace, "calculator.add(2, 3)").unwrap(), Value::from(5));
+    assert_eq!(eval(&namespace, "calculator.count(1, 2, a=3)").unwrap(), Value::from((2, 1)));
+    assert_eq!(eval(&namespace, "calculator.LIMIT").unwrap(), Value::from(7));
     let docs = "calculator.__doc__, calculator.add.__doc__, calculator.add.__name__, calculator.add.__module__";
-    assert_eq!(eval(&process, docs).unwrap(), Value::from(("Calculates.", "Return the sum.", "add", "calculator")));
+    assert_eq!(eval(&namespace, docs).unwrap(), Value::from(("Calculates.", "Return the sum.", "add", "calculator")));
     let outcome = host.run("calculator", "add", (20, 22), ()).unwrap();
-    assert_eq!(outcome, Value::from(42), "the host finds it too");
-    assert_eq!(eval(&process, "sum(map(calculator.add, range(100), range(100)))").unwrap(), Value::from(9_900));
+    assert_eq!(outcome, Value::from(42), "the host can call it too");
+    assert_eq!(eval(&namespace, "sum(map(calculator.add, range(100), range(100)))").unwrap(), Value::from(9_900));
 }
 
 #[derive(serde::Deserialize)]
@@ -69,7 +69,7 @@ struct Fetch {
 }
 
 #[test]
-fn wrong_arguments_are_type_errors_that_say_what_is_wrong() {
+fn wrong_arguments_raise_type_errors_with_the_reason() {
     let host = start();
     Module::new("strict")
         .function("pair", |args| args.positional::<(i64, String)>().map(|(number, text)| format!("{number}{text}")))
@@ -80,32 +80,36 @@ fn wrong_arguments_are_type_errors_that_say_what_is_wrong() {
         })
         .install()
         .unwrap();
-    let process = with(&host, "import strict");
-    assert_eq!(eval(&process, "strict.pair(1, 'a')").unwrap(), Value::from("1a"));
-    assert_eq!(eval(&process, "strict.fetch('u')").unwrap(), Value::from("u None"));
-    assert_eq!(eval(&process, "strict.fetch(timeout=2, url='u')").unwrap(), Value::from("u Some(2.0)"));
+    let namespace = with(&host, "import strict");
+    assert_eq!(eval(&namespace, "strict.pair(1, 'a')").unwrap(), Value::from("1a"));
+    assert_eq!(eval(&namespace, "strict.fetch('u')").unwrap(), Value::from("u None"));
+    assert_eq!(eval(&namespace, "strict.fetch(timeout=2, url='u')").unwrap(), Value::from("u Some(2.0)"));
     for (expression, message) in [
-        ("strict.pair(1)", "args: a tuple of 2 expected, not one of 1"),
-        ("strict.pair(1, 2)", "args[1]: str expected, not int"),
+        ("strict.pair(1)", "args: expected a tuple of 2, found a tuple of 1"),
+        ("strict.pair(1, 2)", "args[1]: expected str, found int"),
         ("strict.pair(1, 'a', x=1)", "unexpected keyword argument 'x'"),
         ("strict.nothing(1, 2)", "takes no arguments, but 2 were given"),
         ("strict.fetch()", "args: missing field `url`"),
         ("strict.fetch(1)", "args['url']: invalid type: integer `1`, expected a string"),
         ("strict.fetch('u', url='v')", "multiple values for argument 'url'"),
         ("strict.fetch('u', other=1)", "unexpected keyword argument 'other'"),
-        ("strict.fetch('u', 1, 2)", "takes 2 positional arguments at most, but 3 were given"),
+        ("strict.fetch('u', 1, 2)", "takes at most 2 positional arguments, but 3 were given"),
     ] {
-        assert_eq!(exception(eval(&process, expression)), ("TypeError".to_owned(), message.to_owned()), "{expression}");
+        assert_eq!(
+            exception(eval(&namespace, expression)),
+            ("TypeError".to_owned(), message.to_owned()),
+            "{expression}"
+        );
     }
-    let cyclic = exception(wait(process.eval("(lambda a: a.append(a) or strict.pair(a))([])").unwrap()));
+    let cyclic = exception(wait(namespace.eval("(lambda a: a.append(a) or strict.pair(a))([])").unwrap()));
     assert_eq!(cyclic.0, "RecursionError");
     assert!(cyclic.1.starts_with("args[0][0][0]"), "{}", cyclic.1);
-    let surrogate = exception(eval(&process, "strict.fetch(url='\\ud800')"));
-    assert_eq!(surrogate, ("ValueError".into(), "url: no Unicode text: character 0 is a lone surrogate".into()));
+    let surrogate = exception(eval(&namespace, "strict.fetch(url='\\ud800')"));
+    assert_eq!(surrogate, ("ValueError".into(), "url: not valid Unicode: character 0 is a lone surrogate".into()));
 }
 
 #[test]
-fn errors_become_the_exceptions_that_were_chosen() {
+fn errors_become_the_chosen_exceptions() {
     let host = start();
     Module::new("failing")
         .exception("SoldOut", "LookupError")
@@ -127,8 +131,8 @@ fn errors_become_the_exceptions_that_were_chosen() {
         })
         .install()
         .unwrap();
-    let process = with(&host, "import failing");
-    let fail = |kind: &str| exception(wait(process.submit(Call::new("failing", "fail").arg(kind)).unwrap()));
+    let namespace = with(&host, "import failing");
+    let fail = |kind: &str| exception(wait(namespace.submit(Call::new("failing", "fail").arg(kind)).unwrap()));
     assert_eq!(fail("value"), ("ValueError".into(), "not that".into()));
     assert_eq!(fail("own"), ("failing.SoldOut".into(), "gone".into()));
     let (class, message) = fail("dotted");
@@ -137,8 +141,8 @@ fn errors_become_the_exceptions_that_were_chosen() {
     assert_eq!(fail("no class").0, "RuntimeError");
     assert_eq!(fail("io").0, "FileNotFoundError");
     assert_eq!(fail("text"), ("RuntimeError".into(), "just text".into()));
-    assert_eq!(eval(&process, "issubclass(failing.SoldOut, LookupError)").unwrap(), Value::from(true));
-    let (class, message) = exception(eval(&process, "failing.unhashable()"));
+    assert_eq!(eval(&namespace, "issubclass(failing.SoldOut, LookupError)").unwrap(), Value::from(true));
+    let (class, message) = exception(eval(&namespace, "failing.unhashable()"));
     assert_eq!(class, "TypeError");
     assert!(message.starts_with("failing.unhashable(){0}: unhashable"), "{message}");
     assert!(Module::new("").install().is_err());
@@ -147,7 +151,7 @@ fn errors_become_the_exceptions_that_were_chosen() {
 }
 
 #[test]
-fn a_panic_is_a_runtime_error_and_the_loop_goes_on() {
+fn a_panic_becomes_a_runtime_error_and_the_loop_survives() {
     let host = start();
     Module::new("panicking")
         .function("now", |_| -> Result<(), Raise> { panic!("on purpose {}", 1) })
@@ -155,14 +159,14 @@ fn a_panic_is_a_runtime_error_and_the_loop_goes_on() {
         .async_function("later", |_| async { if true { panic!("on purpose") } else { Ok(()) } })
         .install()
         .unwrap();
-    let process = with(&host, "import panicking");
-    let message = |expression| exception(eval(&process, expression));
+    let namespace = with(&host, "import panicking");
+    let message = |expression| exception(eval(&namespace, expression));
     let expected = "the Rust function panicking.now panicked: on purpose 1";
     assert_eq!(message("panicking.now()"), ("RuntimeError".into(), expected.into()));
     assert_eq!(message("panicking.briefly()").0, "RuntimeError");
     let expected = "the Rust function panicking.later panicked: on purpose";
     assert_eq!(message("panicking.later()"), ("RuntimeError".into(), expected.into()));
-    assert_eq!(eval(&process, "1 + 1").unwrap(), Value::from(2));
+    assert_eq!(eval(&namespace, "1 + 1").unwrap(), Value::from(2));
 }
 
 #[test]
@@ -186,14 +190,14 @@ def briefly(): return ladder.briefly()
     let (class, message) = exception(host.run("ladder_python", "down", (1_000_000,), ()));
     assert_eq!(class, "RecursionError");
     assert!(message.contains("ladder.down"), "{message}");
-    assert_eq!(host.run("ladder_python", "down", (50,), ()).unwrap(), Value::from(50), "and nothing is left behind");
+    assert_eq!(host.run("ladder_python", "down", (50,), ()).unwrap(), Value::from(50), "the nesting depth is restored");
     assert_eq!(exception(host.run("ladder_python", "briefly", (), ())).0, "RecursionError");
     let on_worker = Call::new("ladder_python", "down").arg(50).on_worker();
     assert_eq!(wait(host.submit(on_worker).unwrap()).unwrap(), Value::from(50));
 }
 
 #[test]
-fn an_exception_passes_through_rust_as_it_is() {
+fn an_exception_passes_through_rust_unchanged() {
     let host = start();
     Module::new("through")
         .function("call", |args| {
@@ -222,7 +226,7 @@ def check():
 }
 
 #[test]
-fn a_lock_of_rust_and_the_interpreter_lock_do_not_wait_for_each_other() {
+fn a_rust_lock_and_the_interpreter_lock_do_not_deadlock() {
     let host = start();
     let locked = Arc::new(Mutex::new(0));
     let counter = locked.clone();
@@ -230,7 +234,7 @@ fn a_lock_of_rust_and_the_interpreter_lock_do_not_wait_for_each_other() {
         .function("locked", move |args| {
             args.none()?;
             let mut counter = counter.lock().unwrap();
-            // The interpreter lock is taken under this one, and may go to other threads meanwhile.
+            // The call acquires the interpreter lock under this lock, and other threads may hold it meanwhile.
             call("locking_python", "spin", (), ())?;
             *counter += 1;
             Ok(*counter)
@@ -258,7 +262,7 @@ def many(count):
     assert_eq!(*locked.lock().unwrap(), 7 * 200);
 }
 
-/// A future that another thread finishes.
+/// A future that another thread completes.
 struct Later {
     done: Arc<AtomicBool>,
     woken: mpsc::Sender<Waker>,
@@ -294,7 +298,7 @@ fn an_async_function_is_awaited_like_a_coroutine() {
         })
         .install()
         .unwrap();
-    let process = with(
+    let namespace = with(
         &host,
         "
 import asyncio, eventually, inspect, collections.abc
@@ -322,31 +326,31 @@ async def later():
     return await eventually.later(5)
 ",
     );
-    assert_eq!(eval(&process, "at_once()").unwrap(), Value::from(1));
-    assert_eq!(eval(&process, "many()").unwrap(), Value::from(9_900));
-    assert_eq!(eval(&process, "eventually.at_once(3)").unwrap(), Value::from(3), "a task can be one by itself");
-    let (class, _) = exception(eval(&process, "eventually.at_once('x')"));
+    assert_eq!(eval(&namespace, "at_once()").unwrap(), Value::from(1));
+    assert_eq!(eval(&namespace, "many()").unwrap(), Value::from(9_900));
+    assert_eq!(eval(&namespace, "eventually.at_once(3)").unwrap(), Value::from(3), "a task can consist of it alone");
+    let (class, _) = exception(eval(&namespace, "eventually.at_once('x')"));
     assert_eq!(class, "TypeError");
 
-    let reply = process.eval("later()").unwrap();
+    let reply = namespace.eval("later()").unwrap();
     let waker = wakers.recv_timeout(LONG).unwrap();
-    // Woken in vain, it waits on.
+    // After a spurious wake-up it keeps waiting.
     waker.wake();
     let waker = wakers.recv_timeout(LONG).unwrap();
-    assert_eq!(eval(&process, "1").unwrap(), Value::from(1), "the loop is free meanwhile");
+    assert_eq!(eval(&namespace, "1").unwrap(), Value::from(1), "the loop is free while it waits");
     done.store(true, Ordering::Release);
     std::thread::spawn(move || waker.wake()).join().unwrap();
     assert_eq!(wait(reply).unwrap(), Value::from(5));
 }
 
 #[test]
-fn no_wake_up_is_lost_however_the_threads_race() {
+fn no_wake_up_is_lost_in_races_between_threads() {
     let host = start();
     let (jobs, todo) = mpsc::channel::<futures::channel::oneshot::Sender<i64>>();
     let jobs = Mutex::new(jobs);
     let thread = std::thread::spawn(move || {
         for (number, job) in todo.iter().enumerate() {
-            // Some are there before the future is first polled, some just then, some after.
+            // Some complete before the first poll, some during it, some after.
             if number % 3 == 0 {
                 std::thread::yield_now();
             }
@@ -361,7 +365,7 @@ fn no_wake_up_is_lost_however_the_threads_race() {
         })
         .install()
         .unwrap();
-    let process = with(
+    let namespace = with(
         &host,
         "
 import asyncio, racing
@@ -376,15 +380,15 @@ def elsewhere(count):
     return asyncio.run(sequentially(count)) + asyncio.run(at_once(count))
 ",
     );
-    let submit = |function: &'static str| process.submit(Call::new("__main__", function).arg(5_000)).unwrap();
+    let submit = |function: &'static str| namespace.submit(Call::new("__main__", function).arg(5_000)).unwrap();
     let (one, other) = (submit("sequentially"), submit("at_once"));
     assert_eq!(wait(one).unwrap(), Value::from(5_000));
     assert_eq!(wait(other).unwrap(), Value::from(5_000));
-    // On a loop that is asyncio's own, in another thread.
-    let elsewhere = process.submit(Call::new("__main__", "elsewhere").arg(1_000).on_worker()).unwrap();
+    // On asyncio's own loop in another thread.
+    let elsewhere = namespace.submit(Call::new("__main__", "elsewhere").arg(1_000).on_worker()).unwrap();
     assert_eq!(wait(elsewhere).unwrap(), Value::from(2_000));
     Module::new("racing").install().unwrap();
-    drop((process, host));
+    drop((namespace, host));
     let end = Instant::now() + LONG;
     while !thread.is_finished() && Instant::now() < end {
         std::thread::yield_now();
@@ -414,13 +418,13 @@ async def down(n):
 ";
     module(&host, "reentrant_python", source);
     assert_eq!(host.run("reentrant_python", "down", (500,), ()).unwrap(), Value::from(500));
-    // The module refers to the host, which would not end before it.
+    // The module refers to the host, which could not end before it.
     Module::new("reentrant").install().unwrap();
     assert!(host.shutdown(LONG).is_clean());
 }
 
 #[test]
-fn a_function_that_waits_for_its_own_loop_is_an_exception_and_no_deadlock() {
+fn a_function_that_waits_for_its_own_loop_raises_instead_of_deadlocking() {
     let host = start();
     let handle = (*host).clone();
     Module::new("stuck")
@@ -433,7 +437,7 @@ fn a_function_that_waits_for_its_own_loop_is_an_exception_and_no_deadlock() {
     let (class, message) = exception(host.run("stuck", "wait", (), ()));
     assert_eq!(class, "RuntimeError");
     assert!(message.contains("own loop"), "{message}");
-    // On another thread there is nothing wrong with it.
+    // On another thread it works.
     let reply = host.submit(Call::new("stuck", "wait").on_worker()).unwrap();
     assert_eq!(wait(reply).unwrap(), Value::from(3));
     Module::new("stuck").install().unwrap();
@@ -464,7 +468,7 @@ fn a_future_is_dropped_when_its_task_is_cancelled() {
         })
         .install()
         .unwrap();
-    let process = with(
+    let namespace = with(
         &host,
         "
 import asyncio, endless
@@ -487,24 +491,24 @@ async def never_awaited():
     endless.wait().close()
 ",
     );
-    let reply = process.eval("endless.wait()").unwrap();
-    until("it has begun", || begun.load(Ordering::Relaxed) == 1);
+    let reply = namespace.eval("endless.wait()").unwrap();
+    until("it has started", || begun.load(Ordering::Relaxed) == 1);
     assert_eq!(drops.load(Ordering::Relaxed), 0);
     reply.cancel();
     assert!(matches!(wait(reply), Err(TaskError::Cancelled)));
     assert_eq!(drops.load(Ordering::Relaxed), 1);
 
-    let reply = process.eval("cleans_up()").unwrap();
-    until("it has begun", || begun.load(Ordering::Relaxed) == 2);
+    let reply = namespace.eval("cleans_up()").unwrap();
+    until("it has started", || begun.load(Ordering::Relaxed) == 2);
     reply.cancel();
     assert_eq!(wait(reply).unwrap(), Value::from("clean"));
-    assert_eq!(eval(&process, "times_out()").unwrap(), Value::from("timed out"));
+    assert_eq!(eval(&namespace, "times_out()").unwrap(), Value::from("timed out"));
     assert_eq!(drops.load(Ordering::Relaxed), 3);
-    eval(&process, "never_awaited()").unwrap();
+    eval(&namespace, "never_awaited()").unwrap();
     assert_eq!(drops.load(Ordering::Relaxed), 5);
-    let reply = process.submit(Call::new("endless", "wait").timeout(Duration::from_millis(5))).unwrap();
+    let reply = namespace.submit(Call::new("endless", "wait").timeout(Duration::from_millis(5))).unwrap();
     assert!(matches!(wait(reply), Err(TaskError::TimedOut)));
-    until("it is dropped", || drops.load(Ordering::Relaxed) == 6);
+    until("the future is dropped", || drops.load(Ordering::Relaxed) == 6);
 }
 
 #[test]
@@ -519,17 +523,17 @@ fn functions_outlive_their_module_and_are_freed_after_it() {
         })
         .install()
         .unwrap();
-    let process = with(&host, "from passing import keep");
+    let namespace = with(&host, "from passing import keep");
     Module::new("passing").function("other", |args| args.none()).install().unwrap();
-    eval(&process, "keep()").unwrap();
-    assert_eq!(exception(eval(&process, "__import__('passing').keep")).0, "AttributeError");
+    eval(&namespace, "keep()").unwrap();
+    assert_eq!(exception(eval(&namespace, "__import__('passing').keep")).0, "AttributeError");
     assert_eq!(drops.load(Ordering::Relaxed), 0);
-    wait(process.exec("del keep").unwrap()).unwrap();
+    wait(namespace.exec("del keep").unwrap()).unwrap();
     assert_eq!(drops.load(Ordering::Relaxed), 1);
 }
 
 #[test]
-fn a_task_that_is_abandoned_is_freed_with_its_future() {
+fn an_abandoned_task_is_freed_with_its_future() {
     let host = start();
     let drops = Arc::new(AtomicUsize::new(0));
     let dropped = drops.clone();
@@ -544,7 +548,7 @@ fn a_task_that_is_abandoned_is_freed_with_its_future() {
         })
         .install()
         .unwrap();
-    let process = with(
+    let namespace = with(
         &host,
         "
 import asyncio, abandoned, gc, logging
@@ -553,7 +557,7 @@ async def wait():
     await abandoned.wait()
 
 def abandon():
-    # A loop that is closed with a task on it, which nobody has cancelled.
+    # A loop that is closed with a task that was not cancelled.
     logging.disable()
     loop = asyncio.new_event_loop()
     task = loop.create_task(wait())
@@ -565,6 +569,6 @@ def abandon():
     logging.disable(logging.NOTSET)
 ",
     );
-    wait(process.submit(Call::new("__main__", "abandon").on_worker()).unwrap()).unwrap();
+    wait(namespace.submit(Call::new("__main__", "abandon").on_worker()).unwrap()).unwrap();
     assert_eq!(drops.load(Ordering::Relaxed), 1);
 }

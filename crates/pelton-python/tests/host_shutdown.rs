@@ -1,4 +1,4 @@
-//! Shutdown, in every state; and that every task has its one outcome.
+//! Shutdown in every state, with exactly one outcome for each task.
 
 #![cfg(feature = "embed")]
 
@@ -34,10 +34,10 @@ async def naps(seconds):
     return nap(seconds)
 ";
 
-/// Longer than a shutdown takes that gives up, and than a loop is waited for before that.
+/// Longer than a shutdown that gives up takes, including its wait for the loop.
 const TOO_LONG: f64 = 5.0;
 
-/// Whether a nap has begun since the tasks were defined.
+/// Returns whether a nap has started since the tasks were defined.
 fn naps() -> bool {
     Python::attach(|py| py.import("builtins")?.getattr("pelton_test_naps")?.is_truthy()).unwrap()
 }
@@ -48,19 +48,19 @@ fn an_idle_host_ends_at_once() {
     let start = Instant::now();
     assert!(host.shutdown(LONG).is_clean());
     assert!(start.elapsed() < Duration::from_secs(5));
-    assert!(host.shutdown(LONG).is_clean(), "again there is nothing to do");
+    assert!(host.shutdown(LONG).is_clean(), "a second shutdown does nothing");
     let refused = host.create_task("math", "sqrt", (2.0,), ()).unwrap_err();
     assert_eq!(refused.kind, RefusalKind::ShuttingDown);
     assert_eq!(refused.call.name(), "math.sqrt");
 }
 
 #[test]
-fn what_there_is_comes_to_its_end() {
+fn tasks_in_progress_finish_before_the_deadline() {
     let host = start();
-    let process = with(&host, TASKS);
-    let replies: Vec<_> = (0..100).map(|_| process.create_task("__main__", "short", (), ()).unwrap()).collect();
-    let queued: Vec<_> = (0..1_000).map(|_| process.create_task("math", "sqrt", (4.0,), ()).unwrap()).collect();
-    let worker = process.submit(Call::new("__main__", "nap").arg(0.05).on_worker()).unwrap();
+    let namespace = with(&host, TASKS);
+    let replies: Vec<_> = (0..100).map(|_| namespace.create_task("__main__", "short", (), ()).unwrap()).collect();
+    let queued: Vec<_> = (0..1_000).map(|_| namespace.create_task("math", "sqrt", (4.0,), ()).unwrap()).collect();
+    let worker = namespace.submit(Call::new("__main__", "nap").arg(0.05).on_worker()).unwrap();
     assert!(host.shutdown(LONG).is_clean());
     for reply in replies {
         assert_eq!(reply.try_take().unwrap().unwrap(), Value::from("done"));
@@ -72,10 +72,10 @@ fn what_there_is_comes_to_its_end() {
 }
 
 #[test]
-fn what_is_not_done_by_the_deadline_is_cancelled() {
+fn tasks_not_done_by_the_deadline_are_cancelled() {
     let host = start();
-    let process = with(&host, TASKS);
-    let long: Vec<_> = (0..10).map(|_| process.create_task("__main__", "long", (), ()).unwrap()).collect();
+    let namespace = with(&host, TASKS);
+    let long: Vec<_> = (0..10).map(|_| namespace.create_task("__main__", "long", (), ()).unwrap()).collect();
     until("they wait", || host.stats()[0].waiting == 10);
     let remains = host.shutdown(Duration::from_millis(10));
     assert_eq!((remains.cancelled, remains.abandoned, remains.stuck.len()), (10, 0, 0));
@@ -85,12 +85,12 @@ fn what_is_not_done_by_the_deadline_is_cancelled() {
 }
 
 #[test]
-fn what_is_queued_behind_a_blocking_call_is_cancelled_too() {
+fn tasks_queued_behind_a_blocking_call_are_cancelled() {
     let host = start();
-    let process = with(&host, TASKS);
-    let nap = process.create_task("__main__", "nap", (0.3,), ()).unwrap();
+    let namespace = with(&host, TASKS);
+    let nap = namespace.create_task("__main__", "nap", (0.3,), ()).unwrap();
     until("it naps", naps);
-    let behind: Vec<_> = (0..100).map(|_| process.create_task("math", "sqrt", (4.0,), ()).unwrap()).collect();
+    let behind: Vec<_> = (0..100).map(|_| namespace.create_task("math", "sqrt", (4.0,), ()).unwrap()).collect();
     let remains = host.shutdown(Duration::ZERO);
     assert!(remains.cancelled >= 100 && remains.stuck.is_empty(), "{remains:?}");
     assert_eq!(nap.try_take().unwrap().unwrap(), Value::from("napped"));
@@ -100,10 +100,10 @@ fn what_is_queued_behind_a_blocking_call_is_cancelled_too() {
 }
 
 #[test]
-fn what_will_not_be_cancelled_is_abandoned() {
+fn tasks_that_suppress_cancellation_are_abandoned() {
     let host = start();
-    let process = with(&host, TASKS);
-    let reply = process.create_task("__main__", "stubborn", (), ()).unwrap();
+    let namespace = with(&host, TASKS);
+    let reply = namespace.create_task("__main__", "stubborn", (), ()).unwrap();
     until("it waits", || host.stats()[0].waiting == 1);
     let remains = host.shutdown(Duration::from_millis(10));
     assert_eq!((remains.cancelled, remains.abandoned, remains.stuck.len()), (1, 1, 0));
@@ -113,10 +113,10 @@ fn what_will_not_be_cancelled_is_abandoned() {
 #[test]
 fn a_call_that_never_returns_is_interrupted() {
     let host = start();
-    let process = with(&host, TASKS);
-    let spinning = process.create_task("__main__", "spin", (), ()).unwrap();
+    let namespace = with(&host, TASKS);
+    let spinning = namespace.create_task("__main__", "spin", (), ()).unwrap();
     until("it spins", || host.stats()[0].queued == 0);
-    let behind = process.create_task("math", "sqrt", (4.0,), ()).unwrap();
+    let behind = namespace.create_task("math", "sqrt", (4.0,), ()).unwrap();
     let remains = host.shutdown(Duration::from_millis(10));
     assert!(remains.stuck.is_empty(), "{remains:?}");
     let error = spinning.try_take().unwrap().unwrap_err();
@@ -125,18 +125,18 @@ fn a_call_that_never_returns_is_interrupted() {
 }
 
 #[test]
-fn all_are_told_if_a_loop_does_not_come_back() {
+fn all_waiters_are_settled_if_a_loop_never_returns() {
     let host = start_with(Config::new().batch(8));
-    let process = with(&host, TASKS);
-    let waits = process.create_task("__main__", "long", (), ()).unwrap();
+    let namespace = with(&host, TASKS);
+    let waits = namespace.create_task("__main__", "long", (), ()).unwrap();
     until("it waits", || host.stats()[0].waiting == 1);
-    // Of one batch, the first does not return, and the others are with the loop already; the rest are still queued.
-    let running = process.create_task("__main__", "nap", (TOO_LONG,), ()).unwrap();
+    // Of one batch, the first does not return, and the loop has already fetched the others; the rest are still queued.
+    let running = namespace.create_task("__main__", "nap", (TOO_LONG,), ()).unwrap();
     until("it naps", naps);
-    let queued: Vec<_> = (0..20).map(|_| process.create_task("math", "sqrt", (4.0,), ()).unwrap()).collect();
-    let batch = process.batch((0..20).map(|_| Call::new("math", "sqrt").arg(4.0)).collect()).unwrap();
-    let mut stream = process.stream(Call::new("builtins", "range").arg(5), 2).unwrap();
-    let future = process.eval("1").unwrap();
+    let queued: Vec<_> = (0..20).map(|_| namespace.create_task("math", "sqrt", (4.0,), ()).unwrap()).collect();
+    let batch = namespace.batch((0..20).map(|_| Call::new("math", "sqrt").arg(4.0)).collect()).unwrap();
+    let mut stream = namespace.stream(Call::new("builtins", "range").arg(5), 2).unwrap();
+    let future = namespace.eval("1").unwrap();
     let (start, told) = (Instant::now(), std::sync::mpsc::channel());
     std::thread::scope(|scope| {
         let tell = told.0;
@@ -148,7 +148,7 @@ fn all_are_told_if_a_loop_does_not_come_back() {
         scope.spawn(move || other.send(futures::executor::block_on(future)).unwrap());
         scope.spawn(move || third.send(stream.next().unwrap()).unwrap());
         let remains = host.shutdown(Duration::from_millis(10));
-        assert!(start.elapsed() < Duration::from_secs_f64(TOO_LONG), "or it shows nothing");
+        assert!(start.elapsed() < Duration::from_secs_f64(TOO_LONG), "the nap ended too early for this test");
         assert_eq!(remains.stuck, [0]);
         assert_eq!(remains.abandoned, 1 + 1 + 20 + 20 + 1 + 1, "{remains:?}");
         assert_eq!(remains.cancelled, remains.abandoned);
@@ -156,62 +156,62 @@ fn all_are_told_if_a_loop_does_not_come_back() {
             let outcome = told.1.recv_timeout(LONG).unwrap();
             assert!(matches!(outcome, Err(TaskError::LoopGone)), "{outcome:?}");
         }
-        // The others find it so when they ask.
+        // The others get this outcome when they ask.
         for reply in queued.chain([waits, running]) {
             assert!(matches!(wait(reply), Err(TaskError::LoopGone)));
         }
         assert!(batch.wait().iter().all(|outcome| matches!(outcome, Err(TaskError::LoopGone))));
-        assert!(start.elapsed() < Duration::from_secs_f64(TOO_LONG), "or it shows nothing");
+        assert!(start.elapsed() < Duration::from_secs_f64(TOO_LONG), "the nap ended too early for this test");
     });
 }
 
 #[test]
-fn what_a_stuck_step_of_a_coroutine_returns_late_is_dropped() {
+fn a_late_result_of_a_stuck_coroutine_is_dropped() {
     let host = start();
-    let process = with(&host, TASKS);
+    let namespace = with(&host, TASKS);
     let seconds = 4.0;
-    let reply = process.create_task("__main__", "naps", (seconds,), ()).unwrap();
+    let reply = namespace.create_task("__main__", "naps", (seconds,), ()).unwrap();
     until("it naps", naps);
     let start = Instant::now();
     let remains = host.shutdown(Duration::ZERO);
-    assert!(start.elapsed() < Duration::from_secs_f64(seconds), "or it shows nothing");
+    assert!(start.elapsed() < Duration::from_secs_f64(seconds), "the nap ended too early for this test");
     assert_eq!((remains.stuck.as_slice(), remains.abandoned), ([0].as_slice(), 1), "{remains:?}");
     assert!(matches!(wait(reply), Err(TaskError::LoopGone)));
-    // There can be another host while the thread of this one is stuck, and what it says then disturbs nobody.
+    // Another host can start while the thread of this one is stuck, and is not affected when that thread returns.
     let next = Host::start(Config::new()).unwrap();
-    until("the thread has come back", || start.elapsed() > Duration::from_secs_f64(seconds));
+    until("the thread has returned", || start.elapsed() > Duration::from_secs_f64(seconds));
     assert_eq!(next.run("math", "sqrt", (4.0,), ()).unwrap(), Value::Float(2.0));
     assert!(next.shutdown(LONG).is_clean());
 }
 
 #[test]
-fn all_are_told_of_a_function_that_does_not_return_to_its_worker() {
+fn waiters_are_settled_if_a_worker_function_never_returns() {
     let host = start();
-    let process = with(&host, TASKS);
-    let reply = process.submit(Call::new("__main__", "nap").arg(TOO_LONG).on_worker()).unwrap();
+    let namespace = with(&host, TASKS);
+    let reply = namespace.submit(Call::new("__main__", "nap").arg(TOO_LONG).on_worker()).unwrap();
     until("it naps", naps);
     let start = Instant::now();
     let remains = host.shutdown(Duration::ZERO);
     assert_eq!((remains.stuck.len(), remains.abandoned), (0, 1), "{remains:?}");
     assert!(matches!(wait(reply), Err(TaskError::LoopGone)));
-    assert!(start.elapsed() < Duration::from_secs_f64(TOO_LONG), "or it shows nothing");
+    assert!(start.elapsed() < Duration::from_secs_f64(TOO_LONG), "the nap ended too early for this test");
 }
 
 #[test]
-fn dropping_the_last_handle_ends_the_host() {
+fn dropping_the_last_handle_shuts_the_host_down() {
     let turn = turn();
     let host = Host::start(Config::new()).unwrap();
-    let process = with(&host, TASKS);
-    let reply = process.create_task("__main__", "long", (), ()).unwrap();
+    let namespace = with(&host, TASKS);
+    let reply = namespace.create_task("__main__", "long", (), ()).unwrap();
     until("it waits", || host.stats()[0].waiting == 1);
     drop(host);
     assert!(matches!(reply.try_take().unwrap(), Err(TaskError::Cancelled | TaskError::LoopGone)));
-    assert!(process.create_task("__main__", "short", (), ()).is_err());
+    assert!(namespace.create_task("__main__", "short", (), ()).is_err());
     drop(turn);
 }
 
 #[test]
-fn callers_that_race_a_shutdown_all_hear_something() {
+fn callers_that_race_a_shutdown_all_get_an_outcome() {
     for round in 0..20 {
         let host = start_with(Config::new().loops(1 + round % 2));
         let counts: Vec<(usize, usize)> = std::thread::scope(|scope| {
@@ -222,7 +222,7 @@ fn callers_that_race_a_shutdown_all_hear_something() {
                         while refused < 10 {
                             match host.submit(Call::new("asyncio", "sleep").arg(0.0)) {
                                 Ok(reply) => {
-                                    // Whatever it is, it is something.
+                                    // Any outcome will do.
                                     let _ = wait(reply);
                                     answered += 1;
                                 }
@@ -233,7 +233,7 @@ fn callers_that_race_a_shutdown_all_hear_something() {
                     })
                 })
                 .collect();
-            until("all are at it", || host.stats().iter().map(|stats| stats.tasks).sum::<u64>() > 50);
+            until("all threads are submitting", || host.stats().iter().map(|stats| stats.tasks).sum::<u64>() > 50);
             host.shutdown(Duration::from_millis(round as u64 % 3));
             callers.into_iter().map(|caller| caller.join().unwrap()).collect()
         });
@@ -244,11 +244,11 @@ fn callers_that_race_a_shutdown_all_hear_something() {
 #[test]
 fn a_stream_ends_with_the_host() {
     let host = start();
-    let process = with(
+    let namespace = with(
         &host,
         "import asyncio\nasync def ticks():\n    while True:\n        yield 1\n        await asyncio.sleep(0.001)",
     );
-    let mut stream = process.stream(Call::new("__main__", "ticks"), 4).unwrap();
+    let mut stream = namespace.stream(Call::new("__main__", "ticks"), 4).unwrap();
     assert_eq!(stream.next().unwrap().unwrap(), Value::Int(1));
     host.shutdown(Duration::ZERO);
     let last = stream.by_ref().last().unwrap();

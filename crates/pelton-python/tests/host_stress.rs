@@ -1,4 +1,4 @@
-//! Many tasks, many threads: nothing is lost, nothing goes to the wrong caller, nothing grows.
+//! Many tasks and threads: no outcome is lost or goes to the wrong caller, and memory does not grow.
 
 #![cfg(feature = "embed")]
 
@@ -11,7 +11,7 @@ use host_support::{LONG, start, start_with, until, wait, with};
 use pelton_python::Value;
 use pelton_python::host::{Call, Config, Host, RefusalKind};
 
-/// A build without optimisation does a tenth of it.
+/// Unoptimised builds do a tenth.
 const fn many(number: usize) -> usize {
     if cfg!(debug_assertions) { number / 10 } else { number }
 }
@@ -19,7 +19,7 @@ const fn many(number: usize) -> usize {
 #[test]
 fn wake_ups_from_other_python_threads_are_not_lost() {
     let host = start();
-    let process = with(
+    let namespace = with(
         &host,
         "
 import asyncio, socket
@@ -33,13 +33,13 @@ async def name(number):
 ",
     );
     for function in ["executor", "thread", "name"] {
-        // One at a time, so that the loop goes to sleep between any two: that is when wake-ups get lost.
+        // One at a time, so that the loop goes to sleep between any two. That is when wake-ups could get lost.
         for number in 0..many(3_000) as i64 {
-            let reply = process.create_task("__main__", function, (number,), ()).unwrap();
+            let reply = namespace.create_task("__main__", function, (number,), ()).unwrap();
             assert_eq!(wait(reply).unwrap(), Value::Int(number), "{function}");
         }
         let calls = (0..many(7_000) as i64).map(|number| Call::new("__main__", function).arg(number)).collect();
-        let outcomes = process.batch(calls).unwrap().wait_timeout(LONG).expect("no outcome is missing");
+        let outcomes = namespace.batch(calls).unwrap().wait_timeout(LONG).expect("no outcome is missing");
         for (number, outcome) in (0..).zip(outcomes) {
             assert_eq!(outcome.unwrap(), Value::Int(number), "{function}");
         }
@@ -57,7 +57,7 @@ fn threads_that_race_a_loop_going_to_sleep_wake_it() {
                     for number in 0..many(30_000) as i64 {
                         let reply = host.create_task("builtins", "int", (number,), ()).unwrap();
                         assert_eq!(wait(reply).unwrap(), Value::Int(number));
-                        // Other moments of its going to sleep.
+                        // Vary the moment relative to the loop going to sleep.
                         for _ in 0..(number * thread) % 200 {
                             std::hint::spin_loop();
                         }
@@ -69,7 +69,7 @@ fn threads_that_race_a_loop_going_to_sleep_wake_it() {
 }
 
 #[test]
-fn a_million_calls_of_64_threads_each_come_back_to_their_caller() {
+fn a_million_calls_of_64_threads_each_return_to_their_caller() {
     let host = start_with(Config::new().loops(2));
     let calls = many(1_000_000) as i64 / 64;
     std::thread::scope(|scope| {
@@ -99,7 +99,7 @@ fn a_million_calls_of_64_threads_each_come_back_to_their_caller() {
 #[test]
 fn long_tasks_do_not_stall() {
     let host = start();
-    let process = with(
+    let namespace = with(
         &host,
         "
 import asyncio
@@ -117,8 +117,8 @@ async def through_a_queue(count):
     return total
 ",
     );
-    let turns = process.create_task("__main__", "turns", (1_000,), ()).unwrap();
-    let queue = process.create_task("__main__", "through_a_queue", (10_000,), ()).unwrap();
+    let turns = namespace.create_task("__main__", "turns", (1_000,), ()).unwrap();
+    let queue = namespace.create_task("__main__", "through_a_queue", (10_000,), ()).unwrap();
     assert_eq!(wait(turns).unwrap(), Value::Int(1_000));
     assert_eq!(wait(queue).unwrap(), Value::Int(9_999 * 10_000 / 2));
 }
@@ -126,7 +126,7 @@ async def through_a_queue(count):
 #[test]
 fn sleeps_fire_on_time_and_never_early() {
     let host = start();
-    let process = with(
+    let namespace = with(
         &host,
         "
 import asyncio, time
@@ -136,18 +136,18 @@ async def nap(seconds):
     return time.perf_counter() - start
 ",
     );
-    // Concurrent ones, of all lengths.
+    // Concurrent ones of all lengths.
     let lengths: Vec<f64> = (0..500).map(|number| 0.000_2 * f64::from(number)).collect();
     let calls = lengths.iter().map(|length| Call::new("__main__", "nap").arg(*length)).collect();
-    let outcomes = process.batch(calls).unwrap().wait_timeout(LONG).expect("all have fired");
+    let outcomes = namespace.batch(calls).unwrap().wait_timeout(LONG).expect("all have fired");
     for (length, outcome) in lengths.iter().zip(outcomes) {
         let took = outcome.unwrap().as_float().unwrap();
         assert!(took >= *length, "{took} is early for {length}");
         assert!(took < length + 2.0, "{took} is late for {length}");
     }
-    // Under a millisecond, alone: neither at once nor rounded up to one.
+    // Less than a millisecond, one at a time: neither immediate nor rounded up to a millisecond.
     let mut took: Vec<f64> = (0..200)
-        .map(|_| wait(process.create_task("__main__", "nap", (0.000_3,), ()).unwrap()).unwrap().as_float().unwrap())
+        .map(|_| wait(namespace.create_task("__main__", "nap", (0.000_3,), ()).unwrap()).unwrap().as_float().unwrap())
         .collect();
     took.sort_by(f64::total_cmp);
     assert!(took[0] >= 0.000_3, "{} is early", took[0]);
@@ -155,15 +155,15 @@ async def nap(seconds):
 }
 
 #[test]
-fn one_lock_for_a_batch_and_none_when_idle() {
+fn a_batch_takes_one_lock_and_an_idle_loop_takes_none() {
     let host = start_with(Config::new().loops(2));
-    // Threads are spread over the loops, so each of these has its own.
-    let of_a_thread = || std::thread::scope(|scope| scope.spawn(|| host.process()).join().unwrap());
-    let (process, other) = (of_a_thread(), of_a_thread());
+    // Threads are spread over the loops, so each of these gets its own.
+    let of_a_thread = || std::thread::scope(|scope| scope.spawn(|| host.namespace()).join().unwrap());
+    let (namespace, other) = (of_a_thread(), of_a_thread());
     let hold =
         "import builtins, threading\nheld = builtins.pelton_test_held = threading.Event()\ndef hold(): held.wait()";
-    wait(process.exec(hold).unwrap()).unwrap();
-    // Counted at the end of its batch, which may be after its outcome is there.
+    wait(namespace.exec(hold).unwrap()).unwrap();
+    // It is counted at the end of its batch, perhaps after its outcome is there.
     let busy = || host.stats().iter().position(|stats| stats.tasks > 0);
     until("it is counted", || busy().is_some());
     let index = busy().unwrap();
@@ -175,11 +175,11 @@ fn one_lock_for_a_batch_and_none_when_idle() {
     for number in 0..1_000 {
         assert_eq!(wait(other.eval(format!("{number}")).unwrap()).unwrap(), Value::Int(number));
     }
-    assert_eq!(host.stats()[index], before, "while another works, an idle loop takes no lock, and does not turn");
+    assert_eq!(host.stats()[index], before, "while another loop works, an idle loop takes no lock and does not turn");
 
-    let holding = process.create_task("__main__", "hold", (), ()).unwrap();
+    let holding = namespace.create_task("__main__", "hold", (), ()).unwrap();
     let calls = (0..6_400).map(|number| Call::new("builtins", "int").arg(number)).collect();
-    let batch = process.batch(calls).unwrap();
+    let batch = namespace.batch(calls).unwrap();
     release();
     wait(holding).unwrap();
     assert!(batch.wait().iter().all(Result::is_ok));
@@ -187,22 +187,22 @@ fn one_lock_for_a_batch_and_none_when_idle() {
     assert_eq!(after.tasks - before.tasks, 6_401);
     let batches = after.batches - before.batches;
     assert!((101..=103).contains(&batches), "{batches} batches of 64");
-    // One to begin with; then it is let go of every 5 ms, since there is more to do.
+    // One acquisition at the start. Then the lock is released every 5 ms while there is more to do.
     let locks = after.locks - before.locks;
     assert!(locks >= 1 && locks <= batches, "{locks} for {batches} batches");
-    assert!(after.wakeups - before.wakeups <= 2, "one wake-up however many tasks");
+    assert!(after.wakeups - before.wakeups <= 2, "one wake-up for any number of tasks");
 }
 
 #[test]
 fn the_bound_holds_at_a_million_queued() {
     let bound = many(1_000_000);
     let host = start_with(Config::new().queue_bound(bound));
-    let process = with(
+    let namespace = with(
         &host,
         "import builtins, threading\nheld = builtins.pelton_test_held = threading.Event()\ndef hold(): held.wait()",
     );
-    let holding = process.create_task("__main__", "hold", (), ()).unwrap();
-    until("the loop is held up", || host.stats()[0].queued == 0);
+    let holding = namespace.create_task("__main__", "hold", (), ()).unwrap();
+    until("the loop is blocked", || host.stats()[0].queued == 0);
     let mut accepted = 0;
     let refused = loop {
         match host.spawn(Call::new("builtins", "int")) {
@@ -217,7 +217,7 @@ fn the_bound_holds_at_a_million_queued() {
     assert_eq!(wait(host.submit(*refused.call).unwrap()).unwrap(), Value::Int(0));
 }
 
-/// Sets the event that holds up the loop, by Python code on this thread.
+/// Sets the event that blocks the loop, from this thread.
 fn release() {
     use pyo3::prelude::*;
     Python::attach(|py| {
@@ -234,7 +234,7 @@ fn resident() -> usize {
 #[cfg(target_os = "linux")]
 fn memory_stays_flat_over_ten_million_tasks() {
     let host = start();
-    let process = with(&host, "async def nothing(): pass\nasync def fails(): raise ValueError('no')");
+    let namespace = with(&host, "async def nothing(): pass\nasync def fails(): raise ValueError('no')");
     let round = |tasks: usize| {
         for _ in 0..tasks / 1_000 {
             let calls = (0..1_000)
@@ -245,7 +245,7 @@ fn memory_stays_flat_over_ten_million_tasks() {
                     _ => Call::new("math", "sqrt").arg(2.0),
                 })
                 .collect();
-            let outcomes = process.batch(calls).unwrap().wait();
+            let outcomes = namespace.batch(calls).unwrap().wait();
             assert_eq!(outcomes.iter().filter(|outcome| outcome.is_err()).count(), 10);
         }
     };
@@ -262,7 +262,7 @@ fn memory_stays_flat_over_ten_million_tasks() {
 #[test]
 fn every_task_has_one_outcome_however_it_ends() {
     let host = start();
-    let process = with(
+    let namespace = with(
         &host,
         "
 import asyncio
@@ -279,14 +279,14 @@ async def ends(how):
     let start = Instant::now();
     std::thread::scope(|scope| {
         for thread in 0..4 {
-            let (process, told) = (process.clone(), &told);
+            let (namespace, told) = (namespace.clone(), &told);
             scope.spawn(move || {
                 for number in (thread..count).step_by(4) {
                     let mut call = Call::new("__main__", "ends").arg(number);
                     if number % 17 == 0 {
                         call = call.timeout(Duration::from_micros(100));
                     }
-                    let reply = process.submit(call).unwrap();
+                    let reply = namespace.submit(call).unwrap();
                     if number % 19 == 0 {
                         reply.cancel();
                     }

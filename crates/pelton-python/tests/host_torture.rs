@@ -1,6 +1,6 @@
-//! Random calls of hostile functions, from a seed. Each call has the outcome that asyncio's own loop gives it, and exactly one.
+//! Random calls of hostile functions from a seed. Each call has exactly one outcome, the same as on asyncio's own loop.
 //!
-//! `PELTON_TORTURE_SECONDS` says for how long, `PELTON_TORTURE_SEED` from which seed on: a failure names its seed.
+//! `PELTON_TORTURE_SECONDS` sets the duration and `PELTON_TORTURE_SEED` the first seed. A failure names its seed.
 
 #![cfg(feature = "embed")]
 
@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 
 use host_support::{LONG, start_with, wait};
 use pelton_python::Value;
-use pelton_python::host::{Call, Config, Outcome, Process, TaskError};
+use pelton_python::host::{Call, Config, Namespace, Outcome, TaskError};
 
-/// Without a variable that says so: long enough for some hundred calls of each function.
+/// Default duration: long enough for some hundred calls of each function.
 const SECONDS: u64 = 5;
 
-/// Calls of one scenario.
+/// Calls per scenario.
 const CALLS: usize = 120;
 
-/// Functions that act when their results, arguments and exceptions are released, converted, iterated over or awaited. Each takes a number.
-/// `reference` says what comes of one on asyncio's own loop.
+/// Functions whose results, arguments and exceptions run code when they are released, converted, iterated over or
+/// awaited. Each takes a number. `reference` returns the outcome on asyncio's own loop.
 const HOSTILE: &str = r#"
 import asyncio, functools, gc, inspect, os, random, threading, time
 
@@ -219,11 +219,11 @@ def reference(name, kind):
     return outcome[0] if outcome else "value"
 "#;
 
-/// A generator of random numbers: the same sequence for a seed, everywhere.
+/// A generator of random numbers, with the same sequence for a seed on every system.
 struct Random(u64);
 
 impl Random {
-    /// Below a bound.
+    /// Returns a number below `bound`.
     fn below(&mut self, bound: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -233,13 +233,13 @@ impl Random {
     }
 }
 
-/// What came of a call, in the words of `reference`.
+/// Describes the outcome of a call in the same terms as `reference`.
 fn kind_of(outcome: &Outcome) -> String {
     match outcome {
         Ok(_) | Err(TaskError::Conversion(_)) => "value".into(),
         Err(TaskError::Cancelled) => "cancelled".into(),
         Err(TaskError::Raised(exception)) => {
-            // What is read from it must not be nonsense, whatever its `__str__` does.
+            // The text must be valid, whatever `__str__` does.
             assert!(!exception.traceback().is_empty());
             exception.type_name().rsplit('.').next().unwrap_or_default().into()
         }
@@ -247,19 +247,19 @@ fn kind_of(outcome: &Outcome) -> String {
     }
 }
 
-fn names(process: &Process) -> Vec<String> {
-    let Value::List(names) = wait(process.eval("NAMES").unwrap()).unwrap() else { panic!("a list of names") };
+fn names(namespace: &Namespace) -> Vec<String> {
+    let Value::List(names) = wait(namespace.eval("NAMES").unwrap()).unwrap() else { panic!("a list of names") };
     names.iter().map(|name| name.as_str().unwrap().to_owned()).collect()
 }
 
-/// One scenario: a host, and calls in all ways that there are.
+/// Plays one scenario: a host, and calls of all kinds.
 fn play(seed: u64) {
     let mut random = Random(seed);
     let host =
         start_with(Config::new().loops(1 + random.below(2)).workers(1 + random.below(3)).batch(1 + random.below(64)));
-    let process = host.process();
-    wait(process.exec(HOSTILE).unwrap()).unwrap();
-    let names = names(&process);
+    let namespace = host.namespace();
+    wait(namespace.exec(HOSTILE).unwrap()).unwrap();
+    let names = names(&namespace);
     let mut outstanding = Vec::new();
     for _ in 0..CALLS {
         let name = names[random.below(names.len())].as_str();
@@ -272,7 +272,7 @@ fn play(seed: u64) {
         if random.below(4) == 0 {
             call = call.as_object();
         }
-        // There, a function finds no loop that runs, and so some come to something else.
+        // On a worker, functions find no running loop, so some have other outcomes.
         let on_worker =
             matches!(name, "number" | "mortal" | "fails" | "exits" | "keys" | "pieces") && random.below(3) == 0;
         if on_worker {
@@ -280,34 +280,34 @@ fn play(seed: u64) {
         }
         let expected = || {
             let call = Call::new("__main__", "reference").arg(name.to_owned()).arg(number).on_worker();
-            wait(process.submit(call).unwrap()).unwrap().as_str().unwrap().to_owned()
+            wait(namespace.submit(call).unwrap()).unwrap().as_str().unwrap().to_owned()
         };
         match random.below(11) {
-            0..=2 => assert_eq!(kind_of(&wait(process.submit(call).unwrap())), expected(), "{context}"),
+            0..=2 => assert_eq!(kind_of(&wait(namespace.submit(call).unwrap())), expected(), "{context}"),
             3 => {
                 let outcomes =
-                    process.batch(vec![call.clone(), call]).unwrap().wait_timeout(LONG).expect("all outcomes");
+                    namespace.batch(vec![call.clone(), call]).unwrap().wait_timeout(LONG).expect("all outcomes");
                 let kinds: Vec<String> = outcomes.iter().map(kind_of).collect();
                 assert_eq!(kinds, [expected(), expected()], "{context}");
             }
-            4 => outstanding.push((context, process.submit(call).unwrap())),
-            5 => process.spawn(call).unwrap(),
-            6 => drop(process.submit(call).unwrap()),
-            7 => drop(process.submit(call).unwrap().cancel_on_drop()),
+            4 => outstanding.push((context, namespace.submit(call).unwrap())),
+            5 => namespace.spawn(call).unwrap(),
+            6 => drop(namespace.submit(call).unwrap()),
+            7 => drop(namespace.submit(call).unwrap().cancel_on_drop()),
             8 => {
-                let reply = process.submit(call.timeout(Duration::from_millis(random.below(3) as u64))).unwrap();
+                let reply = namespace.submit(call.timeout(Duration::from_millis(random.below(3) as u64))).unwrap();
                 let outcome = kind_of(&wait(reply));
                 assert!(outcome == "TimedOut" || outcome == expected(), "{context}: {outcome}");
             }
             9 => {
-                let reply = process.submit(call).unwrap();
+                let reply = namespace.submit(call).unwrap();
                 reply.cancel();
                 let outcome = kind_of(&wait(reply));
                 assert!(outcome == "cancelled" || outcome == expected(), "{context}: {outcome}");
             }
             _ => {
                 let call = Call::new("__main__", "generator").arg(number);
-                let mut stream = process.stream(call, 1 + random.below(3)).unwrap();
+                let mut stream = namespace.stream(call, 1 + random.below(3)).unwrap();
                 let mut items = 0;
                 while let Some(item) = stream.next_timeout(LONG).expect("an item, or the end") {
                     items += 1;
@@ -323,14 +323,14 @@ fn play(seed: u64) {
         let outcome = reply.wait_timeout(LONG);
         assert!(outcome.is_ok(), "{context} has no outcome");
     }
-    // It works as it did before.
-    assert_eq!(wait(process.eval("1 + 1").unwrap()).unwrap(), Value::Int(2), "seed {seed}");
+    // The host still works.
+    assert_eq!(wait(namespace.eval("1 + 1").unwrap()).unwrap(), Value::Int(2), "seed {seed}");
     let remains = host.shutdown(LONG);
     assert!(remains.is_clean(), "seed {seed}: {remains:?}");
 }
 
 #[test]
-fn hostile_functions_come_to_the_same_as_on_asyncios_own_loop() {
+fn hostile_functions_have_the_same_outcomes_as_on_asyncios_own_loop() {
     let variable = |name| std::env::var(name).ok().and_then(|text: String| text.parse::<u64>().ok());
     let seconds = Duration::from_secs(variable("PELTON_TORTURE_SECONDS").unwrap_or(SECONDS));
     let first = variable("PELTON_TORTURE_SEED").unwrap_or(1);

@@ -1,4 +1,4 @@
-//! What Python logs goes to `tracing`.
+//! Python's logging is forwarded to `tracing`.
 
 #![cfg(feature = "embed")]
 
@@ -15,10 +15,10 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
-/// Whether the subscriber is to call Python, and to log there, for each event.
+/// Whether the subscriber calls Python, and logs there, for each event.
 static CALLS_PYTHON: AtomicBool = AtomicBool::new(false);
 
-/// Writes down what it is told.
+/// Records all events.
 struct Notes;
 
 struct Line(String);
@@ -58,9 +58,9 @@ fn records_become_events() {
     tracing::subscriber::set_global_default(Notes).unwrap();
     let host = start();
     forward_logging(Level::DEBUG).unwrap();
-    // Once more changes the level and adds no second handler.
+    // A second call changes the level and adds no second handler.
     forward_logging(Level::INFO).unwrap();
-    let process = with(
+    let namespace = with(
         &host,
         "
 import logging, threading
@@ -87,7 +87,7 @@ def flood(name):
     for thread in threads: thread.join()
 ",
     );
-    wait(process.eval("speak()").unwrap()).unwrap();
+    wait(namespace.eval("speak()").unwrap()).unwrap();
     let lines = std::mem::take(&mut *LINES.lock().unwrap());
     assert_eq!(lines.len(), 4, "{lines:#?}");
     assert_eq!(lines[0], "INFO test.app message=3 things file=\"<string>\" line=7");
@@ -97,12 +97,12 @@ def flood(name):
         lines[3].starts_with("ERROR test.app message=failed file=") && lines[3].contains("ZeroDivisionError: division")
     );
 
-    // From many threads, with a subscriber that calls Python, which logs.
+    // From many threads, with a subscriber that calls Python code that logs.
     CALLS_PYTHON.store(true, Ordering::Relaxed);
-    let reply = process.submit(pelton_python::host::Call::new("__main__", "flood").arg("storm").on_worker()).unwrap();
-    let other = process.submit(pelton_python::host::Call::new("__main__", "flood").arg("weather")).unwrap();
+    let reply = namespace.submit(pelton_python::host::Call::new("__main__", "flood").arg("storm").on_worker()).unwrap();
+    let other = namespace.submit(pelton_python::host::Call::new("__main__", "flood").arg("weather")).unwrap();
     wait(reply).unwrap();
     wait(other).unwrap();
-    until("all are there", || LINES.lock().unwrap().len() == 4_000);
+    until("all events are recorded", || LINES.lock().unwrap().len() == 4_000);
     assert!(LINES.lock().unwrap().iter().all(|line| line.starts_with("WARN test.")));
 }

@@ -1,4 +1,5 @@
-//! What a program asks of Python before there is any. One test, since a host that another starts would spoil it.
+//! Functions that need Python, called before it is started. A single test, because a host started by another would
+//! spoil it.
 
 #![cfg(feature = "embed")]
 
@@ -6,7 +7,7 @@ use pelton_python::host::{Config, Host, RefusalKind, TaskError};
 use pelton_python::native::{Module, call, forward_logging, refuse_processes};
 
 #[test]
-fn what_needs_python_is_an_error_before_a_host_is_started() {
+fn functions_that_need_python_fail_before_a_host_is_started() {
     let shop = || Module::new("shop").function("price", |_| Ok(3.5));
     let error = shop().install().unwrap_err();
     assert_eq!(error.message(), "install the module shop: Python is not running; start a host first");

@@ -1,4 +1,4 @@
-//! State that Rust and Python share.
+//! State shared by Rust and Python.
 
 #![cfg(feature = "embed")]
 
@@ -10,11 +10,11 @@ use pelton_python::host::Call;
 use pelton_python::native::{State, StateError};
 
 #[test]
-fn each_side_sees_what_the_other_has_set() {
+fn each_side_sees_values_set_by_the_other() {
     let host = start();
     let state = State::new();
     state.set("from rust", vec![1, 2]).unwrap();
-    let process = with(
+    let namespace = with(
         &host,
         "
 def use(state):
@@ -47,19 +47,19 @@ def use(state):
     return state
 ",
     );
-    let outcome = wait(process.create_task("__main__", "use", (state.clone(),), ()).unwrap()).unwrap();
-    assert_eq!(State::try_from(outcome).unwrap(), state, "it comes back as the same");
+    let outcome = wait(namespace.create_task("__main__", "use", (state.clone(),), ()).unwrap()).unwrap();
+    assert_eq!(State::try_from(outcome).unwrap(), state, "the same state is returned");
     assert_eq!(state.get("from python").unwrap().get("a"), Some(&Value::from((1, ()))));
     assert_eq!(state.get("hits"), Some(50.into()));
     assert_eq!(state.get("lock"), Some("mine".into()));
 }
 
 #[test]
-fn counters_are_exact_however_many_count() {
+fn counters_are_exact_with_many_threads() {
     let host = start();
     let state = State::new();
-    let process = with(&host, "def count(state, times):\n    for _ in range(times): state.add('hits')");
-    let count = |call: Call| process.submit(call.args((state.clone(), 10_000))).unwrap();
+    let namespace = with(&host, "def count(state, times):\n    for _ in range(times): state.add('hits')");
+    let count = |call: Call| namespace.submit(call.args((state.clone(), 10_000))).unwrap();
     let mut replies: Vec<_> = (0..3).map(|_| count(Call::new("__main__", "count").on_worker())).collect();
     replies.push(count(Call::new("__main__", "count")));
     std::thread::scope(|scope| {
@@ -77,7 +77,7 @@ fn counters_are_exact_however_many_count() {
 }
 
 #[test]
-fn swaps_happen_for_one_only() {
+fn only_one_of_several_swaps_succeeds() {
     let state = State::new();
     let won: usize = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..8)

@@ -1,4 +1,5 @@
-//! A second interpreter in the process. In a process of its own: one that there has been changes what CPython says about the lock.
+//! A second interpreter in the process. In its own test process, because creating one changes what CPython reports
+//! about the lock.
 
 #![cfg(feature = "embed")]
 
@@ -13,22 +14,22 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 fn references(list: &Bound<'_, PyList>) -> isize {
-    // SAFETY: it is alive, and the lock is held, as its lifetime shows.
+    // SAFETY: `Bound` shows that the list is alive and that the lock is held.
     unsafe { pyo3::ffi::Py_REFCNT(list.as_ptr()) }
 }
 
 #[test]
-fn an_object_dropped_without_the_lock_is_released_by_whoever_has_it() {
+fn an_object_dropped_without_the_lock_is_released_by_its_holder() {
     let host = start();
-    let process = with(
+    let namespace = with(
         &host,
         "try:\n    import _interpreters as interpreters\nexcept ImportError:\n    import _xxsubinterpreters as interpreters\n\
          interpreters.destroy(interpreters.create())",
     );
-    wait(process.eval("1").unwrap()).unwrap();
-    drop(process);
+    wait(namespace.eval("1").unwrap()).unwrap();
+    drop(namespace);
     drop(host);
-    // With the lock held in here, another thread drops an object without it.
+    // While this thread holds the lock, another thread drops an object without it.
     Python::attach(|py| {
         release_dropped(py);
         let list = PyList::empty(py);
@@ -44,7 +45,7 @@ fn an_object_dropped_without_the_lock_is_released_by_whoever_has_it() {
         assert_eq!(references(&list), before + 1, "it was released without the lock");
         assert_eq!(release_dropped(py), 1);
         assert_eq!(references(&list), before);
-        // Who has the lock needs no help.
+        // A thread with the lock releases it directly.
         drop(Object::new(list.as_any()));
         assert_eq!((references(&list), release_dropped(py)), (before, 0));
     });

@@ -1,4 +1,4 @@
-//! Values to Python and back.
+//! Conversion of values to Python and back.
 
 #![cfg(feature = "embed")]
 
@@ -18,7 +18,7 @@ fn attach<R>(body: impl FnOnce(Python<'_>) -> R) -> R {
     Python::attach(body)
 }
 
-/// What the last line of some Python code is, after the others have run.
+/// Runs Python code and returns the value of its last line.
 fn python<'py>(py: Python<'py>, code: &str) -> Bound<'py, PyAny> {
     let names = PyDict::new(py);
     let (before, last) = code.trim().rsplit_once('\n').unwrap_or(("", code));
@@ -34,12 +34,12 @@ fn there_and_back(value: &Value) -> Value {
     attach(|py| Value::from_python(&value.to_python(py).unwrap(), &Limits::DEFAULT).unwrap())
 }
 
-/// What Python says about a value.
+/// Returns Python's repr of a value.
 fn repr(value: &Value) -> String {
     attach(|py| value.to_python(py).unwrap().repr().unwrap().to_string())
 }
 
-/// Values that Python has in any order, in one that is always the same; and NaN, which is not equal to itself, as text.
+/// Formats a value for comparison: sets and dicts in a fixed order, and NaN, which is not equal to itself, as text.
 fn comparable(value: &Value) -> String {
     let sorted = |items: &[Value]| {
         let mut items: Vec<String> = items.iter().map(comparable).collect();
@@ -60,7 +60,7 @@ fn comparable(value: &Value) -> String {
 }
 
 #[test]
-fn each_type_is_what_python_calls_it() {
+fn each_type_converts_to_its_python_type() {
     let values: &[(Value, &str)] = &[
         (Value::None, "None"),
         (true.into(), "True"),
@@ -86,7 +86,7 @@ fn each_type_is_what_python_calls_it() {
 }
 
 #[test]
-fn types_that_are_derived_become_what_their_bases_become() {
+fn derived_types_are_converted_like_their_bases() {
     let code = "
 import collections, enum
 class Text(str): pass
@@ -124,7 +124,7 @@ datetime.datetime(1969, 12, 31, 22, 59, 59, 5, datetime.timezone(datetime.timede
 }
 
 #[test]
-fn what_python_does_not_know_is_an_error() {
+fn values_unknown_to_python_are_errors() {
     let zone = Zone::Named { key: "Middle/Earth".into(), offset: None };
     let time = Time::new(0, 0, 0, 0).unwrap().in_zone(zone).unwrap();
     let error = attach(|py| Value::list([Value::from(time)]).to_python(py).unwrap_err());
@@ -140,12 +140,12 @@ fn other_objects_stay_in_python() {
         assert!(value.to_python(py).unwrap().is(&object));
         let error =
             Value::from_python(&python(py, "{'x': [1, print]}"), &Limits::DEFAULT.refuse_objects()).unwrap_err();
-        let expected = "value['x'][1]: objects of type builtin_function_or_method have no form in Rust";
+        let expected = "value['x'][1]: objects of type builtin_function_or_method cannot be converted to Rust";
         assert_eq!(error.to_string(), expected);
     });
 }
 
-/// How many references there are to an object beyond the one that asks.
+/// Returns the number of references to an object, not counting the argument.
 fn references(object: &Bound<'_, PyAny>) -> usize {
     object.py().import("sys").unwrap().call_method1("getrefcount", (object,)).unwrap().extract::<usize>().unwrap()
 }
@@ -160,14 +160,14 @@ fn objects_can_be_dropped_without_the_lock() {
     attach(|py| assert_eq!(references(object.bind(py)), before + 1));
     std::thread::spawn(move || drop(copies)).join().unwrap();
     attach(|py| {
-        // Others run in this process too, so it may be more than ours.
+        // Other tests run in this process too, so there may be more than ours.
         release_dropped(py);
         assert_eq!(references(object.bind(py)), before);
     });
 }
 
 #[test]
-fn objects_dropped_with_the_lock_are_gone_at_once() {
+fn objects_dropped_with_the_lock_are_released_at_once() {
     attach(|py| {
         let object = python(py, "object()");
         let before = references(&object);
@@ -187,13 +187,13 @@ fn data_that_contains_itself_is_too_deep() {
     }
     assert_eq!(value_of("a = []\nfor _ in range(127): a = [a]\na").map(|_| ()), Ok(()));
     assert!(value_of("a = []\nfor _ in range(128): a = [a]\na").is_err());
-    // Deeper than any limit goes, which for most programs would be the end of the stack.
+    // Deeper than any limit. Without the check this would overflow the stack.
     assert!(value_of("a = []\nfor _ in range(100000): a = [a]\na").is_err());
 }
 
 #[test]
-fn limits_hold_for_what_is_counted_together() {
-    // Each level has the one below twice: 2**60 items of 60 lists.
+fn limits_apply_to_the_total() {
+    // Each level contains the one below twice: 2**60 items in 60 lists.
     let doubling = "a = [1]\nfor _ in range(60): a = [a, a]\na";
     let limits = Limits::DEFAULT.items(1_000);
     let error = attach(|py| Value::from_python(&python(py, doubling), &limits).unwrap_err());
@@ -206,7 +206,7 @@ fn limits_hold_for_what_is_counted_together() {
 }
 
 #[test]
-fn deep_values_of_rust_are_refused_by_python() {
+fn deep_rust_values_are_refused() {
     let deep = |levels| (0..levels).fold(Value::None, |inner, _| Value::List(vec![inner]));
     attach(|py| {
         assert!(deep(1_000).to_python(py).is_ok());
@@ -216,7 +216,7 @@ fn deep_values_of_rust_are_refused_by_python() {
 }
 
 #[test]
-fn the_deepest_values_that_can_be_asked_for_fit_on_a_small_stack() {
+fn values_of_maximum_depth_fit_on_a_small_stack() {
     let code = "a = 1\nfor _ in range(1000): a = [a]\na";
     let value = attach(|py| Value::from_python(&python(py, code), &Limits::DEFAULT.depth(u32::MAX)).unwrap());
     assert_eq!(there_and_back_deep(&value), value.clone());
@@ -236,20 +236,20 @@ fn there_and_back_deep(value: &Value) -> Value {
 }
 
 #[test]
-fn a_lone_surrogate_is_an_error_that_says_where() {
+fn a_lone_surrogate_is_an_error_with_its_path() {
     let error = value_of("{'names': ['a', 'b\\ud800c']}").unwrap_err();
     assert_eq!(*error.kind(), ConversionErrorKind::Surrogate { index: 1 });
     assert_eq!(
         error.within("args[0]").to_string(),
-        "args[0]['names'][1]: no Unicode text: character 1 is a lone surrogate"
+        "args[0]['names'][1]: not valid Unicode: character 1 is a lone surrogate"
     );
     let error = value_of("{'b\\udfff': 1}").unwrap_err();
     assert_eq!(error.path(), "value.keys()[0]");
 }
 
 #[test]
-fn data_that_changes_meanwhile_is_an_error() {
-    // The only thing that runs Python code on the way is a zone that is written in Python.
+fn data_that_changes_during_conversion_is_an_error() {
+    // Only a zone written in Python runs Python code during a conversion.
     let zone = "
 import datetime
 class Zone(datetime.tzinfo):
@@ -267,7 +267,7 @@ time = datetime.datetime(2024, 1, 1, tzinfo=Zone())
             "def change(): data.pop(next(iter(data))); data[object()] = time\ndata = {0: time, 1: 2}\ndata",
             "value: changed",
         ),
-        // To have a place in a set, a time is asked for its offset too.
+        // Hashing a time, as a set does, asks for its offset too.
         ("def change(): 'data' in globals() and data.add(object())\ndata = {time, 1, 2, 3}\ndata", "value: changed"),
         ("def change(): raise KeyError('k')\ndata = [1, time]\ndata", "value[1]: KeyError: 'k'"),
         ("def change(): raise KeyboardInterrupt\ndata = [1, time]\ndata", "value[1]: KeyboardInterrupt"),
@@ -299,7 +299,7 @@ fn large_bytes_are_shared_and_not_copied() {
         let Value::Bytes(bytes) = Value::from_python(&object, &Limits::DEFAULT).unwrap() else { panic!() };
         assert_eq!(bytes.as_ptr(), address);
         assert_eq!(references(&object), before + 1);
-        // A part of it keeps it, from another thread too.
+        // A slice keeps the object alive, from another thread too.
         let part = std::thread::spawn(move || bytes.slice(99_000..)).join().unwrap();
         assert_eq!(references(&object), before + 1);
         assert_eq!(part.len(), 1_000);
@@ -309,7 +309,7 @@ fn large_bytes_are_shared_and_not_copied() {
 }
 
 #[test]
-fn a_memoryview_of_what_cannot_change_is_shared() {
+fn a_memoryview_of_immutable_memory_is_shared() {
     attach(|py| {
         let object = python(py, "memoryview(b'0123456789' * 1000)[10:9000]");
         let Value::Buffer(bytes) = Value::from_python(&object, &Limits::DEFAULT).unwrap() else { panic!() };
@@ -331,7 +331,7 @@ fn a_memoryview_of_what_cannot_change_is_shared() {
 }
 
 #[test]
-fn memory_of_rust_is_seen_by_python_where_it_is() {
+fn rust_memory_is_shared_with_python() {
     let memory: std::sync::Arc<[u8]> = vec![7; 10_000].into();
     attach(|py| {
         let view = Value::from(memory.clone()).to_python(py).unwrap();
@@ -341,7 +341,7 @@ fn memory_of_rust_is_seen_by_python_where_it_is() {
         let check = c"assert view[9999] == 7 and view.readonly and len(view) == 10000";
         py.run(check, Some(&names), None).unwrap();
         assert!(view.set_item(0, 1).unwrap_err().to_string().contains("read-only"));
-        // And back, still where it is.
+        // And back, still without copying.
         let Value::Buffer(bytes) = Value::from_python(&view, &Limits::DEFAULT).unwrap() else { panic!() };
         assert_eq!(bytes.as_ptr(), memory.as_ptr());
         drop((names, view, bytes));
@@ -350,18 +350,18 @@ fn memory_of_rust_is_seen_by_python_where_it_is() {
 }
 
 #[test]
-fn rust_types_are_what_python_data_says_or_an_error() {
+fn values_convert_to_rust_types_or_fail() {
     let value = || Value::from(("a", vec![1, 2], 2.5, u64::MAX));
     let (text, list, float, large): (String, Vec<u8>, f32, u64) = value().try_into().unwrap();
     assert_eq!((text.as_str(), list, float, large), ("a", vec![1, 2], 2.5, u64::MAX));
     let error = <(String, Vec<u8>, f32, i64)>::try_from(value()).unwrap_err();
-    assert_eq!(error.to_string(), "value[3]: out of range: a number of 64 bits is no i64");
+    assert_eq!(error.to_string(), "value[3]: out of range: a number of 64 bits does not fit into i64");
     let error = <(String, Vec<String>, f32, i64)>::try_from(value()).unwrap_err();
-    assert_eq!(error.to_string(), "value[1][0]: str expected, not int");
+    assert_eq!(error.to_string(), "value[1][0]: expected str, found int");
     let error = <(String,)>::try_from(value()).unwrap_err();
-    assert_eq!(error.to_string(), "value: a tuple of 1 expected, not one of 4");
+    assert_eq!(error.to_string(), "value: expected a tuple of 1, found a tuple of 4");
     let error = u8::try_from(Value::from(256)).unwrap_err();
-    assert_eq!(error.to_string(), "value: out of range: 256 is no u8");
+    assert_eq!(error.to_string(), "value: out of range: 256 does not fit into u8");
     assert!(bool::try_from(Value::from(1)).is_err());
     let map = std::collections::HashMap::<String, i64>::try_from(Value::dict([("a", 1)])).unwrap();
     assert_eq!(map["a"], 1);
@@ -422,7 +422,7 @@ mod serde_data {
     }
 
     #[test]
-    fn errors_say_where() {
+    fn errors_contain_the_path() {
         let mut value = to_value(&order()).unwrap();
         let Value::Dict(pairs) = &mut value else { panic!() };
         pairs[2].1 = Value::list([Value::from("Empty"), Value::dict([("Count", "many")])]);
@@ -430,9 +430,9 @@ mod serde_data {
         let expected = "value['lines'][1]: invalid type: string \"many\", expected u32";
         assert_eq!(error.to_string(), expected);
         let error = from_value::<(u8, u8)>(Value::from((1, 2, 3))).unwrap_err();
-        assert_eq!(error.to_string(), "value: 1 items more than expected");
+        assert_eq!(error.to_string(), "value: 1 more items than expected");
         let error = to_value(&[Value::from(attach(|py| Object::new(&python(py, "object()"))))]).unwrap_err();
-        assert_eq!(error.to_string(), "value[0]: a Python object has no form outside of Python");
+        assert_eq!(error.to_string(), "value[0]: a Python object cannot be serialized");
     }
 
     #[test]
@@ -456,7 +456,7 @@ mod serde_data {
 
 fn dates() -> impl Strategy<Value = Date> {
     (1..=9999, 1_u32..=12, 1_u32..=31)
-        .prop_filter_map("no such day", |(year, month, day)| Date::new(year, month, day).ok())
+        .prop_filter_map("no such date", |(year, month, day)| Date::new(year, month, day).ok())
 }
 
 fn deltas() -> impl Strategy<Value = TimeDelta> {
@@ -478,7 +478,7 @@ fn times() -> impl Strategy<Value = Time> {
     })
 }
 
-/// What Python can hash.
+/// Values that Python can hash.
 fn keys() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::None),
@@ -496,7 +496,7 @@ fn keys() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Items that Python takes for equal are one of a set.
+/// Removes items that Python considers equal, because a set keeps only one of them.
 fn distinct(items: Vec<Value>) -> Vec<Value> {
     let mut kept: Vec<Value> = Vec::new();
     for item in items {
@@ -514,7 +514,7 @@ fn values() -> impl Strategy<Value = Value> {
         any::<f64>().prop_map(Value::from),
         times().prop_map(Value::from),
         (dates(), times()).prop_filter_map("has a named zone", |(date, time)| {
-            // Its offset, which comes back, depends on the day.
+            // Its offset, which is returned, depends on the day.
             (!matches!(time.zone(), Some(Zone::Named { .. }))).then(|| DateTime::new(date, time).into())
         }),
         prop::collection::vec(any::<u8>(), 0..5_000).prop_map(|bytes| Value::Buffer(bytes.into())),
@@ -557,14 +557,14 @@ proptest! {
     }
 
     #[test]
-    fn text_of_dates_and_times_is_read_back(date in dates(), time in times(), delta in deltas()) {
+    fn dates_and_times_parse_from_their_text(date in dates(), time in times(), delta in deltas()) {
         let both = DateTime::new(date, time);
         prop_assert_eq!(both.to_string().parse::<DateTime>().unwrap(), both);
         prop_assert_eq!(delta.to_string().parse::<TimeDelta>().unwrap(), delta);
     }
 
     #[test]
-    fn no_text_breaks_what_reads_dates(text in any::<String>(), like in "[-+P0-9:.TDSZ\\[\\]]{0,30}") {
+    fn parsing_dates_never_panics(text in any::<String>(), like in "[-+P0-9:.TDSZ\\[\\]]{0,30}") {
         for text in [text, like] {
             let _ = text.parse::<DateTime>();
             let _ = text.parse::<Date>();
@@ -574,7 +574,7 @@ proptest! {
     }
 
     #[test]
-    fn the_clock_is_what_python_makes_of_it(seconds in -62_000_000_000_i64..250_000_000_000, nanos in 0_u32..1_000_000_000) {
+    fn system_times_agree_with_python(seconds in -62_000_000_000_i64..250_000_000_000, nanos in 0_u32..1_000_000_000) {
         let distance = std::time::Duration::new(seconds.unsigned_abs(), nanos);
         let clock = if seconds < 0 { std::time::UNIX_EPOCH - distance } else { std::time::UNIX_EPOCH + distance };
         let time = DateTime::try_from(clock).unwrap();

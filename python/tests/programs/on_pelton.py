@@ -1,4 +1,4 @@
-"""What the programs share: a deadline, a certificate, and a way to see on which loop something runs."""
+"""Shared by the programs: a deadline, a certificate, and a way to check which loop is running."""
 
 import asyncio
 import pathlib
@@ -13,7 +13,7 @@ CERTIFICATE = pathlib.Path(__file__).parents[1] / "certificate.pem"
 
 
 def loop_name():
-    """The kind of loop that is running, as seen from inside whatever calls this."""
+    """Return the type name of the running loop."""
     kind = type(asyncio.get_running_loop())
     return f"{kind.__module__}.{kind.__qualname__}"
 
@@ -35,7 +35,7 @@ def client_tls():
 
 class ProgramTestCase(unittest.TestCase):
     def run_on_pelton(self, body):
-        """Runs a coroutine function on a loop of ours, with a deadline, and fails on whatever is reported to the loop."""
+        """Run a coroutine function on our loop with a deadline, and fail on anything reported to the loop."""
         reported = []
 
         async def main():

@@ -1,4 +1,4 @@
-"""aiohttp, as a server and as a client: plain and over TLS, many at once, large bodies, WebSockets."""
+"""aiohttp as server and client: plain and over TLS, many requests in parallel, large bodies, WebSockets."""
 
 import asyncio
 import contextlib
@@ -103,4 +103,4 @@ class Aiohttp(ProgramTestCase):
     async def time_out(self, session):
         with self.assertRaises(asyncio.TimeoutError):
             async with session.get("/never", timeout=aiohttp.ClientTimeout(total=0.05)):
-                self.fail("it has answered")
+                self.fail("the request did not time out")

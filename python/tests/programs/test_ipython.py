@@ -1,4 +1,4 @@
-"""IPython, started by `python -m pelton`: what is awaited at its prompt runs on a loop of ours."""
+"""IPython, started by `python -m pelton`: its prompt awaits on our loop."""
 
 import os
 import subprocess

@@ -13,7 +13,7 @@ from on_pelton import DEADLINE, OURS, ProgramTestCase, loop_name
 
 @contextlib.contextmanager
 def server():
-    """A server of our own, reachable through a Unix socket only, that is gone afterwards with all its data."""
+    """Start a server that is only reachable through a Unix socket, and remove it with all its data afterwards."""
     with tempfile.TemporaryDirectory() as directory:
         path = pathlib.Path(directory) / "socket"
         options = ["--port", "0", "--unixsocket", path, "--save", "", "--appendonly", "no", "--dir", directory]
@@ -22,7 +22,7 @@ def server():
             end = time.monotonic() + DEADLINE
             while not path.exists():
                 if process.poll() is not None or time.monotonic() > end:
-                    raise RuntimeError("redis-server does not come up")
+                    raise RuntimeError("redis-server did not start")
                 time.sleep(0.01)
             yield str(path)
         finally:
@@ -31,7 +31,7 @@ def server():
 
 
 class Redis(ProgramTestCase):
-    def test_it_all(self):
+    def test_commands_subscriptions_and_blocking(self):
         with server() as path:
 
             async def main():
@@ -67,7 +67,7 @@ class Redis(ProgramTestCase):
             self.assertEqual((await anext(messages))["data"], "news")
 
     async def blocking(self, client):
-        """A command that the server answers only after another, and one that is given up."""
+        """A command that the server answers only after another one, and a command that is cancelled."""
         waiting = asyncio.create_task(client.blpop("queue", timeout=DEADLINE))
         await asyncio.sleep(0)
         await client.rpush("queue", "item")

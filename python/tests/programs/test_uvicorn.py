@@ -1,4 +1,4 @@
-"""uvicorn with a Starlette application on it; httpx and websockets as its clients."""
+"""uvicorn with a Starlette application; httpx and websockets as clients."""
 
 import asyncio
 import contextlib
@@ -69,7 +69,7 @@ async def serving(**options):
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(application(), log_level="warning", http="h11", lifespan="on", **options)
     server = uvicorn.Server(config)
-    # It would take the signals of the whole process.
+    # It would take over the signals of the whole process.
     server.capture_signals = contextlib.nullcontext
     task = asyncio.create_task(server.serve([listener]))
     while not server.started:
@@ -100,7 +100,7 @@ class Uvicorn(ProgramTestCase):
         self.run_on_pelton(main)
 
     async def everything(self, base, websocket_base, tls):
-        # Whatever proxy the machine is set up for has no business here.
+        # Ignore proxies configured on the machine.
         options = {"limits": httpx.Limits(max_connections=20), "timeout": DEADLINE, "trust_env": False}
         async with httpx.AsyncClient(base_url=base, verify=tls or True, **options) as client:
             self.assertEqual((await client.get("/which")).text, OURS)
@@ -116,7 +116,7 @@ class Uvicorn(ProgramTestCase):
                 await connection.send(str(number))
                 self.assertEqual(await connection.recv(), f"{OURS}: {number}")
 
-    def test_its_command_line_and_its_end_by_a_signal(self):
+    def test_the_command_line_and_exit_by_a_signal(self):
         with tempfile.TemporaryDirectory() as directory, socket.create_server(("127.0.0.1", 0)) as listener:
             with open(f"{directory}/program.py", "w") as file:
                 file.write(PROGRAM)
@@ -127,7 +127,7 @@ class Uvicorn(ProgramTestCase):
             try:
                 port = listener.getsockname()[1]
                 end = time.monotonic() + DEADLINE
-                # The socket listens already, so it is only slow to answer until the program is up.
+                # The socket is already listening, so the request only waits until the program has started.
                 answer = httpx.get(f"http://127.0.0.1:{port}/", timeout=DEADLINE, trust_env=False)
                 self.assertEqual(answer.text, OURS)
                 process.send_signal(signal.SIGTERM)

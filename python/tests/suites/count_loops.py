@@ -1,4 +1,4 @@
-"""A plugin for pytest that counts in how many tests a loop of ours was made, and says what failed, in JSON."""
+"""A pytest plugin that counts the tests that create our loop, and reports failures, as JSON."""
 
 import json
 import os

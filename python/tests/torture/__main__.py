@@ -1,15 +1,16 @@
-"""Random scenarios with hostile objects, on asyncio's own loop and on pelton's, which must come to the same.
+"""Random scenarios with hostile objects, on asyncio's own loop and on pelton's, which must have the same results.
 
-    python -m torture --seconds 60            as long as that, from a seed that is printed
-    python -m torture --first 1234 --count 1  one seed again; --show prints what happened on both
-    python -m torture --only methods          one kind of scenario; a seed is another scenario then
+    python -m torture --seconds 60            for a minute, from a seed that is printed
+    python -m torture --first 1234 --count 1  one seed again; --show prints the events on both loops
+    python -m torture --only methods          one kind of scenario; this changes the scenario of a seed
 
-Seeds run in batches, each in a process of its own, since a fault may well be a crash. Of a batch that does not end well, each seed that
-has not been heard of runs by itself. Seeds that crash asyncio's own loop, which some do, are counted and left out.
+Seeds run in batches, each in its own process, because a fault may well be a crash. If a batch fails, each seed without a result
+runs by itself. Seeds that crash asyncio's own loop, as some do, are counted and left out.
 """
 
 import argparse
 import concurrent.futures
+import contextlib
 import contextvars
 import faulthandler
 import gc
@@ -19,6 +20,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 from . import exits, handles, methods, rubbish, servers, streams
@@ -26,26 +28,27 @@ from . import exits, handles, methods, rubbish, servers, streams
 LOOPS = "asyncio", "pelton"
 BATCH = 20
 
-# What one seed may take, in seconds; they take milliseconds.
+# Time limit of a seed in seconds; seeds take milliseconds.
 PATIENCE = 20
 
-# Which part of the seeds may come out differently each time. On a busy machine it is one or two in a hundred.
+# The fraction of seeds whose results may vary between runs. On a busy machine it is one or two percent.
 UNSTEADY = 0.05
 
-# How often a seed is played again, on each loop, to see whether what was different stays so.
-AGAIN = 4
+# How often a seed is repeated at most, on each loop, to see whether a difference depends on more than the seed. The results of some
+# seeds vary on asyncio's own loop once in twenty times.
+AGAIN = 40
 
-# The environment variable that names a loop of `sabotage.py`, to see whether what is wrong with it is noticed.
+# The environment variable that names a loop of `sabotage.py`, to check that its fault is detected.
 SABOTAGE = "PELTON_TORTURE_SABOTAGE"
 
-# As an exit status of a worker, that a seed has taken too long.
+# Exit status of a worker whose seed exceeded the time limit.
 STUCK = 99
 
 
-# How often each kind comes, out of the sum, and whether both loops have to come to the same.
+# Relative frequency of each kind, and whether the results of both loops must be the same.
 KINDS = [(handles, 12, True), (streams, 8, True), (servers, 3, True), (methods, 10, True), (rubbish, 6, False), (exits, 1, True)]
 
-# The name of the only kind that is played, if one was asked for.
+# The name of the only kind to run, if one was requested.
 only = None
 
 
@@ -65,7 +68,7 @@ def kind_of(seed):
 
 
 def work(loop, first, count):
-    """What a worker does: plays seeds, and prints a line for each."""
+    """Run seeds in a worker, and print a line for each."""
     import logging
     import warnings
 
@@ -81,18 +84,18 @@ def work(loop, first, count):
     else:
         from asyncio import new_event_loop
     signal.signal(signal.SIGALRM, lambda *_: (faulthandler.dump_traceback(), os._exit(STUCK)))
-    # Every collection goes through what is left.
+    # Every collection visits what remains.
     gc.collect()
     gc.freeze()
     for seed in range(first, first + count):
         module, compared = kind_of(seed)
         print(json.dumps({"began": seed}), flush=True)
-        # By itself, also if Python code is never run again. Its thread would be missing in a forked child.
+        # This uses a thread, in case Python code never runs again. The thread would be missing in a forked child.
         if module.__name__ != exits.__name__:
             faulthandler.dump_traceback_later(PATIENCE + 5, exit=True)
         signal.alarm(PATIENCE)
         start = time.monotonic()
-        # What one sets, the next must not see.
+        # Variables set by one seed must not be visible to the next.
         events = contextvars.Context().run(module.play, seed, new_event_loop)
         signal.alarm(0)
         faulthandler.cancel_dump_traceback_later()
@@ -107,42 +110,50 @@ def only_options():
 
 
 def run(loop, first, count):
-    """Runs a worker: what each seed came to, and for the one that it died of, why."""
-    # By the package's name, from wherever this was started.
+    """Run a worker. Return the result of each seed, and the reason if it died."""
+    # By the package's name, from any directory.
     directory = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([directory, *(each for each in sys.path if each)])}
-    # What a hash is must not depend on the process.
+    # Hashes must not depend on the process.
     environment["PYTHONHASHSEED"] = "0"
-    worker = subprocess.run(
-        [sys.executable, "-m", "torture", "--worker", loop, "--first", str(first), "--count", str(count), *only_options()],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-    )
+    command = [sys.executable, "-m", "torture", "--worker", loop, "--first", str(first), "--count", str(count), *only_options()]
+    # Files and a process group, because a forked child that hangs would keep pipes open. Under AddressSanitizer, a child can hang if
+    # another thread was allocating memory during the fork.
+    with tempfile.TemporaryFile("w+", errors="replace") as stdout, tempfile.TemporaryFile("w+", errors="replace") as stderr:
+        worker = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, process_group=0)
+        try:
+            status = worker.wait(count * (PATIENCE + 10))
+        except subprocess.TimeoutExpired:
+            status = STUCK
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(worker.pid, signal.SIGKILL)
+            worker.wait()
+        stdout.seek(0)
+        stderr.seek(0)
+        printed, complaints = stdout.read(), stderr.read()
     outcomes, began = {}, None
-    for line in worker.stdout.splitlines():
+    for line in printed.splitlines():
         try:
             message = json.loads(line)
         except ValueError:
             continue
         if type(message) is not dict:
-            # A hostile callback has printed something.
+            # A hostile callback printed something.
             continue
         if "began" in message:
             began = message["began"]
         else:
             outcomes[message["seed"]] = message["events"]
     died = None
-    if worker.returncode != 0:
-        why = "stuck" if worker.returncode == STUCK else f"exit status {worker.returncode}"
-        died = f"{why}\n{worker.stderr[-6000:]}"
+    if status != 0:
+        why = "stuck" if status == STUCK else f"exit status {status}"
+        died = f"{why}\n{complaints[-6000:]}"
     return outcomes, began, died
 
 
 def play_all(loop, first, count):
-    """What each seed came to: a list of events, or why the process died of it."""
+    """Return the result of each seed: a list of events, or why the process died."""
     outcomes = {}
     while first + count > first + len(outcomes):
         begin = first + len(outcomes)
@@ -152,9 +163,9 @@ def play_all(loop, first, count):
                 break
             outcomes[seed] = found[seed]
         if died is None and first + len(outcomes) < first + count:
-            died = "it ended early"
+            died = "the process ended early"
         if died is not None:
-            # The process may have died of what an earlier seed has left behind; then it does not die of this one alone.
+            # The process may have died because of an earlier seed; then it survives this one alone.
             guilty = first + len(outcomes)
             if guilty >= first + count:
                 outcomes[first + count - 1] = f"after the last seed: {died}"
@@ -194,15 +205,20 @@ class Report:
             print(f"  pelton: {ours}")
         else:
             at = next((i for i, (one, other) in enumerate(zip(stock, ours)) if one != other), min(len(stock), len(ours)))
-            print(f"  the same for {at} events, then")
+            print(f"  identical for {at} events, then")
             print(f"  asyncio: {stock[at : at + 4]}\n  pelton:  {ours[at : at + 4]}")
         print(f"  replay: {self.replay(seed)}", flush=True)
 
     def is_unsteady(self, seed, stock, ours):
-        """Whether it depends on more than the seed, such as how busy the machine is: asyncio's own loop does not always come to the same, or
-        ours never comes to something else again. A fault that shows now and then, on our loop alone, is a fault."""
-        again = [[run(loop, seed, 1)[0].get(seed) for loop in LOOPS] for _ in range(AGAIN)]
-        return any(outcome != stock for outcome, _ in again) or all(outcome == stock for _, outcome in again)
+        """Return whether the result depends on more than the seed, such as the load of the machine: the results of asyncio's own loop
+        vary, or those of ours never differ again. A fault that shows only sometimes, on our loop alone, is a fault."""
+        differs = False
+        for _ in range(AGAIN):
+            stock_again, ours_again = (run(loop, seed, 1)[0].get(seed) for loop in LOOPS)
+            if stock_again != stock:
+                return True
+            differs = differs or ours_again != stock
+        return not differs
 
     def replay(self, seed):
         directory = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -218,11 +234,11 @@ class Report:
                     print(f"  {event}")
 
     def end(self):
-        print(f"{self.done} seeds, {len(self.failed)} failed; left out since asyncio's own loop does not survive them: {self.left_out or 'none'}")
+        print(f"{self.done} seeds, {len(self.failed)} failed; left out because they crash asyncio's own loop: {self.left_out or 'none'}")
         if self.unsteady:
-            print(f"not the same each time, and so not compared: {self.unsteady}")
+            print(f"results vary, not compared: {self.unsteady}")
             if len(self.unsteady) > max(5, self.done * UNSTEADY):
-                print("FAILED: so many that something else must be wrong")
+                print("FAILED: too many seeds with varying results")
                 return 1
         if self.failed:
             print(f"failed: {self.failed}")
@@ -231,10 +247,10 @@ class Report:
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m torture")
-    parser.add_argument("--seconds", type=float, help="how long; without it, as many seeds as --count says")
-    parser.add_argument("--first", type=int, help="the first seed; without it, the time decides")
+    parser.add_argument("--seconds", type=float, help="duration; default: run --count seeds")
+    parser.add_argument("--first", type=int, help="the first seed; default: from the clock")
     parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--show", action="store_true", help="print what happened, with --count 1")
+    parser.add_argument("--show", action="store_true", help="print the events, with --count 1")
     parser.add_argument("--only", choices=[name_of(module) for module, _, _ in KINDS], help="one kind of scenario")
     parser.add_argument("--worker", choices=LOOPS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -6,15 +6,15 @@ import time
 
 from .hostile import World
 
-# In the child, in place of what happened: the worker is to end as any program does.
+# Returned in the child instead of events: the worker must exit like any program.
 NOW = object()
 
-# What a child may take to end, in seconds.
+# Time limit of a child in seconds.
 DEADLINE = 10
 
 
 class Slow:
-    """Takes a while to go, without the lock."""
+    """Takes a while to be deleted, without the lock."""
 
     def __del__(self, sleep=time.sleep):
         sleep(0.05)
@@ -23,7 +23,7 @@ class Slow:
 def play(seed, new_loop):
     child = os.fork()
     if child == 0:
-        # The parent speaks for both.
+        # The parent reports for both.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         global slow
         slow = Slow()

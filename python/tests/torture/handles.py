@@ -45,13 +45,15 @@ def soon(world):
 
 def later(world):
     function, args = callback(world)
-    # In the past, so that when they are due does not depend on how fast anything is.
+    # In the past, so that due times do not depend on the speed of the machine.
     when = world.loop.time() - 1 - world.random("when").randrange(100)
     kind = world.random("when").randrange(3)
     if kind == 0:
         when = Moment(when)
     elif kind == 1:
-        when = Whole(when)
+        # Not the same twice: asyncio keeps timers in a heap, which does not preserve the order of equal ones.
+        world.whole_moments += 1
+        when = Whole(when - 101 * world.whole_moments)
     keep(world, world.loop.call_at(when, function, *args))
 
 
@@ -98,10 +100,10 @@ def future(world):
 
 
 class File:
-    """Somebody's own idea of a file."""
+    """A custom file class."""
 
     def __init__(self, world, sock):
-        # How often it is asked is each loop's own business.
+        # How often it is called is up to each loop.
         self.number = world.choose("fileno", [sock.fileno(), sock.fileno(), Whole(sock.fileno()), -1, "x", None])
 
     def fileno(self):
@@ -170,7 +172,7 @@ def factory(world):
 
 
 def wrong(world):
-    """Arguments of calls that should be refused."""
+    """Arguments that must be refused."""
     for method, args in (
         ("call_soon", []), ("call_later", [1]), ("call_later", [None, print]), ("call_at", [None, print]), ("call_later", ["x", print]),
         ("add_reader", [0]), ("remove_reader", []), ("create_task", []), ("create_task", [5]), ("call_soon_threadsafe", []),
@@ -185,7 +187,7 @@ def run_once(world):
 
 
 def run_for_a_while(world):
-    """Until nothing happens any more. What waits although there is something to do is seen after the watchdog, or never."""
+    """Run until nothing happens any more. Callbacks that are missed show up after the watchdog, or never."""
     if world.loop.is_closed():
         return
     world.arm()

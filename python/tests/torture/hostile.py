@@ -1,7 +1,7 @@
-"""Objects that do what they should not: when they are released, compared, converted, iterated over or called.
+"""Objects that run hostile code when they are released, compared, converted, iterated over or called.
 
-Everything is decided by the seed of a scenario. A decision is drawn for a name and a count, and not from one sequence of numbers, so that
-it stays the same if two loops do independent things in another order.
+The seed of a scenario decides everything. A decision is drawn by name and count, not from one sequence of numbers, so it stays
+the same if two loops do independent things in a different order.
 """
 
 import asyncio
@@ -15,19 +15,34 @@ import sys
 import threading
 import time
 
-# How long a loop is run that has nothing to do, in seconds.
+# How long a loop with nothing to do is run, in seconds.
 WATCHDOG = 0.03
 
 variable = contextvars.ContextVar("variable", default="unset")
 
 
 def sleeps():
-    """How often this process has waited for something, as opposed to being interrupted by the system."""
+    """Return how often this process has waited voluntarily, as opposed to being preempted."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
 
 
+def count_waits(loop):
+    """Returns a function that says how often the loop has waited for something to happen, instead of only polling."""
+    if hasattr(loop, "stats"):
+        return lambda: loop.stats()["sleeps"]
+    waits, select = 0, loop._selector.select
+
+    def counted(timeout=None):
+        nonlocal waits
+        waits += timeout is None or timeout > 0
+        return select(timeout)
+
+    loop._selector.select = counted
+    return lambda: waits
+
+
 class World:
-    """One scenario on one loop: what is around, and what has happened."""
+    """One scenario on one loop: its objects and its events."""
 
     def __init__(self, seed, new_loop):
         self.seed = seed
@@ -35,11 +50,14 @@ class World:
         self.events = []
         self.handles = []
         self.loop = new_loop()
-        self.ended = False
+        self.waits = count_waits(self.loop)
+        self.thread = threading.get_ident()
+        self.opening = self.ended = False
         self.serial = 0
-        # An action of a hostile object sets off others; at some point they get tired of it.
+        # Actions of hostile objects trigger others; this limits their number.
         self.patience = 300
         self.late, self.runs = [], 0
+        self.whole_moments = 0
         self.closing = False
         self.actions = ACTIONS
         sys.unraisablehook = lambda raised: self.note("unraisable", type(raised.exc_value).__name__)
@@ -61,12 +79,12 @@ class World:
             self.events.append(event)
 
     def arm(self):
-        """Has the watchdog called if the loop has nothing to do."""
+        """Schedule the watchdog, which is called if the loop has nothing to do."""
         self.sleeps = sleeps()
         self.watchdog = self.loop.call_later(WATCHDOG, self.watch)
 
     def watch(self):
-        """The watchdog of a run. If the loop has not slept, it has only been slow: the machine is busy."""
+        """The watchdog of a run. If the loop has not slept, it was only slow because the machine is busy."""
         if sleeps() == self.sleeps:
             self.arm()
             return
@@ -74,7 +92,7 @@ class World:
         self.loop.stop()
 
     def outcome(self):
-        """What happened, without what is each loop's own business: in which order things are released that go together."""
+        """Return the events, without the order in which related objects are released, which is up to each loop."""
         events, released = [], []
         for event in self.events:
             if "released" in event:
@@ -95,7 +113,7 @@ class World:
         return self.ended or self.patience < 0
 
     def attempt(self, name, action, *args, **kwargs):
-        """Calls something, and notes what came of it by its kind."""
+        """Call something, and record the kind of its result."""
         try:
             result = action(*args, **kwargs)
         except Exception as exc:
@@ -108,7 +126,7 @@ class World:
         return result
 
     def act(self, who):
-        """Something that nobody should do at this point."""
+        """Do something that should not be done at this point."""
         if self.tired():
             return
         self.choose(who, self.actions)(self, who)
@@ -166,7 +184,7 @@ def stop(world, who):
 
 
 def close(world, who):
-    # In which order it lets go of everything is not compared.
+    # The order in which it releases everything is not compared.
     world.closing = True
     try:
         world.loop.close()
@@ -198,7 +216,7 @@ def switch_threads(world, who):
 
 
 def asyncio_refuses_to_run_inside():
-    """Whether asyncio's own loop, run inside itself, does no more than refuse: that of Python 3.13.0 takes itself for stopped then."""
+    """Return whether asyncio's own loop only refuses to run inside itself: that of Python 3.13.0 then considers itself stopped."""
     loop = asyncio.SelectorEventLoop()
     running = []
 
@@ -215,7 +233,7 @@ def asyncio_refuses_to_run_inside():
     return running == [True]
 
 
-# Found out now: later, another loop runs.
+# Determined now, because later another loop runs.
 ASYNCIO_REFUSES_TO_RUN_INSIDE = asyncio_refuses_to_run_inside()
 
 
@@ -248,8 +266,8 @@ def keep(world, handle):
 
 
 def quieten(*objects):
-    """Has objects do nothing when they are released. In asyncio, what a callback that raises was called with is part of a cycle, by way of
-    the traceback; so when it is released is not compared."""
+    """Disable the actions of objects on release. In asyncio, the arguments of a callback that raises are part of a cycle through the
+    traceback, so the time of their release is not compared."""
     for each in objects:
         if isinstance(each, asyncio.Future) and each.done() and not each.cancelled() and each.exception() is None:
             each = each.result()
@@ -274,24 +292,24 @@ class Mortal:
 
 
 class Value:
-    """The value of a context variable. How long a loop keeps contexts is its own business, but what happens when one goes must not wait
-    for something else to happen."""
+    """The value of a context variable. How long a loop keeps contexts is up to the loop, but the actions on release must not be
+    delayed until something else happens."""
 
     def __init__(self, world, name):
         self.world, self.own_name = world, name
 
     def __del__(self):
-        if not self.world.ended and not self.world.loop.is_closed():
-            self.world.loop.call_soon(self.heard, self.world, self.own_name, self.world.runs, time.monotonic(), sleeps())
+        if not self.world.ended and not self.world.loop.is_closed() and threading.get_ident() == self.world.thread:
+            self.world.loop.call_soon(self.heard, self.world, self.own_name, self.world.runs, self.world.waits())
 
     @staticmethod
-    def heard(world, name, run, released, slept):
-        if run == world.runs and sleeps() != slept and time.monotonic() - released > WATCHDOG / 2:
+    def heard(world, name, run, waits):
+        if run == world.runs and world.waits() != waits:
             world.late.append(name)
 
 
 class Callback(Mortal):
-    """Acts when it is called, and when it is released."""
+    """Acts when it is called and when it is released."""
 
     def __call__(self, *args):
         where = variable.get()
@@ -309,8 +327,8 @@ class Callback(Mortal):
 
 
 class Moment(float):
-    """A time that has garbage collected when it is released. When that is, is each loop's own business: asyncio keeps a timer that is
-    cancelled, and one whose callback raises."""
+    """A time that collects garbage when it is released. When that happens is up to each loop: asyncio keeps a cancelled timer, and one
+    whose callback raises."""
 
     def __del__(self):
         gc.collect()
@@ -331,7 +349,7 @@ class Text(str):
 
 
 class Data(bytes):
-    """Data that refers to others, and acts when it is released."""
+    """Data that refers to other objects, and acts when it is released."""
 
     def __del__(self):
         gc.collect()
@@ -344,14 +362,14 @@ class Pieces(list):
 
 
 def generator(world, name):
-    """Acts between any two items, as an argument of something written in C."""
+    """Acts between any two items, as an argument of a C function."""
     for _ in range(3):
         world.act_without_failing(name)
         yield name
 
 
 def callback(world):
-    """Something to be called, and its arguments."""
+    """Return a callback and its arguments."""
     name = world.name("callback")
     mortal = Callback(world, name)
     kind = world.random(name).randrange(8)

@@ -1,4 +1,4 @@
-"""Private attributes that are overwritten with rubbish. Nobody says what comes of it, as long as it is no crash."""
+"""Private attributes overwritten with rubbish. Any result is fine except a crash."""
 
 import asyncio
 import gc
@@ -8,7 +8,7 @@ from .hostile import ACTIONS, Callback, Data, Moment, Mortal, Text, Whole, World
 
 
 class Equal(int):
-    """A key that changes what it is compared in."""
+    """A key that changes the dictionary in which it is compared."""
 
     def __hash__(self):
         return 1
@@ -51,7 +51,7 @@ def rubbish(world):
 
 def spoil(world, thing):
     names = sorted(name for name in {*dir(thing), *getattr(thing, "__dict__", {})} if name.startswith("_") and not name.startswith("__"))
-    # With another turn in the place of the loop's own, it may never end.
+    # If the loop's own turn is replaced, it may never end.
     name = world.choose("name", [name for name in names if name not in ("_run_once", "_run_until_stopped", "_ssock", "_csock")])
     try:
         if world.random("delete").random() < 0.1:
@@ -64,7 +64,7 @@ def spoil(world, thing):
 
 def play(seed, new_loop):
     world = World(seed, new_loop)
-    # A loop that does not know that it runs would run inside of itself, and not end.
+    # A loop that does not know that it is running would run inside itself and not end.
     world.actions = [action for action in ACTIONS if action is not run_inside]
     loop = world.loop
     pairs = [socket.socketpair() for _ in range(2)]
@@ -100,6 +100,6 @@ def play(seed, new_loop):
     world.ended = True
     for each in sum(pairs, ()):
         each.close()
-    # A loop whose attributes are rubbish may end without having said so, and no other would run then.
+    # A loop with rubbish in its attributes may end without resetting the running loop, and then no other could run.
     asyncio._set_running_loop(None)
     return []

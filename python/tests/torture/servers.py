@@ -35,7 +35,7 @@ def play(seed, new_loop):
     world.loop.set_exception_handler(lambda loop, context: world.log.setdefault("told", []).append(type(context.get("exception")).__name__))
     scenario = world.choose("scenario", [serve, exchange_datagrams, use_sockets])
     try:
-        # Many things wait for something that never comes.
+        # Many operations wait for something that never happens.
         world.loop.run_until_complete(asyncio.wait_for(scenario(world), 5))
     except BaseException as exc:
         world.log.setdefault("loop", []).append(type(exc).__name__)
@@ -97,7 +97,7 @@ async def exchange_datagrams(world):
     peer = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     peer.bind(("127.0.0.1", 0))
     for _ in range(10):
-        # One at a time: how many are received in a turn is each loop's own business.
+        # One at a time: how many are received in a turn is up to each loop.
         peer.sendto(world.choose("datagram", [b"a", b"b" * 1000, b""]), address)
         await turns()
         data = world.choose("send", [b"x", Data(b"y"), bytearray(b"z"), memoryview(b"w"), "text", 5])
@@ -105,7 +105,8 @@ async def exchange_datagrams(world):
         try:
             transport.sendto(data, to)
         except Exception as exc:
-            # asyncio's transport stumbles over its own missing socket once it is over. Ours lets datagrams pass then, on purpose.
+            # asyncio's transport fails on its missing socket after it is closed. Ours ignores datagrams then, on
+            # purpose.
             if not (isinstance(exc, AttributeError) and transport.is_closing()):
                 protocol.note("sendto", type(exc).__name__)
         await turns()

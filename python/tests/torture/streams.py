@@ -1,4 +1,4 @@
-"""Stream transports whose protocols do what they should not in every callback."""
+"""Stream transports with protocols that run hostile code in every callback."""
 
 import asyncio
 import gc
@@ -14,7 +14,7 @@ WRITELINES_IS_LIKE_WRITE = "_maybe_pause_protocol" in inspect.getsource(selector
 
 
 class Hostile:
-    """Notes what it is told, and acts."""
+    """Records its callbacks, and acts."""
 
     def __init__(self, world, name):
         self.world, self.name, self.transport = world, name, None
@@ -65,7 +65,7 @@ class HostileStream(Hostile, asyncio.Protocol):
 class HostileBuffer(Hostile, asyncio.BufferedProtocol):
     def get_buffer(self, hint):
         self.buffer = self.world.choose(f"{self.name}.buffer", [bytearray(4000), memoryview(bytearray(4000)), bytearray(10), b"fixed", bytearray(0), None])
-        # Which of two protocols is told that the buffer of the first is filled, is not compared.
+        # Which of two protocols is called for the first one's buffer is not compared.
         if self.world.random(f"{self.name}.in_buffer").random() < 0.5:
             self.world.choose(f"{self.name}.in_buffer", [method("close"), method("abort"), method("pause_reading"), fail, collect, write])(self)
         return self.buffer
@@ -89,7 +89,7 @@ def writelines(protocol):
         f"{protocol.name}.lines",
         [[b"a", b"b"], Pieces([b"c", bytearray(b"d")]), (b"e" for _ in range(3)), [Data(b"f" * 1000)] * 3, [], [b"g", "text"], 5, [b"", b"h" * 200_000]],
     )
-    # Some versions of asyncio neither tell the protocol to pause nor notice that the connection is lost.
+    # Some versions of asyncio neither pause the protocol nor notice that the connection is lost.
     if WRITELINES_IS_LIKE_WRITE and not protocol.transport.is_closing():
         attempt(protocol, "writelines", data)
 
@@ -122,7 +122,9 @@ def collect(protocol):
 
 
 def stop(protocol):
-    protocol.world.loop.stop()
+    # Not while a scenario opens something: in which turn of that asyncio calls `connection_made` is its own business.
+    if not protocol.world.opening:
+        protocol.world.loop.stop()
 
 
 def nothing(protocol):
@@ -139,7 +141,7 @@ ACTIONS = [
 
 
 def settle(world):
-    """Runs until the loop has had many turns, and descriptors have been looked at."""
+    """Run the loop for many turns, including polls."""
     for _ in range(6):
         world.loop.call_later(0.0005, world.loop.stop)
         try:
@@ -158,7 +160,7 @@ def play(seed, new_loop):
     ours, peer = socket.socketpair()
     for each in ours, peer:
         each.setblocking(False)
-        # So that not much fits, on either loop.
+        # So that little fits, on either loop.
         each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     kind = world.choose("kind", [HostileStream, HostileBuffer])
     protocol = kind(world, "protocol")
@@ -188,7 +190,7 @@ def play(seed, new_loop):
             except Exception as exc:
                 peer_log.append(type(exc).__name__)
             settle(world)
-        # What is left arrives. Where the pieces of it are cut is not compared.
+        # The rest arrives. How it is divided is not compared.
         for _ in range(50):
             try:
                 data = peer.recv(1 << 20)

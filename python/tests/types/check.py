@@ -1,8 +1,8 @@
-"""Checks the type stubs: that they say what is there, and that programs which use them are understood by a type checker.
+"""Checks the type stubs: that they match the modules, and that a type checker understands programs that use them.
 
     python python/tests/types/check.py
 
-`right.py` must have no error, `wrong.py` exactly those that its comments expect: a checker that knows nothing of pelton would find
+`right.py` must have no error, and `wrong.py` exactly those that its comments expect: a checker without the stubs would find
 none.
 """
 
@@ -17,7 +17,7 @@ HERE = pathlib.Path(__file__).parent
 
 
 def run(*words):
-    # Elsewhere, since the repository's python/ has the package without the module that is built.
+    # In another directory, because the repository's python/ has the package without the compiled module.
     with tempfile.TemporaryDirectory() as directory:
         return subprocess.run([sys.executable, "-m", *words], cwd=directory, capture_output=True, text=True, env=ENVIRONMENT)
 
@@ -26,7 +26,7 @@ ENVIRONMENT = {**os.environ, "MYPYPATH": os.environ.get("PYTHONPATH", "")}
 
 
 def stubs():
-    # What begins with an underscore is nobody's business; what is not a stub describes itself.
+    # Names with an underscore are private; modules without a stub are checked directly.
     done = run("mypy.stubtest", "pelton", "--ignore-missing-stub")
     return done.returncode, done.stdout + done.stderr
 

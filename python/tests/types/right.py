@@ -1,4 +1,4 @@
-"""A program that uses all of pelton's interface, and should pass a type checker. It is not run."""
+"""A program that uses all of pelton's interface and should pass a type checker. It is not run."""
 
 import asyncio
 from typing import assert_type

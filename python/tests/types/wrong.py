@@ -1,4 +1,4 @@
-"""Mistakes that a type checker should find. It is not run."""
+"""Errors that a type checker should find. It is not run."""
 
 import pelton
 

@@ -1,4 +1,4 @@
-//! Many tasks, one wait.
+//! Batches: many tasks, one wait.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,24 +10,24 @@ use std::time::{Duration, Instant};
 use super::completion::{Completion, Request, To};
 use super::error::RefusalKind;
 use super::loops::LoopShared;
-use super::reply::{self, Answer, Outcome};
+use super::reply::{self, Outcome, OutcomeCell};
 use super::waiters::{Awaited, Entry};
 use super::{Call, TaskError};
 use crate::value::Value;
 
-/// What the tasks of a batch share: one allocation for all of them and their outcomes, and one wake-up when the last has come.
+/// Shared by the tasks of a batch: one allocation for all tasks and their outcomes, and one wake-up after the last one.
 #[derive(Debug)]
 pub(crate) struct BatchShared {
     items: Box<[Item]>,
     left: AtomicUsize,
-    /// Settled when all are.
-    done: Answer,
+    /// Settled when all tasks are settled.
+    done: OutcomeCell,
 }
 
 #[derive(Debug)]
 struct Item {
     request: Request,
-    /// Written once by the loop; there is nobody else to wait for the lock.
+    /// Written once by the loop, without contention.
     outcome: Mutex<Option<Outcome>>,
 }
 
@@ -35,7 +35,7 @@ impl BatchShared {
     pub(crate) fn new(calls: Vec<Call>, namespace: u64) -> BatchShared {
         let item = |call| Item { request: Request::new(call, namespace), outcome: Mutex::new(None) };
         let items: Box<[Item]> = calls.into_iter().map(item).collect();
-        let shared = BatchShared { left: AtomicUsize::new(items.len()), items, done: Answer::new() };
+        let shared = BatchShared { left: AtomicUsize::new(items.len()), items, done: OutcomeCell::new() };
         if shared.items.is_empty() {
             shared.done.settle(Ok(Value::None));
         }
@@ -48,13 +48,13 @@ impl BatchShared {
 
     pub(crate) fn settle(&self, index: u32, outcome: Outcome) {
         *self.items[index as usize].outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
-        // Whoever sees that none is left sees all outcomes.
+        // The last one to decrement sees all outcomes.
         if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.done.settle(Ok(Value::None));
         }
     }
 
-    /// Takes back the calls from `start` to `end`, which no loop has got and nobody waits for.
+    /// Takes back the calls from `start` to `end`, which no loop has received.
     fn take_back(&self, start: u32, end: usize) -> Vec<Call> {
         let items = &self.items[start as usize..end];
         let calls = items.iter().filter_map(|item| item.request.take()).collect();
@@ -79,7 +79,7 @@ impl Awaited for BatchShared {
     }
 }
 
-/// Some tasks of a batch, on their way through the queue together.
+/// Some tasks of a batch, queued together.
 #[derive(Debug)]
 pub(crate) struct Portion {
     shared: Arc<BatchShared>,
@@ -96,13 +96,13 @@ impl Portion {
         (self.end - self.next) as usize
     }
 
-    /// Takes back the calls from here to `end`: the loop has got none of them.
+    /// Takes back the calls from here to `end`, which the loop has not received.
     pub(crate) fn take_back(mut self, end: usize) -> Vec<Call> {
         let start = std::mem::replace(&mut self.next, self.end);
         self.shared.take_back(start, end)
     }
 
-    /// The next task.
+    /// Returns the next task.
     pub(crate) fn pop(&mut self) -> Option<Completion> {
         if self.next == self.end {
             return None;
@@ -114,17 +114,17 @@ impl Portion {
 
 impl Drop for Portion {
     fn drop(&mut self) {
-        // Each that has not been taken says that the loop is gone.
+        // Each remaining task is settled with `LoopGone`.
         while self.pop().is_some() {}
     }
 }
 
-/// What will come of many tasks: a future of all outcomes, in the order of the calls, which can also be waited for.
+/// The outcomes of many tasks, in the order of the calls: a future, which can also be waited for.
 #[derive(Debug)]
-#[must_use = "outcomes that nobody takes are dropped"]
+#[must_use = "outcomes are dropped with the batch"]
 pub struct Batch {
     shared: Arc<BatchShared>,
-    /// How many of them the loop has taken on, the first ones.
+    /// The number of calls that the loop accepted: the first `len`.
     len: usize,
     home: Arc<LoopShared>,
     entry: Option<Entry>,
@@ -135,17 +135,17 @@ impl Batch {
         Batch { shared, len, home, entry: None }
     }
 
-    /// How many tasks there are.
+    /// Returns the number of tasks.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no tasks.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many outcomes are still to come.
+    /// Returns the number of outcomes that are still missing.
     pub fn left(&self) -> usize {
         self.shared.left.load(Ordering::Acquire)
     }
@@ -154,18 +154,18 @@ impl Batch {
     ///
     /// # Panics
     ///
-    /// On the thread of the loop that has the tasks, where it would wait for ever.
+    /// Panics on the thread of the loop that has the tasks, where waiting would deadlock.
     pub fn wait(self) -> Vec<Outcome> {
         self.home.refuse_to_wait();
         reply::wait(&self.home, &self.shared, &self.shared.done, None);
         self.shared.take(self.len)
     }
 
-    /// Waits for all outcomes, for at most `timeout`. If they are not all there by then, this is given back.
+    /// Waits for all outcomes, for at most `timeout`. Returns the batch if some are still missing.
     ///
     /// # Panics
     ///
-    /// As [`wait`](Batch::wait) does.
+    /// Panics on the thread of the loop that has the tasks.
     pub fn wait_timeout(self, timeout: Duration) -> Result<Vec<Outcome>, Batch> {
         self.home.refuse_to_wait();
         match reply::wait(&self.home, &self.shared, &self.shared.done, Instant::now().checked_add(timeout)) {
@@ -174,7 +174,7 @@ impl Batch {
         }
     }
 
-    /// Cancels all of them, as [`Reply::cancel`](super::Reply::cancel) does.
+    /// Cancels all tasks, as [`Reply::cancel`](super::Reply::cancel) does.
     pub fn cancel(&self) {
         for item in &self.shared.items[..self.len] {
             self.home.cancel(&item.request.tag);
@@ -199,14 +199,14 @@ impl Drop for Batch {
     }
 }
 
-/// A batch of which not all was taken on.
+/// A batch that was only accepted in part.
 #[derive(Debug, thiserror::Error)]
-#[error("{} calls were not taken on: {kind}", rest.len())]
+#[error("{} calls were refused: {kind}", rest.len())]
 pub struct PartlyRefused {
-    /// Why.
+    /// The reason.
     pub kind: RefusalKind,
-    /// The calls that were taken on, the first ones.
+    /// The accepted calls: the first ones.
     pub accepted: Batch,
-    /// The others, as they were.
+    /// The refused calls, unchanged.
     pub rest: Vec<Call>,
 }

@@ -1,14 +1,14 @@
-//! What is to be called, and with what.
+//! Calls and their arguments.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::value::Value;
 
-/// A name. One that is part of the program costs no allocation.
+/// A name. A `&'static str` costs no allocation.
 pub type Name = Cow<'static, str>;
 
-/// A call of Python code that is yet to be made.
+/// A call to Python code, to be submitted to a host.
 ///
 /// ```
 /// use pelton_python::host::Call;
@@ -17,7 +17,7 @@ pub type Name = Cow<'static, str>;
 /// assert_eq!(call.name(), "json.dumps");
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "it has to be handed to a host"]
+#[must_use = "a call has no effect until it is submitted to a host"]
 pub struct Call {
     pub(crate) target: Target,
     pub(crate) args: Vec<Value>,
@@ -36,18 +36,18 @@ pub(crate) enum Target {
     Exec(Name),
     /// An expression, evaluated in a namespace.
     Eval(Name),
-    /// An object that is called.
+    /// A callable object.
     Object(crate::value::Object),
 }
 
 impl Call {
-    /// A call of a function in a module, which is imported if it has not been. `function` may lead through attributes:
+    /// Calls a function in a module, which is imported if necessary. `function` may be a path of attributes:
     /// `"Class.method"`.
     pub fn new(module: impl Into<Name>, function: impl Into<Name>) -> Call {
         Call::of(Target::Function(module.into(), function.into()))
     }
 
-    /// A call of an object that came from Python.
+    /// Calls an object that came from Python.
     pub fn object(object: crate::value::Object) -> Call {
         Call::of(Target::Object(object))
     }
@@ -86,35 +86,35 @@ impl Call {
         self
     }
 
-    /// How long it may take, counted from when it is handed to the host, waiting in the queue included. After that the
-    /// outcome is [`TimedOut`](super::TaskError::TimedOut): at once if it awaits something, and it is cancelled; what has not
-    /// begun never does. A function that returns late has its value delivered all the same.
+    /// Sets how long it may take from its submission, including the time in the queue. After that the outcome is
+    /// [`TimedOut`](super::TaskError::TimedOut). A task that awaits something is cancelled and gets this outcome
+    /// immediately. A call that has not started never starts. If a function returns late, its value is still delivered.
     pub fn timeout(mut self, timeout: Duration) -> Call {
         self.timeout = Some(timeout);
         self
     }
 
-    /// Keeps the exception object, if there is one: [`Exception::object`](super::Exception::object). It keeps alive whatever
-    /// its traceback refers to.
+    /// Keeps the exception object if one is raised: [`Exception::object`](super::Exception::object). The object
+    /// keeps alive everything that its traceback refers to.
     pub fn keep_exception(mut self) -> Call {
         self.keep_exception = true;
         self
     }
 
-    /// Leaves the result in Python: the outcome is a [`Value::Object`], whatever it is.
+    /// Leaves the result in Python: the outcome is always a [`Value::Object`].
     pub fn as_object(mut self) -> Call {
         self.as_object = true;
         self
     }
 
-    /// Calls it on a thread for functions that block, and not on the loop. If it returns something to be awaited, that is
-    /// awaited on the loop.
+    /// Calls it on a thread for blocking functions instead of the loop. If it returns an awaitable, that is awaited
+    /// on the loop.
     pub fn on_worker(mut self) -> Call {
         self.on_worker = true;
         self
     }
 
-    /// What is called, for messages.
+    /// Returns the name of the callee, for messages.
     pub fn name(&self) -> Cow<'_, str> {
         match &self.target {
             Target::Function(module, function) => Cow::Owned(format!("{module}.{function}")),
@@ -125,14 +125,14 @@ impl Call {
     }
 }
 
-/// Positional arguments: a tuple of what values can be made of, an array, or a `Vec` of values.
+/// Positional arguments: a tuple or an array of types that convert to values, or a `Vec` of values.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a list of arguments",
-    label = "positional arguments are a tuple, an array or a `Vec`",
-    note = "one argument is a tuple of one: `(value,)`; none is `()`"
+    label = "expected a tuple, an array or a `Vec` of positional arguments",
+    note = "use `(value,)` for one argument and `()` for none"
 )]
 pub trait Arguments {
-    /// The values.
+    /// Returns the values.
     fn into_values(self) -> Vec<Value>;
 }
 
@@ -158,7 +158,7 @@ macro_rules! tuples {
     ($($name:ident)*) => {
         impl<$($name: Into<Value>),*> Arguments for ($($name,)*) {
             fn into_values(self) -> Vec<Value> {
-                #[allow(non_snake_case, reason = "each type's name is its value's too")]
+                #[allow(non_snake_case, reason = "the names of the types are also those of the values")]
                 let ($($name,)*) = self;
                 vec![$($name.into()),*]
             }

@@ -1,8 +1,9 @@
-//! Finding what is to be called.
+//! Looking up functions by name.
 //!
-//! Python objects for the names of modules and functions are kept; what they stand for is not. It is asked of `sys.modules` and
-//! of the module's dictionary for every call, by interned strings, which costs some 40 ns. So a module that was reloaded, a
-//! function that was replaced, and a module that somebody has put in the place of another are seen by the next call.
+//! The string objects for the names of modules and functions are cached, the functions themselves are not. Every
+//! call looks them up in `sys.modules` and in the module's dictionary, by interned strings, which takes about 40
+//! ns. So the next call sees a module that was reloaded, a function that was replaced, and an entry of
+//! `sys.modules` that was changed.
 
 use std::collections::HashMap;
 
@@ -14,18 +15,18 @@ use super::call::Name;
 use super::interpreter::known;
 use crate::object::{Owned, Raised, Result, raise_text};
 
-/// How many names are kept. A program that makes names up as it goes would fill the memory otherwise.
+/// Maximum number of cached names, so that programs that generate names do not leak memory.
 const NAMES: usize = 4_096;
 
 #[derive(Default)]
 pub(crate) struct Callables {
     names: HashMap<Box<str>, Py<PyString>>,
-    /// The last one that was found, which is often the next one too.
+    /// The names that were used last, which are often used again.
     last: [Option<(Box<str>, Py<PyString>)>; 2],
 }
 
 impl Callables {
-    /// A Python string. Borrowed: it is alive until this is asked again for the same place.
+    /// Returns a string object, borrowed until the next call with the same `place`.
     fn name(&mut self, py: Python<'_>, place: usize, name: &Name) -> *mut PyObject {
         if let Some((last, string)) = &self.last[place]
             && **last == **name
@@ -45,7 +46,7 @@ impl Callables {
         self.last[place].insert(((**name).into(), string)).1.as_ptr()
     }
 
-    /// Finds a function in a module, or in the dictionary that stands for `__main__`.
+    /// Finds a function in a module, or in the dictionary that replaces that of `__main__`.
     ///
     /// # Safety
     /// The lock is held; `namespace` is null or a live dictionary.
@@ -57,7 +58,8 @@ impl Callables {
         namespace: *mut PyObject,
     ) -> Result<Owned> {
         let function_name = self.name(py, 1, function);
-        // SAFETY: the names live in here; what a dictionary lends gets a reference of our own before anything else is called.
+        // SAFETY: the caller holds the lock and keeps the namespace alive. The names are owned by `self`. Borrowed
+        // references from a dictionary become owned ones before anything else is called.
         unsafe {
             if !namespace.is_null() && module == "__main__" {
                 return find_in(namespace, function_name).map_or_else(|| follow_in(namespace, function), Ok);
@@ -70,8 +72,8 @@ impl Callables {
             {
                 return Ok(function);
             }
-            // Not imported yet, or being imported by another thread, for which importing it waits; or the function is
-            // not simply in there.
+            // The module is not imported yet, or another thread is importing it, which the import below waits for.
+            // Or the function is not directly in the module's dictionary.
             ffi::PyErr_Clear();
             let imported = Owned::returned(ffi::PyImport_Import(module_name))?;
             drop(imported);
@@ -82,9 +84,10 @@ impl Callables {
     }
 }
 
-/// What a dictionary has under a name.
+/// Returns the value under a name in a dictionary.
 unsafe fn find_in(dictionary: *mut PyObject, name: *mut PyObject) -> Option<Owned> {
-    // SAFETY: both are alive. The key is a string, so looking it up calls nothing unless somebody has put odd keys in there.
+    // SAFETY: the callers keep both alive. Unless the program added keys of its own classes, looking up a string
+    // runs no code, and the dictionary keeps the value alive until a reference is taken.
     unsafe {
         let found = ffi::PyDict_GetItemWithError(dictionary, name);
         if found.is_null() {
@@ -95,41 +98,41 @@ unsafe fn find_in(dictionary: *mut PyObject, name: *mut PyObject) -> Option<Owne
     }
 }
 
-/// Follows a path of attributes: `Class.method`.
+/// Resolves a path of attributes: `Class.method`.
 unsafe fn follow(from: Owned, path: &str) -> Result<Owned> {
     path.split('.').try_fold(from, |object, name| {
         Python::attach(|py| {
             let name = PyString::new(py, name);
-            // SAFETY: both are alive.
+            // SAFETY: both are owned references.
             unsafe { Owned::returned(ffi::PyObject_GetAttr(object.as_ptr(), name.as_ptr())) }
         })
     })
 }
 
-/// Follows a path that starts in a dictionary, or among the built-in functions.
+/// Resolves a path that starts in a dictionary or in `builtins`.
 unsafe fn follow_in(dictionary: *mut PyObject, path: &str) -> Result<Owned> {
     let (first, rest) = path.split_once('.').map_or((path, None), |(first, rest)| (first, Some(rest)));
-    // SAFETY: the dictionaries are alive.
+    // SAFETY: the caller keeps the dictionary alive, and `builtins` is never freed.
     let found = Python::attach(|py| unsafe {
         let name = PyString::new(py, first);
         find_in(dictionary, name.as_ptr()).or_else(|| find_in(known().builtins.as_ptr(), name.as_ptr()))
     });
     let Some(found) = found else {
-        // SAFETY: the exception classes are there as long as the interpreter is.
+        // SAFETY: exception classes live as long as the interpreter.
         return Err(raise_text(unsafe { ffi::PyExc_NameError }, &format!("name '{first}' is not defined")));
     };
     match rest {
         None => Ok(found),
-        // SAFETY: it is alive.
+        // SAFETY: `found` is an owned reference, and the lock is held.
         Some(rest) => unsafe { follow(found, rest) },
     }
 }
 
 #[cold]
 fn missing(module: &str) -> Raised {
-    // SAFETY: as above.
+    // SAFETY: the lock is held, and exception classes live as long as the interpreter.
     unsafe {
         ffi::PyErr_Clear();
-        raise_text(ffi::PyExc_ModuleNotFoundError, &format!("{module} is not in sys.modules after it was imported"))
+        raise_text(ffi::PyExc_ModuleNotFoundError, &format!("{module} is not in sys.modules after its import"))
     }
 }

@@ -1,4 +1,4 @@
-//! What a loop calls back for tasks that wait.
+//! Callbacks of a loop for pending tasks.
 
 use std::sync::Arc;
 
@@ -20,7 +20,8 @@ impl Finished {
     fn __call__(&self, py: Python<'_>, future: &Bound<'_, PyAny>) {
         let entry = self.home.waiting.lock().remove(&self.number);
         let Some(Waiting { completion, timer, keep_exception, as_object, .. }) = entry else {
-            // Its time was over. An exception that nobody asks for would be logged.
+            // The task timed out before. Retrieve the exception, because asyncio logs exceptions that are never
+            // retrieved.
             let cancelled = future.call_method0("cancelled").and_then(|cancelled| cancelled.is_truthy());
             if !cancelled.unwrap_or(true) {
                 let _ = future.call_method0("exception");
@@ -34,13 +35,13 @@ impl Finished {
             let thread = self.home.executor.thread.load(std::sync::atomic::Ordering::Relaxed);
             super::interpreter::take_back_interrupt(py, thread);
         }
-        // SAFETY: it is alive, and the lock is held.
+        // SAFETY: the future is alive and the lock is held, as `Bound` shows.
         completion.settle(unsafe { outcome_of(py, future.as_ptr(), keep_exception, as_object) });
         self.home.look_if_closing();
     }
 }
 
-/// Called when a task's time is over.
+/// Called when a task's timeout expires.
 #[pyclass(frozen, module = "pelton._host")]
 pub(crate) struct Expired {
     pub(crate) home: Arc<LoopShared>,
@@ -60,10 +61,11 @@ impl Expired {
     }
 }
 
-/// Cancels the task of this number, if it still waits.
+/// Cancels the task of this number if it is still pending.
 pub(crate) fn cancel(py: Python<'_>, home: &LoopShared, number: u64) {
     let future = home.waiting.lock().get(&number).map(|waiting| waiting.future.as_ptr());
-    // SAFETY: the lock that guards references has been held since, so it is alive.
+    // SAFETY: the map owned a reference when the pointer was read. References are only dropped with the interpreter
+    // lock held, which this thread has held since.
     if let Some(future) = future.map(|future| unsafe { Bound::<PyAny>::from_borrowed_ptr(py, future) })
         && let Err(error) = future.call_method0("cancel")
     {
@@ -72,7 +74,7 @@ pub(crate) fn cancel(py: Python<'_>, home: &LoopShared, number: u64) {
 }
 
 impl LoopShared {
-    /// Has the loop see whether it can end, if it is to.
+    /// Lets the loop check whether it can end, if it is shutting down.
     pub(crate) fn look_if_closing(&self) {
         if self.closing.load(std::sync::atomic::Ordering::Relaxed) {
             self.control(Control::Look);

@@ -1,4 +1,4 @@
-//! The duty to say what has become of a task. It cannot be forgotten: dropping it says that the loop is gone.
+//! The obligation to settle a task. It cannot be forgotten: dropping it settles the task with `LoopGone`.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,29 +12,30 @@ use super::stream::StreamShared;
 use super::{Call, TaskError};
 use crate::value;
 
-/// What is wanted of a task: that it be cancelled; that it has been interrupted.
+/// Flags of a task: a cancellation was requested; an interruption was requested.
 pub(crate) const CANCEL: u8 = 1;
 pub(crate) const INTERRUPT: u8 = 2;
 
-/// What those who wait for a task and the loop that has it tell each other.
+/// State shared by the waiters of a task and its loop.
 #[derive(Debug, Default)]
 pub(crate) struct Tag {
     wanted: AtomicU8,
-    /// What the loop knows the task as, from when it first waits for something; 0 before.
+    /// The loop's number for the task, set when it first waits; 0 before.
     number: AtomicU64,
 }
 
 impl Tag {
-    /// Whether somebody wants that.
+    /// Returns whether this flag is set.
     #[inline]
     pub(crate) fn is_wanted(&self, what: u8) -> bool {
         self.wanted.load(Ordering::SeqCst) & what != 0
     }
 
-    /// Asks for it. The number is that of a task that the loop has to be told of; one without is yet to look here.
+    /// Sets a flag. Returns the task's number if the loop has to be notified. A task without a number checks the
+    /// flag later.
     ///
-    /// Asking comes before looking for the number, and the loop sets the number before it looks for what is asked, all in one
-    /// order: so at least one of the two sees the other.
+    /// This sets the flag before it reads the number, and the loop sets the number before it reads the flag, all
+    /// sequentially consistent. So at least one of the two sees the other.
     pub(crate) fn want(&self, what: u8) -> Option<u64> {
         self.wanted.fetch_or(what, Ordering::SeqCst);
         self.number()
@@ -49,17 +50,17 @@ impl Tag {
     }
 }
 
-/// A task as it was handed in.
+/// A submitted task.
 ///
-/// It stays where it was made, together with the place for its outcome, and is freed with it, as a rule by the thread that made
-/// it. What goes through the queue is a reference: memory that one thread allocates and another frees is what costs most. The
-/// arguments themselves go as soon as the call has been made; whoever keeps a reply does not keep them.
+/// It stays in the same allocation as its outcome and is freed with it, usually by the thread that created it. Only a
+/// reference goes through the queue, because memory that one thread allocates and another frees is the most expensive
+/// part. The arguments are dropped as soon as the call has been made, so keeping a reply does not keep them.
 #[derive(Debug)]
 pub(crate) struct Request {
-    /// Taken by the loop, which nobody competes with, and put back empty.
+    /// The call. The loop takes it without contention, and puts it back without its arguments.
     call: Mutex<Option<Call>>,
     pub(crate) deadline: Option<Time>,
-    /// The namespace that `__main__` means, or 0 for Python's own.
+    /// The namespace used as `__main__`; 0 for Python's own.
     pub(crate) namespace: u64,
     pub(crate) tag: Tag,
 }
@@ -70,12 +71,12 @@ impl Request {
         Request { call: Mutex::new(Some(call)), deadline, namespace, tag: Tag::default() }
     }
 
-    /// The call, if it has not been taken.
+    /// Takes the call, if it has not been taken.
     pub(crate) fn take(&self) -> Option<Call> {
         self.call.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Lets go of what a call was made with, but for memory that is better freed by the thread that allocated it.
+    /// Drops the arguments of a call, but keeps memory that the thread that allocated it should free.
     pub(crate) fn put_back(&self, mut call: Call) {
         discard(&mut call);
         if matches!(call.target, Target::Function(..)) {
@@ -92,19 +93,19 @@ impl Drop for Request {
     }
 }
 
-/// Drops what a call was to be made with. That may be deeper than the stack of the thread which happens to do it: a loop's, as a
-/// rule, which serves everybody.
+/// Drops the arguments of a call without recursion. They may be nested too deeply for the stack of the current
+/// thread, usually a loop's.
 fn discard(call: &mut Call) {
     value::discard(call.args.drain(..).chain(call.keywords.drain(..).map(|(_, value)| value)));
 }
 
-/// A task, and who is to be told of its outcome.
+/// A task, and the recipient of its outcome.
 #[derive(Debug)]
 pub(crate) struct Completion(Option<To>);
 
 #[derive(Debug)]
 pub(crate) enum To {
-    /// Nobody; what goes wrong is logged.
+    /// No recipient; errors are logged.
     Nobody(Arc<Request>),
     Reply(Arc<Slot>),
     /// One of a batch.
@@ -120,7 +121,7 @@ impl Completion {
 
     #[inline]
     pub(crate) fn request(&self) -> &Request {
-        match self.0.as_ref().expect("there until it is settled") {
+        match self.0.as_ref().expect("only `settle` and `into_call` take it") {
             To::Nobody(request) => request,
             To::Reply(slot) => &slot.request,
             To::Batch(batch, index) => batch.request(*index),
@@ -133,7 +134,7 @@ impl Completion {
         &self.request().tag
     }
 
-    /// Takes the call back, of a task that no loop has taken on.
+    /// Takes back the call of a task that no loop has accepted.
     pub(crate) fn into_call(mut self) -> Option<Call> {
         Some(match self.0.take()? {
             To::Nobody(request) => Arc::into_inner(request)?.take()?,
@@ -143,7 +144,7 @@ impl Completion {
         })
     }
 
-    /// The stream that the task is to feed.
+    /// Returns the stream that the task feeds.
     pub(crate) fn stream(&self) -> Option<&Arc<StreamShared>> {
         if let Some(To::Stream(stream)) = &self.0 { Some(stream) } else { None }
     }
@@ -160,7 +161,7 @@ fn tell(to: To, outcome: Outcome) {
     match to {
         To::Nobody(_) => {
             if let Err(error) = outcome {
-                tracing::warn!(%error, "a Python task that nobody waits for has failed");
+                tracing::warn!(%error, "a spawned Python task failed");
             }
         }
         To::Reply(slot) => slot.answer.settle(outcome),

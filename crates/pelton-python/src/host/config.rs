@@ -1,4 +1,4 @@
-//! How a host is set up.
+//! Configuration of a host.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,22 +6,22 @@ use std::time::Duration;
 
 use super::{Stall, StartError};
 
-/// Tasks that may wait for a loop.
+/// Default maximum number of tasks queued for a loop.
 const QUEUE_BOUND: usize = 1 << 20;
-/// Tasks per acquisition of the interpreter lock.
+/// Default number of tasks per acquisition of the interpreter lock.
 const BATCH: usize = 64;
-/// Threads for functions that block.
+/// Default number of threads for blocking functions.
 const WORKERS: usize = 8;
-/// What Python has on its main thread as a rule, and what its own limits to recursion in C reckon with.
+/// The usual stack size of Python's main thread, which its limits for recursion in C assume.
 const STACK: usize = 8 << 20;
-/// Less than this is not enough for Python to import anything.
+/// The minimum stack size, in bytes. With less, Python cannot import anything.
 const LEAST_STACK: usize = 256 << 10;
-/// A callback that takes longer than this is worth a word.
+/// Callbacks that take longer than this are reported by default.
 const STALL: Duration = Duration::from_secs(1);
 
 pub(crate) type OnStall = Arc<dyn Fn(&Stall) + Send + Sync>;
 
-/// How a [`Host`](super::Host) is set up.
+/// Configuration of a [`Host`](super::Host).
 ///
 /// ```no_run
 /// use pelton_python::host::{Config, Host};
@@ -30,7 +30,7 @@ pub(crate) type OnStall = Arc<dyn Fn(&Stall) + Send + Sync>;
 /// # Ok::<(), pelton_python::host::StartError>(())
 /// ```
 #[derive(Clone)]
-#[must_use = "it is for `Host::start`"]
+#[must_use = "a configuration has no effect until it is passed to `Host::start`"]
 pub struct Config {
     pub(crate) environment: Option<PathBuf>,
     pub(crate) paths: Vec<PathBuf>,
@@ -64,78 +64,81 @@ impl Default for Config {
 }
 
 impl Config {
-    /// One loop, no virtual environment, `sys.path` as Python has it.
+    /// Creates the default configuration: one loop, no virtual environment, Python's own `sys.path`.
     pub fn new() -> Config {
         Config::default()
     }
 
-    /// Uses the packages of a virtual environment. It must be of the Python that the program is linked with.
+    /// Uses the packages of a virtual environment. It must be for the Python that the program is linked with.
     pub fn environment(mut self, directory: impl Into<PathBuf>) -> Config {
         self.environment = Some(directory.into());
         self
     }
 
-    /// Puts a directory into `sys.path`, after those that were put there before it, ahead of everything else.
+    /// Adds a directory to the start of `sys.path`, after those added before.
     pub fn path(mut self, directory: impl Into<PathBuf>) -> Config {
         self.paths.push(directory.into());
         self
     }
 
-    /// What `sys.argv` is to be, the program's name first.
+    /// Sets `sys.argv`, starting with the program's name.
     pub fn arguments<A: Into<String>>(mut self, arguments: impl IntoIterator<Item = A>) -> Config {
         self.arguments = arguments.into_iter().map(Into::into).collect();
         self
     }
 
-    /// How many loops there are, each on its own thread: 1 unless set. A thread's tasks all go to one of them.
+    /// Sets the number of loops, each on its own thread; the default is 1. All tasks submitted by a thread go to
+    /// the same loop.
     ///
-    /// With an interpreter lock, more loops do not make Python faster; a callback that blocks holds up one of them only.
+    /// Because of the interpreter lock, more loops do not make Python faster, but a blocking callback then blocks
+    /// only one of them.
     pub fn loops(mut self, loops: usize) -> Config {
         self.loops = loops;
         self
     }
 
-    /// How many tasks may wait for a loop before more are refused: about a million unless set.
+    /// Sets how many tasks may be queued for a loop before more are refused; the default is about a million.
     pub fn queue_bound(mut self, tasks: usize) -> Config {
         self.queue_bound = tasks;
         self
     }
 
-    /// How many tasks a loop starts in one turn: 64 unless set.
+    /// Sets how many tasks a loop starts in one turn; the default is 64.
     pub fn batch(mut self, tasks: usize) -> Config {
         self.batch = tasks;
         self
     }
 
-    /// How long a loop looks for new tasks before it sleeps, if that has paid last time: not at all unless set. It takes
-    /// processor time, and saves the time that waking up takes.
+    /// Sets how long a loop spins for new tasks before it sleeps, if spinning was successful last time; the default
+    /// is not to spin. Spinning uses processor time and saves the latency of a wake-up.
     pub fn spin(mut self, time: Duration) -> Config {
         self.spin = time;
         self
     }
 
-    /// How many threads there may be for [functions that block](super::Call::on_worker): 8 unless set. They are started when
-    /// the first such function is called.
+    /// Sets the maximum number of threads for [blocking functions](super::Call::on_worker); the default is 8. They
+    /// are started on demand.
     pub fn workers(mut self, threads: usize) -> Config {
         self.workers = threads;
         self
     }
 
-    /// The size of the stack of each thread that calls Python, loops and workers: 8 MiB unless set, as on Python's main thread. Code
-    /// in C that calls itself, as a parser does or `repr` of nested data, ends the whole process where the stack ends.
+    /// Sets the stack size of each thread that calls Python, loops and workers; the default is 8 MiB, as on
+    /// Python's main thread. Recursive C code, such as a parser or the `repr` of nested data, crashes the process
+    /// when it overflows the stack.
     pub fn stack_size(mut self, bytes: usize) -> Config {
         self.stack = bytes;
         self
     }
 
-    /// After which time a loop that does not turn is reported: after a second unless set. Zero turns that off.
+    /// Sets the time after which a blocked loop is reported; the default is one second. Zero disables the reports.
     pub fn stall(mut self, time: Duration) -> Config {
         self.stall = time;
         self
     }
 
-    /// Whom to tell of a loop that does not turn. It is called on a thread of its own, without the interpreter lock. Otherwise
-    /// it is a warning in the log.
+    /// Sets a callback for reports of blocked loops. It is called on its own thread, without the interpreter lock.
+    /// By default, reports are logged as warnings.
     pub fn on_stall(mut self, report: impl Fn(&Stall) + Send + Sync + 'static) -> Config {
         self.on_stall = Some(Arc::new(report));
         self
@@ -143,10 +146,10 @@ impl Config {
 
     pub(crate) fn check(&self) -> Result<(), StartError> {
         let problem = match self {
-            Config { loops: 0, .. } => "a host needs at least one loop",
-            Config { batch: 0, .. } => "a batch needs room for at least one task",
-            Config { queue_bound: 0, .. } => "a queue needs room for at least one task",
-            Config { stack: ..LEAST_STACK, .. } => "a stack of less than 256 KiB is not enough for Python",
+            Config { loops: 0, .. } => "the number of loops must be at least 1",
+            Config { batch: 0, .. } => "the batch size must be at least 1",
+            Config { queue_bound: 0, .. } => "the queue bound must be at least 1",
+            Config { stack: ..LEAST_STACK, .. } => "the stack size must be at least 256 KiB",
             _ => return Ok(()),
         };
         Err(StartError::Setting(problem))

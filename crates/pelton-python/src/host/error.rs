@@ -1,4 +1,4 @@
-//! What comes of a task that does not come to its end.
+//! Errors of tasks and hosts.
 
 use std::fmt;
 
@@ -6,32 +6,33 @@ use crate::value::{ConversionError, Object};
 
 use super::Call;
 
-/// Why there is no value. The same for functions and coroutines, wherever they ran.
+/// Why a task has no result. The same for functions and coroutines, on loops and on workers.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TaskError {
-    /// Python raised an exception: any at all, `SystemExit` and `KeyboardInterrupt` included.
+    /// Python raised an exception of any class, including `SystemExit` and `KeyboardInterrupt`.
     #[error("{0}")]
     Raised(Box<Exception>),
-    /// An argument could not be made a Python object, or the result no [`Value`](crate::Value).
+    /// An argument could not be converted to a Python object, or the result could not be converted to a
+    /// [`Value`](crate::Value).
     #[error("{0}")]
     Conversion(ConversionError),
     /// It was cancelled: by [`Reply::cancel`](super::Reply::cancel), by the task itself, or by a shutdown.
     #[error("the task was cancelled")]
     Cancelled,
-    /// It was not done in [time](Call::timeout).
-    #[error("the task took longer than it was given")]
+    /// It did not finish within its [timeout](Call::timeout).
+    #[error("the task timed out")]
     TimedOut,
-    /// It was not taken on.
+    /// It was refused.
     #[error("{0}")]
     Refused(RefusalKind),
-    /// The loop that had it is gone.
-    #[error("the loop that had the task is gone")]
+    /// Its loop has ended.
+    #[error("the loop of the task has ended")]
     LoopGone,
 }
 
 impl TaskError {
-    /// The exception, if it is one.
+    /// Returns the exception, if the task raised one.
     pub fn exception(&self) -> Option<&Exception> {
         if let TaskError::Raised(exception) = self { Some(exception) } else { None }
     }
@@ -47,22 +48,22 @@ pub struct Exception {
 }
 
 impl Exception {
-    /// What its class is called: `ValueError`, or `package.module.Error` if it is not built in.
+    /// Returns the name of its class: `ValueError`, or `package.module.Error` if it is not built in.
     pub fn type_name(&self) -> &str {
         &self.type_name
     }
 
-    /// What it says. What is no Unicode text in it is replaced.
+    /// Returns its message. Surrogates are replaced.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The traceback as Python prints it, causes included.
+    /// Returns the traceback as Python prints it, including causes.
     pub fn traceback(&self) -> &str {
         &self.traceback
     }
 
-    /// The exception itself, if it was [asked for](Call::keep_exception).
+    /// Returns the exception object, if it was [requested](Call::keep_exception).
     pub fn object(&self) -> Option<&Object> {
         self.object.as_ref()
     }
@@ -77,14 +78,14 @@ impl fmt::Display for Exception {
 
 impl std::error::Error for Exception {}
 
-/// Why a call is not taken on.
+/// Why a call was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RefusalKind {
-    /// As many wait as [may](super::Config::queue_bound).
+    /// The queue has reached its [bound](super::Config::queue_bound).
     #[error("the queue is full")]
     Full,
-    /// The host has been told to shut down.
+    /// The host is shutting down.
     #[error("the host is shutting down")]
     ShuttingDown,
     /// Python is not running in this process: no [`Host`](super::Host) was started.
@@ -92,12 +93,12 @@ pub enum RefusalKind {
     NotRunning,
 }
 
-/// A call that is not taken on. It comes back as it was.
+/// A refused call, returned unchanged.
 #[derive(Debug)]
 pub struct Refused {
-    /// Why.
+    /// The reason.
     pub kind: RefusalKind,
-    /// What was to be called, arguments included.
+    /// The call with its arguments.
     pub call: Box<Call>,
 }
 
@@ -121,28 +122,28 @@ impl From<ConversionError> for TaskError {
     }
 }
 
-/// Why a host does not start.
+/// Why a host did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// There is one already: Python has one interpreter lock, and its state is shared by the whole process.
+    /// A host is already running. Python has one interpreter lock, and its state is shared by the whole process.
     #[error("another host is running in this process")]
     AlreadyRunning,
-    /// A virtual environment that is none, or of another Python.
+    /// The virtual environment does not exist or is for another Python.
     #[error("virtual environment {path}: {problem}")]
     Environment {
-        /// Where it was to be.
+        /// Its path.
         path: String,
-        /// What is wrong with it.
+        /// What is wrong.
         problem: String,
     },
-    /// Python code failed that prepares the interpreter.
+    /// Python code that prepares the interpreter failed.
     #[error("prepare Python: {0}")]
     Python(Box<Exception>),
-    /// No thread could be started.
+    /// A thread could not be started.
     #[error("start a thread for the loop: {0}")]
     Thread(#[from] std::io::Error),
-    /// A setting that makes no sense.
+    /// An invalid setting.
     #[error("{0}")]
     Setting(&'static str),
 }

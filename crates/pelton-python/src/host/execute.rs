@@ -1,4 +1,4 @@
-//! Calling Python for a task, with the interpreter lock held. What comes back is for `returned.rs`.
+//! Calling Python for a task, with the interpreter lock held. `returned.rs` handles the result.
 
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use super::completion::{CANCEL, Completion, INTERRUPT, Request, Tag};
 use super::interpreter::{self, known};
 use super::loops::{Executor, LoopShared};
 use super::namespaces::Namespaces;
-use super::returned::{Wishes, settle};
+use super::returned::{ResultOptions, settle};
 use super::workers::{Job, Workers};
 use crate::object::{Owned, Raised, Result, raise_text};
 use crate::value::{self, Value};
 
-/// Arguments that are passed without allocating.
+/// Number of arguments that are passed without allocating.
 const INLINE: usize = 8;
 
-/// A function, its arguments as a tuple, and its keyword arguments as a dictionary, if there are any.
+/// A function, its arguments as a tuple, and its keyword arguments, if any, as a dictionary.
 type Prepared = (Py<PyAny>, Py<PyAny>, Option<Py<PyAny>>);
 
-/// Where tasks are executed: what belongs to the loop's thread.
+/// Executes tasks on a loop's thread.
 pub(crate) struct Place {
     pub(crate) home: Arc<LoopShared>,
     pub(crate) workers: Arc<Workers>,
@@ -49,31 +49,39 @@ impl Place {
             return completion.settle(Err(TaskError::TimedOut));
         }
         let Some(call) = request.take() else { return };
-        let wishes = Wishes { deadline: *deadline, keep_exception: call.keep_exception, as_object: call.as_object };
-        // SAFETY: as the caller says.
+        let options =
+            ResultOptions { deadline: *deadline, keep_exception: call.keep_exception, as_object: call.as_object };
+        // SAFETY: the caller holds the lock, and `loop_` is the loop of this thread.
         unsafe {
             if call.on_worker {
                 let prepared = self.prepare(py, &call, *namespace);
                 request.put_back(call);
                 return match prepared {
                     Ok((function, args, keywords)) => {
-                        self.workers.run(Job { function, args, keywords, wishes, completion, home: self.home.clone() });
+                        self.workers.run(Job {
+                            function,
+                            args,
+                            keywords,
+                            options,
+                            completion,
+                            home: self.home.clone(),
+                        });
                     }
-                    Err(failure) => completion.settle(Err(failure.into_error(py, wishes.keep_exception))),
+                    Err(failure) => completion.settle(Err(failure.into_error(py, options.keep_exception))),
                 };
             }
             let home = self.home.clone();
             let returned = executing(py, &home.executor, tag, || self.call(py, &call, *namespace));
             request.put_back(call);
             match returned {
-                Ok(object) => settle(py, loop_, &home, object, wishes, completion),
-                Err(failure) => completion.settle(Err(failure.into_error(py, wishes.keep_exception))),
+                Ok(object) => settle(py, loop_, &home, object, options, completion),
+                Err(failure) => completion.settle(Err(failure.into_error(py, options.keep_exception))),
             }
         }
     }
 
     unsafe fn call(&mut self, py: Python<'_>, call: &Call, namespace: u64) -> std::result::Result<Owned, Failure> {
-        // SAFETY: the lock is held.
+        // SAFETY: the caller holds the lock.
         unsafe {
             let function = match &call.target {
                 Target::Function(module, function) => {
@@ -88,7 +96,7 @@ impl Place {
         }
     }
 
-    /// Finds a function and makes its arguments, for another thread to call it.
+    /// Looks up a function and converts its arguments, for another thread to call.
     unsafe fn prepare(
         &mut self,
         py: Python<'_>,
@@ -96,7 +104,7 @@ impl Place {
         namespace: u64,
     ) -> std::result::Result<Prepared, Failure> {
         let Call { target, args, keywords, .. } = call;
-        // SAFETY: the lock is held; a tuple takes over the references that are put into it.
+        // SAFETY: the caller holds the lock. The tuple takes over the references to its items.
         unsafe {
             let own = |object: Owned| Bound::<PyAny>::from_owned_ptr(py, object.into_ptr()).unbind();
             let (function, first) = match target {
@@ -140,7 +148,8 @@ impl Place {
 
     /// Runs source code in a namespace.
     unsafe fn run_source(&mut self, py: Python<'_>, source: &str, kind: i32, namespace: u64) -> Result<Owned> {
-        // SAFETY: the lock is held; the dictionary is kept while code runs in it, which may well forget it.
+        // SAFETY: the caller holds the lock. An owned reference keeps the dictionary alive, because the code may
+        // drop the namespace.
         unsafe {
             let namespace = Owned::new_reference(self.namespaces.get_or_main(py, namespace)?);
             let Ok(source) = std::ffi::CString::new(source) else {
@@ -153,7 +162,7 @@ impl Place {
     }
 }
 
-/// Why there is nothing to be returned.
+/// Why a call returned nothing.
 pub(crate) enum Failure {
     Raised,
     Conversion(value::ConversionError),
@@ -181,7 +190,7 @@ impl Failure {
     }
 }
 
-/// Calls Python for a task, so that it can be interrupted meanwhile, and nobody else after.
+/// Calls Python for a task. The task can be interrupted during the call, and no other code after it.
 #[inline]
 pub(crate) fn executing<R>(py: Python<'_>, executor: &Executor, tag: &Tag, call: impl FnOnce() -> R) -> R {
     let outer = executor.task.load(Ordering::Relaxed);
@@ -194,7 +203,7 @@ pub(crate) fn executing<R>(py: Python<'_>, executor: &Executor, tag: &Tag, call:
     returned
 }
 
-/// Calls a function with values.
+/// Calls a function with converted arguments.
 #[inline]
 unsafe fn call_with(
     py: Python<'_>,
@@ -203,7 +212,7 @@ unsafe fn call_with(
     keywords: &[(Name, Value)],
 ) -> std::result::Result<Owned, Failure> {
     let count = args.len() + keywords.len();
-    // One in front is for the callee to use.
+    // The first item is scratch space for the callee, as vectorcall allows.
     let mut inline = [null_mut(); INLINE + 1];
     let mut allocated;
     let objects = if count <= INLINE {
@@ -212,7 +221,7 @@ unsafe fn call_with(
         allocated = vec![null_mut(); count + 1];
         &mut allocated[..]
     };
-    // SAFETY: the array has as many objects as the call says, each with a reference of ours that is given back after it.
+    // SAFETY: the array has as many objects as the call states. Each is an owned reference, released after the call.
     unsafe {
         let mut made = 0;
         let mut convert = |value: &Value| {
@@ -258,7 +267,7 @@ unsafe fn call_with(
 }
 
 unsafe fn keyword_names(py: Python<'_>, keywords: &[(Name, Value)]) -> Result<Owned> {
-    // SAFETY: the tuple takes over the references.
+    // SAFETY: the lock is held, as `py` shows. The tuple takes over the references.
     unsafe {
         let names = Owned::returned(ffi::PyTuple_New(keywords.len() as _))?;
         for (index, (name, _)) in keywords.iter().enumerate() {

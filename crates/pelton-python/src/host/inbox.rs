@@ -1,9 +1,10 @@
-//! The loop's end of the queue.
+//! The loop's end of the task queue.
 //!
-//! Two steps. First a batch is taken out of the queue, without the interpreter lock if the loop was asleep; then all of it is
-//! done under one acquisition. While there is more, the loop goes on to the next batch with the lock held, and lets go of it
-//! every few milliseconds as it does for all callbacks: letting go after each batch would cost milliseconds whenever
-//! another thread runs Python code, since that keeps the lock as long as it can.
+//! There are two steps. First the loop takes a batch out of the queue, without the interpreter lock if it was
+//! asleep. Then it executes the whole batch under one acquisition of the lock. While there is more, the loop
+//! continues with the next batch and keeps the lock. It releases the lock every few milliseconds, as for all
+//! callbacks. Releasing it after each batch would cost milliseconds whenever another thread runs Python code,
+//! because that thread keeps the lock as long as it can.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,7 +28,7 @@ use crate::value;
 pub(crate) struct Inbox {
     receiver: Receiver<Message>,
     fetched: VecDeque<Message>,
-    /// How many tasks there are among what was fetched.
+    /// Number of tasks among the fetched messages.
     tasks: usize,
     batch: usize,
     spin: Duration,
@@ -56,20 +57,21 @@ impl Inbox {
                     callbacks::cancel(py, &self.place.home, number);
                 }
             }
-            // SAFETY: the loop is alive.
+            // SAFETY: the caller guarantees that the loop is alive and holds the lock.
             Control::Stop => unsafe { stop(loop_) },
             Control::Await(message) => {
-                let Returned { object, wishes, completion } = *message;
-                // SAFETY: as the caller says.
+                let Returned { object, options, completion } = *message;
+                // SAFETY: the caller guarantees that the loop is alive and holds the lock.
                 unsafe {
                     let object = Owned::new_reference(object.as_ptr());
-                    returned::settle(py, loop_, &self.place.home, object, wishes, completion);
+                    returned::settle(py, loop_, &self.place.home, object, options, completion);
                 }
             }
         }
     }
 
-    /// A panic is a bug in here. It costs the task, whose completion says so as it is dropped, and not the loop.
+    /// Runs `work` and catches panics, which are bugs in this crate. A panic loses the task, whose completion is
+    /// settled when it is dropped, but not the loop.
     #[inline]
     fn guarded(&mut self, work: impl FnOnce(&mut Inbox)) {
         let activity = &self.place.home.activity;
@@ -79,7 +81,7 @@ impl Inbox {
         }
     }
 
-    /// Whether everything that the loop had to do is done.
+    /// Returns whether the loop has finished all its work.
     fn is_finished(&self) -> bool {
         let home = self.home();
         home.closing.load(Ordering::Relaxed)
@@ -91,7 +93,7 @@ impl Inbox {
 }
 
 unsafe fn stop(loop_: *mut PyObject) {
-    // SAFETY: the caller says that the loop is alive.
+    // SAFETY: the caller guarantees that the loop is alive and holds the lock.
     unsafe {
         if let Ok(core) = core::core(loop_) {
             (*core).stopping = true;
@@ -144,14 +146,14 @@ impl Intake for Inbox {
     }
 
     unsafe fn process(&mut self, loop_: *mut PyObject) {
-        // SAFETY: the lock is held, as the caller says.
+        // SAFETY: the caller guarantees that the lock is held.
         let py = unsafe { Python::assume_attached() };
         self.fetch();
         if value::has_dropped() {
             value::release_dropped(py);
         }
         let mut begun = 0;
-        // What was fetched as it stands: a turn inside of a turn finds nothing. One portion may be left in part.
+        // Take the fetched messages, so that a nested turn finds none. The last portion may be left in part.
         let mut messages = std::mem::take(&mut self.fetched);
         while begun < self.batch
             && let Some(message) = messages.pop_front()
@@ -161,7 +163,7 @@ impl Intake for Inbox {
                     begun += 1;
                     self.guarded(|inbox| {
                         inbox.place.home.fetched.store(inbox.tasks - begun, Ordering::Relaxed);
-                        // SAFETY: as the caller says.
+                        // SAFETY: the caller holds the lock, and `loop_` is the loop of this thread.
                         unsafe { inbox.place.start(py, loop_, task) }
                     });
                 }
@@ -172,7 +174,7 @@ impl Intake for Inbox {
                         begun += 1;
                         self.guarded(|inbox| {
                             inbox.place.home.fetched.store(inbox.tasks - begun, Ordering::Relaxed);
-                            // SAFETY: as the caller says.
+                            // SAFETY: the caller holds the lock, and `loop_` is the loop of this thread.
                             unsafe { inbox.place.start(py, loop_, task) }
                         });
                     }
@@ -181,7 +183,7 @@ impl Intake for Inbox {
                     }
                 }
                 Message::Control(control) => self.guarded(|inbox| {
-                    // SAFETY: as the caller says.
+                    // SAFETY: the caller holds the lock, and `loop_` is the loop of this thread.
                     unsafe { inbox.control(py, loop_, control) }
                 }),
             }
@@ -193,7 +195,7 @@ impl Intake for Inbox {
         counters.tasks.store(counters.tasks.load(Ordering::Relaxed) + begun as u64, Ordering::Relaxed);
         self.home().counters.namespaces.store(self.place.namespaces.len(), Ordering::Relaxed);
         if self.is_finished() {
-            // SAFETY: the loop is alive.
+            // SAFETY: the caller guarantees that the loop is alive and holds the lock.
             unsafe { stop(loop_) };
         }
     }

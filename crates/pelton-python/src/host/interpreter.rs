@@ -1,7 +1,7 @@
-//! The interpreter: starting it, the package that it finds in the program, and what is looked up in it once.
+//! The interpreter: starting it, importing the package embedded in the program, and objects that are looked up once.
 //!
-//! It is started once per process and never ended: Python cannot start a second time with all that it had loaded. A host that
-//! has been shut down can be started again; it finds the interpreter as the last one left it.
+//! The interpreter is started once per process and never finalized, because Python cannot restart with all extension
+//! modules loaded. After a shutdown, another host can be started. It finds the interpreter as the previous one left it.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -29,7 +29,7 @@ const SOURCES: [(&str, &str); 6] = [
 
 const IMPORTER: &str = include_str!("python/importer.py");
 
-/// What is looked up once. References are never given back.
+/// Objects that are looked up once. The references are never released.
 pub(crate) struct HostKnown {
     /// `asyncio.Task`
     pub(crate) task: Py<PyAny>,
@@ -51,21 +51,21 @@ pub(crate) struct HostKnown {
 
 static KNOWN: OnceLock<HostKnown> = OnceLock::new();
 
-/// What was looked up when the first host was started.
+/// Returns the objects that were looked up when the first host was started.
 #[inline]
 pub(crate) fn known() -> &'static HostKnown {
-    KNOWN.get().expect("no task runs before a host was started")
+    KNOWN.get().expect("set when the first host starts")
 }
 
-/// Takes the interpreter lock, on a thread that may have it already.
+/// Acquires the interpreter lock, on a thread that may already hold it.
 pub(crate) fn attach<R>(f: impl FnOnce(Python<'_>) -> R) -> R {
     lock_order::check(Rank::Interpreter);
     Python::attach(f)
 }
 
-/// Starts the interpreter unless it runs, and prepares it.
+/// Starts the interpreter unless it is running, and prepares it.
 pub(crate) fn prepare(config: &Config) -> Result<(), StartError> {
-    // Without handlers for signals: these belong to the program.
+    // This installs no signal handlers: signals belong to the program.
     Python::initialize();
     attach(|py| {
         let failed = |error: PyErr| StartError::Python(Box::new(describe_plainly(py, &error)));
@@ -74,7 +74,7 @@ pub(crate) fn prepare(config: &Config) -> Result<(), StartError> {
         crate::native::install(py).map_err(failed)?;
         if KNOWN.get().is_none() {
             let known = look_up(py, &host).map_err(failed)?;
-            // Somebody else may have been quicker, with the same.
+            // Another thread may have set the same.
             let _ = KNOWN.set(known);
         }
         if let Some(environment) = &config.environment {
@@ -109,8 +109,8 @@ fn install_importer(py: Python<'_>) -> PyResult<()> {
     globals.set_item("__name__", "pelton._importer")?;
     globals.set_item("SOURCES", sources)?;
     globals.set_item("NATIVE", native)?;
-    let code =
-        std::ffi::CString::new(IMPORTER).map_err(|_| PyRuntimeError::new_err("the importer's source is no text"))?;
+    let code = std::ffi::CString::new(IMPORTER)
+        .map_err(|_| PyRuntimeError::new_err("the importer's source contains a null byte"))?;
     py.run(&code, Some(&globals), None)
 }
 
@@ -132,42 +132,42 @@ fn look_up(py: Python<'_>, host: &Bound<'_, PyModule>) -> PyResult<HostKnown> {
     })
 }
 
-/// Raises `pelton.Interrupted` in another thread, the next time that it runs Python code.
+/// Raises `pelton.Interrupted` in another thread the next time it runs Python code.
 pub(crate) fn raise_in(py: Python<'_>, thread: u64) -> bool {
-    // SAFETY: the lock is held. A number that is no thread's has no effect.
+    // SAFETY: the lock is held, as `py` shows. The number of a thread that no longer exists has no effect.
     unsafe { ffi::PyThreadState_SetAsyncExc(thread as _, known().interrupted.bind(py).as_ptr()) == 1 }
 }
 
-/// Takes it back, if it has not been raised yet: what it was for is over.
+/// Withdraws an interruption that has not been raised yet.
 pub(crate) fn take_back_interrupt(_: Python<'_>, thread: u64) {
-    // SAFETY: as above.
+    // SAFETY: as in `raise_in`. Null withdraws the exception.
     unsafe { ffi::PyThreadState_SetAsyncExc(thread as _, std::ptr::null_mut()) };
 }
 
-/// Whether `future` is the task that its loop is running.
+/// Returns whether `future` is the task that its loop is running.
 pub(crate) fn is_current_task(py: Python<'_>, future: *mut PyObject) -> bool {
-    // SAFETY: whoever knows of it keeps it alive, and the lock is held.
+    // SAFETY: the callers own a reference to the future, and the lock is held, as `py` shows.
     let future = unsafe { Bound::<PyAny>::from_borrowed_ptr(py, future) };
     let current = future.call_method0("get_loop").and_then(|its_loop| known().current_task.bind(py).call1((its_loop,)));
     current.is_ok_and(|current| current.is(&future))
 }
 
-/// An exception as Rust has it.
+/// Converts an exception.
 #[cold]
 pub(crate) fn describe(py: Python<'_>, error: &PyErr, keep: bool) -> Exception {
     let value = error.value(py);
-    // Before 3.12 the traceback of an exception that has just been raised is beside it, and not yet in it.
+    // Before 3.12 the traceback of a new exception is stored beside it and not yet in it.
     if py.version_info() < (3, 12)
         && let Some(traceback) = error.traceback(py)
     {
-        // It is of the right type, and that is all that could be wrong with it.
+        // This can only fail for an object of the wrong type.
         let _ = value.setattr(pyo3::intern!(py, "__traceback__"), traceback);
     }
     let described =
         known().describe.bind(py).call1((value,)).and_then(|text| text.extract::<(String, String, String)>());
     let mut exception = match described {
         Ok((type_name, message, traceback)) => Exception { type_name, message, traceback, object: None },
-        // Out of memory or of stack, or interrupted: at least say what it is.
+        // Out of memory, stack overflow or an interruption: report at least the class.
         Err(_) => describe_plainly(py, error),
     };
     exception.object = keep.then(|| Object::new(value));
@@ -185,11 +185,11 @@ mod tests {
     use super::SOURCES;
 
     #[test]
-    fn every_module_of_the_package_is_in_the_program() {
+    fn every_module_of_the_package_is_embedded() {
         let package = concat!(env!("CARGO_MANIFEST_DIR"), "/../../python/pelton");
         for entry in std::fs::read_dir(package).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
-            // What is run and never imported is not needed.
+            // `__main__` is run, never imported.
             let Some(module) = name.strip_suffix(".py").filter(|module| *module != "__main__") else { continue };
             let full = if module == "__init__" { "pelton".to_owned() } else { format!("pelton.{module}") };
             assert!(SOURCES.iter().any(|(name, _)| *name == full), "{full} is missing");

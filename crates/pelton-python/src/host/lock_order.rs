@@ -1,19 +1,19 @@
 //! The order in which locks are taken.
 //!
 //! ```text
-//! interpreter lock  →  what a loop is at  →  a reply
+//! interpreter lock  →  a loop's state  →  a reply
 //! ```
 //!
-//! A thread that has one of these takes only those further right. So two threads never wait for each other. Nothing of
-//! Python is touched under the two on the right, dropping a reference included: that could need the first. A build
-//! with debug assertions checks every step and panics where the order is not kept.
+//! A thread that holds one of these only acquires those further to the right, so no two threads deadlock. Code
+//! under the two locks on the right touches nothing of Python, and drops no references, because that could need the
+//! first lock. Builds with debug assertions check every acquisition and panic if the order is violated.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[cfg(debug_assertions)]
 use std::cell::Cell;
 
-/// Where in the order a lock is.
+/// The position of a lock in the order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Rank {
     Interpreter,
@@ -27,7 +27,7 @@ thread_local! {
     static HELD: Cell<u8> = const { Cell::new(0) };
 }
 
-/// Checks that this thread may take a lock of this rank.
+/// Checks that this thread may acquire a lock of this rank.
 #[inline]
 pub(crate) fn check(rank: Rank) {
     #[cfg(debug_assertions)]
@@ -35,14 +35,14 @@ pub(crate) fn check(rank: Rank) {
         let same_or_later = held.get() >> rank as u8;
         assert!(
             same_or_later == 0,
-            "lock order: {rank:?} is taken by a thread that holds one of the same rank or later"
+            "lock order: {rank:?} acquired by a thread that holds a lock of the same or a later rank"
         );
     });
     #[cfg(not(debug_assertions))]
     let _ = rank;
 }
 
-/// A mutex that has its place in the order.
+/// A mutex with a position in the order.
 #[derive(Debug)]
 pub(crate) struct Ranked<T> {
     rank: Rank,
@@ -60,7 +60,8 @@ impl<T> Ranked<T> {
         Ranked { rank, mutex: Mutex::new(value) }
     }
 
-    /// Locks. Nobody panics with it locked but by a bug in here, and what it guards is whole then too.
+    /// Locks. Poisoning is ignored: only a bug in this crate panics under the lock, and the state is consistent
+    /// even then.
     #[inline]
     pub(crate) fn lock(&self) -> RankedGuard<'_, T> {
         check(self.rank);
@@ -82,7 +83,7 @@ fn mark(rank: Rank, holds: bool) {
 }
 
 impl<'a, T> RankedGuard<'a, T> {
-    /// Lets go of the lock while `wait` waits for a condition, and takes it again.
+    /// Releases the lock while `wait` waits for a condition, and acquires it again.
     pub(crate) fn wait(mut self, wait: impl FnOnce(MutexGuard<'a, T>) -> MutexGuard<'a, T>) -> RankedGuard<'a, T> {
         self.guard = self.guard.take().map(wait);
         self
@@ -93,14 +94,14 @@ impl<T> std::ops::Deref for RankedGuard<'_, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        self.guard.as_ref().expect("there while it is locked")
+        self.guard.as_ref().expect("only `wait` takes it")
     }
 }
 
 impl<T> std::ops::DerefMut for RankedGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        self.guard.as_mut().expect("there while it is locked")
+        self.guard.as_mut().expect("only `wait` takes it")
     }
 }
 
@@ -117,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_order_is_kept() {
+    fn locks_in_order_are_accepted() {
         let (one, other) = (Ranked::new(Rank::Loop, 1), Ranked::new(Rank::Reply, 2));
         let held = one.lock();
         assert_eq!(*held + *other.lock(), 3);
@@ -127,7 +128,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "lock order: Loop")]
-    fn the_wrong_order_is_found_out() {
+    fn locks_out_of_order_panic() {
         let (one, other) = (Ranked::new(Rank::Loop, 1), Ranked::new(Rank::Reply, 2));
         let _held = other.lock();
         let _ = *one.lock();
@@ -135,7 +136,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "lock order: Interpreter")]
-    fn the_interpreter_lock_comes_first() {
+    fn interpreter_lock_after_another_panics() {
         let reply = Ranked::new(Rank::Reply, 2);
         let _held = reply.lock();
         check(Rank::Interpreter);

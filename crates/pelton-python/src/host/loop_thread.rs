@@ -1,4 +1,4 @@
-//! The thread of a loop, from its start to its end.
+//! The thread that runs a loop.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,18 +22,18 @@ use super::workers::Workers;
 use crate::core;
 use crate::object::Raised;
 
-/// How long tasks get to end after they were cancelled, when a loop has been stopped.
+/// How long cancelled tasks may take to end when a loop was stopped.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// The last that is heard of a loop.
+/// The final report of a loop.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) index: usize,
-    /// Tasks that did not end although they were cancelled, and those that never began.
+    /// How many tasks did not end although they were cancelled, or were never started.
     pub(crate) abandoned: usize,
 }
 
-/// Starts a loop. Returns once it can be given work.
+/// Starts a loop. Returns when it accepts work.
 pub(crate) fn start(
     home: Arc<LoopShared>,
     receiver: Receiver<Message>,
@@ -56,7 +56,7 @@ pub(crate) fn start(
             let inbox = Inbox::new(receiver, batch, spin, place);
             match make_loop(py, &home, inbox) {
                 Ok(its_loop) => {
-                    // Nobody to tell means that the host was dropped meanwhile.
+                    // A failure means that the host was dropped meanwhile.
                     let _ = started.send(Ok(()));
                     run(py, &home, its_loop)
                 }
@@ -79,14 +79,14 @@ fn make_loop<'py>(py: Python<'py>, home: &Arc<LoopShared>, inbox: Inbox) -> PyRe
     // SAFETY: it is a live loop, and the lock is held.
     unsafe {
         let core = core::core(its_loop.as_ptr()).map_err(|Raised| PyErr::fetch(py))?;
-        let _ = home.waker.set((*core).waker.clone());
+        let _ = home.wakes.set((*core).handle.clone());
         (*core).intake = Some(Box::new(inbox));
         home.executor.thread.store(ffi::PyThread_get_thread_ident() as u64, Ordering::Relaxed);
     }
     let _ = home.thread.set(std::thread::current().id());
     let keywords = PyDict::new(py);
     keywords.set_item("loop", &its_loop)?;
-    // Tasks that begin at once, which 3.11 does not have.
+    // Eager tasks, which 3.11 does not have.
     if py.version_info() >= (3, 12) {
         keywords.set_item("eager_start", true)?;
     }
@@ -95,7 +95,7 @@ fn make_loop<'py>(py: Python<'py>, home: &Arc<LoopShared>, inbox: Inbox) -> PyRe
     Ok(its_loop)
 }
 
-/// Runs a loop until it has been told to stop and has nothing left to do. Says how many tasks were abandoned.
+/// Runs a loop until it was told to stop and has nothing left to do. Returns how many tasks were abandoned.
 fn run(py: Python<'_>, home: &Arc<LoopShared>, its_loop: Bound<'_, PyAny>) -> usize {
     if let Err(error) = known().run.bind(py).call1((&its_loop,)) {
         error.write_unraisable(py, Some(&its_loop));
@@ -107,7 +107,7 @@ fn run(py: Python<'_>, home: &Arc<LoopShared>, its_loop: Bound<'_, PyAny>) -> us
     if let Err(error) = finished {
         error.write_unraisable(py, Some(&its_loop));
     }
-    // What the loop had queued has been let go of with it.
+    // Everything that the loop had queued was dropped with it.
     drop(its_loop);
     let left: Vec<_> = home.waiting.lock().drain().collect();
     let abandoned = left.len() + queued;

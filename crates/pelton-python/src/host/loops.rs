@@ -1,11 +1,11 @@
-//! What a loop's thread shares with everybody who has work for it.
+//! The state that a loop's thread shares with the threads that submit work to it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::Waker;
 use std::thread::ThreadId;
 
+use pelton::Handle;
 use pelton_sync::{PushError, Pushed, Receiver, Sender, queue};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -17,41 +17,41 @@ use super::error::RefusalKind;
 use super::lock_order::{self, Rank, Ranked};
 use super::waiters::Waiters;
 
-/// What goes through a loop's queue.
+/// A message in a loop's queue.
 pub(crate) enum Message {
     Task(Completion),
-    /// Some of a batch.
+    /// A part of a batch.
     Portion(Portion),
     Control(Control),
 }
 
-/// What is not bounded: there are never more of these than tasks and namespaces.
+/// Messages that need no bound: there are never more of these than tasks and namespaces.
 pub(crate) enum Control {
-    /// Cancel the task of this number.
+    /// Cancel the task with this number.
     Cancel(u64),
-    /// Whoever reads this stream has made room.
+    /// The reader of this stream has made room.
     Room(Arc<super::stream::StreamShared>),
     /// A function on another thread has returned something to be awaited.
     Await(Box<super::returned::Returned>),
-    /// Nobody has a handle of this namespace any more.
+    /// The last handle of this namespace was dropped.
     Forget(u64),
-    /// Do this, with the interpreter lock.
+    /// Run this job with the interpreter lock held.
     Run(crate::native::outside::Job),
-    /// See whether there is anything left to do.
+    /// Check whether there is anything left to do.
     Look,
     /// Cancel everything.
     CancelAll,
-    /// Stop, whatever there is left to do.
+    /// Stop, even if there is work left.
     Stop,
 }
 
-/// Calls that a loop has not taken on, and why.
+/// Calls that a loop has refused, and why.
 pub(crate) type Rest = (RefusalKind, Vec<Call>);
 
-/// A task that waits for something, so that the loop goes on with others.
+/// A task that is waiting for something while the loop runs others.
 pub(crate) struct Waiting {
     pub(crate) completion: Completion,
-    /// What asyncio knows it as: a task, or a future that is somebody else's.
+    /// Its asyncio object: a task, or a future that something else completes.
     pub(crate) future: Py<PyAny>,
     /// The `TimerHandle` of its deadline.
     pub(crate) timer: Option<Py<PyAny>>,
@@ -59,48 +59,48 @@ pub(crate) struct Waiting {
     pub(crate) as_object: bool,
 }
 
-/// A thread that calls Python, and what it is at.
+/// A thread that calls Python, and its current task.
 #[derive(Debug, Default)]
 pub(crate) struct Executor {
-    /// What Python knows the thread as.
+    /// Python's identifier of the thread.
     pub(crate) thread: AtomicU64,
     /// The address of the tag of the task whose function it calls, or 0. Changed with the interpreter lock held.
     pub(crate) task: AtomicUsize,
 }
 
-/// What a loop shares.
+/// The shared state of a loop.
 pub(crate) struct LoopShared {
     pub(crate) index: usize,
     sender: Sender<Message>,
-    /// Tasks in the queue, and how many there may be.
+    /// The number of queued tasks, and its limit.
     queued: AtomicUsize,
     bound: usize,
-    /// Tasks that a loop begins in one turn.
+    /// The maximum number of tasks that a loop starts in one turn.
     batch: usize,
-    /// Set before the loop first runs, and so before anybody else has this.
-    pub(crate) waker: OnceLock<Waker>,
+    /// Wakes the loop. Set before the loop first runs, so before other threads see it.
+    pub(crate) wakes: OnceLock<Handle>,
     pub(crate) thread: OnceLock<ThreadId>,
-    /// What tasks are made with.
+    /// The keywords for creating tasks.
     pub(crate) task_keywords: OnceLock<Py<PyDict>>,
-    /// No new tasks, and what there is is to come to its end.
+    /// New tasks are refused, and existing ones finish.
     pub(crate) closing: AtomicBool,
-    /// Nothing is to be started any more either.
+    /// Queued tasks are not started any more either.
     pub(crate) cancelling: AtomicBool,
-    /// Tasks that wait for something, by their numbers.
+    /// Waiting tasks, by number.
     pub(crate) waiting: Ranked<HashMap<u64, Waiting>>,
-    /// Those who wait for tasks.
+    /// Threads and futures that wait for tasks.
     pub(crate) waiters: Waiters,
     pub(crate) numbers: AtomicU64,
-    /// Goes up with everything that the loop begins; and whether it sleeps.
+    /// Increases with everything that the loop starts; and whether the loop sleeps.
     pub(crate) activity: AtomicU64,
     pub(crate) asleep: AtomicBool,
-    /// Tasks that the loop has taken out of the queue and not begun.
+    /// The number of tasks that the loop has taken out of the queue and not started.
     pub(crate) fetched: AtomicUsize,
     pub(crate) counters: Counters,
-    /// The loop's own thread first, then those for functions that block: of all loops.
+    /// The loops' threads first, then the threads for blocking functions, of all loops.
     pub(crate) executors: Arc<Ranked<Vec<Arc<Executor>>>>,
     pub(crate) executor: Arc<Executor>,
-    /// Tasks handed to threads for functions that block, and not answered.
+    /// The number of unfinished tasks on threads for blocking functions.
     pub(crate) on_workers: AtomicUsize,
 }
 
@@ -134,7 +134,7 @@ impl LoopShared {
             queued: AtomicUsize::new(0),
             bound,
             batch,
-            waker: OnceLock::new(),
+            wakes: OnceLock::new(),
             thread: OnceLock::new(),
             task_keywords: OnceLock::new(),
             closing: AtomicBool::new(false),
@@ -153,7 +153,7 @@ impl LoopShared {
         (Arc::new(shared), receiver)
     }
 
-    /// Makes room in the queue for as many tasks as fit, at most `tasks`. Says for how many.
+    /// Reserves room in the queue for up to `tasks` tasks. Returns how many fit.
     fn reserve(&self, tasks: usize) -> usize {
         let after = self.queued.fetch_add(tasks, Ordering::Relaxed) + tasks;
         let too_many = after.saturating_sub(self.bound).min(tasks);
@@ -163,12 +163,12 @@ impl LoopShared {
         tasks - too_many
     }
 
-    /// The loop has taken so many tasks out of the queue.
+    /// Records that the loop has taken this many tasks out of the queue.
     pub(crate) fn taken(&self, tasks: usize) {
         self.queued.fetch_sub(tasks, Ordering::Relaxed);
     }
 
-    /// Hands a task to the loop. Takes no lock.
+    /// Submits a task to the loop. Takes no lock.
     pub(crate) fn submit(&self, task: Completion) -> Result<(), (RefusalKind, Completion)> {
         if self.closing.load(Ordering::Relaxed) {
             return Err((RefusalKind::ShuttingDown, task));
@@ -188,7 +188,7 @@ impl LoopShared {
         }
     }
 
-    /// Hands as many calls to the loop as it takes on, and says how many these are. Gives the others back.
+    /// Submits as many calls as the loop accepts. Returns how many these are, and the others.
     pub(crate) fn submit_all(&self, mut calls: Vec<Call>, namespace: u64) -> (Arc<BatchShared>, usize, Option<Rest>) {
         let closing = self.closing.load(Ordering::Relaxed);
         let accepted = if closing { 0 } else { self.reserve(calls.len()) };
@@ -200,7 +200,7 @@ impl LoopShared {
             match self.sender.push_as(portion, Message::Portion) {
                 Ok(pushed) => self.wake_after(pushed),
                 Err(PushError::Full(portion) | PushError::Closed(portion)) => {
-                    // The loop has ended just now. What it has not got comes back, this portion and all after it.
+                    // The loop has just ended. Return this portion and everything after it.
                     self.taken(accepted - start);
                     let mut rest = portion.take_back(accepted);
                     rest.extend(refused);
@@ -211,9 +211,9 @@ impl LoopShared {
         (shared, accepted, (!refused.is_empty()).then_some((kind, refused)))
     }
 
-    /// Tells the loop something, however much it has to do.
+    /// Sends the loop a message that is not bounded.
     pub(crate) fn control(&self, control: Control) {
-        // A loop that is gone has nothing left to be told about.
+        // A loop that has ended needs no message.
         if let Ok(pushed) = self.sender.push(Message::Control(control)) {
             self.wake_after(pushed);
         }
@@ -223,18 +223,18 @@ impl LoopShared {
     fn wake_after(&self, pushed: Pushed) {
         if pushed == Pushed::ReceiverSleeps {
             self.counters.wakeups.fetch_add(1, Ordering::Relaxed);
-            if let Some(waker) = self.waker.get() {
-                waker.wake_by_ref();
+            if let Some(handle) = self.wakes.get() {
+                handle.wake();
             }
         }
     }
 
-    /// About how many tasks wait to be started.
+    /// Returns approximately how many tasks are waiting to be started.
     pub(crate) fn queued(&self) -> usize {
         self.queued.load(Ordering::Relaxed)
     }
 
-    /// About how many tasks it has that have no outcome yet.
+    /// Returns approximately how many tasks have no outcome yet.
     pub(crate) fn unfinished(&self) -> usize {
         let running = usize::from(self.executor.task.load(Ordering::Relaxed) != 0);
         let on_workers = self.on_workers.load(Ordering::Relaxed);
@@ -251,7 +251,7 @@ impl LoopShared {
         }
     }
 
-    /// Raises an exception where a task runs right now, if it does.
+    /// Raises an exception in the thread that is running a task. Returns `false` if none is.
     pub(crate) fn interrupt(&self, tag: &Tag) -> bool {
         lock_order::check(Rank::Interpreter);
         let number = tag.want(INTERRUPT);
@@ -268,18 +268,20 @@ impl LoopShared {
         })
     }
 
-    /// Whether the task of this number is the one that its loop runs.
+    /// Returns whether the loop is running the task with this number.
     fn is_current(&self, py: Python<'_>, number: u64) -> bool {
         let Some(future) = self.waiting.lock().get(&number).map(|waiting| waiting.future.as_ptr()) else {
             return false;
         };
-        // The lock has been held since, so it is still there.
+        // The interpreter lock is held, so the future is still alive.
         super::interpreter::is_current_task(py, future)
     }
 
+    /// Checks that this is not the loop's own thread, which must not wait for its own tasks.
+    ///
     /// # Panics
     ///
-    /// On the loop's own thread.
+    /// Panics on the loop's own thread.
     pub(crate) fn refuse_to_wait(&self) {
         let here = self.thread.get() == Some(&std::thread::current().id());
         assert!(!here, "waiting for a task on the thread of its own loop would take for ever");
@@ -331,7 +333,7 @@ mod tests {
         drop(receiver.pop());
         let outcome = one.try_take().expect("there is an outcome");
         assert!(matches!(outcome, Err(crate::host::TaskError::LoopGone)));
-        // And so do those that are in the queue when it goes.
+        // So do tasks that are still queued when it ends.
         drop(receiver);
         assert!(matches!(other.try_take().expect("there too"), Err(crate::host::TaskError::LoopGone)));
     }
@@ -341,7 +343,7 @@ mod tests {
         let (home, mut receiver) = home(8, 2);
         let shared = Arc::new(BatchShared::new(calls(6), 0));
         assert!(home.sender.push(Message::Portion(Portion::new(&shared, 0, 2))).is_ok());
-        // As `submit_all` does with the portion that comes back.
+        // As `submit_all` does with a returned portion.
         let rest = Portion::new(&shared, 2, 4).take_back(6);
         assert_eq!(numbers(&rest), [2, 3, 4, 5]);
         let batch = Batch::new(shared, 2, home);

@@ -1,6 +1,7 @@
-//! A Rust program that hosts Python.
+//! Hosting Python in a Rust program.
 //!
-//! A [`Host`] runs asyncio loops of this crate on threads of their own. Any thread hands calls to it, and gets an answer:
+//! A [`Host`] runs asyncio loops of this crate on their own threads. Any thread can submit calls and gets their
+//! outcomes:
 //!
 //! ```no_run
 //! use pelton_python::host::{Config, Host};
@@ -11,8 +12,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A program that does not start, because it cannot find its Python library (`error while loading shared libraries:
-//! libpython3.12.so.1.0: cannot open shared object file`), needs a build script, `build.rs`, of one line:
+//! If a program does not start because it cannot find its Python library (`error while loading shared libraries:
+//! libpython3.12.so.1.0: cannot open shared object file`), add a build script, `build.rs`, of one line:
 //!
 //! ```text
 //! fn main() {
@@ -20,22 +21,22 @@
 //! }
 //! ```
 //!
-//! `docs/pyhost.md` says what to do for programs that are shipped to other machines.
+//! `docs/pyhost.md` explains how to ship programs to other machines.
 //!
-//! Handing over takes neither the interpreter lock nor any other: the call goes into a queue as Rust has it, and if the loop
-//! sleeps it is woken, once however many come. The loop takes out a batch, then takes the interpreter lock, and makes all
-//! calls of the batch.
+//! Submitting a call takes neither the interpreter lock nor any other. The call is queued as Rust data, and a
+//! sleeping loop is woken once, however many calls are queued. The loop takes a batch out of the queue, acquires
+//! the interpreter lock, and makes all calls of the batch.
 //!
-//! | file | what is in it |
+//! | file | contents |
 //! |---|---|
-//! | `config.rs`, `interpreter.rs`, `python/` | starting Python, and the package that it finds in the program |
-//! | `call.rs`, `submit.rs`, `loops.rs` | what is to be called; handing it to a loop |
-//! | `inbox.rs`, `execute.rs`, `callables.rs`, `returned.rs`, `callbacks.rs` | the loop's side: batches, calls, what they return |
-//! | `completion.rs`, `reply.rs`, `batch.rs`, `stream.rs`, `waiters.rs`, `error.rs` | outcomes, and who gets them |
-//! | `process.rs`, `namespaces.rs` | isolated namespaces |
-//! | `workers.rs` | threads for functions that block |
-//! | `loop_thread.rs`, `shutdown.rs`, `watchdog.rs` | a loop's life, its end, and who holds it up |
-//! | `lock_order.rs` | which lock is taken before which, checked |
+//! | `config.rs`, `interpreter.rs`, `python/` | starting Python, and the package embedded in the program |
+//! | `call.rs`, `submit.rs`, `loops.rs` | calls, and submitting them to a loop |
+//! | `inbox.rs`, `execute.rs`, `callables.rs`, `returned.rs`, `callbacks.rs` | the loop's side: batches, calls, results |
+//! | `completion.rs`, `reply.rs`, `batch.rs`, `stream.rs`, `waiters.rs`, `error.rs` | outcomes and their recipients |
+//! | `namespace.rs`, `namespaces.rs` | isolated namespaces: the handle, and a loop's table of them |
+//! | `workers.rs` | threads for blocking functions |
+//! | `loop_thread.rs`, `shutdown.rs`, `watchdog.rs` | a loop's thread, its end, and reports of blocked loops |
+//! | `lock_order.rs` | the lock order, checked in debug builds |
 
 mod batch;
 mod call;
@@ -50,8 +51,9 @@ mod interpreter;
 mod lock_order;
 mod loop_thread;
 mod loops;
+mod namespace;
 mod namespaces;
-mod process;
+
 mod reply;
 mod returned;
 mod shutdown;
@@ -71,7 +73,7 @@ pub use batch::{Batch, PartlyRefused};
 pub use call::{Arguments, Call, Keywords, Name};
 pub use config::Config;
 pub use error::{Exception, RefusalKind, Refused, StartError, TaskError};
-pub use process::Process;
+pub use namespace::Namespace;
 pub use reply::{Outcome, Reply};
 pub use shutdown::Remains;
 pub use stream::Stream;
@@ -83,27 +85,27 @@ use loops::LoopShared;
 use watchdog::Watchdog;
 use workers::Workers;
 
-/// Python, running in this program. Copies of this are handles of the same one.
+/// Python running in this program. Clones are handles of the same host.
 ///
-/// There can be one at a time in a process. If all handles are dropped without [`shutdown`](Host::shutdown), it ends as if that
-/// had been called with no time left.
+/// There can be one host at a time in a process. If all handles are dropped without [`shutdown`](Host::shutdown),
+/// it shuts down with no time left.
 #[derive(Clone)]
 pub struct Host {
-    shared: Arc<Shared>,
+    shared: Arc<Inner>,
 }
 
-struct Shared {
+struct Inner {
     loops: Vec<Arc<LoopShared>>,
     workers: Arc<Workers>,
-    /// Loops that have ended are heard of here, by whoever shuts down. `None` once somebody has.
+    /// Receives a message for each loop that has ended. `None` once a shutdown has taken it.
     ended: Mutex<Option<Receiver<Ended>>>,
     watchdog: Mutex<Option<Watchdog>>,
 }
 
-/// Whether there is a host.
+/// Whether a host is running.
 static RUNNING: AtomicBool = AtomicBool::new(false);
 
-/// Threads are numbered as they first call, and so spread over the loops.
+/// Threads are numbered at their first call, which spreads them over the loops.
 static CALLERS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
@@ -121,7 +123,7 @@ fn caller() -> usize {
 }
 
 impl Host {
-    /// Starts Python, unless it has been started before, and the loops.
+    /// Starts Python, unless it was started before, and the loops.
     pub fn start(config: Config) -> Result<Host, StartError> {
         config.check()?;
         if RUNNING.swap(true, Ordering::AcqRel) {
@@ -133,8 +135,8 @@ impl Host {
         let workers = Workers::new((config.workers, config.stack), config.queue_bound, executors.clone());
         let (ending, ended) = std::sync::mpsc::channel();
         let mut shared =
-            Shared { loops: Vec::new(), workers, ended: Mutex::new(Some(ended)), watchdog: Mutex::new(None) };
-        // From here on `shared` ends what has been started, if the rest fails.
+            Inner { loops: Vec::new(), workers, ended: Mutex::new(Some(ended)), watchdog: Mutex::new(None) };
+        // From here on, dropping `shared` ends everything that was started, if the rest fails.
         std::mem::forget(running);
         for index in 0..config.loops {
             let (home, receiver) = LoopShared::new(index, (config.queue_bound, config.batch), executors.clone());
@@ -145,13 +147,13 @@ impl Host {
         Ok(Host { shared: Arc::new(shared) })
     }
 
-    /// The loop of the calling thread.
+    /// Returns the loop of the calling thread.
     fn home(&self) -> &Arc<LoopShared> {
         &self.shared.loops[caller() % self.shared.loops.len()]
     }
 
-    /// Calls a function, or begins a coroutine, with arguments and keyword arguments (`()` for none). See
-    /// [`submit`](Host::submit) for what else can be asked of a call.
+    /// Calls a function or starts a coroutine, with arguments and keyword arguments (`()` for none).
+    /// [`submit`](Host::submit) accepts calls with more options.
     pub fn create_task(
         &self,
         module: impl Into<Name>,
@@ -162,16 +164,16 @@ impl Host {
         self.submit(Call::new(module, function).args(args).keywords(keywords))
     }
 
-    /// Has a call made, on the loop that belongs to the calling thread.
+    /// Submits a call to the loop of the calling thread.
     pub fn submit(&self, call: Call) -> Result<Reply, Refused> {
         submit::reply(self.home(), 0, call)
     }
 
-    /// Calls a function or coroutine, and waits for its outcome.
+    /// Calls a function or coroutine and waits for its outcome.
     ///
     /// # Panics
     ///
-    /// On the thread of the loop, where it would wait for ever.
+    /// Panics on the thread of the loop, where waiting would deadlock.
     pub fn run(
         &self,
         module: impl Into<Name>,
@@ -182,22 +184,22 @@ impl Host {
         self.create_task(module, function, args, keywords)?.wait()
     }
 
-    /// Has a call made whose outcome nobody waits for. What goes wrong is logged.
+    /// Submits a call without waiting for its outcome. Errors are logged.
     pub fn spawn(&self, call: Call) -> Result<(), Refused> {
         submit::spawn(self.home(), 0, call)
     }
 
-    /// Has many calls made, to be waited for together: that costs one allocation and one wake-up for all of them.
+    /// Submits many calls that are awaited together, which costs one allocation and one wake-up for all of them.
     pub fn batch(&self, calls: Vec<Call>) -> Result<Batch, PartlyRefused> {
         submit::batch(self.home(), 0, calls)
     }
 
-    /// Has many calls made, and waits for all outcomes, each a value or an error of its own. Calls that are not taken on have an
-    /// outcome that says so.
+    /// Submits many calls and waits for all outcomes, each a value or an error. Refused calls have a refusal as
+    /// their outcome.
     ///
     /// # Panics
     ///
-    /// On the thread of the loop, where it would wait for ever.
+    /// Panics on the thread of the loop, where waiting would deadlock.
     pub fn gather(&self, calls: Vec<Call>) -> Vec<Outcome> {
         match self.batch(calls) {
             Ok(batch) => batch.wait(),
@@ -209,40 +211,41 @@ impl Host {
         }
     }
 
-    /// Streams what a generator, asynchronous or not, yields. It runs ahead of whoever reads by `credit` items at most.
+    /// Streams the items of a generator, asynchronous or not. The generator runs at most `credit` items ahead of
+    /// the reader.
     pub fn stream(&self, call: Call, credit: usize) -> Result<Stream, Refused> {
         submit::stream(self.home(), 0, call, credit)
     }
 
-    /// A new namespace, on the loop of the calling thread. See [`Process`].
-    pub fn process(&self) -> Process {
-        Process::new(self.home().clone())
+    /// Creates a namespace on the loop of the calling thread. See [`Namespace`].
+    pub fn namespace(&self) -> Namespace {
+        Namespace::new(self.home().clone())
     }
 
-    /// Reloads a module that has been imported. The next call sees it.
+    /// Reloads an imported module. The next call uses it.
     pub fn reload(&self, module: &str) -> Outcome {
         let module = self.submit(Call::new("importlib", "import_module").arg(module).as_object())?.wait()?;
         self.submit(Call::new("importlib", "reload").arg(module).as_object())?.wait()
     }
 
-    /// What the loops have counted, one after the other.
+    /// Returns the statistics of each loop.
     pub fn stats(&self) -> Vec<HostStats> {
         self.shared.loops.iter().map(|home| HostStats::of(home)).collect()
     }
 
-    /// Ends the host. New calls are refused from now on. What there is gets until the deadline to come to its end; then it is
-    /// cancelled. Says what was left. A second call has nothing to do.
+    /// Shuts the host down. New calls are refused from now on. Tasks in progress may run until the deadline; then
+    /// they are cancelled. Returns what was left. A second call does nothing.
     ///
     /// # Panics
     ///
-    /// On the thread of a loop, which cannot wait for its own end.
+    /// Panics on the thread of a loop, which cannot wait for its own end.
     pub fn shutdown(&self, deadline: Duration) -> Remains {
         self.shared.loops.iter().for_each(|home| home.refuse_to_wait());
         self.shared.end(deadline)
     }
 }
 
-impl Shared {
+impl Inner {
     fn end(&self, deadline: Duration) -> Remains {
         let Some(ended) = self.ended.lock().unwrap_or_else(PoisonError::into_inner).take() else {
             return Remains::default();
@@ -254,13 +257,13 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for Inner {
     fn drop(&mut self) {
         self.end(Duration::ZERO);
     }
 }
 
-/// The right to be the one host.
+/// The permission to be the one host.
 struct Running;
 
 impl Drop for Running {
@@ -275,27 +278,27 @@ impl std::fmt::Debug for Host {
     }
 }
 
-/// What a loop has counted.
+/// Statistics of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HostStats {
-    /// Tasks begun.
+    /// Tasks started.
     pub tasks: u64,
-    /// Batches that they came in.
+    /// Batches in which they arrived.
     pub batches: u64,
-    /// Times that the loop has taken the interpreter lock.
+    /// Acquisitions of the interpreter lock.
     pub locks: u64,
-    /// Times that the loop was woken for new tasks.
+    /// Wake-ups for new tasks.
     pub wakeups: u64,
-    /// Tasks that wait to be begun, about.
+    /// Tasks queued, approximately.
     pub queued: usize,
-    /// Tasks that have begun and wait for something.
+    /// Tasks started and pending.
     pub waiting: usize,
     /// Namespaces in use.
     pub namespaces: usize,
-    /// Functions that run on other threads, or wait for one.
+    /// Functions running on worker threads or queued for one.
     pub on_workers: usize,
-    /// Whether it sleeps, having nothing to do.
+    /// Whether the loop is asleep.
     pub asleep: bool,
 }
 

@@ -1,8 +1,9 @@
-//! Namespaces: one dictionary for each [`Process`](super::Process), in the place of `__main__`'s.
+//! A loop's table of namespaces: one dictionary for each [`Namespace`](super::Namespace), used instead of that of
+//! `__main__`.
 //!
-//! They belong to a loop's thread, so nothing guards them but the interpreter lock. A namespace is made when it is first used.
-//! When its handle is dropped the loop is told, through its queue, behind the tasks that were submitted before. What still
-//! runs then keeps what it needs alive by itself, as everywhere in Python.
+//! They belong to a loop's thread, so only the interpreter lock guards them. A namespace is created when it is
+//! first used. When its handle is dropped, the loop is notified through its queue, after all tasks that were
+//! submitted before. Code that still runs then keeps what it needs alive, as everywhere in Python.
 
 use std::collections::HashMap;
 
@@ -15,12 +16,12 @@ use crate::object::{Raised, Result, check};
 
 #[derive(Default)]
 pub(crate) struct Namespaces {
-    /// By number, which are given out once.
+    /// The dictionaries by number. Numbers are never reused.
     dictionaries: HashMap<u64, Py<PyDict>>,
 }
 
 impl Namespaces {
-    /// The dictionary of a namespace, which is made if there is none yet; null for number 0. Borrowed.
+    /// Returns the dictionary of a namespace as a borrowed reference, creating it if necessary; null for number 0.
     ///
     /// # Safety
     /// The lock is held.
@@ -35,12 +36,12 @@ impl Namespaces {
         Ok(self.dictionaries.entry(number).or_insert(dictionary).as_ptr())
     }
 
-    /// The same, but for number 0 it is that of `__main__`.
+    /// Like `get`, but returns the dictionary of `__main__` for number 0.
     ///
     /// # Safety
     /// The lock is held.
     pub(crate) unsafe fn get_or_main(&mut self, py: Python<'_>, number: u64) -> Result<*mut PyObject> {
-        // SAFETY: the lock is held; `__main__` is there as long as the interpreter is.
+        // SAFETY: the caller holds the lock. `__main__` lives as long as the interpreter.
         unsafe {
             if number != 0 {
                 return self.get(py, number);
@@ -50,12 +51,12 @@ impl Namespaces {
         }
     }
 
-    /// Lets go of a namespace.
+    /// Drops a namespace.
     pub(crate) fn forget(&mut self, py: Python<'_>, number: u64) {
         let Some(dictionary) = self.dictionaries.remove(&number) else { return };
         let dictionary = dictionary.into_bound(py);
-        // Functions refer to the namespace that they were defined in, and it to them. If nothing else refers to any of
-        // them, emptying it frees all at once; otherwise the garbage collector does when that is so.
+        // Functions refer to the namespace that they were defined in, and the namespace to them. If nothing else refers
+        // to any of them, clearing it frees everything at once. Otherwise the garbage collector frees it later.
         if is_alone(&dictionary) {
             dictionary.clear();
         }
@@ -67,7 +68,7 @@ impl Namespaces {
 }
 
 fn make(py: Python<'_>) -> Result<Py<PyDict>> {
-    // SAFETY: all are alive.
+    // SAFETY: the lock is held, as `py` shows, and all objects are owned.
     unsafe {
         let dictionary = PyDict::new(py);
         let name = pyo3::intern!(py, "__main__");
@@ -77,9 +78,10 @@ fn make(py: Python<'_>) -> Result<Py<PyDict>> {
     }
 }
 
-/// Whether all references to a namespace are ours and its own functions', and these functions have no others.
+/// Returns whether only we and the namespace's own functions refer to the namespace, and only the namespace to
+/// these functions.
 fn is_alone(namespace: &Bound<'_, PyDict>) -> bool {
-    // SAFETY: what a dictionary lends is alive while nothing is called, and nothing is.
+    // SAFETY: the lock is held, as `Bound` shows. Nothing is called that could drop the borrowed references.
     unsafe {
         let mut from_functions = 0;
         let (mut position, mut key, mut value) = (0, std::ptr::null_mut(), std::ptr::null_mut());

@@ -1,4 +1,4 @@
-//! Where a task's outcome goes: exactly once, whatever happens to the task.
+//! Replies: the outcome of a task, delivered exactly once.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,19 +15,19 @@ use super::loops::LoopShared;
 use super::waiters::{Awaited, Entry};
 use crate::value::Value;
 
-/// What comes of a task.
+/// The outcome of a task.
 pub type Outcome = Result<Value, TaskError>;
 
-/// One for each task whose outcome somebody wants.
+/// A task with a place for its outcome.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    pub(crate) answer: Answer,
+    pub(crate) answer: OutcomeCell,
     pub(crate) request: Request,
 }
 
-/// A place for one outcome, and who waits for it.
+/// A place for one outcome, and its waiters.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct OutcomeCell {
     state: Ranked<State>,
     settled: Condvar,
 }
@@ -35,16 +35,16 @@ pub(crate) struct Answer {
 #[derive(Debug)]
 struct State {
     outcome: Option<Outcome>,
-    /// Whether a thread waits, so that nobody is woken in vain, which would be a system call.
+    /// Whether a thread waits. If not, notifying would be a useless system call.
     waiting: bool,
     waker: Option<Waker>,
-    /// Somebody was told that the loop is gone. What comes after that is dropped.
+    /// The waiter was told that the loop has ended. A later outcome is dropped.
     abandoned: bool,
 }
 
 impl Slot {
     pub(crate) fn new(request: Request) -> Slot {
-        Slot { answer: Answer::new(), request }
+        Slot { answer: OutcomeCell::new(), request }
     }
 }
 
@@ -54,10 +54,10 @@ impl Awaited for Slot {
     }
 }
 
-impl Answer {
-    pub(crate) fn new() -> Answer {
+impl OutcomeCell {
+    pub(crate) fn new() -> OutcomeCell {
         let state = State { outcome: None, waiting: false, waker: None, abandoned: false };
-        Answer { state: Ranked::new(Rank::Reply, state), settled: Condvar::new() }
+        OutcomeCell { state: Ranked::new(Rank::Reply, state), settled: Condvar::new() }
     }
 
     pub(crate) fn settle(&self, outcome: Outcome) {
@@ -66,12 +66,12 @@ impl Answer {
             drop(state);
             return drop(outcome);
         }
-        debug_assert!(state.outcome.is_none(), "there is one outcome");
+        debug_assert!(state.outcome.is_none(), "a task has one outcome");
         state.outcome = Some(outcome);
         self.tell(state);
     }
 
-    /// Says that the loop is gone, if there is no outcome.
+    /// Settles with `LoopGone` if there is no outcome yet.
     pub(crate) fn abandon(&self) {
         let mut state = self.state.lock();
         if state.outcome.is_none() {
@@ -129,11 +129,11 @@ impl Answer {
     }
 }
 
-/// Waits on this thread until the answer is there.
+/// Blocks this thread until the answer is available.
 pub(crate) fn wait<A: Awaited>(
     home: &LoopShared,
     awaited: &Arc<A>,
-    answer: &Answer,
+    answer: &OutcomeCell,
     deadline: Option<Instant>,
 ) -> Option<Outcome> {
     if let Some(outcome) = answer.take() {
@@ -147,11 +147,11 @@ pub(crate) fn wait<A: Awaited>(
     outcome
 }
 
-/// Has the task at hand woken when the answer is there.
+/// Registers the current task to be woken when the answer is available.
 pub(crate) fn poll<A: Awaited>(
     home: &LoopShared,
     awaited: &Arc<A>,
-    answer: &Answer,
+    answer: &OutcomeCell,
     entry: &mut Option<Entry>,
     context: &mut Context<'_>,
 ) -> Poll<Outcome> {
@@ -170,11 +170,12 @@ pub(crate) fn poll<A: Awaited>(
     polled
 }
 
-/// What will come of a task: a future, which can also be waited for.
+/// The future outcome of a task. It can be awaited, or waited for.
 ///
-/// Dropping it leaves the task alone, whose outcome is dropped then, unless it is to [cancel it](Reply::cancel_on_drop).
+/// Dropping it does not affect the task, whose outcome is then dropped, unless
+/// [`cancel_on_drop`](Reply::cancel_on_drop) was called.
 #[derive(Debug)]
-#[must_use = "an outcome that nobody takes is dropped; `spawn` is for tasks nobody waits for"]
+#[must_use = "the outcome is dropped with the reply; use `spawn` if it is not needed"]
 pub struct Reply {
     slot: Arc<Slot>,
     home: Arc<LoopShared>,
@@ -187,8 +188,8 @@ impl Reply {
         Reply { slot, home, entry: None, cancels: false }
     }
 
-    /// Cancels the task, as [`cancel`](Reply::cancel) does, when this is dropped before its outcome was there: whoever wanted it
-    /// has gone.
+    /// Cancels the task, as [`cancel`](Reply::cancel) does, if the reply is dropped before the outcome is
+    /// available.
     ///
     /// ```no_run
     /// # use pelton_python::host::{Config, Host};
@@ -202,22 +203,22 @@ impl Reply {
         self
     }
 
-    /// Waits for the outcome, however long it takes.
+    /// Waits for the outcome without a timeout.
     ///
     /// # Panics
     ///
-    /// On the thread of the loop that has the task, where it would wait for ever.
+    /// Panics on the thread of the loop that has the task, where waiting would deadlock.
     pub fn wait(self) -> Outcome {
         self.home.refuse_to_wait();
         let outcome = wait(&self.home, &self.slot, &self.slot.answer, None);
         self.told(outcome).unwrap_or(Err(TaskError::LoopGone))
     }
 
-    /// Waits for the outcome, for at most `timeout`. If it is not there by then, this is given back, and the task goes on.
+    /// Waits for the outcome, for at most `timeout`. Returns the reply if there is none by then; the task continues.
     ///
     /// # Panics
     ///
-    /// As [`wait`](Reply::wait) does.
+    /// Panics on the thread of the loop that has the task.
     pub fn wait_timeout(self, timeout: Duration) -> Result<Outcome, Reply> {
         if timeout.is_zero() {
             return self.try_take();
@@ -227,23 +228,23 @@ impl Reply {
         self.told(outcome)
     }
 
-    /// The outcome, if it is there.
+    /// Returns the outcome, if it is available.
     pub fn try_take(self) -> Result<Outcome, Reply> {
         let outcome = self.slot.answer.take();
         let outcome = outcome.or_else(|| self.home.waiters.is_gone().then_some(Err(TaskError::LoopGone)));
         self.told(outcome)
     }
 
-    /// The outcome, or this again. With an outcome there is nothing left to cancel.
+    /// Returns the outcome, or the reply if there is none. With an outcome, nothing is left to cancel.
     fn told(mut self, outcome: Option<Outcome>) -> Result<Outcome, Reply> {
         self.cancels &= outcome.is_none();
         outcome.ok_or(self)
     }
 
-    /// The outcome as a promise on the loop of `reactor`, for chains in callbacks and handlers there. A [`TaskError`] rejects it. If the
-    /// promise is dropped, the task goes on.
+    /// Converts to a promise on the loop of `reactor`, for chains in callbacks and handlers. A [`TaskError`]
+    /// rejects it. If the promise is dropped, the task continues.
     ///
-    /// The promise is [abandoned](pelton::Rejected::Abandoned) if that loop stops first; so it is if that loop has stopped already.
+    /// The promise is [abandoned](pelton::Rejected::Abandoned) if that loop stops first or has already stopped.
     ///
     /// ```no_run
     /// # use pelton_python::host::{Config, Host};
@@ -262,16 +263,17 @@ impl Reply {
         Promise::of_future(reactor, self)
     }
 
-    /// Cancels the task: one that is queued never starts; one that awaits something gets `asyncio.CancelledError` there, and
-    /// may clean up. The outcome comes when it has: [`Cancelled`](TaskError::Cancelled), unless the task was done before, or
-    /// will not be cancelled. A function that is running runs to its end; see [`interrupt`](Reply::interrupt).
+    /// Cancels the task. A queued task never starts. A task that awaits something gets `asyncio.CancelledError`
+    /// there and may clean up. The outcome follows after that: [`Cancelled`](TaskError::Cancelled), unless the task
+    /// had finished before or suppresses the cancellation. A running function runs to its end; see
+    /// [`interrupt`](Reply::interrupt).
     pub fn cancel(&self) {
         self.home.cancel(&self.slot.request.tag);
     }
 
-    /// Interrupts the task where it runs right now: `pelton.Interrupted`, a `BaseException`, is raised in its Python code. That is
-    /// for what is stuck. It takes the interpreter lock, so it may take a while, and has no effect before a call of
-    /// something that is not Python returns. Says whether the task was running.
+    /// Interrupts a task that is running right now: raises `pelton.Interrupted`, a `BaseException`, in its Python
+    /// code. Use it for stuck tasks. It waits for the interpreter lock, and a call into C code is only interrupted
+    /// after it returns. Returns whether the task was running.
     pub fn interrupt(&self) -> bool {
         self.home.interrupt(&self.slot.request.tag)
     }
@@ -304,17 +306,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_after_the_loop_was_given_up_is_dropped() {
-        let answer = Answer::new();
+    fn outcome_after_abandoning_is_dropped() {
+        let answer = OutcomeCell::new();
         answer.abandon();
         answer.settle(Ok(Value::Int(1)));
         assert!(matches!(answer.take(), Some(Err(TaskError::LoopGone))));
         answer.settle(Ok(Value::Int(2)));
-        assert!(answer.take().is_none(), "there is one outcome");
+        assert!(answer.take().is_none(), "a task has one outcome");
 
-        let settled = Answer::new();
+        let settled = OutcomeCell::new();
         settled.settle(Ok(Value::Int(3)));
         settled.abandon();
-        assert_eq!(settled.take().unwrap().unwrap(), Value::Int(3), "the first is the one");
+        assert_eq!(settled.take().unwrap().unwrap(), Value::Int(3), "the first outcome counts");
     }
 }

@@ -1,15 +1,15 @@
-//! What a function has returned, and what becomes of it.
+//! Handling the results of functions.
 //!
-//! | what a function returns | what becomes of it |
+//! | a function returns | handling |
 //! |---|---|
-//! | a coroutine | a task of asyncio, which begins at once; if it never waits, that was all |
-//! | a future or a task | its outcome, when it has one; it goes on belonging to whoever made it |
-//! | anything else that can be awaited | a task that awaits it |
-//! | a generator, asynchronous or not, if a stream was asked for | what it yields |
-//! | anything else | is the outcome |
+//! | a coroutine | a task of asyncio, which starts at once and is done if it never waits |
+//! | a future or a task | its outcome, when it is done; it still belongs to its creator |
+//! | another awaitable | a task that awaits it |
+//! | a generator, asynchronous or not, if a stream was requested | its items |
+//! | anything else | it is the outcome |
 //!
-//! A coroutine always gets a real task. Driving it by hand would be four times as fast for one that never waits, but while it
-//! runs, `asyncio.current_task()` has to be a task: `asyncio.timeout()`, `TaskGroup` and anyio ask for it.
+//! A coroutine always gets a real task. Driving it by hand would be four times as fast for one that never waits.
+//! But while it runs, `asyncio.current_task()` must be a task: `asyncio.timeout()`, `TaskGroup` and anyio use it.
 
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -30,22 +30,22 @@ use crate::core;
 use crate::object::{Owned, Raised, Result};
 use crate::value::{self, Limits, Object, Value};
 
-/// What has been returned, and what is wanted of it.
+/// A result, and how to handle it.
 pub(crate) struct Returned {
     pub(crate) object: Py<PyAny>,
-    pub(crate) wishes: Wishes,
+    pub(crate) options: ResultOptions,
     pub(crate) completion: Completion,
 }
 
-/// What is wanted of a result.
+/// How to handle a result.
 #[derive(Clone, Copy)]
-pub(crate) struct Wishes {
+pub(crate) struct ResultOptions {
     pub(crate) deadline: Option<pelton_os::Time>,
     pub(crate) keep_exception: bool,
     pub(crate) as_object: bool,
 }
 
-/// Makes an outcome of what a function returned, or waits for one.
+/// Settles a task with its function's result or, if that result must be awaited, waits for it.
 ///
 /// # Safety
 /// The lock is held, and `loop_` is the loop that runs on this thread.
@@ -55,31 +55,31 @@ pub(crate) unsafe fn settle(
     loop_: *mut PyObject,
     home: &Arc<LoopShared>,
     object: Owned,
-    wishes: Wishes,
+    options: ResultOptions,
     completion: Completion,
 ) {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller holds the lock, and `loop_` is the loop of this thread.
     unsafe {
         if let Some(stream) = completion.stream() {
             let stream = stream.clone();
-            return start_stream(py, loop_, home, object, stream, wishes, completion);
+            return start_stream(py, loop_, home, object, stream, options, completion);
         }
         match kind_of(object.as_ptr()) {
-            Kind::Plain => completion.settle(convert(py, &object, wishes)),
-            Kind::Coroutine => start_coroutine(py, loop_, home, object, wishes, completion),
-            Kind::Future => wait_for_future(py, loop_, home, object, wishes, completion),
+            Kind::Plain => completion.settle(convert(py, &object, options)),
+            Kind::Coroutine => start_coroutine(py, loop_, home, object, options, completion),
+            Kind::Future => wait_for_future(py, loop_, home, object, options, completion),
             Kind::Awaitable => {
                 let wrapped = ffi::PyObject_CallOneArg(known().wait_for.as_ptr(), object.as_ptr());
                 match Owned::returned(wrapped) {
-                    Ok(coroutine) => start_coroutine(py, loop_, home, coroutine, wishes, completion),
-                    Err(raised) => completion.settle(Err(Failure::from(raised).into_error(py, wishes.keep_exception))),
+                    Ok(coroutine) => start_coroutine(py, loop_, home, coroutine, options, completion),
+                    Err(raised) => completion.settle(Err(Failure::from(raised).into_error(py, options.keep_exception))),
                 }
             }
         }
     }
 }
 
-/// What a function has returned.
+/// The kinds of results.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Plain,
@@ -88,10 +88,10 @@ pub(crate) enum Kind {
     Awaitable,
 }
 
-/// Tells what is to be awaited, and how, from what is not.
+/// Determines whether and how to await an object.
 #[inline]
 pub(crate) unsafe fn kind_of(object: *mut PyObject) -> Kind {
-    // SAFETY: it is alive.
+    // SAFETY: the caller holds the lock and keeps the object alive.
     unsafe {
         if ffi::PyCoro_CheckExact(object) != 0 {
             return Kind::Coroutine;
@@ -102,7 +102,7 @@ pub(crate) unsafe fn kind_of(object: *mut PyObject) -> Kind {
         if !awaitable {
             return if is_old_coroutine(object) { Kind::Awaitable } else { Kind::Plain };
         }
-        // What asyncio goes by.
+        // asyncio makes the same check.
         let has = |name| ffi::PyObject_HasAttrString(its_type.cast(), name) != 0;
         if has(c"_asyncio_future_blocking".as_ptr()) {
             return Kind::Future;
@@ -111,10 +111,10 @@ pub(crate) unsafe fn kind_of(object: *mut PyObject) -> Kind {
     }
 }
 
-/// Whether it is a generator that `types.coroutine` has made a coroutine.
+/// Returns whether it is a generator that `types.coroutine` made a coroutine.
 unsafe fn is_old_coroutine(object: *mut PyObject) -> bool {
     const CO_ITERABLE_COROUTINE: i64 = 0x100;
-    // SAFETY: it is alive.
+    // SAFETY: the caller holds the lock and keeps the object alive.
     unsafe {
         if ffi::PyGen_CheckExact(object) == 0 {
             return false;
@@ -127,28 +127,28 @@ unsafe fn is_old_coroutine(object: *mut PyObject) -> bool {
     }
 }
 
-/// The value of an object.
+/// Converts a result.
 #[inline]
-pub(crate) unsafe fn convert(_: Python<'_>, object: &Owned, wishes: Wishes) -> Outcome {
-    // SAFETY: it is alive, and the lock is held.
+pub(crate) unsafe fn convert(_: Python<'_>, object: &Owned, options: ResultOptions) -> Outcome {
+    // SAFETY: `object` is an owned reference, and the lock is held.
     unsafe {
-        if wishes.as_object {
+        if options.as_object {
             return Ok(Value::Object(Object::from_pointer(object.as_ptr())));
         }
         value::from_pointer(object.as_ptr(), &Limits::DEFAULT).map_err(|error| error.within("result").into())
     }
 }
 
-/// Begins a coroutine. If it waits, its outcome comes later.
+/// Starts a coroutine. If it waits, its outcome follows later.
 unsafe fn start_coroutine(
     py: Python<'_>,
     loop_: *mut PyObject,
     home: &Arc<LoopShared>,
     coroutine: Owned,
-    wishes: Wishes,
+    options: ResultOptions,
     completion: Completion,
 ) {
-    // SAFETY: all are alive. The arrays are as long as the calls say.
+    // SAFETY: the caller holds the lock and keeps the loop alive. The arrays are as long as the calls state.
     unsafe {
         let task = executing(py, &home.executor, completion.tag(), || {
             let has_factory = core::core(loop_).is_ok_and(|core| !(*core).task_factory.is_null());
@@ -161,19 +161,20 @@ unsafe fn start_coroutine(
         });
         drop(coroutine);
         match task {
-            Ok(task) => wait_for_future(py, loop_, home, task, wishes, completion),
-            // `SystemExit` and `KeyboardInterrupt` come out this way.
-            Err(raised) => completion.settle(Err(Failure::from(raised).into_error(py, wishes.keep_exception))),
+            Ok(task) => wait_for_future(py, loop_, home, task, options, completion),
+            // `SystemExit` and `KeyboardInterrupt` propagate this way.
+            Err(raised) => completion.settle(Err(Failure::from(raised).into_error(py, options.keep_exception))),
         }
     }
 }
 
-/// Makes a task, which begins at once.
+/// Creates a task that starts at once.
 ///
-/// In two steps, so that there is a task to speak to if beginning it raises `SystemExit` or `KeyboardInterrupt`: else it would
-/// complain that nobody has asked for its exception.
+/// This takes two steps, so that the task is available if starting it raises `SystemExit` or `KeyboardInterrupt`.
+/// Otherwise the task would log that its exception was never retrieved.
 unsafe fn new_task(py: Python<'_>, home: &LoopShared, coroutine: &Owned) -> Result<Owned> {
-    // SAFETY: a class can make and initialise objects; the keywords are those of its constructor, which changes nothing in there.
+    // SAFETY: the lock is held, as `py` shows. `tp_new` and `tp_init` are those of the class. The keywords are
+    // those of its constructor, which does not modify them.
     unsafe {
         let class = known().task.as_ptr().cast::<ffi::PyTypeObject>();
         let (Some(make), Some(initialise)) = ((*class).tp_new, (*class).tp_init) else { return Err(Raised) };
@@ -183,7 +184,7 @@ unsafe fn new_task(py: Python<'_>, home: &LoopShared, coroutine: &Owned) -> Resu
         if initialise(task.as_ptr(), arguments.as_ptr(), keywords) < 0 {
             let raised = PyErr::take(py);
             let task = Bound::<PyAny>::from_owned_ptr(py, task.into_ptr());
-            // It has one; that is all there is to be known.
+            // Retrieve the exception, so that asyncio does not log it.
             let _ = task.call_method0("exception");
             if let Some(raised) = raised {
                 raised.restore(py);
@@ -194,44 +195,44 @@ unsafe fn new_task(py: Python<'_>, home: &LoopShared, coroutine: &Owned) -> Resu
     }
 }
 
-/// Takes the outcome of a future, now or when there is one.
+/// Takes the outcome of a future, now or when it is done.
 unsafe fn wait_for_future(
     py: Python<'_>,
     loop_: *mut PyObject,
     home: &Arc<LoopShared>,
     future: Owned,
-    wishes: Wishes,
+    options: ResultOptions,
     completion: Completion,
 ) {
-    // SAFETY: all are alive.
+    // SAFETY: the caller holds the lock and keeps the loop alive; the future is an owned reference.
     unsafe {
         let done = Owned::returned(ffi::PyObject_CallMethodNoArgs(future.as_ptr(), pyo3::intern!(py, "done").as_ptr()));
         match done {
             Ok(done) if done.as_ptr() == ffi::Py_True() => {
-                completion.settle(outcome_of(py, future.as_ptr(), wishes.keep_exception, wishes.as_object));
+                completion.settle(outcome_of(py, future.as_ptr(), options.keep_exception, options.as_object));
             }
             Ok(_) => {
                 let future = Bound::<PyAny>::from_owned_ptr(py, future.into_ptr());
                 let loop_ = Bound::<PyAny>::from_borrowed_ptr(py, loop_);
-                wait(py, &loop_, home, &future, wishes, completion);
+                wait(py, &loop_, home, &future, options, completion);
             }
-            Err(raised) => completion.settle(Err(Failure::from(raised).into_error(py, wishes.keep_exception))),
+            Err(raised) => completion.settle(Err(Failure::from(raised).into_error(py, options.keep_exception))),
         }
     }
 }
 
-/// What a future that is done has come to.
+/// Returns the outcome of a future that is done.
 pub(crate) unsafe fn outcome_of(
     py: Python<'_>,
     future: *mut PyObject,
     keep_exception: bool,
     as_object: bool,
 ) -> Outcome {
-    // SAFETY: it is alive, and the lock is held.
+    // SAFETY: the caller holds the lock and keeps the future alive.
     unsafe {
         let result = Owned::returned(ffi::PyObject_CallMethodNoArgs(future, pyo3::intern!(py, "result").as_ptr()));
         match result {
-            Ok(result) => convert(py, &result, Wishes { deadline: None, keep_exception, as_object }),
+            Ok(result) => convert(py, &result, ResultOptions { deadline: None, keep_exception, as_object }),
             Err(Raised) => {
                 let error = PyErr::fetch(py);
                 let future = Bound::<PyAny>::from_borrowed_ptr(py, future);
@@ -245,26 +246,26 @@ pub(crate) unsafe fn outcome_of(
     }
 }
 
-/// Has the loop told when a future is done, and when its time is over.
+/// Registers callbacks for when a future is done and when its timeout expires.
 fn wait(
     py: Python<'_>,
     loop_: &Bound<'_, PyAny>,
     home: &Arc<LoopShared>,
     future: &Bound<'_, PyAny>,
-    wishes: Wishes,
+    options: ResultOptions,
     completion: Completion,
 ) {
     let number = home.next_number();
-    let (keep_exception, as_object) = (wishes.keep_exception, wishes.as_object);
+    let (keep_exception, as_object) = (options.keep_exception, options.as_object);
     let arranged = (|| {
         let its_loop = future.call_method0(pyo3::intern!(py, "get_loop"))?;
         if !its_loop.is(loop_) {
             return Err(pyo3::exceptions::PyRuntimeError::new_err(format!(
-                "the function has returned a future of another loop: {}",
+                "the function returned a future of another loop: {}",
                 future.repr()?
             )));
         }
-        let timer = match wishes.deadline {
+        let timer = match options.deadline {
             None => None,
             Some(deadline) => {
                 let left = (deadline - clock::now()).as_secs_f64();
@@ -293,27 +294,27 @@ fn wait(
     }
 }
 
-/// Streams what a generator yields.
+/// Streams the items of a generator.
 unsafe fn start_stream(
     py: Python<'_>,
     loop_: *mut PyObject,
     home: &Arc<LoopShared>,
     source: Owned,
     stream: Arc<super::stream::StreamShared>,
-    wishes: Wishes,
+    options: ResultOptions,
     completion: Completion,
 ) {
-    // SAFETY: all are alive.
+    // SAFETY: the caller holds the lock and keeps the loop alive; the generator is an owned reference.
     unsafe {
         let source = Bound::<PyAny>::from_owned_ptr(py, source.into_ptr());
         let made = Bound::new(py, Sink { stream }).and_then(|sink| known().stream.bind(py).call1((source, sink)));
         match made {
             Ok(coroutine) => {
                 let coroutine = Owned::new_reference(coroutine.as_ptr());
-                start_coroutine(py, loop_, home, coroutine, wishes, completion);
+                start_coroutine(py, loop_, home, coroutine, options, completion);
             }
             Err(error) => {
-                let exception = interpreter::describe(py, &error, wishes.keep_exception);
+                let exception = interpreter::describe(py, &error, options.keep_exception);
                 completion.settle(Err(TaskError::Raised(Box::new(exception))));
             }
         }

@@ -1,4 +1,4 @@
-//! Ending.
+//! Shutdown of a host.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,30 +10,30 @@ use super::loop_thread::Ended;
 use super::loops::{Control, LoopShared};
 use super::workers::Workers;
 
-/// How long tasks get to end after they were cancelled.
+/// How long cancelled tasks may take to end.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// What was left when a host ended.
+/// What was left when a host shut down.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Remains {
-    /// Tasks that were not done when the time was over, and were cancelled.
+    /// Tasks that were not done at the deadline and were cancelled.
     pub cancelled: usize,
-    /// Of these, those that did not end then either. Whoever waits for one is told that the loop is gone.
+    /// Cancelled tasks that did not end either. Their outcome is that the loop has ended.
     pub abandoned: usize,
-    /// Loops that are blocked in a call that could not be interrupted, by their numbers. Their threads go on. What they had
-    /// is among what was abandoned, and nothing of it is begun any more.
+    /// The numbers of loops that are blocked in a call that could not be interrupted. Their threads keep running.
+    /// Their tasks are included in `abandoned`, and no more of them are started.
     pub stuck: Vec<usize>,
 }
 
 impl Remains {
-    /// Whether everything came to its end in time.
+    /// Returns whether everything finished in time.
     pub fn is_clean(&self) -> bool {
         *self == Remains::default()
     }
 }
 
-/// Ends the loops: in peace until the deadline, then by cancelling, then by force.
+/// Ends the loops: gracefully until the deadline, then by cancelling, then by force.
 pub(crate) fn shut_down(
     loops: &[Arc<LoopShared>],
     workers: &Workers,
@@ -66,12 +66,12 @@ pub(crate) fn shut_down(
         job.settle(Err(super::TaskError::Cancelled));
     }
     for home in loops {
-        // A loop that has ended has said what it left, but for functions that do not return on threads for such.
+        // A loop that has ended has reported what it left, except for functions that do not return on worker threads.
         let stuck = end.alive.contains(&home.index);
         let left = if stuck { home.unfinished() } else { home.on_workers.load(Ordering::Relaxed) };
         end.remains.abandoned += left;
         drop(home.waiting.lock().drain().collect::<Vec<_>>());
-        // Nobody else can tell those who wait for the rest.
+        // Nothing else can settle the remaining waiters.
         home.waiters.abandon();
     }
     end.remains.stuck = end.alive;
@@ -90,7 +90,7 @@ impl Ending<'_> {
         self.alive.iter().map(|index| &self.loops[*index]).collect()
     }
 
-    /// Waits for loops to end. Says whether all have.
+    /// Waits for loops to end. Returns whether all have.
     fn wait(&mut self, time: Duration) -> bool {
         let until = Instant::now().checked_add(time);
         while !self.alive.is_empty() {
@@ -102,13 +102,13 @@ impl Ending<'_> {
         true
     }
 
-    /// Stops loops although there are tasks that will not end, and interrupts calls that do not return.
+    /// Stops loops with tasks that do not end, and interrupts calls that do not return.
     fn force(&mut self) {
         for home in self.alive() {
             home.control(Control::Stop);
             let thread = home.executor.thread.load(Ordering::Relaxed);
             if home.executor.task.load(Ordering::Relaxed) != 0 {
-                // Elsewhere: code that never lets go of the interpreter lock would keep us here too.
+                // On another thread, because code that never releases the interpreter lock would block this one too.
                 let interrupting = std::thread::Builder::new().name("pelton-python-interrupt".to_owned());
                 let _ = interrupting.spawn(move || interpreter::attach(|py| interpreter::raise_in(py, thread)));
             }

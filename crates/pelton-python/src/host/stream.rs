@@ -1,7 +1,7 @@
-//! What a generator yields, no faster than it is wanted.
+//! Streams: the items of a generator, with flow control.
 //!
-//! A stream has *credit*: how many items may be on their way. The generator is stopped when it is used up, and goes on when
-//! half of it is there again, so that the loop is not woken for each item.
+//! A stream has *credit*: the number of items that may be queued. The generator pauses when the credit is used up
+//! and resumes when half of it is available again, so the loop is not woken for each item.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -24,7 +24,8 @@ pub(crate) struct StreamShared {
     state: Ranked<State>,
     changed: Condvar,
     credit: usize,
-    /// The `asyncio.Future` that the generator's task waits on while there is no credit. Touched with the interpreter lock held.
+    /// The `asyncio.Future` that the generator's task awaits while there is no credit. Accessed with the
+    /// interpreter lock held.
     room: Ranked<Option<Py<PyAny>>>,
 }
 
@@ -32,9 +33,9 @@ pub(crate) struct StreamShared {
 struct State {
     items: VecDeque<Value>,
     end: Option<Result<(), TaskError>>,
-    /// The generator waits for credit.
+    /// The generator is waiting for credit.
     stopped: bool,
-    /// Nobody reads any more.
+    /// The reader is gone.
     abandoned: bool,
     waiting: bool,
     waker: Option<Waker>,
@@ -65,7 +66,7 @@ impl StreamShared {
         result
     }
 
-    /// Adds an item. Says whether there is credit for another.
+    /// Adds an item. Returns whether there is credit for another.
     fn put(&self, item: Value) -> bool {
         let (unwanted, more) = self.change(|state| {
             if state.abandoned {
@@ -83,7 +84,7 @@ impl StreamShared {
         drop(late);
     }
 
-    /// Lets the generator go on. The interpreter lock is held.
+    /// Resumes the generator. The interpreter lock is held.
     pub(crate) fn make_room(&self, py: Python<'_>) {
         let future = self.room.lock().take();
         if let Some(future) = future {
@@ -108,7 +109,7 @@ impl Awaited for StreamShared {
 }
 
 impl State {
-    /// The next item, or the end.
+    /// Takes the next item or the end.
     fn take(&mut self) -> Option<Option<Result<Value, TaskError>>> {
         if let Some(item) = self.items.pop_front() {
             return Some(Some(Ok(item)));
@@ -122,7 +123,7 @@ impl State {
         }
     }
 
-    /// Whether the generator is to be told that there is credit again.
+    /// Returns whether the generator should resume because there is credit again.
     fn has_room(&mut self, credit: usize) -> bool {
         let room = self.stopped && self.items.len() <= credit / 2;
         self.stopped &= !room;
@@ -130,9 +131,10 @@ impl State {
     }
 }
 
-/// What a generator yields: an iterator that waits, and for `async` code [`next_item`](Stream::next_item).
+/// The items of a generator: a blocking iterator, with [`next_item`](Stream::next_item) for `async` code.
 ///
-/// It ends after the last item; if the generator failed, that error is the last. Dropping it cancels the generator.
+/// It ends after the last item. If the generator fails, the error is the last item. Dropping the stream cancels the
+/// generator.
 #[derive(Debug)]
 #[must_use = "a stream that is dropped cancels its generator"]
 pub struct Stream {
@@ -146,19 +148,19 @@ impl Stream {
         Stream { shared, home, entry: None }
     }
 
-    /// Somebody is about to wait. Once is enough, however many items they wait for.
+    /// Registers the reader before it waits. Once is enough for all items.
     fn enter(&mut self) {
         if self.entry.is_none() {
             self.entry = self.home.waiters.enter(self.shared.clone());
         }
     }
 
-    /// Waits for the next item, for at most `timeout`. `None`: there is none yet.
+    /// Waits for the next item, for at most `timeout`. Returns `None` if there is none by then.
     pub fn next_timeout(&mut self, timeout: Duration) -> Option<Option<Result<Value, TaskError>>> {
         self.wait(Instant::now().checked_add(timeout))
     }
 
-    /// The next item.
+    /// Returns the next item.
     pub async fn next_item(&mut self) -> Option<Result<Value, TaskError>> {
         self.enter();
         poll_fn(|context| {
@@ -179,8 +181,8 @@ impl Stream {
         .await
     }
 
-    /// Cancels the generator: it gets `asyncio.CancelledError` where it waits, or is closed where it has yielded. The
-    /// stream then ends with [`Cancelled`](TaskError::Cancelled), after the items that there were.
+    /// Cancels the generator: it gets `asyncio.CancelledError` where it waits, or is closed where it has yielded.
+    /// After the items already queued, the stream ends with [`Cancelled`](TaskError::Cancelled).
     pub fn cancel(&self) {
         self.home.cancel(&self.shared.request.tag);
     }
@@ -242,7 +244,7 @@ impl Drop for Stream {
     }
 }
 
-/// What the generator's task gives its items to.
+/// Receives the items from the generator's task.
 #[pyclass(frozen, module = "pelton._host")]
 pub(crate) struct Sink {
     pub(crate) stream: Arc<StreamShared>,
@@ -250,7 +252,7 @@ pub(crate) struct Sink {
 
 #[pymethods]
 impl Sink {
-    /// Sends an item. False: wait for `room()` before the next.
+    /// Sends an item. If it returns false, await `room()` before the next.
     fn put(&self, item: &Bound<'_, PyAny>) -> PyResult<bool> {
         let value = Value::from_python(item, &Limits::DEFAULT)
             .map_err(|error| pyo3::exceptions::PyTypeError::new_err(error.within("item").to_string()))?;
@@ -263,7 +265,8 @@ impl Sink {
         let future = running.call_method0("create_future")?;
         let before = self.stream.room.lock().replace(future.clone().unbind());
         drop(before);
-        // The reader may have made room already; it looks at this under the lock, so either side sees the other.
+        // The reader may already have made room. It checks `stopped` under the lock, so at least one side sees the
+        // other.
         let room = {
             let mut state = self.stream.state.lock();
             state.stopped = true;

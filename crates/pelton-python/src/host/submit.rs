@@ -1,4 +1,4 @@
-//! Handing calls to a loop. Neither the interpreter lock nor any other is taken.
+//! Submitting calls to a loop, without taking the interpreter lock or any other.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::reply::{Reply, Slot};
 use super::stream::{Stream, StreamShared};
 
 fn refused((kind, task): (RefusalKind, Completion)) -> Refused {
-    let call = task.into_call().expect("no loop has taken it on, so nobody else has it");
+    let call = task.into_call().expect("no loop accepted it, so there is no other reference");
     Refused { kind, call: Box::new(call) }
 }
 

@@ -1,21 +1,21 @@
-//! Those who wait for outcomes of a loop, so that they can be told if it does not come back.
+//! The waiters of a loop, so that they can be settled if the loop never returns.
 //!
-//! What has the duty to tell an outcome may be on the stack of a thread that is stuck in a call that is not Python, or in a
-//! queue that only this thread reads. So whoever shuts down looks not for the tasks but for those who wait: each of them
-//! is entered here before it sleeps, and struck off when it has its outcome. Submitting touches none of this, nor does taking an
-//! outcome that is there already.
+//! The completion of a task may be on the stack of a thread that is stuck in C code, or in a queue that only this
+//! thread reads. So shutdown does not look for the tasks but for their waiters. Each waiter registers here before
+//! it sleeps, and leaves when it has its outcome. Submitting a task, and taking an outcome that is already there,
+//! do not use this.
 //!
-//! When the loop is given up, all that are entered are settled, and from then on nobody enters any more but is settled at once.
-//! An outcome that comes after that finds its place taken, and is dropped.
+//! When the loop is given up, all registered waiters are settled, and later ones are settled immediately. An
+//! outcome that arrives after that is dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::lock_order::{Rank, Ranked};
 
-/// What somebody waits for.
+/// Something that a waiter waits for.
 pub(crate) trait Awaited: Send + Sync + 'static {
-    /// Settles it, unless it is: the loop is gone.
+    /// Settles it with `LoopGone`, unless it is already settled.
     fn abandon(&self);
 }
 
@@ -23,7 +23,7 @@ pub(crate) trait Awaited: Send + Sync + 'static {
 struct Entries {
     places: Vec<Option<Arc<dyn Awaited>>>,
     free: Vec<usize>,
-    /// Nobody is entered any more.
+    /// The loop was given up; waiters no longer register.
     closed: bool,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Waiters {
     gone: AtomicBool,
 }
 
-/// An entry, to be struck off.
+/// A registration, to be passed to `leave`.
 #[derive(Debug)]
 pub(crate) struct Entry(usize);
 
@@ -41,7 +41,7 @@ impl Waiters {
         Waiters { entries: Ranked::new(Rank::Loop, Entries::default()), gone: AtomicBool::new(false) }
     }
 
-    /// Enters somebody who is about to wait. `None`: there is nothing to wait for, and what was awaited is settled.
+    /// Registers a waiter before it waits. Returns `None` if the loop was given up; then `awaited` is settled.
     pub(crate) fn enter(&self, awaited: Arc<dyn Awaited>) -> Option<Entry> {
         let mut entries = self.entries.lock();
         if entries.closed {
@@ -57,10 +57,10 @@ impl Waiters {
         Some(Entry(place))
     }
 
-    /// Strikes off somebody who waits no more.
+    /// Removes a waiter that no longer waits.
     pub(crate) fn leave(&self, Entry(place): Entry) {
         let mut entries = self.entries.lock();
-        // After the loop was given up there are no entries left.
+        // After the loop was given up there are no entries.
         let awaited = entries.places.get_mut(place).and_then(Option::take);
         if awaited.is_some() {
             entries.free.push(place);
@@ -69,7 +69,7 @@ impl Waiters {
         drop(awaited);
     }
 
-    /// Whether the loop was given up.
+    /// Returns whether the loop was given up.
     pub(crate) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
     }
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_told_and_who_has_left_is_not() {
+    fn abandoning_settles_only_waiters_that_have_not_left() {
         let waiters = Waiters::new();
         let (here, left, late) =
             (Arc::new(Counted::default()), Arc::new(Counted::default()), Arc::new(Counted::default()));
@@ -117,13 +117,13 @@ mod tests {
         assert!(!waiters.is_gone());
         waiters.abandon();
         assert!(waiters.is_gone());
-        assert!(waiters.enter(late.clone()).is_none(), "nobody waits for what is gone");
+        assert!(waiters.enter(late.clone()).is_none(), "waiters cannot register after the loop was given up");
         assert_eq!((times(&here), times(&left), times(&late)), (1, 0, 1));
         waiters.leave(entry);
     }
 
     #[test]
-    fn places_are_used_again() {
+    fn entries_are_reused() {
         let waiters = Waiters::new();
         let counted = Arc::new(Counted::default());
         for _ in 0..100 {

@@ -1,4 +1,4 @@
-//! Who blocks a loop, while it does.
+//! Reports callbacks that block a loop while they run.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -10,10 +10,10 @@ use super::config::OnStall;
 use super::interpreter::{self, known};
 use super::loops::LoopShared;
 
-/// How many times a loop is looked at in the time after which it counts as blocked.
+/// Number of checks within the time after which a loop counts as blocked.
 const LOOKS: u32 = 4;
 
-/// A loop that does not turn: some callback has not returned for a while.
+/// A blocked loop: some callback has not returned for a while.
 #[derive(Clone, Debug)]
 pub struct Stall {
     pub(crate) loop_index: usize,
@@ -22,30 +22,30 @@ pub struct Stall {
 }
 
 impl Stall {
-    /// Which loop it is, counting from 0.
+    /// Returns the number of the loop, from 0.
     pub fn loop_index(&self) -> usize {
         self.loop_index
     }
 
-    /// For how long it has been blocked, at least.
+    /// Returns for how long it has been blocked, at least.
     pub fn time(&self) -> Duration {
         self.time
     }
 
-    /// Where it is, as Python prints it. Code that holds the interpreter lock all the time delays this report until it lets
-    /// go of it.
+    /// Returns where it is blocked, as Python prints it. Code that never releases the interpreter lock delays this
+    /// report until it does.
     pub fn traceback(&self) -> &str {
         &self.traceback
     }
 }
 
-/// Looks at the loops until it is dropped.
+/// Checks the loops until it is dropped.
 pub(crate) struct Watchdog {
-    shared: Arc<Shared>,
+    shared: Arc<Stop>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct Stop {
     ended: Mutex<bool>,
     changed: Condvar,
 }
@@ -66,7 +66,7 @@ impl Watchdog {
         if after.is_zero() {
             return Ok(None);
         }
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Stop::default());
         let mut watched: Vec<Watched> = loops
             .iter()
             .map(|home| Watched { home: home.clone(), activity: 0, since: Instant::now(), reported: false })
@@ -85,8 +85,8 @@ impl Watchdog {
     }
 }
 
-impl Shared {
-    /// Waits a while. Says whether it is over.
+impl Stop {
+    /// Waits for some time. Returns whether the watchdog should end.
     fn wait(&self, time: Duration) -> bool {
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(ended, time, |ended| !*ended);
@@ -108,7 +108,7 @@ impl Watched {
         self.reported = true;
         let thread = self.home.executor.thread.load(Ordering::Relaxed);
         let traceback = interpreter::attach(|py| {
-            // By the time that the lock was to be had, it may be over.
+            // While this thread waited for the lock, the callback may have returned.
             if self.home.activity.load(Ordering::Relaxed) != activity {
                 return None;
             }

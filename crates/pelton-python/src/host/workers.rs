@@ -1,7 +1,7 @@
-//! Threads for functions that block, so that the loop goes on meanwhile.
+//! Worker threads for blocking functions, so that the loop keeps running.
 //!
-//! The loop finds the function and makes its arguments; a worker calls it and converts what it returns. What there is to
-//! be awaited goes back to the loop. Each worker has a thread state of its own, made once.
+//! The loop looks up the function and converts its arguments. A worker calls it and converts the result. Awaitables
+//! go back to the loop. Each worker creates its thread state once.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -17,22 +17,22 @@ use super::execute::{self, Failure};
 use super::interpreter;
 use super::lock_order::{Rank, Ranked};
 use super::loops::{Control, Executor, LoopShared};
-use super::returned::{self, Kind, Returned, Wishes};
+use super::returned::{self, Kind, ResultOptions, Returned};
 use crate::object::Owned;
 
-/// A call for a worker to make.
+/// A call for a worker.
 pub(crate) struct Job {
     pub(crate) function: Py<PyAny>,
     pub(crate) args: Py<PyAny>,
     pub(crate) keywords: Option<Py<PyAny>>,
-    pub(crate) wishes: Wishes,
+    pub(crate) options: ResultOptions,
     pub(crate) completion: Completion,
     pub(crate) home: Arc<LoopShared>,
 }
 
 pub(crate) struct Workers {
     most: usize,
-    /// The size of each thread's stack.
+    /// Stack size of each thread.
     stack: usize,
     bound: usize,
     state: Ranked<State>,
@@ -58,7 +58,7 @@ impl Workers {
         Arc::new(Workers { most, stack, bound, state, work: Condvar::new(), executors })
     }
 
-    /// Has a job done, by another thread if that can be had.
+    /// Runs a job on a worker thread, or refuses it.
     pub(crate) fn run(self: &Arc<Workers>, job: Job) {
         job.home.on_workers.fetch_add(1, Ordering::Relaxed);
         let mut state = self.state.lock();
@@ -77,10 +77,10 @@ impl Workers {
         drop(state);
         self.work.notify_one();
         if start && let Err(error) = self.start_thread() {
-            tracing::error!(%error, "no thread for a Python function that blocks");
+            tracing::error!(%error, "start a thread for blocking Python functions");
             let mut state = self.state.lock();
             state.threads -= 1;
-            // With no thread at all nobody would ever do them.
+            // Without any thread, the jobs would never run.
             let jobs = if state.threads == 0 { std::mem::take(&mut state.jobs) } else { VecDeque::new() };
             drop(state);
             for job in jobs {
@@ -98,7 +98,7 @@ impl Workers {
 
     fn work(&self, py: Python<'_>) {
         let executor = Arc::new(Executor::default());
-        // SAFETY: it may be called with the lock held.
+        // SAFETY: this has no preconditions.
         executor.thread.store(unsafe { ffi::PyThread_get_thread_ident() } as u64, Ordering::Relaxed);
         self.executors.lock().push(executor.clone());
         while let Some(job) = py.detach(|| self.take()) {
@@ -123,7 +123,7 @@ impl Workers {
         }
     }
 
-    /// Refuses new jobs, and lets the threads end when there are no more. Gives back what has not begun.
+    /// Refuses new jobs and lets the threads end. Returns the jobs that have not started.
     pub(crate) fn close(&self) -> Vec<Job> {
         let mut state = self.state.lock();
         state.closed = true;
@@ -139,35 +139,35 @@ impl Job {
         if self.completion.tag().is_wanted(CANCEL) {
             return self.settle(Err(TaskError::Cancelled));
         }
-        if self.wishes.deadline.is_some_and(|deadline| deadline <= pelton_os::clock::now()) {
+        if self.options.deadline.is_some_and(|deadline| deadline <= pelton_os::clock::now()) {
             return self.settle(Err(TaskError::TimedOut));
         }
-        // SAFETY: the lock is held; all are alive.
+        // SAFETY: the lock is held, as `py` shows, and the job owns references to all three.
         let returned = execute::executing(py, executor, self.completion.tag(), || unsafe {
             let keywords = self.keywords.as_ref().map_or(std::ptr::null_mut(), |keywords| keywords.as_ptr());
             Owned::returned(ffi::PyObject_Call(self.function.as_ptr(), self.args.as_ptr(), keywords))
         });
         let outcome = match returned {
             Ok(object) => {
-                // SAFETY: the object is alive.
+                // SAFETY: `object` is an owned reference, and the lock is held.
                 let kind = unsafe { returned::kind_of(object.as_ptr()) };
                 if kind != Kind::Plain || self.completion.stream().is_some() {
-                    // SAFETY: the reference is ours to give away.
+                    // SAFETY: `into_ptr` gives away an owned reference.
                     let object = unsafe { Bound::<PyAny>::from_owned_ptr(py, object.into_ptr()).unbind() };
                     return self.hand_over(object);
                 }
-                // SAFETY: the object is alive.
-                unsafe { returned::convert(py, &object, self.wishes) }
+                // SAFETY: `object` is an owned reference, and the lock is held.
+                unsafe { returned::convert(py, &object, self.options) }
             }
-            Err(raised) => Err(Failure::from(raised).into_error(py, self.wishes.keep_exception)),
+            Err(raised) => Err(Failure::from(raised).into_error(py, self.options.keep_exception)),
         };
         self.settle(outcome);
     }
 
-    /// Has the loop await what the function has returned.
+    /// Passes an awaitable to the loop.
     fn hand_over(self, object: Py<PyAny>) {
-        let Job { wishes, completion, home, .. } = self;
-        home.control(Control::Await(Box::new(Returned { object, wishes, completion })));
+        let Job { options, completion, home, .. } = self;
+        home.control(Control::Await(Box::new(Returned { object, options, completion })));
         home.on_workers.fetch_sub(1, Ordering::Relaxed);
         home.look_if_closing();
     }

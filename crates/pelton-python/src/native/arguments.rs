@@ -1,4 +1,4 @@
-//! What a Rust function is called with.
+//! The arguments of a Rust function.
 
 use serde::de::DeserializeOwned;
 
@@ -26,8 +26,8 @@ pub struct Args {
 }
 
 impl Args {
-    /// Positional arguments as a tuple of what values can become. It is an error, which becomes a `TypeError`, if there are
-    /// more or fewer, or any keyword arguments.
+    /// Converts the positional arguments to a tuple. Fails, with a `TypeError` in Python, if their number differs
+    /// or if there are keyword arguments.
     pub fn positional<T>(self) -> Result<T, Raise>
     where
         T: TryFrom<Value, Error = ConversionError>,
@@ -38,7 +38,7 @@ impl Args {
         Ok(T::try_from(Value::Tuple(self.values)).map_err(|error| error.within("args"))?)
     }
 
-    /// The only argument.
+    /// Converts the only argument.
     pub fn one<T>(self) -> Result<T, Raise>
     where
         T: TryFrom<Value>,
@@ -47,7 +47,7 @@ impl Args {
         Ok(self.positional::<(T,)>()?.0)
     }
 
-    /// That there are none.
+    /// Fails if there are any arguments.
     pub fn none(self) -> Result<(), Raise> {
         match (self.values.len(), self.keywords.first()) {
             (0, None) => Ok(()),
@@ -56,7 +56,8 @@ impl Args {
         }
     }
 
-    /// Arguments by name, positional ones in the order of `names`: as a struct, of which `Option`s may be missing.
+    /// Converts arguments by name to a struct, positional ones in the order of `names`. Fields of type `Option` may
+    /// be missing.
     ///
     /// ```
     /// # use pelton_python::native::{Args, Raise};
@@ -76,7 +77,7 @@ impl Args {
         if values.len() > names.len() {
             let (most, given) = (names.len(), values.len());
             return Err(Raise::type_error(format!(
-                "takes {most} positional arguments at most, but {given} were given"
+                "takes at most {most} positional arguments, but {given} were given"
             )));
         }
         let mut pairs: Vec<(Value, Value)> = names.iter().map(|&name| name.into()).zip(values).collect();

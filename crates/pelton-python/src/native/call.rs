@@ -1,4 +1,4 @@
-//! Calling Python right here.
+//! Calling Python on the current thread.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -6,14 +6,14 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::host::{Arguments, Exception, Keywords, Outcome, RefusalKind, TaskError};
 use crate::value::{Limits, Object, Value};
 
-/// Calls a Python function on this thread, and waits for it to return.
+/// Calls a Python function on this thread and waits for it to return.
 ///
-/// This is the way back into Python from a Rust function that Python has called: nothing has to wait for anything, since the
-/// thread that calls is the one that runs. From elsewhere, where the interpreter lock may have to be waited for, tasks of a
-/// [`Host`](crate::Host) are better. Coroutines cannot be awaited here; what one returns is an object.
+/// Use this to call back into Python from a Rust function that Python called: the current thread already runs
+/// Python, so the call does not have to wait. Elsewhere the call may wait for the interpreter lock: prefer the tasks of
+/// a [`Host`](crate::Host). Coroutines cannot be awaited here; a coroutine is returned as an object.
 ///
-/// The module is imported if it has not been; the function may lead through attributes. An exception is kept as it is, so that
-/// `?` in a Rust function raises the very same. If Python is not running, because no host was started, the call is
+/// Imports the module if necessary. The function may be a dotted attribute path. The exception object is kept, so `?`
+/// in a Rust function raises the same exception. If Python is not running because no host was started, the call is
 /// [refused](RefusalKind::NotRunning).
 pub fn call(module: &str, function: &str, args: impl Arguments, keywords: impl Into<Keywords>) -> Outcome {
     let (args, Keywords(keywords)) = (args.into_values(), keywords.into());

@@ -1,5 +1,4 @@
-//! What `tracing` has to know of a source of events: one for each of Python's loggers and levels, for as long as the process
-//! runs.
+//! Callsites for `tracing`: one for each of Python's loggers and levels. They live as long as the process.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -10,12 +9,13 @@ use tracing_core::metadata::Kind;
 use tracing_core::subscriber::Interest;
 use tracing_core::{Level, Metadata};
 
-/// The fields of a log record, in the order in which their values are given.
+/// The fields of a log record, in the order of their values.
 pub(crate) const FIELDS: &[&str] = &["message", "file", "line", "exception"];
 
-/// Programs that make up names of loggers as they run would fill the memory, so the rest has to share one.
+/// Maximum number of loggers with their own callsites. Programs that generate logger names would leak memory
+/// without it.
 const MOST: usize = 4_096;
-/// What they share.
+/// The target that all other loggers share.
 const REST: &str = "python";
 
 struct Source {
@@ -23,17 +23,17 @@ struct Source {
 }
 
 impl Callsite for Source {
-    // Each event asks whether it is wanted, so there is nothing to be remembered.
+    // Each event checks whether it is enabled, so no interest is stored.
     fn set_interest(&self, _: Interest) {}
 
     fn metadata(&self) -> &Metadata<'_> {
-        self.metadata.get().expect("set before anybody is told of it")
+        self.metadata.get().expect("set before the callsite is registered")
     }
 }
 
 type Sources = HashMap<String, [Option<&'static Metadata<'static>>; 5]>;
 
-/// The metadata of events of this logger and level.
+/// Returns the metadata for events of this logger and level.
 pub(crate) fn metadata(logger: &str, level: Level) -> &'static Metadata<'static> {
     static SOURCES: Mutex<Option<Sources>> = Mutex::new(None);
     let mut sources = SOURCES.lock().unwrap_or_else(PoisonError::into_inner);

@@ -11,8 +11,8 @@ use pelton::task::JoinHandle;
 use super::blocking;
 use crate::value::Value;
 
-/// A queue that holds at most `bound` values. Either end can be handed to Python, as an argument of a task or as a member of
-/// a [`Module`](super::Module), and there can be any number of both: each value is received once.
+/// Creates a queue of at most `bound` values. Either end can be passed to Python, as an argument of a task or as a
+/// member of a [`Module`](super::Module). There can be any number of each end. Each value is received once.
 ///
 /// ```no_run
 /// # use pelton_python::host::{Config, Host};
@@ -20,17 +20,17 @@ use crate::value::Value;
 ///
 /// let host = Host::start(Config::new())?;
 /// let (sender, receiver) = channel(16);
-/// let process = host.process();
-/// process.exec("async def count(sender):\n    for i in range(3):\n        await sender.asend(i)")?.wait()?;
-/// let reply = process.create_task("__main__", "count", (sender,), ())?;
+/// let namespace = host.namespace();
+/// namespace.exec("async def count(sender):\n    for i in range(3):\n        await sender.asend(i)")?.wait()?;
+/// let reply = namespace.create_task("__main__", "count", (sender,), ())?;
 /// while let Ok(value) = receiver.receive_timeout(std::time::Duration::from_secs(1)) {
 ///     println!("{value:?}");
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// It is closed by [`close`](Sender::close) at either end, or when all of one end are dropped, in Python too. What was sent before
-/// can still be received.
+/// The channel is closed by [`close`](Sender::close) on either end, or when all copies of one end are dropped, in
+/// Rust and in Python. Values sent before can still be received.
 ///
 /// # Panics
 ///
@@ -40,29 +40,29 @@ pub fn channel(bound: usize) -> (Sender, Receiver) {
     (Sender(sender), Receiver(Box::pin(receiver)))
 }
 
-/// Why a value is not sent. It comes back.
+/// Why a value was not sent. It contains the value.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SendError {
-    /// There is no room; after waiting for it, if that was asked for.
+    /// The channel is full, or was until the timeout.
     #[error("the channel is full")]
     Full(Value),
-    /// It is closed, or nobody is left to receive anything.
+    /// The channel is closed, or has no receivers left.
     #[error("the channel is closed")]
     Closed(Value),
 }
 
-/// Why there is no value.
+/// Why no value was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReceiveError {
-    /// There is none; after waiting for it, if that was asked for.
+    /// The channel is empty, or was until the timeout.
     #[error("the channel is empty")]
     Empty,
-    /// It is closed, or nobody is left to send anything, and all has been received.
+    /// The channel is closed or has no senders left, and all values have been received.
     #[error("the channel is closed")]
     Closed,
 }
 
-/// The end that values are put in at.
+/// The sending end.
 #[derive(Clone, Debug)]
 pub struct Sender(async_channel::Sender<Value>);
 
@@ -72,13 +72,13 @@ impl Sender {
         self.0.send(value.into()).await.map_err(|closed| SendError::Closed(closed.into_inner()))
     }
 
-    /// Sends a value, and has the thread wait for room that long.
+    /// Sends a value. Blocks the thread until there is room, for at most `timeout`.
     pub fn send_timeout(&self, value: impl Into<Value>, timeout: Duration) -> Result<(), SendError> {
         let value = match self.try_send(value) {
             Err(SendError::Full(value)) => value,
             sent_or_closed => return sent_or_closed,
         };
-        // What waits for room has the value, and does not give it back if it is given up.
+        // A send that is given up does not return its value.
         let kept = value.clone();
         blocking::wait(pin!(self.send(value)), Instant::now().checked_add(timeout))
             .unwrap_or(Err(SendError::Full(kept)))
@@ -92,50 +92,50 @@ impl Sender {
         })
     }
 
-    /// Closes the channel. Says whether it was open.
+    /// Closes the channel. Returns whether it was open.
     pub fn close(&self) -> bool {
         self.0.close()
     }
 
-    /// Whether it is closed.
+    /// Returns whether the channel is closed.
     pub fn is_closed(&self) -> bool {
         self.0.is_closed()
     }
 
-    /// How many values wait to be received.
+    /// Returns the number of queued values.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether none waits.
+    /// Returns whether no values are queued.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many there may be.
+    /// Returns the maximum number of queued values.
     pub fn bound(&self) -> usize {
         self.0.capacity().unwrap_or(usize::MAX)
     }
 }
 
 impl PartialEq for Sender {
-    /// Whether both are ends of the same channel.
+    /// Returns whether both belong to the same channel.
     fn eq(&self, other: &Sender) -> bool {
         self.0.same_channel(&other.0)
     }
 }
 
-/// The end that values are taken out at. As a [`Stream`], it yields them until the channel is closed and empty.
+/// The receiving end. As a [`Stream`], it yields values until the channel is closed and empty.
 #[derive(Clone, Debug)]
 pub struct Receiver(Pin<Box<async_channel::Receiver<Value>>>);
 
 impl Receiver {
-    /// The next value; `None` when the channel is closed and all has been received.
+    /// Returns the next value; `None` when the channel is closed and empty.
     pub async fn receive(&self) -> Option<Value> {
         self.0.recv().await.ok()
     }
 
-    /// The next value, for which the thread waits that long.
+    /// Returns the next value. Blocks the thread for at most `timeout`.
     pub fn receive_timeout(&self, timeout: Duration) -> Result<Value, ReceiveError> {
         match blocking::wait(pin!(self.receive()), Instant::now().checked_add(timeout)) {
             Some(Some(value)) => Ok(value),
@@ -144,7 +144,7 @@ impl Receiver {
         }
     }
 
-    /// The next value, if there is one.
+    /// Returns the next value, if there is one.
     pub fn try_receive(&self) -> Result<Value, ReceiveError> {
         self.0.try_recv().map_err(|error| match error {
             async_channel::TryRecvError::Empty => ReceiveError::Empty,
@@ -152,8 +152,8 @@ impl Receiver {
         })
     }
 
-    /// Calls back for each value, on a reactor, until the channel is closed and empty. The next is taken when the callback
-    /// has returned. Dropping the handle does not end it; [`cancel`](JoinHandle::cancel) does.
+    /// Calls `callback` on a reactor for each value, until the channel is closed and empty. The next value is received
+    /// after the callback has returned. Dropping the handle does not end this; [`cancel`](JoinHandle::cancel) does.
     pub fn for_each(
         self,
         reactor: &mut Reactor,
@@ -161,40 +161,40 @@ impl Receiver {
     ) -> JoinHandle<()> {
         reactor.spawn(async move {
             while let Some(value) = self.receive().await {
-                // A task always has a reactor.
+                // A task always runs on a reactor.
                 Reactor::with_current(|reactor| callback(reactor, value));
             }
         })
     }
 
-    /// Closes the channel. Says whether it was open.
+    /// Closes the channel. Returns whether it was open.
     pub fn close(&self) -> bool {
         self.0.close()
     }
 
-    /// Whether it is closed. There may still be something in it.
+    /// Returns whether the channel is closed. There may still be values in it.
     pub fn is_closed(&self) -> bool {
         self.0.is_closed()
     }
 
-    /// How many values wait to be received.
+    /// Returns the number of queued values.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether none waits.
+    /// Returns whether no values are queued.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many there may be.
+    /// Returns the maximum number of queued values.
     pub fn bound(&self) -> usize {
         self.0.capacity().unwrap_or(usize::MAX)
     }
 }
 
 impl PartialEq for Receiver {
-    /// Whether both are ends of the same channel.
+    /// Returns whether both belong to the same channel.
     fn eq(&self, other: &Receiver) -> bool {
         self.0.same_channel(&other.0)
     }

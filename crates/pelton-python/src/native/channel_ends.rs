@@ -1,4 +1,4 @@
-//! The ends of channels as Python has them.
+//! The Python classes for the ends of channels.
 
 use pyo3::exceptions::{PyStopIteration, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
@@ -21,24 +21,24 @@ fn value_of(object: &Bound<'_, PyAny>) -> PyResult<Value> {
     Ok(Value::from_python(object, &Limits::DEFAULT)?)
 }
 
-/// Return the two ends of a new channel that holds at most that many values.
+/// Return the two ends of a new channel of at most `bound` values.
 #[pyfunction]
 #[pyo3(name = "channel")]
 pub(crate) fn make_channel(bound: usize) -> PyResult<(SenderEnd, ReceiverEnd)> {
     if bound == 0 {
-        return Err(PyValueError::new_err("a channel needs room for one value at least"));
+        return Err(PyValueError::new_err("the bound of a channel must be at least 1"));
     }
     let (sender, receiver) = channel(bound);
     Ok((SenderEnd(sender), ReceiverEnd(receiver)))
 }
 
-/// The end of a channel that values are put in at.
+/// The sending end of a channel.
 #[pyclass(frozen, name = "Sender", module = "pelton")]
 pub(crate) struct SenderEnd(pub(crate) Sender);
 
 #[pymethods]
 impl SenderEnd {
-    /// Send a value. Wait for room, at most that many seconds if a timeout is given.
+    /// Send a value. Block until there is room, or for at most timeout seconds.
     #[pyo3(signature = (value, timeout = None))]
     fn send(&self, value: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
         let py = value.py();
@@ -54,14 +54,14 @@ impl SenderEnd {
         }
     }
 
-    /// Send a value. Await room.
+    /// Send a value. Wait for room asynchronously.
     fn asend(&self, value: &Bound<'_, PyAny>) -> PyResult<Coroutine> {
         let (sender, value) = (self.0.clone(), value_of(value)?);
         let sending = async move { sender.send(value).await.map(Value::from).map_err(|_| closed_later()) };
         Ok(Coroutine::new("Sender.asend", Box::pin(sending)))
     }
 
-    /// Send a value if there is room. Return whether there was.
+    /// Send a value if there is room. Return whether it was sent.
     fn try_send(&self, value: &Bound<'_, PyAny>) -> PyResult<bool> {
         match self.0.try_send(value_of(value)?) {
             Ok(()) => Ok(true),
@@ -70,7 +70,7 @@ impl SenderEnd {
         }
     }
 
-    /// Close the channel. What was sent can still be received.
+    /// Close the channel. Values already sent can still be received.
     fn close(&self) {
         self.0.close();
     }
@@ -81,7 +81,7 @@ impl SenderEnd {
         self.0.is_closed()
     }
 
-    /// How many values there may be.
+    /// Maximum number of queued values.
     #[getter]
     fn bound(&self) -> usize {
         self.0.bound()
@@ -91,7 +91,7 @@ impl SenderEnd {
         self.0.len()
     }
 
-    /// Or an empty channel would be as good as none.
+    /// Without this, an empty channel would be false.
     fn __bool__(&self) -> bool {
         true
     }
@@ -106,13 +106,13 @@ impl SenderEnd {
     }
 }
 
-/// The end of a channel that values are taken out at.
+/// The receiving end of a channel.
 #[pyclass(frozen, name = "Receiver", module = "pelton")]
 pub(crate) struct ReceiverEnd(pub(crate) Receiver);
 
 #[pymethods]
 impl ReceiverEnd {
-    /// Return the next value. Wait for it, at most that many seconds if a timeout is given.
+    /// Return the next value. Block until there is one, or for at most timeout seconds.
     #[pyo3(signature = (timeout = None))]
     fn receive<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         match self.next(py, timeout)? {
@@ -122,14 +122,14 @@ impl ReceiverEnd {
         }
     }
 
-    /// Return the next value. Await it.
+    /// Return the next value. Wait for it asynchronously.
     fn areceive(&self) -> Coroutine {
         let receiver = self.0.clone();
         let receiving = async move { receiver.receive().await.ok_or_else(closed_later) };
         Coroutine::new("Receiver.areceive", Box::pin(receiving))
     }
 
-    /// Return the next value, or what is given instead if there is none.
+    /// Return the next value, or the default if there is none.
     #[pyo3(signature = (default = None))]
     fn try_receive<'py>(
         &self,
@@ -143,18 +143,18 @@ impl ReceiverEnd {
         }
     }
 
-    /// Close the channel. What was sent can still be received.
+    /// Close the channel. Values already sent can still be received.
     fn close(&self) {
         self.0.close();
     }
 
-    /// Whether the channel is closed. There may still be something in it.
+    /// Whether the channel is closed. There may still be values in it.
     #[getter]
     fn closed(&self) -> bool {
         self.0.is_closed()
     }
 
-    /// How many values there may be.
+    /// Maximum number of queued values.
     #[getter]
     fn bound(&self) -> usize {
         self.0.bound()

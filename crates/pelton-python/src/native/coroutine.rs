@@ -1,8 +1,8 @@
-//! A Rust future that Python awaits.
+//! Rust futures that Python can await.
 //!
-//! To asyncio it is a coroutine: a task drives it with `send`, which polls the future. If that waits for something, the
-//! coroutine yields an asyncio future, and the waker sees to it that this gets a result, on its loop. Wakers are called by any
-//! thread, under whatever locks it has, so they never touch Python themselves.
+//! To asyncio this is a coroutine: a task drives it with `send`, which polls the future. If the future is pending,
+//! the coroutine yields an asyncio future, and the waker sets the result of that future on its loop. Wakers may be
+//! called by any thread while it holds any lock, so they never touch Python themselves.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -12,11 +12,11 @@ use pyo3::exceptions::{PyRuntimeError, PyStopIteration, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
-use super::function::{AnswerLater, panicked};
+use super::function::{CallFuture, panicked};
 use super::outside::{self, Outside};
 use crate::value::Object;
 
-/// What a Rust function returns that is to be awaited.
+/// The awaitable that an async Rust function returns.
 #[pyclass(frozen, module = "pelton")]
 pub(crate) struct Coroutine {
     name: Arc<str>,
@@ -24,44 +24,45 @@ pub(crate) struct Coroutine {
 }
 
 enum State {
-    /// It waits to be driven.
-    Ready(AnswerLater),
+    /// It can be polled.
+    Ready(CallFuture),
     Running,
     Done,
 }
 
-/// Wakes the coroutine, once. Only wakers refer to it: it refers to an asyncio future, that to a task, and that to the coroutine,
-/// so if this referred to it the four would keep each other alive, and Python's garbage collector would not see it.
-struct Alarm {
-    state: Mutex<AlarmState>,
-    /// Set before it first waits.
+/// Wakes the coroutine once. Only wakers refer to it. It refers to an asyncio future, which refers to a task, which
+/// refers to the coroutine. If the coroutine referred to this, there would be a cycle that Python's garbage
+/// collector cannot see.
+struct CoroutineWaker {
+    state: Mutex<WakeState>,
+    /// Set before the first wait.
     outside: OnceLock<Arc<dyn Outside>>,
 }
 
-enum AlarmState {
+enum WakeState {
     /// The future is being polled.
     Idle,
-    /// It was woken meanwhile.
+    /// It was woken while it was being polled.
     Woken,
-    /// It waits, and so does this asyncio future.
+    /// It is pending, and this asyncio future will resume it.
     Waiting(Object),
 }
 
-/// Nothing panics under these locks, and nothing of Python's is touched.
+/// Locks. Code under these locks neither panics nor touches Python.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Wake for Alarm {
+impl Wake for CoroutineWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
         let mut state = lock(&self.state);
-        let before = std::mem::replace(&mut *state, AlarmState::Woken);
+        let before = std::mem::replace(&mut *state, WakeState::Woken);
         drop(state);
-        if let AlarmState::Waiting(future) = before
+        if let WakeState::Waiting(future) = before
             && let Some(outside) = self.outside.get()
         {
             outside.run(Box::new(move |py| finish(future.bind(py))));
@@ -69,7 +70,7 @@ impl Wake for Alarm {
     }
 }
 
-/// Has whoever awaits an asyncio future go on, unless it is over with.
+/// Resumes the task that awaits an asyncio future, unless the future is already done.
 fn finish(future: Bound<'_, PyAny>) {
     let done = future.call_method0("done").and_then(|done| done.is_truthy());
     if let Ok(false) = done
@@ -80,11 +81,11 @@ fn finish(future: Bound<'_, PyAny>) {
 }
 
 impl Coroutine {
-    pub(crate) fn new(name: impl Into<Arc<str>>, future: AnswerLater) -> Coroutine {
+    pub(crate) fn new(name: impl Into<Arc<str>>, future: CallFuture) -> Coroutine {
         Coroutine { name: name.into(), state: Mutex::new(State::Ready(future)) }
     }
 
-    /// Polls the future. An error is what ends a coroutine: `StopIteration` with its value, or an exception.
+    /// Polls the future. A coroutine ends with an error: `StopIteration` with its value, or an exception.
     fn step<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let before = std::mem::replace(&mut *lock(&self.state), State::Running);
         let mut future = match before {
@@ -96,13 +97,13 @@ impl Coroutine {
             }
         };
         let running = Running(self);
-        let alarm = Arc::new(Alarm { state: Mutex::new(AlarmState::Idle), outside: OnceLock::new() });
-        let waker = Waker::from(alarm.clone());
+        let waker = Arc::new(CoroutineWaker { state: Mutex::new(WakeState::Idle), outside: OnceLock::new() });
+        let as_waker = Waker::from(waker.clone());
         let polled =
-            py.detach(|| catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut Context::from_waker(&waker)))));
+            py.detach(|| catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut Context::from_waker(&as_waker)))));
         match polled {
             Ok(Poll::Pending) => {
-                let asyncio_future = wait(py, &alarm)?;
+                let asyncio_future = wait(py, &waker)?;
                 std::mem::forget(running);
                 *lock(&self.state) = State::Ready(future);
                 Ok(asyncio_future)
@@ -120,7 +121,7 @@ impl Coroutine {
         }
     }
 
-    /// Drops the future, if it is not being polled.
+    /// Drops the future if it is not being polled.
     fn end(&self, py: Python<'_>) -> PyResult<()> {
         let before = std::mem::replace(&mut *lock(&self.state), State::Done);
         match before {
@@ -137,12 +138,12 @@ impl Coroutine {
     }
 }
 
-/// It is the program's code that is dropped, and that must not take the interpreter down.
-fn drop_quietly(future: AnswerLater) {
+/// Drops the program's code, whose panics must not reach the interpreter.
+fn drop_quietly(future: CallFuture) {
     let _ = catch_unwind(AssertUnwindSafe(|| drop(future)));
 }
 
-/// Whatever happens while a coroutine runs, it is done then.
+/// Marks the coroutine as done when it is dropped, even by a panic.
 struct Running<'a>(&'a Coroutine);
 
 impl Drop for Running<'_> {
@@ -151,18 +152,18 @@ impl Drop for Running<'_> {
     }
 }
 
-/// An asyncio future that gets a result when the alarm goes off, or at once if it has already.
-fn wait<'py>(py: Python<'py>, alarm: &Alarm) -> PyResult<Bound<'py, PyAny>> {
+/// Returns an asyncio future that is done when the waker is called, or now if it has been called already.
+fn wait<'py>(py: Python<'py>, waker: &CoroutineWaker) -> PyResult<Bound<'py, PyAny>> {
     let running_loop = py.import("asyncio.events")?.call_method0("get_running_loop")?;
-    let _ = alarm.outside.get_or_init(|| outside::of(&running_loop));
+    let _ = waker.outside.get_or_init(|| outside::of(&running_loop));
     let future = running_loop.call_method0("create_future")?;
-    // What asyncio's tasks go by, to tell a future that is awaited from one that is yielded by mistake.
+    // asyncio's tasks use this flag to tell an awaited future from one that was yielded by mistake.
     future.setattr("_asyncio_future_blocking", true)?;
     let object = Object::new(&future);
-    let mut state = lock(&alarm.state);
-    let is_woken = matches!(*state, AlarmState::Woken);
+    let mut state = lock(&waker.state);
+    let is_woken = matches!(*state, WakeState::Woken);
     if !is_woken {
-        *state = AlarmState::Waiting(object);
+        *state = WakeState::Waiting(object);
     }
     drop(state);
     if is_woken {
@@ -220,6 +221,6 @@ impl Coroutine {
     }
 
     fn __repr__(&self) -> String {
-        format!("<coroutine {} of Rust>", self.name)
+        format!("<Rust coroutine {}>", self.name)
     }
 }

@@ -1,7 +1,7 @@
-//! A Rust function as a Python object.
+//! Rust functions as Python objects.
 //!
-//! Python calls it by the fast protocol: arguments in an array. They are made values, the interpreter lock is let go of, the
-//! function is called, the lock is taken again, and the result is made an object.
+//! Python calls them by vectorcall. The arguments are converted to values and the interpreter lock is released.
+//! After the function returns, the lock is acquired again and the result is converted to an object.
 
 use std::cell::Cell;
 use std::ffi::CString;
@@ -19,33 +19,33 @@ use super::{Args, Raise};
 use crate::object::{Owned, Raised};
 use crate::value::{self, Limits, Value};
 
-/// Rust functions on the stack of a thread, each called by Python that the one before has called. A stack of two megabytes,
-/// which Rust gives its threads, holds that many even without optimisation.
+/// Maximum nesting of Rust functions on a thread's stack, each called by Python code that the previous one called.
+/// It fits into two megabytes of stack, the default for Rust threads, even in an unoptimised build.
 const DEEPEST: u32 = 64;
 
 thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-pub(crate) type Answer = Result<Value, Raise>;
-pub(crate) type AnswerLater = Pin<Box<dyn Future<Output = Answer> + Send>>;
+pub(crate) type CallResult = Result<Value, Raise>;
+pub(crate) type CallFuture = Pin<Box<dyn Future<Output = CallResult> + Send>>;
 
-/// What is called.
+/// The Rust code of a function.
 pub(crate) enum Body {
-    /// Without the interpreter lock.
-    Plain(Box<dyn Fn(Args) -> Answer + Send + Sync>),
-    /// With it.
-    Brief(Box<dyn Fn(Args) -> Answer + Send + Sync>),
-    Async(Box<dyn Fn(Args) -> AnswerLater + Send + Sync>),
+    /// Called without the interpreter lock.
+    Plain(Box<dyn Fn(Args) -> CallResult + Send + Sync>),
+    /// Called with the interpreter lock held.
+    Brief(Box<dyn Fn(Args) -> CallResult + Send + Sync>),
+    Async(Box<dyn Fn(Args) -> CallFuture + Send + Sync>),
 }
 
-/// What a function object refers to, and what its definition is part of.
+/// The object that a function object refers to, with the definition that Python points to.
 #[pyclass(frozen, module = "pelton")]
 pub(crate) struct Function {
     body: Body,
-    /// With the module's in front, for messages.
+    /// Includes the module name; for messages.
     full_name: Arc<str>,
-    /// What `definition` points at.
+    /// `definition` points to this and the next field.
     _name: CString,
     _doc: CString,
     definition: Box<Definition>,
@@ -53,12 +53,12 @@ pub(crate) struct Function {
 
 struct Definition(ffi::PyMethodDef);
 
-// SAFETY: it is not written to after it was made, and points at strings that belong to the same object.
+// SAFETY: it is immutable, and points to strings owned by the same `Function`.
 unsafe impl Send for Definition {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Definition {}
 
-/// Makes a function object. Python keeps a pointer to the definition, and with it a reference to what that is part of.
+/// Creates a function object. Python keeps a pointer to the definition, and a reference to the object that owns it.
 pub(crate) fn make<'py>(
     py: Python<'py>,
     module: &Bound<'py, PyModule>,
@@ -77,7 +77,7 @@ pub(crate) fn make<'py>(
     };
     let definition = Box::new(Definition(definition));
     let function = Bound::new(py, Function { body, full_name, _name: name, _doc: doc, definition })?;
-    // SAFETY: the definition is where it is as long as `function` lives, which the new object refers to.
+    // SAFETY: the definition is boxed and lives as long as `function`, to which the new object owns a reference.
     unsafe {
         let definition = (&raw const function.get().definition.0).cast_mut();
         let object = ffi::PyCFunction_NewEx(definition, function.as_ptr(), module_name.as_ptr());
@@ -92,8 +92,8 @@ unsafe extern "C" fn call(
     keywords: *mut PyObject,
 ) -> *mut PyObject {
     crate::panic::guard(std::ptr::null_mut(), || {
-        // SAFETY: Python calls it with the lock, with the object that the function was made with, and with what the protocol
-        // says: `count` positional arguments and one for each of the keywords.
+        // SAFETY: Python calls it with the lock held and with the object that the function was created with. There
+        // are `count` positional arguments, then one for each keyword.
         unsafe {
             let py = Python::assume_attached();
             let function = Bound::<PyAny>::from_borrowed_ptr(py, function);
@@ -113,14 +113,14 @@ unsafe extern "C" fn call(
 }
 
 /// # Safety
-/// As `call` says.
+/// The lock is held. There are `count` positional arguments, then one for each keyword.
 unsafe fn args(
     arguments: *const *mut PyObject,
     count: usize,
     keywords: *mut PyObject,
 ) -> Result<Args, value::ConversionError> {
     let mut args = Args::default();
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that the array has these arguments and keeps them alive.
     unsafe {
         args.values.reserve_exact(count);
         for index in 0..count {
@@ -146,7 +146,7 @@ impl Function {
             Body::Async(body) => {
                 let future = self.caught(|| Ok(body(args)))?;
                 let coroutine = Bound::new(py, Coroutine::new(self.full_name.clone(), future))?;
-                // SAFETY: the lock is held, and the object alive.
+                // SAFETY: the lock is held, as `py` shows, and the object is alive.
                 return Ok(unsafe { Owned::new_reference(coroutine.as_ptr()) });
             }
             Body::Brief(body) => {
@@ -159,32 +159,33 @@ impl Function {
             }
         };
         let answer = answer.map_err(|raise| raise.into_error(py))?;
-        // SAFETY: the lock is held.
+        // SAFETY: the lock is held, as `py` shows.
         unsafe { value::to_pointer(&answer) }.map_err(|error| error.within(format!("{}()", self.full_name)).into())
     }
 
-    /// Calls the program's code. A panic in it becomes an exception.
+    /// Calls the program's code. A panic becomes an exception.
     fn caught<R>(&self, body: impl FnOnce() -> PyResult<R>) -> PyResult<R> {
-        // The program's own data may be left half done; that is for it to know, as with a panicking thread.
+        // As with a panicking thread, the program's own data may be left inconsistent.
         catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| Err(panicked(&self.full_name, &*payload)))
     }
 }
 
-/// What Python is told of a panic.
+/// Returns the exception for a panic.
 #[cold]
 pub(crate) fn panicked(name: &str, payload: &(dyn std::any::Any + Send)) -> PyErr {
     let message = payload.downcast_ref::<&str>().copied().or(payload.downcast_ref::<String>().map(String::as_str));
     PyRuntimeError::new_err(format!("the Rust function {name} panicked: {}", message.unwrap_or("no message")))
 }
 
-/// One more level.
+/// One level of nesting.
 struct Depth;
 
 impl Depth {
     fn enter(name: &str) -> PyResult<Depth> {
         let depth = DEPTH.get();
         if depth >= DEEPEST {
-            let text = format!("{DEEPEST} calls of Rust functions by Python inside each other, the last of {name}");
+            let text =
+                format!("more than {DEEPEST} nested calls of Rust functions from Python, the last one to {name}");
             return Err(PyRecursionError::new_err(text));
         }
         DEPTH.set(depth + 1);

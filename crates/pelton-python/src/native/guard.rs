@@ -1,8 +1,8 @@
-//! No processes from Python code.
+//! Refusing child processes from Python code.
 //!
-//! A fork copies one thread out of many: whatever locks the others held stay locked in the child, the interpreter's and the
-//! allocator's included. Executing a program in the place of this one ends it without a word. Python announces both by audit
-//! events, and takes an exception there for a no.
+//! A fork copies only one of many threads. Locks that the others held stay locked in the child, including those of
+//! the interpreter and the allocator. An exec replaces the program without any cleanup. Python raises audit events
+//! for both, and a hook can refuse them by raising an exception.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Once;
@@ -14,15 +14,16 @@ use crate::host::Exception;
 use crate::object::raise_text;
 use crate::panic::guard;
 
-/// Called for each event, with its name, its arguments and what was given with the hook. -1 and an exception: no.
+/// Called for each event with its name, its arguments and the hook's data. Refuses the event by returning -1 with
+/// an exception set.
 type AuditHook = unsafe extern "C" fn(*const c_char, *mut PyObject, *mut c_void) -> c_int;
 
 unsafe extern "C" {
-    // Part of CPython's interface since 3.8 that PyO3 does not declare.
+    // Part of CPython's C API since 3.8; pyo3 does not declare it.
     fn PySys_AddAuditHook(hook: AuditHook, data: *mut c_void) -> c_int;
 }
 
-/// What Python announces.
+/// The events that Python raises.
 const EVENTS: [&CStr; 9] = [
     c"os.fork",
     c"os.forkpty",
@@ -35,7 +36,8 @@ const EVENTS: [&CStr; 9] = [
     c"subprocess.Popen",
 ];
 
-/// What Python does without announcing it: what `subprocess` and `multiprocessing` are built on.
+/// `subprocess` and `multiprocessing` use a function that raises no event. This replaces that function with one that
+/// raises an event.
 const UNANNOUNCED: &CStr = c"
 import sys, _posixsubprocess
 
@@ -47,27 +49,27 @@ if 'subprocess' in sys.modules and hasattr(sys.modules['subprocess'], '_fork_exe
     sys.modules['subprocess']._fork_exec = fork_exec
 ";
 
-/// Refuses, from now on and for good, to let Python code in this process fork or execute programs: `os.fork`, `os.exec*`,
-/// `os.posix_spawn`, `os.system`, `subprocess`, `multiprocessing` and all that is made of these raise `PermissionError`. Rust
-/// code is not concerned.
+/// Refuses from now on to let Python code in this process fork or execute programs: `os.fork`, `os.exec*`,
+/// `os.posix_spawn`, `os.system`, `subprocess`, `multiprocessing` and everything built on them raise
+/// `PermissionError`. This cannot be undone. Rust code is not affected.
 ///
-/// It keeps code from doing so by mistake. It is no sandbox: code that means harm can call the system by `ctypes`.
+/// This prevents mistakes. It is not a sandbox: malicious code can make system calls through `ctypes`.
 ///
 /// Fails if Python is not running: start a [`Host`](crate::Host) first.
 pub fn refuse_processes() -> Result<(), Exception> {
     static ONCE: Once = Once::new();
     attached("refuse processes", |py| {
         ONCE.call_once(|| {
-            // SAFETY: the function is one, and needs no data. The lock is held, as it has to be once Python runs.
+            // SAFETY: the hook has the right signature and ignores its data. The lock is held, as `py` shows.
             let added = unsafe { PySys_AddAuditHook(hook, std::ptr::null_mut()) };
-            debug_assert_eq!(added, 0, "only another hook could object");
+            debug_assert_eq!(added, 0, "only another audit hook can refuse it");
         });
         py.run(UNANNOUNCED, None, None)
     })
 }
 
 unsafe extern "C" fn hook(event: *const c_char, _: *mut PyObject, _: *mut c_void) -> c_int {
-    // SAFETY: Python passes a string. Most events are others, and many; their first letter tells.
+    // SAFETY: Python passes the event's name as a C string. The first letter rules out most events quickly.
     unsafe {
         if !matches!(*event as u8, b'o' | b'p' | b's') {
             return 0;

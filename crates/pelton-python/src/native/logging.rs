@@ -1,7 +1,7 @@
-//! What Python logs goes to `tracing`.
+//! Forwards Python's logging to `tracing`.
 //!
-//! A handler on Python's root logger gets every record. It takes out what it needs, lets go of the interpreter lock, and makes an
-//! event of it, so that a subscriber may take its time, take locks, and even call Python. It takes no lock of its own.
+//! A handler on Python's root logger gets every record. It extracts the fields, releases the interpreter lock and emits
+//! an event. So a subscriber may take its time, take locks, and even call Python. The handler itself takes no lock.
 
 use std::cell::Cell;
 
@@ -13,16 +13,16 @@ use super::attached;
 use super::callsites::metadata;
 use crate::host::Exception;
 
-/// Sends what Python logs to `tracing`, from `level` on: to the logger's name as target, with the message and the fields `file`,
-/// `line` and, if there is one, `exception`, its traceback.
+/// Forwards Python's log records from `level` on to `tracing`. The target is the logger's name. Events have the
+/// message and the fields `file`, `line` and, if there is one, `exception` with the traceback.
 ///
-/// The level of Python's root logger is set to that, and its other handlers stay. A second call changes the level. Fails
-/// if Python is not running: start a [`Host`](crate::Host) first.
+/// Sets the level of Python's root logger; its other handlers stay. A second call changes the level. Fails if
+/// Python is not running: start a [`Host`](crate::Host) first.
 pub fn forward_logging(level: Level) -> Result<(), Exception> {
     attached("forward Python's logging", |py| install(py, level))
 }
 
-/// The handler, which is given what takes a record on as `forward`.
+/// The handler. `forward` is the function that receives each record.
 const HANDLER: &std::ffi::CStr = c"
 import logging
 
@@ -71,7 +71,7 @@ thread_local! {
     static FORWARDING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Text of Python's, where what is no Unicode is replaced.
+/// Converts an object to text; surrogates are replaced.
 fn text(object: &Bound<'_, PyAny>) -> String {
     object.str().map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()
 }
@@ -85,7 +85,7 @@ fn forward(
     line: i64,
     exception: Option<Bound<'_, PyAny>>,
 ) {
-    // A subscriber that logs by way of Python would go round in circles.
+    // Without this check, a subscriber that logs through Python would recurse.
     if FORWARDING.replace(true) {
         return;
     }

@@ -1,25 +1,25 @@
-//! What Rust offers to Python.
+//! Rust functions, channels and state for use from Python.
 //!
-//! - [`Module`]: Rust functions, also asynchronous ones, as a module that Python imports. [`call`] is the way from such a
-//!   function back into Python, on the same thread.
-//! - [`channel`]: bounded queues between the two, with an end that waits and one that is awaited on either side.
-//! - [`State`]: a dictionary that both see, with atomic counters.
-//! - [`forward_logging`]: what Python logs goes to `tracing`.
-//! - [`refuse_processes`]: Python code must not fork or execute programs.
+//! - [`Module`]: Rust functions, including asynchronous ones, as a module that Python imports. [`call`] calls back
+//!   into Python from such a function, on the same thread.
+//! - [`channel`]: bounded queues between the two, with blocking and asynchronous methods on both sides.
+//! - [`State`]: a dictionary shared by both, with atomic counters.
+//! - [`forward_logging`]: forwards Python's logging to `tracing`.
+//! - [`refuse_processes`]: keeps Python code from forking or executing programs.
 //!
-//! None of it holds the interpreter lock while it runs a program's Rust code, or while it waits. So such code may take locks
-//! of its own, wait for other threads, and call back into Python; two threads never wait for each other because one has the
-//! interpreter lock and wants a lock, and the other the opposite.
+//! None of it holds the interpreter lock while it runs a program's Rust code or while it waits. So such code may
+//! take its own locks, wait for other threads, and call back into Python. Two threads never deadlock because one
+//! holds the interpreter lock and the other a lock of the program.
 //!
-//! | file | what is in it |
+//! | file | contents |
 //! |---|---|
-//! | `module.rs`, `function.rs`, `arguments.rs`, `raise.rs` | modules, their functions, what these get and what they may raise |
-//! | `coroutine.rs`, `outside.rs` | a Rust future that Python awaits, and how its waker reaches the loop |
-//! | `call.rs` | calling Python, right here |
-//! | `channel.rs`, `channel_ends.rs`, `blocking.rs` | channels, their ends in Python, waiting in a thread |
-//! | `state.rs`, `state_dict.rs` | shared state, and what Python sees of it |
-//! | `logging.rs`, `callsites.rs` | log records, and making of them what `tracing` asks for |
-//! | `guard.rs` | no processes |
+//! | `module.rs`, `function.rs`, `arguments.rs`, `raise.rs` | modules, functions, arguments, exceptions |
+//! | `coroutine.rs`, `outside.rs` | Rust futures that Python awaits, and how their wakers reach the loop |
+//! | `call.rs` | calling Python on the current thread |
+//! | `channel.rs`, `channel_ends.rs`, `blocking.rs` | channels, their Python classes, blocking waits |
+//! | `state.rs`, `state_dict.rs` | shared state, and its Python class |
+//! | `logging.rs`, `callsites.rs` | forwarding of log records, and their callsites |
+//! | `guard.rs` | refusing child processes |
 
 mod arguments;
 mod blocking;
@@ -55,13 +55,13 @@ pub use self::module::Module;
 pub use self::raise::Raise;
 pub use self::state::{Counter, State, StateError};
 
-/// Something of Rust's that Python has an object for: what [`Value::Native`](crate::Value::Native) holds.
+/// A Rust object with a Python wrapper, as held by [`Value::Native`](crate::Value::Native).
 ///
-/// An argument of a task is let go of when the task has begun: Python has it then. So a channel is closed when Python code lets
-/// go of its end, and not only when whoever waits for the task does.
+/// A task drops its arguments of this kind when it starts, because Python owns them then. So a channel is closed
+/// when Python code drops its end, even while the task's reply is kept.
 pub struct Native {
     kind: &'static str,
-    /// `None` once it was handed over.
+    /// `None` after it was handed over.
     thing: Mutex<Option<Thing>>,
 }
 
@@ -82,17 +82,17 @@ impl Native {
         Native { kind, thing: Mutex::new(Some(thing)) }
     }
 
-    /// What Python calls the type.
+    /// Returns Python's name of the type.
     pub fn type_name(&self) -> &'static str {
         self.kind
     }
 
-    /// Nothing panics under this lock.
+    /// Locks. Code under this lock never panics.
     fn thing(&self) -> MutexGuard<'_, Option<Thing>> {
         self.thing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets go of it, for Python has it.
+    /// Drops it, because Python now owns it.
     pub(crate) fn hand_over(&self) {
         let thing = self.thing().take();
         drop(thing);
@@ -104,16 +104,16 @@ impl Native {
             Some(Thing::Sender(sender)) => Bound::new(py, channel_ends::SenderEnd(sender))?.into_any(),
             Some(Thing::Receiver(receiver)) => Bound::new(py, channel_ends::ReceiverEnd(receiver))?.into_any(),
             Some(Thing::State(state)) => Bound::new(py, state_dict::StateDict(state))?.into_any(),
-            None => return Err(PyRuntimeError::new_err(format!("the {} was handed over before", self.kind))),
+            None => return Err(PyRuntimeError::new_err(format!("the {} has already been handed over", self.kind))),
         })
     }
 
-    /// What an object is of these, if it is any.
+    /// Returns the Rust object behind a Python object, if it wraps one.
     ///
     /// # Safety
-    /// It is alive, and the interpreter lock is held.
+    /// The object is alive, and the interpreter lock is held.
     pub(crate) unsafe fn from_python(object: *mut PyObject) -> Option<Native> {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees that the object is alive and that the lock is held.
         let object = unsafe { Bound::<PyAny>::from_borrowed_ptr(Python::assume_attached(), object) };
         if let Ok(end) = object.cast::<channel_ends::SenderEnd>() {
             return Some(Native::new(Thing::Sender(end.get().0.clone())));
@@ -126,7 +126,7 @@ impl Native {
     }
 }
 
-/// Takes the interpreter lock for what a program asks for at any time, and says in an error what was being done.
+/// Acquires the interpreter lock. Errors name the operation `doing`.
 fn attached<T>(doing: &str, f: impl FnOnce(Python<'_>) -> PyResult<T>) -> Result<T, Exception> {
     let error = |type_name, message| Exception {
         type_name,
@@ -143,7 +143,7 @@ fn attached<T>(doing: &str, f: impl FnOnce(Python<'_>) -> PyResult<T>) -> Result
     outcome.unwrap_or_else(|| Err(error("RuntimeError".to_owned(), RefusalKind::NotRunning.to_string())))
 }
 
-/// Puts the types that Python code needs by name into the package `pelton`.
+/// Adds the types that Python code refers to by name to the package `pelton`.
 pub(crate) fn install(py: Python<'_>) -> PyResult<()> {
     let package = py.import("pelton")?;
     package.setattr("Sender", py.get_type::<channel_ends::SenderEnd>())?;
@@ -160,7 +160,7 @@ impl Clone for Native {
 }
 
 impl PartialEq for Native {
-    /// Whether both are the same thing.
+    /// Returns whether both are the same object.
     fn eq(&self, other: &Native) -> bool {
         let thing = self.thing().clone();
         let other = other.thing().clone();

@@ -1,4 +1,4 @@
-//! A module of Rust functions.
+//! Python modules of Rust functions.
 
 use std::future::Future;
 
@@ -29,7 +29,7 @@ use crate::value::Value;
 ///     .install()?;
 /// # Ok::<(), pelton_python::host::Exception>(())
 /// ```
-#[must_use = "Python sees it when it is installed"]
+#[must_use = "a module has no effect until it is installed"]
 pub struct Module {
     name: String,
     doc: String,
@@ -39,17 +39,17 @@ pub struct Module {
 enum Member {
     Function(String, Body),
     Value(Value),
-    /// A class of exceptions, and the name of its base.
+    /// An exception class, with the name of its base.
     Exception(String),
 }
 
 impl Module {
-    /// A module of this name. One with dots is inside a package, which Python must be able to import.
+    /// Creates a module of this name. A name with dots is inside a package, which Python must be able to import.
     pub fn new(name: impl Into<String>) -> Module {
         Module { name: name.into(), doc: String::new(), members: Vec::new() }
     }
 
-    /// What `help()` says: about the function that was added last, or about the module if there is none yet.
+    /// Sets the docstring of the function that was added last, or of the module if there is none yet.
     pub fn doc(mut self, text: impl Into<String>) -> Module {
         match self.members.last_mut() {
             Some((_, Member::Function(doc, _))) => *doc = text.into(),
@@ -60,8 +60,9 @@ impl Module {
 
     /// Adds a function.
     ///
-    /// It is called without the interpreter lock, on whichever thread runs the Python code: it may wait, take locks, and
-    /// [`call`](super::call) back into Python. On the thread of a loop it holds up that loop. A panic becomes a `RuntimeError`.
+    /// It is called without the interpreter lock, on the thread that runs the Python code. It may wait, take locks,
+    /// and [`call`](super::call) back into Python. On a loop's thread it blocks that loop. A panic becomes a
+    /// `RuntimeError`.
     pub fn function<R, F>(self, name: impl Into<String>, function: F) -> Module
     where
         F: Fn(Args) -> Result<R, Raise> + Send + Sync + 'static,
@@ -70,9 +71,9 @@ impl Module {
         self.member(name, Body::Plain(Box::new(move |args| function(args).map(Into::into))))
     }
 
-    /// Adds a function that is called with the interpreter lock held, which saves the time it takes to let go of it. It must
-    /// neither wait nor take a lock that another thread may hold while it waits for the interpreter's: both would wait for
-    /// ever.
+    /// Adds a function that is called with the interpreter lock held, which saves the time of releasing it. The
+    /// function must not wait, and must not take a lock that another thread may hold while it waits for the
+    /// interpreter lock. Either would deadlock.
     pub fn brief_function<R, F>(self, name: impl Into<String>, function: F) -> Module
     where
         F: Fn(Args) -> Result<R, Raise> + Send + Sync + 'static,
@@ -81,17 +82,17 @@ impl Module {
         self.member(name, Body::Brief(Box::new(move |args| function(args).map(Into::into))))
     }
 
-    /// Adds a function that is to be awaited. To asyncio, what it returns is a coroutine.
+    /// Adds an async function. To asyncio, its result is a coroutine.
     ///
-    /// The future is polled on the thread of the loop that awaits it, without the interpreter lock. It may await tasks
-    /// of a [`Host`](crate::Host), also of the same loop. If the awaiting task is cancelled, it is dropped.
+    /// The future is polled on the thread of the loop that awaits it, without the interpreter lock. It may await
+    /// tasks of a [`Host`](crate::Host), even on the same loop. It is dropped if the awaiting task is cancelled.
     pub fn async_function<R, F, T>(self, name: impl Into<String>, function: F) -> Module
     where
         F: Fn(Args) -> T + Send + Sync + 'static,
         T: Future<Output = Result<R, Raise>> + Send + 'static,
         R: Into<Value>,
     {
-        let body = move |args| -> function::AnswerLater {
+        let body = move |args| -> function::CallFuture {
             let future = function(args);
             Box::pin(async move { future.await.map(Into::into) })
         };
@@ -104,7 +105,7 @@ impl Module {
         self
     }
 
-    /// Adds a class of exceptions that is derived from a built-in one, or from one in a module.
+    /// Adds an exception class derived from a built-in one, or from one in a module.
     pub fn exception(mut self, name: impl Into<String>, base: impl Into<String>) -> Module {
         self.members.push((name.into(), Member::Exception(base.into())));
         self
@@ -115,8 +116,8 @@ impl Module {
         self
     }
 
-    /// Makes the module known to Python. It waits for the interpreter lock. A module of the same name that was installed before
-    /// is replaced, for code that imports it from now on.
+    /// Installs the module in `sys.modules`. Waits for the interpreter lock. Replaces an installed module of the
+    /// same name, for code that imports it from now on.
     ///
     /// Fails if Python is not running: start a [`Host`](crate::Host) first.
     pub fn install(self) -> Result<(), Exception> {
@@ -127,7 +128,7 @@ impl Module {
     fn make(self, py: Python<'_>) -> PyResult<()> {
         let Module { name, doc, members } = self;
         if name.is_empty() || name.split('.').any(str::is_empty) {
-            return Err(PyValueError::new_err(format!("{name:?} is no name of a module")));
+            return Err(PyValueError::new_err(format!("{name:?} is not a module name")));
         }
         let package = name.rsplit_once('.');
         let package = match package {
@@ -163,7 +164,7 @@ fn make_exception<'py>(py: Python<'py>, module: &str, name: &str, base: &str) ->
     namespace.set_item("__module__", module)?;
     let made = py.get_type::<pyo3::types::PyType>().call1((name, PyTuple::new(py, [&base_class])?, namespace))?;
     let is_exception = made.cast::<pyo3::types::PyType>()?.is_subclass_of::<pyo3::exceptions::PyBaseException>()?;
-    if is_exception { Ok(made) } else { Err(PyImportError::new_err(format!("{base} is no class of exceptions"))) }
+    if is_exception { Ok(made) } else { Err(PyImportError::new_err(format!("{base} is not an exception class"))) }
 }
 
 impl std::fmt::Debug for Module {

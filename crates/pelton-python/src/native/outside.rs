@@ -1,4 +1,4 @@
-//! Reaching a loop from any thread, without the interpreter lock.
+//! Running jobs on a loop from any thread, without the interpreter lock.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
@@ -7,26 +7,26 @@ use pyo3::prelude::*;
 
 use crate::value::Object;
 
-/// Something to be done on a loop's thread, with the interpreter lock.
+/// A job to run on a loop's thread with the interpreter lock held.
 pub(crate) type Job = Box<dyn FnOnce(Python<'_>) + Send>;
 
-/// The way in to a loop.
+/// A loop that accepts jobs from other threads.
 pub(crate) trait Outside: Send + Sync {
-    /// Has something done soon. Takes no lock that anybody holds for long. A loop that is gone does nothing.
+    /// Runs a job soon. Takes no lock that is held for long. A closed loop drops the job.
     fn run(&self, job: Job);
 }
 
 thread_local! {
-    /// The loop of a host that runs on this thread, by its address, and its way in.
+    /// The host's loop that runs on this thread, and its address.
     static HERE: RefCell<Option<(usize, Arc<dyn Outside>)>> = const { RefCell::new(None) };
 }
 
-/// Says which loop this thread runs.
+/// Sets the loop that this thread runs.
 pub(crate) fn set_here(its_loop: &Bound<'_, PyAny>, outside: Arc<dyn Outside>) {
     HERE.with(|here| *here.borrow_mut() = Some((its_loop.as_ptr().addr(), outside)));
 }
 
-/// The way in to the loop that runs on this thread.
+/// Returns the way to run jobs on the loop of this thread.
 pub(crate) fn of(its_loop: &Bound<'_, PyAny>) -> Arc<dyn Outside> {
     let address = its_loop.as_ptr().addr();
     let here = HERE.with(|here| match &*here.borrow() {
@@ -36,8 +36,8 @@ pub(crate) fn of(its_loop: &Bound<'_, PyAny>) -> Arc<dyn Outside> {
     here.unwrap_or_else(|| Arc::new(Foreign(Object::new(its_loop))))
 }
 
-/// A loop that is no host's, as one that `asyncio.run` has made in a thread. What it is to do goes through a thread that waits
-/// for the interpreter lock, and uses `call_soon_threadsafe`.
+/// A loop that does not belong to a host, such as one created by `asyncio.run` in a thread. Jobs go through a
+/// helper thread that waits for the interpreter lock and calls `call_soon_threadsafe`.
 struct Foreign(Object);
 
 impl Outside for Foreign {
@@ -49,13 +49,13 @@ impl Outside for Foreign {
             match thread.spawn(move || relay(&receiver)) {
                 Ok(_) => Some(sender),
                 Err(error) => {
-                    tracing::error!("no thread to reach asyncio's loops with: {error}");
+                    tracing::error!("start a thread that wakes asyncio's loops: {error}");
                     None
                 }
             }
         });
         if let Some(relay) = relay {
-            // It runs as long as the process does.
+            // The thread runs as long as the process.
             let _ = relay.send((self.0.clone(), job));
         }
     }
@@ -67,16 +67,16 @@ fn relay(jobs: &mpsc::Receiver<(Object, Job)>) {
             for (its_loop, job) in std::iter::once(first).chain(jobs.try_iter()) {
                 let called = Bound::new(py, Once(Mutex::new(Some(job))))
                     .and_then(|job| its_loop.bind(py).call_method1("call_soon_threadsafe", (job,)));
-                // It may have been closed meanwhile; then nobody waits for this any more.
+                // The loop may have been closed, in which case nothing waits for the job.
                 if let Err(error) = called {
-                    tracing::debug!("a loop does not take what is to wake it up: {error}");
+                    tracing::debug!("wake a loop by call_soon_threadsafe: {error}");
                 }
             }
         });
     }
 }
 
-/// A job as Python can call it.
+/// A job as a Python callable.
 #[pyclass(frozen, module = "pelton")]
 struct Once(Mutex<Option<Job>>);
 

@@ -1,4 +1,4 @@
-//! Errors of Rust functions as the exceptions that Python sees.
+//! Python exceptions for errors of Rust functions.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,16 +11,16 @@ use crate::ConversionError;
 use crate::host::TaskError;
 use crate::value::Object;
 
-/// An exception to be raised in Python.
+/// An exception to raise in Python.
 ///
-/// `?` makes one of an `io::Error` (an `OSError`), of a [`ConversionError`] (a `TypeError`, mostly), of a [`TaskError`] (the
-/// exception that Python raised, if its object was kept) and of text (a `RuntimeError`).
+/// `?` converts an `io::Error` (to an `OSError`), a [`ConversionError`] (usually to a `TypeError`), a [`TaskError`]
+/// (to the exception that Python raised, if its object was kept) and text (to a `RuntimeError`).
 #[derive(Clone, Debug)]
 pub struct Raise(Kind);
 
 #[derive(Clone, Debug)]
 enum Kind {
-    /// A class by name, and what it is called with.
+    /// A class by name, and its message.
     Named(Cow<'static, str>, String),
     /// An `OSError` with this number.
     System(i32, String),
@@ -28,12 +28,12 @@ enum Kind {
 }
 
 impl Raise {
-    /// An exception of a class: a built-in one (`"ValueError"`), or one in a module (`"package.module.Error"`).
+    /// Creates an exception of a class: a built-in one (`"ValueError"`), or one in a module (`"package.module.Error"`).
     pub fn new(class: impl Into<Cow<'static, str>>, message: impl fmt::Display) -> Raise {
         Raise(Kind::Named(class.into(), message.to_string()))
     }
 
-    /// An exception that there is already.
+    /// Raises an existing exception object.
     pub fn object(exception: Object) -> Raise {
         Raise(Kind::Object(exception))
     }
@@ -46,10 +46,10 @@ impl Raise {
         match self.0 {
             Kind::Named(name, message) => match find(py, &name) {
                 Ok(class) => class.call1((message,)).map_or_else(|error| error, PyErr::from_value),
-                Err(_) => PyRuntimeError::new_err(format!("{name}: {message} (there is no such exception class)")),
+                Err(_) => PyRuntimeError::new_err(format!("{name}: {message} (no such exception class)")),
             },
             Kind::System(number, message) => {
-                // The class that belongs to the number is the constructor's to find.
+                // `OSError`'s constructor picks the subclass that matches the errno.
                 let made = py.get_type::<pyo3::exceptions::PyOSError>().call1((number, message));
                 made.map_or_else(|error| error, PyErr::from_value)
             }
@@ -58,14 +58,14 @@ impl Raise {
     }
 }
 
-/// A class of exceptions.
+/// Finds an exception class by name.
 fn find<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyType>> {
     let (module, class) = name.rsplit_once('.').unwrap_or(("builtins", name));
     let class = py.import(module)?.getattr(class)?.cast_into::<PyType>()?;
     if class.is_subclass_of::<pyo3::exceptions::PyBaseException>()? {
         return Ok(class);
     }
-    Err(pyo3::exceptions::PyTypeError::new_err("no exception class"))
+    Err(pyo3::exceptions::PyTypeError::new_err("not an exception class"))
 }
 
 impl fmt::Display for Raise {

@@ -1,4 +1,4 @@
-//! A dictionary that Rust and Python share.
+//! A dictionary shared by Rust and Python.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -6,11 +6,11 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::value::Value;
 
-/// A dictionary that Rust and Python share, by names. Copies of this are handles of the same one; handed to Python, it is a
-/// `pelton.State`.
+/// A dictionary shared by Rust and Python, with string keys. Clones are handles of the same dictionary. In Python
+/// it is a `pelton.State`.
 ///
-/// Each method is atomic. Values are copied in and out, so that nobody sees one change. What is counted with
-/// [`add`](State::add) is an atomic number, which a [`Counter`] reaches without looking it up.
+/// Each method is atomic. Values are copied in and out, so they never change in place. [`add`](State::add) uses an
+/// atomic number, which a [`Counter`] accesses without a lookup.
 ///
 /// ```
 /// use pelton_python::native::State;
@@ -31,30 +31,30 @@ enum Entry {
     Counter(Arc<AtomicI64>),
 }
 
-/// What cannot be done.
+/// Why an operation failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {
-    /// Something other than a number is there, and was to be counted.
-    #[error("{key:?} is a {found}, which cannot be counted with")]
+    /// The value to be added to is not a number.
+    #[error("{key:?} is a {found}, not a number")]
     NoNumber {
-        /// The name.
+        /// The key.
         key: String,
         /// Its type.
         found: &'static str,
     },
-    /// A counter was to become something other than a number of 64 bits. It has to be removed first.
-    #[error("{key:?} is a counter, which cannot become a {found}")]
+    /// A counter cannot be set to anything but a 64-bit integer. It must be removed first.
+    #[error("{key:?} is a counter and cannot be set to a {found}")]
     Counter {
-        /// The name.
+        /// The key.
         key: String,
-        /// The type of what was to be put there.
+        /// The type of the new value.
         found: &'static str,
     },
-    /// A counter would have gone beyond 64 bits. It is as it was.
-    #[error("{key:?} would be beyond 64 bits")]
+    /// A counter would exceed 64 bits. It is unchanged.
+    #[error("{key:?} would exceed 64 bits")]
     Overflow {
-        /// The name.
+        /// The key.
         key: String,
     },
 }
@@ -68,10 +68,10 @@ impl Entry {
     }
 }
 
-// Nothing panics under the lock, and nothing of Python's is touched: values that are replaced are dropped after it was let
-// go of, because an object's finalizer is Python code.
+// Code under the lock neither panics nor touches Python. Replaced values are dropped after the lock is released,
+// because an object's finalizer is Python code.
 impl State {
-    /// An empty one.
+    /// Creates an empty dictionary.
     pub fn new() -> State {
         State::default()
     }
@@ -84,12 +84,12 @@ impl State {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is there.
+    /// Returns the value of a key.
     pub fn get(&self, key: &str) -> Option<Value> {
         self.read().get(key).map(Entry::value)
     }
 
-    /// Puts something there. Returns what was there before.
+    /// Sets the value of a key. Returns the previous value.
     pub fn set(&self, key: &str, value: impl Into<Value>) -> Result<Option<Value>, StateError> {
         let value = value.into();
         let mut entries = self.write();
@@ -113,18 +113,18 @@ impl State {
         }
     }
 
-    /// Takes something away. Counters that were handed out count on, by themselves.
+    /// Removes a key. Its counters keep working, but are no longer part of the dictionary.
     pub fn remove(&self, key: &str) -> Option<Value> {
         let removed = self.write().remove(key);
         removed.map(|entry| entry.value())
     }
 
-    /// Adds to a number, which is 0 if there is nothing yet. Returns the sum.
+    /// Adds to a number, which starts at 0. Returns the sum.
     pub fn add(&self, key: &str, amount: i64) -> Result<i64, StateError> {
         self.counter(key)?.add(amount).ok_or_else(|| StateError::Overflow { key: key.to_owned() })
     }
 
-    /// The counter of that name, which is 0 if there is nothing yet.
+    /// Returns the counter of that name, which starts at 0.
     pub fn counter(&self, key: &str) -> Result<Counter, StateError> {
         if let Some(Entry::Counter(counter)) = self.read().get(key) {
             return Ok(Counter(counter.clone()));
@@ -143,7 +143,7 @@ impl State {
         Ok(Counter(counter))
     }
 
-    /// Puts something there if what is there equals `expected`; `None` stands for nothing too. Says whether it did.
+    /// Sets a value if the current value equals `expected`; `None` also matches a missing key. Returns whether it did.
     pub fn compare_and_swap(&self, key: &str, expected: &Value, new: impl Into<Value>) -> Result<bool, StateError> {
         let new = new.into();
         let mut entries = self.write();
@@ -176,55 +176,55 @@ impl State {
         }
     }
 
-    /// All names.
+    /// Returns all keys.
     pub fn keys(&self) -> Vec<String> {
         self.read().keys().cloned().collect()
     }
 
-    /// All of it, as it is at one time.
+    /// Returns a consistent copy of all keys and values.
     pub fn items(&self) -> Vec<(String, Value)> {
         self.read().iter().map(|(key, entry)| (key.clone(), entry.value())).collect()
     }
 
-    /// How many names there are.
+    /// Returns the number of keys.
     pub fn len(&self) -> usize {
         self.read().len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.read().is_empty()
     }
 
-    /// Whether there is something of that name.
+    /// Returns whether the key exists.
     pub fn contains(&self, key: &str) -> bool {
         self.read().contains_key(key)
     }
 }
 
 impl PartialEq for State {
-    /// Whether both are handles of the same one.
+    /// Returns whether both are handles of the same dictionary.
     fn eq(&self, other: &State) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-/// A number in a [`State`] that many threads count with.
+/// A number in a [`State`] that several threads may change.
 #[derive(Clone, Debug)]
 pub struct Counter(Arc<AtomicI64>);
 
 impl Counter {
-    /// The number.
+    /// Returns the number.
     pub fn get(&self) -> i64 {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Sets it. Returns what it was.
+    /// Sets the number. Returns the previous one.
     pub fn set(&self, number: i64) -> i64 {
         self.0.swap(number, Ordering::AcqRel)
     }
 
-    /// Adds to it. Returns the sum; `None`, and it is as it was, if that would be beyond 64 bits.
+    /// Adds to the number. Returns the sum; `None`, leaving the number unchanged, if it would exceed 64 bits.
     pub fn add(&self, amount: i64) -> Option<i64> {
         let add = |number: i64| number.checked_add(amount);
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, add).ok().map(|before| before + amount)

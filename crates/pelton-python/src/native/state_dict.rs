@@ -1,4 +1,4 @@
-//! Shared state as Python has it.
+//! The Python class of shared state.
 
 use pyo3::exceptions::{PyKeyError, PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use super::{State, StateError};
 use crate::value::{Limits, Value};
 
-/// A dictionary that Rust and all of Python share. Values are copied in and out.
+/// A dictionary shared by Rust and all of Python. Values are copied in and out.
 #[pyclass(frozen, name = "State", module = "pelton", mapping)]
 pub(crate) struct StateDict(pub(crate) State);
 
@@ -35,7 +35,7 @@ impl StateDict {
         StateDict(State::new())
     }
 
-    /// Return what is there, or what is given instead.
+    /// Return the value of a key, or the default.
     #[pyo3(signature = (key, default = None))]
     fn get<'py>(
         &self,
@@ -49,7 +49,7 @@ impl StateDict {
         }
     }
 
-    /// Take away what is there and return it, or what is given instead.
+    /// Remove a key and return its value, or the default.
     #[pyo3(signature = (key, *default))]
     fn pop<'py>(&self, py: Python<'py>, key: &str, default: Vec<Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
         match self.0.remove(key) {
@@ -58,29 +58,29 @@ impl StateDict {
         }
     }
 
-    /// Put something there.
+    /// Set the value of a key.
     fn set(&self, key: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
         self.0.set(key, value_of(value)?)?;
         Ok(())
     }
 
-    /// Add to a number, which is 0 if there is nothing yet. Return the sum.
+    /// Add to a number, which starts at 0. Return the sum.
     #[pyo3(signature = (key, amount = 1))]
     fn add(&self, key: &str, amount: i64) -> PyResult<i64> {
         Ok(self.0.add(key, amount)?)
     }
 
-    /// Put something there if what is there equals `expected`; None stands for nothing too. Return whether it did.
+    /// Set a value if the current one equals `expected`; None also matches a missing key. Return whether it was set.
     fn compare_and_swap(&self, key: &str, expected: &Bound<'_, PyAny>, new: &Bound<'_, PyAny>) -> PyResult<bool> {
         Ok(self.0.compare_and_swap(key, &value_of(expected)?, value_of(new)?)?)
     }
 
-    /// Return a list of all names.
+    /// Return a list of all keys.
     fn keys(&self) -> Vec<String> {
         self.0.keys()
     }
 
-    /// Return a list of all names and values, as they are at one time.
+    /// Return a consistent list of all keys and values.
     fn items<'py>(&self, py: Python<'py>) -> PyResult<Vec<(String, Bound<'py, PyAny>)>> {
         self.0.items().into_iter().map(|(key, value)| Ok((key, value.to_python(py)?))).collect()
     }

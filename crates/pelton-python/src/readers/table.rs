@@ -1,61 +1,64 @@
-//! The table of descriptors: who reads, who writes, and as what the engine knows it.
+//! The table of descriptors: the reader, the writer and the reactor's watch of each.
 
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
 
-use pelton::Interest;
-use pelton_os::Token;
+use pelton::{Interest, WatchId};
 use pyo3::ffi::PyObject;
 
-/// How many descriptors are looked at, at most, to find the next one that somebody waits to receive from.
+/// The maximum number of entries to examine when searching for the next descriptor with a pending `sock_recv`.
 const DESCRIPTORS_PASSED_OVER: usize = 64;
 
-/// Which of the two.
+/// Reader or writer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     Reader,
     Writer,
 }
 
-/// All descriptors, at their numbers, which are small.
+/// All descriptors, indexed by their numbers, which are small.
 #[derive(Default)]
 pub(crate) struct Readers {
     pub(super) entries: Vec<Entry>,
-    /// How many of the entries' readers and writers are not null.
+    /// The number of readers and writers in all entries.
     awaited: usize,
-    /// How many of the readers wait to receive for a `sock_recv` or the like.
+    /// How many of the readers belong to a pending `sock_recv` or similar operation.
     receiving: usize,
-    /// How many of these are to be checked before the loop may sleep for long, and where to go on.
+    /// How many of these must be checked before the loop may sleep for long, and where to continue.
     unchecked: usize,
     next_check: usize,
-    /// How many callbacks had been called when all were to be checked.
+    /// The number of callbacks that had run when the last check of all began.
     checked_after: u64,
-    /// Goes into tokens, so that an event for an earlier file of the same number is recognised.
-    generation: u32,
-    /// Descriptors that another thread has changed while the engine was lent to the one that sleeps in it.
+    /// The number of watches.
+    watched: usize,
+    /// Descriptors changed by a thread that could not reach the reactor because another thread turns it.
     pub(super) postponed: Vec<RawFd>,
+    /// Readable descriptors that are still watched although they have no reader.
+    pub(super) unwanted: Vec<RawFd>,
+    /// Cancelled readers and writers of descriptors that were reported as ready.
+    pub(super) cancelled: Vec<(RawFd, Side)>,
 }
 
 pub(super) struct Entry {
     /// Owned references, or null.
     pub(super) reader: *mut PyObject,
     pub(super) writer: *mut PyObject,
-    /// What the engine knows it as, while it does.
-    pub(super) token: Option<Token>,
-    /// Nobody waits to read, but the engine goes on watching for the next reader.
+    /// The reactor's watch, if there is one.
+    pub(super) watch: Option<WatchId>,
+    /// Whether the descriptor is watched without a reader, for the next one.
     pub(super) kept: Kept,
     /// The reader is a handle of [`sockets`](crate::sockets), whose second argument is the socket.
     pub(super) receives: bool,
-    /// The socket object whose descriptor that is: an owned weak reference, or null.
+    /// The socket object that owns the descriptor: an owned weak reference, or null.
     pub(super) owner: *mut PyObject,
 }
 
-/// Whether a socket is still being watched after a `sock_recv`, for the next one.
+/// Whether a socket is still watched after a `sock_recv`, for the next one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kept {
     Not,
     Watched,
-    /// Watched, and the last one has left nothing to be received.
+    /// Watched, and the last `sock_recv` has received everything there was.
     Emptied,
 }
 
@@ -63,7 +66,7 @@ impl Entry {
     const EMPTY: Entry = Entry {
         reader: null_mut(),
         writer: null_mut(),
-        token: None,
+        watch: None,
         kept: Kept::Not,
         receives: false,
         owner: null_mut(),
@@ -84,34 +87,34 @@ impl Entry {
 }
 
 impl Readers {
-    /// All handles.
+    /// Returns all handles.
     pub(crate) fn handles(&self) -> impl Iterator<Item = *mut PyObject> {
         self.entries.iter().flat_map(|entry| [entry.reader, entry.writer]).filter(|handle| !handle.is_null())
     }
 
-    /// References to socket objects, which are weak, and not for the garbage collector to see.
+    /// Returns the weak references to socket objects. The garbage collector does not visit them.
     pub(crate) fn owners(&self) -> impl Iterator<Item = *mut PyObject> {
         self.entries.iter().map(|entry| entry.owner).filter(|owner| !owner.is_null())
     }
 
-    /// How many descriptors somebody waits for.
+    /// Returns how many descriptors have a reader or a writer.
     pub(crate) fn len(&self) -> usize {
         self.descriptors().len()
     }
 
-    /// Those that somebody waits for.
+    /// Returns the descriptors that have a reader or a writer.
     pub(crate) fn descriptors(&self) -> Vec<RawFd> {
         let awaited = |entry: &Entry| !entry.reader.is_null() || !entry.writer.is_null();
         (0..).zip(&self.entries).filter(|(_, entry)| awaited(entry)).map(|(fd, _)| fd).collect()
     }
 
-    /// Reader and writer of a descriptor: borrowed references, or null.
+    /// Returns the reader and the writer of a descriptor: borrowed references, or null.
     pub(crate) fn of(&self, fd: RawFd) -> (*mut PyObject, *mut PyObject) {
         let entry = usize::try_from(fd).ok().and_then(|place| self.entries.get(place));
         entry.map_or((null_mut(), null_mut()), |entry| (entry.reader, entry.writer))
     }
 
-    /// Whether a descriptor is still being watched, and whose it is: a borrowed reference, or null.
+    /// Returns whether a descriptor is still being watched without a reader, and its owner: a borrowed reference, or null.
     pub(super) fn kept(&self, fd: RawFd) -> (Kept, *mut PyObject) {
         self.entries.get(fd as usize).map_or((Kept::Not, null_mut()), |entry| (entry.kept, entry.owner))
     }
@@ -124,7 +127,7 @@ impl Readers {
         &mut self.entries[place]
     }
 
-    /// Whether anything is watched beside so many descriptors of the loop's own.
+    /// Returns whether there are more readers and writers than `own`, the number that belong to the loop itself.
     pub(crate) fn any_beside(&self, own: i64) -> bool {
         self.awaited as i64 > own
     }
@@ -146,8 +149,8 @@ impl Readers {
         self.receiving -= usize::from(before);
     }
 
-    /// How many sockets are to be checked, of those that somebody waits to receive from: all of them once callbacks have been called,
-    /// one of which may have closed some.
+    /// Returns how many sockets with a pending `sock_recv` must still be checked. All of them, if callbacks have run since: these may
+    /// have closed some.
     pub(crate) fn unchecked(&mut self, callbacks: u64) -> usize {
         if self.checked_after != callbacks {
             (self.checked_after, self.unchecked) = (callbacks, self.receiving);
@@ -156,7 +159,7 @@ impl Readers {
         self.unchecked
     }
 
-    /// The descriptor of the next one. `None` if there is none among the next few descriptors.
+    /// Returns the next descriptor to check, or `None` if there is none among the next few entries.
     pub(crate) fn next_unchecked(&mut self) -> Option<RawFd> {
         for _ in 0..DESCRIPTORS_PASSED_OVER.min(self.entries.len()) {
             let place = self.next_check % self.entries.len();
@@ -169,8 +172,22 @@ impl Readers {
         None
     }
 
-    pub(super) fn next_token(&mut self, fd: RawFd) -> Token {
-        self.generation = if self.generation == Token::MAX_GENERATION { 0 } else { self.generation + 1 };
-        Token::new(fd as u32, self.generation)
+    /// Stores the reactor's watch of a descriptor. Returns the previous one.
+    pub(super) fn set_watch(&mut self, fd: RawFd, watch: Option<WatchId>) -> Option<WatchId> {
+        let before = std::mem::replace(&mut self.entry(fd).watch, watch);
+        self.watched += usize::from(watch.is_some());
+        self.watched -= usize::from(before.is_some());
+        before
+    }
+
+    /// Returns how many descriptors the reactor watches.
+    pub(crate) fn watched(&self) -> usize {
+        self.watched
+    }
+
+    /// Returns whether [`tidy`](super::tidy) has something to do.
+    #[inline]
+    pub(crate) fn is_untidy(&self) -> bool {
+        !self.postponed.is_empty() || !self.unwanted.is_empty() || !self.cancelled.is_empty()
     }
 }

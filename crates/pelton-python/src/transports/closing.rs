@@ -1,4 +1,4 @@
-//! How a stream transport ends.
+//! Closing a stream transport.
 
 use std::os::fd::IntoRawFd;
 use std::ptr::{self, null_mut};
@@ -14,20 +14,20 @@ use crate::object::{Owned, Raised, Result, or_none};
 use crate::readers::{self, Side};
 use crate::scheduling;
 
-/// The methods.
 pub(crate) fn methods() -> Vec<PyMethodDef> {
     vec![
-        without_arguments!(c"close", close, c"Close the transport, when everything has been sent."),
-        with_one!(c"_call_connection_lost", call_connection_lost, c"Tell the protocol, and close the socket."),
+        without_arguments!(c"close", close, c"Close the transport after sending the write buffer."),
+        with_one!(c"_call_connection_lost", call_connection_lost, c"Call connection_lost(), then close the socket."),
     ]
 }
 
-/// Ends it once everything has been sent.
+/// Closes the transport once the write buffer is empty.
 ///
 /// # Safety
 /// `transport` is a live `pelton.StreamTransport`.
 pub(crate) unsafe fn close(transport: *mut PyObject) -> Result<()> {
-    // SAFETY: as the caller says. A transport that is not closing has a loop, unless its constructor has failed.
+    // SAFETY: the caller guarantees that the transport is alive. A transport that is not closing has a loop unless
+    // its constructor failed, and that is checked.
     unsafe {
         let stream = stream(transport)?;
         if (*stream).closing || (*stream).loop_.is_null() {
@@ -47,31 +47,32 @@ pub(crate) unsafe fn close(transport: *mut PyObject) -> Result<()> {
     }
 }
 
-/// Tells the protocol that the connection is lost, `None` if in order, and lets go of everything.
+/// Calls `connection_lost` with `error`, which is `None` after an orderly close, and releases everything that the
+/// transport owns.
 ///
 /// # Safety
 /// `transport` is a live `pelton.StreamTransport`, `error` alive.
 pub(crate) unsafe fn call_connection_lost(transport: *mut PyObject, error: *mut PyObject) -> Result<()> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that both are alive.
     unsafe {
         let stream = stream(transport)?;
-        // From here on, writes are let pass; also if what was waiting at close() has been sent only now.
+        // From now on writes are ignored, even if the buffer left over at close() was sent only now.
         (*stream).conn_lost += 1;
         let mut told = Ok(());
         if (*stream).connected {
-            // Somebody may have set it to None, which is an error, as in asyncio.
+            // The program may have set it to None, which raises, as in asyncio.
             let protocol = Owned::returned(or_none((*stream).protocol))?;
             let arguments = [protocol.as_ptr(), error];
             let name = known().names.connection_lost;
             told = Owned::returned(ffi::PyObject_VectorcallMethod(name, arguments.as_ptr(), 2, null_mut())).map(drop);
         }
         if told.is_ok() {
-            return let_go(transport, stream);
+            return release(transport, stream);
         }
         Python::attach(|py| {
             let raised = PyErr::fetch(py);
-            if let Err(Raised) = let_go(transport, stream) {
-                // Of two exceptions, the first is what is of interest.
+            if let Err(Raised) = release(transport, stream) {
+                // The first exception is the interesting one.
                 drop(PyErr::take(py));
             }
             raised.restore(py);
@@ -80,9 +81,10 @@ pub(crate) unsafe fn call_connection_lost(transport: *mut PyObject, error: *mut 
     }
 }
 
-/// Closes the socket, and lets go of loop, protocol and server.
-unsafe fn let_go(transport: *mut PyObject, stream: *mut Stream) -> Result<()> {
-    // SAFETY: the transport is alive. Each reference is out of its field before it is used, and let go of.
+/// Closes the socket and drops the references to loop, protocol and server.
+unsafe fn release(transport: *mut PyObject, stream: *mut Stream) -> Result<()> {
+    // SAFETY: the caller guarantees that the transport is alive. Each reference is moved out of its field before it
+    // is used or dropped, so reentrant calls find null.
     unsafe {
         let was_gone = ptr::replace(&raw mut (*stream).gone, true);
         let loop_ = Owned::taken(ptr::replace(&raw mut (*stream).loop_, null_mut()));
@@ -93,7 +95,8 @@ unsafe fn let_go(transport: *mut PyObject, stream: *mut Stream) -> Result<()> {
             forget(loop_, transport, (*stream).fd)?;
         }
         if let Some(own) = (*stream).own.take() {
-            // Whoever has closed it behind our back is not to be punished for it, as dropping it would in a debug build.
+            // The program may have closed the descriptor behind our back. Dropping `OwnedFd` would then abort a
+            // debug build.
             libc::close(own.into_raw_fd());
         } else if !was_gone && !(*stream).sock.is_null() {
             let sock = Owned::new_reference((*stream).sock);
@@ -113,9 +116,10 @@ unsafe fn let_go(transport: *mut PyObject, stream: *mut Stream) -> Result<()> {
     }
 }
 
-/// Takes a transport out of the dictionary of `loop._transports`, if it is still there.
+/// Removes a transport from `loop._transports`, if it is still there.
 unsafe fn forget(loop_: &Owned, transport: *mut PyObject, fd: i32) -> Result<()> {
-    // SAFETY: both are alive. A transport has only one weak reference without a callback at a time.
+    // SAFETY: the caller guarantees that both are alive. An object has at most one weak reference without a
+    // callback, so comparing addresses is enough.
     unsafe {
         let core = core::core(loop_.as_ptr())?;
         if (*core).transports.is_null() {

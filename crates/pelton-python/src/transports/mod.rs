@@ -1,19 +1,19 @@
-//! Transports: what a protocol writes to, and what reads for it.
+//! Transports: protocols write to them and receive data from them.
 //!
-//! As with the loop, what is not hot is asyncio's own transport, in Python; the final types are derived from it here, with
-//! the fields that both sides use in Rust.
+//! As with the loop, rarely used methods are asyncio's own, in Python. The types here derive from those classes.
+//! The fields that both sides use are in Rust.
 //!
-//! A stream's life: it is made in `opening`, in `reading` receives and in `writing` sends, and ends in `closing`; meanwhile
-//! programs look into it by `asking`.
+//! A stream transport is created in `opening`, receives in `reading`, sends in `writing`, and ends in `closing`.
+//! `extra_info` has the methods that report its state.
 
-mod asking;
 mod closing;
+mod extra_info;
 pub(crate) mod opening;
 pub(crate) mod queue;
 mod reading;
+mod socket_access;
 pub(crate) mod stream;
 mod stream_fields;
-mod through;
 pub(crate) mod tls;
 mod tls_io;
 mod writing;

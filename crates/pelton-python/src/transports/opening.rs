@@ -1,4 +1,5 @@
-//! How a stream transport begins: connections that come in, connections that are made, sockets that others have connected.
+//! Creating stream transports: for accepted connections, for outgoing connections, and for sockets that the program
+//! connected.
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
@@ -6,7 +7,7 @@ use std::ptr::null_mut;
 
 use pyo3::ffi::{self, PyMethodDef, PyObject};
 
-use super::asking;
+use super::extra_info;
 use super::stream::{Kind, Stream, stream};
 use crate::addresses::{self, Peer};
 use crate::core;
@@ -20,11 +21,10 @@ use crate::readers::{self, Side};
 use crate::scheduling;
 use crate::syscalls::{self, Connecting, End};
 
-/// The methods.
 pub(crate) fn methods() -> Vec<PyMethodDef> {
     vec![
-        with_several!(c"_open", open_socket, c"Begin with a socket that is connected."),
-        without_arguments!(c"_start_reading", start_reading, c"Begin to receive."),
+        with_several!(c"_open", open_socket, c"Start with a connected socket."),
+        without_arguments!(c"_start_reading", start_reading, c"Start receiving."),
         with_one_named!(
             c"set_protocol",
             protocol,
@@ -34,28 +34,28 @@ pub(crate) fn methods() -> Vec<PyMethodDef> {
     ]
 }
 
-/// `transport._open(loop, sock, protocol, waiter, extra, server)`: what its constructor does.
+/// `transport._open(loop, sock, protocol, waiter, extra, server)`: called by the constructor.
 unsafe fn open_socket(
     transport: *mut PyObject,
     [loop_, sock, protocol, waiter, extra, server]: [*mut PyObject; 6],
 ) -> Result<()> {
-    // SAFETY: all are alive.
+    // SAFETY: Python keeps the transport and all arguments alive during the call.
     unsafe {
         if !core::is_loop(loop_) {
-            return Err(raise(ffi::PyExc_TypeError, c"a stream transport needs a pelton.Loop"));
+            return Err(raise(ffi::PyExc_TypeError, c"a stream transport requires a pelton.Loop"));
         }
         let stream = stream(transport)?;
         let fd = Owned::returned(ffi::PyObject_CallMethodNoArgs(sock, known().names.fileno))?;
         let fd = fields::whole(fd.as_ptr())? as c_int;
         let known = known();
         let plain = ffi::Py_TYPE(sock).cast() == known.socket && guards::methods_are_original()?;
-        // Other classes may have their own ideas of addresses.
+        // Other classes may define their own addresses.
         let address = |end| if plain { syscalls::address(fd, end) } else { Peer::Other };
         (*stream).our_address = address(End::Ours);
         (*stream).their_address = address(End::Theirs);
         replace(&raw mut (*stream).sock, sock);
         if extra != ffi::Py_None() {
-            asking::fill(stream, extra)?;
+            extra_info::fill(stream, extra)?;
             replace(&raw mut (*stream).extra, extra);
         }
         if ffi::Py_TYPE(sock).cast() != known.socket {
@@ -63,7 +63,7 @@ unsafe fn open_socket(
             (*stream).overridden = fields::truth(overrides.as_ptr())?;
         }
         if ffi::PyObject_TypeCheck(sock, known.plain_socket) == 0 {
-            // Somebody's own idea of a socket, which has to be asked for everything.
+            // A class that is not derived from the C socket: call its methods for everything.
             drop(Owned::returned(ffi::PyObject_CallOneArg(known.set_nodelay, sock))?);
         } else {
             let attribute = |name| {
@@ -76,16 +76,18 @@ unsafe fn open_socket(
     }
 }
 
-/// `loop._open_stream(fd, family, protocol, waiter)`: a transport for a TCP socket that is connected, and belongs to it from now on.
+/// `loop._open_stream(fd, family, protocol, waiter)`: creates a transport for a connected TCP socket and takes over
+/// the descriptor.
 pub(crate) unsafe fn open_descriptor(
     loop_: *mut PyObject,
     [fd, family, protocol, waiter]: [*mut PyObject; 4],
 ) -> Result<Owned> {
-    // SAFETY: all are alive; the descriptor is one that `connect` has given away.
+    // SAFETY: Python keeps the loop and all arguments alive during the call. `pelton._loop` passes a descriptor
+    // that `connect` returned and that nothing else owns.
     unsafe {
         let fd = fields::whole(fd)?;
         if !(0..=c_int::MAX.into()).contains(&fd) {
-            return Err(raise(ffi::PyExc_ValueError, c"a descriptor is not negative"));
+            return Err(raise(ffi::PyExc_ValueError, c"the descriptor is out of range"));
         }
         let own = OwnedFd::from_raw_fd(fd as c_int);
         let kind = Kind { family: fields::whole(family)? as c_int, protocol: libc::IPPROTO_TCP };
@@ -94,9 +96,9 @@ pub(crate) unsafe fn open_descriptor(
     }
 }
 
-/// A transport for a connected descriptor.
+/// Creates a transport for a connected descriptor.
 unsafe fn open_own(own: OwnedFd, kind: Kind, peer: Peer, others: [*mut PyObject; 4]) -> Result<Owned> {
-    // SAFETY: the others are alive. The type is the one that has such a state.
+    // SAFETY: the caller guarantees that `others` are alive. `Stream` is the state of this type.
     unsafe {
         let transport = hidden::allocate::<Stream>(hidden::object_type::<Stream>())?;
         let stream = stream(transport.as_ptr())?;
@@ -110,20 +112,20 @@ unsafe fn open_own(own: OwnedFd, kind: Kind, peer: Peer, others: [*mut PyObject;
     }
 }
 
-/// Begins, with a socket that is in place.
+/// Starts a transport whose socket is in place.
 unsafe fn open(
     transport: *mut PyObject,
     stream: *mut Stream,
     fd: c_int,
     [loop_, protocol, waiter, server]: [*mut PyObject; 4],
 ) -> Result<()> {
-    // SAFETY: all are alive, and whoever calls has references to them.
+    // SAFETY: the caller guarantees that all are alive and holds references to them.
     unsafe {
         (*stream).fd = fd;
         replace(&raw mut (*stream).loop_, loop_);
         if matches!((*stream).our_address, Peer::Other) || matches!((*stream).their_address, Peer::Other) {
-            // Addresses that Python knows how to read.
-            let sock = asking::socket_object(stream)?;
+            // Address families that only Python can represent.
+            let sock = extra_info::socket_object(stream)?;
             let extra = Owned::returned(ffi::PyObject_CallOneArg(known().describe_socket, sock.as_ptr()))?;
             if !(*stream).extra.is_null() {
                 let given = Owned::new_reference((*stream).extra);
@@ -145,13 +147,13 @@ unsafe fn open(
         }
         remember(loop_, transport, fd)?;
         if (*stream).kind.is_tcp() {
-            // On some systems this fails if the other side is gone already, which will turn out.
+            // On some systems this fails if the peer has already disconnected. Reading will report that.
             let _ = syscalls::set_no_delay(fd);
         }
         (*stream).gone = false;
         let made = Owned::returned(ffi::PyObject_GetAttr(protocol, known().names.connection_made))?;
         scheduling::soon(loop_, made.as_ptr(), &[transport])?;
-        // Not before the protocol knows of the connection.
+        // After `connection_made`.
         let reading = Owned::returned(ffi::PyObject_GetAttr(transport, known().names._start_reading))?;
         scheduling::soon(loop_, reading.as_ptr(), &[])?;
         if waiter != ffi::Py_None() {
@@ -161,9 +163,9 @@ unsafe fn open(
     }
 }
 
-/// Puts a transport where `add_reader` and the like look for it: a weak reference in the dictionary of `loop._transports`.
+/// Adds a weak reference to `loop._transports`, where `add_reader` and similar methods check for it.
 unsafe fn remember(loop_: *mut PyObject, transport: *mut PyObject, fd: c_int) -> Result<()> {
-    // SAFETY: both are alive.
+    // SAFETY: the caller guarantees that both are alive.
     unsafe {
         let core = core::core(loop_)?;
         if (*core).transports.is_null() {
@@ -177,7 +179,7 @@ unsafe fn remember(loop_: *mut PyObject, transport: *mut PyObject, fd: c_int) ->
 }
 
 unsafe fn set_protocol(transport: *mut PyObject, protocol: *mut PyObject) -> Result<()> {
-    // SAFETY: both are alive.
+    // SAFETY: Python keeps the transport and the protocol alive during the call.
     unsafe {
         let buffered = ffi::PyObject_IsInstance(protocol, known().buffered_protocol);
         check(buffered)?;
@@ -190,7 +192,8 @@ unsafe fn set_protocol(transport: *mut PyObject, protocol: *mut PyObject) -> Res
 }
 
 unsafe fn start_reading(transport: *mut PyObject) -> Result<()> {
-    // SAFETY: the transport is alive; it keeps its loop while it is not closed.
+    // SAFETY: Python keeps the transport alive during the call. It owns a reference to its loop until it is closed,
+    // and a missing loop is checked.
     unsafe {
         let stream = stream(transport)?;
         if (*stream).closing || (*stream).paused || (*stream).loop_.is_null() {
@@ -200,12 +203,12 @@ unsafe fn start_reading(transport: *mut PyObject) -> Result<()> {
     }
 }
 
-/// Has the transport called when its socket is ready.
+/// Calls the transport when its socket is ready.
 ///
 /// # Safety
 /// `stream` is the state of `transport`, which is alive.
 pub(crate) unsafe fn watch(transport: *mut PyObject, stream: *mut Stream, side: Side) -> Result<()> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that `transport` is alive and that `stream` is its state.
     unsafe {
         if (*stream).loop_.is_null() {
             return Err(raise(ffi::PyExc_RuntimeError, c"the transport has no event loop"));
@@ -217,18 +220,19 @@ pub(crate) unsafe fn watch(transport: *mut PyObject, stream: *mut Stream, side: 
     }
 }
 
-/// `loop._accept_streams(fd, family, number, protocol_factory, server, most)`: accepts what connections there are, but not more than
-/// so many.
+/// `loop._accept_streams(fd, family, number, protocol_factory, server, most)`: accepts pending connections, at most
+/// `most`.
 pub(crate) unsafe fn accept(
     loop_: *mut PyObject,
     [listener, family, number, factory, server, most]: [*mut PyObject; 6],
 ) -> Result<()> {
-    // SAFETY: all are alive.
+    // SAFETY: Python keeps the loop and all arguments alive during the call.
     unsafe {
         let listener = fields::whole(listener)? as c_int;
         let kind = Kind { family: fields::whole(family)? as c_int, protocol: fields::whole(number)? as c_int };
         let most = fields::whole(most)?;
-        // All of them before the first protocol is made: that may close the listener, and its number be another file's then.
+        // Accept everything before creating the first protocol. Its factory may close the listener, and the
+        // descriptor number may then belong to another file.
         let mut connections = Vec::new();
         let mut failed = None;
         for _ in 0..most {
@@ -248,11 +252,12 @@ pub(crate) unsafe fn accept(
     }
 }
 
-/// Makes a protocol and a transport for a connection. If that fails, the connection is closed; asyncio reports it in debug mode only, in
-/// which this is not called.
+/// Creates a protocol and a transport for a connection. If that fails, the connection is closed. asyncio reports
+/// the error in debug mode only, and in debug mode this function is not called.
 unsafe fn accepted(own: OwnedFd, kind: Kind, peer: Peer, [loop_, factory, server]: [*mut PyObject; 3]) -> Result<()> {
-    // SAFETY: all are alive. Without TLS there is nothing to wait for, and so no need for a task as in asyncio. What such a task
-    // would have is a context of its own: what a factory sets is not for the next connection to see.
+    // SAFETY: the caller guarantees that all are alive. Without TLS there is no handshake to wait for, so unlike asyncio
+    // this needs no task. A task would have its own context, so this enters a copy: variables that a factory sets must
+    // not be visible to the next connection.
     let outcome = unsafe {
         Owned::returned(ffi::PyContext_CopyCurrent()).and_then(|context| {
             check(ffi::PyContext_Enter(context.as_ptr()))?;
@@ -264,7 +269,7 @@ unsafe fn accepted(own: OwnedFd, kind: Kind, peer: Peer, [loop_, factory, server
         })
     };
     outcome.or_else(|Raised| {
-        // SAFETY: an exception is set.
+        // SAFETY: an exception is set, and the lock is held.
         unsafe {
             if ffi::PyErr_ExceptionMatches(ffi::PyExc_SystemExit) != 0
                 || ffi::PyErr_ExceptionMatches(ffi::PyExc_KeyboardInterrupt) != 0
@@ -277,10 +282,10 @@ unsafe fn accepted(own: OwnedFd, kind: Kind, peer: Peer, [loop_, factory, server
     })
 }
 
-/// `loop._start_connecting(host, port)`: a descriptor, the family, and what has become of it: `None` if that will turn out, or as for
-/// [`connect_outcome`]. `None` altogether if the host has to be looked up.
+/// `loop._start_connecting(host, port)`: returns the descriptor, the family, and the result of the attempt: `None`
+/// while it is in progress, otherwise as for [`connect_outcome`]. Returns `None` if the host needs name resolution.
 pub(crate) unsafe fn connect(_: *mut PyObject, [host, port]: [*mut PyObject; 2]) -> Result<Owned> {
-    // SAFETY: both are alive.
+    // SAFETY: Python keeps both arguments alive during the call.
     unsafe {
         let Some(address) = addresses::host_and_port(host, port)? else {
             return Ok(Owned::new_reference(ffi::Py_None()));
@@ -290,29 +295,29 @@ pub(crate) unsafe fn connect(_: *mut PyObject, [host, port]: [*mut PyObject; 2])
         let outcome = outcome(&connecting)?;
         let answer = ffi::Py_BuildValue(c"(iiO)".as_ptr(), own.as_raw_fd(), family, outcome.as_ptr());
         let answer = Owned::returned(answer)?;
-        // It is Python's from here on.
+        // Python owns the descriptor from here on.
         let _ = own.into_raw_fd();
         Ok(answer)
     }
 }
 
-/// What has become of an attempt to connect, as Python is told.
+/// Converts the result of a connection attempt for Python.
 ///
 /// # Safety
 /// The lock is held.
 pub(crate) unsafe fn outcome(connecting: &Connecting) -> Result<Owned> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that the lock is held.
     unsafe {
         match connecting {
-            Connecting::UnderWay => Ok(Owned::new_reference(ffi::Py_None())),
-            Connecting::Over(error) => Owned::returned(ffi::PyLong_FromLong((*error).into())),
+            Connecting::InProgress => Ok(Owned::new_reference(ffi::Py_None())),
+            Connecting::Finished(error) => Owned::returned(ffi::PyLong_FromLong((*error).into())),
         }
     }
 }
 
-/// `loop._connect_outcome(fd)`: the number of an error, or 0.
+/// `loop._connect_outcome(fd)`: the error number of the attempt, or 0.
 pub(crate) unsafe fn connect_outcome(_: *mut PyObject, fd: *mut PyObject) -> Result<usize> {
-    // SAFETY: it is alive.
+    // SAFETY: Python keeps the argument alive during the call.
     let fd = unsafe { fields::whole(fd)? } as c_int;
     syscalls::connect_outcome(fd).map(|error| error as usize).map_err(|error| raise_io(&error))
 }

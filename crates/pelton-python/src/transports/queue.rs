@@ -1,4 +1,4 @@
-//! What a transport has yet to send.
+//! The write buffer of a transport.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,26 +9,26 @@ use pyo3::ffi::{self, Py_ssize_t, PyObject};
 use crate::object::{Owned, Result};
 use crate::syscalls::send_vectors;
 
-/// Pieces that one system call takes: as many as every system does.
+/// Number of buffers passed to one system call; every supported system accepts this many.
 const PIECES_AT_ONCE: usize = 64;
 
-/// Bytes that wait for room, in order.
+/// Bytes waiting to be sent, in order.
 #[derive(Default)]
 pub(crate) struct WriteQueue {
     pieces: VecDeque<Piece>,
-    /// What of the first piece has been sent.
+    /// How much of the first piece has been sent.
     sent: usize,
     len: usize,
 }
 
-/// A `bytes` object, to which the queue has a reference.
+/// A `bytes` object. The queue owns a reference to it.
 struct Piece {
     bytes: *mut PyObject,
     len: usize,
 }
 
 impl WriteQueue {
-    /// How many bytes wait.
+    /// Returns the number of queued bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -37,12 +37,12 @@ impl WriteQueue {
         self.pieces.is_empty()
     }
 
-    /// Puts a `bytes` object at the end, of which `sent` bytes have been sent already. The reference becomes the queue's.
+    /// Appends a `bytes` object of which `sent` bytes have already been sent. The queue takes over the reference.
     ///
     /// # Safety
-    /// `bytes` is a `bytes` object, whose reference is the caller's to give away.
+    /// `bytes` is a `bytes` object, and the caller owns the reference that it passes.
     pub(crate) unsafe fn push(&mut self, bytes: *mut PyObject, sent: usize) {
-        // SAFETY: it is a `bytes` object.
+        // SAFETY: the caller guarantees that it is a `bytes` object.
         let len = unsafe { ffi::PyBytes_Size(bytes) as usize };
         debug_assert!(sent == 0 || self.pieces.is_empty());
         debug_assert!(sent < len || len == 0);
@@ -53,26 +53,29 @@ impl WriteQueue {
         self.pieces.push_back(Piece { bytes, len });
     }
 
-    /// Sends what there is room for. What is done with goes to `done`, for the caller to let go of.
+    /// Sends as much as the socket accepts. Pushes finished pieces to `done`; the caller drops them.
     pub(crate) fn send(&mut self, fd: RawFd, done: &mut Vec<*mut PyObject>) -> io::Result<()> {
         let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES_AT_ONCE];
         let mut skip = self.sent;
         let mut count = 0;
         for (vector, piece) in vectors.iter_mut().zip(&self.pieces) {
-            // SAFETY: the piece is a `bytes` object of that length, of which less than all has been sent.
+            // SAFETY: the queue owns a reference to the piece, a `bytes` object of that length, and `skip` is at
+            // most the length.
             vector.iov_base = unsafe { ffi::PyBytes_AsString(piece.bytes).add(skip) }.cast();
             vector.iov_len = piece.len - skip;
             skip = 0;
             count += 1;
         }
-        let sent = send_vectors(fd, &mut vectors[..count])?;
+        // SAFETY: the queue owns the immutable `bytes` objects that these vectors point into.
+        let sent = unsafe { send_vectors(fd, &mut vectors[..count]) }?;
         self.advance(sent, done);
         Ok(())
     }
 
-    /// What waits, for a method in Python: a list of as many pieces as one system call takes. The first is what is left of it.
+    /// Returns a list of the next pieces, for a method in Python: as many as one system call accepts. The first one
+    /// is without the part that has been sent.
     pub(crate) fn pieces(&self) -> Result<Owned> {
-        // SAFETY: the pieces are `bytes` objects, and so are those that are made; the list takes over a reference to each.
+        // SAFETY: the pieces are `bytes` objects that the queue owns. The list takes over one reference to each item.
         unsafe {
             let count = self.pieces.len().min(PIECES_AT_ONCE);
             let list = Owned::returned(ffi::PyList_New(count as Py_ssize_t))?;
@@ -89,7 +92,7 @@ impl WriteQueue {
         }
     }
 
-    /// So many bytes have been sent, or as many as there are. What is done with goes to `done`, for the caller to let go of.
+    /// Removes `sent` bytes, or all if there are fewer. Pushes finished pieces to `done`; the caller drops them.
     pub(crate) fn advance(&mut self, sent: usize, done: &mut Vec<*mut PyObject>) {
         let sent = sent.min(self.len);
         self.len -= sent;
@@ -104,7 +107,7 @@ impl WriteQueue {
         self.sent = 0;
     }
 
-    /// Takes everything out, for the caller to let go of.
+    /// Empties the queue and returns its references; the caller drops them.
     pub(crate) fn take(&mut self) -> Vec<*mut PyObject> {
         self.len = 0;
         self.sent = 0;

@@ -1,4 +1,4 @@
-//! What a stream transport does when its socket is readable.
+//! Receiving: what a stream transport does when its socket is readable.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -6,8 +6,8 @@ use std::ptr::null_mut;
 
 use pyo3::ffi::{self, Py_ssize_t, PyMethodDef, PyObject};
 
+use super::socket_access::{self, Access};
 use super::stream::{Stream, stream};
-use super::through::{self, Way};
 use super::tls::Tls;
 use super::writing::fatal;
 use super::{closing, tls_io};
@@ -21,22 +21,22 @@ use crate::readers::{self, Side};
 use crate::reserve;
 use crate::syscalls::{self, RECEIVE, is_not_now};
 
-/// Whoever has received at least so much is likely to again, and saves a copy if the object is there to be received into.
+/// A connection that received at least this much is likely to do so again. Receiving directly into a `bytes` object
+/// then saves a copy.
 const LARGE: usize = 32 * 1024;
 
-/// What is expected of a connection gets less by one part in so many with every message that is shorter. A message that comes in
-/// pieces is no reason to expect pieces.
+/// After every shorter message the expected size decreases by one part in `FORGET`. It decreases slowly because a
+/// large message may arrive in pieces.
 const FORGET: usize = 8;
 
 const READING_FAILED: &str = "Fatal read error on socket transport";
 
-/// The methods.
 pub(crate) fn methods() -> Vec<PyMethodDef> {
-    vec![without_arguments!(c"_read_ready", read_ready, c"Receive, and tell the protocol.")]
+    vec![without_arguments!(c"_read_ready", read_ready, c"Receive data and pass it to the protocol.")]
 }
 
 unsafe fn read_ready(transport: *mut PyObject) -> Result<()> {
-    // SAFETY: the transport is alive.
+    // SAFETY: Python keeps the transport alive during the call.
     unsafe {
         let stream = stream(transport)?;
         if (*stream).conn_lost != 0 || (*stream).protocol.is_null() {
@@ -53,13 +53,13 @@ unsafe fn read_ready(transport: *mut PyObject) -> Result<()> {
     }
 }
 
-/// Receives, and hands it to the protocol's `data_received`.
+/// Receives data and passes it to the protocol's `data_received`.
 unsafe fn receive(transport: *mut PyObject, stream: *mut Stream, protocol: &Owned) -> Result<()> {
-    // SAFETY: the transport is alive, and so its state.
+    // SAFETY: the caller guarantees that the transport is alive and that `stream` is its state.
     unsafe {
-        let fd = match through::way(stream)? {
-            Ok(Way::Descriptor(fd)) => fd,
-            Ok(Way::Socket(sock)) => return receive_through(transport, stream, protocol, &sock),
+        let fd = match socket_access::access(stream)? {
+            Ok(Access::Descriptor(fd)) => fd,
+            Ok(Access::Socket(sock)) => return receive_through(transport, stream, protocol, &sock),
             Err(error) => return reading_failed(transport, &error),
         };
         let mut failed_after = None;
@@ -89,12 +89,12 @@ unsafe fn receive(transport: *mut PyObject, stream: *mut Stream, protocol: &Owne
     }
 }
 
-/// Receives through a socket's own method, whose result goes to `data_received` as it is.
+/// Receives by the socket's own method and passes the result to `data_received` unchanged.
 #[cold]
 unsafe fn receive_through(transport: *mut PyObject, stream: *mut Stream, protocol: &Owned, sock: &Owned) -> Result<()> {
-    // SAFETY: the transport is alive, and so its state.
+    // SAFETY: the caller guarantees that the transport is alive and that `stream` is its state.
     unsafe {
-        let data = match through::receive(sock) {
+        let data = match socket_access::receive(sock) {
             Ok(Ok(data)) => data,
             Ok(Err(error)) => return reading_failed(transport, &error),
             Err(Raised) => return fatal(transport, READING_FAILED),
@@ -107,27 +107,27 @@ unsafe fn receive_through(transport: *mut PyObject, stream: *mut Stream, protoco
     }
 }
 
-/// Calls a method of the protocol.
 unsafe fn tell(protocol: &Owned, method: *mut PyObject, what: &Owned) -> Result<()> {
-    // SAFETY: all are alive.
+    // SAFETY: `protocol` and `what` are owned references, and method names are never freed.
     unsafe {
         let arguments = [protocol.as_ptr(), what.as_ptr()];
         Owned::returned(ffi::PyObject_VectorcallMethod(method, arguments.as_ptr(), 2, null_mut())).map(drop)
     }
 }
 
-/// Receives straight into an object of the size that is expected. What is not needed of it is given back; what is more goes to the
-/// buffer that all share first, so that a message is never taken in pieces for being larger than the last.
+/// Receives directly into an object of the expected size. An unused end is returned to the allocator. What does not
+/// fit goes to the shared buffer first, so a message is never split because it is larger than the previous one.
 ///
-/// TCP delivers what is larger than its window in pieces, and receiving the first is what makes room for the next. On the same machine
-/// that is there as soon as the system call returns. So if less has come than is expected, this asks once more: whoever echoes or
-/// forwards it saves a turn, a system call to send and a wake-up of whoever gets it. `failed_after` is what that ran into.
+/// TCP delivers a message larger than its window in pieces, and receiving the first piece makes room for the next.
+/// On the same machine the next piece is available as soon as the system call returns. So if less than expected
+/// arrived, this receives once more. A program that echoes or forwards the message then saves a turn, a system call
+/// to send, and a wake-up of the receiver. An error of the second call goes to `failed_after`.
 unsafe fn receive_expected(
     fd: RawFd,
     expected: usize,
     failed_after: &mut Option<io::Error>,
 ) -> io::Result<Result<Owned>> {
-    // SAFETY: the object is ours alone until it is complete.
+    // SAFETY: nothing else has seen the object until it is complete.
     unsafe {
         let Ok(data) = Owned::returned(ffi::PyBytes_FromStringAndSize(std::ptr::null(), expected as Py_ssize_t)) else {
             return Ok(Err(Raised));
@@ -136,7 +136,7 @@ unsafe fn receive_expected(
         let (mut count, mut rest) = syscalls::receive_and_rest(fd, start, expected)?;
         if (LARGE..expected).contains(&count) {
             match syscalls::receive_and_rest(fd, start.add(count), expected - count) {
-                // The end is there to be seen again.
+                // The end of the stream will be reported again by the next receive.
                 Ok((more, rest_of_more)) => (count, rest) = (count + more, rest_of_more),
                 Err(error) if is_not_now(&error) => {}
                 Err(error) => *failed_after = Some(error),
@@ -155,12 +155,12 @@ unsafe fn receive_expected(
     }
 }
 
-/// The other side has closed its end.
+/// Handles the end of the stream.
 unsafe fn ended(transport: *mut PyObject, stream: *mut Stream, protocol: &Owned) -> Result<()> {
-    // SAFETY: the transport is alive, and so its state.
+    // SAFETY: the caller guarantees that the transport is alive and that `stream` is its state.
     unsafe {
         if (*stream).loop_.is_null() || core::is_in_debug_mode((*stream).loop_) {
-            // asyncio's own says so in the log.
+            // asyncio's own method logs it.
             let name = known().names._read_ready__on_eof;
             return Owned::returned(ffi::PyObject_CallMethodNoArgs(transport, name)).map(drop);
         }
@@ -173,7 +173,7 @@ unsafe fn ended(transport: *mut PyObject, stream: *mut Stream, protocol: &Owned)
             -1 => fatal(transport, "Fatal error: protocol.eof_received() call failed."),
             _ if (*stream).loop_.is_null() => Ok(()),
             _ => {
-                // It can still write, but there is nothing to be received any more.
+                // The transport can still write, but there is nothing left to receive.
                 let loop_ = Owned::new_reference((*stream).loop_);
                 readers::remove_number(loop_.as_ptr(), (*stream).fd, Side::Reader).map(drop)
             }
@@ -181,18 +181,19 @@ unsafe fn ended(transport: *mut PyObject, stream: *mut Stream, protocol: &Owned)
     }
 }
 
-/// Receives into a buffer that the protocol offers.
+/// Receives into a buffer that the protocol provides.
 unsafe fn receive_into(transport: *mut PyObject, stream: *mut Stream, protocol: &Owned) -> Result<()> {
-    // SAFETY: the transport is alive, and so its state. The view keeps the buffer in place until it is released.
+    // SAFETY: the caller guarantees that the transport is alive and that `stream` is its state. The view keeps the
+    // buffer in place until it is released.
     unsafe {
         let mut view: ffi::Py_buffer = std::mem::zeroed();
         let Ok(buffer) = offered_buffer(protocol, &mut view) else {
             return fatal(transport, "Fatal error: protocol.get_buffer() call failed.");
         };
         let room = view.len as usize;
-        let received = match through::way(stream) {
-            Ok(Ok(Way::Descriptor(fd))) => Ok(syscalls::receive(fd, view.buf.cast(), room)),
-            Ok(Ok(Way::Socket(sock))) => through::receive_into(&sock, buffer.as_ptr(), room),
+        let received = match socket_access::access(stream) {
+            Ok(Ok(Access::Descriptor(fd))) => Ok(syscalls::receive(fd, view.buf.cast(), room)),
+            Ok(Ok(Access::Socket(sock))) => socket_access::receive_into(&sock, buffer.as_ptr(), room),
             Ok(Err(error)) => Ok(Err(error)),
             Err(Raised) => Err(Raised),
         };
@@ -210,12 +211,12 @@ unsafe fn receive_into(transport: *mut PyObject, stream: *mut Stream, protocol: 
     }
 }
 
-/// Receives what is to be decrypted.
+/// Receives data for a TLS protocol to decrypt.
 unsafe fn receive_tls(transport: *mut PyObject, stream: *mut Stream, protocol: &Owned) -> Result<()> {
-    // SAFETY: the transport is alive, and so its state.
+    // SAFETY: the caller guarantees that the transport is alive and that `stream` is its state.
     unsafe {
-        let taken = match through::way(stream)? {
-            Ok(Way::Descriptor(fd)) => match syscalls::receive_shared(fd) {
+        let taken = match socket_access::access(stream)? {
+            Ok(Access::Descriptor(fd)) => match syscalls::receive_shared(fd) {
                 Ok((_, 0)) => return ended(transport, stream, protocol),
                 Ok((start, len)) => {
                     reserve::received(len);
@@ -223,8 +224,8 @@ unsafe fn receive_tls(transport: *mut PyObject, stream: *mut Stream, protocol: &
                 }
                 Err(error) => return reading_failed(transport, &error),
             },
-            Ok(Way::Socket(sock)) => {
-                let data = match through::receive_copy(&sock) {
+            Ok(Access::Socket(sock)) => {
+                let data = match socket_access::receive_copy(&sock) {
                     Ok(Ok(data)) => data,
                     Ok(Err(error)) => return reading_failed(transport, &error),
                     Err(Raised) => return fatal(transport, READING_FAILED),
@@ -240,9 +241,9 @@ unsafe fn receive_tls(transport: *mut PyObject, stream: *mut Stream, protocol: &
     }
 }
 
-/// The buffer that the protocol offers, and a view of it.
+/// Returns the buffer that the protocol provides, and fills in a view of it.
 unsafe fn offered_buffer(protocol: &Owned, view: &mut ffi::Py_buffer) -> Result<Owned> {
-    // SAFETY: all are alive; a view that was got is either handed out or released.
+    // SAFETY: `protocol` is an owned reference. On every path, a view that was acquired is returned or released.
     unsafe {
         let arguments = [protocol.as_ptr(), known().minus_one];
         let name = known().names.get_buffer;
@@ -252,7 +253,7 @@ unsafe fn offered_buffer(protocol: &Owned, view: &mut ffi::Py_buffer) -> Result<
             if ffi::PyErr_ExceptionMatches(ffi::PyExc_BufferError) == 0 {
                 return Err(Raised);
             }
-            // What the socket's own method would say.
+            // Raise the same error as the socket's own method.
             ffi::PyErr_Clear();
             return Err(raise(ffi::PyExc_TypeError, c"get_buffer() must return a read-write bytes-like object"));
         }
@@ -270,6 +271,6 @@ unsafe fn reading_failed(transport: *mut PyObject, error: &io::Error) -> Result<
         return Ok(());
     }
     raise_io(error);
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that the transport is alive. `raise_io` set an exception.
     unsafe { fatal(transport, READING_FAILED) }
 }

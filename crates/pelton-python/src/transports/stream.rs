@@ -1,7 +1,7 @@
 //! `pelton.StreamTransport`: a connected stream socket, TCP or Unix.
 //!
-//! It derives from `pelton._transports.BaseStreamTransport`, and that from asyncio's own transport, whose methods use the
-//! fields here by name. The hidden object behind it also is what these methods find as `_buffer`.
+//! It derives from `pelton._transports.BaseStreamTransport`, which derives from asyncio's own transport. The
+//! inherited methods use the fields here by name. They see the hidden state object as `_buffer`.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::{OwnedFd, RawFd};
@@ -10,56 +10,57 @@ use std::ptr::null_mut;
 use pyo3::ffi::{self, Py_ssize_t, PyObject, PyTypeObject};
 
 use super::queue::WriteQueue;
-use super::{asking, closing, opening, reading, stream_fields, writing};
+use super::{closing, extra_info, opening, reading, stream_fields, writing};
 use crate::addresses::Peer;
-use crate::hidden::{self, Hidden, Place};
+use crate::hidden::{self, Hidden, Layout};
 use crate::methods::without_arguments;
 use crate::object::Result;
 use crate::types;
 
 /// The state of a transport. References are owned, or null for `None`.
 ///
-/// The rules are those of a loop's core: raw pointers, and no Rust reference across a call that could come back.
+/// As for a loop's core: it is accessed through raw pointers, and no Rust reference to it lives across a call that
+/// may run Python.
 pub(crate) struct Stream {
     pub(crate) loop_: *mut PyObject,
     pub(crate) protocol: *mut PyObject,
     pub(crate) server: *mut PyObject,
     pub(crate) empty_waiter: *mut PyObject,
-    /// What `get_extra_info` knows, once somebody has asked for more than addresses.
+    /// The dictionary behind `get_extra_info`, created when something other than an address is requested.
     pub(crate) extra: *mut PyObject,
-    /// The socket object, if there is one: many a connection comes and goes without anybody asking for it. It owns the descriptor,
-    /// and is asked for it each time, since somebody may have closed it.
+    /// The socket object, if there is one. Most connections never need it. It owns the descriptor, and is asked for
+    /// the descriptor each time because the program may have closed it.
     pub(crate) sock: *mut PyObject,
-    /// That object has methods of its own in the place of those of `socket.socket`, which are to be called.
+    /// The socket object overrides methods of `socket.socket`, so these must be called.
     pub(crate) overridden: bool,
-    /// The descriptor, as long as there is no socket object.
+    /// The descriptor while there is no socket object.
     pub(crate) own: Option<OwnedFd>,
-    /// What is needed to make that object.
+    /// Needed to create the socket object.
     pub(crate) kind: Kind,
     pub(crate) our_address: Peer,
     pub(crate) their_address: Peer,
     pub(crate) queue: WriteQueue,
-    /// The descriptor, as Python code is told; also when it is closed.
+    /// The descriptor number reported to Python code, even after it is closed.
     pub(crate) fd: RawFd,
-    /// Not 0 from when `connection_lost` is on its way; counts writes after that.
+    /// Nonzero once `connection_lost` is scheduled; from then on it counts writes.
     pub(crate) conn_lost: i64,
     pub(crate) high_water: i64,
     pub(crate) low_water: i64,
-    /// How much is likely to be received the next time.
+    /// Expected size of the next receive.
     pub(crate) expected: usize,
     pub(crate) closing: bool,
     /// The socket is closed, and `transport._sock` is `None`.
     pub(crate) gone: bool,
     pub(crate) paused: bool,
     pub(crate) eof: bool,
-    /// The protocol has its own buffer to receive into.
+    /// The protocol provides the buffer to receive into.
     pub(crate) buffered: bool,
-    /// The protocol is to be told when the connection is lost.
+    /// `connection_lost` must be called when the connection ends.
     pub(crate) connected: bool,
     pub(crate) protocol_paused: bool,
 }
 
-/// What a stream socket is, beyond being one: numbers of the system's.
+/// Family and protocol of a stream socket, as system constants.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Kind {
     pub(crate) family: c_int,
@@ -67,24 +68,26 @@ pub(crate) struct Kind {
 }
 
 impl Kind {
-    /// Whether it is TCP. A socket that was made without naming a protocol has 0 for it, which over IP means TCP for a stream.
+    /// Returns whether it is TCP. A socket created without naming a protocol reports 0, which for a stream over IP
+    /// means TCP.
     pub(crate) fn is_tcp(self) -> bool {
         matches!(self.protocol, 0 | libc::IPPROTO_TCP) && matches!(self.family, libc::AF_INET | libc::AF_INET6)
     }
 }
 
-/// How much may wait to be sent before the protocol is told to pause, unless it has said otherwise: as much as in asyncio.
+/// Default high-water mark of the write buffer, as in asyncio.
 const HIGH_WATER: i64 = 64 * 1024;
 
-static PLACE: Place = Place::new();
+static LAYOUT: Layout = Layout::new();
 
-// SAFETY: these are all. What waits to be sent is exactly of type `bytes`, which refers to nothing.
+// SAFETY: `references` lists every field that owns a reference. The queued objects are exactly of type `bytes`,
+// which refers to no other object.
 unsafe impl Hidden for Stream {
     const NAME: &'static CStr = c"pelton._pelton.WriteQueue";
     type References = [*mut *mut PyObject; 6];
 
-    fn place() -> &'static Place {
-        &PLACE
+    fn layout() -> &'static Layout {
+        &LAYOUT
     }
 
     fn empty() -> Stream {
@@ -117,7 +120,7 @@ unsafe impl Hidden for Stream {
     }
 
     unsafe fn references(this: *mut Stream) -> Self::References {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees that `this` is a live state. Taking addresses of fields reads nothing.
         unsafe {
             [
                 &raw mut (*this).loop_,
@@ -131,7 +134,8 @@ unsafe impl Hidden for Stream {
     }
 
     unsafe fn take_rest(this: *mut Stream) -> Vec<*mut PyObject> {
-        // SAFETY: as the caller says. From here on, whoever still has the transport cannot do anything with it.
+        // SAFETY: the caller guarantees that `this` is a live state. A nonzero `conn_lost` makes the transport
+        // useless to anyone who still has it.
         unsafe {
             (*this).conn_lost += 1;
             (*this).queue.take()
@@ -139,25 +143,26 @@ unsafe impl Hidden for Stream {
     }
 }
 
-/// The state of a transport.
+/// Returns the state of a transport.
 ///
 /// # Safety
 /// `transport` is a live `pelton.StreamTransport`.
 #[inline]
 pub(crate) unsafe fn stream(transport: *mut PyObject) -> Result<*mut Stream> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that the transport is alive and of this type.
     unsafe { hidden::state(transport) }
 }
 
-/// `len(transport._buffer)`: how many bytes wait.
+/// `len(transport._buffer)`: the number of queued bytes.
 unsafe extern "C" fn queue_len(object: *mut PyObject) -> Py_ssize_t {
-    // SAFETY: Python calls it with a live state.
+    // SAFETY: Python calls it with a live object of the state's type.
     unsafe { (*hidden::inside::<Stream>(object)).queue.len() as Py_ssize_t }
 }
 
 /// `transport._buffer.clear()`
 unsafe fn clear_queue(object: *mut PyObject) -> Result<()> {
-    // SAFETY: Python calls it with a live state; all is taken out before it is let go of.
+    // SAFETY: Python calls it with a live object of the state's type. The queue is emptied before any reference is
+    // dropped.
     unsafe {
         for bytes in (*hidden::inside::<Stream>(object)).queue.take() {
             ffi::Py_DECREF(bytes);
@@ -166,20 +171,22 @@ unsafe fn clear_queue(object: *mut PyObject) -> Result<()> {
     }
 }
 
-/// Makes the type.
+/// Creates the type.
 ///
 /// # Safety
 /// `base` is `pelton._transports.BaseStreamTransport`.
 pub(crate) unsafe fn make_type(base: *mut PyTypeObject) -> Result<*mut PyTypeObject> {
-    let methods = [opening::methods(), closing::methods(), reading::methods(), writing::methods(), asking::methods()];
+    let methods =
+        [opening::methods(), closing::methods(), reading::methods(), writing::methods(), extra_info::methods()];
     let methods = methods.into_iter().flatten().collect();
     let slots = [
         (ffi::Py_tp_methods, types::methods(methods)),
         (ffi::Py_tp_getset, stream_fields::attributes()),
         (ffi::Py_tp_doc, c"A connected stream socket, as protocols see it.".as_ptr() as *mut c_void),
     ];
-    let methods = vec![without_arguments!(c"clear", clear_queue, c"Forget everything that waits to be sent.")];
+    let methods = vec![without_arguments!(c"clear", clear_queue, c"Discard the write buffer.")];
     let state_slots = [(ffi::Py_sq_length, queue_len as *mut c_void), (ffi::Py_tp_methods, types::methods(methods))];
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that `base` is that class, made in Python. The slots are functions for this
+    // type and for its state.
     unsafe { hidden::make_type::<Stream>(c"pelton.StreamTransport", base, &slots, &state_slots) }
 }

@@ -1,11 +1,11 @@
-//! Attributes of a stream transport that asyncio's methods use, too.
+//! Attributes of a stream transport that asyncio's own methods use too.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
 use pyo3::ffi::{self, PyObject};
 
-use super::asking;
+use super::extra_info;
 use super::stream::{Stream, stream};
 use crate::core;
 use crate::fields::{flag, number, reference};
@@ -15,7 +15,7 @@ use crate::object::{Owned, none, or_none, raise, replace, status};
 use crate::panic::guard;
 use crate::types::{attribute, attributes as table};
 
-/// All of them, for a type to keep.
+/// Returns the table of attributes.
 pub(crate) fn attributes() -> *mut c_void {
     table(vec![
         attribute(c"_loop", get_loop, Some(set_loop)),
@@ -43,7 +43,7 @@ unsafe extern "C" fn get_buffer(transport: *mut PyObject, _: *mut c_void) -> *mu
     unsafe { hidden::state_object::<Stream>(transport).map_or(null_mut(), |object| ffi::Py_NewRef(object)) }
 }
 
-/// asyncio's constructor makes a buffer; ours is there already.
+/// asyncio's constructor assigns a buffer, but ours already exists.
 unsafe extern "C" fn set_buffer(_: *mut PyObject, _: *mut PyObject, _: *mut c_void) -> c_int {
     0
 }
@@ -53,14 +53,14 @@ unsafe extern "C" fn get_loop(transport: *mut PyObject, _: *mut c_void) -> *mut 
     unsafe { stream(transport).map_or(null_mut(), |stream| or_none((*stream).loop_)) }
 }
 
-/// Only what is a loop of ours, since its fields are used.
+/// Only accepts a `pelton.Loop`, because its fields are used directly.
 unsafe extern "C" fn set_loop(transport: *mut PyObject, value: *mut PyObject, _: *mut c_void) -> c_int {
     guard(-1, || {
-        // SAFETY: Python calls it with a live transport, and a live value unless the attribute is to be deleted.
+        // SAFETY: Python calls it with a live transport, and with a live value or null to delete the attribute.
         status(unsafe {
             stream(transport).and_then(|stream| {
                 if !value.is_null() && value != ffi::Py_None() && !core::is_loop(value) {
-                    return Err(raise(ffi::PyExc_TypeError, c"a stream transport needs a pelton.Loop"));
+                    return Err(raise(ffi::PyExc_TypeError, c"a stream transport requires a pelton.Loop"));
                 }
                 replace(&raw mut (*stream).loop_, value);
                 Ok(())
@@ -73,16 +73,17 @@ unsafe extern "C" fn get_sock(transport: *mut PyObject, _: *mut c_void) -> *mut 
     guard(null_mut(), || {
         // SAFETY: Python calls it with a live transport.
         answer(unsafe {
-            stream(transport)
-                .and_then(|stream| if (*stream).gone { Owned::returned(none()) } else { asking::socket_object(stream) })
+            stream(transport).and_then(|stream| {
+                if (*stream).gone { Owned::returned(none()) } else { extra_info::socket_object(stream) }
+            })
         })
     })
 }
 
-/// asyncio's methods set it to `None`, when it is closed.
+/// asyncio's methods set it to `None` after closing the socket.
 unsafe extern "C" fn set_sock(transport: *mut PyObject, value: *mut PyObject, _: *mut c_void) -> c_int {
     guard(-1, || {
-        // SAFETY: Python calls it with a live transport, and a live value unless the attribute is to be deleted.
+        // SAFETY: Python calls it with a live transport, and with a live value or null to delete the attribute.
         status(unsafe {
             stream(transport).map(|stream| {
                 (*stream).gone = value.is_null() || value == ffi::Py_None();
@@ -97,10 +98,10 @@ unsafe extern "C" fn set_sock(transport: *mut PyObject, value: *mut PyObject, _:
 
 unsafe extern "C" fn get_extra(transport: *mut PyObject, _: *mut c_void) -> *mut PyObject {
     // SAFETY: Python calls it with a live transport.
-    guard(null_mut(), || answer(unsafe { stream(transport).and_then(|stream| asking::extra(stream)) }))
+    guard(null_mut(), || answer(unsafe { stream(transport).and_then(|stream| extra_info::extra(stream)) }))
 }
 
 unsafe extern "C" fn set_extra(transport: *mut PyObject, value: *mut PyObject, _: *mut c_void) -> c_int {
-    // SAFETY: Python calls it with a live transport, and a live value unless the attribute is to be deleted.
+    // SAFETY: Python calls it with a live transport, and with a live value or null to delete the attribute.
     guard(-1, || status(unsafe { stream(transport).map(|stream| replace(&raw mut (*stream).extra, value)) }))
 }

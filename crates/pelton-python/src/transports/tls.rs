@@ -1,7 +1,7 @@
 //! `SSLProtocol` and `SSLTransport`: TLS between a transport and a program's protocol.
 //!
-//! The protocol derives from `pelton._tls.BaseSSLProtocol`, and that from asyncio's own, whose methods use the fields here by
-//! name. OpenSSL is reached through Python's `ssl.SSLObject`, which the program's own context has made.
+//! The protocol derives from `pelton._tls.BaseSSLProtocol`, which derives from asyncio's own. The inherited methods use
+//! the fields here by name. OpenSSL is called through Python's `ssl.SSLObject`, created by the program's own context.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::null_mut;
@@ -11,7 +11,7 @@ use pyo3::ffi::{self, PyObject, PyTypeObject};
 
 use super::tls_io;
 use crate::fields::{flag, number, reference};
-use crate::hidden::{self, Hidden, Place};
+use crate::hidden::{self, Hidden, Layout};
 use crate::known::known;
 use crate::object::{Owned, Result, or_none, replace, status};
 use crate::panic::guard;
@@ -24,43 +24,43 @@ pub(crate) struct Tls {
     pub(crate) state: *mut PyObject,
     pub(crate) app_protocol: *mut PyObject,
     pub(crate) transport: *mut PyObject,
-    /// What has been received and is to be decrypted, and what is encrypted and to be sent: two `ssl.MemoryBIO`.
+    /// Received data to decrypt, and encrypted data to send: two `ssl.MemoryBIO`.
     pub(crate) incoming: *mut PyObject,
     pub(crate) outgoing: *mut PyObject,
     pub(crate) ssl_object: *mut PyObject,
-    /// What a plain `ssl.SSLObject` is a wrapper of. Null if it is of another class, whose methods are to be called.
+    /// The `_sslobj` that a plain `ssl.SSLObject` wraps. Null for other classes, whose methods must be called.
     pub(crate) inner: *mut PyObject,
-    /// Data that could not be encrypted yet: a `deque`.
+    /// Data not encrypted yet: a `deque`.
     pub(crate) backlog: *mut PyObject,
     pub(crate) backlog_size: i64,
-    /// Bytes that OpenSSL has taken from `incoming` without any data coming out: the beginning of a record.
+    /// Bytes that OpenSSL read from `incoming` without producing data: the start of a record.
     pub(crate) begun: usize,
     pub(crate) conn_lost: i64,
     pub(crate) incoming_high: i64,
     pub(crate) incoming_low: i64,
     pub(crate) outgoing_high: i64,
     pub(crate) outgoing_low: i64,
-    /// The transport has no room.
+    /// The transport's write buffer is full.
     pub(crate) sending_paused: bool,
-    /// The transport is not to receive.
+    /// The transport must not receive.
     pub(crate) receiving_paused: bool,
     pub(crate) app_reading_paused: bool,
     pub(crate) app_writing_paused: bool,
-    /// The program's protocol has its own buffer to receive into.
+    /// The program's protocol provides the buffer to receive into.
     pub(crate) buffered: bool,
-    /// The program's protocol is being told of data. What it writes meanwhile is sent afterwards, all at once.
+    /// The program's protocol is in a `data_received` call. Data that it writes is sent together after the call.
     pub(crate) telling: bool,
 }
 
-static PLACE: Place = Place::new();
+static LAYOUT: Layout = Layout::new();
 
-// SAFETY: these are all.
+// SAFETY: `references` lists every field that owns a reference.
 unsafe impl Hidden for Tls {
     const NAME: &'static CStr = c"pelton._pelton.SSLState";
     type References = [*mut *mut PyObject; 9];
 
-    fn place() -> &'static Place {
-        &PLACE
+    fn layout() -> &'static Layout {
+        &LAYOUT
     }
 
     fn empty() -> Tls {
@@ -91,7 +91,7 @@ unsafe impl Hidden for Tls {
     }
 
     unsafe fn references(this: *mut Tls) -> Self::References {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees that `this` is a live state. Taking addresses of fields reads nothing.
         unsafe {
             [
                 &raw mut (*this).loop_,
@@ -108,13 +108,13 @@ unsafe impl Hidden for Tls {
     }
 }
 
-/// The state of a TLS protocol.
+/// Returns the state of a TLS protocol.
 ///
 /// # Safety
 /// `protocol` is a live `SSLProtocol`.
 #[inline]
 pub(crate) unsafe fn tls(protocol: *mut PyObject) -> Result<*mut Tls> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that the protocol is alive and of this type.
     unsafe { hidden::state(protocol) }
 }
 
@@ -125,7 +125,7 @@ unsafe extern "C" fn get_ssl_object(protocol: *mut PyObject, _: *mut c_void) -> 
 
 unsafe extern "C" fn set_ssl_object(protocol: *mut PyObject, value: *mut PyObject, _: *mut c_void) -> c_int {
     guard(-1, || {
-        // SAFETY: Python calls it with a live protocol, and a live value unless the attribute is to be deleted.
+        // SAFETY: Python calls it with a live protocol, and with a live value or null to delete the attribute.
         status(unsafe {
             (|| {
                 let plain = !value.is_null() && ffi::Py_TYPE(value).cast() == known().ssl_object;
@@ -167,7 +167,7 @@ fn attributes() -> *mut c_void {
     ])
 }
 
-/// Makes the type of the protocol.
+/// Creates the type of the protocol.
 ///
 /// # Safety
 /// `base` is `pelton._tls.BaseSSLProtocol`.
@@ -177,26 +177,27 @@ pub(crate) unsafe fn make_protocol_type(base: *mut PyTypeObject) -> Result<*mut 
         (ffi::Py_tp_getset, attributes()),
         (ffi::Py_tp_doc, c"TLS, as a transport sees it.".as_ptr() as *mut c_void),
     ];
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that `base` is that class, made in Python. The slots are functions for this type.
     unsafe { hidden::make_type::<Tls>(c"pelton._pelton.SSLProtocol", base, &slots, &[]) }
 }
 
-/// Where a TLS transport has the reference to its protocol.
+/// Offset of a TLS transport's reference to its protocol.
 static TRANSPORT_OFFSET: AtomicUsize = AtomicUsize::new(0);
 
-/// The protocol of a TLS transport, a borrowed reference; `None` if it has none, or one that is not ours.
+/// Returns the protocol of a TLS transport as a borrowed reference; `None` if it has none or one of another type.
 ///
 /// # Safety
 /// `transport` is a live `SSLTransport`.
 pub(crate) unsafe fn protocol_of(transport: *mut PyObject) -> Option<*mut PyObject> {
-    // SAFETY: such transports have a reference or null at this offset.
+    // SAFETY: the caller guarantees that the transport is of this type. Such objects have a reference or null at
+    // this offset.
     unsafe {
         let protocol = *transport.byte_add(TRANSPORT_OFFSET.load(Ordering::Relaxed)).cast::<*mut PyObject>();
         (!protocol.is_null() && hidden::is_exactly::<Tls>(protocol)).then_some(protocol)
     }
 }
 
-/// Makes the type of the transport: its one field is what asyncio's methods find as `_ssl_protocol`.
+/// Creates the type of the transport. asyncio's methods use its one field as `_ssl_protocol`.
 ///
 /// # Safety
 /// `base` is `pelton._tls.BaseSSLTransport`.
@@ -205,7 +206,7 @@ pub(crate) unsafe fn make_transport_type(base: *mut PyTypeObject) -> Result<*mut
         (ffi::Py_tp_methods, tls_io::transport_methods()),
         (ffi::Py_tp_doc, c"A connection with TLS, as protocols see it.".as_ptr() as *mut c_void),
     ];
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that `base` is that class, made in Python. The slots are functions for this type.
     unsafe {
         let name = c"pelton._pelton.SSLTransport";
         let (its_type, offset) = types::make_with_field(name, base, c"_ssl_protocol", &slots)?;

@@ -1,4 +1,4 @@
-//! What a TLS connection does for every message: decrypting what was received, encrypting what is written.
+//! The hot path of TLS: decrypting received data and encrypting written data.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -16,22 +16,22 @@ use crate::methods::{with_one, with_one_named, without_arguments};
 use crate::object::{Owned, Raised, Result, raise, raise_text, resize_bytes};
 use crate::types;
 
-/// What may wait for the program's protocol to return before it is sent.
+/// How much encrypted data may be held back until the program's protocol returns.
 const HELD_BACK: usize = 64 * 1024;
 
-/// The smallest object that data is decrypted into if it is not known how much there is.
+/// Size of the object to decrypt into when the amount of data is unknown.
 const LEAST: usize = 4 * 1024;
 
-/// The methods of the protocol, for a type to keep.
+/// Returns the table of the protocol's methods.
 pub(crate) fn protocol_methods() -> *mut c_void {
     types::methods(vec![
-        without_arguments!(c"_do_read", do_read, c"Decrypt what was received, and tell the program's protocol."),
-        without_arguments!(c"_process_outgoing", process_outgoing, c"Send what is encrypted."),
-        with_one!(c"_write_appdata", write_pieces, c"Encrypt several pieces of data, and send them."),
+        without_arguments!(c"_do_read", do_read, c"Decrypt received data and pass it to the application protocol."),
+        without_arguments!(c"_process_outgoing", process_outgoing, c"Send encrypted data."),
+        with_one!(c"_write_appdata", write_pieces, c"Encrypt and send several pieces of data."),
     ])
 }
 
-/// The methods of the transport, for a type to keep.
+/// Returns the table of the transport's methods.
 pub(crate) fn transport_methods() -> *mut c_void {
     types::methods(vec![with_one_named!(
         c"write",
@@ -41,18 +41,20 @@ pub(crate) fn transport_methods() -> *mut c_void {
     )])
 }
 
-/// The transport has received something, which is in memory until something else is received.
+/// Handles data that the transport received. The memory is valid until the next receive.
 ///
 /// # Safety
-/// `protocol` is a live `SSLProtocol`; there are so many bytes at `start`, which nobody changes without the interpreter lock.
+/// `protocol` is a live `SSLProtocol`. `start` points to `len` bytes that do not change while the interpreter lock
+/// is held.
 pub(crate) unsafe fn received(protocol: *mut PyObject, start: *mut u8, len: usize) -> Result<()> {
-    // SAFETY: as the caller says. What takes the bytes copies them, and does not let go of the lock.
+    // SAFETY: the caller guarantees that `protocol` is alive and that `start` points to `len` bytes.
+    // `MemoryBIO.write` copies the bytes and keeps the lock.
     unsafe {
         let tls = tls(protocol)?;
         let incoming = taken((*tls).incoming)?;
         {
-            // Before Python 3.12, making an object may run finalizers, and these may receive into the same memory.
-            let _uncollected = Uncollected::begin();
+            // Before Python 3.12, creating an object may run finalizers, and these may receive into the same memory.
+            let _paused = CollectorPaused::begin();
             let view = ffi::PyMemoryView_FromMemory(start.cast(), len as Py_ssize_t, ffi::PyBUF_READ);
             let view = View(Owned::returned(view)?);
             call_one(&incoming, known().names.write, view.0.as_ptr()).map(drop)?;
@@ -65,45 +67,46 @@ pub(crate) unsafe fn received(protocol: *mut PyObject, start: *mut u8, len: usiz
     }
 }
 
-/// A new reference to what a field has; an exception if somebody has set it to `None`.
+/// Returns a new reference to the object in a field. Raises if the program set it to `None`.
 unsafe fn taken(field: *mut PyObject) -> Result<Owned> {
-    // SAFETY: a field is null or an owned reference.
+    // SAFETY: the callers pass the value of a field, which is null or an owned reference of a live state.
     unsafe {
         if field.is_null() {
-            return Err(raise(ffi::PyExc_RuntimeError, c"the TLS connection is gone"));
+            return Err(raise(ffi::PyExc_RuntimeError, c"the TLS connection is closed"));
         }
         Ok(Owned::new_reference(field))
     }
 }
 
-/// While this lives, the garbage collector does not run by itself.
-struct Uncollected(bool);
+/// Suspends automatic garbage collection while this value lives.
+struct CollectorPaused(bool);
 
-impl Uncollected {
+impl CollectorPaused {
     /// # Safety
-    /// The interpreter lock is held until it is dropped.
-    unsafe fn begin() -> Uncollected {
-        // SAFETY: as the caller says.
-        Uncollected(unsafe { ffi::PyGC_Disable() != 0 })
+    /// The interpreter lock is held until the value is dropped.
+    unsafe fn begin() -> CollectorPaused {
+        // SAFETY: the caller guarantees that the lock is held.
+        CollectorPaused(unsafe { ffi::PyGC_Disable() != 0 })
     }
 }
 
-impl Drop for Uncollected {
+impl Drop for CollectorPaused {
     fn drop(&mut self) {
         if self.0 {
-            // SAFETY: the lock is held, as the constructor requires.
+            // SAFETY: the caller of `begin` guarantees that the lock is still held.
             unsafe { ffi::PyGC_Enable() };
         }
     }
 }
 
-/// A `memoryview` of memory that it does not own, and that is not there for ever.
+/// A `memoryview` of memory that it does not own and may outlive.
 struct View(Owned);
 
 impl Drop for View {
     fn drop(&mut self) {
-        // SAFETY: the view is alive. The lock may have been let go of meanwhile, and the garbage collector knows the view: if
-        // somebody has got at it that way, it is made useless.
+        // SAFETY: this value owns a reference to the view. If the lock was released meanwhile, other threads may have found
+        // the view among the garbage collector's objects. Releasing it makes it unusable. This does not reach views that
+        // were derived from it in the meantime.
         unsafe {
             if ffi::Py_REFCNT(self.0.as_ptr()) > 1
                 && Owned::returned(ffi::PyObject_CallMethodNoArgs(self.0.as_ptr(), known().names.release)).is_err()
@@ -115,13 +118,13 @@ impl Drop for View {
 }
 
 unsafe fn do_read(protocol: *mut PyObject) -> Result<()> {
-    // SAFETY: the protocol is alive.
+    // SAFETY: Python keeps the protocol alive during the call.
     unsafe { tls(protocol).and_then(|tls| read(protocol, tls)) }
 }
 
-/// Decrypts what there is, unless the program does not want to be told, and sends what that and the program give rise to.
+/// Decrypts received data, unless reading is paused, and sends the data that this and the program produce.
 unsafe fn read(protocol: *mut PyObject, tls: *mut Tls) -> Result<()> {
-    // SAFETY: the protocol is alive, and so its state.
+    // SAFETY: the caller guarantees that the protocol is alive and that `tls` is its state.
     unsafe {
         let states = &known().tls_states;
         if (*tls).state != states.wrapped && (*tls).state != states.flushing {
@@ -136,13 +139,13 @@ unsafe fn read(protocol: *mut PyObject, tls: *mut Tls) -> Result<()> {
 }
 
 unsafe fn read_and_send(protocol: *mut PyObject, tls: *mut Tls) -> Result<()> {
-    // SAFETY: the protocol is alive, and so its state.
+    // SAFETY: the caller guarantees that the protocol is alive and that `tls` is its state.
     unsafe {
         if !(*tls).app_reading_paused {
             let outcome = if (*tls).buffered { read_into(protocol, tls) } else { read_copy(protocol, tls) };
             (*tls).telling = false;
             if outcome.is_err() {
-                // What was written before is sent all the same.
+                // Still send the data written before the exception.
                 return keeping_exception(|| send(protocol, tls));
             }
             if is_empty((*tls).backlog)? {
@@ -151,34 +154,34 @@ unsafe fn read_and_send(protocol: *mut PyObject, tls: *mut Tls) -> Result<()> {
                 call(protocol, known().names._do_write)?;
             }
         }
-        // Whether the transport is to receive: asyncio's method changes that.
+        // Check whether to pause or resume the transport. asyncio's method does it.
         let size = pending((*tls).incoming)? as i64;
         let changes = if (*tls).receiving_paused { size <= (*tls).incoming_low } else { size >= (*tls).incoming_high };
         if changes { call(protocol, known().names._control_ssl_reading) } else { Ok(()) }
     }
 }
 
-/// What one call of OpenSSL has come to.
+/// Result of one call to OpenSSL.
 enum Decrypted {
-    /// So many bytes.
+    /// Number of bytes.
     Some(usize),
-    /// The other side has said that there will be no more.
+    /// The peer sent close_notify.
     End,
-    /// It needs to receive more.
+    /// OpenSSL needs more received data.
     NotNow,
 }
 
-/// Decrypts into memory: at most one record.
+/// Decrypts at most one record into memory.
 unsafe fn decrypt(tls: *mut Tls, into: *mut u8, room: usize) -> Result<Decrypted> {
-    // SAFETY: the caller's memory has that much room, and is nobody else's while the lock is let go of. The view of it does not
-    // outlive the call.
+    // SAFETY: the caller guarantees that `into` has `room` bytes and that nothing else uses them, even while the
+    // lock is released. `View` makes the view unusable before this returns.
     unsafe {
         let view = ffi::PyMemoryView_FromMemory(into.cast(), room as Py_ssize_t, ffi::PyBUF_WRITE);
         let view = View(Owned::returned(view)?);
         match decrypt_into(tls, view.0.as_ptr())? {
-            // Somebody has put something else in the place of OpenSSL.
+            // The program replaced OpenSSL's method.
             Decrypted::Some(count) if count > room => {
-                Err(raise(ffi::PyExc_ValueError, c"more was read than there is room for"))
+                Err(raise(ffi::PyExc_ValueError, c"read() returned more bytes than the buffer holds"))
             }
             decrypted => Ok(decrypted),
         }
@@ -186,7 +189,8 @@ unsafe fn decrypt(tls: *mut Tls, into: *mut u8, room: usize) -> Result<Decrypted
 }
 
 unsafe fn decrypt_into(tls: *mut Tls, buffer: *mut PyObject) -> Result<Decrypted> {
-    // SAFETY: all are alive; 0 stands for the length of the buffer.
+    // SAFETY: `taken` returns an owned reference, and the caller guarantees that `buffer` is alive. The argument 0
+    // means the length of the buffer.
     unsafe {
         let inner = taken((*tls).inner)?;
         let arguments = [inner.as_ptr(), known().zero, buffer];
@@ -201,9 +205,9 @@ unsafe fn decrypt_into(tls: *mut Tls, buffer: *mut PyObject) -> Result<Decrypted
     }
 }
 
-/// Clears an exception that only means that OpenSSL has to receive more first.
+/// Clears an exception that means that OpenSSL must receive more first.
 unsafe fn again() -> Result<()> {
-    // SAFETY: an exception is set.
+    // SAFETY: the caller guarantees that an exception is set and that the lock is held.
     unsafe {
         if ffi::PyErr_ExceptionMatches(known().ssl_again) == 0 {
             return Err(Raised);
@@ -213,13 +217,14 @@ unsafe fn again() -> Result<()> {
     }
 }
 
-/// Decrypts what there is, and hands it to `data_received`.
+/// Decrypts received data and passes it to `data_received`.
 unsafe fn read_copy(protocol: *mut PyObject, tls: *mut Tls) -> Result<()> {
-    // SAFETY: the protocol is alive, and so its state. The object that is decrypted into is ours alone until it is complete.
+    // SAFETY: the caller guarantees that the protocol is alive and that `tls` is its state. Nothing else has seen
+    // the object that is decrypted into until it is complete.
     unsafe {
         loop {
             let waiting = pending((*tls).incoming)?;
-            // Data is shorter than the records that it comes in.
+            // Plaintext is never longer than its records.
             let room = waiting + (*tls).begun;
             let room = if room == 0 { LEAST } else { room };
             let data = Owned::returned(ffi::PyBytes_FromStringAndSize(std::ptr::null(), room as Py_ssize_t))?;
@@ -239,17 +244,17 @@ unsafe fn read_copy(protocol: *mut PyObject, tls: *mut Tls) -> Result<()> {
                 return Ok(());
             }
             if (*tls).buffered {
-                // It has been told of some by another protocol than it has now.
+                // `data_received` replaced the protocol with a buffered one.
                 return read_into(protocol, tls);
             }
         }
     }
 }
 
-/// Decrypts until there is nothing left, or no room. How much it was, and whether the other side has ended.
+/// Decrypts until no data or no room is left. Returns the number of bytes, and whether the peer ended the connection.
 unsafe fn fill(tls: *mut Tls, start: *mut u8, room: usize, mut waiting: usize) -> Result<(usize, bool)> {
     let mut filled = 0;
-    // SAFETY: the caller's memory has that much room, and the rest of it is what is passed on.
+    // SAFETY: the caller guarantees that `start` has `room` bytes. Each call gets the part that is not filled yet.
     unsafe {
         while filled < room {
             let outcome = decrypt(tls, start.add(filled), room - filled)?;
@@ -258,8 +263,8 @@ unsafe fn fill(tls: *mut Tls, start: *mut u8, room: usize, mut waiting: usize) -
                 Decrypted::Some(count) => {
                     filled += count;
                     (*tls).begun = 0;
-                    // A record that fits is taken in one piece. So there is none left that has begun to be, and to ask once more would
-                    // only be to be told by an exception.
+                    // A record that fits is decrypted whole, so with nothing pending no record is incomplete.
+                    // Another call would only raise.
                     if filled < room && left == 0 {
                         break;
                     }
@@ -276,9 +281,10 @@ unsafe fn fill(tls: *mut Tls, start: *mut u8, room: usize, mut waiting: usize) -
     }
 }
 
-/// Decrypts into a buffer that the program's protocol offers.
+/// Decrypts into a buffer that the program's protocol provides.
 unsafe fn read_into(protocol: *mut PyObject, tls: *mut Tls) -> Result<()> {
-    // SAFETY: the protocol is alive, and so its state. A view of the protocol's own object keeps that in place.
+    // SAFETY: the caller guarantees that the protocol is alive and that `tls` is its state. The memoryview keeps
+    // the program's buffer in place.
     unsafe {
         let app_protocol = taken((*tls).app_protocol)?;
         let hint = Owned::returned(ffi::PyLong_FromSize_t(pending((*tls).incoming)?))?;
@@ -304,7 +310,7 @@ unsafe fn read_into(protocol: *mut PyObject, tls: *mut Tls) -> Result<()> {
         drop(buffer);
         if filled > 0 {
             if filled == room {
-                // There may be more, for which there was no room.
+                // There may be more data than fitted.
                 let event_loop = taken((*tls).loop_)?;
                 let again = Owned::returned(ffi::PyObject_GetAttr(protocol, known().names._do_read))?;
                 drop(call_one(&event_loop, known().names.call_soon, again.as_ptr())?);
@@ -318,9 +324,9 @@ unsafe fn read_into(protocol: *mut PyObject, tls: *mut Tls) -> Result<()> {
     }
 }
 
-/// The other side has ended the connection, in order.
+/// Handles an orderly end of the connection by the peer.
 unsafe fn end(protocol: *mut PyObject) -> Result<()> {
-    // SAFETY: the protocol is alive.
+    // SAFETY: the caller guarantees that the protocol is alive.
     unsafe {
         call(protocol, known().names._call_eof_received)?;
         call(protocol, known().names._start_shutdown)
@@ -328,13 +334,14 @@ unsafe fn end(protocol: *mut PyObject) -> Result<()> {
 }
 
 unsafe fn process_outgoing(protocol: *mut PyObject) -> Result<()> {
-    // SAFETY: the protocol is alive.
+    // SAFETY: Python keeps the protocol alive during the call.
     unsafe { tls(protocol).and_then(|tls| send(protocol, tls)) }
 }
 
-/// Sends what is encrypted, and tells the program's protocol if there is, or is no more, too much that waits.
+/// Sends encrypted data, and calls `pause_writing` or `resume_writing` if a water mark was crossed.
 unsafe fn send(protocol: *mut PyObject, tls: *mut Tls) -> Result<()> {
-    // SAFETY: the protocol is alive, and so its state; what is called gets references of its own.
+    // SAFETY: the caller guarantees that the protocol is alive and that `tls` is its state. Objects from its fields
+    // are called through references of their own.
     unsafe {
         let mut size = (*tls).backlog_size;
         if (*tls).sending_paused {
@@ -359,7 +366,8 @@ unsafe fn send(protocol: *mut PyObject, tls: *mut Tls) -> Result<()> {
 }
 
 unsafe fn write(transport: *mut PyObject, data: *mut PyObject) -> Result<()> {
-    // SAFETY: both are alive. The protocol is kept by a reference of our own.
+    // SAFETY: Python keeps the transport and the data alive during the call. The protocol is kept alive by an owned
+    // reference.
     unsafe {
         if ffi::PyBytes_Check(data) == 0 && ffi::PyByteArray_Check(data) == 0 && ffi::PyMemoryView_Check(data) == 0 {
             return Err(not_bytes(data));
@@ -375,16 +383,17 @@ unsafe fn write(transport: *mut PyObject, data: *mut PyObject) -> Result<()> {
 #[cold]
 unsafe fn not_bytes(data: *mut PyObject) -> Raised {
     Python::attach(|py| {
-        // SAFETY: it is alive.
+        // SAFETY: the caller guarantees that `data` is alive.
         let name = unsafe { Bound::from_borrowed_ptr(py, data) }.get_type().name().map(|name| name.to_string());
         let message = format!("data: expecting a bytes-like instance, got {}", name.unwrap_or_default());
-        // SAFETY: the exception classes are there as long as the interpreter is.
+        // SAFETY: exception classes live as long as the interpreter.
         raise_text(unsafe { ffi::PyExc_TypeError }, &message)
     })
 }
 
 unsafe fn write_pieces(protocol: *mut PyObject, pieces: *mut PyObject) -> Result<()> {
-    // SAFETY: both are alive. The list is ours, and keeps its items.
+    // SAFETY: Python keeps the protocol and the argument alive during the call. The list is new, and each item is
+    // used through an owned reference.
     unsafe {
         let tls = tls(protocol)?;
         let pieces = Owned::returned(ffi::PySequence_List(pieces))?;
@@ -396,9 +405,9 @@ unsafe fn write_pieces(protocol: *mut PyObject, pieces: *mut PyObject) -> Result
     }
 }
 
-/// Encrypts a piece of data, if that is possible now.
+/// Encrypts a piece of data if that is possible now.
 unsafe fn write_one(protocol: *mut PyObject, tls: *mut Tls, data: *mut PyObject) -> Result<()> {
-    // SAFETY: all are alive.
+    // SAFETY: the caller guarantees that the protocol and the data are alive and that `tls` is the protocol's state.
     unsafe {
         let len = Data::new(data)?.bytes().len();
         if len == 0 {
@@ -421,7 +430,7 @@ unsafe fn write_one(protocol: *mut PyObject, tls: *mut Tls, data: *mut PyObject)
                 },
             };
         }
-        // Before the handshake is over, after the end, and behind what waits already.
+        // During the handshake, after the end, and behind data that is already queued.
         let data = Owned::returned(ffi::PyTuple_Pack(1, data))?;
         let arguments = [protocol, data.as_ptr()];
         let written = known().tls_inherited.write_appdata;
@@ -429,9 +438,9 @@ unsafe fn write_one(protocol: *mut PyObject, tls: *mut Tls, data: *mut PyObject)
     }
 }
 
-/// Sends what is encrypted, unless that is done anyway when the program's protocol returns.
+/// Sends encrypted data, unless that will happen when the program's protocol returns.
 unsafe fn send_unless_telling(protocol: *mut PyObject, tls: *mut Tls) -> Result<()> {
-    // SAFETY: the protocol is alive, and so its state.
+    // SAFETY: the caller guarantees that the protocol is alive and that `tls` is its state.
     unsafe {
         if (*tls).state != known().tls_states.wrapped
             || ((*tls).telling && pending((*tls).outgoing)? < HELD_BACK && (*tls).backlog_size == 0)
@@ -444,7 +453,7 @@ unsafe fn send_unless_telling(protocol: *mut PyObject, tls: *mut Tls) -> Result<
 
 /// `bio.pending`
 unsafe fn pending(bio: *mut PyObject) -> Result<usize> {
-    // SAFETY: a protocol has both of its buffers from its constructor on.
+    // SAFETY: the callers pass the value of a field, which is null or an owned reference of a live state.
     unsafe {
         if bio.is_null() {
             return Ok(0);
@@ -459,7 +468,8 @@ unsafe fn is_empty(collection: *mut PyObject) -> Result<bool> {
     if collection.is_null() {
         return Ok(true);
     }
-    // SAFETY: it is alive, and is kept while it is asked.
+    // SAFETY: the callers pass the value of a field, an owned reference of a live state. Another reference keeps it
+    // alive during the call.
     unsafe {
         let collection = Owned::new_reference(collection);
         match ffi::PyObject_Size(collection.as_ptr()) {
@@ -470,7 +480,8 @@ unsafe fn is_empty(collection: *mut PyObject) -> Result<bool> {
 }
 
 unsafe fn call_one(object: &Owned, method: *mut PyObject, argument: *mut PyObject) -> Result<Owned> {
-    // SAFETY: all are alive.
+    // SAFETY: `object` is an owned reference, method names are never freed, and the callers guarantee that
+    // `argument` is alive.
     unsafe {
         let arguments = [object.as_ptr(), argument];
         Owned::returned(ffi::PyObject_VectorcallMethod(method, arguments.as_ptr(), 2, null_mut()))
@@ -478,22 +489,22 @@ unsafe fn call_one(object: &Owned, method: *mut PyObject, argument: *mut PyObjec
 }
 
 unsafe fn call_method(protocol: *mut PyObject, method: *mut PyObject, argument: *mut PyObject) -> Result<()> {
-    // SAFETY: all are alive.
+    // SAFETY: the callers guarantee that protocol and argument are alive; method names are never freed.
     unsafe { call_one(&Owned::new_reference(protocol), method, argument).map(drop) }
 }
 
 unsafe fn call(protocol: *mut PyObject, method: *mut PyObject) -> Result<()> {
-    // SAFETY: both are alive.
+    // SAFETY: the callers guarantee that the protocol is alive; method names are never freed.
     unsafe { Owned::returned(ffi::PyObject_CallMethodNoArgs(protocol, method)).map(drop) }
 }
 
-/// Calls a function that a method of ours is in the place of.
+/// Calls asyncio's function that a method here overrides.
 unsafe fn inherited(protocol: *mut PyObject, function: *mut PyObject) -> Result<()> {
-    // SAFETY: both are alive.
+    // SAFETY: the callers guarantee that the protocol is alive; the inherited functions are never freed.
     unsafe { Owned::returned(ffi::PyObject_CallOneArg(function, protocol)).map(drop) }
 }
 
-/// Does something while an exception is set, which stays whatever comes of that.
+/// Runs `body` while an exception is set, and restores that exception whatever the result.
 #[cold]
 unsafe fn keeping_exception(body: impl FnOnce() -> Result<()>) -> Result<()> {
     Python::attach(|py| {
@@ -508,10 +519,10 @@ unsafe fn keeping_exception(body: impl FnOnce() -> Result<()>) -> Result<()> {
     })
 }
 
-/// Ends the connection for what has been raised, unless it is to end more than that.
+/// Closes the connection because of the raised exception. Exceptions that are not an `Exception` propagate.
 #[cold]
 unsafe fn failed(protocol: *mut PyObject) -> Result<()> {
-    // SAFETY: an exception is set; the protocol is alive.
+    // SAFETY: the caller guarantees that the protocol is alive and that an exception is set.
     unsafe {
         if ffi::PyErr_ExceptionMatches(ffi::PyExc_Exception) == 0 {
             return Err(Raised);

@@ -1,4 +1,4 @@
-//! What a stream transport does when something is written, and when its socket has room.
+//! Sending: what a stream transport does on a write, and when its socket is writable.
 
 use std::io;
 use std::ptr::null_mut;
@@ -7,8 +7,8 @@ use std::slice;
 use pyo3::ffi::{self, PyMethodDef, PyObject};
 use pyo3::prelude::*;
 
+use super::socket_access::{self, Access};
 use super::stream::{Stream, stream};
-use super::through::{self, Way};
 use super::{closing, opening};
 use crate::known::known;
 use crate::methods::{with_one_named, without_arguments};
@@ -18,9 +18,8 @@ use crate::syscalls::{self, is_not_now};
 
 const WRITING_FAILED: &str = "Fatal write error on socket transport";
 
-/// The methods.
 pub(crate) fn methods() -> Vec<PyMethodDef> {
-    let write_ready_doc = c"Send what waits to be sent.";
+    let write_ready_doc = c"Send data from the write buffer.";
     vec![
         with_one_named!(c"write", data, write_data, c"write($self, data)\n--\n\nWrite some data, without blocking."),
         with_one_named!(
@@ -29,27 +28,27 @@ pub(crate) fn methods() -> Vec<PyMethodDef> {
             write_pieces,
             c"writelines($self, list_of_data)\n--\n\nWrite several pieces of data, without blocking.",
         ),
-        // By whatever name asyncio's own transport calls it, in this version or that.
+        // The names under which different versions of asyncio's transport call it.
         without_arguments!(c"_write_ready", write_ready, write_ready_doc),
         without_arguments!(c"_write_sendmsg", write_ready, write_ready_doc),
         without_arguments!(c"_write_send", write_ready, write_ready_doc),
     ]
 }
 
-/// Ends the connection for what has been raised; `SystemExit` and `KeyboardInterrupt` go on.
+/// Closes the connection because of the raised exception. `SystemExit` and `KeyboardInterrupt` propagate.
 ///
 /// # Safety
 /// `transport` is alive, and an exception is set.
 #[cold]
 pub(crate) unsafe fn fatal(transport: *mut PyObject, message: &str) -> Result<()> {
-    // SAFETY: the transport is alive.
+    // SAFETY: the caller guarantees that the transport is alive.
     unsafe { hand_over(transport, "_fatal_error", message) }
 }
 
-/// Calls a method with what has been raised, and a message.
+/// Calls a method with the raised exception and a message.
 ///
 /// # Safety
-/// `transport`, or whose method it is, is alive; an exception is set.
+/// `transport`, the object whose method is called, is alive; an exception is set.
 pub(crate) unsafe fn hand_over(transport: *mut PyObject, method: &str, message: &str) -> Result<()> {
     Python::attach(|py| {
         let Some(error) = PyErr::take(py) else { return Ok(()) };
@@ -59,7 +58,7 @@ pub(crate) unsafe fn hand_over(transport: *mut PyObject, method: &str, message: 
             error.restore(py);
             return Err(Raised);
         }
-        // SAFETY: the transport is alive.
+        // SAFETY: the caller guarantees that the transport is alive.
         let transport = unsafe { Bound::from_borrowed_ptr(py, transport) };
         match transport.call_method1(method, (error.value(py), message)) {
             Ok(_) => Ok(()),
@@ -71,13 +70,13 @@ pub(crate) unsafe fn hand_over(transport: *mut PyObject, method: &str, message: 
     })
 }
 
-/// Calls a method of the transport, without arguments.
+/// Calls a method of the transport without arguments.
 unsafe fn call(transport: *mut PyObject, name: *mut PyObject) -> Result<()> {
-    // SAFETY: both are alive.
+    // SAFETY: the callers guarantee that the transport is alive; method names are never freed.
     unsafe { Owned::returned(ffi::PyObject_CallMethodNoArgs(transport, name)).map(drop) }
 }
 
-/// Data to be written: what holds it, and a view of it.
+/// Data to write: its object, and a view unless it is a `bytes` object.
 pub(crate) struct Data {
     object: *mut PyObject,
     view: Option<ffi::Py_buffer>,
@@ -87,7 +86,7 @@ impl Data {
     /// # Safety
     /// `object` is alive for as long as the data is used.
     pub(crate) unsafe fn new(object: *mut PyObject) -> Result<Data> {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees that the object outlives the data.
         unsafe {
             if ffi::PyBytes_Check(object) != 0 {
                 return Ok(Data { object, view: None });
@@ -109,7 +108,8 @@ impl Data {
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: a `bytes` object does not change, and a view keeps its buffer in place; the lock keeps others from it.
+        // SAFETY: a `bytes` object is immutable, and a view keeps its buffer in place. Python code cannot change
+        // the buffer while the lock is held, and no caller keeps the slice across a call that releases it.
         unsafe {
             let (start, len) = match &self.view {
                 None => (ffi::PyBytes_AsString(self.object).cast_const().cast(), ffi::PyBytes_Size(self.object)),
@@ -119,11 +119,12 @@ impl Data {
         }
     }
 
-    /// A `bytes` object for the queue, and how much of it has been sent: the object itself, or a copy of the rest of what
-    /// its owner may yet change. An object of a class derived from `bytes` is copied too: it may refer to others, which the garbage
-    /// collector would have to know, and its finalizer may do anything.
+    /// Returns a `bytes` object for the queue, and how much of it has been sent. This is the object itself, or a copy
+    /// of the unsent part if its owner may change it. Objects of a class derived from `bytes` are copied too. They may
+    /// refer to other objects, which the garbage collector would have to know, and their finalizers may run arbitrary
+    /// code.
     fn keep(&self, sent: usize) -> Result<(Owned, usize)> {
-        // SAFETY: the object is alive.
+        // SAFETY: the caller of `new` guarantees that the object is alive.
         unsafe {
             if ffi::PyBytes_CheckExact(self.object) != 0 {
                 return Ok((Owned::new_reference(self.object), sent));
@@ -132,10 +133,10 @@ impl Data {
         }
     }
 
-    /// A new `bytes` object with what has not been sent.
+    /// Returns a new `bytes` object with the unsent part.
     fn rest(&self, sent: usize) -> Result<Owned> {
         let rest = &self.bytes()[sent..];
-        // SAFETY: the slice is what its pointer and length say.
+        // SAFETY: pointer and length are those of a slice.
         unsafe { Owned::returned(ffi::PyBytes_FromStringAndSize(rest.as_ptr().cast(), rest.len() as _)) }
     }
 }
@@ -143,7 +144,7 @@ impl Data {
 impl Drop for Data {
     fn drop(&mut self) {
         if let Some(view) = &mut self.view {
-            // SAFETY: it was got, and is released once.
+            // SAFETY: the view was acquired in `new` and is released only here.
             unsafe { ffi::PyBuffer_Release(view) };
         }
     }
@@ -152,7 +153,8 @@ impl Drop for Data {
 /// # Safety
 /// `transport` is a live `pelton.StreamTransport`, `data` alive.
 pub(crate) unsafe fn write_data(transport: *mut PyObject, data: *mut PyObject) -> Result<()> {
-    // SAFETY: both are alive. The state is not borrowed while anything is called.
+    // SAFETY: the caller guarantees that both are alive. No Rust reference to the state lives across a call into
+    // Python.
     unsafe {
         let stream = stream(transport)?;
         let data = match Data::new(data) {
@@ -178,7 +180,7 @@ pub(crate) unsafe fn write_data(transport: *mut PyObject, data: *mut PyObject) -
                 Err(Raised) => return fatal(transport, WRITING_FAILED),
             };
             if (*stream).conn_lost != 0 || (*stream).loop_.is_null() {
-                // A method of the socket's own has ended the connection.
+                // A method of the socket closed the connection.
                 return Ok(());
             }
             opening::watch(transport, stream, Side::Writer)?;
@@ -186,7 +188,7 @@ pub(crate) unsafe fn write_data(transport: *mut PyObject, data: *mut PyObject) -
         let (rest, sent) = if (*stream).queue.is_empty() {
             data.keep(sent)?
         } else {
-            // What was asked for a descriptor, or told of the socket, has written something itself.
+            // A method of the socket, called for the descriptor or for sending, has itself written to the transport.
             (data.rest(sent)?, 0)
         };
         (*stream).queue.push(rest.into_ptr(), sent);
@@ -194,7 +196,7 @@ pub(crate) unsafe fn write_data(transport: *mut PyObject, data: *mut PyObject) -
     }
 }
 
-/// Ends the connection for a memoryview that is not in one piece, as asyncio does: no socket can send that.
+/// Closes the connection because of a memoryview that is not contiguous, as asyncio does. No socket can send it.
 ///
 /// # Safety
 /// `stream` is the state of `transport`, which is alive; an exception is set.
@@ -202,7 +204,7 @@ pub(crate) unsafe fn write_data(transport: *mut PyObject, data: *mut PyObject) -
 unsafe fn fail_to_send(transport: *mut PyObject, stream: *mut Stream) -> Result<()> {
     Python::attach(|py| {
         let error = PyErr::take(py);
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees that the transport is alive and that `stream` is its state.
         unsafe {
             check_writable(stream, "write")?;
             if !is_connected(stream)? {
@@ -216,21 +218,21 @@ unsafe fn fail_to_send(transport: *mut PyObject, stream: *mut Stream) -> Result<
     })
 }
 
-/// Sends what there is room for: how much of it.
+/// Sends as much as the socket accepts. Returns how much.
 unsafe fn send_now(stream: *mut Stream, data: &Data) -> Result<io::Result<usize>> {
-    // SAFETY: the state is that of a live transport.
+    // SAFETY: the caller guarantees that `stream` is the state of a live transport.
     unsafe {
-        match through::way(stream)? {
-            Ok(Way::Descriptor(fd)) => Ok(syscalls::send(fd, data.bytes())),
-            Ok(Way::Socket(sock)) => through::send(&sock, data.object, data.bytes().len()),
+        match socket_access::access(stream)? {
+            Ok(Access::Descriptor(fd)) => Ok(syscalls::send(fd, data.bytes())),
+            Ok(Access::Socket(sock)) => socket_access::send(&sock, data.object, data.bytes().len()),
             Err(error) => Ok(Err(error)),
         }
     }
 }
 
-/// Refuses to write after the end, or into a file that is being sent.
+/// Raises if write_eof() was called or a sendfile is in progress.
 unsafe fn check_writable(stream: *mut Stream, what: &str) -> Result<()> {
-    // SAFETY: the state is that of a live transport.
+    // SAFETY: the caller guarantees that `stream` is the state of a live transport.
     unsafe {
         if (*stream).eof {
             return Err(raise_text(ffi::PyExc_RuntimeError, &format!("Cannot call {what}() after write_eof()")));
@@ -242,11 +244,12 @@ unsafe fn check_writable(stream: *mut Stream, what: &str) -> Result<()> {
     }
 }
 
-/// Whether there is somebody to write to. If not, the write is counted, and the fifth and later ones are logged, as in asyncio.
+/// Returns whether there is still a connection. If not, counts the write, and logs the fifth and later ones, as
+/// asyncio does.
 unsafe fn is_connected(stream: *mut Stream) -> Result<bool> {
     /// `asyncio.constants.LOG_THRESHOLD_FOR_CONNLOST_WRITES`
     const QUIETLY: i64 = 5;
-    // SAFETY: the state is that of a live transport.
+    // SAFETY: the caller guarantees that `stream` is the state of a live transport.
     unsafe {
         if (*stream).conn_lost == 0 {
             return Ok(true);
@@ -261,7 +264,7 @@ unsafe fn is_connected(stream: *mut Stream) -> Result<bool> {
 }
 
 unsafe fn write_pieces(transport: *mut PyObject, lines: *mut PyObject) -> Result<()> {
-    // SAFETY: both are alive. The state is not borrowed while anything is called.
+    // SAFETY: Python keeps both alive during the call. No Rust reference to the state lives across a call into Python.
     unsafe {
         let stream = stream(transport)?;
         check_writable(stream, "writelines")?;
@@ -296,15 +299,16 @@ unsafe fn write_pieces(transport: *mut PyObject, lines: *mut PyObject) -> Result
     }
 }
 
-/// Sends what there is room for, and lets go of it.
+/// Sends as much as the socket accepts, and drops the finished pieces.
 unsafe fn send_queued(stream: *mut Stream) -> Result<io::Result<()>> {
     let mut done = Vec::new();
-    // SAFETY: the state is that of a live transport. Letting go of `bytes` calls nothing, and comes last all the same.
+    // SAFETY: the caller guarantees that `stream` is the state of a live transport. The pieces are dropped last;
+    // dropping `bytes` objects runs no Python.
     unsafe {
-        let outcome = match through::way(stream)? {
-            Ok(Way::Descriptor(fd)) => (*stream).queue.send(fd, &mut done),
-            Ok(Way::Socket(sock)) => {
-                let sent = through::send_queued(&sock, &raw const (*stream).queue)?;
+        let outcome = match socket_access::access(stream)? {
+            Ok(Access::Descriptor(fd)) => (*stream).queue.send(fd, &mut done),
+            Ok(Access::Socket(sock)) => {
+                let sent = socket_access::send_queued(&sock, &raw const (*stream).queue)?;
                 sent.map(|sent| (*stream).queue.advance(sent, &mut done))
             }
             Err(error) => Err(error),
@@ -317,7 +321,7 @@ unsafe fn send_queued(stream: *mut Stream) -> Result<io::Result<()>> {
 }
 
 unsafe fn write_ready(transport: *mut PyObject) -> Result<()> {
-    // SAFETY: the transport is alive.
+    // SAFETY: Python keeps the transport alive during the call.
     unsafe {
         let stream = stream(transport)?;
         if (*stream).conn_lost != 0 || (*stream).queue.is_empty() {
@@ -332,12 +336,12 @@ unsafe fn write_ready(transport: *mut PyObject) -> Result<()> {
     }
 }
 
-/// There was room, and perhaps for everything.
+/// Continues after some or all of the buffer was sent.
 unsafe fn sent_some(transport: *mut PyObject, stream: *mut Stream) -> Result<()> {
-    // SAFETY: the transport is alive, and so its state.
+    // SAFETY: the caller guarantees that the transport is alive and that `stream` is its state.
     unsafe {
         if (*stream).protocol_paused && (*stream).queue.len() as i64 <= (*stream).low_water {
-            // The protocol may write more.
+            // The protocol may write from this call.
             call(transport, known().names._maybe_resume_protocol)?;
         }
         if !(*stream).queue.is_empty() || (*stream).loop_.is_null() {
@@ -357,19 +361,19 @@ unsafe fn sent_some(transport: *mut PyObject, stream: *mut Stream) -> Result<()>
         if !(*stream).eof {
             return Ok(());
         }
-        match through::way(stream)? {
-            Ok(Way::Descriptor(fd)) if libc::shutdown(fd, libc::SHUT_WR) < 0 => {
+        match socket_access::access(stream)? {
+            Ok(Access::Descriptor(fd)) if libc::shutdown(fd, libc::SHUT_WR) < 0 => {
                 Err(raise_io(&io::Error::last_os_error()))
             }
-            Ok(Way::Socket(sock)) => through::shut_down(&sock),
+            Ok(Access::Socket(sock)) => socket_access::shut_down(&sock),
             _ => Ok(()),
         }
     }
 }
 
-/// Tells the protocol to pause, if more waits than it wants to.
+/// Calls `pause_writing` if the buffer is above the high-water mark.
 unsafe fn pause_if_needed(transport: *mut PyObject, stream: *mut Stream) -> Result<()> {
-    // SAFETY: the transport is alive, and so its state.
+    // SAFETY: the caller guarantees that the transport is alive and that `stream` is its state.
     unsafe {
         if (*stream).protocol_paused || (*stream).queue.len() as i64 <= (*stream).high_water {
             return Ok(());
@@ -381,12 +385,12 @@ unsafe fn pause_if_needed(transport: *mut PyObject, stream: *mut Stream) -> Resu
 #[cold]
 unsafe fn writing_failed(transport: *mut PyObject, error: &io::Error) -> Result<()> {
     raise_io(error);
-    // SAFETY: the transport is alive.
+    // SAFETY: the caller guarantees that the transport is alive. `raise_io` set an exception.
     unsafe { raised_in_writing(transport) }
 }
 
 #[cold]
 unsafe fn raised_in_writing(transport: *mut PyObject) -> Result<()> {
-    // SAFETY: the transport is alive, and an exception is set.
+    // SAFETY: the caller guarantees that the transport is alive and that an exception is set.
     unsafe { hand_over(transport, "_writing_failed", WRITING_FAILED) }
 }

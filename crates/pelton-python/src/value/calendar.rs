@@ -1,4 +1,4 @@
-//! Dates and times as Python has them: years 1 to 9999, microseconds, with a zone or without.
+//! Dates and times with Python's range and precision: years 1 to 9999, microseconds, with or without a zone.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,7 +12,7 @@ pub struct Date {
     pub(super) day: u8,
 }
 
-/// The time of a day.
+/// A time of day.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Time {
     pub(super) hour: u8,
@@ -23,14 +23,14 @@ pub struct Time {
     pub(super) zone: Option<Zone>,
 }
 
-/// A day and the time of it.
+/// A date and a time of day.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DateTime {
     pub(super) date: Date,
     pub(super) time: Time,
 }
 
-/// A span of time, which may be negative. At most 999,999,999 days either way.
+/// A duration, which may be negative. At most 999,999,999 days in either direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TimeDelta {
     days: i32,
@@ -38,18 +38,18 @@ pub struct TimeDelta {
     microseconds: i32,
 }
 
-/// What a time of day is relative to.
+/// The time zone of a time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Zone {
-    /// So much ahead of UTC; less than a day either way. `datetime.timezone`, and all that is neither that nor named.
+    /// Offset from UTC, less than a day in either direction. `datetime.timezone`, and every other zone without a name.
     Offset(TimeDelta),
     /// A zone of the time zone database: `zoneinfo.ZoneInfo`.
     Named {
         /// Its name, such as `Europe/Berlin`.
         key: String,
-        /// How much ahead of UTC it is then, if that is known: a time without a date does not say. Python does not need to
-        /// be told.
+        /// Its offset from UTC at that time, if known: it is unknown for a time without a date. Python does not
+        /// need it.
         offset: Option<TimeDelta>,
     },
 }
@@ -59,33 +59,33 @@ pub(super) const MICROSECONDS: i64 = 1_000_000;
 const MOST_DAYS: i64 = 999_999_999;
 
 impl Date {
-    /// A day, if there is such a one.
+    /// Creates a date. Fails if it does not exist.
     pub fn new(year: i32, month: u32, day: u32) -> Result<Date, ConversionError> {
         let is_there = (1..=9_999).contains(&year) && (1..=12).contains(&month);
         if !is_there || day == 0 || day > days_of_month(year, month) {
-            return Err(ConversionError::out_of_range(format_args!("there is no day {year:04}-{month:02}-{day:02}")));
+            return Err(ConversionError::out_of_range(format_args!("no such date: {year:04}-{month:02}-{day:02}")));
         }
         Ok(Date { year: year as u16, month: month as u8, day: day as u8 })
     }
 
-    /// The year, 1 to 9999.
+    /// Returns the year, 1 to 9999.
     pub fn year(&self) -> i32 {
         self.year.into()
     }
 
-    /// The month, 1 to 12.
+    /// Returns the month, 1 to 12.
     pub fn month(&self) -> u32 {
         self.month.into()
     }
 
-    /// The day of the month, from 1.
+    /// Returns the day of the month, from 1.
     pub fn day(&self) -> u32 {
         self.day.into()
     }
 
-    /// Days since 1970-01-01, negative before.
+    /// Returns the number of days since 1970-01-01, negative before.
     fn since_epoch(&self) -> i64 {
-        // Years that begin in March have their leap day at the end, and months whose lengths repeat every five.
+        // With years starting in March, the leap day is the last day, and month lengths repeat every five months.
         let shifted = i64::from(self.month + 9) % 12;
         let year = i64::from(self.year) - i64::from(self.month <= 2);
         let day_of_year = (153 * shifted + 2) / 5 + i64::from(self.day) - 1;
@@ -116,79 +116,81 @@ fn days_of_month(year: i32, month: u32) -> u32 {
 }
 
 impl Time {
-    /// A time of day in no zone, if there is such a one. Python has no leap seconds.
+    /// Creates a time of day without a zone. Fails if it does not exist; Python has no leap seconds.
     pub fn new(hour: u32, minute: u32, second: u32, microsecond: u32) -> Result<Time, ConversionError> {
         if hour > 23 || minute > 59 || second > 59 || microsecond > 999_999 {
-            let text = format_args!("there is no time {hour:02}:{minute:02}:{second:02}.{microsecond:06}");
+            let text = format_args!("no such time: {hour:02}:{minute:02}:{second:02}.{microsecond:06}");
             return Err(ConversionError::out_of_range(text));
         }
         let (hour, minute, second) = (hour as u8, minute as u8, second as u8);
         Ok(Time { hour, minute, second, microsecond, fold: false, zone: None })
     }
 
-    /// The same in a zone.
+    /// Sets the zone.
     pub fn in_zone(self, zone: Zone) -> Result<Time, ConversionError> {
         let offset = match &zone {
             Zone::Offset(offset) => Some(offset),
             Zone::Named { offset, .. } => offset.as_ref(),
         };
         if let Some(offset) = offset.filter(|offset| offset.total_microseconds().abs() >= DAY) {
-            return Err(ConversionError::out_of_range(format_args!("the offset of a zone is {offset}, a day or more")));
+            return Err(ConversionError::out_of_range(format_args!(
+                "the zone's offset {offset} is not less than a day"
+            )));
         }
         Ok(Time { zone: Some(zone), ..self })
     }
 
-    /// The second of two times that a clock shows when it is put back.
+    /// Marks it as the second of two equal times when clocks are set back.
     pub fn folded(self) -> Time {
         Time { fold: true, ..self }
     }
 
-    /// The hour, 0 to 23.
+    /// Returns the hour, 0 to 23.
     pub fn hour(&self) -> u32 {
         self.hour.into()
     }
 
-    /// The minute, 0 to 59.
+    /// Returns the minute, 0 to 59.
     pub fn minute(&self) -> u32 {
         self.minute.into()
     }
 
-    /// The second, 0 to 59.
+    /// Returns the second, 0 to 59.
     pub fn second(&self) -> u32 {
         self.second.into()
     }
 
-    /// The microsecond, 0 to 999,999.
+    /// Returns the microsecond, 0 to 999,999.
     pub fn microsecond(&self) -> u32 {
         self.microsecond
     }
 
-    /// Whether it is the second of two such times.
+    /// Returns whether it is the second of two equal times.
     pub fn is_folded(&self) -> bool {
         self.fold
     }
 
-    /// The zone it is in.
+    /// Returns the zone.
     pub fn zone(&self) -> Option<&Zone> {
         self.zone.as_ref()
     }
 }
 
-/// A day's microseconds.
+/// Microseconds per day.
 pub(super) const DAY: i128 = SECONDS_OF_DAY as i128 * MICROSECONDS as i128;
 
 impl DateTime {
-    /// A day and the time of it.
+    /// Combines a date and a time.
     pub fn new(date: Date, time: Time) -> DateTime {
         DateTime { date, time }
     }
 
-    /// The day.
+    /// Returns the date.
     pub fn date(&self) -> Date {
         self.date
     }
 
-    /// The time of the day, and its zone.
+    /// Returns the time of day with its zone.
     pub fn time(&self) -> &Time {
         &self.time
     }
@@ -197,14 +199,14 @@ impl DateTime {
 impl TryFrom<SystemTime> for DateTime {
     type Error = ConversionError;
 
-    /// In UTC, cut to microseconds.
+    /// Converts to UTC, truncated to microseconds.
     fn try_from(time: SystemTime) -> Result<DateTime, ConversionError> {
         let microseconds = match time.duration_since(UNIX_EPOCH) {
             Ok(after) => after.as_micros() as i128,
             Err(before) => -(before.duration().as_nanos().div_ceil(1_000) as i128),
         };
         let days = i64::try_from(microseconds.div_euclid(DAY))
-            .map_err(|_| ConversionError::out_of_range("a time that is too far from now"))?;
+            .map_err(|_| ConversionError::out_of_range("the time is outside of years 1 to 9999"))?;
         let within = microseconds.rem_euclid(DAY) as i64;
         let (seconds, microsecond) = ((within / MICROSECONDS) as u32, (within % MICROSECONDS) as u32);
         let time = Time::new(seconds / 3_600, seconds / 60 % 60, seconds % 60, microsecond)?;
@@ -215,10 +217,10 @@ impl TryFrom<SystemTime> for DateTime {
 impl TryFrom<&DateTime> for SystemTime {
     type Error = ConversionError;
 
-    /// Needs a zone, of which the offset is known.
+    /// Requires a zone with a known offset.
     fn try_from(time: &DateTime) -> Result<SystemTime, ConversionError> {
         let (Some(Zone::Offset(offset)) | Some(Zone::Named { offset: Some(offset), .. })) = time.time.zone() else {
-            return Err(ConversionError::out_of_range(format_args!("{time} does not say how far from UTC it is")));
+            return Err(ConversionError::out_of_range(format_args!("{time} has no known offset from UTC")));
         };
         let Time { hour, minute, second, microsecond, .. } = time.time;
         let seconds = i64::from(hour) * 3_600 + i64::from(minute) * 60 + i64::from(second);
@@ -227,45 +229,43 @@ impl TryFrom<&DateTime> for SystemTime {
         let total = total - offset.total_microseconds();
         let distance = Duration::from_micros(total.unsigned_abs() as u64);
         let there = if total < 0 { UNIX_EPOCH.checked_sub(distance) } else { UNIX_EPOCH.checked_add(distance) };
-        there.ok_or_else(|| ConversionError::out_of_range(format_args!("{time} is not on this system's clock")))
+        there.ok_or_else(|| ConversionError::out_of_range(format_args!("{time} cannot be represented as a SystemTime")))
     }
 }
 
 impl TimeDelta {
-    /// So many days, seconds and microseconds together, each of which may be negative.
+    /// Creates a duration from days, seconds and microseconds, each of which may be negative.
     pub fn new(days: i64, seconds: i64, microseconds: i64) -> Result<TimeDelta, ConversionError> {
         let microseconds = i128::from(microseconds) + i128::from(seconds) * i128::from(MICROSECONDS);
         TimeDelta::from_microseconds(i128::from(days) * DAY + microseconds)
     }
 
-    /// So many microseconds.
+    /// Creates a duration from microseconds.
     pub fn from_microseconds(total: i128) -> Result<TimeDelta, ConversionError> {
         let (days, within) = (total.div_euclid(DAY), total.rem_euclid(DAY) as i64);
         if days.abs() > i128::from(MOST_DAYS) {
-            return Err(ConversionError::out_of_range(format_args!(
-                "{total} microseconds are more than {MOST_DAYS} days"
-            )));
+            return Err(ConversionError::out_of_range(format_args!("{total} microseconds exceed {MOST_DAYS} days")));
         }
         let (seconds, microseconds) = ((within / MICROSECONDS) as i32, (within % MICROSECONDS) as i32);
         Ok(TimeDelta { days: days as i32, seconds, microseconds })
     }
 
-    /// Whole days, rounded down.
+    /// Returns the days, rounded down.
     pub fn days(&self) -> i32 {
         self.days
     }
 
-    /// Seconds beyond the days, 0 to 86,399.
+    /// Returns the seconds in addition to the days, 0 to 86,399.
     pub fn seconds(&self) -> i32 {
         self.seconds
     }
 
-    /// Microseconds beyond those, 0 to 999,999.
+    /// Returns the microseconds in addition to the seconds, 0 to 999,999.
     pub fn microseconds(&self) -> i32 {
         self.microseconds
     }
 
-    /// All of it.
+    /// Returns the whole duration in microseconds.
     pub fn total_microseconds(&self) -> i128 {
         i128::from(self.days) * DAY
             + i128::from(self.seconds) * i128::from(MICROSECONDS)
@@ -276,7 +276,7 @@ impl TimeDelta {
 impl TryFrom<Duration> for TimeDelta {
     type Error = ConversionError;
 
-    /// Cut to microseconds.
+    /// Truncates to microseconds.
     fn try_from(duration: Duration) -> Result<TimeDelta, ConversionError> {
         TimeDelta::from_microseconds(duration.as_micros() as i128)
     }
@@ -285,7 +285,7 @@ impl TryFrom<Duration> for TimeDelta {
 impl TryFrom<TimeDelta> for Duration {
     type Error = ConversionError;
 
-    /// Needs one that is not negative.
+    /// Fails if it is negative.
     fn try_from(delta: TimeDelta) -> Result<Duration, ConversionError> {
         let total = u64::try_from(delta.total_microseconds());
         total.map(Duration::from_micros).map_err(|_| ConversionError::out_of_range(format_args!("{delta} is negative")))

@@ -1,4 +1,4 @@
-//! Dates and times as text: as ISO 8601 has them, with zones as RFC 9557 has them.
+//! Dates and times as text: ISO 8601, with zones as in RFC 9557.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ impl fmt::Display for Date {
     }
 }
 
-/// Hours, minutes, and seconds and a fraction if there are any.
+/// Writes hours and minutes, and seconds and a fraction if they are not zero.
 fn write_offset(f: &mut fmt::Formatter<'_>, offset: TimeDelta) -> fmt::Result {
     let total = offset.total_microseconds();
     let seconds = total.unsigned_abs() / MICROSECONDS as u128;
@@ -25,7 +25,7 @@ fn write_offset(f: &mut fmt::Formatter<'_>, offset: TimeDelta) -> fmt::Result {
 }
 
 impl fmt::Display for Time {
-    /// As RFC 9557 has it: `12:30:00+01:00[Europe/Berlin]`.
+    /// Formats as in RFC 9557: `12:30:00+01:00[Europe/Berlin]`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:02}:{:02}:{:02}", self.hour, self.minute, self.second)?;
         if self.microsecond != 0 {
@@ -52,7 +52,7 @@ impl fmt::Display for DateTime {
 }
 
 impl fmt::Display for TimeDelta {
-    /// As ISO 8601 has it, in days and seconds: `P1DT0.5S`, `-PT2S`.
+    /// Formats as in ISO 8601, in days and seconds: `P1DT0.5S`, `-PT2S`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let total = self.total_microseconds();
         let (days, within) = (total.unsigned_abs() / DAY as u128, total.unsigned_abs() % DAY as u128);
@@ -68,19 +68,19 @@ impl fmt::Display for TimeDelta {
     }
 }
 
-/// A text that is to be a date or a time and is not.
+/// The error for text that cannot be parsed.
 fn not_a(what: &str, text: &str) -> ConversionError {
-    ConversionError::out_of_range(format_args!("{text:?} is no {what}"))
+    ConversionError::out_of_range(format_args!("{text:?} is not a {what}"))
 }
 
-/// A number of exactly so many digits at the start of a text.
+/// Parses exactly `count` digits at the start of the text.
 fn digits(text: &mut &str, count: usize) -> Option<u32> {
     let (number, rest) = text.split_at_checked(count)?;
     *text = rest;
     if number.bytes().all(|byte| byte.is_ascii_digit()) { number.parse().ok() } else { None }
 }
 
-/// `.5` or `.000005` at the start of a text, in microseconds; none is 0.
+/// Parses a fraction such as `.5` or `.000005` at the start of the text, in microseconds; 0 if there is none.
 fn fraction(text: &mut &str) -> Option<u32> {
     let Some(rest) = text.strip_prefix('.') else { return Some(0) };
     let count = rest.bytes().take_while(u8::is_ascii_digit).count();
@@ -142,7 +142,7 @@ impl FromStr for Time {
     }
 }
 
-/// `Z`, `+01:00`, or nothing at the start of a text; nothing at all if it is none of these.
+/// Parses `Z`, `+01:00` or nothing at the start of the text. Returns `None` if the offset is malformed.
 fn parse_offset(text: &mut &str) -> Option<Option<TimeDelta>> {
     if let Some(rest) = text.strip_prefix('Z') {
         *text = rest;
@@ -186,10 +186,10 @@ impl FromStr for TimeDelta {
             let seconds: i64 = rest[..count].parse().ok()?;
             rest = &rest[count..];
             let microseconds = i64::from(fraction(&mut rest)?);
-            // No second sign inside.
+            // A second sign is not allowed.
             (rest.is_empty() && days >= 0).then_some((sign * days, sign * seconds, sign * microseconds))
         };
-        let (days, seconds, microseconds) = parse().ok_or_else(|| not_a("span of time", text))?;
+        let (days, seconds, microseconds) = parse().ok_or_else(|| not_a("duration", text))?;
         TimeDelta::new(days, seconds, microseconds)
     }
 }

@@ -1,4 +1,4 @@
-//! Dates and times, to Python and from it.
+//! Conversion of dates and times to and from Python.
 
 use std::ffi::c_int;
 
@@ -8,13 +8,13 @@ use super::error::lossy_text;
 use super::{ConversionError, Date, DateTime, Time, TimeDelta, Value, Zone};
 use crate::object::{Owned, Raised, Result};
 
-/// Makes sure that Python's types are known.
+/// Makes sure that `datetime` is imported.
 ///
 /// # Safety
 /// The interpreter lock is held.
 #[inline]
 unsafe fn import() -> Result<()> {
-    // SAFETY: the lock is held. What imports them leaves an exception if it cannot.
+    // SAFETY: the caller holds the lock. A failing import sets an exception.
     unsafe {
         if ffi::PyDateTimeAPI().is_null() {
             ffi::PyDateTime_IMPORT();
@@ -26,12 +26,12 @@ unsafe fn import() -> Result<()> {
     Ok(())
 }
 
-/// What a date, a time or a span of time is; nothing if it is neither.
+/// Converts a date, time or duration; returns `None` for objects of other types.
 ///
 /// # Safety
 /// `object` is alive, and the interpreter lock is held.
 pub(super) unsafe fn from_python(object: *mut PyObject) -> std::result::Result<Option<Value>, ConversionError> {
-    // SAFETY: as the caller says; each is only asked what its type has.
+    // SAFETY: the caller guarantees that the object is alive. Each field is read only after a check of its type.
     unsafe {
         let raised = |error| ConversionError::raised(error);
         import().map_err(raised)?;
@@ -69,7 +69,7 @@ pub(super) unsafe fn from_python(object: *mut PyObject) -> std::result::Result<O
 }
 
 unsafe fn date_of(object: *mut PyObject) -> std::result::Result<Date, ConversionError> {
-    // SAFETY: it is a date.
+    // SAFETY: the caller has checked that it is a `date`.
     unsafe {
         let (month, day) = (ffi::PyDateTime_GET_MONTH(object) as u32, ffi::PyDateTime_GET_DAY(object) as u32);
         Date::new(ffi::PyDateTime_GET_YEAR(object), month, day)
@@ -77,7 +77,7 @@ unsafe fn date_of(object: *mut PyObject) -> std::result::Result<Date, Conversion
 }
 
 unsafe fn delta_of(object: *mut PyObject) -> std::result::Result<TimeDelta, ConversionError> {
-    // SAFETY: it is a span of time.
+    // SAFETY: the caller has checked that it is a `timedelta`.
     unsafe {
         let seconds = ffi::PyDateTime_DELTA_GET_SECONDS(object);
         let microseconds = ffi::PyDateTime_DELTA_GET_MICROSECONDS(object);
@@ -85,18 +85,18 @@ unsafe fn delta_of(object: *mut PyObject) -> std::result::Result<TimeDelta, Conv
     }
 }
 
-/// Adds what else belongs to a time: which of two it is, and its zone.
+/// Adds fold and zone to a time.
 ///
 /// # Safety
-/// `object` is a date and time or a time, and `zone` its `tzinfo`; the interpreter lock is held.
+/// `object` is a `datetime` or `time`, and `zone` its `tzinfo`; the interpreter lock is held.
 unsafe fn finish(
     time: Time,
     fold: bool,
     object: *mut PyObject,
     zone: *mut PyObject,
 ) -> std::result::Result<Time, ConversionError> {
-    // SAFETY: as the caller says. A zone may be written in Python and do anything, but the object keeps it alive, and the
-    // caller the object.
+    // SAFETY: the caller keeps the object alive, and the object keeps its zone alive, even though a zone written in
+    // Python may run arbitrary code.
     unsafe {
         let time = if fold { time.folded() } else { time };
         if zone == ffi::Py_None() {
@@ -110,22 +110,25 @@ unsafe fn finish(
         match (key, offset) {
             (Some(key), offset) => time.in_zone(Zone::Named { key, offset }),
             (None, Some(offset)) => time.in_zone(Zone::Offset(offset)),
-            // To Python it is as good as without a zone.
+            // Python treats it like a time without a zone.
             (None, None) => Ok(time),
         }
     }
 }
 
-/// Whether it is one of the time zone database.
+/// Returns whether it is a `zoneinfo.ZoneInfo`.
 unsafe fn is_named(zone: *mut PyObject) -> Result<bool> {
-    // SAFETY: the lock is held; nobody can have a `ZoneInfo` who has not imported its module.
+    // SAFETY: the caller holds the lock and keeps the zone alive. A `ZoneInfo` can only exist if its module was
+    // imported.
     unsafe {
         let modules = ffi::PyImport_GetModuleDict();
         let module = ffi::PyDict_GetItemString(modules, c"zoneinfo".as_ptr());
         if module.is_null() {
             return Ok(false);
         }
-        let class = Owned::returned(ffi::PyObject_GetAttrString(module, c"ZoneInfo".as_ptr()))?;
+        // The dictionary may drop it while the attribute is looked up.
+        let module = Owned::new_reference(module);
+        let class = Owned::returned(ffi::PyObject_GetAttrString(module.as_ptr(), c"ZoneInfo".as_ptr()))?;
         match ffi::PyObject_IsInstance(zone, class.as_ptr()) {
             -1 => Err(Raised),
             is => Ok(is != 0),
@@ -133,9 +136,9 @@ unsafe fn is_named(zone: *mut PyObject) -> Result<bool> {
     }
 }
 
-/// The name of a zone, if it has one: those that are read from a file need not.
+/// Returns the key of a zone; zones read from a file may have none.
 unsafe fn key_of(zone: *mut PyObject) -> Option<String> {
-    // SAFETY: the lock is held, and the zone is alive.
+    // SAFETY: the caller holds the lock and keeps the zone alive.
     unsafe {
         let Some(key) = Owned::taken(ffi::PyObject_GetAttrString(zone, c"key".as_ptr())) else {
             ffi::PyErr_Clear();
@@ -146,9 +149,9 @@ unsafe fn key_of(zone: *mut PyObject) -> Option<String> {
 }
 
 /// # Safety
-/// The interpreter lock is held, as for all that follow.
+/// The interpreter lock is held. The same applies to the following functions.
 pub(super) unsafe fn date(date: &Date) -> Result<Owned> {
-    // SAFETY: the lock is held; whether there is such a day was looked at when it was made.
+    // SAFETY: the caller holds the lock. `Date` only holds valid dates.
     unsafe {
         import()?;
         Owned::returned(ffi::PyDate_FromDate(date.year(), date.month() as c_int, date.day() as c_int))
@@ -158,7 +161,7 @@ pub(super) unsafe fn date(date: &Date) -> Result<Owned> {
 /// # Safety
 /// As above.
 pub(super) unsafe fn time(time: &Time) -> Result<Owned> {
-    // SAFETY: as above.
+    // SAFETY: the caller holds the lock. `Time` only holds valid times, and `zone` is an owned reference.
     unsafe {
         import()?;
         let zone = zone(time.zone())?;
@@ -179,7 +182,7 @@ pub(super) unsafe fn time(time: &Time) -> Result<Owned> {
 /// As above.
 pub(super) unsafe fn date_time(value: &DateTime) -> Result<Owned> {
     let (date, time) = (value.date(), value.time());
-    // SAFETY: as above.
+    // SAFETY: the caller holds the lock. Date and time are valid, and `zone` is an owned reference.
     unsafe {
         import()?;
         let zone = zone(time.zone())?;
@@ -202,7 +205,7 @@ pub(super) unsafe fn date_time(value: &DateTime) -> Result<Owned> {
 /// # Safety
 /// As above.
 pub(super) unsafe fn time_delta(delta: &TimeDelta) -> Result<Owned> {
-    // SAFETY: as above.
+    // SAFETY: the caller holds the lock.
     unsafe {
         import()?;
         Owned::returned(ffi::PyDelta_FromDSU(delta.days(), delta.seconds(), delta.microseconds()))
@@ -210,7 +213,7 @@ pub(super) unsafe fn time_delta(delta: &TimeDelta) -> Result<Owned> {
 }
 
 unsafe fn zone(zone: Option<&Zone>) -> Result<Owned> {
-    // SAFETY: as above, and the types are imported.
+    // SAFETY: the caller holds the lock and has imported `datetime`.
     unsafe {
         match zone {
             None => Ok(Owned::new_reference(ffi::Py_None())),

@@ -1,4 +1,4 @@
-//! Values and serde, the other way: whatever can be deserialized out of a value, and values out of any format.
+//! Deserialization with serde: Rust types from a value, and values from any format.
 
 use std::fmt;
 use std::iter::Enumerate;
@@ -15,7 +15,7 @@ use serde::forward_to_deserialize_any;
 use super::serialize::marks;
 use super::{ConversionError, ConversionErrorKind, Date, DateTime, Limits, Time, TimeDelta, Value};
 
-/// Anything that can be deserialized, out of a value: the way back of [`to_value`](super::to_value).
+/// Deserializes a type from a value: the inverse of [`to_value`](super::to_value).
 ///
 /// ```
 /// use pelton_python::value::from_value;
@@ -26,7 +26,7 @@ use super::{ConversionError, ConversionErrorKind, Date, DateTime, Limits, Time, 
 /// assert_eq!(map["y"], 2.0);
 /// ```
 ///
-/// Values of more than 128 levels are refused: each takes several stack frames on its way through serde.
+/// Values of more than 128 levels are refused, because each level takes several stack frames in serde.
 pub fn from_value<T: DeserializeOwned>(value: Value) -> Result<T, ConversionError> {
     let limit = Limits::DEFAULT.depth;
     if is_deeper_than(&value, limit) {
@@ -107,7 +107,7 @@ impl<'de> Deserializer<'de> for Value {
         visitor: V,
     ) -> Result<V::Value, ConversionError> {
         if name == marks::VALUE {
-            // A value is wanted: what serde has no word for goes as a variant with our name for it.
+            // A `Value` is requested. Types unknown to serde are passed as a variant with our name.
             return match mark_of(&self) {
                 Some(mark) => visitor.visit_enum(Variant { name: mark.into(), content: unwrapped(self) }),
                 None => visitor.visit_newtype_struct(self),
@@ -126,9 +126,12 @@ impl<'de> Deserializer<'de> for Value {
             Value::Str(name) => visitor.visit_enum(Variant { name, content: Value::None }),
             Value::Dict(mut pairs) if pairs.len() == 1 => match pairs.pop() {
                 Some((Value::Str(name), content)) => visitor.visit_enum(Variant { name, content }),
-                _ => Err(ConversionError::wrong_type("the name of a variant as key", &Value::Dict(pairs))),
+                _ => Err(ConversionError::wrong_type("a variant name as the key", &Value::Dict(pairs))),
             },
-            other => Err(ConversionError::wrong_type("the name of a variant, or a dict of it and its content", &other)),
+            other => Err(ConversionError::wrong_type(
+                "a variant name, or a dict with a variant name as its only key",
+                &other,
+            )),
         }
     }
 
@@ -138,7 +141,7 @@ impl<'de> Deserializer<'de> for Value {
     }
 }
 
-/// Our name for what serde has no word for.
+/// Returns our name for a type unknown to serde.
 fn mark_of(value: &Value) -> Option<&'static str> {
     Some(match value {
         Value::BigInt(_) => marks::INT,
@@ -154,7 +157,7 @@ fn mark_of(value: &Value) -> Option<&'static str> {
     })
 }
 
-/// What is in it, in words that serde has.
+/// Returns the content as a type known to serde.
 fn unwrapped(value: Value) -> Value {
     match value {
         Value::BigInt(number) => Value::Str(number.to_string()),
@@ -164,12 +167,12 @@ fn unwrapped(value: Value) -> Value {
     }
 }
 
-/// Whoever wants a pair is not content with the first two of three.
+/// Fails if items are left over.
 fn no_more(count: usize, what: &str) -> Result<(), ConversionError> {
-    if count == 0 { Ok(()) } else { Err(de::Error::custom(format_args!("{count} {what} more than expected"))) }
+    if count == 0 { Ok(()) } else { Err(de::Error::custom(format_args!("{count} more {what} than expected"))) }
 }
 
-/// The items of a sequence that are left, each with its place.
+/// The remaining items of a sequence, with their indices.
 struct Items(Enumerate<IntoIter<Value>>);
 
 impl<'de> SeqAccess<'de> for &mut Items {
@@ -185,10 +188,10 @@ impl<'de> SeqAccess<'de> for &mut Items {
     }
 }
 
-/// The pairs of a dict that are left.
+/// The remaining pairs of a dict.
 struct Pairs {
     rest: Enumerate<IntoIter<(Value, Value)>>,
-    /// The one whose key was taken.
+    /// The pair whose key was taken.
     value: Option<(Value, Value)>,
 }
 
@@ -197,7 +200,7 @@ impl<'de> MapAccess<'de> for &mut Pairs {
 
     fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, ConversionError> {
         let Some((index, (key, value))) = self.rest.next() else { return Ok(None) };
-        // The key is kept, to say where an error is; for text, by far the commonest, that costs nothing.
+        // The key is kept for error messages. For strings, by far the most common, this is free.
         let made = match &key {
             Value::Str(text) => seed.deserialize(StrDeserializer::<ConversionError>::new(text)),
             other => seed.deserialize(other.clone()),
@@ -209,7 +212,7 @@ impl<'de> MapAccess<'de> for &mut Pairs {
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, ConversionError> {
         match self.value.take() {
             Some((key, value)) => seed.deserialize(value).map_err(|error| error.under(&key)),
-            None => Err(de::Error::custom("a value was asked for before its key")),
+            None => Err(de::Error::custom("a value was requested before its key")),
         }
     }
 
@@ -218,7 +221,7 @@ impl<'de> MapAccess<'de> for &mut Pairs {
     }
 }
 
-/// A variant of an enum: its name, and what is in it.
+/// A variant of an enum: its name and its content.
 struct Variant {
     name: String,
     content: Value,
@@ -266,7 +269,7 @@ impl<'de> Deserialize<'de> for Value {
     }
 }
 
-/// Takes whatever a format has.
+/// Accepts anything a format has.
 struct AnyValue;
 
 macro_rules! visit {
@@ -281,7 +284,7 @@ impl<'de> Visitor<'de> for AnyValue {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("anything that Python has a type for")
+        f.write_str("a value that can be converted to Python")
     }
 
     visit! {
@@ -345,7 +348,7 @@ impl<'de> Visitor<'de> for AnyValue {
             marks::DATE => content.newtype_variant::<Date>()?.into(),
             marks::TIME => content.newtype_variant::<Time>()?.into(),
             marks::TIME_DELTA => content.newtype_variant::<TimeDelta>()?.into(),
-            // A format that has enums of its own.
+            // A format with its own enums.
             _ => Value::Dict(vec![(name.into(), content.newtype_variant()?)]),
         })
     }
@@ -380,8 +383,8 @@ macro_rules! from_text {
 }
 
 from_text! {
-    DateTime => marks::DATE_TIME, "a date and time, as ISO 8601 has it";
-    Date => marks::DATE, "a date, as ISO 8601 has it";
-    Time => marks::TIME, "a time of day, as ISO 8601 has it";
-    TimeDelta => marks::TIME_DELTA, "a span of time, as ISO 8601 has it"
+    DateTime => marks::DATE_TIME, "a date and time in ISO 8601 format";
+    Date => marks::DATE, "a date in ISO 8601 format";
+    Time => marks::TIME, "a time of day in ISO 8601 format";
+    TimeDelta => marks::TIME_DELTA, "a duration in ISO 8601 format"
 }

@@ -1,9 +1,9 @@
-//! Dropping values that may be very deep.
+//! Dropping deeply nested values.
 
 use super::Value;
 
-/// Drops values without recursion, so that no depth is too much for the stack. [`Value`] cannot do this as it is dropped: a type
-/// that does anything then cannot be taken apart by matching, which is what it is for.
+/// Drops values without recursion, so that no depth overflows the stack. [`Value`] cannot do this in its own
+/// `Drop`, because then it could not be matched by value.
 pub(crate) fn discard(values: impl Iterator<Item = Value>) {
     let mut left = Vec::new();
     values.for_each(|value| open(value, &mut left));
@@ -12,7 +12,7 @@ pub(crate) fn discard(values: impl Iterator<Item = Value>) {
     }
 }
 
-/// Drops a value but for what is in it that may have something in it in turn.
+/// Drops a value, except for nested containers, which it adds to `left`.
 fn open(value: Value, left: &mut Vec<Value>) {
     match value {
         Value::List(items) | Value::Tuple(items) | Value::Set(items) | Value::FrozenSet(items) => {
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_depth_is_too_much() {
+    fn deep_values_are_dropped_without_recursion() {
         let deep = (0..1_000_000).fold(Value::Int(1), |value, level| match level % 4 {
             0 => Value::List(vec![Value::None, value]),
             1 => Value::Tuple(vec![value]),

@@ -1,4 +1,4 @@
-//! What can be wrong with data on its way.
+//! Conversion errors.
 
 use std::borrow::Cow;
 use std::ffi::CStr;
@@ -9,94 +9,94 @@ use pyo3::ffi::{self, PyObject};
 use super::Value;
 use crate::object::{Owned, Raised};
 
-/// Data that cannot be converted, and where in it the trouble is: `args[0]['x'][3]: …`.
+/// Data cannot be converted. The error has the path to the faulty part: `args[0]['x'][3]: …`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConversionError(Box<Trouble>);
+pub struct ConversionError(Box<Inner>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Trouble {
+struct Inner {
     kind: ConversionErrorKind,
     root: Cow<'static, str>,
-    /// The innermost first.
+    /// The steps to the faulty value, innermost first.
     path: Vec<Step>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Step {
-    /// The item of a list or tuple.
+    /// An item of a list or tuple.
     Item(usize),
     /// The value under a key.
     Under(String),
     /// A key of a dict.
     Key(usize),
-    /// The element of a set.
+    /// An element of a set.
     Element(usize),
 }
 
-/// What is wrong.
+/// The kinds of conversion errors.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConversionErrorKind {
     /// Too many levels, or an object that contains itself.
     #[error("more than {limit} levels deep, or contains itself")]
     TooDeep {
-        /// How many are allowed.
+        /// The limit.
         limit: u32,
     },
-    /// Too many items in all.
-    #[error("more than {limit} items in all")]
+    /// Too many items in total.
+    #[error("more than {limit} items in total")]
     TooManyItems {
-        /// How many are allowed.
+        /// The limit.
         limit: usize,
     },
-    /// Too many bytes in all.
-    #[error("more than {limit} bytes in all")]
+    /// Too many bytes in total.
+    #[error("more than {limit} bytes in total")]
     TooLarge {
-        /// How many are allowed.
+        /// The limit.
         limit: usize,
     },
-    /// A `str` with half of a surrogate pair in it, which is no Unicode text.
-    #[error("no Unicode text: character {index} is a lone surrogate")]
+    /// A `str` with a lone surrogate, which is not valid Unicode text.
+    #[error("not valid Unicode: character {index} is a lone surrogate")]
     Surrogate {
-        /// Which character it is, counting from 0.
+        /// Index of the character, from 0.
         index: usize,
     },
     /// Python code changed the list or dict while it was being converted.
     #[error("changed while it was being converted")]
     Changed,
-    /// A key of a dict or an element of a set that cannot be one.
+    /// A dict key or set element that is not hashable.
     #[error("unhashable: {0}")]
     Unhashable(String),
-    /// A number or date outside of what the other side has.
+    /// A number or date out of the other side's range.
     #[error("out of range: {0}")]
     OutOfRange(String),
-    /// Of another type than what was asked for.
-    #[error("{expected} expected, not {found}")]
+    /// Not of the requested type.
+    #[error("expected {expected}, found {found}")]
     WrongType {
-        /// What was asked for.
+        /// The requested type.
         expected: Cow<'static, str>,
-        /// What it is.
+        /// The actual type.
         found: String,
     },
-    /// An object that has no form in Rust, where such are refused.
-    #[error("objects of type {0} have no form in Rust")]
+    /// An object that cannot be represented in Rust, if the limits refuse such objects.
+    #[error("objects of type {0} cannot be converted to Rust")]
     Opaque(String),
-    /// Python raised an exception on the way.
+    /// Python raised an exception during the conversion.
     #[error("{0}")]
     Raised(String),
-    /// Something else, as serde reports it.
+    /// Any other error that serde reports.
     #[error("{0}")]
     Other(String),
 }
 
-/// Of a path that is longer than both together, so much is shown at its start and at its end.
+/// A longer path is shown with this many steps from its start and its end.
 const SHOWN: (usize, usize) = (8, 4);
-/// Of a key, so many characters are shown.
+/// Maximum number of characters shown of a key.
 const SHOWN_OF_KEY: usize = 40;
 
 impl ConversionError {
     pub(crate) fn new(kind: ConversionErrorKind) -> ConversionError {
-        ConversionError(Box::new(Trouble { kind, root: Cow::Borrowed("value"), path: Vec::new() }))
+        ConversionError(Box::new(Inner { kind, root: Cow::Borrowed("value"), path: Vec::new() }))
     }
 
     pub(crate) fn out_of_range(what: impl fmt::Display) -> ConversionError {
@@ -108,14 +108,14 @@ impl ConversionError {
         ConversionError::new(ConversionErrorKind::WrongType { expected: expected.into(), found })
     }
 
-    /// What is wrong.
+    /// Returns the kind of error.
     pub fn kind(&self) -> &ConversionErrorKind {
         &self.0.kind
     }
 
-    /// Where: the way there from the whole, as Python would write it.
+    /// Returns the path to the faulty part, in Python's syntax.
     pub fn path(&self) -> String {
-        let Trouble { root, path, .. } = &*self.0;
+        let Inner { root, path, .. } = &*self.0;
         let mut text = root.clone().into_owned();
         let shorten = path.len() > SHOWN.0 + SHOWN.1;
         for (index, step) in path.iter().rev().enumerate() {
@@ -129,19 +129,19 @@ impl ConversionError {
         text
     }
 
-    /// Says what the whole is called that the path starts from, "value" otherwise.
+    /// Sets the name that the path starts with, instead of "value".
     pub fn within(mut self, root: impl Into<Cow<'static, str>>) -> ConversionError {
         self.0.root = root.into();
         self
     }
 
-    /// It was in this item of a list or tuple.
+    /// Adds an item of a list or tuple to the path.
     #[cold]
     pub(crate) fn in_item(self, index: usize) -> ConversionError {
         self.then(Step::Item(index))
     }
 
-    /// It was in what a dict has under this key.
+    /// Adds the value under a dict key to the path.
     #[cold]
     pub(crate) fn under(self, key: &Value) -> ConversionError {
         let shown = match key {
@@ -158,13 +158,13 @@ impl ConversionError {
         self.then(Step::Under(shown))
     }
 
-    /// It was in this key of a dict.
+    /// Adds a dict key to the path.
     #[cold]
     pub(crate) fn in_key(self, index: usize) -> ConversionError {
         self.then(Step::Key(index))
     }
 
-    /// It was in this element of a set.
+    /// Adds an element of a set to the path.
     #[cold]
     pub(crate) fn in_element(self, index: usize) -> ConversionError {
         self.then(Step::Element(index))
@@ -175,13 +175,13 @@ impl ConversionError {
         self
     }
 
-    /// The exception that is set, which no longer is then.
+    /// Takes the exception that is set.
     ///
     /// # Safety
     /// The interpreter lock is held.
     #[cold]
     pub(crate) unsafe fn raised(Raised: Raised) -> ConversionError {
-        // SAFETY: the lock is held.
+        // SAFETY: the caller holds the lock.
         ConversionError::new(ConversionErrorKind::Raised(unsafe { take_exception() }))
     }
 }
@@ -205,15 +205,15 @@ impl fmt::Display for Step {
     }
 }
 
-/// The exception that is set as text, which no longer is then: its type, and what it says.
+/// Takes the exception that is set and returns its type and message as text.
 ///
 /// # Safety
 /// The interpreter lock is held.
 pub(crate) unsafe fn take_exception() -> String {
     let (mut its_type, mut value, mut traceback) = Default::default();
-    // SAFETY: the three are ours then, and each may be null.
+    // SAFETY: the caller holds the lock. `PyErr_Fetch` gives us three references, each of which may be null.
     unsafe {
-        #[allow(deprecated, reason = "what replaces it is not there in 3.11")]
+        #[allow(deprecated, reason = "its replacement does not exist in 3.11")]
         ffi::PyErr_Fetch(&mut its_type, &mut value, &mut traceback);
         let (its_type, value, _traceback) = (Owned::taken(its_type), Owned::taken(value), Owned::taken(traceback));
         let Some(its_type) = its_type else { return "an error without an exception".to_owned() };
@@ -226,12 +226,12 @@ pub(crate) unsafe fn take_exception() -> String {
     }
 }
 
-/// A string that a call has returned, with a question mark for each surrogate. An exception does not stay set.
+/// Converts a returned string to text, with a question mark for each surrogate. Clears any exception.
 ///
 /// # Safety
-/// It is null, or a reference to a string that is the caller's to give away. The interpreter lock is held.
+/// `text` is null, or an owned reference to a string that the caller gives away. The interpreter lock is held.
 pub(crate) unsafe fn lossy_text(text: *mut PyObject) -> Option<String> {
-    // SAFETY: as the caller says; what encodes it returns bytes.
+    // SAFETY: the caller gives away the reference and holds the lock. The encoder returns `bytes` or null.
     unsafe {
         let encoded = Owned::taken(text).and_then(|text| {
             Owned::taken(ffi::PyUnicode_AsEncodedString(text.as_ptr(), c"utf-8".as_ptr(), c"replace".as_ptr()))
@@ -246,11 +246,11 @@ pub(crate) unsafe fn lossy_text(text: *mut PyObject) -> Option<String> {
     }
 }
 
-/// What an object's type is called.
+/// Returns the name of an object's type.
 ///
 /// # Safety
 /// The object is alive, and the interpreter lock is held.
 pub(crate) unsafe fn type_name(object: *mut PyObject) -> String {
-    // SAFETY: as the caller says; a type has a name.
+    // SAFETY: the caller guarantees that the object is alive. A type's name is a C string.
     unsafe { CStr::from_ptr((*ffi::Py_TYPE(object)).tp_name).to_string_lossy().into_owned() }
 }

@@ -1,8 +1,8 @@
-//! Making a value of a Python object.
+//! Conversion of Python objects to values.
 //!
-//! Converting may run Python code: a zone that is written in Python is asked for its offset. Such code can change the very
-//! list that is being converted, so every object that is looked into is held by a reference of its own, and lists and
-//! dicts are checked for changes.
+//! A conversion may run Python code: a time zone written in Python computes its offset. Such code can change the
+//! list being converted. So the conversion owns a reference to every object that it reads, and checks lists and
+//! dicts for changes.
 
 use pyo3::ffi::{self, Py_ssize_t, PyObject};
 use pyo3::prelude::*;
@@ -14,29 +14,29 @@ use crate::object::{Owned, Raised};
 
 type Result<T> = std::result::Result<T, ConversionError>;
 
-/// No more than this is set aside for items before they are there: the size of a container is not to be believed.
+/// Maximum number of items to allocate in advance, because the reported size of a container may be wrong.
 const SET_ASIDE: usize = 1 << 16;
 
 impl Value {
-    /// What a Python object is in Rust.
+    /// Converts a Python object to a value.
     ///
-    /// Objects of types that are derived from Python's own (an `OrderedDict`, an `IntEnum`) become what these become. What has
-    /// no form in Rust becomes an [`Object`], unless the limits refuse it. A `bytearray` and a `memoryview` of memory that can
-    /// be written to are copied.
+    /// Objects of derived types (an `OrderedDict`, an `IntEnum`) are converted like their base types. An object
+    /// that cannot be represented in Rust becomes an [`Object`], unless the limits refuse it. A `bytearray`, and a
+    /// `memoryview` of writable memory, are copied.
     #[inline]
     pub fn from_python(object: &Bound<'_, PyAny>, limits: &Limits) -> Result<Value> {
-        // SAFETY: it is alive and the lock is held, as its type shows.
+        // SAFETY: `Bound` shows that the object is alive and that the lock is held.
         unsafe { from_pointer(object.as_ptr(), limits) }
     }
 }
 
-/// What a Python object is in Rust.
+/// Converts a Python object to a value.
 ///
 /// # Safety
-/// It is alive, and the interpreter lock is held.
+/// The object is alive, and the interpreter lock is held.
 #[inline]
 pub(crate) unsafe fn from_pointer(object: *mut PyObject, limits: &Limits) -> Result<Value> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that the object is alive and holds the lock.
     unsafe {
         match scalar(object) {
             Some(value) => Ok(value),
@@ -45,13 +45,13 @@ pub(crate) unsafe fn from_pointer(object: *mut PyObject, limits: &Limits) -> Res
     }
 }
 
-/// The commonest objects, which no limit applies to.
+/// Converts the most common objects, to which no limit applies.
 ///
 /// # Safety
 /// As above.
 #[inline]
 unsafe fn scalar(object: *mut PyObject) -> Option<Value> {
-    // SAFETY: as the caller says; each is only asked what its type has.
+    // SAFETY: the caller guarantees that the object is alive. Each is read only after a check of its type.
     unsafe {
         let its_type = ffi::Py_TYPE(object);
         if its_type == &raw mut ffi::PyFloat_Type {
@@ -60,7 +60,7 @@ unsafe fn scalar(object: *mut PyObject) -> Option<Value> {
         if its_type == &raw mut ffi::PyLong_Type {
             let mut overflow = 0;
             let number = ffi::PyLong_AsLongLongAndOverflow(object, &mut overflow);
-            // It cannot fail otherwise, since it is an `int`.
+            // For an `int`, overflow is the only failure.
             return if overflow == 0 { Some(Value::Int(number)) } else { None };
         }
         if object == ffi::Py_None() {
@@ -73,7 +73,7 @@ unsafe fn scalar(object: *mut PyObject) -> Option<Value> {
     }
 }
 
-/// A conversion under way: what is left of the limits.
+/// A conversion in progress, with the unused part of the limits.
 struct Reader<'a> {
     limits: &'a Limits,
     items: usize,
@@ -81,12 +81,12 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Converts an object in which `levels` may be inside each other.
+    /// Converts an object with at most `levels` nested containers.
     ///
     /// # Safety
     /// The object is alive until this returns, and the interpreter lock is held.
     unsafe fn read(&mut self, object: *mut PyObject, levels: u32) -> Result<Value> {
-        // SAFETY: as the caller says. The flags of a type say what objects of it are, derived ones included.
+        // SAFETY: the caller keeps the object alive. The flags of a type show its base type.
         unsafe {
             if let Some(value) = scalar(object) {
                 return Ok(value);
@@ -119,7 +119,7 @@ impl Reader<'_> {
     /// # Safety
     /// As for `read`.
     unsafe fn rarer(&mut self, object: *mut PyObject, levels: u32) -> Result<Value> {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller keeps the object alive. Each is read only after a check of its type.
         unsafe {
             if ffi::PyFloat_Check(object) != 0 {
                 return Ok(Value::Float(ffi::PyFloat_AS_DOUBLE(object)));
@@ -168,12 +168,13 @@ impl Reader<'_> {
     }
 
     /// # Safety
-    /// It is a `str`; otherwise as for `read`, which goes for all that follow.
+    /// `object` is a `str`; otherwise as for `read`. The same applies to the following functions.
     unsafe fn text(&mut self, object: *mut PyObject) -> Result<String> {
         let mut length = 0;
-        // SAFETY: the UTF-8 of a string lives as long as it does, and is UTF-8.
+        // SAFETY: the caller guarantees that it is a string. Its UTF-8 form lives as long as the string, and is
+        // valid UTF-8.
         unsafe {
-            // In UTF-8 no character is shorter than one byte, so this is known before memory is spent on it.
+            // In UTF-8 every character takes at least one byte, so this is checked before memory is allocated.
             if ffi::PyUnicode_GetLength(object) as usize > self.bytes {
                 return Err(ConversionError::new(ConversionErrorKind::TooLarge { limit: self.limits.bytes }));
             }
@@ -188,9 +189,9 @@ impl Reader<'_> {
     }
 
     /// # Safety
-    /// It is an `int`.
+    /// `object` is an `int`.
     unsafe fn integer(&mut self, object: *mut PyObject) -> Result<Value> {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees that it is an `int`.
         unsafe {
             let mut overflow = 0;
             let number = ffi::PyLong_AsLongLongAndOverflow(object, &mut overflow);
@@ -206,9 +207,10 @@ impl Reader<'_> {
     }
 
     /// # Safety
-    /// It is a `tuple`, which cannot change.
+    /// `object` is a `tuple`.
     unsafe fn tuple(&mut self, object: *mut PyObject, levels: u32) -> Result<Value> {
-        // SAFETY: as the caller says; its items live as long as it does.
+        // SAFETY: the caller guarantees that it is a tuple and keeps it alive. A tuple is immutable and keeps its
+        // items alive.
         unsafe {
             let count = ffi::PyTuple_GET_SIZE(object) as usize;
             self.spend_items(count)?;
@@ -216,7 +218,7 @@ impl Reader<'_> {
             for index in 0..count {
                 let item = ffi::PyTuple_GET_ITEM(object, index as Py_ssize_t);
                 if item.is_null() {
-                    // Somebody in C shows it around before it is finished.
+                    // C code exposed an unfinished tuple.
                     return Err(ConversionError::new(ConversionErrorKind::Changed));
                 }
                 items.push(self.read(item, levels).map_err(|error| error.in_item(index))?);
@@ -226,9 +228,10 @@ impl Reader<'_> {
     }
 
     /// # Safety
-    /// It is a `list`.
+    /// `object` is a `list`.
     unsafe fn list(&mut self, object: *mut PyObject, levels: u32) -> Result<Value> {
-        // SAFETY: as the caller says; each item is held by us while it is converted, since the list may let go of it then.
+        // SAFETY: the caller guarantees that it is a list. Each item is converted through an owned reference,
+        // because the list may drop it meanwhile.
         unsafe {
             let count = ffi::PyList_GET_SIZE(object) as usize;
             self.spend_items(count)?;
@@ -253,11 +256,12 @@ impl Reader<'_> {
     }
 
     /// # Safety
-    /// It is a `dict`.
+    /// `object` is a `dict`.
     unsafe fn dict(&mut self, object: *mut PyObject, levels: u32) -> Result<Value> {
         let (mut position, mut key, mut value): (Py_ssize_t, *mut PyObject, *mut PyObject) = Default::default();
-        // SAFETY: as the caller says; key and value are held by us while they are converted. `PyDict_Next` looks at the dict
-        // anew in each call, so that one which has changed is at worst walked through wrongly.
+        // SAFETY: the caller guarantees that it is a dict. Key and value are converted through owned references.
+        // `PyDict_Next` reads the dict anew in each call, so iterating a changed dict is safe, and the change is
+        // detected.
         unsafe {
             let count = ffi::PyDict_Size(object) as usize;
             self.spend_items(count)?;
@@ -279,9 +283,10 @@ impl Reader<'_> {
     }
 
     /// # Safety
-    /// It is a `set` or `frozenset`.
+    /// `object` is a `set` or `frozenset`.
     unsafe fn set(&mut self, object: *mut PyObject, levels: u32) -> Result<Vec<Value>> {
-        // SAFETY: as the caller says. The iterator that the base types have notices changes by itself, and gives references.
+        // SAFETY: the caller guarantees that it is a set. The iterator of the base type detects changes and returns
+        // new references.
         unsafe {
             let raised = |error| ConversionError::raised(error);
             let count = ffi::PySet_Size(object) as usize;
@@ -291,7 +296,7 @@ impl Reader<'_> {
                 0 => &raw mut ffi::PySet_Type,
                 _ => &raw mut ffi::PyFrozenSet_Type,
             };
-            let Some(iterate) = (*base).tp_iter else { unreachable!("sets can be iterated over") };
+            let Some(iterate) = (*base).tp_iter else { unreachable!("set types have an iterator") };
             let iterator = Owned::returned(iterate(object)).map_err(raised)?;
             while let Some(item) = Owned::taken(ffi::PyIter_Next(iterator.as_ptr())) {
                 items.push(self.read(item.as_ptr(), levels).map_err(|error| error.in_element(items.len()))?);
@@ -305,9 +310,9 @@ impl Reader<'_> {
     }
 
     /// # Safety
-    /// It is a `memoryview` or a `bytearray`.
+    /// `object` is a `memoryview` or a `bytearray`.
     unsafe fn memory(&mut self, object: *mut PyObject) -> Result<bytes::Bytes> {
-        // SAFETY: as the caller says; a view that cannot be had leaves an exception.
+        // SAFETY: the caller guarantees the type. If no view can be acquired, an exception is set.
         unsafe {
             let raised = |error| ConversionError::raised(error);
             let view = buffers::View::of(object).map_err(raised)?;
@@ -322,10 +327,10 @@ impl Reader<'_> {
     }
 }
 
-/// Says which character it is that UTF-8 has no bytes for. An exception is set, and no longer is then.
+/// Returns the error for a string that cannot be encoded, with the index of the surrogate. Clears the exception.
 #[cold]
 unsafe fn no_unicode(object: *mut PyObject) -> ConversionError {
-    // SAFETY: the lock is held, and the object is a string.
+    // SAFETY: the caller holds the lock, passes a string, and has an exception set.
     unsafe {
         if ffi::PyErr_ExceptionMatches(ffi::PyExc_UnicodeEncodeError) == 0 {
             return ConversionError::raised(Raised);

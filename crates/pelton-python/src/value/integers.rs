@@ -1,16 +1,16 @@
-//! Whole numbers that need more than 64 bits. They go by way of bytes, which Python makes and takes in all its versions.
+//! Conversion of integers of more than 64 bits, through bytes, which works in all versions of Python.
 
 use num_bigint::BigInt;
 use pyo3::ffi::{self, PyObject};
 
 use crate::object::{Owned, Raised, Result};
 
-/// How many bytes a number has in two's complement, or a few more.
+/// Returns an upper bound for the number of bytes in two's complement.
 ///
 /// # Safety
 /// `number` is an `int`, and the interpreter lock is held.
 pub(super) unsafe fn byte_length(number: *mut PyObject) -> Result<usize> {
-    // SAFETY: a number has that method, which returns a number; taken from its type, so that a subclass cannot lie.
+    // SAFETY: the caller passes an `int`. The method is taken from the type `int`, so a subclass cannot override it.
     unsafe {
         let bits = call_int(c"bit_length", &[number])?;
         let bits = ffi::PyLong_AsSsize_t(bits.as_ptr());
@@ -18,12 +18,12 @@ pub(super) unsafe fn byte_length(number: *mut PyObject) -> Result<usize> {
     }
 }
 
-/// A number out of Python, which has as many bytes as `byte_length` says.
+/// Converts a Python integer of at most `length` bytes, as returned by `byte_length`.
 ///
 /// # Safety
 /// As for `byte_length`.
 pub(super) unsafe fn from_python(number: *mut PyObject, length: usize) -> Result<BigInt> {
-    // SAFETY: a number has that method, which returns bytes; the arguments are what it takes.
+    // SAFETY: the caller passes an `int`. `int.to_bytes` takes these arguments and returns `bytes`.
     unsafe {
         let length = Owned::returned(ffi::PyLong_FromSize_t(length))?;
         let order = Owned::returned(ffi::PyUnicode_InternFromString(c"little".as_ptr()))?;
@@ -37,13 +37,13 @@ pub(super) unsafe fn from_python(number: *mut PyObject, length: usize) -> Result
     }
 }
 
-/// A number for Python.
+/// Converts an integer to Python.
 ///
 /// # Safety
 /// The interpreter lock is held.
 pub(super) unsafe fn to_python(number: &BigInt) -> Result<Owned> {
     let bytes = number.to_signed_bytes_le();
-    // SAFETY: the arguments are what that method takes.
+    // SAFETY: the caller holds the lock. `int.from_bytes` takes these arguments.
     unsafe {
         let bytes = ffi::PyBytes_FromStringAndSize(bytes.as_ptr().cast(), bytes.len() as ffi::Py_ssize_t);
         let bytes = Owned::returned(bytes)?;
@@ -57,7 +57,7 @@ pub(super) unsafe fn to_python(number: &BigInt) -> Result<Owned> {
 /// # Safety
 /// The arguments are alive, and the interpreter lock is held.
 unsafe fn call_int(name: &std::ffi::CStr, arguments: &[*mut PyObject]) -> Result<Owned> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that the arguments are alive and holds the lock.
     unsafe {
         let method = Owned::returned(ffi::PyObject_GetAttrString((&raw mut ffi::PyLong_Type).cast(), name.as_ptr()))?;
         let pointer =
@@ -66,12 +66,13 @@ unsafe fn call_int(name: &std::ffi::CStr, arguments: &[*mut PyObject]) -> Result
     }
 }
 
-/// The same, of which the last argument is called `signed`.
+/// Calls a method of the type `int` with the last argument passed as `signed`.
 ///
 /// # Safety
 /// As for `call_int`; there is at least one argument.
 unsafe fn call_signed(name: &std::ffi::CStr, arguments: &[*mut PyObject]) -> Result<Owned> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that the arguments are alive, that there is at least one, and that the lock is
+    // held.
     unsafe {
         let method = Owned::returned(ffi::PyObject_GetAttrString((&raw mut ffi::PyLong_Type).cast(), name.as_ptr()))?;
         let signed = Owned::returned(ffi::PyUnicode_InternFromString(c"signed".as_ptr()))?;

@@ -1,19 +1,19 @@
-//! Python's data as Rust has it: [`Value`], and the ways there and back.
+//! Python data in Rust: [`Value`], and conversions in both directions.
 //!
-//! A [`Value`] belongs to no interpreter. It is made, sent to other threads and dropped without the interpreter lock; only
-//! [`Value::to_python`] and [`Value::from_python`] need it. What has no form in Rust stays in Python, and a [`Value`] holds
-//! an [`Object`] for it, a reference that any thread may drop.
+//! A [`Value`] belongs to no interpreter. It can be created, sent to other threads and dropped without the interpreter
+//! lock. Only [`Value::to_python`] and [`Value::from_python`] need the lock. Objects that cannot be represented in Rust
+//! stay in Python. A [`Value`] refers to them by an [`Object`], a reference that any thread may drop.
 //!
-//! | file | what is in it |
+//! | file | contents |
 //! |---|---|
-//! | `to_python.rs`, `from_python.rs` | making a Python object of a value, and a value of one |
-//! | `datetimes.rs`, `integers.rs`, `buffers.rs` | the same for those types that are some work |
-//! | `calendar.rs`, `calendar_text.rs` | dates and times as Rust has them, and as text |
+//! | `to_python.rs`, `from_python.rs` | conversion to and from Python objects |
+//! | `datetimes.rs`, `integers.rs`, `buffers.rs` | the same for types that need more code |
+//! | `calendar.rs`, `calendar_text.rs` | dates and times in Rust, and as text |
 //! | `object.rs` | references that any thread may drop |
 //! | `rust.rs` | `From` and `TryFrom` for Rust's types |
-//! | `serialize.rs`, `deserialize.rs` | the same for whatever serde knows |
-//! | `discard.rs` | dropping what may be very deep |
-//! | `error.rs`, `limits.rs` | what can be wrong, and how much is too much |
+//! | `serialize.rs`, `deserialize.rs` | conversion to and from types that serde supports |
+//! | `discard.rs` | dropping deeply nested values |
+//! | `error.rs`, `limits.rs` | errors and limits |
 
 mod buffers;
 mod calendar;
@@ -37,17 +37,17 @@ use crate::native::Native;
 
 pub use self::calendar::{Date, DateTime, Time, TimeDelta, Zone};
 pub use self::deserialize::from_value;
-#[allow(unused_imports, reason = "as below")]
+#[allow(unused_imports, reason = "only the host uses it")]
 pub(crate) use self::discard::discard;
 pub use self::error::{ConversionError, ConversionErrorKind};
-#[allow(unused_imports, reason = "for the host, which is compiled only where Python is hosted")]
+#[allow(unused_imports, reason = "only the host uses it")]
 pub(crate) use self::from_python::from_pointer;
 pub use self::limits::Limits;
 pub use self::object::{Object, release_dropped};
-#[allow(unused_imports, reason = "as above")]
+#[allow(unused_imports, reason = "only the host uses it")]
 pub(crate) use self::object::{has_dropped, release};
 pub use self::serialize::to_value;
-#[allow(unused_imports, reason = "as above")]
+#[allow(unused_imports, reason = "only the host uses it")]
 pub(crate) use self::to_python::{argument, to_pointer};
 
 /// Python data.
@@ -59,12 +59,12 @@ pub(crate) use self::to_python::{argument, to_pointer};
 /// assert_eq!(value.get("born").and_then(Value::as_int), Some(1815));
 /// ```
 ///
-/// Values compare by what they consist of: an `Int` is no `Float`, and the order of a `Dict` or `Set` counts, which in Python
-/// it does not.
+/// Values are compared structurally: an `Int` never equals a `Float`, and unlike in Python the order of a `Dict` or
+/// `Set` matters.
 ///
-/// A value may be nested as deep as one likes, but is copied, compared, printed and dropped level by level: one of some ten thousand levels
-/// is more than a thread's stack has room for. Those that come from Python are bounded, by [`Limits`]; and what is handed to a
-/// host is dropped without recursion.
+/// The nesting depth of a value is not limited, but it is copied, compared, formatted and dropped recursively: some
+/// ten thousand levels overflow a thread's stack. Values from Python are bounded by [`Limits`], and values passed
+/// to a host are dropped without recursion.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub enum Value {
@@ -75,22 +75,22 @@ pub enum Value {
     Bool(bool),
     /// An `int` of at most 64 bits.
     Int(i64),
-    /// An `int` that needs more. Both go to Python as the same type; one that fits comes back as [`Int`](Value::Int).
+    /// A larger `int`. Both become an `int` in Python; one that fits comes back as [`Int`](Value::Int).
     BigInt(Box<BigInt>),
     /// `float`
     Float(f64),
     /// `str`
     Str(String),
-    /// `bytes`. They are copied on the way to Python, whose objects hold their bytes themselves. A large one that comes
-    /// from Python is not copied: this is a view of the object.
+    /// `bytes`. Copied on the way to Python, whose objects contain their bytes. Large ones from Python are not
+    /// copied: this is a view of the object.
     Bytes(Bytes),
-    /// A `memoryview` that nobody can write through. It shares its memory with Rust, whichever side it is from.
+    /// A read-only `memoryview`. It shares its memory with Rust, in both directions.
     Buffer(Bytes),
     /// `list`
     List(Vec<Value>),
     /// `tuple`
     Tuple(Vec<Value>),
-    /// `dict`, in its order. If a key is there twice, Python gets the later value.
+    /// `dict`, in order. If a key occurs twice, Python gets the later value.
     Dict(Vec<(Value, Value)>),
     /// `set`
     Set(Vec<Value>),
@@ -104,14 +104,14 @@ pub enum Value {
     Time(Box<Time>),
     /// `datetime.timedelta`
     TimeDelta(TimeDelta),
-    /// Something of Rust's that Python has an object for: an end of a channel, shared state.
+    /// A Rust object with a Python wrapper: an end of a channel, or shared state.
     Native(Box<Native>),
     /// Any other object.
     Object(Object),
 }
 
 impl Value {
-    /// What Python calls the type.
+    /// Returns Python's name of the type.
     pub fn type_name(&self) -> &'static str {
         match self {
             Value::None => "NoneType",
@@ -135,22 +135,22 @@ impl Value {
         }
     }
 
-    /// Whether it is `None`.
+    /// Returns whether it is `None`.
     pub fn is_none(&self) -> bool {
         matches!(self, Value::None)
     }
 
-    /// The truth value, if it is one.
+    /// Returns the boolean, if it is one.
     pub fn as_bool(&self) -> Option<bool> {
         if let Value::Bool(value) = self { Some(*value) } else { None }
     }
 
-    /// The whole number, if it is one of at most 64 bits.
+    /// Returns the integer, if it is one of at most 64 bits.
     pub fn as_int(&self) -> Option<i64> {
         if let Value::Int(value) = self { Some(*value) } else { None }
     }
 
-    /// The number, if it is a `float` or an `int` of at most 64 bits.
+    /// Returns the number, if it is a `float` or an `int` of at most 64 bits.
     pub fn as_float(&self) -> Option<f64> {
         match self {
             Value::Float(value) => Some(*value),
@@ -159,17 +159,17 @@ impl Value {
         }
     }
 
-    /// The text, if it is any.
+    /// Returns the text, if it is a `str`.
     pub fn as_str(&self) -> Option<&str> {
         if let Value::Str(value) = self { Some(value) } else { None }
     }
 
-    /// The bytes, if it is `bytes` or a `memoryview`.
+    /// Returns the bytes, if it is `bytes` or a `memoryview`.
     pub fn as_bytes(&self) -> Option<&Bytes> {
         if let Value::Bytes(value) | Value::Buffer(value) = self { Some(value) } else { None }
     }
 
-    /// The items, if it is a `list`, a `tuple` or a set.
+    /// Returns the items, if it is a `list`, a `tuple` or a set.
     pub fn as_slice(&self) -> Option<&[Value]> {
         match self {
             Value::List(items) | Value::Tuple(items) | Value::Set(items) | Value::FrozenSet(items) => Some(items),
@@ -177,17 +177,17 @@ impl Value {
         }
     }
 
-    /// The pairs, if it is a `dict`.
+    /// Returns the pairs, if it is a `dict`.
     pub fn as_dict(&self) -> Option<&[(Value, Value)]> {
         if let Value::Dict(pairs) = self { Some(pairs) } else { None }
     }
 
-    /// The object, if it is one that has no form in Rust.
+    /// Returns the object, if it is one that cannot be represented in Rust.
     pub fn as_object(&self) -> Option<&Object> {
         if let Value::Object(object) = self { Some(object) } else { None }
     }
 
-    /// What a `dict` has under a key that is a `str`. All pairs are looked through, the last first.
+    /// Returns the value under a `str` key of a `dict`. Searches all pairs linearly, last first.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.as_dict()?.iter().rev().find(|(its_key, _)| its_key.as_str() == Some(key)).map(|(_, value)| value)
     }

@@ -1,8 +1,8 @@
 //! References to Python objects that any thread may drop.
 //!
-//! A reference count may only be changed with the interpreter lock held. A thread that drops the last [`Object`] without it
-//! puts the reference into a queue, and whoever has the lock next lets go of what is in there: the host's loops do so
-//! in each batch.
+//! A reference count may only be changed with the interpreter lock held. A thread that drops the last [`Object`]
+//! without the lock queues the reference, and a thread with the lock releases it later: the host's loops do so in
+//! each batch.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -12,20 +12,21 @@ use crossbeam_queue::SegQueue;
 use pyo3::ffi::{self, PyObject};
 use pyo3::prelude::*;
 
-/// A Python object. Copies of this share one reference, so that neither copying nor dropping needs the interpreter lock.
+/// A reference to a Python object. Clones share one reference count, so cloning and dropping do not need the
+/// interpreter lock.
 ///
-/// It is equal to another if both are the same object.
+/// Two are equal if they refer to the same object.
 #[derive(Clone)]
 pub struct Object(Arc<Reference>);
 
 struct Reference(NonNull<PyObject>);
 
-// SAFETY: the address may be known everywhere; what it points at is touched with the interpreter lock held only.
+// SAFETY: only the address is shared. The object behind it is only accessed with the interpreter lock held.
 unsafe impl Send for Reference {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Reference {}
 
-/// A reference whose owner had not got the lock.
+/// A reference dropped without the lock.
 struct Dropped(NonNull<PyObject>);
 
 // SAFETY: as for `Reference`.
@@ -34,31 +35,31 @@ unsafe impl Send for Dropped {}
 static DROPPED: SegQueue<Dropped> = SegQueue::new();
 
 impl Object {
-    /// A reference to an object.
+    /// Creates a reference to an object.
     pub fn new(object: &Bound<'_, PyAny>) -> Object {
-        // SAFETY: it is alive, and the lock is held, as its lifetime shows.
+        // SAFETY: `Bound` shows that the object is alive and that the lock is held.
         unsafe { Object::from_pointer(object.as_ptr()) }
     }
 
-    /// A new reference to an object.
+    /// Creates a new reference to an object.
     ///
     /// # Safety
-    /// It is alive, and the interpreter lock is held.
+    /// The object is alive, and the interpreter lock is held.
     pub(crate) unsafe fn from_pointer(object: *mut PyObject) -> Object {
-        // SAFETY: it is alive, so it is not null.
+        // SAFETY: the caller guarantees that the object is alive, so the pointer is not null.
         unsafe {
             ffi::Py_INCREF(object);
             Object(Arc::new(Reference(NonNull::new_unchecked(object))))
         }
     }
 
-    /// The object, for code that has the interpreter lock.
+    /// Returns the object, for code that holds the interpreter lock.
     pub fn bind<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
-        // SAFETY: it is alive as long as this is.
+        // SAFETY: `py` shows that the lock is held, and the object lives as long as this value.
         unsafe { Bound::from_borrowed_ptr(py, self.as_ptr()) }
     }
 
-    /// Where it is. To be touched with the interpreter lock held, while this lives.
+    /// Returns the address. The object may be accessed with the interpreter lock held, while this value lives.
     pub(crate) fn as_ptr(&self) -> *mut PyObject {
         self.0.0.as_ptr()
     }
@@ -81,7 +82,7 @@ impl fmt::Debug for Object {
 impl Drop for Reference {
     fn drop(&mut self) {
         if has_lock() {
-            // SAFETY: the reference is ours, and the lock is held.
+            // SAFETY: this value owns the reference, and the lock is held.
             unsafe { ffi::Py_DECREF(self.0.as_ptr()) };
         } else {
             DROPPED.push(Dropped(self.0));
@@ -89,12 +90,13 @@ impl Drop for Reference {
     }
 }
 
-/// Whether this thread has the interpreter lock, as a thread of the main interpreter.
+/// Returns whether this thread holds the interpreter lock of the main interpreter.
 ///
-/// `PyGILState_Check` says yes to every thread as soon as there has been a second interpreter.
+/// `PyGILState_Check` returns true for every thread once a second interpreter has been created.
 fn has_lock() -> bool {
-    // SAFETY: these may be asked at any time while there is an interpreter. A thread that holds the lock has a current state; before Python 3.12
-    // that is the state of whichever thread has the lock, and so is compared with this thread's own.
+    // SAFETY: these functions may be called at any time. A thread that holds the lock has a current state. Before
+    // Python 3.12 the current state belongs to whichever thread holds the lock, so it is compared with this
+    // thread's own.
     unsafe {
         if ffi::Py_IsInitialized() == 0 {
             return false;
@@ -104,10 +106,10 @@ fn has_lock() -> bool {
     }
 }
 
-/// Lets go of all objects that were dropped by threads without the interpreter lock, and says how many these were. Hosts do
-/// so by themselves; a program that uses [`Object`] without one has to now and then.
+/// Releases all objects that were dropped by threads without the interpreter lock, and returns their number. Hosts
+/// call this themselves. A program that uses [`Object`] without a host has to call it now and then.
 pub fn release_dropped(_: Python<'_>) -> usize {
-    // SAFETY: the lock is held.
+    // SAFETY: `py` shows that the lock is held.
     unsafe { release() }
 }
 
@@ -115,18 +117,18 @@ pub fn release_dropped(_: Python<'_>) -> usize {
 /// The interpreter lock is held.
 pub(crate) unsafe fn release() -> usize {
     let mut released = 0;
-    // As many as there are now: a finalizer may well drop more.
+    // Only as many as there are now, because finalizers may drop more.
     for _ in 0..DROPPED.len() {
         let Some(Dropped(object)) = DROPPED.pop() else { break };
-        // SAFETY: the queue owned the reference, and the lock is held.
+        // SAFETY: the queue owned the reference, and the caller holds the lock.
         unsafe { ffi::Py_DECREF(object.as_ptr()) };
         released += 1;
     }
     released
 }
 
-/// Whether there is anything to let go of. Costs two loads.
-#[allow(dead_code, reason = "for the host")]
+/// Returns whether there is anything to release. Costs two loads.
+#[allow(dead_code, reason = "only the host uses it")]
 pub(crate) fn has_dropped() -> bool {
     !DROPPED.is_empty()
 }

@@ -1,4 +1,4 @@
-//! `From` and `TryFrom` for Rust's own types. For all others there is serde.
+//! `From` and `TryFrom` for Rust's own types. Other types are converted with serde.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -15,27 +15,27 @@ use pyo3::prelude::*;
 use super::{ConversionError, ConversionErrorKind, Date, DateTime, Limits, Object, Time, TimeDelta, Value};
 
 impl Value {
-    /// `bytes`. A list of numbers is what `Value::from` makes of a vector.
+    /// Creates `bytes`. `Value::from` converts a vector to a list of numbers instead.
     pub fn bytes(bytes: impl Into<Bytes>) -> Value {
         Value::Bytes(bytes.into())
     }
 
-    /// A `memoryview` of bytes that Rust has and nobody changes. They are not copied.
+    /// Creates a `memoryview` of Rust's bytes, which are not copied.
     pub fn buffer(bytes: impl AsRef<[u8]> + Send + 'static) -> Value {
         Value::Buffer(Bytes::from_owner(bytes))
     }
 
-    /// `list`
+    /// Creates a `list`.
     pub fn list<T: Into<Value>>(items: impl IntoIterator<Item = T>) -> Value {
         Value::List(items.into_iter().map(Into::into).collect())
     }
 
-    /// `tuple`, for one whose length is not known when it is written; `Value::from` makes one of a tuple.
+    /// Creates a `tuple` of any length. For a Rust tuple, use `Value::from`.
     pub fn tuple<T: Into<Value>>(items: impl IntoIterator<Item = T>) -> Value {
         Value::Tuple(items.into_iter().map(Into::into).collect())
     }
 
-    /// `dict`, in this order.
+    /// Creates a `dict` in this order.
     pub fn dict<K: Into<Value>, V: Into<Value>>(pairs: impl IntoIterator<Item = (K, V)>) -> Value {
         Value::Dict(pairs.into_iter().map(|(key, value)| (key.into(), value.into())).collect())
     }
@@ -148,13 +148,13 @@ macro_rules! tuples {
             {
                 type Error = ConversionError;
 
-                /// From a tuple or list with as many items.
+                /// Converts a tuple or list of the same length.
                 fn try_from(value: Value) -> Result<Self, ConversionError> {
                     let items = match value {
                         Value::Tuple(items) | Value::List(items) if items.len() == $count => items,
                         Value::Tuple(items) | Value::List(items) => {
                             let expected = Cow::Borrowed(concat!("a tuple of ", $count));
-                            let found = format!("one of {}", items.len());
+                            let found = format!("a tuple of {}", items.len());
                             return Err(ConversionError::new(ConversionErrorKind::WrongType { expected, found }));
                         }
                         other => return Err(ConversionError::wrong_type(concat!("a tuple of ", $count), &other)),
@@ -193,11 +193,11 @@ macro_rules! integers {
 
             fn try_from(value: Value) -> Result<$type, ConversionError> {
                 let out_of_range = |number: &dyn std::fmt::Display| {
-                    ConversionError::out_of_range(format_args!("{number} is no {}", stringify!($type)))
+                    ConversionError::out_of_range(format_args!("{number} does not fit into {}", stringify!($type)))
                 };
                 match value {
                     Value::Int(number) => <$type>::try_from(number).map_err(|_| out_of_range(&number)),
-                    // It may have millions of digits.
+                    // The number may have millions of digits.
                     Value::BigInt(number) => <$type>::try_from(&*number)
                         .map_err(|_| out_of_range(&format_args!("a number of {} bits", number.bits()))),
                     other => Err(ConversionError::wrong_type("int", &other)),
@@ -262,7 +262,7 @@ where
 {
     type Error = ConversionError;
 
-    /// From a list, a tuple or a set; and from `bytes`, which are numbers too.
+    /// Converts a list, a tuple or a set, and `bytes`, which are numbers too.
     fn try_from(value: Value) -> Result<Vec<T>, ConversionError> {
         let convert = |(index, item)| T::try_from(item).map_err(|error| ConversionError::from(error).in_item(index));
         match value {
@@ -277,7 +277,7 @@ where
     }
 }
 
-/// The pairs of a dict, converted.
+/// Converts the pairs of a dict.
 fn pairs<K, V, M>(value: Value) -> Result<M, ConversionError>
 where
     K: TryFrom<Value>,
@@ -322,7 +322,7 @@ where
 }
 
 impl ConversionError {
-    /// What Python calls an error of this kind.
+    /// Returns the name of the Python exception for an error of this kind.
     pub(crate) fn exception_class(&self) -> &'static str {
         match self.kind() {
             ConversionErrorKind::TooDeep { .. } => "RecursionError",

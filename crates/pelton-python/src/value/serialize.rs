@@ -1,7 +1,7 @@
-//! Values and serde, one way: a value of whatever can be serialized, and values serialized into any format.
+//! Serialization with serde: values from Rust types, and values into any format.
 //!
-//! Python's types that serde has no word for go through it as newtype structs with names of ours. Our own serializer knows
-//! these, so a value comes out of [`to_value`] as it went in; other formats see what is inside, which is text or a sequence.
+//! Python types unknown to serde are serialized as newtype structs with our names. Our own serializer recognizes
+//! these, so [`to_value`] returns a value unchanged. Other formats see the content, which is text or a sequence.
 
 use std::fmt::Display;
 
@@ -9,7 +9,7 @@ use serde::ser::{self, Serialize};
 
 use super::{ConversionError, ConversionErrorKind, Date, DateTime, Limits, Time, TimeDelta, Value};
 
-/// The newtype structs that stand for Python's types.
+/// Names of the newtype structs that stand for Python's types.
 pub(super) mod marks {
     pub(in super::super) const INT: &str = "$pelton::int";
     pub(in super::super) const BUFFER: &str = "$pelton::memoryview";
@@ -23,10 +23,10 @@ pub(super) mod marks {
     pub(in super::super) const VALUE: &str = "$pelton::value";
 }
 
-/// A value of anything that can be serialized.
+/// Converts anything that can be serialized to a value.
 ///
-/// Structs and maps become dicts, sequences lists, tuples tuples; `None` and `()` become `None`; an enum's variant without
-/// content becomes its name, another a dict with that name as its only key.
+/// Structs and maps become dicts, sequences become lists, and tuples become tuples; `None` and `()` become `None`. An
+/// enum variant without content becomes its name; any other variant becomes a dict with the name as its only key.
 ///
 /// ```
 /// use pelton_python::value::to_value;
@@ -44,7 +44,7 @@ pub fn to_value<T: Serialize + ?Sized>(data: &T) -> Result<Value, ConversionErro
     data.serialize(Serializer { levels: Limits::DEFAULT.depth })
 }
 
-/// Bytes, which serde otherwise takes for a sequence of numbers.
+/// Serializes bytes as bytes; serde's default is a sequence of numbers.
 struct AsBytes<'a>(&'a [u8]);
 
 impl Serialize for AsBytes<'_> {
@@ -53,7 +53,7 @@ impl Serialize for AsBytes<'_> {
     }
 }
 
-/// Something as its text.
+/// Serializes something as its text.
 struct AsText<T>(T);
 
 impl<T: Display> Serialize for AsText<T> {
@@ -63,7 +63,7 @@ impl<T: Display> Serialize for AsText<T> {
 }
 
 impl Serialize for Value {
-    /// An [`Object`](super::Object) cannot be serialized.
+    /// Fails for an [`Object`](super::Object), which cannot be serialized.
     fn serialize<S: ser::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Value::None => serializer.serialize_unit(),
@@ -88,9 +88,9 @@ impl Serialize for Value {
             Value::Time(value) => value.serialize(serializer),
             Value::TimeDelta(value) => value.serialize(serializer),
             Value::Native(native) => {
-                Err(ser::Error::custom(format_args!("a {} has no form outside of the program", native.type_name())))
+                Err(ser::Error::custom(format_args!("a {} cannot be serialized", native.type_name())))
             }
-            Value::Object(_) => Err(ser::Error::custom("a Python object has no form outside of Python")),
+            Value::Object(_) => Err(ser::Error::custom("a Python object cannot be serialized")),
         }
     }
 }
@@ -113,7 +113,7 @@ impl ser::Error for ConversionError {
     }
 }
 
-/// Makes a value in which so many levels may be inside each other.
+/// Creates a value with at most `levels` nested containers.
 #[derive(Clone, Copy)]
 struct Serializer {
     levels: u32,
@@ -127,9 +127,9 @@ impl Serializer {
         Ok(Serializer { levels })
     }
 
-    /// A sequence inside of this one, which is to be wrapped like that when it is finished.
+    /// Starts a sequence one level deeper, which is wrapped when it is finished.
     fn sequence(self, length: usize, wrap: Wrap) -> Result<Sequence, ConversionError> {
-        // What says how long it will be need not be right.
+        // The announced length may be wrong.
         let items = Vec::with_capacity(length.min(4_096));
         Ok(Sequence { items, wrap, inner: self.deeper()? })
     }
@@ -140,12 +140,12 @@ impl Serializer {
     }
 }
 
-/// The only pair of a dict: a variant's name, and what is in it.
+/// Returns a dict with one pair: a variant's name and its content.
 fn variant_dict(variant: &str, content: Value) -> Value {
     Value::Dict(vec![(variant.into(), content)])
 }
 
-/// What a newtype struct of ours stands for.
+/// Returns the value that one of our newtype structs stands for.
 fn unmark(mark: &'static str, content: Value) -> Result<Value, ConversionError> {
     Ok(match (mark, content) {
         (marks::INT, Value::Str(text)) => match text.parse::<num_bigint::BigInt>() {
@@ -273,11 +273,11 @@ impl ser::Serializer for Serializer {
 enum Wrap {
     List,
     Tuple,
-    /// A tuple, in a dict under this name.
+    /// A tuple in a dict under this name.
     Variant(&'static str),
 }
 
-/// A list or tuple under way.
+/// A list or tuple under construction.
 struct Sequence {
     items: Vec<Value>,
     wrap: Wrap,
@@ -322,10 +322,10 @@ sequences! {
     SerializeTupleVariant, serialize_field
 }
 
-/// A dict under way.
+/// A dict under construction.
 struct Pairs {
     pairs: Vec<(Value, Value)>,
-    /// The key whose value is to come.
+    /// The key whose value comes next.
     key: Option<Value>,
     variant: Option<&'static str>,
     inner: Serializer,
@@ -359,7 +359,7 @@ impl ser::SerializeMap for Pairs {
     fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), ConversionError> {
         match self.key.take() {
             Some(key) => self.push(key, value),
-            None => Err(ser::Error::custom("a value came without a key")),
+            None => Err(ser::Error::custom("a value was serialized without a key")),
         }
     }
 

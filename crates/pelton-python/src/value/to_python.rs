@@ -1,4 +1,4 @@
-//! Making a Python object of a value.
+//! Conversion of values to Python objects.
 
 use pyo3::ffi::{self, Py_ssize_t, PyObject};
 use pyo3::prelude::*;
@@ -10,24 +10,24 @@ use crate::object::{Owned, Raised};
 type Result<T> = std::result::Result<T, ConversionError>;
 
 impl Value {
-    /// The Python object.
+    /// Converts the value to a Python object.
     ///
-    /// Fails for what Python refuses: an unhashable key, a zone that it does not know, no memory; and for values that are
+    /// Fails if Python refuses the value (an unhashable key, an unknown zone, no memory), and for values that are
     /// more than 1,000 levels deep.
     #[inline]
     pub fn to_python<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyAny>> {
-        // SAFETY: the lock is held, as `py` shows; the reference is ours to give away.
+        // SAFETY: the lock is held, as `py` shows, and `to_pointer` returns an owned reference.
         unsafe { to_pointer(self).map(|object| Bound::from_owned_ptr(py, object.into_ptr())) }
     }
 }
 
-/// The Python object for a value.
+/// Converts a value to a Python object.
 ///
 /// # Safety
 /// The interpreter lock is held.
 #[inline]
 pub(crate) unsafe fn to_pointer(value: &Value) -> Result<Owned> {
-    // SAFETY: the lock is held.
+    // SAFETY: the caller holds the lock.
     unsafe {
         let object = match value {
             Value::None => return Ok(Owned::new_reference(ffi::Py_None())),
@@ -41,14 +41,14 @@ pub(crate) unsafe fn to_pointer(value: &Value) -> Result<Owned> {
     }
 }
 
-/// The Python object for an argument of a task, which stays where it was made until its outcome is taken. What Python is to own
-/// is let go of here.
+/// Converts an argument of a task. The task keeps its arguments until its outcome is taken, so this releases native
+/// values that Python now owns.
 ///
 /// # Safety
 /// The interpreter lock is held.
 #[inline]
 pub(crate) unsafe fn argument(value: &Value) -> Result<Owned> {
-    // SAFETY: the lock is held.
+    // SAFETY: the caller holds the lock.
     let object = unsafe { to_pointer(value) }?;
     if let Value::Native(native) = value {
         native.hand_over();
@@ -58,15 +58,15 @@ pub(crate) unsafe fn argument(value: &Value) -> Result<Owned> {
 
 #[inline]
 unsafe fn text(text: &str) -> *mut PyObject {
-    // SAFETY: the lock is held.
+    // SAFETY: the caller holds the lock. Pointer and length are those of a string.
     unsafe { ffi::PyUnicode_FromStringAndSize(text.as_ptr().cast(), text.len() as Py_ssize_t) }
 }
 
-/// The same, `levels` of which may be inside each other.
+/// Converts a value with at most `levels` nested containers.
 unsafe fn nested(value: &Value, levels: u32) -> Result<Owned> {
     let is_nested =
         matches!(value, Value::List(_) | Value::Tuple(_) | Value::Dict(_) | Value::Set(_) | Value::FrozenSet(_));
-    // SAFETY: the lock is held.
+    // SAFETY: the caller holds the lock.
     unsafe { if is_nested { composed(value, levels) } else { to_pointer(value) } }
 }
 
@@ -76,10 +76,10 @@ unsafe fn composed(value: &Value, levels: u32) -> Result<Owned> {
         levels.checked_sub(1).ok_or_else(|| ConversionError::new(ConversionErrorKind::TooDeep { limit }))
     };
     let raised = |error: Raised| {
-        // SAFETY: the lock is held.
+        // SAFETY: the caller holds the lock.
         unsafe { ConversionError::raised(error) }
     };
-    // SAFETY: the lock is held.
+    // SAFETY: the caller holds the lock.
     unsafe {
         match value {
             Value::Tuple(items) => tuple(items, deeper()?),
@@ -90,7 +90,7 @@ unsafe fn composed(value: &Value, levels: u32) -> Result<Owned> {
                 fill(set, items, deeper()?)
             }
             Value::FrozenSet(items) => {
-                // One that nobody else has may be added to.
+                // A frozenset that nothing else refers to may be added to.
                 let set = Owned::returned(ffi::PyFrozenSet_New(std::ptr::null_mut())).map_err(raised)?;
                 fill(set, items, deeper()?)
             }
@@ -119,8 +119,8 @@ unsafe fn composed(value: &Value, levels: u32) -> Result<Owned> {
 }
 
 unsafe fn tuple(items: &[Value], levels: u32) -> Result<Owned> {
-    // SAFETY: the lock is held. Each place is filled once, with a reference that the tuple takes over; one with empty places,
-    // which is what an error leaves, is let go of without harm.
+    // SAFETY: the caller holds the lock. Each item is set once, with a reference that the tuple takes over. After
+    // an error, a tuple with null items can be dropped.
     unsafe {
         let tuple = Owned::returned(ffi::PyTuple_New(items.len() as Py_ssize_t));
         let tuple = tuple.map_err(|error| ConversionError::raised(error))?;
@@ -146,7 +146,7 @@ unsafe fn list(items: &[Value], levels: u32) -> Result<Owned> {
 }
 
 unsafe fn dict(pairs: &[(Value, Value)], levels: u32) -> Result<Owned> {
-    // SAFETY: the lock is held, and all references are ours.
+    // SAFETY: the caller holds the lock, and all references are owned.
     unsafe {
         let dict = Owned::returned(ffi::PyDict_New()).map_err(|error| ConversionError::raised(error))?;
         for (index, (key, value)) in pairs.iter().enumerate() {
@@ -162,7 +162,7 @@ unsafe fn dict(pairs: &[(Value, Value)], levels: u32) -> Result<Owned> {
 
 unsafe fn fill(set: Owned, items: &[Value], levels: u32) -> Result<Owned> {
     for (index, item) in items.iter().enumerate() {
-        // SAFETY: the lock is held, and the references are ours.
+        // SAFETY: the caller holds the lock, and all references are owned.
         unsafe {
             let item = nested(item, levels).map_err(|error| error.in_element(index))?;
             if ffi::PySet_Add(set.as_ptr(), item.as_ptr()) < 0 {
@@ -173,10 +173,10 @@ unsafe fn fill(set: Owned, items: &[Value], levels: u32) -> Result<Owned> {
     Ok(set)
 }
 
-/// What a dict or set says to a key that it does not take.
+/// Returns the error for a key that a dict or set refused.
 #[cold]
 unsafe fn refused() -> ConversionError {
-    // SAFETY: the lock is held, and an exception is set.
+    // SAFETY: the caller holds the lock, and an exception is set.
     unsafe {
         let is_unhashable = ffi::PyErr_ExceptionMatches(ffi::PyExc_TypeError) != 0;
         let text = take_exception();

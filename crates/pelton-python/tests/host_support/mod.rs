@@ -1,19 +1,19 @@
-//! What the tests of the host share.
+//! Shared by the tests of the host.
 
-#![allow(dead_code, reason = "none of them uses all of it")]
+#![allow(dead_code, reason = "no test uses all of it")]
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use pelton_python::host::{Config, Host, Outcome, Process, Reply};
+use pelton_python::host::{Config, Host, Namespace, Outcome, Reply};
 
-/// Whatever takes longer than this does not come to an end.
+/// Deadline for everything that must finish.
 pub const LONG: Duration = Duration::from_secs(60);
 
-/// There can be one host in a process.
+/// There can be one host in a process, so tests take turns.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// A host, for one test at a time.
+/// A host, held by one test at a time.
 pub struct Fixture {
     host: Host,
     _turn: MutexGuard<'static, ()>,
@@ -39,14 +39,14 @@ pub fn start() -> Fixture {
     start_with(Config::new())
 }
 
-/// A namespace with these definitions.
-pub fn with(host: &Host, source: &'static str) -> Process {
-    let process = host.process();
-    wait(process.exec(source).unwrap()).unwrap();
-    process
+/// Creates a namespace with these definitions.
+pub fn with(host: &Host, source: &'static str) -> Namespace {
+    let namespace = host.namespace();
+    wait(namespace.exec(source).unwrap()).unwrap();
+    namespace
 }
 
-/// Waits for an outcome, but not for ever.
+/// Waits for an outcome, with a deadline.
 #[track_caller]
 pub fn wait(reply: Reply) -> Outcome {
     match reply.wait_timeout(LONG) {
@@ -55,7 +55,7 @@ pub fn wait(reply: Reply) -> Outcome {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds, with a deadline.
 #[track_caller]
 pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     let start = Instant::now();

@@ -1,4 +1,4 @@
-"""What the host needs of Python that is not hot: ``pelton._host``, which only a program that hosts Python has."""
+"""Support code of the host in Python: ``pelton._host``, which exists only in programs that host Python."""
 
 import asyncio
 import logging
@@ -13,34 +13,34 @@ logger = logging.getLogger("pelton")
 
 
 class Interrupted(BaseException):
-    """Raised in a task where it runs, when the host is told to interrupt it."""
+    """Raised in a running task when the host interrupts it."""
 
 
 pelton.Interrupted = Interrupted
 
 
 def prepare(paths, arguments):
-    """Set ``sys.argv``, and put directories first in ``sys.path``."""
+    """Set ``sys.argv``, and insert directories at the start of ``sys.path``."""
     sys.argv[:] = arguments
     sys.path[:0] = [path for path in paths if path not in sys.path]
 
 
 def activate(environment):
-    """Use the packages of a virtual environment. Returns what is wrong with it, or None."""
+    """Use the packages of a virtual environment. Return what is wrong with it, or None."""
     try:
         with open(os.path.join(environment, "pyvenv.cfg"), encoding="utf-8") as file:
             settings = dict(
                 (key.strip().lower(), value.strip()) for key, found, value in (line.partition("=") for line in file) if found
             )
     except OSError as error:
-        return f"no virtual environment: {error.strerror} ({error.filename})"
+        return f"not a virtual environment: {error.strerror} ({error.filename})"
     ours = "{}.{}".format(*sys.version_info)
     theirs = settings.get("version") or settings.get("version_info") or ours
     if theirs.split(".")[:2] != ours.split("."):
-        return f"made for Python {theirs}, and this is {ours}"
+        return f"made for Python {theirs}, but this is {ours}"
     packages = os.path.join(environment, "lib", f"python{ours}", "site-packages")
     if not os.path.isdir(packages):
-        return f"there is no {packages}"
+        return f"{packages} does not exist"
     before = list(sys.path)
     if settings.get("include-system-site-packages", "false").lower() != "true":
         shared = {os.path.realpath(path) for path in (*site.getsitepackages(), site.getusersitepackages())}
@@ -48,7 +48,7 @@ def activate(environment):
     sys.path[:] = before
     site.addsitedir(packages)
     added = [path for path in sys.path if path not in before]
-    # What is installed there comes before what the system has, and after what the program has asked for.
+    # Packages of the environment come before those of the system, and after paths that the program added.
     place = next((at for at, path in enumerate(before) if path.endswith("-packages")), len(before))
     sys.path[:] = [*before[:place], *added, *before[place:]]
     sys.prefix = sys.exec_prefix = environment
@@ -58,18 +58,18 @@ def activate(environment):
 
 
 def _plain(text):
-    """Without half surrogate pairs, which are no Unicode text."""
+    """Replace lone surrogates, which are not valid Unicode."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def describe(exception):
-    """Return the name of an exception's class, what it says, and its traceback."""
+    """Return the name of an exception's class, its message, and its traceback."""
     kind = type(exception)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     try:
         message = str(exception)
     except BaseException as error:  # noqa: B036
-        message = f"<it cannot be said: {type(error).__name__}>"
+        message = f"<no message: {type(error).__name__}>"
     try:
         text = "".join(traceback.format_exception(exception))
     except BaseException as error:  # noqa: B036
@@ -78,12 +78,12 @@ def describe(exception):
 
 
 async def wait_for(awaitable):
-    """Await what is no coroutine, for a task can only be made of one."""
+    """Await an object that is not a coroutine: a task can only be created from a coroutine."""
     return await awaitable
 
 
 async def stream(source, sink):
-    """Send what a generator yields, no faster than it is wanted."""
+    """Send the items of a generator, with flow control."""
     if hasattr(source, "__await__"):
         source = await source
     try:
@@ -106,20 +106,20 @@ async def stream(source, sink):
 
 
 def run(loop):
-    """Run a loop until it is told to stop, whatever is raised out of it."""
+    """Run a loop until it is told to stop, whatever exceptions escape from it."""
     asyncio.set_event_loop(loop)
     while True:
         try:
             loop.run_forever()
             return
         except BaseException as error:  # noqa: B036
-            # A task that raises SystemExit or KeyboardInterrupt ends the run, in asyncio. Whoever waits for it is told; the
-            # loop belongs to everybody.
-            logger.debug("a task has raised %r out of its loop, which goes on", error)
+            # In asyncio, a task that raises SystemExit or KeyboardInterrupt ends the run. The waiter gets the
+            # exception, and the loop keeps running for everyone else.
+            logger.debug("a task raised %r, the loop keeps running", error)
 
 
 def finish(loop, seconds):
-    """Cancel what is left on a loop, and close it. Returns how many tasks would not end."""
+    """Cancel the remaining tasks of a loop and close it. Return the number of tasks that did not end."""
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()
@@ -139,7 +139,7 @@ def finish(loop, seconds):
     try:
         left = loop.run_until_complete(end())
     except BaseException as error:  # noqa: B036
-        logger.warning("the loop did not end as it should: %r", error)
+        logger.warning("the loop failed to shut down: %r", error)
     finally:
         asyncio.set_event_loop(None)
         loop.close()
@@ -147,6 +147,6 @@ def finish(loop, seconds):
 
 
 def stack_of(thread):
-    """Return where a thread is, as Python prints it."""
+    """Return the stack of a thread, as Python prints it."""
     frame = sys._current_frames().get(thread)
     return "" if frame is None else _plain("".join(traceback.format_stack(frame)))

@@ -1,6 +1,6 @@
-"""Imports the package ``pelton`` out of the program that hosts Python, so that none has to be installed.
+"""Imports the package ``pelton`` from the program that hosts Python, so that it need not be installed.
 
-It is run, not imported, with ``SOURCES`` (what the modules consist of, by name) and ``NATIVE`` (makes ``pelton._pelton``).
+This code is run, not imported, with ``SOURCES`` (the source of each module by name) and ``NATIVE`` (creates ``pelton._pelton``).
 """
 
 import sys
@@ -28,10 +28,10 @@ class Importer:
             exec(compile(self._sources[name], f"<embedded {name}>", "exec"), module.__dict__)
 
     def get_source(self, name):
-        """What tracebacks show the lines of."""
+        """Return the source, so that tracebacks can show its lines."""
         return self._sources.get(name)
 
 
-# Before everything else: an installed package may be of another version.
+# First, because an installed package may be of another version.
 if not any(type(finder).__qualname__ == "Importer" for finder in sys.meta_path):
     sys.meta_path.insert(0, Importer(SOURCES, NATIVE))  # noqa: F821

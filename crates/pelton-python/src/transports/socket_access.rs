@@ -1,7 +1,7 @@
-//! How a stream transport gets at its socket: by the descriptor, or through the methods of a socket object that has its own.
+//! Access to a stream transport's socket: by descriptor, or through the methods of a socket object that overrides them.
 //!
-//! A program may pass a socket of a class that overrides `recv` or `send`, or replace these methods of `socket.socket`. As in
-//! asyncio, they are called then.
+//! A program may pass a socket of a class that overrides `recv` or `send`, or replace these methods of
+//! `socket.socket`. As in asyncio, the overriding methods are called.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -9,7 +9,7 @@ use std::ptr::null_mut;
 
 use pyo3::ffi::{self, Py_ssize_t, PyObject};
 
-use super::asking;
+use super::extra_info;
 use super::queue::WriteQueue;
 use super::stream::Stream;
 use crate::fields;
@@ -18,41 +18,43 @@ use crate::known::known;
 use crate::object::{Owned, Raised, Result, raise};
 use crate::syscalls::RECEIVE;
 
-/// What to receive from and send to.
-pub(crate) enum Way {
+/// How to receive from and send to a socket.
+pub(crate) enum Access {
     Descriptor(RawFd),
-    /// Its methods are to be called.
+    /// Call the methods of this object.
     Socket(Owned),
 }
 
-/// What to receive from and send to. If the socket is closed, the system's error for it: its number may be another file's by now.
+/// Returns how to access the socket. If it is closed, returns `EBADF`, because its descriptor number may already
+/// belong to another file.
 ///
 /// # Safety
 /// `stream` is the state of a live transport.
 #[inline]
-pub(crate) unsafe fn way(stream: *mut Stream) -> Result<io::Result<Way>> {
-    // SAFETY: as the caller says.
+pub(crate) unsafe fn access(stream: *mut Stream) -> Result<io::Result<Access>> {
+    // SAFETY: the caller guarantees that `stream` is the state of a live transport.
     unsafe {
         let original = !(*stream).overridden && guards::methods_are_original()?;
         if let (true, Some(own)) = (original, &(*stream).own) {
-            return Ok(Ok(Way::Descriptor(own.as_raw_fd())));
+            return Ok(Ok(Access::Descriptor(own.as_raw_fd())));
         }
         if (*stream).own.is_none() && ((*stream).gone || (*stream).sock.is_null()) {
             return Ok(Err(io::Error::from_raw_os_error(libc::EBADF)));
         }
-        let sock = asking::socket_object(stream)?;
+        let sock = extra_info::socket_object(stream)?;
         if !original {
-            return Ok(Ok(Way::Socket(sock)));
+            return Ok(Ok(Access::Socket(sock)));
         }
         let fd = Owned::returned(ffi::PyObject_CallMethodNoArgs(sock.as_ptr(), known().names.fileno))?;
         let fd = fields::whole(fd.as_ptr())?;
-        Ok(if fd < 0 { Err(io::Error::from_raw_os_error(libc::EBADF)) } else { Ok(Way::Descriptor(fd as RawFd)) })
+        Ok(if fd < 0 { Err(io::Error::from_raw_os_error(libc::EBADF)) } else { Ok(Access::Descriptor(fd as RawFd)) })
     }
 }
 
-/// Calls a method. That the socket is not ready is an exception in Python, and an error here.
+/// Calls a method. Turns the exceptions for a socket that is not ready into `WouldBlock`.
 unsafe fn call(sock: &Owned, method: *mut PyObject, argument: *mut PyObject) -> Result<io::Result<Owned>> {
-    // SAFETY: all are alive.
+    // SAFETY: `sock` is an owned reference, method names are never freed, and the callers guarantee that `argument`
+    // is alive.
     unsafe {
         let arguments = [sock.as_ptr(), argument];
         let answer = ffi::PyObject_VectorcallMethod(method, arguments.as_ptr(), 2, null_mut());
@@ -68,44 +70,46 @@ unsafe fn call(sock: &Owned, method: *mut PyObject, argument: *mut PyObject) -> 
     }
 }
 
-/// Likewise, if what it answers is a number of bytes. One that is out of range, which no honest method answers, is brought into it.
+/// Converts the result of such a call to a number of bytes. A number out of range, which only a broken method
+/// returns, is clamped.
 unsafe fn count(answer: Result<io::Result<Owned>>, most: usize) -> Result<io::Result<usize>> {
     let answer = match answer? {
         Ok(answer) => answer,
         Err(error) => return Ok(Err(error)),
     };
-    // SAFETY: it is alive.
+    // SAFETY: `answer` is an owned reference.
     let count = unsafe { fields::whole(answer.as_ptr())? };
     Ok(Ok((count.max(0) as usize).min(most)))
 }
 
-/// `sock.recv(size)`: whatever it returns.
+/// `sock.recv(size)`: returns its result unchanged.
 ///
 /// # Safety
 /// The interpreter lock is held.
 pub(crate) unsafe fn receive(sock: &Owned) -> Result<io::Result<Owned>> {
-    // SAFETY: all are alive.
+    // SAFETY: both are owned references, and the caller holds the lock.
     unsafe {
         let size = Owned::returned(ffi::PyLong_FromSize_t(RECEIVE))?;
         call(sock, known().names.recv, size.as_ptr())
     }
 }
 
-/// `sock.recv_into(buffer)`, which has room for `len` bytes: how many were received.
+/// `sock.recv_into(buffer)` for a buffer of `len` bytes: returns how many were received.
 ///
 /// # Safety
 /// `buffer` is alive.
 pub(crate) unsafe fn receive_into(sock: &Owned, buffer: *mut PyObject, len: usize) -> Result<io::Result<usize>> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that `buffer` is alive.
     unsafe { count(call(sock, known().names.recv_into, buffer), len) }
 }
 
-/// Receives as a transport with TLS does in asyncio, which has a buffer for it: a `bytes` object.
+/// Receives into a buffer, as asyncio does for TLS, and returns a `bytes` object.
 ///
 /// # Safety
 /// The interpreter lock is held.
 pub(crate) unsafe fn receive_copy(sock: &Owned) -> Result<io::Result<Owned>> {
-    // SAFETY: the object is asked for its bytes after the method, which may have done anything with it, has returned.
+    // SAFETY: the method may have done anything with the buffer, so its size is checked again after the call and
+    // before its bytes are copied.
     unsafe {
         let buffer = Owned::returned(ffi::PyByteArray_FromStringAndSize(std::ptr::null(), RECEIVE as Py_ssize_t))?;
         let received = match receive_into(sock, buffer.as_ptr(), RECEIVE)? {
@@ -113,28 +117,29 @@ pub(crate) unsafe fn receive_copy(sock: &Owned) -> Result<io::Result<Owned>> {
             Err(error) => return Ok(Err(error)),
         };
         if received as Py_ssize_t > ffi::PyByteArray_Size(buffer.as_ptr()) {
-            return Err(raise(ffi::PyExc_BufferError, c"recv_into() has changed the size of its buffer"));
+            return Err(raise(ffi::PyExc_BufferError, c"recv_into() changed the size of its buffer"));
         }
         let start = ffi::PyByteArray_AsString(buffer.as_ptr());
         Owned::returned(ffi::PyBytes_FromStringAndSize(start, received as Py_ssize_t)).map(Ok)
     }
 }
 
-/// `sock.send(data)`, of `len` bytes: how many were sent.
+/// `sock.send(data)` for `len` bytes: returns how many were sent.
 ///
 /// # Safety
 /// `data` is alive.
 pub(crate) unsafe fn send(sock: &Owned, data: *mut PyObject, len: usize) -> Result<io::Result<usize>> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that `data` is alive.
     unsafe { count(call(sock, known().names.send, data), len) }
 }
 
-/// Sends what waits, by the method that asyncio calls in this version of Python: how many bytes.
+/// Sends queued bytes by the method that asyncio calls in this version of Python. Returns how many were sent.
 ///
 /// # Safety
 /// `queue` is part of the state of a live transport, and not empty.
 pub(crate) unsafe fn send_queued(sock: &Owned, queue: *const WriteQueue) -> Result<io::Result<usize>> {
-    // SAFETY: as the caller says. What is sent is kept by a list of its own, whatever the method does to the queue.
+    // SAFETY: the caller guarantees that `queue` is in a live state and not empty. The list owns references to the
+    // pieces, so the method may change the queue.
     unsafe {
         let len = (*queue).len();
         let pieces = (*queue).pieces()?;
@@ -150,7 +155,7 @@ pub(crate) unsafe fn send_queued(sock: &Owned, queue: *const WriteQueue) -> Resu
 /// # Safety
 /// The interpreter lock is held.
 pub(crate) unsafe fn shut_down(sock: &Owned) -> Result<()> {
-    // SAFETY: all are alive.
+    // SAFETY: both are owned references, and the caller holds the lock.
     unsafe {
         let how = Owned::returned(ffi::PyLong_FromLong(libc::SHUT_WR.into()))?;
         let arguments = [sock.as_ptr(), how.as_ptr()];

@@ -1,4 +1,4 @@
-//! What programs ask a stream transport for.
+//! Methods that report the state of a stream transport: `get_extra_info`, buffer size, flags, protocol and socket.
 
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::ptr::null_mut;
@@ -12,11 +12,10 @@ use crate::known::known;
 use crate::methods::{with_keywords, without_arguments};
 use crate::object::{Owned, Raised, Result, check, fill_once, or_none, raise};
 
-/// The methods.
 pub(crate) fn methods() -> Vec<PyMethodDef> {
     vec![
-        with_keywords!(c"get_extra_info", get_extra_info, c"Return what is known about the connection."),
-        without_arguments!(c"get_write_buffer_size", buffer_size, c"Return how many bytes wait to be sent."),
+        with_keywords!(c"get_extra_info", get_extra_info, c"Return optional transport information."),
+        without_arguments!(c"get_write_buffer_size", buffer_size, c"Return the number of bytes in the write buffer."),
         without_arguments!(c"is_closing", is_closing, c"Return True if the transport is closing or closed."),
         without_arguments!(c"is_reading", is_reading, c"Return True if the transport is receiving."),
         without_arguments!(c"get_protocol", get_protocol, c"Return the protocol."),
@@ -24,28 +23,29 @@ pub(crate) fn methods() -> Vec<PyMethodDef> {
 }
 
 unsafe fn buffer_size(transport: *mut PyObject) -> Result<usize> {
-    // SAFETY: the transport is alive.
+    // SAFETY: Python keeps the transport alive during the call.
     unsafe { stream(transport).map(|stream| (*stream).queue.len()) }
 }
 
 unsafe fn is_closing(transport: *mut PyObject) -> Result<bool> {
-    // SAFETY: the transport is alive.
+    // SAFETY: Python keeps the transport alive during the call.
     unsafe { stream(transport).map(|stream| (*stream).closing) }
 }
 
 unsafe fn is_reading(transport: *mut PyObject) -> Result<bool> {
-    // SAFETY: the transport is alive.
+    // SAFETY: Python keeps the transport alive during the call.
     unsafe { stream(transport).map(|stream| !(*stream).closing && !(*stream).paused) }
 }
 
 unsafe fn get_protocol(transport: *mut PyObject) -> Result<Owned> {
-    // SAFETY: the transport is alive.
+    // SAFETY: Python keeps the transport alive during the call.
     unsafe { stream(transport).and_then(|stream| Owned::returned(or_none((*stream).protocol))) }
 }
 
 /// `get_extra_info(name, default=None)`
 unsafe fn get_extra_info(transport: *mut PyObject, call: Call) -> Result<Owned> {
-    // SAFETY: the transport is alive, and the call is going on.
+    // SAFETY: Python keeps the transport and the arguments alive during the call. `call.arguments` has `call.count`
+    // positional arguments, followed by one for each keyword.
     unsafe {
         let stream = stream(transport)?;
         let names = &known().names;
@@ -78,7 +78,7 @@ unsafe fn get_extra_info(transport: *mut PyObject, call: Call) -> Result<Owned> 
             return Err(complain(call.function, "missing required positional argument:", names.name));
         }
         if (*stream).extra.is_null() && ffi::PyUnicode_CheckExact(name) != 0 {
-            // Most ask for an address, or for what only TLS has.
+            // Fast path: most callers want an address, or an entry that only TLS connections have.
             if crate::arguments::is_called(name, names.peername)? {
                 return addresses::to_python(&(*stream).their_address);
             }
@@ -98,30 +98,30 @@ unsafe fn get_extra_info(transport: *mut PyObject, call: Call) -> Result<Owned> 
     }
 }
 
-/// Calls what a program has put in the place of asyncio's `get_extra_info`.
+/// Calls the method with which the program replaced asyncio's `get_extra_info`.
 #[cold]
 unsafe fn call_inherited(transport: *mut PyObject, method: Owned, call: Call) -> Result<Owned> {
-    // SAFETY: the transport is alive, and the call is going on: its arguments are followed by those with keywords.
+    // SAFETY: Python keeps the transport and the arguments alive during the call. They are passed on as they were
+    // received.
     unsafe {
-        let named = if call.keywords.is_null() { 0 } else { ffi::PyTuple_GET_SIZE(call.keywords) as usize };
-        let given = std::slice::from_raw_parts(call.arguments, call.count + named);
-        // A function is bound to the transport; what is called as it is, such as a mock, is not.
+        // Functions are bound to the transport. Other callables, such as mocks, are called without it.
         let bind = (*ffi::Py_TYPE(method.as_ptr())).tp_descr_get;
         let method = match bind {
             Some(bind) => Owned::returned(bind(method.as_ptr(), transport, ffi::Py_TYPE(transport).cast()))?,
             None => method,
         };
-        let called = ffi::PyObject_Vectorcall(method.as_ptr(), given.as_ptr(), call.count, call.keywords);
+        let called = ffi::PyObject_Vectorcall(method.as_ptr(), call.arguments, call.count, call.keywords);
         Owned::returned(called)
     }
 }
 
-/// The socket object, made now if nobody has asked for it before. It owns the descriptor from then on.
+/// Returns the socket object, and creates it at the first request. From then on the object owns the descriptor.
 ///
 /// # Safety
 /// `stream` is the state of a live transport.
 pub(crate) unsafe fn socket_object(stream: *mut Stream) -> Result<Owned> {
-    // SAFETY: as the caller says. What makes the object takes over the descriptor, or leaves it alone if it fails.
+    // SAFETY: the caller guarantees that `stream` is the state of a live transport. `make_socket` takes over the
+    // descriptor only when it succeeds.
     unsafe {
         loop {
             if !(*stream).sock.is_null() {
@@ -139,19 +139,19 @@ pub(crate) unsafe fn socket_object(stream: *mut Stream) -> Result<Owned> {
                 (*stream).sock = ffi::Py_NewRef(sock.as_ptr());
                 return Ok(sock);
             }
-            // Whatever that has called, an audit hook for one, has asked for the object too, or closed the transport. The descriptor
-            // is not this object's to close.
+            // `make_socket` ran Python code, such as an audit hook, that requested the socket object too or closed
+            // the transport. This object must not close the descriptor.
             drop(Owned::returned(ffi::PyObject_CallMethodNoArgs(sock.as_ptr(), known().names.detach))?);
         }
     }
 }
 
-/// The dictionary that `get_extra_info` looks into, made now if nobody has asked for it before.
+/// Returns the dictionary behind `get_extra_info`, and creates it at the first request.
 ///
 /// # Safety
 /// `stream` is the state of a live transport.
 pub(crate) unsafe fn extra(stream: *mut Stream) -> Result<Owned> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that `stream` is the state of a live transport.
     unsafe {
         if (*stream).extra.is_null() {
             let extra = Owned::returned(ffi::PyDict_New())?;
@@ -162,12 +162,13 @@ pub(crate) unsafe fn extra(stream: *mut Stream) -> Result<Owned> {
     }
 }
 
-/// Puts what every stream knows into a dictionary.
+/// Adds the entries that every stream has to `extra`.
 ///
 /// # Safety
 /// `stream` is the state of a live transport, `extra` a dictionary.
 pub(crate) unsafe fn fill(stream: *mut Stream, extra: *mut PyObject) -> Result<()> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that `stream` is the state of a live transport and that `extra` is alive.
+    // `PyDict_SetItem` checks that it is a dictionary.
     unsafe {
         let names = &known().names;
         let sock = socket_object(stream)?;
