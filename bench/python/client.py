@@ -1,9 +1,9 @@
-"""A client as programs have it: one Python process, blocking sockets as they come, a thread for each connection.
+"""An ordinary client: one Python process, blocking sockets with default options, a thread per connection.
 
     client.py PORT SIZE CONNECTIONS [tls]
 
-connects, and says {"connected": N}. Then, for each line {"seconds": S} on standard input, it sends messages and receives them back for
-so long, and answers with {"messages": how many, "seconds": how long that took}.
+connects, and prints {"connected": N}. Then, for each line {"seconds": S} on standard input, it exchanges messages for that
+long, and prints {"messages": how many, "seconds": how long that took}.
 """
 
 import json
@@ -53,7 +53,7 @@ def main():
         for thread in threads:
             thread.join()
         if None in counts:
-            sys.exit("what came back is not what was sent")
+            sys.exit("the echo differs from the message")
         print(json.dumps({"messages": sum(counts), "seconds": time.monotonic() - start}), flush=True)
 
 

@@ -1,11 +1,11 @@
-"""One asyncio loop, to be measured: does what it is told by lines of JSON on standard input, and answers with one line each.
+"""One asyncio loop to measure: executes commands, one line of JSON each, on standard input, and answers each with a line.
 
     {"run": "call_soon chain", "seconds": 0.3}      ->  {"rate": operations per second, "cpu_us": processor time of each}
     {"serve": "protocol"}                           ->  {"at": port or path}, and serves
-    {"end": true}                                   ->  {"ended": true}, and serves no more
-    anything that cannot be done                    ->  {"error": "why"}
+    {"end": true}                                   ->  {"ended": true}, and stops serving
+    a command that fails                            ->  {"error": "why"}
 
-`cargo xtask bench python` starts one of these for each loop, and has them take turns.
+`cargo xtask bench python` starts one of these for each loop, and runs them in turn.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ def version(name):
 class Worker:
     def __init__(self, name):
         self.name, self.make = name, factory(name)
-        # How often a row does its work in a window; found out the first time.
+        # The number of repetitions per window of each row; calibrated the first time.
         self.counts = {}
 
     def run(self, row, seconds):
@@ -44,11 +44,11 @@ class Worker:
             try:
                 return self.run_once(row, seconds)
             except TimeoutError:
-                # Other loops are not ours to judge; that ours hangs is a result.
+                # A peer may hang; if ours does, that is a failure.
                 if self.name == "pelton":
                     raise
-                print(f"{row}: {self.name} does not come to an end, and is tried again", file=sys.stderr)
-        raise TimeoutError("it never came to an end")
+                print(f"{row}: {self.name} did not finish; trying again", file=sys.stderr)
+        raise TimeoutError("it never finished")
 
     def run_once(self, row, seconds):
         body, least = ROWS[row]
@@ -58,9 +58,9 @@ class Worker:
             if row not in self.counts:
                 self.counts[row] = calibrated(lambda count: body(loop, count), least, seconds)
             count = self.counts[row]
-            # Queues grow, and memory is mapped, before it counts.
+            # Warm up: queues grow, and memory is mapped.
             body(loop, max(count // 10 // least * least, least))
-            # Garbage of the row before must not be collected at the expense of this one.
+            # Garbage of the previous row must not be collected during this one.
             gc.collect()
             used = time.process_time()
             took = body(loop, count)
@@ -75,7 +75,7 @@ class Worker:
         """Serves until the next line."""
         loop = self.make()
         asyncio.set_event_loop(loop)
-        # What clients do at the end is reset their connections.
+        # Clients reset their connections at the end.
         loop.set_exception_handler(lambda *_: None)
         at, kept = loop.run_until_complete(SERVERS[kind](loop, options))
 
@@ -97,7 +97,7 @@ class Worker:
 
 
 def calibrated(measure, least, seconds):
-    """How often something has to be done for it to take so long."""
+    """Returns how many repetitions take about this long."""
     count = least
     while (took := measure(count)) < seconds / 2:
         wanted = int(count * seconds / max(took, 1e-6))

@@ -1,7 +1,6 @@
-"""What a loop is measured by that needs nobody else: callbacks, tasks, threads, descriptors, connections to itself, processes.
+"""Rows that need no load: callbacks, tasks, threads, descriptors, connections to itself, processes.
 
-Each row is given a loop and how often to do something, and returns how many seconds that has taken. What it does is the same
-on every loop.
+Each row takes a loop and a number of repetitions, and returns how many seconds they took. It does the same on every loop.
 """
 
 import asyncio
@@ -25,7 +24,7 @@ async def nothing_to_await():
 
 
 def call_soon_chain(loop, count):
-    """Callbacks that each schedule the next, so that each has a turn of its own."""
+    """Callbacks that each schedule the next, one per turn."""
     left = count
 
     def step():
@@ -54,7 +53,7 @@ def call_soon_burst(loop, count):
 
 
 def call_later_cancel(loop, count):
-    """Timers that are cancelled, as those of timeouts mostly are."""
+    """Timers that are cancelled, like most timeouts."""
 
     async def main():
         for _ in range(count // 100):
@@ -66,7 +65,7 @@ def call_later_cancel(loop, count):
 
 
 def call_later_firing(loop, count):
-    """Timers that fire. After whole milliseconds: uvloop knows no fractions of one."""
+    """Timers that fire, after whole milliseconds: uvloop rounds to those."""
 
     async def main():
         done = loop.create_future()
@@ -121,7 +120,7 @@ def wait_for(loop, count):
 
 
 def run_in_executor(loop, count):
-    """Work for a thread, waited for before there is more."""
+    """Work on a thread, one piece at a time."""
 
     async def main():
         for _ in range(count):
@@ -131,7 +130,7 @@ def run_in_executor(loop, count):
 
 
 def call_soon_threadsafe(loop, count):
-    """Another thread that has something done on the loop, and waits for it before it asks for more."""
+    """Another thread that runs a coroutine on the loop and waits for it, one at a time."""
 
     async def main():
         def ask():
@@ -144,8 +143,8 @@ def call_soon_threadsafe(loop, count):
 
 
 def connect_close(loop, count):
-    """Connections to a server on the same loop, one after the other, each closed by the client. All ends of the server have to
-    have noticed in the end; not before the next connection, since rloop notices late.
+    """Connections to a server on the same loop, one after the other, each closed by the client. The server must have noticed all
+    of them at the end, but not before the next connection, because rloop notices late.
     """
 
     class Accepted(asyncio.Protocol):
@@ -169,21 +168,21 @@ def connect_close(loop, count):
             transport, _ = await loop.create_connection(Connected, host, port)
             transport.close()
             await lost
-        # Only then is the server closed: a connection that it has not accepted by then would never be.
+        # Close the server only now: it would not accept connections that are still pending.
         for _ in range(count):
             await gone.acquire()
         elapsed = time.perf_counter() - start
         server.close()
         return elapsed
 
-    # rloop now and then forgets a connection, and would wait for it for ever.
+    # rloop sometimes loses a connection, and would wait for it forever.
     return loop.run_until_complete(asyncio.wait_for(main(), 20))
 
 
 def add_remove_reader(loop, count):
     one, other = socket.socketpair()
     one.setblocking(False)
-    # By number: rloop knows nothing else.
+    # By number: rloop supports nothing else.
     fd = one.fileno()
 
     async def main():
@@ -199,21 +198,21 @@ def add_remove_reader(loop, count):
 
 
 def subprocess_spawn(loop, count):
-    """Processes that end at once, started and waited for."""
+    """Starts processes that exit at once, and waits for them."""
 
     async def main():
         for _ in range(count):
             process = await asyncio.create_subprocess_exec("/bin/true")
             status = await process.wait()
             if status:
-                sys.exit(f"a process that should succeed has ended with {status}")
+                sys.exit(f"/bin/true exited with {status}")
 
     if sys.version_info < (3, 12):
         asyncio.get_child_watcher().attach_loop(loop)
     return timed(loop, main())
 
 
-# Each with how often at least: some do several at a time.
+# Each with the minimum number of repetitions: some do several at a time.
 ROWS = {
     "call_soon chain": (call_soon_chain, 1000),
     "call_soon burst": (call_soon_burst, 1000),

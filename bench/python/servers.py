@@ -1,7 +1,7 @@
-"""Servers that send back what they receive, in each way in which a loop lets one be written.
+"""Echo servers, written with each API of a loop.
 
-Each is a coroutine that is given a loop and says where it listens, once it does: a port, or a path for Unix sockets; and what
-somebody has to keep meanwhile. Nothing of it is made for a particular loop.
+Each is a coroutine that takes a loop. Once it listens, it returns the port, or the path of a Unix socket, and an object that
+the caller must keep. Nothing is specific to a loop.
 """
 
 import asyncio
@@ -37,12 +37,12 @@ class BufferedEcho(asyncio.BufferedProtocol):
         return self.buffer
 
     def buffer_updated(self, count):
-        # A copy, since the transport may keep what it is given and the buffer is used again.
+        # A copy, because the transport may keep the data and the buffer is reused.
         self.transport.write(bytes(self.view[:count]))
 
 
 class CopyingEcho(BufferedEcho):
-    """As many are written: a buffer of the size of a message, and a slice of it, which is a copy by itself."""
+    """A common way to write one: a buffer of the size of a message, and a slice of it, which is already a copy."""
 
     def connection_made(self, transport):
         super().connection_made(transport)
@@ -74,7 +74,7 @@ async def sockets(loop, _options):
         while True:
             sock, _ = await loop.sock_accept(sock_listening)
             sock.setblocking(False)
-            # Somebody has to refer to a task.
+            # The loop keeps only a weak reference to a task.
             task = loop.create_task(handle(sock))
             tasks.add(task)
             task.add_done_callback(tasks.discard)

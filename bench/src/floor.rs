@@ -47,7 +47,7 @@ enum Stream {
     Over,
 }
 
-/// Serves everybody who connects to `listener`, for ever.
+/// Serves every connection to `listener`, forever.
 pub fn serve(listener: TcpListener, service: impl Service) -> Result<()> {
     // Accepted sockets inherit it.
     sockopt::set_tcp_nodelay(&listener, true).context("send without delay")?;

@@ -26,7 +26,7 @@ pub enum Better {
 pub enum Side {
     /// Pelton.
     Ours,
-    /// What somebody would use instead.
+    /// A common alternative.
     Peer,
     /// The minimum that the work takes: a bare system call loop that is useless by itself.
     Floor,
@@ -325,7 +325,7 @@ fn settle_heap() {
     drop(black_box(Vec::<u8>::with_capacity(96 << 10)));
 }
 
-/// Prints what comes next if progress is not shown: in a log, a line per window would be too much.
+/// Announces the next step if progress is not shown: in a log, a line per window would be too much.
 fn announce(what: std::fmt::Arguments) {
     if !stderr().is_terminal() {
         let _ = writeln!(stderr(), "{what}");

@@ -23,6 +23,8 @@ mod pyhost;
 mod python;
 mod report;
 mod results;
+mod tls;
+mod tls_client;
 mod wheel;
 mod work;
 
@@ -119,6 +121,22 @@ enum Bench {
         #[command(flatten)]
         load: http::Load,
     },
+    /// TLS: echo servers over encrypted connections, full and resumed handshakes, idle connections.
+    ///
+    /// Each server is a process on one core; the load is on another. Pelton is compared with rustls on blocking threads (the
+    /// floor) and tokio-rustls.
+    ///
+    /// Examples:
+    ///   pelton-bench tls                              everything, a few minutes
+    ///   pelton-bench tls --quick                      a check that it runs, a few seconds
+    ///   pelton-bench tls --only handshakes            one part
+    #[command(verbatim_doc_comment)]
+    Tls {
+        #[command(flatten)]
+        output: Output,
+        #[command(flatten)]
+        load: tls::Load,
+    },
     /// Python from Rust: functions and coroutines of a hosted Python, called from other threads.
     ///
     /// Pelton is compared with a bare eventfd (the floor of a round trip), a loop in Python (the floor of a call), and asyncio
@@ -192,6 +210,9 @@ enum Bench {
     /// Runs one of the servers of `http`. Prints its port, and serves until its parent exits.
     #[command(hide = true)]
     HttpServer(http::Serving),
+    /// Runs one of the servers of `tls`. Prints its port, and echoes until its parent exits.
+    #[command(hide = true)]
+    TlsServer(tls::Serving),
 }
 
 #[derive(Args)]
@@ -229,6 +250,10 @@ fn main() -> Result<()> {
             let (out, standings) = (output.directory(load.is_whole()), http::run(&load)?);
             publish("http", "Pelton's HTTP against a bare epoll loop and its peers", &out, machine, &standings)
         }
+        Bench::Tls { output, load } => {
+            let (out, standings) = (output.directory(load.is_whole()), tls::run(&load)?);
+            publish("tls", "Pelton's TLS against rustls on threads and its peers", &out, machine, &standings)
+        }
         #[cfg(feature = "pyhost")]
         Bench::Pyhost { output, load } => {
             let (out, standings) = (output.directory(load.is_whole()), pyhost::run(&load)?);
@@ -246,6 +271,7 @@ fn main() -> Result<()> {
         }
         Bench::NetServer { server } => net::serve(server),
         Bench::HttpServer(serving) => http::serve(&serving),
+        Bench::TlsServer(serving) => tls::serve(&serving),
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::harness::{Better, Row, Side, Standing};
 use crate::report::figure;
 
-/// Differences below this factor mean nothing on a shared machine: a program and its own copy differ by a third of it.
+/// Differences below this factor are insignificant on a shared machine: a program and its own copy differ by a third of it.
 pub const TIE: f64 = 1.15;
 
 /// Largest difference between a program and its own copy: a bound that is missed by less may have been kept.

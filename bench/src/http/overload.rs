@@ -76,8 +76,8 @@ pub fn contest<'a>(entrants: &'a [Entrant], stage: &'a Stage, window: Duration) 
                 window,
             })?;
             let overloaded = server.cpu_time()?;
-            ensure!(offered.served > 0 && offered.refused > 0, "nothing was served, or nothing refused: {offered:?}");
-            ensure!(offered.failed == 0, "{} requests got no answer at all", offered.failed);
+            ensure!(offered.served > 0 && offered.refused > 0, "no request was served, or none refused: {offered:?}");
+            ensure!(offered.failed == 0, "{} requests got no response", offered.failed);
             let memory = server.memory()?;
             let before = settled.get().unwrap_or(memory);
             settled.set(Some(before));

@@ -67,11 +67,11 @@ pub fn contests(coroutines: u64) -> Result<Vec<Contest<'static>>> {
 
 fn plain(function: &'static str, count: u64) -> Result<Elapsed> {
     hosting(Config::new(), |host| {
-        let process = host.process();
-        process.exec(SOURCE)?.wait()?;
+        let namespace = host.namespace();
+        namespace.exec(SOURCE)?.wait()?;
         let call = Call::new("__main__", "plain").arg(function).arg(count as i64).on_worker();
         let watch = Stopwatch::start();
-        let done = process.submit(call)?.wait()?;
+        let done = namespace.submit(call)?.wait()?;
         let elapsed = watch.stop();
         ensure!(done == Value::Int(count as i64), "{done:?} of {count} coroutines ran");
         Ok(elapsed)
@@ -80,12 +80,12 @@ fn plain(function: &'static str, count: u64) -> Result<Elapsed> {
 
 fn ours(function: &'static str, count: u64) -> Result<Elapsed> {
     hosting(Config::new(), |host| {
-        let process = host.process();
-        process.exec(SOURCE)?.wait()?;
+        let namespace = host.namespace();
+        namespace.exec(SOURCE)?.wait()?;
         let watch = Stopwatch::start();
         for _ in 0..count / BATCH {
             let calls = (0..BATCH).map(|_| Call::new("__main__", function)).collect();
-            for outcome in process.batch(calls)?.wait() {
+            for outcome in namespace.batch(calls)?.wait() {
                 outcome?;
             }
         }

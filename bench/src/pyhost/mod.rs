@@ -111,7 +111,7 @@ fn python_version() -> Result<String> {
 
 /// Calls a function of a script on its own thread, on the first core, and returns its result.
 fn on_the_loops_core(host: &Host, source: &'static str, function: &'static str, count: u64) -> Outcome {
-    let process = host.process();
-    process.exec(source)?.wait()?;
-    process.submit(Call::new("__main__", function).arg(count as i64).on_worker())?.wait()
+    let namespace = host.namespace();
+    namespace.exec(source)?.wait()?;
+    namespace.submit(Call::new("__main__", function).arg(count as i64).on_worker())?.wait()
 }

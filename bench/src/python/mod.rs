@@ -5,7 +5,6 @@
 
 mod plain;
 mod serving;
-mod tls;
 mod worker;
 
 use std::cell::RefCell;
@@ -350,7 +349,7 @@ mod tests {
         let whole = callbacks_on_the_whole(&standings).unwrap();
         assert!((whole.rows[0].best - 0.5).abs() < 1e-9, "half of them at par, half at a quarter: {:?}", whole.rows);
         assert!((whole.rows[0].median - 0.5).abs() < 1e-9);
-        assert!(callbacks_on_the_whole(&standings[1..]).is_none(), "not without all of them");
+        assert!(callbacks_on_the_whole(&standings[1..]).is_none(), "no mean without all rows");
     }
 
     #[test]

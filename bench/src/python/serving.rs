@@ -12,11 +12,11 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::plain::PlainClient;
-use super::tls::TlsClient;
 use super::worker::{Python, Refused, Worker};
 use crate::client::{Client, Exchange, Until};
 use crate::harness::Reading;
 use crate::process::cpu_time_of;
+use crate::tls_client::TlsClient;
 
 const CONNECTIONS: usize = 8;
 

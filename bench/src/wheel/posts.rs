@@ -82,7 +82,7 @@ impl Posting {
                     let pinned = pin(Place::Others);
                     waiting.fetch_add(1, SeqCst);
                     gate.wait();
-                    // After the gate: a panic before it would leave the others waiting for ever.
+                    // After the gate: a panic before it would make the others wait forever.
                     pinned.expect("the cores were asked for before");
                     (0..self.each).for_each(|number| post(thread, number));
                 });

@@ -101,7 +101,7 @@ impl<S: ActorSystem> Member<S> {
             }
             Play::Ring if number == 0 => self.scene.curtain.fall(1),
             Play::Ring => {
-                let cast = self.scene.cast.get().expect("it is there before the first message is");
+                let cast = self.scene.cast.get().expect("set before the first message");
                 let next = if self.index + 1 == cast.len() { 0 } else { self.index + 1 };
                 S::send(&cast[next], number - 1);
             }

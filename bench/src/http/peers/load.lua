@@ -1,4 +1,4 @@
--- For wrk: how many requests are sent at once comes as an argument, and the figures go out in one line that is easily read.
+-- For wrk: the argument is the number of pipelined requests. Prints the figures in one line that is easy to parse.
 
 init = function(arguments)
   local depth = tonumber(arguments[1])

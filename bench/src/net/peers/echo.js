@@ -1,4 +1,4 @@
-// Node: one process, one thread, whatever comes in goes out.
+// Node: one process, one thread, echoes all input.
 const net = require('node:net');
 
 const server = net.createServer({ noDelay: true }, (socket) => {
@@ -7,6 +7,6 @@ const server = net.createServer({ noDelay: true }, (socket) => {
 });
 server.listen({ host: '127.0.0.1', port: 0, backlog: 4096 }, () => console.log(server.address().port));
 
-// Its parent has gone.
+// The parent has exited.
 process.stdin.on('end', () => process.exit());
 process.stdin.resume();

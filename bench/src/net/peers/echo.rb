@@ -1,4 +1,4 @@
-# EventMachine on epoll: one process, one thread, whatever comes in goes out.
+# EventMachine on epoll: one process, one thread, echoes all input.
 require 'eventmachine'
 require 'socket'
 
@@ -12,7 +12,7 @@ module Echo
   end
 end
 
-# Its parent has gone.
+# The parent has exited.
 module Parent
   def unbind
     EventMachine.stop

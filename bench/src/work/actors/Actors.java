@@ -1,9 +1,8 @@
-// The actor thread pool of many a lecture: whoever submits an action for an actor that is not playing has it executed, by a
-// fixed number of threads; other actions wait in the actor's queue until the one that plays is over. The actor's own lock
-// guards its queue and whether it is playing.
+// The actor thread pool of textbooks: an action for an idle actor is submitted to a fixed number of threads; actions for a busy
+// actor wait in its queue until the current one is done. The actor's own lock guards its queue and its state.
 //
 // On standard input, one line per run: "outside SENDERS EACH" or "ring APART HOPS". On standard output, one line for each:
-// nanoseconds, nanoseconds of processor time, and the sum that the actors say.
+// nanoseconds, nanoseconds of processor time, and the sum that the actors report.
 
 import java.io.BufferedReader;
 import java.io.IOException;
@@ -23,11 +22,11 @@ import java.util.concurrent.locks.ReadWriteLock;
 import java.util.concurrent.locks.ReentrantReadWriteLock;
 
 public final class Actors {
-    /** Has the actions of each actor run one after the other, and those of different ones side by side. */
+    /** Runs the actions of each actor one after the other, and those of different actors in parallel. */
     static final class Pool<A> {
         private final ExecutorService threads;
         private final Set<A> playing = ConcurrentHashMap.newKeySet();
-        /** What waits for whom. An actor that nobody knows any more takes its queue along. */
+        /** The queue of each actor. Weak keys, so that the queue of an unreachable actor is freed. */
         private final Map<A, Queue<Runnable>> waiting = new WeakHashMap<>();
         private final ReadWriteLock waitingLock = new ReentrantReadWriteLock();
 

@@ -16,6 +16,19 @@ use crate::client::{event, opened, wait};
 
 const EVENTS_PER_WAIT: usize = 64;
 
+/// Returns the configuration of a client that trusts this certificate.
+pub fn trusting(certificate: &Path) -> Result<ClientConfig> {
+    let certificate = CertificateDer::from_pem_file(certificate)
+        .map_err(|error| anyhow::anyhow!("read {}: {error}", certificate.display()))?;
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate).context("trust the server's certificate")?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    Ok(ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth())
+}
+
 pub struct TlsClient {
     epoll: Epoll,
     connections: Vec<Connection>,
@@ -34,16 +47,7 @@ struct Connection {
 impl TlsClient {
     /// Opens connections to a server with this certificate, and exchanges and checks a message on each.
     pub fn open(server: SocketAddrV4, certificate: &Path, count: usize, size: usize) -> Result<Self> {
-        let certificate = CertificateDer::from_pem_file(certificate)
-            .map_err(|error| anyhow::anyhow!("read {}: {error}", certificate.display()))?;
-        let mut roots = RootCertStore::empty();
-        roots.add(certificate).context("trust the server's certificate")?;
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        let config = Arc::new(config);
+        let config = Arc::new(trusting(certificate)?);
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("create an epoll set")?;
         let message = std::iter::repeat_with(|| fastrand::u8(..)).take(size).collect();
         let mut client = Self { epoll, connections: Vec::new(), message, buffer: vec![0; 64 << 10] };
