@@ -27,7 +27,7 @@ impl<'a> Input<'a> {
         Some(Input { choice: usize::from(*choice), cuts: *cuts, bytes })
     }
 
-    /// Returns the input in pieces, as the fuzzer cut it.
+    /// Returns the input in pieces, as the fuzzer split it.
     pub fn pieces(&self) -> impl Iterator<Item = &'a [u8]> {
         let mut rest = self.bytes;
         let mut cuts = self.cuts.into_iter().cycle();
@@ -35,7 +35,7 @@ impl<'a> Input<'a> {
             if rest.is_empty() {
                 return None;
             }
-            // Empty pieces are possible too, but not for ever.
+            // Empty pieces are possible, but not forever.
             let cut = usize::from(cuts.next()?).min(rest.len()).max(usize::from(self.cuts == [0; 7]));
             let (piece, left) = rest.split_at(cut);
             rest = left;
@@ -64,7 +64,7 @@ pub fn decode<'a, C: Codec + Clone>(
             }
             buffer.keep_rest();
             assert!(buffer.memory() <= memory, "{} bytes of memory, not {memory}", buffer.memory());
-            assert!(!buffer.is_empty() || buffer.memory() == 0, "memory for nothing");
+            assert!(!buffer.is_empty() || buffer.memory() == 0, "an empty buffer holds memory");
         }
         messages.extend(codec.finished(&mut buffer)?);
         Ok(())
@@ -73,8 +73,8 @@ pub fn decode<'a, C: Codec + Clone>(
     (messages, end)
 }
 
-/// Checks that messages and error do not depend on how the input is cut, and that decoding what `writer` encodes yields the same
-/// messages.
+/// Checks that messages and error do not depend on how the input is split, and that decoding what `writer` encodes yields the
+/// same messages.
 ///
 /// The writer is the codec itself, unless the codec cannot encode everything that it decodes.
 pub fn check<C>(codec: &C, writer: &C, input: &Input<'_>, memory: usize)

@@ -30,8 +30,8 @@ Usage: cargo xtask <TASK>
   soak [MINUTES]      Opens and closes connections at random, in release mode and on every engine, and checks for
                       leaks; does the same with clients of an HTTP server; then fuzzes. 10 minutes each by default.
                       Then runs all tests of Python, on every installed version, however long that takes.
-                      Continues after a failure, and reports all failures at the end.
-  soak --only PART    Runs only connections, http, fuzz or python. May be repeated.
+                      Installs missing tools first. Continues after a failure, and reports all failures at the end.
+  soak --only PART    Runs only connections, http, tls, fuzz or python. May be repeated.
   bench NAME [ARGS]   Runs a benchmark in release mode, with its own arguments.
   fuzz [SECONDS] [TARGET]
                       Fuzzes one target or all of them, 60 s each by default. Keeps interesting input in
@@ -58,6 +58,7 @@ Examples:
   cargo xtask bench work                    deferring, actors, tasks, promises, files, about five minutes
   cargo xtask bench http                    HTTP servers, about fifteen minutes. Needs wrk; includes nginx and Apache if
                                             they are installed
+  cargo xtask bench tls                     TLS, a few minutes
   cargo xtask bench python                  asyncio loops, about ten minutes. Installs uvloop and others to compare with
 
 Exit codes: 0 success, 1 failure, 2 unknown task or option.

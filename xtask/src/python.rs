@@ -1,4 +1,4 @@
-//! The Python front end: built for each Python that there is, and held to its tests there.
+//! The Python front end: built for each installed Python, and tested there.
 
 mod checks;
 mod environment;
@@ -14,13 +14,13 @@ use crate::soak::Progress;
 use environment::{build, cargo, pip, with_packages};
 pub use interpreters::{Python, find};
 
-/// Modules of CPython's tests that run on every version: what differs between versions shows in these.
+/// Modules of CPython's tests that run on every version: they show differences between versions.
 const SLICE: &str = "test_base_events test_events test_selector_events test_server test_streams test_tasks";
 
-/// How many connections the tests that look for leaks open, one after the other; 100,000 takes too long for every day.
+/// How many connections the leak tests open, one after the other; 100,000 would take too long for every run.
 const CONNECTIONS_OF_A_SOAK: &str = "100000";
 
-/// A Python with our package for it.
+/// A Python, with the package built for it.
 struct Built<'a> {
     shell: &'a Shell,
     python: Python,
@@ -38,7 +38,7 @@ impl<'a> Built<'a> {
     }
 
     fn run_by(&self, program: &Path, words: &str) -> Task<'a> {
-        // An engine that somebody prefers must not change what is tested.
+        // A user's preferred engine must not change what is tested.
         self.run_on("", program, words)
     }
 
@@ -60,31 +60,31 @@ impl<'a> Built<'a> {
         self.run("-m unittest discover -s python/tests").within(OWN_TESTS_DEADLINE).run()
     }
 
-    /// Those in which engines could make a difference: of the loop, leaks, sockets, stress.
+    /// Runs the tests that engines may affect: of the loop, leaks, sockets, streams, stress.
     fn own_tests_on(&self, engine: &str) -> Result<(), Failure> {
         self.run_on(engine, &self.python.program, "-m unittest discover -s python/tests -p test_[ls]*.py")
             .within(OWN_TESTS_DEADLINE)
             .run()
     }
 
-    /// An environment with what is listed in a file beside the tests.
+    /// Creates an environment with the packages listed in a file beside the tests.
     fn with_packages(&self, name: &str) -> Result<PathBuf, Failure> {
         with_packages(self.shell, &self.python, name, &format!("python/tests/{name}/requirements.txt"))
     }
 
-    /// Programs that others wrote.
+    /// Runs programs written by others.
     fn programs(&self) -> Result<(), Failure> {
         let program = self.with_packages("programs")?;
         self.run_by(&program, "python/tests/programs/run.py").run()
     }
 
-    /// Other packages' own tests.
+    /// Runs other packages' own tests.
     fn suites(&self) -> Result<(), Failure> {
         let program = self.with_packages("suites")?;
         self.run_by(&program, "python/tests/suites/run.py").run()
     }
 
-    /// That nothing is left of connections, over very many of them.
+    /// Checks that very many connections leave nothing behind.
     fn leaks(&self) -> Result<(), Failure> {
         self.run("-m unittest discover -s python/tests -p test_leaks.py -v")
             .env("PELTON_LEAK_CONNECTIONS", CONNECTIONS_OF_A_SOAK)
@@ -92,14 +92,14 @@ impl<'a> Built<'a> {
             .run()
     }
 
-    /// That the stubs say what the modules have, and that programs which use them pass a type checker.
+    /// Checks that the stubs match the modules, and that programs that use them pass a type checker.
     fn types(&self) -> Result<(), Failure> {
         let program = self.with_packages("types")?;
         self.run_by(&program, "python/tests/types/check.py").run()
     }
 }
 
-/// The step of `cargo xtask test`: everything on one version, and what tells versions apart on the others.
+/// The step of `cargo xtask test`: everything on one version, and tests of version differences on the others.
 pub fn step(shell: &Shell) -> Result<(), Failure> {
     for (index, python) in find(shell)?.into_iter().enumerate() {
         if index == 0 {
@@ -109,7 +109,7 @@ pub fn step(shell: &Shell) -> Result<(), Failure> {
             built.own_tests()?;
             built.conformance(SLICE)?;
         } else {
-            println!("Python {} is left out: it comes without CPython's own tests", python.version);
+            println!("Python {} is skipped: it comes without CPython's own tests", python.version);
         }
     }
     Ok(())
@@ -118,7 +118,7 @@ pub fn step(shell: &Shell) -> Result<(), Failure> {
 fn whole(built: &Built<'_>) -> Result<(), Failure> {
     cargo(built.shell, &built.python, "clippy --release -p pelton-python --features extension -- -D warnings").run()?;
     built.own_tests()?;
-    // Besides the best there is, those that there are everywhere.
+    // Besides the best engine, those that exist on every system.
     for engine in ["poll", "select"] {
         built.own_tests_on(engine)?;
     }
@@ -132,14 +132,14 @@ fn whole(built: &Built<'_>) -> Result<(), Failure> {
     hosting::step(built.shell, &built.python)
 }
 
-/// How long the tests of ours may take, and the search for leaks: many times what they take on a machine that is not busy.
+/// Deadlines for our tests and for the leak tests: many times what they take on an idle machine.
 const OWN_TESTS_DEADLINE: Duration = Duration::from_secs(30 * 60);
 const LEAKS_DEADLINE: Duration = Duration::from_secs(2 * 60 * 60);
 
-/// A part of the soak: what it is, and what it does.
+/// A part of the soak: its description and what it runs.
 type SoakPart = (&'static str, fn(&Built<'_>, u64) -> Result<(), Failure>);
 
-/// Everything, and with more connections.
+/// Everything, with more connections.
 const AFTER_BUILDING: [SoakPart; 11] = [
     ("tests of the loop, stress and TLS under torture", |built, _| built.own_tests()),
     ("CPython's own tests", |built, _| built.conformance("")),
@@ -159,10 +159,10 @@ const AFTER_BUILDING: [SoakPart; 11] = [
     }),
 ];
 
-/// How many parts the soak has for each version.
+/// The number of parts of the soak for each version.
 pub const SOAK_PARTS: usize = 1 + AFTER_BUILDING.len();
 
-/// The part of `cargo xtask soak`, for one version. What takes as long as one likes takes so many seconds.
+/// Runs the soak for one version. Parts without a fixed duration run for this many seconds.
 pub fn soak(shell: &Shell, python: Python, seconds: u64, progress: &mut Progress<'_>) {
     let version = python.version.clone();
     let built = progress.part(format!("Python {version}: the package is built"), || Built::new(shell, python));
@@ -174,7 +174,7 @@ pub fn soak(shell: &Shell, python: Python, seconds: u64, progress: &mut Progress
     }
 }
 
-/// Shows that the benchmark of loops runs. Without the loops to compare with, which are not what is tested.
+/// Checks that the benchmark of loops runs, without the loops to compare with.
 pub fn bench_quickly(shell: &Shell) -> Result<(), Failure> {
     let python = most_important(shell)?;
     let package = build(shell, &python)?;
@@ -187,15 +187,15 @@ fn most_important(shell: &Shell) -> Result<Python, Failure> {
     first.ok_or_else(|| Failure::new("no Python was found"))
 }
 
-/// What the benchmark of loops has to be told: where Python is, with our package and those to compare with.
+/// The arguments for the benchmark of loops: where Python is, with our package and those to compare with.
 pub fn bench_arguments(shell: &Shell) -> Result<Vec<OsString>, Failure> {
     let python = most_important(shell)?;
     println!("Measuring with Python {}", python.version);
     let program = with_packages(shell, &python, "bench", "bench/python/requirements.txt")?;
-    // Of no use on every machine: there may be nothing built for it.
+    // Some packages have no build for every machine.
     let optional = "install --quiet --only-binary :all: --requirement bench/python/requirements-optional.txt";
     if let Err(failure) = pip(shell, &program, optional).run() {
-        println!("{failure}\nIt is left out of the comparison.");
+        println!("{failure}\nIt is omitted from the comparison.");
     }
     let package = build(shell, &python)?;
     Ok(["--python".into(), program.into(), "--package".into(), package.into()].into())

@@ -5,13 +5,13 @@ use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
 use crate::shell::{Failure, Look, Shell};
-use crate::{fuzz, python};
+use crate::{fuzz, python, tools};
 
 /// Long enough for a leak of a few bytes per connection to show, short enough to wait for.
 const DEFAULT_MINUTES: NonZeroU64 = NonZeroU64::new(10).unwrap();
 
 /// Parts that can be selected by name.
-const NAMES: [&str; 4] = ["connections", "http", "fuzz", "python"];
+const NAMES: [&str; 5] = ["connections", "http", "tls", "fuzz", "python"];
 
 /// What to run, and for how long.
 #[derive(Debug, PartialEq)]
@@ -112,15 +112,18 @@ fn minutes(time: Duration) -> String {
 /// Each fuzz target runs for this fraction of the time.
 const PER_FUZZ_TARGET: u64 = 5;
 
-/// Opens and closes connections at random, then runs clients of an HTTP server, in release mode, then fuzzes codecs and
-/// protocols. Each prints its progress. The long tests of Python come last.
+/// Opens and closes connections at random, then runs clients of an HTTP server and of a TLS server, in release mode, then fuzzes
+/// codecs and protocols. Each prints its progress. The long tests of Python come last.
 pub fn run(shell: &Shell, choice: &Choice) -> Result<(), Failure> {
-    // Looked up first: a missing Python should show now, not in an hour.
+    // Both first: a missing tool or Python should show now, not in an hour.
+    tools::provide(shell)?;
     let pythons = if choice.takes("python") { python::find(shell)? } else { Vec::new() };
-    let ours = NAMES.iter().filter(|name| **name != "python" && choice.takes(name)).count();
+    // TLS has two.
+    let ours =
+        NAMES.iter().filter(|name| **name != "python" && choice.takes(name)).count() + usize::from(choice.takes("tls"));
     if ours > 0 {
         println!(
-            "Connections take {0} min, divided equally among the engines; HTTP takes the same again, and so does fuzzing. \
+            "Connections take {0} min, divided equally among the engines; HTTP takes the same again, and so do TLS and fuzzing. \
              Hostile Python programs take the same for each version; the rest of Python takes as long as it needs.",
             choice.minutes
         );
@@ -137,6 +140,15 @@ pub fn run(shell: &Shell, choice: &Choice) -> Result<(), Failure> {
         let words = "test --release -p pelton-http --test soak -- --nocapture";
         progress.part("clients of an HTTP server", || {
             shell.cargo(words).env("PELTON_SOAK_SECONDS", seconds.to_string()).run()
+        });
+    }
+    if choice.takes("tls") {
+        progress.part("clients of a TLS server that leave at any moment", || {
+            let words = "test --release -p pelton-tls --test soak -- --nocapture";
+            shell.cargo(words).env("PELTON_SOAK_SECONDS", seconds.to_string()).run()
+        });
+        progress.part("a TLS server as testssl.sh sees it", || {
+            shell.cargo("test --release -p pelton-tls --test strangers -- --ignored").run()
         });
     }
     if choice.takes("fuzz") {

@@ -137,9 +137,9 @@ fn docs(shell: &Shell) -> Result<(), Failure> {
 }
 
 fn test(shell: &Shell) -> Result<(), Failure> {
-    // Without the emulated kqueue. In the workspace it is always there, because tests of other crates ask for it.
+    // Without the emulated kqueue. In the workspace it is always enabled, because tests of other crates require it.
     shell.cargo("test -p pelton-os").run()?;
-    // The examples are a step of their own: there they are built as users build them, without the features of tests.
+    // The examples are a separate step, where they are built as users build them, without the features of tests.
     shell.cargo(&format!("test --workspace --exclude pelton-examples {FEATURES}")).run()
 }
 
@@ -263,7 +263,7 @@ mod tests {
         let jobs = workflow.lines().filter_map(|line| line.split_once("steps: ")?.1.split_once(','));
         let jobs: Vec<&str> = jobs.flat_map(|(steps, _)| steps.split(' ')).collect();
         for step in STEPS {
-            assert!(jobs.contains(&step.name), "{} is not in {jobs:?}", step.name);
+            assert!(jobs.contains(&step.name), "no job {} in {jobs:?}", step.name);
         }
     }
 

@@ -15,12 +15,15 @@ struct Tool {
     what_for: &'static str,
 }
 
-const TOOLS: [Tool; 13] = [
+const TOOLS: [Tool; 16] = [
     Tool { program: "strace", package: "strace", check: "strace --version", what_for: "to count system calls" },
     Tool { program: "socat", package: "socat", check: "socat -V", what_for: PEER },
     // Several programs have this name. With this one, the end of input can end the connection (-N).
     Tool { program: "nc", package: "netcat-openbsd", check: "nc -h 2>&1 | grep -q OpenBSD", what_for: PEER },
     Tool { program: "curl", package: "curl", check: "curl --version", what_for: PEER },
+    Tool { program: "openssl", package: "openssl", check: "openssl version", what_for: TLS_PEER },
+    Tool { program: "gnutls-cli", package: "gnutls-bin", check: "gnutls-cli --version", what_for: TLS_PEER },
+    Tool { program: "sslscan", package: "sslscan", check: "sslscan --version", what_for: TLS_PEER },
     Tool { program: "valgrind", package: "valgrind", check: "valgrind --version", what_for: "to count instructions" },
     // It has no option that prints a version and succeeds.
     Tool { program: "wrk", package: "wrk", check: "command -v wrk", what_for: "to put HTTP servers under load" },
@@ -58,6 +61,8 @@ const TOOLS: [Tool; 13] = [
 const PYTHON_TESTS: &str = "libpython3.*-testsuite";
 
 const PEER: &str = "as a peer to talk to";
+
+const TLS_PEER: &str = "as a peer to talk to over TLS";
 
 impl Tool {
     fn is_there(&self, shell: &Shell) -> bool {

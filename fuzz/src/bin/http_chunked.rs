@@ -9,7 +9,7 @@ use pelton_http::wire::{ChunkLimits, Chunked, Decoded, HeadLimits, Refusal, enco
 const LIMITS: ChunkLimits =
     ChunkLimits { extensions: LIMIT, trailers: HeadLimits { request_line: 0, header_bytes: 2 * LIMIT, headers: 6 } };
 
-/// The body, its trailers, and how much of the input was used; `None` if it is incomplete.
+/// The body, its trailers, and the number of bytes consumed; `None` if it is incomplete.
 type Outcome = Result<Option<(Vec<u8>, Vec<(String, Vec<u8>)>, usize)>, Refusal>;
 
 fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Outcome {

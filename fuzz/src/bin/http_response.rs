@@ -15,7 +15,7 @@ fn read<'a>(to: To, pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Finished>, u
         while !piece.is_empty() {
             match responses.advance(to, piece) {
                 Ok((used, finished)) => {
-                    assert!(used > 0 || finished.is_some(), "it makes progress");
+                    assert!(used > 0 || finished.is_some(), "no progress");
                     piece = &piece[used..];
                     consumed += used;
                     if let Some(finished) = finished {

@@ -1,4 +1,4 @@
-//! Raw input: the messages depend on the cuts, their bytes do not.
+//! Raw input: the messages depend on how it is split, their bytes do not.
 
 #![no_main]
 

@@ -14,17 +14,19 @@ pub const TORTURE_SECONDS: u64 = 60;
 const DEADLINE: Duration = Duration::from_secs(60 * 60);
 
 /// Our tests that run in slow environments: contexts, the loop, and programs that once crashed it.
-const SLICE: &str = "test_contexts test_loop test_regressions";
+const SLICE: &str = "test_contexts test_loop test_loop_handles test_loop_threads test_regressions test_regressions_rubbish \
+    test_regressions_sockets";
 
 /// Checks on an interpreter with assertions that repeating a program leaks no references.
 const REFERENCES: &str = "python/tests/references.py";
 
 /// Tests under AddressSanitizer: those that do not measure time or memory, because it needs about ten times as much of both.
-const UNDER_ADDRESS_SANITIZER: &str = "test_connect test_contexts test_endings test_guards test_loop test_parity test_regressions \
-    test_running test_sockets test_stress test_subprocess test_tls test_tls_torture";
+const UNDER_ADDRESS_SANITIZER: &str = "test_connect test_contexts test_endings test_guards test_loop test_loop_handles test_loop_threads \
+    test_parity test_regressions test_regressions_rubbish test_regressions_sockets test_running test_sockets test_streams test_stress \
+    test_subprocess test_tls test_tls_endings test_tls_torture";
 
 /// Tests under valgrind, which is about fifty times slower.
-const UNDER_VALGRIND: &str = "test_contexts test_loop";
+const UNDER_VALGRIND: &str = "test_contexts test_loop test_loop_handles test_loop_threads";
 
 const VALGRIND: &str = "--quiet --error-exitcode=9 --leak-check=no --trace-children=no";
 
@@ -111,12 +113,12 @@ pub fn valgrind(built: &Built<'_>) -> Result<(), Failure> {
         .run()
 }
 
-/// Tests and hostile programs with AddressSanitizer in the module, and Python's own allocator out of the way: it finds uses of objects
-/// that are freed, also where that happens to do no harm. Where there is no nightly toolchain, nothing is done.
+/// Runs tests and hostile programs with AddressSanitizer in the module and without Python's own allocator: this finds uses of
+/// freed objects even if they happen to do no harm. Skipped without a nightly toolchain.
 pub fn address_sanitizer(built: &Built<'_>, seconds: u64) -> Result<(), Failure> {
     let shell = built.shell;
     let Some(library) = address_sanitizer_library(shell) else {
-        println!("There is no nightly toolchain for x86-64 Linux with AddressSanitizer's library; it is left out");
+        println!("No nightly toolchain for x86-64 Linux with AddressSanitizer's library: skipped");
         return Ok(());
     };
     let package = environment::build_with_address_sanitizer(shell, &built.python)?;
@@ -129,7 +131,7 @@ pub fn address_sanitizer(built: &Built<'_>, seconds: u64) -> Result<(), Failure>
             .env("PYTHONMALLOC", "malloc")
             .env("PELTON_ENGINE", "")
             .env("LD_PRELOAD", &library)
-            // Python leaves much to the end of the process.
+            // Python frees much of its memory only at the end of the process.
             .env("ASAN_OPTIONS", "detect_leaks=0")
             .within(Duration::from_secs(seconds) + DEADLINE)
             .run()?;
@@ -137,7 +139,7 @@ pub fn address_sanitizer(built: &Built<'_>, seconds: u64) -> Result<(), Failure>
     Ok(())
 }
 
-/// The library that the C compiler has for programs with AddressSanitizer: an interpreter without it has to load it first.
+/// The C compiler's AddressSanitizer library: an interpreter built without it must load it first.
 fn address_sanitizer_library(shell: &Shell) -> Option<String> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64"))
         || !shell.program("cargo", "+nightly --version").succeeds()
@@ -145,7 +147,7 @@ fn address_sanitizer_library(shell: &Shell) -> Option<String> {
         return None;
     }
     let (fine, said) = shell.program("cc", "-print-file-name=libasan.so").output().ok()?;
-    // Without one, it says the name alone.
+    // If there is none, the compiler prints the name alone.
     let library = said.trim();
     (fine && library.starts_with('/')).then(|| library.to_owned())
 }

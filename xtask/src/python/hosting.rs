@@ -1,4 +1,4 @@
-//! Python from Rust: the tests and examples of a program that hosts Python, with one that is given.
+//! Hosting Python: runs the tests and examples of programs that host a given Python.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -6,27 +6,27 @@ use super::environment;
 use super::interpreters::Python;
 use crate::shell::{Failure, Shell, Task};
 
-/// Where Python has its library, and whether it has one that a program can be linked with.
+/// Prints where Python has its library, and whether a program can be linked with it.
 const LIBRARY: &str =
     "import sysconfig; print(sysconfig.get_config_var('Py_ENABLE_SHARED'), sysconfig.get_config_var('LIBDIR'))";
 
-/// Where the system looks for libraries beside its own places.
+/// The environment variable with additional library directories.
 const LIBRARY_PATH: &str = if cfg!(target_vendor = "apple") { "DYLD_LIBRARY_PATH" } else { "LD_LIBRARY_PATH" };
 
-/// Tests and examples. Without optimisation, locks are checked to be taken in their order.
+/// Runs tests and examples. Debug builds check the order of locks.
 pub fn step(shell: &Shell, python: &Python) -> Result<(), Failure> {
     linked(shell, python, "clippy -p pelton-python --features embed --all-targets -- -D warnings")?.run()?;
     linked(shell, python, "test -p pelton-python --features embed")?.run()?;
-    // Programs find the library by themselves: their build scripts have told the linker where it is.
+    // Programs find the library by themselves: their build scripts pass its path to the linker.
     let alone = |words: &str| environment::cargo(shell, python, words).env(LIBRARY_PATH, "").run();
-    for example in ["processes", "publish", "rust-functions", "numpy", "http -- --demo"] {
+    for example in ["namespaces", "publish", "rust-functions", "numpy", "http -- --demo"] {
         alone(&format!("run -p pelton-python --features embed --example {example}"))?;
     }
     alone("run --manifest-path examples/python-host/Cargo.toml")
 }
 
-/// With optimisation, the tests under stress have ten times as many tasks. Hostile functions are called for so many seconds, from a seed
-/// that is another each time.
+/// Runs the stress tests in release mode with ten times as many tasks. Hostile functions are called for this many seconds, with
+/// a new seed each time.
 pub fn soak(shell: &Shell, python: &Python, seconds: u64) -> Result<(), Failure> {
     linked(shell, python, "test --release -p pelton-python --features embed --test host_stress -- --nocapture")?
         .run()?;
@@ -37,7 +37,7 @@ pub fn soak(shell: &Shell, python: &Python, seconds: u64) -> Result<(), Failure>
         .run()
 }
 
-/// Cargo, with what is built linked to this Python.
+/// Cargo, linking with this Python.
 fn linked<'a>(shell: &'a Shell, python: &'a Python, words: &str) -> Result<Task<'a>, Failure> {
     let (fine, said) = shell.program(&python.program, "-c").args([LIBRARY.into()]).output()?;
     let (shared, directory) = said.trim().split_once(' ').unwrap_or_default();
@@ -48,15 +48,15 @@ fn linked<'a>(shell: &'a Shell, python: &'a Python, words: &str) -> Result<Task<
             python.program.display()
         )));
     }
-    // Examples in the documentation are linked without what build scripts say, so they are told where the library is.
+    // Documentation tests ignore link arguments of build scripts, so they need the path of the library.
     Ok(environment::cargo(shell, python, words).env(LIBRARY_PATH, directory))
 }
 
 #[cfg(test)]
 mod tests {
-    /// What the documentation tells to write is what the example, which is run, has.
+    /// Checks that the documented lines are those of the example, which is run.
     #[test]
-    fn the_documented_lines_are_those_of_the_example() {
+    fn documentation_matches_the_example() {
         let page = include_str!("../../../docs/pyhost.md");
         let script = include_str!("../../../examples/python-host/build.rs");
         assert!(page.contains(script));
