@@ -142,7 +142,7 @@ impl Connection for Talker {
 fn main() -> Result<(), Box<dyn Error>> {
     let mut reactor = Reactor::new()?;
     let listener = reactor.listen("127.0.0.1:0", |_| Guest::default())?;
-    let address = reactor.listening_on(listener).expect("it was just begun").clone();
+    let address = reactor.listening_on(listener).expect("the listener was just started").clone();
     let talk = |reactor: &mut Reactor, name, script| {
         reactor.connect(&address, Talker { name, script, lines: Lines::default() })
     };

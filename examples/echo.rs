@@ -26,7 +26,7 @@ impl Connection for Echo {
     fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
         // Sends the chunk back without copying it. If the client does not read, this does not exhaust the memory:
         // once about 64 KiB are queued, nothing more is read.
-        io.send_chunk(chunk).expect("much less than what may wait");
+        io.send_chunk(chunk).expect("far below the queue limit");
     }
 
     fn closed(&mut self, reactor: &mut Reactor, reason: Reason) {
@@ -47,7 +47,7 @@ impl Client {
         match self.words.first() {
             Some(word) => {
                 println!("client: sends {word:?}");
-                io.send(word.as_bytes()).expect("much less than what may wait");
+                io.send(word.as_bytes()).expect("far below the queue limit");
             }
             None => io.close(),
         }
@@ -74,7 +74,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut reactor = Reactor::new()?;
     // Port 0 picks a free port. The closure creates a handler for each accepted connection.
     let listener = reactor.listen("127.0.0.1:0", |_| Echo)?;
-    let address = reactor.listening_on(listener).expect("it was just begun").clone();
+    let address = reactor.listening_on(listener).expect("the listener was just started").clone();
     println!("echoing on {address}");
     reactor.connect(&address, Client { words: vec!["water", "wheel"], back: Vec::new() })?;
     reactor.run()?;

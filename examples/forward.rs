@@ -61,7 +61,7 @@ impl Connection for Side {
         }
     }
 
-    fn drained(&mut self, io: &mut Io<'_>) {
+    fn writable(&mut self, io: &mut Io<'_>) {
         // This side has room again, so the other side may be read.
         if let Some(mut other) = self.other.and_then(|other| io.reactor().connection(other)) {
             other.resume();

@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let server = Server::new(Router::new().get("/", plain(|_| "hello\n")).get("/{name}", hello));
     let mut reactor = Reactor::new()?;
     let listener = server.listen(&mut reactor, "127.0.0.1:0")?;
-    println!("http://{}/", reactor.listening_on(listener).expect("it was just begun"));
+    println!("http://{}/", reactor.listening_on(listener).expect("the listener was just started"));
     reactor.run()?;
     Ok(())
 }

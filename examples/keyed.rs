@@ -1,4 +1,4 @@
-//! Work by key: transfers of each account one after the other and in order, those of different accounts side by side.
+//! Work by key: the transfers of each account run one after the other, in order; those of different accounts run in parallel.
 //!
 //! ```text
 //! $ cargo run -p pelton-examples --bin keyed

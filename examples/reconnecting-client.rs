@@ -63,7 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             match outage.attempt {
                 2 => {
                     println!("the server goes away");
-                    server.take().map(|listener| reactor.unlisten(listener));
+                    server.take().map(|listener| reactor.end(listener));
                 }
                 4 => match serve(reactor, address.clone()) {
                     Ok(_) => println!("the server is back"),

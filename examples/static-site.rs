@@ -37,7 +37,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         .mount("/api/teams/{team}", team());
     let mut reactor = Reactor::new()?;
     let listener = Server::new(router).listen(&mut reactor, address)?;
-    println!("serving {directory} on http://{}/files/", reactor.listening_on(listener).expect("it was just begun"));
+    println!(
+        "serving {directory} on http://{}/files/",
+        reactor.listening_on(listener).expect("the listener was just started")
+    );
     reactor.run()?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Small programs on Pelton, one per file, each about one thing. `tests/run.rs` runs them all.
+//! Small programs on Pelton, one per file, each about one thing. `tests/run` runs them all.
 //!
 //! The library itself is empty. It only makes `cargo test` compile the code in the project's README and guides.
 
@@ -13,8 +13,20 @@ struct Readme;
 struct FromCallbacksToAsync;
 
 #[cfg(doctest)]
+#[doc = include_str!("../../docs/connections.md")]
+struct Connections;
+
+#[cfg(doctest)]
 #[doc = include_str!("../../docs/eventmachine.md")]
 struct ComingFromEventMachine;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/watching.md")]
+struct Watching;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/processes.md")]
+struct Processes;
 
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/promises.md")]
@@ -51,3 +63,7 @@ struct FromJava;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/coming-from/asyncio.md")]
 struct FromAsyncio;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/embedding.md")]
+struct Embedding;

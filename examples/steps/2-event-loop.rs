@@ -54,7 +54,7 @@ fn answer(path: &str) -> Vec<u8> {
 fn main() -> Result<(), Box<dyn Error>> {
     let mut reactor = Reactor::new()?;
     let listener = reactor.listen(request::address(), |_| Client::default())?;
-    println!("http://{}/", reactor.listening_on(listener).ok_or("it does not listen")?);
+    println!("http://{}/", reactor.listening_on(listener).ok_or("the listener has ended")?);
     reactor.run()?;
     Ok(())
 }

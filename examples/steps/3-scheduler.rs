@@ -105,7 +105,7 @@ fn report(reactor: &mut Reactor) {
 fn main() -> Result<(), Box<dyn Error>> {
     let mut reactor = Reactor::new()?;
     let listener = reactor.listen(request::address(), |_| Client::default())?;
-    println!("http://{}/", reactor.listening_on(listener).ok_or("it does not listen")?);
+    println!("http://{}/", reactor.listening_on(listener).ok_or("the listener has ended")?);
     reactor.every(REPORT, |reactor, _| report(reactor));
     reactor.run()?;
     Ok(())

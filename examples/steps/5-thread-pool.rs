@@ -121,7 +121,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     reactor.put_state(Files { file: file.clone() });
     let listener = reactor.listen(request::address(), |_| Client::default())?;
-    println!("http://{}/", reactor.listening_on(listener).ok_or("it does not listen")?);
+    println!("http://{}/", reactor.listening_on(listener).ok_or("the listener has ended")?);
     reactor.run()?;
     fs::remove_file(&file)?;
     Ok(())

@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("the square root of 2 is {}", root.as_float().unwrap_or_default());
 
     Module::new("office").function("greeting", |_| Ok("good morning")).install()?;
-    let namespace = host.process();
+    let namespace = host.namespace();
     namespace.exec(GREETINGS)?.wait()?;
     let greeting = namespace.create_task("__main__", "greet", ("Ada",), ())?.wait()?;
     println!("{}", greeting.as_str().unwrap_or_default());
