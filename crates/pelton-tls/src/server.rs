@@ -9,7 +9,7 @@ mod tickets;
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use pelton::{Connection, Layered};
 use rustls::ServerConfig;
@@ -49,6 +49,8 @@ pub struct Server(Arc<Shared>);
 
 struct Shared {
     current: RwLock<Loaded>,
+    /// Held while files are read. Otherwise an attempt that began earlier could replace what a later one has read.
+    reloading: Mutex<()>,
     /// How to load everything again. `None` for a configuration that was made elsewhere.
     settings: Option<Settings>,
     tickets: Option<Arc<Tickets>>,
@@ -79,6 +81,7 @@ impl Server {
         let loaded = Loaded { config: Arc::new(config), certificates: Arc::default(), stamps: Vec::new() };
         Server(Arc::new(Shared {
             current: RwLock::new(loaded),
+            reloading: Mutex::default(),
             settings: None,
             tickets: None,
             counters: Counters::new(IN_FLIGHT),

@@ -1,7 +1,7 @@
 //! Builds the configuration of a server.
 
 use std::path::PathBuf;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use rustls::crypto::CryptoProvider;
 use rustls::server::{NoServerSessionStorage, ServerSessionMemoryCache, StoresServerSessions, WebPkiClientVerifier};
@@ -153,6 +153,7 @@ impl ServerBuilder {
         let loaded = settings.load(tickets.as_ref(), settings.sessions())?;
         Ok(Server(Arc::new(Shared {
             current: RwLock::new(loaded),
+            reloading: Mutex::default(),
             settings: Some(settings),
             tickets,
             counters: Counters::new(handshakes_in_flight.unwrap_or(IN_FLIGHT)),

@@ -43,6 +43,11 @@ impl Server {
     ///
     /// This blocks to read files. On a loop, use [`watch`](Server::watch) or a [lane](pelton::Lane).
     pub fn reload(&self) -> Result<(), ConfigError> {
+        let _alone = self.0.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        self.read_again()
+    }
+
+    fn read_again(&self) -> Result<(), ConfigError> {
         let Some(settings) = &self.0.settings else { return Ok(()) };
         let before = self.with_current(|loaded| Arc::clone(&loaded.config));
         let sessions = match settings.verifies_clients() {
@@ -62,11 +67,12 @@ impl Server {
     /// returned once, until a file changes again.
     pub fn reload_if_changed(&self) -> Result<Reload, ConfigError> {
         let Some(settings) = &self.0.settings else { return Ok(Reload::Unchanged) };
+        let _alone = self.0.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let now = settings.stamps();
         if self.with_current(|loaded| loaded.stamps == now) {
             return Ok(Reload::Unchanged);
         }
-        let reloaded = self.reload();
+        let reloaded = self.read_again();
         if reloaded.is_err() {
             // The same files fail again.
             self.0.current.write().unwrap_or_else(PoisonError::into_inner).stamps = now;

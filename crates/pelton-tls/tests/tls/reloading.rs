@@ -114,6 +114,27 @@ fn a_watched_server_reloads_by_itself_and_reports_broken_files() {
 }
 
 #[test]
+fn threads_that_look_at_once_reload_a_change_once() {
+    const THREADS: usize = 8;
+    let directory = Directory::new("at-once");
+    let (chain, key) = LOCALHOST.write_to(&directory.0, "server");
+    let tls = Server::builder().certificate(&chain, &key).build().unwrap();
+    for _ in 0..20 {
+        replace(&chain, &LOCALHOST.chain);
+        let start = std::sync::Barrier::new(THREADS);
+        let reloads = std::thread::scope(|scope| {
+            let look = || {
+                start.wait();
+                tls.reload_if_changed().unwrap()
+            };
+            let looking: Vec<_> = (0..THREADS).map(|_| scope.spawn(look)).collect();
+            looking.into_iter().map(|thread| thread.join().unwrap()).filter(|got| *got == Reload::Done).count()
+        });
+        assert_eq!(reloads, 1);
+    }
+}
+
+#[test]
 fn a_directory_has_pairs_by_name_and_new_ones_are_found() {
     let directory = Directory::new("pairs");
     AUTHORITY.issue(&["a.example"]).write_to(&directory.0, "a");
