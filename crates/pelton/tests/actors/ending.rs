@@ -48,13 +48,17 @@ fn random_panics_affect_no_other_actor_and_leak_nothing() {
             })
         })
         .collect();
-    let refused: usize = senders.into_iter().map(|sender| sender.join().unwrap()).sum();
+    let mut refused: usize = senders.into_iter().map(|sender| sender.join().unwrap()).sum();
+    // On a busy machine, the senders may have finished before any worker ran.
+    wait_for(|| actors.iter().any(|actor| actor.is_closed()));
+    let first_closed = actors.iter().find(|actor| actor.is_closed()).unwrap();
+    assert!(matches!(first_closed.send(Counted::new(&alive)), Err(MailError::Closed(_))));
+    refused += 1;
     pool.shutdown(POOL_DEADLINE).unwrap();
     let closed = actors.iter().filter(|actor| actor.is_closed()).count();
     assert_eq!(closed, faults.load(Ordering::Relaxed));
     assert_eq!(pool.stats().panics as usize, closed);
-    assert!(closed > 0 && refused > 0, "{closed} closed, {refused} refused");
-    assert!(received.load(Ordering::Relaxed) + refused <= 200_000);
+    assert!(received.load(Ordering::Relaxed) + refused <= 200_001);
     assert_eq!(alive.count(), ACTORS - closed);
     drop(actors);
     assert_eq!((alive.count(), pool.stats().actors), (0, 0));
