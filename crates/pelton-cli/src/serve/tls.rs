@@ -8,8 +8,8 @@ use pelton::{Address, Lane, Reactor};
 use pelton_tls::{Certificate, ClientCertificates, ConfigError, MinVersion, Server};
 use rcgen::{CertificateParams, DnType, KeyPair};
 
-/// How often files are looked at for changes.
-const LOOK: Duration = Duration::from_secs(2);
+/// How often files are looked at for changes that the system does not report.
+const LOOK: Duration = Duration::from_secs(60);
 
 /// Browsers forget the rule after at most this many seconds: 10 years.
 const MOST_HSTS: i64 = 10 * 365 * 24 * 60 * 60;
