@@ -21,9 +21,11 @@ const QUIET: Duration = Duration::from_millis(200);
 /// Watches the files of a server. The watch continues if this is dropped.
 pub struct Watching(Rc<Watcher>);
 
+type Report = Box<dyn FnMut(&mut Reactor, Result<(), ConfigError>)>;
+
 struct Watcher {
     server: Server,
-    report: RefCell<Box<dyn FnMut(&mut Reactor, Result<(), ConfigError>)>>,
+    report: RefCell<Report>,
     watches: RefCell<Vec<(PathBuf, PathWatchId)>>,
     timer: Cell<Option<TimerId>>,
     state: Cell<State>,
