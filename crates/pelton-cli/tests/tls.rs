@@ -186,8 +186,9 @@ fn sessions_are_resumed_after_a_hand_over() {
     let files = Files::new("tls-hand-over");
     let (cert, key, pid_file, session) =
         (files.path("own.crt"), files.path("own.key"), files.directory.file("pid"), files.path("session"));
-    let options = ["--listen", "127.0.0.1:0", "--pid-file", pid_file.to_str().unwrap()];
-    let mut server = Server::start("serve", &[&options[..], &["--tls-cert", &cert, "--tls-key", &key]].concat());
+    let options = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--pid-file", pid_file.to_str().unwrap()];
+    let tls = ["--tls-cert", &cert, "--tls-key", &key];
+    let mut server = Server::start_on(2, "serve", &[&options[..], &tls].concat());
     let port = port(server.address(0)).to_owned();
     let first = openssl(&port, "-sess_out", &session);
     assert!(first.contains("New, TLSv1.3") && first.contains("Pelton"), "{first}");
@@ -196,6 +197,8 @@ fn sessions_are_resumed_after_a_hand_over() {
     assert_eq!(server.code(), 0);
     let second = openssl(&port, "-sess_in", &session);
     assert!(second.contains("Reused, TLSv1.3") && second.contains("Pelton"), "{second}");
+    let metrics = curl(&[&format!("{}metrics", server.address(1))]);
+    assert!(metrics.contains("\npelton_tls_resumed_total 1\n"), "{metrics}");
     successor.signal(Signal::TERM);
     server::eventually("the last process ends", || (!pid_file.exists()).then_some(()));
 }
