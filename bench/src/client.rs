@@ -41,11 +41,11 @@ pub enum Until {
 /// A message, and the answer it gets.
 #[derive(Clone, Debug)]
 pub struct Exchange {
-    message: Pages,
+    pub message: Pages,
     /// Length of the answer.
-    length: usize,
+    pub length: usize,
     /// What the answer begins with: all of it, or the part that is the same in every answer.
-    begins: Vec<u8>,
+    pub begins: Vec<u8>,
 }
 
 impl Exchange {

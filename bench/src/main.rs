@@ -121,10 +121,11 @@ enum Bench {
         #[command(flatten)]
         load: http::Load,
     },
-    /// TLS: echo servers over encrypted connections, full and resumed handshakes, idle connections.
+    /// TLS: echo servers over encrypted connections, HTTPS, full and resumed handshakes, idle connections.
     ///
     /// Each server is a process on one core; the load is on another. Pelton is compared with rustls on blocking threads (the
-    /// floor) and tokio-rustls.
+    /// floor), tokio-rustls, hyper on it, and nginx with OpenSSL if it is installed. An echoed message is also compared with
+    /// the sum of one without TLS and of rustls in memory. Requests need wrk.
     ///
     /// Examples:
     ///   pelton-bench tls                              everything, a few minutes

@@ -12,7 +12,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
-use crate::client::{event, opened, wait};
+use crate::client::{Exchange, event, opened, wait};
 
 const EVENTS_PER_WAIT: usize = 64;
 
@@ -32,7 +32,7 @@ pub fn trusting(certificate: &Path) -> Result<ClientConfig> {
 pub struct TlsClient {
     epoll: Epoll,
     connections: Vec<Connection>,
-    message: Vec<u8>,
+    exchange: Exchange,
     buffer: Vec<u8>,
 }
 
@@ -46,11 +46,10 @@ struct Connection {
 
 impl TlsClient {
     /// Opens connections to a server with this certificate, and exchanges and checks a message on each.
-    pub fn open(server: SocketAddrV4, certificate: &Path, count: usize, size: usize) -> Result<Self> {
+    pub fn open(server: SocketAddrV4, certificate: &Path, count: usize, exchange: Exchange) -> Result<Self> {
         let config = Arc::new(trusting(certificate)?);
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("create an epoll set")?;
-        let message = std::iter::repeat_with(|| fastrand::u8(..)).take(size).collect();
-        let mut client = Self { epoll, connections: Vec::new(), message, buffer: vec![0; 64 << 10] };
+        let mut client = Self { epoll, connections: Vec::new(), exchange, buffer: vec![0; 64 << 10] };
         for number in 0..count {
             let socket = TcpStream::from(opened(server, number)?);
             let name = ServerName::try_from("localhost").context("name the server")?;
@@ -61,7 +60,7 @@ impl TlsClient {
             client.epoll.add(&socket, event(EpollFlags::EPOLLIN, number)).context("watch a connection")?;
             client.connections.push(Connection { socket, session, received: 0, waits_for_room: false });
         }
-        client.exchange(|sent| sent < count as u64, true).context("check the first answers")?;
+        client.converse(|sent| sent < count as u64, true).context("check the first answers")?;
         Ok(client)
     }
 
@@ -69,11 +68,11 @@ impl TlsClient {
     /// number.
     pub fn run(&mut self, window: Duration) -> Result<(u64, Duration)> {
         let start = Instant::now();
-        let messages = self.exchange(|_| start.elapsed() < window, false)?;
+        let messages = self.converse(|_| start.elapsed() < window, false)?;
         Ok((messages, start.elapsed()))
     }
 
-    fn exchange(&mut self, may_send: impl Fn(u64) -> bool, compare: bool) -> Result<u64> {
+    fn converse(&mut self, may_send: impl Fn(u64) -> bool, compare: bool) -> Result<u64> {
         let (mut sent, mut answered) = (0, 0);
         for number in 0..self.connections.len() {
             self.send(number)?;
@@ -98,7 +97,7 @@ impl TlsClient {
     }
 
     fn send(&mut self, number: usize) -> Result<()> {
-        self.connections[number].session.writer().write_all(&self.message).context("encrypt a message")?;
+        self.connections[number].session.writer().write_all(&self.exchange.message).context("encrypt a message")?;
         self.flush(number)
     }
 
@@ -136,16 +135,18 @@ impl TlsClient {
                 Ok(0) => anyhow::bail!("the server ended a connection"),
                 Ok(count) => {
                     let after = *received + count;
-                    ensure!(after <= self.message.len(), "received {after} bytes instead of {}", self.message.len());
-                    let same = !compare || self.message[*received..after] == self.buffer[..count];
-                    ensure!(same, "the answer differs");
+                    let length = self.exchange.length;
+                    ensure!(after <= length, "received {after} bytes instead of {length}");
+                    let stated = self.exchange.begins.get(*received..).unwrap_or_default();
+                    let same = stated.iter().zip(&self.buffer[..count]).all(|(stated, came)| stated == came);
+                    ensure!(!compare || same, "the answer differs");
                     *received = after;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error).context("decrypt an answer"),
             }
         }
-        let whole = *received == self.message.len();
+        let whole = *received == self.exchange.length;
         if whole {
             *received = 0;
         }

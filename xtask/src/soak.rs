@@ -11,7 +11,7 @@ use crate::{fuzz, python, tools};
 const DEFAULT_MINUTES: NonZeroU64 = NonZeroU64::new(10).unwrap();
 
 /// Parts that can be selected by name.
-const NAMES: [&str; 5] = ["connections", "http", "tls", "fuzz", "python"];
+const NAMES: [&str; 6] = ["connections", "http", "tls", "children", "fuzz", "python"];
 
 /// What to run, and for how long.
 #[derive(Debug, PartialEq)]
@@ -150,6 +150,11 @@ pub fn run(shell: &Shell, choice: &Choice) -> Result<(), Failure> {
         progress.part("a TLS server as testssl.sh sees it", || {
             shell.cargo("test --release -p pelton-tls --test strangers -- --ignored").run()
         });
+    }
+    if choice.takes("children") {
+        let words = "test --release -p pelton --test children -- crowds --nocapture";
+        progress
+            .part("ten thousand short child processes", || shell.cargo(words).env("PELTON_CHILDREN", "10000").run());
     }
     if choice.takes("fuzz") {
         let each = u32::try_from(seconds / PER_FUZZ_TARGET).unwrap_or(u32::MAX);

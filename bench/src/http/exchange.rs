@@ -21,9 +21,18 @@ pub fn request(server: SocketAddrV4, path: &str) -> Vec<u8> {
 
 /// Sends one request to learn the length of the response.
 pub fn tried(server: SocketAddrV4, path: &str) -> Result<Exchange> {
-    let request = request(server, path);
-    let mut stream = TcpStream::connect(server).context("connect to a server")?;
+    tried_over(connected(server)?, request(server, path))
+}
+
+/// Connects to a server that has to answer in time.
+pub fn connected(server: SocketAddrV4) -> Result<TcpStream> {
+    let stream = TcpStream::connect(server).context("connect to a server")?;
     stream.set_read_timeout(Some(PATIENCE)).context("limit how long an answer may take")?;
+    Ok(stream)
+}
+
+/// Sends one request over this stream to learn the length of the response.
+pub fn tried_over(mut stream: impl Read + Write, request: Vec<u8>) -> Result<Exchange> {
     stream.write_all(&request).context("send a request")?;
     let (mut answer, mut buffer) = (Vec::new(), [0; 4096]);
     loop {

@@ -2,15 +2,15 @@
 //!
 //! The floor is a hand-written epoll loop that parses heads and gives all requests the same response.
 
-mod entrants;
-mod exchange;
+pub(crate) mod entrants;
+pub(crate) mod exchange;
 mod idle;
 mod instructions;
 mod overload;
-mod requests;
-mod servers;
-mod stage;
-mod wrk;
+pub(crate) mod requests;
+pub(crate) mod servers;
+pub(crate) mod stage;
+pub(crate) mod wrk;
 
 use std::time::Duration;
 

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 
 use super::entrants::{Entrant, FLOOR, NGINX};
 use super::stage::{Served, Stage};
-use super::wrk::{self, Burst, Shape};
+use super::wrk::{self, Burst, Scheme, Shape};
 use crate::harness::{Better, Case, Contender, Contest, Reading, Readings, Side};
 use crate::mark::Mark;
 use crate::process::Server;
@@ -21,7 +21,7 @@ pub type Servers = [(Entrant, Server)];
 
 /// Returns the contest for a short response, with this many connections and pipelined requests.
 pub fn hello<'a>(servers: &'a Servers, stage: &'a Stage, connections: u32, depth: u32, seconds: u32) -> Contest<'a> {
-    let shape = Shape { path: "/hello", connections, depth };
+    let shape = Shape { scheme: Scheme::Http, path: "/hello", connections, depth };
     let name = match depth {
         1 => format!("hello × {connections}"),
         _ => format!("hello × {connections}, {depth} at once"),
@@ -34,7 +34,7 @@ pub fn hello<'a>(servers: &'a Servers, stage: &'a Stage, connections: u32, depth
 
 /// Returns the contest for a file.
 pub fn file<'a>(servers: &'a Servers, stage: &'a Stage, file: &Served, connections: u32, seconds: u32) -> Contest<'a> {
-    let shape = Shape { path: file.path, connections, depth: 1 };
+    let shape = Shape { scheme: Scheme::Http, path: file.path, connections, depth: 1 };
     let mark = match file.path == super::stage::SMALL.path {
         true => Mark::AtMost { factor: MOST_SMALL, against: NGINX },
         false => Mark::Times { factor: 1.0, against: vec![NGINX] },
@@ -44,7 +44,7 @@ pub fn file<'a>(servers: &'a Servers, stage: &'a Stage, file: &Served, connectio
     contest(servers, stage, shape, name, NGINX, vec![mark], seconds)
 }
 
-fn contest<'a>(
+pub fn contest<'a>(
     servers: Vec<&'a (Entrant, Server)>,
     stage: &'a Stage,
     shape: Shape,

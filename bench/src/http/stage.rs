@@ -1,4 +1,4 @@
-//! Files that all servers of a run share: files to serve, and configurations.
+//! Files that all servers of a run share: files to serve, configurations, and a certificate.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -22,6 +22,10 @@ pub struct Served {
 pub const SMALL: Served = Served { path: "/1k.bin", name: "1 KiB", size: 1 << 10 };
 pub const LARGE: Served = Served { path: "/100k.bin", name: "100 KiB", size: 100 << 10 };
 
+/// The names of the certificate, and of its key.
+pub const CHAIN: &str = "chain.pem";
+pub const KEY: &str = "key.pem";
+
 impl Stage {
     pub fn new() -> Result<Self> {
         let stage = Self { directory: TempDir::with_prefix("pelton-bench-").context("make a temporary directory")? };
@@ -37,6 +41,9 @@ impl Stage {
             stage.write(&format!("files{path}"), &vec![b'x'; size])?;
         }
         stage.write("load.lua", include_bytes!("peers/load.lua"))?;
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).context("make a certificate")?;
+        stage.write(CHAIN, made.cert.pem().as_bytes())?;
+        stage.write(KEY, made.signing_key.serialize_pem().as_bytes())?;
         Ok(stage)
     }
 
@@ -47,6 +54,16 @@ impl Stage {
 
     pub fn path(&self) -> &Path {
         self.directory.path()
+    }
+
+    /// Returns the path of the certificate of servers with TLS.
+    pub fn chain(&self) -> PathBuf {
+        self.path().join(CHAIN)
+    }
+
+    /// Returns the path of the certificate's key.
+    pub fn key(&self) -> PathBuf {
+        self.path().join(KEY)
     }
 
     /// Returns the path of wrk's script.

@@ -9,9 +9,17 @@ use anyhow::{Context, Result, ensure};
 
 pub const TOOL: &str = "wrk";
 
+/// Whether there is TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    Http,
+    Https,
+}
+
 /// The kind of load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
+    pub scheme: Scheme,
     pub path: &'static str,
     pub connections: u32,
     /// Requests that are pipelined on each connection.
@@ -39,7 +47,11 @@ pub fn run(script: &Path, server: SocketAddrV4, shape: Shape, seconds: u32) -> R
     command.args(["--threads", "1", "--connections"]).arg(shape.connections.to_string());
     command.arg("--duration").arg(format!("{seconds}s"));
     command.arg("--script").arg(script);
-    command.arg(format!("http://{server}{}", shape.path)).arg("--").arg(shape.depth.to_string());
+    let scheme = match shape.scheme {
+        Scheme::Http => "http",
+        Scheme::Https => "https",
+    };
+    command.arg(format!("{scheme}://{server}{}", shape.path)).arg("--").arg(shape.depth.to_string());
     let output = command.stdin(Stdio::null()).output().context("start wrk")?;
     let printed = String::from_utf8_lossy(&output.stdout);
     ensure!(output.status.success(), "wrk failed: {printed}{}", String::from_utf8_lossy(&output.stderr));

@@ -142,7 +142,7 @@ fn connect(row: Serving, at: &Value, python: &Python) -> Result<Load> {
         }
         "tls" => {
             let certificate = Path::new(env!("CARGO_MANIFEST_DIR")).join(super::CERTIFICATE);
-            Ok(Load::Tls(TlsClient::open(server, &certificate, CONNECTIONS, row.size)?))
+            Ok(Load::Tls(TlsClient::open(server, &certificate, CONNECTIONS, exchange)?))
         }
         _ => Ok(Load::Plain(Client::open(server, CONNECTIONS, exchange)?)),
     }

@@ -1,9 +1,11 @@
-//! TLS: echo servers under load over encrypted connections, handshakes, and memory of idle connections.
+//! TLS: echo servers under load over encrypted connections, HTTPS, handshakes, and memory of idle connections.
 //!
 //! The floor is rustls on blocking threads, one per connection: what the cryptography and the system calls cost without a loop.
-//! All servers use rustls with ring, and the same certificate.
+//! All servers have the same certificate. All except nginx, which has OpenSSL, use rustls with ring.
 
+mod alone;
 mod handshakes;
+mod https;
 mod servers;
 
 use std::process::Command;
@@ -11,24 +13,31 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use tempfile::TempDir;
 
+use crate::client::{Client, Exchange, Until};
 use crate::harness::{Better, Case, Contender, Contest, Reading, Side, Standing};
+use crate::http::stage::Stage;
+use crate::http::wrk;
 use crate::machine::{Place, pin, version};
 use crate::mark::Mark;
 use crate::process::Server;
 use crate::tls_client::TlsClient;
+use alone::Alone;
 use handshakes::Shaker;
-
 use servers::Kind;
-pub use servers::{Serving, serve};
+pub use servers::{Serving, config, serve};
 
 const FLOOR: &str = "rustls on threads";
+/// Pelton's echo without TLS, plus rustls in memory.
+const SUM: &str = "plain echo + rustls";
 const OURS: &str = "pelton";
 const TOKIO: &str = "tokio-rustls";
 
 /// Bytes per message and connections of the echo part.
 const SHAPES: [(usize, usize); 4] = [(64, 1), (64, 50), (16 << 10, 1), (16 << 10, 50)];
+
+/// Bytes that rustls alone echoes in one window.
+const ALONE: u64 = 8 << 20;
 
 /// Most bytes that an idle connection may take: what the goal for connections with TLS says.
 const MOST_IDLE: f64 = 16.0 * 1024.0;
@@ -49,7 +58,7 @@ pub struct Load {
     idle: u32,
 
     /// Parts to run, separated by commas
-    #[arg(long, value_name = "PARTS", value_delimiter = ',', default_value = "echo,handshakes,memory")]
+    #[arg(long, value_name = "PARTS", value_delimiter = ',', default_value = "echo,requests,handshakes,memory")]
     only: Vec<Part>,
 
     /// Two small windows of everything: shows that it works; the numbers mean nothing
@@ -61,6 +70,8 @@ pub struct Load {
 enum Part {
     /// Processor time per message, and rate
     Echo,
+    /// Short responses and files over HTTPS: processor time per request, rate and latency; needs wrk
+    Requests,
     /// Processor time per connection with a full or a resumed handshake
     Handshakes,
     /// Bytes per idle connection
@@ -82,29 +93,6 @@ impl Load {
     }
 }
 
-/// The certificate of all servers.
-pub struct Certificate {
-    directory: TempDir,
-}
-
-impl Certificate {
-    fn make() -> Result<Certificate> {
-        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).context("make a certificate")?;
-        let certificate = Certificate { directory: tempfile::tempdir().context("make a directory")? };
-        std::fs::write(certificate.chain(), made.cert.pem()).context("write the certificate")?;
-        std::fs::write(certificate.key(), made.signing_key.serialize_pem()).context("write the key")?;
-        Ok(certificate)
-    }
-
-    fn chain(&self) -> std::path::PathBuf {
-        self.directory.path().join("chain.pem")
-    }
-
-    fn key(&self) -> std::path::PathBuf {
-        self.directory.path().join("key.pem")
-    }
-}
-
 struct Entrant {
     name: &'static str,
     version: String,
@@ -121,10 +109,10 @@ impl Entrant {
         ]
     }
 
-    fn start(&self, certificate: &Certificate) -> Result<Server> {
+    fn start(&self, stage: &Stage) -> Result<Server> {
         let mut command = Command::new(std::env::current_exe().context("find this program")?);
         let kind = self.kind.to_possible_value().context("a server without a name")?;
-        command.args(["tls-server", kind.get_name()]).arg(certificate.chain()).arg(certificate.key());
+        command.args(["tls-server", kind.get_name()]).arg(stage.chain()).arg(stage.key());
         Server::start(command).with_context(|| format!("start {}", self.name))
     }
 }
@@ -134,17 +122,34 @@ pub fn run(load: &Load) -> Result<Vec<Standing>> {
     let load = &load.effective();
     pin(Place::Partner)?;
     crate::client::raise_descriptor_limit(load.idle as usize + 200)?;
-    let (certificate, entrants) = (Certificate::make()?, Entrant::all());
+    let (stage, entrants, https) = (Stage::new()?, Entrant::all(), https::entrants());
+    let (windows, window) = (load.windows as usize, Duration::from_millis(load.window));
     let mut standings = Vec::new();
     for part in &load.only {
         match part {
             Part::Echo => {
                 for shape in SHAPES {
-                    standings.extend(echo(&entrants, &certificate, shape, load)?);
+                    standings.extend(echo(&entrants, &stage, shape, window)?.run(windows)?);
                 }
             }
-            Part::Handshakes => standings.extend(handshakes(&entrants, &certificate, load)?),
-            Part::Memory => standings.extend(memory(&entrants, &certificate, load.idle as usize)?),
+            Part::Handshakes => {
+                standings.extend(handshakes(&entrants, &stage, window)?.run(windows)?);
+                let servers = https::start_all(&https, &stage)?;
+                standings.extend(https::handshakes(&servers, &stage, window)?.run(windows)?);
+            }
+            Part::Requests if !wrk::is_installed() => {
+                eprintln!("{}: not installed; skipping the measurements that need it (apt-get install wrk)", wrk::TOOL);
+            }
+            Part::Requests => {
+                let servers = https::start_all(&https, &stage)?;
+                for contest in https::requests(&servers, &stage, 1) {
+                    standings.extend(if load.quick { contest.count()? } else { contest.run(windows)? });
+                }
+            }
+            Part::Memory => {
+                standings.extend(memory(&entrants, &stage, load.idle as usize)?);
+                standings.extend(https::idle(&https, &stage, load.idle as usize).count()?);
+            }
         }
     }
     Ok(standings)
@@ -154,21 +159,20 @@ fn reading(value: f64) -> Option<Reading> {
     Some(Reading { value, cpu_us: None, syscalls: None })
 }
 
-fn echo(
+fn echo<'a>(
     entrants: &[Entrant],
-    certificate: &Certificate,
+    stage: &'a Stage,
     (size, connections): (usize, usize),
-    load: &Load,
-) -> Result<Vec<Standing>> {
+    window: Duration,
+) -> Result<Contest<'a>> {
     let bytes = if size < 1024 { format!("{size} B") } else { format!("{} KiB", size >> 10) };
     let name = format!("TLS echo {bytes} × {connections}");
-    let cpu = Case::new(format!("{name}, CPU"), "µs", Better::Lower).relative_to(FLOOR);
+    let cpu = Case::new(format!("{name}, CPU"), "µs", Better::Lower).relative_to(SUM);
     let rate = Case::new(format!("{name}, rate"), "k/s", Better::Higher).relative_to(FLOOR).table_only();
-    let window = Duration::from_millis(load.window);
-    let mut contenders = Vec::new();
+    let mut contenders = vec![sum(stage, (size, connections), window)?];
     for entrant in entrants {
-        let server = entrant.start(certificate)?;
-        let mut client = TlsClient::open(server.address, &certificate.chain(), connections, size)?;
+        let server = entrant.start(stage)?;
+        let mut client = TlsClient::open(server.address, &stage.chain(), connections, Exchange::echo(size))?;
         contenders.push(Contender::new(entrant.name, entrant.version.clone(), entrant.side, move || {
             let before = server.cpu_time()?;
             let (messages, wall) = client.run(window).context("keep messages in flight")?;
@@ -180,51 +184,65 @@ fn echo(
         }));
     }
     let cpu =
-        cpu.mark(Mark::AtMost { factor: 1.10, against: FLOOR }).mark(Mark::Times { factor: 1.0, against: vec![TOKIO] });
-    Contest { name, cases: vec![cpu, rate], contenders }.run(load.windows as usize)
+        cpu.mark(Mark::AtMost { factor: 1.10, against: SUM }).mark(Mark::Times { factor: 1.0, against: vec![TOKIO] });
+    Ok(Contest { name, cases: vec![cpu, rate], contenders })
 }
 
-fn handshakes(entrants: &[Entrant], certificate: &Certificate, load: &Load) -> Result<Vec<Standing>> {
+/// Returns a contender that adds up what an echoed message costs without TLS, and what rustls takes for it in memory.
+fn sum(stage: &Stage, (size, connections): (usize, usize), window: Duration) -> Result<Contender<'_>> {
+    let mut command = Command::new(std::env::current_exe().context("find this program")?);
+    command.args(["net-server", "pelton"]);
+    let server = Server::start(command).context("start an echo server without TLS")?;
+    let mut client = Client::open(server.address, connections, Exchange::echo(size))?;
+    let mut alone = Alone::new(stage, size)?;
+    Ok(Contender::new(SUM, version("rustls"), Side::Floor, move || {
+        let before = server.cpu_time()?;
+        let burst = client.run(Until::Elapsed(window)).context("keep messages in flight")?;
+        let plain = (server.cpu_time()? - before).as_secs_f64() * 1e6 / burst.messages as f64;
+        let messages = ALONE / size as u64;
+        let alone = alone.echo(messages)?.as_secs_f64() * 1e6 / messages as f64;
+        Ok(vec![reading(plain + alone), None])
+    }))
+}
+
+fn handshakes<'a>(entrants: &[Entrant], stage: &'a Stage, window: Duration) -> Result<Contest<'a>> {
     let case = |what| {
         let case = Case::new(format!("TLS connection, {what} handshake, CPU"), "µs", Better::Lower);
         case.relative_to(FLOOR).mark(Mark::Times { factor: 1.0, against: vec![TOKIO] })
     };
-    let window = Duration::from_millis(load.window);
     let mut contenders = Vec::new();
     for entrant in entrants {
-        let server = entrant.start(certificate)?;
-        let mut shakers = [Shaker::new(&certificate.chain(), false)?, Shaker::new(&certificate.chain(), true)?];
+        let server = entrant.start(stage)?;
+        let shaker = |resumes| Shaker::new(&stage.chain(), Exchange::echo(1), resumes);
+        let mut shakers = [shaker(false)?, shaker(true)?];
         contenders.push(Contender::new(entrant.name, entrant.version.clone(), entrant.side, move || {
-            let mut readings = Vec::new();
-            for shaker in &mut shakers {
-                // The first of a resuming client is a full one.
-                shaker.run(server.address, Duration::ZERO)?;
-                let before = server.cpu_time()?;
-                let count = shaker.run(server.address, window)?;
-                let cpu = server.cpu_time()? - before;
-                readings.push(reading(cpu.as_secs_f64() * 1e6 / count as f64));
-            }
-            Ok(readings)
+            shakers.iter_mut().map(|shaker| Ok(reading(shaker.measure(&server, window)?))).collect()
         }));
     }
-    let cases = vec![case("full"), case("resumed")];
-    Contest { name: "TLS handshakes".to_owned(), cases, contenders }.run(load.windows as usize)
+    Ok(Contest { name: "TLS handshakes".to_owned(), cases: vec![case("full"), case("resumed")], contenders })
 }
 
-fn memory(entrants: &[Entrant], certificate: &Certificate, idle: usize) -> Result<Vec<Standing>> {
+fn memory(entrants: &[Entrant], stage: &Stage, idle: usize) -> Result<Vec<Standing>> {
     const WARM_UP: usize = 20;
     let contenders = entrants.iter().filter(|entrant| entrant.kind != Kind::Threads).map(|entrant| {
         Contender::new(entrant.name, entrant.version.clone(), entrant.side, move || {
-            let server = entrant.start(certificate)?;
-            let open = |count| TlsClient::open(server.address, &certificate.chain(), count, 64);
-            let _warm = open(WARM_UP)?;
-            let before = server.memory()?;
-            let _idle = open(idle)?;
-            let grown = server.memory()?.saturating_sub(before);
-            Ok(vec![reading(grown as f64 / idle as f64)])
+            let server = entrant.start(stage)?;
+            Ok(vec![reading(grown(&server, stage, WARM_UP, idle, &Exchange::echo(64))?)])
         })
     });
     let case = Case::new(format!("idle TLS connections, {idle}"), "B each", Better::Lower).relative_to(TOKIO);
     let cases = vec![case.mark(Mark::Limit { at_most: MOST_IDLE })];
     Contest { name: "idle TLS connections".to_owned(), cases, contenders: contenders.collect() }.count()
+}
+
+/// Returns how many bytes a server grows per idle connection that has had one answer. All of them are held until it is
+/// measured, and answer once more.
+fn grown(server: &Server, stage: &Stage, warm_up: usize, idle: usize, exchange: &Exchange) -> Result<f64> {
+    let open = |count| TlsClient::open(server.address, &stage.chain(), count, exchange.clone());
+    let _warm = open(warm_up)?;
+    let before = server.memory()?;
+    let mut client = open(idle)?;
+    let grown = server.memory()?.saturating_sub(before);
+    client.run(Duration::ZERO).context("exchange another message on each idle connection")?;
+    Ok(grown as f64 / idle as f64)
 }

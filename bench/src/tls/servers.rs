@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -34,17 +34,18 @@ const BUFFER: usize = 16 << 10;
 pub fn serve(serving: &Serving) -> Result<()> {
     end_with_parent()?;
     match serving.kind {
-        Kind::Threads => threads(config(serving)?),
+        Kind::Threads => threads(config(&serving.chain, &serving.key)?),
         Kind::Pelton => pelton(serving),
-        Kind::Tokio => tokio(config(serving)?),
+        Kind::Tokio => tokio(config(&serving.chain, &serving.key)?),
     }
 }
 
-fn config(serving: &Serving) -> Result<Arc<ServerConfig>> {
-    let chain = CertificateDer::pem_file_iter(&serving.chain)
+/// Returns the configuration of all servers on rustls that are not ours: tickets, and the same preferences.
+pub fn config(chain: &Path, key: &Path) -> Result<Arc<ServerConfig>> {
+    let chain = CertificateDer::pem_file_iter(chain)
         .and_then(Iterator::collect)
         .map_err(|error| anyhow::anyhow!("read the certificate: {error}"))?;
-    let key = PrivateKeyDer::from_pem_file(&serving.key).map_err(|error| anyhow::anyhow!("read the key: {error}"))?;
+    let key = PrivateKeyDer::from_pem_file(key).map_err(|error| anyhow::anyhow!("read the key: {error}"))?;
     let mut config = ServerConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
@@ -69,6 +70,9 @@ fn threads(config: Arc<ServerConfig>) -> Result<()> {
                     break;
                 }
             }
+            // As the standard demands, and the others do. The client may be gone.
+            stream.conn.send_close_notify();
+            let _ = stream.flush();
         })?;
     }
 }
@@ -115,6 +119,8 @@ fn tokio(config: Arc<ServerConfig>) -> Result<()> {
                         break;
                     }
                 }
+                // As the standard demands, and the others do. The client may be gone.
+                let _ = stream.shutdown().await;
             });
         }
     }))

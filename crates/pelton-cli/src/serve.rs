@@ -116,7 +116,7 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<En
         }
         None => None,
     };
-    let tls = options.tls.server(handshakes(options)).map_err(Failure::Tls)?;
+    let tls = options.tls.server().map_err(Failure::Tls)?;
     if let Some(tls) = &tls {
         // Keys of another version are of no use. Clients make a full handshake then.
         let _ = tls.import_ticket_keys(&handover::secrets(&predecessor));
@@ -135,6 +135,8 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<En
     if let Some(tls) = &tls {
         tls::watch(&mut control, tls);
     }
+    // The limit is known only now.
+    let tls = tls.map(|tls| tls.with_handshakes_in_flight(budget.handshakes));
     let reactors = start_workers(options, &budget, &places, tls.as_ref(), sink.clone())?;
     let mut controls = Control {
         drain_time: options.drain_time,
@@ -227,11 +229,6 @@ fn start_workers(
     Ok(started?)
 }
 
-/// Returns how many TLS handshakes may be in progress: connections do not count as such before they are complete.
-fn handshakes(options: &Options) -> usize {
-    (options.limits.max_connections as usize / 8).clamp(4, 2_048)
-}
-
 /// What the server serves.
 enum Content {
     Welcome,
@@ -297,11 +294,18 @@ impl Control {
             }
             _ => Hosts::Any,
         };
-        let settings = Settings { connections: budget.admin, turned_away: 1, ..Settings::default() };
+        // A flood of handshakes elsewhere does not keep anybody from this address, and the other way round.
+        let handshakes = if options.tls.admin_tls { budget.admin / 2 } else { 0 };
+        let secure = self.tls.as_ref().filter(|_| options.tls.admin_tls);
+        let secure = secure.map(|tls| tls.with_handshakes_in_flight(handshakes));
+        let settings = Settings { connections: budget.admin - handshakes, turned_away: 1, ..Settings::default() };
         let server = Server::with_settings(Admin { workers, log, tls, draining, hosts }.handler(), settings);
         let mut sockets = place.share_of(0, 1).map_err(failed("copy the listener of the admin address"))?;
         let Some(socket) = sockets.pop() else { return Ok(()) };
-        let listener = reactor.adopt_listener(socket, move |_| server.connection())?;
+        let listener = match secure {
+            Some(tls) => reactor.adopt_listener(socket, move |_| tls.wrap(server.connection()))?,
+            None => reactor.adopt_listener(socket, move |_| server.connection())?,
+        };
         self.admin = Some((place, listener));
         Ok(())
     }
@@ -322,7 +326,8 @@ impl Control {
             false => format!("serving {what} on {}, with {engine}{workers}; press Ctrl-C to stop\n", place.url(scheme)),
             true => format!("redirecting to https on {}\n", place.url("http")),
         });
-        let admin = self.admin.iter().map(|(place, _)| format!("metrics and health on {}\n", place.url("http")));
+        let of_admin = if options.tls.admin_tls { "https" } else { "http" };
+        let admin = self.admin.iter().map(|(place, _)| format!("metrics and health on {}\n", place.url(of_admin)));
         served.chain(admin).chain(options.tls.fingerprint(self.tls.as_ref()))
     }
 

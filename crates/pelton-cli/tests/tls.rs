@@ -186,8 +186,9 @@ fn sessions_are_resumed_after_a_hand_over() {
     let files = Files::new("tls-hand-over");
     let (cert, key, pid_file, session) =
         (files.path("own.crt"), files.path("own.key"), files.directory.file("pid"), files.path("session"));
-    let options = ["--listen", "127.0.0.1:0", "--pid-file", pid_file.to_str().unwrap()];
-    let mut server = Server::start("serve", &[&options[..], &["--tls-cert", &cert, "--tls-key", &key]].concat());
+    let options = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--pid-file", pid_file.to_str().unwrap()];
+    let tls = ["--tls-cert", &cert, "--tls-key", &key];
+    let mut server = Server::start_on(2, "serve", &[&options[..], &tls].concat());
     let port = port(server.address(0)).to_owned();
     let first = openssl(&port, "-sess_out", &session);
     assert!(first.contains("New, TLSv1.3") && first.contains("Pelton"), "{first}");
@@ -196,6 +197,8 @@ fn sessions_are_resumed_after_a_hand_over() {
     assert_eq!(server.code(), 0);
     let second = openssl(&port, "-sess_in", &session);
     assert!(second.contains("Reused, TLSv1.3") && second.contains("Pelton"), "{second}");
+    let metrics = curl(&[&format!("{}metrics", server.address(1))]);
+    assert!(metrics.contains("\npelton_tls_resumed_total 1\n"), "{metrics}");
     successor.signal(Signal::TERM);
     server::eventually("the last process ends", || (!pid_file.exists()).then_some(()));
 }
@@ -255,4 +258,161 @@ fn options_that_make_no_sense_are_refused() {
         assert_eq!(status, Some(code), "{arguments:?}: {text}");
         assert!(text.contains(problem), "{arguments:?}: {text}");
     }
+}
+
+#[test]
+fn unix_sockets_and_the_admin_address_speak_tls() {
+    let files = Files::new("tls-unix");
+    let (cert, key, authority) = (files.path("own.crt"), files.path("own.key"), files.path("authority.pem"));
+    let (socket, admin) = (server::socket_file("tls-serve"), server::socket_file("tls-admin"));
+    let (listen, admin_at) = (format!("unix:{}", socket.display()), format!("unix:{}", admin.display()));
+    let tls = ["--tls-cert", &cert, "--tls-key", &key, "--admin-tls"];
+    let trusted = |socket: &Path, url: &str| {
+        curl(&["--cacert", &authority, "--unix-socket", socket.to_str().unwrap(), "--http1.1", url])
+    };
+    let mut server = Server::start_on(2, "serve", &[&["--listen", &listen, "--admin", &admin_at], &tls[..]].concat());
+    assert!(trusted(&socket, "https://localhost/").contains("Pelton"));
+    assert_eq!(trusted(&admin, "https://localhost/health"), "ok\n");
+    let plain = attempt(&["--unix-socket", admin.to_str().unwrap(), "http://localhost/health"]);
+    assert!(!plain.status.success(), "{plain:?}");
+    server.signal(Signal::TERM);
+    assert_eq!(server.code(), 0);
+
+    let here = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+    let mut server = Server::start_on(2, "serve", &[&here, &tls[..]].concat());
+    let url = server.address(1).to_owned();
+    assert!(url.starts_with("https://127.0.0.1:"), "{:?}", server.said);
+    let (port, resolve) = (port(&url), format!("localhost:{}:127.0.0.1", port(&url)));
+    let get = |path: &str| {
+        curl(&["--cacert", &authority, "--resolve", &resolve, &format!("https://localhost:{port}/{path}")])
+    };
+    assert_eq!(get("health"), "ok\n");
+    // Clients of the admin address are not among those of the server.
+    assert!(get("metrics").contains("\npelton_tls_handshakes_total 0\n"));
+    server.signal(Signal::TERM);
+    assert_eq!(server.code(), 0);
+}
+
+#[test]
+fn a_directory_of_pairs_is_served_and_new_ones_are_noticed() {
+    let files = Files::new("tls-dir");
+    let pairs = files.directory.file("pairs");
+    fs::create_dir(&pairs).unwrap();
+    files.authority.issue(&["a.example"]).write_to(&pairs, "a");
+    let authority = files.path("authority.pem");
+    let options = ["--listen", "127.0.0.1:0", "--tls-dir", pairs.to_str().unwrap(), "--log-level", "info"];
+    let mut server = Server::start("serve", &options);
+    let port = port(server.address(0)).to_owned();
+    let get = |name: &str| {
+        let resolve = format!("{name}:{port}:127.0.0.1");
+        attempt(&["--cacert", &authority, "--resolve", &resolve, &format!("https://{name}:{port}/")]).status.code()
+    };
+    assert_eq!((get("a.example"), get("b.example")), (Some(0), Some(60)));
+    files.authority.issue(&["b.example"]).write_to(&pairs, "b");
+    server::eventually("the new pair is loaded", || (get("b.example") == Some(0)).then_some(()));
+    assert_eq!(get("a.example"), Some(0));
+    server.signal(Signal::TERM);
+    assert_eq!(server.code(), 0);
+}
+
+#[test]
+fn a_certificate_of_the_client_may_be_optional_and_has_to_be_valid() {
+    let files = Files::new("tls-optional");
+    let (cert, key, authority) = (files.path("own.crt"), files.path("own.key"), files.path("authority.pem"));
+    files.write("stranger", &Authority::new("another one").issue(&["stranger.example"]));
+    let (stranger, strangers) = (files.path("stranger.crt"), files.path("stranger.key"));
+    let tls = ["--tls-cert", &cert, "--tls-key", &key, "--tls-client-ca", &authority, "--tls-client-cert", "optional"];
+    let mut server = Server::start("serve", &[&["--listen", "127.0.0.1:0"], &tls[..]].concat());
+    let port = port(server.address(0)).to_owned();
+    let (url, here) = (format!("https://localhost:{port}/"), format!("localhost:{port}:127.0.0.1"));
+    let trusted = ["--cacert", &authority, "--resolve", &here, &url];
+    assert!(curl(&trusted).contains("Pelton"));
+    assert!(curl(&[&trusted[..], &["--cert", &cert, "--key", &key]].concat()).contains("Pelton"));
+    let rejected = attempt(&[&trusted[..], &["--cert", &stranger, "--key", &strangers]].concat());
+    assert!(!rejected.status.success(), "{rejected:?}");
+    server.signal(Signal::TERM);
+    assert_eq!(server.code(), 0);
+}
+
+#[test]
+fn an_ocsp_response_is_sent_to_clients_that_ask() {
+    let files = Files::new("tls-ocsp");
+    let (cert, key, ocsp) = (files.path("own.crt"), files.path("own.key"), files.path("own.ocsp"));
+    fs::write(&ocsp, "not a response").unwrap();
+    let tls = ["--tls-cert", &cert, "--tls-key", &key, "--tls-ocsp", &ocsp];
+    let mut server = Server::start("serve", &[&["--listen", "127.0.0.1:0"], &tls[..]].concat());
+    let script = "openssl s_client -status -connect \"$0\" </dev/null 2>&1";
+    let mut openssl = Command::new("sh");
+    openssl.args(["-c", script, &format!("127.0.0.1:{}", port(server.address(0)))]);
+    let said = String::from_utf8_lossy(&openssl.output().unwrap().stdout).into_owned();
+    // It has got one, and it is nonsense.
+    assert!(said.contains("response parse error") && said.contains("not a response"), "{said}");
+    server.signal(Signal::TERM);
+    assert_eq!(server.code(), 0);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_flood_of_handshakes_leaves_descriptors_for_clients_and_the_admin_address() {
+    use std::io::Read;
+    use std::net::TcpStream;
+
+    let files = Files::new("tls-flood");
+    let (cert, key, authority) = (files.path("own.crt"), files.path("own.key"), files.path("authority.pem"));
+    let options = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--workers", "1"];
+    let tls = ["--tls-cert", &cert, "--tls-key", &key];
+    let mut server = Server::start_after("ulimit -n 64", 2, "serve", &[&options[..], &tls].concat());
+    let address = format!("127.0.0.1:{}", port(server.address(0)));
+    let mut admitted = tls_client(&authority, &address);
+    assert!(server::http::ask(&mut admitted, "/").0.starts_with("HTTP/1.1 200 "));
+
+    // They never say anything. The bound refuses some of them, the others keep their places.
+    let mut silent: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    let metrics = || curl(&[&format!("{}metrics", server.address(1))]);
+    let refused = || {
+        let metrics = metrics();
+        let line = metrics.lines().find(|line| line.contains("failed_total{reason=\"refused\"}")).unwrap();
+        line.rsplit_once(' ').unwrap().1.parse::<usize>().unwrap()
+    };
+    let refused = server::eventually("all are accepted or refused", || (refused() > 80).then(refused));
+    assert!(server::http::ask(&mut admitted, "/").0.starts_with("HTTP/1.1 200 "));
+    assert_eq!(curl(&[&format!("{}health", server.address(1))]), "ok\n");
+    for stream in &silent {
+        stream.set_nonblocking(true).unwrap();
+    }
+    // The refused ones notice at once: the end of the stream, or an alert, or a reset.
+    let mut noticed = || {
+        let over = |stream: &mut TcpStream| !matches!(stream.read(&mut [0; 64]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock);
+        silent.iter_mut().filter_map(|stream| over(stream).then_some(())).count()
+    };
+    assert!(noticed() >= refused, "{refused} were refused");
+    drop(silent);
+    server::eventually("others are admitted again", || {
+        let stream = TcpStream::connect(&address).ok()?;
+        drop(stream);
+        let get = attempt(&["--insecure", &format!("https://{address}/")]);
+        get.status.success().then_some(())
+    });
+    server.signal(Signal::TERM);
+    assert_eq!(server.code(), 0);
+    let log = server.whole_log();
+    assert!(!log.iter().any(|line| line.contains("descriptors have run out")), "{log:#?}");
+}
+
+/// Connects with TLS.
+fn tls_client(authority: &str, address: &str) -> impl std::io::Read + std::io::Write {
+    use pelton_tls::rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
+    use pelton_tls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, crypto::ring};
+
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(authority).unwrap()).unwrap();
+    let config = ClientConfig::builder_with_provider(ring::default_provider().into())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = ServerName::try_from("localhost").unwrap();
+    let socket = std::net::TcpStream::connect(address).unwrap();
+    socket.set_read_timeout(Some(server::DEADLINE)).unwrap();
+    StreamOwned::new(ClientConnection::new(config.into(), name).unwrap(), socket)
 }

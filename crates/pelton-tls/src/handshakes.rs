@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use pelton::{ConnectionId, Reactor};
+use pelton::{ConnectionId, Reactor, Time};
 use rustls::HandshakeKind;
 
 use crate::TlsError;
@@ -177,39 +177,44 @@ impl Drop for Handshake {
 #[derive(Default)]
 struct Turn {
     begun: usize,
+    /// When the first of them began, by the loop's clock, which is read once per turn.
+    at: Time,
     waiting: VecDeque<ConnectionId>,
-    /// The next turn is going to admit those that wait.
+    /// A tick in the next turn counts anew. Otherwise the clock tells turns apart, which costs no turn of its own.
     asked: bool,
 }
 
 /// Returns whether a handshake may begin in this turn. If not, the connection's layers are woken in a later one, and it may begin
 /// then, without asking again: first come, first served.
 pub(crate) fn may_begin(reactor: &mut Reactor, id: ConnectionId) -> bool {
+    let now = reactor.now();
     let turn = reactor.state::<Turn>();
-    let admitted = turn.begun < PER_TURN;
-    match admitted {
-        true => turn.begun += 1,
-        false => turn.waiting.push_back(id),
+    if !turn.asked && turn.at != now {
+        (turn.begun, turn.at) = (0, now);
     }
+    if turn.begun < PER_TURN {
+        turn.begun += 1;
+        return true;
+    }
+    turn.waiting.push_back(id);
     if !std::mem::replace(&mut turn.asked, true) {
         reactor.next_tick(next_turn);
     }
-    admitted
+    false
 }
 
 /// Admits the next connections that wait.
 fn next_turn(reactor: &mut Reactor) {
     let turn = reactor.state::<Turn>();
-    turn.asked = false;
     let count = turn.waiting.len().min(PER_TURN);
     turn.begun = count;
     let next: Vec<_> = turn.waiting.drain(..count).collect();
     if turn.waiting.is_empty() {
         turn.waiting = VecDeque::new();
     }
-    let more = !turn.waiting.is_empty();
-    if more {
-        turn.asked = true;
+    // As long as somebody is admitted here, newcomers in the same turn get only the rest.
+    turn.asked = count > 0;
+    if count > 0 {
         reactor.next_tick(next_turn);
     }
     next.into_iter().for_each(|id| reactor.wake_layers(id));
@@ -244,6 +249,22 @@ mod tests {
         reactor.turn(Some(std::time::Duration::ZERO)).unwrap();
         assert_eq!(reactor.state::<Turn>().waiting.len(), 0);
         assert_eq!(begin(&mut reactor, PER_TURN), PER_TURN - 4);
+        reactor.run_until(|reactor| !reactor.state::<Turn>().asked).unwrap();
+        assert_eq!(begin(&mut reactor, PER_TURN), PER_TURN, "nobody waits any more");
+    }
+
+    #[test]
+    fn handshakes_that_need_not_wait_cost_no_turn() {
+        let mut reactor = Reactor::new().unwrap();
+        let (socket, _peer) = UnixStream::pair().unwrap();
+        let id = reactor.adopt(socket, Nothing).unwrap();
+        reactor.turn(Some(std::time::Duration::ZERO)).unwrap();
+        for _ in 0..3 {
+            assert!((0..PER_TURN).all(|_| may_begin(&mut reactor, id)));
+            let before = reactor.now();
+            reactor.turn(Some(std::time::Duration::from_millis(5))).unwrap();
+            assert!(reactor.now() - before >= std::time::Duration::from_millis(5), "no tick was queued");
+        }
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub use layer::Tls;
 pub use pem::{Identity, Pem};
 pub use pin::{BadPin, Pin};
 pub use rustls;
-pub use server::{Certificate, ClientCertificates, Reload, Resumption, Server, ServerBuilder};
+pub use server::{Certificate, ClientCertificates, Reload, Resumption, Server, ServerBuilder, Watching};
 pub use start::{StartTls, StartTlsStream, connect, connect_stream, listen};
 
 use rustls::crypto::CryptoProvider;

@@ -6,6 +6,7 @@ mod identities;
 mod reload;
 pub(crate) mod resolver;
 mod tickets;
+mod watching;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,10 +14,12 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use pelton::{Connection, Layered};
 use rustls::ServerConfig;
+use zeroize::Zeroizing;
 
 pub use builder::{ClientCertificates, Resumption, ServerBuilder};
 pub use certificate::Certificate;
 pub use reload::Reload;
+pub use watching::Watching;
 
 use crate::handshakes::{Counters, IN_FLIGHT, Stats};
 use crate::side::Side;
@@ -45,7 +48,10 @@ use tickets::Tickets;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct Server(Arc<Shared>);
+pub struct Server {
+    shared: Arc<Shared>,
+    counters: Arc<Counters>,
+}
 
 struct Shared {
     current: RwLock<Loaded>,
@@ -54,7 +60,6 @@ struct Shared {
     /// How to load everything again. `None` for a configuration that was made elsewhere.
     settings: Option<Settings>,
     tickets: Option<Arc<Tickets>>,
-    counters: Arc<Counters>,
     tolerates_truncation: bool,
 }
 
@@ -79,26 +84,32 @@ impl Server {
         config.max_early_data_size = 0;
         config.cert_resolver = Arc::new(Noting(config.cert_resolver));
         let loaded = Loaded { config: Arc::new(config), certificates: Arc::default(), stamps: Vec::new() };
-        Server(Arc::new(Shared {
+        let shared = Shared {
             current: RwLock::new(loaded),
             reloading: Mutex::default(),
             settings: None,
             tickets: None,
-            counters: Counters::new(IN_FLIGHT),
             tolerates_truncation: false,
-        }))
+        };
+        Server { shared: Arc::new(shared), counters: Counters::new(IN_FLIGHT) }
+    }
+
+    /// Returns a server that shares everything with this one except the counters and the limit of handshakes in progress.
+    /// A flood at one address then affects no other.
+    pub fn with_handshakes_in_flight(&self, most: usize) -> Server {
+        Server { shared: Arc::clone(&self.shared), counters: Counters::new(most) }
     }
 
     fn with_current<T>(&self, read: impl FnOnce(&Loaded) -> T) -> T {
-        read(&self.0.current.read().unwrap_or_else(PoisonError::into_inner))
+        read(&self.shared.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Makes a layer for one connection, to [push](pelton::Io::push_layer) on it, or for
     /// [`start_tls`](crate::StartTls::start_tls).
     pub fn layer(&self) -> Tls {
         let config = self.with_current(|loaded| Arc::clone(&loaded.config));
-        let side = Side::Server { config, counters: Arc::clone(&self.0.counters) };
-        Tls::new(side, self.0.tolerates_truncation)
+        let side = Side::Server { config, counters: Arc::clone(&self.counters) };
+        Tls::new(side, self.shared.tolerates_truncation)
     }
 
     /// Wraps the handler of a connection, so that it is opened when the handshake is complete.
@@ -109,7 +120,7 @@ impl Server {
 
     /// Returns what was counted so far.
     pub fn stats(&self) -> Stats {
-        self.0.counters.stats()
+        self.counters.stats()
     }
 
     /// Returns the certificates in use, the default one first. Empty for a configuration that was made elsewhere.
@@ -118,15 +129,15 @@ impl Server {
     }
 
     /// Returns the keys of session tickets, to be [imported](Server::import_ticket_keys) by a process that takes over.
-    /// Keep them secret. Empty if there are no tickets.
-    pub fn export_ticket_keys(&self) -> Vec<u8> {
-        self.0.tickets.as_ref().map(|tickets| tickets.export()).unwrap_or_default()
+    /// Keep them secret. The memory is erased when it is dropped. Empty if there are no tickets.
+    pub fn export_ticket_keys(&self) -> Zeroizing<Vec<u8>> {
+        self.shared.tickets.as_ref().map(|tickets| tickets.export()).unwrap_or_default()
     }
 
     /// Accepts the tickets of another process, by its [exported](Server::export_ticket_keys) keys. Has no effect without
     /// tickets.
     pub fn import_ticket_keys(&self, keys: &[u8]) -> Result<(), ConfigError> {
-        match &self.0.tickets {
+        match &self.shared.tickets {
             Some(tickets) if !keys.is_empty() => tickets.import(keys),
             _ => Ok(()),
         }

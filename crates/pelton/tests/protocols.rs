@@ -29,6 +29,7 @@ on_every_engine![
     frame_error_closes_after_the_replies_to_valid_frames,
     reply_refused_by_the_codec_closes_the_connection,
     an_unfinished_frame_at_the_end_is_an_error,
+    an_unfinished_frame_is_an_error_also_after_this_side_has_finished,
     endless_line_stays_within_its_memory_limit,
     unfinished_line_takes_its_length_and_an_idle_connection_nothing,
     peer_that_reads_no_replies_is_closed_at_the_queue_limit,
@@ -383,6 +384,43 @@ fn an_unfinished_frame_at_the_end_is_an_error(on: On) {
     assert_eq!(run_with(&mut reactor, move || conversation(address, "get a\nget")), "none\n");
     run_until(&mut reactor, |reactor| reactor.connection_count() == 0);
     assert_eq!(log.take(), ["get a", "closed: the input ended 3 bytes into a frame"]);
+}
+
+fn an_unfinished_frame_is_an_error_also_after_this_side_has_finished(on: On) {
+    let mut reactor = on.reactor();
+    for (answer, told) in [
+        ("get a\nget", &["get a", "closed: the input ended 3 bytes into a frame"][..]),
+        ("", &["closed: finished by the other side"]),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let log = Log::default();
+        let client = Framed::new(Lines::new(), Quiet(log.clone()));
+        let id = reactor.connect(&address.into(), client).unwrap();
+        reactor.connection(id).unwrap().finish();
+        run_with(&mut reactor, move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+            stream.write_all(answer.as_bytes()).unwrap();
+        });
+        run_until(&mut reactor, |reactor| reactor.connection_count() == 0);
+        assert_eq!(log.take(), told);
+    }
+}
+
+/// Logs without replying.
+struct Quiet(Log);
+
+impl Protocol for Quiet {
+    type Message = String;
+
+    fn process(&mut self, line: String, _: &mut Replies<String>) {
+        self.0.add(line);
+    }
+
+    fn closed(&mut self, reason: &Reason) {
+        self.0.add(format!("closed: {reason}"));
+    }
 }
 
 fn endless_line_stays_within_its_memory_limit(on: On) {

@@ -32,7 +32,7 @@ pub fn serve() -> Result<()> {
 }
 
 /// Appends a response for every request in `input`. Returns how much of the input was answered; `None` if it is invalid.
-fn answer(mut input: &[u8], answers: &mut Vec<u8>) -> Option<usize> {
+pub fn answer(mut input: &[u8], answers: &mut Vec<u8>) -> Option<usize> {
     let whole = input.len();
     while !input.is_empty() {
         let mut fields = [const { std::mem::MaybeUninit::uninit() }; MOST_FIELDS];

@@ -11,11 +11,12 @@ mod hyper;
 mod may;
 mod ours;
 mod programs;
+mod threads;
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 
 use crate::process::{announce, end_with_parent, listener};
@@ -46,6 +47,9 @@ pub struct Serving {
     /// Directory with configurations, and files to serve
     #[arg(long, value_name = "DIR")]
     stage: PathBuf,
+    /// Serve with TLS
+    #[arg(long)]
+    tls: bool,
     /// Most connections (pelton only)
     #[arg(long, value_name = "N")]
     connections: Option<usize>,
@@ -57,14 +61,17 @@ pub fn serve(serving: &Serving) -> Result<()> {
     end_with_parent()?;
     let stage = &serving.stage;
     match serving.kind {
+        // With TLS, the floor is another one.
+        Kind::Floor if serving.tls => threads::serve(stage),
         Kind::Floor => floor::serve(),
-        Kind::Pelton => ours::serve(stage, serving.connections),
-        Kind::Hyper => hyper::serve(),
+        Kind::Pelton => ours::serve(stage, serving.tls, serving.connections),
+        Kind::Hyper => hyper::serve(serving.tls.then_some(stage)),
         #[cfg(feature = "http-peers")]
         Kind::Actix => actix::serve(),
         #[cfg(feature = "http-peers")]
         Kind::May => may::serve(),
-        Kind::Nginx => programs::nginx(stage),
+        Kind::Nginx => programs::nginx(stage, serving.tls),
+        Kind::Node | Kind::Apache if serving.tls => bail!("this server is not measured with TLS"),
         Kind::Node => programs::node(),
         Kind::Apache => programs::apache(stage),
     }

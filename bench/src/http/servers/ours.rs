@@ -8,12 +8,13 @@ use pelton::{Address, Reactor};
 use pelton_http::{Files, Response, Router, Server, Settings, plain};
 use rustix::time::{ClockId, clock_gettime};
 
+use super::super::stage::{CHAIN, KEY};
 use super::{HELLO, announce};
 
 /// Processor time of a costly response: about that of a page with a template and a few look-ups.
 const COST: Duration = Duration::from_millis(1);
 
-pub fn serve(stage: &Path, connections: Option<usize>) -> Result<()> {
+pub fn serve(stage: &Path, tls: bool, connections: Option<usize>) -> Result<()> {
     let files = Files::open(stage.join("files")).context("serve files")?;
     let router = Router::new()
         .get("/", plain(|_| "home\n"))
@@ -26,7 +27,19 @@ pub fn serve(stage: &Path, connections: Option<usize>) -> Result<()> {
     let settings = Settings { connections: connections.unwrap_or(defaults.connections), ..defaults };
     let mut reactor = Reactor::new().context("make a reactor")?;
     let server = Server::with_settings(router, settings);
-    let listener = server.listen(&mut reactor, "127.0.0.1:0").context("listen on a free port")?;
+    let listener = if tls {
+        // As `pelton serve` has it, except for the limit.
+        let tls = pelton_tls::Server::builder()
+            .certificate(stage.join(CHAIN), stage.join(KEY))
+            .alpn("http/1.1")
+            .handshakes_in_flight(usize::MAX)
+            .tolerate_truncation()
+            .build()?;
+        reactor.listen("127.0.0.1:0", move |_| tls.wrap(server.connection()))
+    } else {
+        server.listen(&mut reactor, "127.0.0.1:0")
+    };
+    let listener = listener.context("listen on a free port")?;
     let Some(Address::Tcp(address)) = reactor.listening_on(listener) else { bail!("the listener has no TCP address") };
     announce(address.port())?;
     reactor.run()?;

@@ -9,8 +9,10 @@ use anyhow::{Context, Error, Result};
 
 use super::{announce, free_port};
 
-pub fn nginx(stage: &Path) -> Result<()> {
-    let (port, configuration) = configured(stage, "nginx.conf", include_str!("../peers/nginx.conf"))?;
+pub fn nginx(stage: &Path, tls: bool) -> Result<()> {
+    let ssl = if tls { "ssl" } else { "" };
+    let text = include_str!("../peers/nginx.conf").replace("@SSL@", ssl);
+    let (port, configuration) = configured(stage, "nginx.conf", &text)?;
     let mut command = Command::new("nginx");
     command.arg("-p").arg(stage).arg("-c").arg(configuration).args(["-e", "stderr"]);
     become_it(port, command)

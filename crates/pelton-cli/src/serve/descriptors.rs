@@ -14,8 +14,11 @@ const MOST_WITH_SELECT: u64 = 1024;
 /// Control and handover, besides their listeners: signals, the socket pair and the pipe of a new process, its log.
 const CONTROL: u64 = 8;
 
-/// Maximum number of clients of the admin address.
+/// Maximum number of clients of the admin address, including those that shake hands.
 const ADMIN: u64 = 16;
+
+/// Maximum number of clients that shake hands. They count as connections only afterwards.
+const HANDSHAKES: u64 = 2_048;
 
 /// A worker, besides its listeners: its poller, its loopbreaker, a spare descriptor, and the directory that it serves.
 const WORKER: u64 = 4;
@@ -37,8 +40,10 @@ const OPEN_FILES: u64 = 2 * KEPT;
 /// linger.
 const NEWCOMERS: u64 = 2 * 64;
 
-/// Below this many of each, a server is useless: clients, admin clients, and, per worker, refused connections and files.
+/// Below this many of each, a server is useless: clients, handshakes, admin clients, and, per worker, refused connections and
+/// files.
 const LEAST_CONNECTIONS: u64 = 4;
+const LEAST_HANDSHAKES: u64 = 4;
 const LEAST_ADMIN: u64 = 2;
 const LEAST_NEWCOMERS: u64 = 2;
 const LEAST_FILES: u64 = LOOK_UP + 1;
@@ -62,6 +67,7 @@ pub fn divide(
         listeners: places.iter().chain(admin).map(Place::sockets).sum::<usize>() as u64,
         copies: copies.sum::<usize>() as u64,
         files: options.dir.is_some(),
+        tls: options.tls.is_on(),
     };
     let budget = Budget::new(most, open(), needs)?;
     if (budget.connections as u64) < needs.connections {
@@ -86,6 +92,8 @@ struct Needs {
     copies: u64,
     /// Whether files are served.
     files: bool,
+    /// Whether there are handshakes.
+    tls: bool,
 }
 
 /// The shares.
@@ -103,18 +111,21 @@ pub struct Budget {
     pub kept_files: usize,
     /// Connections of the admin address.
     pub admin: usize,
+    /// Handshakes in progress, over all workers.
+    pub handshakes: usize,
 }
 
 impl Budget {
     /// Divides `limit` descriptors, `open` of which are in use already. Fails with an explanation if there are too few.
     fn new(limit: u64, open: u64, needs: Needs) -> Result<Budget, String> {
-        let Needs { connections, workers, listeners, copies, files } = needs;
+        let Needs { connections, workers, listeners, copies, files, tls } = needs;
         // The listeners themselves are open already. Each gets one more copy when it is passed on to a new process.
         let fixed = open + CONTROL + workers * WORKER + copies + listeners;
         let free = limit.saturating_sub(fixed);
         let least_newcomers = workers * LEAST_NEWCOMERS;
         let least_files = if files { workers * LEAST_FILES } else { 0 };
-        let least = LEAST_CONNECTIONS + LEAST_ADMIN + least_newcomers + least_files;
+        let least_handshakes = if tls { LEAST_HANDSHAKES } else { 0 };
+        let least = LEAST_CONNECTIONS + least_handshakes + LEAST_ADMIN + least_newcomers + least_files;
         if free < least {
             let least = fixed + least;
             return Err(format!(
@@ -127,7 +138,10 @@ impl Budget {
         let newcomers = (least_newcomers + spare / 4).min(workers * NEWCOMERS);
         let most_files = workers * (LOOK_UPS * LOOK_UP + OPEN_FILES);
         let for_files = if files { (least_files + spare / 4).min(most_files) } else { 0 };
-        let left = free - admin - newcomers - for_files;
+        // Handshakes are short: an eighth of the connections keeps all of them coming.
+        let most_handshakes = (connections / 8).clamp(LEAST_HANDSHAKES, HANDSHAKES);
+        let handshakes = if tls { (least_handshakes + spare / 8).min(most_handshakes) } else { 0 };
+        let left = free - admin - newcomers - for_files - handshakes;
         let connections = connections.min(left);
         // Files get what connections do not need.
         let files_each = if files { (for_files + left - connections) / workers } else { 0 };
@@ -140,6 +154,7 @@ impl Budget {
             open_files: number(open_files),
             kept_files: number((open_files / 2).min(KEPT)),
             admin: number(admin),
+            handshakes: number(handshakes),
         })
     }
 }
@@ -158,7 +173,7 @@ fn open() -> u64 {
 mod tests {
     use super::*;
 
-    const NEEDS: Needs = Needs { connections: 16_384, workers: 1, listeners: 2, copies: 2, files: true };
+    const NEEDS: Needs = Needs { connections: 16_384, workers: 1, listeners: 2, copies: 2, files: true, tls: false };
 
     #[test]
     fn connections_get_the_remaining_descriptors() {
@@ -172,7 +187,18 @@ mod tests {
         assert_eq!((budget.connections, budget.turned_away, budget.admin), (16_384, 64, 16));
         assert_eq!((budget.look_ups, budget.kept_files), (4, 256));
         let budget = Budget::new(u64::MAX, 12, Needs { connections: u64::from(u32::MAX), ..NEEDS }).unwrap();
-        assert_eq!(budget.connections as u64, u64::from(u32::MAX));
+        assert_eq!((budget.connections as u64, budget.handshakes), (u64::from(u32::MAX), 0));
+    }
+
+    #[test]
+    fn handshakes_have_a_share_with_tls() {
+        let tls = Needs { tls: true, ..NEEDS };
+        assert_eq!(Budget::new(1 << 20, 12, tls).unwrap().handshakes, 2_048);
+        let small = Budget::new(1024, 12, tls).unwrap();
+        let plain = Budget::new(1024, 12, NEEDS).unwrap();
+        assert!((100..140).contains(&small.handshakes), "{small:?}");
+        assert!(small.connections + small.handshakes <= plain.connections + 1, "{small:?} {plain:?}");
+        assert_eq!(Budget::new(1024, 12, Needs { connections: 4, ..tls }).unwrap().handshakes, 4);
     }
 
     #[test]
@@ -180,12 +206,14 @@ mod tests {
         for workers in [1, 2, 16, 1024] {
             for listeners in [1, workers, 5 * workers] {
                 for limit in (0..4096).chain([20_000, 1 << 20]) {
-                    for files in [false, true] {
-                        let needs = Needs { workers, listeners, copies: 2 * workers, files, ..NEEDS };
+                    for (files, tls) in [(false, false), (true, false), (false, true), (true, true)] {
+                        let needs = Needs { workers, listeners, copies: 2 * workers, files, tls, ..NEEDS };
                         let fixed = 12 + CONTROL + workers * (WORKER + 2) + listeners;
                         let Ok(budget) = Budget::new(limit, 12, needs) else {
                             let least = LEAST_NEWCOMERS + if files { LEAST_FILES } else { 0 };
-                            assert!(limit < fixed + LEAST_CONNECTIONS + LEAST_ADMIN + workers * least);
+                            let handshakes = if tls { LEAST_HANDSHAKES } else { 0 };
+                            let all = LEAST_CONNECTIONS + handshakes + LEAST_ADMIN + workers * least;
+                            assert!(limit < fixed + all);
                             continue;
                         };
                         assert!(
@@ -195,7 +223,8 @@ mod tests {
                         // As many may be accepted in a turn as linger.
                         let look_ups = if files { budget.look_ups * LOOK_UP as usize } else { 0 };
                         let each = 2 * budget.turned_away + budget.open_files + look_ups;
-                        let shares = budget.connections + budget.admin + workers as usize * each;
+                        let shares = budget.connections + budget.handshakes + budget.admin + workers as usize * each;
+                        assert_eq!(budget.handshakes > 0, tls, "{limit}: {budget:?}");
                         assert!(fixed + shares as u64 <= limit, "{limit}: {budget:?}");
                         assert_eq!(budget.open_files > 0, files, "{limit}: {budget:?}");
                     }

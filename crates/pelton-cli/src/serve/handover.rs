@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use pelton::{Chunk, Connection, DescriptorLimit, Io, Lane, Limit, Reactor, Reason, Socket};
 use rustix::net::RecvFlags;
+use zeroize::Zeroizing;
 
 /// The name of the socket on which the new process reports.
 pub const READY: &str = "ready";
@@ -99,8 +100,8 @@ impl Connection for Waiting {
 }
 
 /// Reads the secrets that the process that started this one has passed on. Empty if there are none.
-pub fn secrets(ready: &[Socket]) -> Vec<u8> {
-    let mut secrets = vec![0; MOST_SECRETS];
+pub fn secrets(ready: &[Socket]) -> Zeroizing<Vec<u8>> {
+    let mut secrets = Zeroizing::new(vec![0; MOST_SECRETS]);
     let fd = ready.first().and_then(Socket::as_fd);
     // It was written before this process was started, or never.
     let received = fd.map(|fd| rustix::net::recv(fd, &mut secrets[..], RecvFlags::DONTWAIT));

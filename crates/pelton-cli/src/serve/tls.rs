@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use pelton::{Address, Lane, Reactor};
-use pelton_tls::{Certificate, ClientCertificates, ConfigError, MinVersion, Server};
+use pelton_tls::{Certificate, ClientCertificates, ConfigError, Identity, MinVersion, Server};
 use rcgen::{CertificateParams, DnType, KeyPair};
 
-/// How often files are looked at for changes.
-const LOOK: Duration = Duration::from_secs(2);
+/// How often files are looked at for changes that the system does not report.
+const LOOK: Duration = Duration::from_secs(60);
 
 /// Browsers forget the rule after at most this many seconds: 10 years.
 const MOST_HSTS: i64 = 10 * 365 * 24 * 60 * 60;
@@ -42,6 +42,19 @@ pub struct TlsOptions {
     #[arg(long, value_name = "FILE", requires = "tls_client_ca")]
     tls_client_crl: Vec<PathBuf>,
 
+    /// Whether clients have to present a certificate of --tls-client-ca
+    #[arg(long, value_name = "WHICH", default_value = "required", requires = "tls_client_ca")]
+    tls_client_cert: WhichClients,
+
+    /// Response of the certificate's authority that it is not revoked (OCSP), as DER, which is sent along. May be repeated, for the
+    /// first --tls-cert, the second, and so on; the file is reloaded like the certificate
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_ocsp: Vec<PathBuf>,
+
+    /// The address of --admin speaks HTTPS too
+    #[arg(long, requires = "admin")]
+    pub admin_tls: bool,
+
     /// Lowest version of TLS
     #[arg(long, value_name = "VERSION", default_value = "1.2")]
     tls_min_version: Version,
@@ -56,6 +69,14 @@ pub struct TlsOptions {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum WhichClients {
+    /// Only clients with a valid certificate
+    Required,
+    /// Also clients without one
+    Optional,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Version {
     #[value(name = "1.2")]
     Tls12,
@@ -64,7 +85,7 @@ enum Version {
 }
 
 impl TlsOptions {
-    fn is_on(&self) -> bool {
+    pub fn is_on(&self) -> bool {
         !self.tls_cert.is_empty() || self.tls_dir.is_some() || self.tls_self_signed
     }
 
@@ -77,10 +98,14 @@ impl TlsOptions {
                 self.tls_key.len()
             ));
         }
+        if self.tls_ocsp.len() > self.tls_cert.len() {
+            return Err("there are more --tls-ocsp than --tls-cert".to_owned());
+        }
         let others = [
             ("--hsts", self.hsts.is_some()),
             ("--redirect-http", self.redirect_http.is_some()),
             ("--tls-client-ca", self.tls_client_ca.is_some()),
+            ("--admin-tls", self.admin_tls),
         ];
         match others.iter().find(|(_, given)| *given && !self.is_on()) {
             Some((name, _)) => Err(format!("{name} needs a certificate: --tls-cert, --tls-dir or --tls-self-signed")),
@@ -89,7 +114,7 @@ impl TlsOptions {
     }
 
     /// Reads the certificates. Returns `None` without TLS.
-    pub fn server(&self, handshakes: usize) -> Result<Option<Server>, ConfigError> {
+    pub fn server(&self) -> Result<Option<Server>, ConfigError> {
         if !self.is_on() {
             return Ok(None);
         }
@@ -97,9 +122,13 @@ impl TlsOptions {
             Version::Tls12 => MinVersion::Tls12,
             Version::Tls13 => MinVersion::Tls13,
         };
-        let mut builder = Server::builder().alpn("http/1.1").min_version(min_version).handshakes_in_flight(handshakes);
-        for (chain, key) in self.tls_cert.iter().zip(&self.tls_key) {
-            builder = builder.certificate(chain, key);
+        let mut builder = Server::builder().alpn("http/1.1").min_version(min_version);
+        for (number, (chain, key)) in self.tls_cert.iter().zip(&self.tls_key).enumerate() {
+            let identity = Identity::new(chain, key);
+            builder = builder.identity(match self.tls_ocsp.get(number) {
+                Some(response) => identity.ocsp(response),
+                None => identity,
+            });
         }
         if let Some(directory) = &self.tls_dir {
             builder = builder.directory(directory);
@@ -112,7 +141,11 @@ impl TlsOptions {
             builder = builder.certificate(chain.into_bytes(), key.into_bytes());
         }
         if let Some(authorities) = &self.tls_client_ca {
-            builder = builder.client_certificates(authorities, ClientCertificates::Required);
+            let which = match self.tls_client_cert {
+                WhichClients::Required => ClientCertificates::Required,
+                WhichClients::Optional => ClientCertificates::Optional,
+            };
+            builder = builder.client_certificates(authorities, which);
         }
         for list in &self.tls_client_crl {
             builder = builder.revocation_list(list);

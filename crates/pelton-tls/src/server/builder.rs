@@ -151,14 +151,14 @@ impl ServerBuilder {
         let ServerBuilder { settings, handshakes_in_flight, tolerates_truncation } = self;
         let tickets = (settings.resumption == Resumption::Tickets).then(Arc::<Tickets>::default);
         let loaded = settings.load(tickets.as_ref(), settings.sessions())?;
-        Ok(Server(Arc::new(Shared {
+        let shared = Shared {
             current: RwLock::new(loaded),
             reloading: Mutex::default(),
             settings: Some(settings),
             tickets,
-            counters: Counters::new(handshakes_in_flight.unwrap_or(IN_FLIGHT)),
             tolerates_truncation,
-        })))
+        };
+        Ok(Server { shared: Arc::new(shared), counters: Counters::new(handshakes_in_flight.unwrap_or(IN_FLIGHT)) })
     }
 }
 
@@ -226,7 +226,7 @@ impl Settings {
         self.paths().into_iter().map(|path| (path.clone(), Stamp::of(&path))).collect()
     }
 
-    fn paths(&self) -> Vec<PathBuf> {
+    pub(super) fn paths(&self) -> Vec<PathBuf> {
         let mut paths: Vec<PathBuf> = self.sources.iter().flat_map(Source::paths).collect();
         let others = self.clients.iter().map(|(authorities, _)| authorities).chain(&self.revoked);
         paths.extend(others.filter_map(Pem::path).map(PathBuf::from));

@@ -1,11 +1,9 @@
 //! Reads the files of a server again, without affecting its connections.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
-
-use pelton::{Lane, Reactor, TimerId};
 
 use super::Server;
 use crate::ConfigError;
@@ -43,31 +41,31 @@ impl Server {
     ///
     /// This blocks to read files. On a loop, use [`watch`](Server::watch) or a [lane](pelton::Lane).
     pub fn reload(&self) -> Result<(), ConfigError> {
-        let _alone = self.0.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.shared.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         self.read_again()
     }
 
     fn read_again(&self) -> Result<(), ConfigError> {
-        let Some(settings) = &self.0.settings else { return Ok(()) };
+        let Some(settings) = &self.shared.settings else { return Ok(()) };
         let before = self.with_current(|loaded| Arc::clone(&loaded.config));
         let sessions = match settings.verifies_clients() {
             true => settings.sessions(),
             false => Arc::clone(&before.session_storage),
         };
-        let tickets = self.0.tickets.as_ref();
+        let tickets = self.shared.tickets.as_ref();
         let loaded = settings.load(tickets, sessions)?;
         if let Some(tickets) = tickets.filter(|_| settings.verifies_clients()) {
             tickets.forget();
         }
-        *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = loaded;
+        *self.shared.current.write().unwrap_or_else(PoisonError::into_inner) = loaded;
         Ok(())
     }
 
     /// Reads all files again if one of them has changed, appeared or vanished since they were last read. An error is
     /// returned once, until a file changes again.
     pub fn reload_if_changed(&self) -> Result<Reload, ConfigError> {
-        let Some(settings) = &self.0.settings else { return Ok(Reload::Unchanged) };
-        let _alone = self.0.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(settings) = &self.shared.settings else { return Ok(Reload::Unchanged) };
+        let _alone = self.shared.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let now = settings.stamps();
         if self.with_current(|loaded| loaded.stamps == now) {
             return Ok(Reload::Unchanged);
@@ -75,35 +73,13 @@ impl Server {
         let reloaded = self.read_again();
         if reloaded.is_err() {
             // The same files fail again.
-            self.0.current.write().unwrap_or_else(PoisonError::into_inner).stamps = now;
+            self.shared.current.write().unwrap_or_else(PoisonError::into_inner).stamps = now;
         }
         reloaded.map(|()| Reload::Done)
     }
 
-    /// Looks at the files every `period`, on a thread for blocking work, and reloads them when they have changed. Calls
-    /// `report` after each attempt. If a file cannot be used, everything stays as it was.
-    ///
-    /// [Cancel](Reactor::cancel) the timer to stop.
-    pub fn watch(
-        &self,
-        reactor: &mut Reactor,
-        period: Duration,
-        report: impl FnMut(&mut Reactor, Result<(), ConfigError>) + Clone + 'static,
-    ) -> TimerId {
-        let server = self.clone();
-        reactor.every(period, move |reactor, _| {
-            let (server, mut report) = (server.clone(), report.clone());
-            let looked = reactor.defer(
-                Lane::Files,
-                move || server.reload_if_changed(),
-                move |reactor, outcome| match outcome {
-                    Ok(Ok(Reload::Unchanged)) | Err(_) => {}
-                    Ok(Ok(Reload::Done)) => report(reactor, Ok(())),
-                    Ok(Err(error)) => report(reactor, Err(error)),
-                },
-            );
-            // A full lane has more important work; the next period comes.
-            drop(looked);
-        })
+    /// Returns the files that matter, and the directories in which others may appear.
+    pub(super) fn paths(&self) -> BTreeSet<PathBuf> {
+        self.shared.settings.iter().flat_map(|settings| settings.paths()).collect()
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::rand::{SecureRandom, SystemRandom};
 use rustls::server::ProducesTickets;
+use zeroize::Zeroizing;
 
 use crate::ConfigError;
 
@@ -37,15 +38,16 @@ pub(crate) struct Tickets {
 
 struct Key {
     name: [u8; NAME],
-    secret: [u8; KEY],
+    /// Erased when the key is dropped. ring does not erase the round keys that it derives from it.
+    secret: Zeroizing<[u8; KEY]>,
     sealing: LessSafeKey,
     /// Seconds since 1970.
     made: u64,
 }
 
 impl Key {
-    fn new(name: [u8; NAME], secret: [u8; KEY], made: u64) -> Option<Key> {
-        let sealing = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &secret).ok()?);
+    fn new(name: [u8; NAME], secret: Zeroizing<[u8; KEY]>, made: u64) -> Option<Key> {
+        let sealing = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &*secret).ok()?);
         Some(Key { name, secret, sealing, made })
     }
 
@@ -81,7 +83,7 @@ impl Tickets {
         let now = self.now();
         keys.retain(|key| key.age(now) < DECRYPTS_FOR);
         if keys.first().is_none_or(|key| key.age(now) >= ENCRYPTS_FOR) {
-            keys.insert(0, Key::new(self.fill()?, self.fill()?, now)?);
+            keys.insert(0, Key::new(self.fill()?, Zeroizing::new(self.fill()?), now)?);
         }
         Some(())
     }
@@ -91,14 +93,16 @@ impl Tickets {
         self.keys().clear();
     }
 
-    pub(crate) fn export(&self) -> Vec<u8> {
+    pub(crate) fn export(&self) -> Zeroizing<Vec<u8>> {
         let mut keys = self.keys();
         // Without randomness, there is nothing to hand over.
         let _ = self.rotate(&mut keys);
-        let mut bytes = vec![FORMAT];
+        // Not grown later: what it was moved from would not be erased.
+        let mut bytes = Zeroizing::new(Vec::with_capacity(1 + keys.len() * EXPORTED));
+        bytes.push(FORMAT);
         for key in keys.iter() {
             bytes.extend_from_slice(&key.name);
-            bytes.extend_from_slice(&key.secret);
+            bytes.extend_from_slice(&*key.secret);
             bytes.extend_from_slice(&key.made.to_be_bytes());
         }
         bytes
@@ -111,9 +115,9 @@ impl Tickets {
         let mut imported = Vec::new();
         for key in exported {
             let (name, rest) = key.split_first_chunk().ok_or_else(bad)?;
-            let (secret, made) = rest.split_first_chunk().ok_or_else(bad)?;
+            let (secret, made) = rest.split_first_chunk::<KEY>().ok_or_else(bad)?;
             let made = u64::from_be_bytes(*made.first_chunk().ok_or_else(bad)?);
-            imported.push(Key::new(*name, *secret, made).ok_or_else(bad)?);
+            imported.push(Key::new(*name, Zeroizing::new(*secret), made).ok_or_else(bad)?);
         }
         let mut keys = self.keys();
         imported.retain(|key| keys.iter().all(|known| known.name != key.name));

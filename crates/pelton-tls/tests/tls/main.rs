@@ -2,6 +2,8 @@
 //! everything late and in parts.
 
 mod agreement;
+mod environment;
+mod floods;
 mod manners;
 mod opening;
 mod reloading;

@@ -30,6 +30,7 @@ on_every_network![
     a_flood_of_handshakes_is_served,
     the_first_records_are_small,
     water_marks_pause_and_resume_a_sender,
+    what_is_queued_counts_as_plain_bytes,
     a_large_message_of_the_handshake_is_refused,
 ];
 
@@ -478,6 +479,37 @@ fn water_marks_pause_and_resume_a_sender(on: impl Network) {
     });
     run_out(&mut reactor);
     assert!(*most.borrow() < 300_000, "{} bytes were queued", most.borrow());
+}
+
+fn what_is_queued_counts_as_plain_bytes(on: impl Network) {
+    /// Sends many small pieces, and notes what counts as queued.
+    struct Small(Log);
+    impl Connection for Small {
+        fn received(&mut self, io: &mut Io<'_>, _: Chunk) {
+            // The tickets may not have been sent yet.
+            let before = io.queued();
+            for _ in 0..1_000 {
+                io.send(b"x").unwrap();
+            }
+            // A record for each would be 23,000 bytes.
+            self.0.add(format!("{} queued", io.queued() - before));
+            let most = io.water_marks().most;
+            assert!(io.send(&vec![7; most - 1_000 + 1]).is_err(), "one byte too many");
+            io.send(&vec![7; most - 1_000]).unwrap();
+            io.close_after_writing();
+        }
+    }
+    let (mut reactor, log) = (on.reactor(), Log::default());
+    let (tls, entries) = (server(), log.clone());
+    let address = listen(&mut reactor, move |_| tls.wrap(Small(entries.clone())));
+    with_client(&mut reactor, on, &address, blocking_config(), |mut stream| {
+        stream.write_all(b"go").unwrap();
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).unwrap();
+        assert_eq!(all.len(), pelton::WaterMarks::default().most);
+    });
+    run_out(&mut reactor);
+    assert_eq!(log.take(), ["1000 queued"]);
 }
 
 fn a_large_message_of_the_handshake_is_refused(on: impl Network) {

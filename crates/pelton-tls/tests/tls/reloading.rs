@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use pelton_testing::{Log, run_until, run_with};
-use pelton_tls::{Identity, Reload};
+use pelton_tls::{Identity, Reload, Watching};
 
 use super::*;
 
@@ -91,26 +91,128 @@ fn new_connections_use_reloaded_certificates_and_old_ones_stay() {
     assert_eq!(name_at(&mut reactor, &address), "localhost");
 }
 
+/// A server whose reloads are logged. The timer would come too late for a test.
+fn watched(reactor: &mut EventLoop, tls: &Server) -> (Log, Watching) {
+    let log = Log::default();
+    let entries = log.clone();
+    let watching = tls.watch(reactor, Duration::from_secs(3_600), move |_, outcome| match outcome {
+        Ok(()) => entries.add("reloaded"),
+        Err(error) => entries.add(error.to_string()),
+    });
+    (log, watching)
+}
+
 #[test]
 fn a_watched_server_reloads_by_itself_and_reports_broken_files() {
     let directory = Directory::new("watch");
     let (chain, key) = LOCALHOST.write_to(&directory.0, "server");
     let tls = Server::builder().certificate(&chain, &key).build().unwrap();
-    let mut reactor = Reactor::new().unwrap();
-    let log = Log::default();
-    let entries = log.clone();
-    let timer = tls.watch(&mut reactor, Duration::from_millis(5), move |_, outcome| match outcome {
-        Ok(()) => entries.add("reloaded"),
-        Err(error) => entries.add(error.to_string()),
-    });
+    // A change between loading and watching is noticed, too.
     replace(&chain, b"-----BEGIN CERTIFICATE-----\nrubbish");
+    let mut reactor = Reactor::new().unwrap();
+    let (log, watching) = watched(&mut reactor, &tls);
     run_until(&mut reactor, |_| !log.is_empty());
     let problem = log.take().remove(0);
     assert!(problem.contains("server.crt: no certificate: "), "{problem}");
+    // As tools do it: a new file with the old name.
     replace(&chain, &LOCALHOST.chain);
     run_until(&mut reactor, |_| !log.is_empty());
     assert_eq!(log.take(), ["reloaded"]);
-    assert!(reactor.cancel(timer));
+    // In place, as some editors do.
+    std::fs::write(&chain, b"rubbish").unwrap();
+    run_until(&mut reactor, |_| !log.is_empty());
+    assert!(log.take()[0].contains("there is no certificate in it"));
+    // Deleted, and written anew.
+    std::fs::remove_file(&chain).unwrap();
+    run_until(&mut reactor, |_| !log.is_empty());
+    assert!(log.take()[0].starts_with("read "));
+    let second = AUTHORITY.issue(&["second.example"]);
+    second.write_to(&directory.0, "server");
+    run_until(&mut reactor, |_| tls.certificates()[0].names == ["second.example"] && !log.is_empty());
+    assert_eq!(log.take().last().unwrap(), "reloaded");
+    watching.end(&mut reactor);
+    assert_eq!((reactor.path_watch_count(), reactor.timer_count()), (0, 0));
+    replace(&chain, &LOCALHOST.chain);
+    for _ in 0..5 {
+        reactor.turn(Some(Duration::from_millis(60))).unwrap();
+    }
+    assert!(log.is_empty());
+}
+
+#[test]
+fn symbolic_links_that_are_pointed_elsewhere_are_noticed() {
+    use std::os::unix::fs::symlink;
+    let directory = Directory::new("links");
+    let [first, second, third] = ["first.example", "second.example", "third.example"].map(|name| {
+        let issued = AUTHORITY.issue(&[name]);
+        let path = directory.0.join(name);
+        std::fs::create_dir(&path).unwrap();
+        issued.write_to(&path, "tls");
+        path
+    });
+    // As Kubernetes does it: tls.crt -> ..data/tls.crt, and ..data -> a directory that is replaced by a rename.
+    symlink(&first, directory.0.join("..data")).unwrap();
+    for name in ["tls.crt", "tls.key"] {
+        symlink(format!("..data/{name}"), directory.0.join(name)).unwrap();
+    }
+    let (chain, key) = (directory.0.join("tls.crt"), directory.0.join("tls.key"));
+    let tls = Server::builder().certificate(&chain, &key).build().unwrap();
+    let mut reactor = Reactor::new().unwrap();
+    let (log, _watching) = watched(&mut reactor, &tls);
+    run_until(&mut reactor, |reactor| reactor.path_watch_count() == 2);
+    symlink(&second, directory.0.join("..data_tmp")).unwrap();
+    std::fs::rename(directory.0.join("..data_tmp"), directory.0.join("..data")).unwrap();
+    run_until(&mut reactor, |_| !log.is_empty());
+    assert_eq!(log.take(), ["reloaded"]);
+    assert_eq!(tls.certificates()[0].names, ["second.example"]);
+    // As certbot does it: the link to the file itself is removed and made again.
+    for name in ["tls.crt", "tls.key"] {
+        std::fs::remove_file(directory.0.join(name)).unwrap();
+        symlink(third.join(name), directory.0.join(name)).unwrap();
+    }
+    run_until(&mut reactor, |_| tls.certificates()[0].names == ["third.example"]);
+}
+
+#[test]
+fn pairs_that_appear_below_a_watched_directory_are_loaded() {
+    let directory = Directory::new("watched-pairs");
+    AUTHORITY.issue(&["a.example"]).write_to(&directory.0, "a");
+    let tls = Server::builder().directory(&directory.0).build().unwrap();
+    let mut reactor = Reactor::new().unwrap();
+    let (_log, _watching) = watched(&mut reactor, &tls);
+    run_until(&mut reactor, |reactor| reactor.path_watch_count() == 3);
+    let names = |tls: &Server| tls.certificates().iter().map(|one| one.names[0].clone()).collect::<Vec<_>>();
+    let below = directory.0.join("b.example");
+    std::fs::create_dir(&below).unwrap();
+    let issued = AUTHORITY.issue(&["b.example"]);
+    std::fs::write(below.join("fullchain.pem"), &issued.chain).unwrap();
+    std::fs::write(below.join("privkey.pem"), &issued.key).unwrap();
+    run_until(&mut reactor, |_| names(&tls) == ["a.example", "b.example"]);
+    // It is watched like the first.
+    let renewed = AUTHORITY.issue(&["renewed.example"]);
+    replace(&below.join("fullchain.pem"), &renewed.chain);
+    replace(&below.join("privkey.pem"), &renewed.key);
+    run_until(&mut reactor, |_| names(&tls) == ["a.example", "renewed.example"]);
+}
+
+#[test]
+fn changes_that_the_system_does_not_report_are_found_by_the_timer() {
+    let (directory, elsewhere) = (Directory::new("hard-links"), Directory::new("elsewhere"));
+    let (chain, key) = LOCALHOST.write_to(&directory.0, "server");
+    // A write through another name of the file is reported to the directory of that name only.
+    let other = elsewhere.0.join("other");
+    std::fs::hard_link(&chain, &other).unwrap();
+    let tls = Server::builder().certificate(&chain, &key).build().unwrap();
+    let mut reactor = Reactor::new().unwrap();
+    let log = Log::default();
+    let entries = log.clone();
+    let _watching = tls.watch(&mut reactor, Duration::from_millis(20), move |_, outcome| {
+        entries.add(outcome.unwrap_err().to_string());
+    });
+    run_until(&mut reactor, |reactor| reactor.path_watch_count() == 2);
+    std::fs::write(&other, b"broken").unwrap();
+    run_until(&mut reactor, |_| !log.is_empty());
+    assert!(log.take()[0].contains("there is no certificate in it"));
 }
 
 #[test]

@@ -95,7 +95,7 @@ pub trait Connection: Any {
     }
 
     /// Called when the peer has finished sending. It may still read. By default the connection closes when everything
-    /// has been sent.
+    /// has been sent. If this side has [finished](Io::finish) already, the connection closes after this call in any case.
     fn peer_finished(&mut self, io: &mut Io<'_>) {
         io.close_after_writing();
     }

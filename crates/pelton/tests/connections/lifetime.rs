@@ -2,15 +2,16 @@
 
 use std::io::{Read, Write};
 
-use pelton::{Address, ConnectionId, SendError};
+use pelton::{Address, ConnectionId, Io, SendError};
 use pelton_testing::{Log, on_every_network, poll, run_until};
 
-use super::{Echo, Network, Peer, Scripted, listen, run_with, with_peer};
+use super::{Act, Echo, Network, Peer, Scripted, listen, run_with, with_peer};
 
 on_every_network![
     closed_is_called_once_and_last_with_the_reason,
     refused_connection_is_reported_after_connect_has_returned,
     a_half_closed_connection_can_still_be_answered,
+    the_peers_end_is_told_also_to_a_handler_that_has_finished,
     close_after_writing_sends_everything_and_close_drops_it,
     a_callback_can_send_to_and_close_other_connections,
     a_panicking_handler_closes_its_connection_only,
@@ -70,6 +71,36 @@ fn a_half_closed_connection_can_still_be_answered(on: impl Network) {
     assert_eq!(answer, b"the answer");
     run_until(&mut reactor, |_| log.len() == 4);
     assert_eq!(log.take().last().unwrap(), "closed: finished by the other side");
+}
+
+fn the_peers_end_is_told_also_to_a_handler_that_has_finished(on: impl Network) {
+    let mut reactor = on.reactor();
+    let log = Log::default();
+    let ask = |io: &mut Io<'_>| {
+        io.send(b"ask").unwrap();
+        io.finish();
+    };
+    let acts: [Option<Act>; 4] = [
+        None,
+        Some(Box::new(|_| {})),
+        Some(Box::new(|io| assert_eq!(io.send(b"too late"), Err(SendError::Closed)))),
+        Some(Box::new(|io| io.finish())),
+    ];
+    for peer_finished in acts {
+        let (entries, mut peer_finished) = (log.clone(), Some(peer_finished));
+        let address = listen(&mut reactor, move |_| Scripted {
+            opened: Some(Box::new(ask)),
+            peer_finished: peer_finished.take().unwrap(),
+            ..Scripted::logging(&entries)
+        });
+        with_peer(&mut reactor, on, &address, |mut peer| {
+            assert_eq!(peer.read_all().unwrap(), b"ask");
+            peer.write_all(b"answer").unwrap();
+        });
+        run_until(&mut reactor, |reactor| reactor.connection_count() == 0);
+        let told = ["opened", "received answer", "peer finished", "closed: finished by the other side"];
+        assert_eq!(log.take(), told);
+    }
 }
 
 fn close_after_writing_sends_everything_and_close_drops_it(on: impl Network) {

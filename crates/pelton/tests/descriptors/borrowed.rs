@@ -82,7 +82,7 @@ fn a_borrowed_socket_half_closes(on: On) {
     });
     assert_eq!(request, "request");
     run_to_the_end(&mut reactor);
-    assert_eq!(log.take(), ["opened", "received answer", "closed: finished by the other side"]);
+    assert_eq!(log.take(), ["opened", "received answer", "peer finished", "closed: finished by the other side"]);
 }
 
 fn detaching_gives_it_back(on: On) {

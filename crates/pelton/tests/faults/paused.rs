@@ -85,7 +85,7 @@ fn a_hang_up_costs_no_turns(on: On) {
     assert_eq!(scene.told(0), ["opened"]);
     resume(&mut scene);
     scene.until(|cast| cast.over() == 1);
-    assert_eq!(scene.told(0), ["opened", FINISHED]);
+    assert_eq!(scene.told(0), ["opened", "peer finished", FINISHED]);
     drop(peer);
     scene.finish();
 }

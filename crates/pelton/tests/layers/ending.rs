@@ -49,7 +49,7 @@ fn finishing_sends_the_closing_message_and_reading_continues(on: impl Network) {
     });
     assert_eq!(unframe(&back), (b"all".to_vec(), true));
     run_out(&mut reactor);
-    assert_eq!(log.take(), ["opened", "received still here", "closed: finished by the other side"]);
+    assert_eq!(log.take(), ["opened", "received still here", "peer finished", "closed: finished by the other side"]);
 }
 
 fn closing_after_writing_flushes_the_layer(on: impl Network) {
@@ -263,5 +263,5 @@ fn sent_is_called_when_everything_has_left_the_layers(on: impl Network) {
     reactor.connect(&listener, pelton::Layered::new(handler, |io| io.push_layer(Shift::default()))).unwrap();
     let entries = log.clone();
     run_until(&mut reactor, move |_| entries.len() >= 3);
-    assert_eq!(log.take(), ["opened", "sent, 0 queued", "closed: finished by the other side"]);
+    assert_eq!(log.take(), ["opened", "sent, 0 queued", "peer finished", "closed: finished by the other side"]);
 }

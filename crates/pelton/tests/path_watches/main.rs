@@ -92,6 +92,7 @@ impl Scene {
     /// Handles everything that the system has queued.
     fn settle(&mut self) {
         for _ in 0..4 {
+            run_until(&mut self.reactor, |reactor| !reactor.is_visiting_paths());
             poll(&mut self.reactor);
         }
     }

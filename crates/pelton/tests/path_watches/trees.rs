@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use pelton::{Change, PathWatchOptions};
-use pelton_testing::{On, on_every_engine, run_until};
+use pelton_testing::{On, on_every_engine, poll, run_until};
 
 use super::Scene;
 
@@ -21,6 +22,9 @@ on_every_engine![
     a_directory_without_permission_is_reported,
     what_is_reported_agrees_with_what_is_there,
     what_another_thread_creates_meanwhile_is_reported_exactly_once,
+    a_large_tree_is_visited_in_steps,
+    changes_before_a_directory_is_visited_are_reported,
+    changes_while_a_large_tree_is_visited_are_reported,
 ];
 
 fn recursive() -> PathWatchOptions {
@@ -236,4 +240,88 @@ pub fn what_another_thread_creates_meanwhile_is_reported_exactly_once(on: On) {
     let reported = seen.len();
     seen.dedup();
     assert_eq!((reported, seen.len()), (DIRECTORIES * (FILES + 2), DIRECTORIES * (FILES + 2)));
+}
+
+/// Makes a tree that is too large to be visited at once, and waits until its files are old enough not to count as changed.
+fn make_large(scene: &Scene) {
+    for number in 0..300 {
+        scene.make(&format!("tree/{}/{number}", number % 10));
+        scene.write(&format!("tree/{}/{number}/old", number % 10), "");
+    }
+    let (made, until) = (SystemTime::now(), Duration::from_millis(25));
+    while made.elapsed().unwrap_or(until) < until {
+        std::thread::yield_now();
+    }
+}
+
+pub fn a_large_tree_is_visited_in_steps(on: On) {
+    let mut scene = Scene::new(on);
+    make_large(&scene);
+    scene.watch_with("tree", &recursive());
+    assert!(scene.reactor.is_visiting_paths(), "the call does not visit everything");
+    let marks = scene.reactor.path_mark_count();
+    assert!(marks < 100, "{marks} marks");
+    scene.settle();
+    assert!(scene.reactor.path_mark_count() > 310);
+    assert_eq!(scene.log.take(), [""; 0], "nothing has changed");
+    scene.write("tree/9/299/new", "");
+    scene.expect(["created tree/9/299/new"]);
+    // It may end at any time, and another may begin.
+    scene.make("other");
+    for _ in 0..3 {
+        let id = scene.watch_with("tree", &recursive());
+        poll(&mut scene.reactor);
+        assert!(scene.reactor.end(id));
+    }
+    scene.settle();
+    scene.log.take();
+    scene.remove("tree/9/299/new");
+    scene.expect(["deleted tree/9/299/new"]);
+}
+
+pub fn changes_before_a_directory_is_visited_are_reported(on: On) {
+    let mut scene = Scene::new(on);
+    make_large(&scene);
+    scene.watch_with("tree", &recursive());
+    // Nobody has looked there yet.
+    scene.write("tree/9/299/old", "written");
+    scene.write("tree/9/289/new", "");
+    scene.remove("tree/9/279/old");
+    scene.rename("tree/9/269", "tree/9/moved");
+    scene.settle();
+    let told = scene.log.take();
+    for change in ["tree/9/299/old", "tree/9/289/new", "tree/9/279"] {
+        assert!(told.contains(&format!("modified {change}")), "{change}: {told:?}");
+    }
+    let moved = ["modified tree/9", "moved tree/9/269 to tree/9/moved"];
+    assert!(moved.iter().any(|change| told.iter().any(|told| told == change)), "{told:?}");
+    assert!(!told.iter().any(|change| change.contains("/0/") || change.contains("/259")), "{told:?}");
+    scene.write("tree/9/moved/old", "written");
+    scene.expect(["modified tree/9/moved/old"]);
+}
+
+pub fn changes_while_a_large_tree_is_visited_are_reported(on: On) {
+    let mut scene = Scene::new(on);
+    make_large(&scene);
+    scene.watch_with("tree", &recursive());
+    let root = scene.path("tree");
+    let changing = std::thread::spawn(move || {
+        for number in 0..300 {
+            let directory = root.join(format!("{}/{number}", number % 10));
+            fs::write(directory.join("new"), "").unwrap();
+            fs::create_dir(directory.join("below")).unwrap();
+            fs::write(directory.join("below/new"), "").unwrap();
+        }
+    });
+    run_until(&mut scene.reactor, |_| changing.is_finished());
+    changing.join().unwrap();
+    scene.settle();
+    let told: BTreeSet<String> = scene.log.take().into_iter().collect();
+    for number in 0..300 {
+        for name in ["new", "below", "below/new"] {
+            let path = format!("tree/{}/{number}/{name}", number % 10);
+            let is_told = |what: &str| told.contains(&format!("{what} {path}"));
+            assert!(is_told("created") || is_told("modified"), "{path}");
+        }
+    }
 }

@@ -207,11 +207,14 @@ impl Reactor {
         let Some(stream) = self.stream_mut(token) else { return };
         stream.peer_has_finished();
         match stream.ending {
-            Ending::Finished => self.connection_is_over(token, Reason::Finished),
-            Ending::Linger => self.closed_after_writing(token, Reason::Local),
-            Ending::Close => {}
-            _ if stream.failed() => {}
+            Ending::Linger => return self.closed_after_writing(token, Reason::Local),
+            Ending::Close => return,
+            _ if stream.failed() => return,
             _ => self.notify(token, |handler, io| handler.peer_finished(io)),
+        }
+        // Both sides have finished, whatever the handler did about it.
+        if self.stream_mut(token).is_some_and(|stream| stream.ending == Ending::Finished) {
+            self.connection_is_over(token, Reason::Finished);
         }
     }
 }

@@ -184,7 +184,8 @@ impl Io<'_> {
         }
     }
 
-    /// Half-closes the connection when everything queued has been sent. Reading continues.
+    /// Half-closes the connection when everything queued has been sent. Reading continues. When the peer has finished too,
+    /// the connection closes with [`Reason::Finished`], after [`peer_finished`](super::Connection::peer_finished).
     pub fn finish(&mut self) {
         self.end(Ending::Finish);
     }

@@ -133,9 +133,14 @@ impl PathWatchOptions {
     /// Also watches all directories below the path, including new ones. Symbolic links are not followed.
     ///
     /// Each directory takes one of the system's watches (on Linux, the sysctl `fs.inotify.max_user_watches` limits them).
-    /// The call that begins the watch visits all directories before it returns, and blocks the loop for that time: 0.1 to
-    /// 0.25 s for 10,000 directories whose entries were cached, on a busy machine. Entries of a directory that appears later
-    /// are reported as created, each once, whether they were there first or the watch was.
+    /// Entries of a directory that appears later are reported as created, each once, whether they were there first or the
+    /// watch was.
+    ///
+    /// The call that begins the watch visits 64 directories before it returns. A thread visits the others of a larger tree;
+    /// [`is_visiting_paths`](crate::Reactor::is_visiting_paths) tells whether it is done. What has changed below a directory
+    /// between the call and the visit is reported by its time, as [`Modified`](Change::Modified): files that were written,
+    /// created or moved there, and directories that lost or got an entry. Changes up to 10 ms before the call may be
+    /// reported, too.
     pub fn recursive(mut self) -> PathWatchOptions {
         self.recursive = true;
         self

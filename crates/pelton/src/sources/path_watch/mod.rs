@@ -5,6 +5,7 @@
 //! change.rs   changes, and how they are collected
 //! table.rs    all watches: reads notices, matches the halves of moves, passes them on
 //! watched.rs  one watch: what a notice means for it
+//! listing.rs  the entries of a directory, found by a thread
 //! walk.rs     the way to a path: which directories and links decide where it leads
 //! marks.rs    the marks that the watches share
 //! stream.rs   for `async` code
@@ -14,6 +15,7 @@
 //! directory is marked, not the file, and everything on the way to it is marked too, which reports if it is moved or deleted.
 
 mod change;
+mod listing;
 mod marks;
 mod stream;
 mod table;
@@ -31,12 +33,13 @@ pub use change::{Change, Changes, PathWatchOptions};
 pub use stream::PathChanges;
 pub(crate) use table::PathWatches;
 
+use self::listing::{Listed, Request};
 use self::table::{Remains, Rest};
 use self::watched::{Callback, Collecting, Watched};
 use crate::reactor::callback::{CallbackKind, Outcome, Site};
 use crate::reactor::slots::Key;
 use crate::reactor::source::{Kind, Source};
-use crate::{Deferred, Error, Fault, Promise, Reactor};
+use crate::{Deferred, Error, Fault, Lane, Promise, Reactor};
 
 /// How long the second half of a move may take to arrive. The kernel queues both halves within one system call, so this only
 /// matters if the moving thread is interrupted in between.
@@ -182,6 +185,8 @@ impl Reactor {
             self.end_source(token);
         }
         let key = added.map_err(failed)?;
+        let visits = self.path_table().is_some_and(|table| table.has_visits());
+        self.visit_later(visits);
         // Directories that could not be watched are reported, but not before this has returned.
         self.deliver_changes_later(key);
         Ok(PathWatchId(key))
@@ -231,6 +236,10 @@ impl Reactor {
             let timer = self.after(HALF_A_MOVE, |reactor| {
                 let Some(table) = reactor.path_table() else { return };
                 table.half_a_move = None;
+                if table.listing {
+                    // It waits again when that is done.
+                    return;
+                }
                 let remains = table.handle_backlog(true, Rest::Missing);
                 reactor.continue_with_paths(remains);
             });
@@ -238,7 +247,19 @@ impl Reactor {
                 table.half_a_move = Some(timer);
             }
         }
-        if remains.visits && self.path_table().is_some_and(|table| !std::mem::replace(&mut table.visiting, true)) {
+        self.visit_later(remains.visits);
+        if !remains.requests.is_empty() {
+            self.list_directories(remains.requests);
+        }
+        let keys = self.path_table().map(|table| table.keys()).unwrap_or_default();
+        for key in keys {
+            self.deliver_changes_when_due(key);
+        }
+    }
+
+    /// Visits more directories in the next turn, if any wait.
+    fn visit_later(&mut self, visits: bool) {
+        if visits && self.path_table().is_some_and(|table| !std::mem::replace(&mut table.visiting, true)) {
             self.next_tick(|reactor| {
                 let Some(table) = reactor.path_table() else { return };
                 table.visiting = false;
@@ -246,10 +267,48 @@ impl Reactor {
                 reactor.paths_changed();
             });
         }
-        let keys = self.path_table().map(|table| table.keys()).unwrap_or_default();
-        for key in keys {
-            self.deliver_changes_when_due(key);
+    }
+
+    /// Lists directories on a thread.
+    fn list_directories(&mut self, requests: Vec<Request>) {
+        let token = self.path_watches;
+        let Some(table) = self.path_table() else { return };
+        table.listing = true;
+        let list = move || requests.into_iter().map(Request::list).collect::<Vec<_>>();
+        let listing = self.defer(Lane::Files, list, move |reactor, outcome| {
+            // All watches may have ended meanwhile, and others begun.
+            if reactor.path_watches != token {
+                return;
+            }
+            match outcome {
+                Ok(listed) => reactor.directories_listed(listed),
+                Err(error) => {
+                    reactor.report(Fault::new("path watch", format_args!("list directories: {error}")));
+                    reactor.directories_listed(Vec::new());
+                }
+            }
+        });
+        if let Err(refused) = listing {
+            // The lane is full. Waiting for it would not be fair to the other watches.
+            let listed = (refused.op)();
+            self.directories_listed(listed);
         }
+    }
+
+    fn directories_listed(&mut self, listed: Vec<Listed>) {
+        let Some(table) = self.path_table() else { return };
+        table.listing = false;
+        listed.into_iter().for_each(|listed| table.take_listed(listed));
+        // What was read meanwhile waits to be handled.
+        self.visit_later(true);
+    }
+
+    /// Returns whether directories below [recursively](PathWatchOptions::recursive) watched paths remain to be visited.
+    pub fn is_visiting_paths(&self) -> bool {
+        self.path_watches.is_some_and(|token| match self.sources.get(token) {
+            Some(Source::Paths(table)) => table.listing || table.has_visits(),
+            _ => false,
+        })
     }
 
     fn deliver_changes_later(&mut self, key: Key) {

@@ -1,12 +1,13 @@
 //! All watches of a reactor. They share one notifier.
 
 use std::collections::VecDeque;
-use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::time::SystemTime;
 
-use pelton_os::notify::{Level, MarkId, Notice, What};
+use pelton_os::notify::{Level, Notice, What};
 
+use super::listing::{Listed, Request};
 use super::marks::{Marks, Role, Use};
 use super::walk::{is_absent, walk};
 use super::watched::{Entries, Visit, Watched};
@@ -16,9 +17,12 @@ use crate::reactor::slots::{Key, Slots};
 /// The two notices of a move follow each other in the queue, but those of other processes may get between them.
 const PAIR_DISTANCE: usize = 128;
 
-/// Directories visited per turn. Bounds the time that a large tree that was moved in takes: a visit took
-/// 11 to 24 microseconds, so one to two milliseconds.
-const VISITS_PER_TURN: usize = 64;
+/// Directories visited in one step. A visit took 11 to 24 microseconds where the directory was in the system's memory, so one
+/// to two milliseconds. The first step of a watch is made at once.
+const VISITS_PER_STEP: usize = 64;
+
+/// So few directories are listed by the loop: they have just been created, and a thread would take longer.
+const LISTED_BY_LOOP: usize = 8;
 
 /// Which half of a move may still arrive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,12 +32,14 @@ pub(super) enum Rest {
 }
 
 /// What remains to be done after notices were handled.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Default)]
 pub(super) struct Remains {
     /// The first notice in the backlog is half of a move, and all notices were read.
     pub(super) half_a_move: bool,
     /// Directories wait to be visited.
     pub(super) visits: bool,
+    /// Directories to list, on a thread. Until that is done, no notice is handled: the entries that are found come first.
+    pub(super) requests: Vec<Request>,
 }
 
 pub(crate) struct PathWatches {
@@ -48,6 +54,8 @@ pub(crate) struct PathWatches {
     pub(super) half_a_move: Option<TimerId>,
     /// A tick that visits more directories is queued.
     pub(super) visiting: bool,
+    /// A thread lists directories. Notices are read, but not handled.
+    pub(super) listing: bool,
 }
 
 impl PathWatches {
@@ -60,6 +68,7 @@ impl PathWatches {
             walks: 0,
             half_a_move: None,
             visiting: false,
+            listing: false,
         })
     }
 
@@ -93,6 +102,9 @@ impl PathWatches {
         self.backlog.extend(notices);
         self.reads += 1;
         let is_empty = outcome?;
+        if self.listing {
+            return Ok(Remains::default());
+        }
         Ok(self.handle_backlog(is_empty, Rest::MayFollow))
     }
 
@@ -129,11 +141,17 @@ impl PathWatches {
             let reads = self.reads;
             self.for_each(|watched| watched.caught_up(reads));
         }
-        self.visit_some();
+        let requests = self.visit_some();
         Remains {
             half_a_move: is_empty && !self.backlog.is_empty(),
-            visits: self.watches.iter().any(|(_, watched)| !watched.visits.is_empty()),
+            visits: requests.is_empty() && self.has_visits(),
+            requests,
         }
+    }
+
+    /// Returns whether directories wait to be visited.
+    pub(super) fn has_visits(&self) -> bool {
+        self.watches.iter().any(|(_, watched)| !watched.visits.is_empty())
     }
 
     fn for_each(&mut self, mut act: impl FnMut(&mut Watched)) {
@@ -244,10 +262,16 @@ impl PathWatches {
         }
     }
 
-    /// Visits all directories of a new watch.
+    /// Visits the first directories of a new watch. Those of a large tree are visited in later steps.
     fn visit_first(&mut self, key: Key) -> io::Result<()> {
-        while let Some(visit) = self.next_visit(key) {
-            if let Err((below, error)) = self.visit(key, visit) {
+        for _ in 0..VISITS_PER_STEP {
+            let Some(visit) = self.next_visit(key) else { return Ok(()) };
+            let below = visit.below.clone();
+            let visited = self.visit(key, visit).and_then(|request| match request {
+                Some(request) => self.listed(request.list()),
+                None => Ok(()),
+            });
+            if let Err(error) = visited {
                 // Directories without permission are common in large trees. An exhausted limit affects everything.
                 if below.as_os_str().is_empty() || error.kind() == io::ErrorKind::QuotaExceeded {
                     return Err(error);
@@ -255,28 +279,43 @@ impl PathWatches {
                 self.visit_failed(key, &below, error);
             }
         }
+        if let Some(watched) = self.watches.get_mut(key) {
+            watched.visits_take_time(SystemTime::now());
+        }
         Ok(())
     }
 
-    /// Visits directories that have appeared, up to a limit.
-    fn visit_some(&mut self) {
-        let mut left = VISITS_PER_TURN;
+    /// Visits directories that wait, up to a limit: marks them, and lists them if they are few. Returns those to list.
+    fn visit_some(&mut self) -> Vec<Request> {
+        let mut requests = Vec::new();
+        let mut left = VISITS_PER_STEP;
         for key in self.keys() {
             while left > 0
                 && let Some(visit) = self.next_visit(key)
             {
                 left -= 1;
-                if let Err((below, error)) = self.visit(key, visit) {
-                    self.visit_failed(key, &below, error);
+                let below = visit.below.clone();
+                match self.visit(key, visit) {
+                    Ok(request) => requests.extend(request),
+                    Err(error) => self.visit_failed(key, &below, error),
                 }
             }
+        }
+        if requests.len() <= LISTED_BY_LOOP {
+            for request in std::mem::take(&mut requests) {
+                self.take_listed(request.list());
+            }
+        }
+        for key in self.keys() {
             if let Some(watched) = self.watches.get_mut(key)
                 && watched.visits.is_empty()
+                && !requests.iter().any(|request| request.watch == key)
             {
                 watched.visited_all();
             }
             self.release(key);
         }
+        requests
     }
 
     fn next_visit(&mut self, key: Key) -> Option<Visit> {
@@ -284,54 +323,63 @@ impl PathWatches {
     }
 
     fn visit_failed(&mut self, key: Key, below: &Path, error: io::Error) {
-        if let Some(watched) = self.watches.get_mut(key) {
-            watched.failed(below, error);
+        let Some(watched) = self.watches.get_mut(key) else { return };
+        if error.kind() == io::ErrorKind::QuotaExceeded {
+            // The others would fail as well. One report is enough.
+            watched.visits.clear();
         }
+        watched.failed(below, error);
     }
 
-    /// Marks a directory, then looks at its entries.
-    fn visit(&mut self, key: Key, visit: Visit) -> Result<(), (PathBuf, io::Error)> {
+    /// Marks a directory. Returns how to list it, if that is necessary.
+    fn visit(&mut self, key: Key, visit: Visit) -> io::Result<Option<Request>> {
         let Visit { below, entries } = visit;
-        let Some(watched) = self.watches.get_mut(key) else { return Ok(()) };
+        let Some(watched) = self.watches.get_mut(key) else { return Ok(None) };
         let path = watched.real_path(&below);
         let new = Use { watch: key, role: Role::Directory, walk: 0, level: Level::Contents, path: path.clone() };
         let mark = match self.marks.add(new) {
             Ok(mark) => mark,
             // It has been deleted or moved since. That is reported separately.
-            Err(error) if is_absent(&error) => return Ok(()),
-            Err(error) => return Err((below, error)),
+            Err(error) if is_absent(&error) => return Ok(None),
+            Err(error) => return Err(error),
         };
         if watched.directories.insert(mark, below.clone()).is_some_and(|known| known == below) {
-            return Ok(());
+            return Ok(None);
         }
-        if entries == Entries::Known && !watched.options.recursive {
-            return Ok(());
+        let recursive = watched.options.recursive;
+        if entries == Entries::Known && !recursive {
+            return Ok(None);
         }
-        match self.look_at_entries(key, mark, &path, &below, entries) {
-            Err(error) if !is_absent(&error) => Err((below, error)),
-            _ => Ok(()),
-        }
+        Ok(Some(Request { watch: key, mark, below, path, entries, recursive }))
     }
 
-    fn look_at_entries(
-        &mut self,
-        key: Key,
-        mark: MarkId,
-        path: &Path,
-        below: &Path,
-        entries: Entries,
-    ) -> io::Result<()> {
-        let Some(watched) = self.watches.get_mut(key) else { return Ok(()) };
-        for entry in fs::read_dir(path)? {
-            let entry = entry?;
-            if entries == Entries::New {
-                watched.discovered(mark, self.reads, below, entry.file_name());
-            }
-            if watched.options.recursive && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                watched.visits.push_back(Visit { below: below.join(entry.file_name()), entries });
-            }
+    /// Takes over what was found in a directory.
+    fn listed(&mut self, listed: Listed) -> io::Result<()> {
+        let Listed { request: Request { watch, mark, below, entries, .. }, found } = listed;
+        let Some(watched) = self.watches.get_mut(watch) else { return Ok(()) };
+        if watched.directories.get(&mark) != Some(&below) {
+            return Ok(());
         }
+        let found = match found {
+            Ok(found) => found,
+            Err(error) if is_absent(&error) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        found.modified.into_iter().for_each(|name| watched.has_changed(&below, name));
+        for name in found.created {
+            watched.discovered(mark, self.reads, &below, name);
+        }
+        let visits = found.directories.into_iter().map(|name| Visit { below: below.join(name), entries });
+        watched.visits.extend(visits);
         Ok(())
+    }
+
+    /// Takes over what was found in a directory, and reports a failure.
+    pub(super) fn take_listed(&mut self, listed: Listed) {
+        let (key, below) = (listed.request.watch, listed.request.below.clone());
+        if let Err(error) = self.listed(listed) {
+            self.visit_failed(key, &below, error);
+        }
     }
 
     pub(super) fn mark_count(&self) -> usize {
@@ -342,6 +390,7 @@ impl PathWatches {
     pub(super) fn renew(&mut self) -> io::Result<()> {
         self.marks = Marks::new()?;
         self.backlog.clear();
+        self.listing = false;
         for key in self.keys() {
             if let Some(watched) = self.watches.get_mut(key) {
                 watched.begin_again();

@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use pelton_os::Time;
 use pelton_os::notify::{MarkId, Notice, What};
@@ -26,6 +27,8 @@ pub(super) struct Visit {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Entries {
     Known,
+    /// They were known at this time. What has changed since is reported.
+    KnownAt(SystemTime),
     New,
 }
 
@@ -348,6 +351,19 @@ impl Watched {
         self.way.clear();
         self.stale.clear();
         self.released.clear();
+    }
+
+    /// The remaining directories are visited later: what happens until then is found by its time.
+    pub(super) fn visits_take_time(&mut self, now: SystemTime) {
+        for visit in self.visits.iter_mut().filter(|visit| visit.entries == Entries::Known) {
+            visit.entries = Entries::KnownAt(now);
+        }
+    }
+
+    /// Records an entry that had changed before its directory was marked. An empty name is the directory itself.
+    pub(super) fn has_changed(&mut self, below: &Path, name: OsString) {
+        let below = if name.is_empty() { below.to_owned() } else { below.join(name) };
+        self.collected.push(Change::Modified { path: self.shown(&below) });
     }
 
     /// Records an entry that a visit found in a directory that may have new entries.
