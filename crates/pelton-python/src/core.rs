@@ -267,12 +267,34 @@ impl Taken {
         }
     }
 
-    pub(crate) fn turn(&mut self) -> std::result::Result<(), pelton::Error> {
+    /// Turns the reactor until `goes_on` returns `false` after a turn. An exception ends it too.
+    pub(crate) fn turn_while(&mut self, goes_on: impl Fn() -> bool) -> Result<()> {
         let Some(event_loop) = &mut self.event_loop else { return Ok(()) };
-        let turned = event_loop.turn(None);
+        let core = self.core;
+        let mut followed = Ok(());
         // SAFETY: `out_of` requires the core to be alive.
-        unsafe { (*self.core).counters.polls = event_loop.polls() };
-        turned
+        let mut before = unsafe { (*core).counters.turns };
+        let turned = event_loop.turn_while(|reactor| {
+            // SAFETY: as above.
+            unsafe {
+                let counters = &mut (*core).counters;
+                counters.polls = reactor.polls();
+                // Batches are counted as turns. A turn without a batch counts too.
+                counters.turns = counters.turns.max(before + 1);
+                before = counters.turns;
+                if (*core).raised || (*core).closed || !goes_on() {
+                    return false;
+                }
+                // A callback may have forked.
+                followed = follow_fork(core, reactor);
+                followed.is_ok()
+            }
+        });
+        // SAFETY: as above.
+        if unsafe { std::mem::take(&mut (*core).raised) } {
+            return Err(Raised);
+        }
+        followed.and(turned.map_err(raise_error))
     }
 }
 

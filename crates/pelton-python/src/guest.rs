@@ -66,7 +66,7 @@ impl Guest for PythonGuest {
         // SAFETY: see above.
         unsafe {
             // asyncio's order depends on which timers are due when a batch begins.
-            let now = if (*core).timers.is_empty() { reactor.now() } else { reactor.clock() };
+            let now = if (*core).timers.is_empty() { reactor.now() } else { reactor.batch_clock() };
             if !(*core).raised {
                 (*core).raised = reactor.enter(|| run_batch(core, now)).is_err();
             }

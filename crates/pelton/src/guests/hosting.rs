@@ -27,6 +27,8 @@ pub(crate) struct Hosting {
     polled: Time,
     /// How many callbacks were running, the guest's batch included, when that began. 0: it is not running.
     depth: usize,
+    /// Whether a batch has run since the clock was last read.
+    reading_is_old: bool,
 }
 
 /// When to read the clock.
@@ -47,7 +49,7 @@ enum Room {
 impl Default for Hosting {
     #[track_caller]
     fn default() -> Hosting {
-        Hosting { room: Room::Empty, place: Location::caller(), polled: Time::ZERO, depth: 0 }
+        Hosting { room: Room::Empty, place: Location::caller(), polled: Time::ZERO, depth: 0, reading_is_old: false }
     }
 }
 
@@ -206,7 +208,12 @@ impl Reactor {
         let outer = std::mem::replace(&mut self.hosting.depth, self.callbacks.depth() + 1);
         let outcome = self.call(site, |reactor| {
             let mut pace = Pace { batches: 1, left: 1 };
-            while guest.run(reactor) == Batch::MayContinue && reactor.may_run_another_batch(&mut *guest, &mut pace) {
+            loop {
+                let batch = guest.run(reactor);
+                reactor.hosting.reading_is_old = true;
+                if batch == Batch::EndsTurn || !reactor.may_run_another_batch(&mut *guest, &mut pace) {
+                    break;
+                }
                 reactor.begin_next(site);
             }
         });
@@ -228,11 +235,8 @@ impl Reactor {
     /// Returns whether the guest has more to do and the reactor has nothing.
     #[inline]
     fn may_run_another_batch(&mut self, guest: &mut dyn Guest, pace: &mut Pace) -> bool {
-        // Continuations are ticks once they are queued.
-        self.ticks.queue_continuations();
         let idle = self.sources.len() <= guest.quiet_sources()
-            && self.ticks.is_empty()
-            && self.posts.is_empty()
+            && !self.has_ticks()
             && !self.sources.has_work()
             && !self.has_chores()
             && !self.has_deferred()
@@ -250,7 +254,7 @@ impl Reactor {
         let short = now - self.now < SHORT_BATCH * (pace.batches - pace.left);
         pace.batches = if short { SHORT_BATCHES_PER_READING } else { 1 };
         pace.left = pace.batches;
-        self.now = now;
+        self.set_now(now);
         !self.polled_long_ago()
             && !self.timers.is_due(now)
             && (guest.has_work() || guest.next_deadline().is_some_and(|deadline| deadline <= now))
@@ -260,14 +264,34 @@ impl Reactor {
     /// expected.
     pub(crate) fn may_skip_poll(&mut self) -> bool {
         let Room::Here(guest) = &self.hosting.room else { return false };
-        self.sources.len() <= guest.quiet_sources() && !self.polled_long_ago() && self.guest_is_due()
+        if self.sources.len() > guest.quiet_sources() {
+            return false;
+        }
+        self.set_now(self.engine.now());
+        !self.polled_long_ago() && self.guest_is_due()
     }
 
     fn polled_long_ago(&self) -> bool {
         self.now >= self.hosting.polled + POLL_EVERY
     }
 
-    pub(crate) fn has_polled(&mut self) {
-        self.hosting.polled = self.now;
+    /// Takes over the clock reading after a poll.
+    pub(crate) fn polled_at(&mut self, now: Time) {
+        self.set_now(now);
+        self.hosting.polled = now;
+    }
+
+    fn set_now(&mut self, now: Time) {
+        self.now = now;
+        self.hosting.reading_is_old = false;
+    }
+
+    /// Returns the time for a batch that begins: the latest clock reading, or a new one if a batch has run since. A guest with
+    /// timers compares their deadlines with this.
+    pub fn batch_clock(&mut self) -> Time {
+        if self.hosting.reading_is_old {
+            self.set_now(self.engine.now());
+        }
+        self.now
     }
 }
