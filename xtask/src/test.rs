@@ -230,6 +230,7 @@ fn bench(shell: &Shell) -> Result<(), Failure> {
         for (connections, at_most) in HTTP_INSTRUCTIONS {
             run(&format!("http-instructions --connections {connections} --at-most {at_most}"))?;
         }
+        python::count_instructions(shell)?;
     }
     Ok(())
 }
