@@ -134,15 +134,38 @@ impl Reactor {
     }
 
     /// Names the callback that a guest is about to run, for the [watchdog](Reactor::on_slow_callback). It reports the time
-    /// from here to the next call, or to the end of the batch, under this name. `name` is called only if there is a
-    /// watchdog.
+    /// from here to [`end_callback`](Reactor::end_callback), the next call of this, or the end of the batch, under this name.
+    /// `name` is called only if there is a watchdog.
     pub fn name_callback(&mut self, name: impl FnOnce() -> Arc<str>) {
-        let Some(watchdog) = &self.watchdog else { return };
+        if self.watchdog.is_some() {
+            self.begin_part(Some(name()));
+        }
+    }
+
+    /// Ends the callback that was [named](Reactor::name_callback) last. Returns how long it took if that was too long for the
+    /// watchdog, which has reported it then.
+    pub fn end_callback(&mut self) -> Option<Duration> {
+        if self.watchdog.is_some() { self.begin_part(None) } else { None }
+    }
+
+    /// Ends a part of a batch and begins the next. Returns how long it took if that was too long.
+    fn begin_part(&mut self, name: Option<Arc<str>>) -> Option<Duration> {
+        let watchdog = self.watchdog.as_ref()?;
         let now = self.engine.now();
-        if watchdog.end(now) {
+        let slow = watchdog.end(now);
+        if slow.is_some() {
             self.meter.counters.slow += 1;
         }
-        watchdog.begin(self.hosting.site(), Some(name()), now);
+        watchdog.begin(self.hosting.site(), name, now);
+        slow
+    }
+
+    /// Adds to the number of callbacks that the guest has run in its batches: [`Stats::guest_callbacks`].
+    ///
+    /// [`Stats::guest_callbacks`]: crate::Stats::guest_callbacks
+    #[inline]
+    pub fn count_guest_callbacks(&mut self, callbacks: u64) {
+        self.meter.counters.guest_callbacks += callbacks;
     }
 
     /// Asks the guest something. A guest that panics is dropped.
