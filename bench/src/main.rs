@@ -205,6 +205,10 @@ enum Bench {
         #[arg(long, value_name = "N")]
         at_most: Option<u64>,
     },
+    /// Prints instructions of the Python module per callback, task, watched descriptor and echoed message. Needs valgrind.
+    ///
+    /// One line each: the name of the row and the number, without the instructions of the interpreter.
+    PythonInstructions(python::Counting),
     /// Runs one of the servers of `net`. Prints its port, and echoes until its parent exits.
     #[command(hide = true)]
     NetServer { server: net::Kind },
@@ -270,6 +274,7 @@ fn main() -> Result<()> {
         Bench::HttpInstructions { connections, requests, at_most } => {
             http::print_instructions(connections.into(), requests, at_most)
         }
+        Bench::PythonInstructions(counting) => python::print_instructions(&counting),
         Bench::NetServer { server } => net::serve(server),
         Bench::HttpServer(serving) => http::serve(&serving),
         Bench::TlsServer(serving) => tls::serve(&serving),

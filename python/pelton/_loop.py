@@ -459,6 +459,8 @@ class BaseLoop(asyncio.SelectorEventLoop):
     def on_slow_callback(self, seconds, callback):
         """Call ``callback(handle, seconds)`` after each callback that took at least that long.
 
+        Callbacks in Rust on the same loop are reported too. Their handle is only a name: its repr.
+
         Pass None as the callback to disable it. It costs two clock readings per callback.
         """
         if callback is not None and not callable(callback):
@@ -467,6 +469,8 @@ class BaseLoop(asyncio.SelectorEventLoop):
             raise ValueError(f"seconds must not be negative, got {seconds!r}")
 
         def tell(handle, seconds):
+            if isinstance(handle, str):
+                handle = NativeHandle(handle, self)
             try:
                 callback(handle, seconds)
             except (SystemExit, KeyboardInterrupt):
@@ -477,6 +481,20 @@ class BaseLoop(asyncio.SelectorEventLoop):
                 self.call_exception_handler({"message": message, "exception": exc})
 
         self._set_slow_hook(int(min(seconds, _A_LIFETIME) * 1e9), None if callback is None else tell)
+
+
+class NativeHandle(asyncio.Handle):
+    """Stands for a callback in Rust in reports. It cannot be called or cancelled."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name, loop):
+        super().__init__(None, (), loop)
+        super().cancel()
+        self._name = name
+
+    def __repr__(self):
+        return f"<NativeHandle {self._name}>"
 
 
 def callback_failed(handle, exception):

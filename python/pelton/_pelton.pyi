@@ -21,6 +21,8 @@ class _Stats(TypedDict):
     ready: int
     timers_waiting: int
     descriptors: int
+    slow_callbacks: int
+    native_callbacks: int
 
 @final
 class Handle(asyncio.Handle): ...

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import functools
 import gc
 import inspect
 import math
@@ -9,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 import unittest
 from unittest import mock
@@ -237,6 +239,52 @@ class Looking(LoopTestCase):
         self.assertRaises(ValueError, self.loop.on_slow_callback, -1, print)
         self.loop.on_slow_callback(math.inf, lambda *told: self.fail(told))
         self.turn()
+
+    def test_slow_callbacks_are_counted_and_may_be_anything_callable(self):
+        class Callable:
+            def __call__(self):
+                time.sleep(0.03)
+
+            def __getattr__(self, name):
+                raise AssertionError(f"{name} of a callback was read")
+
+        async def coroutine():
+            time.sleep(0.03)
+
+        def function(seconds):
+            time.sleep(seconds)
+
+        told = []
+        self.loop.on_slow_callback(0.02, lambda handle, _seconds: told.append(handle))
+        before = self.loop.stats()["slow_callbacks"]
+        slow = [
+            self.loop.call_soon(Callable()),
+            self.loop.call_soon(functools.partial(function, 0.03)),
+            self.loop.call_soon(functools.partial(functools.partial, function), 0.03),
+            self.loop.call_soon(function.__get__(0.03)),
+            self.loop.call_soon(time.sleep, 0.03),
+        ]
+        self.loop.run_until_complete(coroutine())
+        self.assertEqual([handle for handle in told if handle in slow], [slow[0], slow[1], slow[3], slow[4]])
+        self.assertEqual(len(told), 5, "the task's step is the fifth")
+        self.assertEqual(self.loop.stats()["slow_callbacks"] - before, 5)
+
+    def test_another_thread_asks_for_reports_of_slow_callbacks(self):
+        told = []
+        asked = threading.Event()
+
+        def ask():
+            self.loop.on_slow_callback(0.02, lambda handle, _seconds: told.append(handle))
+            asked.set()
+
+        async def main():
+            await self.loop.run_in_executor(None, ask)
+            slow = self.loop.call_soon(time.sleep, 0.03)
+            await asyncio.sleep(0.05)
+            return slow
+
+        self.assertEqual([self.loop.run_until_complete(main())], told)
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
 
     def test_a_failing_hook_for_slow_callbacks_is_reported_as_the_cause(self):
         def hook(_handle, _seconds):

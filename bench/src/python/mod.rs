@@ -3,6 +3,7 @@
 //! Every loop is a Python process on one core that lives for the whole run and receives commands; the load is generated here, on
 //! another core. All take turns in short windows.
 
+mod instructions;
 mod plain;
 mod serving;
 mod worker;
@@ -21,6 +22,7 @@ use crate::harness::{Better, Case, Contender, Contest, Reading, Readings, Row, S
 use crate::machine::{Place, pin};
 use crate::mark::Mark;
 use crate::process::memory_of;
+pub use instructions::{Counting, print as print_instructions};
 use serving::{From, Served, Serving, address};
 use worker::{Heap, Python, Refused, Worker};
 

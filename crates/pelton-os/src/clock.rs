@@ -30,6 +30,8 @@ pub(crate) fn timespec(timeout: Duration) -> libc::timespec {
 pub(crate) fn round_up_to_millis(timeout: Option<Duration>) -> i32 {
     match timeout {
         None => -1,
+        // Fast path: the division below is one of 128 bits.
+        Some(Duration::ZERO) => 0,
         Some(timeout) => i32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX),
     }
 }

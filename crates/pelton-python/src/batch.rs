@@ -11,7 +11,7 @@ use crate::contexts::Entered;
 use crate::core::Core;
 use crate::known::known;
 use crate::object::{Owned, Raised, Result, replace};
-use crate::{handle, handle_memory, timer_handle};
+use crate::{handle, handle_memory, slow, timer_handle};
 
 /// Queues the handles of due timers.
 ///
@@ -86,7 +86,7 @@ unsafe fn call_one(
 ) -> Result<Option<Owned>> {
     // SAFETY: the caller has a reference to the handle.
     unsafe {
-        if (*core).debug || !(*core).on_slow.is_null() || !handle::is_ours(handle) {
+        if (*core).debug || (*core).slow.watched || !handle::is_ours(handle) {
             entered.leave();
             return call_with_care(loop_, core, handle).map(|()| None);
         }
@@ -133,26 +133,28 @@ unsafe fn call_with_care(loop_: *mut PyObject, core: *mut Core, handle: *mut PyO
         if debug {
             replace(&raw mut (*core).current_handle, handle);
         }
-        let start = clock::now();
+        let watched = (*core).slow.watched;
+        if watched {
+            slow::begin(core, handle);
+        }
+        let start = if debug { clock::now() } else { Time::ZERO };
         let outcome = if handle::is_ours(handle) {
             handle::run_alone(handle)
         } else {
             Owned::returned(ffi::PyObject_CallMethodNoArgs(handle, known().names._run)).map(drop)
         };
-        let took = clock::now() - start;
+        let took = if debug { clock::now() - start } else { Duration::ZERO };
+        // Ends the watchdog's measurement first: the reports below are not the callback's fault.
+        let slow = if watched { slow::end(core) } else { None };
         let outcome = outcome.and_then(|()| if debug { tell_if_slow(loop_, handle, took) } else { Ok(()) });
         if debug {
             replace(&raw mut (*core).current_handle, null_mut());
         }
         outcome?;
-        if took.as_nanos() as u64 >= (*core).slow && !(*core).on_slow.is_null() {
-            let hook = Owned::new_reference((*core).on_slow);
-            let seconds = Owned::returned(ffi::PyFloat_FromDouble(took.as_secs_f64()))?;
-            let arguments = [handle, seconds.as_ptr()];
-            let told = ffi::PyObject_Vectorcall(hook.as_ptr(), arguments.as_ptr(), 2, null_mut());
-            return Owned::returned(told).map(drop).or_else(|Raised| handle::report(handle));
+        match slow {
+            Some(took) => slow::tell(core, handle, took).or_else(|Raised| handle::report(handle)),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 

@@ -23,6 +23,7 @@ use crate::object::{Owned, Raised, Result, raise, raise_text};
 use crate::panic::guard;
 use crate::reactor_errors::raise_error;
 use crate::readers::Readers;
+use crate::slow::Slow;
 use crate::sockets::Waiting;
 use crate::stats::Counters;
 use crate::types;
@@ -74,9 +75,7 @@ pub(crate) struct Core {
     pub(crate) transports: *mut PyObject,
     pub(crate) waiting: Waiting,
     pub(crate) contexts: Shared,
-    /// The hook for slow callbacks, and the number of nanoseconds from which a callback is slow.
-    pub(crate) on_slow: *mut PyObject,
-    pub(crate) slow: u64,
+    pub(crate) slow: Slow,
     pub(crate) counters: Counters,
     /// Work from outside of Python, if the loop belongs to a host. Only the thread that runs the loop uses it.
     pub(crate) intake: Option<Box<dyn Intake>>,
@@ -267,12 +266,34 @@ impl Taken {
         }
     }
 
-    pub(crate) fn turn(&mut self) -> std::result::Result<(), pelton::Error> {
+    /// Turns the reactor until `goes_on` returns `false` after a turn. An exception ends it too.
+    pub(crate) fn turn_while(&mut self, goes_on: impl Fn() -> bool) -> Result<()> {
         let Some(event_loop) = &mut self.event_loop else { return Ok(()) };
-        let turned = event_loop.turn(None);
+        let core = self.core;
+        let mut followed = Ok(());
         // SAFETY: `out_of` requires the core to be alive.
-        unsafe { (*self.core).counters.polls = event_loop.polls() };
-        turned
+        let mut before = unsafe { (*core).counters.turns };
+        let turned = event_loop.turn_while(|reactor| {
+            // SAFETY: as above.
+            unsafe {
+                let counters = &mut (*core).counters;
+                counters.reactor = reactor.counts();
+                // Batches are counted as turns. A turn without a batch counts too.
+                counters.turns = counters.turns.max(before + 1);
+                before = counters.turns;
+                if (*core).raised || (*core).closed || !goes_on() {
+                    return false;
+                }
+                // A callback may have forked.
+                followed = follow_fork(core, reactor);
+                followed.is_ok()
+            }
+        });
+        // SAFETY: as above.
+        if unsafe { std::mem::take(&mut (*core).raised) } {
+            return Err(Raised);
+        }
+        followed.and(turned.map_err(raise_error))
     }
 }
 
@@ -326,8 +347,7 @@ pub(crate) fn new() -> Result<Owned> {
         transports: null_mut(),
         waiting: Waiting::EMPTY,
         contexts: Shared::NONE,
-        on_slow: null_mut(),
-        slow: u64::MAX,
+        slow: Slow::new(),
         counters: Counters::default(),
         intake: None,
         posted: AtomicBool::new(false),
@@ -405,6 +425,7 @@ pub(crate) unsafe fn close(core: *mut Core) {
         let readers = std::mem::take(&mut (*core).readers);
         let waiting = std::mem::replace(&mut (*core).waiting, Waiting::EMPTY);
         let intake = (*core).intake.take();
+        let names = (*core).slow.take_names();
         // First, so that descriptors need not be removed one by one. During a turn, the reactor is dropped when the turn ends.
         drop((*core).event_loop.take());
         let fields = [
@@ -413,7 +434,7 @@ pub(crate) unsafe fn close(core: *mut Core) {
             &raw mut (*core).current_handle,
             &raw mut (*core).loop_keyword,
             &raw mut (*core).transports,
-            &raw mut (*core).on_slow,
+            &raw mut (*core).slow.hook,
         ]
         .map(|field| ptr::replace(field, null_mut()));
         for timer in timers.iter().map(|(_, timer)| *timer) {
@@ -426,6 +447,7 @@ pub(crate) unsafe fn close(core: *mut Core) {
             ffi::Py_XDECREF(field);
         }
         contexts::forget(core);
+        drop(names);
         drop(intake);
     }
 }
@@ -444,7 +466,7 @@ unsafe extern "C" fn traverse(object: *mut PyObject, visit: visitproc, argument:
             }
         }
         let (transports, waiting, contexts) = ((*core).transports, &(*core).waiting, &(*core).contexts);
-        let fields = [(*core).task_factory, (*core).current_handle, (*core).loop_keyword, (*core).on_slow];
+        let fields = [(*core).task_factory, (*core).current_handle, (*core).loop_keyword, (*core).slow.hook];
         for field in fields.into_iter().chain([transports]).chain(waiting.references()).chain(contexts.references()) {
             let status = if field.is_null() { 0 } else { visit(field, argument) };
             if status != 0 {

@@ -17,7 +17,7 @@ use pyo3::ffi::{self, PyObject};
 
 use crate::core::Core;
 use crate::object::{Raised, Result, check};
-use crate::{batch, contexts, readers, sockets};
+use crate::{batch, contexts, readers, slow, sockets};
 
 /// While a loop spins, it polls the engine once per this many looks at its own queue.
 const LOOKS_PER_POLL: u32 = 64;
@@ -48,6 +48,7 @@ impl Guest for PythonGuest {
                 || (*core).was_parked
                 || (*core).raised
                 || (*core).readers.is_untidy()
+                || (*core).slow.any_native()
                 || has_intake(core)
         }
     }
@@ -66,9 +67,11 @@ impl Guest for PythonGuest {
         // SAFETY: see above.
         unsafe {
             // asyncio's order depends on which timers are due when a batch begins.
-            let now = if (*core).timers.is_empty() { reactor.now() } else { reactor.clock() };
+            let now = if (*core).timers.is_empty() { reactor.now() } else { reactor.batch_clock() };
             if !(*core).raised {
+                (*core).slow.watched = reactor.reports_slow_callbacks();
                 (*core).raised = reactor.enter(|| run_batch(core, now)).is_err();
+                reactor.count_guest_callbacks((*core).counters.new_callbacks());
             }
             let goes_on = !(*core).raised && !(*core).stopping && !(*core).closed;
             if goes_on { Batch::MayContinue } else { Batch::EndsTurn }
@@ -95,7 +98,8 @@ impl Guest for PythonGuest {
         let core = self.core;
         // SAFETY: see above. The sleeping part stays on this thread.
         unsafe {
-            (*core).counters.sleeps += 1;
+            // Other threads see it while the loop sleeps. After the turn, the reactor's own number takes its place.
+            (*core).counters.reactor.sleeps += 1;
             let lent = Lent { core, sleep: (&raw mut *sleep).cast() };
             let outcome = without_lock(core, move || lent.sleep());
             (*core).check_again = None;
@@ -131,6 +135,9 @@ unsafe fn run_batch(core: *mut Core, now: Time) -> Result<()> {
         if std::mem::take(&mut (*core).was_parked) {
             // A signal may have ended the sleep. This runs its handler.
             check(ffi::PyErr_CheckSignals())?;
+        }
+        if (*core).slow.any_native() {
+            slow::tell_native(core)?;
         }
         batch::queue_timers(core, now);
         take_in(loop_, core);

@@ -47,6 +47,7 @@ mod readers;
 mod reserve;
 mod run;
 mod scheduling;
+mod slow;
 mod sockets;
 mod stats;
 mod syscalls;

@@ -12,12 +12,12 @@ use crate::arguments::{self, Call, Scheduled};
 use crate::core;
 use crate::known::known;
 use crate::methods::{answer, with_keywords, with_one, with_several, without_arguments};
-use crate::object::{Owned, Raised, Result, or_none, pointer, raise, replace};
+use crate::object::{Owned, Raised, Result, or_none, pointer, raise};
 use crate::panic::guard;
 use crate::readers::{self, Side};
 use crate::transports::opening;
 use crate::types;
-use crate::{datagrams, descriptors, guards, handle, loop_fields, run, scheduling, sockets, stats};
+use crate::{datagrams, descriptors, guards, handle, loop_fields, run, scheduling, slow, sockets, stats};
 
 /// Creates a loop object with its core. `__init__` does the rest, in Python.
 unsafe extern "C" fn new(its_type: *mut PyTypeObject, _: *mut PyObject, _: *mut PyObject) -> *mut PyObject {
@@ -218,13 +218,7 @@ unsafe fn set_slow_hook(loop_: *mut PyObject, [nanoseconds, hook]: [*mut PyObjec
     // SAFETY: all are alive.
     unsafe {
         let core = core::core(loop_)?;
-        let nanoseconds = ffi::PyLong_AsUnsignedLongLong(nanoseconds);
-        if !ffi::PyErr_Occurred().is_null() {
-            return Err(Raised);
-        }
-        (*core).slow = nanoseconds;
-        replace(&raw mut (*core).on_slow, hook);
-        Ok(())
+        slow::set_hook(core, slow::threshold(nanoseconds)?, hook)
     }
 }
 

@@ -30,7 +30,7 @@ pub(crate) unsafe fn until_stopped(loop_: *mut PyObject) -> Result<()> {
         let own_turn = loop_type::has_own_turn(loop_)?;
         loop {
             if own_turn {
-                turn(loop_, core)?;
+                turn_while(loop_, core, || !(*core).stopping)?;
             } else {
                 drop(Owned::returned(ffi::PyObject_CallMethodNoArgs(loop_, known().names._run_once))?);
             }
@@ -67,25 +67,28 @@ unsafe fn unlock_every() -> Result<Duration> {
 /// # Safety
 /// `core` belongs to `loop_`, which is alive and open.
 pub(crate) unsafe fn turn(loop_: *mut PyObject, core: *mut Core) -> Result<()> {
+    // SAFETY: the caller guarantees it.
+    unsafe { turn_while(loop_, core, || false) }
+}
+
+/// Runs a turn, and others while `goes_on` returns `true`. Inside a callback of the same loop, it runs one turn.
+unsafe fn turn_while(loop_: *mut PyObject, core: *mut Core, goes_on: impl Fn() -> bool) -> Result<()> {
     // SAFETY: the caller guarantees it. The reactor is on this stack or was lent to it, and no Rust reference into the core is held.
     unsafe {
-        let before = (*core).counters.turns;
-        let turned = match Taken::out_of(loop_, core)? {
-            Some(mut taken) => taken.turn(),
-            None => turn_inside(core)?,
-        };
-        // Batches are counted as turns. A turn without a batch counts too.
-        (*core).counters.turns = (*core).counters.turns.max(before + 1);
-        if std::mem::take(&mut (*core).raised) { Err(Raised) } else { turned.map_err(raise_error) }
+        match Taken::out_of(loop_, core)? {
+            Some(mut taken) => taken.turn_while(goes_on),
+            None => turn_inside(core),
+        }
     }
 }
 
 /// Runs a turn inside a callback of the same loop, as programs do that patch asyncio.
 #[cold]
-unsafe fn turn_inside(core: *mut Core) -> Result<std::result::Result<(), pelton::Error>> {
+unsafe fn turn_inside(core: *mut Core) -> Result<()> {
     // SAFETY: the caller guarantees it. The reactor can be reached only from Python code on the thread that turns it.
     unsafe {
         core::check_open(core)?;
+        let before = (*core).counters.turns;
         let turned = (*core).handle.with_reactor(|reactor| {
             core::follow_fork(core, reactor)?;
             guest::host(core, reactor);
@@ -95,7 +98,10 @@ unsafe fn turn_inside(core: *mut Core) -> Result<std::result::Result<(), pelton:
             None | Some(Ok(Err(pelton::Error::Nested))) => {
                 Err(raise(ffi::PyExc_RuntimeError, c"This event loop is already running"))
             }
-            Some(turned) => turned,
+            Some(turned) => {
+                (*core).counters.turns = (*core).counters.turns.max(before + 1);
+                if std::mem::take(&mut (*core).raised) { Err(Raised) } else { turned?.map_err(raise_error) }
+            }
         }
     }
 }

@@ -83,7 +83,7 @@ pub use names::endpoint::{BadEndpoint, Endpoint};
 pub use names::reconnect::{Backoff, Outage, Reconnect, ReconnectId};
 pub use names::resolver::{LookupError, LookupFailure, LookupId, Resolver, SystemResolver};
 pub use observe::fault::{Fault, FaultKind};
-pub use observe::stats::{Histogram, Stats};
+pub use observe::stats::{Counts, Histogram, Stats};
 pub use observe::watchdog::SlowCallback;
 pub use pelton_os::activation::{Inherited, PassedOn, inherited_listeners, pass_on};
 pub use pelton_os::engine::{Engine, EngineKind, UnknownEngine};

@@ -23,6 +23,7 @@ struct Script {
     watched: RefCell<Vec<Token>>,
     forgotten: RefCell<Vec<Token>>,
     hold_on: Cell<bool>,
+    clock_readings: Cell<u32>,
 }
 
 struct Scripted {
@@ -73,6 +74,7 @@ impl Engine for Scripted {
     }
 
     fn now(&self) -> Time {
+        self.script.clock_readings.set(self.script.clock_readings.get() + 1);
         *self.clock.lock().unwrap()
     }
 
@@ -116,8 +118,11 @@ impl Engine for Scripted {
 }
 
 fn scripted(fail: bool) -> (EventLoop, Rc<Script>) {
+    scripted_with_clock(fail, Arc::new(Mutex::new(Time::from_nanos(1))))
+}
+
+fn scripted_with_clock(fail: bool, clock: Arc<Mutex<Time>>) -> (EventLoop, Rc<Script>) {
     let script = Rc::new(Script::default());
-    let clock = Arc::new(Mutex::new(Time::from_nanos(1)));
     let sleep = Sleep { clock: clock.clone(), until: None, fail };
     let engine = Scripted { script: script.clone(), clock, sleep };
     (Reactor::builder().custom_engine(Box::new(engine)).panic_policy(PanicPolicy::Propagate).build().unwrap(), script)
@@ -143,6 +148,33 @@ fn time_is_what_the_engine_says() {
     assert!(start.elapsed() < Duration::from_secs(20), "a simulated year took too long");
     assert_eq!(beats.get(), 365);
     assert_eq!(reactor.now() - Time::from_nanos(1), YEAR);
+}
+
+#[test]
+fn a_turn_reads_the_clock_once_unless_it_has_timers_or_ticks() {
+    let (mut reactor, script) = scripted(false);
+    let readings = |reactor: &mut EventLoop| {
+        script.clock_readings.set(0);
+        poll(reactor);
+        script.clock_readings.get()
+    };
+    assert_eq!(readings(&mut reactor), 1, "after the wait");
+    let timer = reactor.after(Duration::from_secs(1), |_| {});
+    assert_eq!(readings(&mut reactor), 2, "and before, to see whether the timer is due");
+    reactor.end(timer);
+    assert_eq!(readings(&mut reactor), 1);
+}
+
+#[test]
+fn a_timeout_begins_when_the_turn_does() {
+    let clock = Arc::new(Mutex::new(Time::from_nanos(1)));
+    let (mut reactor, _) = scripted_with_clock(false, clock.clone());
+    poll(&mut reactor);
+    // Between the turns, the caller does something else.
+    let later = Time::from_nanos(1) + Duration::from_secs(60);
+    *clock.lock().unwrap() = later;
+    reactor.turn(Some(Duration::from_secs(1))).unwrap();
+    assert_eq!(*clock.lock().unwrap(), later + Duration::from_secs(1), "it has slept for the whole timeout");
 }
 
 #[test]

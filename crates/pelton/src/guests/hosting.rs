@@ -27,6 +27,8 @@ pub(crate) struct Hosting {
     polled: Time,
     /// How many callbacks were running, the guest's batch included, when that began. 0: it is not running.
     depth: usize,
+    /// Whether a batch has run since the clock was last read.
+    reading_is_old: bool,
 }
 
 /// When to read the clock.
@@ -47,7 +49,7 @@ enum Room {
 impl Default for Hosting {
     #[track_caller]
     fn default() -> Hosting {
-        Hosting { room: Room::Empty, place: Location::caller(), polled: Time::ZERO, depth: 0 }
+        Hosting { room: Room::Empty, place: Location::caller(), polled: Time::ZERO, depth: 0, reading_is_old: false }
     }
 }
 
@@ -132,15 +134,38 @@ impl Reactor {
     }
 
     /// Names the callback that a guest is about to run, for the [watchdog](Reactor::on_slow_callback). It reports the time
-    /// from here to the next call, or to the end of the batch, under this name. `name` is called only if there is a
-    /// watchdog.
+    /// from here to [`end_callback`](Reactor::end_callback), the next call of this, or the end of the batch, under this name.
+    /// `name` is called only if there is a watchdog.
     pub fn name_callback(&mut self, name: impl FnOnce() -> Arc<str>) {
-        let Some(watchdog) = &self.watchdog else { return };
+        if self.watchdog.is_some() {
+            self.begin_part(Some(name()));
+        }
+    }
+
+    /// Ends the callback that was [named](Reactor::name_callback) last. Returns how long it took if that was too long for the
+    /// watchdog, which has reported it then.
+    pub fn end_callback(&mut self) -> Option<Duration> {
+        if self.watchdog.is_some() { self.begin_part(None) } else { None }
+    }
+
+    /// Ends a part of a batch and begins the next. Returns how long it took if that was too long.
+    fn begin_part(&mut self, name: Option<Arc<str>>) -> Option<Duration> {
+        let watchdog = self.watchdog.as_ref()?;
         let now = self.engine.now();
-        if watchdog.end(now) {
+        let slow = watchdog.end(now);
+        if slow.is_some() {
             self.meter.counters.slow += 1;
         }
-        watchdog.begin(self.hosting.site(), Some(name()), now);
+        watchdog.begin(self.hosting.site(), name, now);
+        slow
+    }
+
+    /// Adds to the number of callbacks that the guest has run in its batches: [`Stats::guest_callbacks`].
+    ///
+    /// [`Stats::guest_callbacks`]: crate::Stats::guest_callbacks
+    #[inline]
+    pub fn count_guest_callbacks(&mut self, callbacks: u64) {
+        self.meter.counters.guest_callbacks += callbacks;
     }
 
     /// Asks the guest something. A guest that panics is dropped.
@@ -206,7 +231,12 @@ impl Reactor {
         let outer = std::mem::replace(&mut self.hosting.depth, self.callbacks.depth() + 1);
         let outcome = self.call(site, |reactor| {
             let mut pace = Pace { batches: 1, left: 1 };
-            while guest.run(reactor) == Batch::MayContinue && reactor.may_run_another_batch(&mut *guest, &mut pace) {
+            loop {
+                let batch = guest.run(reactor);
+                reactor.hosting.reading_is_old = true;
+                if batch == Batch::EndsTurn || !reactor.may_run_another_batch(&mut *guest, &mut pace) {
+                    break;
+                }
                 reactor.begin_next(site);
             }
         });
@@ -228,11 +258,8 @@ impl Reactor {
     /// Returns whether the guest has more to do and the reactor has nothing.
     #[inline]
     fn may_run_another_batch(&mut self, guest: &mut dyn Guest, pace: &mut Pace) -> bool {
-        // Continuations are ticks once they are queued.
-        self.ticks.queue_continuations();
         let idle = self.sources.len() <= guest.quiet_sources()
-            && self.ticks.is_empty()
-            && self.posts.is_empty()
+            && !self.has_ticks()
             && !self.sources.has_work()
             && !self.has_chores()
             && !self.has_deferred()
@@ -250,7 +277,7 @@ impl Reactor {
         let short = now - self.now < SHORT_BATCH * (pace.batches - pace.left);
         pace.batches = if short { SHORT_BATCHES_PER_READING } else { 1 };
         pace.left = pace.batches;
-        self.now = now;
+        self.set_now(now);
         !self.polled_long_ago()
             && !self.timers.is_due(now)
             && (guest.has_work() || guest.next_deadline().is_some_and(|deadline| deadline <= now))
@@ -260,14 +287,34 @@ impl Reactor {
     /// expected.
     pub(crate) fn may_skip_poll(&mut self) -> bool {
         let Room::Here(guest) = &self.hosting.room else { return false };
-        self.sources.len() <= guest.quiet_sources() && !self.polled_long_ago() && self.guest_is_due()
+        if self.sources.len() > guest.quiet_sources() {
+            return false;
+        }
+        self.set_now(self.engine.now());
+        !self.polled_long_ago() && self.guest_is_due()
     }
 
     fn polled_long_ago(&self) -> bool {
         self.now >= self.hosting.polled + POLL_EVERY
     }
 
-    pub(crate) fn has_polled(&mut self) {
-        self.hosting.polled = self.now;
+    /// Takes over the clock reading after a poll.
+    pub(crate) fn polled_at(&mut self, now: Time) {
+        self.set_now(now);
+        self.hosting.polled = now;
+    }
+
+    fn set_now(&mut self, now: Time) {
+        self.now = now;
+        self.hosting.reading_is_old = false;
+    }
+
+    /// Returns the time for a batch that begins: the latest clock reading, or a new one if a batch has run since. A guest with
+    /// timers compares their deadlines with this.
+    pub fn batch_clock(&mut self) -> Time {
+        if self.hosting.reading_is_old {
+            self.set_now(self.engine.now());
+        }
+        self.now
     }
 }

@@ -65,8 +65,8 @@ pub trait Guest {
     }
 
     /// Runs one batch: what is queued when it begins, but not what is queued meanwhile. It is called if the guest has
-    /// work or its deadline has passed. [`Reactor::now`] may be a few short batches old; a guest with timers reads
-    /// [`Reactor::clock`].
+    /// work or its deadline has passed. [`Reactor::now`] may be a few short batches old; a guest with timers calls
+    /// [`Reactor::batch_clock`].
     ///
     /// Code that the guest calls reaches the reactor if the guest [enters](Reactor::enter) it.
     ///

@@ -90,6 +90,7 @@ pub(crate) struct Counters {
     pub(crate) posts: u64,
     pub(crate) panics: u64,
     pub(crate) slow: u64,
+    pub(crate) guest_callbacks: u64,
     calls: [u64; CallbackKind::ALL.len()],
     all_calls: u64,
 }
@@ -267,6 +268,24 @@ fn has_io_between(kind: CallbackKind) -> bool {
     matches!(kind, CallbackKind::Connection | CallbackKind::Datagrams)
 }
 
+/// Counters of a reactor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Counts {
+    /// See [`Stats::turns`].
+    pub turns: u64,
+    /// See [`Stats::polls`].
+    pub polls: u64,
+    /// See [`Stats::sleeps`].
+    pub sleeps: u64,
+    /// See [`Stats::panics`].
+    pub panics: u64,
+    /// See [`Stats::slow_callbacks`].
+    pub slow_callbacks: u64,
+    /// Callbacks of all kinds, apart from batches of the guest.
+    pub callbacks: u64,
+}
+
 /// A snapshot of a reactor's statistics.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -285,6 +304,9 @@ pub struct Stats {
     pub panics: u64,
     /// Callbacks that took longer than the limit of [`Reactor::on_slow_callback`].
     pub slow_callbacks: u64,
+    /// Callbacks that the [guest](crate::Guest) has run in its batches, as far as it has
+    /// [counted](Reactor::count_guest_callbacks) them.
+    pub guest_callbacks: u64,
     /// Active timers.
     pub timers: usize,
     /// Watched descriptors.
@@ -345,6 +367,7 @@ impl Stats {
             ("posts", "Ticks from other threads, and woken tasks.", self.posts),
             ("panics", "Callbacks that panicked.", self.panics),
             ("slow_callbacks", "Callbacks that took too long.", self.slow_callbacks),
+            ("guest_callbacks", "Callbacks that the guest has run.", self.guest_callbacks),
         ];
         for (name, help, value) in counters {
             writeln!(text, "# HELP pelton_{name}_total {help}\n# TYPE pelton_{name}_total counter")?;
@@ -423,10 +446,13 @@ fn summary(text: &mut String, name: &str, label: &str, histogram: &Histogram) ->
 }
 
 impl Reactor {
-    /// Returns how often the engine was polled, as [`Stats::polls`] does.
+    /// Returns the counters among the reactor's statistics. Unlike [`stats`](Reactor::stats), this is cheap enough for every
+    /// turn.
     #[inline]
-    pub fn polls(&self) -> u64 {
-        self.meter.counters.polls
+    pub fn counts(&self) -> Counts {
+        let Counters { turns, polls, sleeps, panics, slow, .. } = self.meter.counters;
+        let callbacks = self.meter.counters.all_calls - self.meter.counters.calls[CallbackKind::Guest as usize];
+        Counts { turns, polls, sleeps, panics, slow_callbacks: slow, callbacks }
     }
 
     /// Returns a snapshot of the reactor's statistics.
@@ -445,6 +471,7 @@ impl Reactor {
             posts: counters.posts,
             panics: counters.panics,
             slow_callbacks: counters.slow,
+            guest_callbacks: counters.guest_callbacks,
             timers: self.timers.len(),
             watches: self.watch_count(),
             connections: self.connection_count(),
@@ -470,7 +497,7 @@ impl Reactor {
         let now = self.engine.now();
         self.meter.lap(site.kind, now);
         if let Some(watchdog) = &self.watchdog
-            && watchdog.end(now)
+            && watchdog.end(now).is_some()
         {
             self.meter.counters.slow += 1;
         }

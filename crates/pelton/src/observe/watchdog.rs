@@ -26,13 +26,27 @@ pub struct SlowCallback {
     pub finished: bool,
 }
 
+impl SlowCallback {
+    /// Returns the callback's name, as reports print it: kind, label and place.
+    pub fn name(&self) -> String {
+        self.named().to_string()
+    }
+
+    fn named(&self) -> Named<'_> {
+        Named { kind: self.kind.name(), label: &self.label, place: self.place }
+    }
+}
+
 impl fmt::Display for SlowCallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Named { kind: self.kind.name(), label: &self.label, place: self.place };
+        let name = self.named();
         let verb = if self.finished { "took" } else { "has been blocking the loop for" };
         write!(f, "{name} {verb} {:?}", self.elapsed)
     }
 }
+
+/// After a report, the helper looks again this often at most, however short the threshold is.
+const LOOK_AT_MOST_EVERY: Duration = Duration::from_millis(1);
 
 type Hook = dyn Fn(&SlowCallback) + Send + Sync;
 
@@ -82,7 +96,7 @@ impl Watched {
         while !state.quit {
             let left = match &mut state.running {
                 None => None,
-                Some(running) if running.reported => Some(self.threshold),
+                Some(running) if running.reported => Some(self.threshold.max(LOOK_AT_MOST_EVERY)),
                 Some(running) => {
                     let elapsed = clock::now() - running.since;
                     if elapsed >= self.threshold {
@@ -114,15 +128,15 @@ impl Watchdog {
         }
     }
 
-    /// Ends the callback that is running. Returns whether it took too long, and reports it in that case.
-    pub(crate) fn end(&self, now: Time) -> bool {
-        let Some(running) = self.watched.lock().running.take() else { return false };
+    /// Ends the callback that is running. If it took too long, reports it and returns how long.
+    pub(crate) fn end(&self, now: Time) -> Option<Duration> {
+        let running = self.watched.lock().running.take()?;
         let elapsed = now - running.since;
-        let slow = elapsed >= self.watched.threshold;
-        if slow {
-            (self.watched.hook)(&running.report(elapsed, true));
+        if elapsed < self.watched.threshold {
+            return None;
         }
-        slow
+        (self.watched.hook)(&running.report(elapsed, true));
+        Some(elapsed)
     }
 
     /// Starts another helper thread in a forked child. The old one stayed in the parent.
@@ -187,5 +201,16 @@ impl Reactor {
         self.meter.set_mark(self.engine.now());
         self.watchdog = Some(Watchdog { watched, thread, forks: fork::count() });
         Ok(())
+    }
+
+    /// Ends the reports of slow callbacks.
+    pub fn ignore_slow_callbacks(&mut self) {
+        self.watchdog = None;
+    }
+
+    /// Returns whether slow callbacks are [reported](Reactor::on_slow_callback).
+    #[inline]
+    pub fn reports_slow_callbacks(&self) -> bool {
+        self.watchdog.is_some()
     }
 }

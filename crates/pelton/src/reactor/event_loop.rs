@@ -141,8 +141,32 @@ impl EventLoop {
     ///
     /// Work to do around the wait, such as releasing a lock, is a guest's: [`Guest::park`](crate::Guest::park).
     pub fn turn(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
-        let _turning = if timeout == Some(Duration::ZERO) { Turning::begin() } else { self.begin_turning()? };
+        let _turning = if timeout == Some(Duration::ZERO) { self.reactor.turns_here() } else { self.begin_turning()? };
         self.reactor.turn(timeout, &mut |_| false)
+    }
+
+    /// Turns the loop until `goes_on` returns `false` after a turn. This is [`turn`](EventLoop::turn) without a timeout in a
+    /// loop, and cheaper. The owner of a [guest](crate::Guest) runs the loop with it until its runtime stops.
+    ///
+    /// ```
+    /// # use pelton::Reactor;
+    /// let mut reactor = Reactor::new()?;
+    /// reactor.next_tick(|reactor| reactor.next_tick(|_| println!("in the second turn")));
+    /// let mut turns = 0;
+    /// reactor.turn_while(|_| {
+    ///     turns += 1;
+    ///     turns < 2
+    /// })?;
+    /// # Ok::<(), pelton::Error>(())
+    /// ```
+    pub fn turn_while(&mut self, mut goes_on: impl FnMut(&mut Reactor) -> bool) -> Result<(), Error> {
+        let _turning = self.begin_turning()?;
+        loop {
+            self.reactor.turn(None, &mut |_| false)?;
+            if !goes_on(&mut self.reactor) {
+                return Ok(());
+            }
+        }
     }
 
     /// Returns whether the loop was stopped or has finished draining. The next step is
@@ -260,6 +284,12 @@ impl Reactor {
         if !self.lifecycle.may_nest() && (TURNING.get() || Reactor::is_lent()) {
             return Err(Error::Nested);
         }
-        Ok(Turning::begin())
+        Ok(self.turns_here())
+    }
+
+    /// Begins to turn the loop on this thread, even inside another.
+    fn turns_here(&self) -> Turning {
+        self.shared.runs_here();
+        Turning::begin()
     }
 }

@@ -310,17 +310,19 @@ impl Reactor {
     }
 
     /// Stops a draining loop that has nothing left to wait for.
+    #[inline]
     pub(crate) fn finish_draining(&mut self) {
+        if self.lifecycle.life == Life::Draining {
+            self.stop_if_drained();
+        }
+    }
+
+    fn stop_if_drained(&mut self) {
         // Hooks and ticks may still take holds, so they must have run first.
         let idle = self.connection_count() + self.datagram_socket_count() == 0
             && self.ticks.is_empty()
             && self.posts.is_empty();
-        if self.lifecycle.life == Life::Draining
-            && idle
-            && self.deferred.holding == 0
-            && self.holds() == 0
-            && !self.guest_has_work()
-        {
+        if idle && self.deferred.holding == 0 && self.holds() == 0 && !self.guest_has_work() {
             self.stop_with(Exit::Drained);
         }
     }

@@ -191,7 +191,8 @@ impl Reactor {
         Handle { shared: self.shared.clone() }
     }
 
-    /// Returns the latest clock reading: the clock is read at the start of a turn and after its wait.
+    /// Returns the latest clock reading: the clock is read after the wait of a turn, and at its start if there are timers or
+    /// ticks.
     pub fn now(&self) -> Time {
         self.now
     }

@@ -138,9 +138,15 @@ impl<T> Slots<T> {
         Some(value)
     }
 
+    /// Returns whether any slot is retired or free.
+    #[inline]
+    pub(crate) fn any_vacant(&self) -> bool {
+        self.retired != NONE || self.free != NONE
+    }
+
     /// Frees all retired slots.
     pub(crate) fn recycle(&mut self) {
-        if self.retired == NONE && self.free == NONE {
+        if !self.any_vacant() {
             return;
         }
         while self.retired != NONE {

@@ -173,6 +173,12 @@ impl Sources {
         }
     }
 
+    /// Returns whether slots of ended sources may have to be [recycled](Sources::recycle).
+    #[inline]
+    pub(crate) fn any_ended(&self) -> bool {
+        self.slots.any_vacant()
+    }
+
     pub(crate) fn recycle(&mut self) {
         self.slots.recycle();
     }

@@ -26,14 +26,10 @@ impl Reactor {
             self.drop_posts();
             return Err(Error::Stopped);
         }
-        self.shared.runs_here();
         let calls_before = self.meter.counters.calls();
 
         self.gather_deferred();
-        self.read_clock();
-        self.run_timers();
-        self.run_ticks();
-        self.flush_and_reap();
+        self.run_what_is_due(timeout);
         self.wait(timeout, done)?;
         self.dispatch();
         self.run_guest();
@@ -48,17 +44,43 @@ impl Reactor {
         Ok(())
     }
 
+    /// Runs the phases before the wait. The clock is read only for timers, ticks and the timeout.
+    #[inline]
+    fn run_what_is_due(&mut self, timeout: Option<Duration>) {
+        let (has_timers, has_ticks) = (!self.timers.is_empty(), self.has_ticks());
+        if has_timers || has_ticks || timeout.is_some_and(|timeout| !timeout.is_zero()) {
+            self.read_clock();
+        }
+        if has_timers {
+            self.run_timers();
+        }
+        // Timers may have queued ticks.
+        if has_ticks || has_timers && self.has_ticks() {
+            self.run_ticks();
+        }
+        self.flush_and_reap();
+    }
+
     fn read_clock(&mut self) {
         self.now = self.engine.now();
         self.meter.set_mark(self.now);
     }
 
     fn run_timers(&mut self) {
-        self.timers.expire(self.now);
-        while self.fire_next_timer() {}
+        if self.timers.is_due(self.now) {
+            self.timers.expire(self.now);
+            while self.fire_next_timer() {}
+        }
     }
 
+    #[inline]
     pub(crate) fn flush_and_reap(&mut self) {
+        if self.has_chores() || self.sources.has_work() || self.sources.any_ended() || self.has_flow_to_balance() {
+            self.flush_and_reap_some();
+        }
+    }
+
+    fn flush_and_reap_some(&mut self) {
         loop {
             // Handlers called here may send and close again.
             while self.has_chores() || self.sources.has_work() {
@@ -97,8 +119,7 @@ impl Reactor {
             self.sleep(until).block()
         };
         self.posts.loop_is_awake();
-        self.now = self.engine.now();
-        self.has_polled();
+        self.polled_at(self.engine.now());
         self.spin.wait_ends(self.now);
         self.meter.wait_ends(self.now);
         outcome.map_err(|error| Error::system(format!("wait for events with {}", self.engine.name()), error))?;
@@ -134,15 +155,10 @@ impl Reactor {
         if self.sleep(None).poll_engine()? {
             return Ok(());
         }
-        let now = self.engine.now();
-        let is_due = |until: Option<Time>| until.is_some_and(|until| until <= now);
-        if is_due(self.sleep_ends(timeout)) {
-            return Ok(());
-        }
         self.guest_before_sleep();
         self.ticks.queue_continuations();
         let until = self.sleep_ends(timeout);
-        if self.must_not_sleep() || is_due(until) {
+        if self.must_not_sleep() || until.is_some_and(|until| until <= self.engine.now()) {
             return Ok(());
         }
         self.guest_sleeps(until).unwrap_or_else(|| self.sleep(until).block())

@@ -150,6 +150,12 @@ impl Reactor {
         f(self)
     }
 
+    /// Returns whether there may be a tick, post or continuation to run.
+    #[inline]
+    pub(crate) fn has_ticks(&self) -> bool {
+        !self.ticks.is_empty() || !self.ticks.continuations.is_empty() || !self.posts.is_empty()
+    }
+
     /// Runs the tick phase: the ticks, posts and continuations that are queued when it begins.
     pub(crate) fn run_ticks(&mut self) {
         // Ticks are in `ticks` and posts in `posts`, but they form one queue: each tick knows how many posts precede

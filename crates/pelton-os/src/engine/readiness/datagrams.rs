@@ -123,7 +123,9 @@ impl<P: Poller> ReadinessEngine<P> {
 
     /// Before a wait: queues the failures since the last one.
     pub(super) fn release_failures(&mut self) {
-        self.events.extend(self.datagrams.failures.drain(..));
+        if !self.datagrams.failures.is_empty() {
+            self.events.extend(self.datagrams.failures.drain(..));
+        }
     }
 }
 

@@ -51,7 +51,15 @@ impl<P: Poller> ReadinessEngine<P> {
     }
 
     /// Accepts the next connection of the listener that is accepting, or of one that is unchecked.
+    #[inline]
     pub(super) fn next_accepted(&mut self) -> Option<Event> {
+        if self.listeners.accepting.is_none() && self.listeners.unchecked.is_empty() {
+            return None;
+        }
+        self.accept_next()
+    }
+
+    fn accept_next(&mut self) -> Option<Event> {
         loop {
             if self.listeners.accepting.is_none() {
                 let token = self.listeners.unchecked.pop()?;

@@ -156,6 +156,28 @@ impl<P: Poller> ReadinessEngine<P> {
         }
     }
 
+    /// Handles a report of the poller. Not inlined: most calls of `next` find no report, and would save registers for this.
+    #[inline(never)]
+    fn is_reported(&mut self, token: Token, readiness: Readiness) -> Option<Event> {
+        if token == Token::LOOPBREAKER {
+            if self.trigger == Trigger::Level {
+                self.loopbreaker.drain();
+            }
+            return None;
+        }
+        let Some(watch) = self.watches.get_mut(token) else {
+            self.meet_stranger(token);
+            return None;
+        };
+        if readiness.contains(Readiness::CLOSED) {
+            watch.registration = Registration::Lost;
+        } else if watch.mode == Mode::OneShot {
+            watch.registration = Registration::Spent;
+        }
+        let readiness = readiness.seen_with(watch.interest);
+        self.source_is_ready(token, readiness)
+    }
+
     /// Handles a report for a token that no source has.
     fn meet_stranger(&mut self, token: Token) {
         if !self.strangers.is_ghost(token) {
@@ -196,23 +218,7 @@ impl<P: Poller> Engine for ReadinessEngine<P> {
                 return Some(event);
             }
             let (token, readiness) = self.parking.poller.next().or_else(|| self.next_always_ready())?;
-            if token == Token::LOOPBREAKER {
-                if self.trigger == Trigger::Level {
-                    self.loopbreaker.drain();
-                }
-                continue;
-            }
-            let Some(watch) = self.watches.get_mut(token) else {
-                self.meet_stranger(token);
-                continue;
-            };
-            if readiness.contains(Readiness::CLOSED) {
-                watch.registration = Registration::Lost;
-            } else if watch.mode == Mode::OneShot {
-                watch.registration = Registration::Spent;
-            }
-            let readiness = readiness.seen_with(watch.interest);
-            if let Some(event) = self.source_is_ready(token, readiness) {
+            if let Some(event) = self.is_reported(token, readiness) {
                 return Some(event);
             }
         }

@@ -128,9 +128,12 @@ pub(super) struct Strangers {
 }
 
 impl Strangers {
+    #[inline]
     pub(super) fn new_wait(&mut self) {
-        std::mem::swap(&mut self.now, &mut self.before);
-        self.now.clear();
+        if !(self.now.is_empty() && self.before.is_empty()) {
+            std::mem::swap(&mut self.now, &mut self.before);
+            self.now.clear();
+        }
     }
 
     /// Records `token` and returns whether it is a ghost.

@@ -182,6 +182,12 @@ impl Reactor {
         }
     }
 
+    /// Returns whether [`balance_flow`](Reactor::balance_flow) may have something to do.
+    #[inline]
+    pub(crate) fn has_flow_to_balance(&self) -> bool {
+        self.flow.is_over_budget() || self.flow.over_budget || !self.flow.budget_paused.is_empty()
+    }
+
     /// Runs at the end of a flush. If the budget is still exceeded, accepting pauses as well. If there is room again,
     /// reading and accepting resume.
     pub(crate) fn balance_flow(&mut self) {
