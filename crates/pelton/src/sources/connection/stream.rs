@@ -12,6 +12,7 @@ use super::dial::Dial;
 use super::hand_over::Successor;
 use super::io::Input;
 use super::layer::Layers;
+use super::manual::Control;
 use super::progress::Sample;
 use super::{Connection, ConnectionId, Io, Limits, Reason, WaterMarks};
 use crate::reactor::callback::{CallbackKind, SourceId};
@@ -33,6 +34,7 @@ pub(crate) struct ConnectionState {
     pub(super) stage: Stage,
     pub(super) ending: Ending,
     pub(super) kind: StreamKind,
+    pub(super) control: Control,
     /// Why the connection is not read from.
     pub(super) pauses: Pauses,
     pub(super) peer: Peer,
@@ -204,6 +206,7 @@ impl ConnectionState {
             stage: Stage::Connecting,
             ending: Ending::None,
             kind: StreamKind::Socket,
+            control: Control::Reactor,
             pauses: Pauses::default(),
             peer: Peer::Sends,
             full: false,
