@@ -2,7 +2,7 @@
 
 use std::cell::UnsafeCell;
 use std::io;
-use std::mem;
+use std::mem::{self, MaybeUninit};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
@@ -42,37 +42,14 @@ pub(crate) unsafe fn receive_bytes(fd: RawFd, wanted: usize) -> io::Result<Resul
     }
 }
 
-/// Receives up to [`RECEIVE`] bytes into the shared buffer. Returns their address and number.
+/// Returns the shared buffer.
 ///
 /// # Safety
-/// The interpreter lock is held. The caller copies the bytes before it calls anything that could receive again or release
-/// the lock.
-pub(crate) unsafe fn receive_shared(fd: RawFd) -> io::Result<(*mut u8, usize)> {
-    let buffer = SHARED.0.get().cast::<u8>();
-    // SAFETY: the buffer has `RECEIVE` bytes, and the caller holds the lock, so nothing else uses it.
-    unsafe { receive(fd, buffer, RECEIVE) }.map(|count| (buffer, count))
-}
-
-/// Receives up to [`RECEIVE`] bytes: the first `len` into the caller's memory, the rest into the shared buffer. Returns
-/// how many there are in total, and the bytes in the shared buffer, which must be copied as for [`receive_shared`].
-///
-/// # Safety
-/// `into` has room for `len` bytes. The interpreter lock is held. The caller copies the returned bytes before it
-/// calls anything that could receive again or release the lock.
-pub(crate) unsafe fn receive_and_rest<'a>(fd: RawFd, into: *mut u8, len: usize) -> io::Result<(usize, &'a [u8])> {
-    let buffer = SHARED.0.get().cast::<u8>();
-    let mut vectors = [
-        libc::iovec { iov_base: into.cast(), iov_len: len },
-        libc::iovec { iov_base: buffer.cast(), iov_len: RECEIVE.saturating_sub(len) },
-    ];
-    // SAFETY: all zeroes are a valid, empty message header.
-    let mut message: libc::msghdr = unsafe { mem::zeroed() };
-    message.msg_iov = vectors.as_mut_ptr();
-    message.msg_iovlen = vectors.len() as _;
-    // SAFETY: the caller guarantees the room at `into` and holds the lock, so nothing else uses either buffer.
-    let count = returned(unsafe { libc::recvmsg(fd, &mut message, libc::MSG_DONTWAIT) })?;
-    // SAFETY: the call has filled this much of the shared buffer.
-    Ok((count, unsafe { std::slice::from_raw_parts(buffer, count.saturating_sub(len)) }))
+/// The interpreter lock is held. The caller copies the bytes that it receives before it calls anything that could receive again or
+/// release the lock, and then does not use the buffer any more.
+pub(crate) unsafe fn shared_buffer<'a>() -> &'a mut [MaybeUninit<u8>; RECEIVE] {
+    // SAFETY: the caller holds the lock, so nothing else uses the buffer.
+    unsafe { &mut *SHARED.0.get().cast() }
 }
 
 /// Accepts a connection. Returns its descriptor, nonblocking and close-on-exec, and its address; `None` if no
@@ -290,19 +267,6 @@ pub(crate) unsafe fn receive(fd: RawFd, into: *mut u8, len: usize) -> io::Result
 pub(crate) fn send(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
     // SAFETY: pointer and length are those of a slice.
     returned(unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), SILENTLY | libc::MSG_DONTWAIT) })
-}
-
-/// Sends several buffers with one system call, without a signal if the peer has disconnected.
-///
-/// # Safety
-/// Each vector describes memory that is valid, and does not change, during the call.
-pub(crate) unsafe fn send_vectors(fd: RawFd, vectors: &mut [libc::iovec]) -> io::Result<usize> {
-    // SAFETY: all zeroes are a valid, empty message header.
-    let mut message: libc::msghdr = unsafe { mem::zeroed() };
-    message.msg_iov = vectors.as_mut_ptr();
-    message.msg_iovlen = vectors.len() as _;
-    // SAFETY: the caller guarantees that the vectors are valid.
-    returned(unsafe { libc::sendmsg(fd, &message, SILENTLY | libc::MSG_DONTWAIT) })
 }
 
 #[cfg(not(target_vendor = "apple"))]
