@@ -68,6 +68,17 @@ class Queues:
 
         self.run_main(main())
 
+    def test_input_that_came_before_a_failure_of_sending_is_delivered(self):
+        async def main():
+            transport, protocol, other = await self.connect()
+            transport.write(bytes(LARGE))
+            other.send(b"last words")
+            other.close()
+            self.assertIsInstance(await asyncio.wait_for(protocol.lost, 10), (BrokenPipeError, ConnectionResetError))
+            self.assertEqual(protocol.events, ["pause", b"last words", "lost"])
+
+        self.run_main(main())
+
     def test_write_eof_follows_the_queue(self):
         async def main():
             transport, protocol, other = await self.connect()

@@ -22,13 +22,11 @@ pub(crate) struct Lent {
     number: Cell<RawFd>,
     /// The socket object that owns the descriptor, if there is one: a borrowed reference, or null. The program may close it.
     sock: Cell<*mut PyObject>,
-    /// Why the reactor could not send.
-    failure: Cell<Option<io::Error>>,
 }
 
 impl Lent {
     pub(crate) fn new(number: RawFd) -> Rc<Lent> {
-        Rc::new(Lent { number: Cell::new(number), sock: Cell::new(null_mut()), failure: Cell::new(None) })
+        Rc::new(Lent { number: Cell::new(number), sock: Cell::new(null_mut()) })
     }
 
     /// Sets the socket object that owns the descriptor from now on.
@@ -43,11 +41,6 @@ impl Lent {
     pub(crate) fn end(&self) {
         self.number.set(-1);
         self.sock.set(null_mut());
-    }
-
-    /// Returns why the reactor could not send, once.
-    pub(crate) fn take_failure(&self) -> Option<io::Error> {
-        self.failure.take()
     }
 }
 
@@ -93,7 +86,6 @@ unsafe fn number_of(sock: *mut PyObject) -> RawFd {
 struct Reporting {
     core: *mut Core,
     fd: RawFd,
-    lent: Rc<Lent>,
 }
 
 // SAFETY, for all methods: the core owns the reactor, which owns this, so the core is alive. They are called in a turn, or by a method
@@ -125,13 +117,10 @@ impl Connection for Reporting {
     fn draining(&mut self, _: &mut Io<'_>) {}
 
     fn closed(&mut self, _: &mut Reactor, reason: Reason) {
-        let error = match reason {
-            Reason::Local => return,
-            Reason::Failed(error) => error,
-            other => io::Error::other(other),
-        };
-        self.lent.failure.set(Some(error));
-        // SAFETY: see above. The transport finds the failure when it sends, or that there is no connection when it receives.
+        if matches!(reason, Reason::Local) {
+            return;
+        }
+        // SAFETY: see above. The transport finds that there is no connection any more.
         unsafe {
             (*self.core).readers.set_source(self.fd, None);
             queue(self.core, self.fd, Side::Reader);
@@ -151,8 +140,7 @@ pub(crate) unsafe fn adopt(core: *mut Core, fd: RawFd, lent: &Rc<Lent>) -> Resul
         let adopted = core::with_reactor(core, |reactor| {
             forget(reactor, core, fd);
             let borrowed = Socket::borrowed_socket(Borrower(lent.clone()));
-            let id =
-                reactor.adopt_manual(borrowed, Reporting { core, fd, lent: lent.clone() }).map_err(system_error)?;
+            let id = reactor.adopt_manual(borrowed, Reporting { core, fd }).map_err(system_error)?;
             (*core).readers.set_source(fd, Some(Source::Connection(id)));
             let interest = (*core).readers.entry(fd).interest();
             if !interest.is_none() {

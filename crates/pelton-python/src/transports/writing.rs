@@ -15,6 +15,7 @@ use crate::known::known;
 use crate::methods::{with_one_named, without_arguments};
 use crate::object::{Owned, Raised, Result, raise_io, raise_text};
 use crate::readers::{self, Side};
+use crate::syscalls::is_not_now;
 
 const WRITING_FAILED: &str = "Fatal write error on socket transport";
 
@@ -329,9 +330,10 @@ unsafe fn write_ready(transport: *mut PyObject) -> Result<()> {
         if (*stream).conn_lost != 0 || !(*stream).unsent {
             return Ok(());
         }
-        match (*stream).lent.as_ref().and_then(|lent| lent.take_failure()) {
-            Some(error) => writing_failed(transport, &error),
-            None => sent_some(transport, stream),
+        match connection::with(stream, |io| io.take_send_error().map_or(Ok(()), Err))?.result() {
+            Err(error) if is_not_now(&error) => Ok(()),
+            Err(error) => writing_failed(transport, &error),
+            Ok(()) => sent_some(transport, stream),
         }
     }
 }

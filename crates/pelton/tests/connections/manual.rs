@@ -104,7 +104,7 @@ mod with_a_kernel {
         a_send_reports_what_was_sent_and_keeps_the_rest,
         pieces_are_sent_together_and_kept_from_where_the_socket_was_full,
         the_error_of_a_send_is_the_callers,
-        a_queue_that_cannot_be_sent_ends_the_connection_with_the_systems_error,
+        a_queue_that_cannot_be_sent_is_dropped_with_the_systems_error,
         the_queue_has_no_limits,
         bytes_wait_for_room_on_request,
         room_is_reported_on_request,
@@ -229,15 +229,21 @@ mod with_a_kernel {
         assert_eq!(reactor.queued(), 0);
     }
 
-    fn a_queue_that_cannot_be_sent_ends_the_connection_with_the_systems_error(on: On) {
-        let (mut reactor, log, id, theirs) = pair(on);
+    fn a_queue_that_cannot_be_sent_is_dropped_with_the_systems_error(on: On) {
+        let (mut reactor, log, id, mut theirs) = pair(on);
         send(&mut reactor, id, &pattern(4 * 1024 * 1024)).unwrap();
+        assert!(reactor.connection(id).unwrap().take_send_error().is_none());
+        theirs.write_all(b"last words").unwrap();
         drop(theirs);
-        run_until(&mut reactor, |reactor| reactor.connection_count() == 0);
-        let closed = log.take().pop().unwrap();
-        assert!(closed.starts_with("closed: Failed(Os { code: "), "{closed}");
+        run_until(&mut reactor, |_| !log.is_empty());
+        assert_eq!(log.take(), ["writable 0"]);
+        let error = reactor.connection(id).unwrap().take_send_error().unwrap();
+        assert!(matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset), "{error}");
+        assert!(reactor.connection(id).unwrap().take_send_error().is_none());
         assert_eq!(reactor.queued(), 0);
-        assert!(!reactor.release_connection(id));
+        assert_eq!(activity(&mut reactor, &log).1, 0, "{log:?}");
+        // What came before it is still there.
+        assert_eq!(receive(&mut reactor, id, 100).unwrap(), b"last words");
     }
 
     fn the_queue_has_no_limits(on: On) {

@@ -169,7 +169,12 @@ impl Reactor {
             flow.remove(before - outbox.in_memory());
         }
         if stream.is_manual() {
+            let had_failed = stream.has_send_error();
             self.write(token);
+            if self.stream_mut(token).is_some_and(|stream| stream.has_send_error()) && !had_failed {
+                // The handler was told.
+                return;
+            }
             return self.notify(token, |handler, io| handler.writable(io));
         }
         self.write_and_settle(token);

@@ -32,6 +32,10 @@ impl ConnectionState {
     pub(super) fn is_manual(&self) -> bool {
         self.control != Control::Reactor
     }
+
+    pub(super) fn has_send_error(&self) -> bool {
+        self.extra.as_ref().is_some_and(|extra| extra.send_error.is_some())
+    }
 }
 
 impl Reactor {
@@ -46,7 +50,8 @@ impl Reactor {
     /// - [`send_or_keep`](Io::send_or_keep) sends at once and reports how much was sent. The rest is queued, and
     ///   [`writable`](Connection::writable) is called whenever the socket has accepted some of it.
     /// - The send queue has no limit and no water marks, and there is no [write-stall limit](crate::Limit::WriteStall).
-    /// - A system error while the queue is sent ends the connection with [`Reason::Failed`], whatever the error is.
+    /// - A system error while the queue is sent drops the queue and is reported with `writable`:
+    ///   [`take_send_error`](Io::take_send_error) returns it. Input that came before it can still be received.
     ///
     /// A manual connection cannot have [layers](crate::Layer).
     ///
@@ -117,6 +122,18 @@ impl Reactor {
             }
             _ => self.connection_is_over(token, reason),
         }
+    }
+
+    /// Drops the queue of a manual connection that cannot be sent, and tells the handler, unless that runs.
+    #[cold]
+    pub(super) fn manual_send_failed(&mut self, token: Token, error: io::Error) {
+        self.drop_outbox(token);
+        let Some(stream) = self.stream_mut(token) else { return };
+        stream.busy = false;
+        stream.extra().send_error.get_or_insert(error);
+        // If that fails too, `writable` is called again.
+        let _ = self.engine.report_room(token, false);
+        self.notify(token, |handler, io| handler.writable(io));
     }
 
     /// Holds input of a manual connection, which the engine has received on its own, until the handler fetches it.
@@ -281,6 +298,11 @@ impl Io<'_> {
         let outbox = stream.outbox.get_or_insert_with(|| connections.spare_outbox.take().unwrap_or_default());
         outbox.push_bytes(bytes);
         Ok(())
+    }
+
+    /// Returns why the queue of a [manual](Reactor::adopt_manual) connection could not be sent, once.
+    pub fn take_send_error(&mut self) -> Option<io::Error> {
+        self.reactor.stream_mut(self.id.0)?.extra.as_mut()?.send_error.take()
     }
 
     /// Starts or stops calling [`writable`](Connection::writable) in each turn in which the socket has room, even if

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
+use std::io;
 use std::panic::Location;
 use std::rc::Rc;
 
@@ -85,6 +86,8 @@ pub(super) struct Extra {
     keeper: Option<ReconnectId>,
     /// Why the connection has failed.
     pub(super) failure: Option<Reason>,
+    /// Why the queue of a manual connection could not be sent.
+    pub(super) send_error: Option<io::Error>,
     /// Handlers that will take over, one after the other.
     pub(super) successors: VecDeque<Successor>,
     /// Values that live as long as the connection.

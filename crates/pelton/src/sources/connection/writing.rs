@@ -95,7 +95,7 @@ impl Reactor {
                     self.arm_limits(token);
                 }
             }
-            Err(error) if stream.is_manual() => self.end_connection(token, Reason::Failed(error)),
+            Err(error) if stream.is_manual() => self.manual_send_failed(token, error),
             Err(error) => match Reason::from_error(error) {
                 reason @ Reason::Reset => self.connection_failed(token, reason),
                 reason => self.connection_is_over(token, reason),
