@@ -157,7 +157,14 @@ class BaseLoop(asyncio.SelectorEventLoop):
 
     def _make_socket_transport(self, sock, protocol, waiter=None, *, extra=None, server=None):
         self._ensure_fd_no_transport(sock)
-        return _pelton.StreamTransport(self, sock, protocol, waiter, extra, server)
+        return self._stream_transport_class(sock)(self, sock, protocol, waiter, extra, server)
+
+    @staticmethod
+    def _stream_transport_class(sock):
+        """Return asyncio's own class for a socket with overridden methods, which must be called."""
+        if type(sock) is _SOCKET or not _transports.overrides(sock):
+            return _pelton.StreamTransport
+        return _transports.SocketTransport
 
     def _make_ssl_transport(
         self,
@@ -184,7 +191,7 @@ class BaseLoop(asyncio.SelectorEventLoop):
             ssl_handshake_timeout=ssl_handshake_timeout,
             ssl_shutdown_timeout=ssl_shutdown_timeout,
         )
-        _pelton.StreamTransport(self, rawsock, ssl_protocol, extra=extra, server=server)
+        self._stream_transport_class(rawsock)(self, rawsock, ssl_protocol, extra=extra, server=server)
         return ssl_protocol._app_transport
 
     async def start_tls(

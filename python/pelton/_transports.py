@@ -7,7 +7,7 @@ receiving and sending, with the fields that these need.
 import _socket
 import logging
 import socket
-from asyncio import base_events, selector_events, transports, trsock, unix_events
+from asyncio import selector_events, transports, trsock, unix_events
 
 logger = logging.getLogger("asyncio")
 
@@ -51,9 +51,6 @@ _USED = [
     for name in ("recv", "recv_into", "recvfrom", "send", "sendmsg", "sendto", "shutdown")
     if hasattr(_socket.socket, name)
 ]
-
-# Whether asyncio's stream transports send several buffers with one call.
-SEND_PIECES = getattr(selector_events, "_HAS_SENDMSG", False)
 
 
 def overrides(sock):
@@ -101,6 +98,10 @@ class BaseStreamTransport(selector_events._SelectorSocketTransport):
             self._force_close(exc)
         else:
             super()._fatal_error(exc, message)
+
+
+# For sockets of a class that overrides methods, which are called for everything.
+SocketTransport = selector_events._SelectorSocketTransport
 
 
 class DatagramTransport(selector_events._SelectorDatagramTransport, transports.DatagramTransport):
@@ -214,9 +215,6 @@ def describe_socket(sock):
         except OSError:
             extra[name] = None
     return extra
-
-
-set_nodelay = base_events._set_nodelay
 
 
 def lost_while_emptying(waiter):

@@ -11,7 +11,7 @@ use socket2::{Domain, Protocol, SockAddr, Type};
 
 use crate::socket_file::bind_with_mode;
 use crate::stream::{self, Descriptor, Sink, Stream};
-use crate::{Address, ConnectOptions, DescriptorOwner, ListenOptions, SocketFile};
+use crate::{Address, ConnectOptions, DescriptorOwner, ListenOptions, SocketFile, Space};
 
 /// Flags for sending: a peer that is gone is an error to handle, not a signal that ends the process.
 #[cfg(not(target_vendor = "apple"))]
@@ -34,6 +34,8 @@ enum Kind {
     /// A detached stream that is not a socket, or that somebody else owns.
     Stream(Box<Descriptor>),
     Borrowed(Box<dyn DescriptorOwner>),
+    /// Borrowed, and known to be a stream socket.
+    BorrowedSocket(Box<dyn DescriptorOwner>),
     Custom(Box<dyn Any + Send>),
 }
 
@@ -43,7 +45,7 @@ impl fmt::Debug for Kind {
             Kind::System(fd) => fd.fmt(f),
             Kind::Prepared(socket) => socket.fmt(f),
             Kind::Stream(stream) => stream.fmt(f),
-            Kind::Borrowed(owner) => write!(f, "Borrowed({:?})", owner.descriptor()),
+            Kind::Borrowed(owner) | Kind::BorrowedSocket(owner) => write!(f, "Borrowed({:?})", owner.descriptor()),
             Kind::Custom(_) => f.write_str("Custom"),
         }
     }
@@ -69,6 +71,12 @@ impl Socket {
     /// ```
     pub fn borrowed(owner: impl DescriptorOwner + 'static) -> Socket {
         Socket(Kind::Borrowed(Box::new(owner)))
+    }
+
+    /// Borrows a descriptor like [`borrowed`](Socket::borrowed), which is a connected stream socket. This saves the system calls
+    /// that find out what it is. On a descriptor of another kind, receiving and sending fail.
+    pub fn borrowed_socket(owner: impl DescriptorOwner + 'static) -> Socket {
+        Socket(Kind::BorrowedSocket(Box::new(owner)))
     }
 
     /// Wraps a socket of an engine that does not use the system's sockets.
@@ -131,7 +139,7 @@ impl Socket {
             Kind::System(fd) => Some(fd.as_fd()),
             Kind::Prepared(socket) => Some(socket.as_fd()),
             Kind::Stream(stream) => stream.fd().ok(),
-            Kind::Borrowed(owner) => owner.descriptor(),
+            Kind::Borrowed(owner) | Kind::BorrowedSocket(owner) => owner.descriptor(),
             Kind::Custom(_) => None,
         }
     }
@@ -145,7 +153,7 @@ impl Socket {
             Kind::System(fd) => Ok(fd),
             Kind::Prepared(socket) => Ok(socket.0.into()),
             Kind::Stream(stream) => stream.into_fd().map_err(|stream| Socket(Kind::Stream(stream))),
-            Kind::Borrowed(_) | Kind::Custom(_) => Err(self),
+            Kind::Borrowed(_) | Kind::BorrowedSocket(_) | Kind::Custom(_) => Err(self),
         }
     }
 
@@ -153,7 +161,7 @@ impl Socket {
         match self.0 {
             Kind::System(fd) => SystemSocket::from_fd(fd),
             Kind::Prepared(socket) => Ok(socket),
-            Kind::Stream(_) | Kind::Borrowed(_) => Err(io::Error::new(
+            Kind::Stream(_) | Kind::Borrowed(_) | Kind::BorrowedSocket(_) => Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 "this descriptor can be a stream, but neither a listener nor a datagram socket",
             )),
@@ -168,6 +176,7 @@ impl Socket {
             Kind::Prepared(socket) => Ok(Stream::Socket(socket)),
             Kind::Stream(stream) => Ok(Stream::Descriptor(stream)),
             Kind::Borrowed(owner) => Descriptor::borrowed(owner).map(Box::new).map(Stream::Descriptor),
+            Kind::BorrowedSocket(owner) => Descriptor::borrowed_socket(owner).map(Box::new).map(Stream::Descriptor),
             Kind::Custom(_) => Err(no_descriptor()),
         }
     }
@@ -323,6 +332,10 @@ impl SystemSocket {
 
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
         Ok(rustix::net::recv(&self.0, buffer, rustix::net::RecvFlags::empty())?.0)
+    }
+
+    pub(crate) fn receive_into(&self, spaces: &mut [Space<'_>]) -> io::Result<usize> {
+        stream::receive_into(self.as_fd(), spaces, rustix::net::RecvFlags::empty())
     }
 
     /// Returns whether there are bytes to receive.

@@ -3,12 +3,11 @@
 use std::ffi::c_int;
 use std::fmt::Display;
 use std::io::Write;
-use std::mem;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::ptr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::slice;
 
 use pyo3::ffi::{self, PyObject};
+use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix};
 
 use crate::object::{Owned, Result, none};
 
@@ -30,29 +29,33 @@ pub(crate) enum Peer {
 }
 
 impl Peer {
-    /// Converts the address of `len` bytes that the system wrote to `storage`.
-    pub(crate) fn new(storage: &libc::sockaddr_storage, len: libc::socklen_t) -> Peer {
-        // SAFETY: the storage is large enough, and aligned, for an address of any family.
-        unsafe {
-            match c_int::from(storage.ss_family) {
-                libc::AF_INET => {
-                    let address = &*ptr::from_ref(storage).cast::<libc::sockaddr_in>();
-                    Peer::V4(u32::from_be(address.sin_addr.s_addr).into(), u16::from_be(address.sin_port))
-                }
-                libc::AF_INET6 => {
-                    let address = &*ptr::from_ref(storage).cast::<libc::sockaddr_in6>();
-                    Peer::V6 {
-                        host: address.sin6_addr.s6_addr.into(),
-                        port: u16::from_be(address.sin6_port),
-                        flow: u32::from_be(address.sin6_flowinfo),
-                        scope: address.sin6_scope_id,
-                    }
-                }
-                libc::AF_UNIX if len as usize <= mem::offset_of!(libc::sockaddr_un, sun_path) => Peer::Unnamed,
-                _ => Peer::Other,
-            }
+    /// Converts the address that a system call returned. Unix sockets that are not bound to anything may have none.
+    pub(crate) fn of(address: Option<&SocketAddrAny>) -> Peer {
+        let Some(address) = address else { return Peer::Unnamed };
+        match address.address_family() {
+            AddressFamily::INET => SocketAddrV4::try_from(address.clone())
+                .map_or(Peer::Other, |address| Peer::V4(*address.ip(), address.port())),
+            AddressFamily::INET6 => SocketAddrV6::try_from(address.clone()).map_or(Peer::Other, |address| Peer::V6 {
+                host: *address.ip(),
+                port: address.port(),
+                flow: u32::from_be(address.flowinfo()),
+                scope: address.scope_id(),
+            }),
+            AddressFamily::UNIX if has_no_name(address) => Peer::Unnamed,
+            _ => Peer::Other,
         }
     }
+}
+
+/// Returns whether the address of a Unix socket is empty.
+fn has_no_name(address: &SocketAddrAny) -> bool {
+    SocketAddrUnix::try_from(address.clone()).is_ok_and(|address| {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        if address.abstract_name().is_some() {
+            return false;
+        }
+        address.path().is_none()
+    })
 }
 
 /// Length of the longest address in characters: IPv6 with an embedded IPv4 address.

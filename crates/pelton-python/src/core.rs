@@ -299,7 +299,7 @@ impl Taken {
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        // SAFETY: `out_of` requires the core to be alive. A reactor has no Python references, so dropping it runs no Python code.
+        // SAFETY: `out_of` requires the core to be alive. A reactor refers to no Python objects but queued `bytes`, so dropping it runs no Python code.
         unsafe {
             (*self.core).turning = null_mut();
             if (*self.core).closed {

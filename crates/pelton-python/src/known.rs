@@ -24,8 +24,9 @@ pub(crate) struct Known {
     pub(crate) callback_was_slow: *mut PyObject,
     /// `pelton._loop.BaseLoop.create_task`, for all but the common case.
     pub(crate) create_task: *mut PyObject,
-    /// `_socket.socket`, the base class of all plain sockets.
+    /// `_socket.socket`, the base class of all plain sockets, and its `fileno`.
     pub(crate) plain_socket: *mut PyTypeObject,
+    pub(crate) fileno: *mut PyObject,
     /// `asyncio.trsock.TransportSocket`
     pub(crate) transport_socket: *mut PyObject,
     /// `asyncio.Transport`, and the `get_extra_info` that it inherits.
@@ -41,11 +42,8 @@ pub(crate) struct Known {
     pub(crate) writes_after_loss: *mut PyObject,
     pub(crate) make_socket: *mut PyObject,
     pub(crate) describe_socket: *mut PyObject,
-    pub(crate) set_nodelay: *mut PyObject,
     pub(crate) lost_while_emptying: *mut PyObject,
     pub(crate) overrides: *mut PyObject,
-    /// Whether asyncio's transports send several buffers with `sendmsg`: since Python 3.12.
-    pub(crate) transports_send_pieces: bool,
     pub(crate) empty: *mut PyObject,
     pub(crate) zero: *mut PyObject,
     pub(crate) minus_one: *mut PyObject,
@@ -98,7 +96,7 @@ names! {
     callback, fd, context, delay, when, coro, name, data, list_of_data, protocol,
     _run, _run_once, _cancelled, _check_thread, _check_callback, slow_callback_duration, fileno,
     call_soon, call_at, call_soon_threadsafe,
-    recv, recv_into, send, sendmsg, shutdown,
+    recv, recv_into, send, shutdown,
     detach, done, set_result, set_exception, _recv_ready, _recv_into_ready, _recvfrom_ready, _accept_ready, getpeername, _ensure_fd_no_transport,
     data_received, get_buffer, buffer_updated,
     _sslobj, read, write, pending, release, _received, _do_read, _do_write, _write_later,
@@ -147,6 +145,7 @@ impl Known {
             callback_was_slow: base.getattr("callback_was_slow")?.into_ptr(),
             create_task: base.getattr("BaseLoop")?.getattr("create_task")?.into_ptr(),
             plain_socket: py.import("_socket")?.getattr("socket")?.into_ptr().cast(),
+            fileno: py.import("_socket")?.getattr("socket")?.getattr("fileno")?.into_ptr(),
             transport_socket: py.import("asyncio.trsock")?.getattr("TransportSocket")?.into_ptr(),
             transport_base: asyncio.getattr("Transport")?.into_ptr(),
             get_extra_info: transports.getattr("GET_EXTRA_INFO")?.into_ptr(),
@@ -159,10 +158,8 @@ impl Known {
             writes_after_loss: transports.getattr("writes_after_loss")?.into_ptr(),
             make_socket: transports.getattr("make_socket")?.into_ptr(),
             describe_socket: transports.getattr("describe_socket")?.into_ptr(),
-            set_nodelay: transports.getattr("set_nodelay")?.into_ptr(),
             lost_while_emptying: transports.getattr("lost_while_emptying")?.into_ptr(),
             overrides: transports.getattr("overrides")?.into_ptr(),
-            transports_send_pieces: transports.getattr("SEND_PIECES")?.extract()?,
             empty: pyo3::types::PyTuple::empty(py).into_ptr(),
             ssl_object: of_tls(&sslproto.getattr("ssl")?, "SSLObject")?,
             ssl_again: of_tls(&sslproto, "SSLAgainErrors")?,

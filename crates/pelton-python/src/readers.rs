@@ -2,7 +2,10 @@
 //!
 //! As in asyncio, a descriptor has at most one reader and one writer, and is watched for as long as it has either. When it is
 //! ready, their handles are queued.
+//!
+//! The descriptor of a stream transport is not watched: it belongs to a connection of the reactor, which reports to the same handles.
 
+mod connection;
 mod table;
 
 use std::io;
@@ -17,6 +20,8 @@ use crate::descriptors::descriptor;
 use crate::object::{Owned, Raised, Result, raise_io};
 use crate::reactor_errors::system_error;
 use crate::{handle, handle_memory, sockets};
+pub(crate) use connection::{Lent, adopt, release};
+use table::Source;
 pub(crate) use table::{Kept, Readers, Side};
 
 /// Makes `new` (an owned reference, or null for none) the reader or writer of `fd`, and returns the previous one.
@@ -76,11 +81,12 @@ unsafe fn apply(reactor: &mut Reactor, core: *mut Core, fd: RawFd) -> io::Result
     // to another file of the program: watching that is harmless.
     unsafe {
         let entry = (*core).readers.entry(fd);
-        let (interest, watch) = (entry.interest(), entry.watch);
-        match watch {
+        let (interest, source) = (entry.interest(), entry.source);
+        match source {
             None if interest.is_none() => {}
+            Some(Source::Connection(id)) if connection::apply(reactor, id, interest)? => {}
             // A watch without interest is not registered with the kernel. It is kept, because most descriptors are watched again.
-            Some(watch) if reactor.set_interest(watch, interest).is_ok() => {}
+            Some(Source::Watch(watch)) if reactor.set_interest(watch, interest).is_ok() => {}
             Some(_) if interest.is_none() => forget(reactor, core, fd),
             _ => {
                 // The number may belong to another file by now, so register it again.
@@ -89,21 +95,23 @@ unsafe fn apply(reactor: &mut Reactor, core: *mut Core, fd: RawFd) -> io::Result
                 // The core owns the reactor, which owns the callback, so the pointer is valid. The callback runs in a turn, with
                 // the lock held.
                 let watch = reactor.watch(&borrowed, interest, move |_, found| is_ready(core, fd, found));
-                (*core).readers.set_watch(fd, Some(watch.map_err(system_error)?));
+                (*core).readers.set_source(fd, Some(Source::Watch(watch.map_err(system_error)?)));
             }
         }
         Ok(())
     }
 }
 
-/// Ends the reactor's watch of `fd`.
+/// Ends the reactor's source of `fd`.
 ///
 /// # Safety
 /// As for [`apply`].
 unsafe fn forget(reactor: &mut Reactor, core: *mut Core, fd: RawFd) {
     // SAFETY: the caller guarantees it.
-    if let Some(watch) = unsafe { (*core).readers.set_watch(fd, None) } {
-        reactor.end(watch);
+    match unsafe { (*core).readers.set_source(fd, None) } {
+        Some(Source::Watch(watch)) => _ = reactor.end(watch),
+        Some(Source::Connection(id)) => _ = reactor.release_connection(id),
+        None => {}
     }
 }
 
@@ -112,32 +120,43 @@ unsafe fn forget(reactor: &mut Reactor, core: *mut Core, fd: RawFd) {
 /// # Safety
 /// `core` belongs to a live loop that this thread turns; no Rust reference into it is held.
 unsafe fn is_ready(core: *mut Core, fd: RawFd, found: Ready) {
-    // SAFETY: the caller guarantees it. Nothing here calls Python: all handles of readers and writers are of this crate's type, so
-    // `is_cancelled` reads a field.
+    // SAFETY: the caller guarantees it.
     unsafe {
         (*core).counters.events += 1;
-        let readers = &mut (*core).readers;
-        let entry = readers.entry(fd);
-        let (reader, writer, kept) = (entry.reader, entry.writer, entry.kept);
-        for (handle, side, is) in [(reader, Side::Reader, found.readable()), (writer, Side::Writer, found.writable())] {
-            if !is {
-                continue;
-            }
-            if handle.is_null() {
-                if side == Side::Reader && kept != Kept::Not {
-                    readers.unwanted.push(fd);
-                }
-            } else if matches!(handle::is_cancelled(handle), Ok(true)) {
-                readers.cancelled.push((fd, side));
-            } else {
-                ffi::Py_INCREF(handle);
-                (*core).ready.push_back(handle);
+        for (side, is) in [(Side::Reader, found.readable()), (Side::Writer, found.writable())] {
+            if is {
+                queue(core, fd, side);
             }
         }
         if found.closed() {
             // The reactor ends the watch after this callback.
-            readers.set_watch(fd, None);
-            readers.entry(fd).kept = Kept::Not;
+            (*core).readers.set_source(fd, None);
+            (*core).readers.entry(fd).kept = Kept::Not;
+        }
+    }
+}
+
+/// Queues the reader or writer of a descriptor that is ready.
+///
+/// # Safety
+/// As for [`is_ready`].
+#[inline]
+unsafe fn queue(core: *mut Core, fd: RawFd, side: Side) {
+    // SAFETY: the caller guarantees it. Nothing here calls Python: all handles of readers and writers are of this crate's type, so
+    // `is_cancelled` reads a field.
+    unsafe {
+        let readers = &mut (*core).readers;
+        let entry = readers.entry(fd);
+        let handle = if side == Side::Reader { entry.reader } else { entry.writer };
+        if handle.is_null() {
+            if side == Side::Reader && entry.kept != Kept::Not {
+                readers.unwanted.push(fd);
+            }
+        } else if matches!(handle::is_cancelled(handle), Ok(true)) {
+            readers.cancelled.push((fd, side));
+        } else {
+            ffi::Py_INCREF(handle);
+            (*core).ready.push_back(handle);
         }
     }
 }
@@ -259,7 +278,7 @@ pub(crate) unsafe fn keep(core: *mut Core, fd: RawFd, sock: *mut PyObject, empti
         let reader = (*core).readers.exchange(fd, Side::Reader, null_mut());
         let entry = (*core).readers.entry(fd);
         // Without a reader, the descriptor is not watched for reading.
-        if !reader.is_null() && entry.watch.is_some() {
+        if !reader.is_null() && entry.source.is_some() {
             entry.kept = if emptied { Kept::Emptied } else { Kept::Watched };
         }
         ffi::Py_XDECREF(ptr::replace(&raw mut entry.owner, owner.into_ptr()));

@@ -124,7 +124,11 @@ unsafe fn perform(operation: Operation, fd: RawFd, with: *mut PyObject) -> io::R
                     return Ok(Err(Raised));
                 }
                 let room = view.len as usize;
-                let count = if room == 0 { Ok(0) } else { syscalls::receive(fd, view.buf.cast(), room) };
+                let count = if room == 0 {
+                    Ok(0)
+                } else {
+                    syscalls::receive(fd, std::slice::from_raw_parts_mut(view.buf.cast(), room))
+                };
                 ffi::PyBuffer_Release(&mut view);
                 let count = count?;
                 Ok(Owned::returned(ffi::PyLong_FromSize_t(count)).map(|number| (number, count < room)))

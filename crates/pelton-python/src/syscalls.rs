@@ -2,11 +2,13 @@
 
 use std::cell::UnsafeCell;
 use std::io;
-use std::mem;
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 
 use pyo3::ffi;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto, sockopt};
 
 use crate::addresses::Peer;
 use crate::object::{Owned, Result};
@@ -36,81 +38,62 @@ static SHARED: ReceiveBuffer = ReceiveBuffer(UnsafeCell::new([0; RECEIVE]));
 pub(crate) unsafe fn receive_bytes(fd: RawFd, wanted: usize) -> io::Result<Result<Owned>> {
     // SAFETY: the caller holds the lock, so nothing else uses the shared buffer before its bytes are copied.
     unsafe {
-        let buffer = SHARED.0.get().cast::<u8>();
-        let count = receive(fd, buffer, wanted.min(RECEIVE))?;
-        Ok(Owned::returned(ffi::PyBytes_FromStringAndSize(buffer.cast(), count as _)))
+        let buffer = &mut shared_buffer()[..wanted.min(RECEIVE)];
+        let ((received, _), _) = rustix::net::recv(borrowed(fd)?, buffer, RecvFlags::DONTWAIT)?;
+        Ok(bytes_object(received))
     }
 }
 
-/// Receives up to [`RECEIVE`] bytes into the shared buffer. Returns their address and number.
+/// Returns the shared buffer.
 ///
 /// # Safety
-/// The interpreter lock is held. The caller copies the bytes before it calls anything that could receive again or release
-/// the lock.
-pub(crate) unsafe fn receive_shared(fd: RawFd) -> io::Result<(*mut u8, usize)> {
-    let buffer = SHARED.0.get().cast::<u8>();
-    // SAFETY: the buffer has `RECEIVE` bytes, and the caller holds the lock, so nothing else uses it.
-    unsafe { receive(fd, buffer, RECEIVE) }.map(|count| (buffer, count))
+/// The interpreter lock is held. The caller copies the bytes that it receives before it calls anything that could receive again or
+/// release the lock, and then does not use the buffer any more.
+pub(crate) unsafe fn shared_buffer<'a>() -> &'a mut [MaybeUninit<u8>; RECEIVE] {
+    // SAFETY: the caller holds the lock, so nothing else uses the buffer.
+    unsafe { &mut *SHARED.0.get().cast() }
 }
 
-/// Receives up to [`RECEIVE`] bytes: the first `len` into the caller's memory, the rest into the shared buffer. Returns
-/// how many there are in total, and the bytes in the shared buffer, which must be copied as for [`receive_shared`].
-///
-/// # Safety
-/// `into` has room for `len` bytes. The interpreter lock is held. The caller copies the returned bytes before it
-/// calls anything that could receive again or release the lock.
-pub(crate) unsafe fn receive_and_rest<'a>(fd: RawFd, into: *mut u8, len: usize) -> io::Result<(usize, &'a [u8])> {
-    let buffer = SHARED.0.get().cast::<u8>();
-    let mut vectors = [
-        libc::iovec { iov_base: into.cast(), iov_len: len },
-        libc::iovec { iov_base: buffer.cast(), iov_len: RECEIVE.saturating_sub(len) },
-    ];
-    // SAFETY: all zeroes are a valid, empty message header.
-    let mut message: libc::msghdr = unsafe { mem::zeroed() };
-    message.msg_iov = vectors.as_mut_ptr();
-    message.msg_iovlen = vectors.len() as _;
-    // SAFETY: the caller guarantees the room at `into` and holds the lock, so nothing else uses either buffer.
-    let count = returned(unsafe { libc::recvmsg(fd, &mut message, libc::MSG_DONTWAIT) })?;
-    // SAFETY: the call has filled this much of the shared buffer.
-    Ok((count, unsafe { std::slice::from_raw_parts(buffer, count.saturating_sub(len)) }))
+/// Creates a `bytes` object.
+fn bytes_object(bytes: &[u8]) -> Result<Owned> {
+    // SAFETY: pointer and length are those of a slice.
+    unsafe { Owned::returned(ffi::PyBytes_FromStringAndSize(bytes.as_ptr().cast(), bytes.len() as _)) }
+}
+
+/// Returns a descriptor that Python code has named. It may be closed, or be another file by now.
+fn borrowed<'a>(fd: RawFd) -> io::Result<BorrowedFd<'a>> {
+    if fd < 0 {
+        return Err(Errno::BADF.into());
+    }
+    // SAFETY: the number is not -1. It is used for one system call, which fails if the descriptor is closed. Python code can do the
+    // same with any number.
+    Ok(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
 /// Accepts a connection. Returns its descriptor, nonblocking and close-on-exec, and its address; `None` if no
 /// connection is pending.
 pub(crate) fn accept(listener: RawFd) -> io::Result<Option<(OwnedFd, Peer)>> {
-    // SAFETY: all zeroes are a valid address without a family.
-    let mut storage: libc::sockaddr_storage = unsafe { mem::zeroed() };
-    let mut len = size_of_val(&storage) as libc::socklen_t;
-    // SAFETY: `storage` has room for `len` bytes.
-    match unsafe { accept_into(listener, (&raw mut storage).cast(), &mut len) } {
-        Ok(accepted) => Ok(Some((accepted, Peer::new(&storage, len)))),
+    match accept_from(borrowed(listener)?) {
+        Ok((accepted, address)) => Ok(Some((accepted, Peer::of(address.as_ref())))),
         Err(error) if is_not_now(&error) || error.kind() == io::ErrorKind::ConnectionAborted => Ok(None),
         Err(error) => Err(error),
     }
 }
 
+type Accepted = (OwnedFd, Option<rustix::net::SocketAddrAny>);
+
 #[cfg(not(target_vendor = "apple"))]
-unsafe fn accept_into(listener: RawFd, address: *mut libc::sockaddr, len: &mut libc::socklen_t) -> io::Result<OwnedFd> {
-    // SAFETY: the caller guarantees that `address` has room for `len` bytes. The new descriptor has no other owner.
-    unsafe {
-        let accepted = libc::accept4(listener, address, len, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
-        if accepted < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(accepted)) }
-    }
+fn accept_from(listener: BorrowedFd<'_>) -> io::Result<Accepted> {
+    use rustix::net::SocketFlags;
+    Ok(rustix::net::acceptfrom_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?)
 }
 
 /// Apple's systems lack `accept4`.
 #[cfg(target_vendor = "apple")]
-unsafe fn accept_into(listener: RawFd, address: *mut libc::sockaddr, len: &mut libc::socklen_t) -> io::Result<OwnedFd> {
-    // SAFETY: the caller guarantees that `address` has room for `len` bytes. The new descriptor has no other owner.
-    unsafe {
-        let accepted = libc::accept(listener, address, len);
-        if accepted < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let accepted = OwnedFd::from_raw_fd(accepted);
-        set_flags(&accepted)?;
-        Ok(accepted)
-    }
+fn accept_from(listener: BorrowedFd<'_>) -> io::Result<Accepted> {
+    let (accepted, address) = rustix::net::acceptfrom(listener)?;
+    set_flags(accepted.as_fd())?;
+    Ok((accepted, address))
 }
 
 /// Receives a datagram and its sender's address. Truncates datagrams larger than `room` or [`RECEIVE`]; no IP
@@ -119,49 +102,15 @@ unsafe fn accept_into(listener: RawFd, address: *mut libc::sockaddr, len: &mut l
 /// # Safety
 /// The interpreter lock is held.
 pub(crate) unsafe fn receive_datagram(fd: RawFd, room: usize) -> io::Result<(Result<Owned>, Peer)> {
-    // SAFETY: all zeroes are a valid address without a family, and there is room for one of any family. The caller
-    // holds the lock, so nothing else uses the shared buffer before its bytes are copied.
-    unsafe {
-        let mut storage: libc::sockaddr_storage = mem::zeroed();
-        let mut len = size_of_val(&storage) as libc::socklen_t;
-        let buffer = SHARED.0.get().cast::<u8>();
-        let address = (&raw mut storage).cast();
-        let count = libc::recvfrom(fd, buffer.cast(), room.min(RECEIVE), libc::MSG_DONTWAIT, address, &mut len);
-        let count = returned(count)?;
-        let data = Owned::returned(ffi::PyBytes_FromStringAndSize(buffer.cast(), count as _));
-        Ok((data, Peer::new(&storage, len)))
-    }
+    // SAFETY: the caller holds the lock, so nothing else uses the shared buffer before its bytes are copied.
+    let buffer = unsafe { &mut shared_buffer()[..room.min(RECEIVE)] };
+    let ((received, _), _, from) = rustix::net::recvfrom(borrowed(fd)?, buffer, RecvFlags::DONTWAIT)?;
+    Ok((bytes_object(received), Peer::of(from.as_ref())))
 }
 
 /// Sends a datagram to an address.
 pub(crate) fn send_to(fd: RawFd, bytes: &[u8], address: SocketAddr) -> io::Result<usize> {
-    let flags = SILENTLY | libc::MSG_DONTWAIT;
-    // SAFETY: pointers and lengths are those of a slice and of an address.
-    with_address(address, |address, len| unsafe {
-        returned(libc::sendto(fd, bytes.as_ptr().cast(), bytes.len(), flags, address, len))
-    })
-}
-
-/// Calls `call` with an address in the system's format.
-fn with_address<R>(address: SocketAddr, call: impl FnOnce(*const libc::sockaddr, libc::socklen_t) -> R) -> R {
-    match address {
-        SocketAddr::V4(address) => {
-            // SAFETY: all zeroes are a valid address to fill in.
-            let mut system: libc::sockaddr_in = unsafe { mem::zeroed() };
-            system.sin_family = libc::AF_INET as _;
-            system.sin_port = address.port().to_be();
-            system.sin_addr.s_addr = u32::from(*address.ip()).to_be();
-            call((&raw const system).cast(), size_of_val(&system) as libc::socklen_t)
-        }
-        SocketAddr::V6(address) => {
-            // SAFETY: all zeroes are a valid address to fill in.
-            let mut system: libc::sockaddr_in6 = unsafe { mem::zeroed() };
-            system.sin6_family = libc::AF_INET6 as _;
-            system.sin6_port = address.port().to_be();
-            system.sin6_addr.s6_addr = address.ip().octets();
-            call((&raw const system).cast(), size_of_val(&system) as libc::socklen_t)
-        }
-    }
+    Ok(rustix::net::sendto(borrowed(fd)?, bytes, SILENTLY, &address)?)
 }
 
 /// Progress of a connection attempt.
@@ -173,86 +122,61 @@ pub(crate) enum Connecting {
 
 /// Creates a TCP socket and starts to connect it to an address.
 pub(crate) fn new_connection(address: SocketAddr) -> io::Result<(OwnedFd, Connecting)> {
-    let socket = new_socket(if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 })?;
-    let connecting = connect(socket.as_raw_fd(), address)?;
+    let socket = new_socket(if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 })?;
+    let connecting = connect_to(socket.as_fd(), address)?;
     Ok((socket, connecting))
 }
 
 /// Starts to connect a socket to an address. Returns an error if the attempt cannot be started.
 pub(crate) fn connect(socket: RawFd, address: SocketAddr) -> io::Result<Connecting> {
-    let attempt = || {
-        // SAFETY: pointer and length are those of an address.
-        let outcome = with_address(address, |address, len| unsafe { libc::connect(socket, address, len) });
-        if outcome == 0 { 0 } else { io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) }
-    };
+    connect_to(borrowed(socket)?, address)
+}
+
+fn connect_to(socket: BorrowedFd<'_>, address: SocketAddr) -> io::Result<Connecting> {
+    let attempt = || rustix::net::connect(socket, &address);
     match attempt() {
-        0 => Ok(Connecting::Finished(0)),
+        Ok(()) => Ok(Connecting::Finished(0)),
         // Connections to this machine are made at once, but the first call still returns EINPROGRESS. The second
         // one does not.
-        libc::EINPROGRESS | libc::EINTR => Ok(match attempt() {
-            libc::EINPROGRESS | libc::EINTR | libc::EALREADY => Connecting::InProgress,
-            libc::EISCONN => Connecting::Finished(0),
-            outcome => Connecting::Finished(outcome),
+        Err(Errno::INPROGRESS | Errno::INTR) => Ok(match attempt() {
+            Err(Errno::INPROGRESS | Errno::INTR | Errno::ALREADY) => Connecting::InProgress,
+            Ok(()) | Err(Errno::ISCONN) => Connecting::Finished(0),
+            Err(outcome) => Connecting::Finished(outcome.raw_os_error()),
         }),
-        error => Err(io::Error::from_raw_os_error(error)),
+        Err(error) => Err(error.into()),
     }
 }
 
 #[cfg(not(target_vendor = "apple"))]
-fn new_socket(family: libc::c_int) -> io::Result<OwnedFd> {
-    // SAFETY: `socket` takes no pointers. The new descriptor has no other owner.
-    unsafe {
-        let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        let socket = libc::socket(family, kind, libc::IPPROTO_TCP);
-        if socket < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(socket)) }
-    }
+fn new_socket(family: AddressFamily) -> io::Result<OwnedFd> {
+    use rustix::net::SocketFlags;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?)
 }
 
 /// Apple's systems do not accept these flags.
 #[cfg(target_vendor = "apple")]
-fn new_socket(family: libc::c_int) -> io::Result<OwnedFd> {
-    // SAFETY: `socket` takes no pointers. The new descriptor has no other owner.
-    unsafe {
-        let socket = libc::socket(family, libc::SOCK_STREAM, libc::IPPROTO_TCP);
-        if socket < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let socket = OwnedFd::from_raw_fd(socket);
-        set_flags(&socket)?;
-        Ok(socket)
-    }
+fn new_socket(family: AddressFamily) -> io::Result<OwnedFd> {
+    let socket = rustix::net::socket(family, SocketType::STREAM, Some(ipproto::TCP))?;
+    set_flags(socket.as_fd())?;
+    Ok(socket)
 }
 
 /// Makes a descriptor nonblocking and close-on-exec.
 #[cfg(target_vendor = "apple")]
-fn set_flags(fd: &OwnedFd) -> io::Result<()> {
-    let on: libc::c_int = 1;
-    for request in [libc::FIOCLEX, libc::FIONBIO] {
-        // SAFETY: both requests take a pointer to an int, or ignore it.
-        if unsafe { libc::ioctl(fd.as_raw_fd(), request, &on) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(())
+fn set_flags(fd: BorrowedFd<'_>) -> io::Result<()> {
+    rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC)?;
+    Ok(rustix::io::ioctl_fionbio(fd, true)?)
 }
 
 /// Returns the result of a connection attempt: 0 or an error number.
 pub(crate) fn connect_outcome(fd: RawFd) -> io::Result<libc::c_int> {
-    let mut error: libc::c_int = 0;
-    let mut len = size_of_val(&error) as libc::socklen_t;
-    // SAFETY: the option is an int, and there is room for it.
-    let outcome =
-        unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast(), &raw mut len) };
-    if outcome < 0 { Err(io::Error::last_os_error()) } else { Ok(error) }
+    Ok(sockopt::socket_error(borrowed(fd)?)?.map_or_else(Errno::raw_os_error, |()| 0))
 }
 
 /// Sends small writes immediately, without waiting for the previous one to be acknowledged (`TCP_NODELAY`).
 pub(crate) fn set_no_delay(fd: RawFd) -> io::Result<()> {
-    let on: libc::c_int = 1;
-    let len = size_of_val(&on) as libc::socklen_t;
-    // SAFETY: the option is an int.
-    let outcome = unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, (&raw const on).cast(), len) };
-    if outcome < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    Ok(sockopt::set_tcp_nodelay(borrowed(fd)?, true)?)
 }
 
 /// Which end of a connection.
@@ -264,56 +188,28 @@ pub(crate) enum End {
 
 /// Returns the address of one end of a connection.
 pub(crate) fn address(fd: RawFd, end: End) -> Peer {
-    // SAFETY: all zeroes are a valid address without a family, and there is room for one of any family.
-    unsafe {
-        let mut storage: libc::sockaddr_storage = mem::zeroed();
-        let mut len = size_of_val(&storage) as libc::socklen_t;
-        let into = (&raw mut storage).cast();
-        let outcome = match end {
-            End::Ours => libc::getsockname(fd, into, &raw mut len),
-            End::Theirs => libc::getpeername(fd, into, &raw mut len),
-        };
-        if outcome < 0 { Peer::Unknown } else { Peer::new(&storage, len) }
+    let Ok(fd) = borrowed(fd) else { return Peer::Unknown };
+    match end {
+        End::Ours => rustix::net::getsockname(fd).map_or(Peer::Unknown, |address| Peer::of(Some(&address))),
+        End::Theirs => rustix::net::getpeername(fd).map_or(Peer::Unknown, |address| Peer::of(address.as_ref())),
     }
 }
 
-/// Receives up to `len` bytes.
-///
-/// # Safety
-/// `into` has room for `len` bytes, which nothing else uses during the call.
-pub(crate) unsafe fn receive(fd: RawFd, into: *mut u8, len: usize) -> io::Result<usize> {
-    // SAFETY: the caller guarantees the room.
-    returned(unsafe { libc::recv(fd, into.cast(), len, libc::MSG_DONTWAIT) })
+/// Receives into `buffer`.
+pub(crate) fn receive(fd: RawFd, buffer: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
+    Ok(rustix::net::recv(borrowed(fd)?, buffer, RecvFlags::DONTWAIT)?.0.0.len())
 }
 
 /// Sends one buffer, without a signal if the peer has disconnected.
 pub(crate) fn send(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
-    // SAFETY: pointer and length are those of a slice.
-    returned(unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), SILENTLY | libc::MSG_DONTWAIT) })
-}
-
-/// Sends several buffers with one system call, without a signal if the peer has disconnected.
-///
-/// # Safety
-/// Each vector describes memory that is valid, and does not change, during the call.
-pub(crate) unsafe fn send_vectors(fd: RawFd, vectors: &mut [libc::iovec]) -> io::Result<usize> {
-    // SAFETY: all zeroes are a valid, empty message header.
-    let mut message: libc::msghdr = unsafe { mem::zeroed() };
-    message.msg_iov = vectors.as_mut_ptr();
-    message.msg_iovlen = vectors.len() as _;
-    // SAFETY: the caller guarantees that the vectors are valid.
-    returned(unsafe { libc::sendmsg(fd, &message, SILENTLY | libc::MSG_DONTWAIT) })
+    Ok(rustix::net::send(borrowed(fd)?, bytes, SILENTLY)?)
 }
 
 #[cfg(not(target_vendor = "apple"))]
-const SILENTLY: libc::c_int = libc::MSG_NOSIGNAL;
+const SILENTLY: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
 /// Python ignores SIGPIPE; a program that hosts it may not.
 #[cfg(target_vendor = "apple")]
-const SILENTLY: libc::c_int = 0;
-
-fn returned(count: libc::ssize_t) -> io::Result<usize> {
-    usize::try_from(count).map_err(|_| io::Error::last_os_error())
-}
+const SILENTLY: SendFlags = SendFlags::DONTWAIT;
 
 /// Returns whether the operation should be retried when the descriptor is ready.
 pub(crate) fn is_not_now(error: &io::Error) -> bool {

@@ -5,12 +5,12 @@
 //! - [`mailbox`](fn@mailbox): passes messages to an actor, and gives a worker the right to run it.
 //! - [`Turns`]: passes that right to the workers.
 //! - [`Parking`]: lets idle workers sleep, and decides which one to wake.
-//! - [`Lent`]: lends a value to code further down the stack.
+//! - [`Lending`]: lends a value to code on the same thread that it cannot be passed to.
 //!
 //! Models in `tests/loom.rs` check all of it under every interleaving of a few threads.
 
 mod closure;
-mod lend;
+mod lending;
 mod mailbox;
 mod memory;
 mod parking;
@@ -18,7 +18,7 @@ mod queue;
 mod turns;
 
 pub use closure::{Closure, INLINE_BYTES, SendClosure};
-pub use lend::Lent;
+pub use lending::Lending;
 pub use mailbox::{Address, Inbox, Next, Ran, Receive, Schedule, Turn, mailbox};
 pub use parking::Parking;
 pub use queue::{PushError, Pushed, Receiver, Sender, queue};

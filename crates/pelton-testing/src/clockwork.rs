@@ -139,6 +139,8 @@ impl StreamEngine for Clockwork {
         Ok(())
     }
 
+    unsupported!(manual streams);
+
     fn send(&mut self, token: Token, outbox: &mut Outbox) -> io::Result<Sending> {
         assert!(self.seen.held.borrow().contains_key(&token));
         let mut slices = [io::IoSlice::new(&[]); 16];

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use pelton::{EventLoop, Interest, WatchId};
 
 /// What happened, in order. Clones share one record.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, Debug)]
 pub struct Log(Rc<RefCell<Vec<String>>>);
 
 impl Log {

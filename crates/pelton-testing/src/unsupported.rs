@@ -37,6 +37,10 @@ macro_rules! unsupported {
                 connect($crate::pelton_os::Token, &$crate::pelton_os::Address, &$crate::pelton_os::ConnectOptions) -> ();
                 adopt($crate::pelton_os::Token, $crate::pelton_os::Socket) -> $crate::pelton_os::StreamKind;
                 receive($crate::pelton_os::Token, $crate::pelton_os::Intake) -> ();
+                receive_manually($crate::pelton_os::Token) -> ();
+                receive_into($crate::pelton_os::Token, &mut [$crate::pelton_os::Space<'_>]) -> usize;
+                send_now($crate::pelton_os::Token, &[std::io::IoSlice<'_>]) -> usize;
+                report_room($crate::pelton_os::Token, bool) -> ();
                 send($crate::pelton_os::Token, &mut $crate::pelton_os::Outbox) -> $crate::pelton_os::Sending;
                 finish($crate::pelton_os::Token) -> ();
                 detach($crate::pelton_os::Token) -> ();
@@ -62,6 +66,14 @@ macro_rules! unsupported {
                 set_datagrams($crate::pelton_os::Token, $crate::pelton_os::DatagramSetting) -> ();
             });
         }
+    };
+    (manual streams) => {
+        $crate::unsupported!(@fail {
+            receive_manually($crate::pelton_os::Token) -> ();
+            receive_into($crate::pelton_os::Token, &mut [$crate::pelton_os::Space<'_>]) -> usize;
+            send_now($crate::pelton_os::Token, &[std::io::IoSlice<'_>]) -> usize;
+            report_room($crate::pelton_os::Token, bool) -> ();
+        });
     };
     (@fail { $($method:ident($($argument:ty),*) -> $result:ty;)* }) => {
         $(fn $method(&mut self, $(_: $argument),*) -> std::io::Result<$result> {

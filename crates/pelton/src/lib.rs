@@ -89,7 +89,7 @@ pub use pelton_os::activation::{Inherited, PassedOn, inherited_listeners, pass_o
 pub use pelton_os::engine::{Engine, EngineKind, UnknownEngine};
 pub use pelton_os::{
     Address, BadAddress, Chunk, ConnectOptions, Datagram, DatagramOptions, DescriptorLimit, DescriptorOwner,
-    ENGINE_VARIABLE, Interest, ListenOptions, Mode, MulticastInterface, Park, Socket, SocketFile, SocketOptions,
+    ENGINE_VARIABLE, Interest, ListenOptions, Mode, MulticastInterface, Park, Socket, SocketFile, SocketOptions, Space,
     StreamKind, Time,
 };
 pub use promises::{AlreadySettled, Deferred, Next, Promise, Recovery, Rejected, SharedPromise, Unhandled};

@@ -96,6 +96,8 @@ pub enum Event {
     Connected(Token),
     /// Bytes have arrived.
     Received(Token, Chunk),
+    /// A stream that [receives manually](StreamEngine::receive_manually) has something to receive: bytes, the end or an error.
+    Receivable(Token),
     /// Nothing more will arrive: the other side has finished, or the stream has failed.
     Ended(Token, io::Result<()>),
     /// There is room to send again.
@@ -121,6 +123,7 @@ impl Event {
             | Event::AcceptFailed(token, _)
             | Event::Connected(token)
             | Event::Received(token, _)
+            | Event::Receivable(token)
             | Event::Ended(token, _)
             | Event::Sendable(token)
             | Event::Datagram(token, _)

@@ -9,13 +9,13 @@
 //! - If a method that opens a source returns an error, nothing was started and the token is free. Later errors are events.
 //! - Events of one source come out in order, sending and receiving separately. Between sources there is no order.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 
 use super::{Intake, Sending};
 use crate::{
     Address, ConnectOptions, DatagramOptions, DatagramOutbox, DatagramSetting, Interest, ListenOptions, Mode, Outbox,
-    Socket, StreamKind, Token,
+    Socket, Space, StreamKind, Token,
 };
 
 /// Reports the readiness of descriptors that belong to somebody else.
@@ -70,6 +70,29 @@ pub trait StreamEngine {
     /// Starts or stops receiving: [`Event::Received`](super::Event::Received) for each piece, then
     /// [`Event::Ended`](super::Event::Ended). Bytes that were in flight may still come out after a stop.
     fn receive(&mut self, token: Token, intake: Intake) -> io::Result<()>;
+
+    /// Leaves input where it is until it is fetched: while the stream receives, [`Event::Receivable`](super::Event::Receivable)
+    /// reports input in each turn instead of [`Event::Received`](super::Event::Received), and
+    /// [`receive_into`](StreamEngine::receive_into) fetches it. The end and errors are found by `receive_into`.
+    ///
+    /// An engine that receives on its own answers [`Unsupported`](io::ErrorKind::Unsupported), and nothing changes.
+    fn receive_manually(&mut self, token: Token) -> io::Result<()>;
+
+    /// Receives into these spaces, one after the other; those after the second may stay as they are. Returns the number of
+    /// bytes, which is 0 at the end of the stream. Fails with [`WouldBlock`](io::ErrorKind::WouldBlock) if nothing has arrived. The stream must
+    /// [receive manually](StreamEngine::receive_manually).
+    fn receive_into(&mut self, token: Token, spaces: &mut [Space<'_>]) -> io::Result<usize>;
+
+    /// Sends as much of these slices as there is room for, and returns the number of bytes. The stream must not be busy.
+    ///
+    /// If not everything was sent, the stream is busy, as after [`Sending::Busy`]. An engine that cannot send before it returns
+    /// answers [`Unsupported`](io::ErrorKind::Unsupported): then use [`send`](StreamEngine::send).
+    fn send_now(&mut self, token: Token, slices: &[IoSlice<'_>]) -> io::Result<usize>;
+
+    /// Starts or stops reporting room to send with [`Event::Sendable`](super::Event::Sendable) in each turn, although nothing is
+    /// queued. A stream that is busy reports it anyway. An engine that cannot tell answers
+    /// [`Unsupported`](io::ErrorKind::Unsupported).
+    fn report_room(&mut self, token: Token, report: bool) -> io::Result<()>;
 
     /// Sends as much of the outbox as it can and removes it from there.
     ///

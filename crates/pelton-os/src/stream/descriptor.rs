@@ -14,6 +14,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use super::nonblocking::{self, Borrowed, NonBlocking};
 use super::pipe_write::PipeWrite;
 use super::{DescriptorOwner, Sink, StreamKind, send_file_in_kernel};
+use crate::Space;
 use crate::socket::SEND_FLAGS;
 
 /// What a descriptor is, as far as system calls on it differ.
@@ -84,6 +85,22 @@ impl Descriptor {
         Descriptor::open(Held::Borrowed { owner, number, own: None })
     }
 
+    /// Borrows a stream socket. Unlike [`borrowed`](Descriptor::borrowed), it makes no system call.
+    pub(crate) fn borrowed_socket(owner: Box<dyn DescriptorOwner>) -> io::Result<Descriptor> {
+        let fd = owner.descriptor().ok_or_else(closed_by_owner)?;
+        #[cfg(target_vendor = "apple")]
+        socket2::SockRef::from(&fd).set_nosigpipe(true)?;
+        let number = fd.as_raw_fd();
+        Ok(Descriptor {
+            held: Held::Borrowed { owner, number, own: None },
+            nature: Nature::Socket,
+            kind: StreamKind::Socket,
+            pipe_write: PipeWrite::Plain,
+            was_blocking: true,
+            borrowed_flag: None,
+        })
+    }
+
     fn open(mut held: Held) -> io::Result<Descriptor> {
         let fd = held.fd()?;
         let nature = nature(fd)?;
@@ -148,6 +165,20 @@ impl Descriptor {
                 outcome => Ok(outcome?),
             },
             Nature::Pipe | Nature::Device => Ok(rustix::io::read(fd, buffer)?),
+        }
+    }
+
+    pub(crate) fn receive_into(&self, spaces: &mut [Space<'_>]) -> io::Result<usize> {
+        let fd = self.fd()?;
+        if self.nature == Nature::Socket {
+            return super::receive_into(fd, spaces, RecvFlags::DONTWAIT);
+        }
+        // One call fills one space.
+        let Some(space) = spaces.first_mut() else { return Ok(0) };
+        match rustix::io::read(fd, space.memory()) {
+            // The other side of a pseudo-terminal is gone, or the line was hung up.
+            Err(Errno::IO) if self.nature == Nature::Terminal => Ok(0),
+            outcome => Ok(outcome?.0.len()),
         }
     }
 

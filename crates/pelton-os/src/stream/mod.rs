@@ -20,9 +20,10 @@ use std::os::unix::fs::FileExt;
 
 pub(crate) use descriptor::Descriptor;
 pub use owner::DescriptorOwner;
+use rustix::net::RecvFlags;
 
-use crate::Address;
 use crate::socket::SystemSocket;
+use crate::{Address, Space};
 
 /// Bytes to copy at a time from a file that the kernel cannot send directly.
 const COPIED_AT_ONCE: usize = 16 * 1024;
@@ -126,6 +127,19 @@ pub(crate) fn send_file_in_kernel(
     {
         let _ = (socket, file, offset, count);
         None
+    }
+}
+
+/// Receives from a socket into one or two spaces, one after the other. Others stay as they are.
+pub(crate) fn receive_into(socket: BorrowedFd<'_>, spaces: &mut [Space<'_>], flags: RecvFlags) -> io::Result<usize> {
+    match spaces {
+        [] => Ok(0),
+        [space] => Ok(rustix::net::recv(socket, space.memory(), flags)?.0.0.len()),
+        [first, second, ..] => {
+            let mut slices = [first, second].map(|space| socket2::MaybeUninitSlice::new(space.memory()));
+            let flags = flags.bits() as std::ffi::c_int;
+            Ok(socket2::SockRef::from(&socket).recv_vectored_with_flags(&mut slices, flags)?.0)
+        }
     }
 }
 

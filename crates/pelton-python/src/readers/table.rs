@@ -1,9 +1,9 @@
-//! The table of descriptors: the reader, the writer and the reactor's watch of each.
+//! The table of descriptors: the reader, the writer and the reactor's source of each.
 
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
 
-use pelton::{Interest, WatchId};
+use pelton::{ConnectionId, Interest, WatchId};
 use pyo3::ffi::PyObject;
 
 /// The maximum number of entries to examine when searching for the next descriptor with a pending `sock_recv`.
@@ -29,7 +29,7 @@ pub(crate) struct Readers {
     next_check: usize,
     /// The number of callbacks that had run when the last check of all began.
     checked_after: u64,
-    /// The number of watches.
+    /// The number of sources.
     watched: usize,
     /// Descriptors changed by a thread that could not reach the reactor because another thread turns it.
     pub(super) postponed: Vec<RawFd>,
@@ -43,14 +43,22 @@ pub(super) struct Entry {
     /// Owned references, or null.
     pub(super) reader: *mut PyObject,
     pub(super) writer: *mut PyObject,
-    /// The reactor's watch, if there is one.
-    pub(super) watch: Option<WatchId>,
+    /// The reactor's source, if there is one.
+    pub(super) source: Option<Source>,
     /// Whether the descriptor is watched without a reader, for the next one.
     pub(super) kept: Kept,
     /// The reader is a handle of [`sockets`](crate::sockets), whose second argument is the socket.
     pub(super) receives: bool,
     /// The socket object that owns the descriptor: an owned weak reference, or null.
     pub(super) owner: *mut PyObject,
+}
+
+/// What reports to the reader and the writer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    Watch(WatchId),
+    /// A stream transport's connection.
+    Connection(ConnectionId),
 }
 
 /// Whether a socket is still watched after a `sock_recv`, for the next one.
@@ -66,7 +74,7 @@ impl Entry {
     const EMPTY: Entry = Entry {
         reader: null_mut(),
         writer: null_mut(),
-        watch: None,
+        source: None,
         kept: Kept::Not,
         receives: false,
         owner: null_mut(),
@@ -172,10 +180,10 @@ impl Readers {
         None
     }
 
-    /// Stores the reactor's watch of a descriptor. Returns the previous one.
-    pub(super) fn set_watch(&mut self, fd: RawFd, watch: Option<WatchId>) -> Option<WatchId> {
-        let before = std::mem::replace(&mut self.entry(fd).watch, watch);
-        self.watched += usize::from(watch.is_some());
+    /// Stores the reactor's source of a descriptor. Returns the previous one.
+    pub(super) fn set_source(&mut self, fd: RawFd, source: Option<Source>) -> Option<Source> {
+        let before = std::mem::replace(&mut self.entry(fd).source, source);
+        self.watched += usize::from(source.is_some());
         self.watched -= usize::from(before.is_some());
         before
     }

@@ -37,7 +37,7 @@ pub(crate) unsafe fn close(transport: *mut PyObject) -> Result<()> {
         let loop_ = Owned::new_reference((*stream).loop_);
         let fd = (*stream).fd;
         readers::remove_number(loop_.as_ptr(), fd, Side::Reader)?;
-        if (*stream).queue.is_empty() {
+        if !(*stream).unsent {
             (*stream).conn_lost += 1;
             readers::remove_number(loop_.as_ptr(), fd, Side::Writer)?;
             let lost = Owned::returned(ffi::PyObject_GetAttr(transport, known().names._call_connection_lost))?;
@@ -93,6 +93,12 @@ unsafe fn release(transport: *mut PyObject, stream: *mut Stream) -> Result<()> {
         let waiter = Owned::taken(ptr::replace(&raw mut (*stream).empty_waiter, null_mut()));
         if let Some(loop_) = &loop_ {
             forget(loop_, transport, (*stream).fd)?;
+            if let Some(id) = (*stream).connection.take() {
+                readers::release(core::core(loop_.as_ptr())?, (*stream).fd, id)?;
+            }
+        }
+        if let Some(lent) = (*stream).lent.take() {
+            lent.end();
         }
         if let Some(own) = (*stream).own.take() {
             // The program may have closed the descriptor behind our back. Dropping `OwnedFd` would then abort a

@@ -5,12 +5,13 @@ use std::ptr::null_mut;
 
 use pyo3::ffi::{self, PyMethodDef, PyObject};
 
+use super::connection;
 use super::stream::{Stream, stream};
 use crate::addresses::{self, Peer};
 use crate::arguments::{Call, complain};
 use crate::known::known;
 use crate::methods::{with_keywords, without_arguments};
-use crate::object::{Owned, Raised, Result, check, fill_once, or_none, raise};
+use crate::object::{Owned, Raised, Result, check, fill_once, or_none, raise, replace};
 
 pub(crate) fn methods() -> Vec<PyMethodDef> {
     vec![
@@ -24,7 +25,7 @@ pub(crate) fn methods() -> Vec<PyMethodDef> {
 
 unsafe fn buffer_size(transport: *mut PyObject) -> Result<usize> {
     // SAFETY: Python keeps the transport alive during the call.
-    unsafe { stream(transport).map(|stream| (*stream).queue.len()) }
+    unsafe { stream(transport).and_then(|stream| connection::queued(stream)) }
 }
 
 unsafe fn is_closing(transport: *mut PyObject) -> Result<bool> {
@@ -136,13 +137,29 @@ pub(crate) unsafe fn socket_object(stream: *mut Stream) -> Result<Owned> {
                 if let Some(own) = (*stream).own.take() {
                     let _ = own.into_raw_fd();
                 }
-                (*stream).sock = ffi::Py_NewRef(sock.as_ptr());
+                set_socket_object(stream, sock.as_ptr());
                 return Ok(sock);
             }
             // `make_socket` ran Python code, such as an audit hook, that requested the socket object too or closed
             // the transport. This object must not close the descriptor.
             drop(Owned::returned(ffi::PyObject_CallMethodNoArgs(sock.as_ptr(), known().names.detach))?);
         }
+    }
+}
+
+/// Sets the socket object, which owns the descriptor that the reactor borrows.
+///
+/// # Safety
+/// `stream` is the state of a live transport, `sock` alive.
+pub(crate) unsafe fn set_socket_object(stream: *mut Stream, sock: *mut PyObject) {
+    // SAFETY: the caller guarantees it. The reactor's reference to the previous object is replaced before that is dropped.
+    unsafe {
+        if let Some(lent) = &(*stream).lent
+            && ffi::PyObject_TypeCheck(sock, known().plain_socket) != 0
+        {
+            lent.set_socket(sock);
+        }
+        replace(&raw mut (*stream).sock, sock);
     }
 }
 

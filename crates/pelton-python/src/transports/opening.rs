@@ -2,6 +2,7 @@
 //! connected.
 
 use std::ffi::c_int;
+use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::ptr::null_mut;
 
@@ -17,7 +18,7 @@ use crate::hidden;
 use crate::known::known;
 use crate::methods::{with_one_named, with_several, without_arguments};
 use crate::object::{Owned, Raised, Result, check, raise, raise_io, replace};
-use crate::readers::{self, Side};
+use crate::readers::{self, Lent, Side};
 use crate::scheduling;
 use crate::syscalls::{self, Connecting, End};
 
@@ -45,9 +46,22 @@ unsafe fn open_socket(
             return Err(raise(ffi::PyExc_TypeError, c"a stream transport requires a pelton.Loop"));
         }
         let stream = stream(transport)?;
-        let fd = Owned::returned(ffi::PyObject_CallMethodNoArgs(sock, known().names.fileno))?;
-        let fd = fields::whole(fd.as_ptr())? as c_int;
         let known = known();
+        let overrides = if ffi::Py_TYPE(sock).cast() == known.socket {
+            false
+        } else {
+            let overrides = Owned::returned(ffi::PyObject_CallOneArg(known.overrides, sock))?;
+            fields::truth(overrides.as_ptr())?
+        };
+        if overrides || ffi::PyObject_TypeCheck(sock, known.plain_socket) == 0 {
+            let message = c"a stream transport requires a socket that does not override methods";
+            return Err(raise(ffi::PyExc_TypeError, message));
+        }
+        let fd = Owned::returned(ffi::PyObject_CallMethodNoArgs(sock, known.names.fileno))?;
+        let fd = fields::whole(fd.as_ptr())? as c_int;
+        if fd < 0 {
+            return Err(raise_io(&io::Error::from_raw_os_error(libc::EBADF)));
+        }
         let plain = ffi::Py_TYPE(sock).cast() == known.socket && guards::methods_are_original()?;
         // Other classes may define their own addresses.
         let address = |end| if plain { syscalls::address(fd, end) } else { Peer::Other };
@@ -58,20 +72,11 @@ unsafe fn open_socket(
             extra_info::fill(stream, extra)?;
             replace(&raw mut (*stream).extra, extra);
         }
-        if ffi::Py_TYPE(sock).cast() != known.socket {
-            let overrides = Owned::returned(ffi::PyObject_CallOneArg(known.overrides, sock))?;
-            (*stream).overridden = fields::truth(overrides.as_ptr())?;
-        }
-        if ffi::PyObject_TypeCheck(sock, known.plain_socket) == 0 {
-            // A class that is not derived from the C socket: call its methods for everything.
-            drop(Owned::returned(ffi::PyObject_CallOneArg(known.set_nodelay, sock))?);
-        } else {
-            let attribute = |name| {
-                let value = Owned::returned(ffi::PyObject_GetAttr(sock, name))?;
-                Ok(fields::whole(value.as_ptr())? as c_int)
-            };
-            (*stream).kind = Kind { family: attribute(known.names.family)?, protocol: attribute(known.names.proto)? };
-        }
+        let attribute = |name| {
+            let value = Owned::returned(ffi::PyObject_GetAttr(sock, name))?;
+            Ok(fields::whole(value.as_ptr())? as c_int)
+        };
+        (*stream).kind = Kind { family: attribute(known.names.family)?, protocol: attribute(known.names.proto)? };
         open(transport, stream, fd, [loop_, protocol, waiter, server])
     }
 }
@@ -137,6 +142,12 @@ unsafe fn open(
                 (*stream).extra = extra.into_ptr();
             }
         }
+        let lent = Lent::new(fd);
+        if !(*stream).sock.is_null() && ffi::PyObject_TypeCheck((*stream).sock, known().plain_socket) != 0 {
+            lent.set_socket((*stream).sock);
+        }
+        (*stream).connection = Some(readers::adopt(core::core(loop_)?, fd, &lent)?);
+        (*stream).lent = Some(lent);
         set_protocol(transport, protocol)?;
         if server != ffi::Py_None() {
             let arguments = [server, transport];

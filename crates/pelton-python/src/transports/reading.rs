@@ -1,16 +1,17 @@
 //! Receiving: what a stream transport does when its socket is readable.
 
 use std::io;
-use std::os::fd::RawFd;
+use std::mem::MaybeUninit;
 use std::ptr::null_mut;
+use std::slice;
 
+use pelton::Space;
 use pyo3::ffi::{self, Py_ssize_t, PyMethodDef, PyObject};
 
-use super::socket_access::{self, Access};
 use super::stream::{Stream, stream};
 use super::tls::Tls;
 use super::writing::fatal;
-use super::{closing, tls_io};
+use super::{closing, connection, socket_access, tls_io};
 use crate::core;
 use crate::fields;
 use crate::hidden;
@@ -57,16 +58,16 @@ unsafe fn read_ready(transport: *mut PyObject) -> Result<()> {
 unsafe fn receive(transport: *mut PyObject, stream: *mut Stream, protocol: &Owned) -> Result<()> {
     // SAFETY: the caller guarantees that the transport is alive and that `stream` is its state.
     unsafe {
-        let fd = match socket_access::access(stream)? {
-            Ok(Access::Descriptor(fd)) => fd,
-            Ok(Access::Socket(sock)) => return receive_through(transport, stream, protocol, &sock),
-            Err(error) => return reading_failed(transport, &error),
-        };
+        if let Some(sock) = socket_access::replaced(stream)? {
+            return receive_through(transport, stream, protocol, &sock);
+        }
         let mut failed_after = None;
         let received = if (*stream).expected < LARGE {
-            syscalls::receive_bytes(fd, RECEIVE)
+            let buffer = syscalls::shared_buffer();
+            connection::receive(stream, &mut [Space::from(&mut buffer[..])])?
+                .map(|count| bytes_object(&buffer[..count]))
         } else {
-            receive_expected(fd, (*stream).expected, &mut failed_after)
+            receive_expected(stream, (*stream).expected, &mut failed_after)?
         };
         let data = match received {
             Ok(data) => data?,
@@ -123,36 +124,46 @@ unsafe fn tell(protocol: &Owned, method: *mut PyObject, what: &Owned) -> Result<
 /// arrived, this receives once more. A program that echoes or forwards the message then saves a turn, a system call
 /// to send, and a wake-up of the receiver. An error of the second call goes to `failed_after`.
 unsafe fn receive_expected(
-    fd: RawFd,
+    stream: *mut Stream,
     expected: usize,
     failed_after: &mut Option<io::Error>,
-) -> io::Result<Result<Owned>> {
-    // SAFETY: nothing else has seen the object until it is complete.
+) -> Result<io::Result<Result<Owned>>> {
+    // SAFETY: nothing else has seen the object until it is complete, and nothing else uses the shared buffer meanwhile.
     unsafe {
-        let Ok(data) = Owned::returned(ffi::PyBytes_FromStringAndSize(std::ptr::null(), expected as Py_ssize_t)) else {
-            return Ok(Err(Raised));
+        let data = Owned::returned(ffi::PyBytes_FromStringAndSize(std::ptr::null(), expected as Py_ssize_t))?;
+        let start = ffi::PyBytes_AsString(data.as_ptr()).cast::<MaybeUninit<u8>>();
+        let memory = slice::from_raw_parts_mut(start, expected);
+        let shared = syscalls::shared_buffer();
+        let rest = &mut shared[..RECEIVE.saturating_sub(expected)];
+        let mut count = match connection::receive(stream, &mut [Space::from(&mut *memory), Space::from(&mut *rest)])? {
+            Ok(count) => count,
+            Err(error) => return Ok(Err(error)),
         };
-        let start = ffi::PyBytes_AsString(data.as_ptr()).cast::<u8>();
-        let (mut count, mut rest) = syscalls::receive_and_rest(fd, start, expected)?;
         if (LARGE..expected).contains(&count) {
-            match syscalls::receive_and_rest(fd, start.add(count), expected - count) {
+            match connection::receive(stream, &mut [Space::from(&mut memory[count..]), Space::from(&mut *rest)])? {
                 // The end of the stream will be reported again by the next receive.
-                Ok((more, rest_of_more)) => (count, rest) = (count + more, rest_of_more),
+                Ok(more) => count += more,
                 Err(error) if is_not_now(&error) => {}
                 Err(error) => *failed_after = Some(error),
             }
         }
-        if rest.is_empty() {
-            return Ok(resize_bytes(data, count));
+        if count <= expected {
+            return Ok(Ok(resize_bytes(data, count)));
         }
         let Ok(whole) = Owned::returned(ffi::PyBytes_FromStringAndSize(std::ptr::null(), count as Py_ssize_t)) else {
-            return Ok(Err(Raised));
+            return Ok(Ok(Err(Raised)));
         };
-        let whole_start = ffi::PyBytes_AsString(whole.as_ptr()).cast::<u8>();
+        let whole_start = ffi::PyBytes_AsString(whole.as_ptr()).cast::<MaybeUninit<u8>>();
         whole_start.copy_from_nonoverlapping(start, expected);
-        whole_start.add(expected).copy_from_nonoverlapping(rest.as_ptr(), rest.len());
-        Ok(Ok(whole))
+        whole_start.add(expected).copy_from_nonoverlapping(rest.as_ptr(), count - expected);
+        Ok(Ok(Ok(whole)))
     }
+}
+
+/// Creates a `bytes` object from received bytes.
+fn bytes_object(received: &[MaybeUninit<u8>]) -> Result<Owned> {
+    // SAFETY: pointer and length are those of a slice. The callers pass the part of a buffer that the system has filled.
+    unsafe { Owned::returned(ffi::PyBytes_FromStringAndSize(received.as_ptr().cast(), received.len() as Py_ssize_t)) }
 }
 
 /// Handles the end of the stream.
@@ -191,10 +202,12 @@ unsafe fn receive_into(transport: *mut PyObject, stream: *mut Stream, protocol: 
             return fatal(transport, "Fatal error: protocol.get_buffer() call failed.");
         };
         let room = view.len as usize;
-        let received = match socket_access::access(stream) {
-            Ok(Ok(Access::Descriptor(fd))) => Ok(syscalls::receive(fd, view.buf.cast(), room)),
-            Ok(Ok(Access::Socket(sock))) => socket_access::receive_into(&sock, buffer.as_ptr(), room),
-            Ok(Err(error)) => Ok(Err(error)),
+        let received = match socket_access::replaced(stream) {
+            Ok(None) => {
+                let memory = slice::from_raw_parts_mut(view.buf.cast::<MaybeUninit<u8>>(), room);
+                connection::receive(stream, &mut [Space::from(memory)])
+            }
+            Ok(Some(sock)) => socket_access::receive_into(&sock, buffer.as_ptr(), room),
             Err(Raised) => Err(Raised),
         };
         ffi::PyBuffer_Release(&mut view);
@@ -215,16 +228,19 @@ unsafe fn receive_into(transport: *mut PyObject, stream: *mut Stream, protocol: 
 unsafe fn receive_tls(transport: *mut PyObject, stream: *mut Stream, protocol: &Owned) -> Result<()> {
     // SAFETY: the caller guarantees that the transport is alive and that `stream` is its state.
     unsafe {
-        let taken = match socket_access::access(stream)? {
-            Ok(Access::Descriptor(fd)) => match syscalls::receive_shared(fd) {
-                Ok((_, 0)) => return ended(transport, stream, protocol),
-                Ok((start, len)) => {
-                    reserve::received(len);
-                    tls_io::received(protocol.as_ptr(), start, len)
+        let taken = match socket_access::replaced(stream)? {
+            None => {
+                let buffer = syscalls::shared_buffer();
+                match connection::receive(stream, &mut [Space::from(&mut buffer[..])])? {
+                    Ok(0) => return ended(transport, stream, protocol),
+                    Ok(len) => {
+                        reserve::received(len);
+                        tls_io::received(protocol.as_ptr(), buffer.as_mut_ptr().cast(), len)
+                    }
+                    Err(error) => return reading_failed(transport, &error),
                 }
-                Err(error) => return reading_failed(transport, &error),
-            },
-            Ok(Access::Socket(sock)) => {
+            }
+            Some(sock) => {
                 let data = match socket_access::receive_copy(&sock) {
                     Ok(Ok(data)) => data,
                     Ok(Err(error)) => return reading_failed(transport, &error),
@@ -235,7 +251,6 @@ unsafe fn receive_tls(transport: *mut PyObject, stream: *mut Stream, protocol: &
                     len => tls_io::received(protocol.as_ptr(), ffi::PyBytes_AsString(data.as_ptr()).cast(), len),
                 }
             }
-            Err(error) => return reading_failed(transport, &error),
         };
         taken.or_else(|Raised| fatal(transport, "Fatal error: protocol.buffer_updated() call failed."))
     }

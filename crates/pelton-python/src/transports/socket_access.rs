@@ -1,16 +1,13 @@
-//! Access to a stream transport's socket: by descriptor, or through the methods of a socket object that overrides them.
+//! Calls the methods of a stream transport's socket object while methods of `socket.socket` are replaced, as asyncio does.
 //!
-//! A program may pass a socket of a class that overrides `recv` or `send`, or replace these methods of
-//! `socket.socket`. As in asyncio, the overriding methods are called.
+//! Sockets of a class that overrides such methods have asyncio's own transport.
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::null_mut;
 
 use pyo3::ffi::{self, Py_ssize_t, PyObject};
 
 use super::extra_info;
-use super::queue::WriteQueue;
 use super::stream::Stream;
 use crate::fields;
 use crate::guards;
@@ -18,36 +15,21 @@ use crate::known::known;
 use crate::object::{Owned, Raised, Result, raise};
 use crate::syscalls::RECEIVE;
 
-/// How to receive from and send to a socket.
-pub(crate) enum Access {
-    Descriptor(RawFd),
-    /// Call the methods of this object.
-    Socket(Owned),
-}
-
-/// Returns how to access the socket. If it is closed, returns `EBADF`, because its descriptor number may already
-/// belong to another file.
+/// Returns the socket object if its methods must be called. A transport that is closed has none.
 ///
 /// # Safety
 /// `stream` is the state of a live transport.
 #[inline]
-pub(crate) unsafe fn access(stream: *mut Stream) -> Result<io::Result<Access>> {
+pub(crate) unsafe fn replaced(stream: *mut Stream) -> Result<Option<Owned>> {
     // SAFETY: the caller guarantees that `stream` is the state of a live transport.
     unsafe {
-        let original = !(*stream).overridden && guards::methods_are_original()?;
-        if let (true, Some(own)) = (original, &(*stream).own) {
-            return Ok(Ok(Access::Descriptor(own.as_raw_fd())));
+        if guards::methods_are_original()? {
+            return Ok(None);
         }
         if (*stream).own.is_none() && ((*stream).gone || (*stream).sock.is_null()) {
-            return Ok(Err(io::Error::from_raw_os_error(libc::EBADF)));
+            return Ok(None);
         }
-        let sock = extra_info::socket_object(stream)?;
-        if !original {
-            return Ok(Ok(Access::Socket(sock)));
-        }
-        let fd = Owned::returned(ffi::PyObject_CallMethodNoArgs(sock.as_ptr(), known().names.fileno))?;
-        let fd = fields::whole(fd.as_ptr())?;
-        Ok(if fd < 0 { Err(io::Error::from_raw_os_error(libc::EBADF)) } else { Ok(Access::Descriptor(fd as RawFd)) })
+        extra_info::socket_object(stream).map(Some)
     }
 }
 
@@ -131,35 +113,4 @@ pub(crate) unsafe fn receive_copy(sock: &Owned) -> Result<io::Result<Owned>> {
 pub(crate) unsafe fn send(sock: &Owned, data: *mut PyObject, len: usize) -> Result<io::Result<usize>> {
     // SAFETY: the caller guarantees that `data` is alive.
     unsafe { count(call(sock, known().names.send, data), len) }
-}
-
-/// Sends queued bytes by the method that asyncio calls in this version of Python. Returns how many were sent.
-///
-/// # Safety
-/// `queue` is part of the state of a live transport, and not empty.
-pub(crate) unsafe fn send_queued(sock: &Owned, queue: *const WriteQueue) -> Result<io::Result<usize>> {
-    // SAFETY: the caller guarantees that `queue` is in a live state and not empty. The list owns references to the
-    // pieces, so the method may change the queue.
-    unsafe {
-        let len = (*queue).len();
-        let pieces = (*queue).pieces()?;
-        if known().transports_send_pieces {
-            return count(call(sock, known().names.sendmsg, pieces.as_ptr()), len);
-        }
-        send(sock, ffi::PyList_GET_ITEM(pieces.as_ptr(), 0), len)
-    }
-}
-
-/// `sock.shutdown(socket.SHUT_WR)`
-///
-/// # Safety
-/// The interpreter lock is held.
-pub(crate) unsafe fn shut_down(sock: &Owned) -> Result<()> {
-    // SAFETY: both are owned references, and the caller holds the lock.
-    unsafe {
-        let how = Owned::returned(ffi::PyLong_FromLong(libc::SHUT_WR.into()))?;
-        let arguments = [sock.as_ptr(), how.as_ptr()];
-        let name = known().names.shutdown;
-        Owned::returned(ffi::PyObject_VectorcallMethod(name, arguments.as_ptr(), 2, null_mut())).map(drop)
-    }
 }

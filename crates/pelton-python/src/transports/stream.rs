@@ -6,15 +6,18 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::{OwnedFd, RawFd};
 use std::ptr::null_mut;
+use std::rc::Rc;
 
+use pelton::ConnectionId;
 use pyo3::ffi::{self, Py_ssize_t, PyObject, PyTypeObject};
 
-use super::queue::WriteQueue;
-use super::{closing, extra_info, opening, reading, stream_fields, writing};
+use super::{closing, connection, extra_info, opening, reading, stream_fields, writing};
 use crate::addresses::Peer;
 use crate::hidden::{self, Hidden, Layout};
 use crate::methods::without_arguments;
 use crate::object::Result;
+use crate::panic::guard;
+use crate::readers::Lent;
 use crate::types;
 
 /// The state of a transport. References are owned, or null for `None`.
@@ -31,15 +34,17 @@ pub(crate) struct Stream {
     /// The socket object, if there is one. Most connections never need it. It owns the descriptor, and is asked for
     /// the descriptor each time because the program may have closed it.
     pub(crate) sock: *mut PyObject,
-    /// The socket object overrides methods of `socket.socket`, so these must be called.
-    pub(crate) overridden: bool,
     /// The descriptor while there is no socket object.
     pub(crate) own: Option<OwnedFd>,
     /// Needed to create the socket object.
     pub(crate) kind: Kind,
     pub(crate) our_address: Peer,
     pub(crate) their_address: Peer,
-    pub(crate) queue: WriteQueue,
+    /// The reactor's connection, which borrows the descriptor. `None` until the transport is opened.
+    pub(crate) connection: Option<ConnectionId>,
+    pub(crate) lent: Option<Rc<Lent>>,
+    /// The number of bytes in the connection's queue, when it was last known.
+    pub(crate) queued: usize,
     /// The descriptor number reported to Python code, even after it is closed.
     pub(crate) fd: RawFd,
     /// Nonzero once `connection_lost` is scheduled; from then on it counts writes.
@@ -58,6 +63,8 @@ pub(crate) struct Stream {
     /// `connection_lost` must be called when the connection ends.
     pub(crate) connected: bool,
     pub(crate) protocol_paused: bool,
+    /// Bytes were queued, and `_write_ready` has not found the queue empty since.
+    pub(crate) unsent: bool,
 }
 
 /// Family and protocol of a stream socket, as system constants.
@@ -80,8 +87,7 @@ const HIGH_WATER: i64 = 64 * 1024;
 
 static LAYOUT: Layout = Layout::new();
 
-// SAFETY: `references` lists every field that owns a reference. The queued objects are exactly of type `bytes`,
-// which refers to no other object.
+// SAFETY: `references` lists every field that owns a reference.
 unsafe impl Hidden for Stream {
     const NAME: &'static CStr = c"pelton._pelton.WriteQueue";
     type References = [*mut *mut PyObject; 6];
@@ -98,12 +104,13 @@ unsafe impl Hidden for Stream {
             empty_waiter: null_mut(),
             extra: null_mut(),
             sock: null_mut(),
-            overridden: false,
             own: None,
             kind: Kind::default(),
             our_address: Peer::Unknown,
             their_address: Peer::Unknown,
-            queue: WriteQueue::default(),
+            connection: None,
+            lent: None,
+            queued: 0,
             fd: -1,
             conn_lost: 0,
             high_water: HIGH_WATER,
@@ -116,6 +123,7 @@ unsafe impl Hidden for Stream {
             buffered: false,
             connected: false,
             protocol_paused: false,
+            unsent: false,
         }
     }
 
@@ -135,10 +143,13 @@ unsafe impl Hidden for Stream {
 
     unsafe fn take_rest(this: *mut Stream) -> Vec<*mut PyObject> {
         // SAFETY: the caller guarantees that `this` is a live state. A nonzero `conn_lost` makes the transport
-        // useless to anyone who still has it.
+        // useless to anyone who still has it. The reactor must not use the socket object, which may be freed now.
         unsafe {
             (*this).conn_lost += 1;
-            (*this).queue.take()
+            if let Some(lent) = &(*this).lent {
+                lent.end();
+            }
+            Vec::new()
         }
     }
 }
@@ -156,19 +167,19 @@ pub(crate) unsafe fn stream(transport: *mut PyObject) -> Result<*mut Stream> {
 /// `len(transport._buffer)`: the number of queued bytes.
 unsafe extern "C" fn queue_len(object: *mut PyObject) -> Py_ssize_t {
     // SAFETY: Python calls it with a live object of the state's type.
-    unsafe { (*hidden::inside::<Stream>(object)).queue.len() as Py_ssize_t }
+    guard(-1, || unsafe { connection::queued(hidden::inside(object)).map_or(-1, |queued| queued as Py_ssize_t) })
+}
+
+/// `bool(transport._buffer)`: asyncio's methods ask whether `_write_ready` will be called.
+unsafe extern "C" fn queue_bool(object: *mut PyObject) -> c_int {
+    // SAFETY: Python calls it with a live object of the state's type.
+    unsafe { (*hidden::inside::<Stream>(object)).unsent.into() }
 }
 
 /// `transport._buffer.clear()`
 unsafe fn clear_queue(object: *mut PyObject) -> Result<()> {
-    // SAFETY: Python calls it with a live object of the state's type. The queue is emptied before any reference is
-    // dropped.
-    unsafe {
-        for bytes in (*hidden::inside::<Stream>(object)).queue.take() {
-            ffi::Py_DECREF(bytes);
-        }
-        Ok(())
-    }
+    // SAFETY: Python calls it with a live object of the state's type.
+    unsafe { connection::drop_queued(hidden::inside(object)) }
 }
 
 /// Creates the type.
@@ -185,7 +196,11 @@ pub(crate) unsafe fn make_type(base: *mut PyTypeObject) -> Result<*mut PyTypeObj
         (ffi::Py_tp_doc, c"A connected stream socket, as protocols see it.".as_ptr() as *mut c_void),
     ];
     let methods = vec![without_arguments!(c"clear", clear_queue, c"Discard the write buffer.")];
-    let state_slots = [(ffi::Py_sq_length, queue_len as *mut c_void), (ffi::Py_tp_methods, types::methods(methods))];
+    let state_slots = [
+        (ffi::Py_sq_length, queue_len as *mut c_void),
+        (ffi::Py_nb_bool, queue_bool as *mut c_void),
+        (ffi::Py_tp_methods, types::methods(methods)),
+    ];
     // SAFETY: the caller guarantees that `base` is that class, made in Python. The slots are functions for this
     // type and for its state.
     unsafe { hidden::make_type::<Stream>(c"pelton.StreamTransport", base, &slots, &state_slots) }

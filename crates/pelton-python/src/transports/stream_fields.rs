@@ -88,7 +88,7 @@ unsafe extern "C" fn set_sock(transport: *mut PyObject, value: *mut PyObject, _:
             stream(transport).map(|stream| {
                 (*stream).gone = value.is_null() || value == ffi::Py_None();
                 if !(*stream).gone {
-                    replace(&raw mut (*stream).sock, value);
+                    extra_info::set_socket_object(stream, value);
                     drop((*stream).own.take());
                 }
             })

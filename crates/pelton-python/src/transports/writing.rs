@@ -4,17 +4,18 @@ use std::io;
 use std::ptr::null_mut;
 use std::slice;
 
+use bytes::Bytes;
 use pyo3::ffi::{self, PyMethodDef, PyObject};
 use pyo3::prelude::*;
 
-use super::socket_access::{self, Access};
+use super::connection::{self, Outcome, Sent};
 use super::stream::{Stream, stream};
-use super::{closing, opening};
+use super::{closing, opening, socket_access};
 use crate::known::known;
 use crate::methods::{with_one_named, without_arguments};
 use crate::object::{Owned, Raised, Result, raise_io, raise_text};
 use crate::readers::{self, Side};
-use crate::syscalls::{self, is_not_now};
+use crate::syscalls::is_not_now;
 
 const WRITING_FAILED: &str = "Fatal write error on socket transport";
 
@@ -119,25 +120,16 @@ impl Data {
         }
     }
 
-    /// Returns a `bytes` object for the queue, and how much of it has been sent. This is the object itself, or a copy
-    /// of the unsent part if its owner may change it. Objects of a class derived from `bytes` are copied too. They may
-    /// refer to other objects, which the garbage collector would have to know, and their finalizers may run arbitrary
-    /// code.
-    fn keep(&self, sent: usize) -> Result<(Owned, usize)> {
+    /// Returns the unsent part for the queue. It refers to the object itself, or is a copy if the owner may change it. Objects of a
+    /// class derived from `bytes` are copied too.
+    pub(crate) fn keep(&self, sent: usize) -> Bytes {
         // SAFETY: the caller of `new` guarantees that the object is alive.
         unsafe {
             if ffi::PyBytes_CheckExact(self.object) != 0 {
-                return Ok((Owned::new_reference(self.object), sent));
+                return connection::bytes_of(self.object).slice(sent..);
             }
-            Ok((self.rest(sent)?, 0))
         }
-    }
-
-    /// Returns a new `bytes` object with the unsent part.
-    fn rest(&self, sent: usize) -> Result<Owned> {
-        let rest = &self.bytes()[sent..];
-        // SAFETY: pointer and length are those of a slice.
-        unsafe { Owned::returned(ffi::PyBytes_FromStringAndSize(rest.as_ptr().cast(), rest.len() as _)) }
+        Bytes::copy_from_slice(&self.bytes()[sent..])
     }
 }
 
@@ -167,32 +159,75 @@ pub(crate) unsafe fn write_data(transport: *mut PyObject, data: *mut PyObject) -
         if data.bytes().is_empty() || !is_connected(stream)? {
             return Ok(());
         }
-        let mut sent = 0;
-        if (*stream).queue.is_empty() {
-            sent = match send_now(stream, &data) {
-                Ok(Ok(sent)) if sent == data.bytes().len() => return Ok(()),
-                Ok(Ok(sent)) => sent,
-                Ok(Err(error)) if is_not_now(&error) => 0,
-                Ok(Err(error)) => {
-                    raise_io(&error);
-                    return fatal(transport, WRITING_FAILED);
-                }
-                Err(Raised) => return fatal(transport, WRITING_FAILED),
-            };
-            if (*stream).conn_lost != 0 || (*stream).loop_.is_null() {
-                // A method of the socket closed the connection.
-                return Ok(());
+        if let Some(sock) = socket_access::replaced(stream)? {
+            return write_through(transport, stream, &data, &sock);
+        }
+        match connection::send(stream, &data)? {
+            Outcome::Done(Ok(Sent::Everything)) => Ok(()),
+            Outcome::Done(Ok(Sent::Queued(queued))) => queued_some(transport, stream, queued),
+            Outcome::Done(Err(error)) => {
+                raise_io(&error);
+                fatal(transport, WRITING_FAILED)
             }
+            Outcome::OutOfReach => write_later(transport, stream, &data),
+        }
+    }
+}
+
+/// Continues after some data was queued.
+unsafe fn queued_some(transport: *mut PyObject, stream: *mut Stream, queued: usize) -> Result<()> {
+    // SAFETY: the caller guarantees that the transport is alive and that `stream` is its state.
+    unsafe {
+        (*stream).queued = queued;
+        if !std::mem::replace(&mut (*stream).unsent, true) {
             opening::watch(transport, stream, Side::Writer)?;
         }
-        let (rest, sent) = if (*stream).queue.is_empty() {
-            data.keep(sent)?
-        } else {
-            // A method of the socket, called for the descriptor or for sending, has itself written to the transport.
-            (data.rest(sent)?, 0)
-        };
-        (*stream).queue.push(rest.into_ptr(), sent);
-        pause_if_needed(transport, stream)
+        pause_if_needed(transport, stream, queued)
+    }
+}
+
+/// Sends by the socket's own method, which a program has replaced. What that does not accept is queued.
+#[cold]
+unsafe fn write_through(transport: *mut PyObject, stream: *mut Stream, data: &Data, sock: &Owned) -> Result<()> {
+    // SAFETY: the caller guarantees that the transport is alive and that `stream` is its state.
+    unsafe {
+        let len = data.bytes().len();
+        let mut sent = 0;
+        if !(*stream).unsent {
+            sent = match socket_access::send(sock, data.object, len) {
+                Ok(Ok(sent)) if sent == len => return Ok(()),
+                Ok(Ok(sent)) => sent,
+                Ok(Err(_)) => 0,
+                Err(Raised) => return fatal(transport, WRITING_FAILED),
+            };
+            if (*stream).conn_lost != 0 {
+                // The method has closed the connection.
+                return Ok(());
+            }
+        }
+        match connection::queue(stream, data.keep(sent))? {
+            Outcome::Done(Ok(Sent::Queued(queued))) => queued_some(transport, stream, queued),
+            Outcome::Done(Ok(Sent::Everything)) | Outcome::OutOfReach => Ok(()),
+            Outcome::Done(Err(error)) => {
+                raise_io(&error);
+                fatal(transport, WRITING_FAILED)
+            }
+        }
+    }
+}
+
+/// Makes the loop's thread write, because another thread runs the loop.
+#[cold]
+unsafe fn write_later(transport: *mut PyObject, stream: *mut Stream, data: &Data) -> Result<()> {
+    // SAFETY: the caller guarantees that the transport is alive and that `stream` is its state, whose loop is not null.
+    unsafe {
+        let loop_ = Owned::new_reference((*stream).loop_);
+        let copy = data.bytes();
+        let copy = Owned::returned(ffi::PyBytes_FromStringAndSize(copy.as_ptr().cast(), copy.len() as _))?;
+        let write = Owned::returned(ffi::PyObject_GetAttr(transport, known().names.write))?;
+        let arguments = [loop_.as_ptr(), write.as_ptr(), copy.as_ptr()];
+        let name = known().names.call_soon_threadsafe;
+        Owned::returned(ffi::PyObject_VectorcallMethod(name, arguments.as_ptr(), 3, null_mut())).map(drop)
     }
 }
 
@@ -216,18 +251,6 @@ unsafe fn fail_to_send(transport: *mut PyObject, stream: *mut Stream) -> Result<
             fatal(transport, WRITING_FAILED)
         }
     })
-}
-
-/// Sends as much as the socket accepts. Returns how much.
-unsafe fn send_now(stream: *mut Stream, data: &Data) -> Result<io::Result<usize>> {
-    // SAFETY: the caller guarantees that `stream` is the state of a live transport.
-    unsafe {
-        match socket_access::access(stream)? {
-            Ok(Access::Descriptor(fd)) => Ok(syscalls::send(fd, data.bytes())),
-            Ok(Access::Socket(sock)) => socket_access::send(&sock, data.object, data.bytes().len()),
-            Err(error) => Ok(Err(error)),
-        }
-    }
 }
 
 /// Raises if write_eof() was called or a sendfile is in progress.
@@ -274,64 +297,43 @@ unsafe fn write_pieces(transport: *mut PyObject, lines: *mut PyObject) -> Result
             let line = Owned::new_reference(ffi::PyList_GET_ITEM(lines.as_ptr(), index));
             let piece = Data::new(line.as_ptr())?;
             if !piece.bytes().is_empty() {
-                pieces.push(piece.keep(0)?.0);
+                pieces.push(piece.keep(0));
             }
         }
         if pieces.is_empty() || !is_connected(stream)? {
             return Ok(());
         }
-        let was_empty = (*stream).queue.is_empty();
-        for piece in pieces {
-            (*stream).queue.push(piece.into_ptr(), 0);
+        if let Some(sock) = socket_access::replaced(stream)? {
+            let joined = Bytes::from(pieces.concat());
+            let joined = Owned::returned(ffi::PyBytes_FromStringAndSize(joined.as_ptr().cast(), joined.len() as _))?;
+            return write_through(transport, stream, &Data::new(joined.as_ptr())?, &sock);
         }
-        if was_empty {
-            match send_queued(stream) {
-                Ok(Err(error)) if !is_not_now(&error) => return writing_failed(transport, &error),
-                Ok(_) => {}
-                Err(Raised) => return raised_in_writing(transport),
+        match connection::send_pieces(stream, &pieces)? {
+            Outcome::Done(Ok(Sent::Everything)) => Ok(()),
+            Outcome::Done(Ok(Sent::Queued(queued))) => queued_some(transport, stream, queued),
+            Outcome::Done(Err(error)) => writing_failed(transport, &error),
+            Outcome::OutOfReach => {
+                let joined = pieces.concat();
+                let joined =
+                    Owned::returned(ffi::PyBytes_FromStringAndSize(joined.as_ptr().cast(), joined.len() as _))?;
+                write_later(transport, stream, &Data::new(joined.as_ptr())?)
             }
-            if (*stream).queue.is_empty() || (*stream).loop_.is_null() {
-                return Ok(());
-            }
-            opening::watch(transport, stream, Side::Writer)?;
         }
-        pause_if_needed(transport, stream)
     }
 }
 
-/// Sends as much as the socket accepts, and drops the finished pieces.
-unsafe fn send_queued(stream: *mut Stream) -> Result<io::Result<()>> {
-    let mut done = Vec::new();
-    // SAFETY: the caller guarantees that `stream` is the state of a live transport. The pieces are dropped last;
-    // dropping `bytes` objects runs no Python.
-    unsafe {
-        let outcome = match socket_access::access(stream)? {
-            Ok(Access::Descriptor(fd)) => (*stream).queue.send(fd, &mut done),
-            Ok(Access::Socket(sock)) => {
-                let sent = socket_access::send_queued(&sock, &raw const (*stream).queue)?;
-                sent.map(|sent| (*stream).queue.advance(sent, &mut done))
-            }
-            Err(error) => Err(error),
-        };
-        for bytes in done {
-            ffi::Py_DECREF(bytes);
-        }
-        Ok(outcome)
-    }
-}
-
+/// Called after the reactor has sent some of the queue, or has failed to.
 unsafe fn write_ready(transport: *mut PyObject) -> Result<()> {
     // SAFETY: Python keeps the transport alive during the call.
     unsafe {
         let stream = stream(transport)?;
-        if (*stream).conn_lost != 0 || (*stream).queue.is_empty() {
+        if (*stream).conn_lost != 0 || !(*stream).unsent {
             return Ok(());
         }
-        match send_queued(stream) {
-            Ok(Ok(())) => sent_some(transport, stream),
-            Ok(Err(error)) if is_not_now(&error) => Ok(()),
-            Ok(Err(error)) => writing_failed(transport, &error),
-            Err(Raised) => raised_in_writing(transport),
+        match connection::with(stream, |io| io.take_send_error().map_or(Ok(()), Err))?.result() {
+            Err(error) if is_not_now(&error) => Ok(()),
+            Err(error) => writing_failed(transport, &error),
+            Ok(()) => sent_some(transport, stream),
         }
     }
 }
@@ -340,11 +342,15 @@ unsafe fn write_ready(transport: *mut PyObject) -> Result<()> {
 unsafe fn sent_some(transport: *mut PyObject, stream: *mut Stream) -> Result<()> {
     // SAFETY: the caller guarantees that the transport is alive and that `stream` is its state.
     unsafe {
-        if (*stream).protocol_paused && (*stream).queue.len() as i64 <= (*stream).low_water {
+        let mut queued = connection::queued(stream)?;
+        // asyncio's buffer is empty from here on.
+        (*stream).unsent = queued > 0;
+        if (*stream).protocol_paused && queued as i64 <= (*stream).low_water {
             // The protocol may write from this call.
             call(transport, known().names._maybe_resume_protocol)?;
+            queued = connection::queued(stream)?;
         }
-        if !(*stream).queue.is_empty() || (*stream).loop_.is_null() {
+        if queued > 0 || (*stream).loop_.is_null() {
             return Ok(());
         }
         let loop_ = Owned::new_reference((*stream).loop_);
@@ -361,21 +367,25 @@ unsafe fn sent_some(transport: *mut PyObject, stream: *mut Stream) -> Result<()>
         if !(*stream).eof {
             return Ok(());
         }
-        match socket_access::access(stream)? {
-            Ok(Access::Descriptor(fd)) if libc::shutdown(fd, libc::SHUT_WR) < 0 => {
-                Err(raise_io(&io::Error::last_os_error()))
-            }
-            Ok(Access::Socket(sock)) => socket_access::shut_down(&sock),
+        if let Some(sock) = socket_access::replaced(stream)? {
+            let how = Owned::returned(ffi::PyLong_FromLong(libc::SHUT_WR.into()))?;
+            let arguments = [sock.as_ptr(), how.as_ptr()];
+            let name = known().names.shutdown;
+            return Owned::returned(ffi::PyObject_VectorcallMethod(name, arguments.as_ptr(), 2, null_mut())).map(drop);
+        }
+        match connection::with(stream, |io| io.finish_now())? {
+            // The program has closed the socket.
+            Outcome::Done(Err(error)) if error.raw_os_error() != Some(libc::EBADF) => Err(raise_io(&error)),
             _ => Ok(()),
         }
     }
 }
 
 /// Calls `pause_writing` if the buffer is above the high-water mark.
-unsafe fn pause_if_needed(transport: *mut PyObject, stream: *mut Stream) -> Result<()> {
+unsafe fn pause_if_needed(transport: *mut PyObject, stream: *mut Stream, queued: usize) -> Result<()> {
     // SAFETY: the caller guarantees that the transport is alive and that `stream` is its state.
     unsafe {
-        if (*stream).protocol_paused || (*stream).queue.len() as i64 <= (*stream).high_water {
+        if (*stream).protocol_paused || queued as i64 <= (*stream).high_water {
             return Ok(());
         }
         call(transport, known().names._maybe_pause_protocol)

@@ -252,6 +252,8 @@ impl StreamEngine for MemoryEngine {
         Ok(())
     }
 
+    unsupported!(manual streams);
+
     fn send(&mut self, token: Token, outbox: &mut Outbox) -> io::Result<Sending> {
         assert!(!outbox.is_empty(), "{token:?} has nothing to send");
         let (stream, random) = self.stream(token)?;

@@ -2,13 +2,13 @@
 
 use std::ptr;
 
-use pelton_sync::Lent;
+use pelton_sync::Lending;
 
 use crate::{Handle, Reactor};
 
 thread_local! {
     /// The reactors that are lent to the code that runs now. Loops can run inside each other, so there may be several.
-    static LENT: Lent<Reactor> = const { Lent::new() };
+    static CURRENT: Lending<Reactor> = const { Lending::new() };
 }
 
 impl Reactor {
@@ -29,19 +29,19 @@ impl Reactor {
     /// ```
     #[inline]
     pub fn enter<T>(&mut self, f: impl FnOnce() -> T) -> T {
-        LENT.with(|lent| lent.lend(self, f))
+        CURRENT.with(|lending| lending.lend(self, f))
     }
 
     /// Calls `f` with the reactor that was [lent](Reactor::enter) to this code, the last one if there are several.
     /// Returns `None` if no reactor was lent or if it is in use further up the stack.
     pub fn with_current<T>(f: impl FnOnce(&mut Reactor) -> T) -> Option<T> {
-        LENT.with(|lent| lent.with_last(f))
+        CURRENT.with(|lending| lending.with(|_| true, f))
     }
 
     /// Returns whether a reactor was lent to this code and is not in use further up the stack.
     #[inline]
     pub(crate) fn is_lent() -> bool {
-        LENT.with(Lent::is_any)
+        CURRENT.with(Lending::is_lent)
     }
 }
 
@@ -62,7 +62,9 @@ impl Handle {
     /// assert!(outer.stopped() && !inner.stopped());
     /// # Ok::<(), pelton::Error>(())
     /// ```
+    #[inline]
     pub fn with_reactor<T>(&self, f: impl FnOnce(&mut Reactor) -> T) -> Option<T> {
-        LENT.with(|lent| lent.with(|reactor| ptr::eq(&*reactor.shared, self.shared.latest()), f))
+        let shared = self.shared.latest();
+        CURRENT.with(|lending| lending.with(|reactor| ptr::eq(&*reactor.shared, shared), f))
     }
 }

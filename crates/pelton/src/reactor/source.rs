@@ -221,6 +221,12 @@ impl Sources {
         self.over.push((token, reason));
     }
 
+    /// Takes back a request to reap a source, which is then reaped by the caller.
+    pub(crate) fn take_over(&mut self, token: Token) -> Option<Reason> {
+        let place = self.over.iter().position(|(over, _)| *over == token)?;
+        Some(self.over.swap_remove(place).1)
+    }
+
     /// Returns whether sources are over and will release their descriptors soon.
     pub(crate) fn any_over(&self) -> bool {
         !self.over.is_empty()

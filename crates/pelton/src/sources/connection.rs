@@ -5,7 +5,7 @@
 //! `events.rs`, `writing.rs` and `ending.rs` handle events, writes and the end. `limits.rs` has time limits,
 //! `progress.rs` detects whether the peer reads, and `flow.rs` bounds send queues. `open.rs` and `dial.rs` open
 //! connections, `descriptor.rs` has what differs on pipes and terminals, `hand_over.rs` replaces their handler, and
-//! `detach.rs` releases them. `layer.rs` has the interface of layers, which transform bytes between the engine and the
+//! `detach.rs` releases them. `manual.rs` has connections whose handler receives and sends by itself. `layer.rs` has the interface of layers, which transform bytes between the engine and the
 //! handler.
 
 mod descriptor;
@@ -18,6 +18,7 @@ mod hand_over;
 mod io;
 mod layer;
 mod limits;
+mod manual;
 mod open;
 mod progress;
 mod stream;
@@ -83,8 +84,16 @@ pub trait Connection: Any {
     /// chunk on, then drop it.
     fn received(&mut self, io: &mut Io<'_>, chunk: Chunk);
 
+    /// Called when a [manual](Reactor::adopt_manual) connection has something to [receive](Io::receive_into): bytes, the
+    /// end of the stream, or an error. It is called in each turn until the handler has received everything or
+    /// [pauses](Io::pause).
+    fn readable(&mut self, io: &mut Io<'_>) {
+        let _ = io;
+    }
+
     /// Called when the send queue had exceeded the high [water mark](WaterMarks) and has fallen to the low one: the
-    /// handler can send more.
+    /// handler can send more. On a [manual](Reactor::adopt_manual) connection, it is called whenever the socket has
+    /// accepted more.
     fn writable(&mut self, io: &mut Io<'_>) {
         let _ = io;
     }

@@ -26,7 +26,7 @@ use self::datagrams::Datagrams;
 use self::listeners::Listeners;
 use self::streams::Streams;
 use self::unpolled::AlwaysReady;
-use self::watches::{Registration, Strangers, Watch, Watches};
+use self::watches::{Input, Registration, Strangers, Watch, Watches};
 use super::{Engine, Event, Forgotten, Intake, Park, Sending, no_such_source};
 use crate::poller::{Poller, Trigger};
 use crate::socket::SystemSocket;
@@ -148,10 +148,11 @@ impl<P: Poller> ReadinessEngine<P> {
                 if !(watch.interest.readable() && readiness.contains(Readiness::READABLE)) {
                     return sendable.then_some(Event::Sendable(token));
                 }
+                let input = watch.input;
                 if sendable {
                     self.events.push_back(Event::Sendable(token));
                 }
-                self.receive_once(token)
+                if input == Input::Reported { Some(Event::Receivable(token)) } else { self.receive_once(token) }
             }
         }
     }

@@ -3,10 +3,10 @@
 //! Each readiness is answered with one read, into a buffer that the engine lends out. There is no second read, because the
 //! poller will report the rest. Writes are tried at once, and the poller is asked about room only if there was none.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::rc::Rc;
 
-use super::watches::Registration;
+use super::watches::{Input, Registration};
 use super::{ReadinessEngine, Role, Watch, with_intake, with_sending};
 use crate::chunk::Buffers;
 use crate::engine::{Event, Intake, Sending, StreamEngine, WatchEngine, no_such_source};
@@ -14,7 +14,7 @@ use crate::outbox::FilePart;
 use crate::poller::Poller;
 use crate::socket::SystemSocket;
 use crate::stream::{Sink, Stream};
-use crate::{Address, ConnectOptions, Interest, Mode, Outbox, Socket, StreamKind, Token};
+use crate::{Address, ConnectOptions, Interest, Mode, Outbox, Socket, Space, StreamKind, Token};
 
 /// Pieces that one system call takes at most.
 const PIECES_PER_CALL: usize = 64;
@@ -37,7 +37,9 @@ impl<P: Poller> ReadinessEngine<P> {
             Ok(Some(error)) | Err(error) => Err(error),
         };
         watch.role = Role::Stream(Stream::Socket(socket));
-        watch.ended = outcome.is_err();
+        if outcome.is_err() {
+            watch.input = Input::Ended;
+        }
         let outcome = outcome.and_then(|()| self.rewatch(token, Interest::NONE, Mode::Level));
         Some(match outcome {
             Ok(()) => Event::Connected(token),
@@ -73,7 +75,7 @@ impl<P: Poller> ReadinessEngine<P> {
             Ok(_) => Ok(()),
             Err(error) => Err(error),
         };
-        watch.ended = true;
+        watch.input = Input::Ended;
         // A level-triggered poller would report the end over and over.
         let interest = with_intake(watch.interest, Intake::Off);
         let outcome = outcome.and(self.rewatch(token, interest, Mode::Level));
@@ -119,8 +121,45 @@ impl<P: Poller> StreamEngine for ReadinessEngine<P> {
         {
             return Ok(());
         }
-        let intake = if watch.ended { Intake::Off } else { intake };
+        let intake = if watch.input == Input::Ended { Intake::Off } else { intake };
         self.rewatch(token, with_intake(watch.interest, intake), Mode::Level)
+    }
+
+    fn receive_manually(&mut self, token: Token) -> io::Result<()> {
+        let Some(watch) = self.watches.get_mut(token) else { return Err(no_such_source(token)) };
+        if watch.input == Input::Received {
+            watch.input = Input::Reported;
+        }
+        Ok(())
+    }
+
+    fn receive_into(&mut self, token: Token, spaces: &mut [Space<'_>]) -> io::Result<usize> {
+        match self.stream(token) {
+            Some(Stream::Socket(socket)) => socket.receive_into(spaces),
+            Some(Stream::Descriptor(descriptor)) => descriptor.receive_into(spaces),
+            None => Err(no_such_source(token)),
+        }
+    }
+
+    fn send_now(&mut self, token: Token, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let Some(watch) = self.watches.get(token) else { return Err(no_such_source(token)) };
+        let Role::Stream(stream) = &watch.role else { return Err(io::ErrorKind::NotConnected.into()) };
+        let (sent, all) = match stream {
+            Stream::Socket(socket) => send_slices(socket, slices)?,
+            Stream::Descriptor(descriptor) if descriptor.kind() == StreamKind::ReadOnly => return Err(read_only()),
+            Stream::Descriptor(descriptor) => send_slices(&**descriptor, slices)?,
+        };
+        if !all {
+            let interest = watch.interest | Interest::WRITABLE;
+            self.rewatch(token, interest, Mode::Level)?;
+        }
+        Ok(sent)
+    }
+
+    fn report_room(&mut self, token: Token, report: bool) -> io::Result<()> {
+        let Some(watch) = self.watches.get(token) else { return Err(no_such_source(token)) };
+        let sending = if report { Sending::Busy } else { Sending::Idle };
+        self.rewatch(token, with_sending(watch.interest, sending), Mode::Level)
     }
 
     fn send(&mut self, token: Token, outbox: &mut Outbox) -> io::Result<Sending> {
@@ -168,6 +207,27 @@ impl<P: Poller> StreamEngine for ReadinessEngine<P> {
     fn undelivered(&self, token: Token) -> Option<u64> {
         self.stream(token)?.undelivered()
     }
+}
+
+/// Sends as much of the slices as the socket takes. Returns how much, and whether that is everything.
+#[inline]
+fn send_slices(socket: &impl Sink, slices: &[IoSlice<'_>]) -> io::Result<(usize, bool)> {
+    let mut sent = 0;
+    for slices in slices.chunks(PIECES_PER_CALL) {
+        let (outcome, len) = match slices {
+            [slice] => (socket.send_one(slice), slice.len()),
+            slices => (socket.send(slices), slices.iter().map(|slice| slice.len()).sum()),
+        };
+        match outcome {
+            Ok(count) if count == len => sent += count,
+            Ok(count) => return Ok((sent + count, false)),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                return Ok((sent, false));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((sent, true))
 }
 
 /// Sends as much of the outbox as the socket takes.

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::watches::{Registration, Watches};
+use super::watches::{Input, Registration, Watches};
 use super::{ReadinessEngine, Role};
 use crate::engine::{Event, WatchEngine};
 use crate::poller::Poller;
@@ -97,7 +97,7 @@ impl<P: Poller> ReadinessEngine<P> {
         let Role::Stream(stream) = &watch.role else { return None };
         watch.registration = Registration::Lost;
         watch.interest = Interest::NONE;
-        if std::mem::replace(&mut watch.ended, true) {
+        if std::mem::replace(&mut watch.input, Input::Ended) == Input::Ended {
             return None;
         }
         let error = stream.fd().err().unwrap_or_else(|| rustix::io::Errno::BADF.into());
@@ -119,7 +119,9 @@ impl<P: Poller> ReadinessEngine<P> {
         let watch = self.watches.get_mut(token)?;
         let Role::Stream(Stream::Descriptor(descriptor)) = &watch.role else { return None };
         let is_lost = descriptor.has_lost_reader();
-        watch.ended |= is_lost;
+        if is_lost {
+            watch.input = Input::Ended;
+        }
         let interest = watch.interest.without(Interest::READABLE);
         let outcome = self.rewatch(token, interest, Mode::Level);
         if is_lost {

@@ -17,8 +17,7 @@ pub(super) struct Watch {
     pub(super) interest: Interest,
     pub(super) mode: Mode,
     pub(super) registration: Registration,
-    /// Nothing more will arrive on this stream.
-    pub(super) ended: bool,
+    pub(super) input: Input,
     pub(super) role: Role,
 }
 
@@ -32,6 +31,17 @@ impl Watch {
         self.interest = Interest::NONE;
         Ok(())
     }
+}
+
+/// What happens with the input of a stream.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Input {
+    /// It is received as soon as it is there.
+    Received,
+    /// It is only reported.
+    Reported,
+    /// Nothing more will arrive.
+    Ended,
 }
 
 /// Where a descriptor is, as far as the poller is concerned.
@@ -190,7 +200,7 @@ impl<P: Poller> ReadinessEngine<P> {
         if let Some(watch) = previous {
             watch.registration = Registration::Lost;
         }
-        self.watches.insert(Watch { token, fd, interest, mode, registration, ended: false, role });
+        self.watches.insert(Watch { token, fd, interest, mode, registration, input: Input::Received, role });
         Ok(())
     }
 

@@ -10,11 +10,13 @@ use super::stream::{Ending, Stage};
 use super::{ConnectionState, Reason};
 use crate::Reactor;
 use crate::reactor::source::{Kind, Source};
+use crate::sources::transport::Called;
 
 impl Kind for ConnectionState {
     /// [`Event::Received`] is dispatched separately because it is the hot path.
     fn event(reactor: &mut Reactor, token: Token, event: Event) {
         match event {
+            Event::Receivable(_) => reactor.connection_is_receivable(token),
             Event::Sendable(_) => reactor.connection_is_sendable(token),
             Event::Connected(_) => reactor.connection_is_open(token),
             Event::Ended(_, outcome) => reactor.connection_ended(token, outcome),
@@ -96,11 +98,30 @@ impl Reactor {
             stream.discarded_input = true;
             return;
         }
+        if stream.is_manual() {
+            return self.hold_for_handler(token, Input::Chunk(chunk.compacted()));
+        }
         if !stream.receives() || stream.holds_input() {
             return stream.extra().held.push_back(Input::Chunk(chunk.compacted()));
         }
         self.notify(token, |handler, io| handler.received(io, chunk));
         self.pause_if_over_budget(token);
+    }
+
+    /// Notifies the handler of a manual connection. It usually receives later and has sent nothing.
+    #[inline]
+    fn connection_is_receivable(&mut self, token: Token) {
+        match self.call_handler(token, |handler, io| handler.readable(io)) {
+            Called::No => return,
+            Called::Yes => {}
+            Called::HandsOver => self.switch_handlers(token),
+        }
+        let settles = |stream: &mut ConnectionState| {
+            stream.outbox.is_some() || stream.ending != Ending::None || stream.notify_when_sent
+        };
+        if self.stream_mut(token).is_some_and(settles) {
+            self.write_and_settle(token);
+        }
     }
 
     fn connection_ended(&mut self, token: Token, outcome: io::Result<()>) {
@@ -115,6 +136,7 @@ impl Reactor {
                 };
                 self.connection_is_over(token, reason);
             }
+            (outcome, _) if stream.is_manual() => self.manual_connection_ended(token, outcome),
             (Err(error), _) => {
                 stream.engine_has_ended();
                 self.connection_failed(token, Reason::from_error(error));
@@ -145,6 +167,15 @@ impl Reactor {
             let before = outbox.in_memory();
             outbox.landed();
             flow.remove(before - outbox.in_memory());
+        }
+        if stream.is_manual() {
+            let had_failed = stream.has_send_error();
+            self.write(token);
+            if self.stream_mut(token).is_some_and(|stream| stream.has_send_error()) && !had_failed {
+                // The handler was told.
+                return;
+            }
+            return self.notify(token, |handler, io| handler.writable(io));
         }
         self.write_and_settle(token);
     }
@@ -182,6 +213,9 @@ impl Reactor {
 
     /// Delivers held-back input until the connection stops receiving.
     pub(super) fn deliver_held(&mut self, token: Token) {
+        if self.stream_mut(token).is_some_and(|stream| stream.is_manual()) {
+            return self.report_held(token);
+        }
         loop {
             let Some(stream) = self.stream_mut(token).filter(|stream| stream.receives()) else { return };
             if stream.handler.is_none() {

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
+use std::io;
 use std::panic::Location;
 use std::rc::Rc;
 
@@ -12,6 +13,7 @@ use super::dial::Dial;
 use super::hand_over::Successor;
 use super::io::Input;
 use super::layer::Layers;
+use super::manual::Control;
 use super::progress::Sample;
 use super::{Connection, ConnectionId, Io, Limits, Reason, WaterMarks};
 use crate::reactor::callback::{CallbackKind, SourceId};
@@ -33,6 +35,7 @@ pub(crate) struct ConnectionState {
     pub(super) stage: Stage,
     pub(super) ending: Ending,
     pub(super) kind: StreamKind,
+    pub(super) control: Control,
     /// Why the connection is not read from.
     pub(super) pauses: Pauses,
     pub(super) peer: Peer,
@@ -83,6 +86,8 @@ pub(super) struct Extra {
     keeper: Option<ReconnectId>,
     /// Why the connection has failed.
     pub(super) failure: Option<Reason>,
+    /// Why the queue of a manual connection could not be sent.
+    pub(super) send_error: Option<io::Error>,
     /// Handlers that will take over, one after the other.
     pub(super) successors: VecDeque<Successor>,
     /// Values that live as long as the connection.
@@ -204,6 +209,7 @@ impl ConnectionState {
             stage: Stage::Connecting,
             ending: Ending::None,
             kind: StreamKind::Socket,
+            control: Control::Reactor,
             pauses: Pauses::default(),
             peer: Peer::Sends,
             full: false,

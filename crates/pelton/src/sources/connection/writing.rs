@@ -90,9 +90,12 @@ impl Reactor {
             Ok(Sending::Idle) => {}
             Ok(Sending::Busy) => {
                 stream.busy = true;
-                stream.extra().wrote_at = now;
-                self.arm_limits(token);
+                if !stream.is_manual() {
+                    stream.extra().wrote_at = now;
+                    self.arm_limits(token);
+                }
             }
+            Err(error) if stream.is_manual() => self.manual_send_failed(token, error),
             Err(error) => match Reason::from_error(error) {
                 reason @ Reason::Reset => self.connection_failed(token, reason),
                 reason => self.connection_is_over(token, reason),
@@ -126,6 +129,9 @@ impl Reactor {
             if !stream.busy && std::mem::take(&mut stream.notify_when_sent) {
                 self.notify(token, |handler, io| handler.sent(io));
             }
+            return;
+        }
+        if stream.is_manual() {
             return;
         }
         let marks = stream.marks(flow);
@@ -218,9 +224,12 @@ impl Reactor {
         if stream.stage != Stage::Open {
             return;
         }
-        let (on, held, more) = (stream.receives(), stream.holds_input(), !stream.peer_finished());
+        let stream_is_manual = stream.is_manual();
+        let (mut on, held, more) = (stream.receives(), stream.holds_input(), !stream.peer_finished());
         if on && held {
             self.queue_flush(token);
+            // The handler of a manual connection first receives what is here.
+            on = !stream_is_manual;
         }
         if more && let Err(error) = self.engine.receive(token, Intake::on_if(on)) {
             self.connection_is_over(token, Reason::from_error(error));

@@ -42,6 +42,9 @@ impl Io<'_> {
             Stage::Open if stream.may_send() => (true, false),
             Stage::Open | Stage::Detaching | Stage::Over => return,
         };
+        if stream.is_manual() {
+            return self.close_with(Reason::layer("a manual connection cannot have layers"));
+        }
         if stream.ending == Ending::Detach {
             // The socket must not be given away without the layer that it should have had from the start.
             return self.close_with(Reason::layer("a connection cannot be detached before it has its layers"));
