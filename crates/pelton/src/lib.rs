@@ -100,7 +100,7 @@ pub use reactor::sleep::Sleep;
 pub use reactor::{EventLoop, Reactor};
 pub use sources::connection::{
     Connection, ConnectionId, DetachError, Detached, FailedAttempt, Io, Layer, LayerIo, Layered, Limit, MoveError,
-    Reason, SendError, Throttle, WaterMarks,
+    PassOn, Proxied, Proxy, ProxyEnd, ProxyError, Reason, SendError, Throttle, WaterMarks,
 };
 pub use sources::datagram::{DatagramIo, Datagrams, DatagramsId};
 pub use sources::listener::ListenerId;
