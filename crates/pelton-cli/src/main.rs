@@ -9,6 +9,7 @@ mod engines;
 mod logging;
 mod pages;
 mod serve;
+mod service;
 mod serving;
 mod units;
 

@@ -5,20 +5,14 @@
 //! (`admin.rs`) and hands over to a newer process (`handover.rs`). So busy workers do not delay metrics and signals, and
 //! `/health` answers until the last worker has ended.
 
-mod access_log;
-mod admin;
+pub mod admin;
 mod descriptors;
-mod handover;
 mod line;
 mod metrics;
-mod notify;
 mod observe;
-mod options;
-mod pid_file;
-mod places;
-mod privileges;
+pub mod options;
 mod redirect;
-mod tls;
+pub mod tls;
 mod welcome;
 mod worker;
 
@@ -36,20 +30,22 @@ use pelton_http::{Census, FileSettings, Files, Handler, Server, Settings};
 use pelton_tls::ConfigError;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2, SIGXFSZ};
 
-use access_log::{Sink, Target};
 use admin::{Admin, Hosts, is_loopback};
 use descriptors::Budget;
 pub use options::Options;
-use pid_file::PidFile;
-use places::{CannotListen, Inheritance, Place};
 use redirect::Strict;
 use worker::Sockets;
+
+use crate::service::access_log::{self, Sink, Target};
+use crate::service::pid_file::PidFile;
+use crate::service::places::{self, CannotListen, Inheritance, Place};
+use crate::service::{handover, notify, privileges};
 
 /// The name under which the admin address's socket is passed on.
 const ADMIN: &str = "admin";
 
 /// The name under which the sockets of --redirect-http are passed on.
-const REDIRECT: &str = "redirect";
+pub const REDIRECT: &str = "redirect";
 
 /// How the server ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -79,6 +79,7 @@ pub use messages::codec::{self, Codec, FrameError};
 pub use messages::protocol::{
     ForPool, Framed, PENDING_LIMIT, Peer, Pooled, Protocol, PushError, Replies, ReplySlot, Service, serve,
 };
+pub use messages::proxy_protocol;
 pub use names::endpoint::{BadEndpoint, Endpoint};
 pub use names::reconnect::{Backoff, Outage, Reconnect, ReconnectId};
 pub use names::resolver::{LookupError, LookupFailure, LookupId, Resolver, SystemResolver};
