@@ -82,7 +82,7 @@ impl From<CannotListen> for Failure {
     }
 }
 
-fn failed(doing: &str) -> impl FnOnce(io::Error) -> Failure {
+pub fn failed(doing: &str) -> impl FnOnce(io::Error) -> Failure {
     move |error| Failure::Other(Error::System { doing: doing.to_owned(), error })
 }
 
@@ -171,7 +171,7 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<En
 
 /// Makes writing to a file at the process's size limit fail instead of killing the process: a full log is no reason to stop
 /// serving.
-fn ignore_full_files() {
+pub fn ignore_full_files() {
     // Nothing reads the flag. If registering fails, the default action stays.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
 }
@@ -415,7 +415,7 @@ fn handed_over(reactor: &mut Reactor, control: &Rc<RefCell<Control>>, outcome: R
 }
 
 /// Runs the control reactor until the last worker has ended.
-fn run_to_end(control: &mut EventLoop, reactors: Reactors) -> Result<Vec<Result<Exit, Error>>, Failure> {
+pub fn run_to_end(control: &mut EventLoop, reactors: Reactors) -> Result<Vec<Result<Exit, Error>>, Failure> {
     struct Exits(Vec<Result<Exit, Error>>);
     let handle = control.handle();
     let wait = move || {
@@ -436,7 +436,7 @@ fn run_to_end(control: &mut EventLoop, reactors: Reactors) -> Result<Vec<Result<
     Ok(exits.map(|Exits(exits)| exits).unwrap_or_default())
 }
 
-fn outcome_of_workers(exits: Vec<Result<Exit, Error>>) -> Result<Ended, Failure> {
+pub fn outcome_of_workers(exits: Vec<Result<Exit, Error>>) -> Result<Ended, Failure> {
     let mut ended = Ended::Drained;
     for exit in exits {
         match exit? {
