@@ -8,7 +8,9 @@ mod echo;
 mod engines;
 mod logging;
 mod pages;
+mod proxy;
 mod serve;
+mod service;
 mod serving;
 mod units;
 
@@ -76,6 +78,40 @@ enum Command {
     ///   kill -USR2 $(cat pelton.pid)             replace a server started with --pid-file pelton.pid
     #[command(verbatim_doc_comment)]
     Serve(Box<serve::Options>),
+
+    /// Forwards connections to one of several targets: TCP, Unix sockets and TLS.
+    ///
+    /// Bytes go both ways unchanged, and so do half-closes and resets. TLS can be terminated (--tls-cert), spoken to the targets
+    /// (--to-tls), or passed through to a target that the client's TLS hello names (--to-sni). If a target does not accept, the
+    /// client gets another one. Prints a line for each address once it accepts connections.
+    ///
+    /// The access log has one line per connection: time, client, target, TLS name, bytes to the target, bytes to the client,
+    /// seconds, and why it ended.
+    ///
+    /// Signals:
+    ///   SIGTERM, SIGINT   stop accepting, wait for connections to end, exit; the second time, exit at once
+    ///   SIGHUP            reopen the access log, reload certificates
+    ///   SIGUSR2           start a new process from the same path with the same arguments, pass it the sockets, and
+    ///                     exit once it serves and the connections here have ended: no connection is refused
+    ///
+    /// Exit codes: 0 all connections had ended; 1 failure; 2 invalid command line or environment; 3 cannot listen; 4 connections
+    /// were cut off, by --drain-time or by a second signal.
+    ///
+    /// Examples:
+    ///   pelton proxy --listen 127.0.0.1:8080 --to 192.0.2.1:80
+    ///                                            one target
+    ///   pelton proxy -l '[::]:5432' --to 10.0.0.1:5432,10.0.0.2:5432 --check-interval 2s
+    ///                                            two, and not those that do not accept
+    ///   pelton proxy -l 0.0.0.0:443 --tls-cert site.pem --tls-key site.key --to unix:/run/app.sock
+    ///                                            terminate TLS in front of a Unix socket
+    ///   pelton proxy -l 0.0.0.0:443 --to-sni www.example.org=10.0.0.1:443 --to-sni '*.example.com=10.0.0.2:443'
+    ///                                            choose by name, without keys
+    ///   pelton proxy -l 127.0.0.1:5000 --to db.example.org:5433 --to-tls
+    ///                                            TLS for a client that has none
+    ///   pelton proxy -l 0.0.0.0:80 --to 10.0.0.1:8080 --send-proxy v2 --access-log -
+    ///                                            tell the target who the client is
+    #[command(verbatim_doc_comment)]
+    Proxy(Box<proxy::Options>),
 
     /// Sends requests to an HTTP server and reports throughput and latency.
     ///
@@ -175,6 +211,7 @@ fn main() -> ExitCode {
     logging::start(LevelFilter::from(cli.log_level));
     let outcome = match cli.command {
         Command::Serve(options) => return serve(&options),
+        Command::Proxy(options) => return proxy(&options),
         Command::Bench(options) => return bench(&options),
         Command::Completions(options) => return printed(Ok(pages::completions(Cli::command(), &options))),
         Command::Man(options) => match pages::man(Cli::command(), &options) {
@@ -210,10 +247,25 @@ fn main() -> ExitCode {
 }
 
 fn serve(options: &serve::Options) -> ExitCode {
+    let say = announce(options.access_log.as_deref());
+    ended(serve::run(options, say))
+}
+
+fn proxy(options: &proxy::Options) -> ExitCode {
+    let say = announce(options.access_log.as_deref());
+    ended(proxy::run(options, say))
+}
+
+/// Returns what prints the addresses: to standard output, unless the access log goes there.
+fn announce(access_log: Option<&std::path::Path>) -> impl Fn(&str) -> io::Result<()> {
     // Otherwise the output would be interleaved with the log.
-    let logs_to_stdout = options.access_log.as_deref() == Some(std::path::Path::new("-"));
-    let say = |line: &str| if logs_to_stdout { io::stderr().write_all(line.as_bytes()) } else { print(line) };
-    let (text, code) = match serve::run(options, say) {
+    let logs_to_stdout = access_log == Some(std::path::Path::new("-"));
+    move |line: &str| if logs_to_stdout { io::stderr().write_all(line.as_bytes()) } else { print(line) }
+}
+
+/// Returns the exit code of a server, and prints why it failed.
+fn ended(outcome: Result<serve::Ended, serve::Failure>) -> ExitCode {
+    let (text, code) = match outcome {
         Ok(serve::Ended::Drained) => return ExitCode::SUCCESS,
         Ok(serve::Ended::CutShort) => return ExitCode::from(4),
         Err(serve::Failure::Usage(text)) => (text, 2),

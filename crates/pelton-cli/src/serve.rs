@@ -5,20 +5,14 @@
 //! (`admin.rs`) and hands over to a newer process (`handover.rs`). So busy workers do not delay metrics and signals, and
 //! `/health` answers until the last worker has ended.
 
-mod access_log;
-mod admin;
+pub mod admin;
 mod descriptors;
-mod handover;
 mod line;
 mod metrics;
-mod notify;
 mod observe;
-mod options;
-mod pid_file;
-mod places;
-mod privileges;
+pub mod options;
 mod redirect;
-mod tls;
+pub mod tls;
 mod welcome;
 mod worker;
 
@@ -36,20 +30,22 @@ use pelton_http::{Census, FileSettings, Files, Handler, Server, Settings};
 use pelton_tls::ConfigError;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2, SIGXFSZ};
 
-use access_log::{Sink, Target};
 use admin::{Admin, Hosts, is_loopback};
 use descriptors::Budget;
 pub use options::Options;
-use pid_file::PidFile;
-use places::{CannotListen, Inheritance, Place};
 use redirect::Strict;
 use worker::Sockets;
+
+use crate::service::access_log::{self, Sink, Target};
+use crate::service::pid_file::PidFile;
+use crate::service::places::{self, CannotListen, Inheritance, Place};
+use crate::service::{handover, notify, privileges};
 
 /// The name under which the admin address's socket is passed on.
 const ADMIN: &str = "admin";
 
 /// The name under which the sockets of --redirect-http are passed on.
-const REDIRECT: &str = "redirect";
+pub const REDIRECT: &str = "redirect";
 
 /// How the server ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,7 +82,7 @@ impl From<CannotListen> for Failure {
     }
 }
 
-fn failed(doing: &str) -> impl FnOnce(io::Error) -> Failure {
+pub fn failed(doing: &str) -> impl FnOnce(io::Error) -> Failure {
     move |error| Failure::Other(Error::System { doing: doing.to_owned(), error })
 }
 
@@ -177,7 +173,7 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<En
 
 /// Makes writing to a file at the process's size limit fail instead of killing the process: a full log is no reason to stop
 /// serving.
-fn ignore_full_files() {
+pub fn ignore_full_files() {
     // Nothing reads the flag. If registering fails, the default action stays.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
 }
@@ -424,7 +420,7 @@ fn handed_over(reactor: &mut Reactor, control: &Rc<RefCell<Control>>, outcome: R
 }
 
 /// Runs the control reactor until the last worker has ended.
-fn run_to_end(control: &mut EventLoop, reactors: Reactors) -> Result<Vec<Result<Exit, Error>>, Failure> {
+pub fn run_to_end(control: &mut EventLoop, reactors: Reactors) -> Result<Vec<Result<Exit, Error>>, Failure> {
     struct Exits(Vec<Result<Exit, Error>>);
     let handle = control.handle();
     let wait = move || {
@@ -445,7 +441,7 @@ fn run_to_end(control: &mut EventLoop, reactors: Reactors) -> Result<Vec<Result<
     Ok(exits.map(|Exits(exits)| exits).unwrap_or_default())
 }
 
-fn outcome_of_workers(exits: Vec<Result<Exit, Error>>) -> Result<Ended, Failure> {
+pub fn outcome_of_workers(exits: Vec<Result<Exit, Error>>) -> Result<Ended, Failure> {
     let mut ended = Ended::Drained;
     for exit in exits {
         match exit? {

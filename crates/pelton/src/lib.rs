@@ -79,6 +79,7 @@ pub use messages::codec::{self, Codec, FrameError};
 pub use messages::protocol::{
     ForPool, Framed, PENDING_LIMIT, Peer, Pooled, Protocol, PushError, Replies, ReplySlot, Service, serve,
 };
+pub use messages::proxy_protocol;
 pub use names::endpoint::{BadEndpoint, Endpoint};
 pub use names::reconnect::{Backoff, Outage, Reconnect, ReconnectId};
 pub use names::resolver::{LookupError, LookupFailure, LookupId, Resolver, SystemResolver};
@@ -100,7 +101,7 @@ pub use reactor::sleep::Sleep;
 pub use reactor::{EventLoop, Reactor};
 pub use sources::connection::{
     Connection, ConnectionId, DetachError, Detached, FailedAttempt, Io, Layer, LayerIo, Layered, Limit, MoveError,
-    Reason, SendError, Throttle, WaterMarks,
+    PassOn, Proxied, Proxy, ProxyEnd, ProxyError, Reason, SendError, Throttle, WaterMarks,
 };
 pub use sources::datagram::{DatagramIo, Datagrams, DatagramsId};
 pub use sources::listener::ListenerId;

@@ -4,13 +4,14 @@
 #![cfg(target_os = "linux")]
 
 use std::io::{Read, Write, pipe};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::Duration;
 
 use pelton::{
-    Batch, CallbackKind, Chunk, Connection, ConnectionId, EngineKind, EventLoop, Guest, Interest, Io, Reactor,
+    Address, Batch, CallbackKind, Chunk, Connection, ConnectionId, EngineKind, EventLoop, Guest, Interest, Io, Proxy,
+    Reactor,
 };
 use pelton_testing::{Echo, child};
 
@@ -367,5 +368,45 @@ fn a_message_through_pipes_costs_one_read_one_write_and_a_wait() {
         },
         // The flag against signals needs the newer call. It is the same kind of write.
         |made| assert!(made == ["wait", "read", "pwritev2"] || made == ["wait", "read", "writev"], "{made:?}"),
+    );
+}
+
+#[test]
+fn a_proxied_message_costs_one_read_one_write_and_a_wait() {
+    struct Front(Address);
+    impl Connection for Front {
+        fn opened(&mut self, io: &mut Io<'_>) {
+            let server = io.reactor().connect(&self.0, Echo).unwrap();
+            io.proxy_both(server, Proxy::new()).unwrap();
+        }
+
+        fn received(&mut self, _: &mut Io<'_>, _: Chunk) {
+            unreachable!("it is proxied");
+        }
+    }
+    calls(
+        "a_proxied_message_costs_one_read_one_write_and_a_wait",
+        |reactor| {
+            let back = TcpListener::bind("127.0.0.1:0").unwrap();
+            let target = Address::from(back.local_addr().unwrap());
+            let listener = reactor.listen("127.0.0.1:0", move |_| Front(target.clone())).unwrap();
+            let mut client = TcpStream::connect(reactor.listening_on(listener).unwrap().to_string()).unwrap();
+            while reactor.stats().calls(CallbackKind::Connection) < 2 {
+                reactor.turn(None).unwrap();
+            }
+            let mut server = back.accept().unwrap().0;
+            for round in 0..10 {
+                client.write_all(b"ping").unwrap();
+                if round == 9 {
+                    mark();
+                }
+                reactor.turn(None).unwrap();
+                if round == 9 {
+                    mark();
+                }
+                server.read_exact(&mut [0; 4]).unwrap();
+            }
+        },
+        |made| assert_eq!(made, ["wait", "recvfrom", "sendto"]),
     );
 }

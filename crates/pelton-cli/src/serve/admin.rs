@@ -8,9 +8,9 @@ use std::time::Duration;
 use pelton::{Handle, Reactor, task};
 use pelton_http::{Handler, Request, Responder, Response, Router};
 
-use super::access_log::Sink;
 use super::metrics::{self, Report};
 use super::worker;
+use crate::service::access_log::Sink;
 
 /// A worker that does not report within this time is left out.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -40,7 +40,7 @@ pub enum Hosts {
 impl Hosts {
     /// Returns whether to answer a request for `host`, which may include a port. A request without a host does not come from a
     /// browser.
-    fn takes(&self, host: Option<&str>) -> bool {
+    pub fn takes(&self, host: Option<&str>) -> bool {
         let (Hosts::LoopbackAnd(others), Some(host)) = (self, host) else { return true };
         let name = plain_name(without_port(host));
         name == "localhost" || address(&name).is_some_and(is_loopback) || others.contains(&name)

@@ -6,7 +6,7 @@
 use pelton::{DescriptorLimit, EngineKind, LaneSettings, Reactor};
 
 use super::options::Options;
-use super::places::Place;
+use crate::service::places::Place;
 
 /// `select` cannot watch descriptors from this number on.
 const MOST_WITH_SELECT: u64 = 1024;

@@ -8,9 +8,9 @@ use pelton::{Io, Reactor};
 use pelton_http::wire::Refusal;
 use pelton_http::{Handler, Method, Request, Responder, Response};
 
-use super::access_log::Lines;
 use super::line::{self, Outcome, Subject};
 use super::options::LogFormat;
+use crate::service::access_log::Lines;
 
 /// Status in the log for a request whose client disconnected before the response.
 const CLIENT_WENT: u16 = 499;

@@ -230,7 +230,7 @@ pub enum LogFormat {
     Json,
 }
 
-fn mode(text: &str) -> Result<u32, String> {
+pub fn mode(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text, 8) {
         Ok(mode) if mode <= 0o777 => Ok(mode),
         _ => Err("give up to three octal digits, such as 660".to_owned()),

@@ -6,11 +6,11 @@ use std::rc::Rc;
 use pelton::{Error, Reactor, Socket};
 use pelton_http::{Census, Handler, Server, Settings};
 
-use super::access_log::{Lines, Sink};
 use super::metrics::Report;
 use super::observe::{Watch, Watched};
 use super::options::LogFormat;
 use super::redirect;
+use crate::service::access_log::{Lines, Sink};
 
 /// A worker's state, kept in its reactor.
 struct Worker {

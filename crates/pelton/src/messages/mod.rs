@@ -2,3 +2,4 @@
 
 pub mod codec;
 pub(crate) mod protocol;
+pub mod proxy_protocol;

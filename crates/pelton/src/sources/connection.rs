@@ -5,8 +5,9 @@
 //! `events.rs`, `writing.rs` and `ending.rs` handle events, writes and the end. `limits.rs` has time limits,
 //! `progress.rs` detects whether the peer reads, and `flow.rs` bounds send queues. `open.rs` and `dial.rs` open
 //! connections, `descriptor.rs` has what differs on pipes and terminals, `hand_over.rs` replaces their handler, and
-//! `detach.rs` releases them. `manual.rs` has connections whose handler receives and sends by itself. `layer.rs` has the interface of layers, which transform bytes between the engine and the
-//! handler.
+//! `detach.rs` releases them. `manual.rs` has connections whose handler receives and sends by itself. `layer.rs` has the
+//! interface of layers, which transform bytes between the engine and the handler. `proxy.rs` forwards the input of one
+//! connection to another.
 
 mod descriptor;
 mod detach;
@@ -21,6 +22,7 @@ mod limits;
 mod manual;
 mod open;
 mod progress;
+mod proxy;
 mod stream;
 mod writing;
 
@@ -40,6 +42,7 @@ pub use io::Io;
 pub use layer::{Layer, LayerIo, Layered};
 pub use limits::Limit;
 pub(crate) use limits::Limits;
+pub use proxy::{PassOn, Proxied, Proxy, ProxyEnd, ProxyError};
 pub(crate) use stream::{ConnectionState, Connections};
 
 use crate::{Endpoint, FrameError, LookupError, Reactor};
@@ -107,6 +110,22 @@ pub trait Connection: Any {
     /// has been sent. If this side has [finished](Io::finish) already, the connection closes after this call in any case.
     fn peer_finished(&mut self, io: &mut Io<'_>) {
         io.close_after_writing();
+    }
+
+    /// Called when the connection is no longer [proxied](Io::proxy_to), unless the handler itself
+    /// [stopped](Io::stop_proxying) that. It is called once, also if the connection itself has ended:
+    /// [`closed`](Connection::closed) follows then.
+    ///
+    /// By default, the connection closes when everything has been sent if its target was closed, and is
+    /// [reset](Io::reset) if its target has failed. If its own peer has finished, it closes as well, unless it is the
+    /// target of another connection that may send more.
+    fn proxy_finished(&mut self, io: &mut Io<'_>, proxied: &Proxied) {
+        match proxied.end {
+            ProxyEnd::TargetClosed => io.close_after_writing(),
+            ProxyEnd::TargetFailed => io.reset(),
+            ProxyEnd::PeerFinished if io.proxied_from().is_none() => io.close_after_writing(),
+            ProxyEnd::PeerFinished | ProxyEnd::LimitReached | ProxyEnd::SourceClosed | ProxyEnd::Stopped => {}
+        }
     }
 
     /// Called when a [time limit](Io::set_limit) was reached. By default the connection is closed with

@@ -17,6 +17,8 @@ impl Pauses {
     pub(crate) const HANDLER: Pauses = Pauses(1);
     /// The byte budget of the reactor is exceeded.
     pub(crate) const BUDGET: Pauses = Pauses(2);
+    /// The target that the connection is proxied to has no room.
+    pub(crate) const TARGET: Pauses = Pauses(4);
 
     #[inline]
     pub(crate) fn is_empty(self) -> bool {

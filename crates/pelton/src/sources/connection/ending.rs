@@ -2,7 +2,8 @@
 
 use pelton_os::Token;
 
-use super::{ConnectionId, ConnectionState, Reason};
+use super::proxy::SourceEnd;
+use super::{ConnectionId, ConnectionState, Io, Reason};
 use crate::Reactor;
 use crate::reactor::callback::{CallbackKind, Site};
 
@@ -30,8 +31,10 @@ impl Reactor {
             // `closed` is called on every handler, even on one whose `opened` was not called.
             self.switch_handlers(token);
         }
+        let proxies = self.leave_proxies(token);
+        let end = SourceEnd::from(&reason);
         let Some(stream) = self.stream_mut(token) else { return };
-        let (location, handler) = (stream.location, stream.handler.take());
+        let (location, mut handler) = (stream.location, stream.handler.take());
         let _kept = stream.extra.as_mut().map(|extra| std::mem::take(&mut extra.kept));
         if let Some(mut timer) = stream.extra.as_mut().map(|extra| std::mem::take(&mut extra.timer)) {
             timer.cancel(self);
@@ -44,7 +47,11 @@ impl Reactor {
         }
         let id = ConnectionId(token);
         let site = Site { kind: CallbackKind::Connection, place: location, source: Some(id.into()) };
+        if let (Some(handler), Some(proxied)) = (&mut handler, &proxies.proxied) {
+            self.call_once(site, |reactor| handler.proxy_finished(&mut Io { reactor, id }, proxied));
+        }
         self.call_closed(site, handler, |handler, reactor| handler.closed(reactor, reason));
+        self.tell_proxies(&proxies, end);
         if let Some(outage) = outage {
             self.tell_outage(&outage);
         }

@@ -6,6 +6,7 @@ use pelton_os::{Chunk, Event, Token};
 
 use super::io::Input;
 use super::layer::Layers;
+use super::proxy::{EndGoes, Progress};
 use super::stream::{Ending, Stage};
 use super::{ConnectionState, Reason};
 use crate::Reactor;
@@ -104,7 +105,11 @@ impl Reactor {
         if !stream.receives() || stream.holds_input() {
             return stream.extra().held.push_back(Input::Chunk(chunk.compacted()));
         }
-        self.notify(token, |handler, io| handler.received(io, chunk));
+        if stream.proxies {
+            self.forward(token, chunk);
+        } else {
+            self.notify(token, |handler, io| handler.received(io, chunk));
+        }
         self.pause_if_over_budget(token);
     }
 
@@ -226,6 +231,11 @@ impl Reactor {
             let closes = matches!(stream.ending, Ending::Close | Ending::Linger);
             match extra.held.pop_front() {
                 Some(Input::Chunk(_)) if closes => stream.discarded_input = true,
+                Some(Input::Chunk(chunk)) if stream.proxies => {
+                    if self.forward(token, chunk) == Progress::None {
+                        return;
+                    }
+                }
                 Some(Input::Chunk(chunk)) => self.notify(token, |handler, io| handler.received(io, chunk)),
                 Some(Input::End) => self.peer_finished(token),
                 None => break,
@@ -240,10 +250,16 @@ impl Reactor {
     fn peer_finished(&mut self, token: Token) {
         let Some(stream) = self.stream_mut(token) else { return };
         stream.peer_has_finished();
+        let mut tell_handler = true;
+        if stream.proxies && !stream.failed() && !stream.closes() {
+            tell_handler = self.forward_end(token) == EndGoes::ToHandler;
+        }
+        let Some(stream) = self.stream_mut(token) else { return };
         match stream.ending {
             Ending::Linger => return self.closed_after_writing(token, Reason::Local),
             Ending::Close => return,
             _ if stream.failed() => return,
+            _ if !tell_handler => {}
             _ => self.notify(token, |handler, io| handler.peer_finished(io)),
         }
         // Both sides have finished, whatever the handler did about it.

@@ -83,13 +83,11 @@ impl Reactor {
         stream.pauses.remove(Pauses::HANDLER);
         stream.notify_when_sent = false;
         let ended = stream.peer_finished() && !stream.failed();
-        let held = &mut stream.extra().held;
+        let extra = stream.extra();
         if !unread.is_empty() {
-            held.push_front(Input::Chunk(Chunk::from(unread)));
+            extra.held.push_front(Input::Chunk(Chunk::from(unread)));
         }
-        if ended && !matches!(held.back(), Some(Input::End)) {
-            held.push_back(Input::End);
-        }
+        extra.repeat_end(ended);
         // This also queues the delivery of held input in the next flush.
         self.set_receiving(token);
         before

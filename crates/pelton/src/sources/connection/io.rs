@@ -80,6 +80,10 @@ impl Io<'_> {
     /// Writes as much of the send queue as the socket accepts, immediately.
     pub fn flush(&mut self) {
         self.reactor.write(self.id.0);
+        if self.reactor.stream_mut(self.id.0).is_some_and(|stream| stream.holds_back) {
+            // The source that is proxied to this connection may go on.
+            self.reactor.request_flush(self.id.0);
+        }
     }
 
     /// Calls the handler's [`sent`](super::Connection::sent) once, when everything has been sent. This happens after

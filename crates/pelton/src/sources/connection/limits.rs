@@ -95,7 +95,9 @@ impl ConnectionState {
             Limit::WriteStall => None,
             Limit::Handshake => self.layers().and_then(|layers| layers.unready_since),
             // A connection that the reactor itself has paused is not an inactive peer.
-            Limit::Inactivity if connecting || self.pauses.has(Pauses::BUDGET) => None,
+            Limit::Inactivity if connecting || self.pauses.has(Pauses::BUDGET) || self.pauses.has(Pauses::TARGET) => {
+                None
+            }
             Limit::Inactivity => Some(self.sample().map_or(self.active_at, |sample| sample.at.max(self.active_at))),
         }
     }

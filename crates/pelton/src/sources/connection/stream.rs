@@ -15,6 +15,7 @@ use super::io::Input;
 use super::layer::Layers;
 use super::manual::Control;
 use super::progress::Sample;
+use super::proxy::{Feed, Forwarding};
 use super::{Connection, ConnectionId, Io, Limits, Reason, WaterMarks};
 use crate::reactor::callback::{CallbackKind, SourceId};
 use crate::reactor::source::{Counted, Source};
@@ -59,6 +60,10 @@ pub(crate) struct ConnectionState {
     pub(super) discarded_input: bool,
     /// There are [layers](Layers) between the engine and the handler. Then `outbox` is above the topmost one.
     pub(super) layered: bool,
+    /// Input is [forwarded](super::Io::proxy_to) instead of delivered.
+    pub(super) proxies: bool,
+    /// The connection that is proxied to this one is paused until the send queue has room.
+    pub(super) holds_back: bool,
 }
 
 /// State that only some connections need.
@@ -78,6 +83,10 @@ pub(super) struct Extra {
     pub(super) held: ShortQueue<Input>,
     pub(super) layers: Option<Box<Layers>>,
     pub(super) detach: Option<OnDetached>,
+    /// Where input is forwarded to.
+    pub(super) forwarding: Option<Box<Forwarding>>,
+    /// The connection that is proxied to this one.
+    pub(super) feed: Option<Feed>,
     /// The address of the peer, while connecting.
     pub(super) address: Option<Address>,
     /// The dialing state, while connecting by name.
@@ -103,6 +112,8 @@ impl Extra {
             || self.layers.is_some()
             || !self.held.is_empty()
             || self.detach.is_some()
+            || self.forwarding.is_some()
+            || self.feed.is_some()
             || self.failure.is_some()
     }
 }
@@ -222,6 +233,8 @@ impl ConnectionState {
             used: false,
             discarded_input: false,
             layered: false,
+            proxies: false,
+            holds_back: false,
         }
     }
 
@@ -298,8 +311,9 @@ impl ConnectionState {
         if self.closes() {
             return self.stage == Stage::Open;
         }
-        // Throttling limits the answers to input. A handler that has finished sending adds none.
-        let throttled = self.full && self.throttles && self.ending == Ending::None;
+        // Throttling limits the answers to input. A handler that has finished sending adds none, and proxied input has
+        // none: its target limits it.
+        let throttled = self.full && self.throttles && self.ending == Ending::None && !self.proxies;
         let held_up = !self.pauses.is_empty() || throttled || self.ending == Ending::Detach;
         self.stage == Stage::Open && (!held_up || self.failed() || self.layers().is_some_and(|layers| layers.failed))
     }

@@ -106,12 +106,21 @@ impl Reactor {
     /// Writes queued data, then handles the consequences: water marks, notifications, the end.
     pub(super) fn write_and_settle(&mut self, token: Token) {
         self.write(token);
-        let Reactor { sources, flow, .. } = self;
-        let Some(Source::Connection(stream)) = sources.get_mut(token) else { return };
+        let Some(stream) = self.stream_mut(token) else { return };
         if stream.stage != Stage::Open || stream.failed() {
             return;
         }
         let waiting = stream.waiting();
+        if stream.holds_back {
+            self.resume_source(token, waiting);
+        }
+        self.settle(token, waiting);
+    }
+
+    #[inline]
+    fn settle(&mut self, token: Token, waiting: u64) {
+        let Reactor { sources, flow, .. } = self;
+        let Some(Source::Connection(stream)) = sources.get_mut(token) else { return };
         if stream.pauses.has(Pauses::BUDGET) && waiting == 0 && !stream.busy && flow.serves_over_budget() {
             self.resume_over_budget(token);
             return self.write_and_settle(token);

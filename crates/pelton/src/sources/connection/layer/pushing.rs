@@ -10,7 +10,7 @@ use crate::reactor::callback::{CallbackKind, Outcome, Site};
 use crate::reactor::source::Source;
 use crate::sources::connection::io::Input;
 use crate::sources::connection::stream::{Ending, Stage};
-use crate::sources::connection::{Connection, ConnectionId, Io, Limit, Reason};
+use crate::sources::connection::{Connection, ConnectionId, Io, Limit, Proxied, Reason};
 
 impl Io<'_> {
     /// Puts a [layer](Layer) on the connection, between its handler and the layers that it has already. The
@@ -129,6 +129,10 @@ impl Layered {
 impl Connection for Layered {
     fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
         self.handler.received(io, chunk);
+    }
+
+    fn proxy_finished(&mut self, io: &mut Io<'_>, proxied: &Proxied) {
+        self.handler.proxy_finished(io, proxied);
     }
 
     fn timed_out(&mut self, io: &mut Io<'_>, limit: Limit) {

@@ -190,7 +190,7 @@ impl Place {
 
     /// Returns whether requests are only redirected here.
     pub fn redirects(&self) -> bool {
-        self.name == super::REDIRECT
+        self.name == crate::serve::REDIRECT
     }
 
     /// Returns how many sockets it has.
