@@ -100,7 +100,8 @@ impl Call {
         {
             let state = &mut *call.state.borrow_mut();
             state.parts = Some(parts);
-            state.deadline = whole.map(|whole| reactor.now() + whole);
+            // From a fresh reading: the caller may have been busy for long.
+            state.deadline = whole.map(|whole| reactor.clock() + whole);
             state.whole = whole.unwrap_or_default();
             state.accept = accept;
         }

@@ -104,7 +104,7 @@ impl ClientConnection {
 
     fn keep_busy(&mut self) {
         if let Some(mut busy) = self.busy.take() {
-            let call = std::mem::take(&mut busy.call);
+            let call = self.shared.take_out(&mut busy.call);
             self.shared.keep_busy(busy);
             self.shared.keep_call(call);
         }
@@ -119,7 +119,7 @@ impl ClientConnection {
     fn fail_call(&mut self, reactor: &mut Reactor, kind: ErrorKind) {
         self.phase = Phase::Closing;
         let Some(mut busy) = self.busy.take() else { return };
-        let call = std::mem::take(&mut busy.call);
+        let call = self.shared.take_out(&mut busy.call);
         let attempt = Attempt { begun: busy.reader.has_begun(), kept: busy.is_kept };
         self.shared.keep_busy(busy);
         self.shared.attempt_failed(reactor, call, attempt, kind);

@@ -45,6 +45,8 @@ pub(super) struct Shared {
     #[expect(clippy::vec_box, reason = "connections hold them boxed")]
     spare_busy: RefCell<Vec<Box<Busy>>>,
     spare_calls: RefCell<Vec<Rc<Call>>>,
+    /// In place of the call of an unused state.
+    nobody: Rc<Call>,
     /// Memory for decompressed data.
     pub(super) scratch: Cell<Vec<u8>>,
 }
@@ -177,6 +179,7 @@ impl Shared {
             pool: RefCell::default(),
             spare_busy: RefCell::default(),
             spare_calls: RefCell::default(),
+            nobody: Rc::default(),
             scratch: Cell::default(),
         }
     }
@@ -411,6 +414,11 @@ impl Shared {
 
     pub(super) fn take_call(&self) -> Rc<Call> {
         self.spare_calls.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Takes the call out of a state.
+    pub(super) fn take_out(&self, call: &mut Rc<Call>) -> Rc<Call> {
+        std::mem::replace(call, self.nobody.clone())
     }
 
     /// Keeps the memory of a finished call, if nobody else holds it.

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(crate) struct Scripted {
 
 /// One connection of a [`Scripted`] server.
 pub(crate) struct Visitor {
-    pub(crate) stream: TcpStream,
+    pub(crate) stream: Arc<TcpStream>,
     /// How many were accepted before it.
     pub(crate) number: usize,
     unread: Vec<u8>,
@@ -33,6 +33,7 @@ impl Scripted {
         let serve = Arc::new(serve);
         let thread = std::thread::spawn(move || {
             let mut handlers = Vec::new();
+            let mut streams: Vec<Weak<TcpStream>> = Vec::new();
             loop {
                 let (stream, _) = listener.accept().unwrap();
                 stream.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -41,11 +42,17 @@ impl Scripted {
                 if stream.peek(&mut first).is_ok_and(|count| &first[..count] == b"STOP") {
                     break;
                 }
+                let stream = Arc::new(stream);
+                streams.push(Arc::downgrade(&stream));
                 let number = count.fetch_add(1, Ordering::SeqCst);
                 let serve = serve.clone();
                 handlers.push(std::thread::spawn(move || {
                     serve(&mut Visitor { stream, number, unread: Vec::new() });
                 }));
+            }
+            // Clients may keep their connections.
+            for stream in streams.iter().filter_map(Weak::upgrade) {
+                let _ = stream.shutdown(Shutdown::Both);
             }
             for handler in handlers {
                 handler.join().unwrap();
@@ -108,7 +115,7 @@ impl Visitor {
                     return Some(String::from_utf8(self.unread.drain(..end).collect()).unwrap());
                 }
             }
-            match self.stream.read(&mut buffer) {
+            match (&*self.stream).read(&mut buffer) {
                 Ok(0) | Err(_) => return None,
                 Ok(count) => self.unread.extend_from_slice(&buffer[..count]),
             }
@@ -117,13 +124,13 @@ impl Visitor {
 
     /// Sends bytes. Returns whether the client is still there.
     pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
-        self.stream.write_all(bytes.as_ref()).is_ok()
+        (&*self.stream).write_all(bytes.as_ref()).is_ok()
     }
 
     /// Waits until the client closes the connection.
     pub(crate) fn wait_for_end(&mut self) {
         let mut buffer = [0; 65536];
-        while self.stream.read(&mut buffer).is_ok_and(|count| count > 0) {}
+        while (&*self.stream).read(&mut buffer).is_ok_and(|count| count > 0) {}
     }
 
     pub(crate) fn finish(&self) {
@@ -132,6 +139,6 @@ impl Visitor {
 
     /// Makes the end of the connection a reset.
     pub(crate) fn reset(&self) {
-        socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).unwrap();
+        socket2::SockRef::from(&*self.stream).set_linger(Some(Duration::ZERO)).unwrap();
     }
 }

@@ -51,7 +51,12 @@ impl ClientConnection {
         let wait = self.waits_for();
         let goes_on = std::mem::replace(&mut self.wait, wait) == wait;
         let settings = self.shared.settings();
-        let now = io.reactor().now();
+        let reactor = io.reactor();
+        let now = match wait {
+            // A request may be sent long after the latest reading.
+            Wait::Open | Wait::Continue | Wait::Head if !goes_on => reactor.clock(),
+            _ => reactor.now(),
+        };
         let (mut head, mut between, mut whole) = (settings.head, settings.between, Time::MAX);
         if let Some(busy) = &self.busy {
             let state = busy.call.state.borrow();

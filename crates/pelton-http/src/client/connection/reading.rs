@@ -141,7 +141,7 @@ impl ClientConnection {
         } else {
             io.close();
         }
-        let call = std::mem::take(&mut busy.call);
+        let call = self.shared.take_out(&mut busy.call);
         match std::mem::take(&mut busy.delivery) {
             Delivery::Receiver => call.end(io.reactor(), ResponseEvent::End(busy.reader.trailers())),
             Delivery::Redirect { to, status } => self.shared.follow(io.reactor(), call.clone(), *to, status),
