@@ -31,6 +31,7 @@
 
 mod body;
 mod census;
+pub mod client;
 mod connection;
 #[cfg(any(feature = "json", feature = "forms"))]
 mod decode;
@@ -59,6 +60,7 @@ pub mod wire;
 
 pub use body::{Body, BodyError, BodyEvent};
 pub use census::Census;
+pub use client::Client;
 pub use connection::HttpConnection;
 #[cfg(any(feature = "json", feature = "forms"))]
 pub use decode::DecodeError;

@@ -99,6 +99,13 @@ impl Chunked {
         }
     }
 
+    /// Prepares for another body.
+    pub(super) fn reset(&mut self) {
+        (self.state, self.remaining, self.digits, self.extensions) = (State::Size, 0, 0, 0);
+        self.trailers.clear();
+        self.fields.clear();
+    }
+
     /// The fields after the last chunk.
     pub fn trailers(&self) -> Fields<'_> {
         Fields::new(&self.trailers, &self.fields)

@@ -7,6 +7,13 @@ pub struct Field {
     pub(super) value: (u32, u32),
 }
 
+impl Field {
+    /// Where its name begins.
+    pub(super) fn start(&self) -> usize {
+        self.name.0 as usize
+    }
+}
+
 fn part(bytes: &[u8], (start, end): (u32, u32)) -> &[u8] {
     bytes.get(start as usize..end as usize).unwrap_or_default()
 }

@@ -3,7 +3,7 @@
 //! [`Scan`] finds the end of a request head, however it is split. [`Head::parse`] parses it or says why it is refused, and
 //! [`Chunked`] decodes a chunked body. [`encode`] writes response heads, with a [`Date`] that is formatted once a second.
 //! [`select_ranges`], [`choose_coding`] and [`evaluate`] handle range requests, content negotiation and conditional requests.
-//! [`responses`] parses responses, for clients.
+//! [`ResponseReader`] reads responses, for clients; [`responses`] counts them.
 //!
 //! Everything that two implementations could read differently is refused (RFC 9112, sections 6.3 and 11.2). A request that a
 //! proxy reads differently can smuggle a second one past it.
@@ -19,6 +19,7 @@ mod host;
 mod options;
 mod preconditions;
 mod ranges;
+mod response;
 pub mod responses;
 mod scan;
 mod status;
@@ -34,6 +35,7 @@ pub(crate) use framing::decimal;
 pub use head::{Head, Notes, Parsed, Version};
 pub use preconditions::{Validators, Verdict, evaluate, range_counts};
 pub use ranges::{MOST_RANGES, Selection, select_ranges};
+pub use response::{Malformed, Piece, ResponseHead, ResponseLimits, ResponseReader, To};
 pub use scan::{HeadLimits, Scan};
 pub use status::reason_phrase;
 pub use target::Form;

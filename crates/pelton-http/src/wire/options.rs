@@ -53,6 +53,11 @@ impl Options {
         self.upgrade && self.upgrade_to && version == Version::Http11
     }
 
+    /// Whether both fields of a switch to another protocol are present.
+    pub(super) fn names_upgrade(self) -> bool {
+        self.upgrade && self.upgrade_to
+    }
+
     #[inline]
     pub(super) fn expects_continue(self) -> bool {
         self.expects_continue

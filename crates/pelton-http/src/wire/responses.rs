@@ -1,22 +1,7 @@
-//! Parses responses, for clients, strictly: anything ambiguous is an error (RFC 9112, sections 2.2, 4 and 6.3).
+//! Counts responses, for load generators. What is accepted is decided by [`ResponseReader`].
 
-use super::framing::Framed;
-use super::options::Options;
-use super::{ChunkLimits, Chunked, Decoded, Framing, Version};
-
-/// The maximum length of a head, in bytes.
-const LONGEST_HEAD: usize = 64 * 1024;
-
-/// The maximum number of fields, more than any server needs.
-const MOST_FIELDS: usize = 128;
-
-/// The start of every head with a supported version.
-const BEGINNING: &[u8] = b"HTTP/1.";
-
-/// Why a response is malformed. Nothing after it on the connection can be trusted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct Malformed(pub &'static str);
+use super::response::{Piece, ResponseReader};
+pub use super::response::{Malformed, To};
 
 /// A complete response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,15 +12,6 @@ pub struct Finished {
     pub keep_alive: bool,
     /// The length of its body.
     pub body: u64,
-}
-
-/// The kind of request that is answered.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum To {
-    /// A `HEAD` request.
-    Head,
-    /// Any other request, except `CONNECT`.
-    Other,
 }
 
 /// Parses a sequence of responses, however they are split. Interim responses are skipped.
@@ -52,180 +28,51 @@ pub enum To {
 /// ```
 #[derive(Default)]
 pub struct Responses {
-    /// The received part of an incomplete head.
-    partial: Vec<u8>,
-    lines: Lines,
-    body: Option<Body>,
-}
-
-struct Body {
-    finished: Finished,
-    kind: Kind,
-}
-
-enum Kind {
-    /// This many bytes remain.
-    Length(u64),
-    Chunked(Box<Chunked>),
-    UntilClose,
-}
-
-/// How much of a head has been scanned, so that each byte is scanned once.
-#[derive(Clone, Copy, Default)]
-struct Lines {
-    looked_at: usize,
-    /// Where the current line begins.
-    line: usize,
-}
-
-impl Lines {
-    /// Finds the end of the head at the beginning of `bytes`.
-    fn end_of_head(&mut self, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
-        let begun = bytes.len().min(BEGINNING.len());
-        if bytes[..begun] != BEGINNING[..begun] {
-            return Err(Malformed("the response does not begin with HTTP/1."));
-        }
-        while let Some(found) = memchr::memchr(b'\n', &bytes[self.looked_at..]) {
-            let end = self.looked_at + found;
-            if bytes[..end].last() != Some(&b'\r') {
-                return Err(Malformed("a line of the head does not end in CRLF"));
-            }
-            let is_empty = end - self.line == 1;
-            (self.looked_at, self.line) = (end + 1, end + 1);
-            if self.line > LONGEST_HEAD {
-                break;
-            } else if is_empty {
-                return Ok(Some(self.line));
-            }
-        }
-        self.looked_at = bytes.len();
-        if bytes.len() > LONGEST_HEAD { Err(Malformed("the head is too long")) } else { Ok(None) }
-    }
+    reader: ResponseReader,
+    /// The response whose head has arrived.
+    current: Option<Finished>,
 }
 
 impl Responses {
     /// Parses the start of `input`. Returns the number of bytes consumed, and the response if it is complete.
     pub fn advance(&mut self, to: To, input: &[u8]) -> Result<(usize, Option<Finished>), Malformed> {
         let mut at = 0;
-        while self.body.is_none() {
-            if at == input.len() {
-                return Ok((at, None));
+        loop {
+            let (used, piece) = self.reader.next(to, &input[at..])?;
+            at += used;
+            match piece {
+                Piece::More => return Ok((at, None)),
+                Piece::Interim(_) => {}
+                Piece::Head(head) => {
+                    self.current = Some(Finished { status: head.status(), keep_alive: false, body: 0 });
+                }
+                Piece::Data(data) => {
+                    if let Some(current) = &mut self.current {
+                        current.body += data.len() as u64;
+                    }
+                }
+                Piece::End => return Ok((at, self.finish())),
+                Piece::Switched(_) => return Err(Malformed("unexpected switch to another protocol")),
             }
-            at += self.head(to, &input[at..])?;
         }
-        let (used, finished) = self.body(&input[at..])?;
-        Ok((at + used, finished))
     }
 
     /// Ends the input. Some responses end with the connection.
     pub fn end(&mut self) -> Option<Finished> {
-        let body = self.body.take()?;
-        matches!(body.kind, Kind::UntilClose).then_some(body.finished)
+        if self.reader.end() { self.finish() } else { None }
     }
 
-    fn head(&mut self, to: To, input: &[u8]) -> Result<usize, Malformed> {
-        let before = self.partial.len();
-        if before == 0
-            && let Some(end) = self.lines.end_of_head(input)?
-        {
-            self.lines = Lines::default();
-            self.body = parse(to, &input[..end])?;
-            return Ok(end);
-        }
-        self.partial.extend_from_slice(input);
-        if before > 0
-            && let Some(end) = self.lines.end_of_head(&self.partial)?
-        {
-            self.lines = Lines::default();
-            self.body = parse(to, &self.partial[..end])?;
-            self.partial.clear();
-            return Ok(end - before);
-        }
-        Ok(input.len())
+    fn finish(&mut self) -> Option<Finished> {
+        let keep_alive = self.reader.is_reusable();
+        self.reader.reset();
+        self.current.take().map(|finished| Finished { keep_alive, ..finished })
     }
-
-    fn body(&mut self, input: &[u8]) -> Result<(usize, Option<Finished>), Malformed> {
-        let Some(body) = &mut self.body else { return Ok((0, None)) };
-        let mut at = 0;
-        let is_complete = match &mut body.kind {
-            Kind::Length(missing) => {
-                at = usize::try_from(*missing).unwrap_or(usize::MAX).min(input.len());
-                *missing -= at as u64;
-                body.finished.body += at as u64;
-                *missing == 0
-            }
-            Kind::Chunked(chunked) => loop {
-                let decoded = chunked.decode(&input[at..], &ChunkLimits::default());
-                let (used, decoded) = decoded.map_err(|refusal| Malformed(refusal.why))?;
-                at += used;
-                match decoded {
-                    Decoded::Data(data) => body.finished.body += data.len() as u64,
-                    Decoded::More => break false,
-                    Decoded::End => break true,
-                }
-            },
-            Kind::UntilClose => {
-                at = input.len();
-                body.finished.body += at as u64;
-                false
-            }
-        };
-        Ok((at, if is_complete { self.body.take().map(|body| body.finished) } else { None }))
-    }
-}
-
-/// Parses a head and determines its body. An interim response is followed only by another head.
-fn parse(to: To, bytes: &[u8]) -> Result<Option<Body>, Malformed> {
-    let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
-    let mut head = httparse::Response::new(&mut fields);
-    match head.parse(bytes) {
-        Ok(httparse::Status::Complete(length)) if length == bytes.len() => {}
-        Ok(_) => return Err(Malformed("the head does not end at its empty line")),
-        Err(_) => return Err(Malformed("the head is not valid HTTP")),
-    }
-    let (Some(status), Some(version)) = (head.code, head.version) else {
-        return Err(Malformed("the status line is incomplete"));
-    };
-    let version = if version == 0 { Version::Http10 } else { Version::Http11 };
-    let (mut framed, mut options) = (Framed::default(), Options::default());
-    for field in head.headers.iter() {
-        let outcome = match field.name {
-            name if name.eq_ignore_ascii_case("content-length") => framed.content_length(field.value),
-            name if name.eq_ignore_ascii_case("transfer-encoding") => framed.transfer_encoding(field.value),
-            name if name.eq_ignore_ascii_case("connection") => {
-                options.connection(field.value);
-                Ok(())
-            }
-            _ => Ok(()),
-        };
-        outcome.map_err(|refusal| Malformed(refusal.why))?;
-    }
-    let said = framed.said(version).map_err(|refusal| Malformed(refusal.why))?;
-    let is_interim = match status {
-        101 => return Err(Malformed("unexpected switch to another protocol")),
-        100..200 => true,
-        200..600 => false,
-        _ => return Err(Malformed("the status is out of range")),
-    };
-    if (is_interim || status == 204) && !matches!(said, None | Some(Framing::Length(0))) {
-        return Err(Malformed("the status does not allow a body"));
-    }
-    if is_interim {
-        return Ok(None);
-    }
-    let kind = match said {
-        _ if to == To::Head || matches!(status, 204 | 304) => Kind::Length(0),
-        Some(Framing::Chunked) => Kind::Chunked(Box::default()),
-        Some(Framing::Length(length)) => Kind::Length(length),
-        Some(Framing::None) | None => Kind::UntilClose,
-    };
-    let keep_alive = options.stays_open(version) && !matches!(kind, Kind::UntilClose);
-    Ok(Some(Body { finished: Finished { status, keep_alive, body: 0 }, kind }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::ResponseLimits;
 
     /// Parses `bytes` in pieces of this size, then ends the input.
     fn read(to: To, bytes: &[u8], size: usize) -> Result<Vec<Finished>, Malformed> {
@@ -357,24 +204,17 @@ mod tests {
     }
 
     #[test]
-    fn head_length_is_limited_and_each_byte_is_scanned_once() {
+    fn heads_are_limited() {
         let head = |length: usize| {
             let filler = "x".repeat(length - "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nA: \r\n\r\n".len());
             format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nA: {filler}\r\n\r\n")
         };
         for size in [1, 4096, 100_000] {
-            assert_eq!(read(To::Other, head(LONGEST_HEAD).as_bytes(), size).unwrap(), [OK]);
-            assert!(read(To::Other, head(LONGEST_HEAD + 1).as_bytes(), size).is_err());
+            assert_eq!(read(To::Other, head(ResponseLimits::default().head).as_bytes(), size).unwrap(), [OK]);
+            assert!(read(To::Other, head(ResponseLimits::default().head + 1).as_bytes(), size).is_err());
         }
         // Too many fields.
-        let fields = "A: b\r\n".repeat(MOST_FIELDS + 1);
+        let fields = "A: b\r\n".repeat(ResponseLimits::default().fields + 1);
         assert!(read(To::Other, format!("HTTP/1.1 200 OK\r\n{fields}\r\n").as_bytes(), 4096).is_err());
-        let mut lines = Lines::default();
-        let head = head(1000);
-        for end in 1..head.len() {
-            assert_eq!(lines.end_of_head(&head.as_bytes()[..end]), Ok(None));
-            assert_eq!(lines.looked_at, end);
-        }
-        assert_eq!(lines.end_of_head(head.as_bytes()), Ok(Some(1000)));
     }
 }

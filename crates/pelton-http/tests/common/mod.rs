@@ -4,6 +4,7 @@
 #![allow(dead_code, unused_imports, unused_macros, reason = "no test uses all of it")]
 
 pub(crate) mod program;
+pub(crate) mod scripted;
 pub(crate) mod tree;
 
 use std::io::{Read, Write};

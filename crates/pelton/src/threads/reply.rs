@@ -37,9 +37,10 @@ pub struct Reply<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// Sends the reply. Dropping it instead makes the reply [`Lost`].
+/// Gives a [`Reply`], once, from any thread. Made by [`Reply::pair`]. Dropping it instead makes the reply [`Lost`].
 #[derive(Debug)]
-pub(crate) struct Replier<T> {
+#[must_use = "dropping it makes the reply lost"]
+pub struct Replier<T> {
     shared: Arc<Shared<T>>,
 }
 
@@ -108,8 +109,14 @@ impl<T> State<T> {
 }
 
 impl<T> Replier<T> {
-    pub(crate) fn give(self, value: T) {
+    /// Gives the value and wakes the thread or task that waits for it.
+    pub fn give(self, value: T) {
         self.shared.settle(Answer::Given(value));
+    }
+
+    /// Returns whether the value can still be received. If not, there may be no need to compute it.
+    pub fn is_wanted(&self) -> bool {
+        Arc::strong_count(&self.shared) > 1
     }
 }
 
@@ -120,6 +127,28 @@ impl<T> Drop for Replier<T> {
 }
 
 impl<T> Reply<T> {
+    /// Makes a reply and the [`Replier`] that gives it, for operations that answer other threads later than a
+    /// [post](Handle::post_with_reply) returns.
+    ///
+    /// ```
+    /// use pelton::{Reactor, Reply};
+    /// use std::time::Duration;
+    ///
+    /// let mut reactor = Reactor::new()?;
+    /// let (replier, reply) = Reply::pair();
+    /// let other = std::thread::spawn(move || reply.wait());
+    /// reactor.after(Duration::from_millis(1), |reactor| {
+    ///     replier.give("later");
+    ///     reactor.stop();
+    /// });
+    /// reactor.run()?;
+    /// assert_eq!(other.join().unwrap(), Ok("later"));
+    /// # Ok::<(), pelton::Error>(())
+    /// ```
+    pub fn pair() -> (Replier<T>, Reply<T>) {
+        reply()
+    }
+
     /// Waits for the value without a time limit. On the loop's own thread this would block forever.
     pub fn wait(self) -> Result<T, Lost> {
         let mut state = self.shared.lock();
