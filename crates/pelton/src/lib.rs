@@ -99,7 +99,7 @@ pub use reactor::lifecycle::{Exit, Hold};
 pub use reactor::sleep::Sleep;
 pub use reactor::{EventLoop, Reactor};
 pub use sources::connection::{
-    Connection, ConnectionId, DetachError, Detached, FailedAttempt, Io, Layer, LayerIo, Layered, Limit, MoveError,
+    Connection, ConnectionId, DetachError, Detached, FailedAttempt, Io, Layer, LayerIo, Layered, Limit, Lingering, MoveError,
     Reason, SendError, Throttle, WaterMarks,
 };
 pub use sources::datagram::{DatagramIo, Datagrams, DatagramsId};

@@ -1,0 +1,13 @@
+# frozen_string_literal: true
+
+module EventMachine
+  # Protocols, which handlers include or derive from.
+  module Protocols
+    autoload :TcpConnectTester, 'em/protocols/tcptest'
+    autoload :LineAndTextProtocol, 'em/protocols/line_and_text'
+    autoload :HeaderAndContentProtocol, 'em/protocols/header_and_content'
+    autoload :LineText2, 'em/protocols/linetext2'
+    autoload :LineProtocol, 'em/protocols/line_protocol'
+    autoload :ObjectProtocol, 'em/protocols/object_protocol'
+  end
+end
