@@ -3,6 +3,8 @@
 # EventMachine's API on the Pelton reactor. The functions on signatures are in the native library; everything else is in em/.
 
 require 'socket'
+# Not used here, but programs expect EventMachine to have loaded it.
+require 'timeout'
 require 'em/version'
 require 'pelton_eventmachine'
 require 'em/errors'
@@ -25,6 +27,9 @@ require 'em/threaded_resource'
 require 'em/tick_loop'
 require 'em/spawnable'
 require 'em/buftok'
+require 'em/processes'
+require 'em/file_watch'
+require 'em/process_watch'
 require 'em/streamer'
 require 'em/protocols'
 

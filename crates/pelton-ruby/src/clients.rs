@@ -70,7 +70,12 @@ pub(crate) fn bind_connect_server(
 pub(crate) fn connect_unix_server(path: String) -> Result<u64, Error> {
     let address = addresses::unix(&path);
     ask("connect_to_unix_server", move |machine, reactor| {
-        connect(machine, reactor, &address, &ConnectOptions::default())
+        let sig = next_signature();
+        let handler = Stream { machine: machine.clone(), sig, opening: Opening::Connecting };
+        reactor.connect(&address, handler).map(|id| {
+            machine.add(sig, Source::Connection(id));
+            sig
+        })
     })?
-    .map_err(errors::connection)
+    .map_err(|error| errors::runtime(format!("no connection: {error}")))
 }

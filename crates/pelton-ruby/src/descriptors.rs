@@ -109,13 +109,8 @@ pub(crate) fn detach_fd(sig: u64) -> Result<i32, Error> {
         match machine.source(sig) {
             Some(Source::Watch(id)) => {
                 reactor.end(id);
-                machine.will_close(sig);
-                let owner = machine.clone();
                 machine.wanted.borrow_mut().remove(&sig);
-                if let Some(entry) = machine.entries.borrow_mut().get_mut(&sig) {
-                    entry.source = Source::Over(0);
-                }
-                reactor.next_tick(move |reactor| owner.unbind(reactor, sig, 0));
+                machine.unbind_soon(reactor, sig);
                 attached.ok_or_else(|| "detach: no descriptor".to_owned())
             }
             Some(Source::Connection(id)) => {

@@ -13,7 +13,7 @@
 //! | `access` | how functions reach the reactor, from its own thread and from others |
 //! | `guest`, `run` | the batch of ticks; sleeping without the lock of the interpreter; turning the loop |
 //! | `call`, `lock`, `guard` | calling Ruby; releasing the lock; turning panics into exceptions |
-//! | `streams`, `servers`, `clients`, `descriptors`, `datagrams`, `timers` | one file for each kind of source |
+//! | `streams`, `servers`, `clients`, `descriptors`, `datagrams`, `timers`, `processes`, `files` | one file for each kind of source |
 //! | `properties`, `socket_options`, `addresses` | what a program can ask and set |
 //! | `release` | the end of a machine |
 //! | `tuning`, `errors`, `module` | settings; exceptions; the table of functions |
@@ -38,6 +38,8 @@ mod descriptors;
 #[cfg(feature = "extension")]
 mod errors;
 #[cfg(feature = "extension")]
+mod files;
+#[cfg(feature = "extension")]
 mod guard;
 #[cfg(feature = "extension")]
 mod guest;
@@ -47,6 +49,8 @@ mod lock;
 mod machine;
 #[cfg(feature = "extension")]
 mod module;
+#[cfg(feature = "extension")]
+mod processes;
 #[cfg(feature = "extension")]
 mod properties;
 #[cfg(feature = "extension")]

@@ -7,6 +7,7 @@ use std::cell::{Cell, RefCell, UnsafeCell};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::os::fd::RawFd;
+use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +15,7 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use pelton::{
-    Address, ConnectionId, DatagramsId, EventLoop, Handle, Interest, Limit, ListenerId, PanicPolicy, Reactor, Time, TimerId, WatchId, WaterMarks,
+    Address, ConnectionId, DatagramsId, EventLoop, Handle, Interest, Limit, ListenerId, PanicPolicy, PathWatchId, ProcessWatchId, Reactor, Time, TimerId, WatchId, WaterMarks,
 };
 use pelton_os::fork;
 
@@ -58,6 +59,12 @@ pub(crate) enum Source {
     Server(ListenerId),
     Datagrams(DatagramsId),
     Watch(WatchId),
+    /// A watched file; whether it is the first watch of this file.
+    Path(PathWatchId, bool),
+    /// A process whose exit is watched.
+    Process(ProcessWatchId),
+    /// The connection of a child has ended, with an error, and the child has not exited yet.
+    Exiting(ProcessWatchId, i32),
     /// It has ended, or never existed, and the program has not been told yet.
     Over(i32),
 }
@@ -74,6 +81,8 @@ pub(crate) struct Machine {
     pub(crate) timers: RefCell<BySignature<TimerId>>,
     /// What programs want to be told of watched descriptors.
     pub(crate) wanted: RefCell<BySignature<Interest>>,
+    /// The files that are watched.
+    pub(crate) paths: RefCell<BySignature<PathBuf>>,
     /// The sender of the last datagram of each datagram socket.
     pub(crate) senders: RefCell<BySignature<Address>>,
     /// A jump out of Ruby code. No Ruby code runs until the loop has returned and continued it.
@@ -142,6 +151,7 @@ impl Machine {
             entries: RefCell::default(),
             timers: RefCell::default(),
             wanted: RefCell::default(),
+            paths: RefCell::default(),
             senders: RefCell::default(),
             raised: Cell::new(None),
             untold: RefCell::default(),
@@ -280,10 +290,10 @@ impl Machine {
     /// Removes an entry.
     pub(crate) fn remove(&self, sig: u64) -> Option<Entry> {
         let entry = self.entries.borrow_mut().remove(&sig)?;
-        match entry.source {
-            Source::Watch(_) => drop(self.wanted.borrow_mut().remove(&sig)),
-            Source::Datagrams(_) | Source::Over(_) => drop(self.senders.borrow_mut().remove(&sig)),
-            Source::Connection(_) | Source::Server(_) => {}
+        if !matches!(entry.source, Source::Connection(_) | Source::Server(_)) {
+            self.wanted.borrow_mut().remove(&sig);
+            self.senders.borrow_mut().remove(&sig);
+            self.paths.borrow_mut().remove(&sig);
         }
         if entry.closing {
             self.closing.set(self.closing.get() - 1);
@@ -304,6 +314,16 @@ impl Machine {
         } else {
             self.untold.borrow_mut().push((sig, error));
         }
+    }
+
+    /// Tells the program that an entry has ended, in the next turn: its own code is running now.
+    pub(crate) fn unbind_soon(self: &Rc<Self>, reactor: &mut Reactor, sig: u64) {
+        self.will_close(sig);
+        if let Some(entry) = self.entries.borrow_mut().get_mut(&sig) {
+            entry.source = Source::Over(0);
+        }
+        let owner = self.clone();
+        reactor.next_tick(move |reactor| owner.unbind(reactor, sig, 0));
     }
 
     /// Ends a sleep of the loop.

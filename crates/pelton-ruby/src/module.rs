@@ -4,7 +4,7 @@ use magnus::{Error, Module, RModule, Ruby, function, method};
 use rb_sys::VALUE;
 
 use crate::guard::guard;
-use crate::{call, clients, datagrams, descriptors, properties, release, run, servers, socket_options, streams, timers, tuning};
+use crate::{call, clients, datagrams, descriptors, files, processes, properties, release, run, servers, socket_options, streams, timers, tuning};
 
 /// Defines functions of the module. Each is `name = path(types)`, and raises a RuntimeError if it panics.
 macro_rules! functions {
@@ -159,6 +159,12 @@ fn define_sources(module: RModule) -> Result<(), Error> {
         "connection_paused?" = streams::is_connection_paused[sig: u64] 1;
         "open_udp_socket" = datagrams::open_udp_socket[host: String, port: i64] 2;
         "send_datagram" = datagrams::send_datagram[sig: u64, data: magnus::RString, length: i64, host: String, port: i64] 5;
+        "attach_process" = processes::attach_process[descriptor: i32, pid: u32] 2;
+        "watch_pid" = processes::watch_pid[pid: u32] 1;
+        "unwatch_pid" = processes::unwatch_pid[sig: u64] 1;
+        "watch_filename" = files::watch_filename[path: String] 1;
+        "unwatch_filename" = files::unwatch_filename[sig: u64] 1;
+        "read_keyboard" = files::read_keyboard[] 0;
         "attach_fd" = descriptors::attach_fd[descriptor: i32, watch_only: bool] 2;
         "detach_fd" = descriptors::detach_fd[sig: u64] 1;
         "watch_only?" = descriptors::is_watch_only[sig: u64] 1;

@@ -35,7 +35,7 @@ fn end_all(machine: &Machine) -> Result<(), Error> {
     for sig in sigs {
         let Some(source) = machine.source(sig) else { continue };
         let error = match source {
-            Source::Over(error) => error,
+            Source::Over(error) | Source::Exiting(_, error) => error,
             _ => 0,
         };
         machine.will_close(sig);
@@ -47,6 +47,8 @@ fn end_all(machine: &Machine) -> Result<(), Error> {
             Source::Server(id) => reactor.end(id),
             Source::Datagrams(id) => reactor.end(id),
             Source::Watch(id) => reactor.end(id),
+            Source::Path(id, _) => reactor.end(id),
+            Source::Process(id) | Source::Exiting(id, _) => reactor.end(id),
             Source::Over(_) => false,
         });
         if matches!(source, Source::Server(_)) {

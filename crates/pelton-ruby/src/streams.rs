@@ -21,6 +21,8 @@ pub(crate) enum Opening {
     Connecting,
     /// It was open when the program passed it: nothing is told.
     Attached,
+    /// It is the standard input and output of the child with this number.
+    Child(u32),
 }
 
 /// Handles a connection for Ruby.
@@ -42,7 +44,7 @@ impl Connection for Stream {
                 }
             }
             Opening::Connecting => drop(self.machine.tell(io.reactor(), Told::Completed(self.sig))),
-            Opening::Attached => {}
+            Opening::Attached | Opening::Child(_) => {}
         }
     }
 
@@ -61,7 +63,13 @@ impl Connection for Stream {
     }
 
     fn closed(&mut self, reactor: &mut Reactor, reason: Reason) {
-        self.machine.unbind(reactor, self.sig, error_number(&reason));
+        let error = error_number(&reason);
+        match self.opening {
+            Opening::Child(pid) if self.machine.source(self.sig).is_some() => {
+                crate::processes::unbind_after_exit(&self.machine, reactor, self.sig, pid, error);
+            }
+            _ => self.machine.unbind(reactor, self.sig, error),
+        }
     }
 }
 
@@ -158,7 +166,7 @@ pub(crate) fn close_connection(sig: u64, after_writing: bool) -> Result<(), Erro
                 let Some(mut io) = reactor.datagrams(id) else { return };
                 if after_writing { io.close_after_sending() } else { io.close() }
             }
-            Some(Source::Server(_) | Source::Watch(_) | Source::Over(_)) | None => return,
+            _ => return,
         }
         machine.will_close(sig);
     })

@@ -16,7 +16,8 @@ static MOST: AtomicUsize = AtomicUsize::new(100_000);
 /// `add_oneshot_timer`: sets a timer, in milliseconds. Returns its signature.
 pub(crate) fn add_oneshot_timer(milliseconds: i64) -> Result<u64, Error> {
     let machine = machine("install_oneshot_timer")?;
-    if machine.timers.borrow().len() >= MOST.load(Ordering::Relaxed) {
+    // The timer that fires now is still counted, and EventMachine allows one more for it.
+    if machine.timers.borrow().len() > MOST.load(Ordering::Relaxed) {
         return Err(errors::runtime("ran out of timers; use #set_max_timers to increase limit"));
     }
     let sig = next_signature();

@@ -1,8 +1,7 @@
 # frozen_string_literal: true
 
 module EventMachine
-  # A result with any number of states. Callbacks run on the reactor's thread. Unlike a Deferrable, it cannot leave a completed
-  # state.
+  # A result with any number of states. Callbacks run on the reactor's thread.
   class Completion
     include EventMachine::Deferrable
 
@@ -55,12 +54,11 @@ module EventMachine
       handler
     end
 
+    # A program may leave a completed state. Callbacks of that state are not called again.
     def change_state(state, *args)
-      return if completed?
-
       @value = args
       @state = state
-      EventMachine.schedule { execute_callbacks }
+      EventMachine.schedule { execute_callbacks(state) }
     end
 
     def completed?
@@ -99,9 +97,9 @@ module EventMachine
 
     private
 
-    def execute_callbacks
-      execute_state_callbacks(@state)
-      return unless completed?
+    def execute_callbacks(state)
+      execute_state_callbacks(state)
+      return unless completion_states.include?(state)
 
       @callbacks.clear
       cancel_timeout

@@ -98,6 +98,17 @@ module EventMachine
       EventMachine.get_outbound_data_size(@signature)
     end
 
+    # Child processes.
+
+    def get_pid
+      EventMachine.get_subprocess_pid(@signature)
+    end
+
+    # In `unbind`, and after it, the Process::Status of the child.
+    def get_status
+      EventMachine.get_subprocess_status(@signature)
+    end
+
     # Flow control.
 
     def pause

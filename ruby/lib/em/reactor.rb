@@ -14,6 +14,7 @@ module EventMachine
   @conns = {}
   @acceptors = {}
   @timers = {}
+  @subprocesses = {}
 
   class << self
     attr_reader :reactor_thread
@@ -128,6 +129,7 @@ module EventMachine
       @conns = {}
       @acceptors = {}
       @timers = {}
+      @subprocesses = {}
       @wrapped_exception = nil
       @next_tick_queue ||= []
       @tails ||= []
@@ -180,6 +182,7 @@ module EventMachine
       connection = @conns.delete(signature)
       return @acceptors.delete(signature) unless connection
 
+      reap_subprocess(signature)
       begin
         if connection.original_method(:unbind).arity.zero?
           connection.unbind

@@ -34,7 +34,7 @@ module EventMachine
     end
 
     ruby2_keywords def start_unix_domain_server(path, *args, &block)
-      start_server(path, nil, *args, &block)
+      start_server(path, *args, &block)
     end
 
     ruby2_keywords def connect(server, port = nil, handler = nil, *args, &block)
@@ -63,7 +63,7 @@ module EventMachine
     end
 
     ruby2_keywords def connect_unix_domain(path, *args, &block)
-      connect(path, nil, *args, &block)
+      connect(path, *args, &block)
     end
 
     # Connects again, with the same object.

@@ -1,6 +1,23 @@
 # frozen_string_literal: true
 
 module EventMachine
+  # The largest file that `send_file_data` sends.
+  LARGEST_FILE_SENT_AT_ONCE = 32 * 1024
+  private_constant :LARGEST_FILE_SENT_AT_ONCE
+
+  # Sends a small file at once.
+  def self.send_file_data(signature, filename)
+    size = File.size(filename)
+    if size > LARGEST_FILE_SENT_AT_ONCE
+      raise "File too large: send_file_data sends up to #{LARGEST_FILE_SENT_AT_ONCE} bytes, #{filename} has #{size}"
+    end
+
+    data = File.binread(filename)
+    send_data(signature, data, data.bytesize)
+  rescue SystemCallError => e
+    raise IOError, "#{filename}: #{e.message}"
+  end
+
   # Sends a file of any size on a connection, in pieces, as fast as the peer reads. Small ones are sent at once.
   class FileStreamer
     include Deferrable
@@ -15,12 +32,12 @@ module EventMachine
     def initialize(connection, filename, args = {})
       @connection = connection
       @http_chunks = args[:http_chunks]
+      return fail('file not found') unless File.exist?(filename)
+
       @file = File.open(filename, 'rb')
       @size = @file.size
       @position = 0
       @size <= MappingThreshold ? stream_without_mapping : stream_one_chunk
-    rescue SystemCallError => e
-      EventMachine.next_tick { fail(e) }
     end
 
     # Sends as much as may be queued now, and continues in the next pass.
