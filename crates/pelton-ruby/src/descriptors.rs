@@ -82,6 +82,11 @@ pub(crate) fn attach_fd(descriptor: i32, watch_only: bool) -> Result<u64, Error>
     if descriptor < 0 {
         return Err(errors::runtime("invalid file descriptor"));
     }
+    // SAFETY: asks about a number, whatever it stands for.
+    if unsafe { libc::fcntl(descriptor, libc::F_GETFD) } < 0 {
+        let error = std::io::Error::last_os_error();
+        return Err(errors::runtime(format!("attach descriptor {descriptor}: {error}")));
+    }
     let attached = ask("attach_fd", move |machine, reactor| {
         if machine.is_attached(descriptor) {
             return Err("adding existing descriptor".to_owned());

@@ -23,15 +23,17 @@ module EventMachine
   end
 
   # Calls the handler when a process exits. The handler is a module, or a subclass of ProcessWatch.
-  def self.watch_process(pid, handler = nil, *args)
-    pid = Integer(pid)
-    klass = klass_from_handler(ProcessWatch, handler, *args)
-    signature = watch_pid(pid)
-    watch = klass.allocate
-    watch.instance_variable_set(:@pid, pid)
-    watch.begin_connection(signature, args)
-    @conns[signature] = watch
-    yield watch if block_given?
-    watch
+  def self.watch_process(pid, handler = nil, *args, &block)
+    on_reactor_thread do
+      pid = Integer(pid)
+      klass = klass_from_handler(ProcessWatch, handler, *args)
+      signature = watch_pid(pid)
+      watch = klass.allocate
+      watch.instance_variable_set(:@pid, pid)
+      watch.begin_connection(signature, args)
+      @conns[signature] = watch
+      block&.call(watch)
+      watch
+    end
   end
 end

@@ -5,15 +5,17 @@ require 'shellwords'
 module EventMachine
   class << self
     # Runs a program without a shell. Its standard input and output are the connection; `unbind` is called when it has exited.
-    ruby2_keywords def popen(cmd, handler = nil, *args)
-      klass = klass_from_handler(Connection, handler, *args)
-      words = cmd.is_a?(Array) ? cmd.map(&:to_s) : Shellwords.shellwords(cmd)
-      words.unshift(words.first)
-      signature = invoke_popen(words)
-      connection = klass.new(signature, *args)
-      @conns[signature] = connection
-      yield connection if block_given?
-      connection
+    ruby2_keywords def popen(cmd, handler = nil, *args, &block)
+      on_reactor_thread do
+        klass = klass_from_handler(Connection, handler, *args)
+        words = cmd.is_a?(Array) ? cmd.map(&:to_s) : Shellwords.shellwords(cmd)
+        words.unshift(words.first)
+        signature = invoke_popen(words)
+        connection = klass.new(signature, *args)
+        @conns[signature] = connection
+        block&.call(connection)
+        connection
+      end
     end
 
     # Runs a program, or a line of shell if there are no arguments. The last proc gets the output and the status; the one before

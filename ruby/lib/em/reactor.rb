@@ -15,6 +15,8 @@ module EventMachine
   @acceptors = {}
   @timers = {}
   @subprocesses = {}
+  # The queues on which other threads wait for an answer of the reactor.
+  @waiting_threads = []
 
   class << self
     attr_reader :reactor_thread
@@ -80,6 +82,7 @@ module EventMachine
       @all_threads_spawned = false
       @next_tick_queue = []
       @tails = []
+      release_waiting_threads
     end
 
     def connection_count
