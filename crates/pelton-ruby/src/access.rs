@@ -42,7 +42,8 @@ pub(crate) fn ask<T: Send + 'static>(
             "{function}: cannot be called in a trap handler that interrupts the reactor; use EventMachine.next_tick"
         )));
     }
-    let mut reply = machine.handle.post_with_reply(move |reactor| machine::current().map(|machine| f(&machine, reactor)));
+    let mut reply =
+        machine.handle.post_with_reply(move |reactor| machine::current().map(|machine| f(&machine, reactor)));
     loop {
         let mut waits = Some(reply);
         let waited = lock::without(None, || waits.take().map(|reply| reply.wait_timeout(LOOK_FOR_INTERRUPTS)));

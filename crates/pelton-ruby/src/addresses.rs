@@ -27,14 +27,9 @@ pub(crate) fn resolve(host: &str, port: u16, used: Use) -> Result<SocketAddr, St
     if host.contains('\0') {
         return Err("Name or service not known".to_owned());
     }
-    let found = loop {
-        let looked_up = lock::without(None, || (host, port).to_socket_addrs().map(|mut found| found.next()));
-        if let Some(found) = looked_up {
-            break found;
-        }
-        // An interrupt is pending. It is handled by the caller's Ruby code; look up with the lock held instead.
-        break (host, port).to_socket_addrs().map(|mut found| found.next());
-    };
+    let look_up = || (host, port).to_socket_addrs().map(|mut found| found.next());
+    // If an interrupt is pending, the look-up is not made without the lock. Ruby handles the interrupt when this returns.
+    let found = lock::without(None, look_up).unwrap_or_else(look_up);
     match found {
         Ok(Some(address)) => Ok(address),
         Ok(None) => Err("Name or service not known".to_owned()),

@@ -183,7 +183,9 @@ impl Told<'_> {
                     }
                 }
                 Told::Completed(sig) => match connection(sig) {
-                    Some(connection) => rb_sys::rb_funcallv(connection, known.connection_completed, 0, std::ptr::null()),
+                    Some(connection) => {
+                        rb_sys::rb_funcallv(connection, known.connection_completed, 0, std::ptr::null())
+                    }
                     None => callback(sig, opcode::COMPLETED, nil()),
                 },
                 Told::Readable(sig) => notify(sig, known.notify_readable),
@@ -198,9 +200,7 @@ impl Told<'_> {
                 }
                 Told::Accepted(server, sig) => callback(server, opcode::ACCEPTED, fixnum(sig)),
                 Told::Unbound(sig, error) => callback(sig, opcode::UNBOUND, fixnum(error.unsigned_abs().into())),
-                Told::LoopBreak => {
-                    rb_sys::rb_funcallv(known.module, known.run_deferred_callbacks, 0, std::ptr::null())
-                }
+                Told::LoopBreak => rb_sys::rb_funcallv(known.module, known.run_deferred_callbacks, 0, std::ptr::null()),
             }
         }
     }

@@ -24,7 +24,12 @@ fn look_up(host: &str, port: i64) -> Result<SocketAddr, Error> {
 
 /// Connects. A failure that the system reports at once is told like any other: by `unbind`, after the program has the
 /// connection.
-fn connect(machine: &Rc<Machine>, reactor: &mut Reactor, address: &Address, options: &ConnectOptions) -> Result<u64, String> {
+fn connect(
+    machine: &Rc<Machine>,
+    reactor: &mut Reactor,
+    address: &Address,
+    options: &ConnectOptions,
+) -> Result<u64, String> {
     let sig = next_signature();
     let handler = Stream { machine: machine.clone(), sig, opening: Opening::Connecting };
     match reactor.connect_with(address, options, handler) {

@@ -32,7 +32,8 @@ impl Datagrams for Socket {
 pub(crate) fn open_udp_socket(host: String, port: i64) -> Result<u64, Error> {
     const FAILED: &str = "no datagram socket";
     let port = u16::try_from(port).map_err(|_| errors::runtime(format!("{FAILED}: port {port}")))?;
-    let address = addresses::resolve(&host, port, Use::Bind).map_err(|error| errors::runtime(format!("{FAILED}: {error}")))?;
+    let address =
+        addresses::resolve(&host, port, Use::Bind).map_err(|error| errors::runtime(format!("{FAILED}: {error}")))?;
     let opened = ask("open_datagram_socket", move |machine, reactor| {
         let sig = next_signature();
         let handler = Socket { machine: machine.clone(), sig };
@@ -65,7 +66,9 @@ pub(crate) fn send_datagram(sig: u64, data: RString, length: i64, host: String, 
     machine("send_datagram")?;
     let sent = ask("send_datagram", move |machine, reactor| match machine.source(sig) {
         Some(Source::Datagrams(id)) => match reactor.datagrams(id) {
-            Some(mut io) => io.send_to(&Address::Tcp(to), &bytes).map(|()| bytes.len() as i64).map_err(|error| error.to_string()),
+            Some(mut io) => {
+                io.send_to(&Address::Tcp(to), &bytes).map(|()| bytes.len() as i64).map_err(|error| error.to_string())
+            }
             None => Ok(-1),
         },
         Some(_) => Ok(0),

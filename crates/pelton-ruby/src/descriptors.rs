@@ -119,7 +119,9 @@ pub(crate) fn detach_fd(sig: u64) -> Result<i32, Error> {
                 attached.ok_or_else(|| "detach: no descriptor".to_owned())
             }
             Some(Source::Connection(id)) => {
-                let Some(mut io) = reactor.connection(id) else { return Err("detach: the connection has ended".to_owned()) };
+                let Some(mut io) = reactor.connection(id) else {
+                    return Err("detach: the connection has ended".to_owned());
+                };
                 let descriptor = match attached {
                     Some(descriptor) => descriptor,
                     // The connection closes its own descriptor; the duplicate keeps the socket open.

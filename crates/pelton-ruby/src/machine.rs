@@ -15,7 +15,8 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use pelton::{
-    Address, ConnectionId, DatagramsId, EventLoop, Handle, Interest, Limit, ListenerId, PanicPolicy, PathWatchId, ProcessWatchId, Reactor, Time, TimerId, WatchId, WaterMarks,
+    Address, ConnectionId, DatagramsId, EventLoop, Handle, Interest, Limit, ListenerId, PanicPolicy, PathWatchId,
+    ProcessWatchId, Reactor, Time, TimerId, WatchId, WaterMarks,
 };
 use pelton_os::fork;
 

@@ -4,7 +4,10 @@ use magnus::{Error, Module, RModule, Ruby, function, method};
 use rb_sys::VALUE;
 
 use crate::guard::guard;
-use crate::{call, clients, datagrams, descriptors, files, processes, properties, release, run, servers, socket_options, streams, timers, tuning};
+use crate::{
+    call, clients, datagrams, descriptors, files, processes, properties, release, run, servers, socket_options,
+    streams, timers, tuning,
+};
 
 /// Defines functions of the module. Each is `name = path(types)`, and raises a RuntimeError if it panics.
 macro_rules! functions {

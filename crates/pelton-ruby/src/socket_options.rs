@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use magnus::{Error, RString, Ruby, TryConvert, Value};
 use pelton::Reactor;
+use rb_sys::VALUE;
 
 use crate::access::ask;
 use crate::errors;
@@ -24,14 +25,16 @@ fn get(socket: BorrowedFd<'_>, level: c_int, option: c_int) -> io::Result<Vec<u8
     let mut value = [0_u8; LARGEST];
     let mut len = value.len() as libc::socklen_t;
     // SAFETY: the descriptor is open, and the system writes at most `len` bytes.
-    let status = unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, value.as_mut_ptr().cast(), &raw mut len) };
+    let status =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, value.as_mut_ptr().cast(), &raw mut len) };
     if status < 0 { Err(io::Error::last_os_error()) } else { Ok(value[..len as usize].to_vec()) }
 }
 
 fn set(socket: BorrowedFd<'_>, level: c_int, option: c_int, value: &[u8]) -> io::Result<()> {
     // SAFETY: the descriptor is open, and the system reads the bytes of the slice.
-    let status =
-        unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, value.as_ptr().cast(), value.len() as libc::socklen_t) };
+    let status = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), level, option, value.as_ptr().cast(), value.len() as libc::socklen_t)
+    };
     if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
@@ -44,8 +47,12 @@ fn with_socket<T>(
 ) -> io::Result<T> {
     let none = || io::Error::from_raw_os_error(libc::EBADF);
     match machine.source(sig) {
-        Some(Source::Connection(id)) => f(reactor.connection(id).as_ref().and_then(|io| io.descriptor()).ok_or_else(none)?),
-        Some(Source::Datagrams(id)) => f(reactor.datagrams(id).as_ref().and_then(|io| io.descriptor()).ok_or_else(none)?),
+        Some(Source::Connection(id)) => {
+            f(reactor.connection(id).as_ref().and_then(|io| io.descriptor()).ok_or_else(none)?)
+        }
+        Some(Source::Datagrams(id)) => {
+            f(reactor.datagrams(id).as_ref().and_then(|io| io.descriptor()).ok_or_else(none)?)
+        }
         Some(Source::Watch(_)) => {
             let attached = machine.entries.borrow().get(&sig).and_then(|entry| entry.attached).ok_or_else(none)?;
             // SAFETY: the program owns the descriptor; one that is closed makes the call fail.
@@ -84,9 +91,9 @@ pub(crate) fn set_sock_opt(sig: u64, level: c_int, option: c_int, value: Value) 
 
 fn bool_of(value: Value) -> Option<bool> {
     use magnus::rb_sys::AsRawValue;
-    match value.as_raw() as u64 {
-        raw if raw == rb_sys::Qtrue as u64 => Some(true),
-        raw if raw == rb_sys::Qfalse as u64 => Some(false),
+    match value.as_raw() {
+        raw if raw == rb_sys::Qtrue as VALUE => Some(true),
+        raw if raw == rb_sys::Qfalse as VALUE => Some(false),
         _ => None,
     }
 }

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::rc::Rc;
 
 use magnus::{Error, RString, Value};
-use pelton::{Chunk, Connection, Io, Limit, Reactor, Reason};
+use pelton::{Chunk, Connection, Io, Limit, Lingering, Reactor, Reason};
 use rb_sys::VALUE;
 
 use crate::access::{act, ask, machine};
@@ -34,6 +34,7 @@ pub(crate) struct Stream {
 
 impl Connection for Stream {
     fn opened(&mut self, io: &mut Io<'_>) {
+        io.set_lingering(Lingering::Never);
         match self.opening {
             Opening::Accepted(server) => {
                 self.machine.add(self.sig, Source::Connection(io.id()));

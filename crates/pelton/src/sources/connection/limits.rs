@@ -90,7 +90,9 @@ impl ConnectionState {
         match limit {
             Limit::Connect => connecting.then_some(self.active_at),
             // A peer cannot read what is held back.
-            Limit::WriteStall if self.busy && !self.holds_output => Some(self.sample().map_or(self.wrote_at(), |sample| sample.at)),
+            Limit::WriteStall if self.busy && !self.holds_output => {
+                Some(self.sample().map_or(self.wrote_at(), |sample| sample.at))
+            }
             Limit::WriteStall => None,
             Limit::Handshake => self.layers().and_then(|layers| layers.unready_since),
             // A connection that the reactor itself has paused is not an inactive peer.
@@ -106,7 +108,8 @@ impl ConnectionState {
     /// Returns when to ask the system for undelivered data, if the connection stalls and was not checked yet.
     fn stall_check_at(&self, defaults: &Limits) -> Option<Time> {
         let limit = self.limits(defaults).get(Limit::WriteStall)?;
-        (self.busy && !self.holds_output && self.sample().is_none()).then(|| self.wrote_at() + limit / STALL_CHECK_DIVISOR)
+        (self.busy && !self.holds_output && self.sample().is_none())
+            .then(|| self.wrote_at() + limit / STALL_CHECK_DIVISOR)
     }
 
     /// Returns when lingering ends, if the connection lingers.

@@ -18,3 +18,12 @@ module Outcomes
 end
 
 Test::Unit::TestCase.prepend(Outcomes)
+
+if ENV['OURS']
+  at_exit do
+    others = $LOADED_FEATURES.grep(%r{/(eventmachine|rubyeventmachine|fastfilereaderext|em/[^/]+|em/protocols/[^/]+)\.(rb|so)\z})
+    own = File.expand_path('../../lib', __dir__)
+    others.reject! { |path| path.start_with?(own) }
+    abort "files of another EventMachine were loaded: #{others.join(', ')}" unless others.empty?
+  end
+end
