@@ -4,6 +4,7 @@
 
 mod fuzz;
 mod python;
+mod ruby;
 mod shell;
 mod soak;
 mod test;

@@ -15,7 +15,7 @@ struct Tool {
     what_for: &'static str,
 }
 
-const TOOLS: [Tool; 16] = [
+const TOOLS: [Tool; 20] = [
     Tool { program: "strace", package: "strace", check: "strace --version", what_for: "to count system calls" },
     Tool { program: "socat", package: "socat", check: "socat -V", what_for: PEER },
     // Several programs have this name. With this one, the end of input can end the connection (-N).
@@ -54,11 +54,32 @@ const TOOLS: [Tool; 16] = [
         check: "python3-dbg -c 'import test.test_asyncio'",
         what_for: "to test the Python front end with assertions",
     },
+    Tool { program: "ruby", package: "ruby", check: "ruby --version", what_for: RUBY },
+    Tool {
+        program: "Ruby's headers",
+        package: "ruby-dev",
+        check: "ruby -rrbconfig -e 'exit File.exist?(RbConfig::CONFIG[%q(rubyhdrdir)] + %q(/ruby.h))'",
+        what_for: RUBY,
+    },
+    Tool {
+        program: "libclang",
+        package: "libclang-dev",
+        check: "ls /usr/lib/llvm-*/lib/libclang.so /usr/lib/*/libclang*.so",
+        what_for: "to read the headers of Ruby",
+    },
+    Tool {
+        program: "test-unit",
+        package: "ruby-test-unit",
+        check: "ruby -e 'require %q(test/unit); Test::Unit::AutoRunner.need_auto_run = false'",
+        what_for: RUBY,
+    },
     Tool { program: "redis-server", package: "redis-server", check: "redis-server --version", what_for: PEER },
 ];
 
 /// Debian names this package after the version of Python; apt-get takes a pattern.
 const PYTHON_TESTS: &str = "libpython3.*-testsuite";
+
+const RUBY: &str = "to build and test the Ruby front end";
 
 const PEER: &str = "as a peer to talk to";
 

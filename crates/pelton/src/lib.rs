@@ -100,8 +100,8 @@ pub use reactor::lifecycle::{Exit, Hold};
 pub use reactor::sleep::Sleep;
 pub use reactor::{EventLoop, Reactor};
 pub use sources::connection::{
-    Connection, ConnectionId, DetachError, Detached, FailedAttempt, Io, Layer, LayerIo, Layered, Limit, MoveError,
-    PassOn, Proxied, Proxy, ProxyEnd, ProxyError, Reason, SendError, Throttle, WaterMarks,
+    Connection, ConnectionId, DetachError, Detached, FailedAttempt, Io, Layer, LayerIo, Layered, Limit, Lingering,
+    MoveError, PassOn, Proxied, Proxy, ProxyEnd, ProxyError, Reason, SendError, Throttle, WaterMarks,
 };
 pub use sources::datagram::{DatagramIo, Datagrams, DatagramsId};
 pub use sources::listener::ListenerId;

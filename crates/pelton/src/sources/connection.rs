@@ -38,7 +38,7 @@ pub(crate) use dial::Attempt;
 pub use dial::FailedAttempt;
 pub(crate) use flow::{Flow, FlowSettings};
 pub use flow::{Throttle, WaterMarks};
-pub use io::Io;
+pub use io::{Io, Lingering};
 pub use layer::{Layer, LayerIo, Layered};
 pub use limits::Limit;
 pub(crate) use limits::Limits;

@@ -6,6 +6,7 @@ mod flow;
 mod handing_over;
 mod lifetime;
 mod limits;
+mod manners;
 mod manual;
 mod moving;
 mod reading;

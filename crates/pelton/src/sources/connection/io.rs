@@ -22,6 +22,16 @@ pub(super) enum Input {
     End,
 }
 
+/// What [`close_after_writing`](Io::close_after_writing) does when everything is sent and the peer is still sending.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lingering {
+    /// The connection is half-closed, and the peer gets a few seconds to finish as well, so that it does not lose data.
+    WhilePeerSends,
+    /// The connection is closed at once. If input was not read, the peer is reset, and may lose data that it has not read
+    /// yet. This is what programs written for plain sockets expect.
+    Never,
+}
+
 /// Gives access to a connection and its reactor. Callbacks of a [`Connection`](super::Connection) receive it.
 pub struct Io<'a> {
     pub(super) reactor: &'a mut Reactor,
@@ -93,6 +103,54 @@ impl Io<'_> {
             stream.notify_when_sent = true;
             self.reactor.request_flush(self.id.0);
         }
+    }
+
+    /// Stops writing until [`resume_sending`](Io::resume_sending). What is sent meanwhile is queued, and counts towards the
+    /// [water marks](crate::WaterMarks). The write-stall limit does not run. A connection that is closed after writing
+    /// stays open until then, if anything is queued.
+    ///
+    /// ```
+    /// # use pelton::{Chunk, Connection, Io, Reactor};
+    /// # use std::time::Duration;
+    /// struct Slow;
+    ///
+    /// impl Connection for Slow {
+    ///     fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
+    ///         let id = io.id();
+    ///         io.send_chunk(chunk).ok();
+    ///         io.pause_sending();
+    ///         io.reactor().after(Duration::from_millis(100), move |reactor| {
+    ///             if let Some(mut io) = reactor.connection(id) {
+    ///                 io.resume_sending();
+    ///             }
+    ///         });
+    ///     }
+    /// }
+    /// ```
+    pub fn pause_sending(&mut self) {
+        if let Some(stream) = self.reactor.stream_mut(self.id.0) {
+            stream.holds_output = true;
+        }
+    }
+
+    /// Resumes writing.
+    pub fn resume_sending(&mut self) {
+        let now = self.reactor.now;
+        if let Some(stream) = self.reactor.stream_mut(self.id.0)
+            && std::mem::take(&mut stream.holds_output)
+        {
+            if stream.busy {
+                stream.extra().wrote_at = now;
+                stream.forget_sample();
+                self.reactor.arm_limits(self.id.0);
+            }
+            self.reactor.request_flush(self.id.0);
+        }
+    }
+
+    /// Returns whether sending is [paused](Io::pause_sending).
+    pub fn is_sending_paused(&mut self) -> bool {
+        self.reactor.stream_mut(self.id.0).is_some_and(|stream| stream.holds_output)
     }
 
     fn queue(&mut self, bytes: usize, push: impl FnOnce(&mut Outbox)) -> Result<(), SendError> {
@@ -178,6 +236,14 @@ impl Io<'_> {
     /// it has not read yet.
     pub fn close_after_writing(&mut self) {
         self.end(Ending::Close);
+    }
+
+    /// Sets whether [`close_after_writing`](Io::close_after_writing) waits for a peer that is still sending. By default it
+    /// does.
+    pub fn set_lingering(&mut self, lingering: Lingering) {
+        if let Some(stream) = self.reactor.stream_mut(self.id.0) {
+            stream.lingers = lingering == Lingering::WhilePeerSends;
+        }
     }
 
     /// Records that the handler kept input that nobody will read. Closing then lingers, so that the peer does not lose

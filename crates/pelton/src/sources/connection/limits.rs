@@ -89,7 +89,8 @@ impl ConnectionState {
         let connecting = self.stage == Stage::Connecting;
         match limit {
             Limit::Connect => connecting.then_some(self.active_at),
-            Limit::WriteStall if self.busy && !self.is_manual() => {
+            // A peer cannot read what is held back.
+            Limit::WriteStall if self.busy && !self.is_manual() && !self.holds_output => {
                 Some(self.sample().map_or(self.wrote_at(), |sample| sample.at))
             }
             Limit::WriteStall => None,
@@ -109,7 +110,7 @@ impl ConnectionState {
     /// Returns when to ask the system for undelivered data, if the connection stalls and was not checked yet.
     fn stall_check_at(&self, defaults: &Limits) -> Option<Time> {
         let limit = self.limits(defaults).get(Limit::WriteStall)?;
-        (self.busy && !self.is_manual() && self.sample().is_none())
+        (self.busy && !self.is_manual() && !self.holds_output && self.sample().is_none())
             .then(|| self.wrote_at() + limit / STALL_CHECK_DIVISOR)
     }
 

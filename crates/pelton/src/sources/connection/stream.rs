@@ -48,6 +48,10 @@ pub(crate) struct ConnectionState {
     pub(super) throttles: bool,
     /// The engine is sending, or the socket is full. The engine will report when it is ready for more.
     pub(super) busy: bool,
+    /// The handler has [paused](super::Io::pause_sending) sending.
+    pub(super) holds_output: bool,
+    /// Closing waits for a peer that is still sending.
+    pub(super) lingers: bool,
     /// `sent` will be called when everything has been sent.
     pub(super) notify_when_sent: bool,
     /// The connection is queued for the next flush.
@@ -227,6 +231,8 @@ impl ConnectionState {
             writable_promised: false,
             throttles: false,
             busy: false,
+            holds_output: false,
+            lingers: true,
             notify_when_sent: false,
             flush_queued: false,
             hands_over: false,

@@ -66,7 +66,7 @@ impl Reactor {
         }
         let established = stream.stage == Stage::Open || (BELOW_LAYERS && stream.stage == Stage::Layering);
         // While the engine is busy, another attempt is useless.
-        if !established || stream.busy || stream.failed() {
+        if !established || stream.busy || stream.failed() || stream.holds_output {
             return;
         }
         let place = if BELOW_LAYERS { stream.layers_mut().and_then(Layers::wire) } else { Some(&mut stream.outbox) };
@@ -165,7 +165,7 @@ impl Reactor {
         match stream.ending {
             Ending::None | Ending::Finished | Ending::Linger => {}
             Ending::Close => {
-                let loses_data = stream.loses_data_if_closed_early();
+                let loses_data = stream.lingers && stream.loses_data_if_closed_early();
                 let still_sends = !engine_ended && loses_data && (discarded_input || self.engine.has_unread(token));
                 if still_sends {
                     self.linger(token);

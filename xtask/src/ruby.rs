@@ -1,0 +1,74 @@
+//! The Ruby front end: built for the installed Ruby, and tested there.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::shell::{Failure, Shell, Task};
+
+/// Deadlines for our tests and for EventMachine's: many times what they take on an idle machine.
+const OWN_TESTS_DEADLINE: Duration = Duration::from_secs(10 * 60);
+const SUITE_DEADLINE: Duration = Duration::from_secs(20 * 60);
+
+/// Directories in the target directory: what is built for Ruby, and the library to load.
+fn target(shell: &Shell) -> PathBuf {
+    shell.target().join("ruby")
+}
+
+fn cargo<'a>(shell: &'a Shell, words: &str) -> Task<'a> {
+    shell.cargo(words).env("CARGO_TARGET_DIR", target(shell))
+}
+
+/// The folder with the native library, to be used together with `ruby/lib`.
+fn library(shell: &Shell) -> PathBuf {
+    target(shell).join("lib")
+}
+
+/// The step of `cargo xtask test`.
+pub fn step(shell: &Shell) -> Result<(), Failure> {
+    cargo(shell, "clippy --release -p pelton-ruby --features extension -- -D warnings").run()?;
+    build(shell)?;
+    own_tests(shell)?;
+    suite(shell)
+}
+
+/// Builds the native library in release mode: most tests measure time.
+pub fn build(shell: &Shell) -> Result<(), Failure> {
+    cargo(shell, "build --release -p pelton-ruby --features extension").run()?;
+    let name = if cfg!(target_vendor = "apple") { "libpelton_ruby.dylib" } else { "libpelton_ruby.so" };
+    let extension = if cfg!(target_vendor = "apple") { "bundle" } else { "so" };
+    let library = library(shell);
+    let to = library.join(format!("pelton_eventmachine.{extension}"));
+    let copied =
+        std::fs::create_dir_all(&library).and_then(|()| std::fs::copy(target(shell).join("release").join(name), &to));
+    copied.map(drop).map_err(|error| Failure::new(format!("copy the library to {}: {error}", to.display())))
+}
+
+/// `ruby`, with our library. A user's preferred engine must not change what is tested.
+fn ruby<'a>(shell: &'a Shell, words: &str) -> Task<'a> {
+    let load = [library(shell), shell.path("ruby/lib")].map(|path| path.display().to_string()).join(":");
+    shell.program("ruby", words).env("RUBYLIB", load).env("PELTON_ENGINE", "")
+}
+
+fn own_tests(shell: &Shell) -> Result<(), Failure> {
+    ruby(shell, "ruby/test/run_own.rb").within(OWN_TESTS_DEADLINE).run()?;
+    // Besides the best engine, one that exists on every system.
+    ruby(shell, "ruby/test/run_own.rb test_order test_sources")
+        .env("PELTON_ENGINE", "poll")
+        .within(OWN_TESTS_DEADLINE)
+        .run()
+}
+
+/// Runs EventMachine's own tests, which are downloaded, and compares the outcomes with those of EventMachine.
+fn suite(shell: &Shell) -> Result<(), Failure> {
+    let source = target(shell).join("eventmachine");
+    let outcomes = target(shell).join("outcomes.txt");
+    shell.program("ruby", "ruby/test/fetch_suite.rb").args([source.clone().into()]).run()?;
+    ruby(shell, "ruby/test/run_suite.rb")
+        .args([source.join("tests").into(), outcomes.clone().into(), "--ours".into()])
+        .within(SUITE_DEADLINE)
+        .run()?;
+    shell
+        .program("ruby", "ruby/test/run_suite.rb --compare ruby/test/suite/baseline.txt")
+        .args([outcomes.into(), "ruby/test/suite/known.txt".into()])
+        .run()
+}
