@@ -114,7 +114,7 @@ pub use threads::defer::{DeferError, DeferFailure, DeferId};
 pub use threads::handle::{Handle, PostError};
 pub use threads::lane::{Lane, LaneSettings, LaneStats, Refusal};
 pub use threads::reactors::{Reactors, Sharing};
-pub use threads::reply::{Lost, Reply};
+pub use threads::reply::{Lost, Replier, Reply};
 pub use threads::thread::ReactorThread;
 pub use ticks::idle::IdleId;
 pub use ticks::tick_loop::TickLoop;

@@ -37,9 +37,10 @@ pub struct Reply<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// Sends the reply. Dropping it instead makes the reply [`Lost`].
+/// Gives the value of a [`Reply`], from any thread. Dropping it instead makes the reply [`Lost`].
 #[derive(Debug)]
-pub(crate) struct Replier<T> {
+#[must_use = "dropping a replier without a value makes the reply `Lost`"]
+pub struct Replier<T> {
     shared: Arc<Shared<T>>,
 }
 
@@ -108,7 +109,8 @@ impl<T> State<T> {
 }
 
 impl<T> Replier<T> {
-    pub(crate) fn give(self, value: T) {
+    /// Gives the value and wakes whoever waits for it.
+    pub fn give(self, value: T) {
         self.shared.settle(Answer::Given(value));
     }
 }
@@ -120,6 +122,18 @@ impl<T> Drop for Replier<T> {
 }
 
 impl<T> Reply<T> {
+    /// Makes a reply and the [`Replier`] that gives its value, for work that answers other threads later.
+    ///
+    /// ```
+    /// # use pelton::Reply;
+    /// let (replier, reply) = Reply::pair();
+    /// std::thread::spawn(move || replier.give(42));
+    /// assert_eq!(reply.wait(), Ok(42));
+    /// ```
+    pub fn pair() -> (Replier<T>, Reply<T>) {
+        reply()
+    }
+
     /// Waits for the value without a time limit. On the loop's own thread this would block forever.
     pub fn wait(self) -> Result<T, Lost> {
         let mut state = self.shared.lock();
