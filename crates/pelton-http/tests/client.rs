@@ -54,7 +54,9 @@ fn site(on: On) -> Site {
         .get("/", plain(|_| "hello\n"))
         .get("/big", plain(big))
         .get("/never", never)
-        .get("/echo", echo).post("/echo", echo).put("/echo", echo);
+        .get("/echo", echo)
+        .post("/echo", echo)
+        .put("/echo", echo);
     on.serve(router)
 }
 

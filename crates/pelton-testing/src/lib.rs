@@ -13,6 +13,7 @@
 //! | record what happened, in order | [`Log`], [`watch_and_log`], [`activity`] |
 //! | count live values, open descriptors and faults | [`Alive`], [`Counted`], [`descriptors`], [`count_faults`] |
 //! | run a test again in a child process | [`child`] |
+//! | start a Redis server, freeze it, kill it | [`RedisServer`] |
 //! | control time and the outcome of each connect | [`clockwork`] |
 //! | write a test engine that lacks some operations | [`unsupported!`] |
 //!
@@ -50,6 +51,7 @@ mod engines;
 mod handlers;
 mod log;
 mod network;
+mod redis;
 mod unsupported;
 
 #[cfg(feature = "certificates")]
@@ -62,6 +64,7 @@ pub use engines::On;
 pub use handlers::{Echo, EchoUntilQuit, dial, is_served, listen, localhost, pattern};
 pub use log::{Log, watch_and_log};
 pub use network::{Duplex, Network, Peer, PeerListener};
+pub use redis::RedisServer;
 
 // Used by the macros.
 #[doc(hidden)]

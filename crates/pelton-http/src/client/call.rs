@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use pelton::{ConnectionId, Reactor, Time, TimerId};
 
+use super::Url;
 use super::connection::ClientConnection;
 use super::error::{Error, ErrorKind, TimeLimit};
 use super::pool::Shared;
 use super::request::{Parts, Payload, Verb};
 use super::response::ResponseEvent;
 use super::upgrade::Accept;
-use super::Url;
 use crate::exchange::{Gone, SendState};
 use crate::{Content, Method};
 
@@ -352,4 +352,3 @@ impl fmt::Debug for Exchange {
         write!(f, "Exchange({} {}, {:?})", self.call.method(), self.call.url(), self.call.place.get())
     }
 }
-

@@ -7,7 +7,7 @@ use pelton::{Handle, Promise, Reactor, Reply};
 
 use super::buffer::Buffer;
 use super::call::{Call, Exchange, Receiver};
-use super::collect::{collector, Fetch};
+use super::collect::{Fetch, collector};
 use super::error::{Error, ErrorKind};
 use super::response::{Response, ResponseEvent};
 use super::upgrade::Accept;

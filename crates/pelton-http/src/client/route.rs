@@ -2,9 +2,9 @@
 
 use pelton::Endpoint;
 
-use super::url::{Scheme, Url};
 use super::Config;
 use super::encode::Target;
+use super::url::{Scheme, Url};
 
 /// The way to an origin.
 pub(super) struct Route {

@@ -438,7 +438,6 @@ impl PartialEq for Url {
 
 impl Eq for Url {}
 
-
 #[cfg(test)]
 mod tests {
     use super::*;

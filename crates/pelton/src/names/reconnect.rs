@@ -93,6 +93,15 @@ impl Backoff {
         wait.saturating_sub(wait.mul_f64(self.jitter * self.random.f64()))
     }
 
+    /// Returns the wait after a connection that was up for this long, or `None` if it was not established. It starts from
+    /// the beginning if the connection was [steady](Backoff::steady_after).
+    pub fn wait_after(&mut self, up: Option<Duration>) -> Duration {
+        if up.is_some_and(|up| up >= self.steady_after) {
+            self.reset();
+        }
+        self.next_wait()
+    }
+
     /// Resets the wait to its start.
     pub fn reset(&mut self) {
         self.next = self.start;
@@ -332,10 +341,7 @@ impl Reactor {
         let keeping = self.names.reconnects.get_mut(id.0)?;
         keeping.connection = None;
         let up = keeping.up_since.take().map(|since| now - since);
-        if up.is_some_and(|up| up >= keeping.backoff.steady_after) {
-            keeping.backoff.reset();
-        }
-        let again_in = keeping.backoff.next_wait();
+        let again_in = keeping.backoff.wait_after(up);
         let (place, target, attempt) = (keeping.place, keeping.target.clone(), keeping.attempts);
         let timer = self.after_from(place, again_in, move |reactor| reactor.connect_again(id));
         if let Some(keeping) = self.names.reconnects.get_mut(id.0) {
@@ -387,6 +393,13 @@ mod tests {
         };
         assert_eq!(waits(1), waits(1));
         assert_ne!(waits(1), waits(2));
+    }
+
+    #[test]
+    fn only_a_steady_connection_resets_the_delay() {
+        let mut backoff = Backoff::default().jitter(0.0).steady_after(Duration::from_secs(1));
+        let ups = [None, Some(Duration::from_millis(999)), None, Some(Duration::from_secs(1)), None];
+        assert_eq!(ups.map(|up| backoff.wait_after(up).as_millis()), [100, 200, 400, 100, 200]);
     }
 
     #[test]

@@ -5,8 +5,8 @@ use pelton::{Chunk, Io, Reason};
 use super::busy::{Delivery, Upload};
 use super::{ClientConnection, Phase};
 use crate::client::error::ErrorKind;
-use crate::client::response::{Head, ResponseEvent};
 use crate::client::redirect;
+use crate::client::response::{Head, ResponseEvent};
 use crate::wire::{Piece, To};
 
 /// The body of a redirect is skipped up to this many bytes, to keep the connection.
@@ -196,4 +196,3 @@ impl ClientConnection {
         self.set_deadline(io);
     }
 }
-
