@@ -110,6 +110,7 @@ impl Shared {
                 remove_field(&mut parts.fields, "host");
                 parts.given.host = false;
                 parts.given.authorization = false;
+                parts.given.cookie = false;
             }
             parts.url = Some(to);
         }

@@ -4,10 +4,10 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Deref;
 
+use super::Url;
 use super::buffer::Buffer;
 use super::call::Call;
 use super::error::{Error, ErrorKind};
-use super::Url;
 use crate::wire::{Field, Fields, ResponseHead, Version};
 
 /// A piece of a response.

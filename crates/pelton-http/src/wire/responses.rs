@@ -1,7 +1,7 @@
 //! Counts responses, for load generators. What is accepted is decided by [`ResponseReader`].
 
-use super::response::{Piece, ResponseReader};
 pub use super::response::{Malformed, To};
+use super::response::{Piece, ResponseReader};
 
 /// A complete response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
