@@ -32,7 +32,8 @@ impl Drop for Directory {
 
 fn answer(request: &str, cuts: &Mutex<bool>) -> Vec<u8> {
     let target = request.split(' ').nth(1).unwrap_or_default();
-    let range = request.lines().find_map(|line| line.strip_prefix("Range: bytes=")?.strip_suffix('-')?.parse::<usize>().ok());
+    let range =
+        request.lines().find_map(|line| line.strip_prefix("Range: bytes=")?.strip_suffix('-')?.parse::<usize>().ok());
     let same = request.contains("If-Range: \"one\"");
     match (target, range) {
         ("/missing", _) => b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".to_vec(),

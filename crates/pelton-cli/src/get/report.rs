@@ -78,7 +78,11 @@ impl Report {
                 self.print(&format!("{}: {} in {took}", path.display(), size(outcome.bytes as f64)));
             }
             None => {
-                let mut text = format!("{} {}\n", outcome.final_url.as_deref().unwrap_or(&outcome.url), outcome.status.unwrap_or(0));
+                let mut text = format!(
+                    "{} {}\n",
+                    outcome.final_url.as_deref().unwrap_or(&outcome.url),
+                    outcome.status.unwrap_or(0)
+                );
                 for (name, value) in &outcome.fields {
                     text += &format!("{name}: {}\n", value.escape_debug());
                 }
