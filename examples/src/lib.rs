@@ -1,8 +1,23 @@
 //! Small programs on Pelton, one per file, each about one thing. `tests/run` runs them all.
 //!
-//! The library itself is empty. It only makes `cargo test` compile the code in the project's README and guides.
+//! The library makes `cargo test` compile the code in the project's README and guides, and has what several examples share.
 
 #![forbid(unsafe_code)]
+
+use pelton::Reactor;
+use pelton_http::{Server, plain};
+
+/// Returns the URLs on the command line, or those of three pages that the program itself serves.
+pub fn urls_or_local(reactor: &mut Reactor) -> Result<Vec<String>, Box<dyn std::error::Error>> {
+    let urls: Vec<String> = std::env::args().skip(1).collect();
+    if !urls.is_empty() {
+        return Ok(urls);
+    }
+    let pages = Server::new(plain(|request| request.path().trim_start_matches('/').to_owned()));
+    let listener = pages.listen(reactor, "127.0.0.1:0")?;
+    let address = reactor.listening_on(listener).expect("the listener was just started");
+    Ok(["one", "two", "three"].iter().map(|page| format!("http://{address}/{page}")).collect())
+}
 
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
@@ -67,3 +82,7 @@ struct FromAsyncio;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/embedding.md")]
 struct Embedding;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/client.md")]
+struct HttpClient;

@@ -6,6 +6,7 @@ mod bench;
 mod chat;
 mod echo;
 mod engines;
+mod get;
 mod logging;
 mod pages;
 mod proxy;
@@ -132,6 +133,26 @@ enum Command {
     #[command(verbatim_doc_comment)]
     Bench(bench::Options),
 
+    /// Downloads files over HTTP and HTTPS.
+    ///
+    /// A file is written under a temporary name, NAME.part, and gets its own when it is complete. With --resume, an interrupted
+    /// download continues if the server says that the file is still the same. Proxies are taken from the environment.
+    ///
+    /// Exit codes, as curl's: 0 success; 1 another hash than expected; 2 invalid command line; 3 invalid URL; 6 unknown host; 7 not
+    /// connected; 8 malformed response; 18 incomplete; 22 status 400 or above; 23 cannot write; 28 timeout; 33 cannot resume; 35 TLS
+    /// failed; 47 redirect not followed; 52 no response; 60 certificate not valid; 97 proxy failed. With several URLs, that of the
+    /// first failure.
+    ///
+    /// Examples:
+    ///   pelton get https://example.org/a.tar.gz             to a.tar.gz
+    ///   pelton get -o - http://127.0.0.1:8080/              to standard output
+    ///   pelton get -r https://example.org/a.tar.gz          continues after an interruption
+    ///   pelton get -p 8 -d files https://example.org/1 https://example.org/2
+    ///                                                       several at once
+    ///   pelton get --head --json https://example.org/       the head, for a program to read
+    #[command(verbatim_doc_comment)]
+    Get(Box<get::Options>),
+
     /// Prints a completion script for a shell.
     ///
     /// Examples:
@@ -213,6 +234,7 @@ fn main() -> ExitCode {
         Command::Serve(options) => return serve(&options),
         Command::Proxy(options) => return proxy(&options),
         Command::Bench(options) => return bench(&options),
+        Command::Get(options) => return get(&options),
         Command::Completions(options) => return printed(Ok(pages::completions(Cli::command(), &options))),
         Command::Man(options) => match pages::man(Cli::command(), &options) {
             Err(pages::Failure::NoPage(why)) => {
@@ -279,6 +301,20 @@ fn ended(outcome: Result<serve::Ended, serve::Failure>) -> ExitCode {
     };
     logging::fail(text);
     ExitCode::from(code)
+}
+
+fn get(options: &get::Options) -> ExitCode {
+    match get::run(options) {
+        Ok(code) => ExitCode::from(code),
+        Err(get::Failure::Usage(why)) => {
+            logging::fail(why);
+            ExitCode::from(2)
+        }
+        Err(get::Failure::Reactor(error)) => {
+            logging::fail(error);
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn bench(options: &bench::Options) -> ExitCode {

@@ -21,9 +21,11 @@
 //! - A [`Body`] is read on request, in pieces or whole. A response may be a [`ResponseStream`] or a stream of
 //!   [events](EventStream).
 //! - [`Files`] serves the files below a directory.
+//! - A [`Client`] sends requests; see [`client`].
 //! - [`wire`] handles the protocol's bytes and can be used alone. [`log`] makes client input safe to log.
 //!
-//! Features: `json` for JSON [responses](Response) and bodies, `forms` for queries and form bodies.
+//! Features: `json` for JSON [responses](Response) and bodies, `forms` for queries and form bodies, `cookies` for the client's cookie
+//! jar; on by default, `tls` and `decompression` for the client.
 //!
 //! `docs/http.md` lists what is refused, and why.
 

@@ -35,6 +35,7 @@ on_every_engine![
     paused_responses_wait,
     receivers_may_do_anything,
     draining_finishes_the_current_request,
+    panics_do_not_take_connections_from_the_pool,
 ];
 
 fn site(on: On) -> Site {
@@ -464,4 +465,37 @@ fn draining_finishes_the_current_request(on: On) {
     reactor.drain(Duration::from_secs(10));
     pelton_testing::run(&mut reactor);
     assert!(answered.get());
+}
+
+/// Receivers panic at every event. The pool has one place, which must become free each time.
+fn panics_do_not_take_connections_from_the_pool(on: On) {
+    let server = Scripted::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let refusing = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let broken = Scripted::closing_after("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nok");
+    let mut reactor = on.catching();
+    let client = Client::with_settings(Settings { per_origin: 1, connections: 1, ..Settings::default() });
+    let panicked = pelton_testing::count_faults(&mut reactor);
+    let mut expected = 0;
+    for url in [server.url(), format!("http://{refusing}/"), broken.url()] {
+        for event in 0..4 {
+            let called = Rc::new(Cell::new(false));
+            let flag = called.clone();
+            client.get(&url).stream(&mut reactor, move |_, seen| {
+                let is_it = match seen {
+                    ResponseEvent::Head(_) => event == 0,
+                    ResponseEvent::Data(_) => event == 1,
+                    ResponseEvent::End(_) | ResponseEvent::Failed(_) => true,
+                };
+                if is_it {
+                    flag.set(true);
+                    panic!("on purpose");
+                }
+            });
+            run_until(&mut reactor, |_| called.get());
+            expected += 1;
+        }
+    }
+    assert!(panicked.get() >= expected);
+    assert_eq!(fetch(&mut reactor, client.get(server.url())).unwrap().body(), b"ok");
+    run_until(&mut reactor, |reactor| client.connections(reactor) == (1, 1));
 }

@@ -73,3 +73,56 @@ fn static_site_serves_the_files_of_a_directory() {
     assert!(get("/api/teams/red/greet/ann").ends_with("\r\n\r\nhello ann, of team red\n"));
     assert!(get("/api/teams/red/other").starts_with("HTTP/1.1 404 "));
 }
+
+#[test]
+fn three_pages_are_fetched_in_three_styles() {
+    for mut example in [example!("fetch-callbacks"), example!("fetch-promises"), example!("fetch-async")] {
+        example.stdin(std::process::Stdio::null());
+        let (status, printed) = start(example).finish();
+        assert!(status.success(), "{printed:?}");
+        for page in ["/one: 200, 3 bytes", "/two: 200, 3 bytes", "/three: 200, 5 bytes"] {
+            assert!(printed.iter().any(|line| line.ends_with(page)), "{printed:?}");
+        }
+        assert_eq!(printed.last().unwrap(), "all pages: 11 bytes");
+    }
+}
+
+#[test]
+fn crawler_visits_every_page_once() {
+    let (status, printed) = start(example!("crawler")).finish();
+    assert!(status.success(), "{printed:?}");
+    assert_eq!(printed.len(), 32);
+    assert_eq!(printed.last().unwrap(), "31 pages of 1 host, at most 8 requests at once");
+}
+
+#[test]
+fn streaming_proxy_forwards_both_bodies() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut example = example!("streaming-proxy");
+    example.arg(format!("http://{}", listener.local_addr().unwrap()));
+    let mut proxy = start(example);
+    proxy.expect("forwards to");
+    let address = proxy.printed[0].split(' ').next().unwrap().trim_start_matches("http://").to_owned();
+    let target = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut request = Vec::new();
+        while !request.ends_with(b"the body") {
+            let mut buffer = [0; 1024];
+            let count = stream.read(&mut buffer).unwrap();
+            request.extend_from_slice(&buffer[..count]);
+        }
+        stream.write_all(b"HTTP/1.1 201 Created\r\nX-From: target\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
+        stream.write_all(b"5\r\nhello\r\n0\r\n\r\n").unwrap();
+        String::from_utf8(request).unwrap()
+    });
+    let mut client = TcpStream::connect(address).unwrap();
+    client.set_read_timeout(Some(DEADLINE)).unwrap();
+    let head = "PUT /a?b HTTP/1.1\r\nHost: a\r\nX-Kept: yes\r\nContent-Length: 8\r\nConnection: close\r\n\r\nthe body";
+    client.write_all(head.as_bytes()).unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 201 Created\r\n") && answer.contains("X-From: target\r\n"), "{answer}");
+    assert!(answer.contains("\r\nhello\r\n") || answer.ends_with("hello"), "{answer}");
+    let request = target.join().unwrap();
+    assert!(request.starts_with("PUT /a?b HTTP/1.1\r\nHost: a\r\n") && request.contains("X-Kept: yes"), "{request}");
+}

@@ -19,7 +19,7 @@ use super::pool::Shared;
 use super::request::{Parts, Payload, Verb};
 use super::response::ResponseEvent;
 use super::upgrade::Accept;
-use crate::exchange::{Gone, SendState};
+use crate::exchange::{Callback, Gone, SendState};
 use crate::{Content, Method};
 
 /// Above this many bytes that wait to be sent, a streamed body is [`SendState::Full`].
@@ -70,7 +70,7 @@ pub(super) struct Outgoing {
     pub(super) queued: u64,
     pub(super) finished: bool,
     /// Called when there is room.
-    ready: Option<Box<dyn FnOnce(&mut Reactor)>>,
+    ready: Option<Callback>,
 }
 
 impl Default for Call {
@@ -231,7 +231,7 @@ impl Call {
     pub(super) fn may_repeat(&self) -> bool {
         let state = self.state.borrow();
         let Some(parts) = &state.parts else { return false };
-        let has_body = matches!(parts.payload, Payload::Content(_));
+        let has_body = !matches!(parts.payload, Payload::Stream(_));
         has_body && parts.repeatable.unwrap_or(parts.verb.is_idempotent())
     }
 }

@@ -1,17 +1,19 @@
 //! A connection to a server: one request after another.
 //!
-//! `opening.rs` establishes it, `sending.rs` sends requests, `reading.rs` reads responses, and `deadlines.rs` has its time limits.
+//! `opening.rs` establishes it, `sending.rs` sends requests, `reading.rs` reads responses, `intake.rs` passes their bodies on, and
+//! `deadlines.rs` has the time limits.
 //! State that only a connection in use needs is in [`Busy`], which is borrowed from the pool.
 
 mod busy;
 mod deadlines;
+mod intake;
 mod opening;
 mod reading;
 mod sending;
 
 use std::rc::Rc;
 
-use pelton::{Chunk, Connection, Io, LazyTimer, Reactor, Reason, Time};
+use pelton::{Chunk, Connection, ConnectionId, Io, LazyTimer, Reactor, Reason, Time};
 
 pub(super) use busy::Busy;
 
@@ -19,6 +21,7 @@ use self::deadlines::Wait;
 use super::call::{Call, Place};
 use super::error::ErrorKind;
 use super::pool::Shared;
+use super::proxy::Handshake;
 use super::retry::Attempt;
 
 /// A connection of a client.
@@ -27,6 +30,10 @@ pub(super) struct ClientConnection {
     timer: LazyTimer,
     deadline: Time,
     busy: Option<Box<Busy>>,
+    /// The handshake with a proxy.
+    handshake: Option<Box<Handshake>>,
+    /// Its id, while it is idle.
+    idle: Option<ConnectionId>,
     origin: u32,
     /// Requests so far.
     requests: u32,
@@ -34,6 +41,8 @@ pub(super) struct ClientConnection {
     wait: Wait,
     /// The reactor drains: the current request is the last one.
     is_last: bool,
+    /// The pool expects it to take a call soon.
+    is_coming: bool,
 }
 
 /// What the connection does.
@@ -56,12 +65,15 @@ impl ClientConnection {
             timer: LazyTimer::default(),
             deadline: Time::MAX,
             busy: None,
+            handshake: None,
+            idle: None,
             // There are never as many origins.
             origin: origin as u32,
             requests: 0,
             phase: Phase::Opening,
             wait: Wait::Nothing,
             is_last: false,
+            is_coming: false,
         }
     }
 
@@ -79,6 +91,7 @@ impl ClientConnection {
                 io.close();
             }
             None => {
+                self.idle = Some(io.id());
                 self.shared.is_idle(self.origin(), io.id());
                 self.set_deadline(io);
             }
@@ -154,7 +167,7 @@ impl Connection for ClientConnection {
             Phase::Idle => {
                 // Nothing was asked for, so it cannot be the answer to the next request either.
                 tracing::debug!(bytes = chunk.len(), "unexpected data on an idle connection");
-                self.leave_pool(io);
+                self.leave_pool();
                 io.close();
             }
             Phase::Closing => {}
@@ -169,7 +182,7 @@ impl Connection for ClientConnection {
         match self.phase {
             Phase::Busy => self.input_ended(io),
             Phase::Idle => {
-                self.leave_pool(io);
+                self.leave_pool();
                 io.close();
             }
             Phase::Opening | Phase::Closing => io.close_with(Reason::Finished),
@@ -179,30 +192,44 @@ impl Connection for ClientConnection {
     fn draining(&mut self, io: &mut Io<'_>) {
         self.is_last = true;
         if self.phase == Phase::Idle {
-            self.leave_pool(io);
+            self.leave_pool();
             io.close();
         }
     }
 
     fn closed(&mut self, reactor: &mut Reactor, reason: Reason) {
         self.timer.cancel(reactor);
-        match self.phase {
-            // It was handed over to another protocol, or its users have been told.
-            Phase::Closing => {}
-            Phase::Idle => self.phase = Phase::Closing,
-            Phase::Opening => self.opening_failed(reactor, ErrorKind::Connect(reason)),
-            Phase::Busy => {
-                let begun = self.busy.as_ref().is_some_and(|busy| busy.reader.has_begun());
-                self.fail_call(reactor, ErrorKind::Ended { reason, begun });
-            }
+        let shared = self.shared.clone();
+        // The pool is put in order first: user code may panic.
+        if std::mem::take(&mut self.is_coming) {
+            shared.comes_not(self.origin());
         }
-        self.shared.clone().closed(reactor, self.origin());
+        let failed = match self.phase {
+            // It was handed over to another protocol, or its users have been told.
+            Phase::Closing => None,
+            Phase::Idle => {
+                self.leave_pool();
+                None
+            }
+            Phase::Opening => shared.connection_failed(self.origin()),
+            Phase::Busy => None,
+        };
+        shared.closed(reactor, self.origin());
+        if let Some(call) = failed {
+            let attempt = Attempt { begun: false, kept: false };
+            shared.attempt_failed(reactor, call, attempt, ErrorKind::Connect(reason));
+        } else if self.phase == Phase::Busy {
+            let begun = self.busy.as_ref().is_some_and(|busy| busy.reader.has_begun());
+            self.fail_call(reactor, ErrorKind::Ended { reason, begun });
+        }
     }
 }
 
 impl ClientConnection {
-    fn leave_pool(&mut self, io: &mut Io<'_>) {
-        self.shared.leaves(self.origin(), io.id());
+    fn leave_pool(&mut self) {
+        if let Some(id) = self.idle.take() {
+            self.shared.leaves(self.origin(), id);
+        }
         self.phase = Phase::Closing;
     }
 }

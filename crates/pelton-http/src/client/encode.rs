@@ -1,9 +1,10 @@
 //! Writes the heads of requests.
 
+use super::Url;
+use super::builder::Config;
 use super::request::{Parts, Payload, Verb};
 use super::route::Route;
-use super::{Settings, Url};
-use crate::Method;
+use crate::{Content, Method};
 
 /// The form of a request's target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,7 +16,8 @@ pub(super) enum Target {
 }
 
 /// Appends the head of a request.
-pub(super) fn head(out: &mut Vec<u8>, parts: &Parts, url: &Url, route: &Route, settings: &Settings) {
+pub(super) fn head(out: &mut Vec<u8>, parts: &Parts, url: &Url, route: &Route, config: &Config) {
+    let settings = &config.settings;
     let target = match route.target() {
         Target::Origin => url.target(),
         Target::Absolute => url.as_str(),
@@ -33,6 +35,12 @@ pub(super) fn head(out: &mut Vec<u8>, parts: &Parts, url: &Url, route: &Route, s
     if settings.decompresses && !parts.given.accept_encoding && !parts.given.range && cfg!(feature = "decompression") {
         out.extend_from_slice(b"Accept-Encoding: gzip, br, zstd\r\n");
     }
+    #[cfg(feature = "cookies")]
+    if !parts.given.cookie
+        && let Some(cookies) = config.cookies.as_ref().and_then(|cookies| cookies.header(url))
+    {
+        line(out, "Cookie", &cookies);
+    }
     if let Some(credentials) = route.proxy_authorization() {
         line(out, "Proxy-Authorization", credentials);
     }
@@ -44,6 +52,7 @@ pub(super) fn head(out: &mut Vec<u8>, parts: &Parts, url: &Url, route: &Route, s
     let length = match &parts.payload {
         Payload::Content(content) if content.is_empty() && !announces_nothing(&parts.verb) => None,
         Payload::Content(content) => Some(content.len()),
+        Payload::Parts(contents) => Some(contents.iter().map(Content::len).sum()),
         Payload::Stream(Some(length)) => Some(*length),
         Payload::Stream(None) => {
             out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
@@ -75,6 +84,7 @@ impl Payload {
     pub(super) fn is_something(&self) -> bool {
         match self {
             Payload::Content(content) => !content.is_empty(),
+            Payload::Parts(_) => true,
             Payload::Stream(length) => *length != Some(0),
         }
     }

@@ -9,7 +9,7 @@
 //!
 //! let mut reactor = Reactor::new()?;
 //! let listener = Server::new(plain(|_| "hello\n")).listen(&mut reactor, "127.0.0.1:0")?;
-//! let url = format!("http://{}/", reactor.listening_on(listener)?);
+//! let url = format!("http://{}/", reactor.listening_on(listener).expect("the listener was just started"));
 //!
 //! let client = Client::new();
 //! client.get(&url).send(&mut reactor, |reactor, response| {
@@ -20,7 +20,7 @@
 //!
 //! # let mut reactor = Reactor::new()?;
 //! # let listener = Server::new(plain(|_| "hello\n")).listen(&mut reactor, "127.0.0.1:0")?;
-//! # let url = format!("http://{}/", reactor.listening_on(listener)?);
+//! # let url = format!("http://{}/", reactor.listening_on(listener).expect("the listener was just started"));
 //! // The same in a task.
 //! let response = reactor.block_on(async { client.get(&url).await })??;
 //! assert_eq!(response.status(), 200);
@@ -31,13 +31,25 @@
 
 mod auth;
 mod buffer;
+mod builder;
 mod call;
 mod collect;
 mod connection;
+#[cfg(feature = "cookies")]
+mod cookies;
+#[cfg(feature = "decompression")]
+mod decompress;
+#[cfg(not(feature = "decompression"))]
+#[path = "no_decompression.rs"]
+mod decompress;
 mod encode;
 mod error;
+mod events;
 mod forms;
+mod incoming;
+mod multipart;
 mod pool;
+mod proxy;
 mod redirect;
 mod request;
 mod response;
@@ -53,15 +65,23 @@ use std::sync::Arc;
 
 use pelton::Reactor;
 
+pub use builder::ClientBuilder;
 pub use call::Exchange;
 pub use collect::Fetch;
+#[cfg(feature = "cookies")]
+pub use cookies::Cookies;
 pub use error::{Error, ErrorKind, TimeLimit};
+pub use events::{EventSource, Message, SourceEvent};
+pub use incoming::Incoming;
+pub use multipart::Multipart;
+pub use proxy::{Proxies, Proxy};
 pub use request::Request;
 pub use response::{Head, Response, ResponseEvent};
 pub use settings::Settings;
 pub use url::{BadUrl, Url};
 
 use crate::Method;
+use builder::Config;
 use pool::{Clients, Shared};
 
 /// An HTTP client: a configuration, and a pool of connections on every reactor on which it is used. Clones share both.
@@ -72,20 +92,20 @@ pub struct Client {
     config: Arc<Config>,
 }
 
-/// The configuration that all clones of a client share.
-pub(crate) struct Config {
-    settings: Settings,
-}
-
 impl Client {
     /// A client with the default settings.
     pub fn new() -> Client {
         Client::with_settings(Settings::default())
     }
 
+    /// Starts a client with other settings.
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder::default()
+    }
+
     /// A client with these settings.
     pub fn with_settings(settings: Settings) -> Client {
-        Client { config: Arc::new(Config { settings }) }
+        Client::builder().settings(settings).build()
     }
 
     /// The settings.

@@ -7,14 +7,18 @@ use std::sync::Arc;
 
 use pelton::{ConnectionId, Handle, Reactor, Reason};
 
+use super::Settings;
+use super::builder::Config;
 use super::call::{Call, Place};
 use super::connection::{Busy, ClientConnection};
 use super::error::ErrorKind;
 use super::route::Route;
-use super::{Config, Settings};
 
 /// The maximum number of unused states that are kept for later requests.
 const SPARE: usize = 64;
+
+/// The maximum size of a kept buffer for decompressed data, in bytes.
+const LARGEST_SCRATCH: usize = 256 * 1024;
 
 /// While other origins wait for a connection, one serves this many requests of its own origin before it is closed for them.
 const SHARE: u32 = 32;
@@ -400,6 +404,12 @@ impl Shared {
 
 /// Memory for later requests.
 impl Shared {
+    pub(super) fn keep_scratch(&self, scratch: Vec<u8>) {
+        if scratch.capacity() <= LARGEST_SCRATCH {
+            self.scratch.set(scratch);
+        }
+    }
+
     pub(super) fn take_busy(&self) -> Box<Busy> {
         self.spare_busy.borrow_mut().pop().unwrap_or_else(|| Box::new(Busy::new(self.settings().response)))
     }

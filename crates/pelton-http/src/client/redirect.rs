@@ -49,10 +49,6 @@ pub(super) fn destination(
     if url.is_https() && !to.is_https() && !settings.downgrades {
         return Err(refuse("it leads from https to http"));
     }
-    let repeats = matches!(head.status(), 307 | 308);
-    if repeats && matches!(parts.payload, Payload::Stream(_)) {
-        return Err(refuse("the body of the request cannot be sent again"));
-    }
     if !changes_to_get(&parts.verb, head.status()) && matches!(parts.payload, Payload::Stream(_)) {
         return Err(refuse("the body of the request cannot be sent again"));
     }
@@ -110,6 +106,7 @@ impl Shared {
                 remove_field(&mut parts.fields, "host");
                 parts.given.host = false;
                 parts.given.authorization = false;
+                parts.given.cookie = false;
             }
             parts.url = Some(to);
         }

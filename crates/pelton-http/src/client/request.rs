@@ -1,6 +1,7 @@
 //! Requests and the forms in which they are sent.
 
 use std::future::IntoFuture;
+use std::sync::Arc;
 use std::time::Duration;
 
 use pelton::{Handle, Promise, Reactor, Reply};
@@ -85,12 +86,15 @@ pub(super) struct Given {
     pub(super) expects_continue: bool,
     pub(super) close: bool,
     pub(super) upgrade: bool,
+    pub(super) cookie: bool,
 }
 
 /// The body of a request.
 #[derive(Debug)]
 pub(super) enum Payload {
     Content(Content),
+    /// Several contents, one after the other.
+    Parts(Arc<[Content]>),
     /// Sent in pieces by an [`Exchange`], with this length if it is known.
     Stream(Option<u64>),
 }
@@ -166,12 +170,10 @@ impl Request {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         let given = &mut self.parts.given;
         match name.len() {
-            4 if is("host") => {
-                if std::mem::replace(&mut given.host, true) {
-                    return self.fault("duplicate Host");
-                }
-            }
+            4 if is("host") && given.host => return self.fault("duplicate Host"),
+            4 if is("host") => given.host = true,
             5 if is("range") => given.range = true,
+            6 if is("cookie") => given.cookie = true,
             6 if is("expect") => {
                 given.expects_continue |= value.eq_ignore_ascii_case(b"100-continue");
                 return;

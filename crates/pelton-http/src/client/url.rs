@@ -78,6 +78,10 @@ impl BadUrl {
         let shortened: String = shown.chars().take(SHOWN).collect();
         BadUrl { url: shortened.into(), why }
     }
+
+    pub(super) fn unsupported_proxy(text: &str) -> BadUrl {
+        BadUrl::new(text, "a proxy is http:// or socks5://")
+    }
 }
 
 impl Url {

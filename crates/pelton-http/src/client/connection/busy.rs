@@ -1,9 +1,11 @@
 //! The state of a connection that has a request.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use pelton::Chunk;
 
+use super::intake::Intake;
 use crate::Content;
 use crate::client::Url;
 use crate::client::call::Call;
@@ -18,10 +20,7 @@ pub(in crate::client) struct Busy {
     pub(super) is_kept: bool,
     pub(super) upload: Upload,
     pub(super) delivery: Delivery,
-    /// Bytes of the body so far, decompressed.
-    pub(super) received: u64,
-    /// The maximum of `received`.
-    pub(super) most: u64,
+    pub(super) intake: Intake,
     /// Input that has arrived while the call is paused, and how much of it was read.
     pub(super) held: Option<(Chunk, usize)>,
     /// The peer has finished while the call is paused.
@@ -41,6 +40,8 @@ pub(super) enum Upload {
     Done,
     /// The rest of a body whose length was announced.
     Content(Content),
+    /// The rest of a content, and those that follow it.
+    Parts(Content, Arc<[Content]>, usize),
     /// A streamed body, of which this many bytes are missing, or that is chunked.
     Stream(Option<u64>),
     /// It waits for the server's consent.
@@ -66,8 +67,7 @@ impl Busy {
             is_kept: false,
             upload: Upload::Done,
             delivery: Delivery::Receiver,
-            received: 0,
-            most: u64::MAX,
+            intake: Intake::default(),
             held: None,
             ended: false,
             out: Vec::new(),
@@ -81,8 +81,9 @@ impl Busy {
         self.reader.reset();
         self.upload = Upload::Done;
         self.delivery = Delivery::Receiver;
-        (self.received, self.most, self.ended, self.closes, self.has_head) = (0, u64::MAX, false, false, false);
+        (self.ended, self.closes, self.has_head) = (false, false, false);
         self.held = None;
+        self.intake.clear();
         self.out.clear();
     }
 }

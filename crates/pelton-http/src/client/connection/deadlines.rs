@@ -39,7 +39,7 @@ impl ClientConnection {
                     Upload::Done => Wait::Head,
                     Upload::Held(_) => Wait::Continue,
                     // The reactor closes connections whose peer does not read.
-                    Upload::Content(_) | Upload::Stream(_) => Wait::Nothing,
+                    Upload::Content(_) | Upload::Parts(..) | Upload::Stream(_) => Wait::Nothing,
                 },
                 None => Wait::Nothing,
             },
@@ -119,7 +119,7 @@ impl ClientConnection {
             Wait::Nothing => {}
             Wait::Open => self.opening_timed_out(io),
             Wait::Idle => {
-                self.leave_pool(io);
+                self.leave_pool();
                 io.close();
             }
             Wait::Continue => self.send_body_anyway(io),

@@ -1,9 +1,11 @@
-//! Establishes connections.
+//! Establishes connections: the tunnel of a proxy, then TLS.
 
 use pelton::{Io, Reactor};
 
 use super::{ClientConnection, Phase};
 use crate::client::error::{ErrorKind, TimeLimit};
+use crate::client::proxy::{Handshake, Progress};
+use crate::client::retry::Attempt;
 
 impl ClientConnection {
     /// The connection is being established.
@@ -12,17 +14,50 @@ impl ClientConnection {
     }
 
     pub(super) fn established(&mut self, io: &mut Io<'_>) {
-        self.secure(io);
+        let Some(route) = self.shared.route(self.origin()) else { return io.close() };
+        match &route.tunnel {
+            None => self.secure(io),
+            Some(tunnel) => {
+                let mut out = Vec::new();
+                self.handshake = Some(Box::new(Handshake::begin(tunnel, &mut out)));
+                if io.send(&out).is_err() {
+                    io.close();
+                }
+            }
+        }
+    }
+
+    /// The proxy has answered; or the server has spoken before it was spoken to.
+    pub(super) fn read_opening(&mut self, io: &mut Io<'_>, input: &[u8]) {
+        let Some(handshake) = &mut self.handshake else {
+            return self.cannot_open(io, ErrorKind::Malformed("a response before the request"));
+        };
+        let mut out = Vec::new();
+        match handshake.receive(input, &mut out) {
+            Ok(progress) => {
+                if !out.is_empty() && io.send(&out).is_err() {
+                    return io.close();
+                }
+                if progress == Progress::Open {
+                    self.handshake = None;
+                    self.secure(io);
+                }
+            }
+            Err(why) => self.cannot_open(io, ErrorKind::Proxy(why.into())),
+        }
     }
 
     /// Begins TLS, if the origin needs it.
-    pub(super) fn secure(&mut self, io: &mut Io<'_>) {
+    fn secure(&mut self, io: &mut Io<'_>) {
         let Some(route) = self.shared.route(self.origin()) else { return io.close() };
-        if route.tls.is_none() {
-            return self.ready(io);
+        let Some(name) = &route.tls else { return self.ready(io) };
+        match self.shared.config().tls_layer(name) {
+            #[cfg(feature = "tls")]
+            Ok(layer) => io.push_layer(layer),
+            #[cfg(not(feature = "tls"))]
+            Ok(never) => match never {},
+            Err(why) => self.cannot_open(io, ErrorKind::Tls(why.into())),
         }
-        io.close();
-        self.opening_failed(io.reactor(), ErrorKind::Tls("not supported".into()));
     }
 
     /// The connection can take requests.
@@ -30,24 +65,22 @@ impl ClientConnection {
         self.take_next(io);
     }
 
-    /// The peer has sent something before the connection was ready.
-    pub(super) fn read_opening(&mut self, io: &mut Io<'_>, _: &[u8]) {
+    fn cannot_open(&mut self, io: &mut Io<'_>, kind: ErrorKind) {
         io.close();
-        self.opening_failed(io.reactor(), ErrorKind::Malformed("a response before the request"));
+        self.opening_failed(io.reactor(), kind);
     }
 
     /// The connection cannot be established: one of the calls that wait fails.
     pub(super) fn opening_failed(&mut self, reactor: &mut Reactor, kind: ErrorKind) {
         self.phase = Phase::Closing;
         if let Some(call) = self.shared.connection_failed(self.origin()) {
-            let attempt = crate::client::retry::Attempt { begun: false, kept: false };
+            let attempt = Attempt { begun: false, kept: false };
             self.shared.clone().attempt_failed(reactor, call, attempt, kind);
         }
     }
 
     pub(super) fn opening_timed_out(&mut self, io: &mut Io<'_>) {
-        io.close();
         let after = self.shared.settings().connect;
-        self.opening_failed(io.reactor(), ErrorKind::TimedOut { limit: TimeLimit::Connect, after });
+        self.cannot_open(io, ErrorKind::TimedOut { limit: TimeLimit::Connect, after });
     }
 }

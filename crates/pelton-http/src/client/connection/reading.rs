@@ -4,10 +4,12 @@ use pelton::{Chunk, Io, Reason};
 
 use super::busy::{Delivery, Upload};
 use super::{ClientConnection, Phase};
+use crate::client::call::Call;
+use crate::client::decompress::Decoder;
 use crate::client::error::ErrorKind;
-use crate::client::redirect;
 use crate::client::response::{Head, ResponseEvent};
-use crate::wire::{Piece, To};
+use crate::client::{Settings, redirect};
+use crate::wire::{Piece, ResponseHead, To};
 
 /// The body of a redirect is skipped up to this many bytes, to keep the connection.
 const SKIPPED: u64 = 64 * 1024;
@@ -45,6 +47,12 @@ impl ClientConnection {
                 io.pause();
                 break;
             }
+            if busy.intake.has_undecoded() {
+                match busy.intake.resume(io.reactor(), &self.shared, &busy.call) {
+                    Ok(()) => continue,
+                    Err(kind) => return self.fail(io, kind),
+                }
+            }
             let (used, step) = match self.step(io, &chunk[at..]) {
                 Ok(found) => found,
                 Err(kind) => return self.fail(io, kind),
@@ -81,6 +89,10 @@ impl ClientConnection {
             }
             Piece::Head(head) => {
                 busy.has_head = true;
+                #[cfg(feature = "cookies")]
+                if let Some(cookies) = &self.shared.config().cookies {
+                    store_cookies(cookies, call, &head);
+                }
                 let found = redirect::destination(&call.state.borrow(), self.shared.settings(), &head)?;
                 if let Some(to) = found {
                     busy.delivery = Delivery::Redirect { to: Box::new(to), status: head.status() };
@@ -89,27 +101,28 @@ impl ClientConnection {
                 if busy.to == To::Upgrade {
                     return Ok((used, Step::Fail(ErrorKind::NotSwitched(head.status()))));
                 }
-                if busy.to != To::Head && head.content_length().is_some_and(|length| length > busy.most) {
-                    return Err(ErrorKind::TooLarge { limit: busy.most });
+                let intake = &mut busy.intake;
+                intake.decoder = decoder_of(call, self.shared.settings(), &head).filter(|_| busy.to != To::Head);
+                if intake.decoder.is_some() {
+                    intake.most = intake.most.min(self.shared.settings().decompressed);
+                } else if busy.to != To::Head && head.content_length().is_some_and(|length| length > intake.most) {
+                    return Err(ErrorKind::TooLarge { limit: intake.most });
                 }
                 call.tell(io.reactor(), ResponseEvent::Head(Head { head, call }));
                 Step::Next
             }
-            Piece::Data(data) => {
-                busy.received += data.len() as u64;
-                match busy.delivery {
-                    Delivery::Redirect { .. } if busy.received > SKIPPED => Step::Leave,
-                    Delivery::Redirect { .. } => Step::Next,
-                    Delivery::Receiver if busy.received > busy.most => {
-                        return Err(ErrorKind::TooLarge { limit: busy.most });
-                    }
-                    Delivery::Receiver => {
-                        call.tell(io.reactor(), ResponseEvent::Data(data));
-                        Step::Next
-                    }
+            Piece::Data(data) => match busy.delivery {
+                Delivery::Redirect { .. } if busy.intake.skip(data) > SKIPPED => Step::Leave,
+                Delivery::Redirect { .. } => Step::Next,
+                Delivery::Receiver => {
+                    busy.intake.deliver(io.reactor(), &self.shared, call, data)?;
+                    Step::Next
                 }
+            },
+            Piece::End => {
+                busy.intake.finish(io.reactor(), call)?;
+                Step::Complete
             }
-            Piece::End => Step::Complete,
             Piece::Switched(head) => {
                 let accept = call.state.borrow_mut().accept.take();
                 let handler = accept.and_then(|accept| accept(io.reactor(), Head { head, call }));
@@ -135,6 +148,7 @@ impl ClientConnection {
         if reusable {
             // Whoever is told now may start another request, which takes this connection.
             self.shared.comes(self.origin());
+            self.is_coming = true;
             if io.is_paused() {
                 io.resume();
             }
@@ -151,6 +165,7 @@ impl ClientConnection {
         if !reusable {
             return;
         }
+        self.is_coming = false;
         if self.shared.must_yield(self.origin(), self.requests) {
             self.shared.comes_not(self.origin());
             return io.close();
@@ -167,7 +182,10 @@ impl ClientConnection {
         }
         let begun = busy.reader.has_begun();
         if busy.reader.end() {
-            return self.complete(io, false);
+            return match busy.intake.finish(io.reactor(), &busy.call) {
+                Ok(()) => self.complete(io, false),
+                Err(kind) => self.fail(io, kind),
+            };
         }
         self.fail(io, ErrorKind::Ended { reason: Reason::Finished, begun });
     }
@@ -194,5 +212,30 @@ impl ClientConnection {
             return self.input_ended(io);
         }
         self.set_deadline(io);
+    }
+}
+
+/// The decoder of a response whose compression was asked for.
+fn decoder_of(call: &Call, settings: &Settings, head: &ResponseHead<'_>) -> Option<Decoder> {
+    let state = call.state.borrow();
+    let given = state.parts.as_ref()?.given;
+    if !settings.decompresses || given.accept_encoding || given.range || matches!(head.status(), 204 | 304) {
+        return None;
+    }
+    let fields = head.fields();
+    let mut codings = fields.all("content-encoding");
+    let (coding, None) = (codings.next()?, codings.next()) else { return None };
+    // Nothing is not a compressed nothing.
+    if head.content_length() == Some(0) { None } else { Decoder::of(coding) }
+}
+
+#[cfg(feature = "cookies")]
+fn store_cookies(cookies: &crate::client::Cookies, call: &Call, head: &ResponseHead<'_>) {
+    let state = call.state.borrow();
+    let Some(url) = state.parts.as_ref().and_then(|parts| parts.url.as_ref()) else { return };
+    for cookie in head.fields().all("set-cookie") {
+        if let Ok(cookie) = str::from_utf8(cookie) {
+            cookies.set(url, cookie);
+        }
     }
 }

@@ -31,7 +31,7 @@ impl ClientConnection {
             let state = busy.call.state.borrow();
             let Some(parts) = &state.parts else { return };
             let Some(url) = &parts.url else { return };
-            encode::head(&mut out, parts, url, &route, settings);
+            encode::head(&mut out, parts, url, &route, shared.config());
             busy.closes = parts.given.close;
             busy.to = match () {
                 () if parts.verb.is(Method::Head) => To::Head,
@@ -39,10 +39,11 @@ impl ClientConnection {
                 () => To::Other,
             };
             let limit = if parts.limits.collects { settings.body } else { u64::MAX };
-            busy.most = parts.limits.body.unwrap_or(limit);
+            busy.intake.most = parts.limits.body.unwrap_or(limit);
             let upload = match &parts.payload {
                 Payload::Content(Content::Empty) => Upload::Done,
                 Payload::Content(content) => Upload::Content(content.clone()),
+                Payload::Parts(contents) => Upload::Parts(Content::Empty, contents.clone(), 0),
                 Payload::Stream(Some(0)) => Upload::Done,
                 Payload::Stream(length) => Upload::Stream(*length),
             };
@@ -83,6 +84,13 @@ impl ClientConnection {
             let Some(busy) = &mut self.busy else { return };
             let piece = match &mut busy.upload {
                 Upload::Content(content) => Some(content.split_to(PIECE)).filter(|piece| !piece.is_empty()),
+                Upload::Parts(rest, contents, next) => {
+                    while rest.is_empty() && *next < contents.len() {
+                        *rest = contents[*next].clone();
+                        *next += 1;
+                    }
+                    Some(rest.split_to(PIECE)).filter(|piece| !piece.is_empty())
+                }
                 Upload::Stream(_) => call.next_piece(PIECE),
                 Upload::Done | Upload::Held(_) => None,
             };
