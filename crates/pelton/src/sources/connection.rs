@@ -20,6 +20,7 @@ mod layer;
 mod limits;
 mod open;
 mod progress;
+mod regular_file;
 mod stream;
 mod writing;
 
