@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use crate::shell::{Failure, Look, Shell};
-use crate::{fuzz, python, tools};
+use crate::{fuzz, instructions, python, tools};
 
 type Run = fn(&Shell) -> Result<(), Failure>;
 
@@ -198,16 +198,6 @@ fn examples(shell: &Shell) -> Result<(), Failure> {
     shell.cargo("test -p pelton-examples").run()
 }
 
-/// Instructions in user space that an echoed message may cost, by the number of connections with a message in a turn. Measured:
-/// 1,095 and 2,128 with Rust 1.95; the margin is for other compilers. A change that needs more must say why.
-const INSTRUCTIONS: [(u32, u32); 2] = [(50, 1_150), (1, 2_200)];
-
-/// The same for a message that a codec decodes and a protocol answers. Measured: 2,330 and 3,410.
-const FRAMED_INSTRUCTIONS: [(u32, u32); 2] = [(50, 2_560), (1, 3_750)];
-
-/// The same for an HTTP request with a short response. Measured: 3,349 and 4,452.
-const HTTP_INSTRUCTIONS: [(u32, u32); 2] = [(50, 3_750), (1, 5_050)];
-
 /// Everything in release mode, so that the contenders are built once.
 fn bench(shell: &Shell) -> Result<(), Failure> {
     if on_linux_for_benches() {
@@ -220,16 +210,9 @@ fn bench(shell: &Shell) -> Result<(), Failure> {
         run("work --quick")?;
         // Also without the HTTP frameworks: only the floor, pelton and hyper.
         run("http --quick")?;
+        run("tls --quick")?;
         python::bench_quickly(shell)?;
-        for (connections, at_most) in INSTRUCTIONS {
-            run(&format!("net-instructions --connections {connections} --at-most {at_most}"))?;
-        }
-        for (connections, at_most) in FRAMED_INSTRUCTIONS {
-            run(&format!("net-instructions --framed --connections {connections} --at-most {at_most}"))?;
-        }
-        for (connections, at_most) in HTTP_INSTRUCTIONS {
-            run(&format!("http-instructions --connections {connections} --at-most {at_most}"))?;
-        }
+        instructions::check(shell)?;
     }
     Ok(())
 }
