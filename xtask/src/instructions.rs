@@ -32,7 +32,9 @@ const COUNTS: [Count; 6] = [
 
 /// Counts, and fails if there are too many.
 pub fn check(shell: &Shell) -> Result<(), Failure> {
-    for Count { command, connections, at_most, .. } in COUNTS {
+    for Count { command, connections, measured, at_most, page } in COUNTS {
+        let quoted = page.map(|page| format!(", as {page} says")).unwrap_or_default();
+        println!("{command} with {connections} connections: {measured} when the table was made{quoted}");
         let words = format!("{command} --connections {connections} --at-most {at_most}");
         shell.cargo(&format!("run --release --manifest-path bench/Cargo.toml -- {words}")).run()?;
     }
