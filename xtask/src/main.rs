@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod fuzz;
+mod instructions;
 mod python;
 mod ruby;
 mod shell;

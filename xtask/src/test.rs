@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use crate::shell::{Failure, Look, Shell};
-use crate::{fuzz, python, ruby, tools};
+use crate::{fuzz, instructions, python, ruby, tools};
 
 type Run = fn(&Shell) -> Result<(), Failure>;
 
@@ -200,16 +200,6 @@ fn examples(shell: &Shell) -> Result<(), Failure> {
     shell.cargo("test -p pelton-examples").run()
 }
 
-/// Instructions in user space that an echoed message may cost, by the number of connections with a message in a turn. Measured:
-/// 1,077 and 1,688 with Rust 1.95; the margin is for other compilers. A change that needs more must say why.
-const INSTRUCTIONS: [(u32, u32); 2] = [(50, 1_130), (1, 1_770)];
-
-/// The same for a message that a codec decodes and a protocol answers. Measured: 2,368 and 2,978.
-const FRAMED_INSTRUCTIONS: [(u32, u32); 2] = [(50, 2_480), (1, 3_130)];
-
-/// The same for an HTTP request with a short response. Measured: 3,417 and 4,294.
-const HTTP_INSTRUCTIONS: [(u32, u32); 2] = [(50, 3_600), (1, 4_550)];
-
 /// Everything in release mode, so that the contenders are built once.
 fn bench(shell: &Shell) -> Result<(), Failure> {
     if on_linux_for_benches() {
@@ -222,16 +212,9 @@ fn bench(shell: &Shell) -> Result<(), Failure> {
         run("work --quick")?;
         // Also without the HTTP frameworks: only the floor, pelton and hyper.
         run("http --quick")?;
+        run("tls --quick")?;
         python::bench_quickly(shell)?;
-        for (connections, at_most) in INSTRUCTIONS {
-            run(&format!("net-instructions --connections {connections} --at-most {at_most}"))?;
-        }
-        for (connections, at_most) in FRAMED_INSTRUCTIONS {
-            run(&format!("net-instructions --framed --connections {connections} --at-most {at_most}"))?;
-        }
-        for (connections, at_most) in HTTP_INSTRUCTIONS {
-            run(&format!("http-instructions --connections {connections} --at-most {at_most}"))?;
-        }
+        instructions::check(shell)?;
         python::count_instructions(shell)?;
     }
     Ok(())

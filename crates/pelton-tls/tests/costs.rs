@@ -143,11 +143,32 @@ fn an_echoed_message_costs_one_read_one_write_and_a_wait() {
         }
         std::process::exit(0);
     }
-    let trace = std::env::temp_dir().join(format!("pelton-tls-{}.strace", std::process::id()));
+    let turns = traced(NAME);
+    assert_eq!(turns.len(), ROUNDS);
+    for turn in turns {
+        let [wait, read, write] = &turn[..] else { panic!("{turn:?}") };
+        assert!(wait.starts_with("epoll_"), "{turn:?}");
+        assert!(is_read(read) && is_write(write), "{turn:?}");
+    }
+}
+
+fn is_read(name: &str) -> bool {
+    ["read", "recvfrom"].contains(&name)
+}
+
+fn is_write(name: &str) -> bool {
+    ["write", "sendto", "writev", "sendmsg"].contains(&name)
+}
+
+/// Runs a test in a child under strace. Returns the system calls between each two calls of `getppid`.
+#[cfg(target_os = "linux")]
+fn traced(name: &str) -> Vec<Vec<String>> {
+    use pelton_testing::child;
+    let trace = std::env::temp_dir().join(format!("pelton-tls-{}-{name}.strace", std::process::id()));
     let output = std::process::Command::new("strace")
         .args(["-f", "-o", trace.to_str().unwrap()])
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", NAME, "--nocapture"])
+        .args(["--exact", name, "--nocapture"])
         .env(child::CHILD, "traced")
         .output()
         .expect("strace is needed for this test");
@@ -155,14 +176,47 @@ fn an_echoed_message_costs_one_read_one_write_and_a_wait() {
     let text = std::fs::read_to_string(&trace).unwrap();
     std::fs::remove_file(&trace).unwrap();
     let names: Vec<&str> = text.lines().filter_map(|line| line.split_once(' ')?.1.trim().split('(').next()).collect();
-    let turns: Vec<&[&str]> = names.split(|name| *name == "getppid").skip(1).step_by(2).collect();
-    assert_eq!(turns.len(), ROUNDS);
-    for turn in turns {
-        let [wait, read, write] = turn else { panic!("{turn:?}") };
-        assert!(wait.starts_with("epoll_"), "{turn:?}");
-        assert!(
-            ["read", "recvfrom"].contains(read) && ["write", "sendto", "writev", "sendmsg"].contains(write),
-            "{turn:?}"
-        );
+    let turns = names.split(|name| *name == "getppid").skip(1).step_by(2);
+    turns.map(|turn| turn.iter().map(|name| (*name).to_owned()).collect()).collect()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_end_of_a_handshake_goes_out_with_the_first_answer() {
+    use pelton_testing::child;
+    const NAME: &str = "the_end_of_a_handshake_goes_out_with_the_first_answer";
+    if child::role().is_some() {
+        let mut setting = Setting::new(|builder| builder);
+        drop(setting.connect());
+        let mut socket = TcpStream::connect(&setting.address).unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        let mut client = ClientConnection::new(Arc::clone(&setting.config), name).unwrap();
+        client.write_tls(&mut socket).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        while client.is_handshaking() {
+            setting.reactor.turn(Some(Duration::ZERO)).unwrap();
+            if client.read_tls(&mut socket).is_ok() {
+                client.process_new_packets().unwrap();
+            }
+        }
+        // The client's last message, and the request behind it.
+        client.writer().write_all(b"water").unwrap();
+        client.write_tls(&mut socket).unwrap();
+        assert!(!client.wants_write());
+        let _ = rustix::process::getppid();
+        setting.reactor.turn(None).unwrap();
+        let _ = rustix::process::getppid();
+        let mut answer = [0; 5];
+        client.read_tls(&mut socket).unwrap();
+        client.process_new_packets().unwrap();
+        client.reader().read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"water");
+        std::process::exit(0);
     }
+    let [turn] = &traced(NAME)[..] else { panic!() };
+    let count = |counts: fn(&str) -> bool| turn.iter().filter(|name| counts(name)).count();
+    // Tickets and the answer are written together.
+    assert_eq!((count(is_read), count(is_write)), (1, 1), "{turn:?}");
+    // Their randomness: three for each of two tickets.
+    assert_eq!(turn.len(), 3 + count(|name| name == "getrandom"), "{turn:?}");
 }

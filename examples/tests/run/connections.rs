@@ -137,6 +137,12 @@ fn tls_echo_sends_everything_back() {
 }
 
 #[test]
+fn an_https_handler_knows_its_client() {
+    let printed = start(example!("https-clients")).succeed();
+    assert_eq!(printed, ["HTTP/1.1 200 OK", "hello, alice.example"]);
+}
+
+#[test]
 fn chat_delivers_messages() {
     let printed = start(example!("chat")).succeed();
     let heard = |name: &str| -> Vec<&str> {

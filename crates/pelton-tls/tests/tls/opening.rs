@@ -64,9 +64,9 @@ fn both_sides_on_one_loop_understand_each_other(on: impl Network) {
     let address = serve(&mut reactor, &server, Recorder::logging(&served));
     let handler = Recorder { greeting: b"water", quiet: true, finishes_after: b"water", ..Recorder::logging(&log) };
     reactor.connect(&address, client.wrap("localhost", handler).unwrap()).unwrap();
-    run_until(&mut reactor, |_| log.entries().len() == 3);
+    run_until(&mut reactor, |_| log.entries().len() == 4);
     run_out(&mut reactor);
-    assert_eq!(log.take(), ["opened", "received water", "closed: finished by the other side"]);
+    assert_eq!(log.take(), ["opened", "received water", "peer finished", "closed: finished by the other side"]);
     assert_eq!(served.take(), ["opened", "received water", "peer finished", "closed: finished by the other side"]);
     assert_eq!((server.stats().completed, client.stats().completed), (1, 1));
     assert_eq!((server.stats().in_flight, server.stats().all_failed()), (0, 0));

@@ -65,7 +65,8 @@ fn a_client_on_the_loop_resumes_sessions(on: impl Network) {
         reactor.connect(&address, client.wrap("localhost", handler).unwrap()).unwrap();
         run_out(&mut reactor);
         assert_eq!(client.stats().resumed, resumed);
-        assert_eq!(log.take(), ["opened", "received ping", "closed: finished by the other side"]);
+        let told = ["opened", "received ping", "peer finished", "closed: finished by the other side"];
+        assert_eq!(log.take(), told);
     }
     assert_eq!(server.stats().resumed, 2);
 }

@@ -23,6 +23,7 @@ mod manual;
 mod open;
 mod progress;
 mod proxy;
+mod regular_file;
 mod stream;
 mod writing;
 

@@ -1,8 +1,8 @@
-//! Character devices that are always ready, and files, which are refused.
+//! Character devices that are always ready, and regular files.
 
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{Seek, Write};
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 
@@ -17,6 +17,8 @@ on_every_engine![
     a_paused_device_lets_the_loop_sleep,
     a_write_error_reaches_the_handler,
     files_are_refused_and_the_error_names_the_alternative,
+    a_file_is_received_no_faster_than_it_is_taken,
+    an_error_of_a_file_closes_the_connection,
 ];
 
 fn open(path: &str) -> File {
@@ -116,4 +118,46 @@ fn files_are_refused_and_the_error_names_the_alternative(on: On) {
     let error = reactor.adopt(File::open("/").unwrap(), Logging::default()).unwrap_err().to_string();
     assert!(error.contains("a directory") && error.contains("pelton::fs"), "{error}");
     assert_eq!(reactor.connection_count(), 0);
+}
+
+/// A file of this content, open for reading, without a name.
+fn unnamed(contents: &[u8]) -> File {
+    let number = fastrand::u64(..);
+    let path = std::env::temp_dir().join(format!("pelton-devices-{}-{number}", std::process::id()));
+    std::fs::write(&path, contents).unwrap();
+    let file = File::open(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    file
+}
+
+fn a_file_is_received_no_faster_than_it_is_taken(on: On) {
+    let (mut reactor, bytes) = (on.reactor(), Rc::new(Cell::new(0)));
+    let mut file = unnamed(&[0; 3_000_000]);
+    let counter = Counter { bytes: bytes.clone() };
+    let id = reactor.receive_file(file.try_clone().unwrap(), counter).unwrap();
+    reactor.connection(id).unwrap().pause();
+    let (turns, _) = activity(&mut reactor, &Log::default());
+    assert!(turns < 20, "{turns} turns, although nobody takes anything");
+    let read = file.stream_position().unwrap();
+    assert!(read < 300_000, "{read} bytes were read for nobody");
+    reactor.connection(id).unwrap().resume();
+    run_to_the_end(&mut reactor);
+    assert_eq!(bytes.get(), 3_000_000);
+
+    // It is not read on if the handler has closed.
+    file.rewind().unwrap();
+    let id = reactor.receive_file(file.try_clone().unwrap(), Counter { bytes }).unwrap();
+    run_until(&mut reactor, |_| file.stream_position().unwrap() > 0);
+    reactor.connection(id).unwrap().close();
+    run_to_the_end(&mut reactor);
+    assert!(file.stream_position().unwrap() < 3_000_000);
+}
+
+fn an_error_of_a_file_closes_the_connection(on: On) {
+    let (mut reactor, log) = (on.reactor(), Log::default());
+    // A directory cannot be read.
+    reactor.receive_file(File::open("/").unwrap(), Logging::and(&log, |_| {})).unwrap();
+    run_to_the_end(&mut reactor);
+    let told = log.take();
+    assert!(told.len() == 2 && told[1].contains("directory"), "{told:?}");
 }

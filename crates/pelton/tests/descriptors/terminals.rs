@@ -211,15 +211,22 @@ fn an_answer_on_standard_input_closes_the_connection_with_a_clear_reason() {
 }
 
 #[test]
-fn a_file_as_standard_input_is_refused() {
+fn a_file_as_standard_input_is_received_to_its_end() {
     if child::role().is_some() {
-        let error = Reactor::new().unwrap().open_stdin(Logging::default()).unwrap_err();
-        println!("refused: {error}");
+        let (mut reactor, log) = (Reactor::new().unwrap(), Log::default());
+        reactor.open_stdin(Logging::and(&log, |_| {})).unwrap();
+        run_to_the_end(&mut reactor);
+        println!("{:?}", log.take());
         std::process::exit(0);
     }
-    let file = File::open(std::env::current_exe().unwrap()).unwrap();
-    let mut command = child::command("terminals::a_file_as_standard_input_is_refused", "file");
-    let output = command.stdin(file).output().unwrap();
+    let path = std::env::temp_dir().join(format!("pelton-stdin-{}", std::process::id()));
+    std::fs::write(&path, "some water").unwrap();
+    let mut file = File::open(&path).unwrap();
+    let mut command = child::command("terminals::a_file_as_standard_input_is_received_to_its_end", "file");
+    let output = command.stdin(file.try_clone().unwrap()).output().unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let told = ["opened", "received some water", "peer finished", "closed: finished by the other side"];
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.contains("refused: ") && text.contains("pelton::fs"), "{text}");
+    assert!(text.contains(&format!("{told:?}")), "{text}");
+    assert_eq!(std::io::Seek::stream_position(&mut file).unwrap(), 10, "the position is shared");
 }

@@ -3,7 +3,9 @@
 //! The engine says what a stream can do. A stream that only receives refuses sends. On a stream that only sends, the
 //! peer counts as finished from the start.
 
+use std::fs::File;
 use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
 use std::panic::Location;
 
 use pelton_os::{Socket, StreamKind};
@@ -49,14 +51,14 @@ impl Io<'_> {
 }
 
 impl Reactor {
-    /// Opens standard input as a connection that only receives: what is typed on a terminal, or comes from a pipe. Use
-    /// it with [`Framed`](crate::Framed) and a [codec](crate::codec) to get lines.
+    /// Opens standard input as a connection that only receives: what is typed on a terminal, or comes from a pipe or a
+    /// file. Use it with [`Framed`](crate::Framed) and a [codec](crate::codec) to get lines.
     ///
     /// Standard input is not closed at the end. If the loop has to set it to non-blocking mode, which it shares with
     /// other programs, the mode is restored when the connection has ended or the reactor is dropped. On Linux it uses a
     /// copy of a terminal or pipe that has a mode of its own, and nothing is left to restore.
     ///
-    /// Fails if standard input is a regular file, which is always ready: read it with [`fs`](crate::fs).
+    /// If standard input is a regular file, it is [read on the file lane](Reactor::receive_file).
     ///
     /// Do not use [`std::io::stdin`] meanwhile. It reads ahead, and takes input away from this connection.
     ///
@@ -86,6 +88,11 @@ impl Reactor {
     /// ```
     #[track_caller]
     pub fn open_stdin(&mut self, handler: impl Connection) -> Result<ConnectionId, Error> {
+        // Shares the position with the original, as programs expect that follow this one in a script.
+        let own = io::stdin().as_fd().try_clone_to_owned().map(File::from);
+        if let Some(file) = own.ok().filter(|file| file.metadata().is_ok_and(|found| found.is_file())) {
+            return self.receive_regular_file(Location::caller(), file, Box::new(handler));
+        }
         let detached = Detached { socket: Socket::borrowed(io::stdin()), unread: Vec::new() };
         let id = self.take_on_detached(Location::caller(), detached, Box::new(handler))?;
         if let Some(stream) = self.stream_mut(id.0)

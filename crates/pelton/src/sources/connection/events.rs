@@ -78,7 +78,12 @@ impl Reactor {
         stream.stage = Stage::Open;
         stream.active_at = now;
         self.set_receiving(token);
-        self.connection_is_ready(token);
+        self.kept_connection_is_open(token);
+        // The caller sends when it has also delivered the input that is here. So the end of a handshake goes out together
+        // with the first answer.
+        if self.call_handler(token, |handler, io| handler.opened(io)) == Called::HandsOver {
+            self.switch_handlers(token);
+        }
     }
 
     fn connection_is_ready(&mut self, token: Token) {

@@ -192,8 +192,15 @@ impl Connections {
     #[inline]
     pub(super) fn put_spare(&mut self, place: &mut Option<Box<Outbox>>) {
         if self.spare_outbox.is_none() {
-            self.spare_outbox = place.take();
-        } else if let Some(outbox) = place.take()
+            std::mem::swap(&mut self.spare_outbox, place);
+        } else {
+            self.put_another(place);
+        }
+    }
+
+    #[cold]
+    fn put_another(&mut self, place: &mut Option<Box<Outbox>>) {
+        if let Some(outbox) = place.take()
             && self.spare_outboxes.len() < SPARE_OUTBOXES
         {
             self.spare_outboxes.push(outbox);

@@ -57,7 +57,7 @@ impl Reactor {
         self.write_outbox::<true>(token);
     }
 
-    #[inline]
+    #[inline(always)]
     fn write_outbox<const BELOW_LAYERS: bool>(&mut self, token: Token) {
         let now = self.now;
         let Some(Source::Connection(stream)) = self.sources.get_mut(token) else { return };
@@ -105,7 +105,7 @@ impl Reactor {
 
     /// Writes queued data, then handles the consequences: water marks, notifications, the end.
     pub(super) fn write_and_settle(&mut self, token: Token) {
-        self.write(token);
+        self.write_outbox::<false>(token);
         let Some(stream) = self.stream_mut(token) else { return };
         if stream.stage != Stage::Open || stream.failed() {
             return;
