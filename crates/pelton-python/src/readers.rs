@@ -115,6 +115,9 @@ unsafe fn is_ready(core: *mut Core, fd: RawFd, found: Ready) {
     // SAFETY: the caller guarantees it. Nothing here calls Python: all handles of readers and writers are of this crate's type, so
     // `is_cancelled` reads a field.
     unsafe {
+        if (*core).closed {
+            return;
+        }
         (*core).counters.events += 1;
         let readers = &mut (*core).readers;
         let entry = readers.entry(fd);
