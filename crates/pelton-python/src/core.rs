@@ -324,6 +324,7 @@ impl Taken {
             unsafe {
                 let counters = &mut (*core).counters;
                 counters.reactor = reactor.counts();
+                reactor.count_guest_callbacks(counters.new_callbacks());
                 // Batches are counted as turns. A turn without a batch counts too.
                 counters.turns = counters.turns.max(before + 1);
                 before = counters.turns;

@@ -99,17 +99,26 @@ fn running_loop(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
 /// A coroutine becomes a task of the loop, in a copy of the current context, as `asyncio.ensure_future` does it. It begins in the
 /// next batch of callbacks, usually that of the current turn, whether or not the result is polled.
 pub fn await_python(awaitable: &Bound<'_, PyAny>) -> PyResult<Awaited> {
-    static ENSURE_FUTURE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let py = awaitable.py();
-    // Without a running loop, asyncio would take the one that is set for the thread.
-    let its_loop = running_loop(py)?;
-    let loop_keyword = [("loop", its_loop)].into_py_dict(py)?;
-    let ensure_future = ENSURE_FUTURE.import(py, "asyncio", "ensure_future")?;
-    let future = ensure_future.call((awaitable,), Some(&loop_keyword))?;
+    let future = start(&running_loop(py)?, awaitable)?;
     let outcome = Arc::new(Mutex::new(State::Waiting(None)));
     let done = Bound::new(py, Done(outcome.clone()))?;
     future.call_method1(pyo3::intern!(py, "add_done_callback"), (done,))?;
     Ok(Awaited { future: future.unbind(), state: outcome, on_this_thread: PhantomData })
+}
+
+/// Returns the asyncio future of an awaitable object.
+fn start<'py>(its_loop: &Bound<'py, PyAny>, awaitable: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    static COROUTINE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    static ENSURE_FUTURE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let py = awaitable.py();
+    // What `ensure_future` does for a coroutine. It is written in Python, and costs more than the task.
+    if awaitable.get_type().is(COROUTINE.import(py, "types", "CoroutineType")?) {
+        return its_loop.call_method1(pyo3::intern!(py, "create_task"), (awaitable,));
+    }
+    // With the loop: otherwise asyncio would take the one that is set for the thread.
+    let keywords = [("loop", its_loop)].into_py_dict(py)?;
+    ENSURE_FUTURE.import(py, "asyncio", "ensure_future")?.call((awaitable,), Some(&keywords))
 }
 
 /// The outcome of something that Python awaits. Dropping it cancels the task or future, unless that is done.
