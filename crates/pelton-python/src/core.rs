@@ -8,6 +8,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::ptr::{self, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use pelton::{EngineKind, EventLoop, Handle, PanicPolicy, Reactor, Time, TimerKey, Wheel};
@@ -41,6 +42,8 @@ pub(crate) struct Core {
     pub(crate) engine_name: &'static str,
     /// Reaches the reactor during a turn, and wakes it.
     pub(crate) handle: Handle,
+    /// The thread that the loop belongs to, once Rust code may have registered something with its reactor.
+    thread_of_reactor: Option<ThreadId>,
     /// The loop whose core this is, during a turn; borrowed.
     pub(crate) turning: *mut PyObject,
     /// An exception has ended the turn. It is set.
@@ -114,8 +117,9 @@ pub(crate) fn set_loop_type(its_type: *mut PyTypeObject) {
 /// # Safety
 /// `object` is alive.
 pub(crate) unsafe fn is_loop(object: *mut PyObject) -> bool {
+    let loop_type = LOOP_TYPE.load(Ordering::Relaxed);
     // SAFETY: the caller guarantees it; the type is never freed.
-    unsafe { ffi::PyObject_TypeCheck(object, LOOP_TYPE.load(Ordering::Relaxed)) != 0 }
+    !loop_type.is_null() && unsafe { ffi::PyObject_TypeCheck(object, loop_type) != 0 }
 }
 
 /// Returns the core of a loop, or null if the garbage collector has cleared the loop.
@@ -240,6 +244,36 @@ pub(crate) unsafe fn follow_fork(core: *mut Core, reactor: &mut Reactor) -> Resu
     }
 }
 
+/// Binds a loop to this thread: closures registered with its reactor need not be `Send`. Fails if it is bound to another.
+///
+/// # Safety
+/// `core` belongs to a live loop.
+pub(crate) unsafe fn bind_to_thread(core: *mut Core) -> Result<()> {
+    // SAFETY: the caller guarantees it.
+    unsafe {
+        let here = thread::current().id();
+        if *(*core).thread_of_reactor.get_or_insert(here) == here {
+            return Ok(());
+        }
+        let message = c"Rust code has used this event loop on another thread, so it must stay there";
+        Err(raise(ffi::PyExc_RuntimeError, message))
+    }
+}
+
+/// Drops a reactor that was taken out of its core, or leaks it if that would drop closures on a thread that they do not belong to.
+///
+/// # Safety
+/// `core` belongs to a live loop, or to one that is being freed.
+unsafe fn drop_reactor(core: *mut Core, event_loop: Option<Box<EventLoop>>) {
+    // SAFETY: the caller guarantees it.
+    let belongs_here = unsafe { (*core).thread_of_reactor.is_none_or(|thread| thread == thread::current().id()) };
+    if belongs_here {
+        drop(event_loop);
+    } else {
+        std::mem::forget(event_loop);
+    }
+}
+
 /// A reactor that was taken out of its core to be turned. Dropping this puts it back.
 pub(crate) struct Taken {
     core: *mut Core,
@@ -254,6 +288,13 @@ impl Taken {
     pub(crate) unsafe fn out_of(loop_: *mut PyObject, core: *mut Core) -> Result<Option<Taken>> {
         // SAFETY: the caller guarantees it.
         unsafe {
+            if (*core).event_loop.is_none() {
+                return Ok(None);
+            }
+            // In a program that hosts Python, callbacks in Rust reach the reactor by `Reactor::with_current`.
+            if cfg!(feature = "embed") || (*core).thread_of_reactor.is_some() {
+                bind_to_thread(core)?;
+            }
             let Some(mut event_loop) = (*core).event_loop.take() else { return Ok(None) };
             let followed = follow_fork(core, &mut event_loop);
             (*core).turning = loop_;
@@ -264,6 +305,11 @@ impl Taken {
             let taken = Taken { core, event_loop: Some(event_loop) };
             followed.map(|()| Some(taken))
         }
+    }
+
+    /// Calls `f` with the reactor.
+    pub(crate) fn with_reactor<T>(&mut self, f: impl FnOnce(&mut Reactor) -> T) -> Option<T> {
+        self.event_loop.as_deref_mut().map(|event_loop| f(event_loop))
     }
 
     /// Turns the reactor until `goes_on` returns `false` after a turn. An exception ends it too.
@@ -278,6 +324,7 @@ impl Taken {
             unsafe {
                 let counters = &mut (*core).counters;
                 counters.reactor = reactor.counts();
+                reactor.count_guest_callbacks(counters.new_callbacks());
                 // Batches are counted as turns. A turn without a batch counts too.
                 counters.turns = counters.turns.max(before + 1);
                 before = counters.turns;
@@ -325,6 +372,7 @@ pub(crate) fn new() -> Result<Owned> {
         engine_name: event_loop.engine_name(),
         handle: event_loop.handle(),
         event_loop: Some(Box::new(event_loop)),
+        thread_of_reactor: None,
         turning: null_mut(),
         raised: false,
         ready: Default::default(),
@@ -427,7 +475,7 @@ pub(crate) unsafe fn close(core: *mut Core) {
         let intake = (*core).intake.take();
         let names = (*core).slow.take_names();
         // First, so that descriptors need not be removed one by one. During a turn, the reactor is dropped when the turn ends.
-        drop((*core).event_loop.take());
+        drop_reactor(core, (*core).event_loop.take());
         let fields = [
             &raw mut (*core).thread,
             &raw mut (*core).task_factory,

@@ -71,7 +71,6 @@ impl Guest for PythonGuest {
             if !(*core).raised {
                 (*core).slow.watched = reactor.reports_slow_callbacks();
                 (*core).raised = reactor.enter(|| run_batch(core, now)).is_err();
-                reactor.count_guest_callbacks((*core).counters.new_callbacks());
             }
             let goes_on = !(*core).raised && !(*core).stopping && !(*core).closed;
             if goes_on { Batch::MayContinue } else { Batch::EndsTurn }

@@ -46,6 +46,7 @@ mod reactor_errors;
 mod readers;
 mod reserve;
 mod run;
+pub mod same_thread;
 mod scheduling;
 mod slow;
 mod sockets;

@@ -122,6 +122,9 @@ unsafe fn forget(reactor: &mut Reactor, core: *mut Core, fd: RawFd) {
 unsafe fn is_ready(core: *mut Core, fd: RawFd, found: Ready) {
     // SAFETY: the caller guarantees it.
     unsafe {
+        if (*core).closed {
+            return;
+        }
         (*core).counters.events += 1;
         for (side, is) in [(Side::Reader, found.readable()), (Side::Writer, found.writable())] {
             if is {

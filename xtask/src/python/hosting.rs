@@ -19,7 +19,7 @@ pub fn step(shell: &Shell, python: &Python) -> Result<(), Failure> {
     linked(shell, python, "test -p pelton-python --features embed")?.run()?;
     // Programs find the library by themselves: their build scripts pass its path to the linker.
     let alone = |words: &str| environment::cargo(shell, python, words).env(LIBRARY_PATH, "").run();
-    for example in ["namespaces", "publish", "rust-functions", "numpy", "http -- --demo"] {
+    for example in ["namespaces", "publish", "rust-functions", "numpy", "http -- --demo", "same-thread -- --demo"] {
         alone(&format!("run -p pelton-python --features embed --example {example}"))?;
     }
     alone("run --manifest-path examples/python-host/Cargo.toml")

@@ -85,6 +85,13 @@ use loops::LoopShared;
 use watchdog::Watchdog;
 use workers::Workers;
 
+/// Starts the interpreter without a host, and makes the package `pelton` importable. The program then creates loops itself and
+/// runs them on its own threads: see [`same_thread`](crate::same_thread). Of the settings, those about Python itself are used:
+/// environment, paths and arguments.
+pub fn prepare(config: &Config) -> Result<(), StartError> {
+    interpreter::prepare(config)
+}
+
 /// Python running in this program. Clones are handles of the same host.
 ///
 /// There can be one host at a time in a process. If all handles are dropped without [`shutdown`](Host::shutdown),

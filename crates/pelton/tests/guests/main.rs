@@ -109,7 +109,7 @@ impl Guest for RuntimeGuest {
         let mut state = self.runtime.0.borrow_mut();
         assert!(state.locked, "it runs with the lock held");
         state.batches += 1;
-        state.timers.expire(reactor.clock());
+        state.timers.expire(reactor.batch_clock());
         while let Some(due) = state.timers.next_due() {
             if let Some(job) = state.timers.cancel(due.key) {
                 state.ready.push_back(job);
