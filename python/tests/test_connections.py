@@ -277,6 +277,42 @@ class Descriptors(SocketTestCase):
             del transport
             gc.collect()
 
+    def test_private_attributes_that_a_program_sets(self):
+        async def main():
+            transport, protocol, other = await self.connect()
+            with self.assertRaisesRegex(RuntimeError, "open already"):
+                transport.__init__(self.loop, self.pair()[0], Recorder())
+
+            class Wrapper:
+                def __getattr__(self, name):
+                    return getattr(other, name)
+
+            # The reactor cannot ask a foreign object for its descriptor.
+            transport._sock = Wrapper()
+            gc.collect()
+            transport.write(b"x")
+            self.assertIsInstance(await protocol.lost, OSError)
+
+            # A connection of another reactor with the same id.
+            elsewhere = pelton.new_event_loop()
+            try:
+                one, peer = self.pair()
+                victim = pelton.StreamTransport(elsewhere, one, Recorder())
+                transport, protocol, other = await self.connect()
+                mine = transport._loop
+                transport._loop = elsewhere
+                self.assertEqual(transport.get_write_buffer_size(), 0)
+                transport.write(b"astray")
+                transport._loop = mine
+                self.assertRaises(BlockingIOError, peer.recv, 10)
+                transport.abort()
+                victim.abort()
+            finally:
+                elsewhere.close()
+            await asyncio.sleep(0)
+
+        self.run_main(main())
+
     def test_sockets_with_overridden_methods_have_asyncios_transport(self):
         class Own(socket.socket):
             def recv(self, size):

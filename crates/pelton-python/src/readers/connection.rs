@@ -9,6 +9,7 @@ use std::rc::Rc;
 use pelton::{Chunk, Connection, ConnectionId, Interest, Io, Reactor, Reason, Socket};
 use pelton_os::DescriptorOwner;
 use pyo3::ffi::{self, PyObject};
+use pyo3::{PyErr, Python};
 
 use super::{Side, Source, forget, queue};
 use crate::core::{self, Core};
@@ -71,13 +72,15 @@ impl DescriptorOwner for Borrower {
 unsafe fn number_of(sock: *mut PyObject) -> RawFd {
     // SAFETY: the caller guarantees that the object is alive and derived from `_socket.socket`.
     unsafe {
+        // The reactor may ask while an exception ends a run.
+        let pending = if ffi::PyErr_Occurred().is_null() { None } else { PyErr::take(Python::assume_attached()) };
         let number = ffi::PyObject_CallOneArg(known().fileno, sock);
-        if number.is_null() {
-            ffi::PyErr_Clear();
-            return -1;
+        let value = if number.is_null() { -1 } else { ffi::PyLong_AsLong(number) };
+        ffi::Py_XDECREF(number);
+        ffi::PyErr_Clear();
+        if let Some(pending) = pending {
+            pending.restore(Python::assume_attached());
         }
-        let value = ffi::PyLong_AsLong(number);
-        ffi::Py_DECREF(number);
         value as RawFd
     }
 }
@@ -140,7 +143,14 @@ pub(crate) unsafe fn adopt(core: *mut Core, fd: RawFd, lent: &Rc<Lent>) -> Resul
         let adopted = core::with_reactor(core, |reactor| {
             forget(reactor, core, fd);
             let borrowed = Socket::borrowed_socket(Borrower(lent.clone()));
-            let id = reactor.adopt_manual(borrowed, Reporting { core, fd }).map_err(system_error)?;
+            let id = match reactor.adopt_manual(borrowed, Reporting { core, fd }) {
+                Ok(id) => id,
+                Err(error) => {
+                    // Readers and writers stay as they were.
+                    super::apply(reactor, core, fd)?;
+                    return Err(system_error(error));
+                }
+            };
             (*core).readers.set_source(fd, Some(Source::Connection(id)));
             let interest = (*core).readers.entry(fd).interest();
             if !interest.is_none() {

@@ -7,7 +7,7 @@ use pyo3::ffi::{self, PyMethodDef, PyObject};
 use pyo3::prelude::*;
 
 use super::stream::{Stream, stream};
-use crate::core;
+use crate::core::{self, Core};
 use crate::known::known;
 use crate::methods::{with_one, without_arguments};
 use crate::object::{Owned, Raised, Result, or_none};
@@ -93,9 +93,7 @@ unsafe fn release(transport: *mut PyObject, stream: *mut Stream) -> Result<()> {
         let waiter = Owned::taken(ptr::replace(&raw mut (*stream).empty_waiter, null_mut()));
         if let Some(loop_) = &loop_ {
             forget(loop_, transport, (*stream).fd)?;
-            if let Some(id) = (*stream).connection.take() {
-                readers::release(core::core(loop_.as_ptr())?, (*stream).fd, id)?;
-            }
+            disconnect(stream, core::core(loop_.as_ptr())?)?;
         }
         if let Some(lent) = (*stream).lent.take() {
             lent.end();
@@ -119,6 +117,20 @@ unsafe fn release(transport: *mut PyObject, stream: *mut Stream) -> Result<()> {
         }
         drop(protocol);
         Ok(())
+    }
+}
+
+/// Ends the connection of a transport, so that the descriptor can be closed.
+///
+/// # Safety
+/// `stream` is the state of a live transport, `core` that of its loop.
+pub(crate) unsafe fn disconnect(stream: *mut Stream, core: *mut Core) -> Result<()> {
+    // SAFETY: the caller guarantees it.
+    unsafe {
+        match (*stream).connection.take() {
+            Some(connected) if connected.core == core => readers::release(core, (*stream).fd, connected.id),
+            _ => Ok(()),
+        }
     }
 }
 

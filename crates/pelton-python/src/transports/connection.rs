@@ -9,7 +9,7 @@ use pyo3::ffi::{self, PyObject};
 use pyo3::types::PyBytes;
 use pyo3::{Bound, Py, Python};
 
-use super::stream::Stream;
+use super::stream::{Connected, Stream};
 use super::writing::Data;
 use crate::core;
 use crate::object::Result;
@@ -40,11 +40,11 @@ impl<T> Outcome<T> {
 pub(crate) unsafe fn with<T>(stream: *mut Stream, f: impl FnOnce(&mut Io<'_>) -> io::Result<T>) -> Result<Outcome<T>> {
     // SAFETY: the caller guarantees it. A transport owns a reference to its loop until it is closed.
     unsafe {
-        let Some(id) = (*stream).connection.filter(|_| !(*stream).loop_.is_null()) else {
+        let Some(Connected { id, core: home }) = (*stream).connection.filter(|_| !(*stream).loop_.is_null()) else {
             return Ok(Outcome::Done(Err(closed())));
         };
         let core = core::core((*stream).loop_)?;
-        if (*core).closed {
+        if core != home || (*core).closed {
             return Ok(Outcome::Done(Err(closed())));
         }
         let done = core::with_reactor(core, |reactor| match reactor.connection(id) {

@@ -154,10 +154,13 @@ pub(crate) unsafe fn socket_object(stream: *mut Stream) -> Result<Owned> {
 pub(crate) unsafe fn set_socket_object(stream: *mut Stream, sock: *mut PyObject) {
     // SAFETY: the caller guarantees it. The reactor's reference to the previous object is replaced before that is dropped.
     unsafe {
-        if let Some(lent) = &(*stream).lent
-            && ffi::PyObject_TypeCheck(sock, known().plain_socket) != 0
-        {
-            lent.set_socket(sock);
+        if let Some(lent) = &(*stream).lent {
+            if ffi::PyObject_TypeCheck(sock, known().plain_socket) != 0 {
+                lent.set_socket(sock);
+            } else {
+                // Its descriptor cannot be asked for without running Python code.
+                lent.end();
+            }
         }
         replace(&raw mut (*stream).sock, sock);
     }

@@ -9,7 +9,7 @@ use std::ptr::null_mut;
 use pyo3::ffi::{self, PyMethodDef, PyObject};
 
 use super::extra_info;
-use super::stream::{Kind, Stream, stream};
+use super::stream::{Connected, Kind, Stream, stream};
 use crate::addresses::{self, Peer};
 use crate::core;
 use crate::fields;
@@ -46,6 +46,9 @@ unsafe fn open_socket(
             return Err(raise(ffi::PyExc_TypeError, c"a stream transport requires a pelton.Loop"));
         }
         let stream = stream(transport)?;
+        if (*stream).connection.is_some() {
+            return Err(raise(ffi::PyExc_RuntimeError, c"the transport is open already"));
+        }
         let known = known();
         let overrides = if ffi::Py_TYPE(sock).cast() == known.socket {
             false
@@ -146,7 +149,8 @@ unsafe fn open(
         if !(*stream).sock.is_null() && ffi::PyObject_TypeCheck((*stream).sock, known().plain_socket) != 0 {
             lent.set_socket((*stream).sock);
         }
-        (*stream).connection = Some(readers::adopt(core::core(loop_)?, fd, &lent)?);
+        let core = core::core(loop_)?;
+        (*stream).connection = Some(Connected { id: readers::adopt(core, fd, &lent)?, core });
         (*stream).lent = Some(lent);
         set_protocol(transport, protocol)?;
         if server != ffi::Py_None() {

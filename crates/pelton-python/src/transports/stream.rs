@@ -13,6 +13,7 @@ use pyo3::ffi::{self, Py_ssize_t, PyObject, PyTypeObject};
 
 use super::{closing, connection, extra_info, opening, reading, stream_fields, writing};
 use crate::addresses::Peer;
+use crate::core::Core;
 use crate::hidden::{self, Hidden, Layout};
 use crate::methods::without_arguments;
 use crate::object::Result;
@@ -40,8 +41,8 @@ pub(crate) struct Stream {
     pub(crate) kind: Kind,
     pub(crate) our_address: Peer,
     pub(crate) their_address: Peer,
-    /// The reactor's connection, which borrows the descriptor. `None` until the transport is opened.
-    pub(crate) connection: Option<ConnectionId>,
+    /// The connection, which borrows the descriptor. `None` until the transport is opened.
+    pub(crate) connection: Option<Connected>,
     pub(crate) lent: Option<Rc<Lent>>,
     /// The number of bytes in the connection's queue, when it was last known.
     pub(crate) queued: usize,
@@ -65,6 +66,14 @@ pub(crate) struct Stream {
     pub(crate) protocol_paused: bool,
     /// Bytes were queued, and `_write_ready` has not found the queue empty since.
     pub(crate) unsent: bool,
+}
+
+/// A connection of the reactor that belongs to this core. Another reactor's connections have the same ids.
+#[derive(Clone, Copy)]
+pub(crate) struct Connected {
+    pub(crate) id: ConnectionId,
+    /// Only compared.
+    pub(crate) core: *mut Core,
 }
 
 /// Family and protocol of a stream socket, as system constants.

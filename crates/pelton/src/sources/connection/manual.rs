@@ -97,8 +97,8 @@ impl Reactor {
     }
 
     /// Ends a connection immediately. When this returns, the engine has released its descriptor, which the owner of a
-    /// [borrowed](Socket::borrowed) one can close, and [`closed`](Connection::closed) was called with [`Reason::Local`].
-    /// Returns `false` if there is no such connection.
+    /// [borrowed](Socket::borrowed) one can close, and [`closed`](Connection::closed) was called, with [`Reason::Local`]
+    /// unless the connection was over already for another reason. Returns `false` if there is no such connection.
     ///
     /// Inside a callback of the connection itself, this does the same as [`Io::close`].
     pub fn release_connection(&mut self, id: ConnectionId) -> bool {
