@@ -3,19 +3,17 @@
 module EventMachine
   class << self
     # Calls the block once, after a number of seconds. Returns a signature to cancel it with.
-    def add_timer(*args, &block)
-      interval = args.shift
-      code = args.shift || block
-      raise ArgumentError, 'a timer needs a block or a callable' unless code
+    def add_timer(interval, callback = nil, &block)
+      callback ||= block
+      raise ArgumentError, 'a timer needs a block or a callable' unless callback
 
       signature = add_oneshot_timer((interval.to_f * 1000).to_i)
-      @timers[signature] = code
+      @timers[signature] = callback
       signature
     end
 
-    def add_periodic_timer(*args, &block)
-      interval = args.shift
-      EventMachine::PeriodicTimer.new(interval, args.shift || block)
+    def add_periodic_timer(interval, callback = nil, &block)
+      EventMachine::PeriodicTimer.new(interval, callback || block)
     end
 
     def cancel_timer(timer_or_signature)
