@@ -258,6 +258,23 @@ fn offer(jump: Jump) -> Result<(), Jump> {
     protect(|| unsafe { rb_sys::rb_funcallv(handler, known.call, 1, &raw const error) }).map(drop)
 }
 
+/// Puts a timer into `@timers`.
+pub(crate) fn keep_timer(sig: u64, callback: VALUE) -> Result<(), Jump> {
+    let known = known();
+    // SAFETY: the lock is held, jumps are caught, and the caller has the callback on its stack.
+    protect(|| unsafe { rb_sys::rb_hash_aset(rb_sys::rb_ivar_get(known.module, known.timers), fixnum(sig), callback) })
+        .map(drop)
+}
+
+/// Removes a timer from `@timers`. Returns whether it was there.
+pub(crate) fn drop_timer(sig: u64) -> Result<bool, Jump> {
+    let known = known();
+    // SAFETY: the lock is held, and jumps are caught.
+    let removed =
+        protect(|| unsafe { rb_sys::rb_hash_delete(rb_sys::rb_ivar_get(known.module, known.timers), fixnum(sig)) })?;
+    Ok(removed != nil())
+}
+
 /// Returns the signature of a connection object.
 ///
 /// # Safety

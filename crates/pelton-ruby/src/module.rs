@@ -138,6 +138,7 @@ fn define_running(module: RModule) -> Result<(), Error> {
         "stopping?" = run::is_stopping[] 0;
         "signal_loopbreak" = run::signal_loopbreak[] 0;
         "add_oneshot_timer" = timers::add_oneshot_timer[milliseconds: i64] 1;
+        "cancel_timer" = timers::cancel_timer[timer: magnus::Value] 1;
         "cancel_oneshot_timer" = timers::cancel_oneshot_timer[sig: u64] 1;
         "get_timer_count" = timers::get_timer_count[] 0;
         "get_max_timer_count" = timers::get_max_timer_count[] 0;
@@ -208,6 +209,10 @@ fn define_settings(module: RModule) -> Result<(), Error> {
         "kqueue=" = set_kqueue[on: bool] 1;
         "ssl?" = has_ssl[] 0;
     }
+    fn add_timer(ruby: &Ruby, arguments: &[magnus::Value]) -> Result<u64, Error> {
+        guard(|| timers::add_timer(ruby, arguments))
+    }
+    module.define_module_function("add_timer", function!(add_timer, -1))?;
     functions_with_ruby! { module,
         "get_peername" = properties::get_peername[sig: u64] 1;
         "get_sockname" = properties::get_sockname[sig: u64] 1;
