@@ -5,8 +5,8 @@ use rb_sys::VALUE;
 
 use crate::guard::guard;
 use crate::{
-    call, clients, datagrams, descriptors, files, processes, properties, release, run, servers, socket_options,
-    streams, timers, tuning,
+    call, clients, datagrams, descriptors, files, processes, properties, proxies, release, run, servers,
+    socket_options, streams, timers, tuning,
 };
 
 /// Defines functions of the module. Each is `name = path(types)`, and raises a RuntimeError if it panics.
@@ -163,6 +163,9 @@ fn define_sources(module: RModule) -> Result<(), Error> {
         "connection_paused?" = streams::is_connection_paused[sig: u64] 1;
         "open_udp_socket" = datagrams::open_udp_socket[host: String, port: i64] 2;
         "send_datagram" = datagrams::send_datagram[sig: u64, data: magnus::RString, length: i64, host: String, port: i64] 5;
+        "start_proxy" = proxies::start_proxy[from: u64, to: u64, most_queued: usize, length: usize] 4;
+        "stop_proxy" = proxies::stop_proxy[from: u64] 1;
+        "get_proxied_bytes" = proxies::get_proxied_bytes[from: u64] 1;
         "attach_process" = processes::attach_process[descriptor: i32, pid: u32] 2;
         "watch_pid" = processes::watch_pid[pid: u32] 1;
         "unwatch_pid" = processes::unwatch_pid[sig: u64] 1;
