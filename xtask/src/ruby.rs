@@ -53,7 +53,7 @@ fn ruby<'a>(shell: &'a Shell, words: &str) -> Task<'a> {
 fn own_tests(shell: &Shell) -> Result<(), Failure> {
     ruby(shell, "ruby/test/run_own.rb").within(OWN_TESTS_DEADLINE).run()?;
     // Besides the best engine, one that exists on every system.
-    ruby(shell, "ruby/test/run_own.rb test_order test_sources")
+    ruby(shell, "ruby/test/run_own.rb test_order test_faults")
         .env("PELTON_ENGINE", "poll")
         .within(OWN_TESTS_DEADLINE)
         .run()

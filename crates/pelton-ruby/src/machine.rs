@@ -250,6 +250,8 @@ impl Machine {
             return false;
         }
         if let Err(jump) = self.lend(reactor, || call::tell(told)) {
+            // The rest of the pass waits, and so does its input.
+            reactor.end_turn();
             self.raised.set(Some(jump));
         }
         true
