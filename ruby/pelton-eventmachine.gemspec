@@ -11,7 +11,5 @@ Gem::Specification.new do |spec|
   spec.licenses = ['MIT', 'Apache-2.0']
   spec.required_ruby_version = '>= 3.1'
   spec.files = Dir.chdir(__dir__) { Dir['lib/**/*.rb', 'ext/**/*.rb', 'README.md'] }
-  # The sources of the reactor, which `rake package` copies beside this file for a gem that is built elsewhere.
-  spec.files += Dir.chdir(__dir__) { Dir['pelton/**/*'].select { |path| File.file?(path) } }
   spec.extensions = ['ext/extconf.rb']
 end

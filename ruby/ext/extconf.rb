@@ -6,9 +6,9 @@ require 'mkmf'
 
 abort 'pelton-eventmachine needs cargo, the build tool of Rust: https://rustup.rs' unless find_executable('cargo')
 
-# The workspace: beside the gem in a packed gem, above it in the repository.
-root = [File.expand_path('../pelton', __dir__), File.expand_path('../..', __dir__)].find { |path| File.exist?("#{path}/Cargo.toml") }
-abort 'pelton-eventmachine: the sources of the reactor are missing' unless root
+# The workspace with the sources of the reactor.
+root = File.expand_path('../..', __dir__)
+abort 'pelton-eventmachine is built in the repository of Pelton, whose sources it needs' unless File.exist?("#{root}/crates/pelton-ruby")
 
 built = RbConfig::CONFIG['host_os'].include?('darwin') ? 'libpelton_ruby.dylib' : 'libpelton_ruby.so'
 library = "pelton_eventmachine.#{RbConfig::CONFIG['DLEXT']}"

@@ -237,6 +237,43 @@ class TestSabotage < PeltonTest
     assert_reactor_works
   end
 
+  test 'a program that turns the loop itself loses nothing to exceptions' do
+    received = []
+    raised = 0
+    EM.initialize_event_machine
+    begin
+      port = serve(Module.new do
+        define_method(:receive_data) do |data|
+          received << data
+          raise Sabotage
+        end
+      end)
+      sockets = Array.new(5) { |i| TCPSocket.new('127.0.0.1', port).tap { |socket| socket.write(i.to_s) } }
+      ticks = 0
+      3.times { EM.next_tick { ticks += 1; raise Sabotage } }
+      3.times { EM.add_timer(0) { ticks += 1; raise Sabotage } }
+      deadline = Time.now + DEADLINE
+      # Wakes the loop up.
+      tick = proc { EM.add_timer(0.01, tick) }
+      tick.call
+      until (received.size == 5 && ticks == 6) || Time.now > deadline
+        begin
+          EM.run_machine_once
+        rescue Sabotage
+          raised += 1
+        end
+      end
+    ensure
+      EM.release_machine
+      EM.cleanup_machine
+      sockets&.each(&:close)
+    end
+    assert_equal %w[0 1 2 3 4], received.sort
+    assert_equal 6, ticks
+    assert_equal 11, raised
+    assert_reactor_works
+  end
+
   test 'stress of the garbage collector in every kind of callback' do
     seen = []
     reader, writer = pipe

@@ -185,4 +185,43 @@ class TestSources < PeltonTest
     end
     assert_equal 3 << 20, received
   end
+
+  test 'a proxy with a bound reads no faster than its target' do
+    total = 8 << 20
+    received = 0
+    most = 0
+    run_reactor do
+      source = serve(Module.new { define_method(:post_init) { send_data('x' * total); close_connection_after_writing } })
+      front = serve do |client|
+        EM.connect('127.0.0.1', source, Module.new do
+          define_method(:post_init) do
+            proxy_incoming_to(client, 100_000)
+            EM.add_periodic_timer(0.001) { most = [most, client.get_outbound_data_size].max }
+          end
+          define_method(:unbind) { client.close_connection_after_writing }
+        end)
+      end
+      reader = EM.connect('127.0.0.1', front, Module.new do
+        define_method(:receive_data) { |data| received += data.bytesize }
+        define_method(:unbind) { EM.stop }
+      end)
+      reader.pause
+      EM.add_timer(0.1) { reader.resume }
+    end
+    assert_equal total, received
+    assert_operator most, :<, 1 << 20
+  end
+
+  test 'a target has one proxy, and a proxy has an open target' do
+    run_reactor do
+      port = serve
+      first, second, target = Array.new(3) { EM.connect('127.0.0.1', port) }
+      EM.enable_proxy(first, target)
+      assert_raise(EM::ConnectionError) { EM.enable_proxy(second, target) }
+      assert_raise(EM::ConnectionError) { EM.enable_proxy(second, second) }
+      EM.disable_proxy(first)
+      EM.enable_proxy(second, target)
+      EM.stop
+    end
+  end
 end

@@ -50,6 +50,7 @@ Examples:
   cargo xtask test --only python            the Python front end, on the installed versions of 3.11 to 3.13
   PELTON_PYTHONS='python3.12 python3.13' cargo xtask test --only python
                                             the same, on these versions
+  cargo xtask test --only ruby              the Ruby front end, on the installed version
   cargo xtask soak 480                      overnight
   cargo xtask soak --only python            one to two hours
   cargo xtask bench wheel                   a few minutes; writes its results to bench/results
@@ -61,6 +62,7 @@ Examples:
   cargo xtask bench http                    HTTP servers, about fifteen minutes. Needs wrk; includes nginx and Apache if
                                             they are installed
   cargo xtask bench tls                     TLS, a few minutes
+  cargo xtask bench ruby                    EventMachine's API, against Debian's ruby-eventmachine, about three minutes
   cargo xtask bench python                  asyncio loops, about ten minutes. Installs uvloop and others to compare with
 
 Exit codes: 0 success, 1 failure, 2 unknown task or option.
@@ -120,6 +122,9 @@ fn parse_test(mut arguments: impl Iterator<Item = OsString>) -> Result<Job, Stri
 }
 
 fn bench(shell: &Shell, mut arguments: Vec<OsString>) -> Result<(), Failure> {
+    if arguments.first().is_some_and(|name| name == "ruby") {
+        return ruby::bench(shell, arguments.drain(1..));
+    }
     let features = features_for(&arguments);
     let asks = arguments.iter().any(|argument| argument == "-h" || argument == "--help");
     if arguments.first().is_some_and(|name| name == "python") && !asks {

@@ -1,5 +1,6 @@
 //! The Ruby front end: built for the installed Ruby, and tested there.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -52,7 +53,7 @@ fn ruby<'a>(shell: &'a Shell, words: &str) -> Task<'a> {
 fn own_tests(shell: &Shell) -> Result<(), Failure> {
     ruby(shell, "ruby/test/run_own.rb").within(OWN_TESTS_DEADLINE).run()?;
     // Besides the best engine, one that exists on every system.
-    ruby(shell, "ruby/test/run_own.rb test_order test_sources")
+    ruby(shell, "ruby/test/run_own.rb test_order test_faults")
         .env("PELTON_ENGINE", "poll")
         .within(OWN_TESTS_DEADLINE)
         .run()
@@ -71,4 +72,14 @@ fn suite(shell: &Shell) -> Result<(), Failure> {
         .program("ruby", "ruby/test/run_suite.rb --compare ruby/test/suite/baseline.txt")
         .args([outcomes.into(), "ruby/test/suite/known.txt".into()])
         .run()
+}
+
+/// Compares with Debian's EventMachine on the same Ruby. The words are those of `ruby/bench/run.rb`.
+pub fn bench(shell: &Shell, words: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
+    build(shell)?;
+    // Without our library.
+    if !shell.program("ruby", "-e").args(["require %q(rubyeventmachine)".into()]).succeeds() {
+        return Err(Failure::new("EventMachine is needed to compare with; install the package `ruby-eventmachine`"));
+    }
+    ruby(shell, "ruby/bench/run.rb").args(words).run()
 }

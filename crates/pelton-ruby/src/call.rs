@@ -97,6 +97,8 @@ pub(crate) struct Known {
     run_deferred_callbacks: ID,
     notify_readable: ID,
     notify_writable: ID,
+    proxy_target_unbound: ID,
+    proxy_completed: ID,
 }
 
 // SAFETY: the values are immutable, and used with the lock held only.
@@ -128,6 +130,8 @@ pub(crate) unsafe fn set_known(module: VALUE) {
         run_deferred_callbacks: id(c"run_deferred_callbacks"),
         notify_readable: id(c"notify_readable"),
         notify_writable: id(c"notify_writable"),
+        proxy_target_unbound: id(c"proxy_target_unbound"),
+        proxy_completed: id(c"proxy_completed"),
     });
 }
 
@@ -147,6 +151,10 @@ pub(crate) enum Told<'a> {
     Accepted(u64, u64),
     /// A connection or a watch has ended, with a number of an error or 0.
     Unbound(u64, i32),
+    /// The target of this connection's proxy has ended.
+    ProxyTargetUnbound(u64),
+    /// The proxy has sent as many bytes as it should.
+    ProxyCompleted(u64),
     /// Deferred results and ticks are to be run.
     LoopBreak,
 }
@@ -188,6 +196,8 @@ impl Told<'_> {
                     }
                     None => callback(sig, opcode::COMPLETED, nil()),
                 },
+                Told::ProxyTargetUnbound(sig) => notify(sig, known.proxy_target_unbound),
+                Told::ProxyCompleted(sig) => notify(sig, known.proxy_completed),
                 Told::Readable(sig) => notify(sig, known.notify_readable),
                 Told::Writable(sig) => notify(sig, known.notify_writable),
                 Told::TimerFired(sig) => {
@@ -256,6 +266,23 @@ fn offer(jump: Jump) -> Result<(), Jump> {
     jump.forget();
     // SAFETY: the lock is held, and jumps are caught. Both objects are on the stack.
     protect(|| unsafe { rb_sys::rb_funcallv(handler, known.call, 1, &raw const error) }).map(drop)
+}
+
+/// Puts a timer into `@timers`.
+pub(crate) fn keep_timer(sig: u64, callback: VALUE) -> Result<(), Jump> {
+    let known = known();
+    // SAFETY: the lock is held, jumps are caught, and the caller has the callback on its stack.
+    protect(|| unsafe { rb_sys::rb_hash_aset(rb_sys::rb_ivar_get(known.module, known.timers), fixnum(sig), callback) })
+        .map(drop)
+}
+
+/// Removes a timer from `@timers`. Returns whether it was there.
+pub(crate) fn drop_timer(sig: u64) -> Result<bool, Jump> {
+    let known = known();
+    // SAFETY: the lock is held, and jumps are caught.
+    let removed =
+        protect(|| unsafe { rb_sys::rb_hash_delete(rb_sys::rb_ivar_get(known.module, known.timers), fixnum(sig)) })?;
+    Ok(removed != nil())
 }
 
 /// Returns the signature of a connection object.

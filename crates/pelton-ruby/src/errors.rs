@@ -13,6 +13,11 @@ pub(crate) fn runtime(message: impl Into<String>) -> Error {
     Error::new(ruby().exception_runtime_error(), message.into())
 }
 
+/// Makes an ArgumentError.
+pub(crate) fn argument(message: impl Into<String>) -> Error {
+    Error::new(ruby().exception_arg_error(), message.into())
+}
+
 /// Makes an error of a class of the module EventMachine.
 pub(crate) fn of_module(class: &str, message: impl Into<String>) -> Error {
     let found = ruby()

@@ -40,6 +40,7 @@ impl Guest for RubyGuest {
         machine.parked.set(false);
         machine.unlocked.set(sleep.clock());
         if let Err(jump) = call::check_interrupts() {
+            sleep.end_turn();
             machine.raise(jump);
         }
         slept.unwrap_or(Ok(()))

@@ -13,7 +13,7 @@
 //! | `access` | how functions reach the reactor, from its own thread and from others |
 //! | `guest`, `run` | the batch of ticks; sleeping without the lock of the interpreter; turning the loop |
 //! | `call`, `lock`, `guard` | calling Ruby; releasing the lock; turning panics into exceptions |
-//! | `streams`, `servers`, `clients`, `descriptors`, `datagrams`, `timers`, `processes`, `files` | one file for each kind of source |
+//! | `streams`, `servers`, `clients`, `descriptors`, `datagrams`, `timers`, `processes`, `files`, `proxies` | one file for each kind of source |
 //! | `properties`, `socket_options`, `addresses` | what a program can ask and set |
 //! | `release` | the end of a machine |
 //! | `tuning`, `errors`, `module` | settings; exceptions; the table of functions |
@@ -53,6 +53,8 @@ mod module;
 mod processes;
 #[cfg(feature = "extension")]
 mod properties;
+#[cfg(feature = "extension")]
+mod proxies;
 #[cfg(feature = "extension")]
 mod release;
 #[cfg(feature = "extension")]

@@ -21,6 +21,7 @@ use pelton::{
 use pelton_os::fork;
 
 use crate::call::{self, Jump, Told};
+use crate::proxies::Proxy;
 
 /// How long a connection may take to be established, unless a program says otherwise.
 const PENDING_CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
@@ -82,6 +83,8 @@ pub(crate) struct Machine {
     pub(crate) timers: RefCell<BySignature<TimerId>>,
     /// What programs want to be told of watched descriptors.
     pub(crate) wanted: RefCell<BySignature<Interest>>,
+    /// Connections whose input goes to another one.
+    pub(crate) proxies: RefCell<BySignature<Proxy>>,
     /// The files that are watched.
     pub(crate) paths: RefCell<BySignature<PathBuf>>,
     /// The sender of the last datagram of each datagram socket.
@@ -152,6 +155,7 @@ impl Machine {
             entries: RefCell::default(),
             timers: RefCell::default(),
             wanted: RefCell::default(),
+            proxies: RefCell::default(),
             paths: RefCell::default(),
             senders: RefCell::default(),
             raised: Cell::new(None),
@@ -246,6 +250,8 @@ impl Machine {
             return false;
         }
         if let Err(jump) = self.lend(reactor, || call::tell(told)) {
+            // The rest of the pass waits, and so does its input.
+            reactor.end_turn();
             self.raised.set(Some(jump));
         }
         true
@@ -291,6 +297,7 @@ impl Machine {
     /// Removes an entry.
     pub(crate) fn remove(&self, sig: u64) -> Option<Entry> {
         let entry = self.entries.borrow_mut().remove(&sig)?;
+        self.proxies.borrow_mut().remove(&sig);
         if !matches!(entry.source, Source::Connection(_) | Source::Server(_)) {
             self.wanted.borrow_mut().remove(&sig);
             self.senders.borrow_mut().remove(&sig);
@@ -311,6 +318,7 @@ impl Machine {
             return;
         }
         if self.tell(reactor, Told::Unbound(sig, error)) {
+            self.target_has_ended(reactor, sig);
             self.remove(sig);
         } else {
             self.untold.borrow_mut().push((sig, error));

@@ -5,8 +5,8 @@ use rb_sys::VALUE;
 
 use crate::guard::guard;
 use crate::{
-    call, clients, datagrams, descriptors, files, processes, properties, release, run, servers, socket_options,
-    streams, timers, tuning,
+    call, clients, datagrams, descriptors, files, processes, properties, proxies, release, run, servers,
+    socket_options, streams, timers, tuning,
 };
 
 /// Defines functions of the module. Each is `name = path(types)`, and raises a RuntimeError if it panics.
@@ -138,6 +138,7 @@ fn define_running(module: RModule) -> Result<(), Error> {
         "stopping?" = run::is_stopping[] 0;
         "signal_loopbreak" = run::signal_loopbreak[] 0;
         "add_oneshot_timer" = timers::add_oneshot_timer[milliseconds: i64] 1;
+        "cancel_timer" = timers::cancel_timer[timer: magnus::Value] 1;
         "cancel_oneshot_timer" = timers::cancel_oneshot_timer[sig: u64] 1;
         "get_timer_count" = timers::get_timer_count[] 0;
         "get_max_timer_count" = timers::get_max_timer_count[] 0;
@@ -162,6 +163,9 @@ fn define_sources(module: RModule) -> Result<(), Error> {
         "connection_paused?" = streams::is_connection_paused[sig: u64] 1;
         "open_udp_socket" = datagrams::open_udp_socket[host: String, port: i64] 2;
         "send_datagram" = datagrams::send_datagram[sig: u64, data: magnus::RString, length: i64, host: String, port: i64] 5;
+        "start_proxy" = proxies::start_proxy[from: u64, to: u64, most_queued: usize, length: usize] 4;
+        "stop_proxy" = proxies::stop_proxy[from: u64] 1;
+        "get_proxied_bytes" = proxies::get_proxied_bytes[from: u64] 1;
         "attach_process" = processes::attach_process[descriptor: i32, pid: u32] 2;
         "watch_pid" = processes::watch_pid[pid: u32] 1;
         "unwatch_pid" = processes::unwatch_pid[sig: u64] 1;
@@ -208,6 +212,10 @@ fn define_settings(module: RModule) -> Result<(), Error> {
         "kqueue=" = set_kqueue[on: bool] 1;
         "ssl?" = has_ssl[] 0;
     }
+    fn add_timer(ruby: &Ruby, arguments: &[magnus::Value]) -> Result<u64, Error> {
+        guard(|| timers::add_timer(ruby, arguments))
+    }
+    module.define_module_function("add_timer", function!(add_timer, -1))?;
     functions_with_ruby! { module,
         "get_peername" = properties::get_peername[sig: u64] 1;
         "get_sockname" = properties::get_sockname[sig: u64] 1;

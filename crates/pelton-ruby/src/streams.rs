@@ -50,7 +50,14 @@ impl Connection for Stream {
     }
 
     fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
-        self.machine.tell(io.reactor(), Told::Received(self.sig, &chunk));
+        if let Some(chunk) = self.machine.pass_on(io, self.sig, chunk) {
+            self.machine.tell(io.reactor(), Told::Received(self.sig, &chunk));
+        }
+    }
+
+    /// Only proxies ask for this.
+    fn sent(&mut self, io: &mut Io<'_>) {
+        self.machine.target_has_sent(io.reactor(), self.sig);
     }
 
     /// EventMachine has no half-closed connections: the end of the input is the end.

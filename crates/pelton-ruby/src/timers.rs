@@ -3,10 +3,12 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use magnus::Error;
+use magnus::rb_sys::AsRawValue;
+use magnus::value::ReprValue;
+use magnus::{Error, Float, Integer, Ruby, Value};
 
 use crate::access::{act, machine};
-use crate::call::Told;
+use crate::call::{self, Told};
 use crate::errors;
 use crate::machine::next_signature;
 
@@ -32,6 +34,43 @@ pub(crate) fn add_oneshot_timer(milliseconds: i64) -> Result<u64, Error> {
         machine.timers.borrow_mut().insert(sig, timer);
     })?;
     Ok(sig)
+}
+
+/// `add_timer`: sets a timer that calls a block or a callable, after a number of seconds. Returns its signature.
+pub(crate) fn add_timer(ruby: &Ruby, arguments: &[Value]) -> Result<u64, Error> {
+    let (interval, callback) = match *arguments {
+        [interval] => (interval, None),
+        [interval, callback] => (interval, Some(callback).filter(|callback| !callback.is_nil())),
+        _ => {
+            return Err(errors::argument(format!(
+                "wrong number of arguments (given {}, expected 1..2)",
+                arguments.len()
+            )));
+        }
+    };
+    let callback = match callback {
+        Some(callback) => callback,
+        None if ruby.block_given() => ruby.block_proc()?.as_value(),
+        None => return Err(errors::argument("a timer needs a block or a callable")),
+    };
+    let seconds = match Float::from_value(interval) {
+        Some(seconds) => seconds.to_f64(),
+        None => interval.funcall::<_, _, f64>("to_f", ())?,
+    };
+    // As EventMachine: whole milliseconds, rounded down.
+    let sig = add_oneshot_timer((seconds * 1000.0) as i64)?;
+    call::keep_timer(sig, callback.as_raw()).map_err(errors::continue_jump)?;
+    Ok(sig)
+}
+
+/// `cancel_timer`: cancels a timer, given its signature or an object that can be cancelled.
+pub(crate) fn cancel_timer(timer: Value) -> Result<Value, Error> {
+    let Some(sig) = Integer::from_value(timer) else { return timer.funcall("cancel", ()) };
+    let sig = sig.to_u64()?;
+    if crate::machine::current().is_some() && call::drop_timer(sig).map_err(errors::continue_jump)? {
+        cancel_oneshot_timer(sig)?;
+    }
+    Ok(Ruby::get_with(timer).qfalse().as_value())
 }
 
 /// `cancel_oneshot_timer`: cancels a timer.

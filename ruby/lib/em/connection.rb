@@ -98,6 +98,21 @@ module EventMachine
       EventMachine.get_outbound_data_size(@signature)
     end
 
+    # Proxies.
+
+    # Sends everything that this connection receives on another one.
+    def proxy_incoming_to(connection, bufsize = 0)
+      EventMachine.enable_proxy(self, connection, bufsize)
+    end
+
+    def stop_proxying
+      EventMachine.disable_proxy(self)
+    end
+
+    def get_proxied_bytes
+      EventMachine.get_proxied_bytes(@signature)
+    end
+
     # Child processes.
 
     def get_pid

@@ -10,6 +10,11 @@ module EventMachine
     autoload :HeaderAndContentProtocol, 'em/protocols/header_and_content'
     autoload :LineText2, 'em/protocols/linetext2'
     autoload :LineProtocol, 'em/protocols/line_protocol'
+    autoload :Stomp, 'em/protocols/stomp'
+    autoload :SmtpClient, 'em/protocols/smtpclient'
+    autoload :SmtpServer, 'em/protocols/smtpserver'
+    autoload :SASLauth, 'em/protocols/saslauth'
+    autoload :SASLauthclient, 'em/protocols/saslauth'
     autoload :ObjectProtocol, 'em/protocols/object_protocol'
   end
 

@@ -72,6 +72,16 @@ module EventMachine
       connect(path, *args, &block)
     end
 
+    # Sends what one connection receives on another one, without calling Ruby. While more than `bufsize` bytes are queued there, the
+    # first is not read from; 0 is no limit. After `length` bytes, 0 being no end, the first gets `proxy_completed`.
+    def enable_proxy(from, to, bufsize = 0, length = 0)
+      start_proxy(from.signature, to.signature, bufsize, length)
+    end
+
+    def disable_proxy(from)
+      stop_proxy(from.signature)
+    end
+
     # Connects again, with the same object.
     def reconnect(server, port, handler, &block)
       on_reactor_thread do

@@ -1,31 +1,10 @@
 # frozen_string_literal: true
 
+# `add_timer` and `cancel_timer` are native.
 module EventMachine
   class << self
-    # Calls the block once, after a number of seconds. Returns a signature to cancel it with.
-    def add_timer(*args, &block)
-      interval = args.shift
-      code = args.shift || block
-      raise ArgumentError, 'a timer needs a block or a callable' unless code
-
-      signature = add_oneshot_timer((interval.to_f * 1000).to_i)
-      @timers[signature] = code
-      signature
-    end
-
-    def add_periodic_timer(*args, &block)
-      interval = args.shift
-      EventMachine::PeriodicTimer.new(interval, args.shift || block)
-    end
-
-    def cancel_timer(timer_or_signature)
-      return timer_or_signature.cancel if timer_or_signature.respond_to?(:cancel)
-
-      if @timers&.key?(timer_or_signature)
-        @timers.delete(timer_or_signature)
-        cancel_oneshot_timer(timer_or_signature)
-      end
-      false
+    def add_periodic_timer(interval, callback = nil, &block)
+      EventMachine::PeriodicTimer.new(interval, callback || block)
     end
 
     def set_quantum(milliseconds)

@@ -10,7 +10,7 @@ use pelton_os::{Engine, Time};
 
 use super::callback::Callbacks;
 use super::lifecycle::{Exit, Life, Lifecycle};
-use super::sleep::Spin;
+use super::sleep::{Cut, Spin};
 use super::source::Sources;
 use super::state::States;
 use super::{Reactor, Settings};
@@ -61,6 +61,7 @@ impl EventLoop {
             hosting: Hosting::default(),
             posts,
             spin: Spin::new(settings.spin),
+            cut: Cut::default(),
             shared,
             sources: Sources::default(),
             connections: Connections::new(settings.limits),

@@ -44,7 +44,7 @@ use crate::{Builder, Error, Wheel};
 use callback::{Callbacks, PanicPolicy};
 pub use event_loop::EventLoop;
 use lifecycle::Lifecycle;
-use sleep::Spin;
+use sleep::{Cut, Spin};
 use source::Sources;
 use state::States;
 
@@ -149,6 +149,7 @@ pub struct Reactor {
     pub(crate) hosting: Hosting,
     pub(crate) posts: Posts,
     pub(crate) spin: Spin,
+    pub(crate) cut: Cut,
     pub(crate) shared: Arc<Shared>,
     pub(crate) sources: Sources,
     pub(crate) connections: Connections,

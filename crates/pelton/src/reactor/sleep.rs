@@ -43,6 +43,15 @@ impl Spin {
     }
 }
 
+/// Whether a turn ends early.
+#[derive(Default)]
+pub(crate) struct Cut {
+    /// The current turn [ends](crate::Reactor::end_turn) after the callback that is running.
+    pub(crate) requested: bool,
+    /// The turn before ended while it dispatched. The engine may have events of that turn, which come before others.
+    pub(crate) leaves_events: bool,
+}
+
 /// The part of a turn that may sleep. A [guest](crate::Guest) gets it and does something around it, such as releasing a
 /// lock. It runs no callbacks.
 pub struct Sleep<'a> {
@@ -50,6 +59,7 @@ pub struct Sleep<'a> {
     pub(super) posts: &'a mut Posts,
     pub(super) spin: &'a mut Spin,
     pub(super) counters: &'a mut Counters,
+    pub(super) cut: &'a mut Cut,
     pub(super) until: Option<Time>,
 }
 
@@ -68,6 +78,12 @@ impl Sleep<'_> {
     /// time to [end](Sleep::until). With [`Builder::spin`](crate::Builder::spin) it may spin first. It may return early.
     pub fn block(&mut self) -> io::Result<()> {
         if self.spin()? { Ok(()) } else { self.park().block() }
+    }
+
+    /// Ends the turn after the sleep, like [`Reactor::end_turn`](crate::Reactor::end_turn). What the sleep has found is dispatched
+    /// in the next turn.
+    pub fn end_turn(&mut self) {
+        self.cut.requested = true;
     }
 
     /// Looks for events without sleeping. If it returns `true`, there is something for the reactor to do, and the guest

@@ -26,14 +26,19 @@ impl Reactor {
             self.drop_posts();
             return Err(Error::Stopped);
         }
+        self.cut.requested = false;
         let calls_before = self.meter.counters.calls();
 
         self.gather_deferred();
         self.run_what_is_due(timeout);
-        self.wait(timeout, done)?;
-        self.dispatch();
-        self.run_guest();
-        if self.meter.counters.calls() == calls_before {
+        if !self.cut.requested {
+            self.wait(timeout, done)?;
+            self.dispatch();
+        }
+        if !self.cut.requested {
+            self.run_guest();
+        }
+        if !self.cut.requested && self.meter.counters.calls() == calls_before {
             self.run_idle_work();
         }
         self.flush_and_reap();
@@ -55,7 +60,7 @@ impl Reactor {
             self.run_timers();
         }
         // Timers may have queued ticks.
-        if has_ticks || has_timers && self.has_ticks() {
+        if !self.cut.requested && (has_ticks || has_timers && self.has_ticks()) {
             self.run_ticks();
         }
         self.flush_and_reap();
@@ -69,7 +74,7 @@ impl Reactor {
     fn run_timers(&mut self) {
         if self.timers.is_due(self.now) {
             self.timers.expire(self.now);
-            while self.fire_next_timer() {}
+            while !self.cut.requested && self.fire_next_timer() {}
         }
     }
 
@@ -105,7 +110,7 @@ impl Reactor {
         let poll_only = done || self.must_not_sleep() || timeout == Some(Duration::ZERO);
         self.wake_lanes();
         self.meter.work_ends();
-        if self.may_skip_poll() {
+        if self.cut.leaves_events || self.may_skip_poll() {
             self.meter.wait_ends(self.now);
             self.gather_deferred();
             return Ok(());
@@ -145,6 +150,7 @@ impl Reactor {
             posts: &mut self.posts,
             spin: &mut self.spin,
             counters: &mut self.meter.counters,
+            cut: &mut self.cut,
             until,
         }
     }
@@ -166,7 +172,9 @@ impl Reactor {
 
     fn dispatch(&mut self) {
         let mut accept_again = self.now + ACCEPT_AGAIN;
-        while let Some(event) = self.spin.take_found().or_else(|| self.engine.next()) {
+        while !self.cut.requested
+            && let Some(event) = self.spin.take_found().or_else(|| self.engine.next())
+        {
             self.handle_event(event);
             // The latest clock reading, taken for another purpose, so the check costs nothing.
             let latest = self.meter.mark();
@@ -175,6 +183,18 @@ impl Reactor {
                 self.engine.accept_again();
             }
         }
+        self.cut.leaves_events = self.cut.requested;
+    }
+
+    /// Ends the current turn after the callback that calls this. Timers, ticks, events and idle work that are due run in the
+    /// next turn, in the same order; it does not wait. Data is still sent, and ended connections are still told of their end.
+    /// The loop is not stopped.
+    ///
+    /// A runtime calls this when an exception of its code must leave [`turn`](crate::EventLoop::turn) before anything else
+    /// happens.
+    pub fn end_turn(&mut self) {
+        self.cut.requested = true;
+        self.ticks.end_turn();
     }
 
     /// Returns whether there is work to do without waiting.

@@ -43,6 +43,11 @@ impl Ticks {
     }
 
     /// Resets the number of ticks that may run in a turn.
+    /// Lets no more ticks run in this turn.
+    pub(crate) fn end_turn(&mut self) {
+        self.left = 0;
+    }
+
     pub(crate) fn begin_turn(&mut self) {
         self.left = self.per_turn;
     }

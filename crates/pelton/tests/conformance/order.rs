@@ -11,6 +11,7 @@ on_every_engine![
     timers_then_ticks_then_events_then_the_guest_then_idle_work,
     now_is_read_at_the_start_of_a_turn_and_after_the_wait,
     several_events_of_one_wait_are_all_dispatched,
+    a_turn_that_is_ended_leaves_the_rest_to_the_next_one,
 ];
 
 /// Logs one batch, if `due` says so.
@@ -92,4 +93,44 @@ fn several_events_of_one_wait_are_all_dispatched(on: On) {
     seen.sort_unstable();
     assert_eq!(seen, (0..count).collect::<Vec<_>>());
     assert_eq!(reactor.watch_count(), 0);
+}
+
+/// Ends the turn in the first of each kind of callback.
+fn a_turn_that_is_ended_leaves_the_rest_to_the_next_one(on: On) {
+    let mut reactor = on.reactor();
+    let log = Log::default();
+    reactor.host(LoggingGuest { log: log.clone(), due: true }).unwrap();
+    let pairs: Vec<_> = (0..3).map(|_| UnixStream::pair().unwrap()).collect();
+    for (ours, theirs) in &pairs {
+        (&*theirs).write_all(b"x").unwrap();
+        let entry = log.clone();
+        reactor
+            .watch_once(ours, Interest::READABLE, move |reactor, _| {
+                entry.add("event");
+                reactor.end_turn();
+            })
+            .unwrap();
+    }
+    for kind in ["first", "second"] {
+        let entry = log.clone();
+        reactor.after(Duration::ZERO, move |reactor| {
+            entry.add(format!("{kind} timer"));
+            reactor.end_turn();
+        });
+        let entry = log.clone();
+        reactor.next_tick(move |reactor| {
+            entry.add(format!("{kind} tick"));
+            reactor.end_turn();
+        });
+    }
+    let mut seen = Vec::new();
+    for _ in 0..8 {
+        reactor.turn(Some(Duration::from_secs(10))).unwrap();
+        seen.push(log.take().join(", "));
+    }
+    assert_eq!(
+        seen,
+        ["first timer", "second timer", "first tick", "second tick", "event", "event", "event", "guest"],
+        "one callback per turn, in order, none lost, and no turn waits"
+    );
 }
