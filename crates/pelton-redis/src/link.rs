@@ -153,6 +153,22 @@ impl<R: Role> Link<R> {
         }
     }
 
+    /// Connects if it has never been tried, or if there was no need.
+    pub(crate) fn connect_if_new(self: &Rc<Self>, reactor: &mut Reactor) {
+        let new = {
+            let state = self.state.borrow();
+            state.attempt == 0 || matches!(state.stage, Stage::Resting)
+        };
+        if new {
+            self.connect(reactor);
+        }
+    }
+
+    /// Returns whether there is a connection, or an attempt to make one.
+    pub(crate) fn is_connecting(&self) -> bool {
+        matches!(self.state.borrow().stage, Stage::Connecting(_) | Stage::Ready(..))
+    }
+
     fn dial(&self, reactor: &mut Reactor, wire: Wire<R>) -> Result<ConnectionId, pelton::Error> {
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
