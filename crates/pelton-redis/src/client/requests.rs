@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-use pelton::{Io, LazyTimer, Reactor, Time};
+use pelton::{Io, LazyTimer, Reactor, Reason, Time};
 
 use super::ClientStats;
 use crate::link::{Cause, Down, Link, Role};
@@ -258,8 +258,13 @@ impl Role for Requests {
         };
         queues.stats.server_errors += u64::from(result.is_err());
         drop(queues);
+        let demoted =
+            link.has_sentinels() && matches!(&result, Err(Error::Server(error)) if error.code() == "READONLY");
         if let Some(answer) = answer {
             give(link, io.reactor(), answer, result);
+        }
+        if demoted {
+            io.close_with(Reason::layer("the server is no longer the master"));
         }
         Ok(())
     }

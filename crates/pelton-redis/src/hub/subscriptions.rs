@@ -43,7 +43,6 @@ struct Topic {
     sinks: Vec<Arc<dyn Sink>>,
     /// The number of the subscription.
     number: u64,
-    confirmed: bool,
     /// The connection was interrupted since somebody subscribed.
     gap: bool,
 }
@@ -82,7 +81,7 @@ pub(super) fn check(link: &Subscribed, reactor: &mut Reactor, sink: &Arc<dyn Sin
         }
         (true, None) => {
             state.next += 1;
-            let topic = Topic { sinks: vec![sink.clone()], number, confirmed: false, gap: false };
+            let topic = Topic { sinks: vec![sink.clone()], number, gap: false };
             state.topics.insert(sink.name().clone(), topic);
             drop(state);
             link.connect_if_new(reactor);
@@ -205,11 +204,10 @@ impl Role for Subscriptions {
                 if elements.next().as_ref().and_then(Value::as_bytes) != Some(&topic) {
                     return Err(ProtocolError::BadMessage);
                 }
-                if let Some(topic) = state.answered(&topic, number) {
-                    topic.confirmed = true;
-                    if std::mem::take(&mut topic.gap) {
-                        topic.sinks.iter().for_each(|sink| sink.missed(Missed::Interrupted));
-                    }
+                if let Some(topic) = state.answered(&topic, number)
+                    && std::mem::take(&mut topic.gap)
+                {
+                    topic.sinks.iter().for_each(|sink| sink.missed(Missed::Interrupted));
                 }
                 if state.release() {
                     drop(state);
@@ -235,7 +233,6 @@ impl Role for Subscriptions {
         state.asked.clear();
         state.pinged_at = None;
         for topic in state.topics.values_mut() {
-            topic.confirmed = false;
             topic.gap = true;
         }
         let heartbeat = state.heartbeat.take();
