@@ -67,3 +67,7 @@ struct FromAsyncio;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/embedding.md")]
 struct Embedding;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/many-machines.md")]
+struct ManyMachines;

@@ -28,6 +28,9 @@ use crate::{Command, ConfigError, Error, FromValue, Options, Value};
 /// [time limit](Options::time_limit). A command whose connection ends before its answer has arrived fails as
 /// [interrupted](Error::Interrupted), because it may have run, unless it is [idempotent](Command::idempotent).
 ///
+/// Dropping the last clone does not wait: commands without an answer fail. Redis Cluster is not supported; its redirections
+/// are [errors](Error::Server).
+///
 /// All commands share a connection. One that blocks, such as `BLPOP`, blocks those after it: open another client for it.
 ///
 /// ```no_run
@@ -73,7 +76,7 @@ pub struct ClientStats {
     pub refused: u64,
     /// Messages that were not answers.
     pub pushed: u64,
-    /// Commands that wait for an answer or a connection now.
+    /// Commands that wait for an answer or a connection now, and answers that wait for their callbacks.
     pub in_flight: usize,
 }
 

@@ -80,7 +80,7 @@ pub(super) fn start_unchecked(
     let deadline = reactor.clock() + limit;
     let mut queues = link.role.queues.borrow_mut();
     let mut io = link.ready_connection().and_then(|id| reactor.connection(id));
-    let waiting = queues.waiting.len() + queues.sent.len();
+    let waiting = queues.waiting.len() + queues.sent.len() + link.role.answered.borrow().len();
     let bytes = command.len() + queues.waiting_bytes + io.as_mut().map_or(0, Io::queued);
     let refusal = if waiting >= link.options.in_flight {
         Some(Error::Busy { command: name, waiting, most: link.options.in_flight })
@@ -140,7 +140,7 @@ pub(super) fn stats(link: &Commands) -> ClientStats {
         connected: link.ready_connection().is_some(),
         connects: counts.connects,
         outages: counts.outages,
-        in_flight: queues.waiting.len() + queues.sent.len(),
+        in_flight: queues.waiting.len() + queues.sent.len() + link.role.answered.borrow().len(),
         ..queues.stats
     }
 }

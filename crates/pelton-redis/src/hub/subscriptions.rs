@@ -31,8 +31,6 @@ struct State {
     topics: HashMap<Bytes, Topic>,
     /// What the server has been asked for and has not answered.
     asked: VecDeque<Asked>,
-    /// Numbers subscriptions, so that an answer is not taken for that of a later one to the same topic.
-    next: u64,
     heartbeat: Option<TimerId>,
     pinged_at: Option<Time>,
     /// Publishing waits until new subscriptions are confirmed.
@@ -41,14 +39,12 @@ struct State {
 
 struct Topic {
     sinks: Vec<Arc<dyn Sink>>,
-    /// The number of the subscription.
-    number: u64,
     /// The connection was interrupted since somebody subscribed.
     gap: bool,
 }
 
 enum Asked {
-    Subscribe { topic: Bytes, number: u64 },
+    Subscribe(Bytes),
     Unsubscribe,
     Ping,
 }
@@ -70,7 +66,6 @@ impl Subscriptions {
 pub(super) fn check(link: &Subscribed, reactor: &mut Reactor, sink: &Arc<dyn Sink>) {
     let wanted = sink.is_wanted();
     let mut state = link.role.state.borrow_mut();
-    let number = state.next;
     let topic = state.topics.get_mut(sink.name());
     let command = match (wanted, topic) {
         (true, Some(topic)) => {
@@ -80,14 +75,13 @@ pub(super) fn check(link: &Subscribed, reactor: &mut Reactor, sink: &Arc<dyn Sin
             return;
         }
         (true, None) => {
-            state.next += 1;
-            let topic = Topic { sinks: vec![sink.clone()], number, gap: false };
+            let topic = Topic { sinks: vec![sink.clone()], gap: false };
             state.topics.insert(sink.name().clone(), topic);
             drop(state);
             link.connect_if_new(reactor);
             state = link.role.state.borrow_mut();
             state.holding = link.is_connecting();
-            Asked::Subscribe { topic: sink.name().clone(), number }
+            Asked::Subscribe(sink.name().clone())
         }
         (false, Some(topic)) => {
             topic.sinks.retain(|other| !Arc::ptr_eq(other, sink));
@@ -108,7 +102,7 @@ pub(super) fn check(link: &Subscribed, reactor: &mut Reactor, sink: &Arc<dyn Sin
 impl State {
     fn ask(&mut self, io: &mut Io<'_>, asked: Asked, topic: &Bytes) {
         let command = match &asked {
-            Asked::Subscribe { .. } => Command::new("SUBSCRIBE").arg(topic),
+            Asked::Subscribe(_) => Command::new("SUBSCRIBE").arg(topic),
             Asked::Unsubscribe => Command::new("UNSUBSCRIBE").arg(topic),
             Asked::Ping => Command::new("PING"),
         };
@@ -119,14 +113,9 @@ impl State {
         let _ = io.send(&bytes);
     }
 
-    /// Records the answer to a subscription. Returns the topic if it is that of the latest one.
-    fn answered(&mut self, topic: &Bytes, number: u64) -> Option<&mut Topic> {
-        self.topics.get_mut(topic).filter(|topic| topic.number == number)
-    }
-
     /// Ends the wait of publishers, unless another subscription is not answered yet. Returns whether it has ended.
     fn release(&mut self) -> bool {
-        let pending = self.asked.iter().any(|asked| matches!(asked, Asked::Subscribe { .. }));
+        let pending = self.asked.iter().any(|asked| matches!(asked, Asked::Subscribe(_)));
         !pending && std::mem::take(&mut self.holding)
     }
 }
@@ -141,9 +130,9 @@ fn released(link: &Subscribed, reactor: &mut Reactor) {
 impl Role for Subscriptions {
     fn ready(link: &Subscribed, io: &mut Io<'_>, _: Protocol) {
         let mut state = link.role.state.borrow_mut();
-        let topics: Vec<_> = state.topics.iter().map(|(name, topic)| (name.clone(), topic.number)).collect();
-        for (topic, number) in topics {
-            state.ask(io, Asked::Subscribe { topic: topic.clone(), number }, &topic);
+        let topics: Vec<Bytes> = state.topics.keys().cloned().collect();
+        for topic in topics {
+            state.ask(io, Asked::Subscribe(topic.clone()), &topic);
         }
         let released_now = state.release();
         drop(state);
@@ -158,9 +147,9 @@ impl Role for Subscriptions {
         let elements = match value {
             Value::Push(elements) | Value::Array(elements) => elements,
             Value::Error(error) => {
-                if let Some(Asked::Subscribe { topic, number }) = state.asked.pop_front() {
+                if let Some(Asked::Subscribe(topic)) = state.asked.pop_front() {
                     tracing::warn!(topic = %topic.escape_ascii(), %error, "the server refuses a subscription");
-                    if let Some(topic) = state.answered(&topic, number) {
+                    if let Some(topic) = state.topics.get_mut(&topic) {
                         topic.sinks.iter().for_each(|sink| sink.missed(Missed::Denied));
                     }
                     if state.release() {
@@ -198,13 +187,13 @@ impl Role for Subscriptions {
                 Ok(())
             }
             b"subscribe" => {
-                let Some(Asked::Subscribe { topic, number }) = state.asked.pop_front() else {
+                let Some(Asked::Subscribe(topic)) = state.asked.pop_front() else {
                     return Err(ProtocolError::Unasked);
                 };
                 if elements.next().as_ref().and_then(Value::as_bytes) != Some(&topic) {
                     return Err(ProtocolError::BadMessage);
                 }
-                if let Some(topic) = state.answered(&topic, number)
+                if let Some(topic) = state.topics.get_mut(&topic)
                     && std::mem::take(&mut topic.gap)
                 {
                     topic.sinks.iter().for_each(|sink| sink.missed(Missed::Interrupted));
