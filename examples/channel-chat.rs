@@ -133,6 +133,7 @@ fn listen(room: Room, ready: &Queue<()>) -> Result<usize, pelton::Error> {
                 println!("ann hears {line}");
                 reactor.state::<Heard>().0 += 1;
             }
+            Delivery::Missed(_) => {}
             Delivery::Ended(_) => reactor.stop(),
         });
     // The queue has room for one item, and nobody else pushes.

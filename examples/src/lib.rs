@@ -86,3 +86,7 @@ struct Embedding;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/client.md")]
 struct HttpClient;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/many-machines.md")]
+struct ManyMachines;

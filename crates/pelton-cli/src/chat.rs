@@ -1,12 +1,15 @@
 //! `pelton chat`: a chat room for telnet.
 //!
 //! `lines.rs` splits bytes into lines, `guest.rs` is one connection, and `room.rs` knows who is present and delivers lines.
+//! `wall.rs` connects the rooms of several servers.
 
 mod guest;
 mod lines;
 mod room;
+mod wall;
 
 use std::io;
+use std::sync::Arc;
 
 use clap::Args;
 use pelton::{Address, Builder, Error, Sharing, WaterMarks};
@@ -14,6 +17,7 @@ use pelton::{Address, Builder, Error, Sharing, WaterMarks};
 use crate::serving::{self, ServerOptions, Worker};
 use guest::Guest;
 use room::{Door, GuestId};
+use wall::Wall;
 
 #[derive(Args)]
 pub struct Options {
@@ -21,8 +25,21 @@ pub struct Options {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7008")]
     listen: Vec<Address>,
 
+    /// Redis server that connects the rooms of several chat servers: redis://host, rediss://host, unix:///path
+    #[arg(long, value_name = "URL", value_parser = broker)]
+    broker: Option<Arc<pelton_redis::Options>>,
+
+    /// Name of the room on the broker: servers with the same name are one room
+    #[arg(long, value_name = "NAME", default_value = "lobby", requires = "broker")]
+    room: String,
+
     #[command(flatten)]
     server: ServerOptions,
+}
+
+/// Parses the URL of a broker. The error does not show it, because it may contain a password.
+fn broker(url: &str) -> Result<Arc<pelton_redis::Options>, pelton_redis::ConfigError> {
+    url.parse().map(Arc::new)
 }
 
 /// A guest with this much queued output does not read: about a hundred lines, on top of the kernel's buffers.
@@ -35,7 +52,12 @@ fn tune(builder: Builder) -> Builder {
 /// Runs until a signal stops it. Calls `say` with each address as soon as it accepts connections.
 pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<(), Error> {
     let reactors = options.server.start(tune)?;
-    let door = Door::new(reactors.handles());
+    let wall = match &options.broker {
+        Some(broker) => Some(Wall::open(&reactors.handles()[0], broker, &options.room)?),
+        None => None,
+    };
+    let door = Door::new(reactors.handles(), wall);
+    door.open();
     let serve = move |reactor: &mut pelton::Reactor| {
         let worker = reactor.try_state().map_or(0, |Worker(number)| *number);
         Guest::new(door.clone(), worker)

@@ -200,6 +200,7 @@ enum Command {
     ///   pelton chat --listen 127.0.0.1:7008 --listen unix:/tmp/chat.sock
     ///                                            one room, two ways in; try `nc -U /tmp/chat.sock`
     ///   pelton chat --workers auto               on all processors, and still one room
+    ///   pelton chat --broker redis://localhost   one room with all other servers on this broker
     #[command(verbatim_doc_comment)]
     Chat(chat::Options),
 }

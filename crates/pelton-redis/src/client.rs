@@ -28,6 +28,9 @@ use crate::{Command, ConfigError, Error, FromValue, Options, Value};
 /// [time limit](Options::time_limit). A command whose connection ends before its answer has arrived fails as
 /// [interrupted](Error::Interrupted), because it may have run, unless it is [idempotent](Command::idempotent).
 ///
+/// Dropping the last clone does not wait: commands without an answer fail. Redis Cluster is not supported; its redirections
+/// are [errors](Error::Server).
+///
 /// All commands share a connection. One that blocks, such as `BLPOP`, blocks those after it: open another client for it.
 ///
 /// ```no_run
@@ -73,7 +76,7 @@ pub struct ClientStats {
     pub refused: u64,
     /// Messages that were not answers.
     pub pushed: u64,
-    /// Commands that wait for an answer or a connection now.
+    /// Commands that wait for an answer or a connection now, and answers that wait for their callbacks.
     pub in_flight: usize,
 }
 
@@ -83,12 +86,11 @@ struct Clients(HashMap<u64, Rc<Link<Requests>>>);
 
 impl Client {
     /// Opens a client for this URL, or these [`Options`]. It connects in the background.
-    pub fn open<O>(reactor: &mut Reactor, options: O) -> Result<Client, ConfigError>
-    where
-        O: TryInto<Options>,
-        ConfigError: From<O::Error>,
-    {
-        let options: Options = options.try_into()?;
+    pub fn open(
+        reactor: &mut Reactor,
+        options: impl TryInto<Options, Error: Into<ConfigError>>,
+    ) -> Result<Client, ConfigError> {
+        let options = options.try_into().map_err(Into::into)?;
         let shared = Shared::new(reactor.handle(), options.in_flight);
         let link = Rc::new(Link::new(Requests::default(), options)?);
         reactor.state::<Clients>().0.insert(shared.id, link.clone());
@@ -119,6 +121,16 @@ impl Client {
     /// Sends a command whose answer does not matter. Errors are counted in the [statistics](Client::stats).
     pub fn tell(&self, reactor: &mut Reactor, command: Command) {
         requests::start(&self.link, reactor, command, 1, Answer::Drop);
+    }
+
+    /// Sends a command, and calls `settle` with its answer, at any time and without the loop. It must not call back.
+    pub(crate) fn settle(
+        &self,
+        reactor: &mut Reactor,
+        command: Command,
+        settle: impl FnOnce(Result<Value, Error>) + 'static,
+    ) {
+        requests::start(&self.link, reactor, command, 1, Answer::Settle(Box::new(settle)));
     }
 
     /// Sends a command from a task of this loop, and waits for its answer. The command is sent when the future is polled

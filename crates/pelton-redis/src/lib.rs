@@ -21,6 +21,7 @@
 //! | send commands from tasks | [`Client::query`] |
 //! | send commands from other threads | [`Client::sender`] |
 //! | run commands together | [`Client::transaction`] |
+//! | reach subscribers in other processes | [`fn@channel`], [`Hub`] |
 //! | say where the server is, and set limits | [`Options`] |
 //! | parse the protocol alone | [`Parser`] |
 //!
@@ -31,6 +32,7 @@
 mod client;
 mod command;
 mod error;
+mod hub;
 mod link;
 mod options;
 mod resp;
@@ -38,5 +40,8 @@ mod resp;
 pub use client::{Client, ClientStats, Sender};
 pub use command::{Argument, Command};
 pub use error::{ConfigError, Error};
+#[cfg(feature = "json")]
+pub use hub::channel;
+pub use hub::{Hub, HubStats, bytes_channel};
 pub use options::{Options, Protocol};
 pub use resp::{FromValue, Limits, Parser, ProtocolError, ServerError, Value};

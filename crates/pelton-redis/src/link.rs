@@ -1,9 +1,11 @@
 //! A connection that is kept up: connecting, greeting, receiving, and connecting again.
 //!
 //! A [`Link`] outlives its connections. What it is used for is a [`Role`]: answering commands in order, or delivering
-//! published messages. `wire.rs` handles one connection, `greeting.rs` its first replies.
+//! published messages. `wire.rs` handles one connection, `greeting.rs` its first replies, and `scout.rs` asks a Sentinel where the
+//! master is.
 
 mod greeting;
+mod scout;
 mod wire;
 
 use std::cell::RefCell;
@@ -11,8 +13,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pelton::{Backoff, ConnectionId, Io, Reactor, Reason, Time, TimerId, WaterMarks};
+use pelton::{Backoff, Connection, ConnectionId, Endpoint, Io, Reactor, Reason, Time, TimerId, WaterMarks};
 
+use self::scout::Scout;
 use self::wire::Wire;
 use crate::{ConfigError, Options, Protocol, ProtocolError, ServerError, Value};
 
@@ -133,36 +136,90 @@ impl<R: Role> Link<R> {
         if let Some(timer) = timer {
             reactor.cancel(timer);
         }
-        let dialled = self.dial(reactor, Wire::new(self.clone(), attempt));
+        let dialled = match &self.options.sentinels {
+            None => self.dial(reactor, &self.options.target, Wire::new(self.clone(), attempt)),
+            Some(sentinels) => {
+                // Another one each time.
+                let index = attempt.wrapping_sub(1) % sentinels.endpoints.len().max(1) as u64;
+                let sentinel = sentinels.endpoints.get(index as usize).unwrap_or(&self.options.target);
+                self.dial(reactor, sentinel, Scout::new(self.clone(), attempt))
+            }
+        };
+        if let Some(id) = self.is_dialled(reactor, attempt, dialled) {
+            let link = self.clone();
+            let timer = reactor.after(self.options.connect_limit, move |reactor| link.connecting_is_late(reactor));
+            let mut state = self.state.borrow_mut();
+            state.stage = Stage::Connecting(id);
+            state.timer = Some(timer);
+        }
+    }
+
+    /// Connects to the master that a Sentinel has named. The time limit is that of the whole attempt.
+    fn connect_to_master(self: &Rc<Self>, reactor: &mut Reactor, attempt: u64, master: &Endpoint) {
+        {
+            let state = self.state.borrow();
+            if state.attempt != attempt || !matches!(state.stage, Stage::Connecting(_)) {
+                return;
+            }
+        }
+        let dialled = self.dial(reactor, master, Wire::new(self.clone(), attempt));
+        if let Some(id) = self.is_dialled(reactor, attempt, dialled) {
+            self.state.borrow_mut().stage = Stage::Connecting(id);
+        }
+    }
+
+    fn is_dialled(
+        self: &Rc<Self>,
+        reactor: &mut Reactor,
+        attempt: u64,
+        dialled: Result<ConnectionId, pelton::Error>,
+    ) -> Option<ConnectionId> {
         match dialled {
             Ok(id) => {
                 if let Some(mut io) = reactor.connection(id) {
                     io.set_label(format!("redis {}", self.options.target));
                     // The role bounds what is queued, with an error that says so.
-                    let marks = WaterMarks { most: usize::MAX / 2, ..WaterMarks::default() };
-                    io.set_water_marks(marks);
+                    io.set_water_marks(WaterMarks { most: usize::MAX / 2, ..WaterMarks::default() });
                 }
-                let link = self.clone();
-                let timer = reactor.after(self.options.connect_limit, move |reactor| link.connecting_is_late(reactor));
-                let mut state = self.state.borrow_mut();
-                state.stage = Stage::Connecting(id);
-                state.timer = Some(timer);
+                return Some(id);
             }
             Err(pelton::Error::Stopped | pelton::Error::Forked) => self.close(reactor),
             Err(error) => self.is_over(reactor, attempt, &error.to_string(), Cause::Outage),
         }
+        None
     }
 
-    fn dial(&self, reactor: &mut Reactor, wire: Wire<R>) -> Result<ConnectionId, pelton::Error> {
+    /// Connects if it has never been tried, or if there was no need.
+    pub(crate) fn connect_if_new(self: &Rc<Self>, reactor: &mut Reactor) {
+        let new = {
+            let state = self.state.borrow();
+            state.attempt == 0 || matches!(state.stage, Stage::Resting)
+        };
+        if new {
+            self.connect(reactor);
+        }
+    }
+
+    /// Returns whether there is a connection, or an attempt to make one.
+    pub(crate) fn is_connecting(&self) -> bool {
+        matches!(self.state.borrow().stage, Stage::Connecting(_) | Stage::Ready(..))
+    }
+
+    fn dial(
+        &self,
+        reactor: &mut Reactor,
+        target: &Endpoint,
+        handler: impl Connection,
+    ) -> Result<ConnectionId, pelton::Error> {
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
-            // Checked when the link was made.
-            if let Ok(layer) = tls.layer_to(&self.options.target) {
-                let wire = pelton::Layered::new(wire, move |io| io.push_layer(layer));
-                return reactor.connect_to(&self.options.target, wire);
-            }
+            let layer = tls.layer_to(target).map_err(|error| pelton::Error::System {
+                doing: format!("connect to {target}"),
+                error: std::io::Error::new(std::io::ErrorKind::InvalidInput, error),
+            })?;
+            return reactor.connect_to(target, pelton::Layered::new(handler, move |io| io.push_layer(layer)));
         }
-        reactor.connect_to(&self.options.target, wire)
+        reactor.connect_to(target, handler)
     }
 
     fn connecting_is_late(&self, reactor: &mut Reactor) {
@@ -302,6 +359,11 @@ impl<R: Role> Link<R> {
 
     pub(crate) fn counts(&self) -> Counts {
         self.state.borrow().counts
+    }
+
+    /// Returns whether a Sentinel tells where the master is.
+    pub(crate) fn has_sentinels(&self) -> bool {
+        self.options.sentinels.is_some()
     }
 
     /// Returns how long the server may be silent while an answer is overdue.

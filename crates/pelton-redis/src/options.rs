@@ -28,6 +28,7 @@ pub enum Protocol {
 /// | `redis://user:password@host:6380/2` | another port, as an ACL user, database 2 |
 /// | `rediss://host` | the same, with TLS (feature `tls`) |
 /// | `unix:///run/redis.sock?db=2` | a Unix socket |
+/// | `redis+sentinel://one,two:26380/name/2` | the master of this name, which one of these Sentinels (port 26379) knows |
 ///
 /// Reserved characters in the user and the password are percent-encoded. `?protocol=resp2` avoids RESP3; `user`, `pass`
 /// and `db` may also be parameters, as a Unix socket needs them.
@@ -45,6 +46,7 @@ pub enum Protocol {
 #[derive(Clone)]
 pub struct Options {
     pub(crate) target: Endpoint,
+    pub(crate) sentinels: Option<Sentinels>,
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
     pub(crate) database: u32,
@@ -62,6 +64,16 @@ pub struct Options {
     pub(crate) backoff: Backoff,
 }
 
+/// Who knows where the master is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Sentinels {
+    pub(crate) endpoints: Vec<Endpoint>,
+    /// The name of the master.
+    pub(crate) master: String,
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+}
+
 /// Enough for a burst of a busy program, at about 100 bytes of memory each.
 const IN_FLIGHT: usize = 16 * 1024;
 
@@ -73,6 +85,7 @@ impl Options {
     pub fn new(target: impl Into<Endpoint>) -> Options {
         Options {
             target: target.into(),
+            sentinels: None,
             user: None,
             password: None,
             database: 0,
@@ -92,7 +105,29 @@ impl Options {
         }
     }
 
-    /// Returns the endpoint.
+    /// Connects to the master of this name, wherever it is: each attempt asks one of these Sentinels, in turn, and makes sure
+    /// that the server is a master. After a failover, the connection to the old master is given up.
+    pub fn sentinels(
+        first: impl Into<Endpoint>,
+        others: impl IntoIterator<Item = Endpoint>,
+        master: impl Into<String>,
+    ) -> Options {
+        let first = first.into();
+        let endpoints = std::iter::once(first.clone()).chain(others).collect();
+        let sentinels = Sentinels { endpoints, master: master.into(), user: None, password: None };
+        Options { sentinels: Some(sentinels), ..Options::new(first) }
+    }
+
+    /// Authenticates with a password at Sentinels that demand one, as this user or, without, as `default`.
+    pub fn sentinel_password(mut self, user: Option<&str>, password: impl Into<String>) -> Options {
+        if let Some(sentinels) = &mut self.sentinels {
+            sentinels.user = user.map(Into::into);
+            sentinels.password = Some(password.into());
+        }
+        self
+    }
+
+    /// Returns the endpoint, that of the first Sentinel if there are any.
     pub fn target(&self) -> &Endpoint {
         &self.target
     }

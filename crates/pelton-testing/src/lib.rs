@@ -64,7 +64,7 @@ pub use engines::On;
 pub use handlers::{Echo, EchoUntilQuit, dial, is_served, listen, localhost, pattern};
 pub use log::{Log, watch_and_log};
 pub use network::{Duplex, Network, Peer, PeerListener};
-pub use redis::RedisServer;
+pub use redis::{RedisServer, ports};
 
 // Used by the macros.
 #[doc(hidden)]

@@ -1,5 +1,6 @@
 //! A Redis server for one test.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,23 @@ impl RedisServer {
     /// Starts a server without persistence, and waits until it answers. These are further arguments of the program, such as
     /// `--requirepass secret`.
     pub fn start(arguments: &[&str]) -> RedisServer {
+        RedisServer::try_start(arguments).unwrap_or_else(|| panic!("redis-server does not start with {arguments:?}"))
+    }
+
+    /// Starts a server that also listens on a port, which the arguments contain. Redis cannot say which port it has chosen
+    /// itself, so this tries ports until one is free.
+    pub fn start_on_port(arguments: impl Fn(u16) -> Vec<String>) -> (RedisServer, u16) {
+        ports()
+            .find_map(|port| {
+                let arguments = arguments(port);
+                let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+                Some((RedisServer::try_start(&arguments)?, port))
+            })
+            .expect("no port is free for redis-server")
+    }
+
+    /// Returns `None` if the server ends instead of answering.
+    fn try_start(arguments: &[&str]) -> Option<RedisServer> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         // Paths of sockets have at most 107 bytes.
@@ -29,9 +47,8 @@ impl RedisServer {
         std::fs::create_dir_all(&directory).unwrap();
         let arguments: Vec<String> = arguments.iter().map(|argument| argument.to_string()).collect();
         let process = launch(&directory, &arguments);
-        let server = RedisServer { directory, arguments, process };
-        server.wait();
-        server
+        let mut server = RedisServer { directory, arguments, process };
+        server.wait().then_some(server)
     }
 
     /// Returns the path of the server's socket.
@@ -59,7 +76,7 @@ impl RedisServer {
     /// Starts a killed server again, and waits until it answers.
     pub fn restart(&mut self) {
         self.process = launch(&self.directory, &self.arguments);
-        self.wait();
+        assert!(self.wait(), "redis-server does not start again");
     }
 
     /// Stops the process (SIGSTOP). Its sockets stay open, and nothing answers.
@@ -81,14 +98,24 @@ impl RedisServer {
         tell(&self.socket(), line).unwrap_or_else(|| panic!("{line:?} was not answered"))
     }
 
-    fn wait(&self) {
+    /// Waits until the server answers. Returns `false` if it has ended.
+    fn wait(&mut self) -> bool {
         let socket = self.socket();
         eventually("redis-server answers", || {
+            if self.process.try_wait().unwrap().is_some() {
+                return Some(false);
+            }
             let answer = tell(&socket, "PING")?;
             // With a password, it refuses, which is an answer too.
-            (answer.starts_with("+PONG") || answer.starts_with("-NOAUTH")).then_some(())
-        });
+            (answer.starts_with("+PONG") || answer.starts_with("-NOAUTH")).then_some(true)
+        })
     }
+}
+
+/// Returns ports to try, below those that the system gives to others.
+pub fn ports() -> impl Iterator<Item = u16> {
+    let seed = RandomState::new().hash_one(std::process::id());
+    (0..100u64).map(move |attempt| 10_000 + ((seed.wrapping_add(attempt * 7919)) % 20_000) as u16)
 }
 
 fn launch(directory: &Path, arguments: &[String]) -> Child {

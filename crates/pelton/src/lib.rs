@@ -68,7 +68,8 @@ pub use actors::{
 };
 pub use bytes::Bytes;
 pub use composers::channel::{
-    Channel, ChannelStats, Delivery, Overflow, PublishError, SubscribeOptions, Subscription, SubscriptionEnd,
+    Broker, Channel, ChannelStats, Delivery, Inlet, Missed, Overflow, PublishError, SubscribeOptions, Subscription,
+    SubscriptionEnd,
 };
 pub use composers::each::Each;
 pub use composers::queue::{PopId, Queue, QueueClosed, QueueRefusal, QueueStats};

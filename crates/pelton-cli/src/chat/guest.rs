@@ -9,6 +9,8 @@ use super::{Door, GuestId};
 /// The maximum length of a name, in characters. Longer names would leave too little room for the text.
 const LONGEST_NAME: usize = 20;
 
+const UNDELIVERED: &str = "The room is overloaded: your line was not delivered.";
+
 const HELP: &str = "\
 Everybody else reads what you type. Commands:\r
   /who        list the guests\r
@@ -54,6 +56,7 @@ impl Guest {
                 format!("{name} is taken. Please choose another name:")
             }
             Answer::Who { names } => format!("Here: {}.", names.join(", ")),
+            Answer::Undelivered => UNDELIVERED.to_owned(),
         };
         say(io, &text);
         if io.is_paused() {
@@ -117,7 +120,7 @@ impl Guest {
             }
         };
         if let Err(Busy) = said {
-            say(io, "The room is overloaded: your line was not delivered.");
+            say(io, UNDELIVERED);
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The room lives on the first worker and takes no lock. Guests on any worker post their actions to it, and it posts each line to
 //! all workers, which pass it on to their guests. So everybody hears everything in the same order, and a name belongs to one
-//! guest.
+//! guest. With a broker, lines go to the [wall](super::wall) of all servers first, and the room posts what it reads there.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use std::sync::Arc;
 use pelton::{ConnectionId, Handle, PostError, Reactor, Reason, SendError};
 
 use super::guest::Guest;
+use super::wall::{self, Wall};
 
 /// The worker and connection of a guest.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -18,9 +19,20 @@ pub struct GuestId {
     pub id: ConnectionId,
 }
 
-/// Names of the guests in the room; in the first worker's state.
+/// The guests in the room; in the first worker's state.
 #[derive(Default)]
-struct Room(HashMap<GuestId, String>);
+struct Room {
+    members: HashMap<GuestId, Member>,
+    /// The guests by number.
+    numbers: HashMap<u64, GuestId>,
+    next: u64,
+}
+
+struct Member {
+    name: String,
+    /// Stands for the guest on the wall.
+    number: u64,
+}
 
 /// A worker's guests in the room; in each worker's state.
 #[derive(Default)]
@@ -34,32 +46,50 @@ pub enum Answer {
     Taken { name: String },
     /// The guests present.
     Who { names: Vec<String> },
+    /// Too much waits for the broker, and the line was not delivered.
+    Undelivered,
 }
 
 /// The way into the room, from any worker.
 #[derive(Clone)]
-pub struct Door(Arc<[Handle]>);
+pub struct Door {
+    workers: Arc<[Handle]>,
+    wall: Option<Wall>,
+}
 
 /// The room is overloaded, and the line was not delivered.
 pub struct Busy;
 
 impl Door {
-    pub fn new(workers: &[Handle]) -> Door {
-        Door(workers.into())
+    pub fn new(workers: &[Handle], wall: Option<Wall>) -> Door {
+        Door { workers: workers.into(), wall }
+    }
+
+    /// Reads the wall, on the first worker.
+    pub fn open(&self) {
+        if let Some(wall) = self.wall.clone() {
+            let door = self.clone();
+            self.post(0, move |reactor| wall.read(reactor, door));
+        }
     }
 
     /// Asks to enter under this name.
     pub fn enter(&self, guest: GuestId, name: String) {
         let door = self.clone();
         self.post(0, move |reactor| {
-            let names = &mut reactor.state::<Room>().0;
-            if names.values().any(|other| other.to_lowercase() == name.to_lowercase()) {
+            let others = everybody(reactor);
+            if others.iter().any(|other| other.to_lowercase() == name.to_lowercase()) {
                 return door.answer(guest, Answer::Taken { name });
             }
-            let others = sorted(names);
-            names.insert(guest, name.clone());
+            let room = reactor.state::<Room>();
+            room.next += 1;
+            room.members.insert(guest, Member { name: name.clone(), number: room.next });
+            room.numbers.insert(room.next, guest);
             door.let_in(guest, name.clone(), others);
-            door.tell_all(&format!("* {name} has joined"), Some(guest));
+            if let Some(wall) = &door.wall {
+                wall.joined(&name);
+            }
+            door.tell_all(reactor, &format!("* {name} has joined"), guest);
         });
     }
 
@@ -67,8 +97,13 @@ impl Door {
     pub fn leave(&self, guest: GuestId) {
         let door = self.clone();
         self.post(0, move |reactor| {
-            if let Some(name) = reactor.state::<Room>().0.remove(&guest) {
-                door.tell_all(&format!("* {name} has left"), Some(guest));
+            let room = reactor.state::<Room>();
+            if let Some(Member { name, number }) = room.members.remove(&guest) {
+                room.numbers.remove(&number);
+                if let Some(wall) = &door.wall {
+                    wall.left(&name);
+                }
+                door.tell_all(reactor, &format!("* {name} has left"), guest);
             }
         });
     }
@@ -76,9 +111,10 @@ impl Door {
     /// Says something: all others hear the line that `line` makes of the guest's name.
     pub fn say(&self, guest: GuestId, line: impl FnOnce(&str) -> String + Send + 'static) -> Result<(), Busy> {
         let door = self.clone();
-        let posted = self.0[0].try_post(move |reactor| {
-            if let Some(name) = reactor.state::<Room>().0.get(&guest) {
-                door.tell_all(&line(name), Some(guest));
+        let posted = self.workers[0].try_post(move |reactor| {
+            let line = reactor.state::<Room>().members.get(&guest).map(|member| line(&member.name));
+            if let Some(line) = line {
+                door.tell_all(reactor, &line, guest);
             }
         });
         // If the room is gone, its shutdown is about to reach the guest.
@@ -89,7 +125,7 @@ impl Door {
     pub fn who(&self, guest: GuestId) {
         let door = self.clone();
         self.post(0, move |reactor| {
-            let names = sorted(&reactor.state::<Room>().0);
+            let names = everybody(reactor);
             door.answer(guest, Answer::Who { names });
         });
     }
@@ -110,9 +146,26 @@ impl Door {
         });
     }
 
-    fn tell_all(&self, line: &str, except: Option<GuestId>) {
+    /// Tells everybody a line, except the guest that it is about: on all servers of the room.
+    fn tell_all(&self, reactor: &mut Reactor, line: &str, except: GuestId) {
+        let Some(wall) = &self.wall else { return self.tell_here(line, Some(except)) };
+        // A guest that has left hears nothing. No guest has number 0.
+        let number = reactor.state::<Room>().members.get(&except).map_or(0, |member| member.number);
+        if !wall.write(line, number) {
+            self.answer(except, Answer::Undelivered);
+        }
+    }
+
+    /// Tells the guests of this server a line that its guest with this number has caused.
+    pub fn tell_from(&self, reactor: &mut Reactor, line: &str, number: u64) {
+        let except = reactor.state::<Room>().numbers.get(&number).copied();
+        self.tell_here(line, except);
+    }
+
+    /// Tells the guests of this server a line.
+    pub fn tell_here(&self, line: &str, except: Option<GuestId>) {
         let line: Arc<str> = format!("{line}\r\n").into();
-        for (worker, handle) in self.0.iter().enumerate() {
+        for (worker, handle) in self.workers.iter().enumerate() {
             let (line, except) = (line.clone(), except.filter(|guest| guest.worker == worker).map(|guest| guest.id));
             if let Err(PostError::Full(_)) = handle.try_post(move |reactor| tell_guests(reactor, &line, except)) {
                 tracing::warn!(worker, "a worker is overloaded: its guests miss a line");
@@ -122,12 +175,19 @@ impl Door {
 
     fn post(&self, worker: usize, act: impl FnOnce(&mut Reactor) + Send + 'static) {
         // A worker that is gone has no guests, and when the room is gone, everybody is leaving.
-        let _ = self.0[worker].post(act);
+        let _ = self.workers[worker].post(act);
     }
 }
 
-fn sorted(names: &HashMap<GuestId, String>) -> Vec<String> {
-    let mut names: Vec<String> = names.values().cloned().collect();
+/// The guests of this server.
+pub fn names(reactor: &mut Reactor) -> Vec<String> {
+    reactor.state::<Room>().members.values().map(|member| member.name.clone()).collect()
+}
+
+/// The guests of all servers, in alphabetical order.
+fn everybody(reactor: &mut Reactor) -> Vec<String> {
+    let mut names = names(reactor);
+    names.extend(wall::names(reactor));
     names.sort_by_key(|name| name.to_lowercase());
     names
 }

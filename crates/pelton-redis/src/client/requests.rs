@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-use pelton::{Io, LazyTimer, Reactor, Time};
+use pelton::{Io, LazyTimer, Reactor, Reason, Time};
 
 use super::ClientStats;
 use crate::link::{Cause, Down, Link, Role};
@@ -80,7 +80,7 @@ pub(super) fn start_unchecked(
     let deadline = reactor.clock() + limit;
     let mut queues = link.role.queues.borrow_mut();
     let mut io = link.ready_connection().and_then(|id| reactor.connection(id));
-    let waiting = queues.waiting.len() + queues.sent.len();
+    let waiting = queues.waiting.len() + queues.sent.len() + link.role.answered.borrow().len();
     let bytes = command.len() + queues.waiting_bytes + io.as_mut().map_or(0, Io::queued);
     let refusal = if waiting >= link.options.in_flight {
         Some(Error::Busy { command: name, waiting, most: link.options.in_flight })
@@ -140,7 +140,7 @@ pub(super) fn stats(link: &Commands) -> ClientStats {
         connected: link.ready_connection().is_some(),
         connects: counts.connects,
         outages: counts.outages,
-        in_flight: queues.waiting.len() + queues.sent.len(),
+        in_flight: queues.waiting.len() + queues.sent.len() + link.role.answered.borrow().len(),
         ..queues.stats
     }
 }
@@ -258,8 +258,13 @@ impl Role for Requests {
         };
         queues.stats.server_errors += u64::from(result.is_err());
         drop(queues);
+        let demoted =
+            link.has_sentinels() && matches!(&result, Err(Error::Server(error)) if error.code() == "READONLY");
         if let Some(answer) = answer {
             give(link, io.reactor(), answer, result);
+        }
+        if demoted {
+            io.close_with(Reason::layer("the server is no longer the master"));
         }
         Ok(())
     }

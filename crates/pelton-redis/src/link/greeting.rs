@@ -14,6 +14,7 @@ enum Step {
     Auth,
     Name,
     Select,
+    Role,
 }
 
 /// What follows.
@@ -52,6 +53,11 @@ impl Greeting {
             // Servers that cannot name connections are old, not unusable.
             (Step::Name, Value::Error(_)) => self.after(Step::Name, options),
             (_, Value::Error(error)) => Progress::Refused(error),
+            (Step::Role, Value::Array(role)) => match role.first().and_then(Value::as_bytes) {
+                Some(role) if role == "master" => self.after(Step::Role, options),
+                Some(_) => Progress::NotYet(ServerError::new(b"READONLY it is a replica, not the master")),
+                None => Progress::Nonsense,
+            },
             (step @ (Step::Auth | Step::Name | Step::Select), Value::Status(status)) if status == "OK" => {
                 self.after(step, options)
             }
@@ -66,8 +72,12 @@ impl Greeting {
                 (Step::Auth, Command::new("AUTH").args(options.user.as_ref()).arg(password))
             }
             (Step::Begin | Step::Auth, _, Some(name)) => (Step::Name, Command::new("CLIENT").arg("SETNAME").arg(name)),
-            (Step::Select, ..) => return Progress::Ready(self.protocol),
-            _ if options.database != 0 => (Step::Select, Command::new("SELECT").arg(options.database)),
+            (Step::Role, ..) => return Progress::Ready(self.protocol),
+            (step, ..) if step != Step::Select && options.database != 0 => {
+                (Step::Select, Command::new("SELECT").arg(options.database))
+            }
+            // A Sentinel may not have noticed yet that the master has changed.
+            _ if options.sentinels.is_some() => (Step::Role, Command::new("ROLE")),
             _ => return Progress::Ready(self.protocol),
         };
         self.step = step;
@@ -115,6 +125,7 @@ mod tests {
                 Progress::Nonsense => return (sent, "nonsense".into()),
             }
             let answer = match *answers.next().expect("an answer for each command") {
+                role @ ("master" | "slave") => Value::Array(vec![Value::Bytes(role.to_owned().into())]),
                 "map" => Value::Map(vec![]),
                 "OK" => Value::Status("OK".into()),
                 "7" => Value::Int(7),
@@ -146,6 +157,10 @@ mod tests {
         for (options, answers, commands, end) in cases {
             assert_eq!(play(options, answers), (commands.to_vec(), end.to_owned()), "{answers:?}");
         }
+        let guarded: Options = "redis+sentinel://h/name/2".parse().unwrap();
+        let sent = vec!["HELLO", "SELECT", "ROLE"];
+        assert_eq!(play(&guarded, &["map", "OK", "master"]), (sent.clone(), "Resp3".to_owned()));
+        assert_eq!(play(&guarded, &["map", "OK", "slave"]), (sent, "not yet READONLY".to_owned()));
         let old = plain.clone().protocol(Protocol::Resp2);
         assert_eq!(play(&old, &[]), (vec![], "Resp2".to_owned()));
     }

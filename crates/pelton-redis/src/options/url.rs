@@ -9,6 +9,8 @@ use super::{Options, Protocol};
 
 const DEFAULT_PORT: u16 = 6379;
 
+const SENTINEL_PORT: u16 = 26379;
+
 /// Parses a URL. Errors say what is wrong without showing the URL, which may contain a password.
 pub(super) fn parse(url: &str) -> Result<Options, String> {
     let (scheme, rest) =
@@ -27,7 +29,7 @@ pub(super) fn parse(url: &str) -> Result<Options, String> {
     };
     let mut options = match scheme {
         "redis" | "rediss" => {
-            let mut options = Options::new(endpoint(place)?);
+            let mut options = Options::new(endpoint(place, DEFAULT_PORT)?);
             options.secure = scheme == "rediss";
             if let Some(database) = path.filter(|path| !path.is_empty()) {
                 options.database = number(database)?;
@@ -39,7 +41,21 @@ pub(super) fn parse(url: &str) -> Result<Options, String> {
             let path = path.ok_or("a Unix socket has an absolute path; write unix:///path")?;
             Options::new(Address::Unix(PathBuf::from(decode(&format!("/{path}"))?)))
         }
-        _ => return Err("its scheme is none of redis, rediss and unix".into()),
+        "redis+sentinel" | "rediss+sentinel" => {
+            let (master, database) = path.map_or(("", ""), |path| path.split_once('/').unwrap_or((path, "")));
+            if master.is_empty() {
+                return Err("it has no name of a master; write redis+sentinel://host/name".into());
+            }
+            let mut places = place.split(',').map(|place| endpoint(place, SENTINEL_PORT));
+            let first = places.next().ok_or("it has no host")??;
+            let mut options = Options::sentinels(first, places.collect::<Result<Vec<_>, _>>()?, decode(master)?);
+            options.secure = scheme == "rediss+sentinel";
+            if !database.is_empty() {
+                options.database = number(database)?;
+            }
+            options
+        }
+        _ => return Err("its scheme is none of redis, rediss, unix and redis+sentinel".into()),
     };
     if options.secure && cfg!(not(feature = "tls")) {
         return Err("rediss needs the feature `tls` of pelton-redis".into());
@@ -54,6 +70,12 @@ pub(super) fn parse(url: &str) -> Result<Options, String> {
         match name {
             "db" => options.database = number(value)?,
             "user" => options.user = Some(decode(value)?),
+            "sentinel_user" | "sentinel_pass" => {
+                let sentinels =
+                    options.sentinels.as_mut().ok_or("it has a parameter for Sentinels, and there are none")?;
+                let field = if name == "sentinel_user" { &mut sentinels.user } else { &mut sentinels.password };
+                *field = Some(decode(value)?);
+            }
             "pass" | "password" => options.password = Some(decode(value)?),
             "protocol" => {
                 options.protocol = match value {
@@ -62,7 +84,12 @@ pub(super) fn parse(url: &str) -> Result<Options, String> {
                     _ => return Err("its protocol is neither resp2 nor resp3".into()),
                 }
             }
-            _ => return Err("it has a parameter that is none of db, user, pass and protocol".into()),
+            _ => {
+                return Err(
+                    "it has an unknown parameter; these exist: db, user, pass, protocol, sentinel_user, sentinel_pass"
+                        .into(),
+                );
+            }
         }
     }
     if options.user.is_some() && options.password.is_none() {
@@ -71,14 +98,14 @@ pub(super) fn parse(url: &str) -> Result<Options, String> {
     Ok(options)
 }
 
-fn endpoint(place: &str) -> Result<Endpoint, String> {
+fn endpoint(place: &str, port: u16) -> Result<Endpoint, String> {
     const BAD: &str = "its host and port are malformed";
     // The last colon belongs to the port, unless it is inside the brackets of an IPv6 address.
     let has_port = place.rfind(':').is_some_and(|colon| place.rfind(']').is_none_or(|bracket| colon > bracket));
     let place = match (place, has_port) {
         ("", _) => return Err("it has no host".into()),
         (place, true) => place.to_owned(),
-        (place, false) => format!("{place}:{DEFAULT_PORT}"),
+        (place, false) => format!("{place}:{port}"),
     };
     match place.parse() {
         Ok(Endpoint::Address(Address::Unix(_))) | Err(_) => Err(BAD.into()),
@@ -127,6 +154,16 @@ mod tests {
     }
 
     #[test]
+    fn sentinels_and_the_name_of_the_master() {
+        let options = parse("redis+sentinel://:secret@one,[::1]:7/my%20master/2?sentinel_pass=p").unwrap();
+        let sentinels = options.sentinels.unwrap();
+        let endpoints: Vec<String> = sentinels.endpoints.iter().map(ToString::to_string).collect();
+        assert_eq!((&endpoints[..], &*sentinels.master), (&["one:26379".into(), "[::1]:7".into()][..], "my master"));
+        assert_eq!((sentinels.password.as_deref(), options.password.as_deref()), (Some("p"), Some("secret")));
+        assert_eq!(options.database, 2);
+    }
+
+    #[test]
     fn bad_urls_are_refused_without_showing_secrets() {
         let bad = [
             "localhost",
@@ -147,6 +184,11 @@ mod tests {
             "redis://h/99999999999",
             "redis://a:%ff@h",
             "redis://h:80:80",
+            "redis+sentinel://h",
+            "redis+sentinel://h,,i/name",
+            "redis+sentinel:///name",
+            "redis+sentinel://h/name/x",
+            "redis://h?sentinel_pass=secret",
         ];
         for url in bad {
             let error = parse(url).expect_err(url);

@@ -34,6 +34,9 @@ pub enum ProtocolError {
     /// A reply arrived that no command waits for.
     #[error("a reply that no command waits for")]
     Unasked,
+    /// A published message, or the confirmation of a subscription, is malformed.
+    #[error("a published message that is malformed")]
+    BadMessage,
     /// The server did not answer the greeting as the protocol demands.
     #[error("a greeting that is not one")]
     BadGreeting,

@@ -51,8 +51,9 @@ pub struct Parser {
     /// The aggregates that are not complete, outermost first.
     open: Vec<Aggregate>,
     item: Item,
-    /// Bytes and elements of the current reply.
+    /// Bytes of the current reply that have arrived, or are announced by the length of a string.
     bytes: usize,
+    /// Elements of the current reply, including those that aggregates announce.
     elements: usize,
 }
 
@@ -105,7 +106,7 @@ impl Parser {
         // No larger string exists, and lengths can be added without overflow.
         let limits =
             Limits { bytes: limits.bytes.min(usize::MAX / 4), line: limits.line.min(usize::MAX / 4), ..limits };
-        Parser { limits, open: Vec::new(), item: Item::Line(Vec::new()), bytes: 0, elements: 0 }
+        Parser { limits, open: Vec::new(), item: Item::Line(Vec::new()), bytes: 0, elements: 1 }
     }
 
     /// Returns the next reply and removes its bytes from `input`. Returns `None` if more bytes are needed; then `input` is
@@ -131,6 +132,11 @@ impl Parser {
                     None => return Ok(None),
                     Some(Begun::Value(value)) => Some(value),
                     Some(Begun::String(kind, length)) => {
+                        // Counted now: an announced length that is too large is refused before its bytes arrive.
+                        if length > self.limits.bytes || length + 2 > self.limits.bytes - self.bytes {
+                            return Err(ProtocolError::TooLarge(self.limits.bytes));
+                        }
+                        self.bytes += length + 2;
                         self.item = Item::String { kind, length, bytes: Vec::new() };
                         None
                     }
@@ -142,16 +148,10 @@ impl Parser {
                 },
             };
             if let Some(value) = value.and_then(|value| self.close(value)) {
-                (self.bytes, self.elements) = (0, 0);
+                (self.bytes, self.elements) = (0, 1);
                 return Ok(Some(value));
             }
         }
-    }
-
-    /// Counts bytes of the current reply.
-    fn count(&mut self, bytes: usize) -> Result<(), ProtocolError> {
-        self.bytes = self.bytes.saturating_add(bytes);
-        if self.bytes > self.limits.bytes { Err(ProtocolError::TooLarge(self.limits.bytes)) } else { Ok(()) }
     }
 
     /// Reads a line. Copies it only if it arrives in pieces.
@@ -159,11 +159,16 @@ impl Parser {
         let end = memchr::memchr(b'\n', input);
         let (piece, rest) = input.split_at(end.map_or(input.len(), |end| end + 1));
         *input = rest;
-        self.count(piece.len())?;
         let Item::Line(kept) = &mut self.item else { return Ok(None) };
-        if kept.len() + piece.len() > self.limits.line + 2 {
-            return Err(ProtocolError::LongLine(self.limits.line));
+        // Which limit is exceeded first must not depend on where the input is split.
+        let (longest, left) = (self.limits.line + 2, self.limits.bytes - (self.bytes - kept.len()));
+        if kept.len() + piece.len() > longest.min(left) {
+            return Err(match longest <= left {
+                true => ProtocolError::LongLine(self.limits.line),
+                false => ProtocolError::TooLarge(self.limits.bytes),
+            });
         }
+        self.bytes += piece.len();
         if end.is_none() || !kept.is_empty() {
             kept.extend_from_slice(piece);
         }
@@ -173,7 +178,6 @@ impl Parser {
         let kept = std::mem::take(kept);
         let line = if kept.is_empty() { piece } else { &kept };
         let line = line.strip_suffix(b"\r\n").ok_or(ProtocolError::BadLine)?;
-        self.elements += 1;
         begin(line).map(Some)
     }
 
@@ -181,20 +185,15 @@ impl Parser {
     fn string(&mut self, input: &mut &[u8]) -> Result<Option<Value>, ProtocolError> {
         let Item::String { kind, length, bytes } = &mut self.item else { return Ok(None) };
         let (kind, length) = (*kind, *length);
-        if bytes.is_empty() {
-            // The announced length alone is refused; what has arrived is counted below.
-            if length > self.limits.bytes {
-                return Err(ProtocolError::TooLarge(self.limits.bytes));
-            }
-            if let Some(whole) = input.get(..length + 2) {
-                // Everything is here: one copy, of the exact size.
-                let text = whole.strip_suffix(b"\r\n").ok_or(ProtocolError::BadLine)?;
-                let value = finish_string(kind, Bytes::copy_from_slice(text))?;
-                *input = &input[length + 2..];
-                self.item = Item::Line(Vec::new());
-                self.count(length + 2)?;
-                return Ok(Some(value));
-            }
+        if bytes.is_empty()
+            && let Some(whole) = input.get(..length + 2)
+        {
+            // Everything is here: one copy, of the exact size.
+            let text = whole.strip_suffix(b"\r\n").ok_or(ProtocolError::BadLine)?;
+            let value = finish_string(kind, Bytes::copy_from_slice(text))?;
+            *input = &input[length + 2..];
+            self.item = Item::Line(Vec::new());
+            return Ok(Some(value));
         }
         let piece = &input[..input.len().min(length + 2 - bytes.len())];
         let needed = bytes.len() + piece.len();
@@ -205,11 +204,10 @@ impl Parser {
         bytes.extend_from_slice(piece);
         *input = &input[piece.len()..];
         let complete = bytes.len() == length + 2;
-        let mut bytes = if complete { std::mem::take(bytes) } else { Vec::new() };
-        self.count(piece.len())?;
         if !complete {
             return Ok(None);
         }
+        let mut bytes = std::mem::take(bytes);
         self.item = Item::Line(Vec::new());
         if !bytes.ends_with(b"\r\n") {
             return Err(ProtocolError::BadLine);
@@ -225,6 +223,7 @@ impl Parser {
         if missing > self.limits.elements.saturating_sub(self.elements) {
             return Err(ProtocolError::TooManyElements(self.limits.elements));
         }
+        self.elements += missing;
         if kind == AggregateKind::Push && !self.open.is_empty() {
             return Err(ProtocolError::NestedPush);
         }

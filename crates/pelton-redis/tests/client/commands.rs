@@ -154,11 +154,41 @@ fn bound_holds_for_other_threads_while_the_loop_does_not_turn() {
     let server = RedisServer::start(&[]);
     let mut reactor = Reactor::new().unwrap();
     let redis = open(&mut reactor, options(&server).in_flight(10)).sender();
-    let replies: Vec<_> = (0..12).map(|_| redis.ask::<String>(ping())).collect();
-    let answers =
-        run_with(&mut reactor, move || replies.into_iter().map(|reply| reply.wait().unwrap()).collect::<Vec<_>>());
-    assert!(answers[..10].iter().all(Result::is_ok), "{answers:?}");
-    assert!(answers[10..].iter().all(|answer| matches!(answer, Err(Error::Busy { .. }))), "{answers:?}");
+    let mut replies: Vec<_> = (0..12).map(|_| redis.ask::<String>(ping())).collect();
+    // The loop has not turned, and these are refused already.
+    for reply in replies.split_off(10) {
+        let answer = reply.try_take().expect("an answer at once").unwrap();
+        assert_eq!(answer, Err(Error::Busy { command: "PING", waiting: 10, most: 10 }));
+    }
+    let answers = run_with(&mut reactor, move || {
+        let answers = replies.into_iter().map(|reply| reply.wait().unwrap());
+        answers.collect::<Result<Vec<_>, _>>()
+    });
+    assert_eq!(answers.unwrap().len(), 10);
+}
+
+#[test]
+fn answers_that_wait_for_their_callbacks_count_as_in_flight() {
+    let server = RedisServer::start(&[]);
+    let mut reactor = pelton::Reactor::builder().ticks_per_turn(1).build().unwrap();
+    let redis = open(&mut reactor, options(&server).in_flight(10));
+    let called = Rc::new(RefCell::new(0));
+    for _ in 0..10 {
+        let called = called.clone();
+        redis.call(&mut reactor, ping(), move |_, _: Result<(), Error>| *called.borrow_mut() += 1);
+    }
+    run_until(&mut reactor, |_| redis.stats().answered == 10);
+    // All are answered, and at most a few callbacks have run: one per turn.
+    assert!(*called.borrow() < 10);
+    let waiting = 10 - *called.borrow();
+    assert_eq!(redis.stats().in_flight, waiting);
+    for _ in waiting..10 {
+        redis.tell(&mut reactor, ping());
+    }
+    redis.tell(&mut reactor, ping());
+    assert_eq!(redis.stats().refused, 1);
+    run_until(&mut reactor, |_| redis.stats().in_flight == 0);
+    assert_eq!(*called.borrow(), 10);
 }
 
 #[test]
@@ -249,6 +279,21 @@ fn draining_waits_for_answers_and_not_for_idle_connections() {
     reactor.drain(Duration::from_secs(15));
     assert_eq!(run(&mut reactor), Exit::Drained);
     assert_eq!(*answers.borrow(), [Ok(Value::Null), Ok(Value::Status("PONG".into()))]);
+}
+
+#[test]
+fn draining_does_not_wait_for_a_server_that_says_nothing() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut reactor = Reactor::new().unwrap();
+    let redis = open(&mut reactor, super::quick(pelton_redis::Options::new(listener.local_addr().unwrap())));
+    let accepted = run_with(&mut reactor, move || listener.accept().map(|accepted| (listener, accepted)));
+    // Other work goes on for a while. Nothing needs the connection, so it is not made again.
+    let hold = reactor.hold();
+    reactor.after(Duration::from_millis(100), move |_| drop(hold));
+    reactor.drain(Duration::from_secs(15));
+    assert_eq!(run(&mut reactor), Exit::Drained);
+    assert_eq!((redis.stats().connects, redis.stats().outages), (0, 1));
+    drop(accepted);
 }
 
 #[test]

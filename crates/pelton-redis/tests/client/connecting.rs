@@ -94,11 +94,12 @@ fn tls_verifies_the_server_and_carries_commands() {
     let files = std::env::temp_dir().join(format!("pelton-redis-tls-{}", std::process::id()));
     std::fs::create_dir_all(&files).unwrap();
     let (chain, key) = issued.write_to(&files, "server");
-    let port = free_port().to_string();
-    let arguments = ["--tls-port", &port, "--tls-cert-file", chain.to_str().unwrap(), "--tls-key-file"];
-    let arguments = [&arguments[..], &[key.to_str().unwrap(), "--tls-auth-clients", "no"]].concat();
-    let arguments = [&arguments[..], &["--tls-ca-cert-file", chain.to_str().unwrap()]].concat();
-    let server = RedisServer::start(&arguments);
+    let (server, port) = RedisServer::start_on_port(|port| {
+        let (chain, key, port) = (chain.to_str().unwrap(), key.to_str().unwrap(), port.to_string());
+        let files = ["--tls-cert-file", chain, "--tls-key-file", key, "--tls-ca-cert-file", chain];
+        let others = ["--tls-port", &port, "--tls-auth-clients", "no"];
+        files.iter().chain(&others).map(ToString::to_string).collect()
+    });
     let url = format!("rediss://127.0.0.1:{port}");
 
     let trusting = pelton_tls::Client::builder().roots(&authority.pem[..]).build().unwrap();
@@ -116,9 +117,4 @@ fn tls_verifies_the_server_and_carries_commands() {
     assert!(redis.last_outage().contains("certificate"), "{}", redis.last_outage());
     drop(server);
     std::fs::remove_dir_all(files).unwrap();
-}
-
-/// A port that was free a moment ago. Redis cannot say which one it has chosen itself.
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

@@ -12,7 +12,7 @@ use pelton_testing::run_until;
 use super::{ask, open, ping, quick};
 
 /// A server that answers everything it reads on each connection with the same bytes, then closes the connection.
-fn liar(answer: &'static [u8]) -> SocketAddr {
+pub fn liar(answer: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {

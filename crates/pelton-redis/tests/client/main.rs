@@ -4,6 +4,7 @@ mod commands;
 mod connecting;
 mod faults;
 mod liars;
+mod sentinel;
 #[cfg(target_os = "linux")]
 mod syscalls;
 

@@ -1,19 +1,25 @@
-//! Publish and subscribe within one process.
+//! Publish and subscribe, within one process or through a broker.
 //!
 //! Each subscriber has an inbox, which publishers fill and its loop empties. Each value in an inbox comes with one post
 //! to the loop, which takes one value out. Deliveries are therefore ordinary ticks: they run in order with other ticks
 //! and count against the same budget. A subscriber that panics does not affect the others.
+//!
+//! With a broker (`broker.rs`), publishing hands values to it, and it fills the inboxes with what comes from other
+//! processes. `hub.rs` has what the two ways share.
 
+mod broker;
+mod hub;
 mod inbox;
 mod subscription;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::ControlFlow;
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use self::inbox::{Inbox, Put};
+pub use self::broker::{Broker, Inlet, Missed};
+use self::hub::{Hub, Origin};
+use self::inbox::Inbox;
 pub use self::subscription::Subscription;
 use self::subscription::{Leaving, Membership};
 use crate::Reactor;
@@ -36,6 +42,9 @@ const CAPACITY: usize = 1024;
 /// If a subscriber panics, the panic is reported like that of any callback, and its subscription ends. Other
 /// subscribers are not affected.
 ///
+/// With a [`Broker`], a channel reaches subscribers in other processes and on other machines. Crates for brokers make
+/// such channels, for example `pelton-redis`.
+///
 /// ```
 /// # use pelton::{Channel, Reactor};
 /// let mut reactor = Reactor::new()?;
@@ -57,7 +66,8 @@ pub struct Channel<T> {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Overflow {
     /// [Refuse](PublishError::Full) the value, for all subscribers. Publishers are limited to the speed of this
-    /// subscriber.
+    /// subscriber. A value that comes from a [`Broker`] cannot be refused: it is dropped for this subscriber, which is
+    /// told ([`Missed::Overflowed`]).
     #[default]
     Refuse,
     /// Drop the oldest value in the inbox. Use it when only the current state matters.
@@ -78,6 +88,7 @@ pub enum Overflow {
 /// let options = SubscribeOptions { capacity: 2, overflow: Overflow::Disconnect };
 /// let slow = prices.subscribe_with(&mut reactor, options, |reactor, delivery| match delivery {
 ///     Delivery::Value(price) => assert!(price < 3),
+///     Delivery::Missed(_) => unreachable!("this channel has no broker"),
 ///     Delivery::Ended(end) => {
 ///         assert_eq!(end, SubscriptionEnd::Overflowed);
 ///         reactor.stop();
@@ -111,6 +122,8 @@ const NOBODY: u64 = u64::MAX;
 pub enum Delivery<T> {
     /// A value was published.
     Value(T),
+    /// Values may have been published here that the subscriber does not get. Only on channels with a [`Broker`].
+    Missed(Missed),
     /// There will be no more values. This is the last event.
     Ended(SubscriptionEnd),
 }
@@ -126,21 +139,29 @@ pub enum SubscriptionEnd {
 }
 
 /// The error returned when a value cannot be published. It gives the value back; no subscriber has received it.
-#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError<T> {
-    /// The inbox of a subscriber with [`Overflow::Refuse`] is full.
-    #[error("publish to a channel: the inbox of a subscriber is full")]
+    /// The inbox of a subscriber with [`Overflow::Refuse`] is full, or too much waits for the [`Broker`].
+    #[error("publish to a channel: the inbox of a subscriber, or the queue to the broker, is full")]
     Full(T),
     /// The channel is [closed](Channel::close).
     #[error("publish to a channel: it is closed")]
     Closed(T),
+    /// The [`Broker`] cannot send this value.
+    #[error("publish to a channel: {reason}")]
+    Unsuitable {
+        /// The value.
+        value: T,
+        /// Why not.
+        reason: Arc<str>,
+    },
 }
 
 impl<T> PublishError<T> {
     /// Returns the value.
     pub fn into_inner(self) -> T {
         match self {
-            PublishError::Full(value) | PublishError::Closed(value) => value,
+            PublishError::Full(value) | PublishError::Closed(value) | PublishError::Unsuitable { value, .. } => value,
         }
     }
 }
@@ -150,6 +171,7 @@ impl<T> fmt::Debug for PublishError<T> {
         f.write_str(match self {
             PublishError::Full(_) => "Full(..)",
             PublishError::Closed(_) => "Closed(..)",
+            PublishError::Unsuitable { .. } => "Unsuitable { .. }",
         })
     }
 }
@@ -158,8 +180,14 @@ impl<T> fmt::Debug for PublishError<T> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ChannelStats {
-    /// Published values.
+    /// Published values: with a [`Broker`], those that it has accepted.
     pub published: u64,
+    /// Values that have come from a [`Broker`].
+    pub received: u64,
+    /// Gaps in what has come from a [`Broker`], of any length.
+    pub gaps: u64,
+    /// Values that a [`Broker`] has accepted and could not send, or may not have sent.
+    pub lost: u64,
     /// [Refused](PublishError) values.
     pub refused: u64,
     /// Values dropped because an inbox was full, counted once per subscriber.
@@ -170,18 +198,6 @@ pub struct ChannelStats {
     pub subscribers: usize,
 }
 
-struct Hub<T> {
-    state: Mutex<State<T>>,
-}
-
-struct State<T> {
-    /// The subscribers' inboxes, in the order of subscription.
-    inboxes: BTreeMap<u64, Arc<Inbox<T>>>,
-    next_id: u64,
-    closed: bool,
-    stats: ChannelStats,
-}
-
 /// Locks the mutex. No user code runs under the lock, so a panic leaves its data consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -190,70 +206,31 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl<T> Channel<T> {
     /// Creates a channel without subscribers.
     pub fn new() -> Channel<T> {
-        let state = State { inboxes: BTreeMap::new(), next_id: 0, closed: false, stats: ChannelStats::default() };
-        Channel { hub: Arc::new(Hub { state: Mutex::new(state) }) }
+        Channel { hub: Arc::new(Hub::new(None)) }
+    }
+
+    /// Creates a channel whose values go through a broker. `make` receives the [`Inlet`] that the broker puts arriving
+    /// values in. Programs call a function of the broker's crate instead.
+    pub fn through<B: Broker<T> + 'static>(make: impl FnOnce(Inlet<T>) -> B) -> Channel<T> {
+        Channel { hub: Arc::new_cyclic(|hub| Hub::new(Some(Box::new(make(Inlet::new(hub.clone())))))) }
     }
 
     /// Gives every subscriber a clone of `value`. Returns how many had room for it, which may be 0. No subscriber is
     /// called before this returns, on any thread.
     ///
     /// If the inbox of one subscriber with [`Overflow::Refuse`] is full, no subscriber receives the value.
+    ///
+    /// With a [`Broker`], the value goes to the broker first, and from there to the subscribers of all processes,
+    /// including this one. The number returned is that of the subscribers in this process. What the broker guarantees is
+    /// up to it.
     pub fn publish(&self, value: T) -> Result<usize, PublishError<T>>
     where
         T: Clone,
     {
-        let mut copies = Vec::new();
-        let mut state = loop {
-            let mut state = lock(&self.hub.state);
-            if state.closed {
-                state.stats.refused += 1;
-                drop(state);
-                return Err(PublishError::Closed(value));
-            }
-            if state.inboxes.values().any(|inbox| inbox.refuses()) {
-                state.stats.refused += 1;
-                drop(state);
-                return Err(PublishError::Full(value));
-            }
-            // The last subscriber gets the value itself. Cloning runs user code, so it happens without the lock.
-            let missing = state.inboxes.len().saturating_sub(copies.len() + 1);
-            if missing == 0 {
-                break state;
-            }
-            drop(state);
-            copies.extend((0..missing).map(|_| value.clone()));
-        };
-        copies.push(value);
-        let mut reached = 0;
-        let (mut disconnected, mut stopped) = (Vec::new(), Vec::new());
-        let mut dropped = Vec::new();
-        for (id, inbox) in &state.inboxes {
-            let Some(value) = copies.pop() else { break };
-            match inbox.put(value) {
-                Put::Taken => reached += 1,
-                Put::InPlaceOf(oldest) => {
-                    reached += 1;
-                    dropped.push(oldest);
-                }
-                Put::Dropped(value) => dropped.push(value),
-                Put::Disconnected(value) => {
-                    copies.push(value);
-                    disconnected.push(*id);
-                }
-                Put::Stopped(value) => {
-                    copies.push(value);
-                    stopped.push(*id);
-                }
-            }
+        match self.hub.broker() {
+            None => self.hub.spread(value, Origin::Publisher),
+            Some(broker) => self.hub.hand_over(value, broker),
         }
-        state.stats.published += 1;
-        state.stats.dropped += dropped.len() as u64;
-        state.stats.disconnected += disconnected.len() as u64;
-        let inboxes: Vec<_> = disconnected.iter().chain(&stopped).map(|id| state.inboxes.remove(id)).collect();
-        // Drop these values without the lock: their destructors may be user code.
-        drop(state);
-        drop(inboxes);
-        Ok(reached)
     }
 
     /// Closes the channel: nothing more can be published, and all subscriptions end with [`SubscriptionEnd::Closed`]
@@ -279,14 +256,15 @@ impl<T> Channel<T> {
     /// # Ok::<(), pelton::PublishError<i32>>(())
     /// ```
     pub fn stats(&self) -> ChannelStats {
-        let state = lock(&self.hub.state);
-        ChannelStats { subscribers: state.inboxes.len(), ..state.stats }
+        self.hub.stats()
     }
 }
 
 impl<T: 'static> Channel<T> {
     /// Calls `f` on this loop for every value published from now on, until the [`Subscription`] is dropped. Up to 1,024
     /// values wait in its inbox. Beyond that, publishers are [refused](PublishError::Full).
+    ///
+    /// With a [`Broker`], use [`subscribe_with`](Channel::subscribe_with) to learn of gaps.
     ///
     /// If the loop has stopped, nothing is subscribed and `f` is dropped.
     #[track_caller]
@@ -331,49 +309,19 @@ impl<T: 'static> Channel<T> {
         let membership = Leaving(membership);
         let deliver = move |reactor: &mut Reactor| match membership.0.inbox.take() {
             None => ControlFlow::Continue(()),
-            Some(Delivery::Value(value)) => {
-                f(reactor, Delivery::Value(value));
-                ControlFlow::Continue(())
-            }
-            Some(end) => {
+            Some(end @ Delivery::Ended(_)) => {
                 f(reactor, end);
                 ControlFlow::Break(())
+            }
+            Some(delivery) => {
+                f(reactor, delivery);
+                ControlFlow::Continue(())
             }
         };
         if let Some(subscriber) = reactor.subscribers.0.get_mut(key) {
             *subscriber = Some(Box::new(deliver));
         }
         subscription
-    }
-}
-
-impl<T> Hub<T> {
-    fn admit(&self, inbox: Arc<Inbox<T>>) -> u64 {
-        let mut state = lock(&self.state);
-        let id = state.next_id;
-        state.next_id += 1;
-        if state.closed {
-            drop(state);
-            inbox.end(SubscriptionEnd::Closed);
-        } else {
-            state.inboxes.insert(id, inbox);
-        }
-        id
-    }
-
-    fn close(&self) -> bool {
-        let mut state = lock(&self.state);
-        let first = !std::mem::replace(&mut state.closed, true);
-        let inboxes = std::mem::take(&mut state.inboxes);
-        drop(state);
-        inboxes.values().for_each(|inbox| inbox.end(SubscriptionEnd::Closed));
-        first
-    }
-}
-
-impl<T> Drop for Hub<T> {
-    fn drop(&mut self) {
-        self.close();
     }
 }
 

@@ -403,7 +403,7 @@ proptest! {
                 .into_iter()
                 .filter_map(|delivery| match delivery {
                     Delivery::Value(value) => Some(value),
-                    Delivery::Ended(_) => None,
+                    Delivery::Missed(_) | Delivery::Ended(_) => None,
                 })
                 .collect();
             prop_assert!(got.is_sorted_by(|one, other| one < other));

@@ -1,5 +1,6 @@
 //! Composers: channels, queues, each, resource pools, tick loops.
 
+mod broker;
 mod channel;
 mod each;
 mod queue;

@@ -110,19 +110,21 @@ fn malformed_input_is_an_error_for_ever() {
 #[test]
 fn limits_hold_as_soon_as_a_length_announces_too_much() {
     use ProtocolError::*;
-    let limits = Limits { bytes: 100, elements: 8, depth: 3, line: 30 };
+    let limits = Limits { bytes: 100, elements: 10, depth: 3, line: 30 };
     let error = |bytes: &[u8]| in_pieces(bytes, bytes.len().max(1), limits).unwrap_err();
     assert_eq!(error(b"$101\r\n"), TooLarge(100));
-    assert_eq!(error(b"*9\r\n"), TooManyElements(8));
-    assert_eq!(error(b"%5\r\n"), TooManyElements(8));
+    assert_eq!(error(b"*10\r\n"), TooManyElements(10));
+    assert_eq!(error(b"%5\r\n"), TooManyElements(10));
     assert_eq!(error(b"*18446744073709551615\r\n"), Malformed("the length of an aggregate"));
-    assert_eq!(error(b"%9223372036854775807\r\n"), TooManyElements(8));
+    assert_eq!(error(b"%9223372036854775807\r\n"), TooManyElements(10));
     assert_eq!(error(b"*1\r\n*1\r\n*1\r\n*1\r\n"), TooDeep(3));
     assert_eq!(error(b"|1\r\n|1\r\n|1\r\n|1\r\n"), TooDeep(3));
     assert_eq!(error(&[&[b'+'; 31][..], b"\r\n"].concat()), LongLine(30));
     assert_eq!(error(&[b'+'; 40]), LongLine(30));
     // Many elements that are small, in aggregates that are small.
-    assert_eq!(error(b"*3\r\n*2\r\n_\r\n_\r\n*2\r\n_\r\n_\r\n*2\r\n_\r\n_\r\n"), TooManyElements(8));
+    assert_eq!(error(b"*4\r\n*2\r\n_\r\n_\r\n*2\r\n_\r\n_\r\n*2\r\n_\r\n_\r\n"), TooManyElements(10));
+    // An aggregate may not promise what others have promised already.
+    assert_eq!(error(b"*5\r\n*5\r\n"), TooManyElements(10));
     // Many bytes in strings that are short.
     let string = [&b"$40\r\n"[..], &[b'x'; 40], b"\r\n"].concat();
     assert_eq!(error(&[b"*3\r\n", &string[..], &string, &string].concat()), TooLarge(100));

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::panic::Location;
 use std::sync::Mutex;
 
-use super::{Delivery, Overflow, SubscribeOptions, SubscriptionEnd, lock};
+use super::{Delivery, Missed, Overflow, SubscribeOptions, SubscriptionEnd, lock};
 use crate::reactor::slots::Key;
 use crate::{Handle, Reactor};
 
@@ -21,12 +21,38 @@ pub(super) struct Inbox<T> {
 }
 
 struct Waiting<T> {
-    values: VecDeque<T>,
+    values: VecDeque<Entry<T>>,
     /// The end of the subscription, delivered after the values.
     end: Option<SubscriptionEnd>,
     /// The subscriber has left.
     left: bool,
     dropped: u64,
+}
+
+impl<T> Waiting<T> {
+    /// Removes the oldest value. The gaps before and after it become one; the post for the other finds nothing, or serves a
+    /// later entry.
+    fn drop_oldest(&mut self) -> Option<T> {
+        let at = self.values.iter().position(|entry| matches!(entry, Entry::Value(_)))?;
+        let removed = self.values.remove(at);
+        if let Some(before) = at.checked_sub(1)
+            && let (Some(Entry::Missed(one)), Some(Entry::Missed(other))) =
+                (self.values.get(before), self.values.get(at))
+        {
+            let both = one.and(*other);
+            self.values.remove(at);
+            self.values[before] = Entry::Missed(both);
+        }
+        match removed? {
+            Entry::Value(value) => Some(value),
+            Entry::Missed(_) => None,
+        }
+    }
+}
+
+enum Entry<T> {
+    Value(T),
+    Missed(Missed),
 }
 
 /// The result of putting a value into an inbox.
@@ -64,20 +90,23 @@ impl<T> Inbox<T> {
             return Put::Dropped(value);
         }
         if state.values.len() < self.capacity {
-            state.values.push_back(value);
+            state.values.push_back(Entry::Value(value));
             drop(state);
             if self.call() {
                 return Put::Taken;
             }
             // Publishers are serialised, so the last value is this one, unless the loop has just taken it.
-            return lock(&self.state).values.pop_back().map_or(Put::Taken, Put::Stopped);
+            return match lock(&self.state).values.pop_back() {
+                Some(Entry::Value(value)) => Put::Stopped(value),
+                _ => Put::Taken,
+            };
         }
         state.dropped += 1;
         match self.overflow {
             // The post made for the oldest value now serves the next one.
             Overflow::DropOldest => {
-                let oldest = state.values.pop_front();
-                state.values.push_back(value);
+                let oldest = state.drop_oldest();
+                state.values.push_back(Entry::Value(value));
                 oldest.map_or(Put::Taken, Put::InPlaceOf)
             }
             Overflow::Disconnect => {
@@ -85,14 +114,38 @@ impl<T> Inbox<T> {
                 self.end(SubscriptionEnd::Overflowed);
                 Put::Disconnected(value)
             }
-            // Publishers check for room first where the policy is `Refuse`.
-            Overflow::DropNewest | Overflow::Refuse => Put::Dropped(value),
+            Overflow::DropNewest => Put::Dropped(value),
+            // Publishers check for room first. A broker has no publisher to refuse.
+            Overflow::Refuse => {
+                drop(state);
+                self.miss(Missed::Overflowed(1));
+                Put::Dropped(value)
+            }
         }
+    }
+
+    /// Adds a gap. Gaps that follow each other are one, so there are never more than values and one.
+    pub(super) fn miss(&self, missed: Missed) {
+        let mut state = lock(&self.state);
+        if state.left {
+            return;
+        }
+        if let Some(Entry::Missed(last)) = state.values.back_mut() {
+            *last = last.and(missed);
+            return;
+        }
+        state.values.push_back(Entry::Missed(missed));
+        drop(state);
+        // A stopped loop does not need the event.
+        self.call();
     }
 
     pub(super) fn take(&self) -> Option<Delivery<T>> {
         let mut state = lock(&self.state);
-        let value = state.values.pop_front().map(Delivery::Value);
+        let value = state.values.pop_front().map(|entry| match entry {
+            Entry::Value(value) => Delivery::Value(value),
+            Entry::Missed(missed) => Delivery::Missed(missed),
+        });
         value.or_else(|| state.end.take().map(Delivery::Ended))
     }
 

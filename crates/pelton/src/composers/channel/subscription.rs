@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::{Arc, Weak};
 
+use super::Hub;
 use super::inbox::Inbox;
-use super::{Hub, lock};
 
 pub(super) struct Membership<T> {
     pub(super) hub: Weak<Hub<T>>,
@@ -15,8 +15,7 @@ pub(super) struct Membership<T> {
 impl<T> Membership<T> {
     fn leave(&self) {
         if let Some(hub) = self.hub.upgrade() {
-            let inbox = lock(&hub.state).inboxes.remove(&self.id);
-            drop(inbox);
+            hub.remove(self.id);
         }
         self.inbox.leave();
     }
@@ -81,7 +80,7 @@ impl<T> Subscription<T> {
 
     /// Returns whether the subscription still receives published values.
     pub fn is_active(&self) -> bool {
-        self.membership.hub.upgrade().is_some_and(|hub| lock(&hub.state).inboxes.contains_key(&self.membership.id))
+        self.membership.hub.upgrade().is_some_and(|hub| hub.has(self.membership.id))
     }
 }
 
