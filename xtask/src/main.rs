@@ -59,6 +59,7 @@ Examples:
   cargo xtask bench http                    HTTP servers, about fifteen minutes. Needs wrk; includes nginx and Apache if
                                             they are installed
   cargo xtask bench tls                     TLS, a few minutes
+  cargo xtask bench proxy                   proxies, a few minutes. Includes HAProxy, nginx and socat if they are installed
   cargo xtask bench python                  asyncio loops, about ten minutes. Installs uvloop and others to compare with
 
 Exit codes: 0 success, 1 failure, 2 unknown task or option.
@@ -122,6 +123,10 @@ fn bench(shell: &Shell, mut arguments: Vec<OsString>) -> Result<(), Failure> {
     let asks = arguments.iter().any(|argument| argument == "-h" || argument == "--help");
     if arguments.first().is_some_and(|name| name == "python") && !asks {
         arguments.extend(python::bench_arguments(shell)?);
+    }
+    if arguments.first().is_some_and(|name| name == "proxy") && !asks {
+        // One of the contenders.
+        shell.cargo("build --release -p pelton-cli").run()?;
     }
     let run = format!("run --release --manifest-path bench/Cargo.toml {features} --");
     shell.cargo(&run).args(arguments).run()

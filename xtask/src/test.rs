@@ -220,6 +220,8 @@ fn bench(shell: &Shell) -> Result<(), Failure> {
         run("work --quick")?;
         // Also without the HTTP frameworks: only the floor, pelton and hyper.
         run("http --quick")?;
+        // Only the library, and those of the others that are installed.
+        run("proxy --quick")?;
         python::bench_quickly(shell)?;
         for (connections, at_most) in INSTRUCTIONS {
             run(&format!("net-instructions --connections {connections} --at-most {at_most}"))?;
