@@ -141,7 +141,7 @@ fn entrants() -> Vec<Entrant> {
 
 /// Returns the version of nginx if it has the module that proxies streams.
 fn nginx_version() -> Option<String> {
-    std::fs::metadata("/etc/nginx/modules-enabled/50-mod-stream.conf").ok()?;
+    std::fs::metadata("/usr/lib/nginx/modules/ngx_stream_module.so").ok()?;
     let output = Command::new("nginx").arg("-v").stdin(Stdio::null()).output().ok()?;
     let text = String::from_utf8(output.stderr).ok()?;
     text.split_once('/')?.1.split_whitespace().next().map(str::to_owned)

@@ -45,6 +45,8 @@ pub fn serve(serving: &Serving) -> Result<()> {
             let port = free_port()?;
             let mut command = Command::new(pelton_command());
             command.args(["proxy", "--listen", &format!("127.0.0.1:{port}"), "--to", &target.to_string()]);
+            // As many as the others may have.
+            command.args(["--max-connections", "9000"]);
             // Its own lines must not follow the port, which is all that is read.
             command.stdout(std::process::Stdio::null());
             become_it(port, command)

@@ -32,6 +32,7 @@ mod send_queue;
 mod socket;
 #[cfg(unix)]
 mod socket_file;
+mod splice;
 #[cfg(unix)]
 mod stream;
 mod time;
@@ -77,6 +78,7 @@ pub use outbox::{FilePart, Outbox};
 pub use socket::Socket;
 #[cfg(unix)]
 pub use socket_file::SocketFile;
+pub use splice::Splice;
 #[cfg(unix)]
 pub use stream::{DescriptorOwner, StreamKind};
 pub use time::Time;

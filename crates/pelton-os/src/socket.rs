@@ -359,6 +359,10 @@ impl Sink for SystemSocket {
         self.0.send_vectored_with_flags(slices, SEND_FLAGS)
     }
 
+    fn send_splice(&self, pipe: &crate::Splice, most: usize) -> io::Result<usize> {
+        pipe.send_to(self.as_fd(), most)
+    }
+
     /// Does not copy the bytes through user space where the system can do that.
     fn send_file(&self, file: &File, offset: u64, count: usize) -> io::Result<usize> {
         match stream::send_file_in_kernel(self.as_fd(), file, offset, count) {

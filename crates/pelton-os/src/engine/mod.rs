@@ -96,6 +96,8 @@ pub enum Event {
     Connected(Token),
     /// Bytes have arrived.
     Received(Token, Chunk),
+    /// This many bytes have arrived in the pipe of a [spliced](StreamEngine::splice) stream.
+    Spliced(Token, usize),
     /// Nothing more will arrive: the other side has finished, or the stream has failed.
     Ended(Token, io::Result<()>),
     /// There is room to send again.
@@ -121,6 +123,7 @@ impl Event {
             | Event::AcceptFailed(token, _)
             | Event::Connected(token)
             | Event::Received(token, _)
+            | Event::Spliced(token, _)
             | Event::Ended(token, _)
             | Event::Sendable(token)
             | Event::Datagram(token, _)

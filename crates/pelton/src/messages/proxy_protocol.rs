@@ -279,7 +279,9 @@ mod tests {
 
     #[test]
     fn bytes_that_cannot_become_a_header_are_refused_at_once() {
-        for bytes in [&b"G"[..], b"GET / HTTP/1.1", b"PROXX", b"proxy TCP4", b"\r\n\r\n\0\r\nQUIX", b"\x16\x03\x01", b"\n"] {
+        for bytes in
+            [&b"G"[..], b"GET / HTTP/1.1", b"PROXX", b"proxy TCP4", b"\r\n\r\n\0\r\nQUIX", b"\x16\x03\x01", b"\n"]
+        {
             assert_eq!(Header::parse(bytes), Err(BadHeader::NotAHeader), "{bytes:?}");
         }
     }
@@ -317,7 +319,8 @@ mod tests {
         let block = |command, family, length: u16, rest: &[u8]| {
             [&SIGNATURE[..], &[command, family], &length.to_be_bytes(), rest].concat()
         };
-        let malformed = |bytes: &[u8]| assert!(matches!(Header::parse(bytes), Err(BadHeader::Malformed(_))), "{bytes:?}");
+        let malformed =
+            |bytes: &[u8]| assert!(matches!(Header::parse(bytes), Err(BadHeader::Malformed(_))), "{bytes:?}");
         malformed(&block(0x11, STREAM_V4, 12, &[0; 12]));
         malformed(&block(0x22, STREAM_V4, 12, &[0; 12]));
         malformed(&block(COMMAND_PROXY, 0x13, 12, &[0; 12]));

@@ -4,6 +4,7 @@
 //! poller will report the rest. Writes are tried at once, and the poller is asked about room only if there was none.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::rc::Rc;
 
 use super::watches::Registration;
@@ -14,7 +15,7 @@ use crate::outbox::FilePart;
 use crate::poller::Poller;
 use crate::socket::SystemSocket;
 use crate::stream::{Sink, Stream};
-use crate::{Address, ConnectOptions, Interest, Mode, Outbox, Socket, StreamKind, Token};
+use crate::{Address, ConnectOptions, Interest, Mode, Outbox, Socket, Splice, StreamKind, Token};
 
 /// Pieces that one system call takes at most.
 const PIECES_PER_CALL: usize = 64;
@@ -55,6 +56,16 @@ impl<P: Poller> ReadinessEngine<P> {
     pub(super) fn receive_once(&mut self, token: Token) -> Option<Event> {
         let watch = self.watches.get_mut(token)?;
         let Role::Stream(stream) = &watch.role else { return None };
+        if let (Some(pipe), Stream::Socket(socket)) = (&watch.splice, stream)
+            && pipe.is_empty()
+        {
+            match pipe.fill(socket.as_fd()) {
+                Ok(count @ 1..) => return Some(Event::Spliced(token, count)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+                // The end, or an error: reading reports it.
+                Ok(_) | Err(_) => {}
+            }
+        }
         let received = match stream {
             Stream::Socket(socket) => self.streams.buffers.fill(|buffer| socket.receive(buffer)),
             Stream::Descriptor(descriptor) if descriptor.kind() == StreamKind::WriteOnly => {
@@ -161,6 +172,15 @@ impl<P: Poller> StreamEngine for ReadinessEngine<P> {
         Ok(())
     }
 
+    fn splice(&mut self, from: Token, route: Option<(Token, Rc<Splice>)>) -> bool {
+        let is_socket =
+            |watch: Option<&Watch>| matches!(watch, Some(Watch { role: Role::Stream(Stream::Socket(_)), .. }));
+        let possible = route.as_ref().is_none_or(|(to, _)| is_socket(self.watches.get(*to)));
+        let Some(watch) = self.watches.get_mut(from).filter(|_| possible) else { return false };
+        watch.splice = route.map(|(_, pipe)| pipe);
+        matches!(watch.role, Role::Stream(Stream::Socket(_)))
+    }
+
     fn has_unread(&self, token: Token) -> bool {
         self.stream(token).is_some_and(Stream::has_unread)
     }
@@ -194,16 +214,17 @@ fn send_some(socket: &impl Sink, outbox: &mut Outbox) -> io::Result<Sending> {
 fn send_all(socket: &impl Sink, outbox: &mut Outbox) -> io::Result<Sending> {
     let mut share = BYTES_PER_TURN;
     while !outbox.is_empty() {
-        let sent = match outbox.next_file() {
-            Some(part) => send_file(socket, part, share),
-            None => send_pieces(socket, outbox),
+        let sent = match (outbox.next_file(), outbox.next_splice()) {
+            (Some(part), _) => send_file(socket, part, share),
+            (None, Some((pipe, len))) => send_splice(socket, pipe, len),
+            (None, None) => send_pieces(socket, outbox),
         };
         match sent {
-            Ok(Sent { bytes, wanted, from_file }) => {
-                if from_file {
-                    outbox.advance_file(bytes as u64);
-                } else {
-                    outbox.advance(bytes);
+            Ok(Sent { bytes, wanted, from }) => {
+                match from {
+                    From::Memory => outbox.advance(bytes),
+                    From::File => outbox.advance_file(bytes as u64),
+                    From::Pipe => outbox.advance_splice(bytes),
                 }
                 share = share.saturating_sub(bytes);
                 if bytes < wanted || (share == 0 && !outbox.is_empty()) {
@@ -226,7 +247,13 @@ struct Sent {
     bytes: usize,
     /// If less than this was sent, the socket is full.
     wanted: usize,
-    from_file: bool,
+    from: From,
+}
+
+enum From {
+    Memory,
+    File,
+    Pipe,
 }
 
 fn send_pieces(socket: &impl Sink, outbox: &Outbox) -> io::Result<Sent> {
@@ -234,7 +261,7 @@ fn send_pieces(socket: &impl Sink, outbox: &Outbox) -> io::Result<Sent> {
     let count = outbox.gather(&mut slices);
     let wanted = slices[..count].iter().map(|slice| slice.len()).sum();
     let bytes = socket.send(&slices[..count])?;
-    Ok(Sent { bytes, wanted, from_file: false })
+    Ok(Sent { bytes, wanted, from: From::Memory })
 }
 
 fn send_file(socket: &impl Sink, part: &FilePart, most: usize) -> io::Result<Sent> {
@@ -244,5 +271,10 @@ fn send_file(socket: &impl Sink, part: &FilePart, most: usize) -> io::Result<Sen
         let text = format!("send a file: it ends {} bytes early", part.len);
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
     }
-    Ok(Sent { bytes, wanted, from_file: true })
+    Ok(Sent { bytes, wanted, from: From::File })
+}
+
+fn send_splice(socket: &impl Sink, pipe: &Splice, wanted: usize) -> io::Result<Sent> {
+    let bytes = socket.send_splice(pipe, wanted)?;
+    Ok(Sent { bytes, wanted, from: From::Pipe })
 }

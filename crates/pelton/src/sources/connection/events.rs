@@ -17,6 +17,7 @@ impl Kind for ConnectionState {
     fn event(reactor: &mut Reactor, token: Token, event: Event) {
         match event {
             Event::Sendable(_) => reactor.connection_is_sendable(token),
+            Event::Spliced(_, count) => reactor.connection_spliced(token, count),
             Event::Connected(_) => reactor.connection_is_open(token),
             Event::Ended(_, outcome) => reactor.connection_ended(token, outcome),
             Event::Detached(_, socket) => reactor.connection_is_detached(token, socket),
