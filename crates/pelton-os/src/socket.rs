@@ -286,8 +286,14 @@ impl SystemSocket {
     fn new(address: &Address) -> io::Result<SystemSocket> {
         let (domain, _) = address.to_socket()?;
         let protocol = matches!(address, Address::Tcp(_)).then_some(Protocol::TCP);
-        let socket = socket2::Socket::new(domain, Type::STREAM, protocol)?;
-        socket.set_nonblocking(true)?;
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        let socket = socket2::Socket::new(domain, Type::STREAM.nonblocking(), protocol)?;
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        let socket = {
+            let socket = socket2::Socket::new(domain, Type::STREAM, protocol)?;
+            socket.set_nonblocking(true)?;
+            socket
+        };
         let socket = SystemSocket(socket);
         socket.send_without_delay();
         Ok(socket)

@@ -3,6 +3,7 @@
 //! Each readiness is answered with one read, into a buffer that the engine lends out. There is no second read, because the
 //! poller will report the rest. Writes are tried at once, and the poller is asked about room only if there was none.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -26,6 +27,8 @@ const BYTES_PER_TURN: usize = 1024 * 1024;
 #[derive(Default)]
 pub(super) struct Streams {
     buffers: Rc<Buffers>,
+    /// Where the bytes of some streams go instead of a buffer. Few streams transfer bulk, and all others should stay small.
+    splices: HashMap<Token, Rc<Splice>>,
 }
 
 impl<P: Poller> ReadinessEngine<P> {
@@ -56,7 +59,8 @@ impl<P: Poller> ReadinessEngine<P> {
     pub(super) fn receive_once(&mut self, token: Token) -> Option<Event> {
         let watch = self.watches.get_mut(token)?;
         let Role::Stream(stream) = &watch.role else { return None };
-        if let (Some(pipe), Stream::Socket(socket)) = (&watch.splice, stream)
+        if !self.streams.splices.is_empty()
+            && let (Some(pipe), Stream::Socket(socket)) = (self.streams.splices.get(&token), stream)
             && pipe.is_empty()
         {
             match pipe.fill(socket.as_fd()) {
@@ -173,12 +177,16 @@ impl<P: Poller> StreamEngine for ReadinessEngine<P> {
     }
 
     fn splice(&mut self, from: Token, route: Option<(Token, Rc<Splice>)>) -> bool {
-        let is_socket =
-            |watch: Option<&Watch>| matches!(watch, Some(Watch { role: Role::Stream(Stream::Socket(_)), .. }));
-        let possible = route.as_ref().is_none_or(|(to, _)| is_socket(self.watches.get(*to)));
-        let Some(watch) = self.watches.get_mut(from).filter(|_| possible) else { return false };
-        watch.splice = route.map(|(_, pipe)| pipe);
-        matches!(watch.role, Role::Stream(Stream::Socket(_)))
+        let Some((to, pipe)) = route else {
+            self.streams.splices.remove(&from);
+            return true;
+        };
+        let is_socket = |token| matches!(self.stream(token), Some(Stream::Socket(_)));
+        if !is_socket(from) || !is_socket(to) {
+            return false;
+        }
+        self.streams.splices.insert(from, pipe);
+        true
     }
 
     fn has_unread(&self, token: Token) -> bool {

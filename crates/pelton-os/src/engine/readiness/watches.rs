@@ -2,14 +2,13 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::rc::Rc;
 
 use super::unpolled::{AlwaysReady, is_always_ready};
 use super::{ReadinessEngine, Role};
 use crate::engine::{WatchEngine, no_such_source};
 use crate::poller::Poller;
 use crate::socket::SystemSocket;
-use crate::{Interest, Mode, Splice, Token, fault, fork};
+use crate::{Interest, Mode, Token, fault, fork};
 
 /// A source, and what the poller was told about it.
 pub(super) struct Watch {
@@ -20,8 +19,6 @@ pub(super) struct Watch {
     pub(super) registration: Registration,
     /// Nothing more will arrive on this stream.
     pub(super) ended: bool,
-    /// Where received bytes go instead of a buffer.
-    pub(super) splice: Option<Rc<Splice>>,
     pub(super) role: Role,
 }
 
@@ -190,7 +187,7 @@ impl<P: Poller> ReadinessEngine<P> {
         if let Some(watch) = previous {
             watch.registration = Registration::Lost;
         }
-        self.watches.insert(Watch { token, fd, interest, mode, registration, ended: false, splice: None, role });
+        self.watches.insert(Watch { token, fd, interest, mode, registration, ended: false, role });
         Ok(())
     }
 

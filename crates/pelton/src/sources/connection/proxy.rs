@@ -50,7 +50,7 @@ impl Proxy {
 
     /// Sets how many bytes may be queued on the target: above that, the source is not read from until a quarter of it
     /// is left. By default the target's [water marks](crate::WaterMarks) decide. The last read may exceed this by up to
-    /// 64 KiB.
+    /// 64 KiB. Without this setting, up to 1 MiB of bulk may wait in the kernel besides.
     pub fn buffer(mut self, bytes: usize) -> Proxy {
         self.buffer = Some(bytes);
         self

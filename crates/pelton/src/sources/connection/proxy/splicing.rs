@@ -63,9 +63,15 @@ impl Reactor {
         let Some(stream) = self.stream_mut(source) else { return };
         let plain = stream.is_plain();
         let Some(forwarding) = stream.forwarding() else { return };
-        let (target, limited) = (forwarding.target, forwarding.left.is_some());
+        // A pipe holds more than a small buffer allows.
+        let (target, bounded) = (forwarding.target, forwarding.left.is_some() || forwarding.high.is_some());
         forwarding.splicing = Splicing::Never;
-        if limited || !plain || target == source || !self.stream_mut(target).is_some_and(|stream| stream.is_plain()) {
+        let Reactor { sources, flow, .. } = self;
+        let fits = match sources.get_mut(target) {
+            Some(Source::Connection(stream)) => stream.is_plain() && stream.marks(flow).high as u64 >= FULL,
+            _ => false,
+        };
+        if bounded || !plain || target == source || !fits {
             return;
         }
         // An engine that cannot is not asked again, and neither is a system without pipes to spare.
