@@ -18,6 +18,7 @@ mod mark;
 mod net;
 mod plot;
 mod process;
+mod proxy;
 #[cfg(feature = "pyhost")]
 mod pyhost;
 mod python;
@@ -138,6 +139,23 @@ enum Bench {
         #[command(flatten)]
         load: tls::Load,
     },
+    /// Proxies: round trips, connections and bulk transfers through them, and idle pairs.
+    ///
+    /// Each proxy is a process on one core; the load and the target are on another. Pelton, as a library and as the command
+    /// `pelton proxy` (which `cargo xtask bench proxy` builds), is compared with HAProxy, nginx's stream module and socat, if
+    /// they are installed.
+    ///
+    /// Examples:
+    ///   pelton-bench proxy                            everything, a few minutes
+    ///   pelton-bench proxy --quick                    a check that it runs, a few seconds
+    ///   pelton-bench proxy --only bulk --windows 5    one part
+    #[command(verbatim_doc_comment)]
+    Proxy {
+        #[command(flatten)]
+        output: Output,
+        #[command(flatten)]
+        load: proxy::Load,
+    },
     /// Python from Rust: functions and coroutines of a hosted Python, called from other threads.
     ///
     /// Pelton is compared with a bare eventfd (the floor of a round trip), a loop in Python (the floor of a call), and asyncio
@@ -215,6 +233,9 @@ enum Bench {
     /// Runs one of the servers of `http`. Prints its port, and serves until its parent exits.
     #[command(hide = true)]
     HttpServer(http::Serving),
+    /// Runs one of the proxies of `proxy`. Prints its port, and proxies until its parent exits.
+    #[command(hide = true)]
+    ProxyServer(proxy::Serving),
     /// Runs one of the servers of `tls`. Prints its port, and echoes until its parent exits.
     #[command(hide = true)]
     TlsServer(tls::Serving),
@@ -259,6 +280,10 @@ fn main() -> Result<()> {
             let (out, standings) = (output.directory(load.is_whole()), tls::run(&load)?);
             publish("tls", "Pelton's TLS against rustls on threads and its peers", &out, machine, &standings)
         }
+        Bench::Proxy { output, load } => {
+            let (out, standings) = (output.directory(load.is_whole()), proxy::run(&load)?);
+            publish("proxy", "Pelton's proxy against HAProxy, nginx and socat", &out, machine, &standings)
+        }
         #[cfg(feature = "pyhost")]
         Bench::Pyhost { output, load } => {
             let (out, standings) = (output.directory(load.is_whole()), pyhost::run(&load)?);
@@ -277,6 +302,7 @@ fn main() -> Result<()> {
         Bench::PythonInstructions(counting) => python::print_instructions(&counting),
         Bench::NetServer { server } => net::serve(server),
         Bench::HttpServer(serving) => http::serve(&serving),
+        Bench::ProxyServer(serving) => proxy::serve(&serving),
         Bench::TlsServer(serving) => tls::serve(&serving),
     }
 }

@@ -63,6 +63,7 @@ Examples:
                                             they are installed
   cargo xtask bench tls                     TLS, a few minutes
   cargo xtask bench ruby                    EventMachine's API, against Debian's ruby-eventmachine, about three minutes
+  cargo xtask bench proxy                   proxies, a few minutes. Includes HAProxy, nginx and socat if they are installed
   cargo xtask bench python                  asyncio loops, about ten minutes. Installs uvloop and others to compare with
 
 Exit codes: 0 success, 1 failure, 2 unknown task or option.
@@ -129,6 +130,10 @@ fn bench(shell: &Shell, mut arguments: Vec<OsString>) -> Result<(), Failure> {
     let asks = arguments.iter().any(|argument| argument == "-h" || argument == "--help");
     if arguments.first().is_some_and(|name| name == "python") && !asks {
         arguments.extend(python::bench_arguments(shell)?);
+    }
+    if arguments.first().is_some_and(|name| name == "proxy") && !asks {
+        // One of the contenders.
+        shell.cargo("build --release -p pelton-cli").run()?;
     }
     let run = format!("run --release --manifest-path bench/Cargo.toml {features} --");
     shell.cargo(&run).args(arguments).run()

@@ -213,6 +213,8 @@ fn bench(shell: &Shell) -> Result<(), Failure> {
         // Also without the HTTP frameworks: only the floor, pelton and hyper.
         run("http --quick")?;
         run("tls --quick")?;
+        // Only the library, and those of the others that are installed.
+        run("proxy --quick")?;
         python::bench_quickly(shell)?;
         instructions::check(shell)?;
         python::count_instructions(shell)?;

@@ -20,7 +20,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use pelton::{Address, DescriptorLimit, Error, Handle, Reactor, Reactors, Socket, proxy_protocol};
+use pelton::{Address, DescriptorLimit, Error, Handle, Limit, Reactor, Reactors, Socket, proxy_protocol};
 use pelton_http::Server;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 
@@ -196,7 +196,6 @@ fn settings(
         }),
         by_name: !options.to_sni.is_empty(),
         header_time: options.headers.header_time,
-        connect_time: options.limits.connect_time,
         idle_time: Some(options.limits.idle_time).filter(|time| !time.is_zero()),
         retries: options.health.retries,
         to_tls,
@@ -220,8 +219,9 @@ fn start_workers(
     // Each worker takes its part on its own thread.
     let shares: Arc<Mutex<Vec<_>>> = Arc::new(Mutex::new((0..workers).map(|worker| Some(share(worker))).collect()));
     let tls = tls.cloned();
+    let connect_time = Some(options.limits.connect_time);
     let started = options.server.start_as(
-        |builder| builder,
+        move |builder| builder.limit(Limit::Connect, connect_time).limit(Limit::Handshake, connect_time),
         move |number, reactor| {
             let sockets = shares.lock().unwrap_or_else(PoisonError::into_inner)[number].take();
             let copied = |error| Error::System { doing: "copy the listeners for a worker".to_owned(), error };

@@ -33,6 +33,7 @@ mod socket;
 #[cfg(unix)]
 mod socket_file;
 mod space;
+mod splice;
 #[cfg(unix)]
 mod stream;
 mod time;
@@ -79,6 +80,7 @@ pub use socket::Socket;
 #[cfg(unix)]
 pub use socket_file::SocketFile;
 pub use space::Space;
+pub use splice::Splice;
 #[cfg(unix)]
 pub use stream::{DescriptorOwner, StreamKind};
 pub use time::Time;

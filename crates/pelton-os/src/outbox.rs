@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::fs::File;
 use std::io::IoSlice;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::Chunk;
+use crate::{Chunk, Splice};
 
 /// Copied pieces are collected in blocks of this size.
 const BLOCK: usize = 16 * 1024;
@@ -19,7 +20,7 @@ pub struct Outbox {
     pieces: VecDeque<Piece>,
     /// Bytes in memory.
     bytes: usize,
-    /// Bytes in files.
+    /// Bytes in files and pipes.
     in_files: u64,
     /// Bytes that an engine has taken to send later, in memory and in files.
     taken: (usize, u64),
@@ -32,6 +33,7 @@ enum Piece {
     Bytes(Bytes),
     Copied { block: Vec<u8>, sent: usize },
     File(FilePart),
+    Splice { pipe: Rc<Splice>, len: usize },
 }
 
 /// A part of a file to send.
@@ -53,7 +55,7 @@ impl Piece {
             Piece::Chunk(chunk) => chunk,
             Piece::Bytes(bytes) => bytes,
             Piece::Copied { block, sent } => &block[*sent..],
-            Piece::File(_) => &[],
+            Piece::File(_) | Piece::Splice { .. } => &[],
         }
     }
 
@@ -62,7 +64,7 @@ impl Piece {
             Piece::Chunk(chunk) => chunk.advance(count),
             Piece::Bytes(bytes) => bytes::Buf::advance(bytes, count),
             Piece::Copied { sent, .. } => *sent += count,
-            Piece::File(_) => debug_assert_eq!(count, 0, "a file is not in memory"),
+            Piece::File(_) | Piece::Splice { .. } => debug_assert_eq!(count, 0, "it is not in memory"),
         }
     }
 }
@@ -152,6 +154,14 @@ impl Outbox {
         }
     }
 
+    /// Appends `len` bytes that the kernel holds in a pipe. They count as bytes of a file: they take up no memory here.
+    pub fn push_splice(&mut self, pipe: Rc<Splice>, len: usize) {
+        if len > 0 {
+            self.in_files += len as u64;
+            self.pieces.push_back(Piece::Splice { pipe, len });
+        }
+    }
+
     /// Appends everything that `later` has queued, without copying. Nothing of it may be [taken](Outbox::take).
     pub fn append(&mut self, mut later: Outbox) {
         debug_assert_eq!(later.taken, (0, 0), "bytes that are being sent cannot come later");
@@ -162,7 +172,7 @@ impl Outbox {
 
     /// Lists the first pieces in memory, for one vectored write. Returns how many there are: 0 if a file is next.
     pub fn gather<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
-        let in_memory = self.pieces.iter().take_while(|piece| !matches!(piece, Piece::File(_)));
+        let in_memory = self.pieces.iter().take_while(|piece| !matches!(piece, Piece::File(_) | Piece::Splice { .. }));
         let mut count = 0;
         for (slice, piece) in slices.iter_mut().zip(in_memory) {
             *slice = IoSlice::new(piece.bytes());
@@ -174,7 +184,9 @@ impl Outbox {
     /// Returns all queued bytes if they are a single piece in memory.
     pub fn only_piece(&self) -> Option<&[u8]> {
         match self.pieces.front() {
-            Some(piece) if self.pieces.len() == 1 && !matches!(piece, Piece::File(_)) => Some(piece.bytes()),
+            Some(piece) if self.pieces.len() == 1 && !matches!(piece, Piece::File(_) | Piece::Splice { .. }) => {
+                Some(piece.bytes())
+            }
             _ => None,
         }
     }
@@ -203,6 +215,27 @@ impl Outbox {
         match self.pieces.front() {
             Some(Piece::File(part)) => Some(part),
             _ => None,
+        }
+    }
+
+    /// Returns the pipe that is next, and how many of its bytes.
+    pub(crate) fn next_splice(&self) -> Option<(&Splice, usize)> {
+        match self.pieces.front() {
+            Some(Piece::Splice { pipe, len }) => Some((pipe, *len)),
+            _ => None,
+        }
+    }
+
+    /// Removes the first `count` bytes of the pipe that is next, which have been sent.
+    pub(crate) fn advance_splice(&mut self, count: usize) {
+        let Some(Piece::Splice { len, .. }) = self.pieces.front_mut() else {
+            return debug_assert!(false, "a pipe is next");
+        };
+        debug_assert!(count <= *len);
+        *len -= count;
+        self.in_files -= count as u64;
+        if *len == 0 {
+            self.pieces.pop_front();
         }
     }
 

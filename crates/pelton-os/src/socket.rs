@@ -295,8 +295,14 @@ impl SystemSocket {
     fn new(address: &Address) -> io::Result<SystemSocket> {
         let (domain, _) = address.to_socket()?;
         let protocol = matches!(address, Address::Tcp(_)).then_some(Protocol::TCP);
-        let socket = socket2::Socket::new(domain, Type::STREAM, protocol)?;
-        socket.set_nonblocking(true)?;
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        let socket = socket2::Socket::new(domain, Type::STREAM.nonblocking(), protocol)?;
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        let socket = {
+            let socket = socket2::Socket::new(domain, Type::STREAM, protocol)?;
+            socket.set_nonblocking(true)?;
+            socket
+        };
         let socket = SystemSocket(socket);
         socket.send_without_delay();
         Ok(socket)
@@ -370,6 +376,10 @@ impl Sink for SystemSocket {
 
     fn send(&self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
         self.0.send_vectored_with_flags(slices, SEND_FLAGS)
+    }
+
+    fn send_splice(&self, pipe: &crate::Splice, most: usize) -> io::Result<usize> {
+        pipe.send_to(self.as_fd(), most)
     }
 
     /// Does not copy the bytes through user space where the system can do that.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use pelton::{Address, Builder, ConnectOptions, Engine, EventLoop, PanicPolicy, Park, Reactor, Socket, Time};
 use pelton_os::engine::StreamEngine;
-use pelton_os::{Event, Forgotten, Intake, Outbox, Sending, StreamKind, Token};
+use pelton_os::{Event, Forgotten, Intake, Outbox, Sending, Splice, StreamKind, Token};
 
 use crate::unsupported;
 
@@ -161,6 +161,10 @@ impl StreamEngine for Clockwork {
 
     fn finish(&mut self, _: Token) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn splice(&mut self, _: Token, _: Option<(Token, Rc<Splice>)>) -> bool {
+        false
     }
 
     fn has_unread(&self, _: Token) -> bool {

@@ -46,6 +46,14 @@ macro_rules! unsupported {
                 detach($crate::pelton_os::Token) -> ();
             });
 
+            fn splice(
+                &mut self,
+                _: $crate::pelton_os::Token,
+                _: Option<($crate::pelton_os::Token, std::rc::Rc<$crate::pelton_os::Splice>)>,
+            ) -> bool {
+                false
+            }
+
             fn has_unread(&self, _: $crate::pelton_os::Token) -> bool {
                 false
             }

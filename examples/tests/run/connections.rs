@@ -163,3 +163,22 @@ fn forward_slows_down_the_source_for_a_slow_client() {
     // The high-water mark plus one read.
     assert!((1..=128).contains(&waited.parse::<u32>().unwrap()), "{line}");
 }
+
+#[test]
+fn proxy_forwards_both_ways_and_counts() {
+    let (address, serving) = echo_server();
+    let mut example = example!("proxy");
+    example.args(["127.0.0.1:0", &address]);
+    let mut proxy = start(example);
+    proxy.expect("proxying ");
+    let line = proxy.printed.last().unwrap();
+    let front = line.split(' ').nth(1).unwrap().to_owned();
+    let mut client = std::net::TcpStream::connect(front).unwrap();
+    client.write_all(b"there and back").unwrap();
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut back = String::new();
+    client.read_to_string(&mut back).unwrap();
+    assert_eq!(back, "there and back");
+    proxy.expect("14 bytes to the target: PeerFinished");
+    serving.join().unwrap();
+}

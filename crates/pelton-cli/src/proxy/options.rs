@@ -181,7 +181,7 @@ pub struct Limits {
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=MOST_CONNECTIONS))]
     pub max_connections_per_address: Option<u32>,
 
-    /// How long connecting to a target may take, with its TLS handshake
+    /// How long connecting to a target may take, and every TLS handshake
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = units::positive_duration)]
     pub connect_time: Duration,
 

@@ -28,7 +28,6 @@ pub struct Settings {
     /// Targets are chosen by the name in the client's TLS hello.
     pub by_name: bool,
     pub header_time: Duration,
-    pub connect_time: Duration,
     pub idle_time: Option<Duration>,
     pub retries: u32,
     pub to_tls: Option<(pelton_tls::Client, Option<String>)>,
@@ -208,13 +207,7 @@ impl Front {
                 header,
             };
             match start(io.reactor(), settings, index, back) {
-                Ok(id) => {
-                    if let Some(mut back) = io.reactor().connection(id) {
-                        back.set_limit(Limit::Connect, Some(settings.connect_time));
-                        back.set_limit(Limit::Handshake, Some(settings.connect_time));
-                    }
-                    return;
-                }
+                Ok(_) => return,
                 Err(error) => tracing::warn!(%error, "could not connect to a target"),
             }
         }
@@ -281,7 +274,8 @@ fn network(address: IpAddr) -> IpAddr {
 
 impl Connection for Front {
     fn opened(&mut self, io: &mut Io<'_>) {
-        let settings = self.worker.settings.clone();
+        let worker = self.worker.clone();
+        let settings = &worker.settings;
         if let Some(lines) = &self.worker.lines {
             lines.expect(io.reactor());
         }

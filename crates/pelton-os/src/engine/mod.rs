@@ -98,6 +98,8 @@ pub enum Event {
     Received(Token, Chunk),
     /// A stream that [receives manually](StreamEngine::receive_manually) has something to receive: bytes, the end or an error.
     Receivable(Token),
+    /// This many bytes have arrived in the pipe of a [spliced](StreamEngine::splice) stream.
+    Spliced(Token, usize),
     /// Nothing more will arrive: the other side has finished, or the stream has failed.
     Ended(Token, io::Result<()>),
     /// There is room to send again.
@@ -124,6 +126,7 @@ impl Event {
             | Event::Connected(token)
             | Event::Received(token, _)
             | Event::Receivable(token)
+            | Event::Spliced(token, _)
             | Event::Ended(token, _)
             | Event::Sendable(token)
             | Event::Datagram(token, _)

@@ -11,11 +11,12 @@
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
+use std::rc::Rc;
 
 use super::{Intake, Sending};
 use crate::{
     Address, ConnectOptions, DatagramOptions, DatagramOutbox, DatagramSetting, Interest, ListenOptions, Mode, Outbox,
-    Socket, Space, StreamKind, Token,
+    Socket, Space, Splice, StreamKind, Token,
 };
 
 /// Reports the readiness of descriptors that belong to somebody else.
@@ -108,6 +109,11 @@ pub trait StreamEngine {
     /// Gives up a stream that has nothing queued: [`Event::Detached`](super::Event::Detached) carries its socket and follows
     /// everything that was received. The engine has then forgotten the source.
     fn detach(&mut self, token: Token) -> io::Result<()>;
+
+    /// Moves what `from` receives into a pipe, while that is empty, to be [sent on](Outbox::push_splice) to the given stream:
+    /// [`Event::Spliced`](super::Event::Spliced) for each piece. Other bytes, and all after `None`, are received as usual.
+    /// Returns whether the engine can do this for both streams. If not, nothing changes.
+    fn splice(&mut self, from: Token, route: Option<(Token, Rc<Splice>)>) -> bool;
 
     /// Returns whether bytes have arrived that were not received yet. `false` if the engine cannot tell.
     fn has_unread(&self, token: Token) -> bool;

@@ -23,7 +23,7 @@ pub use owner::DescriptorOwner;
 use rustix::net::RecvFlags;
 
 use crate::socket::SystemSocket;
-use crate::{Address, Space};
+use crate::{Address, Space, Splice};
 
 /// Bytes to copy at a time from a file that the kernel cannot send directly.
 const COPIED_AT_ONCE: usize = 16 * 1024;
@@ -97,6 +97,13 @@ pub(crate) trait Sink {
     /// Sends up to `count` bytes of `file`. Returns 0 at the end of the file.
     fn send_file(&self, file: &File, offset: u64, count: usize) -> io::Result<usize> {
         self.send_file_by_copying(file, offset, count)
+    }
+
+    /// Sends up to `most` bytes of a pipe.
+    fn send_splice(&self, pipe: &Splice, most: usize) -> io::Result<usize> {
+        let _ = (pipe, most);
+        // Only sockets are the targets of a splice.
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     fn send_file_by_copying(&self, file: &File, offset: u64, count: usize) -> io::Result<usize> {

@@ -82,7 +82,10 @@ fn connections_that_are_killed_at_random_lose_values_and_never_double_or_reorder
         // What is missing without a gap that was told is what the publisher knows to be lost.
         let missing = (VALUES as usize).saturating_sub(numbers.iter().filter(|value| **value <= VALUES).count());
         let lost = publisher.stats().lost as usize;
-        assert!(missing <= lost || !gaps(got).is_empty(), "{missing} are missing, and only {lost} are known to be lost");
+        assert!(
+            missing <= lost || !gaps(got).is_empty(),
+            "{missing} are missing, and only {lost} are known to be lost"
+        );
     }
 }
 

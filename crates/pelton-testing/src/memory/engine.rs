@@ -6,12 +6,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
 use pelton::{Address, ConnectOptions, Engine, ListenOptions, Park, Socket, Time};
 use pelton_os::engine::{ListenEngine, StreamEngine};
-use pelton_os::{Event, Forgotten, Intake, Outbox, Sending, StreamKind, Token, clock};
+use pelton_os::{Event, Forgotten, Intake, Outbox, Sending, Splice, StreamKind, Token, clock};
 
 use crate::unsupported;
 
@@ -286,6 +287,10 @@ impl StreamEngine for MemoryEngine {
         stream.end.set_alarm(None);
         outcomes.push_back((random.below(5), Event::Detached(token, Socket::custom(Box::new(stream.end)))));
         Ok(())
+    }
+
+    fn splice(&mut self, _: Token, _: Option<(Token, Rc<Splice>)>) -> bool {
+        false
     }
 
     fn has_unread(&self, _: Token) -> bool {

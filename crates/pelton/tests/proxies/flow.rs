@@ -42,7 +42,7 @@ fn most_queued(on: impl Network, proxy: Proxy, marks: Option<WaterMarks>) -> usi
         })
         .0;
     // Until the source is paused: it has forwarded a lot, and nothing more follows.
-    let (from, _) = ids.get().unwrap();
+    let (from, to) = ids.get().unwrap();
     let mut most = 0;
     let mut before = (0, 0);
     run_until(&mut reactor, |reactor| {
@@ -50,7 +50,9 @@ fn most_queued(on: impl Network, proxy: Proxy, marks: Option<WaterMarks>) -> usi
         let bytes = reactor.connection(from).unwrap().proxied_bytes().unwrap();
         before = if before.0 == bytes { (bytes, before.1 + 1) } else { (bytes, 0) };
         reactor.next_tick(|_| {});
-        before.1 > 2_000 && reactor.queued() > 0
+        // Bulk may wait in a pipe.
+        let waits = reactor.queued() > 0 || reactor.connection(to).unwrap().queued_in_files() > 0;
+        before.1 > 2_000 && waits
     });
     assert!(before.0 < count as u64, "the source was never paused");
     let mut server = server;

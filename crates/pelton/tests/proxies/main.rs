@@ -8,6 +8,7 @@ mod flow;
 mod forwarding;
 mod handlers;
 mod leaving;
+mod splicing;
 
 #[path = "../layers/toys.rs"]
 #[allow(dead_code, reason = "shared with the tests of layers")]

@@ -3,7 +3,9 @@
 //! Each readiness is answered with one read, into a buffer that the engine lends out. There is no second read, because the
 //! poller will report the rest. Writes are tried at once, and the poller is asked about room only if there was none.
 
+use std::collections::HashMap;
 use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
 use std::rc::Rc;
 
 use super::watches::{Input, Registration};
@@ -14,7 +16,7 @@ use crate::outbox::FilePart;
 use crate::poller::Poller;
 use crate::socket::SystemSocket;
 use crate::stream::{Sink, Stream};
-use crate::{Address, ConnectOptions, Interest, Mode, Outbox, Socket, Space, StreamKind, Token};
+use crate::{Address, ConnectOptions, Interest, Mode, Outbox, Socket, Space, Splice, StreamKind, Token};
 
 /// Pieces that one system call takes at most.
 const PIECES_PER_CALL: usize = 64;
@@ -25,6 +27,8 @@ const BYTES_PER_TURN: usize = 1024 * 1024;
 #[derive(Default)]
 pub(super) struct Streams {
     buffers: Rc<Buffers>,
+    /// Where the bytes of some streams go instead of a buffer. Few streams transfer bulk, and all others should stay small.
+    splices: HashMap<Token, Rc<Splice>>,
 }
 
 impl<P: Poller> ReadinessEngine<P> {
@@ -57,6 +61,17 @@ impl<P: Poller> ReadinessEngine<P> {
     pub(super) fn receive_once(&mut self, token: Token) -> Option<Event> {
         let watch = self.watches.get_mut(token)?;
         let Role::Stream(stream) = &watch.role else { return None };
+        if !self.streams.splices.is_empty()
+            && let (Some(pipe), Stream::Socket(socket)) = (self.streams.splices.get(&token), stream)
+            && pipe.is_empty()
+        {
+            match pipe.fill(socket.as_fd()) {
+                Ok(count @ 1..) => return Some(Event::Spliced(token, count)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+                // The end, or an error: reading reports it.
+                Ok(_) | Err(_) => {}
+            }
+        }
         let received = match stream {
             Stream::Socket(socket) => self.streams.buffers.fill(|buffer| socket.receive(buffer)),
             Stream::Descriptor(descriptor) if descriptor.kind() == StreamKind::WriteOnly => {
@@ -200,6 +215,19 @@ impl<P: Poller> StreamEngine for ReadinessEngine<P> {
         Ok(())
     }
 
+    fn splice(&mut self, from: Token, route: Option<(Token, Rc<Splice>)>) -> bool {
+        let Some((to, pipe)) = route else {
+            self.streams.splices.remove(&from);
+            return true;
+        };
+        let is_socket = |token| matches!(self.stream(token), Some(Stream::Socket(_)));
+        if !is_socket(from) || !is_socket(to) {
+            return false;
+        }
+        self.streams.splices.insert(from, pipe);
+        true
+    }
+
     fn has_unread(&self, token: Token) -> bool {
         self.stream(token).is_some_and(Stream::has_unread)
     }
@@ -254,16 +282,17 @@ fn send_some(socket: &impl Sink, outbox: &mut Outbox) -> io::Result<Sending> {
 fn send_all(socket: &impl Sink, outbox: &mut Outbox) -> io::Result<Sending> {
     let mut share = BYTES_PER_TURN;
     while !outbox.is_empty() {
-        let sent = match outbox.next_file() {
-            Some(part) => send_file(socket, part, share),
-            None => send_pieces(socket, outbox),
+        let sent = match (outbox.next_file(), outbox.next_splice()) {
+            (Some(part), _) => send_file(socket, part, share),
+            (None, Some((pipe, len))) => send_splice(socket, pipe, len),
+            (None, None) => send_pieces(socket, outbox),
         };
         match sent {
-            Ok(Sent { bytes, wanted, from_file }) => {
-                if from_file {
-                    outbox.advance_file(bytes as u64);
-                } else {
-                    outbox.advance(bytes);
+            Ok(Sent { bytes, wanted, from }) => {
+                match from {
+                    From::Memory => outbox.advance(bytes),
+                    From::File => outbox.advance_file(bytes as u64),
+                    From::Pipe => outbox.advance_splice(bytes),
                 }
                 share = share.saturating_sub(bytes);
                 if bytes < wanted || (share == 0 && !outbox.is_empty()) {
@@ -286,7 +315,13 @@ struct Sent {
     bytes: usize,
     /// If less than this was sent, the socket is full.
     wanted: usize,
-    from_file: bool,
+    from: From,
+}
+
+enum From {
+    Memory,
+    File,
+    Pipe,
 }
 
 fn send_pieces(socket: &impl Sink, outbox: &Outbox) -> io::Result<Sent> {
@@ -294,7 +329,7 @@ fn send_pieces(socket: &impl Sink, outbox: &Outbox) -> io::Result<Sent> {
     let count = outbox.gather(&mut slices);
     let wanted = slices[..count].iter().map(|slice| slice.len()).sum();
     let bytes = socket.send(&slices[..count])?;
-    Ok(Sent { bytes, wanted, from_file: false })
+    Ok(Sent { bytes, wanted, from: From::Memory })
 }
 
 fn send_file(socket: &impl Sink, part: &FilePart, most: usize) -> io::Result<Sent> {
@@ -304,5 +339,10 @@ fn send_file(socket: &impl Sink, part: &FilePart, most: usize) -> io::Result<Sen
         let text = format!("send a file: it ends {} bytes early", part.len);
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
     }
-    Ok(Sent { bytes, wanted, from_file: true })
+    Ok(Sent { bytes, wanted, from: From::File })
+}
+
+fn send_splice(socket: &impl Sink, pipe: &Splice, wanted: usize) -> io::Result<Sent> {
+    let bytes = socket.send_splice(pipe, wanted)?;
+    Ok(Sent { bytes, wanted, from: From::Pipe })
 }

@@ -19,6 +19,7 @@ impl Kind for ConnectionState {
         match event {
             Event::Receivable(_) => reactor.connection_is_receivable(token),
             Event::Sendable(_) => reactor.connection_is_sendable(token),
+            Event::Spliced(_, count) => reactor.connection_spliced(token, count),
             Event::Connected(_) => reactor.connection_is_open(token),
             Event::Ended(_, outcome) => reactor.connection_ended(token, outcome),
             Event::Detached(_, socket) => reactor.connection_is_detached(token, socket),

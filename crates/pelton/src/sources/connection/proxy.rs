@@ -1,18 +1,21 @@
 //! Proxying: the input of one connection goes to another without passing through a handler.
 //!
-//! This file has the interface. `forward.rs` moves the bytes and their end, and `ending.rs` ends proxying.
+//! This file has the interface. `forward.rs` moves the bytes and their end, `splicing.rs` moves bulk inside the
+//! kernel, and `ending.rs` ends proxying.
 //!
 //! The connection that is read from is the source. It has the state of the [`Forwarding`]. The target knows its source,
 //! one at most, so that it can resume the source when its send queue has room, and tell it when the target is gone.
 
 mod ending;
 mod forward;
+mod splicing;
 
 use pelton_os::Token;
 
 use super::stream::{Ending, Stage};
 use super::{ConnectionId, ConnectionState, Io, Reason};
 use crate::Reactor;
+use splicing::Splicing;
 
 pub(super) use ending::SourceEnd;
 pub(super) use forward::{EndGoes, Feed, Progress};
@@ -47,7 +50,7 @@ impl Proxy {
 
     /// Sets how many bytes may be queued on the target: above that, the source is not read from until a quarter of it
     /// is left. By default the target's [water marks](crate::WaterMarks) decide. The last read may exceed this by up to
-    /// 64 KiB.
+    /// 64 KiB. Without this setting, up to 1 MiB of bulk may wait in the kernel besides.
     pub fn buffer(mut self, bytes: usize) -> Proxy {
         self.buffer = Some(bytes);
         self
@@ -130,6 +133,7 @@ pub(super) struct Forwarding {
     /// The source pauses when more is queued on the target.
     high: Option<usize>,
     pass_on: PassOn,
+    splicing: Splicing,
 }
 
 impl ConnectionState {
@@ -190,7 +194,8 @@ impl Io<'_> {
         other.extra().feed = Some(Feed { source, low });
         let Some(stream) = self.reactor.stream_mut(source) else { return Err(ProxyError::SourceClosed) };
         let Proxy { limit, buffer, pass_on } = proxy;
-        let forwarding = Forwarding { target, bytes: 0, left: limit, high: buffer, pass_on };
+        let forwarding =
+            Forwarding { target, bytes: 0, left: limit, high: buffer, pass_on, splicing: Splicing::Off(0) };
         stream.proxies = true;
         let peer_finished = stream.peer_finished();
         let extra = stream.extra();
@@ -240,6 +245,13 @@ impl Io<'_> {
     /// Returns how many bytes were forwarded so far, if the connection is proxied.
     pub fn proxied_bytes(&mut self) -> Option<u64> {
         Some(self.reactor.stream_mut(self.id.0)?.forwarding()?.bytes)
+    }
+
+    /// Returns whether the kernel moves the proxied bytes at the moment, which it does for bulk between plain sockets on
+    /// Linux.
+    pub fn is_spliced(&mut self) -> bool {
+        let forwarding = self.reactor.stream_mut(self.id.0).and_then(|stream| stream.forwarding());
+        forwarding.is_some_and(|forwarding| matches!(forwarding.splicing, Splicing::On(_)))
     }
 
     /// Closes the connection and drops its send queue. A TCP peer sees a reset instead of an orderly end, so it does not

@@ -6,7 +6,7 @@ use std::io;
 use std::panic::Location;
 use std::rc::Rc;
 
-use pelton_os::{Address, Buffers, Outbox, StreamKind, Time, Token};
+use pelton_os::{Address, Buffers, Outbox, Splice, StreamKind, Time, Token};
 
 use super::detach::OnDetached;
 use super::dial::Dial;
@@ -176,6 +176,8 @@ pub(crate) struct Connections {
     /// More of them, for layers. Boxed because that is how connections and layers hold them.
     #[expect(clippy::vec_box)]
     pub(super) spare_outboxes: Vec<Box<Outbox>>,
+    /// Pipes for bulk that is proxied.
+    pub(super) pipes: Vec<Rc<Splice>>,
     /// Memory for the bytes that layers deliver.
     pub(super) buffers: Rc<Buffers>,
     /// The initial limits of connections.
@@ -185,7 +187,7 @@ pub(crate) struct Connections {
 impl Connections {
     pub(crate) fn new(limits: Limits) -> Connections {
         let (spare_outboxes, buffers) = (Vec::new(), Rc::default());
-        Connections { accepted: Vec::new(), spare_outbox: None, spare_outboxes, buffers, limits }
+        Connections { accepted: Vec::new(), spare_outbox: None, spare_outboxes, pipes: Vec::new(), buffers, limits }
     }
 
     /// Keeps an empty outbox for the next connection or layer that sends.

@@ -20,6 +20,7 @@ pub(in super::super) struct Remains {
 impl Reactor {
     /// Ends proxying without telling the source's handler.
     pub(super) fn end_forwarding(&mut self, source: Token, end: ProxyEnd) -> Option<Proxied> {
+        self.stop_splicing(source);
         let stream = self.stream_mut(source)?;
         let forwarding = stream.extra.as_mut()?.forwarding.take()?;
         stream.proxies = false;

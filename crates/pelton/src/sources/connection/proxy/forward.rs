@@ -93,6 +93,7 @@ impl Reactor {
             self.write_and_settle(target);
         }
         self.pause_source_if_full(source, target, high);
+        self.may_splice(source, bytes);
         self.end_if_limit_is_reached(source);
         Progress::Some
     }
@@ -133,7 +134,7 @@ impl Reactor {
     }
 
     #[inline]
-    fn pause_source_if_full(&mut self, source: Token, target: Token, high: Option<usize>) {
+    pub(super) fn pause_source_if_full(&mut self, source: Token, target: Token, high: Option<usize>) {
         let Reactor { sources, flow, .. } = self;
         let Some(Source::Connection(stream)) = sources.get_mut(target) else { return };
         let waiting = stream.waiting();
