@@ -27,7 +27,8 @@ impl Reactor {
             return Err(Error::Stopped);
         }
         self.shared.runs_here();
-        self.cut.requested = false;
+        // A turn inside another one has its own end.
+        let outer_ends = std::mem::take(&mut self.cut.requested) && self.callbacks.depth() > 0;
         let calls_before = self.meter.counters.calls();
 
         self.gather_deferred();
@@ -52,6 +53,7 @@ impl Reactor {
         if self.lifecycle.is_stopping() {
             self.drop_posts();
         }
+        self.cut.requested = outer_ends;
         Ok(())
     }
 
