@@ -27,11 +27,11 @@ pub(crate) fn start_proxy(from: u64, to: u64, most_queued: usize, length: usize)
             _ => false,
         };
         if from == to || !open(from, reactor) || !open(to, reactor) {
-            return Err("Invalid Proxy Descriptor");
+            return Err("a proxy needs two different open connections");
         }
         let mut proxies = machine.proxies.borrow_mut();
         if proxies.iter().any(|(sig, proxy)| proxy.to.is_some() && (*sig == from || proxy.to == Some(to))) {
-            return Err("Tried to proxy to a busy target");
+            return Err("one of the connections has a proxy already");
         }
         let left = if length == 0 { None } else { Some(length) };
         proxies.insert(from, Proxy { to: Some(to), left, most_queued, bytes: 0 });

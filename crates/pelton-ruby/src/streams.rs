@@ -206,7 +206,9 @@ fn set_paused(sig: u64, pause: bool) -> Result<bool, Error> {
             })?;
             Ok(true)
         }
-        Some(Source::Watch(_)) => Err(errors::runtime("cannot pause/resume 'watch only' connections")),
+        Some(Source::Watch(_)) => {
+            Err(errors::runtime("a watched descriptor cannot be paused; use notify_readable and notify_writable"))
+        }
         _ => Ok(false),
     }
 }

@@ -9,11 +9,11 @@ module EventMachine
         case handler
         when nil then klass
         when Class
-          raise ArgumentError, "must provide module or subclass of #{klass.name}" unless handler <= klass
+          raise ArgumentError, "a handler is a module or a subclass of #{klass.name}, not #{handler.inspect}" unless handler <= klass
 
           handler
         when Module then class_of_module(klass, handler)
-        else raise ArgumentError, "must provide module or subclass of #{klass.name}"
+        else raise ArgumentError, "a handler is a module or a subclass of #{klass.name}, not #{handler.inspect}"
         end
       check_arguments(found, args)
       found

@@ -9,7 +9,7 @@ module EventMachine
     attr_reader :concurrency
 
     def initialize(list, concurrency = 1)
-      raise ArgumentError, 'concurrency must be bigger than zero' unless concurrency.positive?
+      raise ArgumentError, "an iterator needs at least one worker, not #{concurrency}" unless concurrency.positive?
 
       @list = list.respond_to?(:call) ? list : list.to_a.dup
       @concurrency = concurrency
@@ -26,8 +26,8 @@ module EventMachine
 
     # Calls `foreach` with each element and an object to say `next` to, then `after`.
     def each(foreach = nil, after = nil, &block)
-      raise ArgumentError, 'proc or block required for iteration' unless (foreach ||= block)
-      raise 'cannot iterate over an iterator more than once' if @started || @ended
+      raise ArgumentError, 'an iterator needs a block or a proc to call' unless (foreach ||= block)
+      raise 'an iterator runs once' if @started || @ended
 
       @started = true
       @step = foreach
@@ -43,7 +43,7 @@ module EventMachine
         index += 1
         is_done = false
         on_done = proc do |value|
-          raise 'already completed this iteration' if is_done
+          raise 'this step is done already' if is_done
 
           is_done = true
           results[at] = value
@@ -54,7 +54,7 @@ module EventMachine
         end
 
         def on_done.next
-          raise NoMethodError, 'must call #return on a map iterator'
+          raise NoMethodError, 'a step of map calls return, with its value'
         end
         foreach.call(item, on_done)
       }, after)
@@ -65,7 +65,7 @@ module EventMachine
       each(proc { |item, iter|
         is_done = false
         on_done = proc do |result|
-          raise 'already completed this iteration' if is_done
+          raise 'this step is done already' if is_done
 
           is_done = true
           object = result
@@ -76,7 +76,7 @@ module EventMachine
         end
 
         def on_done.next
-          raise NoMethodError, 'must call #return on an inject iterator'
+          raise NoMethodError, 'a step of inject calls return, with the object'
         end
         foreach.call(object, item, on_done)
       }, proc { after.call(object) })
@@ -140,7 +140,7 @@ module EventMachine
       end
 
       def next
-        raise 'already completed this iteration' if @done
+        raise 'this step is done already' if @done
 
         @done = true
         @iterator.send(:step_done)

@@ -63,7 +63,7 @@ module EventMachine
 
     def process(work, resource)
       deferrable = work.call(resource)
-      raise ArgumentError, 'deferrable expected from work' unless deferrable.is_a?(EventMachine::Deferrable)
+      raise ArgumentError, "work must return a deferrable, not #{deferrable.class}" unless deferrable.is_a?(EventMachine::Deferrable)
 
       deferrable.callback { completion(deferrable, resource) }
       deferrable.errback { failure(deferrable, resource) }

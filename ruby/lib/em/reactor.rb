@@ -118,10 +118,10 @@ module EventMachine
     def event_callback(signature, opcode, data)
       case opcode
       when ConnectionData, ConnectionCompleted
-        raise ConnectionNotBound, "received #{data.inspect} for unknown signature: #{signature}"
+        raise ConnectionNotBound, "no connection has the signature #{signature}"
       when ConnectionUnbound then unbound(signature, data)
       when ConnectionAccepted then accepted(signature, data)
-      when TimerFired then raise UnknownTimerFired, "timer data: #{data}" unless @timers.key?(signature)
+      when TimerFired then raise UnknownTimerFired, "no timer has the signature #{data}" unless @timers.key?(signature)
       when LoopbreakSignalled then run_deferred_callbacks
       end
     end

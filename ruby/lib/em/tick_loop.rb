@@ -28,7 +28,7 @@ module EventMachine
     end
 
     def start
-      raise ArgumentError, 'double start' unless @stopped
+      raise ArgumentError, 'the loop is running already' unless @stopped
 
       @stopped = false
       schedule

@@ -26,7 +26,8 @@ impl Reactor {
             self.drop_posts();
             return Err(Error::Stopped);
         }
-        self.cut.requested = false;
+        // A turn inside another one has its own end.
+        let outer_ends = std::mem::take(&mut self.cut.requested) && self.callbacks.depth() > 0;
         let calls_before = self.meter.counters.calls();
 
         self.gather_deferred();
@@ -46,6 +47,7 @@ impl Reactor {
         if self.lifecycle.is_stopping() {
             self.drop_posts();
         }
+        self.cut.requested = outer_ends;
         Ok(())
     }
 

@@ -4,7 +4,7 @@ require 'em/protocols/http_response'
 
 module EventMachine
   module Protocols
-    warn 'HttpClient is deprecated and will be removed. EM-Http-Request should be used instead.' if $VERBOSE
+    warn 'EventMachine::Protocols::HttpClient is old; use em-http-request in new programs' if $VERBOSE
 
     # One request over HTTP, as a deferrable that succeeds with `{status:, headers:, content:}`.
     class HttpClient < Connection

@@ -4,7 +4,7 @@ require 'em/protocols/http_response'
 
 module EventMachine
   module Protocols
-    warn 'HttpClient2 is deprecated and will be removed. EM-Http-Request should be used instead.' if $VERBOSE
+    warn 'EventMachine::Protocols::HttpClient2 is old; use em-http-request in new programs' if $VERBOSE
 
     # Requests over one connection, one after the other.
     class HttpClient2 < Connection
