@@ -46,7 +46,7 @@ mod tests {
         for bytes in [&b"G"[..], b"\x17\x03\x03", b"\0", b"PROXY TCP4"] {
             assert_eq!(look(bytes), Hello::NotTls, "{bytes:?}");
         }
-        assert_eq!(look(b"\x16\x03\x01\x40\x01aaaa"), Hello::NotTls);
+        assert_eq!(look(b"\x16\x03\x01\xff\xffaaaa"), Hello::NotTls, "longer than a record can be");
         assert_eq!(
             (look(b""), look(b"\x16"), look(b"\x16\x03\x01\x02\x00")),
             (Hello::Incomplete, Hello::Incomplete, Hello::Incomplete)
