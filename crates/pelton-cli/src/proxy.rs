@@ -13,16 +13,13 @@ mod pair;
 mod record;
 mod targets;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::io;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use pelton::{Address, DescriptorLimit, Error, Handle, Limit, Reactor, Reactors, Socket, proxy_protocol};
+use pelton::{Address, DescriptorLimit, Error, Limit, Reactor, Reactors, Socket, proxy_protocol};
 use pelton_http::Server;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 
 use admin::Admin;
 pub use options::Options;
@@ -32,8 +29,9 @@ use record::Counts;
 use targets::Targets;
 
 use crate::serve::admin::Hosts;
-use crate::serve::{Ended, Failure, failed, ignore_full_files, outcome_of_workers, run_to_end, tls};
+use crate::serve::{Ended, Failure, failed, ignore_full_files, tls};
 use crate::service::access_log::{self, Lines, Sink, Target};
+use crate::service::control::{Control, listen_for_signals, outcome_of_workers, run_to_end};
 use crate::service::pid_file::PidFile;
 use crate::service::places::{self, Inheritance, Place};
 use crate::service::{handover, notify, privileges};
@@ -121,7 +119,7 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<En
     }
     listen_for_signals(&mut control, &controls)?;
     let pid_file = options.pid_file.as_deref().map(PidFile::write).transpose().map_err(failed("start"))?;
-    for line in controls.borrow().lines(&control, options) {
+    for line in lines(&controls.borrow(), &control, options) {
         // Serve even if nobody can read this.
         let _ = say(&line);
     }
@@ -244,121 +242,13 @@ fn start_workers(
     Ok(started?)
 }
 
-/// State of the main thread.
-struct Control {
-    drain_time: Duration,
-    program: PathBuf,
-    limit: DescriptorLimit,
-    places: Vec<Place>,
-    admin: Option<(Place, pelton::ListenerId)>,
-    workers: Vec<Handle>,
-    log: Option<Sink>,
-    tls: Option<pelton_tls::Server>,
-    draining: Rc<Cell<bool>>,
-    handing_over: bool,
-}
-
-impl Control {
-    /// Returns the lines to print for the addresses once they are served.
-    fn lines(&self, reactor: &Reactor, options: &Options) -> Vec<String> {
-        let engine = reactor.engine_name();
-        let workers = match self.workers.len() {
-            1 => String::new(),
-            count => format!(" on {count} workers"),
-        };
-        let named = options.to_sni.iter().map(|(name, target)| format!("{name}={target}"));
-        let all: Vec<String> = options.to.iter().map(ToString::to_string).chain(named).collect();
-        let all = all.join(" ");
-        let to = |place: &Place| {
-            format!("proxying on {}, to {all}, with {engine}{workers}; press Ctrl-C to stop\n", place.address)
-        };
-        let admin = self.admin.iter().map(|(place, _)| format!("metrics and health on {}\n", place.url("http")));
-        self.places.iter().map(to).chain(admin).collect()
-    }
-
-    fn take_over(&mut self) {
-        let of_admin = self.admin.iter_mut().map(|(place, _)| place);
-        self.places.iter_mut().chain(of_admin).for_each(Place::take_over);
-    }
-
-    /// Drains on the first signal, and stops at once on the second.
-    fn end_on_signal(&mut self) {
-        if self.draining.get() {
-            tracing::info!("second signal: stopping at once");
-            self.workers.iter().for_each(Handle::stop);
-        } else {
-            tracing::info!("signal received: waiting for connections to end");
-            notify::ending();
-            self.drain(false);
-        }
-    }
-
-    fn drain(&mut self, handed_over: bool) {
-        self.draining.set(true);
-        self.places.iter_mut().for_each(|place| place.close(handed_over));
-        for worker in &self.workers {
-            let deadline = self.drain_time;
-            // A worker that has ended has nothing to drain.
-            let _ = worker.post(move |reactor| reactor.drain(deadline));
-        }
-    }
-}
-
-fn listen_for_signals(reactor: &mut Reactor, control: &Rc<RefCell<Control>>) -> Result<(), Error> {
-    for signal in [SIGINT, SIGTERM] {
-        let control = control.clone();
-        reactor.on_signal(signal, move |_, _| control.borrow_mut().end_on_signal())?;
-    }
-    let logs = control.clone();
-    reactor.on_signal(SIGHUP, move |reactor, _| {
-        let control = logs.borrow();
-        if let Some(log) = &control.log {
-            log.reopen();
-        }
-        if let Some(server) = &control.tls {
-            tls::reload(reactor, server);
-        }
-    })?;
-    let control = control.clone();
-    reactor.on_signal(SIGUSR2, move |reactor, _| hand_over(reactor, &control))?;
-    Ok(())
-}
-
-/// Starts a new process to replace this one, and drains when that one serves.
-fn hand_over(reactor: &mut Reactor, control: &Rc<RefCell<Control>>) {
-    let mut controls = control.borrow_mut();
-    if controls.draining.get() || controls.handing_over {
-        tracing::warn!("handover ignored: the proxy is shutting down, or a new process is already starting");
-        return;
-    }
-    let of_admin = controls.admin.iter().map(|(place, _)| place);
-    let sockets: Vec<_> = controls.places.iter().chain(of_admin).flat_map(Place::to_pass_on).collect();
-    let then = {
-        let control = control.clone();
-        move |reactor: &mut Reactor, outcome| handed_over(reactor, &control, outcome)
-    };
-    let secrets = controls.tls.as_ref().map(|tls| tls.export_ticket_keys()).unwrap_or_default();
-    match handover::begin(reactor, &controls.program, &controls.limit, (sockets, &secrets), then) {
-        Ok(()) => controls.handing_over = true,
-        Err(error) => {
-            let program = controls.program.display();
-            tracing::error!(%error, %program, "could not start a new process; this one continues to serve");
-        }
-    }
-}
-
-fn handed_over(reactor: &mut Reactor, control: &Rc<RefCell<Control>>, outcome: Result<u32, String>) {
-    let mut controls = control.borrow_mut();
-    controls.handing_over = false;
-    match outcome {
-        Ok(process) => {
-            tracing::info!(process, "the new process serves; this one waits for its connections to end");
-            if let Some((mut place, listener)) = controls.admin.take() {
-                reactor.end(listener);
-                place.close(true);
-            }
-            controls.drain(true);
-        }
-        Err(why) => tracing::error!(why, "the new process did not take over; this one continues to serve"),
-    }
+/// Returns the lines to print for the addresses once they are served.
+fn lines(controls: &Control, reactor: &Reactor, options: &Options) -> Vec<String> {
+    let engine = controls.engine_and_workers(reactor);
+    let named = options.to_sni.iter().map(|(name, target)| format!("{name}={target}"));
+    let all: Vec<String> = options.to.iter().map(ToString::to_string).chain(named).collect();
+    let all = all.join(" ");
+    let to = |place: &Place| format!("proxying on {}, to {all}, with {engine}; press Ctrl-C to stop\n", place.address);
+    let admin = controls.admin.iter().map(|(place, _)| format!("metrics and health on {}\n", place.url("http")));
+    controls.places.iter().map(to).chain(admin).collect()
 }

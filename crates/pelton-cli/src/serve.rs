@@ -16,19 +16,16 @@ pub mod tls;
 mod welcome;
 mod worker;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use pelton::{
-    Address, Builder, DescriptorLimit, Error, EventLoop, Exit, Handle, Lane, ListenerId, Reactor, Reactors, Socket,
-};
+use pelton::{Address, Builder, DescriptorLimit, Error, Lane, Reactor, Reactors, Socket};
 use pelton_http::{Census, FileSettings, Files, Handler, Server, Settings};
 use pelton_tls::ConfigError;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2, SIGXFSZ};
+use signal_hook::consts::SIGXFSZ;
 
 use admin::{Admin, Hosts, is_loopback};
 use descriptors::Budget;
@@ -37,6 +34,7 @@ use redirect::Strict;
 use worker::Sockets;
 
 use crate::service::access_log::{self, Sink, Target};
+use crate::service::control::{Control, listen_for_signals, outcome_of_workers, run_to_end};
 use crate::service::pid_file::PidFile;
 use crate::service::places::{self, CannotListen, Inheritance, Place};
 use crate::service::{handover, notify, privileges};
@@ -147,9 +145,9 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<En
         handing_over: false,
     };
     if let Some(place) = admin_place {
-        controls.serve_admin(&mut control, place, options, &budget)?;
+        serve_admin(&mut controls, &mut control, place, options, &budget)?;
     }
-    let lines: Vec<String> = controls.lines(&control, options).collect();
+    let lines: Vec<String> = lines(&controls, &control, options).collect();
     let controls = Rc::new(RefCell::new(controls));
     listen_for_signals(&mut control, &controls)?;
     let pid_file = options.pid_file.as_deref().map(PidFile::write).transpose().map_err(failed("start"))?;
@@ -257,201 +255,54 @@ impl Content {
     }
 }
 
-/// State of the main thread.
-struct Control {
-    drain_time: Duration,
-    program: PathBuf,
-    limit: DescriptorLimit,
-    places: Vec<Place>,
-    admin: Option<(Place, ListenerId)>,
-    workers: Vec<Handle>,
-    log: Option<Sink>,
-    tls: Option<pelton_tls::Server>,
-    draining: Rc<Cell<bool>>,
-    handing_over: bool,
-}
-
-impl Control {
-    fn serve_admin(
-        &mut self,
-        reactor: &mut Reactor,
-        place: Place,
-        options: &Options,
-        budget: &Budget,
-    ) -> Result<(), Failure> {
-        let (workers, log, draining) = (self.workers.clone(), self.log.clone(), self.draining.clone());
-        let tls = self.tls.clone();
-        let hosts = match &place.address {
-            Address::Tcp(address) => {
-                if options.admin_host.is_empty() && !is_loopback(address.ip()) {
-                    tracing::warn!(%address, "without --admin-host, the admin address answers only requests for localhost and loopback addresses");
-                }
-                Hosts::LoopbackAnd(options.admin_host.clone())
+/// Answers at the admin address.
+fn serve_admin(
+    controls: &mut Control,
+    reactor: &mut Reactor,
+    place: Place,
+    options: &Options,
+    budget: &Budget,
+) -> Result<(), Failure> {
+    let (workers, log, draining) = (controls.workers.clone(), controls.log.clone(), controls.draining.clone());
+    let tls = controls.tls.clone();
+    let hosts = match &place.address {
+        Address::Tcp(address) => {
+            if options.admin_host.is_empty() && !is_loopback(address.ip()) {
+                tracing::warn!(%address, "without --admin-host, the admin address answers only requests for localhost and loopback addresses");
             }
-            _ => Hosts::Any,
-        };
-        // A flood of handshakes elsewhere does not keep anybody from this address, and the other way round.
-        let handshakes = if options.tls.admin_tls { budget.admin / 2 } else { 0 };
-        let secure = self.tls.as_ref().filter(|_| options.tls.admin_tls);
-        let secure = secure.map(|tls| tls.with_handshakes_in_flight(handshakes));
-        let settings = Settings { connections: budget.admin - handshakes, turned_away: 1, ..Settings::default() };
-        let server = Server::with_settings(Admin { workers, log, tls, draining, hosts }.handler(), settings);
-        let mut sockets = place.share_of(0, 1).map_err(failed("copy the listener of the admin address"))?;
-        let Some(socket) = sockets.pop() else { return Ok(()) };
-        let listener = match secure {
-            Some(tls) => reactor.adopt_listener(socket, move |_| tls.wrap(server.connection()))?,
-            None => reactor.adopt_listener(socket, move |_| server.connection())?,
-        };
-        self.admin = Some((place, listener));
-        Ok(())
-    }
-
-    /// Returns the lines to print for the addresses once they are served.
-    fn lines(&self, reactor: &Reactor, options: &Options) -> impl Iterator<Item = String> {
-        let engine = reactor.engine_name();
-        let workers = match self.workers.len() {
-            1 => String::new(),
-            count => format!(" on {count} workers"),
-        };
-        let what = match &options.dir {
-            Some(dir) => dir.display().to_string(),
-            None => "the welcome page".to_owned(),
-        };
-        let scheme = if self.tls.is_some() { "https" } else { "http" };
-        let served = self.places.iter().map(move |place| match place.redirects() {
-            false => format!("serving {what} on {}, with {engine}{workers}; press Ctrl-C to stop\n", place.url(scheme)),
-            true => format!("redirecting to https on {}\n", place.url("http")),
-        });
-        let of_admin = if options.tls.admin_tls { "https" } else { "http" };
-        let admin = self.admin.iter().map(|(place, _)| format!("metrics and health on {}\n", place.url(of_admin)));
-        served.chain(admin).chain(options.tls.fingerprint(self.tls.as_ref()))
-    }
-
-    /// Takes ownership of what another process handed over, now that this one serves.
-    fn take_over(&mut self) {
-        let of_admin = self.admin.iter_mut().map(|(place, _)| place);
-        self.places.iter_mut().chain(of_admin).for_each(Place::take_over);
-    }
-
-    /// Drains on the first signal, and stops at once on the second.
-    fn end_on_signal(&mut self) {
-        if self.draining.get() {
-            tracing::info!("second signal: stopping at once");
-            self.workers.iter().for_each(Handle::stop);
-        } else {
-            tracing::info!("signal received: finishing requests in progress");
-            notify::ending();
-            self.drain(false);
+            Hosts::LoopbackAnd(options.admin_host.clone())
         }
-    }
-
-    fn drain(&mut self, handed_over: bool) {
-        self.draining.set(true);
-        self.places.iter_mut().for_each(|place| place.close(handed_over));
-        for worker in &self.workers {
-            let deadline = self.drain_time;
-            // A worker that has ended has nothing to drain.
-            let _ = worker.post(move |reactor| reactor.drain(deadline));
-        }
-    }
-
-    fn reopen_logs(&self) {
-        if let Some(log) = &self.log {
-            log.reopen();
-        }
-    }
-}
-
-fn listen_for_signals(reactor: &mut Reactor, control: &Rc<RefCell<Control>>) -> Result<(), Error> {
-    for signal in [SIGINT, SIGTERM] {
-        let control = control.clone();
-        reactor.on_signal(signal, move |_, _| control.borrow_mut().end_on_signal())?;
-    }
-    let logs = control.clone();
-    reactor.on_signal(SIGHUP, move |reactor, _| {
-        let control = logs.borrow();
-        control.reopen_logs();
-        if let Some(server) = &control.tls {
-            tls::reload(reactor, server);
-        }
-    })?;
-    let control = control.clone();
-    reactor.on_signal(SIGUSR2, move |reactor, _| hand_over(reactor, &control))?;
+        _ => Hosts::Any,
+    };
+    // A flood of handshakes elsewhere does not keep anybody from this address, and the other way round.
+    let handshakes = if options.tls.admin_tls { budget.admin / 2 } else { 0 };
+    let secure = controls.tls.as_ref().filter(|_| options.tls.admin_tls);
+    let secure = secure.map(|tls| tls.with_handshakes_in_flight(handshakes));
+    let settings = Settings { connections: budget.admin - handshakes, turned_away: 1, ..Settings::default() };
+    let server = Server::with_settings(Admin { workers, log, tls, draining, hosts }.handler(), settings);
+    let mut sockets = place.share_of(0, 1).map_err(failed("copy the listener of the admin address"))?;
+    let Some(socket) = sockets.pop() else { return Ok(()) };
+    let listener = match secure {
+        Some(tls) => reactor.adopt_listener(socket, move |_| tls.wrap(server.connection()))?,
+        None => reactor.adopt_listener(socket, move |_| server.connection())?,
+    };
+    controls.admin = Some((place, listener));
     Ok(())
 }
 
-/// Starts a new process to replace this one, and drains when that one serves.
-fn hand_over(reactor: &mut Reactor, control: &Rc<RefCell<Control>>) {
-    let mut controls = control.borrow_mut();
-    if controls.draining.get() || controls.handing_over {
-        tracing::warn!("handover ignored: the server is shutting down, or a new process is already starting");
-        return;
-    }
-    let of_admin = controls.admin.iter().map(|(place, _)| place);
-    let sockets: Vec<_> = controls.places.iter().chain(of_admin).flat_map(Place::to_pass_on).collect();
-    let then = {
-        let control = control.clone();
-        move |reactor: &mut Reactor, outcome| handed_over(reactor, &control, outcome)
+/// Returns the lines to print for the addresses once they are served.
+fn lines(controls: &Control, reactor: &Reactor, options: &Options) -> impl Iterator<Item = String> {
+    let engine = controls.engine_and_workers(reactor);
+    let what = match &options.dir {
+        Some(dir) => dir.display().to_string(),
+        None => "the welcome page".to_owned(),
     };
-    let secrets = controls.tls.as_ref().map(|tls| tls.export_ticket_keys()).unwrap_or_default();
-    match handover::begin(reactor, &controls.program, &controls.limit, (sockets, &secrets), then) {
-        Ok(()) => controls.handing_over = true,
-        Err(error) => {
-            let program = controls.program.display();
-            tracing::error!(%error, %program, "could not start a new process; this one continues to serve");
-        }
-    }
-}
-
-fn handed_over(reactor: &mut Reactor, control: &Rc<RefCell<Control>>, outcome: Result<u32, String>) {
-    let mut controls = control.borrow_mut();
-    controls.handing_over = false;
-    match outcome {
-        Ok(process) => {
-            tracing::info!(process, "the new process serves; this one finishes its requests");
-            if let Some((mut place, listener)) = controls.admin.take() {
-                reactor.end(listener);
-                place.close(true);
-            }
-            controls.drain(true);
-        }
-        Err(why) => tracing::error!(why, "the new process did not take over; this one continues to serve"),
-    }
-}
-
-/// Runs the control reactor until the last worker has ended.
-pub fn run_to_end(control: &mut EventLoop, reactors: Reactors) -> Result<Vec<Result<Exit, Error>>, Failure> {
-    struct Exits(Vec<Result<Exit, Error>>);
-    let handle = control.handle();
-    let wait = move || {
-        let exits = reactors.join();
-        let _ = handle.post(move |reactor| {
-            reactor.put_state(Exits(exits));
-            reactor.stop();
-        });
-    };
-    let thread = std::thread::Builder::new().name("pelton-join".to_owned()).spawn(wait);
-    let thread = thread.map_err(failed("start a thread"))?;
-    let exits: Rc<RefCell<Option<Exits>>> = Rc::default();
-    let found = exits.clone();
-    control.on_shutdown(move |reactor| *found.borrow_mut() = reactor.take_state());
-    control.run()?;
-    let _ = thread.join();
-    let exits = exits.take();
-    Ok(exits.map(|Exits(exits)| exits).unwrap_or_default())
-}
-
-pub fn outcome_of_workers(exits: Vec<Result<Exit, Error>>) -> Result<Ended, Failure> {
-    let mut ended = Ended::Drained;
-    for exit in exits {
-        match exit? {
-            Exit::Drained => {}
-            Exit::DrainTimedOut { connections, .. } => {
-                tracing::warn!(connections, "connections were cut off at the drain deadline");
-                ended = Ended::CutShort;
-            }
-            _ => ended = Ended::CutShort,
-        }
-    }
-    Ok(ended)
+    let scheme = if controls.tls.is_some() { "https" } else { "http" };
+    let served = controls.places.iter().map(move |place| match place.redirects() {
+        false => format!("serving {what} on {}, with {engine}; press Ctrl-C to stop\n", place.url(scheme)),
+        true => format!("redirecting to https on {}\n", place.url("http")),
+    });
+    let of_admin = if options.tls.admin_tls { "https" } else { "http" };
+    let admin = controls.admin.iter().map(|(place, _)| format!("metrics and health on {}\n", place.url(of_admin)));
+    served.chain(admin).chain(options.tls.fingerprint(controls.tls.as_ref()))
 }

@@ -115,7 +115,7 @@ pub(crate) unsafe fn set_hook(core: *mut Core, threshold: Duration, hook: *mut P
     }
 }
 
-/// Reports an error to `sys.unraisablehook`, because whoever caused it has returned.
+/// Reports an error to `sys.unraisablehook`, because the call that caused it has returned.
 fn tell_if_failed(outcome: std::result::Result<(), pelton::Error>) {
     if let Err(error) = outcome {
         raise_error(error);

@@ -119,7 +119,7 @@ pub struct Tls {
     #[arg(long, value_name = "NAME", requires = "to_tls")]
     pub to_name: Option<String>,
 
-    /// Does not verify the targets: whoever can redirect the connection can read and change everything
+    /// Does not verify the targets: anyone who can redirect the connection can read and change everything
     #[arg(long, requires = "to_tls", conflicts_with = "to_ca")]
     pub to_insecure: bool,
 }

@@ -54,7 +54,7 @@ enum Phase {
     Idle,
     /// It has one.
     Busy,
-    /// It is being closed, and whoever used it has been told.
+    /// It is being closed, and its user was notified.
     Closing,
 }
 

@@ -119,7 +119,7 @@ pub(super) fn take_items(reactor: &mut Reactor, id: u64) {
     let Some(running) = Running::find(reactor, id) else { return };
     for _ in 0..PER_TICK {
         if running.link.role.holds() {
-            // Whoever ends this calls again.
+            // The call that clears this state calls again.
             return;
         }
         let item = {

@@ -146,7 +146,7 @@ impl ClientConnection {
         let reusable = reusable && !self.is_last && self.requests < self.shared.settings().requests;
         self.phase = Phase::Closing;
         if reusable {
-            // Whoever is told now may start another request, which takes this connection.
+            // The receiver may start another request now, which takes this connection.
             self.shared.comes(self.origin());
             self.is_coming = true;
             if io.is_paused() {
