@@ -124,22 +124,25 @@ impl<T> Lending<T> {
 
     #[inline]
     fn store(&self, loan: Loan<T>) -> *mut Loan<T> {
-        for place in &self.inline {
-            let place = place.get();
+        let is_free = |place: &&UnsafeCell<Loan<T>>| {
             // SAFETY: references to a loan end in the statement that creates them, so there is none now.
-            unsafe {
-                if (*place).value.is_null() {
-                    *place = loan;
-                    return place;
-                }
+            unsafe { (*place.get()).value.is_null() }
+        };
+        // Fast path: most programs lend one value at a time.
+        let place = Some(&self.inline[0]).filter(is_free).or_else(|| self.inline.iter().find(is_free));
+        match place {
+            Some(place) => {
+                // SAFETY: as above.
+                unsafe { *place.get() = loan };
+                place.get()
             }
+            None => Box::into_raw(Box::new(loan)),
         }
-        Box::into_raw(Box::new(loan))
     }
 
     #[inline]
     fn free(&self, loan: *mut Loan<T>) {
-        if self.inline.iter().any(|place| place.get() == loan) {
+        if self.inline.as_ptr_range().contains(&loan.cast_const().cast()) {
             // SAFETY: as in `store`.
             unsafe { (*loan).value = null_mut() };
         } else {

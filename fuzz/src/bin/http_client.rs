@@ -6,13 +6,15 @@ use libfuzzer_sys::fuzz_target;
 use pelton_fuzz::Input;
 use pelton_http::wire::{Piece, ResponseReader, To};
 
+type Fields = Vec<(String, Vec<u8>)>;
+
 /// What a client sees of one response, and where it ends.
 #[derive(PartialEq, Eq, Debug, Default)]
 struct Seen {
     interim: Vec<u16>,
-    head: Option<(u16, Vec<(String, Vec<u8>)>, Option<u64>)>,
+    head: Option<(u16, Fields, Option<u64>)>,
     body: Vec<u8>,
-    trailers: Vec<(String, Vec<u8>)>,
+    trailers: Fields,
     end: Option<End>,
 }
 
@@ -26,7 +28,7 @@ enum End {
     Closed(bool),
 }
 
-fn fields(fields: pelton_http::wire::Fields<'_>) -> Vec<(String, Vec<u8>)> {
+fn fields(fields: pelton_http::wire::Fields<'_>) -> Fields {
     fields.iter().map(|(name, value)| (name.to_owned(), value.to_vec())).collect()
 }
 
@@ -75,7 +77,7 @@ fn read<'a>(to: To, pieces: impl Iterator<Item = &'a [u8]>) -> Seen {
 
 fuzz_target!(|data: &[u8]| {
     let Some(input) = Input::new(data) else { return };
-    let to = [To::Other, To::Head, To::Upgrade, To::Connect][usize::from(input.choice % 4)];
+    let to = [To::Other, To::Head, To::Upgrade, To::Connect][input.choice % 4];
     let whole = read(to, [input.bytes].into_iter());
     assert_eq!(read(to, input.pieces()), whole, "in pieces or whole");
     assert_eq!(read(to, input.bytes.chunks(1)), whole, "byte by byte or whole");
