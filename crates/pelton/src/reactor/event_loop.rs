@@ -151,13 +151,13 @@ impl EventLoop {
     ///
     /// ```
     /// # use pelton::Reactor;
+    /// # use std::{cell::Cell, rc::Rc, time::Duration};
     /// let mut reactor = Reactor::new()?;
-    /// reactor.next_tick(|reactor| reactor.next_tick(|_| println!("in the second turn")));
-    /// let mut turns = 0;
-    /// reactor.turn_while(|_| {
-    ///     turns += 1;
-    ///     turns < 2
-    /// })?;
+    /// let beats = Rc::new(Cell::new(0));
+    /// let beat = beats.clone();
+    /// reactor.every(Duration::from_millis(1), move |_, _| beat.set(beat.get() + 1));
+    /// reactor.turn_while(|_| beats.get() < 3)?;
+    /// assert!(beats.get() >= 3);
     /// # Ok::<(), pelton::Error>(())
     /// ```
     pub fn turn_while(&mut self, mut goes_on: impl FnMut(&mut Reactor) -> bool) -> Result<(), Error> {
