@@ -17,6 +17,9 @@ pub use interpreters::{Python, find};
 /// Modules of CPython's tests that run on every version: they show differences between versions.
 const SLICE: &str = "test_base_events test_events test_selector_events test_server test_streams test_tasks";
 
+/// The crates of the front end. Those above `pelton-cpython` get their features from `pelton-python`.
+const CRATES: &str = "-p pelton-cpython -p pelton-asyncio -p pelton-pyhost -p pelton-python";
+
 /// How many connections the leak tests open, one after the other; 100,000 would take too long for every run.
 const CONNECTIONS_OF_A_SOAK: &str = "100000";
 
@@ -116,7 +119,8 @@ pub fn step(shell: &Shell) -> Result<(), Failure> {
 }
 
 fn whole(built: &Built<'_>) -> Result<(), Failure> {
-    cargo(built.shell, &built.python, "clippy --release -p pelton-python --features extension -- -D warnings").run()?;
+    let lints = format!("clippy --release {CRATES} --features pelton-python/extension -- -D warnings");
+    cargo(built.shell, &built.python, &lints).run()?;
     built.own_tests()?;
     // Besides the best engine, those that exist on every system.
     for engine in ["poll", "select"] {

@@ -12,7 +12,7 @@ use clap::Args;
 use crate::callgrind::TOOL;
 
 /// The function in which a loop runs. Callgrind counts while it runs, and writes a profile after it.
-const RUN: &str = "pelton_python::run::until_stopped";
+const RUN: &str = "pelton_asyncio::event_loop::run::until_stopped";
 
 /// The rows, relative to this workspace.
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/python/counted.py");

@@ -1,66 +1,34 @@
-//! Pelton as an asyncio event loop.
+//! Pelton for Python.
 //!
-//! Python imports this crate as `pelton._pelton`, built with the feature `extension`. Code that is not hot is Python,
-//! in the surrounding package `pelton`. This crate derives the final types from the classes of that package:
+//! This crate only joins others. Their contents are here under the names that programs use:
 //!
-//! - `loop_type`: `pelton.Loop`, whose state is a `core` object that it owns;
-//! - `handle` and `timer_handle`: the objects that `call_soon`, `call_later` and similar methods return;
-//! - `run`: the turn, and the interpreter lock around it;
-//! - `readers`: watched descriptors and their callbacks;
-//! - `transports`: sockets, as protocols use them.
+//! - with the feature `extension`, the module that Python imports as `pelton._pelton`;
+//! - with the feature `embed`, hosting Python in a Rust program: [`Host`] and the modules beside it.
 //!
-//! Everything here runs with the interpreter lock held, except the one system call that sleeps. The lock keeps
-//! other threads out. It does not keep out the same thread: every call into Python, and every dropped reference,
-//! may call back in. So no Rust reference into a loop's state lives across such a call. Entries are taken out first
-//! and dropped last.
+//! | crate | contents |
+//! |---|---|
+//! | `pelton-cpython` | references, calls, types and arguments: everything that touches CPython's memory |
+//! | `pelton-asyncio` | `pelton.Loop`, its handles, readers and transports; Rust and Python on one thread |
+//! | `pelton-pyhost` | the host, Rust functions for Python, and values |
 
 #![cfg(any(feature = "extension", feature = "embed"))]
+#![forbid(unsafe_code)]
 
-mod addresses;
-mod arguments;
-mod batch;
-mod contexts;
-mod core;
-mod datagrams;
-mod descriptors;
-mod fields;
-mod guards;
-mod guest;
-mod handle;
-mod handle_memory;
-mod handle_type;
-mod hidden;
-#[cfg(feature = "embed")]
-pub mod host;
-mod intake;
-mod known;
-mod loop_fields;
-mod loop_type;
-mod methods;
-mod module;
-#[cfg(feature = "embed")]
-pub mod native;
-mod object;
-mod panic;
-mod reactor_errors;
-mod readers;
-mod reserve;
-mod run;
-pub mod same_thread;
-mod scheduling;
-mod slow;
-mod sockets;
-mod stats;
-mod syscalls;
-mod thread_exit;
-mod timer_handle;
-mod transports;
-mod types;
-#[cfg(feature = "embed")]
-pub mod value;
+use pyo3::prelude::*;
 
 #[cfg(feature = "embed")]
-pub use host::Host;
-pub use module::_pelton;
-#[cfg(feature = "embed")]
-pub use value::{ConversionError, Object, Value};
+pub use pelton_pyhost::{ConversionError, Host, Object, Value, host, native, value};
+
+/// The compiled part of the package `pelton`.
+#[pymodule(gil_used = true)]
+pub fn _pelton(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    pelton_asyncio::fill_module(module)
+}
+
+pub mod same_thread {
+    #![doc = "Rust and Python on one thread."]
+    #[cfg(feature = "embed")]
+    pub use pelton_pyhost::host::prepare;
+
+    pub use pelton_asyncio::same_thread::*;
+}

@@ -2,8 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::environment;
 use super::interpreters::Python;
+use super::{CRATES, environment};
 use crate::shell::{Failure, Shell, Task};
 
 /// Prints where Python has its library, and whether a program can be linked with it.
@@ -15,8 +15,9 @@ const LIBRARY_PATH: &str = if cfg!(target_vendor = "apple") { "DYLD_LIBRARY_PATH
 
 /// Runs tests and examples. Debug builds check the order of locks.
 pub fn step(shell: &Shell, python: &Python) -> Result<(), Failure> {
-    linked(shell, python, "clippy -p pelton-python --features embed --all-targets -- -D warnings")?.run()?;
-    linked(shell, python, "test -p pelton-python --features embed")?.run()?;
+    let features = "--features pelton-python/embed";
+    linked(shell, python, &format!("clippy {CRATES} {features} --all-targets -- -D warnings"))?.run()?;
+    linked(shell, python, &format!("test {CRATES} {features}"))?.run()?;
     // Programs find the library by themselves: their build scripts pass its path to the linker.
     let alone = |words: &str| environment::cargo(shell, python, words).env(LIBRARY_PATH, "").run();
     for example in ["namespaces", "publish", "rust-functions", "numpy", "http -- --demo", "same-thread -- --demo"] {
@@ -61,7 +62,7 @@ mod tests {
         let script = include_str!("../../../examples/python-host/build.rs");
         assert!(page.contains(script));
         let line = script.lines().nth(1).map(str::trim);
-        assert!(line.is_some_and(|line| include_str!("../../../crates/pelton-python/src/host/mod.rs").contains(line)));
+        assert!(line.is_some_and(|line| include_str!("../../../crates/pelton-pyhost/src/host/mod.rs").contains(line)));
         assert!(page.contains("cannot open shared object file"));
     }
 }

@@ -1,0 +1,326 @@
+//! Hosting Python in a Rust program.
+//!
+//! A [`Host`] runs asyncio loops of this crate on their own threads. Any thread can submit calls and gets their
+//! outcomes:
+//!
+//! ```no_run
+//! use pelton_python::host::{Config, Host};
+//!
+//! let host = Host::start(Config::new())?;
+//! let root = host.create_task("math", "sqrt", (2.0,), ())?;
+//! println!("{:?}", root.wait()?);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! If a program does not start because it cannot find its Python library (`error while loading shared libraries:
+//! libpython3.12.so.1.0: cannot open shared object file`), add a build script, `build.rs`, of one line:
+//!
+//! ```text
+//! fn main() {
+//!     println!("cargo:rustc-link-arg=-Wl,-rpath,{}", std::env::var("DEP_PELTON_PYTHON_LIBRARY_DIRECTORY").unwrap());
+//! }
+//! ```
+//!
+//! `docs/pyhost.md` explains how to ship programs to other machines.
+//!
+//! Submitting a call takes neither the interpreter lock nor any other. The call is queued as Rust data, and a
+//! sleeping loop is woken once, however many calls are queued. The loop takes a batch out of the queue, acquires
+//! the interpreter lock, and makes all calls of the batch.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `config.rs`, `interpreter.rs`, `python/` | starting Python, and the package embedded in the program |
+//! | `call.rs`, `submit.rs`, `loops.rs` | calls, and submitting them to a loop |
+//! | `inbox.rs`, `execute.rs`, `callables.rs`, `returned.rs`, `callbacks.rs` | the loop's side: batches, calls, results |
+//! | `completion.rs`, `reply.rs`, `batch.rs`, `stream.rs`, `waiters.rs`, `error.rs` | outcomes and their recipients |
+//! | `namespace.rs`, `namespaces.rs` | isolated namespaces: the handle, and a loop's table of them |
+//! | `workers.rs` | threads for blocking functions |
+//! | `loop_thread.rs`, `shutdown.rs`, `watchdog.rs` | a loop's thread, its end, and reports of blocked loops |
+//! | `lock_order.rs` | the lock order, checked in debug builds |
+
+mod batch;
+mod call;
+mod callables;
+mod callbacks;
+mod completion;
+mod config;
+mod error;
+mod execute;
+mod inbox;
+mod interpreter;
+mod lock_order;
+mod loop_thread;
+mod loops;
+mod namespace;
+mod namespaces;
+
+mod reply;
+mod returned;
+mod shutdown;
+mod stream;
+mod submit;
+mod waiters;
+mod watchdog;
+mod workers;
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+pub use batch::{Batch, PartlyRefused};
+pub use call::{Arguments, Call, Keywords, Name};
+pub use config::Config;
+pub use error::{Exception, RefusalKind, Refused, StartError, TaskError};
+pub use namespace::Namespace;
+pub use reply::{Outcome, Reply};
+pub use shutdown::Remains;
+pub use stream::Stream;
+pub use watchdog::Stall;
+
+use lock_order::{Rank, Ranked};
+use loop_thread::Ended;
+use loops::HostedLoop;
+use watchdog::Watchdog;
+use workers::Workers;
+
+/// Starts the interpreter without a host, and makes the package `pelton` importable. The program then creates loops itself and
+/// runs them on its own threads: see [`same_thread`](pelton_asyncio::same_thread). Of the settings, those about Python itself are used:
+/// environment, paths and arguments.
+pub fn prepare(config: &Config) -> Result<(), StartError> {
+    interpreter::prepare(config)
+}
+
+/// Python running in this program. Clones are handles of the same host.
+///
+/// There can be one host at a time in a process. If all handles are dropped without [`shutdown`](Host::shutdown),
+/// it shuts down with no time left.
+#[derive(Clone)]
+pub struct Host {
+    shared: Arc<Inner>,
+}
+
+struct Inner {
+    loops: Vec<Arc<HostedLoop>>,
+    workers: Arc<Workers>,
+    /// Receives a message for each loop that has ended. `None` once a shutdown has taken it.
+    ended: Mutex<Option<Receiver<Ended>>>,
+    watchdog: Mutex<Option<Watchdog>>,
+}
+
+/// Whether a host is running.
+static RUNNING: AtomicBool = AtomicBool::new(false);
+
+/// Threads are numbered at their first call, which spreads them over the loops.
+static CALLERS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static CALLER: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+fn caller() -> usize {
+    CALLER.with(|caller| {
+        caller.get().unwrap_or_else(|| {
+            let number = CALLERS.fetch_add(1, Ordering::Relaxed);
+            caller.set(Some(number));
+            number
+        })
+    })
+}
+
+impl Host {
+    /// Starts Python, unless it was started before, and the loops.
+    pub fn start(config: Config) -> Result<Host, StartError> {
+        config.check()?;
+        if RUNNING.swap(true, Ordering::AcqRel) {
+            return Err(StartError::AlreadyRunning);
+        }
+        let running = Running;
+        interpreter::prepare(&config)?;
+        let executors = Arc::new(Ranked::new(Rank::Loop, Vec::new()));
+        let workers = Workers::new((config.workers, config.stack), config.queue_bound, executors.clone());
+        let (ending, ended) = std::sync::mpsc::channel();
+        let mut shared =
+            Inner { loops: Vec::new(), workers, ended: Mutex::new(Some(ended)), watchdog: Mutex::new(None) };
+        // From here on, dropping `shared` ends everything that was started, if the rest fails.
+        std::mem::forget(running);
+        for index in 0..config.loops {
+            let (home, receiver) = HostedLoop::new(index, (config.queue_bound, config.batch), executors.clone());
+            loop_thread::start(home.clone(), receiver, shared.workers.clone(), &config, ending.clone())?;
+            shared.loops.push(home);
+        }
+        shared.watchdog = Mutex::new(Watchdog::start(&shared.loops, config.stall, config.on_stall)?);
+        Ok(Host { shared: Arc::new(shared) })
+    }
+
+    /// Returns the loop of the calling thread.
+    fn home(&self) -> &Arc<HostedLoop> {
+        &self.shared.loops[caller() % self.shared.loops.len()]
+    }
+
+    /// Calls a function or starts a coroutine, with arguments and keyword arguments (`()` for none).
+    /// [`submit`](Host::submit) accepts calls with more options.
+    pub fn create_task(
+        &self,
+        module: impl Into<Name>,
+        function: impl Into<Name>,
+        args: impl Arguments,
+        keywords: impl Into<Keywords>,
+    ) -> Result<Reply, Refused> {
+        self.submit(Call::new(module, function).args(args).keywords(keywords))
+    }
+
+    /// Submits a call to the loop of the calling thread.
+    pub fn submit(&self, call: Call) -> Result<Reply, Refused> {
+        submit::reply(self.home(), 0, call)
+    }
+
+    /// Calls a function or coroutine and waits for its outcome.
+    ///
+    /// # Panics
+    ///
+    /// Panics on the thread of the loop, where waiting would deadlock.
+    pub fn run(
+        &self,
+        module: impl Into<Name>,
+        function: impl Into<Name>,
+        args: impl Arguments,
+        keywords: impl Into<Keywords>,
+    ) -> Outcome {
+        self.create_task(module, function, args, keywords)?.wait()
+    }
+
+    /// Submits a call without waiting for its outcome. Errors are logged.
+    pub fn spawn(&self, call: Call) -> Result<(), Refused> {
+        submit::spawn(self.home(), 0, call)
+    }
+
+    /// Submits many calls that are awaited together, which costs one allocation and one wake-up for all of them.
+    pub fn batch(&self, calls: Vec<Call>) -> Result<Batch, PartlyRefused> {
+        submit::batch(self.home(), 0, calls)
+    }
+
+    /// Submits many calls and waits for all outcomes, each a value or an error. Refused calls have a refusal as
+    /// their outcome.
+    ///
+    /// # Panics
+    ///
+    /// Panics on the thread of the loop, where waiting would deadlock.
+    pub fn gather(&self, calls: Vec<Call>) -> Vec<Outcome> {
+        match self.batch(calls) {
+            Ok(batch) => batch.wait(),
+            Err(PartlyRefused { kind, accepted, rest }) => {
+                let mut outcomes = accepted.wait();
+                outcomes.extend(rest.iter().map(|_| Err(TaskError::Refused(kind))));
+                outcomes
+            }
+        }
+    }
+
+    /// Streams the items of a generator, asynchronous or not. The generator runs at most `credit` items ahead of
+    /// the reader.
+    pub fn stream(&self, call: Call, credit: usize) -> Result<Stream, Refused> {
+        submit::stream(self.home(), 0, call, credit)
+    }
+
+    /// Creates a namespace on the loop of the calling thread. See [`Namespace`].
+    pub fn namespace(&self) -> Namespace {
+        Namespace::new(self.home().clone())
+    }
+
+    /// Reloads an imported module. The next call uses it.
+    pub fn reload(&self, module: &str) -> Outcome {
+        let module = self.submit(Call::new("importlib", "import_module").arg(module).as_object())?.wait()?;
+        self.submit(Call::new("importlib", "reload").arg(module).as_object())?.wait()
+    }
+
+    /// Returns the statistics of each loop.
+    pub fn stats(&self) -> Vec<HostStats> {
+        self.shared.loops.iter().map(|home| HostStats::of(home)).collect()
+    }
+
+    /// Shuts the host down. New calls are refused from now on. Tasks in progress may run until the deadline; then
+    /// they are cancelled. Returns what was left. A second call does nothing.
+    ///
+    /// # Panics
+    ///
+    /// Panics on the thread of a loop, which cannot wait for its own end.
+    pub fn shutdown(&self, deadline: Duration) -> Remains {
+        self.shared.loops.iter().for_each(|home| home.refuse_to_wait());
+        self.shared.end(deadline)
+    }
+}
+
+impl Inner {
+    fn end(&self, deadline: Duration) -> Remains {
+        let Some(ended) = self.ended.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+            return Remains::default();
+        };
+        let remains = shutdown::shut_down(&self.loops, &self.workers, &ended, deadline);
+        drop(self.watchdog.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(Running);
+        remains
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.end(Duration::ZERO);
+    }
+}
+
+/// The permission to be the one host.
+struct Running;
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        RUNNING.store(false, Ordering::Release);
+    }
+}
+
+impl std::fmt::Debug for Host {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Host({} loops)", self.shared.loops.len())
+    }
+}
+
+/// Statistics of a loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HostStats {
+    /// Tasks started.
+    pub tasks: u64,
+    /// Batches in which they arrived.
+    pub batches: u64,
+    /// Acquisitions of the interpreter lock.
+    pub locks: u64,
+    /// Wake-ups for new tasks.
+    pub wakeups: u64,
+    /// Tasks queued, approximately.
+    pub queued: usize,
+    /// Tasks started and pending.
+    pub waiting: usize,
+    /// Namespaces in use.
+    pub namespaces: usize,
+    /// Functions running on worker threads or queued for one.
+    pub on_workers: usize,
+    /// Whether the loop is asleep.
+    pub asleep: bool,
+}
+
+impl HostStats {
+    fn of(home: &HostedLoop) -> HostStats {
+        HostStats {
+            tasks: home.counters.tasks.load(Ordering::Relaxed),
+            batches: home.counters.batches.load(Ordering::Relaxed),
+            locks: home.counters.locks.load(Ordering::Relaxed),
+            wakeups: home.counters.wakeups.load(Ordering::Relaxed),
+            queued: home.queued(),
+            waiting: home.waiting.lock().len(),
+            namespaces: home.counters.namespaces.load(Ordering::Relaxed),
+            on_workers: home.on_workers.load(Ordering::Relaxed),
+            asleep: home.asleep.load(Ordering::Relaxed),
+        }
+    }
+}
