@@ -9,6 +9,8 @@
 //! | `reserve.rs` | heap space for large messages |
 
 #![cfg(feature = "python")]
+// Pointers are checked by the callers until references with types replace them.
+#![allow(clippy::not_unsafe_ptr_arg_deref, clippy::new_without_default)]
 
 pub mod arguments;
 pub mod fields;
