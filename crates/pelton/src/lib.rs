@@ -90,9 +90,9 @@ pub use observe::watchdog::SlowCallback;
 pub use pelton_os::activation::{Inherited, PassedOn, inherited_listeners, pass_on};
 pub use pelton_os::engine::{Engine, EngineKind, UnknownEngine};
 pub use pelton_os::{
-    Address, BadAddress, Chunk, ConnectOptions, Datagram, DatagramOptions, DescriptorLimit, DescriptorOwner,
-    ENGINE_VARIABLE, Interest, ListenOptions, Mode, MulticastInterface, Park, Socket, SocketFile, SocketOptions, Space,
-    StreamKind, Time,
+    Accepted, Address, BadAddress, Chunk, ConnectOptions, Datagram, DatagramOptions, DescriptorLimit, DescriptorOwner,
+    ENGINE_VARIABLE, Interest, ListenOptions, Mode, MulticastInterface, Park, Sending, Socket, SocketFile,
+    SocketOptions, Space, StreamKind, Time,
 };
 pub use promises::{AlreadySettled, Deferred, Next, Promise, Recovery, Rejected, SharedPromise, Unhandled};
 pub use reactor::builder::Builder;
