@@ -45,7 +45,7 @@ pub(crate) use self::from_python::from_pointer;
 pub use self::limits::Limits;
 pub use self::object::{Object, release_dropped};
 #[allow(unused_imports, reason = "only the host uses it")]
-pub(crate) use self::object::{has_dropped, release};
+pub(crate) use self::object::{has_dropped, has_lock, release};
 pub use self::serialize::to_value;
 #[allow(unused_imports, reason = "only the host uses it")]
 pub(crate) use self::to_python::{argument, to_pointer};

@@ -93,7 +93,7 @@ impl Drop for Reference {
 /// Returns whether this thread holds the interpreter lock of the main interpreter.
 ///
 /// `PyGILState_Check` returns true for every thread once a second interpreter has been created.
-fn has_lock() -> bool {
+pub(crate) fn has_lock() -> bool {
     // SAFETY: these functions may be called at any time. A thread that holds the lock has a current state. Before
     // Python 3.12 the current state belongs to whichever thread holds the lock, so it is compared with this
     // thread's own.
