@@ -108,7 +108,9 @@ impl Server {
     /// [`start_tls`](crate::StartTls::start_tls).
     pub fn layer(&self) -> Tls {
         let config = self.with_current(|loaded| Arc::clone(&loaded.config));
-        let side = Side::Server { config, counters: Arc::clone(&self.counters) };
+        // A configuration that was made elsewhere may.
+        let verifies_clients = self.shared.settings.as_ref().is_none_or(Settings::verifies_clients);
+        let side = Side::Server { config, verifies_clients, counters: Arc::clone(&self.counters) };
         Tls::new(side, self.shared.tolerates_truncation)
     }
 
