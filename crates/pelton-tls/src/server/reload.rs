@@ -47,16 +47,13 @@ impl Server {
 
     fn read_again(&self) -> Result<(), ConfigError> {
         let Some(settings) = &self.shared.settings else { return Ok(()) };
-        let before = self.with_current(|loaded| Arc::clone(&loaded.config));
-        let sessions = match settings.verifies_clients() {
-            true => settings.sessions(),
-            false => Arc::clone(&before.session_storage),
+        let before = self.with_current(|loaded| (loaded.tickets.clone(), Arc::clone(&loaded.config.session_storage)));
+        let (tickets, sessions) = match settings.verifies_clients() {
+            // Not the same without its contents: a handshake that began before may end later, and must not leave a session.
+            true => (settings.tickets(), settings.sessions()),
+            false => before,
         };
-        let tickets = self.shared.tickets.as_ref();
         let loaded = settings.load(tickets, sessions)?;
-        if let Some(tickets) = tickets.filter(|_| settings.verifies_clients()) {
-            tickets.forget();
-        }
         *self.shared.current.write().unwrap_or_else(PoisonError::into_inner) = loaded;
         Ok(())
     }
