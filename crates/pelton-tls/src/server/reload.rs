@@ -14,13 +14,20 @@ pub(super) struct Stamp {
     inode: u64,
     length: u64,
     modified: (i64, i64),
+    /// Also changes when permissions do, so that a file that becomes readable is read.
+    changed: (i64, i64),
 }
 
 impl Stamp {
     /// Returns `None` if there is no such file.
     pub(super) fn of(path: &Path) -> Option<Stamp> {
         let found = std::fs::metadata(path).ok()?;
-        Some(Stamp { inode: found.ino(), length: found.len(), modified: (found.mtime(), found.mtime_nsec()) })
+        Some(Stamp {
+            inode: found.ino(),
+            length: found.len(),
+            modified: (found.mtime(), found.mtime_nsec()),
+            changed: (found.ctime(), found.ctime_nsec()),
+        })
     }
 }
 
