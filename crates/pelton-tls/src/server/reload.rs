@@ -31,6 +31,16 @@ impl Stamp {
     }
 }
 
+/// Refuses paths at which there is a pipe or a device now. It may be read at the start, but a second time there may be
+/// nobody who writes, and nothing could be reloaded ever after.
+fn refuse_pipes(paths: &[PathBuf]) -> Result<(), ConfigError> {
+    let is_other = |path: &&PathBuf| std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir());
+    match paths.iter().find(is_other) {
+        Some(path) => Err(ConfigError::unusable(path.display().to_string(), "this is neither a file nor a directory")),
+        None => Ok(()),
+    }
+}
+
 /// What became of a [reload](Server::reload).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reload {
@@ -60,6 +70,7 @@ impl Server {
             true => (settings.tickets(), settings.sessions()),
             false => before,
         };
+        refuse_pipes(&settings.paths())?;
         let loaded = settings.load(tickets, sessions)?;
         *self.shared.current.write().unwrap_or_else(PoisonError::into_inner) = loaded;
         Ok(())

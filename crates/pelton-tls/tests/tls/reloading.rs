@@ -295,6 +295,23 @@ fn an_ocsp_response_is_sent_along() {
 const RESPONSE: &[u8] = b"\x30\x0f\x0a\x01\x00\xa0\x0aa response";
 
 #[test]
+fn a_pipe_in_place_of_a_file_is_refused_and_the_next_file_is_read() {
+    let directory = Directory::new("pipe");
+    let (chain, key) = LOCALHOST.write_to(&directory.0, "server");
+    let tls = Server::builder().certificate(&chain, &key).build().unwrap();
+    std::fs::remove_file(&chain).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&chain).status().unwrap().success());
+    // Nobody writes into it.
+    for attempt in [Server::reload, |tls: &Server| tls.reload_if_changed().map(|_| ())] {
+        let error = attempt(&tls).unwrap_err().to_string();
+        assert!(error.ends_with("server.crt: this is neither a file nor a directory"), "{error}");
+    }
+    std::fs::remove_file(&chain).unwrap();
+    LOCALHOST.write_to(&directory.0, "server");
+    assert_eq!(tls.reload_if_changed().unwrap(), Reload::Done);
+}
+
+#[test]
 fn a_file_that_becomes_readable_is_read() {
     use std::os::unix::fs::PermissionsExt;
     let directory = Directory::new("readable");
