@@ -182,6 +182,11 @@ impl Settings {
     ) -> Result<Loaded, ConfigError> {
         // Before they are read: a change meanwhile is noticed the next time.
         let stamps = self.stamps();
+        if self.clients.is_none() && !self.revoked.is_empty() {
+            return Err(ConfigError::settings(
+                "a revocation list has no effect, because no client certificates are asked for",
+            ));
+        }
         let provider = self.provider.clone().unwrap_or_else(default_provider);
         let (resolver, certificates) = load(&self.sources, &provider)?;
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
