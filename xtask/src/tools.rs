@@ -15,13 +15,20 @@ struct Tool {
     what_for: &'static str,
 }
 
-const TOOLS: [Tool; 20] = [
+const TOOLS: [Tool; 22] = [
     Tool { program: "strace", package: "strace", check: "strace --version", what_for: "to count system calls" },
     Tool { program: "socat", package: "socat", check: "socat -V", what_for: PEER },
     // Several programs have this name. With this one, the end of input can end the connection (-N).
     Tool { program: "nc", package: "netcat-openbsd", check: "nc -h 2>&1 | grep -q OpenBSD", what_for: PEER },
     Tool { program: "curl", package: "curl", check: "curl --version", what_for: PEER },
     Tool { program: "openssl", package: "openssl", check: "openssl version", what_for: TLS_PEER },
+    Tool {
+        program: "OpenSSL's headers",
+        package: "libssl-dev",
+        check: "pkg-config --exists openssl",
+        what_for: "to build pelton-openssl",
+    },
+    Tool { program: "pkg-config", package: "pkg-config", check: "pkg-config --version", what_for: "to find OpenSSL" },
     Tool { program: "gnutls-cli", package: "gnutls-bin", check: "gnutls-cli --version", what_for: TLS_PEER },
     Tool { program: "sslscan", package: "sslscan", check: "sslscan --version", what_for: TLS_PEER },
     Tool { program: "valgrind", package: "valgrind", check: "valgrind --version", what_for: "to count instructions" },
