@@ -15,7 +15,7 @@ struct Tool {
     what_for: &'static str,
 }
 
-const TOOLS: [Tool; 22] = [
+const TOOLS: [Tool; 24] = [
     Tool { program: "strace", package: "strace", check: "strace --version", what_for: "to count system calls" },
     Tool { program: "socat", package: "socat", check: "socat -V", what_for: PEER },
     // Several programs have this name. With this one, the end of input can end the connection (-N).
@@ -79,6 +79,18 @@ const TOOLS: [Tool; 22] = [
         package: "ruby-test-unit",
         check: "ruby -e 'require %q(test/unit); Test::Unit::AutoRunner.need_auto_run = false'",
         what_for: RUBY,
+    },
+    Tool {
+        program: "EventMachine",
+        package: "ruby-eventmachine",
+        check: "RUBYLIB= ruby -e 'require %q(rubyeventmachine)'",
+        what_for: "to compare the Ruby front end with",
+    },
+    Tool {
+        program: "ip",
+        package: "iproute2",
+        check: "ip -Version",
+        what_for: "to run tests in a network of their own",
     },
     Tool { program: "redis-server", package: "redis-server", check: "redis-server --version", what_for: PEER },
 ];

@@ -221,10 +221,10 @@ impl Builder {
         }
         context.set_options(options);
         context.set_min_proto_version(None)?;
-        context
-            .set_cipher_list(self.ciphers.as_deref().unwrap_or(DEFAULT_CIPHERS))
-            .map_err(|error| setting("list of ciphers", &error))?;
+        let ciphers = without_zero("list of ciphers", self.ciphers.as_deref().unwrap_or(DEFAULT_CIPHERS))?;
+        context.set_cipher_list(ciphers).map_err(|error| setting("list of ciphers", &error))?;
         if let Some(groups) = &self.groups {
+            let groups = without_zero("group", groups)?;
             context.set_groups_list(groups).map_err(|error| setting("group", &error))?;
         }
         if let Some(path) = &self.dh_params {
@@ -253,6 +253,14 @@ impl Builder {
 
 fn setting(what: &'static str, error: &ErrorStack) -> ConfigError {
     ConfigError::Setting { what, reason: text(error) }
+}
+
+/// Refuses a text that a C string cannot hold.
+fn without_zero<'a>(what: &'static str, text: &'a str) -> Result<&'a str, ConfigError> {
+    match text.contains('\0') {
+        true => Err(ConfigError::Setting { what, reason: "it contains a zero byte".to_owned() }),
+        false => Ok(text),
+    }
 }
 
 fn set_dh_params(context: &mut SslContextBuilder, path: &Path) -> Result<(), ConfigError> {
@@ -389,6 +397,7 @@ impl Config {
             Side::Server => ssl.set_accept_state(),
         }
         if let Some(name) = name {
+            let name = without_zero("name of the server", name)?;
             let address = name.parse::<IpAddr>().ok();
             if address.is_none() {
                 ssl.set_hostname(name).map_err(|error| setting("name of the server", &error))?;

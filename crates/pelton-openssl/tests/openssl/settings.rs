@@ -37,6 +37,10 @@ fn an_encrypted_key_needs_its_passphrase() {
 fn other_settings_that_openssl_refuses_are_named() {
     let error = |builder: Builder| builder.build().unwrap_err().to_string();
     assert_eq!(error(Config::client().ciphers("nonsense")), "list of ciphers: no cipher match");
+    assert_eq!(error(Config::client().ciphers("ECDH\0")), "list of ciphers: it contains a zero byte");
+    assert_eq!(error(Config::client().groups("\0")), "group: it contains a zero byte");
+    let name = Config::client().build().unwrap().layer_to("a\0b").err().unwrap().to_string();
+    assert_eq!(name, "name of the server: it contains a zero byte");
     assert!(error(Config::client().groups("nonsense")).starts_with("group: "));
     let missing = error(Config::client().dh_params_file("/nonexistent"));
     assert!(missing.starts_with("Diffie-Hellman parameters: /nonexistent: "), "{missing}");
