@@ -99,6 +99,8 @@ pub(crate) struct Known {
     notify_writable: ID,
     proxy_target_unbound: ID,
     proxy_completed: ID,
+    ssl_handshake_completed: ID,
+    ssl_verify_peer: ID,
 }
 
 // SAFETY: the values are immutable, and used with the lock held only.
@@ -132,6 +134,8 @@ pub(crate) unsafe fn set_known(module: VALUE) {
         notify_writable: id(c"notify_writable"),
         proxy_target_unbound: id(c"proxy_target_unbound"),
         proxy_completed: id(c"proxy_completed"),
+        ssl_handshake_completed: id(c"ssl_handshake_completed"),
+        ssl_verify_peer: id(c"ssl_verify_peer"),
     });
 }
 
@@ -144,6 +148,8 @@ pub(crate) fn known() -> &'static Known {
 pub(crate) enum Told<'a> {
     Received(u64, &'a [u8]),
     Completed(u64),
+    /// The handshake of TLS is complete.
+    HandshakeCompleted(u64),
     Readable(u64),
     Writable(u64),
     TimerFired(u64),
@@ -196,6 +202,7 @@ impl Told<'_> {
                     }
                     None => callback(sig, opcode::COMPLETED, nil()),
                 },
+                Told::HandshakeCompleted(sig) => notify(sig, known.ssl_handshake_completed),
                 Told::ProxyTargetUnbound(sig) => notify(sig, known.proxy_target_unbound),
                 Told::ProxyCompleted(sig) => notify(sig, known.proxy_completed),
                 Told::Readable(sig) => notify(sig, known.notify_readable),
@@ -250,6 +257,22 @@ pub(crate) fn tell(told: Told<'_>) -> Result<(), Jump> {
     match protect(|| unsafe { told.tell() }) {
         Ok(_) => Ok(()),
         Err(jump) => offer(jump),
+    }
+}
+
+/// Asks a connection whether it accepts a certificate. A StandardError goes to `EM.error_handler` if there is one, and means no.
+pub(crate) fn accepts_certificate(sig: u64, pem: &[u8]) -> Result<bool, Jump> {
+    // SAFETY: only the reactor's callbacks call this, with the lock held. `protect` catches jumps. The string is on the stack.
+    let asked = protect(|| unsafe {
+        let pem = rb_sys::rb_str_new(pem.as_ptr().cast(), pem.len() as _);
+        match connection(sig) {
+            Some(connection) => rb_sys::rb_funcallv(connection, known().ssl_verify_peer, 1, &raw const pem),
+            None => nil(),
+        }
+    });
+    match asked {
+        Ok(answer) => Ok(answer != nil() && answer != rb_sys::Qfalse as VALUE),
+        Err(jump) => offer(jump).map(|()| false),
     }
 }
 

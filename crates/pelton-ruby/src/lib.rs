@@ -14,6 +14,7 @@
 //! | `guest`, `run` | the batch of ticks; sleeping without the lock of the interpreter; turning the loop |
 //! | `call`, `lock`, `guard` | calling Ruby; releasing the lock; turning panics into exceptions |
 //! | `streams`, `servers`, `clients`, `descriptors`, `datagrams`, `timers`, `processes`, `files`, `proxies` | one file for each kind of source |
+//! | `tls` | `start_tls`, as a layer of a connection |
 //! | `properties`, `socket_options`, `addresses` | what a program can ask and set |
 //! | `release` | the end of a machine |
 //! | `tuning`, `errors`, `module` | settings; exceptions; the table of functions |
@@ -67,5 +68,7 @@ mod socket_options;
 mod streams;
 #[cfg(feature = "extension")]
 mod timers;
+#[cfg(feature = "extension")]
+mod tls;
 #[cfg(feature = "extension")]
 mod tuning;

@@ -22,6 +22,7 @@ use pelton_os::fork;
 
 use crate::call::{self, Jump, Told};
 use crate::proxies::Proxy;
+use crate::tls::Progress;
 
 /// How long a connection may take to be established, unless a program says otherwise.
 const PENDING_CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
@@ -49,10 +50,22 @@ pub(crate) type BySignature<T> = HashMap<u64, T, BuildHasherDefault<Spread>>;
 /// What a signature names, apart from timers.
 pub(crate) struct Entry {
     pub(crate) source: Source,
+    pub(crate) standing: Standing,
     /// It will be closed. The count of such entries is [`Machine::closing`].
     pub(crate) closing: bool,
     /// The descriptor that Ruby owns and that this entry uses, for attached and watched ones.
     pub(crate) attached: Option<RawFd>,
+}
+
+/// How a connection came to be, and how far it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Standing {
+    /// It is not established yet, or not a connection.
+    Opening,
+    /// It was accepted by a server.
+    Accepted,
+    /// It was established or attached by the program.
+    Opened,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,6 +98,10 @@ pub(crate) struct Machine {
     pub(crate) wanted: RefCell<BySignature<Interest>>,
     /// Connections whose input goes to another one.
     pub(crate) proxies: RefCell<BySignature<Proxy>>,
+    /// Connections with TLS.
+    pub(crate) tls: RefCell<BySignature<Progress>>,
+    /// Why TLS has ended a connection, while the program is told of the end.
+    pub(crate) tls_error: RefCell<Option<(u64, String)>>,
     /// The files that are watched.
     pub(crate) paths: RefCell<BySignature<PathBuf>>,
     /// The sender of the last datagram of each datagram socket.
@@ -156,6 +173,8 @@ impl Machine {
             timers: RefCell::default(),
             wanted: RefCell::default(),
             proxies: RefCell::default(),
+            tls: RefCell::default(),
+            tls_error: RefCell::default(),
             paths: RefCell::default(),
             senders: RefCell::default(),
             raised: Cell::new(None),
@@ -257,6 +276,18 @@ impl Machine {
         true
     }
 
+    /// Asks the program whether it accepts a certificate. A jump is an answer too: no.
+    pub(crate) fn accepts_certificate(&self, reactor: &mut Reactor, sig: u64, pem: &[u8]) -> bool {
+        if self.raised.get().is_some() || !self.is_current() {
+            return false;
+        }
+        self.lend(reactor, || call::accepts_certificate(sig, pem)).unwrap_or_else(|jump| {
+            reactor.end_turn();
+            self.raised.set(Some(jump));
+            false
+        })
+    }
+
     /// Records a jump out of Ruby code that was not a callback.
     pub(crate) fn raise(&self, jump: Jump) {
         self.raised.set(Some(jump));
@@ -277,7 +308,16 @@ impl Machine {
     }
 
     pub(crate) fn add(&self, sig: u64, source: Source) {
-        self.entries.borrow_mut().insert(sig, Entry { source, closing: false, attached: None });
+        self.entries
+            .borrow_mut()
+            .insert(sig, Entry { source, standing: Standing::Opening, closing: false, attached: None });
+    }
+
+    /// Notes that a connection is established.
+    pub(crate) fn set_standing(&self, sig: u64, standing: Standing) {
+        if let Some(entry) = self.entries.borrow_mut().get_mut(&sig) {
+            entry.standing = standing;
+        }
     }
 
     #[inline]
@@ -298,6 +338,7 @@ impl Machine {
     pub(crate) fn remove(&self, sig: u64) -> Option<Entry> {
         let entry = self.entries.borrow_mut().remove(&sig)?;
         self.proxies.borrow_mut().remove(&sig);
+        self.tls.borrow_mut().remove(&sig);
         if !matches!(entry.source, Source::Connection(_) | Source::Server(_)) {
             self.wanted.borrow_mut().remove(&sig);
             self.senders.borrow_mut().remove(&sig);

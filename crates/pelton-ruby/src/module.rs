@@ -6,7 +6,7 @@ use rb_sys::VALUE;
 use crate::guard::guard;
 use crate::{
     call, clients, datagrams, descriptors, files, processes, properties, proxies, release, run, servers,
-    socket_options, streams, timers, tuning,
+    socket_options, streams, timers, tls, tuning,
 };
 
 /// Defines functions of the module. Each is `name = path(types)`, and raises a RuntimeError if it panics.
@@ -54,7 +54,7 @@ fn library_type(ruby: &Ruby) -> Result<magnus::Symbol, Error> {
 }
 
 fn has_ssl() -> Result<bool, Error> {
-    Ok(false)
+    Ok(true)
 }
 
 #[magnus::init(name = "pelton_eventmachine")]
@@ -88,6 +88,7 @@ fn define_errors(ruby: &Ruby, module: RModule) -> Result<(), Error> {
         "Unsupported",
         "InvalidSignature",
         "InvalidPrivateKey",
+        "InvalidCertificate",
     ] {
         module.define_error(name, parent)?;
     }
@@ -115,7 +116,12 @@ fn define_constants(module: RModule) -> Result<(), Error> {
     ] {
         module.const_set(name, value)?;
     }
-    Ok(())
+    // Neither exists here, whatever OpenSSL was built with.
+    module.const_set("OPENSSL_NO_SSL2", true)?;
+    module.const_set("OPENSSL_NO_SSL3", true)?;
+    let version = pelton_openssl::openssl::version::version();
+    module.const_set("OPENSSL_VERSION", version)?;
+    module.const_set("OPENSSL_LIBRARY_VERSION", version)
 }
 
 fn define_running(module: RModule) -> Result<(), Error> {
@@ -163,6 +169,18 @@ fn define_sources(module: RModule) -> Result<(), Error> {
         "connection_paused?" = streams::is_connection_paused[sig: u64] 1;
         "open_udp_socket" = datagrams::open_udp_socket[host: String, port: i64] 2;
         "send_datagram" = datagrams::send_datagram[sig: u64, data: magnus::RString, length: i64, host: String, port: i64] 5;
+        "set_tls_trust" = tls::set_tls_trust[sig: u64, roots: String, name: String] 3;
+        "start_tls" = tls::start_tls[sig: u64] 1;
+        "get_cipher_bits" = tls::get_cipher_bits[sig: u64] 1;
+        "get_cipher_name" = tls::get_cipher_name[sig: u64] 1;
+        "get_cipher_protocol" = tls::get_cipher_protocol[sig: u64] 1;
+        "get_sni_hostname" = tls::get_sni_hostname[sig: u64] 1;
+        "get_tls_error" = tls::get_tls_error[sig: u64] 1;
+        "set_tls_parms" = tls::set_tls_parms[
+            sig: u64, key_file: String, key: String, passphrase: String, certificate_file: String, certificate: String,
+            asks_program: bool, requires_certificate: bool, server_name: String, ciphers: String, curve: String,
+            dh_params: String, versions: i32
+        ] 13;
         "start_proxy" = proxies::start_proxy[from: u64, to: u64, most_queued: usize, length: usize] 4;
         "stop_proxy" = proxies::stop_proxy[from: u64] 1;
         "get_proxied_bytes" = proxies::get_proxied_bytes[from: u64] 1;
@@ -187,6 +205,7 @@ fn define_sources(module: RModule) -> Result<(), Error> {
 fn define_settings(module: RModule) -> Result<(), Error> {
     functions! { module,
         "report_connection_error_status" = properties::report_connection_error_status[sig: u64] 1;
+        "accepted?" = properties::is_accepted[sig: u64] 1;
         "get_idle_time" = properties::get_idle_time[sig: u64] 1;
         "get_outbound_data_size" = properties::get_outbound_data_size[sig: u64] 1;
         "get_comm_inactivity_timeout" = properties::get_comm_inactivity_timeout[sig: u64] 1;
@@ -217,6 +236,7 @@ fn define_settings(module: RModule) -> Result<(), Error> {
     }
     module.define_module_function("add_timer", function!(add_timer, -1))?;
     functions_with_ruby! { module,
+        "get_peer_cert" = tls::get_peer_cert[sig: u64] 1;
         "get_peername" = properties::get_peername[sig: u64] 1;
         "get_sockname" = properties::get_sockname[sig: u64] 1;
         "get_sock_opt" = socket_options::get_sock_opt[sig: u64, level: i32, option: i32] 3;

@@ -10,7 +10,7 @@ use rb_sys::VALUE;
 use crate::access::{act, ask, machine};
 use crate::call::{self, Told};
 use crate::errors;
-use crate::machine::{Machine, Source};
+use crate::machine::{Machine, Source, Standing};
 
 /// How the program learns that a connection is established.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,15 +38,25 @@ impl Connection for Stream {
         match self.opening {
             Opening::Accepted(server) => {
                 self.machine.add(self.sig, Source::Connection(io.id()));
+                self.machine.set_standing(self.sig, Standing::Accepted);
                 if !self.machine.tell(io.reactor(), Told::Accepted(server, self.sig)) {
                     // Nobody knows of it, so nobody is told of its end.
                     self.machine.remove(self.sig);
                     io.close();
                 }
             }
-            Opening::Connecting => drop(self.machine.tell(io.reactor(), Told::Completed(self.sig))),
-            Opening::Attached | Opening::Child(_) => {}
+            Opening::Connecting | Opening::Attached | Opening::Child(_) => {
+                self.machine.set_standing(self.sig, Standing::Opened);
+                self.machine.start_waiting_tls(io, self.sig);
+                if self.opening == Opening::Connecting {
+                    self.machine.tell(io.reactor(), Told::Completed(self.sig));
+                }
+            }
         }
+    }
+
+    fn layer_ready(&mut self, io: &mut Io<'_>) {
+        self.machine.tell(io.reactor(), Told::HandshakeCompleted(self.sig));
     }
 
     fn received(&mut self, io: &mut Io<'_>, chunk: Chunk) {
@@ -72,6 +82,9 @@ impl Connection for Stream {
 
     fn closed(&mut self, reactor: &mut Reactor, reason: Reason) {
         let error = error_number(&reason);
+        if let Reason::Layer(error) = &reason {
+            *self.machine.tls_error.borrow_mut() = Some((self.sig, error.to_string()));
+        }
         match self.opening {
             Opening::Child(pid) if self.machine.source(self.sig).is_some() => {
                 crate::processes::unbind_after_exit(&self.machine, reactor, self.sig, pid, error);
@@ -104,6 +117,9 @@ pub(crate) fn error_number(reason: &Reason) -> i32 {
 fn send_here(machine: &Machine, reactor: &mut Reactor, sig: u64, bytes: &[u8]) -> i64 {
     match machine.source(sig) {
         Some(Source::Connection(id)) => {
+            if machine.sends_after_tls(sig, bytes) {
+                return bytes.len() as i64;
+            }
             let sent = reactor.connection(id).map(|mut io| io.send(bytes));
             if sent.is_some_and(|sent| sent.is_ok()) { bytes.len() as i64 } else { 0 }
         }
