@@ -15,7 +15,7 @@ use crate::known::known;
 use crate::readers::descriptors;
 use crate::readers::{self, Side};
 use crate::sockets::{datagrams, guards, operations as sockets};
-use crate::transports::opening;
+use crate::transports::{opening, pipes};
 use pelton_cpython::arguments::{self, Call, Scheduled};
 use pelton_cpython::methods::answer;
 use pelton_cpython::object::{Owned, Raised, Result, or_none, pointer, raise};
@@ -272,12 +272,24 @@ fn methods() -> *mut c_void {
         without_arguments!(c"_sockets_are_guarded", guards::are_guarded, c"Return whether somebody watches over sockets."),
         with_several!(c"_start_connecting", opening::connect, c"Begin to connect to an address."),
         with_one!(c"_connect_outcome", opening::connect_outcome, c"Return the number of the error, or 0."),
+        with_several!(c"_adopt_listener", readers::adopt_listener, c"Make a listener of a listening socket."),
+        with_several!(c"_adopt_datagrams", readers::adopt_datagrams, c"Make a datagram socket of a socket."),
+        with_one!(c"_adopt_pipe", readers::adopt_pipe, c"Make a connection of an end of a pipe."),
+        with_one!(c"_release", readers::release_descriptor, c"Give back a descriptor that was adopted."),
+        with_several!(c"_pause_accepting", readers::pause_accepting, c"Accept nothing for some seconds."),
         with_several!(c"_receive_datagrams", datagrams::receive, c"Receive datagrams, and tell a protocol of them."),
-        with_several!(
-            c"_send_datagram",
-            datagrams::send,
-            c"Send a datagram, if that takes no waiting and no looking up."
-        ),
+        with_several!(c"_send_datagram", datagrams::send, c"Send a datagram, or queue it if there is no room."),
+        with_several!(c"_queue_datagram", datagrams::queue, c"Queue a datagram."),
+        with_one!(c"_queued_datagrams", datagrams::queued, c"Return the number of queued datagrams and bytes."),
+        with_one!(c"_check_datagrams", datagrams::check, c"Raise the error of a queued datagram."),
+        with_one!(c"_drop_datagrams", datagrams::drop_queue, c"Drop the queued datagrams."),
+        with_several!(c"_sendto", datagrams::send_to, c"Send a datagram, if that takes no waiting and no looking up."),
+        with_several!(c"_receive_from_pipe", pipes::receive, c"Receive from a pipe."),
+        with_several!(c"_send_to_pipe", pipes::send, c"Send to a pipe, and queue what has no room."),
+        with_several!(c"_queue_for_pipe", pipes::queue, c"Queue data until a pipe has room."),
+        with_one!(c"_queued_for_pipe", pipes::queued, c"Return how much is queued, or raise why it was not sent."),
+        with_one!(c"_pipe_backlog", pipes::backlog, c"Return how much is queued."),
+        with_one!(c"_drop_pipe_queue", pipes::drop_queue, c"Drop what is queued."),
         with_several!(c"_recv", sockets::recv, c"Receive, or return a future for what will be received."),
         with_several!(c"_recv_ready", sockets::recv_ready, c"Receive what somebody waits for."),
         with_several!(c"_recv_into", sockets::recv_into, c"Likewise, into a buffer."),

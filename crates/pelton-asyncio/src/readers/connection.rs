@@ -1,4 +1,4 @@
-//! Connections of stream transports. They are the reactor's, and manual: a transport receives when its handle is called.
+//! Connections of stream transports, and of pipes. They are the reactor's, and manual: a transport receives when its handle is called.
 
 use std::cell::Cell;
 use std::io;
@@ -69,7 +69,7 @@ impl DescriptorOwner for Borrower {
 }
 
 /// Returns the descriptor of a socket object, or -1.
-unsafe fn number_of(sock: *mut PyObject) -> RawFd {
+pub(super) unsafe fn number_of(sock: *mut PyObject) -> RawFd {
     // SAFETY: the caller guarantees that the object is alive and derived from `_socket.socket`.
     unsafe {
         // The reactor may ask while an exception ends a run.
@@ -86,9 +86,9 @@ unsafe fn number_of(sock: *mut PyObject) -> RawFd {
 }
 
 /// Queues the handles of a transport.
-struct Reporting {
-    core: *mut LoopState,
-    fd: RawFd,
+pub(super) struct Reporting {
+    pub(super) core: *mut LoopState,
+    pub(super) fd: RawFd,
 }
 
 // SAFETY, for all methods: the core owns the reactor, which owns this, so the core is alive. They are called in a turn, or by a method

@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
 
-use pelton::{ConnectionId, Interest, WatchId};
+use pelton::{ConnectionId, DatagramsId, Interest, ListenerId, WatchId};
 use pyo3::ffi::PyObject;
 
 /// The maximum number of entries to examine when searching for the next descriptor with a pending `sock_recv`.
@@ -57,8 +57,12 @@ pub(super) struct Entry {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
     Watch(WatchId),
-    /// A stream transport's connection.
+    /// The connection of a stream transport or a pipe.
     Connection(ConnectionId),
+    /// A listener of a server.
+    Listener(ListenerId),
+    /// The socket of a datagram transport.
+    Datagrams(DatagramsId),
 }
 
 /// Whether a socket is still watched after a `sock_recv`, for the next one.
@@ -178,6 +182,12 @@ impl Readers {
             }
         }
         None
+    }
+
+    /// Returns the reactor's source of a descriptor.
+    #[inline]
+    pub(super) fn source(&self, fd: RawFd) -> Option<Source> {
+        self.entries.get(usize::try_from(fd).ok()?)?.source
     }
 
     /// Stores the reactor's source of a descriptor. Returns the previous one.

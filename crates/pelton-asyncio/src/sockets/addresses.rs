@@ -47,6 +47,20 @@ impl Peer {
     }
 }
 
+impl From<SocketAddr> for Peer {
+    fn from(address: SocketAddr) -> Peer {
+        match address {
+            SocketAddr::V4(address) => Peer::V4(*address.ip(), address.port()),
+            SocketAddr::V6(address) => Peer::V6 {
+                host: *address.ip(),
+                port: address.port(),
+                flow: u32::from_be(address.flowinfo()),
+                scope: address.scope_id(),
+            },
+        }
+    }
+}
+
 /// Returns whether the address of a Unix socket is empty.
 fn has_no_name(address: &SocketAddrAny) -> bool {
     SocketAddrUnix::try_from(address.clone()).is_ok_and(|address| {

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::ptr::null_mut;
 
+use pelton::{Accepted, Address};
 use pyo3::ffi::{self, PyMethodDef, PyObject};
 
 use super::extra_info;
@@ -16,7 +17,7 @@ use crate::known::known;
 use crate::readers::{self, Lent, Side};
 use crate::sockets::addresses::{self, Peer};
 use crate::sockets::guards;
-use crate::sockets::syscalls::{self, Connecting, End};
+use crate::sockets::syscalls::{self, Connecting, End, is_not_now};
 use pelton_cpython::fields;
 use pelton_cpython::hidden;
 use pelton_cpython::object::{Owned, Raised, Result, check, raise, raise_io, replace};
@@ -236,34 +237,43 @@ pub(crate) unsafe fn watch(transport: *mut PyObject, stream: *mut Stream, side: 
 }
 
 /// `loop._accept_streams(fd, family, number, protocol_factory, server, most)`: accepts pending connections, at most
-/// `most`.
+/// `most`. Returns false if the reactor does not have the listener.
 pub(crate) unsafe fn accept(
     loop_: *mut PyObject,
     [listener, family, number, factory, server, most]: [*mut PyObject; 6],
-) -> Result<()> {
+) -> Result<bool> {
     // SAFETY: Python keeps the loop and all arguments alive during the call.
     unsafe {
         let listener = fields::whole(listener)? as c_int;
         let kind = Kind { family: fields::whole(family)? as c_int, protocol: fields::whole(number)? as c_int };
         let most = fields::whole(most)?;
-        // Accept everything before creating the first protocol. Its factory may close the listener, and the
-        // descriptor number may then belong to another file.
-        let mut connections = Vec::new();
-        let mut failed = None;
-        for _ in 0..most {
-            match syscalls::accept(listener) {
-                Ok(Some(connection)) => connections.push(connection),
-                Ok(None) => break,
-                Err(error) => {
-                    failed = Some(error);
-                    break;
-                }
-            }
+        let core = state::of(loop_)?;
+        if !readers::has_listener(core, listener) {
+            return Ok(false);
         }
-        for (own, peer) in connections {
+        // Accept everything before creating the first protocol. Its factory may close the listener.
+        let mut connections = Vec::new();
+        let failed = readers::with_listener(core, listener, |reactor, id| {
+            for _ in 0..most {
+                connections.push(reactor.accept(id)?);
+            }
+            Ok(())
+        })?;
+        for Accepted { socket, from } in connections {
+            let Ok(own) = socket.into_fd() else { continue };
+            let peer = match from {
+                Some(Address::Tcp(address)) => address.into(),
+                Some(Address::Unnamed) => Peer::Unnamed,
+                _ => Peer::Other,
+            };
             accepted(own, kind, peer, [loop_, factory, server])?;
         }
-        failed.map_or(Ok(()), |error| Err(raise_io(&error)))
+        match failed {
+            Err(error) if !is_not_now(&error) && error.kind() != io::ErrorKind::ConnectionAborted => {
+                Err(raise_io(&error))
+            }
+            _ => Ok(true),
+        }
     }
 }
 

@@ -206,6 +206,17 @@ impl DatagramIo<'_> {
         self.reactor.datagram_socket_mut(self.id.0)?.send_errors.pop_front()
     }
 
+    /// Starts or stops calling [`writable`](Datagrams::writable) in each turn in which the socket has room, even if nothing is
+    /// queued, on a [manual](Reactor::adopt_manual_datagrams) socket.
+    pub fn report_room(&mut self, report: bool) -> io::Result<()> {
+        match self.reactor.datagram_socket_mut(self.id.0) {
+            // It is reported while something is queued.
+            Some(socket) if socket.busy && !report => Ok(()),
+            Some(socket) if socket.is_manual() => self.reactor.engine.report_room(self.id.0, report),
+            _ => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
     /// Drops the send queue of a [manual](Reactor::adopt_manual_datagrams) socket.
     pub fn drop_queued(&mut self) -> io::Result<()> {
         let Reactor { sources, engine, flow, .. } = &mut *self.reactor;
