@@ -55,7 +55,12 @@ def _release(transport):
     """Let the reactor give the descriptor back, before it is closed."""
     if transport._adopted:
         transport._adopted = False
-        transport._loop._release(transport._fileno)
+        loop, fd = transport._loop, transport._fileno
+        # asyncio adds the reader of a write end even if its protocol has closed it in connection_made(). The next file with that
+        # number would inherit it.
+        loop._remove_reader(fd)
+        loop._remove_writer(fd)
+        loop._release(fd)
 
 
 class _Queue:

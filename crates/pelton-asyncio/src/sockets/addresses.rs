@@ -65,7 +65,7 @@ impl From<SocketAddr> for Peer {
 fn has_no_name(address: &SocketAddrAny) -> bool {
     SocketAddrUnix::try_from(address.clone()).is_ok_and(|address| {
         #[cfg(any(target_os = "linux", target_os = "android"))]
-        if address.abstract_name().is_some() {
+        if address.abstract_name().is_some_and(|name| !name.is_empty()) {
             return false;
         }
         address.path().is_none()

@@ -20,6 +20,9 @@ use crate::transports::writing::Data;
 use pelton_cpython::fields;
 use pelton_cpython::object::{Owned, Raised, Result, raise_io};
 
+/// The longest name of a Unix socket that is used here. Longer ones, which some systems refuse, are left to the socket's own method.
+const LONGEST_NAME: usize = 100;
+
 /// Maximum number of datagrams received before other callbacks get their turn.
 const AT_ONCE: usize = 32;
 
@@ -128,6 +131,7 @@ unsafe fn from_python(address: *mut PyObject) -> Result<Option<Address>> {
         let start = ffi::PyBytes_AsString(name.as_ptr()).cast::<u8>();
         let bytes = std::slice::from_raw_parts(start, ffi::PyBytes_Size(name.as_ptr()) as usize);
         Ok(match bytes {
+            long if long.len() > LONGEST_NAME => None,
             [0, name @ ..] if !name.is_empty() => Some(Address::Abstract(name.to_owned())),
             path if !path.is_empty() && CString::new(path).is_ok() => {
                 Some(Address::Unix(OsStr::from_bytes(path).into()))
