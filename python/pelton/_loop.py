@@ -293,17 +293,20 @@ class BaseLoop(asyncio.SelectorEventLoop):
         *timeouts,
     ):
         if (
-            sslcontext is not None
-            or self._debug
+            self._debug
             or type(sock) is not _SOCKET
             or socket.socket is not _SOCKET
             or self._sockets_are_guarded()
         ):
             return super()._accept_connection(protocol_factory, sock, sslcontext, server, backlog, *timeouts)
         fd = sock.fileno()
-        family, number = _transports.family_of(sock), _transports.protocol_of(sock)
+        kind = _transports.family_of(sock), _transports.protocol_of(sock)
         try:
-            if not self._accept_streams(fd, family, number, protocol_factory, server, backlog):
+            if sslcontext is not None:
+                accepts = self._accept_for_tls(fd, kind, protocol_factory, sslcontext, server, backlog, timeouts)
+            else:
+                accepts = self._accept_streams(fd, *kind, protocol_factory, server, backlog)
+            if not accepts:
                 super()._accept_connection(protocol_factory, sock, sslcontext, server, backlog, *timeouts)
         except OSError as error:
             if error.errno not in _OUT_OF_RESOURCES:
@@ -317,6 +320,19 @@ class BaseLoop(asyncio.SelectorEventLoop):
                 }
             )
             self._pause_accepting(fd, constants.ACCEPT_RETRY_DELAY)
+
+    def _accept_for_tls(self, fd, kind, protocol_factory, sslcontext, server, backlog, timeouts):
+        """Accept connections, and start TLS on them. Return False if the reactor does not have the listener."""
+        for _ in range(backlog):
+            accepted = self._accept_one(fd, kind)
+            if accepted is None:
+                break
+            if accepted is NotImplemented:
+                return False
+            conn, addr = accepted
+            starting = self._accept_connection2(protocol_factory, conn, {"peername": addr}, sslcontext, server, *timeouts)
+            self.create_task(starting)
+        return True
 
     async def create_connection(self, protocol_factory, host=None, port=None, *, ssl=None, **options):
         """Connect to a server, and return a transport and a protocol."""

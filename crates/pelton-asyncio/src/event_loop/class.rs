@@ -268,6 +268,7 @@ fn methods() -> *mut c_void {
         with_keywords!(c"_add_reader", add_any_reader, c"Have a callback called when any descriptor is readable."),
         with_keywords!(c"_add_writer", add_any_writer, c"Have a callback called when any descriptor is writable."),
         with_several!(c"_accept_streams", opening::accept, c"Accept connections, and make transports for them."),
+        with_several!(c"_accept_one", opening::accept_one, c"Accept a connection, and make a socket for it."),
         with_several!(c"_open_stream", opening::open_descriptor, c"Make a transport for a connected socket."),
         without_arguments!(c"_sockets_are_guarded", guards::are_guarded, c"Return whether somebody watches over sockets."),
         with_several!(c"_start_connecting", opening::connect, c"Begin to connect to an address."),

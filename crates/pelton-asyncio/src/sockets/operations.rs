@@ -170,7 +170,10 @@ unsafe fn room_in(buffer: *mut PyObject) -> Option<usize> {
 }
 
 /// Creates a socket object for a connection, and returns it with the peer's address.
-unsafe fn accepted(own: OwnedFd, peer: &Peer, kind: *mut PyObject) -> Result<Owned> {
+///
+/// # Safety
+/// `kind`, the family and the protocol, is alive.
+pub(crate) unsafe fn accepted(own: OwnedFd, peer: &Peer, kind: *mut PyObject) -> Result<Owned> {
     // SAFETY: `PyTuple_GetItem` checks that `kind` is a tuple. `make_socket` takes over the descriptor only if it
     // succeeds.
     unsafe {

@@ -16,8 +16,8 @@ use crate::event_loop::state;
 use crate::known::known;
 use crate::readers::{self, Lent, Side};
 use crate::sockets::addresses::{self, Peer};
-use crate::sockets::guards;
 use crate::sockets::syscalls::{self, Connecting, End, is_not_now};
+use crate::sockets::{guards, operations};
 use pelton_cpython::fields;
 use pelton_cpython::hidden;
 use pelton_cpython::object::{Owned, Raised, Result, check, raise, raise_io, replace};
@@ -261,20 +261,47 @@ pub(crate) unsafe fn accept(
         })?;
         for Accepted { socket, from } in connections {
             let Ok(own) = socket.into_fd() else { continue };
-            let peer = match from {
-                Some(Address::Tcp(address)) => address.into(),
-                Some(Address::Unnamed) => Peer::Unnamed,
-                _ => Peer::Other,
-            };
-            accepted(own, kind, peer, [loop_, factory, server])?;
+            accepted(own, kind, peer(from), [loop_, factory, server])?;
         }
         match failed {
-            Err(error) if !is_not_now(&error) && error.kind() != io::ErrorKind::ConnectionAborted => {
-                Err(raise_io(&error))
-            }
+            Err(error) if !is_over_for_now(&error) => Err(raise_io(&error)),
             _ => Ok(true),
         }
     }
+}
+
+/// `loop._accept_one(fd, kind)`: accepts a connection, for which TLS is started in Python. Returns a socket object and an address,
+/// `None` if there is none now, and `NotImplemented` if the reactor does not have the listener.
+pub(crate) unsafe fn accept_one(loop_: *mut PyObject, [listener, kind]: [*mut PyObject; 2]) -> Result<Owned> {
+    // SAFETY: Python keeps the loop and all arguments alive during the call.
+    unsafe {
+        let listener = fields::whole(listener)? as c_int;
+        let core = state::of(loop_)?;
+        if !readers::has_listener(core, listener) {
+            return Ok(Owned::new_reference(ffi::Py_NotImplemented()));
+        }
+        match readers::with_listener(core, listener, |reactor, id| reactor.accept(id))? {
+            Ok(Accepted { socket, from }) => match socket.into_fd() {
+                Ok(own) => operations::accepted(own, &peer(from), kind),
+                Err(_) => Ok(Owned::new_reference(ffi::Py_None())),
+            },
+            Err(error) if is_over_for_now(&error) => Ok(Owned::new_reference(ffi::Py_None())),
+            Err(error) => Err(raise_io(&error)),
+        }
+    }
+}
+
+fn peer(from: Option<Address>) -> Peer {
+    match from {
+        Some(Address::Tcp(address)) => address.into(),
+        Some(Address::Unnamed) => Peer::Unnamed,
+        _ => Peer::Other,
+    }
+}
+
+/// Returns whether nothing more can be accepted for now, as asyncio sees it: also if a connection was aborted before it was accepted.
+fn is_over_for_now(error: &io::Error) -> bool {
+    is_not_now(error) || error.kind() == io::ErrorKind::ConnectionAborted
 }
 
 /// Creates a protocol and a transport for a connection. If that fails, the connection is closed. asyncio reports
