@@ -29,7 +29,6 @@ unsafe impl Sync for Imported {}
 static IMPORTED: Imported = Imported { interpreter: AtomicI64::new(-1), classes: UnsafeCell::new(None) };
 
 /// Fills the compiled module of the package `pelton`. It can be imported in one interpreter only.
-
 pub fn fill(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     // SAFETY: the lock is held, as `py` shows, so there is a current interpreter.
