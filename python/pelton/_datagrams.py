@@ -1,8 +1,10 @@
 """Datagram transports. The reactor's datagram sockets receive and send; asyncio's manners are kept here."""
 
+import collections
 import logging
 import socket
 import sys
+import warnings
 from asyncio import constants, selector_events, transports
 
 from . import _transports
@@ -127,6 +129,10 @@ class DatagramTransport(_Base, transports.DatagramTransport):
         if self._adopted:
             try:
                 sent = self._loop._send_datagram(self._sock_fd, data, addr)
+            except BlockingIOError:
+                # Another thread runs the loop. Without room, it would have been queued.
+                self._loop.call_soon_threadsafe(self.sendto, bytes(data), addr)
+                return
             except OSError as exc:
                 self._protocol.error_received(exc)
                 return
@@ -198,12 +204,16 @@ class DatagramTransport(_Base, transports.DatagramTransport):
                 self._call_connection_lost(None)
 
     def _call_connection_lost(self, exc):
-        try:
-            if self._adopted:
-                # The reactor gives the descriptor back before it is closed.
-                self._adopted = False
-                self._loop._release(self._sock_fd)
-                self._buffer = _Base._buffer_factory() if hasattr(_Base, "_buffer_factory") else []
-                self._buffer_size = 0
-        finally:
-            super()._call_connection_lost(exc)
+        self._give_back()
+        super()._call_connection_lost(exc)
+
+    def __del__(self, _warn=warnings.warn):
+        self._give_back()
+        super().__del__(_warn)
+
+    def _give_back(self):
+        """Let the reactor give the descriptor back, before it is closed."""
+        if self._adopted:
+            self._adopted = False
+            self._buffer, self._buffer_size = collections.deque(), 0
+            self._loop._release(self._sock_fd)

@@ -112,6 +112,10 @@ class WritePipeTransport(unix_events._UnixWritePipeTransport):
             return
         try:
             is_sent = self._loop._send_to_pipe(self._fileno, data)
+        except BlockingIOError:
+            # Another thread runs the loop. Without room, it would have been queued.
+            self._loop.call_soon_threadsafe(self.write, bytes(data))
+            return
         except Exception as exc:
             self._conn_lost += 1
             self._fatal_error(exc, "Fatal write error on pipe transport")

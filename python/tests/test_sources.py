@@ -655,6 +655,61 @@ class OnlyHere:
         self.run_main(main())
 
 
+    def test_another_thread_may_write(self):
+        async def main():
+            read, write = os.pipe()
+            received = []
+            reader, _ = await self.loop.connect_read_pipe(lambda: Recorder(received), os.fdopen(read, "rb", 0))
+            writer, _ = await self.loop.connect_write_pipe(asyncio.Protocol, os.fdopen(write, "wb", 0))
+            await asyncio.to_thread(writer.write, bytearray(b"from a thread"))
+            await until(lambda: b"from a thread" in received)
+            writer.close()
+            reader.close()
+            events = []
+            transport, _ = await self.loop.create_datagram_endpoint(
+                lambda: Events(events), local_addr=("127.0.0.1", 0)
+            )
+            ours = transport.get_extra_info("sockname")
+            await asyncio.to_thread(transport.sendto, b"from a thread", ours)
+            await until(lambda: (b"from a thread", ours) in events)
+            transport.close()
+            await asyncio.sleep(0.01)
+
+        self.run_main(main())
+        self.assertEqual(self.errors, [])
+
+    def test_transports_may_be_finalized_by_another_thread(self):
+        async def main():
+            for _ in range(5):
+                read, write = os.pipe()
+                reader, protocol = await self.loop.connect_read_pipe(lambda: Recorder([]), os.fdopen(read, "rb", 0))
+                reader.pause_reading()
+                events = []
+                transport, _ = await self.loop.create_datagram_endpoint(
+                    lambda: Events(events), local_addr=("127.0.0.1", 0)
+                )
+                transport.pause_reading()
+                await asyncio.sleep(0)
+                protocol.transport = _.transport = protocol = _ = None
+                both = [reader, transport]
+                reader = transport = None
+
+                def finalize():
+                    both.clear()
+                    gc.collect()
+
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    await asyncio.to_thread(finalize)
+                with self.assertRaises(OSError):
+                    os.fstat(read)
+                os.close(write)
+                await asyncio.sleep(0.01)
+
+        self.run_main(main())
+        self.assertEqual(self.errors, [])
+
+
 class Made(asyncio.Protocol):
     def __init__(self, future):
         self.future = future

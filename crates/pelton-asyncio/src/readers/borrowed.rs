@@ -135,7 +135,11 @@ unsafe fn adopt(loop_: *mut PyObject, fd: *mut PyObject, socket: *mut PyObject, 
             return Ok(false);
         }
         let fd = fd as RawFd;
-        let owner = Borrowed::new(fd, if how == Use::Pipe { null_mut() } else { socket })?;
+        let Ok(owner) = Borrowed::new(fd, if how == Use::Pipe { null_mut() } else { socket }) else {
+            // An instance of the class in C supports no weak references.
+            ffi::PyErr_Clear();
+            return Ok(false);
+        };
         let adopted = state::with_reactor(core, |reactor| {
             forget(reactor, core, fd);
             match open(reactor, core, fd, owner, how) {
@@ -201,11 +205,35 @@ pub(crate) unsafe fn release(loop_: *mut PyObject, fd: *mut PyObject) -> Result<
     unsafe {
         let core = state::of(loop_)?;
         let fd = fields::whole(fd)? as RawFd;
-        if (*core).closed || !matches!((*core).readers.source(fd), Some(source) if !matches!(source, Source::Watch(_)))
-        {
+        let Some(source) = (*core).readers.source(fd).filter(|source| !matches!(source, Source::Watch(_))) else {
+            return Ok(());
+        };
+        if (*core).closed {
             return Ok(());
         }
-        state::with_reactor(core, |reactor| forget(reactor, core, fd)).map(drop)
+        if state::with_reactor(core, |reactor| forget(reactor, core, fd))?.is_none() {
+            // A finalizer runs on another thread than the loop.
+            (*core).readers.released.push((fd, source));
+            state::wake(core);
+        }
+        Ok(())
+    }
+}
+
+/// Ends sources that another thread has released.
+///
+/// # Safety
+/// `core` belongs to a live loop that this thread turns; no Rust reference into it is held.
+pub(super) unsafe fn forget_released(core: *mut LoopState) -> Result<()> {
+    // SAFETY: the caller guarantees it.
+    unsafe {
+        while let Some((fd, source)) = (*core).readers.released.pop() {
+            // Otherwise another source has taken its place.
+            if (*core).readers.source(fd) == Some(source) {
+                state::with_reactor(core, |reactor| forget(reactor, core, fd))?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -249,7 +277,7 @@ unsafe fn with<T>(core: *mut LoopState, f: impl FnOnce(&mut Reactor) -> io::Resu
         Some(Err(error)) if error.kind() == io::ErrorKind::NotFound && error.raw_os_error().is_none() => Err(closed()),
         Some(result) => result,
         // Another thread turns the loop, so its reactor is out of reach. The operation has to be tried again.
-        None => Err(io::ErrorKind::WouldBlock.into()),
+        None => Err(io::Error::from_raw_os_error(libc::EAGAIN)),
     })
 }
 

@@ -203,6 +203,7 @@ pub(crate) unsafe fn tidy(core: *mut LoopState) -> Result<()> {
                 ffi::Py_XDECREF(handle);
             }
         }
+        borrowed::forget_released(core)?;
         while let Some(fd) = (*core).readers.postponed.pop() {
             let applied = state::with_reactor(core, |reactor| apply(reactor, core, fd))?;
             if let Some(Err(error)) = applied {

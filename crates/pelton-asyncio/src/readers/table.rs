@@ -33,6 +33,8 @@ pub(crate) struct Readers {
     watched: usize,
     /// Descriptors changed by a thread that could not reach the reactor because another thread turns it.
     pub(super) postponed: Vec<RawFd>,
+    /// Descriptors that such a thread has released, with the sources that they had.
+    pub(super) released: Vec<(RawFd, Source)>,
     /// Readable descriptors that are still watched although they have no reader.
     pub(super) unwanted: Vec<RawFd>,
     /// Cancelled readers and writers of descriptors that were reported as ready.
@@ -206,6 +208,9 @@ impl Readers {
     /// Returns whether [`tidy`](super::tidy) has something to do.
     #[inline]
     pub(crate) fn is_untidy(&self) -> bool {
-        !self.postponed.is_empty() || !self.unwanted.is_empty() || !self.cancelled.is_empty()
+        !self.postponed.is_empty()
+            || !self.released.is_empty()
+            || !self.unwanted.is_empty()
+            || !self.cancelled.is_empty()
     }
 }
