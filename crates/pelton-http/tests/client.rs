@@ -129,6 +129,7 @@ fn pieces_are_delivered_in_order(on: On) {
     Client::new().get(url(&address, "/big")).stream(&mut reactor, move |_, event| {
         let (names, bytes) = &mut *seen.borrow_mut();
         match event {
+            ResponseEvent::Interim(_) => {}
             ResponseEvent::Head(head) => {
                 assert_eq!((head.status(), head.content_length()), (200, Some(3_000_000)));
                 names.push("head");
@@ -393,7 +394,7 @@ fn paused_responses_wait(on: On) {
         ResponseEvent::Data(data) => count.set(count.get() + data.len()),
         ResponseEvent::End(_) => end.set(true),
         ResponseEvent::Failed(error) => panic!("{error}"),
-        ResponseEvent::Head(_) => {}
+        ResponseEvent::Interim(_) | ResponseEvent::Head(_) => {}
     });
     run_until(&mut reactor, |_| received.get() > 0);
     exchange.pause(&mut reactor);
@@ -482,6 +483,7 @@ fn panics_do_not_take_connections_from_the_pool(on: On) {
             let flag = called.clone();
             client.get(&url).stream(&mut reactor, move |_, seen| {
                 let is_it = match seen {
+                    ResponseEvent::Interim(_) => false,
                     ResponseEvent::Head(_) => event == 0,
                     ResponseEvent::Data(_) => event == 1,
                     ResponseEvent::End(_) | ResponseEvent::Failed(_) => true,

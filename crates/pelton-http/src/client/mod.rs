@@ -65,6 +65,7 @@ use std::sync::Arc;
 
 use pelton::Reactor;
 
+pub(crate) use buffer::Buffer;
 pub use builder::ClientBuilder;
 pub use call::Exchange;
 pub use collect::Fetch;
@@ -76,13 +77,16 @@ pub use incoming::Incoming;
 pub use multipart::Multipart;
 pub use proxy::{Proxies, Proxy};
 pub use request::Request;
+pub(crate) use request::{Given, Parts, Payload, Verb};
 pub use response::{Head, Response, ResponseEvent};
 pub use settings::Settings;
 pub use url::{BadUrl, Url};
 
 use crate::Method;
 use builder::Config;
+use call::{Call, Receiver};
 use pool::{Clients, Shared};
+use upgrade::Accept;
 
 /// An HTTP client: a configuration, and a pool of connections on every reactor on which it is used. Clones share both.
 ///
@@ -120,6 +124,18 @@ impl Client {
         }
         let handle = reactor.handle();
         reactor.state::<Clients>().add(&self.config, handle)
+    }
+
+    pub(crate) fn start(
+        &self,
+        reactor: &mut Reactor,
+        parts: Parts,
+        receiver: Receiver,
+        accept: Option<Accept>,
+    ) -> Exchange {
+        let shared = self.on(reactor);
+        let call = Call::start(&shared, reactor, parts, receiver, accept);
+        Exchange::new(shared, call)
     }
 
     /// Starts a request with this method.

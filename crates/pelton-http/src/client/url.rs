@@ -145,6 +145,10 @@ impl Url {
         self.credentials.as_deref()
     }
 
+    pub(crate) fn has_credentials(&self) -> bool {
+        self.credentials.is_some()
+    }
+
     pub(super) fn is_same_origin(&self, other: &Url) -> bool {
         self.origin() == other.origin()
     }
@@ -158,7 +162,7 @@ impl Url {
     }
 
     /// Whom to connect to.
-    pub(super) fn endpoint(&self) -> Endpoint {
+    pub(crate) fn endpoint(&self) -> Endpoint {
         let host = self.host();
         if self.scheme == Scheme::Unix {
             let path: Vec<u8> = percent_encoding::percent_decode_str(host).collect();
@@ -169,6 +173,14 @@ impl Url {
             Ok(address) => (address, self.port).into(),
             Err(_) => Endpoint::name(host, self.port),
         }
+    }
+
+    /// The URL of another target of the same server. Its path and query are valid in a request line.
+    pub(crate) fn with_target(&self, parts: [&str; 4]) -> Url {
+        let mut text = Buffer::new();
+        text.extend_from_slice(&self.text[..self.target as usize]);
+        parts.iter().for_each(|part| text.extend_from_slice(part.as_bytes()));
+        Url { text, credentials: None, ..*self }
     }
 
     /// Replaces the query.
