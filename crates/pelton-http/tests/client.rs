@@ -26,6 +26,7 @@ on_every_engine![
     idle_connections_are_closed,
     a_request_in_the_last_callback_takes_the_connection,
     names_are_looked_up,
+    a_burst_of_requests_to_a_name_is_answered,
     refused_connections_fail,
     invalid_requests_fail_later,
     time_limits_are_kept,
@@ -261,6 +262,22 @@ fn names_are_looked_up(on: On) {
     let error = fetch(&mut reactor, Client::new().get("http://does-not-exist.invalid/")).unwrap_err();
     assert!(error.is_connect(), "{error}");
     assert!(error.to_string().starts_with("GET http://does-not-exist.invalid/: not connected: "), "{error}");
+}
+
+fn a_burst_of_requests_to_a_name_is_answered(on: On) {
+    const BURST: usize = 400;
+    let Site { mut reactor, server: _server, address } = site(on);
+    let port = address.rsplit(':').next().unwrap();
+    let client = Client::with_settings(Settings { per_origin: BURST, ..Settings::default() });
+    let answered = Rc::new(Cell::new(0));
+    for _ in 0..BURST {
+        let answered = answered.clone();
+        client.get(format!("http://localhost:{port}/")).send(&mut reactor, move |_, response| {
+            assert_eq!(response.unwrap().status(), 200);
+            answered.set(answered.get() + 1);
+        });
+    }
+    run_until(&mut reactor, |_| answered.get() == BURST);
 }
 
 fn refused_connections_fail(on: On) {

@@ -63,6 +63,7 @@ impl ClientConnection {
     /// The connection can take requests.
     pub(super) fn ready(&mut self, io: &mut Io<'_>) {
         self.take_next(io);
+        self.shared.clone().supply(io.reactor(), self.origin());
     }
 
     fn cannot_open(&mut self, io: &mut Io<'_>, kind: ErrorKind) {
