@@ -56,6 +56,7 @@ mod response;
 mod retry;
 mod route;
 mod settings;
+mod stats;
 mod upgrade;
 mod url;
 
@@ -80,6 +81,7 @@ pub use request::Request;
 pub(crate) use request::{Given, Parts, Payload, Verb};
 pub use response::{Head, Response, ResponseEvent};
 pub use settings::Settings;
+pub use stats::ClientStats;
 pub use url::{BadUrl, Url};
 
 use crate::Method;
@@ -147,6 +149,11 @@ impl Client {
     /// The number of connections on this reactor, open or opening, and how many of them are idle.
     pub fn connections(&self, reactor: &mut Reactor) -> (usize, usize) {
         self.on(reactor).count()
+    }
+
+    /// What the client has done on this reactor.
+    pub fn stats(&self, reactor: &mut Reactor) -> ClientStats {
+        self.on(reactor).stats.get()
     }
 
     /// Closes the idle connections on this reactor.

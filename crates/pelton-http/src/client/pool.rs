@@ -8,6 +8,7 @@ use std::sync::Arc;
 use pelton::{ConnectionId, Handle, Reactor, Reason};
 
 use super::Settings;
+use super::stats::ClientStats;
 use super::builder::Config;
 use super::call::{Call, Place};
 use super::connection::{Busy, ClientConnection};
@@ -55,6 +56,7 @@ pub(super) struct Shared {
     spare_calls: RefCell<Vec<Rc<Call>>>,
     /// In place of the call of an unused state.
     nobody: Rc<Call>,
+    pub(super) stats: Cell<ClientStats>,
     /// Memory for decompressed data.
     pub(super) scratch: Cell<Vec<u8>>,
 }
@@ -188,6 +190,7 @@ impl Shared {
             spare_busy: RefCell::default(),
             spare_calls: RefCell::default(),
             nobody: Rc::default(),
+            stats: Cell::default(),
             scratch: Cell::default(),
         }
     }
@@ -198,6 +201,12 @@ impl Shared {
 
     pub(super) fn config(&self) -> &Config {
         &self.config
+    }
+
+    pub(super) fn add(&self, change: impl FnOnce(&mut ClientStats)) {
+        let mut stats = self.stats.get();
+        change(&mut stats);
+        self.stats.set(stats);
     }
 
     pub(super) fn count(&self) -> (usize, usize) {

@@ -61,7 +61,13 @@ impl ClientConnection {
             match step {
                 Step::Next => {}
                 Step::Wait => break,
-                Step::Complete => return self.complete(io, at == chunk.len()),
+                Step::Complete => {
+                    let exactly = at == chunk.len();
+                    if !exactly {
+                        self.shared.add(|stats| stats.unasked += 1);
+                    }
+                    return self.complete(io, exactly);
+                }
                 Step::Fail(kind) => return self.fail(io, kind),
                 Step::Switch(handler) => {
                     self.phase = Phase::Closing;
