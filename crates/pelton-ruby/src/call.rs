@@ -99,6 +99,7 @@ pub(crate) struct Known {
     notify_writable: ID,
     proxy_target_unbound: ID,
     proxy_completed: ID,
+    outbound_drained: ID,
     ssl_handshake_completed: ID,
     ssl_verify_peer: ID,
 }
@@ -134,6 +135,7 @@ pub(crate) unsafe fn set_known(module: VALUE) {
         notify_writable: id(c"notify_writable"),
         proxy_target_unbound: id(c"proxy_target_unbound"),
         proxy_completed: id(c"proxy_completed"),
+        outbound_drained: id(c"outbound_drained"),
         ssl_handshake_completed: id(c"ssl_handshake_completed"),
         ssl_verify_peer: id(c"ssl_verify_peer"),
     });
@@ -148,6 +150,8 @@ pub(crate) fn known() -> &'static Known {
 pub(crate) enum Told<'a> {
     Received(u64, &'a [u8]),
     Completed(u64),
+    /// The queue of a connection has become short.
+    Drained(u64),
     /// The handshake of TLS is complete.
     HandshakeCompleted(u64),
     Readable(u64),
@@ -202,6 +206,7 @@ impl Told<'_> {
                     }
                     None => callback(sig, opcode::COMPLETED, nil()),
                 },
+                Told::Drained(sig) => notify(sig, known.outbound_drained),
                 Told::HandshakeCompleted(sig) => notify(sig, known.ssl_handshake_completed),
                 Told::ProxyTargetUnbound(sig) => notify(sig, known.proxy_target_unbound),
                 Told::ProxyCompleted(sig) => notify(sig, known.proxy_completed),

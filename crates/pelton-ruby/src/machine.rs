@@ -23,9 +23,13 @@ use pelton_os::fork;
 use crate::call::{self, Jump, Told};
 use crate::proxies::Proxy;
 use crate::tls::Progress;
+use crate::tuning::settings;
 
 /// How long a connection may take to be established, unless a program says otherwise.
 const PENDING_CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// More than any queue can hold.
+pub(crate) const UNBOUNDED: usize = usize::MAX / 4;
 
 /// Numbers are spread well enough by a multiplication; the default hasher costs more than everything else in a look-up.
 #[derive(Default)]
@@ -153,13 +157,13 @@ pub(crate) fn set_current(machine: Option<Rc<Machine>>) -> Option<Rc<Machine>> {
 impl Machine {
     pub(crate) fn new() -> Result<Machine, pelton::Error> {
         // As in EventMachine, sends are unbounded, and a slow reader is not an error.
-        let unbounded = WaterMarks { low: usize::MAX / 4, high: usize::MAX / 4, most: usize::MAX / 4 };
+        let unbounded = WaterMarks { low: UNBOUNDED, high: UNBOUNDED, most: UNBOUNDED };
         let event_loop = Reactor::builder()
             .nested(true)
-            .stats(false)
+            .stats(settings().measures.get())
             .panic_policy(PanicPolicy::Propagate)
             .water_marks(unbounded)
-            .byte_budget(usize::MAX / 4)
+            .byte_budget(UNBOUNDED)
             .limit(Limit::WriteStall, None)
             .limit(Limit::Connect, Some(PENDING_CONNECT_TIMEOUT))
             .build()?;

@@ -5,7 +5,7 @@ use rb_sys::VALUE;
 
 use crate::guard::guard;
 use crate::{
-    call, clients, datagrams, descriptors, files, processes, properties, proxies, release, run, servers,
+    call, clients, datagrams, descriptors, extras, files, processes, properties, proxies, release, run, servers,
     socket_options, streams, timers, tls, tuning,
 };
 
@@ -229,6 +229,12 @@ fn define_settings(module: RModule) -> Result<(), Error> {
         "kqueue" = is_kqueue[] 0;
         "kqueue?" = is_kqueue[] 0;
         "kqueue=" = set_kqueue[on: bool] 1;
+        "set_outbound_marks" = extras::set_outbound_marks[sig: u64, low: usize, high: usize, most: usize] 4;
+        "precise_timers=" = extras::set_precise_timers[on: bool] 1;
+        "happy_eyeballs=" = extras::set_happy_eyeballs[on: bool] 1;
+        "measure_times=" = extras::set_measure_times[on: bool] 1;
+        "prometheus_stats" = extras::prometheus_stats[] 0;
+        "set_watchdog" = extras::set_watchdog[seconds: f64, descriptor: i32] 2;
         "ssl?" = has_ssl[] 0;
     }
     fn add_timer(ruby: &Ruby, arguments: &[magnus::Value]) -> Result<u64, Error> {
@@ -240,6 +246,7 @@ fn define_settings(module: RModule) -> Result<(), Error> {
         "get_peername" = properties::get_peername[sig: u64] 1;
         "get_sockname" = properties::get_sockname[sig: u64] 1;
         "get_sock_opt" = socket_options::get_sock_opt[sig: u64, level: i32, option: i32] 3;
+        "stats" = extras::stats[] 0;
         "current_time" = tuning::current_time[] 0;
         "library_type" = library_type[] 0;
     }

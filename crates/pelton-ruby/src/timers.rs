@@ -11,19 +11,23 @@ use crate::access::{act, machine};
 use crate::call::{self, Told};
 use crate::errors;
 use crate::machine::next_signature;
+use crate::tuning::settings;
 
 /// How many timers may be set, unless a program says otherwise.
 static MOST: AtomicUsize = AtomicUsize::new(100_000);
 
 /// `add_oneshot_timer`: sets a timer, in milliseconds. Returns its signature.
 pub(crate) fn add_oneshot_timer(milliseconds: i64) -> Result<u64, Error> {
+    set(Duration::from_millis(u64::try_from(milliseconds).unwrap_or(0)))
+}
+
+fn set(delay: Duration) -> Result<u64, Error> {
     let machine = machine("install_oneshot_timer")?;
     // The timer that fires now is still counted, and EventMachine allows one more for it.
     if machine.timers.borrow().len() > MOST.load(Ordering::Relaxed) {
         return Err(errors::runtime("ran out of timers; use #set_max_timers to increase limit"));
     }
     let sig = next_signature();
-    let delay = Duration::from_millis(u64::try_from(milliseconds).unwrap_or(0));
     act("install_oneshot_timer", move |machine, reactor| {
         let owner = machine.clone();
         let timer = reactor.after(delay, move |reactor| {
@@ -57,8 +61,12 @@ pub(crate) fn add_timer(ruby: &Ruby, arguments: &[Value]) -> Result<u64, Error> 
         Some(seconds) => seconds.to_f64(),
         None => interval.funcall::<_, _, f64>("to_f", ())?,
     };
-    // As EventMachine: whole milliseconds, rounded down.
-    let sig = add_oneshot_timer((seconds * 1000.0) as i64)?;
+    let sig = if settings().precise_timers.get() {
+        set(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX))?
+    } else {
+        // As EventMachine: whole milliseconds, rounded down.
+        add_oneshot_timer((seconds * 1000.0) as i64)?
+    };
     call::keep_timer(sig, callback.as_raw()).map_err(errors::continue_jump)?;
     Ok(sig)
 }
