@@ -20,7 +20,7 @@ class TestAmqp < PeltonTest
       'RABBITMQ_NODE_PORT' => @port.to_s, 'RABBITMQ_DIST_PORT' => distribution.to_s, 'RABBITMQ_MNESIA_BASE' => @directory,
       'RABBITMQ_LOG_BASE' => @directory, 'RABBITMQ_PID_FILE' => "#{@directory}/pid"
     }
-    @pid = spawn(environment, 'rabbitmq-server', %i[out err] => "#{@directory}/output", pgroup: true)
+    @pid = spawn(environment, 'rabbitmq-server', %i[out err] => "#{@directory}/output")
     deadline = Time.now + DEADLINE
     begin
       TCPSocket.new('127.0.0.1', @port).close
@@ -33,7 +33,9 @@ class TestAmqp < PeltonTest
 
   def teardown
     super
-    Process.kill('TERM', -@pid)
+    # The script starts the server as another user, in a session of its own.
+    server = File.read("#{@directory}/pid").to_i
+    Process.kill('KILL', server)
     Process.wait(@pid)
   ensure
     FileUtils.rm_rf(@directory)
