@@ -16,6 +16,7 @@
 //! | `streams`, `servers`, `clients`, `descriptors`, `datagrams`, `timers`, `processes`, `files`, `proxies` | one file for each kind of source |
 //! | `tls` | `start_tls`, as a layer of a connection |
 //! | `properties`, `socket_options`, `addresses` | what a program can ask and set |
+//! | `extras` | what EventMachine does not have |
 //! | `release` | the end of a machine |
 //! | `tuning`, `errors`, `module` | settings; exceptions; the table of functions |
 //!
@@ -38,6 +39,8 @@ mod datagrams;
 mod descriptors;
 #[cfg(feature = "extension")]
 mod errors;
+#[cfg(feature = "extension")]
+mod extras;
 #[cfg(feature = "extension")]
 mod files;
 #[cfg(feature = "extension")]

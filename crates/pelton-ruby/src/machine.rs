@@ -11,7 +11,6 @@ use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use pelton::{
@@ -23,9 +22,13 @@ use pelton_os::fork;
 use crate::call::{self, Jump, Told};
 use crate::proxies::Proxy;
 use crate::tls::Progress;
+use crate::tuning::settings;
 
 /// How long a connection may take to be established, unless a program says otherwise.
 const PENDING_CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// More than any queue can hold.
+pub(crate) const UNBOUNDED: usize = usize::MAX / 4;
 
 /// Numbers are spread well enough by a multiplication; the default hasher costs more than everything else in a look-up.
 #[derive(Default)]
@@ -90,7 +93,7 @@ pub(crate) struct Machine {
     /// The reactor, while a callback of it runs Ruby code.
     lent: Cell<*mut Reactor>,
     /// The thread that turns the loop, while it does.
-    turned_by: Cell<Option<ThreadId>>,
+    turned_by: Cell<Option<libc::pthread_t>>,
     pub(crate) handle: Handle,
     pub(crate) entries: RefCell<BySignature<Entry>>,
     pub(crate) timers: RefCell<BySignature<TimerId>>,
@@ -150,16 +153,23 @@ pub(crate) fn set_current(machine: Option<Rc<Machine>>) -> Option<Rc<Machine>> {
     unsafe { std::mem::replace(&mut *MACHINE.0.get(), machine) }
 }
 
+/// Names the calling thread. The standard library's way costs as much as a look-up in a table.
+#[inline]
+fn this_thread() -> libc::pthread_t {
+    // SAFETY: it has no preconditions.
+    unsafe { libc::pthread_self() }
+}
+
 impl Machine {
     pub(crate) fn new() -> Result<Machine, pelton::Error> {
         // As in EventMachine, sends are unbounded, and a slow reader is not an error.
-        let unbounded = WaterMarks { low: usize::MAX / 4, high: usize::MAX / 4, most: usize::MAX / 4 };
+        let unbounded = WaterMarks { low: UNBOUNDED, high: UNBOUNDED, most: UNBOUNDED };
         let event_loop = Reactor::builder()
             .nested(true)
-            .stats(false)
+            .stats(settings().measures.get())
             .panic_policy(PanicPolicy::Propagate)
             .water_marks(unbounded)
-            .byte_budget(usize::MAX / 4)
+            .byte_budget(UNBOUNDED)
             .limit(Limit::WriteStall, None)
             .limit(Limit::Connect, Some(PENDING_CONNECT_TIMEOUT))
             .build()?;
@@ -195,7 +205,7 @@ impl Machine {
 
     /// Returns whether this thread turns the loop.
     pub(crate) fn is_turned_here(&self) -> bool {
-        self.turned_by.get() == Some(thread::current().id())
+        self.turned_by.get() == Some(this_thread())
     }
 
     /// Runs one turn. Panics go to the caller.
@@ -211,7 +221,7 @@ impl Machine {
         if event_loop.is_null() || self.is_turned() {
             return Ok(());
         }
-        self.turned_by.set(Some(thread::current().id()));
+        self.turned_by.set(Some(this_thread()));
         let _turned = Turned(self);
         // SAFETY: the pointer came from a box that only `drop_loop` frees, which does nothing while the loop is turned.
         // Nobody else uses it meanwhile: `with` does not, because the loop is turned.

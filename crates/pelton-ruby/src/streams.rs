@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::rc::Rc;
 
 use magnus::{Error, RString, Value};
-use pelton::{Chunk, Connection, Io, Limit, Lingering, Reactor, Reason};
+use pelton::{Chunk, Connection, Io, Limit, Lingering, Reactor, Reason, SendError};
 use rb_sys::VALUE;
 
 use crate::access::{act, ask, machine};
@@ -65,6 +65,11 @@ impl Connection for Stream {
         }
     }
 
+    /// Only programs that have set marks are told this.
+    fn writable(&mut self, io: &mut Io<'_>) {
+        self.machine.tell(io.reactor(), Told::Drained(self.sig));
+    }
+
     /// Only proxies ask for this.
     fn sent(&mut self, io: &mut Io<'_>) {
         self.machine.target_has_sent(io.reactor(), self.sig);
@@ -108,10 +113,16 @@ pub(crate) fn error_number(reason: &Reason) -> i32 {
         Reason::Refused { .. } => libc::ECONNREFUSED,
         Reason::Unreachable { error, .. } | Reason::Failed(error) => of(error),
         Reason::TimedOut { .. } => libc::ETIMEDOUT,
+        // Only names that are looked up while the loop runs end like this.
+        Reason::Unresolved(_) => libc::EHOSTUNREACH,
+        Reason::AllFailed { attempts, .. } => attempts.last().map_or(libc::EHOSTUNREACH, |attempt| of(&attempt.error)),
         Reason::Layer(_) | Reason::Truncated => libc::EPROTO,
         _ => 0,
     }
 }
+
+/// What [`send_here`] returns if the program has bounded the queue and it is full.
+const FULL: i64 = i64::MIN;
 
 /// Queues bytes on a connection or a datagram socket, from the loop's thread. Returns what `send_data` returns.
 fn send_here(machine: &Machine, reactor: &mut Reactor, sig: u64, bytes: &[u8]) -> i64 {
@@ -121,6 +132,9 @@ fn send_here(machine: &Machine, reactor: &mut Reactor, sig: u64, bytes: &[u8]) -
                 return bytes.len() as i64;
             }
             let sent = reactor.connection(id).map(|mut io| io.send(bytes));
+            if matches!(sent, Some(Err(SendError::Full { .. }))) {
+                return FULL;
+            }
             if sent.is_some_and(|sent| sent.is_ok()) { bytes.len() as i64 } else { 0 }
         }
         Some(Source::Datagrams(id)) => crate::datagrams::answer(machine, reactor, sig, id, bytes),
@@ -138,6 +152,10 @@ fn send(sig: u64, data: RString) -> Result<i64, Error> {
         return Ok(0);
     }
     if let Some(sent) = machine.with(|reactor| send_here(&machine, reactor, sig, bytes)) {
+        if sent == FULL {
+            let text = format!("{} bytes more than limit_outbound allows to queue", bytes.len());
+            return Err(errors::of_module("OutboundFull", text));
+        }
         return Ok(sent);
     }
     let (bytes, len) = (bytes.to_vec(), bytes.len() as i64);
