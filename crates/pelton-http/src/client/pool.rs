@@ -8,12 +8,12 @@ use std::sync::Arc;
 use pelton::{ConnectionId, Handle, Reactor, Reason};
 
 use super::Settings;
-use super::stats::ClientStats;
 use super::builder::Config;
 use super::call::{Call, Place};
 use super::connection::{Busy, ClientConnection};
 use super::error::ErrorKind;
 use super::route::Route;
+use super::stats::ClientStats;
 
 /// The maximum number of unused states that are kept for later requests.
 const SPARE: usize = 64;
