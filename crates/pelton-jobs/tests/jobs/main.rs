@@ -15,6 +15,7 @@ macro_rules! on_every_store {
     };
 }
 
+mod faults;
 mod forms;
 mod limits;
 mod order;
