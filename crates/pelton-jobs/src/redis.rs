@@ -34,9 +34,19 @@ struct Loading {
     /// The hashes of the scripts, once the server has them.
     hashes: Option<Rc<[String]>>,
     /// Requests that wait for the scripts, in order.
-    waiting: VecDeque<(Request, Then)>,
+    waiting: VecDeque<Asked>,
     loading: bool,
 }
+
+struct Asked {
+    request: Request,
+    then: Then,
+    /// How often the server did not know the script although it was loaded before.
+    loads: u32,
+}
+
+/// A server that forgets scripts more often than this does not keep them at all.
+const MOST_LOADS: u32 = 5;
 
 /// A script that finds this many removes or moves no more at once, and is asked again.
 const SCRIPT_STEP: u64 = 1000;
@@ -51,7 +61,7 @@ impl RedisStore {
 
 impl Store for RedisStore {
     fn ask(&self, reactor: &mut Reactor, request: Request, then: Then) {
-        self.inner.ask(reactor, request, then);
+        self.inner.ask(reactor, Asked { request, then, loads: 0 });
     }
 
     fn listen(&self, reactor: &mut Reactor, queue: &str, heartbeat: Duration, ring: Ring) -> Result<Rc<dyn Listening>, Error> {
@@ -60,36 +70,36 @@ impl Store for RedisStore {
 }
 
 impl Inner {
-    fn ask(self: &Rc<Inner>, reactor: &mut Reactor, request: Request, then: Then) {
+    fn ask(self: &Rc<Inner>, reactor: &mut Reactor, asked: Asked) {
         let hashes = self.state.borrow().hashes.clone();
         let Some(hashes) = hashes else {
-            self.state.borrow_mut().waiting.push_back((request, then));
+            self.state.borrow_mut().waiting.push_back(asked);
             return self.load(reactor);
         };
-        let command = request.command(&hashes[Script::of(&request).index]);
+        let command = asked.request.command(&hashes[Script::of(&asked.request).index]);
         let inner = self.clone();
         self.client.call::<Value>(reactor, command, move |reactor, answer| {
-            inner.answered(reactor, request, then, &hashes, answer);
+            inner.answered(reactor, asked, &hashes, answer);
         });
     }
 
     fn answered(
         self: &Rc<Inner>,
         reactor: &mut Reactor,
-        request: Request,
-        then: Then,
+        asked: Asked,
         hashes: &Rc<[String]>,
         answer: Result<Value, RedisError>,
     ) {
+        let Asked { request, then, loads } = asked;
         match answer {
-            Err(RedisError::Server(error)) if error.code() == "NOSCRIPT" => {
+            Err(RedisError::Server(error)) if error.code() == "NOSCRIPT" && loads < MOST_LOADS => {
                 // The server was restarted, or another one has taken its place.
                 let mut state = self.state.borrow_mut();
                 if state.hashes.as_ref().is_some_and(|current| Rc::ptr_eq(current, hashes)) {
                     state.hashes = None;
                 }
                 drop(state);
-                self.ask(reactor, request, then);
+                self.ask(reactor, Asked { request, then, loads: loads + 1 });
             }
             Err(RedisError::Server(error)) if error.code() == "FULL" => {
                 let most = error.text().split(' ').nth(1).and_then(|most| most.parse().ok()).unwrap_or(0);
@@ -112,7 +122,7 @@ impl Inner {
             };
             then(reactor, answer);
         };
-        self.ask(reactor, request, Box::new(sum));
+        self.ask(reactor, Asked { request, then: Box::new(sum), loads: 0 });
     }
 
     /// Loads the scripts, and then sends what waits for them.
@@ -141,13 +151,13 @@ impl Inner {
             Ok(hashes) => {
                 state.hashes = Some(hashes.into());
                 drop(state);
-                for (request, then) in waiting {
-                    self.ask(reactor, request, then);
+                for asked in waiting {
+                    self.ask(reactor, asked);
                 }
             }
             Err(error) => {
                 drop(state);
-                for (_, then) in waiting {
+                for Asked { then, .. } in waiting {
                     let error = error.clone();
                     reactor.next_tick(move |reactor| then(reactor, Err(error.into())));
                 }

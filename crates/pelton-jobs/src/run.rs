@@ -1,8 +1,9 @@
 //! A run of a job: what handlers get.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use pelton::{Handle, Reactor};
@@ -30,8 +31,45 @@ struct Inner {
 /// What the worker tells the run.
 #[derive(Default)]
 pub(crate) struct Flags {
-    pub(crate) cancelled: AtomicBool,
-    pub(crate) lost: AtomicBool,
+    cancelled: AtomicBool,
+    lost: AtomicBool,
+    wakers: Mutex<Vec<Waker>>,
+}
+
+impl Flags {
+    pub(crate) fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    pub(crate) fn set_lost(&self, lost: bool) {
+        self.lost.store(lost, Ordering::Release);
+        if lost {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        let wakers = std::mem::take(&mut *self.wakers.lock().unwrap_or_else(PoisonError::into_inner));
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    fn is_raised(&self) -> bool {
+        self.cancelled.load(Ordering::Acquire) || self.lost.load(Ordering::Acquire)
+    }
+
+    fn poll_raised(&self, context: &Context<'_>) -> Poll<()> {
+        if self.is_raised() {
+            return Poll::Ready(());
+        }
+        let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+        if !wakers.iter().any(|waker| waker.will_wake(context.waker())) {
+            wakers.push(context.waker().clone());
+        }
+        drop(wakers);
+        // It may have been raised before the waker was stored.
+        if self.is_raised() { Poll::Ready(()) } else { Poll::Pending }
+    }
 }
 
 /// Why a run failed, and whether the job is tried again. Every error can be made one with `?`.
@@ -142,6 +180,11 @@ impl Run {
     /// will not count.
     pub fn is_lost(&self) -> bool {
         self.inner.flags.lost.load(Ordering::Acquire)
+    }
+
+    /// Waits until the job is cancelled or its lease is over: the run should end.
+    pub async fn unwanted(&self) {
+        std::future::poll_fn(|context| self.inner.flags.poll_raised(context)).await;
     }
 
     /// Stores how far the run is. Anybody can [look](crate::Jobs::inspect) at it.

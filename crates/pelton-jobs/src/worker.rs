@@ -391,7 +391,7 @@ impl Inner {
         let now = reactor.clock();
         let state = self.state.borrow();
         for holding in state.running.values().filter(|holding| holding.renewed + self.options.lease < now) {
-            holding.flags.lost.store(true, Ordering::Release);
+            holding.flags.set_lost(true);
         }
         let mut held: Vec<(u64, JobId)> =
             state.running.iter().map(|(fence, holding)| (*fence, holding.id.clone())).collect();
@@ -422,14 +422,14 @@ impl Inner {
         for (fence, held) in fences.iter().zip(leases) {
             let Some(holding) = state.running.get_mut(fence) else { continue };
             match held {
-                Held::Lost => holding.flags.lost.store(true, Ordering::Release),
+                Held::Lost => holding.flags.set_lost(true),
                 Held::Cancel => {
-                    holding.flags.cancelled.store(true, Ordering::Release);
+                    holding.flags.cancel();
                     holding.renewed = asked;
                 }
                 Held::Yes => {
                     // It may have been thought lost while the store could not be reached.
-                    holding.flags.lost.store(false, Ordering::Release);
+                    holding.flags.set_lost(false);
                     holding.renewed = asked;
                 }
             }

@@ -15,8 +15,12 @@ macro_rules! on_every_store {
     };
 }
 
+mod chaos;
+mod crashes;
 mod faults;
 mod forms;
+mod idle;
+mod liars;
 mod limits;
 mod order;
 mod running;
