@@ -256,7 +256,11 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()> + Clone + 'st
     Ok(0)
 }
 
-fn enqueue(reactor: &mut EventLoop, options: &EnqueueOptions, say: impl Fn(&str) -> io::Result<()>) -> Result<u8, Failure> {
+fn enqueue(
+    reactor: &mut EventLoop,
+    options: &EnqueueOptions,
+    say: impl Fn(&str) -> io::Result<()>,
+) -> Result<u8, Failure> {
     let payload = match options.payload.as_deref() {
         Some("-") | None => {
             let mut bytes = Vec::new();

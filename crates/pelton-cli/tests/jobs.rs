@@ -82,9 +82,8 @@ fn cancelled_jobs_have_their_command_killed_and_limits_hold() {
     printed(&["enqueue", &store, "q", "y"]);
     let script = format!("echo $$ >> {started}; exec sleep 600");
     let worker = work(&[&store, "q", "-c", "4", "--lease", "300ms", "--", "sh", "-c", &script]);
-    let pid = eventually("the command runs", || {
-        std::fs::read_to_string(&started).ok()?.lines().next()?.parse::<i32>().ok()
-    });
+    let pid =
+        eventually("the command runs", || std::fs::read_to_string(&started).ok()?.lines().next()?.parse::<i32>().ok());
     let table = printed(&["list", &store, "--json"]);
     assert!(table.contains(r#""running":1"#) && table.contains(r#""ready":1"#), "one at a time: {table}");
     assert_eq!(printed(&["cancel", &store, "q", id.trim()]), "running; its worker will stop it\n");

@@ -206,7 +206,9 @@ impl Job {
     pub(crate) fn check(&self) -> Result<(), Error> {
         if self.payload.len() > PAYLOAD_LIMIT {
             let bytes = self.payload.len();
-            return Err(Error::BadJob(format!("its payload has {bytes} bytes, and at most {PAYLOAD_LIMIT} are allowed")));
+            return Err(Error::BadJob(format!(
+                "its payload has {bytes} bytes, and at most {PAYLOAD_LIMIT} are allowed"
+            )));
         }
         for (what, name) in [("key", &self.key), ("unique key", &self.unique)] {
             if let Some(name) = name {

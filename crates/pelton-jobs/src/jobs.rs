@@ -13,7 +13,8 @@ use crate::file::{FileOptions, FileStore};
 use crate::job::{check_name, millis};
 use crate::store::{Request, Response, Store};
 use crate::{
-    Cancelled, Enqueued, Error, Failure, Job, JobId, JobInfo, Limits, Memory, QueueStats, Run, State, WorkOptions, Worker,
+    Cancelled, Enqueued, Error, Failure, Job, JobId, JobInfo, Limits, Memory, QueueStats, Run, State, WorkOptions,
+    Worker,
 };
 
 /// Jobs in one store, on one loop. Clones share it.

@@ -81,10 +81,7 @@ impl Ledger {
 
 impl Request {
     pub(crate) fn is_read_only(&self) -> bool {
-        matches!(
-            self,
-            Request::Inspect { .. } | Request::List { .. } | Request::Stats { .. } | Request::Queues
-        )
+        matches!(self, Request::Inspect { .. } | Request::List { .. } | Request::Stats { .. } | Request::Queues)
     }
 
     /// Returns the queue whose workers may have something to do after this request.

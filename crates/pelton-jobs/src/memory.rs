@@ -7,11 +7,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pelton::Reactor;
 
+use crate::Error;
 use crate::bells::Bells;
 use crate::job::millis;
 use crate::ledger::Ledger;
 use crate::store::{Listening, Request, Response, Ring, Store, Then};
-use crate::Error;
 
 /// Jobs of one process, kept in memory. Clones share them, on any thread, so that several loops can work off one queue:
 /// [`Jobs::on`](crate::Jobs::on).
@@ -73,4 +73,3 @@ pub(crate) fn apply(
 pub(crate) fn unix_millis() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, millis)
 }
-

@@ -64,7 +64,13 @@ impl Store for RedisStore {
         self.inner.ask(reactor, Asked { request, then, loads: 0 });
     }
 
-    fn listen(&self, reactor: &mut Reactor, queue: &str, heartbeat: Duration, ring: Ring) -> Result<Rc<dyn Listening>, Error> {
+    fn listen(
+        &self,
+        reactor: &mut Reactor,
+        queue: &str,
+        heartbeat: Duration,
+        ring: Ring,
+    ) -> Result<Rc<dyn Listening>, Error> {
         Ok(Rc::new(Bell::hang(reactor, self.inner.options.clone(), queue, heartbeat, ring)?))
     }
 }

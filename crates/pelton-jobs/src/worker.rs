@@ -250,7 +250,11 @@ impl Inner {
         };
         drop(state);
         let (inner, asked) = (self.clone(), reactor.clock());
-        self.store.ask(reactor, Request::Take(take), Box::new(move |reactor, answer| inner.taken(reactor, asked, answer)));
+        self.store.ask(
+            reactor,
+            Request::Take(take),
+            Box::new(move |reactor, answer| inner.taken(reactor, asked, answer)),
+        );
     }
 
     fn rung(self: &Rc<Inner>, reactor: &mut Reactor) {

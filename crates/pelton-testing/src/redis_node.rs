@@ -19,7 +19,9 @@ pub struct RedisNode {
 impl RedisNode {
     /// Starts it on a port that is free.
     pub fn start(name: &str, config: &[String], mode: &[&str]) -> RedisNode {
-        ports().find_map(|port| RedisNode::try_start(port, name, config, mode)).expect("no port is free for redis-server")
+        ports()
+            .find_map(|port| RedisNode::try_start(port, name, config, mode))
+            .expect("no port is free for redis-server")
     }
 
     fn try_start(port: u16, name: &str, config: &[String], mode: &[&str]) -> Option<RedisNode> {

@@ -67,11 +67,7 @@ const REJECTED: i32 = 65;
 /// How long a command may take to end after it was asked to.
 const GRACE: Duration = Duration::from_secs(5);
 
-pub fn run(
-    mut reactor: EventLoop,
-    options: &Options,
-    say: impl Fn(&str) -> io::Result<()>,
-) -> Result<u8, Failure> {
+pub fn run(mut reactor: EventLoop, options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<u8, Failure> {
     let jobs = Jobs::open(&mut reactor, &options.queue.store)?;
     // A store that cannot be used is an error now. A server that is away is waited for.
     if let Err(error) = super::wait(&mut reactor, |reactor| jobs.ready(reactor)) {
@@ -184,4 +180,3 @@ impl Template {
         }
     }
 }
-

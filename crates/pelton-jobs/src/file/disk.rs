@@ -74,7 +74,11 @@ impl Disk {
     }
 
     /// Does what is asked, in this order. Calls `ring` for queues that have become ready.
-    pub(super) fn commit(&mut self, requests: Vec<Request>, mut ring: impl FnMut(&str)) -> Vec<Result<Response, Error>> {
+    pub(super) fn commit(
+        &mut self,
+        requests: Vec<Request>,
+        mut ring: impl FnMut(&str),
+    ) -> Vec<Result<Response, Error>> {
         let now = unix_millis();
         let mut stored = Vec::new();
         for request in &requests {
@@ -235,7 +239,8 @@ fn sync_directory(directory: &Path) -> Result<(), Error> {
 fn lock(directory: &Path) -> Result<File, Error> {
     let path = directory.join("lock");
     let failed = |error: io::Error| Error::io("lock", &path, error);
-    let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
+    let mut file =
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => {

@@ -82,9 +82,7 @@ impl Queue {
         Ok(match request {
             Request::Enqueue { queue, id, job } => Response::Enqueued(self.enqueue(now, &queue, id, job)?),
             Request::Take(take) => Response::Taken(self.take(now, fence, &take)),
-            Request::Finish { id, fence, outcome, .. } => {
-                Response::Finished(self.finish(now, &id, fence, outcome))
-            }
+            Request::Finish { id, fence, outcome, .. } => Response::Finished(self.finish(now, &id, fence, outcome)),
             Request::Renew { jobs, lease, .. } => {
                 Response::Renewed(jobs.iter().map(|(id, fence)| self.renew(now, id, *fence, lease)).collect())
             }

@@ -7,7 +7,8 @@ use pelton_redis::{Command, FromValue, Value};
 
 use crate::job::Start;
 use crate::store::{
-    Cancelled, Enqueued, Finished, Held, JobInfo, Limits, Outcome, QueueStats, Request, Response, State, Taken, TakenJob,
+    Cancelled, Enqueued, Finished, Held, JobInfo, Limits, Outcome, QueueStats, Request, Response, State, Taken,
+    TakenJob,
 };
 use crate::{Error, Job, JobId, PAYLOAD_LIMIT, Priority, Retry};
 
@@ -87,7 +88,8 @@ impl Request {
     /// Reads the answer of the script.
     pub(super) fn response(&self, value: Value) -> Result<Response, Error> {
         let shown = value.kind();
-        self.read(value).ok_or_else(|| Error::Nonsense { request: self.name(), found: format!("{shown} that makes no sense") })
+        self.read(value)
+            .ok_or_else(|| Error::Nonsense { request: self.name(), found: format!("{shown} that makes no sense") })
     }
 
     fn read(&self, value: Value) -> Option<Response> {
@@ -184,8 +186,7 @@ fn payload(value: Value) -> Option<Vec<u8>> {
 
 fn taken_job(value: Value) -> Option<TakenJob> {
     let [id, bytes, key, attempt, fence, attempts, first, most, progress] = value.into_elements()?.try_into().ok()?;
-    let retry =
-        Retry { attempts: number(attempts)?.try_into().ok()?, first: number(first)?, most: number(most)? };
+    let retry = Retry { attempts: number(attempts)?.try_into().ok()?, first: number(first)?, most: number(most)? };
     Some(TakenJob {
         id: job_id(id)?,
         payload: payload(bytes)?,

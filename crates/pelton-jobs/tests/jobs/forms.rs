@@ -10,11 +10,7 @@ use pelton_testing::{count_faults, run_with};
 
 use crate::{Place, enqueue, queue, quick, until_stats};
 
-on_every_store![
-    tasks_lanes_pools_and_actors_run_jobs,
-    a_handler_that_panics_fails_its_job_only,
-    other_threads_enqueue,
-];
+on_every_store![tasks_lanes_pools_and_actors_run_jobs, a_handler_that_panics_fails_its_job_only, other_threads_enqueue,];
 
 fn tasks_lanes_pools_and_actors_run_jobs(place: &Place) {
     let mut reactor = Reactor::new().unwrap();

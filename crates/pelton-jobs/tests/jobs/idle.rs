@@ -29,10 +29,12 @@ fn an_idle_worker_makes_no_system_call_between_heartbeats() {
         let text = std::fs::read_to_string(&trace).unwrap();
         let (_, rest) = text.split_once("getppid").expect("the first mark");
         let (marked, _) = rest.split_once("getppid").expect("the second mark");
-        let calls: Vec<&str> = marked.lines().skip(1).filter_map(|line| line.split_once(' ')).map(|(_, call)| call).collect();
+        let calls: Vec<&str> =
+            marked.lines().skip(1).filter_map(|line| line.split_once(' ')).map(|(_, call)| call).collect();
         // One wait that ends by the timer of the test, and nothing else.
         let (waits, others): (Vec<&str>, Vec<&str>) = calls.iter().partition(|call| call.trim().starts_with("epoll"));
-        let others: Vec<&&str> = others.iter().filter(|call| !call.contains("resumed") && !call.trim().is_empty()).collect();
+        let others: Vec<&&str> =
+            others.iter().filter(|call| !call.contains("resumed") && !call.trim().is_empty()).collect();
         assert!(waits.len() <= 2, "{url}: {marked}");
         assert!(others.iter().all(|call| call.trim_start().starts_with("getppid")), "{url}: {others:?}");
     }

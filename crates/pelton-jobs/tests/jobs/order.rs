@@ -73,7 +73,6 @@ fn urgent_jobs_come_first(place: &Place) {
     }
     let log = finish_all(&mut reactor, &jobs, queue().concurrency(1));
     until_stats(&mut reactor, &jobs, |stats| stats.done == 8);
-    let expected =
-        ["urgent 0", "urgent 1", "high 0", "high 1", "normal 0", "normal 1", "low 0", "low 1"];
+    let expected = ["urgent 0", "urgent 1", "high 0", "high 1", "normal 0", "normal 1", "low 0", "low 1"];
     assert_eq!(*log.borrow(), expected);
 }

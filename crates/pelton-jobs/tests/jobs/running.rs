@@ -8,9 +8,7 @@ use pelton::Reactor;
 use pelton_jobs::{Cancelled, Failure, Job, State};
 use pelton_testing::run_until;
 
-use crate::{
-    Place, enqueue, finish_all, inspect, keep_runs, queue, quick, settled, stats, text, until_stats,
-};
+use crate::{Place, enqueue, finish_all, inspect, keep_runs, queue, quick, settled, stats, text, until_stats};
 
 on_every_store![
     jobs_run_once_and_leave_nothing,
@@ -141,9 +139,13 @@ fn rejected_jobs_die_at_once_and_can_be_brought_back(place: &Place) {
     let jobs = place.open(&mut reactor);
     let rejecting = Rc::new(std::cell::Cell::new(true));
     let switch = rejecting.clone();
-    jobs.work(&mut reactor, queue(), move |_, run| {
-        if switch.get() { run.fail(Failure::reject("never")) } else { run.done("") }
-    })
+    jobs.work(
+        &mut reactor,
+        queue(),
+        move |_, run| {
+            if switch.get() { run.fail(Failure::reject("never")) } else { run.done("") }
+        },
+    )
     .unwrap();
     for number in 0..3 {
         enqueue(&mut reactor, &jobs, Job::new(number.to_string()).key("k"));
