@@ -187,7 +187,7 @@ fn waiting_jobs_are_cancelled_and_running_ones_are_told(place: &Place) {
     assert_eq!(settled(&mut reactor, cancelled).unwrap(), Cancelled::Yes);
     let cancelled = jobs.cancel(&mut reactor, "q", &waiting);
     assert_eq!(settled(&mut reactor, cancelled).unwrap(), Cancelled::Unknown);
-    let (_, runs) = keep_runs(&mut reactor, &jobs, queue().lease(Duration::from_millis(150)));
+    let (_, runs) = keep_runs(&mut reactor, &jobs, queue().lease(Duration::from_millis(900)));
     let running = enqueue(&mut reactor, &jobs, Job::new("x")).id;
     run_until(&mut reactor, |_| runs.borrow().len() == 1);
     let cancelled = jobs.cancel(&mut reactor, "q", &running);
@@ -212,7 +212,7 @@ fn a_frozen_worker_loses_its_job_and_its_late_end_does_not_count(place: &Place) 
     // From here on, the first loop does not turn.
     let mut reactor = Reactor::new().unwrap();
     let jobs = place.open(&mut reactor);
-    let (second, taken) = keep_runs(&mut reactor, &jobs, queue().lease(lease));
+    let (second, taken) = keep_runs(&mut reactor, &jobs, queue().lease(Duration::from_secs(9)));
     run_until(&mut reactor, |_| taken.borrow().len() == 1);
     let (old, new) = (runs.borrow_mut().pop().unwrap(), taken.borrow_mut().pop().unwrap());
     assert_eq!((new.attempt(), new.id()), (2, old.id()));
@@ -229,11 +229,11 @@ fn a_frozen_worker_loses_its_job_and_its_late_end_does_not_count(place: &Place) 
 fn heartbeats_keep_a_long_job(place: &Place) {
     let mut reactor = Reactor::new().unwrap();
     let jobs = place.open(&mut reactor);
-    let lease = Duration::from_millis(300);
+    let lease = Duration::from_millis(900);
     let (worker, runs) = keep_runs(&mut reactor, &jobs, queue().lease(lease));
     let (_, others) = keep_runs(&mut reactor, &jobs, queue().lease(lease));
     enqueue(&mut reactor, &jobs, Job::new("long"));
-    let end = Instant::now() + lease * 4;
+    let end = Instant::now() + lease * 2;
     while Instant::now() < end {
         reactor.turn(Some(Duration::from_millis(20))).unwrap();
     }
@@ -265,7 +265,7 @@ fn a_poisonous_job_dies_although_nobody_reports_it(place: &Place) {
     let jobs = place.open(&mut reactor);
     // The next job of the key is not held up for ever.
     enqueue(&mut reactor, &jobs, Job::new("healthy").key("k"));
-    let log = finish_all(&mut reactor, &jobs, queue().lease(lease));
+    let log = finish_all(&mut reactor, &jobs, queue().lease(Duration::from_secs(6)));
     let stats = until_stats(&mut reactor, &jobs, |stats| stats.dead == 1 && stats.done == 1);
     assert_eq!(stats.taken_over, 2);
     assert_eq!(*log.borrow(), ["healthy"]);

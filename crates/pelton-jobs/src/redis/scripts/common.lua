@@ -6,6 +6,7 @@
 --   rd, rj   repeated jobs              c           limits
 --   n        totals                     f           the number of the last run
 --   bell     wakes one idle worker      rate        the state of the rate limit
+--   l        the shortest lease
 -- Under memory pressure, a script may go on if its first write is one that frees memory. So the order of commands matters.
 local P = KEYS[1]
 local clock = redis.call('TIME')

@@ -96,6 +96,9 @@ if ARGV[4] == '1' then
     known = {}
     for i = 6, #ARGV do known[ARGV[i]] = true end
   end
+  -- Workers may have leases of different lengths. Look for entries that have been idle for the shortest one.
+  local shortest = math.min(lease, tonumber(redis.call('GET', P .. 'l') or lease))
+  if lease == shortest then redis.call('SET', P .. 'l', lease, 'PX', lease * 10) end
   for priority = 0, 3 do
     if known then
       local pending = redis.pcall('XPENDING', stream(priority), 'g', '-', '+', 1000, worker)
@@ -105,7 +108,7 @@ if ARGV[4] == '1' then
         end
       end
     end
-    local pending = redis.pcall('XPENDING', stream(priority), 'g', 'IDLE', lease, '-', '+', 1000)
+    local pending = redis.pcall('XPENDING', stream(priority), 'g', 'IDLE', shortest, '-', '+', 1000)
     if not pending.err then
       for _, entry in ipairs(pending) do
         if room > 0 then adopt(priority, entry[1], entry[3], false, known) end
