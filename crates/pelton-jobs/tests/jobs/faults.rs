@@ -121,7 +121,7 @@ fn connections_cut_at_random_bytes_lose_no_job() {
         let proxy = CuttingProxy::start_with(server.socket(), seed, 40_000..60_000);
         let mut reactor = Reactor::new().unwrap();
         let cut = Jobs::open_redis(&mut reactor, quickly(Options::new(proxy.address()))).unwrap();
-        let seen = record(&mut reactor, &cut, queue().lease(Duration::from_millis(600)).concurrency(4));
+        let seen = record(&mut reactor, &cut, queue().lease(Duration::from_secs(60)).concurrency(4));
         for number in 0..300 {
             enqueue_surely(&mut reactor, &cut, &number.to_string());
         }
