@@ -67,7 +67,7 @@ impl Victim {
     fn start(test: &str, url: &str, number: usize) -> Victim {
         let mut command = child::command(test, url);
         // Workers whose clocks are an hour ahead, and an hour behind.
-        if number % 3 > 0 {
+        if !number.is_multiple_of(3) {
             command.env("LD_PRELOAD", faketime()).env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
             command.env("FAKETIME", if number % 3 == 1 { "-1h" } else { "+1h" });
         }

@@ -28,7 +28,7 @@ fn tasks_lanes_pools_and_actors_run_jobs(place: &Place) {
         }
     };
     let mut done = 0;
-    for form in 0..4 {
+    for (form, runs) in counts.iter().enumerate() {
         let options = queue().concurrency(8);
         let f = count(form);
         let worker = match form {
@@ -52,7 +52,7 @@ fn tasks_lanes_pools_and_actors_run_jobs(place: &Place) {
         }
         done += 6;
         until_stats(&mut reactor, &jobs, |stats| stats.done == done);
-        assert_eq!(counts[form].load(Ordering::Relaxed), 12, "form {form}");
+        assert_eq!(runs.load(Ordering::Relaxed), 12, "form {form}");
         let drained = worker.drain(&mut reactor);
         crate::settled(&mut reactor, drained).unwrap();
     }
