@@ -5,7 +5,7 @@ import sys
 import time
 
 from arq.connections import ArqRedis
-from arq.worker import Worker
+from arq.worker import Worker, func
 from redis.asyncio import ConnectionPool, UnixDomainSocketConnection
 
 MODE, PATH = sys.argv[1:]
@@ -24,7 +24,7 @@ async def main():
             finished.set()
 
     # The shortest wait that its documentation mentions; the default is half a second.
-    worker = Worker([work], redis_pool=pool, max_jobs=50, poll_delay=0.01, keep_result=0, handle_signals=False)
+    worker = Worker([func(work, name="work")], redis_pool=pool, max_jobs=50, poll_delay=0.01, keep_result=0, handle_signals=False)
     working = asyncio.create_task(worker.main())
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
