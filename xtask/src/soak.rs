@@ -11,7 +11,7 @@ use crate::{fuzz, python, ruby, tools};
 const DEFAULT_MINUTES: NonZeroU64 = NonZeroU64::new(10).unwrap();
 
 /// Parts that can be selected by name.
-const NAMES: [&str; 7] = ["connections", "http", "tls", "children", "fuzz", "ruby", "python"];
+const NAMES: [&str; 8] = ["connections", "http", "tls", "children", "jobs", "fuzz", "ruby", "python"];
 
 /// What to run, and for how long.
 #[derive(Debug, PartialEq)]
@@ -155,6 +155,12 @@ pub fn run(shell: &Shell, choice: &Choice) -> Result<(), Failure> {
         let words = "test --release -p pelton --test children -- crowds --nocapture";
         progress
             .part("ten thousand short child processes", || shell.cargo(words).env("PELTON_CHILDREN", "10000").run());
+    }
+    if choice.takes("jobs") {
+        let words = "test --release -p pelton-jobs --test jobs -- chaos --nocapture";
+        progress.part("a hundred thousand jobs through workers that are killed", || {
+            shell.cargo(words).env("PELTON_SOAK_JOBS", "100000").run()
+        });
     }
     if choice.takes("fuzz") {
         let each = u32::try_from(seconds / PER_FUZZ_TARGET).unwrap_or(u32::MAX);

@@ -15,7 +15,7 @@ struct Tool {
     what_for: &'static str,
 }
 
-const TOOLS: [Tool; 27] = [
+const TOOLS: [Tool; 28] = [
     Tool { program: "strace", package: "strace", check: "strace --version", what_for: "to count system calls" },
     Tool { program: "socat", package: "socat", check: "socat -V", what_for: PEER },
     // Several programs have this name. With this one, the end of input can end the connection (-N).
@@ -99,6 +99,12 @@ const TOOLS: [Tool; 27] = [
         package: "thin ruby-sinatra ruby-em-http-request ruby-em-websocket ruby-faye ruby-faye-websocket ruby-em-redis",
         check: "ruby -e '%w[thin sinatra/base em-http-request em-websocket faye faye/websocket em-redis].each { require _1 }'",
         what_for: "to run on the Ruby front end",
+    },
+    Tool {
+        program: "faketime",
+        package: "faketime",
+        check: "ls /usr/lib/*/faketime/libfaketime.so.1",
+        what_for: "to run workers whose clocks differ",
     },
     Tool { program: "redis-server", package: "redis-server", check: "redis-server --version", what_for: PEER },
 ];
