@@ -105,8 +105,8 @@ impl Place {
                     self.callables.find(py, module, function, namespace)?
                 }
                 Target::Object(object) => Owned::new_reference(object.as_ptr()),
-                Target::Exec(source) => return Ok(run_source(py, source, ffi::Py_file_input, space)?),
-                Target::Eval(source) => return Ok(run_source(py, source, ffi::Py_eval_input, space)?),
+                Target::Exec(source) => return run_source(py, source, ffi::Py_file_input, space, foreign),
+                Target::Eval(source) => return run_source(py, source, ffi::Py_eval_input, space, foreign),
             };
             match foreign {
                 None => call_with(py, &function, &call.args, &call.keywords),
@@ -182,17 +182,32 @@ impl Place {
 }
 
 /// Runs source code in a namespace.
-unsafe fn run_source(py: Python<'_>, source: &str, kind: i32, space: &Space) -> Result<Owned> {
+unsafe fn run_source(
+    py: Python<'_>,
+    source: &str,
+    kind: i32,
+    space: &Space,
+    foreign: Option<&Arc<ForeignTask>>,
+) -> std::result::Result<Owned, Failure> {
     // SAFETY: the caller holds the lock. An owned reference keeps the dictionary alive, because the code may
     // drop the namespace.
     unsafe {
         let namespace = Owned::new_reference(space.namespaces.get_or_main(py, space.number)?);
         let Ok(source) = std::ffi::CString::new(source) else {
-            return Err(raise_text(ffi::PyExc_ValueError, "source code string cannot contain null bytes"));
+            return Err(raise_text(ffi::PyExc_ValueError, "source code string cannot contain null bytes").into());
         };
         let code = ffi::Py_CompileString(source.as_ptr(), c"<string>".as_ptr(), kind);
         let code = Owned::returned(code)?;
-        Owned::returned(ffi::PyEval_EvalCode(code.as_ptr(), namespace.as_ptr(), namespace.as_ptr()))
+        let locals = match foreign.and_then(|task| task.with(|foreign| foreign.locals(py))) {
+            None | Some(Ok(None)) => None,
+            Some(Ok(locals)) => locals,
+            Some(Err(error)) => {
+                error.restore(py);
+                return Err(Failure::Raised);
+            }
+        };
+        let locals = locals.as_ref().map_or(namespace.as_ptr(), |locals| locals.as_ptr());
+        Ok(Owned::returned(ffi::PyEval_EvalCode(code.as_ptr(), namespace.as_ptr(), locals))?)
     }
 }
 
