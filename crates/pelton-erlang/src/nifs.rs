@@ -171,30 +171,37 @@ fn name(term: Term<'_>) -> NifResult<Cow<'static, str>> {
     }
 }
 
-/// Counts the parts of a term, up to a limit. Returns what is left of the limit.
-fn count(term: Term<'_>, left: usize) -> Option<usize> {
+/// How deep terms are that a scheduler looks at. Schedulers have small stacks.
+const DEEPEST_AT_ONCE: usize = 64;
+
+/// Counts the parts of a term, up to a limit and to some depth. Returns what is left of the limit.
+fn count(term: Term<'_>, left: usize, levels: usize) -> Option<usize> {
     let mut left = left.checked_sub(1)?;
-    match term.get_type() {
+    let kind = term.get_type();
+    if !matches!(kind, TermType::List | TermType::Tuple | TermType::Map) {
+        return Some(left);
+    }
+    let levels = levels.checked_sub(1)?;
+    match kind {
         TermType::List => {
             let mut rest = term;
             while let Ok((head, tail)) = rest.list_get_cell() {
-                left = count(head, left)?;
+                left = count(head, left, levels)?;
                 rest = tail;
             }
         }
         TermType::Tuple => {
             for item in rustler::types::tuple::get_tuple(term).ok()? {
-                left = count(item, left)?;
+                left = count(item, left, levels)?;
             }
         }
-        TermType::Map => {
-            // Looking at them costs as much as copying them.
+        _ => {
+            // Looking at one costs as much as copying it.
             left = left.checked_sub(term.map_size().unwrap_or(0) * 4)?;
             for (_, value) in rustler::MapIterator::new(term)? {
-                left = count(value, left)?;
+                left = count(value, left, levels)?;
             }
         }
-        _ => {}
     }
     Some(left)
 }
@@ -219,7 +226,11 @@ fn submit<'a>(
     keeps_object: bool,
     dirty: bool,
 ) -> NifResult<Term<'a>> {
-    let left = count(args, COPIED_AT_ONCE).and_then(|left| count(keywords, left));
+    let size = |(args, keywords)| {
+        let left = count(args, COPIED_AT_ONCE, DEEPEST_AT_ONCE)?;
+        count(keywords, left, DEEPEST_AT_ONCE)
+    };
+    let left = if dirty { None } else { size((args, keywords)) };
     if left.is_none() && !dirty {
         return Ok(atoms::large().to_term(env));
     }
