@@ -13,7 +13,12 @@
          activate_venv/1, venv_info/0, execution_mode/0, subinterp_supported/0, configure_logging/0,
          configure_logging/1]).
 
-thread() -> py_context:get_nif_ref(py_context_router:get_context()).
+%% A process that answers Python uses the thread that waits for it.
+thread() ->
+    case get('$py_question') of
+        undefined -> py_context:get_nif_ref(py_context_router:get_context());
+        Question -> py_nif:nif_question_thread(Question)
+    end.
 
 %% @doc Calls a function. `Timeout' is how long this process waits, not how long the function runs: see interrupt/1.
 call(Module, Function, Arguments) -> call(Module, Function, Arguments, #{}).

@@ -4,7 +4,7 @@
 -export([call/6, source/5, submit/6, wait/2]).
 -export([nif_start/5, nif_stop/2, nif_loop/1, nif_counts/0, nif_number/1, nif_worker/1, nif_worker_stop/1,
          nif_interrupt/2, nif_stats/1, nif_submit/9, nif_submit_large/9, nif_source/8, nif_answer/3, nif_serve/0,
-         nif_register/2, nif_is_object/1, nif_measure/1, nif_times/0]).
+         nif_register/2, nif_is_object/1, nif_measure/1, nif_times/0, nif_question_thread/1]).
 -on_load(load/0).
 
 
@@ -110,3 +110,4 @@ nif_register(_, _) -> erlang:nif_error(not_loaded).
 nif_is_object(_) -> erlang:nif_error(not_loaded).
 nif_measure(_) -> erlang:nif_error(not_loaded).
 nif_times() -> erlang:nif_error(not_loaded).
+nif_question_thread(_) -> erlang:nif_error(not_loaded).

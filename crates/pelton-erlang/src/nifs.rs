@@ -246,12 +246,14 @@ fn submit<'a>(
         Some(spaces::of(env, spaces, host, caller).ok_or(Error::BadArg)?)
     };
     let task: Box<dyn Foreign> = Task::new(caller, reference, args, keywords, small, keeps_object, namespace.clone());
+    let target = &thread.thread;
+    let call = if thread.pooled { call.on_worker() } else { call };
     let visitor = question.decode::<ResourceArc<Question>>().ok().and_then(|question| question.visitor());
-    let visitor = visitor.filter(|visitor| visitor.thread().is_some_and(|waiting| waiting.is(&thread.thread)));
+    let visitor = visitor.filter(|visitor| visitor.thread().is_some_and(|waiting| waiting.is(target)));
     let submitted = match (visitor, namespace) {
         (Some(visitor), namespace) => visitor.submit_foreign(namespace.as_ref(), call, task),
-        (None, Some(namespace)) => namespace.submit_foreign_on(&thread.thread, call, task),
-        (None, None) => thread.thread.submit_foreign(call, task),
+        (None, Some(namespace)) => namespace.submit_foreign_on(target, call, task),
+        (None, None) => target.submit_foreign(call, task),
     };
     Ok(match submitted {
         Ok(_) => atom::ok().to_term(env),
@@ -348,6 +350,15 @@ fn source(code: Term<'_>) -> NifResult<String> {
 #[rustler::nif]
 fn nif_answer(question: ResourceArc<Question>, is_ok: bool, answer: Term<'_>) -> bool {
     question.answer(Answer::new(answer, is_ok))
+}
+
+/// Returns the thread for calls of a process that answers a question: the thread that waits for the answer, or else one
+/// that nothing can block. A context could be the one that waits, in a way that Python does not show.
+#[rustler::nif]
+fn nif_question_thread(env: Env<'_>, question: ResourceArc<Question>) -> NifResult<Term<'_>> {
+    let running = running()?;
+    let waiting = question.visitor().and_then(|visitor| visitor.thread().cloned());
+    Ok(ResourceArc::new(ThreadRef::for_answers(&running, waiting)).encode(env))
 }
 
 /// Sets the process that gets the questions of Python: the caller.

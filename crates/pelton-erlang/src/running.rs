@@ -31,6 +31,8 @@ pub(crate) struct ThreadRef {
     pub(crate) worker: Mutex<Option<Worker>>,
     /// The namespace that belongs to the thread instead of to a process.
     pub(crate) own: Namespace,
+    /// Calls run on one of the threads for blocking functions.
+    pub(crate) pooled: bool,
 }
 
 #[rustler::resource_impl]
@@ -40,13 +42,21 @@ impl ThreadRef {
     pub(crate) fn of_loop(running: &Arc<Running>, index: usize) -> ThreadRef {
         let thread = running.host.thread(index);
         let own = thread.namespace();
-        ThreadRef { thread, running: running.clone(), worker: Mutex::new(None), own }
+        ThreadRef { thread, running: running.clone(), worker: Mutex::new(None), own, pooled: false }
     }
 
     pub(crate) fn of_worker(running: &Arc<Running>) -> Result<ThreadRef, StartError> {
         let worker = running.host.worker()?;
         let (thread, own) = ((*worker).clone(), worker.namespace());
-        Ok(ThreadRef { thread, running: running.clone(), worker: Mutex::new(Some(worker)), own })
+        Ok(ThreadRef { thread, running: running.clone(), worker: Mutex::new(Some(worker)), own, pooled: false })
+    }
+
+    /// The thread that waits, or the threads for blocking functions.
+    pub(crate) fn for_answers(running: &Arc<Running>, waiting: Option<PythonThread>) -> ThreadRef {
+        let pooled = waiting.is_none();
+        let thread = waiting.unwrap_or_else(|| running.host.thread(0));
+        let own = thread.namespace();
+        ThreadRef { thread, running: running.clone(), worker: Mutex::new(None), own, pooled }
     }
 
     pub(crate) fn stop(&self) {
@@ -54,6 +64,10 @@ impl ThreadRef {
         drop(worker);
     }
 }
+
+/// Threads for calls that answer questions of threads that do not belong to the host, each of which may ask again. They are
+/// started on demand.
+const MOST_BLOCKING: usize = 128;
 
 /// Settings of a host.
 pub(crate) struct Settings {
@@ -67,7 +81,7 @@ pub(crate) struct Settings {
 pub(crate) fn start(settings: Settings) -> Result<(), String> {
     share_python()?;
     let Settings { loops, queue_bound, paths, spin } = settings;
-    let config = Config::new().loops(loops).queue_bound(queue_bound).spin(spin);
+    let config = Config::new().loops(loops).queue_bound(queue_bound).spin(spin).workers(MOST_BLOCKING);
     let config = paths.into_iter().fold(config, Config::path);
     let host = Host::start(config).map_err(|error| error.to_string())?;
     module::install().map_err(|error| format!("install the package erlang: {error}"))?;

@@ -142,7 +142,16 @@ impl Place {
                     let function = ffi::PyDict_GetItemString(known().builtins.as_ptr(), name.as_ptr());
                     let namespace = Owned::new_reference(space.namespaces.get_or_main(py, space.number)?);
                     let source = value::to_pointer(&Value::Str(source.to_string()))?;
-                    (Owned::new_reference(function), Some([source, namespace]))
+                    let mut first = vec![source, namespace];
+                    match foreign.and_then(|task| task.with(|foreign| foreign.locals(py))) {
+                        None | Some(Ok(None)) => {}
+                        Some(Ok(Some(locals))) => first.push(Owned::returned(locals.into_ptr())?),
+                        Some(Err(error)) => {
+                            error.restore(py);
+                            return Err(Failure::Raised);
+                        }
+                    }
+                    (Owned::new_reference(function), Some(first))
                 }
             };
             if first.is_none()
@@ -155,7 +164,7 @@ impl Place {
                 })?;
                 return Ok((own(function), tuple, dictionary));
             }
-            let tuple = Owned::returned(ffi::PyTuple_New((args.len() + if first.is_some() { 2 } else { 0 }) as _))?;
+            let tuple = Owned::returned(ffi::PyTuple_New((args.len() + first.as_ref().map_or(0, Vec::len)) as _))?;
             let mut index = 0;
             for object in first.into_iter().flatten() {
                 ffi::PyTuple_SET_ITEM(tuple.as_ptr(), index, object.into_ptr());
