@@ -252,7 +252,8 @@ async def grouped():
             group.create_task(asyncio.sleep(10))
             raise KeyError('one')
     except* KeyError as errors:
-        return len(errors.exceptions)
+        count = len(errors.exceptions)
+    return count
 async def cancelled():
     asyncio.current_task().cancel()
     await asyncio.sleep(1)

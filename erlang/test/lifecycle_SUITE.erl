@@ -141,5 +141,5 @@ init_stop_under_load(_) ->
 halt_under_load(_) ->
     [?assertMatch({7, <<"ready", _/binary>>}, test_support:stop_peer(test_support:peer(?LOAD "halt(7).")))
      || _ <- [1, 2, 3]],
-    [?assertMatch({3, <<"ready", _/binary>>}, test_support:stop_peer(test_support:peer(?LOAD "halt(3, [{flush, false}]).")))
+    [?assertMatch({3, _}, test_support:stop_peer(test_support:peer(?LOAD "halt(3, [{flush, false}]).")))
      || _ <- [1, 2]].
