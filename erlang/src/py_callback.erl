@@ -27,7 +27,7 @@ name(Name) when is_binary(Name) -> Name.
 init([]) ->
     ?MODULE = ets:new(?MODULE, [named_table, public, {read_concurrency, true}]),
     ok = py_nif:nif_serve(),
-    [?MODULE:register(Name, Function) || {Name, Function} <- py_state:functions()],
+    [?MODULE:register(Name, Function) || {Name, Function} <- py_state:functions() ++ py_channel:functions()],
     {ok, #{}}.
 
 handle_call(_Request, _From, State) ->
@@ -57,6 +57,8 @@ answer(Question, Name, Arguments) ->
     case ets:lookup(?MODULE, Name) of
         [{_, Function}] ->
             try apply_to(Function, Arguments) of
+                %% Nobody may be waiting any more.
+                {'$py_undo', Value, Undo} -> py_nif:nif_answer(Question, true, Value) orelse Undo();
                 Value -> py_nif:nif_answer(Question, true, Value)
             catch
                 Class:Reason:_ -> py_nif:nif_answer(Question, false, text("~tp:~tp", [Class, Reason]))

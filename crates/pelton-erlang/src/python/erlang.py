@@ -9,7 +9,7 @@ import pelton
 from _erlang import Atom, Pid, Ref, send, whereis
 
 __all__ = [
-    "Atom", "Pid", "Ref", "ProcessError", "async_call", "atom", "call", "new_event_loop", "run", "send", "setup_logging",
+    "Atom", "ByteChannel", "Channel", "ChannelClosed", "Pid", "Ref", "ProcessError", "async_call", "atom", "call", "new_event_loop", "run", "send", "setup_logging",
     "sleep", "spawn_task", "state_clear", "state_decr", "state_fetch", "state_incr", "state_keys", "state_remove",
     "state_store", "whereis",
 ]
@@ -37,8 +37,15 @@ async def async_call(name, *args):
     return await future
 
 
+# What to do with an answer that comes after its task was cancelled.
+_undo = {}
+
+
 def _settle(future, value, error):
+    undo = _undo.pop(future, None)
     if future.done():
+        if undo is not None and error is None:
+            undo(value)
         return
     if error is None:
         future.set_result(value)
@@ -103,6 +110,90 @@ def state_decr(key, amount=1):
 
 
 state_get, state_set = state_fetch, state_store
+
+
+class ChannelClosed(Exception):
+    """The channel was closed, and everything in it was received."""
+
+
+class Channel:
+    """A bounded queue that Erlang made: ``Channel(pid)`` for the value of ``py_channel:new/0``."""
+
+    def __init__(self, pid):
+        self.pid = pid
+
+    def send(self, item):
+        """Send an item. Return False if the channel is full."""
+        answer = call("_py_channel_send", self.pid, self._pack(item))
+        if answer == "closed":
+            raise ChannelClosed
+        return answer == "ok"
+
+    def receive(self, timeout=None):
+        """Wait for an item. It blocks this thread; in a task, await ``async_receive``."""
+        return self._item(call("_py_channel_receive", self.pid, timeout))
+
+    def try_receive(self):
+        """Return an item, or None if there is none."""
+        try:
+            return self.receive(0)
+        except TimeoutError:
+            return None
+
+    async def async_receive(self):
+        """Await an item. If the task is cancelled, the item stays in the channel."""
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        _undo[future] = self._put_back
+        _erlang.call_later(loop, future, "_py_channel_receive", (self.pid, None))
+        return self._item(await future)
+
+    def _put_back(self, answer):
+        if answer[0] == "ok":
+            # Not by a call, which would block the loop.
+            send(self.pid, (Atom("$gen_cast"), (Atom("put_back"), self._pack(answer[1]))))
+
+    def close(self):
+        call("_py_channel_close", self.pid)
+
+    def _pack(self, item):
+        return item
+
+    def _item(self, answer):
+        if answer[0] == "ok":
+            return answer[1]
+        if answer[1] == "timeout":
+            raise TimeoutError("nothing was received in time")
+        raise ChannelClosed
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        try:
+            return self.receive()
+        except ChannelClosed:
+            raise StopIteration from None
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        try:
+            return await self.async_receive()
+        except ChannelClosed:
+            raise StopAsyncIteration from None
+
+
+class ByteChannel(Channel):
+    """A channel of bytes, made by ``py_byte_channel:new/0``."""
+
+    def _pack(self, item):
+        return (Atom("bytes"), bytes(item))
+
+    def _item(self, answer):
+        item = super()._item(answer)
+        return item[1].encode() if isinstance(item, tuple) else item
 
 
 class _Handler(logging.Handler):
