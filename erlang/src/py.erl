@@ -32,17 +32,10 @@ call(Context, Module, Function, Arguments, Options) when is_pid(Context) ->
 call(Module, Function, Arguments, Keywords, Timeout) ->
     py_nif:call(thread(), process, false, {Module, Function, Arguments}, Keywords, Timeout).
 
-%% @doc Calls a function and forgets about it. Errors are logged.
+%% @doc Calls a function and forgets about it. Errors are logged. Returns ok, or {error, Reason} if it was refused.
 cast(Module, Function, Arguments) -> cast(Module, Function, Arguments, #{}).
 cast(Module, Function, Arguments, Keywords) ->
-    Thread = thread(),
-    spawn(fun() ->
-        case py_nif:call(Thread, process, true, {Module, Function, Arguments}, Keywords, infinity) of
-            {ok, _} -> ok;
-            {error, Reason} -> logger:error("Python call ~ts:~ts failed: ~tp", [Module, Function, Reason])
-        end
-    end),
-    ok.
+    py_nif:submit(thread(), process, none, true, {Module, Function, Arguments}, Keywords).
 
 %% @doc Starts a call and returns a reference for await/1.
 spawn_call(Module, Function, Arguments) -> spawn_call(Module, Function, Arguments, #{}).
@@ -97,14 +90,22 @@ stream_start(Module, Function, Arguments) -> stream_start(Module, Function, Argu
 stream_start(Module, Function, Arguments, Keywords) ->
     Sink = self(),
     Ref = make_ref(),
-    Pump = spawn(fun() -> pump(Sink, Ref, Module, Function, Arguments, Keywords) end),
-    put({py_stream, Ref}, Pump),
-    {ok, Ref}.
+    {Pump, Monitor} = spawn_monitor(fun() -> pump(Sink, Ref, Module, Function, Arguments, Keywords) end),
+    receive
+        {Ref, started} ->
+            erlang:demonitor(Monitor, [flush]),
+            {ok, Ref};
+        {'DOWN', Monitor, process, Pump, Reason} ->
+            error(Reason)
+    end.
 
 pump(Sink, Ref, Module, Function, Arguments, Keywords) ->
     Monitor = erlang:monitor(process, Sink),
+    true = ets:insert(py_callback, {{stream, Ref}, self()}),
     Task = py_event_loop:create_task(erlang, '_stream_call', [Module, Function, Arguments, Keywords, Sink, Ref]),
-    pumping(Sink, Ref, Monitor, Task).
+    Sink ! {Ref, started},
+    pumping(Sink, Ref, Monitor, Task),
+    ets:delete(py_callback, {stream, Ref}).
 
 pumping(Sink, Ref, Monitor, Task) ->
     receive
@@ -120,9 +121,9 @@ pumping(Sink, Ref, Monitor, Task) ->
 
 %% @doc Ends a stream early. Its last message is {py_stream, Ref, {error, cancelled}}, unless it was done before.
 stream_cancel(Ref) ->
-    case erase({py_stream, Ref}) of
-        undefined -> {error, not_found};
-        Pump -> Pump ! cancel, ok
+    case ets:take(py_callback, {stream, Ref}) of
+        [] -> {error, not_found};
+        [{_, Pump}] -> Pump ! cancel, ok
     end.
 
 %% @doc Starts a coroutine on an event loop.

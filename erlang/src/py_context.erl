@@ -85,6 +85,7 @@ init([]) ->
     receive
         {py_started, Ref, {ok, Thread}} ->
             true = ets:insert(py_contexts, {self(), Thread}),
+            ok = py_contexts:watch(self()),
             {ok, Thread};
         {py_started, Ref, {error, Text}} ->
             {stop, {python, Text}}

@@ -1,7 +1,7 @@
 %% @private Keeps the contexts of the application, and starts those that end.
 -module(py_contexts).
 -behaviour(gen_server).
--export([start_link/0, start/1, stop/0, started/0, all/0]).
+-export([start_link/0, start/1, stop/0, started/0, all/0, watch/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 
 -define(ALL, {?MODULE, all}).
@@ -14,6 +14,10 @@ started() -> all() =/= {}.
 
 %% @doc Returns the contexts, as a tuple.
 all() -> persistent_term:get(?ALL, {}).
+
+%% @doc Forgets the thread of a context when its process ends, however that happens. The thread ends with its last
+%% reference.
+watch(Context) -> gen_server:cast(?MODULE, {watch, Context}).
 
 init([]) ->
     process_flag(trap_exit, true),
@@ -48,7 +52,11 @@ handle_call(stop, _From, Pids) ->
 handle_call(_Request, _From, State) ->
     {reply, {error, unknown_request}, State}.
 
-handle_cast(_Request, State) -> {noreply, State}.
+handle_cast({watch, Context}, State) ->
+    erlang:monitor(process, Context),
+    {noreply, State};
+handle_cast(_Request, State) ->
+    {noreply, State}.
 
 %% Another takes its place, with a thread and a namespace of its own.
 handle_info({'EXIT', Pid, Reason}, Pids) ->
@@ -63,6 +71,9 @@ handle_info({'EXIT', Pid, Reason}, Pids) ->
             put_all(Left),
             {noreply, Left}
     end;
+handle_info({'DOWN', _, process, Context, _}, State) ->
+    ets:delete(?MODULE, Context),
+    {noreply, State};
 handle_info(_, State) ->
     {noreply, State}.
 

@@ -60,13 +60,7 @@ spawn_task(Module, Function, Arguments) ->
     spawn_task(Module, Function, Arguments, #{}).
 
 spawn_task(Module, Function, Arguments, Keywords) ->
-    spawn(fun() ->
-        case await(create_task(Module, Function, Arguments, Keywords), infinity) of
-            {ok, _} -> ok;
-            {error, Reason} -> logger:error("Python task ~ts:~ts failed: ~tp", [Module, Function, Reason])
-        end
-    end),
-    ok.
+    py_nif:submit(home(), process, none, true, {Module, Function, Arguments}, Keywords).
 
 exec(Code) -> exec(home(), Code).
 exec(Loop, Code) -> py_nif:event_loop_exec(Loop, Code).

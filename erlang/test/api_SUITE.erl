@@ -41,7 +41,17 @@ casts_and_spawned_calls(_) ->
     Ref = py:spawn_call(math, sqrt, [9.0]),
     {ok, 3.0} = py:await(Ref, 60000),
     ok = py:cast(erlang, send, [self(), <<"cast">>]),
-    receive <<"cast">> -> ok after 60000 -> error(lost) end.
+    receive <<"cast">> -> ok after 60000 -> error(lost) end,
+    %% It sees the namespace of the caller, and sends nothing; errors are logged.
+    ok = py:exec(<<"import erlang\ndef tell(pid): erlang.send(pid, 'from main')\ndef fail(): raise ValueError('logged')">>),
+    ok = py:cast('__main__', tell, [self()]),
+    receive <<"from main">> -> ok after 60000 -> error(lost) end,
+    ok = logger:add_handler(py_cast, test_logger, #{config => self()}),
+    ok = py:cast('__main__', fail, []),
+    receive {logged, error, <<"erlang_python">>, Text} -> ?assertMatch({_, _}, binary:match(Text, <<"ValueError: logged">>))
+    after 60000 -> error(lost) end,
+    ok = logger:remove_handler(py_cast),
+    receive {async_result, _, _} -> error(unexpected) after 0 -> ok end.
 
 expressions_and_statements(_) ->
     {ok, 3} = py:eval(<<"1 + 2">>),
@@ -99,7 +109,23 @@ ended_context_is_replaced(_) ->
         All = py_context_router:contexts(),
         length(All) >= 3 andalso not lists:member(Context, All)
     end),
-    {ok, 2.0} = py:call(py:context(1), math, sqrt, [4.0]).
+    {ok, 2.0} = py:call(py:context(1), math, sqrt, [4.0]),
+    %% Nothing is left of it, its thread included.
+    test_support:until(fun() -> ets:lookup(py_contexts, Context) =:= [] end),
+    Threads = threads(),
+    {ok, Other} = py_context:new(#{}),
+    Ref = py_context:get_nif_ref(Other),
+    {ok, _} = py_context:eval(Other, <<"1">>),
+    ?assert(is_reference(Ref)),
+    exit(Other, kill),
+    test_support:until(fun() -> erlang:garbage_collect(), ets:lookup(py_contexts, Other) =:= [] end),
+    test_support:until(fun() -> threads() =< Threads end).
+
+%% The threads of contexts.
+threads() ->
+    {ok, Tasks} = file:list_dir("/proc/self/task"),
+    length([Task || Task <- Tasks, {ok, Name} <- [file:read_file("/proc/self/task/" ++ Task ++ "/comm")],
+                    binary:match(Name, <<"pelton-pinned">>) =/= nomatch]).
 
 interrupting(_) ->
     Context = py:context(1),

@@ -220,6 +220,16 @@ fn find(env: Env<'_>, name: &str) -> Option<LocalPid> {
     }
 }
 
+/// The number that Python's logging has for errors.
+const ERROR: i64 = 40;
+
+/// Sends an error to the process that logs what Python logs.
+pub(crate) fn log(mut env: OwnEnv, text: &str) {
+    if let Some(logger) = env.with(|env| find(env, "py_logger")) {
+        env.send(&logger, |env| (atoms::py_log(), ERROR, "erlang_python", text).encode(env).as_c_arg());
+    }
+}
+
 /// Returns the process that is registered under a name, or None.
 #[pyfunction]
 pub(crate) fn whereis(name: &Bound<'_, PyAny>) -> PyResult<Option<Pid>> {

@@ -139,9 +139,9 @@ impl Foreign for Task {
     fn done(self: Box<Self>, outcome: Result<(), TaskError>) {
         if environment::is_scheduler() {
             // Only if the host ends just as a call is submitted.
-            return errands::run(move || self.send(outcome));
+            return errands::run(move || (*self).send(outcome));
         }
-        self.send(outcome);
+        (*self).send(outcome);
     }
 
     fn is_brief(&self) -> bool {
@@ -150,8 +150,16 @@ impl Foreign for Task {
 }
 
 impl Task {
-    fn send(self: Box<Self>, outcome: Result<(), TaskError>) {
-        let Task { env, caller, reference, result, .. } = *self;
+    fn send(self, outcome: Result<(), TaskError>) {
+        let Task { mut env, caller, reference, result, .. } = self;
+        // SAFETY: the reference belongs to the environment.
+        if env.with(|env| unsafe { environment::term(env, reference) }.is_atom()) {
+            // Nobody waits for it, so an error is logged.
+            if let Err(error) = outcome {
+                callbacks::log(env, &format!("a Python call failed: {error}"));
+            }
+            return;
+        }
         // A process that has ended needs no answer.
         env.send(&caller, |env| {
             // SAFETY: both terms belong to the environment.
