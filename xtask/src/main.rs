@@ -34,7 +34,7 @@ Usage: cargo xtask <TASK>
                       leaks; does the same with clients of an HTTP server; then fuzzes. 10 minutes each by default.
                       Then runs all tests of Python, on every installed version, however long that takes.
                       Installs missing tools first. Continues after a failure, and reports all failures at the end.
-  soak --only PART    Runs only connections, http, tls, children, fuzz, python or erlang. May be repeated.
+  soak --only PART    Runs only connections, http, tls, children, fuzz, ruby, python or erlang. May be repeated.
   bench NAME [ARGS]   Runs a benchmark in release mode, with its own arguments.
   fuzz [SECONDS] [TARGET]
                       Fuzzes one target or all of them, 60 s each by default. Keeps interesting input in

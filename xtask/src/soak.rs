@@ -162,6 +162,7 @@ pub fn run(shell: &Shell, choice: &Choice) -> Result<(), Failure> {
     }
     if choice.takes("ruby") {
         ruby::soak(shell, &mut progress);
+    }
     if choice.takes("erlang") {
         progress.part("Erlang processes, contexts and applications that come and go", || erlang::soak(shell, seconds));
     }
