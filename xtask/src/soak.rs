@@ -5,13 +5,13 @@ use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
 use crate::shell::{Failure, Look, Shell};
-use crate::{fuzz, python, ruby, tools};
+use crate::{erlang, fuzz, python, ruby, tools};
 
 /// Long enough for a leak of a few bytes per connection to show, short enough to wait for.
 const DEFAULT_MINUTES: NonZeroU64 = NonZeroU64::new(10).unwrap();
 
 /// Parts that can be selected by name.
-const NAMES: [&str; 8] = ["connections", "http", "tls", "children", "jobs", "fuzz", "ruby", "python"];
+const NAMES: [&str; 9] = ["connections", "http", "tls", "children", "jobs", "fuzz", "ruby", "python", "erlang"];
 
 /// What to run, and for how long.
 #[derive(Debug, PartialEq)]
@@ -168,6 +168,9 @@ pub fn run(shell: &Shell, choice: &Choice) -> Result<(), Failure> {
     }
     if choice.takes("ruby") {
         ruby::soak(shell, &mut progress);
+    }
+    if choice.takes("erlang") {
+        progress.part("Erlang processes, contexts and applications that come and go", || erlang::soak(shell, seconds));
     }
     for python in pythons {
         python::soak(shell, python, seconds, &mut progress);
