@@ -65,11 +65,13 @@ impl Reactor {
                 extra.dial = None;
             }
         }
-        self.set_receiving(token);
         if self.stream_mut(token).is_some_and(|stream| stream.layered) {
+            self.set_receiving(token);
             return self.drive_layers(token);
         }
         self.connection_is_ready(token);
+        // Not before: a handler that pauses at first should not cost the engine anything.
+        self.set_receiving(token);
     }
 
     /// Opens a connection whose layers are all ready.
