@@ -98,6 +98,19 @@ impl Reactor {
     pub(crate) fn connection_received(&mut self, token: Token, chunk: Chunk) {
         let now = self.now;
         let Some(stream) = self.stream_mut(token) else { return };
+        if !stream.is_ordinary() || stream.holds_input() {
+            return self.special_connection_received(token, chunk);
+        }
+        stream.active_at = now;
+        stream.used = true;
+        self.notify(token, |handler, io| handler.received(io, chunk));
+        self.pause_if_over_budget(token);
+    }
+
+    #[inline(never)]
+    fn special_connection_received(&mut self, token: Token, chunk: Chunk) {
+        let now = self.now;
+        let Some(stream) = self.stream_mut(token) else { return };
         if stream.layered {
             return self.layers_received(token, chunk);
         }
