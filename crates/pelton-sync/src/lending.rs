@@ -97,7 +97,7 @@ impl<T> Lending<T> {
     pub fn with<R>(&self, is_wanted: impl Fn(&T) -> bool, f: impl FnOnce(&mut T) -> R) -> Option<R> {
         let latest = self.latest.get();
         // SAFETY: loans in the list are valid.
-        let Some(only) = (unsafe { latest.as_ref() }) else { return None };
+        let only = unsafe { latest.as_ref() }?;
         if only.earlier.is_null() {
             // Fast path: most programs lend one value at a time.
             return self.with_only(latest, is_wanted, f);
