@@ -109,7 +109,8 @@ pub fn run(options: &Options, say: impl Fn(&str) -> io::Result<()>) -> Result<En
             _ => Hosts::Any,
         };
         let draining = controls.borrow().draining.clone();
-        let server = Server::new(Admin { targets, counts, log: sink, draining, hosts }.handler());
+        let workers = reactors.handles().to_vec();
+        let server = Server::new(Admin { workers, targets, counts, log: sink, draining, hosts }.handler());
         let mut sockets = place.share_of(0, 1).map_err(failed("copy the listener of the admin address"))?;
         if let Some(socket) = sockets.pop() {
             let listener = control.adopt_listener(socket, move |_| server.connection())?;

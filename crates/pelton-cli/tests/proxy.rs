@@ -273,6 +273,9 @@ fn checks_notice_targets_that_go_and_come_back() {
     health("ok\n");
     let metrics = curl(&[&format!("{admin}metrics")]);
     assert!(metrics.contains("pelton_proxy_clients 0\n"), "{metrics}");
+    // The statistics of the workers' reactors, as in `serve`.
+    let turns = metrics.lines().find_map(|line| line.strip_prefix("pelton_turns_total{worker=\"0\"} "));
+    assert!(turns.is_some_and(|turns| turns.parse::<u64>().unwrap() > 0), "{metrics}");
 }
 
 #[test]

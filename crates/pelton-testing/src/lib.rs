@@ -11,7 +11,7 @@
 //! | make certificates (feature `certificates`) | `Authority`, `Issued` |
 //! | generate data in which loss and reordering show | [`pattern`] |
 //! | record what happened, in order | [`Log`], [`watch_and_log`], [`activity`] |
-//! | count live values, open descriptors and faults | [`Alive`], [`Counted`], [`descriptors`], [`count_faults`] |
+//! | count live values, open or registered descriptors and faults | [`Alive`], [`Counted`], [`descriptors`], [`registered`], [`count_faults`] |
 //! | run a test again in a child process | [`child`] |
 //! | start a Redis server, freeze it, kill it | [`RedisServer`], with replicas and Sentinel [`RedisNode`] |
 //! | cut connections at random bytes | [`CuttingProxy`] |
@@ -59,7 +59,7 @@ mod unsupported;
 
 #[cfg(feature = "certificates")]
 pub use authority::{Authority, Issued};
-pub use counters::{Alive, Counted, count_faults, descriptors};
+pub use counters::{Alive, Counted, count_faults, descriptors, registered};
 pub use cutting_proxy::CuttingProxy;
 pub use deadlines::{
     DEADLINE, POOL_DEADLINE, activity, block_on, eventually, poll, run, run_until, run_with, wait_for,
