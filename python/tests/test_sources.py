@@ -10,12 +10,14 @@ import sys
 import tempfile
 import unittest
 import warnings
+from asyncio import selector_events
 from unittest import mock
 
 from both_loops import Recorder, on_both_loops, on_pelton, until
 
-# What asyncio counts for a queued datagram besides its bytes.
-HEADER = 8 if sys.version_info >= (3, 13) else 0
+# What asyncio counts for a queued datagram besides its bytes. Its first version that counts them does not subtract them again.
+HEADER = getattr(selector_events._SelectorDatagramTransport, "_header_size", 8 if sys.version_info >= (3, 13) else 0)
+MISCOUNTS = HEADER != 0 and not hasattr(selector_events._SelectorDatagramTransport, "_header_size")
 
 
 class Events(asyncio.DatagramProtocol):
@@ -52,6 +54,10 @@ class Flow(Recorder):
 
 @on_both_loops
 class Datagrams:
+    def need_an_exact_size(self):
+        if MISCOUNTS and type(self.loop).__module__.startswith("asyncio."):
+            self.skipTest("this version of asyncio counts bytes that it does not subtract")
+
     def open(self, sock):
         events = []
         return self.loop.create_datagram_endpoint(lambda: Events(events), sock=sock), events
@@ -88,6 +94,8 @@ class Datagrams:
         return received
 
     def test_datagrams_without_room_are_queued_and_sent_in_order(self):
+        self.need_an_exact_size()
+
         async def main():
             transport, events, theirs = await self.connected()
             transport.set_write_buffer_limits(high=100, low=50)
@@ -261,6 +269,8 @@ class Datagrams:
         self.run_main(main())
 
     def test_a_replaced_method_is_called_while_datagrams_are_queued(self):
+        self.need_an_exact_size()
+
         async def main():
             transport, events, theirs = await self.connected()
             count = self.fill(transport)
