@@ -13,7 +13,7 @@ import warnings
 from asyncio import selector_events
 from unittest import mock
 
-from both_loops import Recorder, on_both_loops, on_pelton, until
+from both_loops import BothLoops, Recorder, on_both_loops, on_pelton, until
 
 # What asyncio counts for a queued datagram besides its bytes. Its first version that counts them does not subtract them again.
 HEADER = getattr(selector_events._SelectorDatagramTransport, "_header_size", 8 if sys.version_info >= (3, 13) else 0)
@@ -44,6 +44,15 @@ class Events(asyncio.DatagramProtocol):
         self.events.append(("lost", exc))
 
 
+class Tidy(BothLoops):
+    """Leaves no transport behind that a later test would see being finalized."""
+
+    def setUp(self):
+        # After the loop is closed.
+        self.addCleanup(gc.collect)
+        super().setUp()
+
+
 class Flow(Recorder):
     def pause_writing(self):
         self.events.append("pause")
@@ -53,7 +62,7 @@ class Flow(Recorder):
 
 
 @on_both_loops
-class Datagrams:
+class Datagrams(Tidy):
     def need_an_exact_size(self):
         if MISCOUNTS and type(self.loop).__module__.startswith("asyncio."):
             self.skipTest("this version of asyncio counts bytes that it does not subtract")
@@ -336,7 +345,7 @@ class Datagrams:
 
 
 @on_both_loops
-class Pipes:
+class Pipes(Tidy):
     async def reading(self, fd, **options):
         events = []
         pipe = os.fdopen(fd, "rb", 0)
@@ -551,7 +560,7 @@ class Pipes:
 
 
 @on_both_loops
-class Servers:
+class Servers(Tidy):
     def test_a_server_accepts_at_most_its_backlog_per_turn(self):
         async def main():
             sock = self.bound()
@@ -647,8 +656,8 @@ class Servers:
 
 
 @on_pelton
-class OnlyHere:
-    """Servers that asyncio's own loop cannot handle."""
+class OnlyHere(Tidy):
+    """Behaviour that asyncio's own loop does not have."""
 
     def test_a_listener_closed_behind_the_server_affects_no_other(self):
         async def main():
