@@ -470,8 +470,10 @@ fn protocols_are_switched(on: On) {
         }
         visitor.send("bye\n");
     });
-    let mut site = on.serve(proxy(&server));
-    let rest = site.with_client(|mut client| {
+    let (proxy, targets) = balanced(&[format!("http://{}", server.address())], Balance::Least);
+    let mut site = on.serve(proxy);
+    let during = targets.clone();
+    let rest = site.with_client(move |mut client| {
         client.send("GET /chat HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\nUpgrade: chat\r\n\r\nearly\n");
         let head = client.read_until("\r\n\r\n");
         assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
@@ -479,6 +481,7 @@ fn protocols_are_switched(on: On) {
         assert_eq!(field(&head, "X-A"), Some("b"));
         assert_eq!(client.read_until("welcome\n"), "welcome\n");
         assert_eq!(client.read_until("early\n"), "early\n");
+        assert_eq!(during.all()[0].busy(), 1);
         let bulk = vec![b'z'; 500_000];
         let (mut writing, sent) = (client.0.try_clone().unwrap(), bulk.clone());
         let writer = std::thread::spawn(move || writing.write_all(&sent).unwrap());
@@ -488,6 +491,7 @@ fn protocols_are_switched(on: On) {
         client.read_to_end()
     });
     assert_eq!(rest, "bye\n");
+    site.run_until(|_| targets.all()[0].busy() == 0);
 }
 
 fn a_refused_switch_is_a_response(on: On) {

@@ -132,7 +132,9 @@ pub fn start(
             tally.received_bytes = stats.received;
             tally.errors.malformed += stats.unasked;
             if stats.unasked > 0 {
-                tally.first_fault.get_or_insert_with(|| "a response was malformed: no request was waiting for it".into());
+                tally
+                    .first_fault
+                    .get_or_insert_with(|| "a response was malformed: no request was waiting for it".into());
             }
         }
         tally.unsent = counted.backlog.borrow().len() as u64;

@@ -12,7 +12,8 @@ pub fn url(text: &str, unix: Option<&Path>) -> Result<Url, String> {
     match unix {
         None => Ok(url),
         Some(path) => {
-            let escaped: String = path.as_os_str().as_encoded_bytes().iter().map(|byte| format!("%{byte:02X}")).collect();
+            let escaped: String =
+                path.as_os_str().as_encoded_bytes().iter().map(|byte| format!("%{byte:02X}")).collect();
             Url::parse(&format!("http+unix://{escaped}{}", url.target())).map_err(|bad| bad.why.to_owned())
         }
     }
@@ -24,8 +25,7 @@ pub fn address(url: &Url, unix: Option<&Path>) -> Result<Address, String> {
         return Ok(Address::Unix(path.to_owned()));
     }
     let host = url.host().trim_matches(['[', ']']);
-    let mut addresses =
-        (host, url.port()).to_socket_addrs().map_err(|error| format!("look up {host}: {error}"))?;
+    let mut addresses = (host, url.port()).to_socket_addrs().map_err(|error| format!("look up {host}: {error}"))?;
     addresses.next().map(Address::Tcp).ok_or_else(|| format!("look up {host}: it has no address"))
 }
 

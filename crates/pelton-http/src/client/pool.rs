@@ -8,12 +8,12 @@ use std::sync::Arc;
 use pelton::{ConnectionId, Handle, Reactor, Reason};
 
 use super::Settings;
-use super::stats::ClientStats;
 use super::builder::Config;
 use super::call::{Call, Place};
 use super::connection::{Busy, ClientConnection};
 use super::error::ErrorKind;
 use super::route::Route;
+use super::stats::ClientStats;
 
 /// The maximum number of unused states that are kept for later requests.
 const SPARE: usize = 64;
@@ -23,10 +23,6 @@ const LARGEST_SCRATCH: usize = 256 * 1024;
 
 /// While other origins wait for a connection, one serves this many requests of its own origin before it is closed for them.
 const SHARE: u32 = 32;
-
-/// How many connections to an origin are opened at a time. A burst of requests must not fill the lane on which names are looked up,
-/// nor the backlog of the server.
-const OPENING: usize = 64;
 
 /// The clients of a reactor.
 #[derive(Default)]
@@ -259,8 +255,9 @@ impl Shared {
                 }
                 let (open, most) = (pool.open, self.settings().connections.max(1));
                 let Some(origin) = pool.origin(index) else { return };
+                let settings = self.settings();
                 // The next one is opened when one of these is established, or fails.
-                if origin.open >= self.settings().per_origin.max(1) || origin.coming >= OPENING {
+                if origin.open >= settings.per_origin.max(1) || origin.coming >= settings.opening.max(1) {
                     return;
                 }
                 if open >= most {
