@@ -213,6 +213,8 @@ fn bench(shell: &Shell) -> Result<(), Failure> {
         run("work --quick")?;
         // Also without the HTTP frameworks: only the floor, pelton and hyper.
         run("http --quick")?;
+        // Only pelton, and Node and aiohttp if they are installed.
+        run("client --quick")?;
         run("tls --quick")?;
         // Only the library, and those of the others that are installed.
         run("proxy --quick")?;

@@ -80,7 +80,8 @@ fn requests_in_a_steady_state_allocate_nothing() {
 #[test]
 fn an_idle_connection_takes_less_than_400_bytes() {
     const COUNT: usize = 500;
-    let settings = Settings { per_origin: 4 * COUNT, connections: 4 * COUNT, ..Settings::default() };
+    let most = 4 * COUNT;
+    let settings = Settings { per_origin: most, connections: most, opening: most, ..Settings::default() };
     let (mut reactor, client, mut peers) = (Reactor::new().unwrap(), Client::with_settings(settings), Peers::new());
     let url = peers.url();
     let mut grow = |reactor: &mut EventLoop| {

@@ -289,7 +289,7 @@ fn dechunked(answer: &[u8]) -> Vec<u8> {
 fn write_until_stuck(stream: &std::net::TcpStream) -> usize {
     stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
     let (piece, mut written) = (vec![b'x'; 65536], 0);
-    while written < 64 << 20 {
+    while written < 32 << 20 {
         match (&*stream).write(&piece) {
             Ok(count) => written += count,
             Err(_) => return written,
@@ -299,20 +299,28 @@ fn write_until_stuck(stream: &std::net::TcpStream) -> usize {
 }
 
 fn slow_readers_slow_the_server_down(on: On) {
+    const SIZE: usize = 32 << 20;
     let (report, written) = mpsc::channel();
     let report = std::sync::Mutex::new(report);
     let server = Scripted::new(move |visitor| {
         visitor.request();
-        visitor.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 64 << 20));
-        report.lock().unwrap().send(write_until_stuck(&visitor.stream)).unwrap();
+        visitor.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {SIZE}\r\n\r\n"));
+        let written = write_until_stuck(&visitor.stream);
+        report.lock().unwrap().send(written).unwrap();
+        visitor.stream.set_write_timeout(Some(common::DEADLINE)).unwrap();
+        visitor.send(vec![b'x'; SIZE - written]);
+        visitor.wait_for_end();
     });
     let mut site = on.serve(proxy(&server));
     let written = site.with_client(move |mut client| {
         client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         client.read_until("\r\n\r\n");
-        written.recv().unwrap()
+        let written = written.recv().unwrap();
+        // Nothing is lost.
+        assert_eq!(client.read_exactly(SIZE).len(), SIZE);
+        written
     });
-    assert!(written < 32 << 20, "{written} bytes");
+    assert!(written < SIZE, "{written} bytes");
 }
 
 fn slow_servers_slow_the_client_down(on: On) {
@@ -375,11 +383,16 @@ fn head_of(visitor: &Visitor) -> String {
 fn a_server_may_refuse_a_body_that_was_announced(on: On) {
     let server = Scripted::new(|visitor| {
         head_of(visitor);
+        visitor.send(OK);
+        head_of(visitor);
         visitor.send("HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n");
         visitor.wait_for_end();
     });
     let mut site = on.serve(proxy(&server));
     let answer = site.with_client(|mut client| {
+        // The second request finds a connection that is kept.
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        client.response();
         client.send("POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n");
         client.read_to_end()
     });
@@ -470,8 +483,10 @@ fn protocols_are_switched(on: On) {
         }
         visitor.send("bye\n");
     });
-    let mut site = on.serve(proxy(&server));
-    let rest = site.with_client(|mut client| {
+    let (proxy, targets) = balanced(&[format!("http://{}", server.address())], Balance::Least);
+    let mut site = on.serve(proxy);
+    let during = targets.clone();
+    let rest = site.with_client(move |mut client| {
         client.send("GET /chat HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\nUpgrade: chat\r\n\r\nearly\n");
         let head = client.read_until("\r\n\r\n");
         assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
@@ -479,6 +494,7 @@ fn protocols_are_switched(on: On) {
         assert_eq!(field(&head, "X-A"), Some("b"));
         assert_eq!(client.read_until("welcome\n"), "welcome\n");
         assert_eq!(client.read_until("early\n"), "early\n");
+        assert_eq!(during.all()[0].busy(), 1);
         let bulk = vec![b'z'; 500_000];
         let (mut writing, sent) = (client.0.try_clone().unwrap(), bulk.clone());
         let writer = std::thread::spawn(move || writing.write_all(&sent).unwrap());
@@ -488,6 +504,7 @@ fn protocols_are_switched(on: On) {
         client.read_to_end()
     });
     assert_eq!(rest, "bye\n");
+    site.run_until(|_| targets.all()[0].busy() == 0);
 }
 
 fn a_refused_switch_is_a_response(on: On) {

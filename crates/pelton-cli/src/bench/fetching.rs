@@ -1,11 +1,10 @@
 //! Requests over the HTTP client: one at a time per connection.
 
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pelton::Reactor;
-use pelton_http::client::{Client, ClientStats, Error, ErrorKind, ResponseEvent, Settings, Url};
+use pelton_http::client::{Client, ClientStats, Error, ErrorKind, Request, ResponseEvent, Settings, Url};
 use pelton_http::{Content, Method};
 
 use super::load::{Load, Plan};
@@ -22,7 +21,8 @@ pub struct Requests {
 /// The client of one thread.
 pub struct Fetching {
     client: Client,
-    requests: Arc<Requests>,
+    /// Cloned for each request.
+    request: Request,
 }
 
 impl Fetching {
@@ -44,7 +44,17 @@ impl Fetching {
         if let Some(tls) = &plan.requests_to_send.tls {
             client = client.tls(tls.clone());
         }
-        Fetching { client: client.build(), requests: plan.requests_to_send.clone() }
+        let client = client.build();
+        let Requests { url, method, fields, body, .. } = &*plan.requests_to_send;
+        // Failures are counted, not repaired.
+        let mut request = client.request(Method::Get, url).method(method).repeatable(false);
+        for (name, value) in fields {
+            request = request.header(name, value);
+        }
+        if let Some(body) = body {
+            request = request.body(body.clone());
+        }
+        Fetching { client, request }
     }
 
     pub fn stats(&self, reactor: &mut Reactor) -> ClientStats {
@@ -53,17 +63,8 @@ impl Fetching {
 
     /// Sends a request that was due at this time.
     pub fn send(&self, reactor: &mut Reactor, load: &Rc<Load>, due: Instant) {
-        let Requests { url, method, fields, body, .. } = &*self.requests;
-        // Failures are counted, not repaired.
-        let mut request = self.client.request(Method::Get, url).method(method).repeatable(false);
-        for (name, value) in fields {
-            request = request.header(name, value);
-        }
-        if let Some(body) = body {
-            request = request.body(body.clone());
-        }
         let (load, mut status, mut length) = (load.clone(), 0, 0);
-        request.stream(reactor, move |reactor, event| match event {
+        self.request.clone().stream(reactor, move |reactor, event| match event {
             ResponseEvent::Interim(_) => {}
             ResponseEvent::Head(head) => status = head.status(),
             ResponseEvent::Data(data) => length += data.len() as u64,

@@ -24,10 +24,6 @@ const LARGEST_SCRATCH: usize = 256 * 1024;
 /// While other origins wait for a connection, one serves this many requests of its own origin before it is closed for them.
 const SHARE: u32 = 32;
 
-/// How many connections to an origin are opened at a time. A burst of requests must not fill the lane on which names are looked up,
-/// nor the backlog of the server.
-const OPENING: usize = 64;
-
 /// The clients of a reactor.
 #[derive(Default)]
 pub(super) struct Clients(Vec<Rc<Shared>>);
@@ -259,8 +255,9 @@ impl Shared {
                 }
                 let (open, most) = (pool.open, self.settings().connections.max(1));
                 let Some(origin) = pool.origin(index) else { return };
+                let settings = self.settings();
                 // The next one is opened when one of these is established, or fails.
-                if origin.open >= self.settings().per_origin.max(1) || origin.coming >= OPENING {
+                if origin.open >= settings.per_origin.max(1) || origin.coming >= settings.opening.max(1) {
                     return;
                 }
                 if open >= most {

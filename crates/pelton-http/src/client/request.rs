@@ -28,7 +28,10 @@ use crate::{Content, Method};
 /// | the whole response, on another thread | [`reply`](Request::reply) |
 /// | the response in pieces, in callbacks | [`stream`](Request::stream) |
 /// | the response in pieces, in a task | [`open`](Request::open) |
+///
+/// A request that is sent often is built once, and cloned.
 #[must_use = "a request does nothing until it is sent"]
+#[derive(Clone)]
 pub struct Request {
     pub(super) client: Client,
     pub(super) parts: Parts,
@@ -47,6 +50,28 @@ pub(crate) struct Parts {
     pub(super) limits: Limits,
     /// What is wrong with it.
     pub(super) fault: Option<Box<ErrorKind>>,
+}
+
+impl Clone for Parts {
+    fn clone(&self) -> Parts {
+        let Parts { verb, url, fields, given, payload, repeatable, limits, fault } = self;
+        let fault = fault.as_deref().map(|fault| match fault {
+            ErrorKind::BadUrl(bad) => ErrorKind::BadUrl(bad.clone()),
+            ErrorKind::BadRequest(what) => ErrorKind::BadRequest(what.clone()),
+            // Requests that are not sent yet have no other faults.
+            other => ErrorKind::BadRequest(other.to_string().into()),
+        });
+        Parts {
+            verb: verb.clone(),
+            url: url.clone(),
+            fields: fields.clone(),
+            given: *given,
+            payload: payload.clone(),
+            repeatable: *repeatable,
+            limits: *limits,
+            fault: fault.map(Box::new),
+        }
+    }
 }
 
 impl Parts {
@@ -105,7 +130,7 @@ pub(crate) struct Given {
 }
 
 /// The body of a request.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Payload {
     Content(Content),
     /// Several contents, one after the other.

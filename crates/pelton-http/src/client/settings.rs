@@ -19,6 +19,9 @@ pub struct Settings {
     pub continues: Duration,
     /// Connections to one origin. 64.
     pub per_origin: usize,
+    /// Connections to one origin that are opened at a time. 64: a burst of requests must fill neither the lane on which names are
+    /// looked up, nor the server's backlog.
+    pub opening: usize,
     /// Connections to all origins together. 1,024.
     pub connections: usize,
     /// How long an unused connection is kept. 60 seconds; servers often close after 75.
@@ -55,6 +58,7 @@ impl Default for Settings {
             whole: Some(Duration::from_secs(300)),
             continues: Duration::from_secs(1),
             per_origin: 64,
+            opening: 64,
             connections: 1024,
             idle: Duration::from_secs(60),
             requests: u32::MAX,

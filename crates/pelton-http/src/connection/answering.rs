@@ -4,7 +4,7 @@ use pelton::Io;
 
 use super::busy::{Answer, Busy, Exchange, Facts, Receiving, ResponseFraming, Streaming};
 use super::head::{self, Body, Written};
-use super::out::Out;
+use super::out::{Out, is_full};
 use super::streaming::{Progress, write_content};
 use super::{HttpConnection, Phase};
 use crate::wire::encode;
@@ -31,6 +31,10 @@ impl HttpConnection {
                 Answer::Streaming(mut streaming) => match self.stream(io, out, sequence, facts, &mut streaming) {
                     Some(Progress::Done) => self.answered(io),
                     Some(Progress::More) => {
+                        // Pieces that were sent one by one may have filled the queue, although each had room.
+                        if streaming.when_ready.is_some() && is_full(io) {
+                            self.busy().choked = true;
+                        }
                         let ready = streaming.when_ready.take_if(|_| !self.is_stuck());
                         self.put_back(Answer::Streaming(streaming));
                         let Some(ready) = ready else { return };

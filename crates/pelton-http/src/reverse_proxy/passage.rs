@@ -53,7 +53,7 @@ enum Answer {
 }
 
 /// A request that a target has in progress.
-struct Work {
+pub(super) struct Work {
     targets: Arc<Targets>,
     target: usize,
 }
@@ -333,7 +333,7 @@ impl Passage {
 
     /// Returns another target, and the request for it, if it is safe to send it again.
     fn next_target(&self, error: &Error) -> Option<(usize, Parts)> {
-        let mut tried = self.tried.borrow_mut();
+        let tried = self.tried.borrow();
         if self.reads.get() || tried.len() > self.shared.retries as usize || self.target.is_empty() {
             return None;
         }
@@ -344,7 +344,6 @@ impl Passage {
         }
         let upstream = &self.shared.upstream;
         let next = self.shared.targets.choose(&upstream.group, self.client, &tried)?;
-        tried.reserve(1);
         parts.url = Some(upstream.url(next).with_target([upstream.base(next), &self.target, "", ""]));
         Some((next, parts))
     }
@@ -359,7 +358,11 @@ impl Passage {
         self.reached();
         let mut response = Response::new(101);
         heads::response(response.fields_mut(), &head);
-        let (at_client, at_server) = Side::pair(reactor, front, back, self.shared.tunnel_idle);
+        // The target has it in progress until both sides have ended.
+        let work = self.work.take();
+        let (at_client, at_server) = Side::pair(reactor, front, back, self.shared.tunnel_idle, work);
+        // Its call holds this passage.
+        self.exchange.take();
         responder.upgrade(reactor, response, at_client);
         Some(Box::new(at_server))
     }

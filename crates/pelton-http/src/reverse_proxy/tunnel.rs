@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use pelton::{Chunk, Connection, ConnectionId, Handle, Io, Limit, Proxy, Reactor, Reason};
 
+use super::passage::Work;
+
 /// One side of a tunnel. The reactor moves the bytes once both sides have left HTTP.
 pub(super) struct Side {
     other: ConnectionId,
@@ -18,6 +20,7 @@ struct Tunnel {
     waits: Cell<bool>,
     is_open: Cell<bool>,
     idle: Option<Duration>,
+    _work: Option<Work>,
 }
 
 impl Side {
@@ -27,8 +30,9 @@ impl Side {
         front: ConnectionId,
         back: ConnectionId,
         idle: Option<Duration>,
+        work: Option<Work>,
     ) -> (Side, Side) {
-        let tunnel = Rc::new(Tunnel { waits: Cell::new(false), is_open: Cell::new(false), idle });
+        let tunnel = Rc::new(Tunnel { waits: Cell::new(false), is_open: Cell::new(false), idle, _work: work });
         let side = |other| Side { other, tunnel: tunnel.clone(), handle: reactor.handle() };
         (side(back), side(front))
     }

@@ -9,7 +9,7 @@ use pelton_testing::{Log, On, on_every_engine, poll};
 
 on_every_engine![
     timers_then_ticks_then_events_then_the_guest_then_idle_work,
-    now_is_read_at_the_start_of_a_turn_and_after_the_wait,
+    now_is_read_between_turns_at_their_start_and_after_the_wait,
     several_events_of_one_wait_are_all_dispatched,
     a_turn_that_is_ended_leaves_the_rest_to_the_next_one,
 ];
@@ -59,11 +59,11 @@ fn timers_then_ticks_then_events_then_the_guest_then_idle_work(on: On) {
     assert_eq!(log.take(), ["idle"]);
 }
 
-fn now_is_read_at_the_start_of_a_turn_and_after_the_wait(on: On) {
+fn now_is_read_between_turns_at_their_start_and_after_the_wait(on: On) {
     let mut reactor = on.reactor();
     let built = reactor.now();
     std::thread::sleep(Duration::from_millis(3));
-    assert_eq!(reactor.now(), built, "the clock is not read between turns");
+    assert!(reactor.now() - built >= Duration::from_millis(3), "a deadline computed from it may have passed");
     reactor.next_tick(move |reactor| assert!(reactor.now() - built >= Duration::from_millis(3)));
     let before = reactor.clock();
     poll(&mut reactor);
