@@ -22,8 +22,8 @@ use crate::machine::version;
 use crate::mark::Mark;
 use crate::process::cpu_time_of;
 
-pub use players::{Playing, play};
 use players::Kind;
+pub use players::{Playing, play};
 
 const PELTON: &str = "pelton";
 const FLOOR: &str = "raw commands";
@@ -220,7 +220,11 @@ pub fn run(load: &Load) -> Result<Vec<Standing>> {
         let socket = broker.socket();
         let mut entrants = Vec::new();
         let mut ours = |name, side, kind| -> Result<()> {
-            let version = if side == Side::Floor { "1".to_owned() } else { version(if name == TOKIO { "redis" } else { "pelton" }) };
+            let version = if side == Side::Floor {
+                "1".to_owned()
+            } else {
+                version(if name == TOKIO { "redis" } else { "pelton" })
+            };
             entrants.push(Entrant { name, version, side, command: own(kind, &socket)? });
             Ok(())
         };

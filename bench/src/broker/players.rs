@@ -225,7 +225,8 @@ fn floor_jobs(socket: &Path) -> Result<()> {
             (0..batch).for_each(|_| command(&mut out, &[b"XADD", b"floor", b"*", b"p", &[b'x'; SIZE]]));
             stream.write_all(&out)?;
             let added = read_lines(&mut stream, 2 * batch as usize)?;
-            let ids: Vec<&[u8]> = added.split(|byte| *byte == b'\n').skip(1).step_by(2).map(<[u8]>::trim_ascii).collect();
+            let ids: Vec<&[u8]> =
+                added.split(|byte| *byte == b'\n').skip(1).step_by(2).map(<[u8]>::trim_ascii).collect();
             out.clear();
             let count = batch.to_string();
             let read: [&[u8]; 9] =
