@@ -18,7 +18,7 @@ use super::namespaces::Namespaces;
 use super::returned::{ResultOptions, settle};
 use super::workers::{Job, Workers};
 use crate::value::{self, Value};
-use pelton_cpython::object::{Owned, Raised, Result, raise_text};
+use pelton_cpython::object::{Owned, Raised, Result};
 
 /// Number of arguments that are passed without allocating.
 const INLINE: usize = 8;
@@ -153,7 +153,10 @@ impl Place {
         unsafe {
             let namespace = Owned::new_reference(self.namespaces.get_or_main(py, namespace)?);
             let Ok(source) = std::ffi::CString::new(source) else {
-                return Err(raise_text(ffi::PyExc_ValueError, "source code string cannot contain null bytes"));
+                return Err(pelton_cpython::call::raise::<pyo3::exceptions::PyValueError>(
+                    py,
+                    "source code string cannot contain null bytes",
+                ));
             };
             let code = ffi::Py_CompileString(source.as_ptr(), c"<string>".as_ptr(), kind);
             let code = Owned::returned(code)?;
