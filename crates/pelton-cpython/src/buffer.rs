@@ -313,3 +313,42 @@ impl<'py> Filling<'py> {
 pub fn present<'py>(object: Option<Bound<'py, PyAny>>, py: Python<'py>, message: &str) -> Result<Bound<'py, PyAny>> {
     object.ok_or_else(|| raise::<PyRuntimeError>(py, message))
 }
+
+/// The object behind a `memoryview` of Rust's bytes, which never change.
+#[pyclass(frozen, module = "pelton", name = "Buffer")]
+pub struct SharedMemory(Bytes);
+
+impl SharedMemory {
+    /// Shares bytes.
+    pub fn new(py: Python<'_>, bytes: Bytes) -> PyResult<Bound<'_, SharedMemory>> {
+        Bound::new(py, SharedMemory(bytes))
+    }
+
+    /// Returns the bytes.
+    pub fn bytes(&self) -> &Bytes {
+        &self.0
+    }
+}
+
+#[pymethods]
+impl SharedMemory {
+    /// # Safety
+    /// Python passes `view` to be filled in.
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let bytes = &slf.get().0;
+        let length = bytes.len() as Py_ssize_t;
+        // SAFETY: the bytes live as long as the object, which the view keeps alive. The view is read-only.
+        let filled =
+            unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), bytes.as_ptr().cast_mut().cast(), length, 1, flags) };
+        status(filled).map(drop).map_err(PyErr::from)
+    }
+}
+
+impl View<'_> {
+    /// Returns which part of these bytes this is a view of, if it is one.
+    pub fn position_in(&self, bytes: &[u8]) -> Option<std::ops::Range<usize>> {
+        let start = (self.view.buf.addr()).checked_sub(bytes.as_ptr().addr())?;
+        let end = start.checked_add(self.len())?;
+        (end <= bytes.len()).then_some(start..end)
+    }
+}

@@ -56,3 +56,19 @@ pub fn held<R>(f: impl FnOnce(Python<'_>) -> R) -> R {
     // SAFETY: this thread holds the lock, and `f` cannot keep what shows it.
     f(unsafe { Python::assume_attached() })
 }
+
+/// Calls `f` if this thread holds the lock of the main interpreter. Otherwise returns what it was to be called with.
+pub fn if_held<T, R>(with: T, f: impl FnOnce(Python<'_>, T) -> R) -> Result<R, T> {
+    use pyo3::ffi;
+    // SAFETY: these functions may be called at any time. A thread that holds the lock has a current state. Before Python 3.12 the current
+    // state belongs to whichever thread holds the lock, so it is compared with this thread's own. `PyGILState_Check` would return true for
+    // every thread once a second interpreter has been created.
+    let holds = unsafe {
+        ffi::Py_IsInitialized() != 0 && {
+            let current = ffi::compat::PyThreadState_GetUnchecked();
+            !current.is_null() && current == ffi::PyGILState_GetThisThreadState()
+        }
+    };
+    // SAFETY: the lock is held.
+    if holds { Ok(f(unsafe { Python::assume_attached() }, with)) } else { Err(with) }
+}

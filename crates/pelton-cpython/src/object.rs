@@ -4,6 +4,8 @@ use std::ffi::c_int;
 use std::ptr::NonNull;
 
 use pyo3::ffi::{self, PyObject};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyTuple};
 
 /// A Python exception has been raised and is set in the thread's state.
 #[derive(Debug)]
@@ -83,4 +85,48 @@ impl Drop for Owned {
 #[inline]
 pub fn check(status: c_int) -> Result<()> {
     if status < 0 { Err(Raised) } else { Ok(()) }
+}
+
+impl From<Bound<'_, PyAny>> for Owned {
+    #[inline]
+    fn from(object: Bound<'_, PyAny>) -> Owned {
+        // SAFETY: the reference is owned, and not null.
+        Owned(unsafe { NonNull::new_unchecked(object.into_ptr()) })
+    }
+}
+
+/// Returns an item of a tuple; `None` if C code has exposed the tuple before it was complete.
+#[inline]
+pub fn item_of_tuple<'py>(tuple: &Bound<'py, PyTuple>, index: usize) -> Option<Bound<'py, PyAny>> {
+    if index >= tuple.len() {
+        return None;
+    }
+    // SAFETY: the index is in range, and an item is null or alive.
+    unsafe { Bound::from_borrowed_ptr_or_opt(tuple.py(), ffi::PyTuple_GET_ITEM(tuple.as_ptr(), index as _)) }
+}
+
+/// Returns an item of a list; `None` if there is none.
+#[inline]
+pub fn item_of_list<'py>(list: &Bound<'py, PyList>, index: usize) -> Option<Bound<'py, PyAny>> {
+    if index >= list.len() {
+        return None;
+    }
+    // SAFETY: as for a tuple.
+    unsafe { Bound::from_borrowed_ptr_or_opt(list.py(), ffi::PyList_GET_ITEM(list.as_ptr(), index as _)) }
+}
+
+/// Returns the next pair of a dict, from `position` on, which begins at 0. A dict may change meanwhile: pairs are then skipped or repeated.
+#[inline]
+pub fn next_of_dict<'py>(
+    dict: &Bound<'py, PyDict>,
+    position: &mut isize,
+) -> Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+    let (py, mut key, mut value) = (dict.py(), std::ptr::null_mut(), std::ptr::null_mut());
+    // SAFETY: `PyDict_Next` checks the position, and sets both to references that the dict owns.
+    unsafe {
+        if ffi::PyDict_Next(dict.as_ptr(), position, &mut key, &mut value) == 0 {
+            return None;
+        }
+        Some((Bound::from_borrowed_ptr(py, key), Bound::from_borrowed_ptr(py, value)))
+    }
 }

@@ -153,3 +153,10 @@ pub fn is_written_in_c(class: &pyo3::Bound<'_, pyo3::types::PyType>) -> bool {
     let its = unsafe { ffi::PyType_GetFlags(class.as_type_ptr()) };
     its & flags != ffi::Py_TPFLAGS_HEAPTYPE
 }
+
+/// Returns the name of a class as CPython has it: with the module for classes written in C, without it for others.
+pub fn internal_name(class: &pyo3::Bound<'_, pyo3::types::PyType>) -> String {
+    use pyo3::types::PyTypeMethods;
+    // SAFETY: it is a type, whose name is a C string.
+    unsafe { CStr::from_ptr((*class.as_type_ptr()).tp_name) }.to_string_lossy().into_owned()
+}

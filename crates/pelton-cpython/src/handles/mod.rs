@@ -271,13 +271,13 @@ impl<'a, 'py> Handle<'a, 'py> {
         let (py, fields) = (self.py(), self.fields());
         fields.add(RUNNING);
         let callback = fields.callback.pointer();
+        // Only a wrong reference count frees a handle that is queued.
+        assert!(!callback.is_null(), "a queued handle was freed");
         // SAFETY: a handle that is not cancelled has a callback and its arguments. While it is marked as running, `cancel` leaves them in
         // place, and nothing else removes them: the caller has a reference to the handle. Slots are pointers. The item before the first
         // argument is the scratch space that the flag promises.
         let called = unsafe {
-            if callback.is_null() {
-                ffi::Py_NewRef(ffi::Py_None())
-            } else if fields.tuple.is_empty() {
+            if fields.tuple.is_empty() {
                 let arguments = fields.arguments.as_ptr().cast::<*mut PyObject>();
                 let count = fields.count.get() as usize | ffi::PY_VECTORCALL_ARGUMENTS_OFFSET;
                 ffi::PyObject_Vectorcall(callback, arguments, count, null_mut())
