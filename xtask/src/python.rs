@@ -119,6 +119,7 @@ pub fn step(shell: &Shell) -> Result<(), Failure> {
 }
 
 fn whole(built: &Built<'_>) -> Result<(), Failure> {
+    crate::unsafe_code::count(built.shell)?;
     let lints = format!("clippy --release {CRATES} --features pelton-python/extension -- -D warnings");
     cargo(built.shell, &built.python, &lints).run()?;
     built.own_tests()?;
